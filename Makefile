@@ -1,0 +1,55 @@
+# On a machine with python3 (3.11 or newer) and make:
+#   make demo     the environment, then the example
+#   make test     the environment, then every check
+
+PYTHON ?= python3
+WORKERS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# One thread for each test worker: more would fight over the same cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
+
+.PHONY: demo test test-slow lint format bench clean
+
+demo: $(INSTALLED)
+	$(BIN)/python examples/tails.py
+
+test: lint
+	$(PYTEST)
+
+test-slow: $(INSTALLED)
+	$(PYTEST) -m slow
+
+lint: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/bandit -r src -q -c pyproject.toml
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/rules.py
+
+# Caches and build outputs; the environment stays.
+clean:
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests benchmarks examples -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "directgp needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "Name a newer one: make PYTHON=python3.12 ..." >&2; \
+	  exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# torch first, so that nothing that follows chooses another one.
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install -c constraints.txt torch
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	touch $@

@@ -1,0 +1,6 @@
+"""Sparse Gaussian processes trained for the loss they will be judged on."""
+
+from directgp.log_expectations.evaluate import expected_log_prob, log_expectation
+from directgp.shapes import Marginals
+
+__all__ = ["Marginals", "expected_log_prob", "log_expectation"]

@@ -1,0 +1,224 @@
+"""log E_q[p(y given f)] and its gradient in forty digits, for judging the rules.
+
+Plain definitions of the densities in mpmath and plain sums, sharing no code with the rules: slow
+and obvious. The gradient is E_q̃[ℓ′] in the mean and ½E_q̃[ℓ″ + ℓ′²] in the variance.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import mpmath as mp
+
+from directgp.errors import UnsupportedError
+from directgp.likelihoods import (
+    Gaussian,
+    Likelihood,
+    Logistic,
+    NegativeBinomial,
+    Probit,
+    StudentT,
+)
+from directgp.likelihoods.poisson import PoissonExp, PoissonSoftplus
+
+_DIGITS = 40
+_DROP = 140
+"""How far, in nats, the log density falls to the ends of the sum."""
+
+
+class Exact(NamedTuple):
+    """log E_q[p], its derivative in the mean and in the variance, as mpmath numbers."""
+
+    value: Any
+    mean_slope: Any
+    variance_slope: Any
+
+
+Density = Callable[[Any], tuple[Any, Any, Any]]
+"""f → ℓ, ℓ′, ℓ″."""
+
+
+def exact_log_expectation(
+    likelihood: Likelihood, y: float, mean: float, variance: float
+) -> Exact:
+    """log E_q[p(y given f)] for q(f) = N(mean, variance), and its two derivatives."""
+    with mp.workdps(_DIGITS):
+        y, mean, variance = mp.mpf(y), mp.mpf(mean), mp.mpf(variance)
+        match likelihood:
+            case Gaussian():
+                return _gaussian(y, mean, variance, mp.mpf(likelihood.noise.item()))
+            case Probit():
+                return _probit(y, mean, variance)
+            case StudentT():
+                df, scale = mp.mpf(likelihood.df.item()), mp.mpf(likelihood.scale.item())
+                return _piecewise(_student_t(y, df, scale), y, mean, variance, scale)
+            case _:
+                return _trapezoid(_density(likelihood, y), mean, variance)
+
+
+def _gaussian(y: Any, mean: Any, variance: Any, noise: Any) -> Exact:
+    total, residual = variance + noise, y - mean
+    value = -mp.log(2 * mp.pi * total) / 2 - residual**2 / (2 * total)
+    return Exact(value, residual / total, (residual**2 / total - 1) / (2 * total))
+
+
+def _probit(y: Any, mean: Any, variance: Any) -> Exact:
+    root = mp.sqrt(1 + variance)
+    x = (2 * y - 1) * mean / root
+    # The smaller tail, so that no digit of 1 − Φ is lost however near Φ is to 1.
+    below, above = mp.erfc(-x / mp.sqrt(2)) / 2, mp.erfc(x / mp.sqrt(2)) / 2
+    value = mp.log(below) if x < 0 else mp.log1p(-above)
+    slope = mp.npdf(x) / below * (2 * y - 1) / root
+    return Exact(value, slope, -slope * mean / (2 * (1 + variance)))
+
+
+def _density(likelihood: Likelihood, y: Any) -> Density:
+    """ℓ, ℓ′, ℓ″ of a log-concave likelihood without a closed form."""
+    match likelihood:
+        case Logistic():
+            return _logistic(y)
+        case PoissonExp():
+            return _poisson_exp(y)
+        case PoissonSoftplus():
+            return _poisson_softplus(y)
+        case NegativeBinomial():
+            return _negative_binomial(y, mp.mpf(likelihood.dispersion.item()))
+        case _:
+            raise UnsupportedError(f"No exact reference for {type(likelihood).__name__}.")
+
+
+def _logistic(y: Any) -> Density:
+    sign = 2 * y - 1
+
+    def density(f: Any) -> tuple[Any, Any, Any]:
+        odds = mp.exp(-sign * f)
+        miss = odds / (1 + odds)
+        return -mp.log1p(odds), sign * miss, -miss / (1 + odds)
+
+    return density
+
+
+def _poisson_exp(y: Any) -> Density:
+    base = -mp.loggamma(y + 1)
+
+    def density(f: Any) -> tuple[Any, Any, Any]:
+        rate = mp.exp(f)
+        return y * f - rate + base, y - rate, -rate
+
+    return density
+
+
+def _poisson_softplus(y: Any) -> Density:
+    base = -mp.loggamma(y + 1)
+
+    def density(f: Any) -> tuple[Any, Any, Any]:
+        odds = mp.exp(f)
+        rate, slope = mp.log1p(odds), odds / (1 + odds)
+        bend = slope / (1 + odds)
+        log_prob = y * mp.log(rate) - rate + base
+        ratio = slope / rate
+        return log_prob, y * ratio - slope, y * (bend / rate - ratio**2) - bend
+
+    return density
+
+
+def _negative_binomial(y: Any, r: Any) -> Density:
+    base = mp.loggamma(y + r) - mp.loggamma(r) - mp.loggamma(y + 1)
+
+    def density(f: Any) -> tuple[Any, Any, Any]:
+        share = mp.exp(f) / (r + mp.exp(f))
+        rest = r / (r + mp.exp(f))
+        log_prob = base + r * mp.log(rest) + y * (f - mp.log(r + mp.exp(f)))
+        return log_prob, y * rest - r * share, -(y + r) * share * rest
+
+    return density
+
+
+def _student_t(y: Any, df: Any, scale: Any) -> Density:
+    base = mp.loggamma((df + 1) / 2) - mp.loggamma(df / 2) - mp.log(df * mp.pi * scale**2) / 2
+    width = df * scale**2
+
+    def density(f: Any) -> tuple[Any, Any, Any]:
+        residual = y - f
+        total = width + residual**2
+        log_prob = base - (df + 1) / 2 * mp.log1p(residual**2 / width)
+        bend = (df + 1) * (residual**2 - width) / total**2
+        return log_prob, (df + 1) * residual / total, bend
+
+    return density
+
+
+def _trapezoid(density: Density, mean: Any, variance: Any) -> Exact:
+    """Sum over equal steps between the ends of the peak: exponentially accurate there."""
+    mode = _mode(density, mean, variance)
+    bend = 1 / variance - density(mode)[2]
+    top = _height(density, mean, variance, mode)
+    left = _end(density, mean, variance, mode, top, -1)
+    right = _end(density, mean, variance, mode, top, +1)
+    step = min(mp.mpf("0.45") / mp.sqrt(bend), mp.mpf("0.15"))
+    nodes = [left + step * i for i in range(int((right - left) / step) + 2)]
+    return _moments([(f, step) for f in nodes], density, mean, variance)
+
+
+def _piecewise(density: Density, y: Any, mean: Any, variance: Any, scale: Any) -> Exact:
+    """Gauss–Legendre on pieces that are fine around the mean of q and around y."""
+    deviation = mp.sqrt(variance)
+    ends = (mean - 17 * deviation, mean + 17 * deviation)
+    cuts = [mean + deviation * i for i in range(-17, 18)]
+    for i in range(-4, 60):
+        cuts += [y - scale * mp.mpf(2) ** i, y + scale * mp.mpf(2) ** i]
+    cuts = sorted({*(c for c in [*cuts, y] if ends[0] <= c <= ends[1]), *ends})
+    rule = [(mp.mpf(x), mp.mpf(w)) for x, w in _legendre()]
+    nodes = [
+        ((b + a) / 2 + (b - a) / 2 * x, (b - a) / 2 * w)
+        for a, b in zip(cuts, cuts[1:], strict=False)
+        for x, w in rule
+    ]
+    return _moments(nodes, density, mean, variance)
+
+
+def _legendre() -> list[tuple[Any, Any]]:
+    return mp.calculus.quadrature.GaussLegendre(mp.mp).calc_nodes(4, mp.mp.prec)
+
+
+def _moments(nodes: list[tuple[Any, Any]], density: Density, mean: Any, variance: Any) -> Exact:
+    """log Σ w·q·p, and Σ w·q·p·(ℓ′, ½(ℓ″ + ℓ′²)) divided by Σ w·q·p."""
+    total = first_sum = second_sum = mp.mpf(0)
+    for f, weight in nodes:
+        value, first, second = density(f)
+        prior = weight * mp.npdf(f, mean, mp.sqrt(variance))
+        mass = prior * mp.exp(value)
+        total += mass
+        first_sum += mass * first
+        second_sum += mass * (second + first**2)
+    return Exact(mp.log(total), first_sum / total, second_sum / total / 2)
+
+
+def _height(density: Density, mean: Any, variance: Any, f: Any) -> Any:
+    return density(f)[0] - (f - mean) ** 2 / (2 * variance)
+
+
+def _mode(density: Density, mean: Any, variance: Any) -> Any:
+    """Bisection on h′ between μ and μ + v·ℓ′(μ), to a part in 10⁶ of the deviation."""
+    pull = variance * density(mean)[1]
+    low, high = sorted([mean, mean + pull])
+    while high - low > mp.mpf(10) ** -6 * min(mp.sqrt(variance), 1):
+        middle = (low + high) / 2
+        if density(middle)[1] - (middle - mean) / variance > 0:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _end(density: Density, mean: Any, variance: Any, mode: Any, top: Any, side: int) -> Any:
+    """Where h, tilted by 2 for the growth of ℓ′², has fallen by `_DROP` on one side."""
+    near, far = mp.mpf(0), mp.sqrt(variance) / 1000
+    while top - _height(density, mean, variance, mode + side * far) < _DROP + 2 * far:
+        near, far = far, 2 * far
+    while far - near > far / 100:
+        middle = (near + far) / 2
+        if top - _height(density, mean, variance, mode + side * middle) < _DROP + 2 * middle:
+            near = middle
+        else:
+            far = middle
+    return mode + side * far

@@ -1,0 +1,19 @@
+"""Likelihoods p(y given f), one family a file."""
+
+from directgp.likelihoods.base import Derivatives, Likelihood
+from directgp.likelihoods.bernoulli import Logistic, Probit
+from directgp.likelihoods.gaussian import Gaussian
+from directgp.likelihoods.negative_binomial import NegativeBinomial
+from directgp.likelihoods.poisson import Poisson
+from directgp.likelihoods.student_t import StudentT
+
+__all__ = [
+    "Derivatives",
+    "Gaussian",
+    "Likelihood",
+    "Logistic",
+    "NegativeBinomial",
+    "Poisson",
+    "Probit",
+    "StudentT",
+]

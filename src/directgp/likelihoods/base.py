@@ -1,0 +1,98 @@
+"""What every likelihood is: log p(y given f), its derivatives in f, and its moments."""
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar, NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Bool, Float, Num
+from torch import Tensor, nn
+
+from directgp.errors import require_all
+
+
+SomeLikelihood = TypeVar("SomeLikelihood", bound="Likelihood")
+
+
+class Derivatives(NamedTuple):
+    """ℓ up to the part free of f, and ℓ′, ℓ″: derivatives of log p(y given f) in f."""
+
+    value: Float[Tensor, "..."]
+    first: Float[Tensor, "..."]
+    second: Float[Tensor, "..."]
+
+
+class Likelihood(nn.Module, ABC):
+    """p(y given f) for one latent value f per example.
+
+    log p(y given f) = `log_kernel` (y, f) + `log_base` (y). Formulas are written for float64 and
+    y of floating dtype; shapes broadcast, so that f may carry leading axes of nodes or samples.
+    Further abilities are the protocols of `directgp.likelihoods.capabilities`.
+    """
+
+    _taken: tuple[Tensor, ...] = ()
+
+    log_concave: ClassVar[bool]
+    """Whether log p(y given f) is concave in f for every y."""
+
+    strip: ClassVar[float] = math.pi
+    """Half-width in Im f of the strip about the real line where p(y given f) is analytic and tame;
+    it says how fine a quadrature must be (Trefethen and Weideman, SIAM Review 56, 2014)."""
+
+    @abstractmethod
+    def log_kernel(self, y: Float[Tensor, "..."], f: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The part of log p(y given f) that depends on f, differentiable in f and parameters."""
+
+    @abstractmethod
+    def derivatives(self, y: Float[Tensor, "..."], f: Float[Tensor, "..."]) -> Derivatives:
+        """`log_kernel` and the first two derivatives of log p(y given f) in f."""
+
+    @abstractmethod
+    def conditional_mean(self, f: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """E[y given f]."""
+
+    @abstractmethod
+    def conditional_variance(self, f: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Var[y given f]."""
+
+    @abstractmethod
+    def check_targets(self, y: Num[Tensor, "..."] | Bool[Tensor, "..."]) -> None:
+        """Refuse targets outside the support, naming the first such value and its index."""
+
+    def log_base(self, y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The part of log p(y given f) free of f; apart, because it is costly and constant."""
+        return torch.zeros_like(y)
+
+    def log_prob(self, y: Num[Tensor, "..."], f: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """log p(y given f), computed in float64 and returned in the dtype of f."""
+        wide = y.double()
+        return (self.log_kernel(wide, f.double()) + self.log_base(wide)).to(f.dtype)
+
+    def take(self: SomeLikelihood, index: Tensor) -> SomeLikelihood:
+        """This likelihood for some of the examples, sharing its parameters.
+
+        A boolean mask over (..., n) selects and flattens; integers index examples so flattened.
+        """
+        twin = copy.copy(self)
+        twin._taken = (*self._taken, index)
+        return twin
+
+    def _per_example(self, value: Tensor) -> Tensor:
+        """A parameter or other constant that broadcasts with (..., n), for the examples taken."""
+        for index in self._taken:
+            if value.numel() == 1:
+                break
+            value = value.expand(index.shape) if index.dtype == torch.bool else value
+            value = value[index]
+        return value
+
+    @property
+    def trainable(self) -> bool:
+        """Whether any parameter of the likelihood asks for a gradient."""
+        return any(parameter.requires_grad for parameter in self.parameters())
+
+
+def check_finite(y: Num[Tensor, "..."] | Bool[Tensor, "..."], who: str) -> None:
+    """Refuse NaN and infinite targets."""
+    require_all(torch.isfinite(y), y, f"y of {who}", "finite", "Drop or impute the missing rows.")

@@ -1,0 +1,132 @@
+"""Two labels, y ∈ {0, 1}: p(y given f) = g((2y−1)f) for a symmetric link g."""
+
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Num
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+from typing_extensions import override
+
+from directgp.errors import require_all
+from directgp.likelihoods.base import Derivatives
+from directgp.likelihoods.unimodal import UnimodalInF
+from directgp.numerics.noise import standard_normal, uniform
+from directgp.numerics.special import inverse_mills, log_ndtr, log_ndtri, mills_excess
+
+Values = Float[Tensor, "..."]
+
+
+def _sign(y: Values) -> Values:
+    return 2 * y - 1
+
+
+class Bernoulli(UnimodalInF):
+    """What the two links share."""
+
+    log_concave = True
+
+    @override
+    def conditional_variance(self, f: Values) -> Values:
+        return self.conditional_mean(f) * self.conditional_mean(-f)
+
+    @override
+    def check_targets(self, y: Num[Tensor, "..."] | Bool[Tensor, "..."]) -> None:
+        labels = (y == 0) | (y == 1)
+        name = type(self).__name__
+        require_all(labels, y, f"y of {name}", "a label, 0 or 1", "Encode the two classes so.")
+
+    @override
+    def argmax(self, y: Values) -> Values:
+        return _sign(y) * torch.inf
+
+    def complement(self, y: Values) -> Values:
+        """1 − y."""
+        return 1 - y
+
+
+@final
+class Probit(Bernoulli):
+    """p(y given f) = Φ((2y−1)f).
+
+    Examples
+    --------
+    >>> import torch
+    >>> Probit().log_prob(torch.tensor([1.0, 0.0]), torch.tensor([-20.0, 0.0]))
+    tensor([-203.9172,   -0.6931])
+    """
+
+    @override
+    def log_kernel(self, y: Values, f: Values) -> Values:
+        return log_ndtr(_sign(y) * f)
+
+    @override
+    def derivatives(self, y: Values, f: Values) -> Derivatives:
+        sign = _sign(y)
+        x = sign * f
+        slope = inverse_mills(x)
+        return Derivatives(log_ndtr(x), sign * slope, -slope * mills_excess(x))
+
+    @override
+    def conditional_mean(self, f: Values) -> Values:
+        return torch.special.ndtr(f)
+
+    def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
+        """log Φ((2y−1)μ / √(1+v))."""
+        return log_ndtr(_sign(y) * mean / torch.sqrt(1 + variance))
+
+    def predictive_mean(self, mean: Values, variance: Values) -> Values:
+        """Φ(μ / √(1+v))."""
+        return torch.special.ndtr(mean / torch.sqrt(1 + variance))
+
+    def predictive_variance(self, mean: Values, variance: Values) -> Values:
+        """p(1−p) with p the predictive mean."""
+        return self.predictive_mean(mean, variance) * self.predictive_mean(-mean, variance)
+
+    def sample_product(
+        self,
+        y: Values,
+        mean: Values,
+        variance: Values,
+        num_samples: int,
+        generator: torch.Generator | None,
+    ) -> Values:
+        """Draws from q̃, an extended skew-normal, minus μ.
+
+        With z = f + ε, ε ~ N(0, 1): the label says that (2y−1)z > 0, so z ~ N(μ, 1+v) truncated
+        to that side, and f given z ~ N(μ + v(z−μ)/(1+v), v/(1+v)).
+        """
+        scale = torch.sqrt(1 + variance)
+        sign = _sign(y)
+        log_mass = log_ndtr(sign * mean / scale)
+        log_u = torch.log(uniform(num_samples, mean, generator))
+        z = -sign * scale * log_ndtri(log_mass + log_u)
+        shrink = variance / (1 + variance)
+        return shrink * z + torch.sqrt(shrink) * standard_normal(num_samples, mean, generator)
+
+
+@final
+class Logistic(Bernoulli):
+    """p(y given f) = 1 / (1 + exp(−(2y−1)f)).
+
+    Examples
+    --------
+    >>> import torch
+    >>> Logistic().log_prob(torch.tensor([1.0, 0.0]), torch.tensor([-800.0, 0.0]))
+    tensor([-800.0000,   -0.6931])
+    """
+
+    @override
+    def log_kernel(self, y: Values, f: Values) -> Values:
+        return logsigmoid(_sign(y) * f)
+
+    @override
+    def derivatives(self, y: Values, f: Values) -> Derivatives:
+        sign = _sign(y)
+        x = sign * f
+        slope = torch.sigmoid(-x)
+        return Derivatives(logsigmoid(x), sign * slope, -slope * torch.sigmoid(x))
+
+    @override
+    def conditional_mean(self, f: Values) -> Values:
+        return torch.sigmoid(f)

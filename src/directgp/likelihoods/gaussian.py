@@ -1,0 +1,116 @@
+"""Gaussian noise: p(y given f) = N(y; f, σ²)."""
+
+import math
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Num
+from torch import Tensor
+from typing_extensions import override
+
+from directgp.likelihoods.base import Derivatives, check_finite
+from directgp.likelihoods.parameters import positive, unconstrained
+from directgp.likelihoods.unimodal import UnimodalInF
+from directgp.numerics.gaussian import log_density
+from directgp.numerics.noise import standard_normal
+
+Values = Float[Tensor, "..."]
+
+
+@final
+class Gaussian(UnimodalInF):
+    """Regression with noise variance σ².
+
+    Parameters
+    ----------
+    noise : float or tensor
+        The noise variance σ² to start from.
+
+    Examples
+    --------
+    >>> import torch
+    >>> Gaussian(noise=0.25).log_prob(torch.tensor([1.0]), torch.tensor([1.0]))
+    tensor([-0.2258], grad_fn=<ToCopyBackward0>)
+    """
+
+    log_concave = True
+
+    def __init__(self, noise: float | Tensor = 0.1) -> None:
+        super().__init__()
+        self.raw_noise = unconstrained(noise, "noise of Gaussian")
+
+    @property
+    def noise(self) -> Tensor:
+        """σ²."""
+        return self._per_example(positive(self.raw_noise))
+
+    @override
+    def log_kernel(self, y: Values, f: Values) -> Values:
+        return -0.5 * (y - f) ** 2 / self.noise
+
+    @override
+    def log_base(self, y: Values) -> Values:
+        return (-0.5 * torch.log(2 * math.pi * self.noise)).expand(y.shape)
+
+    @override
+    def derivatives(self, y: Values, f: Values) -> Derivatives:
+        noise = self.noise
+        first = (y - f) / noise
+        return Derivatives(-0.5 * (y - f) * first, first, (-1 / noise).expand(first.shape))
+
+    @override
+    def conditional_mean(self, f: Values) -> Values:
+        return f
+
+    @override
+    def conditional_variance(self, f: Values) -> Values:
+        return self.noise.expand(f.shape)
+
+    @override
+    def check_targets(self, y: Num[Tensor, "..."] | Bool[Tensor, "..."]) -> None:
+        check_finite(y, "Gaussian")
+
+    @override
+    def argmax(self, y: Values) -> Values:
+        return y
+
+    def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
+        """log N(y; μ, v + σ²)."""
+        return log_density(y, mean, variance + self.noise)
+
+    def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
+        """log N(y; μ, σ²) − v / (2σ²)."""
+        return log_density(y, mean, self.noise) - 0.5 * variance / self.noise
+
+    def predictive_mean(self, mean: Values, variance: Values) -> Values:
+        """μ."""
+        return mean
+
+    def predictive_variance(self, mean: Values, variance: Values) -> Values:
+        """v + σ²."""
+        return variance + self.noise
+
+    def predictive_cdf(self, y: Values, mean: Values, variance: Values) -> Values:
+        """Φ((y − μ) / √(v + σ²))."""
+        probability: Values = torch.special.ndtr((y - mean) / torch.sqrt(variance + self.noise))
+        return probability
+
+    def predictive_quantile(self, level: Values, mean: Values, variance: Values) -> Values:
+        """μ + √(v + σ²) Φ⁻¹(level)."""
+        z: Values = torch.special.ndtri(level)
+        return mean + torch.sqrt(variance + self.noise) * z
+
+    def sample_product(
+        self,
+        y: Values,
+        mean: Values,
+        variance: Values,
+        num_samples: int,
+        generator: torch.Generator | None,
+    ) -> Values:
+        """Draws from q̃ = N(μ + v(y−μ)/(v+σ²), vσ²/(v+σ²)), minus μ."""
+        total = variance + self.noise
+        spread = torch.sqrt(variance * self.noise / total)
+        return variance * (y - mean) / total + spread * standard_normal(
+            num_samples, mean, generator
+        )

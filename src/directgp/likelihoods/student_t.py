@@ -1,0 +1,147 @@
+"""Student's t noise: outliers cost a logarithm where the Gaussian charges a square."""
+
+import math
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Num
+from torch import Tensor
+from typing_extensions import override
+
+from directgp.likelihoods.base import Derivatives, check_finite
+from directgp.likelihoods.parameters import positive, unconstrained
+from directgp.likelihoods.unimodal import UnimodalInF
+from directgp.numerics.log_square import expected_log_square
+
+Values = Float[Tensor, "..."]
+
+
+@final
+class StudentT(UnimodalInF):
+    """p(y given f) = t_ν((y−f)/σ)/σ; robust regression, not log-concave in f.
+
+    Parameters
+    ----------
+    df : float or tensor
+        Degrees of freedom ν > 0 to start from.
+    scale : float or tensor
+        σ > 0 to start from.
+
+    Examples
+    --------
+    >>> import torch
+    >>> StudentT(df=4.0, scale=0.3).log_prob(torch.tensor([3e4]), torch.tensor([0.0]))
+    tensor([-52.9364], grad_fn=<ToCopyBackward0>)
+    """
+
+    log_concave = False
+
+    def __init__(self, df: float | Tensor = 4.0, scale: float | Tensor = 0.3) -> None:
+        super().__init__()
+        self.raw_df = unconstrained(df, "df of StudentT")
+        self.raw_scale = unconstrained(scale, "scale of StudentT")
+
+    @property
+    def df(self) -> Tensor:
+        """ν."""
+        return self._per_example(positive(self.raw_df))
+
+    @property
+    def scale(self) -> Tensor:
+        """σ."""
+        return self._per_example(positive(self.raw_scale))
+
+    @override
+    def log_kernel(self, y: Values, f: Values) -> Values:
+        df = self.df
+        return -0.5 * (df + 1) * torch.log1p(((y - f) / self.scale) ** 2 / df)
+
+    @override
+    def log_base(self, y: Values) -> Values:
+        half = 0.5 * self.df
+        log_constant = torch.lgamma(half + 0.5) - torch.lgamma(half)
+        return (log_constant - 0.5 * torch.log(2 * math.pi * half) - torch.log(self.scale)).expand(
+            y.shape
+        )
+
+    @override
+    def derivatives(self, y: Values, f: Values) -> Derivatives:
+        df, residual = self.df, y - f
+        width = df * self.scale**2
+        total = width + residual**2
+        value = -0.5 * (df + 1) * torch.log1p(residual**2 / width)
+        first = (df + 1) * residual / total
+        return Derivatives(value, first, (df + 1) * (residual**2 - width) / total**2)
+
+    @override
+    def conditional_mean(self, f: Values) -> Values:
+        return torch.where(self.df > 1, f, torch.nan)
+
+    @override
+    def conditional_variance(self, f: Values) -> Values:
+        df = self.df
+        finite = self.scale**2 * df / torch.where(df > 2, df - 2, 1.0)
+        return torch.where(df > 2, finite, torch.inf).expand(f.shape)
+
+    @override
+    def check_targets(self, y: Num[Tensor, "..."] | Bool[Tensor, "..."]) -> None:
+        check_finite(y, "StudentT")
+
+    @override
+    def argmax(self, y: Values) -> Values:
+        return y
+
+    def predictive_mean(self, mean: Values, variance: Values) -> Values:
+        """μ, for ν > 1."""
+        return self.conditional_mean(mean)
+
+    def predictive_variance(self, mean: Values, variance: Values) -> Values:
+        """v + σ²ν/(ν−2), infinite for ν ≤ 2."""
+        return variance + self.conditional_variance(mean)
+
+    def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
+        """log c − (ν+1)/2·(E_q[log(νσ² + (y−f)²)] − log νσ²), by one smooth integral."""
+        width = self.df * self.scale**2
+        log_total = expected_log_square(width, y - mean, variance)
+        return self.log_base(y) - 0.5 * (self.df + 1) * (log_total - torch.log(width))
+
+    def mixture_variance(self, t: Values) -> Values:
+        """σ² e^{−t}: given the precision factor e^t, the noise is Gaussian."""
+        return self.scale**2 * torch.exp(-t)
+
+    def log_mixing(self, t: Values) -> Values:
+        """Log density of t = log g, g ~ Gamma(ν/2, rate ν/2)."""
+        half = 0.5 * self.df
+        return half * (torch.log(half) + t - torch.exp(t)) - torch.lgamma(half)
+
+    def mixture_bounds(self, square: Values, variance: Values, nats: float) -> Values:
+        """Bounds of t, shape (2, ...), outside which the integrand is e^−nats of its top.
+
+        To the right the Gamma factor decides. To the left N(y; μ, v + w) stops rising once w
+        exceeds v and the squared residual; from there the integrand falls as e^{(ν+1)t/2}.
+        """
+        half = 0.5 * self.df
+        rise = torch.log(torch.maximum(square, variance) / self.scale**2).clamp(min=0.0)
+        lower = -rise - (nats + half + 1) / (half + 0.5)
+        return torch.stack([lower, self._upper_bound(nats).expand(lower.shape)])
+
+    def tail_bounds(self, distance: Values, nats: float) -> Values:
+        """Bounds of t, shape (2, ...), outside which Φ(−x/√(v + w(t)))·π(t) is e^−nats of its top.
+
+        Left of −log(1 + x²/(νσ²)) the integrand falls, by (ν/2)(s − 1 + e^−s) at a distance s up to
+        a factor √ν, and s − 1 + e^−s ≥ s²/(2 + s). To the right the Gamma factor decides.
+        """
+        half = 0.5 * self.df
+        rise = torch.log1p((distance / self.scale) ** 2 / self.df)
+        share = (nats + 1 + 0.5 * torch.log1p(self.df)) / half
+        lower = -rise - 0.5 * share - torch.sqrt(0.25 * share**2 + 2 * share)
+        return torch.stack([lower, self._upper_bound(nats).expand(lower.shape)])
+
+    def mixture_width(self) -> Tensor:
+        """Width in t of the narrowest peak that the integrand can have, 1/√((ν+1)/2)."""
+        return torch.rsqrt(0.5 * (self.df + 1))
+
+    def _upper_bound(self, nats: float) -> Tensor:
+        """The t from which on the Gamma factor is below e^−nats of its top."""
+        share = (nats + 5) / (0.5 * self.df)
+        return torch.minimum(torch.sqrt(2 * share), torch.log1p(share + 5))

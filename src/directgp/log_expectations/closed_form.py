@@ -1,0 +1,32 @@
+"""The rule for likelihoods whose log predictive is a formula."""
+
+from dataclasses import dataclass
+from typing import final
+
+from typing_extensions import override
+
+from directgp.errors import UnsupportedError
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import ClosedFormLogPredictive
+from directgp.log_expectations.base import Moment, Rule, Values
+
+
+@final
+@dataclass(frozen=True)
+class ClosedForm(Rule):
+    """log E_q[p(y given f)] by the likelihood's own formula (Gaussian, probit)."""
+
+    deterministic = True
+    unbiased_gradient = True
+
+    @override
+    def _evaluate(
+        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values, moment: Moment
+    ) -> Values:
+        if not isinstance(likelihood, ClosedFormLogPredictive):
+            raise UnsupportedError(
+                f"ClosedForm needs a likelihood with a closed-form log predictive. Got "
+                f"{type(likelihood).__name__}. Use Quadrature (exact to rounding), "
+                f"BiasedMonteCarlo or ProductSampling."
+            )
+        return likelihood.log_predictive(y, mean, variance)

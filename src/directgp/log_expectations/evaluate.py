@@ -1,0 +1,129 @@
+"""The two expectations under their public names, with arguments checked at the door."""
+
+import torch
+from jaxtyping import Bool, Float, Num
+from torch import Tensor
+
+from directgp.errors import InvalidInputError, require, require_all
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import ClosedFormLogPredictive
+from directgp.log_expectations.base import Rule
+from directgp.log_expectations.closed_form import ClosedForm
+from directgp.log_expectations.gibbs import gibbs_term
+from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
+from directgp.log_expectations.product_sampling import ProductSampling
+from directgp.log_expectations.quadrature import Quadrature
+
+Targets = Num[Tensor, "..."] | Bool[Tensor, "..."]
+Values = Float[Tensor, "..."]
+
+_RULES: dict[str, type[Rule]] = {
+    "closed_form": ClosedForm,
+    "quadrature": Quadrature,
+    "bmc": BiasedMonteCarlo,
+    "ups": ProductSampling,
+}
+
+
+def resolve_rule(rule: Rule | str, likelihood: Likelihood) -> Rule:
+    """The rule of that name; "auto" is the closed form where there is one, else quadrature."""
+    if isinstance(rule, Rule):
+        return rule
+    if rule == "auto":
+        exact = isinstance(likelihood, ClosedFormLogPredictive)
+        return ClosedForm() if exact else Quadrature()
+    require(rule in _RULES, "rule", f"'auto', one of {sorted(_RULES)} or a Rule", repr(rule))
+    return _RULES[rule]()
+
+
+def log_expectation(
+    likelihood: Likelihood,
+    y: Targets,
+    mean: Values,
+    variance: Values,
+    rule: Rule | str = "auto",
+    generator: torch.Generator | None = None,
+) -> Values:
+    """log E_q[p(y given f)] for each example, with q(f) = N(mean, variance).
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        p(y given f).
+    y : tensor of shape (..., n)
+        Targets.
+    mean, variance : tensor of shape (..., n)
+        Marginals; the three shapes broadcast.
+    rule : Rule or {"auto", "closed_form", "quadrature", "bmc", "ups"}
+        How to get value and gradient; "auto" is exact.
+    generator : torch.Generator
+        Randomness of the Monte Carlo rules.
+
+    Returns
+    -------
+    tensor of shape (..., n)
+        Differentiable in mean, variance and the likelihood's parameters, in the dtype of mean.
+
+    Examples
+    --------
+    >>> import torch, directgp
+    >>> from directgp.likelihoods import Poisson
+    >>> y, mean, variance = torch.tensor([300.0]), torch.tensor([0.5]), torch.tensor([0.3])
+    >>> directgp.log_expectation(Poisson(), y, mean, variance)
+    tensor([-50.6238])
+    """
+    check_arguments("log_expectation", likelihood, y, mean, variance)
+    return resolve_rule(rule, likelihood)(likelihood, y, mean, variance, generator=generator)
+
+
+def expected_log_prob(
+    likelihood: Likelihood, y: Targets, mean: Values, variance: Values
+) -> Values:
+    """E_q[log p(y given f)] for each example: the ELBO's term, exact to rounding.
+
+    Arguments and result are those of `log_expectation`.
+
+    Examples
+    --------
+    >>> import torch, directgp
+    >>> from directgp.likelihoods import Probit
+    >>> one = torch.ones(1)
+    >>> directgp.expected_log_prob(Probit(), one, one, one)
+    tensor([-0.3683])
+    """
+    check_arguments("expected_log_prob", likelihood, y, mean, variance)
+    return gibbs_term(likelihood, y, mean, variance)
+
+
+def check_arguments(
+    who: str, likelihood: Likelihood, y: Targets, mean: Values, variance: Values
+) -> None:
+    """Refuse targets and marginals that cannot be meant."""
+    require(
+        isinstance(likelihood, Likelihood),
+        f"likelihood of {who}",
+        "a directgp.likelihoods.Likelihood",
+        type(likelihood).__name__,
+    )
+    shapes = [tuple(tensor.shape) for tensor in (y, mean, variance)]
+    if len(set(shapes)) > 1:
+        _check_broadcast(who, shapes)
+    likelihood.check_targets(y)
+    require_all(torch.isfinite(mean), mean, f"mean of {who}", "finite")
+    positive = torch.isfinite(variance) & (variance > 0)
+    require_all(positive, variance, f"variance of {who}", "positive and finite")
+
+
+def _check_broadcast(who: str, shapes: list[tuple[int, ...]]) -> None:
+    """Refuse shapes that do not broadcast, and a column that would make an n × n table."""
+    lengths = {shape[-1] if shape else 1 for shape in shapes}
+    try:
+        torch.broadcast_shapes(*shapes)
+        fits = len(lengths) == 1
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise InvalidInputError(
+            f"y, mean and variance of {who} must have shapes (..., n) with one n. "
+            f"Got {shapes[0]}, {shapes[1]} and {shapes[2]}. Flatten a column y with y.reshape(-1)."
+        )

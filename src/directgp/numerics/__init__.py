@@ -1,0 +1,1 @@
+"""Maths that knows nothing of Gaussian processes: special functions, factors, densities, draws."""

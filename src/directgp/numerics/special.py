@@ -1,0 +1,191 @@
+"""Special functions that keep their digits in the far tails, with gradients that do too.
+
+φ and Φ are the standard normal density and distribution function.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from directgp.numerics.known_slope import with_slope
+
+__all__ = [
+    "inverse_mills",
+    "log1mexp",
+    "log_mean_exp",
+    "log_ndtr",
+    "log_ndtri",
+    "log_wright_omega",
+    "mills_excess",
+    "wright_omega",
+]
+
+
+def log_ndtr(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Compute log Φ(x), with gradient λ(x) from `inverse_mills`.
+
+    PyTorch's own gradient, exp(−x²/2 − log Φ(x)), cancels two large numbers in the left tail.
+    """
+    return with_slope(x, torch.special.log_ndtr, inverse_mills)
+
+
+def inverse_mills(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Compute λ(x) = φ(x) / Φ(x) = √(2/π) / erfcx(−x/√2), with gradient −λ(x) (x + λ(x))."""
+    return with_slope(x, _inverse_mills, lambda x: -_mills_product(x))
+
+
+def mills_excess(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Compute x + λ(x) > 0 without cancellation, about 1/|x| for x → −∞.
+
+    This is the mean of z + x for z ~ N(0, 1) given z > −x. Its gradient 1 − λ(x) (x + λ(x)) is the
+    variance of that z.
+    """
+    return with_slope(x, _mills_excess, _mills_variance)
+
+
+def log_mean_exp(x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
+    """Compute log (1/k) Σ exp(x) over the k entries along `dim`."""
+    return torch.logsumexp(x, dim) - math.log(x.shape[dim])
+
+
+def log1mexp(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Compute log(1 − exp(−x)) for x > 0, with gradient 1 / (exp(x) − 1).
+
+    The switch at log 2 is that of Mächler, "Accurately computing log(1 − exp(−|a|))" (2012).
+    """
+    return with_slope(x, _log1mexp, lambda x: -torch.exp(-x) / torch.expm1(-x))
+
+
+def log_ndtri(log_p: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Compute the x with log Φ(x) = log_p, for any log_p < 0, with gradient 1 / λ(x)."""
+    return with_slope(log_p, _log_ndtri, lambda log_p: 1 / inverse_mills(log_ndtri(log_p)))
+
+
+def wright_omega(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Compute the ω > 0 with ω + log ω = x, for any real x, with gradient ω / (1 + ω).
+
+    ω(x) = W(exp(x)) with W the principal branch of Lambert's function.
+    """
+    return with_slope(x, _wright_omega, _wright_omega_slope)
+
+
+def log_wright_omega(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Compute log ω(x), the y with y + exp(y) = x, also where ω(x) underflows."""
+    return with_slope(x, _log_wright_omega, lambda x: 1 / (1 + wright_omega(x)))
+
+
+def _inverse_mills(x: Tensor) -> Tensor:
+    ratio: Tensor = math.sqrt(2 / math.pi) / torch.special.erfcx(-x / math.sqrt(2))
+    return ratio
+
+
+def _mills_excess(x: Tensor) -> Tensor:
+    return _excess_given(x, _inverse_mills(x))
+
+
+def _excess_given(x: Tensor, inverse_mills: Tensor) -> Tensor:
+    start = _tail_start(x.dtype)
+    excess, _ = _tail_fraction((-x).clamp(min=start))
+    return torch.where(-x > start, excess, x + inverse_mills)
+
+
+def _mills_variance(x: Tensor) -> Tensor:
+    """Compute 1 − λ(x) (x + λ(x)), which is e (r − e) in the notation of `_tail_fraction`."""
+    start = _tail_start(x.dtype)
+    excess, remainder = _tail_fraction((-x).clamp(min=start))
+    return torch.where(-x > start, excess * (remainder - excess), 1 - _mills_product(x))
+
+
+def _mills_product(x: Tensor) -> Tensor:
+    """Compute λ(x) (x + λ(x)), which falls from 1 to 0."""
+    finite = x.clamp(-1e30, 1e30)  # spares infinite x the product 0·∞
+    return with_slope(finite, _product_value, _product_slope)
+
+
+def _product_value(x: Tensor) -> Tensor:
+    ratio = _inverse_mills(x)
+    return ratio * _excess_given(x, ratio)
+
+
+def _product_slope(x: Tensor) -> Tensor:
+    return inverse_mills(x) * (_mills_variance(x) - mills_excess(x) ** 2)
+
+
+def _tail_start(dtype: torch.dtype) -> float:
+    """Return the t from which 13 levels of the fraction beat the plain sum λ(−t) − t."""
+    return 7.0 if dtype == torch.float64 else 3.0
+
+
+def _tail_fraction(t: Tensor, levels: int = 13) -> tuple[Tensor, Tensor]:
+    """Evaluate e = λ(−t) − t = 1/(t + r) and r = 2/(t + 3/(t + …)), Laplace's continued fraction.
+
+    The levels left out are replaced by the fixed point of s = k/(t + s), which halves their number.
+    """
+    k = levels + 1
+    remainder = 2 * k / (t + torch.sqrt(t * t + 4 * k))
+    for level in range(levels, 1, -1):
+        remainder = level / (t + remainder)
+    return 1 / (t + remainder), remainder
+
+
+def _log1mexp(x: Tensor) -> Tensor:
+    return torch.where(x < math.log(2), torch.log(-torch.expm1(-x)), torch.log1p(-torch.exp(-x)))
+
+
+def _log_ndtri(log_p: Tensor) -> Tensor:
+    """Invert in float64 by `ndtri` on the smaller tail, below exp's range by Newton's method."""
+    log_p64 = log_p.double()
+    upper = -torch.special.ndtri(-torch.expm1(log_p64))
+    lower = torch.special.ndtri(torch.exp(log_p64))
+    central = torch.where(log_p64 > -math.log(2), upper, lower)
+    deepest = -700.0  # exp(−700) is still a normal number
+    in_tail = (log_p64 < deepest) & log_p64.isfinite()
+    tail = _log_ndtri_tail(log_p64.clamp(max=deepest))
+    return torch.where(in_tail, tail, central).to(log_p.dtype)
+
+
+def _log_ndtri_tail(log_p: Tensor) -> Tensor:
+    """Start from Φ(x) ≈ φ(x)/|x| and take two Newton steps on log Φ(x) = log_p."""
+    square = -2 * log_p - math.log(2 * math.pi)
+    x = -torch.sqrt(square - torch.log(square))
+    for _ in range(2):
+        x = x - (torch.special.log_ndtr(x) - log_p) / _inverse_mills(x)
+    return x
+
+
+def _wright_omega(x: Tensor) -> Tensor:
+    """Refine a start twice; left of log ε, and at infinity, ω = exp(x) to the last digit."""
+    finfo = torch.finfo(x.dtype)
+    lowest = math.log(finfo.eps)
+    inner = x.clamp(lowest, finfo.max)
+    omega = _wright_omega_start(inner)
+    for _ in range(2):
+        omega = _wright_omega_step(inner, omega)
+    return torch.where((x > lowest) & x.isfinite(), omega, torch.exp(x))
+
+
+def _wright_omega_start(x: Tensor) -> Tensor:
+    """Approximate ω by exp(x) / (1 + 0.6 exp(x)) left of 1 and by x − log x right of it."""
+    left = torch.exp(x.clamp(max=1.0))
+    right = x.clamp(min=1.0)
+    return torch.where(x < 1, left / (1 + left * 0.6), right - torch.log(right))
+
+
+def _wright_omega_step(x: Tensor, omega: Tensor) -> Tensor:
+    """Take one fourth-order step (Fritsch, Shafer and Crowley, CACM algorithm 443, 1973)."""
+    residual = x - omega - torch.log(omega)
+    slope = 1 + omega
+    shifted = slope + 2 * residual / 3
+    ratio = residual / slope
+    return omega * (1 + ratio * (shifted - ratio / 2) / (shifted - ratio))
+
+
+def _wright_omega_slope(x: Tensor) -> Tensor:
+    return torch.sigmoid(log_wright_omega(x))
+
+
+def _log_wright_omega(x: Tensor) -> Tensor:
+    omega = _wright_omega(x)
+    return torch.where(x < 1, x - omega, torch.log(omega))

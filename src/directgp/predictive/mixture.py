@@ -1,0 +1,122 @@
+"""P(Y ≤ y) and its inverse for a scale mixture of Gaussians.
+
+Given the component t, Y ~ N(μ, v + w(t)). By symmetry everything follows from the tail beyond a
+distance x ≥ 0 from μ, P(Y > μ + x) = ∫ π(t) Φ(−x/√(v + w(t))) dt, which is smooth in t and kept as
+its log.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from typing_extensions import override
+
+from directgp.errors import NumericalError
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import ScaleMixture
+from directgp.log_expectations.nodes import NATS, trapezoid_step
+from directgp.log_expectations.quadrature import Quadrature
+from directgp.numerics.special import log_ndtr
+from directgp.predictive.batches import integrate_in_batches
+from directgp.predictive.distribution import Distribution
+
+Values = Float[Tensor, "..."]
+
+_STRIP = 0.5 * math.pi
+"""v + w(t) stays in the right half-plane, and Φ(−x/√(v + w)) tame, while |Im t| < π/2."""
+
+_FARTHEST = 300.0
+"""asinh(x/s) from which on a quantile is called infinite: x is 1e130 times the scale s of y."""
+
+_MAX_STEPS = 60
+_TOLERANCE = 1e-12
+
+
+@final
+@dataclass(frozen=True)
+class MixtureDistribution(Distribution):
+    """Symmetric about μ, with tails that may be heavy."""
+
+    likelihood: Likelihood
+    mean: Values
+    variance: Values
+
+    @override
+    def cdf(self, y: Values) -> Values:
+        distance = (y - self.mean).abs().clamp(max=1e150)
+        tail = torch.exp(log_tail(self.likelihood, distance, self.variance))
+        return torch.where(y < self.mean, tail, 1 - tail)
+
+    @override
+    def quantile(self, level: Values) -> Values:
+        smaller = torch.minimum(level, 1 - level)
+        distance = tail_quantile(self.likelihood, torch.log(smaller), self.variance)
+        return self.mean + torch.sign(level - 0.5) * distance
+
+
+def log_tail(likelihood: Likelihood, distance: Values, variance: Values) -> Values:
+    """log P(Y > μ + distance) for distances from 0 on."""
+    assert isinstance(likelihood, ScaleMixture)
+    lower, upper = likelihood.tail_bounds(distance, NATS)
+    step = trapezoid_step(likelihood.mixture_width(), _STRIP)
+    needed = ((upper - lower) / step).expand(torch.broadcast_shapes(lower.shape, variance.shape))
+    return integrate_in_batches(_log_sum, likelihood, needed, distance, variance, lower, upper)
+
+
+def _log_sum(
+    number: int,
+    likelihood: Likelihood,
+    distance: Values,
+    variance: Values,
+    lower: Values,
+    upper: Values,
+) -> Values:
+    """log Σ h·π(t)·Φ(−x/√(v + w(t))) over equal steps h in t."""
+    assert isinstance(likelihood, ScaleMixture)
+    share = (torch.arange(number, dtype=lower.dtype, device=lower.device) + 0.5) / number
+    t = torch.lerp(lower, upper, share.reshape(-1, 1))
+    z = -distance * torch.rsqrt(variance + likelihood.mixture_variance(t))
+    log_step = torch.log((upper - lower) / number)
+    return torch.logsumexp(likelihood.log_mixing(t) + log_ndtr(z), 0) + log_step
+
+
+def tail_quantile(likelihood: Likelihood, log_level: Values, variance: Values) -> Values:
+    """The distance x ≥ 0 with log P(Y > μ + x) = log_level, at most log ½.
+
+    Newton's method inside a bracket, in a = asinh(x/s) with s² = v + w(0): there the log tail is
+    smooth at the centre and a straight line where it is a power of x.
+    """
+    assert isinstance(likelihood, ScaleMixture)
+    log_level, variance = torch.broadcast_tensors(log_level, variance)
+    scale = torch.sqrt(variance + likelihood.mixture_variance(torch.zeros_like(variance)))
+    a = torch.asinh(-torch.special.ndtri(torch.exp(log_level))).clamp(0.0, _FARTHEST)
+    lower, upper = torch.zeros_like(a), torch.full_like(a, _FARTHEST)
+    for _ in range(_MAX_STEPS):
+        excess, slope = _log_tail_and_slope(likelihood, a, scale, variance)
+        excess = excess - log_level
+        lower = torch.where(excess > 0, a, lower)
+        upper = torch.where(excess < 0, a, upper)
+        step = -excess / slope
+        moving = (step.abs() > _TOLERANCE) & (upper - lower > _TOLERANCE)
+        proposal = a + step
+        inside = (proposal >= lower) & (proposal <= upper)
+        a = torch.where(inside, proposal, 0.5 * (lower + upper))
+        if not bool(moving.any()):
+            return torch.where(a < _FARTHEST - 1, scale * torch.sinh(a), torch.inf)
+    raise NumericalError(
+        f"A quantile was not found in {_MAX_STEPS} steps for {int(moving.sum())} examples. "
+        f"Choose levels further from 0 and 1."
+    )
+
+
+def _log_tail_and_slope(
+    likelihood: Likelihood, a: Values, scale: Values, variance: Values
+) -> tuple[Values, Values]:
+    """The log tail at x = s·sinh(a), and its derivative −p(x)/tail·√(s² + x²) in a."""
+    distance = scale * torch.sinh(a)
+    value = log_tail(likelihood, distance, variance)
+    log_density = Quadrature()(likelihood, distance, torch.zeros_like(a), variance)
+    return value, -torch.exp(log_density - value) * scale * torch.cosh(a)

@@ -1,0 +1,1 @@
+"""Slow and sure references that the tests compare with."""
