@@ -10,6 +10,7 @@ from torch import Tensor
 
 from directgp.diagnostics.extremum_search import searched_bounds
 from directgp.diagnostics.published_bounds import paper_bounds
+from directgp.diagnostics.text_table import text_table
 from directgp.likelihoods import Gaussian, Logistic, Probit, StudentT
 from directgp.likelihoods.poisson import PoissonExp, PoissonSoftplus
 from directgp.likelihoods.unimodal import UnimodalInF
@@ -117,12 +118,7 @@ def bounds_table() -> tuple[BoundCheck, ...]:
 def format_checks(checks: Sequence[BoundCheck]) -> str:
     """Lay out checks as a plain text table, one line for each bound."""
     head = ("likelihood", "y", "bound", "published", "extremum", "verdict")
-    lines = [head, *(_cells(check) for check in checks)]
-    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    return text_table([head, *(_cells(check) for check in checks)])
 
 
 def _extrema(attained: Float[Tensor, "5 n"]) -> list[float]:

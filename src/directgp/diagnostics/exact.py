@@ -5,9 +5,11 @@ and obvious. The gradient is E_q̃[ℓ′] in the mean and ½E_q̃[ℓ″ + ℓ�
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import mpmath as mp
+from mpmath.calculus.quadrature import GaussLegendre
 
 from directgp.errors import UnsupportedError
 from directgp.likelihoods import (
@@ -37,9 +39,7 @@ Density = Callable[[Any], tuple[Any, Any, Any]]
 """f → ℓ, ℓ′, ℓ″."""
 
 
-def exact_log_expectation(
-    likelihood: Likelihood, y: float, mean: float, variance: float
-) -> Exact:
+def exact_log_expectation(likelihood: Likelihood, y: float, mean: float, variance: float) -> Exact:
     """log E_q[p(y given f)] for q(f) = N(mean, variance), and its two derivatives."""
     with mp.workdps(_DIGITS):
         y, mean, variance = mp.mpf(y), mp.mpf(mean), mp.mpf(variance)
@@ -169,15 +169,14 @@ def _piecewise(density: Density, y: Any, mean: Any, variance: Any, scale: Any) -
     cuts = sorted({*(c for c in [*cuts, y] if ends[0] <= c <= ends[1]), *ends})
     rule = [(mp.mpf(x), mp.mpf(w)) for x, w in _legendre()]
     nodes = [
-        ((b + a) / 2 + (b - a) / 2 * x, (b - a) / 2 * w)
-        for a, b in zip(cuts, cuts[1:], strict=False)
-        for x, w in rule
+        ((b + a) / 2 + (b - a) / 2 * x, (b - a) / 2 * w) for a, b in pairwise(cuts) for x, w in rule
     ]
     return _moments(nodes, density, mean, variance)
 
 
 def _legendre() -> list[tuple[Any, Any]]:
-    return mp.calculus.quadrature.GaussLegendre(mp.mp).calc_nodes(4, mp.mp.prec)
+    nodes: list[tuple[Any, Any]] = GaussLegendre(mp.mp).calc_nodes(4, mp.mp.prec)
+    return nodes
 
 
 def _moments(nodes: list[tuple[Any, Any]], density: Density, mean: Any, variance: Any) -> Exact:

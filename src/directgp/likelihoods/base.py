@@ -32,11 +32,12 @@ class Likelihood(nn.Module, ABC):
     """
 
     _taken: tuple[Tensor, ...] = ()
+    _frozen: bool = False
 
     log_concave: ClassVar[bool]
     """Whether log p(y given f) is concave in f for every y."""
 
-    strip: ClassVar[float] = math.pi
+    strip: float = math.pi
     """Half-width in Im f of the strip about the real line where p(y given f) is analytic and tame;
     it says how fine a quadrature must be (Trefethen and Weideman, SIAM Review 56, 2014)."""
 
@@ -46,7 +47,7 @@ class Likelihood(nn.Module, ABC):
 
     @abstractmethod
     def derivatives(self, y: Float[Tensor, "..."], f: Float[Tensor, "..."]) -> Derivatives:
-        """`log_kernel` and the first two derivatives of log p(y given f) in f."""
+        """`log_kernel` and the first two derivatives of log p(y given f) in f, outside a graph."""
 
     @abstractmethod
     def conditional_mean(self, f: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -74,6 +75,9 @@ class Likelihood(nn.Module, ABC):
 
         A boolean mask over (..., n) selects and flattens; integers index examples so flattened.
         """
+        constants = (*self._parameters.values(), *self._buffers.values())
+        if all(constant is None or constant.numel() == 1 for constant in constants):
+            return self
         twin = copy.copy(self)
         twin._taken = (*self._taken, index)
         return twin
@@ -87,10 +91,16 @@ class Likelihood(nn.Module, ABC):
             value = value[index]
         return value
 
+    def frozen(self: SomeLikelihood) -> SomeLikelihood:
+        """This likelihood, sharing its parameters but asking for no gradient of them."""
+        twin = copy.copy(self)
+        twin._frozen = True
+        return twin
+
     @property
     def trainable(self) -> bool:
         """Whether any parameter of the likelihood asks for a gradient."""
-        return any(parameter.requires_grad for parameter in self.parameters())
+        return not self._frozen and any(p.requires_grad for p in self.parameters())
 
 
 def check_finite(y: Num[Tensor, "..."] | Bool[Tensor, "..."], who: str) -> None:

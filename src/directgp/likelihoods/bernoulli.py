@@ -12,9 +12,14 @@ from directgp.errors import require_all
 from directgp.likelihoods.base import Derivatives
 from directgp.likelihoods.unimodal import UnimodalInF
 from directgp.numerics.noise import standard_normal, uniform
-from directgp.numerics.special import inverse_mills, log_ndtr, log_ndtri, mills_excess
+from directgp.numerics.special import log_ndtr, log_ndtr_derivatives, log_ndtri
 
 Values = Float[Tensor, "..."]
+
+
+def _ndtr(x: Values) -> Values:
+    probability: Tensor = torch.special.ndtr(x)
+    return probability
 
 
 def _sign(y: Values) -> Values:
@@ -63,13 +68,12 @@ class Probit(Bernoulli):
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
         sign = _sign(y)
-        x = sign * f
-        slope = inverse_mills(x)
-        return Derivatives(log_ndtr(x), sign * slope, -slope * mills_excess(x))
+        value, slope, second = log_ndtr_derivatives(sign * f)
+        return Derivatives(value, sign * slope, second)
 
     @override
     def conditional_mean(self, f: Values) -> Values:
-        return torch.special.ndtr(f)
+        return _ndtr(f)
 
     def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
         """log Φ((2y−1)μ / √(1+v))."""
@@ -77,7 +81,7 @@ class Probit(Bernoulli):
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
         """Φ(μ / √(1+v))."""
-        return torch.special.ndtr(mean / torch.sqrt(1 + variance))
+        return _ndtr(mean / torch.sqrt(1 + variance))
 
     def predictive_variance(self, mean: Values, variance: Values) -> Values:
         """p(1−p) with p the predictive mean."""
@@ -124,8 +128,12 @@ class Logistic(Bernoulli):
     def derivatives(self, y: Values, f: Values) -> Derivatives:
         sign = _sign(y)
         x = sign * f
-        slope = torch.sigmoid(-x)
-        return Derivatives(logsigmoid(x), sign * slope, -slope * torch.sigmoid(x))
+        odds = x.abs().neg_().exp_()
+        larger = (1 + odds).reciprocal_()
+        smaller = odds * larger
+        value = torch.clamp(x, max=0.0).sub_(odds.log1p_())
+        first = torch.where(x > 0, smaller, larger).mul_(sign)
+        return Derivatives(value, first, smaller.mul_(larger).neg_())
 
     @override
     def conditional_mean(self, f: Values) -> Values:

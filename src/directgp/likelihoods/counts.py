@@ -94,6 +94,11 @@ class AtLeastOne(Likelihood):
     def take(self, index: Tensor) -> "AtLeastOne":
         return AtLeastOne(self.counts.take(index))
 
+    @property
+    @override
+    def trainable(self) -> bool:
+        return self.counts.trainable
+
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:
         return log1mexp(-self.counts.log_kernel(torch.zeros_like(y), f))

@@ -88,7 +88,12 @@ class NegativeBinomial(CountLikelihood):
 
     @override
     def cdf(self, y: Values, f: Values) -> Values:
-        return on_cpu(betainc, self.dispersion, y + 1, torch.sigmoid(-self._log_odds(f)))
+        # I(r, y+1; 1−p) = 1 − I(y+1, r; p): the smaller of p = λ/(r+λ) and 1 − p has its digits.
+        z, r, events = self._log_odds(f), self.dispersion, y + 1
+        rare = z < 0
+        first, second = torch.where(rare, events, r), torch.where(rare, r, events)
+        value = on_cpu(betainc, first, second, torch.sigmoid(-z.abs()))
+        return torch.where(rare, 1 - value, value)
 
     @override
     def log_arrival(self, y: Values, delta: Values) -> Derivatives:

@@ -1,7 +1,7 @@
 """Poisson counts: p(y given f) = e^{−λ} λ^y / y!, with λ = e^f or λ = log(1 + e^f)."""
 
 import math
-from typing import Any, Literal, final
+from typing import Literal, final, overload
 
 import torch
 from jaxtyping import Float
@@ -23,29 +23,8 @@ from directgp.numerics.special import wright_omega
 Values = Float[Tensor, "..."]
 
 
-class Poisson(CountLikelihood):
-    """Counts with rate λ(f), times an optional exposure.
-
-    Parameters
-    ----------
-    link : {"exp", "softplus"}
-        λ = e^f, or λ = log(1 + e^f).
-
-    Examples
-    --------
-    >>> import torch
-    >>> Poisson(link="exp").log_prob(torch.tensor([3.0]), torch.tensor([1.0]))
-    tensor([-1.5100])
-    """
-
-    def __new__(cls, link: Literal["exp", "softplus"] = "exp", **_: Any) -> "Poisson":
-        """Choose the class of the link."""
-        links = {"exp": PoissonExp, "softplus": PoissonSoftplus}
-        require(link in links, "link of Poisson", "'exp' or 'softplus'", repr(link))
-        return super().__new__(links[link] if cls is Poisson else cls)
-
-    def __init__(self, link: Literal["exp", "softplus"] = "exp") -> None:
-        super().__init__()
+class PoissonCounts(CountLikelihood):
+    """What the two links share."""
 
     @override
     def log_base(self, y: Values) -> Values:
@@ -73,7 +52,7 @@ def _exp_excess(x: Values) -> Values:
 
 
 @final
-class PoissonExp(Poisson):
+class PoissonExp(PoissonCounts):
     """Poisson counts with λ = e^f."""
 
     # exp(−e^f) decays to the right only while cos(Im f) > 0.
@@ -88,7 +67,7 @@ class PoissonExp(Poisson):
     def derivatives(self, y: Values, f: Values) -> Derivatives:
         log_rate = self._log_rate(f)
         rate = torch.exp(log_rate)
-        return Derivatives(y * log_rate - rate, y - rate, -rate)
+        return Derivatives((y * log_rate).sub_(rate), y - rate, rate.neg_())
 
     @override
     def conditional_mean(self, f: Values) -> Values:
@@ -123,7 +102,7 @@ class PoissonExp(Poisson):
 
 
 @final
-class PoissonSoftplus(Poisson):
+class PoissonSoftplus(PoissonCounts):
     """Poisson counts with λ = log(1 + e^f)."""
 
     @override
@@ -152,3 +131,31 @@ class PoissonSoftplus(Poisson):
     @override
     def log_rate_slope(self, f: Values) -> Values:
         return self._log_rate(-softplus(-f))
+
+
+@overload
+def Poisson(link: Literal["exp"] = "exp") -> PoissonExp: ...
+@overload
+def Poisson(link: Literal["softplus"]) -> PoissonSoftplus: ...
+def Poisson(link: Literal["exp", "softplus"] = "exp") -> PoissonCounts:
+    """Counts with rate λ(f), times an optional exposure: the class that fits the link.
+
+    Parameters
+    ----------
+    link : {"exp", "softplus"}
+        λ = e^f, or λ = log(1 + e^f).
+
+    Examples
+    --------
+    >>> import torch
+    >>> Poisson(link="exp").log_prob(torch.tensor([3.0]), torch.tensor([1.0]))
+    tensor([-1.5100])
+    """
+    require(link in _LINKS, "link of Poisson", "'exp' or 'softplus'", repr(link))
+    return _LINKS[link]()
+
+
+_LINKS: dict[str, type[PoissonExp] | type[PoissonSoftplus]] = {
+    "exp": PoissonExp,
+    "softplus": PoissonSoftplus,
+}

@@ -55,8 +55,11 @@ class Rule(ABC):
         step: int = 0,
     ) -> Float[Tensor, "..."]:
         """log E_q[p(y given f)] for each example; shapes broadcast, targets are not checked."""
-        wide = torch.broadcast_tensors(y.double(), mean.double(), variance.double())
-        return self._evaluate(likelihood, *wide, Moment(step, generator)).to(mean.dtype)
+        target, location, spread = torch.broadcast_tensors(
+            y.double(), mean.double(), variance.double()
+        )
+        moment = Moment(step, generator)
+        return self._evaluate(likelihood, target, location, spread, moment).to(mean.dtype)
 
     @abstractmethod
     def _evaluate(

@@ -76,9 +76,7 @@ def log_expectation(
     return resolve_rule(rule, likelihood)(likelihood, y, mean, variance, generator=generator)
 
 
-def expected_log_prob(
-    likelihood: Likelihood, y: Targets, mean: Values, variance: Values
-) -> Values:
+def expected_log_prob(likelihood: Likelihood, y: Targets, mean: Values, variance: Values) -> Values:
     """E_q[log p(y given f)] for each example: the ELBO's term, exact to rounding.
 
     Arguments and result are those of `log_expectation`.

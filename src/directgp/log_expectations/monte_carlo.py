@@ -9,8 +9,16 @@ from typing_extensions import override
 
 from directgp.errors import require
 from directgp.likelihoods.base import Likelihood
-from directgp.log_expectations.attach import attach_parameters, attach_slopes
-from directgp.log_expectations.base import Moment, Rule, Schedule, Values, at_step, check_num_samples
+from directgp.log_expectations.base import (
+    Moment,
+    Rule,
+    Schedule,
+    Values,
+    at_step,
+    check_num_samples,
+)
+from directgp.log_expectations.estimate import Estimate, Points, Row, parameter_term
+from directgp.log_expectations.estimating import evaluate
 from directgp.numerics.noise import standard_normal
 
 
@@ -55,34 +63,49 @@ class BiasedMonteCarlo(Rule):
     ) -> Values:
         num_samples = check_num_samples(at_step(self.num_samples, moment.step))
         nu = _check_nu(at_step(self.nu, moment.step))
-        with torch.no_grad():
+
+        def estimator(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
             eps = standard_normal(num_samples, mean, moment.generator)
-            deviation = torch.sqrt(variance)
-            f = torch.addcmul(mean, deviation, eps)
-            value, first, second = likelihood.derivatives(y, f)
-            top = value.amax(0)
-            weights = torch.exp(value - top)
-            total = weights.sum(0)
-            log_mean = top + torch.log(total) - math.log(num_samples) + likelihood.log_base(y)
-            weights = weights / total
-            mean_slope = (weights * first).sum(0)
-            if self.gradient == "pathwise":
-                variance_slope = (weights * first * eps).sum(0) / (2 * deviation)
-            else:
-                variance_slope = 0.5 * (weights * (second + first**2)).sum(0)
-            if nu > 0:
-                log_nu = math.log(nu)
-                kept = torch.sigmoid(log_mean - log_nu)
-                log_mean = torch.logaddexp(log_mean, torch.full_like(log_mean, log_nu))
-                mean_slope, variance_slope = kept * mean_slope, kept * variance_slope
-                weights = kept * weights
-        estimate = attach_slopes(log_mean, mean, variance, mean_slope, variance_slope)
-        return attach_parameters(estimate, likelihood, y, f, weights)
+            estimate = self._estimate(likelihood, y, mean, variance, eps)
+            return smoothed(estimate, nu) if nu > 0 else estimate
+
+        return evaluate(estimator, likelihood, y, mean, variance, num_samples)
+
+    def _estimate(
+        self, likelihood: Likelihood, y: Row, mean: Row, variance: Row, eps: Points
+    ) -> Estimate:
+        """Log-mean-exp of ℓ(μ + √v·ε), and slopes weighted by the samples' likelihoods."""
+        deviation = torch.sqrt(variance)
+        f = torch.addcmul(mean, deviation, eps)
+        value, first, second = likelihood.derivatives(y, f)
+        top = value.amax(0)
+        weights = torch.exp(value - top)
+        total = weights.sum(0)
+        weights /= total
+        pull = weights * first
+        if self.gradient == "pathwise":
+            variance_slope = (pull * eps).sum(0) / (2 * deviation)
+        else:
+            variance_slope = 0.5 * (weights * second + pull * first).sum(0)
+        return Estimate(
+            top + torch.log(total / len(eps)) + likelihood.log_base(y),
+            pull.sum(0),
+            variance_slope,
+            parameter_term(likelihood, y, f, weights),
+        )
 
 
-def check_num_samples(num_samples: float) -> int:
-    require(num_samples >= 1, "num_samples", "at least 1", num_samples)
-    return int(num_samples)
+def smoothed(estimate: Estimate, nu: int | float) -> Estimate:
+    """log(ν + e^value), with the slopes scaled by what the value contributes."""
+    log_nu = torch.full_like(estimate.value, math.log(nu))
+    share = torch.sigmoid(estimate.value - log_nu)
+    term = estimate.parameter_term
+    return Estimate(
+        torch.logaddexp(estimate.value, log_nu),
+        share * estimate.mean_slope,
+        share * estimate.variance_slope,
+        None if term is None else share * term,
+    )
 
 
 def _check_nu(nu: int | float) -> int | float:

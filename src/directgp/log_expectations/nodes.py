@@ -4,73 +4,80 @@ import math
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from directgp.log_expectations.blocks import row_blocks, rows_for
 from directgp.log_expectations.product_density import Peak
 from directgp.numerics.hermite import gauss_hermite
 
-Values = Float[Tensor, "..."]
+Row = Float[Tensor, " n"]
+Points = Float[Tensor, "k n"]
 
-NATS = 32.0
-"""Nodes reach to where the density has fallen by e^−32, and are as dense as that error asks."""
+NATS = 27.0
+"""Nodes reach to where the density has fallen by e^−27, and are as dense as that error asks."""
 
-_NODE_COUNTS = (24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-"""The numbers of nodes chosen from; the last serves any wider peak."""
+_FEWEST = 16
+_MOST = 4096
+"""Bounds of the number of nodes; the upper one serves any wider peak."""
 
-_FEW = 12
-"""A class with less than one twelfth of the examples is few."""
+_GROWTH = 1.15
+"""Examples that need up to this times as many nodes as others are summed with them."""
 
 
-def trapezoid_step(width: Values, strip: float) -> Values:
-    """The step h at which a trapezoid sum over a peak of standard deviation τ errs by e^−32.
+def nats_for(width: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """How far down the nodes of a peak of width τ reach: NATS + log(1 + τ⁴).
+
+    The slope in v of a wide peak is a small difference of what is summed for it.
+    """
+    return NATS + torch.log1p(width**4)
+
+
+def trapezoid_step(width: Float[Tensor, "..."], strip: float) -> Float[Tensor, "..."]:
+    """The step h at which a trapezoid sum over a peak of standard deviation τ errs by e^−nats.
 
     The error is exp(d²/(2τ²) − 2πd/h) for any d up to the half-width of the strip in which the
     integrand is analytic and tame; the best such d counts.
     """
-    gaussian = math.pi * math.sqrt(2 / NATS) * width
-    limited = 2 * math.pi * strip / (NATS + 0.5 * (strip / width) ** 2)
-    return torch.where(math.sqrt(2 * NATS) * width <= strip, gaussian, limited)
+    nats = nats_for(width)
+    gaussian = math.pi * torch.sqrt(2 / nats) * width
+    limited = 2 * math.pi * strip / (nats + 0.5 * (strip / width) ** 2)
+    return torch.where(torch.sqrt(2 * nats) * width <= strip, gaussian, limited)
 
 
-def groups_by_nodes(
-    needed: Values,
-) -> Iterator[tuple[int, Bool[Tensor, "..."] | None]]:
-    """Split examples by the nodes they need: a number, and a mask (None for all examples).
+def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
+    """Split examples into blocks that need about the same number of nodes: it, and the indices.
 
-    A class with few members joins the next larger one: a pass costs more than a few nodes.
+    No block is smaller than a tenth of the examples for the sake of a few nodes saved.
     """
-    sizes = torch.tensor(_NODE_COUNTS[:-1], dtype=needed.dtype, device=needed.device)
-    classes = torch.bucketize(needed, sizes)
-    members = torch.bincount(classes.reshape(-1), minlength=len(_NODE_COUNTS)).tolist()
-    largest = max((c for c, count in enumerate(members) if count), default=0)
-    first, waiting = 0, 0
-    for current, count in enumerate(members[: largest + 1]):
-        waiting += count
-        if current == largest or waiting * _FEW > needed.numel():
-            everyone = waiting == needed.numel()
-            mask = None if everyone else (classes >= first) & (classes <= current)
-            yield _NODE_COUNTS[current], mask
-            first, waiting = current + 1, 0
+    needed = needed.clamp(_FEWEST, _MOST)
+    if bool(needed.max() <= _GROWTH * needed.min()):
+        number = math.ceil(needed.max().item())
+        for index in row_blocks(len(needed), number, needed.device):
+            yield number, index
+        return
+    ordered, order = torch.sort(needed)
+    start = 0
+    while start < len(order):
+        alike = int(torch.searchsorted(ordered, _GROWTH * ordered[start], right=True))
+        stop = min(len(order), max(alike, start + len(order) // 10 + 1))
+        number = math.ceil(ordered[stop - 1].item())
+        for index in order[start:stop].split(rows_for(number, needed.device)):
+            yield number, index
+        start = stop
 
 
-def trapezoid_nodes(
-    ends: Float[Tensor, "2 ..."], peak: Peak, num_nodes: int
-) -> tuple[Float[Tensor, "k ..."], Float[Tensor, "..."]]:
-    """Equal steps over the support: δ and log of the weights."""
+def trapezoid_nodes(ends: Float[Tensor, "2 n"], peak: Peak, num_nodes: int) -> tuple[Points, Row]:
+    """Equal steps over the support: δ and log of the weight, the same for all nodes."""
     left, right = ends
     step = (left + right) / num_nodes
-    index = torch.arange(num_nodes, dtype=step.dtype, device=step.device) + 0.5
-    index = index.reshape(-1, *([1] * step.dim()))
+    index = torch.arange(num_nodes, dtype=step.dtype, device=step.device)[:, None] + 0.5
     return torch.addcmul(peak.delta - left, index, step), torch.log(step)
 
 
-def hermite_nodes(
-    peak: Peak, num_nodes: int
-) -> tuple[Float[Tensor, "k ..."], Float[Tensor, "k ..."]]:
+def hermite_nodes(peak: Peak, num_nodes: int) -> tuple[Points, Points]:
     """Gauss–Hermite nodes fitted to the peak: δ and log of the weights."""
     z, log_weight = gauss_hermite(num_nodes, peak.width.dtype, peak.width.device)
-    shape = (-1, *([1] * peak.width.dim()))
-    z, log_weight = z.reshape(shape), log_weight.reshape(shape)
     log_scale = 0.5 * math.log(2 * math.pi) + torch.log(peak.width)
-    return torch.addcmul(peak.delta, z, peak.width), log_weight + 0.5 * z * z + log_scale
+    delta = torch.addcmul(peak.delta, z[:, None], peak.width)
+    return delta, (log_weight + 0.5 * z * z)[:, None] + log_scale

@@ -4,7 +4,6 @@ Everything is said in δ = f − μ, so that no digit is lost when v is tiny. Th
 h(δ) = ℓ(μ+δ) − δ²/(2v) up to a constant; for a log-concave likelihood h is concave.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,7 +24,9 @@ _MAX_NEWTON_STEPS = 60
 _MODE_TOLERANCE = 1e-4
 """Newton steps end when the next is below this share of the peak's width."""
 
-_SUPPORT_STEPS = 4
+_SUPPORT_STEPS = 6
+_SUPPORT_TOLERANCE = 0.2
+"""The search for the support ends a step after the fall is within a fifth of the drop asked for."""
 
 
 @dataclass(frozen=True)
@@ -55,51 +56,61 @@ class Peak:
 
 def peak_of(likelihood: Likelihood, y: Values, mean: Values, variance: Values) -> Peak:
     """The peak of q̃ for a log-concave likelihood."""
-    known = isinstance(likelihood, ClosedFormMode)
-    start = likelihood.product_mode(y, mean, variance) if known else None
-    return find_peak(lambda f: likelihood.derivatives(y, f), mean, variance, start)
+    if not isinstance(likelihood, ClosedFormMode):
+        return find_peak(lambda f: likelihood.derivatives(y, f), mean, variance)
+    delta = likelihood.product_mode(y, mean, variance)
+    return _peak_at(delta, likelihood.derivatives(y, mean + delta), 1 / variance)
 
 
-def find_peak(kernel: Kernel, mean: Values, variance: Values, start: Values | None = None) -> Peak:
+def find_peak(kernel: Kernel, mean: Values, variance: Values) -> Peak:
     """The mode of q̃, by Newton's method inside a bracket that shrinks.
 
     Where ℓ′(μ) > 0 the mode lies in (0, v·ℓ′(μ)), since ℓ′ falls; likewise on the other side. A
     step that leaves the bracket, or that follows one which did not halve the slope, is replaced by
-    the bracket's middle. A point where ℓ′(μ) underflows to 0
-    has its mode at μ.
+    the bracket's middle. A point where ℓ′(μ) underflows to 0 has its mode at μ.
     """
     precision = 1 / variance
-    pull = variance * kernel(mean).first
-    lower, upper = torch.clamp(pull, max=0.0), torch.clamp(pull, min=0.0)
-    delta = torch.zeros_like(mean) if start is None else torch.clamp(start, lower, upper)
+    delta = torch.zeros_like(mean)
+    here = kernel(mean)
+    lower = torch.clamp(variance * here.first, max=0.0)
+    upper = torch.clamp(variance * here.first, min=0.0)
     last = torch.full_like(mean, torch.inf)
     for _ in range(_MAX_NEWTON_STEPS):
-        value, first, second = kernel(mean + delta)
-        slope = first - delta * precision
-        bend = precision - second
+        slope = torch.addcmul(here.first, delta, precision, value=-1)
+        bend = precision - here.second
         step = slope / bend
-        moving = step.abs() * torch.sqrt(bend) > _MODE_TOLERANCE
+        moving = step * slope > _MODE_TOLERANCE**2
         if not bool(moving.any()):
-            break
-        lower = torch.where(slope > 0, delta, lower)
-        upper = torch.where(slope < 0, delta, upper)
+            return _peak_at(delta, here, precision)
+        rising = slope > 0
+        lower = torch.where(rising, delta, lower)
+        upper = torch.where(rising, upper, delta)
         proposal = delta + step
-        sound = (proposal > lower) & (proposal < upper) & (slope.abs() <= 0.5 * last)
+        slope = slope.abs()
+        sound = (proposal > lower) & (proposal < upper) & (slope <= 0.5 * last)
         proposal = torch.where(sound, proposal, 0.5 * (lower + upper))
-        last = slope.abs()
+        last = slope
         delta = torch.where(moving, proposal, delta)
-    else:
-        raise NumericalError(
-            f"The mode of q(f)·p(y given f) was not found in {_MAX_NEWTON_STEPS} steps for "
-            f"{int(moving.sum())} examples. Check that the likelihood is log-concave in f."
-        )
+        here = kernel(mean + delta)
+    raise NumericalError(
+        f"The mode of q(f)·p(y given f) was not found in {_MAX_NEWTON_STEPS} steps for "
+        f"{int(moving.sum())} examples. Check that the likelihood is log-concave in f."
+    )
+
+
+def _peak_at(delta: Values, here: Derivatives, precision: Values) -> Peak:
+    pull = delta * precision
     return Peak(
-        delta, value - 0.5 * delta**2 * precision, slope, torch.clamp(-second, min=0.0), bend.rsqrt()
+        delta,
+        here.value - 0.5 * delta * pull,
+        here.first - pull,
+        torch.clamp(-here.second, min=0.0),
+        torch.rsqrt(precision - here.second),
     )
 
 
 def find_support(
-    kernel: Kernel, mean: Values, variance: Values, peak: Peak, drop: float
+    kernel: Kernel, mean: Values, variance: Values, peak: Peak, drop: Values
 ) -> Float[Tensor, "2 ..."]:
     """Distances left and right of the mode at which h has fallen by `drop`.
 
@@ -108,11 +119,14 @@ def find_support(
     """
     side = torch.tensor([-1.0, 1.0], dtype=mean.dtype, device=mean.device)
     side = side.reshape(2, *([1] * mean.dim()))
-    distance = math.sqrt(2 * drop) * peak.width.expand(2, *mean.shape)
+    distance = (torch.sqrt(2 * drop) * peak.width).expand(2, *mean.shape)
     for _ in range(_SUPPORT_STEPS):
         delta = peak.delta + side * distance
         value, first, _ = kernel(mean + delta)
-        fallen = peak.height - value + 0.5 * delta**2 / variance
-        steepness = distance * side * (delta / variance - first) / fallen
-        distance = distance * torch.exp(-torch.log(fallen / drop) / steepness)
+        pull = delta / variance
+        fallen = peak.height - value + 0.5 * delta * pull
+        surplus = torch.log(fallen / drop)
+        distance = distance * torch.exp(surplus * fallen / (distance * side * (first - pull)))
+        if bool((surplus.abs() < _SUPPORT_TOLERANCE).all()):
+            break
     return distance

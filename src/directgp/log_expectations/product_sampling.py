@@ -4,17 +4,10 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import require
 from directgp.likelihoods.base import Likelihood
-from directgp.log_expectations.attach import (
-    attach_parameters,
-    attach_slopes,
-    needs_parameter_gradient,
-)
 from directgp.log_expectations.base import (
     Moment,
     Rule,
@@ -23,13 +16,13 @@ from directgp.log_expectations.base import (
     at_step,
     check_num_samples,
 )
+from directgp.log_expectations.estimate import Estimate, Points, Row, parameter_term
+from directgp.log_expectations.estimating import evaluate
 from directgp.log_expectations.mixed_slopes import balanced_weight, mixed_slopes
 from directgp.log_expectations.quadrature import Quadrature
 from directgp.log_expectations.samplers.choice import SamplerName, draw_product
 from directgp.log_expectations.sketch import Sketch, draw_sketch
 from directgp.log_expectations.stein import variates
-
-Row = Float[Tensor, " n"]
 
 
 @final
@@ -76,22 +69,34 @@ class ProductSampling(Rule):
         self, likelihood: Likelihood, y: Values, mean: Values, variance: Values, moment: Moment
     ) -> Values:
         num_samples = check_num_samples(at_step(self.num_samples, moment.step))
-        flat = likelihood if mean.dim() == 1 else likelihood.take(torch.ones_like(y).bool())
-        with torch.no_grad():
-            rows = y.reshape(-1), mean.reshape(-1), variance.reshape(-1)
-            sketch = draw_sketch(flat, *rows) if likelihood.log_concave else None
-            peak = None if sketch is None else sketch.peak
-            delta = draw_product(flat, *rows, peak, num_samples, moment.generator, self.sampler)
-            slopes = self._slopes(flat, *rows, delta, sketch)
-            if sketch is None or self.exact_value:
-                value = Quadrature()(flat, *rows)
-            else:
-                value = sketch.value
-        if needs_parameter_gradient(likelihood):
-            equal = torch.full_like(delta, 1 / num_samples)
-            value = attach_parameters(value, flat, rows[0], rows[1] + delta, equal)
-        shaped = (row.reshape(mean.shape) for row in (value, *slopes))
-        return attach_slopes(next(shaped), mean, variance, *shaped)
+
+        def estimator(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
+            return self._estimate(likelihood, y, mean, variance, num_samples, moment.generator)
+
+        return evaluate(estimator, likelihood, y, mean, variance, num_samples)
+
+    def _estimate(
+        self,
+        likelihood: Likelihood,
+        y: Row,
+        mean: Row,
+        variance: Row,
+        num_samples: int,
+        generator: torch.Generator | None,
+    ) -> Estimate:
+        rows = y, mean, variance
+        sketch = draw_sketch(likelihood, *rows) if likelihood.log_concave else None
+        peak = None if sketch is None else sketch.peak
+        delta = draw_product(likelihood, *rows, peak, num_samples, generator, self.sampler)
+        slopes = self._slopes(likelihood, *rows, delta, sketch)
+        if sketch is None or self.exact_value:
+            value = Quadrature().estimate(likelihood.frozen(), *rows).value
+        else:
+            value = sketch.value
+        equal = torch.full_like(delta, 1 / num_samples)
+        term = parameter_term(likelihood, y, mean + delta, equal)
+        mean_slope, variance_slope = (slope.mean(0) for slope in slopes)
+        return Estimate(value, mean_slope, variance_slope, term)
 
     def _slopes(
         self,
@@ -99,10 +104,10 @@ class ProductSampling(Rule):
         y: Row,
         mean: Row,
         variance: Row,
-        delta: Float[Tensor, "k n"],
+        delta: Points,
         sketch: Sketch | None,
-    ) -> list[Row]:
-        """The slopes in mean and variance, averaged over the draws."""
+    ) -> tuple[Points, ...]:
+        """The slopes in mean and variance at each draw."""
         _, first, second = likelihood.derivatives(y, mean + delta)
         if self.gradient != "mixed":
             weight = torch.full_like(mean, float(self.gradient == "score"))
@@ -112,7 +117,7 @@ class ProductSampling(Rule):
         else:
             weight = sketch.weight
         slopes = mixed_slopes(delta, first, second, variance, weight)
-        if self.gradient == "mixed" and sketch is not None:
-            at = variates(delta, first, variance, sketch.peak)
-            slopes = [fit.reduce(slope, at) for fit, slope in zip(sketch.fits, slopes, strict=True)]
-        return [slope.mean(0) for slope in slopes]
+        if self.gradient != "mixed" or sketch is None:
+            return slopes
+        at = variates(delta, first, variance, sketch.peak)
+        return tuple(fit.reduce(slope, at) for fit, slope in zip(sketch.fits, slopes, strict=True))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
@@ -13,22 +13,24 @@ from directgp.errors import UnsupportedError, require
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import Binary, ScaleMixture
 from directgp.likelihoods.counts import AtLeastOne, CountLikelihood
-from directgp.log_expectations.attach import attach_parameters, attach_slopes
 from directgp.log_expectations.base import Moment, Rule, Values
-from directgp.log_expectations.mixed_slopes import balanced_weight, mixed_slopes
+from directgp.log_expectations.estimate import Estimate, Points, Row, parameter_term
+from directgp.log_expectations.estimating import evaluate
+from directgp.log_expectations.mixed_slopes import balanced_weight
 from directgp.log_expectations.nodes import (
-    NATS,
-    groups_by_nodes,
+    blocks_by_nodes,
     hermite_nodes,
+    nats_for,
     trapezoid_nodes,
     trapezoid_step,
 )
 from directgp.log_expectations.product_density import Peak, find_support, peak_of
-from directgp.log_expectations.scale_mixture import integrate_mixture
-from directgp.numerics.special import log1mexp
+from directgp.log_expectations.scale_mixture import mixture_estimate
 
 _CERTAIN_BELOW = 0.01
 """A count of 0 where less than this is expected is integrated through its complement."""
+
+_HERMITE_NODES = 32
 
 
 @final
@@ -37,14 +39,15 @@ class Quadrature(Rule):
     """log E_q[p(y given f)] by nodes laid on q̃ ∝ q·p, summed in log space.
 
     The trapezoid rule between the points where the log density has fallen far below its peak
-    converges exponentially. Nodes are held fixed in the gradient, which averages `mixed_slopes`
-    over them. A nearly certain target is integrated through its complement,
-    log Z = log(1 − E_q[1 − p]), so that small losses and gradients keep their digits.
+    converges exponentially. Nodes are held fixed in the gradient, which averages the slopes of
+    `directgp.log_expectations.mixed_slopes` over them. A nearly certain target is integrated
+    through its complement, log Z = log(1 − E_q[1 − p]), so that small losses and gradients keep
+    their digits.
 
     Parameters
     ----------
     num_nodes : int or "auto"
-        Nodes for each example; "auto" takes as many as full precision needs, more where q̃ is wide.
+        Nodes for each example; "auto" takes as many as 1e-10 needs, more where q̃ is wide.
     nodes : {"trapezoid", "gauss_hermite"}
         Equal steps over the effective support, or Gauss–Hermite nodes fitted to the peak.
     """
@@ -67,9 +70,13 @@ class Quadrature(Rule):
     def _evaluate(
         self, likelihood: Likelihood, y: Values, mean: Values, variance: Values, moment: Moment
     ) -> Values:
+        return evaluate(self.estimate, likelihood, y, mean, variance)
+
+    def estimate(self, likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
+        """Value and slopes for a flat batch in float64, outside of any graph."""
         if isinstance(likelihood, ScaleMixture):
             fixed = None if self.num_nodes == "auto" else self.num_nodes
-            return integrate_mixture(likelihood, y, mean, variance, fixed)
+            return mixture_estimate(likelihood, y, mean, variance, fixed)
         if not likelihood.log_concave:
             raise UnsupportedError(
                 f"Quadrature needs a likelihood that is log-concave in f or a scale mixture of "
@@ -78,83 +85,76 @@ class Quadrature(Rule):
         if isinstance(likelihood, Binary):
             likely = (2 * y - 1) * mean > 0
             unlikely = torch.where(likely, likelihood.complement(y), y)
-            value = self._integrate(likelihood, unlikely, mean, variance)
-            return torch.where(likely, log1mexp(-value), value)
+            estimate = self._integrate(likelihood, unlikely, mean, variance)
+            return estimate.complement().otherwise(likely, estimate)
         if isinstance(likelihood, CountLikelihood):
-            rate = likelihood.conditional_mean(mean.detach())
-            certain = (y == 0) & (rate < _CERTAIN_BELOW)
-            if bool(certain.any()):
-                return self._integrate_counts(likelihood, y, mean, variance, certain)
+            return self._integrate_counts(likelihood, y, mean, variance)
         return self._integrate(likelihood, y, mean, variance)
 
     def _integrate_counts(
-        self,
-        likelihood: CountLikelihood,
-        y: Values,
-        mean: Values,
-        variance: Values,
-        certain: Bool[Tensor, "..."],
-    ) -> Values:
-        """`_integrate`, with the certain zeros as the complement of the event y ≥ 1."""
-        zeros = AtLeastOne(likelihood.take(certain))
-        at_least_one = self._integrate(zeros, y[certain], mean[certain], variance[certain])
-        rest = ~certain
-        others = self._integrate(likelihood.take(rest), y[rest], mean[rest], variance[rest])
-        value = torch.zeros_like(mean).masked_scatter(certain, log1mexp(-at_least_one))
-        return value.masked_scatter(rest, others)
+        self, likelihood: CountLikelihood, y: Row, mean: Row, variance: Row
+    ) -> Estimate:
+        """`_integrate`, with nearly certain zeros as the complement of the event y ≥ 1."""
+        certain = (y == 0) & (likelihood.conditional_mean(mean) < _CERTAIN_BELOW)
+        zeros, others = torch.nonzero(certain).squeeze(-1), torch.nonzero(~certain).squeeze(-1)
+        if len(zeros) == 0:
+            return self._integrate(likelihood, y, mean, variance)
+        some = y[zeros], mean[zeros], variance[zeros]
+        at_least_one = self._integrate(AtLeastOne(likelihood.take(zeros)), *some)
+        rest = y[others], mean[others], variance[others]
+        estimate = self._integrate(likelihood.take(others), *rest)
+        return Estimate.gather([(zeros, at_least_one.complement()), (others, estimate)])
 
-    def _integrate(
-        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values
-    ) -> Values:
+    def _integrate(self, likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
         """The integral of q·p for a log-concave p."""
-        with torch.no_grad():
-            peak = peak_of(likelihood, y, mean, variance)
+        peak = peak_of(likelihood, y, mean, variance)
         if self.nodes == "gauss_hermite":
-            nodes = hermite_nodes(peak, 32 if self.num_nodes == "auto" else self.num_nodes)
-            return _sum(likelihood, y, mean, variance, peak, *nodes)
-        with torch.no_grad():
-            ends = find_support(
-                lambda f: likelihood.derivatives(y, f), mean, variance, peak, NATS
-            )
+            number = _HERMITE_NODES if self.num_nodes == "auto" else self.num_nodes
+            return sum_nodes(likelihood, y, mean, variance, peak, *hermite_nodes(peak, number))
+        drop = nats_for(peak.width)
+        ends = find_support(lambda f: likelihood.derivatives(y, f), mean, variance, peak, drop)
         if self.num_nodes != "auto":
             nodes = trapezoid_nodes(ends, peak, self.num_nodes)
-            return _sum(likelihood, y, mean, variance, peak, *nodes)
-        value = torch.zeros_like(mean)
+            return sum_nodes(likelihood, y, mean, variance, peak, *nodes)
+        parts = []
         needed = ends.sum(0) / trapezoid_step(peak.width, likelihood.strip)
-        for number, mask in groups_by_nodes(needed):
-            if mask is None:
-                nodes = trapezoid_nodes(ends, peak, number)
-                return _sum(likelihood, y, mean, variance, peak, *nodes)
-            some = peak.take(mask)
-            nodes = trapezoid_nodes(ends[:, mask], some, number)
-            part = _sum(
-                likelihood.take(mask), y[mask], mean[mask], variance[mask], some, *nodes
-            )
-            value = value.masked_scatter(mask, part)
-        return value
+        for number, index in blocks_by_nodes(needed):
+            some = likelihood.take(index), y[index], mean[index], variance[index]
+            top = peak.take(index)
+            nodes = trapezoid_nodes(ends[:, index], top, number)
+            parts.append((index, sum_nodes(*some, top, *nodes)))
+        return Estimate.gather(parts)
 
 
-def _sum(
+def sum_nodes(
     likelihood: Likelihood,
-    y: Values,
-    mean: Values,
-    variance: Values,
+    y: Row,
+    mean: Row,
+    variance: Row,
     peak: Peak,
-    delta: Float[Tensor, "k ..."],
+    delta: Points,
     log_weight: Float[Tensor, "..."],
-) -> Values:
-    """log Σ_k weight_k·q(f_k)·p(y given f_k) over nodes f = μ + δ, with its slopes attached."""
-    with torch.no_grad():
-        f = mean + delta
-        value, first, second = likelihood.derivatives(y, f)
-        log_mass = torch.addcmul(value - peak.height, delta * delta, -0.5 / variance)
-        mass = torch.exp(log_mass + log_weight)
-        total = mass.sum(0)
-        mass /= total
-        log_z = peak.height + torch.log(total) - 0.5 * torch.log(2 * math.pi * variance)
-        log_z += likelihood.log_base(y)
-        weight = balanced_weight(peak.curvature, variance)
-        slopes = mixed_slopes(delta, first, second, variance, weight)
-        mean_slope, variance_slope = ((mass * slope).sum(0) for slope in slopes)
-    attached = attach_slopes(log_z, mean, variance, mean_slope, variance_slope)
-    return attach_parameters(attached, likelihood, y, f, mass)
+) -> Estimate:
+    """log Σ_k weight_k·q(f_k)·p(y given f_k) over nodes f = μ + δ, and its slopes.
+
+    The slopes average g and ½(g² − w²/v + (1−w)²ℓ″) of `mixed_slopes`, written out for speed.
+    """
+    f = mean + delta
+    value, first, second = likelihood.derivatives(y, f)
+    value = torch.addcmul(value, delta * delta, -0.5 / variance).sub_(peak.height)
+    if log_weight.dim() == 2:
+        value = value + log_weight
+        log_weight = torch.zeros_like(mean)
+    mass = value.exp_()
+    total = mass.sum(0)
+    log_z = peak.height + torch.log(total) + log_weight - 0.5 * torch.log(2 * math.pi * variance)
+    weight = balanced_weight(peak.curvature, variance)
+    rest = 1 - weight
+    slope = torch.addcmul(rest * first, weight / variance, delta)
+    bent = (mass * second).sum(0)
+    moment = mass * slope
+    mean_slope = moment.sum(0) / total
+    square = (moment.mul_(slope).sum(0) + rest * rest * bent) / total
+    variance_slope = 0.5 * (square - weight * weight / variance)
+    term = parameter_term(likelihood, y, f, mass / total) if likelihood.trainable else None
+    return Estimate(log_z + likelihood.log_base(y), mean_slope, variance_slope, term)

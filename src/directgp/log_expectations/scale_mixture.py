@@ -12,12 +12,9 @@ from torch import Tensor
 
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import ScaleMixture
-from directgp.log_expectations.attach import attach_slopes, needs_parameter_gradient
-from directgp.log_expectations.nodes import NATS, groups_by_nodes, trapezoid_step
+from directgp.log_expectations.estimate import Estimate, Points, Row
+from directgp.log_expectations.nodes import NATS, blocks_by_nodes, trapezoid_step
 from directgp.numerics.gaussian import log_density
-
-Values = Float[Tensor, "..."]
-Nodes = Float[Tensor, "k ..."]
 
 _COARSE = 64
 """Points that narrow the range of t before the nodes are laid."""
@@ -26,36 +23,30 @@ _STRIP = 0.5 * math.pi
 """v + w(t) and the mixing density are tame while |Im t| < π/2."""
 
 
-def integrate_mixture(
-    likelihood: Likelihood, y: Values, mean: Values, variance: Values, num_nodes: int | None
-) -> Values:
-    """log E_q[p(y given f)] for a likelihood that is a `ScaleMixture`; as many nodes as needed."""
+def mixture_estimate(
+    likelihood: Likelihood, y: Row, mean: Row, variance: Row, num_nodes: int | None
+) -> Estimate:
+    """The estimate for a `ScaleMixture`; with no number given, as many nodes as needed."""
     assert isinstance(likelihood, ScaleMixture)
-    with torch.no_grad():
-        bounds = likelihood.mixture_bounds((y - mean) ** 2, variance, NATS)
-        bounds = _narrow(likelihood, y, mean, variance, bounds)
-        needed = (bounds[1] - bounds[0]) / trapezoid_step(likelihood.mixture_width(), _STRIP)
+    bounds = likelihood.mixture_bounds((y - mean) ** 2, variance, NATS)
+    bounds = _narrow(likelihood, y, mean, variance, bounds)
     if num_nodes is not None:
         return _sum(likelihood, y, mean, variance, _nodes(bounds, num_nodes))
-    value = torch.zeros_like(mean)
-    for number, mask in groups_by_nodes(needed):
-        if mask is None:
-            return _sum(likelihood, y, mean, variance, _nodes(bounds, number))
-        nodes = _nodes(bounds[:, mask], number)
-        part = _sum(likelihood.take(mask), y[mask], mean[mask], variance[mask], nodes)
-        value = value.masked_scatter(mask, part)
-    return value
+    parts = []
+    needed = (bounds[1] - bounds[0]) / trapezoid_step(likelihood.mixture_width(), _STRIP)
+    for number, index in blocks_by_nodes(needed):
+        some = likelihood.take(index), y[index], mean[index], variance[index]
+        parts.append((index, _sum(*some, _nodes(bounds[:, index], number))))
+    return Estimate.gather(parts)
 
 
-def _nodes(bounds: Float[Tensor, "2 ..."], number: int) -> Nodes:
+def _nodes(bounds: Float[Tensor, "2 n"], number: int) -> Points:
     """Equal steps from the lower to the upper bound, ends included."""
     share = torch.linspace(0, 1, number, dtype=bounds.dtype, device=bounds.device)
-    return torch.lerp(bounds[0], bounds[1], share.reshape(-1, *([1] * (bounds.dim() - 1))))
+    return torch.lerp(bounds[0], bounds[1], share[:, None])
 
 
-def _log_component(
-    likelihood: ScaleMixture, y: Values, mean: Values, variance: Values, t: Nodes
-) -> Nodes:
+def _log_component(likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, t: Points) -> Points:
     """log N(y; μ, v + w(t)) + log π(t)."""
     total = variance + likelihood.mixture_variance(t)
     return log_density(y, mean, total) + likelihood.log_mixing(t)
@@ -63,11 +54,11 @@ def _log_component(
 
 def _narrow(
     likelihood: ScaleMixture,
-    y: Values,
-    mean: Values,
-    variance: Values,
-    bounds: Float[Tensor, "2 ..."],
-) -> Float[Tensor, "2 ..."]:
+    y: Row,
+    mean: Row,
+    variance: Row,
+    bounds: Float[Tensor, "2 n"],
+) -> Float[Tensor, "2 n"]:
     """The part of the range where the integrand is within reach of its top."""
     value = _log_component(likelihood, y, mean, variance, _nodes(bounds, _COARSE))
     within = (value > value.amax(0) - NATS).to(torch.int8)
@@ -76,22 +67,18 @@ def _narrow(
     return bounds[0] + torch.stack([first, last]).clamp(0, _COARSE - 1) * step
 
 
-def _sum(
-    likelihood: Likelihood, y: Values, mean: Values, variance: Values, t: Nodes
-) -> Values:
-    """log Σ_k h·N(y; μ, v + w(t_k))·π(t_k), with its slopes and parameter gradients attached."""
+def _sum(likelihood: Likelihood, y: Row, mean: Row, variance: Row, t: Points) -> Estimate:
+    """log Σ_k h·N(y; μ, v + w(t_k))·π(t_k), and its slopes."""
     assert isinstance(likelihood, ScaleMixture)
-    with torch.no_grad():
-        log_mass = _log_component(likelihood, y, mean, variance, t)
-        log_z = torch.logsumexp(log_mass, 0) + torch.log(t[1] - t[0])
-        weights = torch.softmax(log_mass, 0)
-        precision = 1 / (variance + likelihood.mixture_variance(t))
-        slope = precision * (y - mean)
-        mean_slope = (weights * slope).sum(0)
-        variance_slope = 0.5 * (weights * (slope**2 - precision)).sum(0)
-    value = attach_slopes(log_z, mean, variance, mean_slope, variance_slope)
-    if not needs_parameter_gradient(likelihood):
-        return value
-    component = _log_component(likelihood, y, mean.detach(), variance.detach(), t)
-    expected = (weights * component).sum(0)
-    return value + (expected - expected.detach())
+    log_mass = _log_component(likelihood, y, mean, variance, t)
+    log_z = torch.logsumexp(log_mass, 0) + torch.log(t[1] - t[0])
+    weights = torch.softmax(log_mass, 0)
+    precision = 1 / (variance + likelihood.mixture_variance(t))
+    slope = precision * (y - mean)
+    mean_slope = (weights * slope).sum(0)
+    variance_slope = 0.5 * (weights * (slope**2 - precision)).sum(0)
+    term = None
+    if likelihood.trainable:
+        with torch.enable_grad():
+            term = (weights * _log_component(likelihood, y, mean, variance, t)).sum(0)
+    return Estimate(log_z, mean_slope, variance_slope, term)

@@ -47,18 +47,17 @@ class Fit(NamedTuple):
         return slope - self.first * at.first - self.second * at.second
 
 
-def fit(slopes: tuple[Points, ...], at: Variates, weights: Points) -> list[Fit]:
-    """Fits of each slope over nodes whose weights sum to 1."""
+def fit(slopes: tuple[Points, Points], at: Variates, weights: Points) -> tuple[Fit, Fit]:
+    """Fits of both slopes over nodes whose weights sum to 1."""
     weighted = Variates(weights * at.first, weights * at.second)
     m11 = (1 + _RIDGE) * (weighted.first * at.first).sum(0)
     m12 = (weighted.first * at.second).sum(0)
     m22 = (1 + _RIDGE) * (weighted.second * at.second).sum(0)
     determinant = m11 * m22 - m12 * m12
-    fits = []
-    for slope in slopes:
+
+    def one(slope: Points) -> Fit:
         centred = slope - (weights * slope).sum(0)
         r1, r2 = (weighted.first * centred).sum(0), (weighted.second * centred).sum(0)
-        fits.append(
-            Fit((r1 * m22 - r2 * m12) / determinant, (r2 * m11 - r1 * m12) / determinant)
-        )
-    return fits
+        return Fit((r1 * m22 - r2 * m12) / determinant, (r2 * m11 - r1 * m12) / determinant)
+
+    return one(slopes[0]), one(slopes[1])

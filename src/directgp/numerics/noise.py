@@ -6,8 +6,8 @@ from torch import Tensor
 
 
 def standard_normal(
-    num_samples: int, like: Float[Tensor, "*shape"], generator: torch.Generator | None
-) -> Float[Tensor, "k *shape"]:
+    num_samples: int, like: Float[Tensor, "..."], generator: torch.Generator | None
+) -> Float[Tensor, "k ..."]:
     """Draws from N(0, 1), `num_samples` for each element of `like`."""
     return torch.randn(
         (num_samples, *like.shape), generator=generator, dtype=like.dtype, device=like.device
@@ -15,8 +15,8 @@ def standard_normal(
 
 
 def uniform(
-    num_samples: int, like: Float[Tensor, "*shape"], generator: torch.Generator | None
-) -> Float[Tensor, "k *shape"]:
+    num_samples: int, like: Float[Tensor, "..."], generator: torch.Generator | None
+) -> Float[Tensor, "k ..."]:
     """Draws from the open interval (0, 1): 2⁻⁵⁴ stands for the 0 that `torch.rand` may return."""
     return torch.rand(
         (num_samples, *like.shape), generator=generator, dtype=like.dtype, device=like.device
@@ -24,8 +24,8 @@ def uniform(
 
 
 def exponential(
-    num_samples: int, like: Float[Tensor, "*shape"], generator: torch.Generator | None
-) -> Float[Tensor, "k *shape"]:
+    num_samples: int, like: Float[Tensor, "..."], generator: torch.Generator | None
+) -> Float[Tensor, "k ..."]:
     """Draws from the exponential distribution of rate 1."""
     return torch.empty(
         (num_samples, *like.shape), dtype=like.dtype, device=like.device

@@ -16,6 +16,7 @@ __all__ = [
     "log1mexp",
     "log_mean_exp",
     "log_ndtr",
+    "log_ndtr_derivatives",
     "log_ndtri",
     "log_wright_omega",
     "mills_excess",
@@ -43,6 +44,29 @@ def mills_excess(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     variance of that z.
     """
     return with_slope(x, _mills_excess, _mills_variance)
+
+
+def log_ndtr_derivatives(
+    x: Float[Tensor, "*shape"],
+) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
+    """Compute log Φ(x) and its first two derivatives, λ(x) and −λ(x) (x + λ(x)), at once.
+
+    One vectorised erfc(|x|/√2) serves all three down to x = −10; what lies below is rare, and is
+    put right by the slower functions. Not differentiable.
+    """
+    if x.is_cuda:
+        return _log_ndtr_derivatives(x)
+    smaller = 0.5 * torch.erfc(x.abs() / math.sqrt(2))
+    below = x < 0
+    log_p = torch.where(below, torch.log(smaller), torch.log1p(-smaller))
+    density = torch.exp(-0.5 * x * x).mul_(1 / math.sqrt(2 * math.pi))
+    slope = density / torch.where(below, smaller, 1 - smaller)
+    bend = -slope * (x + slope)
+    deep = x < -10.0
+    if bool(deep.any()):
+        for target, exact in zip((log_p, slope, bend), _log_ndtr_derivatives(x[deep]), strict=True):
+            target[deep] = exact
+    return log_p, slope, bend
 
 
 def log_mean_exp(x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
@@ -74,6 +98,11 @@ def wright_omega(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 def log_wright_omega(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Compute log ω(x), the y with y + exp(y) = x, also where ω(x) underflows."""
     return with_slope(x, _log_wright_omega, lambda x: 1 / (1 + wright_omega(x)))
+
+
+def _log_ndtr_derivatives(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    slope = _inverse_mills(x)
+    return torch.special.log_ndtr(x), slope, -slope * _mills_excess(x)
 
 
 def _inverse_mills(x: Tensor) -> Tensor:

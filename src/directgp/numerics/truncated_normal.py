@@ -15,8 +15,8 @@ def sample_above(
 ) -> Float[Tensor, "*shape"]:
     """Draw z ~ N(0, 1) given z > lower, one for each bound.
 
-    Solves log Φ(−z) = log Φ(−lower) + log(1 − U) with U uniform, in float64. Right for any bound, from
-    −∞ to far in the tail, up to the spacing of floating-point numbers at z.
+    Solves log Φ(−z) = log Φ(−lower) + log(1 − U) with U uniform, in float64. Right for any bound,
+    from −∞ to far in the tail, up to the spacing of floating-point numbers at z.
     """
     bound = lower.detach().double()
     log_survival = log_ndtr(-bound) + torch.log1p(-uniform(1, bound, generator).squeeze(0))
@@ -24,7 +24,9 @@ def sample_above(
 
 
 def sample_between(
-    lower: Float[Tensor, "*shape"], upper: Float[Tensor, "*shape"], generator: torch.Generator | None
+    lower: Float[Tensor, "*shape"],
+    upper: Float[Tensor, "*shape"],
+    generator: torch.Generator | None,
 ) -> Float[Tensor, "*shape"]:
     """Draw z ~ N(0, 1) given lower < z < upper, one for each pair of bounds.
 

@@ -1,25 +1,20 @@
-"""Integrals for many examples, each with the nodes it needs, in bounded memory."""
+"""Integrals for many examples, each with about the nodes it needs, in bounded memory."""
 
 from collections.abc import Callable
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from directgp.likelihoods.base import Likelihood
-from directgp.log_expectations.nodes import groups_by_nodes
+from directgp.log_expectations.nodes import blocks_by_nodes
 
 Values = Float[Tensor, "..."]
-SomeLikelihood = TypeVar("SomeLikelihood", bound=Likelihood)
-
-_MOST_AT_ONCE = 2**21
-"""Nodes of all examples that are held in memory together."""
 
 
 def integrate_in_batches(
-    integral: Callable[..., Values],
-    likelihood: SomeLikelihood,
+    integral: Callable[..., Float[Tensor, " r"]],
+    likelihood: Likelihood,
     needed: Values,
     *examples: Values,
 ) -> Values:
@@ -28,21 +23,19 @@ def integrate_in_batches(
     Parameters
     ----------
     integral
-        Returns one value for each of its examples, shape ``(batch,)``.
+        Returns one value for each of its examples.
+    likelihood
+        For examples of the shape of `needed`.
     needed
         Nodes that each example needs, shape ``(..., n)``.
     examples
         Tensors that broadcast with `needed`.
     """
-    wide = [example.expand(needed.shape) for example in examples]
-    value = torch.zeros_like(needed)
-    for number, mask in groups_by_nodes(needed):
-        chosen = torch.ones_like(needed, dtype=torch.bool) if mask is None else mask
-        group = likelihood.take(chosen)
-        columns = [example[chosen] for example in wide]
-        parts = [
-            integral(number, group.take(index), *(column[index] for column in columns))
-            for index in torch.arange(len(columns[0])).split(max(1, _MOST_AT_ONCE // number))
-        ]
-        value = value.masked_scatter(chosen, torch.cat(parts))
-    return value
+    flat = likelihood.take(torch.ones_like(needed, dtype=torch.bool))
+    columns = [example.expand(needed.shape).reshape(-1) for example in examples]
+    order, parts = [], []
+    for number, index in blocks_by_nodes(needed.reshape(-1)):
+        order.append(index)
+        parts.append(integral(number, flat.take(index), *(column[index] for column in columns)))
+    values = torch.cat(parts)
+    return torch.empty_like(values).index_copy(0, torch.cat(order), values).reshape(needed.shape)

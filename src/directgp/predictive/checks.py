@@ -6,47 +6,59 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from directgp.errors import refuse, require, require_all
+from directgp.errors import require, require_all
 from directgp.shapes import Marginals
 
 Values = Float[Tensor, "..."]
 
+_INSIDE = "between 0 and 1, ends excluded"
 
-def wide_marginals(marginals: Marginals) -> tuple[Values, Values]:
+
+def wide_marginals(who: str, marginals: Marginals) -> tuple[Values, Values]:
     """Mean and variance in float64, refused unless finite and the variance positive."""
     mean, variance = marginals.mean, marginals.variance
+    require(mean.is_floating_point(), f"mean of {who}", "of a floating dtype", mean.dtype)
     require(
         mean.shape == variance.shape,
-        "variance of marginals",
+        f"variance of {who}",
         f"of the shape of the mean, {tuple(mean.shape)}",
         f"shape {tuple(variance.shape)}",
     )
-    require_all(torch.isfinite(mean), mean, "mean of marginals", "finite")
+    require_all(torch.isfinite(mean), mean, f"mean of {who}", "finite")
     allowed = torch.isfinite(variance) & (variance > 0)
-    require_all(allowed, variance, "variance of marginals", "positive and finite")
+    require_all(allowed, variance, f"variance of {who}", "positive and finite")
     return mean.double(), variance.double()
 
 
-def wide_targets(y: Num[Tensor, "..."], like: Values) -> Values:
-    """Targets in float64, refused unless finite and of a shape that broadcasts with `like`."""
-    try:
-        torch.broadcast_shapes(y.shape, like.shape)
-    except RuntimeError:
-        refuse(
-            "y", f"of a shape that broadcasts with {tuple(like.shape)}", f"shape {tuple(y.shape)}"
-        )
-    require_all(torch.isfinite(y), y, "y", "finite")
+def wide_targets(who: str, y: Num[Tensor, "..."], like: Values) -> Values:
+    """Targets in float64, refused unless finite and of a shape that fits the marginals."""
+    fits = y.shape[-1:] == like.shape[-1:] and _broadcast(y, like)
+    allowed = f"of shape (..., {like.shape[-1]}), broadcasting with {tuple(like.shape)}"
+    require(fits, f"y of {who}", allowed, f"shape {tuple(y.shape)}", "Flatten a column first.")
+    require_all(torch.isfinite(y), y, f"y of {who}", "finite")
     return y.double()
 
 
-def wide_levels(levels: Sequence[float] | Float[Tensor, " k"], like: Values) -> Values:
-    """Levels in float64, on the device and with the number of axes of `like` behind them."""
+def wide_levels(
+    who: str, levels: Sequence[float] | Float[Tensor, " k"], like: Values
+) -> Float[Tensor, "k ..."]:
+    """Levels in float64, with as many axes behind them as `like` has."""
     tensor = torch.as_tensor(levels, dtype=torch.float64, device=like.device)
-    require(tensor.dim() == 1, "levels", "a list of numbers", f"shape {tuple(tensor.shape)}")
-    require_all((tensor > 0) & (tensor < 1), tensor, "levels", "between 0 and 1, ends excluded")
+    name = f"levels of {who}"
+    require(tensor.dim() == 1, name, "a list of numbers", f"shape {tuple(tensor.shape)}")
+    require_all((tensor > 0) & (tensor < 1), tensor, name, _INSIDE)
     return tensor.reshape(-1, *([1] * like.dim()))
 
 
-def check_coverage(coverage: float) -> None:
+def check_coverage(who: str, coverage: float) -> None:
     """Refuse a coverage that no central interval has."""
-    require(0 < coverage < 1, "coverage", "between 0 and 1, ends excluded", coverage)
+    require(0 < coverage < 1, f"coverage of {who}", _INSIDE, coverage)
+
+
+def _broadcast(*tensors: Tensor) -> bool:
+    """Whether the shapes broadcast."""
+    try:
+        torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    except RuntimeError:
+        return False
+    return True

@@ -32,8 +32,11 @@ Values = Float[Tensor, "..."]
 _REACH = math.sqrt(2 * NATS)
 """Standard deviations of q to either side, where its density has fallen by e^−32."""
 
-_STRIP = 0.5 * math.pi
-"""The density of log Λ is tame while |Im log Λ| < π/2."""
+_COST_OVER_Q = 8.0
+"""What a node over q costs, P(Y ≤ k given f) being a special function, in nodes over Λ."""
+
+_STRIP = 0.4 * math.pi
+"""The density of log Λ is tame while |Im log Λ| is well below π/2, and so is P(Y ≤ k given f)."""
 
 
 @final
@@ -52,7 +55,14 @@ class CountDistribution(Distribution):
 
     @override
     def quantile(self, level: Values) -> Values:
-        return smallest_count(self.cdf, level, self._guess(level))
+        wide = torch.broadcast_tensors(level, self._guess(level), self.mean, self.variance)
+        likelihood = self.likelihood.take(torch.ones_like(wide[0], dtype=torch.bool))
+        flat_level, guess, mean, variance = (tensor.reshape(-1) for tensor in wide)
+
+        def cdf(index: Tensor, count: Tensor) -> Tensor:
+            return count_cdf(likelihood.take(index), count, mean[index], variance[index])
+
+        return smallest_count(cdf, flat_level, guess).reshape(wide[0].shape)
 
     def _guess(self, level: Values) -> Values:
         """The mean count at that quantile of f, and as many of its deviations more."""
@@ -67,7 +77,7 @@ def count_cdf(likelihood: CountLikelihood, count: Values, mean: Values, variance
     """P(Y ≤ count) for whole counts from 0 on."""
     count, mean, variance = torch.broadcast_tensors(count, mean, variance)
     ends, over_arrivals, over_q = _nodes_needed(likelihood, count, variance)
-    narrow = over_q < over_arrivals
+    narrow = _COST_OVER_Q * over_q < over_arrivals
     value = torch.empty_like(over_q)
     for mask, integral, needed in (
         (narrow, _average_over_q, over_q),
@@ -83,19 +93,26 @@ def _nodes_needed(
 ) -> tuple[Float[Tensor, "2 ..."], Values, Values]:
     """The support of log Λ around its mode, and the nodes needed over it and over q.
 
-    ρ is the slope of the log mean count in f: a step in f is ρ times as wide in log Λ.
+    A step in f is ρ times as wide in log Λ, ρ from `_log_slope`; over Λ its least value counts.
     """
     zero = torch.zeros_like(count)
     curvature = -likelihood.log_arrival(count, zero).second
     peak = Peak(delta=zero, height=zero, slope=zero, curvature=curvature, width=curvature.rsqrt())
     flat = torch.full_like(count, torch.inf)
-    ends = find_support(lambda x: likelihood.log_arrival(count, x), zero, flat, peak, NATS)
-    arrivals = count + 1
-    rho = torch.exp(likelihood.log_rate_slope(likelihood.argmax(arrivals))) / arrivals
-    narrowest = torch.rsqrt(curvature + 1 / (variance * rho**2))
+    drop = torch.full_like(count, NATS)
+    ends = find_support(lambda x: likelihood.log_arrival(count, x), zero, flat, peak, drop)
+    slope = _log_slope(likelihood, count, ends[1])
+    narrowest = torch.rsqrt(curvature + 1 / (variance * slope**2))
     over_arrivals = ends.sum(0) / trapezoid_step(narrowest, _STRIP)
-    over_q = normal_nodes_needed(variance, peak.width / rho, likelihood.strip, _REACH)
+    width = peak.width / _log_slope(likelihood, count, zero)
+    over_q = normal_nodes_needed(variance, width, _STRIP, _REACH)
     return ends, over_arrivals, over_q
+
+
+def _log_slope(likelihood: CountLikelihood, count: Values, delta: Values) -> Values:
+    """ρ: the slope in f of the log mean count, where that is log(count + 1) + δ; falls with δ."""
+    rate = ((count + 1) * torch.exp(delta)).clamp(max=LARGEST)
+    return torch.exp(likelihood.log_rate_slope(likelihood.argmax(rate))) / rate
 
 
 def _average_over_q(

@@ -4,10 +4,7 @@ from jaxtyping import Float, Num
 from torch import Tensor
 
 from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.capabilities import ClosedFormLogPredictive
-from directgp.log_expectations.base import Rule
-from directgp.log_expectations.closed_form import ClosedForm
-from directgp.log_expectations.quadrature import Quadrature
+from directgp.log_expectations.evaluate import resolve_rule
 from directgp.predictive.checks import wide_marginals, wide_targets
 from directgp.shapes import Marginals
 
@@ -37,14 +34,11 @@ def predictive_log_density(
     >>> from directgp.likelihoods import Poisson
     >>> marginals = Marginals(torch.tensor([0.5]), torch.tensor([0.3]))
     >>> predictive_log_density(Poisson(), torch.tensor([300]), marginals)
-    tensor([-50.5755])
+    tensor([-50.6238])
     """
-    mean, variance = wide_marginals(marginals)
-    wide = wide_targets(y, mean)
+    who = "predictive_log_density"
+    mean, variance = wide_marginals(who, marginals)
+    wide = wide_targets(who, y, mean)
     likelihood.check_targets(y)
-    return exact_rule(likelihood)(likelihood, wide, mean, variance).to(marginals.mean.dtype)
-
-
-def exact_rule(likelihood: Likelihood) -> Rule:
-    """The formula where there is one, else quadrature."""
-    return ClosedForm() if isinstance(likelihood, ClosedFormLogPredictive) else Quadrature()
+    value = resolve_rule("auto", likelihood)(likelihood, wide, mean, variance)
+    return value.to(marginals.mean.dtype)

@@ -25,8 +25,8 @@ from directgp.predictive.distribution import Distribution
 
 Values = Float[Tensor, "..."]
 
-_STRIP = 0.5 * math.pi
-"""v + w(t) stays in the right half-plane, and Φ(−x/√(v + w)) tame, while |Im t| < π/2."""
+_STRIP = 0.4 * math.pi
+"""v + w(t) stays in the right half-plane, and the integrand tame, while |Im t| is below π/2."""
 
 _FARTHEST = 300.0
 """asinh(x/s) from which on a quantile is called infinite: x is 1e130 times the scale s of y."""

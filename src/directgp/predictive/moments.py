@@ -8,9 +8,9 @@ from torch import Tensor
 
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import Binary, ClosedFormMoments
+from directgp.log_expectations.evaluate import resolve_rule
 from directgp.predictive.batches import integrate_in_batches
 from directgp.predictive.checks import wide_marginals
-from directgp.predictive.density import exact_rule
 from directgp.predictive.normal_nodes import normal_average, normal_nodes_needed
 from directgp.shapes import Marginals
 
@@ -32,7 +32,7 @@ def predictive_mean(likelihood: Likelihood, marginals: Marginals) -> Float[Tenso
     >>> predictive_mean(Logistic(), Marginals(torch.tensor([2.0]), torch.tensor([4.0])))
     tensor([0.7900])
     """
-    mean, variance = wide_marginals(marginals)
+    mean, variance = wide_marginals("predictive_mean", marginals)
     if isinstance(likelihood, ClosedFormMoments):
         value = likelihood.predictive_mean(mean, variance)
     elif isinstance(likelihood, Binary):
@@ -55,7 +55,7 @@ def predictive_variance(likelihood: Likelihood, marginals: Marginals) -> Float[T
     >>> round(predictive_variance(Gaussian(noise=0.25), marginals).item(), 6)
     1.0
     """
-    mean, variance = wide_marginals(marginals)
+    mean, variance = wide_marginals("predictive_variance", marginals)
     if isinstance(likelihood, ClosedFormMoments):
         value = likelihood.predictive_variance(mean, variance)
     elif isinstance(likelihood, Binary):
@@ -71,7 +71,7 @@ def label_probability(
 ) -> Values:
     """P(Y = label) for a likelihood of two labels, with all its digits also where it is tiny."""
     y = torch.full_like(mean, label)
-    return torch.exp(exact_rule(likelihood)(likelihood, y, mean, variance))
+    return torch.exp(resolve_rule("auto", likelihood)(likelihood, y, mean, variance))
 
 
 def _integrate(

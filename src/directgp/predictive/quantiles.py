@@ -52,8 +52,8 @@ def predictive_cdf(
     >>> predictive_cdf(Probit(), torch.tensor([0]), marginals)
     tensor([0.5000])
     """
-    mean, variance = wide_marginals(marginals)
-    wide = wide_targets(y, mean)
+    mean, variance = wide_marginals("predictive_cdf", marginals)
+    wide = wide_targets("predictive_cdf", y, mean)
     return _distribution(likelihood, mean, variance).cdf(wide).to(marginals.mean.dtype)
 
 
@@ -87,8 +87,8 @@ def predictive_quantiles(
     tensor([[1.0000e+00, 1.0970e+03],
             [3.0000e+00, 1.4230e+04]])
     """
-    mean, variance = wide_marginals(marginals)
-    level = wide_levels(levels, mean)
+    mean, variance = wide_marginals("predictive_quantiles", marginals)
+    level = wide_levels("predictive_quantiles", levels, mean)
     return _distribution(likelihood, mean, variance).quantile(level).to(marginals.mean.dtype)
 
 
@@ -107,7 +107,7 @@ def predictive_interval(
     >>> predictive_interval(Gaussian(noise=0.25), marginals, 0.95)
     (tensor([-0.9600]), tensor([2.9600]))
     """
-    check_coverage(coverage)
+    check_coverage("predictive_interval", coverage)
     tail = 0.5 * (1 - coverage)
     lower, upper = predictive_quantiles(likelihood, marginals, [tail, 1 - tail])
     return lower, upper

@@ -73,9 +73,7 @@ def _edges(likelihood: UnimodalInF, y: Row, mean: Row, deviation: Row) -> Cells:
     step = torch.linspace(0, 1, _CELLS_PER_SIDE, dtype=y.dtype, device=y.device)[:, None]
     offset = finest * torch.exp(step * torch.log(reach / finest))
     open_end = torch.full_like(y, math.inf)[None]
-    return torch.cat(
-        [-open_end, centre - offset.flip(0), centre[None], centre + offset, open_end]
-    )
+    return torch.cat([-open_end, centre - offset.flip(0), centre[None], centre + offset, open_end])
 
 
 def _log_mass(lower: Cells, upper: Cells) -> Cells:

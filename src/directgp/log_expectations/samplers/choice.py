@@ -37,17 +37,13 @@ def draw_product(
 ) -> Draws:
     """Exact draws from q̃ minus the mean; `peak` is that of q̃, where it is known."""
     if sampler == "paper":
-        return _bounded(
-            likelihood, y, mean, variance, num_samples, generator, _PAPER_ROUNDS
-        )
+        return _bounded(likelihood, y, mean, variance, num_samples, generator, _PAPER_ROUNDS)
     if isinstance(likelihood, ExactProductSampler):
         return likelihood.sample_product(y, mean, variance, num_samples, generator)
     if likelihood.log_concave:
         known = peak_of(likelihood, y, mean, variance) if peak is None else peak
         return draw_with_hat(likelihood, y, mean, variance, known, num_samples, generator)
-    return _bounded(
-        likelihood, y, mean, variance, num_samples, generator, _ROUNDS_BEFORE_CELLS
-    )
+    return _bounded(likelihood, y, mean, variance, num_samples, generator, _ROUNDS_BEFORE_CELLS)
 
 
 def _bounded(

@@ -1,0 +1,27 @@
+"""How many examples a computation takes on at a time."""
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+_CPU_ELEMENTS = 15_000
+"""Just below 128 KiB, from where on the C library fetches fresh pages for every array."""
+
+_DEVICE_ELEMENTS = 1 << 27
+
+_CPU_EXAMPLES = 8192
+"""More examples than this gain nothing, however few points each has."""
+
+
+def rows_for(points: int, device: torch.device) -> int:
+    """Examples at a time for a computation with this many points for each."""
+    if device.type != "cpu":
+        return max(1, _DEVICE_ELEMENTS // points)
+    return min(max(256, _CPU_ELEMENTS // points), _CPU_EXAMPLES)
+
+
+def row_blocks(num_rows: int, points: int, device: torch.device) -> tuple[Int[Tensor, " r"], ...]:
+    """Indices of successive blocks of examples."""
+    rows = torch.arange(num_rows, device=device)
+    blocks: tuple[Tensor, ...] = rows.split(rows_for(points, device))
+    return blocks

@@ -1,0 +1,68 @@
+"""What a rule finds out about each example, before it becomes part of a graph."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from directgp.likelihoods.base import Likelihood
+from directgp.numerics.special import log1mexp
+
+Row = Float[Tensor, " n"]
+Points = Float[Tensor, "k n"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """log E_q[p] and its derivatives, one of each per example."""
+
+    value: Row
+    """log E_q[p(y given f)]."""
+
+    mean_slope: Row
+    """Its derivative in the mean."""
+
+    variance_slope: Row
+    """Its derivative in the variance."""
+
+    parameter_term: Row | None = None
+    """E_q̃[log p(y given f)], whose graph leads to the likelihood's parameters, where asked for."""
+
+    def complement(self) -> "Estimate":
+        """log(1 − E_q[p]) from log E_q[p]."""
+        factor = -1 / torch.expm1(-self.value)
+        term = None if self.parameter_term is None else factor * self.parameter_term
+        return Estimate(
+            log1mexp(-self.value), factor * self.mean_slope, factor * self.variance_slope, term
+        )
+
+    def otherwise(self, mask: Bool[Tensor, " n"], other: "Estimate") -> "Estimate":
+        """This estimate where the mask holds, the other one elsewhere."""
+        pairs = zip(self._columns(), other._columns(), strict=True)
+        return Estimate(*(torch.where(mask, a, b) for a, b in pairs))
+
+    @staticmethod
+    def gather(parts: "list[tuple[Int[Tensor, ' r'], Estimate]]") -> "Estimate":
+        """One estimate from those of parts of the examples, given with their indices."""
+        index = torch.cat([index for index, _ in parts])
+        order = torch.empty_like(index)
+        order[index] = torch.arange(len(index), device=index.device)
+        columns = zip(*(estimate._columns() for _, estimate in parts), strict=True)
+        return Estimate(*(torch.cat(column)[order] for column in columns))
+
+    def _columns(self) -> list[Row]:
+        columns = [self.value, self.mean_slope, self.variance_slope]
+        return columns if self.parameter_term is None else [*columns, self.parameter_term]
+
+
+def parameter_term(likelihood: Likelihood, y: Row, f: Points, weights: Points) -> Row | None:
+    """Σ_k w_k log p(y given f_k), for its gradient in the likelihood's parameters, if asked for.
+
+    Fisher's identity: ∂_θ log E_q[p] = E_q̃[∂_θ log p(y given f)], with f_k and w_k standing for q̃.
+    """
+    if not likelihood.trainable:
+        return None
+    with torch.enable_grad():
+        kernel = (weights * likelihood.log_kernel(y, f)).sum(0)
+        return kernel + weights.sum(0) * likelihood.log_base(y)

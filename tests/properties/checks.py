@@ -1,0 +1,106 @@
+"""What the property tests ask of a rule, and how they judge the answer."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from statistics import NormalDist
+from typing import NamedTuple
+
+import mpmath
+import torch
+from mpmath import mpf
+from scipy.stats import chi2
+from torch import Tensor
+
+from directgp.likelihoods import Likelihood
+from directgp.log_expectations import Rule
+from tests.properties.tables import Point
+from tests.reference.log_expectation import Truth
+
+
+class Answer(NamedTuple):
+    """Value and gradient of a rule, one of each per example."""
+
+    value: Tensor
+    mean_slope: Tensor
+    variance_slope: Tensor
+
+    def scaled(self, factor: float) -> "Answer":
+        """The same with gradients off by a factor: a wrong answer to try the checks on."""
+        return Answer(self.value, factor * self.mean_slope, factor * self.variance_slope)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def ask(
+    rule: Rule,
+    likelihood: Likelihood,
+    y: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    seed: int = 0,
+    step: int = 0,
+) -> Answer:
+    """Value and both gradients of a rule."""
+    mean, variance = mean.detach().requires_grad_(), variance.detach().requires_grad_()
+    value = rule(likelihood, y, mean, variance, generator=seeded(seed), step=step)
+    slopes = torch.autograd.grad(value.sum(), (mean, variance))
+    return Answer(value.detach(), *slopes)
+
+
+def relative_error(got: float, truth: mpf, smallest: float = 0.0) -> float:
+    """|got − truth| / |truth|; a truth below the smallest normal number need only be met nearly."""
+    if not mpmath.isfinite(got):
+        return float("inf")
+    if abs(truth) < smallest:
+        return 0.0 if abs(got) <= 2 * smallest else float("inf")
+    return float(abs((mpmath.mpf(got) - truth) / truth))
+
+
+def misses(
+    answer: Answer, points: Sequence[Point], truths: Sequence[Truth], tolerance: float
+) -> list[str]:
+    """Where a number of the answer is off by more than the tolerance, in words."""
+    smallest = torch.finfo(answer.value.dtype).tiny
+    found = []
+    for name, column, exact in zip(Answer._fields, answer, zip(*truths, strict=True), strict=True):
+        for point, got, truth in zip(points, column.tolist(), exact, strict=True):
+            error = relative_error(got, truth, smallest)
+            if not error <= tolerance:
+                found.append(f"{name} at {point}: {got!r}, not {mpmath.nstr(truth, 17)}")
+    return found
+
+
+def z_scores(samples: Tensor, truth: Tensor) -> Tensor:
+    """Of the means over the first axis, in standard errors; rounding of the truth is forgiven."""
+    error = samples.std(0) / samples.shape[0] ** 0.5
+    return (samples.mean(0) - truth) / (error + 1e-10 * truth.abs())
+
+
+def improbable(z: Tensor, tests: int, alpha: float = 1e-3) -> list[str]:
+    """What speaks against standard normal scores: one too large, or too much in all.
+
+    Each score is judged at level alpha / tests, so that `tests` scores together err at alpha.
+    """
+    z = z.reshape(-1)
+    found = []
+    limit = NormalDist().inv_cdf(1 - alpha / (2 * tests))
+    worst = z.abs().max().item()
+    if not worst <= limit:
+        found.append(f"|z| = {worst:.2f} > {limit:.2f}, in {len(z)} scores")
+    pooled = chi2.sf(z.square().sum().item(), len(z))
+    if not pooled >= alpha * len(z) / tests:
+        found.append(f"pooled p = {pooled:.1e} over {len(z)} scores")
+    return found
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Torch's global default dtype, for a while."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -1,0 +1,195 @@
+"""The tables that the property tests walk: likelihoods, rules, and regimes of q.
+
+Every mean, variance and target is a float32 number, so that both precisions meet the same points.
+Targets and means are chosen so that no truth is stationary: where a gradient crosses zero, as in
+Poisson y = 1, μ = 0, v → 0, no relative error can be asked of it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from directgp.likelihoods import (
+    Gaussian,
+    Likelihood,
+    Logistic,
+    NegativeBinomial,
+    Poisson,
+    Probit,
+    StudentT,
+)
+from directgp.likelihoods.capabilities import ClosedFormLogPredictive
+from directgp.likelihoods.counts import AtLeastOne
+from directgp.log_expectations import (
+    BiasedMonteCarlo,
+    ClosedForm,
+    ProductSampling,
+    Quadrature,
+    Rule,
+)
+from tests.reference import log_expectation as reference
+from tests.reference.log_expectation import Truth
+
+
+@dataclass(frozen=True)
+class LikelihoodRow:
+    """One likelihood with parameters, and targets from plausible to absurd."""
+
+    name: str
+    """Its name in `tests.reference.log_expectation`."""
+
+    make: Callable[[], Likelihood]
+    targets: tuple[float, ...]
+    theta: Mapping[str, float] = field(default_factory=dict)
+    """Its parameters, by their names in the likelihood and in the reference."""
+
+    discrete: bool = True
+
+    def truth(self, point: "Point") -> Truth:
+        """log E_q[p] and its slopes."""
+        return reference.log_expectation(self.name, *point, **self.theta)
+
+    def gibbs_truth(self, point: "Point") -> Truth:
+        """E_q[log p] and its slopes."""
+        return reference.expected_log_prob(self.name, *point, **self.theta)
+
+
+class Regime(NamedTuple):
+    """A place and a width of q."""
+
+    name: str
+    mean: float
+    variance: float
+
+
+class Point(NamedTuple):
+    """One target under one q."""
+
+    y: float
+    mean: float
+    variance: float
+
+
+@dataclass(frozen=True)
+class RuleRow:
+    """One rule, and what it claims."""
+
+    name: str
+    rule: Rule
+    deterministic: bool
+    unbiased_gradient: bool
+    max_variance: float = np.inf
+    """Up to where a rule with a fixed number of nodes is asked for `tolerance`."""
+
+    tolerance: float = 1e-9
+    """Relative error allowed of a deterministic rule in float64."""
+
+    def serves(self, likelihood: Likelihood) -> bool:
+        """Whether the rule is meant for the likelihood."""
+        closed = isinstance(likelihood, ClosedFormLogPredictive)
+        return closed or not isinstance(self.rule, ClosedForm)
+
+
+def single(*values: float) -> tuple[float, ...]:
+    """The values rounded to float32."""
+    return tuple(float(np.float32(value)) for value in values)
+
+
+LIKELIHOODS = [
+    LikelihoodRow(
+        "gaussian",
+        lambda: Gaussian(noise=0.25),
+        single(0.7, -25.0, 4e3),
+        {"noise": 0.25},
+        discrete=False,
+    ),
+    LikelihoodRow("probit", Probit, (0.0, 1.0)),
+    LikelihoodRow("logistic", Logistic, (0.0, 1.0)),
+    LikelihoodRow("poisson_exp", lambda: Poisson(link="exp"), (0.0, 1.0, 7.0, 5000.0)),
+    LikelihoodRow("poisson_softplus", lambda: Poisson(link="softplus"), (0.0, 3.0, 5000.0)),
+    LikelihoodRow(
+        "negative_binomial",
+        lambda: NegativeBinomial(dispersion=2.5),
+        (0.0, 3.0, 5000.0),
+        {"dispersion": 2.5},
+    ),
+    LikelihoodRow(
+        "student_t",
+        lambda: StudentT(df=4.0, scale=0.5),
+        single(0.7, -25.0, 4e3),
+        {"df": 4.0, "scale": 0.5},
+        discrete=False,
+    ),
+]
+
+INTERNAL_LIKELIHOODS = {AtLeastOne}
+"""Events that rules make for themselves; each has a test of its own."""
+
+RULES = [
+    RuleRow("closed_form", ClosedForm(), True, True),
+    RuleRow("quadrature", Quadrature(), True, True),
+    RuleRow("trapezoid_64", Quadrature(num_nodes=64), True, True, 1.0, 1e-9),
+    RuleRow("hermite_32", Quadrature(nodes="gauss_hermite"), True, True, 0.01, 1e-9),
+    RuleRow("bmc", BiasedMonteCarlo(num_samples=10), False, False),
+    RuleRow("bmc_bend", BiasedMonteCarlo(gradient="second_derivative"), False, False),
+    RuleRow("smooth_bmc", BiasedMonteCarlo(num_samples=10, nu=1e-2), False, False),
+    RuleRow("ups", ProductSampling(), False, True),
+    RuleRow("ups_score", ProductSampling(gradient="score"), False, True),
+    RuleRow("ups_pathwise", ProductSampling(gradient="pathwise"), False, True),
+    RuleRow("ups_paper", ProductSampling(sampler="paper"), False, True),
+    RuleRow("ups_paper_score", ProductSampling(sampler="paper", gradient="score"), False, True),
+    RuleRow(
+        "ups_paper_pathwise", ProductSampling(sampler="paper", gradient="pathwise"), False, True
+    ),
+]
+DETERMINISTIC = [row for row in RULES if row.deterministic]
+STOCHASTIC = [row for row in RULES if not row.deterministic]
+ONE_OF_EACH = [
+    row for row in RULES if row.name in {"closed_form", "quadrature", "bmc", "ups", "ups_paper"}
+]
+UNBIASED = [row for row in STOCHASTIC if row.unbiased_gradient]
+
+REGIMES = [
+    Regime(name, *single(mean, variance))
+    for name, mean, variance in [
+        ("certain", 0.3, 1e-8),
+        ("certain and low", -20.0, 1e-8),
+        ("tight", 1.7, 1e-4),
+        ("tight and high", 30.0, 1e-4),
+        ("narrow", -4.0, 1e-2),
+        ("narrow and high", 12.0, 1e-2),
+        ("plain", 0.5, 1.0),
+        ("plain and low", -30.0, 1.0),
+        ("wide", 2.0, 10.0),
+        ("wide and low", -18.0, 10.0),
+        ("very wide", -5.0, 100.0),
+        ("very wide and high", 30.0, 100.0),
+    ]
+]
+
+
+def points(row: LikelihoodRow, max_variance: float = np.inf) -> list[Point]:
+    """Every target in every regime."""
+    return [
+        Point(y, regime.mean, regime.variance)
+        for regime in REGIMES
+        if regime.variance <= max_variance
+        for y in row.targets
+    ]
+
+
+def pairs(rules: list[RuleRow]) -> list[tuple[LikelihoodRow, RuleRow]]:
+    """Every likelihood with every rule that serves it."""
+    return [(row, rule) for row in LIKELIHOODS for rule in rules if rule.serves(row.make())]
+
+
+def columns(
+    some: list[Point], dtype: torch.dtype = torch.float64
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y, mean and variance as tensors of shape (n,)."""
+    y, mean, variance = torch.tensor(some, dtype=torch.float64).T.contiguous().to(dtype)
+    return y, mean, variance

@@ -1,0 +1,99 @@
+"""Every deterministic rule × likelihood × regime against mpmath: value and both gradients."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from directgp.likelihoods import Likelihood
+from directgp.log_expectations import ClosedForm, Quadrature
+from tests.properties.checks import Answer, ask, misses, relative_error
+from tests.properties.tables import (
+    DETERMINISTIC,
+    LIKELIHOODS,
+    LikelihoodRow,
+    Point,
+    RuleRow,
+    columns,
+    pairs,
+    points,
+    single,
+)
+from tests.reference import log_expectation as reference
+
+FLOAT64, FLOAT32 = torch.float64, torch.float32
+
+
+def named(value: Any) -> str | None:
+    """Ids of rows and dtypes."""
+    return getattr(value, "name", None) or (str(value) if isinstance(value, torch.dtype) else None)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT64, FLOAT32], ids=named)
+@pytest.mark.parametrize(("row", "rule"), pairs(DETERMINISTIC), ids=named)
+def test_value_and_gradients(row: LikelihoodRow, rule: RuleRow, dtype: torch.dtype) -> None:
+    some = points(row, rule.max_variance)
+    answer = ask(rule.rule, row.make(), *columns(some, dtype))
+    assert all(column.dtype == dtype for column in answer)
+    tolerance = rule.tolerance if dtype == FLOAT64 else 1e-4
+    assert misses(answer, some, [row.truth(point) for point in some], tolerance) == []
+
+
+@pytest.mark.parametrize("spoil", ["scale", "zero", "nan"])
+def test_control_a_wrong_answer_is_found(spoil: str) -> None:
+    row = LIKELIHOODS[0]
+    some = points(row)
+    truths = [row.truth(point) for point in some]
+    answer = ask(ClosedForm(), row.make(), *columns(some))
+    assert misses(answer, some, truths, 1e-9) == []
+    spoilt = {
+        "scale": answer.scaled(1 + 1e-8),
+        "zero": answer.scaled(0.0),
+        "nan": Answer(answer.value + torch.nan, *answer[1:]),
+    }
+    assert misses(spoilt[spoil], some, truths, 1e-9)
+
+
+PARAMETER_POINTS = [Point(*single(*point)) for point in [(3.0, 0.5, 1.0), (2.0, -4.0, 0.01)]]
+ABSURD = [Point(*single(*point)) for point in [(400.0, 2.0, 10.0), (0.0, -12.0, 1e-4)]]
+
+
+@pytest.mark.parametrize(("row", "rule"), pairs(DETERMINISTIC[:2]), ids=named)
+def test_parameter_gradients(row: LikelihoodRow, rule: RuleRow) -> None:
+    for point in PARAMETER_POINTS + ABSURD:
+        likelihood = row.make()
+        likelihood_slopes = parameter_slopes(rule, likelihood, point)
+        for name in row.theta:
+            truth = reference.parameter_slope(row.name, *point, name, **row.theta)
+            assert relative_error(likelihood_slopes[name], truth) <= 1e-9, (name, point)
+
+
+def parameter_slopes(rule: RuleRow, likelihood: Likelihood, point: Point) -> dict[str, float]:
+    """Gradients in the parameters themselves, from those in the raw ones."""
+    raw = dict(likelihood.named_parameters())
+    if not raw:
+        return {}
+    value = rule.rule(likelihood, *columns([point])).sum()
+    slopes = torch.autograd.grad(value, list(raw.values()))
+    natural = (slope / torch.sigmoid(at) for slope, at in zip(slopes, raw.values(), strict=True))
+    names = (name.removeprefix("raw_") for name in raw)
+    return {name: slope.item() for name, slope in zip(names, natural, strict=True)}
+
+
+@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+def test_vanishing_variance_gives_the_log_likelihood(row: LikelihoodRow) -> None:
+    """log E_q[p] = ℓ(μ) + ½v(ℓ″ + ℓ′²) + O(v²)."""
+    for variance in (1e-16, 1e-20, 1e-30):
+        some = [Point(y, mean, variance) for y in row.targets for mean in single(-4.0, 0.3, 1.7)]
+        values = Quadrature()(row.make(), *columns(some)).tolist()
+        for point, value in zip(some, values, strict=True):
+            limit = reference.log_prob(row.name, point.y, point.mean, **row.theta)
+            assert relative_error(value, limit) <= 1e-8, point
+
+
+@pytest.mark.parametrize("rule", DETERMINISTIC, ids=named)
+def test_no_examples(rule: RuleRow) -> None:
+    none = torch.zeros(0, dtype=FLOAT64)
+    for row in LIKELIHOODS:
+        if rule.serves(row.make()):
+            assert rule.rule(row.make(), none, none, none).shape == (0,)

@@ -1,0 +1,41 @@
+"""Nothing is missing from the tables, and the rules say of themselves what the tables say."""
+
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+
+import directgp
+from directgp.likelihoods import Likelihood
+from directgp.log_expectations import Rule
+from tests.properties.tables import INTERNAL_LIKELIHOODS, LIKELIHOODS, RULES, RuleRow
+
+
+def concrete(base: type) -> set[type]:
+    """Every class of the package below `base` that can be instantiated."""
+    for module in pkgutil.walk_packages(directgp.__path__, "directgp."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found, waiting = set(), [base]
+    while waiting:
+        for cls in waiting.pop().__subclasses__():
+            waiting.append(cls)
+            if not inspect.isabstract(cls) and cls.__module__.startswith("directgp."):
+                found.add(cls)
+    return found
+
+
+def test_every_likelihood_has_a_row() -> None:
+    rows = {type(row.make()) for row in LIKELIHOODS}
+    assert concrete(Likelihood) == rows | INTERNAL_LIKELIHOODS
+
+
+def test_every_rule_has_a_row() -> None:
+    assert concrete(Rule) == {type(row.rule) for row in RULES}
+
+
+@pytest.mark.parametrize("row", RULES, ids=lambda row: row.name)
+def test_claims(row: RuleRow) -> None:
+    assert row.rule.deterministic == row.deterministic
+    assert row.rule.unbiased_gradient == row.unbiased_gradient

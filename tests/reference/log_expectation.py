@@ -1,0 +1,262 @@
+"""log E_q[p(y given f)], E_q[log p(y given f)] and their slopes, by mpmath from the definitions.
+
+Slow and obvious: the only facts used of a likelihood are its density and where it peaks. With
+z = (f − μ)/√v, differentiating q under the integral gives, for g = p or g = log p,
+
+    ∂_μ E_q[g] = E_q[g·z] / √v,   ∂_v E_q[g] = E_q[g·(z² − 1)] / (2v),
+
+which cancel many digits where v is tiny; thirty are carried. Integrals are Gauss–Legendre sums over
+pieces on which the integrand bends little, found by walking.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import mpmath
+from mpmath import mpf
+
+Function = Callable[[mpf], mpf]
+LogProb = Callable[..., mpf]
+"""log p(y given f), called with y, f and the likelihood's parameters by name."""
+
+_mp = mpmath.mp.clone()
+_mp.dps = 30
+
+_REACH = 13
+"""Deviations of q beyond which e^{−z²/2} < 1e-36 is nothing."""
+
+_LONGEST = 4
+"""Length in f of the longest piece; the densities bend on scales of 1 and more."""
+
+
+class Truth(NamedTuple):
+    """An expectation and its derivatives in the mean and in the variance of q."""
+
+    value: mpf
+    mean_slope: mpf
+    variance_slope: mpf
+
+
+def gaussian(y: mpf, f: mpf, noise: mpf) -> mpf:
+    """Compute log N(y; f, noise)."""
+    return -_mp.log(2 * _mp.pi * noise) / 2 - (y - f) ** 2 / (2 * noise)
+
+
+def probit(y: mpf, f: mpf) -> mpf:
+    """Compute log Φ((2y−1)f)."""
+    x = (2 * y - 1) * f / _mp.sqrt(2)
+    return _mp.log1p(-_mp.erfc(x) / 2) if x > 0 else _mp.log(_mp.erfc(-x) / 2)
+
+
+def logistic(y: mpf, f: mpf) -> mpf:
+    """Compute −log(1 + e^{−(2y−1)f})."""
+    return -_mp.log1p(_mp.exp(-(2 * y - 1) * f))
+
+
+def poisson(y: mpf, rate: mpf) -> mpf:
+    """Compute log(e^{−λ} λ^y / y!)."""
+    return y * _mp.log(rate) - rate - _log_gamma(y + 1)
+
+
+def poisson_exp(y: mpf, f: mpf, exposure: float = 1) -> mpf:
+    """Compute the Poisson log probability for the rate e^f times the exposure."""
+    return poisson(y, exposure * _mp.exp(f))
+
+
+def poisson_softplus(y: mpf, f: mpf, exposure: float = 1) -> mpf:
+    """Compute the Poisson log probability for the rate log(1 + e^f) times the exposure."""
+    return poisson(y, exposure * _mp.log1p(_mp.exp(f)))
+
+
+def negative_binomial(y: mpf, f: mpf, dispersion: mpf, exposure: float = 1) -> mpf:
+    """Compute log(Γ(y+r)/(y! Γ(r)) (r/(r+λ))^r (λ/(r+λ))^y), λ = e^f times the exposure."""
+    r, rate = dispersion, exposure * _mp.exp(f)
+    ways = _log_gamma(y + r) - _log_gamma(y + 1) - _log_gamma(r)
+    return ways - r * _mp.log1p(rate / r) - y * _mp.log1p(r / rate)
+
+
+def student_t(y: mpf, f: mpf, df: mpf, scale: mpf) -> mpf:
+    """Compute log of Student's density with df degrees at (y−f)/scale, over scale."""
+    constant = _log_gamma((df + 1) / 2) - _log_gamma(df / 2)
+    constant -= _mp.log(df * _mp.pi) / 2 + _mp.log(scale)
+    return constant - (df + 1) / 2 * _mp.log1p(((y - f) / scale) ** 2 / df)
+
+
+def _log_gamma(x: mpf) -> mpf:
+    return _log_gamma_in(_mp.prec, x)
+
+
+@cache
+def _log_gamma_in(precision: int, x: mpf) -> mpf:
+    """log Γ(x), remembered: it is the costly part of a density, and free of f."""
+    return _mp.loggamma(x)
+
+
+LOG_PROBS: Mapping[str, LogProb] = {
+    "gaussian": gaussian,
+    "probit": probit,
+    "logistic": logistic,
+    "poisson_exp": poisson_exp,
+    "poisson_softplus": poisson_softplus,
+    "negative_binomial": negative_binomial,
+    "student_t": student_t,
+}
+
+_DISCRETE = {"probit", "logistic", "poisson_exp", "poisson_softplus", "negative_binomial"}
+
+
+@cache
+def log_expectation(name: str, y: float, mean: float, variance: float, **theta: float) -> Truth:
+    """log E_q[p(y given f)] and its slopes, for q = N(mean, variance)."""
+    log_prob = bind(name, y, **theta)
+    mu, v = _mp.mpf(mean), _mp.mpf(variance)
+    # A nearly certain outcome keeps its digits as 1 − E_q[1 − p].
+    if name in _DISCRETE and log_prob(mu) > -_mp.log(2):
+        miss = _moments(lambda f: -_mp.expm1(log_prob(f)), mu, v, _peak_pieces)
+        hit = 1 - miss[0]
+        return Truth(_mp.log1p(-miss[0]), *_slopes(-miss[1] / hit, -miss[2] / hit, v))
+    pieces = _two_peak_pieces(_mp.mpf(y), theta["scale"]) if name == "student_t" else _peak_pieces
+    mass, first, second = _moments(lambda f: _mp.exp(log_prob(f)), mu, v, pieces)
+    return Truth(_mp.log(mass), *_slopes(first / mass, second / mass, v))
+
+
+@cache
+def expected_log_prob(name: str, y: float, mean: float, variance: float, **theta: float) -> Truth:
+    """E_q[log p(y given f)] and its slopes, for q = N(mean, variance)."""
+    mu, v = _mp.mpf(mean), _mp.mpf(variance)
+    pieces = _q_pieces
+    if name == "student_t":
+        pieces = _two_peak_pieces(_mp.mpf(y), theta["scale"])
+    mass, first, second = _moments(bind(name, y, **theta), mu, v, pieces)
+    return Truth(mass, *_slopes(first, second, v))
+
+
+def bind(name: str, y: float, **theta: float) -> Function:
+    """log p(y given f) as a function of f alone."""
+    exact = {key: _mp.mpf(value) for key, value in theta.items()}
+    log_prob, target = LOG_PROBS[name], _mp.mpf(y)
+    return lambda f: log_prob(target, f, **exact)
+
+
+def log_prob(name: str, y: float, f: float, **theta: float) -> mpf:
+    """log p(y given f)."""
+    return bind(name, y, **theta)(_mp.mpf(f))
+
+
+def log_prob_slopes(name: str, y: float, f: float, **theta: float) -> tuple[mpf, mpf]:
+    """ℓ′ and ℓ″ by central differences of log p(y given f) in a hundred digits."""
+    with _mp.workdps(100):
+        at, step = bind(name, y, **theta), _mp.mpf(10) ** -30
+        below, here, above = at(f - step), at(_mp.mpf(f)), at(f + step)
+        return (above - below) / (2 * step), (above - 2 * here + below) / step**2
+
+
+def parameter_slope(
+    name: str, y: float, mean: float, variance: float, parameter: str, **theta: float
+) -> mpf:
+    """∂ log E_q[p] / ∂ parameter, by a central difference of `log_expectation`."""
+    step = 2.0**-30 * theta[parameter]
+    above, below = (
+        log_expectation(
+            name, y, mean, variance, **{**theta, parameter: theta[parameter] + side * step}
+        ).value
+        for side in (1, -1)
+    )
+    return (above - below) / (2 * _mp.mpf(step))
+
+
+def _slopes(first: mpf, second: mpf, v: mpf) -> tuple[mpf, mpf]:
+    return first / _mp.sqrt(v), second / (2 * v)
+
+
+Pieces = Callable[[Function, mpf, mpf], Sequence[mpf]]
+"""g·q as a function of z, μ and √v → the ends of the pieces to integrate over, in z."""
+
+
+def _moments(g: Function, mu: mpf, v: mpf, pieces: Pieces) -> tuple[mpf, mpf, mpf]:
+    """E_q[g], E_q[g·z] and E_q[g·(z²−1)]."""
+    deviation = _mp.sqrt(v)
+
+    def product(z: mpf) -> mpf:
+        return g(mu + deviation * z) * _mp.npdf(z)
+
+    ends = pieces(product, mu, deviation)
+    total = first = second = _mp.zero
+    for a, b in zip(ends, ends[1:], strict=False):
+        for x, weight in _legendre():
+            z = (a + b) / 2 + (b - a) / 2 * x
+            mass = (b - a) / 2 * weight * product(z)
+            total, first, second = total + mass, first + mass * z, second + mass * (z**2 - 1)
+    return total, first, second
+
+
+@cache
+def _legendre() -> list[tuple[mpf, mpf]]:
+    """24 nodes and weights on (−1, 1)."""
+    rule = mpmath.calculus.quadrature.GaussLegendre(_mp)
+    nodes: list[tuple[mpf, mpf]] = rule.calc_nodes(4, _mp.prec)
+    return nodes
+
+
+def _peak_pieces(product: Function, mu: mpf, deviation: mpf) -> list[mpf]:
+    """Pieces that double in length away from the one peak of the product, down to e^−80 of it."""
+    mode = _climb(product)
+    top = product(mode)
+    ends = [mode]
+    for side in (-1, 1):
+        length = _mp.one
+        while product(mode + side * length) < top * _mp.exp(-0.5):
+            length /= 2
+        while product(mode + side * length) > top * _mp.exp(-80):
+            ends.append(mode + side * length)
+            length *= 2
+        ends.append(mode + side * length)
+    return _cut(sorted(ends), _LONGEST / deviation)
+
+
+def _climb(product: Function) -> mpf:
+    """The peak of a function with one peak: walk uphill from 0, then trisect."""
+    side = 1 if product(_mp.mpf("1e-6")) > product(_mp.mpf("-1e-6")) else -1
+    length = _mp.mpf(2) ** -10
+    while product(2 * side * length) > product(side * length):
+        length *= 2
+    low, high = sorted([_mp.zero, 2 * side * length])
+    while high - low > _mp.mpf(2) ** -12 * max(1, abs(low)) / 64:
+        third = (high - low) / 3
+        if product(low + third) < product(high - third):
+            low += third
+        else:
+            high -= third
+    return (low + high) / 2
+
+
+def _q_pieces(product: Function, mu: mpf, deviation: mpf) -> list[mpf]:
+    """Pieces of about one deviation of q, out to where nothing is left of q·|log p|.
+
+    Where log p is nearly 0 at μ, its mass lies towards f = 0, at most |μ| away.
+    """
+    reach = _REACH + abs(mu) / max(1, 1 / deviation)
+    number = int(_mp.ceil(2 * reach))
+    return _cut([reach * (2 * _mp.mpf(i) / number - 1) for i in range(number + 1)], _LONGEST / deviation)
+
+
+def _two_peak_pieces(y: mpf, scale: float) -> Pieces:
+    """Pieces of one deviation of q, and pieces that double in length away from y."""
+
+    def pieces(product: Function, mu: mpf, deviation: mpf) -> list[mpf]:
+        ends = [_mp.mpf(i) for i in range(-_REACH, _REACH + 1)]
+        offsets = [side * scale * _mp.mpf(2) ** i for side in (-1, 1) for i in range(-3, 80)]
+        ends += [(y - mu + offset) / deviation for offset in [0, *offsets]]
+        return sorted({end for end in ends if abs(end) <= _REACH})
+
+    return pieces
+
+
+def _cut(ends: list[mpf], longest: mpf) -> list[mpf]:
+    """The same pieces, those too long cut into equal parts."""
+    cut = [ends[0]]
+    for a, b in zip(ends, ends[1:], strict=False):
+        parts = int(_mp.ceil((b - a) / longest))
+        cut += [a + (b - a) * (i + 1) / parts for i in range(parts)]
+    return cut
