@@ -1,6 +1,7 @@
 # On a machine with python3 (3.11 or newer) and make:
 #   make demo     the environment, then the example
 #   make test     the environment, then every check
+#   make docs     the environment and Sphinx, then the pages
 
 PYTHON ?= python3
 WORKERS ?= 2
@@ -8,10 +9,12 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+INSTALLED_DOCS := $(VENV)/.installed-docs
+PAGES := docs/_build/html
 # One thread for each test worker: more would fight over the same cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow lint format bench docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/python examples/tails.py
@@ -36,9 +39,13 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/rules.py
 
+docs: $(INSTALLED_DOCS)
+	$(BIN)/sphinx-build -W --keep-going -b html docs $(PAGES)
+	@echo "The documentation is in $(PAGES)/index.html."
+
 # Caches and build outputs; the environment stays.
 clean:
-	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests benchmarks examples -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(BIN)/python:
@@ -52,4 +59,9 @@ $(BIN)/python:
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install -c constraints.txt torch
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	touch $@
+
+# Apart from the rest: only `make docs` needs these.
+$(INSTALLED_DOCS): $(INSTALLED)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[docs]'
 	touch $@

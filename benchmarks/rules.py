@@ -51,6 +51,7 @@ def make_state(name: str, variance: float, n: int, device: str = "cpu") -> State
     """Targets drawn from the likelihood at f, and marginals that f is a plausible draw of."""
     likelihood = LIKELIHOODS[name]
     generator = torch.Generator().manual_seed(1)
+    likelihood = likelihood.cpu()
     noise = torch.randn(3, n, generator=generator, dtype=torch.float64)
     f = 1 + noise[0] if name == "Poisson" else 1.5 * noise[0]
     expected = likelihood.conditional_mean(f)
@@ -62,7 +63,7 @@ def make_state(name: str, variance: float, n: int, device: str = "cpu") -> State
         y = torch.bernoulli(expected, generator=generator)
     mean = f + math.sqrt(variance) * noise[2]
     spread = torch.full_like(mean, variance)
-    return likelihood, y.to(device), mean.to(device), spread.to(device)
+    return likelihood.to(device), y.to(device), mean.to(device), spread.to(device)
 
 
 def gradient(rule: Rule, state: State, generator: torch.Generator | None) -> Tensor:

@@ -36,9 +36,7 @@ def require(condition: bool, who: str, allowed: str, got: object, remedy: str = 
         refuse(who, allowed, got, remedy)
 
 
-def require_all(
-    mask: Tensor, values: Tensor, who: str, allowed: str, remedy: str = ""
-) -> None:
+def require_all(mask: Tensor, values: Tensor, who: str, allowed: str, remedy: str = "") -> None:
     """Refuse the first value whose mask is False, naming its value and index."""
     if bool(mask.all()):
         return

@@ -1,5 +1,6 @@
 """What the property tests ask of a rule, and how they judge the answer."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import NormalDist
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from directgp.likelihoods import Likelihood
 from directgp.log_expectations import Rule
-from tests.properties.tables import Point
+from tests.properties.tables import LikelihoodRow, Point, columns
 from tests.reference.log_expectation import Truth
 
 
@@ -39,6 +40,7 @@ def ask(
     y: Tensor,
     mean: Tensor,
     variance: Tensor,
+    *,
     seed: int = 0,
     step: int = 0,
 ) -> Answer:
@@ -47,6 +49,18 @@ def ask(
     value = rule(likelihood, y, mean, variance, generator=seeded(seed), step=step)
     slopes = torch.autograd.grad(value.sum(), (mean, variance))
     return Answer(value.detach(), *slopes)
+
+
+def gradients(
+    rule: Rule, row: LikelihoodRow, points: Sequence[Point], repeats: int = 1, seed: int = 0
+) -> Tensor:
+    """Independent gradients in mean, variance and raw parameters, (repeats, points, kinds)."""
+    y, *marginals = columns(list(points) * repeats)
+    likelihood = row.make(torch.ones_like(y))
+    wanted = [column.requires_grad_() for column in marginals] + list(likelihood.parameters())
+    value = rule(likelihood, y, *marginals, generator=seeded(seed))
+    slopes = torch.autograd.grad(value.sum(), wanted)
+    return torch.stack(slopes, -1).reshape(repeats, len(points), len(wanted))
 
 
 def relative_error(got: float, truth: mpf, smallest: float = 0.0) -> float:
@@ -74,25 +88,20 @@ def misses(
 
 def z_scores(samples: Tensor, truth: Tensor) -> Tensor:
     """Of the means over the first axis, in standard errors; rounding of the truth is forgiven."""
-    error = samples.std(0) / samples.shape[0] ** 0.5
+    error = samples.std(0) / math.sqrt(len(samples))
     return (samples.mean(0) - truth) / (error + 1e-10 * truth.abs())
 
 
 def improbable(z: Tensor, tests: int, alpha: float = 1e-3) -> list[str]:
-    """What speaks against standard normal scores: one too large, or too much in all.
+    """What speaks against independent standard normal scores: one too large, or too much in all.
 
     Each score is judged at level alpha / tests, so that `tests` scores together err at alpha.
     """
     z = z.reshape(-1)
-    found = []
     limit = NormalDist().inv_cdf(1 - alpha / (2 * tests))
-    worst = z.abs().max().item()
-    if not worst <= limit:
-        found.append(f"|z| = {worst:.2f} > {limit:.2f}, in {len(z)} scores")
-    pooled = chi2.sf(z.square().sum().item(), len(z))
-    if not pooled >= alpha * len(z) / tests:
-        found.append(f"pooled p = {pooled:.1e} over {len(z)} scores")
-    return found
+    worst, pooled = z.abs().max().item(), chi2.sf(z.square().sum().item(), len(z))
+    found = [] if worst <= limit else [f"|z| = {worst:.2f} > {limit:.2f} in {len(z)} scores"]
+    return found if pooled >= alpha * len(z) / tests else [*found, f"pooled p = {pooled:.1e}"]
 
 
 @contextmanager

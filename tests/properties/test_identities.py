@@ -24,12 +24,12 @@ drawn_marginals = st.lists(
 @given(marginals=drawn_marginals)
 @settings(max_examples=40, derandomize=True, deadline=None)
 def test_jensen(row: LikelihoodRow, marginals: list[tuple[float, float]]) -> None:
-    """log E_q[p] ≥ E_q[log p], up to rounding."""
+    """log E_q[p] ≥ E_q[log p], up to the tolerance of the rules."""
     arguments = columns([Point(y, *marginal) for y in row.targets for marginal in marginals])
     log_mean = directgp.log_expectation(row.make(), *arguments).detach()
     mean_log = directgp.expected_log_prob(row.make(), *arguments).detach()
     assert torch.isfinite(log_mean).all()
-    assert bool((log_mean >= mean_log - 1e-12 * mean_log.abs()).all())
+    assert bool((log_mean >= mean_log - 1e-9 * mean_log.abs()).all())
 
 
 MARGINALS = [(-2.0, 1.0), (1.0, 0.3), (3.0, 0.05), (0.4, 1e-8)]
@@ -59,6 +59,9 @@ def test_control_a_missing_outcome_is_noticed() -> None:
     assert torch.logsumexp(log_p, 0).abs().item() > 1e-3
 
 
+RARE = [(-5.0, 0.3), (-8.0, 1.0), (-30.0, 1.0), (-12.0, 1e-8), (-6.0, 10.0)]
+"""Where counts are nearly always 0, which is where rules ask for the event of another count."""
+
 COUNTS = [row for row in DISCRETE if isinstance(row.make(), CountLikelihood)]
 
 
@@ -67,7 +70,7 @@ def test_at_least_one_is_the_complement_of_zero(row: LikelihoodRow) -> None:
     """P(y ≥ 1) + P(y = 0) = 1, and the gradients of the two are opposite."""
     counts = row.make()
     assert isinstance(counts, CountLikelihood)
-    arguments = columns([Point(0.0, *m) for m in [*MARGINALS, (-30.0, 1.0), (2.0, 10.0)]])
+    arguments = columns([Point(0.0, *marginal) for marginal in RARE])
     some = ask(Quadrature(), AtLeastOne(counts), *arguments)
     none = ask(Quadrature(), counts, *arguments)
     total = torch.logaddexp(some.value, none.value)

@@ -1,12 +1,10 @@
 """What must not matter: batch shape, order, dtype of y, torch's defaults, anyone's random state."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
 
-from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, StudentT
+from directgp.likelihoods import Likelihood
 from directgp.likelihoods.counts import CountLikelihood
 from directgp.log_expectations import Quadrature
 from tests.properties.checks import Answer, ask, default_dtype, misses, seeded
@@ -33,7 +31,8 @@ def block(row: LikelihoodRow, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, T
     number = torch.Size(shape).numel()
     some = points(row)
     y, mean, variance = (
-        column.reshape(shape) for column in columns([some[7 * i % len(some)] for i in range(number)])
+        column.reshape(shape)
+        for column in columns([some[7 * i % len(some)] for i in range(number)])
     )
     return y, mean, variance
 
@@ -83,48 +82,38 @@ def test_more_examples_than_a_block_holds() -> None:
     assert_same(many, Answer(*(column.repeat(420) for column in once)), COMPANY)
 
 
-FAMILIES: list[tuple[str, Callable[[Tensor], Likelihood]]] = [
-    ("gaussian", lambda theta: Gaussian(noise=theta)),
-    ("negative_binomial", lambda theta: NegativeBinomial(dispersion=theta)),
-    ("student_t", lambda theta: StudentT(df=2 + theta, scale=theta)),
-]
-THETA = torch.tensor([[0.3], [1.0], [4.0]], dtype=torch.float64)
+FACTORS = torch.tensor([[0.5], [1.0], [3.0]], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("rule", ONE_OF_EACH, ids=named)
-@pytest.mark.parametrize(("name", "make"), FAMILIES, ids=[name for name, _ in FAMILIES])
-def test_a_parameter_for_each_member_of_a_batch(
-    name: str, make: Callable[[Tensor], Likelihood], rule: RuleRow
-) -> None:
+def with_parameters(rules: list[RuleRow]) -> list[tuple[LikelihoodRow, RuleRow]]:
+    return [pair for pair in pairs(rules) if pair[0].theta]
+
+
+@pytest.mark.parametrize(("row", "rule"), with_parameters(ONE_OF_EACH), ids=named)
+def test_a_parameter_for_each_member_of_a_batch(row: LikelihoodRow, rule: RuleRow) -> None:
     """Shape (B, 1) means the same as the value repeated for each example."""
-    if not rule.serves(make(THETA)):
-        pytest.skip("the rule needs a closed form")
-    row = next(row for row in LIKELIHOODS if row.name == name)
     arguments = block(row, (3, 20))
-    batch = ask(rule.rule, make(THETA), *arguments)
-    repeated = make(THETA.expand(3, 20).reshape(-1))
+    batch = ask(rule.rule, row.make(FACTORS), *arguments)
+    repeated = row.make(FACTORS.expand(3, 20).reshape(-1))
     flat = ask(rule.rule, repeated, *(column.reshape(-1) for column in arguments))
     assert_same(Answer(*(column.reshape(-1) for column in batch)), flat)
     if rule.deterministic:
         for i in range(3):
-            alone = ask(rule.rule, make(THETA[i, 0]), *(column[i] for column in arguments))
+            alone = ask(rule.rule, row.make(FACTORS[i, 0]), *(column[i] for column in arguments))
             assert_same(Answer(*(column[i] for column in batch)), alone, COMPANY)
 
 
-@pytest.mark.parametrize("rule", RULES[1:], ids=named)
-@pytest.mark.parametrize(("name", "make"), FAMILIES, ids=[name for name, _ in FAMILIES])
-def test_parameter_gradients_of_a_batch(
-    name: str, make: Callable[[Tensor], Likelihood], rule: RuleRow
-) -> None:
+@pytest.mark.parametrize(("row", "rule"), with_parameters(RULES), ids=named)
+def test_parameter_gradients_of_a_batch(row: LikelihoodRow, rule: RuleRow) -> None:
     """The gradient of a shared parameter is the sum over the examples that share it."""
-    row = next(row for row in LIKELIHOODS if row.name == name)
     arguments = block(row, (3, 20))
-    batch, each = make(THETA), make(THETA.expand(3, 20).clone())
+    batch, each = row.make(FACTORS), row.make(FACTORS.expand(3, 20).clone())
     for likelihood in (batch, each):
         rule.rule(likelihood, *arguments, generator=seeded()).sum().backward()
     for shared, separate in zip(batch.parameters(), each.parameters(), strict=True):
         assert shared.grad is not None and separate.grad is not None
-        torch.testing.assert_close(shared.grad, separate.grad.sum(-1, keepdim=True), rtol=1e-9, atol=0)
+        together = separate.grad.sum(-1, keepdim=True)
+        torch.testing.assert_close(shared.grad, together, rtol=1e-9, atol=0)
 
 
 COUNTS = [row for row in LIKELIHOODS if isinstance(row.make(), CountLikelihood)]
@@ -140,22 +129,20 @@ def exposed(row: LikelihoodRow, exposure: Tensor) -> Likelihood:
 @pytest.mark.parametrize("y", [0.0, 4.0])
 @pytest.mark.parametrize("row", COUNTS, ids=named)
 def test_exposure_against_the_reference(row: LikelihoodRow, y: float) -> None:
-    some = [Point(y, *single(-2.6, variance)) for variance in (0.01, 1.0, 87.0)]
-    for exposure in EXPOSURE.tolist():
+    some = [Point(y, *single(-2.6, variance)) for variance in (0.3, 87.0)]
+    for exposure in (0.01, 7.0, 300.0):
         likelihood = exposed(row, torch.tensor([exposure], dtype=torch.float64))
         truths = [
             reference.log_expectation(row.name, *point, exposure=exposure, **row.theta)
             for point in some
         ]
-        assert misses(ask(Quadrature(), likelihood, *columns(some)), some, truths, 1e-9) == []
+        assert misses(ask(Quadrature(), likelihood, *columns(some)), some, truths, 1e-8) == []
 
 
 @pytest.mark.parametrize("shape", [(5,), (1, 5), (3, 1), (3, 5)])
 @pytest.mark.parametrize("rule", ONE_OF_EACH[1:], ids=named)
 @pytest.mark.parametrize("row", COUNTS, ids=named)
-def test_exposures_of_any_shape(
-    row: LikelihoodRow, rule: RuleRow, shape: tuple[int, ...]
-) -> None:
+def test_exposures_of_any_shape(row: LikelihoodRow, rule: RuleRow, shape: tuple[int, ...]) -> None:
     arguments = block(row, (3, 5))
     exposure = torch.rand(shape, generator=seeded(), dtype=torch.float64) + 0.5
     batch = ask(rule.rule, exposed(row, exposure), *arguments)

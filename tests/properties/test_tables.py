@@ -17,8 +17,10 @@ def concrete(base: type) -> set[type]:
     for module in pkgutil.walk_packages(directgp.__path__, "directgp."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    found, waiting = set(), [base]
+    found: set[type] = set()
+    waiting = [base]
     while waiting:
+        cls: type
         for cls in waiting.pop().__subclasses__():
             waiting.append(cls)
             if not inspect.isabstract(cls) and cls.__module__.startswith("directgp."):

@@ -11,6 +11,7 @@ pieces on which the integrand bends little, found by walking.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import mpmath
@@ -125,7 +126,7 @@ def log_expectation(name: str, y: float, mean: float, variance: float, **theta: 
 def expected_log_prob(name: str, y: float, mean: float, variance: float, **theta: float) -> Truth:
     """E_q[log p(y given f)] and its slopes, for q = N(mean, variance)."""
     mu, v = _mp.mpf(mean), _mp.mpf(variance)
-    pieces = _q_pieces
+    pieces: Pieces = _q_pieces
     if name == "student_t":
         pieces = _two_peak_pieces(_mp.mpf(y), theta["scale"])
     mass, first, second = _moments(bind(name, y, **theta), mu, v, pieces)
@@ -145,8 +146,8 @@ def log_prob(name: str, y: float, f: float, **theta: float) -> mpf:
 
 
 def log_prob_slopes(name: str, y: float, f: float, **theta: float) -> tuple[mpf, mpf]:
-    """ℓ′ and ℓ″ by central differences of log p(y given f) in a hundred digits."""
-    with _mp.workdps(100):
+    """ℓ′ and ℓ″ by central differences of log p(y given f), in digits enough for e^−700."""
+    with _mp.workdps(420):
         at, step = bind(name, y, **theta), _mp.mpf(10) ** -30
         below, here, above = at(f - step), at(_mp.mpf(f)), at(f + step)
         return (above - below) / (2 * step), (above - 2 * here + below) / step**2
@@ -183,7 +184,7 @@ def _moments(g: Function, mu: mpf, v: mpf, pieces: Pieces) -> tuple[mpf, mpf, mp
 
     ends = pieces(product, mu, deviation)
     total = first = second = _mp.zero
-    for a, b in zip(ends, ends[1:], strict=False):
+    for a, b in pairwise(ends):
         for x, weight in _legendre():
             z = (a + b) / 2 + (b - a) / 2 * x
             mass = (b - a) / 2 * weight * product(z)
@@ -238,7 +239,9 @@ def _q_pieces(product: Function, mu: mpf, deviation: mpf) -> list[mpf]:
     """
     reach = _REACH + abs(mu) / max(1, 1 / deviation)
     number = int(_mp.ceil(2 * reach))
-    return _cut([reach * (2 * _mp.mpf(i) / number - 1) for i in range(number + 1)], _LONGEST / deviation)
+    return _cut(
+        [reach * (2 * _mp.mpf(i) / number - 1) for i in range(number + 1)], _LONGEST / deviation
+    )
 
 
 def _two_peak_pieces(y: mpf, scale: float) -> Pieces:
@@ -256,7 +259,7 @@ def _two_peak_pieces(y: mpf, scale: float) -> Pieces:
 def _cut(ends: list[mpf], longest: mpf) -> list[mpf]:
     """The same pieces, those too long cut into equal parts."""
     cut = [ends[0]]
-    for a, b in zip(ends, ends[1:], strict=False):
+    for a, b in pairwise(ends):
         parts = int(_mp.ceil((b - a) / longest))
         cut += [a + (b - a) * (i + 1) / parts for i in range(parts)]
     return cut

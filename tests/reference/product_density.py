@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, log_expit, log_ndtr
+from scipy.special import log_expit, log_ndtr
 
 Array = NDArray[np.float64]
 LogDensity = Callable[..., Array]
@@ -16,8 +16,9 @@ _DROP = 45.0
 """Nats below the top at which the grid ends."""
 
 
-def _log_softplus(f: Array) -> Array:
-    return np.where(f < -30, f, np.log(np.logaddexp(0, f)))
+def _poisson_softplus(y: float, f: Array) -> Array:
+    rate = np.logaddexp(0, f)
+    return y * np.where(f < -30, f, np.log(rate)) - rate
 
 
 def _student_t(y: float, f: Array, df: float, scale: float) -> Array:
@@ -32,8 +33,8 @@ LOG_DENSITIES: Mapping[str, LogDensity] = {
     "gaussian": lambda y, f, noise: -0.5 * (y - f) ** 2 / noise,
     "probit": lambda y, f: log_ndtr((2 * y - 1) * f),
     "logistic": lambda y, f: log_expit((2 * y - 1) * f),
-    "poisson_exp": lambda y, f: y * f - np.exp(f) - gammaln(y + 1),
-    "poisson_softplus": lambda y, f: y * _log_softplus(f) - np.logaddexp(0, f),
+    "poisson_exp": lambda y, f: y * f - np.exp(f),
+    "poisson_softplus": _poisson_softplus,
     "negative_binomial": _negative_binomial,
     "student_t": _student_t,
 }
@@ -57,7 +58,9 @@ def product_distribution(
     """Zoom in on the part of the line that matters, then sum by the trapezoid rule."""
 
     def height(delta: Array) -> Array:
-        log_p: Array = LOG_DENSITIES[name](y, mean + delta, **theta)
+        # Far out, e^f overflows and log p is rightly −∞.
+        with np.errstate(over="ignore", divide="ignore"):
+            log_p: Array = LOG_DENSITIES[name](y, mean + delta, **theta)
         return log_p - 0.5 * delta**2 / variance
 
     low, high = _zoom(height, variance**0.5)
@@ -76,8 +79,7 @@ def _zoom(height: Callable[[Array], Array], deviation: float) -> tuple[float, fl
     low, high = -1e5 * deviation, 1e5 * deviation
     for _ in range(6):
         grid = np.linspace(low, high, _GRID)
-        with np.errstate(over="ignore"):
-            values = height(grid)
+        values = height(grid)
         inside = np.flatnonzero(values > values.max() - _DROP)
         low = grid[max(inside[0] - 1, 0)]
         high = grid[min(inside[-1] + 1, _GRID - 1)]

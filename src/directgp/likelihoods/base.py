@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from directgp.errors import require_all
 
-
 SomeLikelihood = TypeVar("SomeLikelihood", bound="Likelihood")
 
 

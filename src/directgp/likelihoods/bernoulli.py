@@ -117,7 +117,7 @@ class Logistic(Bernoulli):
     --------
     >>> import torch
     >>> Logistic().log_prob(torch.tensor([1.0, 0.0]), torch.tensor([-800.0, 0.0]))
-    tensor([-800.0000,   -0.6931])
+    tensor([-8.0000e+02, -6.9315e-01])
     """
 
     @override

@@ -16,6 +16,9 @@ from directgp.likelihoods.unimodal import UnimodalInF
 from directgp.numerics.special import log1mexp
 
 Values = Float[Tensor, "..."]
+_EXPONENTIAL_BELOW = -400.0
+"""Λ ∝ e^f to the last digit here, and further down it underflows."""
+
 SomeCount = TypeVar("SomeCount", bound="CountLikelihood")
 
 
@@ -80,7 +83,7 @@ class AtLeastOne(Likelihood):
     """The event y ≥ 1 of a count likelihood: log(1 − p(0 given f)), concave in f.
 
     With Λ = −log p(0 given f): ℓ = log(1 − e^{−Λ}), ℓ′ = Λ′ρ, ℓ″ = Λ″ρ − Λ′²ρ(1+ρ), where
-    ρ = 1/(e^Λ − 1).
+    ρ = 1/(e^Λ − 1). For f → −∞ Λ is proportional to e^f, so that ℓ = f + constant.
     """
 
     log_concave = True
@@ -101,14 +104,18 @@ class AtLeastOne(Likelihood):
 
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:
-        return log1mexp(-self.counts.log_kernel(torch.zeros_like(y), f))
+        bounded = torch.clamp(f, min=_EXPONENTIAL_BELOW)
+        return log1mexp(-self.counts.log_kernel(torch.zeros_like(y), bounded)) + (f - bounded)
 
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
-        value, first, second = self.counts.derivatives(torch.zeros_like(y), f)
+        bounded = torch.clamp(f, min=_EXPONENTIAL_BELOW)
+        value, first, second = self.counts.derivatives(torch.zeros_like(y), bounded)
         rho = 1 / torch.expm1(-value)
+        # Where e^−Λ underflows the event is certain, however steep Λ is.
+        first, second = (slope.masked_fill(rho == 0, 0.0) for slope in (first, second))
         bend = -second * rho - first**2 * rho * (1 + rho)
-        return Derivatives(log1mexp(-value), -first * rho, bend)
+        return Derivatives(log1mexp(-value) + (f - bounded), -first * rho, bend)
 
     @override
     def conditional_mean(self, f: Values) -> Values:

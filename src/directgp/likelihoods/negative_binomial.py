@@ -43,7 +43,7 @@ class NegativeBinomial(CountLikelihood):
 
     @property
     def dispersion(self) -> Tensor:
-        """r."""
+        """The dispersion r."""
         return self._per_example(positive(self.raw_dispersion))
 
     @override

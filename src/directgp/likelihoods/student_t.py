@@ -31,7 +31,7 @@ class StudentT(UnimodalInF):
     --------
     >>> import torch
     >>> StudentT(df=4.0, scale=0.3).log_prob(torch.tensor([3e4]), torch.tensor([0.0]))
-    tensor([-52.9364], grad_fn=<ToCopyBackward0>)
+    tensor([-53.8757], grad_fn=<ToCopyBackward0>)
     """
 
     log_concave = False

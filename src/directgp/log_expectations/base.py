@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
-from jaxtyping import Float, Num
+from jaxtyping import Bool, Float, Num
 from torch import Tensor
 
 from directgp.errors import require
 from directgp.likelihoods.base import Likelihood
+from directgp.numerics.noise import fresh_generator
 
 Values = Float[Tensor, "*batch n"]
 
@@ -26,7 +27,7 @@ class Moment:
     """Training step, read by schedules."""
 
     generator: torch.Generator | None = None
-    """Source of every random number of the rule."""
+    """Source of every random number of the rule; never None for a rule that draws."""
 
 
 class Rule(ABC):
@@ -47,7 +48,7 @@ class Rule(ABC):
     def __call__(
         self,
         likelihood: Likelihood,
-        y: Num[Tensor, "..."],
+        y: Num[Tensor, "..."] | Bool[Tensor, "..."],
         mean: Float[Tensor, "..."],
         variance: Float[Tensor, "..."],
         *,
@@ -58,6 +59,8 @@ class Rule(ABC):
         target, location, spread = torch.broadcast_tensors(
             y.double(), mean.double(), variance.double()
         )
+        if generator is None and not self.deterministic:
+            generator = fresh_generator(mean.device)
         moment = Moment(step, generator)
         return self._evaluate(likelihood, target, location, spread, moment).to(mean.dtype)
 

@@ -36,8 +36,13 @@ def evaluate(
         likelihood = likelihood.frozen()
     with torch.no_grad():
         estimate = _in_blocks(estimator, likelihood, y, mean, variance, points)
-    rows = estimate.value, estimate.mean_slope, estimate.variance_slope
-    value: Tensor = _Attach.apply(*(row.reshape(mean.shape) for row in rows), mean, variance)
+    value: Tensor = _Attach.apply(  # type: ignore[no-untyped-call]
+        estimate.value.reshape(mean.shape),
+        estimate.mean_slope.reshape(mean.shape),
+        estimate.variance_slope.reshape(mean.shape),
+        mean,
+        variance,
+    )
     if estimate.parameter_term is None:
         return value
     term = estimate.parameter_term.reshape(mean.shape)
@@ -76,7 +81,7 @@ class _Attach(Function):
         ctx.save_for_backward(*inputs[1:3])
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None, Tensor, Tensor]:
         mean_slope, variance_slope = ctx.saved_tensors
         return None, None, None, grad * mean_slope, grad * variance_slope

@@ -82,6 +82,8 @@ class BiasedMonteCarlo(Rule):
         weights = torch.exp(value - top)
         total = weights.sum(0)
         weights /= total
+        # A sample so far out that its slopes overflow has no weight.
+        first, second = (slope.masked_fill(weights == 0, 0.0) for slope in (first, second))
         pull = weights * first
         if self.gradient == "pathwise":
             variance_slope = (pull * eps).sum(0) / (2 * deviation)

@@ -26,20 +26,22 @@ _GROWTH = 1.15
 
 
 def nats_for(width: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """How far down the nodes of a peak of width τ reach: NATS + log(1 + τ⁴).
+    """How far down the nodes of a peak of width τ reach: NATS + 1.5·log(1 + τ⁴).
 
     The slope in v of a wide peak is a small difference of what is summed for it.
     """
-    return NATS + torch.log1p(width**4)
+    return NATS + 1.5 * torch.log1p(width**4)
 
 
-def trapezoid_step(width: Float[Tensor, "..."], strip: float) -> Float[Tensor, "..."]:
+def trapezoid_step(
+    width: Float[Tensor, "..."], strip: float, more_nats: float = 0.0
+) -> Float[Tensor, "..."]:
     """The step h at which a trapezoid sum over a peak of standard deviation τ errs by e^−nats.
 
     The error is exp(d²/(2τ²) − 2πd/h) for any d up to the half-width of the strip in which the
     integrand is analytic and tame; the best such d counts.
     """
-    nats = nats_for(width)
+    nats = nats_for(width) + more_nats
     gaussian = math.pi * torch.sqrt(2 / nats) * width
     limited = 2 * math.pi * strip / (nats + 0.5 * (strip / width) ** 2)
     return torch.where(torch.sqrt(2 * nats) * width <= strip, gaussian, limited)
@@ -51,8 +53,9 @@ def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
     No block is smaller than a tenth of the examples for the sake of a few nodes saved.
     """
     needed = needed.clamp(_FEWEST, _MOST)
-    if bool(needed.max() <= _GROWTH * needed.min()):
-        number = math.ceil(needed.max().item())
+    least, most = map(float, needed.aminmax()) if len(needed) else (_FEWEST, _FEWEST)
+    if most <= _GROWTH * least:
+        number = math.ceil(most)
         for index in row_blocks(len(needed), number, needed.device):
             yield number, index
         return

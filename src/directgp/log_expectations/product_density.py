@@ -6,9 +6,10 @@ h(δ) = ℓ(μ+δ) − δ²/(2v) up to a constant; for a log-concave likelihood 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from directgp.errors import NumericalError
@@ -16,6 +17,7 @@ from directgp.likelihoods.base import Derivatives, Likelihood
 from directgp.likelihoods.capabilities import ClosedFormMode
 
 Values = Float[Tensor, "..."]
+Sides = Float[Tensor, "2 ..."]
 
 Kernel = Callable[[Values], Derivatives]
 """ℓ and its two derivatives at f, for examples fixed beforehand."""
@@ -24,9 +26,9 @@ _MAX_NEWTON_STEPS = 60
 _MODE_TOLERANCE = 1e-4
 """Newton steps end when the next is below this share of the peak's width."""
 
-_SUPPORT_STEPS = 6
+_MAX_FALL_STEPS = 40
 _SUPPORT_TOLERANCE = 0.2
-"""The search for the support ends a step after the fall is within a fifth of the drop asked for."""
+"""The support is taken from a fall within a fifth of the drop asked for, one step improved."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,10 @@ class Peak:
     width: Values
     """τ = 1/√(1/v − ℓ″): the standard deviation of the Gaussian that fits the peak."""
 
-    def take(self, mask: Bool[Tensor, "..."]) -> "Peak":
+    def take(self, index: Int[Tensor, " r"]) -> "Peak":
         """The peaks of some examples."""
         columns = self.delta, self.height, self.slope, self.curvature, self.width
-        return Peak(*(column[mask] for column in columns))
+        return Peak(*(column[index] for column in columns))
 
 
 def peak_of(likelihood: Likelihood, y: Values, mean: Values, variance: Values) -> Peak:
@@ -109,24 +111,58 @@ def _peak_at(delta: Values, here: Derivatives, precision: Values) -> Peak:
     )
 
 
-def find_support(
-    kernel: Kernel, mean: Values, variance: Values, peak: Peak, drop: Values
-) -> Float[Tensor, "2 ..."]:
-    """Distances left and right of the mode at which h has fallen by `drop`.
+class Fall(NamedTuple):
+    """How h falls at two distances from the mode, left and right; shapes (2, ...)."""
+
+    distance: Sides
+    fallen: Sides
+    """h(δ̂) − h there."""
+
+    steepness: Sides
+    """The slope of h there, positive when it falls away from the mode."""
+
+
+def find_fall(
+    kernel: Kernel, mean: Values, variance: Values, peak: Peak, drop: Values, tolerance: float
+) -> Fall:
+    """Distances left and right of the mode at which h has fallen by about `drop`.
 
     Newton's method on log(fall) as a function of log(distance), whose slope is at least 1 because
-    h is concave: one step for a Gaussian peak, a few for an exponential edge.
+    h is concave: one step for a Gaussian peak, a few for an exponential edge. A step that leaves
+    the bracket of distances known to be too near and too far is replaced by its middle.
     """
     side = torch.tensor([-1.0, 1.0], dtype=mean.dtype, device=mean.device)
     side = side.reshape(2, *([1] * mean.dim()))
     distance = (torch.sqrt(2 * drop) * peak.width).expand(2, *mean.shape)
-    for _ in range(_SUPPORT_STEPS):
+    near = torch.zeros_like(distance)
+    far = (1.01 * torch.sqrt(2 * drop * variance)).expand_as(distance)
+    for _ in range(_MAX_FALL_STEPS):
         delta = peak.delta + side * distance
         value, first, _ = kernel(mean + delta)
         pull = delta / variance
         fallen = peak.height - value + 0.5 * delta * pull
+        fall = Fall(distance, fallen, side * (pull - first))
         surplus = torch.log(fallen / drop)
-        distance = distance * torch.exp(surplus * fallen / (distance * side * (first - pull)))
-        if bool((surplus.abs() < _SUPPORT_TOLERANCE).all()):
+        moving = surplus.abs() > tolerance
+        if not bool(moving.any()):
             break
-    return distance
+        near = torch.where(surplus < 0, distance, near)
+        far = torch.where(surplus < 0, far, distance)
+        proposal = _nearer(fall, surplus)
+        inside = (proposal > near) & (proposal < far)
+        proposal = torch.where(inside, proposal, 0.5 * (near + far))
+        distance = torch.where(moving, proposal, distance)
+    return fall
+
+
+def find_support(kernel: Kernel, mean: Values, variance: Values, peak: Peak, drop: Values) -> Sides:
+    """Distances left and right of the mode at which h has fallen by `drop`, to a few percent."""
+    fall = find_fall(kernel, mean, variance, peak, drop, _SUPPORT_TOLERANCE)
+    return _nearer(fall, torch.log(fall.fallen / drop))
+
+
+def _nearer(fall: Fall, surplus: Sides) -> Sides:
+    """The next distance by Newton's method; half the distance where h has overflowed."""
+    power = (fall.distance * fall.steepness / fall.fallen).clamp(min=1.0)
+    factor = torch.where(fall.fallen < torch.inf, torch.exp(-surplus / power), 0.5)
+    return fall.distance * factor

@@ -19,6 +19,9 @@ from directgp.numerics.gaussian import log_density
 _COARSE = 64
 """Points that narrow the range of t before the nodes are laid."""
 
+_MORE_NATS = 5.0
+"""The slope in v sums terms of either sign, which cancel more than those of `mixed_slopes`."""
+
 _STRIP = 0.5 * math.pi
 """v + w(t) and the mixing density are tame while |Im t| < π/2."""
 
@@ -28,12 +31,14 @@ def mixture_estimate(
 ) -> Estimate:
     """The estimate for a `ScaleMixture`; with no number given, as many nodes as needed."""
     assert isinstance(likelihood, ScaleMixture)
-    bounds = likelihood.mixture_bounds((y - mean) ** 2, variance, NATS)
+    bounds = likelihood.mixture_bounds((y - mean) ** 2, variance, NATS + _MORE_NATS)
     bounds = _narrow(likelihood, y, mean, variance, bounds)
     if num_nodes is not None:
         return _sum(likelihood, y, mean, variance, _nodes(bounds, num_nodes))
     parts = []
-    needed = (bounds[1] - bounds[0]) / trapezoid_step(likelihood.mixture_width(), _STRIP)
+    needed = (bounds[1] - bounds[0]) / trapezoid_step(
+        likelihood.mixture_width(), _STRIP, _MORE_NATS
+    )
     for number, index in blocks_by_nodes(needed):
         some = likelihood.take(index), y[index], mean[index], variance[index]
         parts.append((index, _sum(*some, _nodes(bounds[:, index], number))))
@@ -61,7 +66,7 @@ def _narrow(
 ) -> Float[Tensor, "2 n"]:
     """The part of the range where the integrand is within reach of its top."""
     value = _log_component(likelihood, y, mean, variance, _nodes(bounds, _COARSE))
-    within = (value > value.amax(0) - NATS).to(torch.int8)
+    within = (value > value.amax(0) - NATS - _MORE_NATS).to(torch.int8)
     first, last = within.argmax(0) - 1, _COARSE - within.flip(0).argmax(0)
     step = (bounds[1] - bounds[0]) / (_COARSE - 1)
     return bounds[0] + torch.stack([first, last]).clamp(0, _COARSE - 1) * step

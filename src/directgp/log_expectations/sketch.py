@@ -55,6 +55,8 @@ def _judge(
     mass = log_mass.sub_(peak.height).add_(log_weight).exp_()
     total = mass.sum(0)
     mass /= total
+    # A node so far out that its slopes overflow has no mass.
+    first, second = (slope.masked_fill(mass == 0, 0.0) for slope in (first, second))
     weight = balanced_weight(-(mass * second).sum(0), variance)
     slopes = mixed_slopes(delta, first, second, variance, weight)
     mean_fit, variance_fit = fit(slopes, variates(delta, first, variance, peak), mass)

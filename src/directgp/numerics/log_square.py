@@ -16,8 +16,8 @@ _LOWEST = -36.0
 def expected_log_square(offset: Values, mean: Values, variance: Values) -> Values:
     """E[log(c + x²)] for x ~ N(mean, variance) and an offset c > 0, differentiable.
 
-    log a = ∫ (e^{−t} − e^{−ta}) dt/t (Frullani), and E[e^{−tx²}] is a formula; so this is one smooth
-    integral over log t, right for any ratio of the three arguments, which are scaled to sum to 1.
+    log a = ∫ (e^{−t} − e^{−ta}) dt/t (Frullani), and E[e^{−tx²}] is a formula; so this is one
+    smooth integral over log t, right for any ratio of the arguments, which are scaled to sum to 1.
     """
     size = (offset + mean**2 + variance).detach()
     c, m, v = offset / size, mean**2 / size, variance / size

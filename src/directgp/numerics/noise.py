@@ -5,6 +5,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 
+def fresh_generator(device: torch.device) -> torch.Generator:
+    """A generator seeded by the operating system, which leaves torch's global state alone."""
+    generator = torch.Generator(device)
+    generator.seed()
+    return generator
+
+
 def standard_normal(
     num_samples: int, like: Float[Tensor, "..."], generator: torch.Generator | None
 ) -> Float[Tensor, "k ..."]:

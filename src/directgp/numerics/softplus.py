@@ -44,5 +44,6 @@ def softplus_inverse(s: Values) -> Values:
 
 def _small_deficit(x: Values) -> Values:
     """(x − log(1+x)) / ((1+x) log(1+x)) for 0 ≤ x < 0.01, by series."""
-    deficit = x * (1 / 2 - x * (1 / 3 - x * (1 / 4 - x * (1 / 5 - x * (1 / 6 - x / 7)))))
+    tail = x * (1 / 5 - x * (1 / 6 - x * (1 / 7 - x * (1 / 8 - x / 9))))
+    deficit = x * (1 / 2 - x * (1 / 3 - x * (1 / 4 - tail)))
     return deficit / ((1 + x) * (1 - deficit))

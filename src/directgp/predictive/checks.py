@@ -40,7 +40,7 @@ def wide_targets(who: str, y: Num[Tensor, "..."], like: Values) -> Values:
 
 
 def wide_levels(
-    who: str, levels: Sequence[float] | Float[Tensor, " k"], like: Values
+    who: str, levels: Sequence[float] | Float[Tensor, "..."], like: Values
 ) -> Float[Tensor, "k ..."]:
     """Levels in float64, with as many axes behind them as `like` has."""
     tensor = torch.as_tensor(levels, dtype=torch.float64, device=like.device)

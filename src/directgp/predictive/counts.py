@@ -7,7 +7,7 @@ are two ways to integrate:
     E_q[P(Y ≤ k given f)]    or    E_T[Φ((T − μ)/√v)].
 
 The function that is averaged is a step as sharp as the other density is narrow: over q for a
-large k it is 1/√k wide. So each example is integrated over whichever density needs fewer nodes.
+large k it is 1/√k wide. So each example is integrated over whichever density costs less.
 """
 
 import math
@@ -20,23 +20,20 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.likelihoods.counts import CountLikelihood
-from directgp.log_expectations.nodes import NATS, trapezoid_step
 from directgp.log_expectations.product_density import Peak, find_support
 from directgp.predictive.batches import integrate_in_batches
 from directgp.predictive.count_search import LARGEST, smallest_count
-from directgp.predictive.distribution import Distribution
-from directgp.predictive.normal_nodes import normal_average, normal_nodes_needed
+from directgp.predictive.distribution import Distribution, forgiving
+from directgp.predictive.normal_average import normal_average
+from directgp.predictive.steps import DROP, log_gamma_step
 
 Values = Float[Tensor, "..."]
 
-_REACH = math.sqrt(2 * NATS)
+_REACH = math.sqrt(2 * DROP)
 """Standard deviations of q to either side, where its density has fallen by e^−32."""
 
-_COST_OVER_Q = 8.0
+_COST_OVER_Q = 4.0
 """What a node over q costs, P(Y ≤ k given f) being a special function, in nodes over Λ."""
-
-_STRIP = 0.4 * math.pi
-"""The density of log Λ is tame while |Im log Λ| is well below π/2, and so is P(Y ≤ k given f)."""
 
 
 @final
@@ -55,7 +52,9 @@ class CountDistribution(Distribution):
 
     @override
     def quantile(self, level: Values) -> Values:
-        wide = torch.broadcast_tensors(level, self._guess(level), self.mean, self.variance)
+        wide = torch.broadcast_tensors(
+            forgiving(level), self._guess(level), self.mean, self.variance
+        )
         likelihood = self.likelihood.take(torch.ones_like(wide[0], dtype=torch.bool))
         flat_level, guess, mean, variance = (tensor.reshape(-1) for tensor in wide)
 
@@ -85,7 +84,7 @@ def count_cdf(likelihood: CountLikelihood, count: Values, mean: Values, variance
     ):
         examples = (column[mask] for column in (count, mean, variance, *ends))
         value[mask] = integrate_in_batches(integral, likelihood.take(mask), needed[mask], *examples)
-    return value
+    return value.clamp(0.0, 1.0)
 
 
 def _nodes_needed(
@@ -99,13 +98,13 @@ def _nodes_needed(
     curvature = -likelihood.log_arrival(count, zero).second
     peak = Peak(delta=zero, height=zero, slope=zero, curvature=curvature, width=curvature.rsqrt())
     flat = torch.full_like(count, torch.inf)
-    drop = torch.full_like(count, NATS)
+    drop = torch.full_like(count, DROP)
     ends = find_support(lambda x: likelihood.log_arrival(count, x), zero, flat, peak, drop)
     slope = _log_slope(likelihood, count, ends[1])
     narrowest = torch.rsqrt(curvature + 1 / (variance * slope**2))
-    over_arrivals = ends.sum(0) / trapezoid_step(narrowest, _STRIP)
-    width = peak.width / _log_slope(likelihood, count, zero)
-    over_q = normal_nodes_needed(variance, width, _STRIP, _REACH)
+    over_arrivals = ends.sum(0) / log_gamma_step(narrowest)
+    width = torch.rsqrt(1 / variance + curvature * _log_slope(likelihood, count, zero) ** 2)
+    over_q = 2 * _REACH * torch.sqrt(variance) / log_gamma_step(width)
     return ends, over_arrivals, over_q
 
 

@@ -15,6 +15,8 @@ from directgp.predictive.moments import label_probability
 
 Values = Float[Tensor, "..."]
 
+_ROUNDING = 2e-11
+
 
 class Distribution(ABC):
     """The distribution of y for q(f) = N(mean, variance), in float64."""
@@ -26,6 +28,14 @@ class Distribution(ABC):
     @abstractmethod
     def quantile(self, level: Values) -> Values:
         """The smallest y with P(Y ≤ y) ≥ level."""
+
+
+def forgiving(level: Values) -> Values:
+    """A level lowered by the rounding of a distribution function, so that a tie counts as reached.
+
+    Ties are common: a fair coin has P(Y ≤ 0) = ½, and its median is 0.
+    """
+    return level - _ROUNDING * torch.minimum(level, 1 - level)
 
 
 @final
@@ -62,7 +72,7 @@ class LabelDistribution(Distribution):
 
     @override
     def quantile(self, level: Values) -> Values:
-        return (self._zero() < level).double()
+        return (self._zero() < forgiving(level)).double()
 
     def _zero(self) -> Values:
         """P(Y = 0)."""

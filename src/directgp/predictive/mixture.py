@@ -1,11 +1,10 @@
 """P(Y ≤ y) and its inverse for a scale mixture of Gaussians.
 
 Given the component t, Y ~ N(μ, v + w(t)). By symmetry everything follows from the tail beyond a
-distance x ≥ 0 from μ, P(Y > μ + x) = ∫ π(t) Φ(−x/√(v + w(t))) dt, which is smooth in t and kept as
-its log.
+distance x ≥ 0 from μ, P(Y > μ + x) = ∫ π(t) Φ(−x/√(v + w(t))) dt, which is smooth in t
+while |Im t| < π/2, where v + w(t) stays in the right half-plane. It is kept as its log.
 """
 
-import math
 from dataclasses import dataclass
 from typing import final
 
@@ -14,19 +13,16 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.errors import NumericalError
+from directgp.errors import NumericalError, UnsupportedError
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import ScaleMixture
-from directgp.log_expectations.nodes import NATS, trapezoid_step
 from directgp.log_expectations.quadrature import Quadrature
 from directgp.numerics.special import log_ndtr
 from directgp.predictive.batches import integrate_in_batches
 from directgp.predictive.distribution import Distribution
+from directgp.predictive.steps import DROP, log_gamma_step
 
 Values = Float[Tensor, "..."]
-
-_STRIP = 0.4 * math.pi
-"""v + w(t) stays in the right half-plane, and the integrand tame, while |Im t| is below π/2."""
 
 _FARTHEST = 300.0
 """asinh(x/s) from which on a quantile is called infinite: x is 1e130 times the scale s of y."""
@@ -59,9 +55,9 @@ class MixtureDistribution(Distribution):
 
 def log_tail(likelihood: Likelihood, distance: Values, variance: Values) -> Values:
     """log P(Y > μ + distance) for distances from 0 on."""
-    assert isinstance(likelihood, ScaleMixture)
-    lower, upper = likelihood.tail_bounds(distance, NATS)
-    step = trapezoid_step(likelihood.mixture_width(), _STRIP)
+    mixture = _mixture(likelihood)
+    lower, upper = mixture.tail_bounds(distance, DROP)
+    step = log_gamma_step(mixture.mixture_width())
     needed = ((upper - lower) / step).expand(torch.broadcast_shapes(lower.shape, variance.shape))
     return integrate_in_batches(_log_sum, likelihood, needed, distance, variance, lower, upper)
 
@@ -75,12 +71,12 @@ def _log_sum(
     upper: Values,
 ) -> Values:
     """log Σ h·π(t)·Φ(−x/√(v + w(t))) over equal steps h in t."""
-    assert isinstance(likelihood, ScaleMixture)
+    mixture = _mixture(likelihood)
     share = (torch.arange(number, dtype=lower.dtype, device=lower.device) + 0.5) / number
     t = torch.lerp(lower, upper, share.reshape(-1, 1))
-    z = -distance * torch.rsqrt(variance + likelihood.mixture_variance(t))
+    z = -distance * torch.rsqrt(variance + mixture.mixture_variance(t))
     log_step = torch.log((upper - lower) / number)
-    return torch.logsumexp(likelihood.log_mixing(t) + log_ndtr(z), 0) + log_step
+    return torch.logsumexp(mixture.log_mixing(t) + log_ndtr(z), 0) + log_step
 
 
 def tail_quantile(likelihood: Likelihood, log_level: Values, variance: Values) -> Values:
@@ -89,9 +85,8 @@ def tail_quantile(likelihood: Likelihood, log_level: Values, variance: Values) -
     Newton's method inside a bracket, in a = asinh(x/s) with s² = v + w(0): there the log tail is
     smooth at the centre and a straight line where it is a power of x.
     """
-    assert isinstance(likelihood, ScaleMixture)
     log_level, variance = torch.broadcast_tensors(log_level, variance)
-    scale = torch.sqrt(variance + likelihood.mixture_variance(torch.zeros_like(variance)))
+    scale = torch.sqrt(variance + _mixture(likelihood).mixture_variance(torch.zeros_like(variance)))
     a = torch.asinh(-torch.special.ndtri(torch.exp(log_level))).clamp(0.0, _FARTHEST)
     lower, upper = torch.zeros_like(a), torch.full_like(a, _FARTHEST)
     for _ in range(_MAX_STEPS):
@@ -120,3 +115,13 @@ def _log_tail_and_slope(
     value = log_tail(likelihood, distance, variance)
     log_density = Quadrature()(likelihood, distance, torch.zeros_like(a), variance)
     return value, -torch.exp(log_density - value) * scale * torch.cosh(a)
+
+
+def _mixture(likelihood: Likelihood) -> ScaleMixture:
+    """The likelihood as what it is here."""
+    if not isinstance(likelihood, ScaleMixture):
+        raise UnsupportedError(
+            f"The tail of a mixture needs a scale mixture of Gaussians. Got "
+            f"{type(likelihood).__name__}. Use predictive_cdf."
+        )
+    return likelihood

@@ -59,7 +59,7 @@ def predictive_cdf(
 
 @torch.no_grad()
 def predictive_quantiles(
-    likelihood: Likelihood, marginals: Marginals, levels: Sequence[float] | Float[Tensor, " k"]
+    likelihood: Likelihood, marginals: Marginals, levels: Sequence[float] | Float[Tensor, "..."]
 ) -> Float[Tensor, "k ..."]:
     """Find the smallest y with P(Y ≤ y) ≥ level, for each level and example.
 
@@ -114,7 +114,8 @@ def predictive_interval(
 
 
 def _distribution(likelihood: Likelihood, mean: Values, variance: Values) -> Distribution:
-    """The distribution of y, by what the likelihood can do."""
+    """The distribution of y, by what the likelihood can do; parameters ask for no gradient."""
+    likelihood = likelihood.frozen()
     if isinstance(likelihood, ClosedFormQuantiles):
         return FormulaDistribution(likelihood, mean, variance)
     if isinstance(likelihood, Binary):

@@ -12,13 +12,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from directgp.likelihoods.base import Likelihood
-from directgp.log_expectations.product_density import Peak
+from directgp.log_expectations.product_density import Peak, find_fall
 from directgp.log_expectations.samplers.rejection import draw_by_rejection, require_finished
 from directgp.numerics.noise import exponential, uniform
 
 Row = Float[Tensor, " n"]
 
 _MAX_ROUNDS = 64
+
+_UNEVEN = 0.3
+"""Tangents touch where the logarithm of the fall of h is between −0.3 and 0.3."""
 
 
 class Hat(NamedTuple):
@@ -74,31 +77,12 @@ def build_hat(likelihood: Likelihood, y: Row, mean: Row, variance: Row, peak: Pe
 
     h is 1/v-strongly concave, so its top is at most h(δ̂) + v·h′(δ̂)²/2 wherever δ̂ was found.
     """
-    side = torch.tensor([[-1.0], [1.0]], dtype=mean.dtype, device=mean.device)
-    distance = 2**0.5 * peak.width
-    fallen, _ = _fall(likelihood, y, mean, variance, peak, side, distance)
-    distance = distance * torch.rsqrt(fallen)
-    fallen, steepness = _fall(likelihood, y, mean, variance, peak, side, distance)
+    one = torch.ones_like(mean)
+    fall = find_fall(lambda f: likelihood.derivatives(y, f), mean, variance, peak, one, _UNEVEN)
     excess = 0.5 * variance * peak.slope**2
-    scale = 1 / steepness
-    meets = distance - (fallen + excess) * scale
+    scale = 1 / fall.steepness
+    meets = fall.distance - (fall.fallen + excess) * scale
     return Hat(peak.delta, peak.height + excess, *meets, *scale)
-
-
-def _fall(
-    likelihood: Likelihood,
-    y: Row,
-    mean: Row,
-    variance: Row,
-    peak: Peak,
-    side: Float[Tensor, "2 1"],
-    distance: Float[Tensor, "..."],
-) -> tuple[Float[Tensor, "2 n"], Float[Tensor, "2 n"]]:
-    """How far h has fallen at a distance on either side of the mode, and how steeply it falls."""
-    delta = peak.delta + side * distance
-    value, first, _ = likelihood.derivatives(y, mean + delta)
-    fallen = peak.height - value + 0.5 * delta**2 / variance
-    return fallen, side * (delta / variance - first)
 
 
 def _propose(
@@ -119,6 +103,7 @@ def _propose(
     flat = torch.minimum((area - hat.left_scale).clamp_(min=0.0), middle)
     offset = flat - hat.left + hat.left_scale * left_tail - hat.right_scale * right_tail
     delta = hat.centre + offset
-    value = likelihood.derivatives(y, mean + delta).value
-    height = value - 0.5 * delta**2 / variance - hat.cap - left_tail - right_tail
-    return delta, height >= -exponential(tries, mean, generator)
+    log_prob = likelihood.log_kernel(y, mean + delta)
+    height = torch.addcmul(log_prob, delta * delta, -0.5 / variance)
+    bound = hat.cap + left_tail + right_tail
+    return delta, height + exponential(tries, mean, generator) >= bound

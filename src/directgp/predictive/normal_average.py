@@ -6,15 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from directgp.log_expectations.nodes import trapezoid_step
-
 Values = Float[Tensor, "..."]
-
-
-def normal_nodes_needed(variance: Values, width: Values, strip: float, reach: float) -> Values:
-    """Nodes for E_q[g] where g varies on a scale of `width`, from μ − reach·√v to μ + reach·√v."""
-    narrowest = torch.rsqrt(1 / variance + 1 / width**2)
-    return 2 * reach * torch.sqrt(variance) / trapezoid_step(narrowest, strip)
 
 
 def normal_average(

@@ -1,0 +1,42 @@
+"""Settings of the documentation, which `make docs` builds."""
+
+from importlib.metadata import version as installed_version
+
+from sphinx.application import Sphinx
+
+project = "directgp"
+author = "the directgp authors"
+copyright = author
+release = installed_version("directgp")
+version = release
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc"]
+exclude_patterns = ["_build"]
+
+# A name in single backquotes is a link where it is known, and code where it is not.
+default_role = "py:obj"
+myst_heading_anchors = 2
+
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "special-members": "__call__"}
+# A method that only fills in one of its base class is described there.
+autodoc_inherit_docstrings = False
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 80
+numpydoc_show_class_members = False
+
+html_theme = "furo"
+html_title = f"directgp {release}"
+html_copy_source = False
+
+
+def drop_module_arguments(*event: object) -> tuple[str, object] | None:
+    """Leave out the arguments that a class without parameters has from `torch.nn.Module`."""
+    signature, returns = event[-2:]
+    return ("()", returns) if str(signature).startswith("(*args") else None
+
+
+def setup(app: Sphinx) -> None:
+    """Tell Sphinx of the function above."""
+    app.connect("autodoc-process-signature", drop_module_arguments)

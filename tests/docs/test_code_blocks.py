@@ -1,0 +1,65 @@
+"""Every python block of the README and of docs/ runs, and prints what it says it prints.
+
+What a block prints stands in its comments ``# prints: ...``, in their order, white space aside, so
+that a long line may be broken. A block after the line ``<!-- no-run -->`` is passed over. The
+blocks of a file share their names.
+"""
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+_BLOCK = re.compile(r"^(<!-- no-run -->\n+)?```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SHOWN = re.compile(r"# prints: (.*)$", re.MULTILINE)
+
+
+def blocks(text: str) -> Iterator[tuple[int, str]]:
+    """The blocks to run, each with the number of lines above it."""
+    for match in _BLOCK.finditer(text):
+        if match[1] is None:
+            yield text.count("\n", 0, match.start(2)), match[2]
+
+
+def run(text: str, name: str) -> None:
+    """Run the blocks of a page in one namespace and compare what each prints."""
+    namespace: dict[str, object] = {}
+    for line, code in blocks(text):
+        printed = io.StringIO()
+        # Empty lines above, so that a traceback names the line of the page.
+        compiled = compile("\n" * line + code, name, "exec")
+        with contextlib.redirect_stdout(printed):
+            exec(compiled, namespace)
+        shown = " ".join(_SHOWN.findall(code))
+        assert printed.getvalue().split() == shown.split(), f"{name}, line {line + 1}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_run(page: Path) -> None:
+    run(page.read_text(encoding="utf-8"), str(page))
+
+
+def test_pages_have_blocks() -> None:
+    with_blocks = {page.name for page in PAGES if any(blocks(page.read_text(encoding="utf-8")))}
+    assert with_blocks >= {"README.md", "choosing.md", "index.md", "likelihoods.md"}
+
+
+@pytest.mark.parametrize(
+    "code", ["print(1)  # prints: 2", "print(1)", "# prints: 1", "x", "print(1)\n# prints: 1\ny"]
+)
+def test_wrong_blocks_fail(code: str) -> None:
+    with pytest.raises((AssertionError, NameError)):
+        run(f"```python\n{code}\n```\n", "page")
+
+
+def test_names_are_shared_and_blocks_skipped() -> None:
+    first = "```python\nx = 1\n```\n"
+    skipped = "<!-- no-run -->\n```python\nx = 2\n```\n"
+    last = "```python\nprint(x)  # prints: 1\n```\n"
+    run(f"{first}\n{skipped}\n{last}", "page")

@@ -1,0 +1,101 @@
+"""Targets, exposures and parameters that cannot be meant are refused in words."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from directgp.errors import InvalidInputError
+from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, StudentT
+from directgp.likelihoods.counts import AtLeastOne, CountLikelihood
+from tests.properties.tables import LIKELIHOODS, LikelihoodRow
+from tests.properties.test_accuracy import named
+
+NAN, INF = float("nan"), float("inf")
+REAL = [([0.0, NAN, 1.0], "nan at index 1"), ([INF, 0.0], "inf at index 0")]
+LABEL = [
+    *[([0.0, 1.0, 2.0], "2.0 at index 2"), ([-1.0, 1.0], "-1.0 at index 0")],
+    *[([0.5], "0.5 at index 0"), ([0.0, NAN, NAN], "nan at index 1 (and 1 more)")],
+]
+COUNT = [
+    *[([3.0, 0.5], "0.5 at index 1"), ([-1.0, -2.0, 3.0], "-1.0 at index 0 (and 1 more)")],
+    *[([0.0, INF], "inf at index 1"), ([NAN], "nan at index 0")],
+]
+
+
+def cases(row: LikelihoodRow) -> list[tuple[list[float], str]]:
+    return REAL if not row.discrete else LABEL if row.targets == (0.0, 1.0) else COUNT
+
+
+@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+def test_targets_outside_the_support(row: LikelihoodRow) -> None:
+    name = type(row.make()).__name__
+    for y, got in cases(row):
+        with pytest.raises(InvalidInputError) as caught:
+            row.make().check_targets(torch.tensor(y))
+        assert str(caught.value).startswith(f"y of {name} must be ")
+        assert f"Got {got}." in str(caught.value)
+
+
+def test_the_index_of_a_batch_is_a_pair() -> None:
+    y = torch.tensor([[0, 1], [1, 7]])
+    with pytest.raises(InvalidInputError, match=re.escape("Got 7 at index (1, 1).")):
+        LIKELIHOODS[1].make().check_targets(y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.uint8])
+@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+def test_targets_within_the_support(row: LikelihoodRow, dtype: torch.dtype) -> None:
+    row.make().check_targets(torch.tensor([0, 1, 1], dtype=dtype))
+    row.make().check_targets(torch.zeros(0, dtype=dtype))
+
+
+def test_labels_may_be_booleans() -> None:
+    for row in LIKELIHOODS[1:3]:
+        row.make().check_targets(torch.tensor([True, False]))
+
+
+def test_an_event_has_the_targets_of_its_counts() -> None:
+    event = AtLeastOne(NegativeBinomial())
+    event.check_targets(torch.tensor([0.0, 4.0]))
+    with pytest.raises(InvalidInputError, match=re.escape("0.5 at index 0")):
+        event.check_targets(torch.tensor([0.5]))
+
+
+@pytest.mark.parametrize("bad", [0.0, -2.0, NAN, INF])
+@pytest.mark.parametrize("row", LIKELIHOODS[3:6], ids=named)
+def test_exposures(row: LikelihoodRow, bad: float) -> None:
+    likelihood = row.make()
+    assert isinstance(likelihood, CountLikelihood)
+    message = f"exposure of {type(likelihood).__name__} must be positive and finite. Got {bad!r} at"
+    with pytest.raises(InvalidInputError, match=re.escape(message)):
+        likelihood.with_exposure(torch.tensor([1.0, bad]))
+
+
+PARAMETERS: list[tuple[str, Callable[[float | Tensor], Likelihood]]] = [
+    ("noise of Gaussian", lambda value: Gaussian(noise=value)),
+    ("df of StudentT", lambda value: StudentT(df=value)),
+    ("scale of StudentT", lambda value: StudentT(scale=value)),
+    ("dispersion of NegativeBinomial", lambda value: NegativeBinomial(dispersion=value)),
+]
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, NAN, INF])
+@pytest.mark.parametrize(("who", "make"), PARAMETERS, ids=[who for who, _ in PARAMETERS])
+def test_parameters(who: str, make: Callable[[float | Tensor], Likelihood], bad: float) -> None:
+    for value in (bad, torch.tensor([1.0, bad])):
+        with pytest.raises(InvalidInputError, match=f"{who} must be positive and finite"):
+            make(value)
+
+
+@pytest.mark.parametrize("value", [1e-12, 1e-3, 0.3, 1.0, 39.0, 41.0, 1e8])
+@pytest.mark.parametrize(("who", "make"), PARAMETERS, ids=[who for who, _ in PARAMETERS])
+def test_parameters_keep_their_value(
+    who: str, make: Callable[[float | Tensor], Likelihood], value: float
+) -> None:
+    name = who.split()[0]
+    kept = getattr(make(value), name)
+    assert kept.dtype == torch.float64
+    assert kept.item() == pytest.approx(value, rel=1e-12)

@@ -1,0 +1,93 @@
+"""The mode and the support of q̃ on hard cases, by what defines them."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from directgp.errors import NumericalError
+from directgp.likelihoods import Likelihood, Poisson, StudentT
+from directgp.log_expectations.product_density import Peak, find_peak, find_support, peak_of
+from tests.properties.tables import LIKELIHOODS, LikelihoodRow, Point, columns, points
+from tests.properties.test_accuracy import named
+
+LOG_CONCAVE = [row for row in LIKELIHOODS if row.make().log_concave]
+HARD = [
+    Point(0.0, mean, variance)
+    for mean in (-300.0, -38.6, -5.0, 0.0, 5.0, 38.6, 300.0)
+    for variance in (1e-12, 1e-8, 1.0, 1e2, 1e3)
+]
+
+
+def cases(row: LikelihoodRow) -> tuple[Tensor, Tensor, Tensor]:
+    """The points of the table, and the first two targets far out on either side."""
+    hard = [point._replace(y=y) for point in HARD for y in row.targets[:2]]
+    # e^300 is more than a Poisson rate can be.
+    likely = [p for p in hard if p.mean < 100 or "poisson_exp" != row.name]
+    return columns(points(row) + likely)
+
+
+def fall(likelihood: Likelihood, rows: tuple[Tensor, ...], peak: Peak, delta: Tensor) -> Tensor:
+    """How far h(δ) = ℓ(μ+δ) − δ²/(2v) lies below its value at the peak."""
+    y, mean, variance = rows
+    return peak.height - likelihood.log_kernel(y, mean + delta) + 0.5 * delta**2 / variance
+
+
+@pytest.mark.parametrize("row", LOG_CONCAVE, ids=named)
+def test_the_peak_is_a_peak(row: LikelihoodRow) -> None:
+    likelihood = row.make().requires_grad_(False)
+    rows = y, mean, variance = cases(row)
+    peak = peak_of(likelihood, *rows)
+    for column in (peak.delta, peak.height, peak.slope, peak.curvature, peak.width):
+        assert torch.isfinite(column).all()
+    # Newton's next step is small beside the peak's width.
+    assert bool((peak.slope.abs() * peak.width < 2e-3).all())
+    _, first, second = likelihood.derivatives(y, mean + peak.delta)
+    torch.testing.assert_close(peak.slope, first - peak.delta / variance)
+    torch.testing.assert_close(peak.width, torch.rsqrt(1 / variance - second))
+    scale = 1e-9 * (1 + peak.height.abs())
+    for side in (-0.5, 0.5):
+        assert bool((fall(likelihood, rows, peak, peak.delta + side * peak.width) > -scale).all())
+
+
+def test_the_search_agrees_with_the_formula() -> None:
+    """`find_peak` for Poisson counts, whose mode is also a formula."""
+    likelihood = Poisson()
+    y, mean, variance = columns([p for p in points(LIKELIHOODS[3]) if p.mean <= 12 and p.y <= 7])
+    searched = find_peak(lambda f: likelihood.derivatives(y, f), mean, variance)
+    known = peak_of(likelihood, y, mean, variance)
+    assert bool(((searched.delta - known.delta).abs() < 1e-3 * known.width).all())
+
+
+@pytest.mark.parametrize("drop", [1.0, 32.0])
+@pytest.mark.parametrize("row", LOG_CONCAVE, ids=named)
+def test_the_support_ends_where_the_density_has_fallen(row: LikelihoodRow, drop: float) -> None:
+    likelihood = row.make().requires_grad_(False)
+    rows = y, mean, variance = columns(points(row))
+    peak = peak_of(likelihood, *rows)
+    asked = torch.full_like(mean, drop)
+    ends = find_support(lambda f: likelihood.derivatives(y, f), mean, variance, peak, asked)
+    assert bool((ends > 0).all())
+    for side, end in zip((-1, 1), ends, strict=True):
+        fallen = fall(likelihood, rows, peak, peak.delta + side * end)
+        torch.testing.assert_close(fallen, asked, rtol=0.2, atol=0)
+
+
+def test_a_likelihood_with_two_peaks_is_refused_in_words() -> None:
+    """Newton's method may not settle where ℓ is not concave; it says so."""
+    likelihood = StudentT(df=1.0, scale=1e-3).requires_grad_(False)
+    y, mean, variance = columns([Point(3.0, 0.0, 1.0), Point(0.003, 0.0, 1e4)])
+    try:
+        peak = find_peak(lambda f: likelihood.derivatives(y, f), mean, variance)
+    except NumericalError as error:
+        assert "log-concave" in str(error)
+    else:
+        assert peak.delta.shape == mean.shape
+
+
+def test_taking_some_peaks() -> None:
+    rows = columns(points(LIKELIHOODS[3]))
+    peak = peak_of(Poisson(), *rows)
+    index = torch.tensor([3, 0, 7])
+    taken = peak.take(index)
+    for name in ("delta", "height", "slope", "curvature", "width"):
+        assert torch.equal(getattr(taken, name), getattr(peak, name)[index])

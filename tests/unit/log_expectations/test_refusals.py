@@ -1,0 +1,150 @@
+"""What the public functions and the rules refuse, and in which words."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import directgp
+from directgp.errors import InvalidInputError, UnsupportedError
+from directgp.likelihoods import Likelihood, Logistic, Poisson, Probit
+from directgp.log_expectations import (
+    BiasedMonteCarlo,
+    ClosedForm,
+    ProductSampling,
+    Quadrature,
+    Rule,
+)
+from tests.properties.checks import ask
+
+ONES = torch.ones(3)
+NAN = float("nan")
+PUBLIC = [directgp.log_expectation, directgp.expected_log_prob]
+CASES: list[tuple[tuple[Any, ...], str]] = [
+    (
+        (ONES.reshape(3, 1), ONES, ONES),
+        "must have shapes (..., n) with one n. Got (3, 1), (3,) and (3,). Flatten a column y",
+    ),
+    ((torch.ones(2), ONES, ONES), "Got (2,), (3,) and (3,)."),
+    ((ONES, ONES, torch.tensor([1.0, -0.5, 0.0])), "Got -0.5 at index 1 (and 1 more)."),
+    (
+        (ONES, ONES, torch.tensor([1.0, 0.0, 1.0])),
+        "must be positive and finite. Got 0.0 at index 1",
+    ),
+    ((ONES, torch.tensor([1.0, 1.0, NAN]), ONES), "must be finite. Got nan at index 2."),
+    ((ONES, ONES, torch.full((3,), torch.inf)), "Got inf at index 0 (and 2 more)."),
+    ((2 * ONES, ONES, ONES), "y of Probit must be a label, 0 or 1. Got 2.0 at index 0"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), CASES, ids=range(len(CASES)))
+@pytest.mark.parametrize("function", PUBLIC, ids=lambda function: function.__name__)
+def test_arguments(function: Callable[..., Any], arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=re.escape(message)):
+        function(Probit(), *arguments)
+
+
+@pytest.mark.parametrize("function", PUBLIC, ids=lambda function: function.__name__)
+def test_the_speaker_is_named(function: Callable[..., Any]) -> None:
+    with pytest.raises(InvalidInputError, match=f"variance of {function.__name__} must be"):
+        function(Probit(), ONES, ONES, -ONES)
+
+
+def test_an_unknown_rule() -> None:
+    message = "rule must be 'auto', one of ['bmc', 'closed_form', 'quadrature', 'ups'] or a Rule."
+    with pytest.raises(InvalidInputError, match=re.escape(f"{message} Got 'magic'.")):
+        directgp.log_expectation(Probit(), ONES, ONES, ONES, rule="magic")
+
+
+@pytest.mark.parametrize("rule", [ClosedForm(), "closed_form"])
+@pytest.mark.parametrize("likelihood", [Poisson(), Logistic()])
+def test_no_closed_form(likelihood: Likelihood, rule: Rule | str) -> None:
+    name = type(likelihood).__name__
+    message = f"ClosedForm needs a likelihood with a closed-form log predictive. Got {name}. Use"
+    with pytest.raises(UnsupportedError, match=re.escape(message)):
+        directgp.log_expectation(likelihood, ONES, ONES, ONES, rule=rule)
+
+
+class Odd(Likelihood):
+    """A likelihood that is neither log-concave nor anything else that a rule can use."""
+
+    log_concave = False
+
+    def log_kernel(self, y: Any, f: Any) -> Any:
+        return -torch.log1p((f - y) ** 2)
+
+    def derivatives(self, y: Any, f: Any) -> Any:
+        raise NotImplementedError
+
+    def conditional_mean(self, f: Any) -> Any:
+        return f
+
+    def conditional_variance(self, f: Any) -> Any:
+        return f
+
+    def check_targets(self, y: Any) -> None:
+        return
+
+
+@pytest.mark.parametrize(
+    "rule", [Quadrature(), ProductSampling(), ProductSampling(sampler="paper")]
+)
+def test_a_likelihood_without_what_the_rule_needs(rule: Rule) -> None:
+    with pytest.raises(UnsupportedError, match=re.escape("Got Odd. Use")):
+        ask(rule, Odd(), ONES, ONES, ONES)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BiasedMonteCarlo(num_samples=0), "num_samples must be at least 1. Got 0."),
+        (lambda: ProductSampling(num_samples=0), "num_samples must be at least 1. Got 0."),
+        (lambda: BiasedMonteCarlo(nu=-1e-3), "nu must be finite and at least 0. Got -0.001."),
+        (lambda: BiasedMonteCarlo(nu=NAN), "nu must be finite and at least 0. Got nan."),
+        (lambda: Quadrature(num_nodes=1), "num_nodes of Quadrature must be 'auto' or at least 2."),
+    ],
+)
+def test_rules_that_cannot_be_meant(make: Callable[[], Rule], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=re.escape(message)):
+        make()
+
+
+CHOICES = """
+from directgp.errors import InvalidInputError
+from directgp.likelihoods import Poisson
+from directgp.log_expectations import BiasedMonteCarlo, ProductSampling, Quadrature
+
+for make, field in [
+    (BiasedMonteCarlo, "gradient"),
+    (ProductSampling, "gradient"),
+    (ProductSampling, "sampler"),
+    (Quadrature, "nodes"),
+    (Poisson, "link"),
+]:
+    try:
+        make(**{field: "other"})
+    except InvalidInputError as error:
+        print(error)
+"""
+
+
+def test_a_choice_that_is_none() -> None:
+    """In a process of its own: here, the annotations would be first to refuse."""
+    run = subprocess.run([sys.executable, "-c", CHOICES], capture_output=True, text=True)
+    said = run.stdout.splitlines()
+    assert len(said) == 5, run.stderr
+    for sentence, field in zip(
+        said, ("gradient", "gradient", "sampler", "nodes", "link"), strict=True
+    ):
+        assert re.match(rf"{field}.* must be .*Got 'other'\.$", sentence)
+
+
+def test_column_and_row_are_refused_but_batches_broadcast() -> None:
+    batch = torch.ones(4, 3)
+    assert directgp.log_expectation(Probit(), ONES, batch, batch).shape == (4, 3)
+    with pytest.raises(InvalidInputError, match="with one n"):
+        directgp.log_expectation(Probit(), torch.ones(3, 1), torch.ones(1, 3), ONES)

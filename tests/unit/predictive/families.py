@@ -1,0 +1,43 @@
+"""One likelihood of each family, and marginals in many regimes."""
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from directgp.likelihoods import (
+    Gaussian,
+    Likelihood,
+    Logistic,
+    NegativeBinomial,
+    Poisson,
+    Probit,
+    StudentT,
+)
+from directgp.shapes import Marginals
+
+COUNTS: dict[str, Likelihood] = {
+    "poisson_exp": Poisson(link="exp"),
+    "poisson_softplus": Poisson(link="softplus"),
+    "negative_binomial": NegativeBinomial(dispersion=2.5),
+}
+LABELS: dict[str, Likelihood] = {"probit": Probit(), "logistic": Logistic()}
+REAL: dict[str, Likelihood] = {
+    "gaussian": Gaussian(noise=0.25),
+    "student_t": StudentT(df=4.0, scale=0.5),
+}
+FAMILIES: dict[str, Likelihood] = {**COUNTS, **LABELS, **REAL}
+
+MEANS = [-12.0, -3.0, 0.0, 0.7, 4.0, 12.0]
+VARIANCES = [1e-8, 1e-4, 0.01, 1.0, 9.0, 100.0]
+GRID = list(itertools.product(MEANS, VARIANCES))
+
+
+def marginals(*pairs: tuple[float, float], dtype: torch.dtype = torch.float64) -> Marginals:
+    """One example for each mean and variance."""
+    mean, variance = torch.tensor(pairs, dtype=torch.float64).T.to(dtype)
+    return Marginals(mean, variance)
+
+
+def row(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)

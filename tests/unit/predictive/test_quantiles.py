@@ -1,0 +1,133 @@
+"""Quantiles and intervals of every family, against the distribution function and against draws."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson
+from directgp.predictive import (
+    predictive_cdf,
+    predictive_interval,
+    predictive_log_density,
+    predictive_quantiles,
+)
+from tests.unit.predictive.families import COUNTS, FAMILIES, GRID, LABELS, marginals, row
+
+LEVELS = [1e-6, 0.05, 0.5, 0.9, 0.999]
+DRAWS = 100_000
+
+
+def test_gaussian_quantile_is_the_textbook_formula() -> None:
+    q = marginals((1.0, 0.75))
+    (value,) = predictive_quantiles(Gaussian(noise=0.25), q, [0.975])
+    assert value.item() == pytest.approx(1 + 1.959963984540054, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "student_t"])
+def test_round_trip_of_real_targets(name: str) -> None:
+    q = marginals(*GRID)
+    levels = row(*LEVELS)[:, None].expand(len(LEVELS), len(GRID))
+    value = predictive_cdf(FAMILIES[name], predictive_quantiles(FAMILIES[name], q, LEVELS), q)
+    # A mean of 12 and a deviation of 0.5 cost two digits when y − μ is formed.
+    torch.testing.assert_close(value, levels, rtol=1e-9, atol=0.0)
+
+
+@pytest.mark.parametrize("name", [*COUNTS, *LABELS])
+def test_smallest_count_that_reaches_the_level(name: str) -> None:
+    q = marginals(*GRID)
+    levels = row(*LEVELS)[:, None]
+    quantiles = predictive_quantiles(FAMILIES[name], q, LEVELS)
+    assert (quantiles == quantiles.floor()).all()
+    assert (quantiles >= 0).all()
+    assert (predictive_cdf(FAMILIES[name], quantiles, q) >= levels - 3e-11).all()
+    # Beyond a million, one count may weigh less than the rounding of the distribution function.
+    below = predictive_cdf(FAMILIES[name], quantiles - 1, q)
+    assert ((below < levels) | (quantiles > 1e6)).all()
+
+
+def test_counts_of_a_point_mass() -> None:
+    q = marginals((math.log(10.0), 1e-12))
+    # From the tables of the Poisson distribution with mean 10.
+    assert predictive_quantiles(Poisson(), q, [0.05, 0.5, 0.95])[:, 0].tolist() == [5, 10, 15]
+
+
+def test_counts_beyond_whole_numbers_of_float64() -> None:
+    q = marginals((60.0, 0.01), (30.0, 100.0))
+    quantiles = predictive_quantiles(Poisson(), q, [0.5, 0.99])
+    expected = torch.exp(q.mean + q.variance.sqrt() * torch.special.ndtri(row(0.5, 0.99)[:, None]))
+    torch.testing.assert_close(quantiles, expected, rtol=1e-8, atol=0.0)
+
+
+def test_a_count_beyond_all_numbers_is_infinite() -> None:
+    (value,) = predictive_quantiles(NegativeBinomial(0.01), marginals((700.0, 1e4)), [0.999])
+    assert value.item() == torch.inf
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_labels(name: str) -> None:
+    q = marginals((0.0, 1.0), (0.5, 1.0), (-0.5, 1.0))
+    quantiles = predictive_quantiles(LABELS[name], q, [0.45, 0.9])
+    assert quantiles.tolist() == [[0, 1, 0], [1, 1, 1]]
+
+
+@pytest.mark.parametrize("name", [*LABELS, "poisson_softplus"])
+@pytest.mark.parametrize("variance", [1e-8, 0.3, 1.0, 40.0])
+def test_a_tie_is_reached(name: str, variance: float) -> None:
+    # By symmetry P(Y = 0) = ½ at μ = 0; for counts p(0 given f) = e^{−log(1 + e^f)} = 1/(1 + e^f).
+    assert predictive_quantiles(FAMILIES[name], marginals((0.0, variance)), [0.5]).item() == 0
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_cdf_of_labels(name: str) -> None:
+    q = marginals(*[(0.4, 2.0)] * 5)
+    zero = torch.exp(predictive_log_density(LABELS[name], row(*[0.0] * 5), q))[0].item()
+    value = predictive_cdf(LABELS[name], row(-0.1, 0.0, 0.5, 1.0, 7.0), q)
+    assert value.tolist() == [0.0, zero, zero, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_interval_holds_its_coverage(name: str) -> None:
+    q = marginals((0.3, 0.5), (2.0, 4.0), (-1.0, 1e-6))
+    lower, upper = predictive_interval(FAMILIES[name], q, 0.9)
+    inside = predictive_cdf(FAMILIES[name], upper, q)
+    outside = predictive_cdf(FAMILIES[name], lower - 1, q)
+    assert (lower <= upper).all()
+    if name in {"gaussian", "student_t"}:
+        inside = inside - predictive_cdf(FAMILIES[name], lower, q)
+        torch.testing.assert_close(inside, torch.full_like(inside, 0.9), rtol=1e-10, atol=0.0)
+    else:
+        assert (inside - outside >= 0.9).all()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_draws_fall_below_a_quantile_as_often_as_it_says(name: str) -> None:
+    likelihood = FAMILIES[name]
+    generator = torch.Generator().manual_seed(20)
+    f = 0.7 + 1.3**0.5 * torch.randn(DRAWS, generator=generator, dtype=torch.float64)
+    y = draw(likelihood, f, generator)
+    q = marginals((0.7, 1.3))
+    quantile = predictive_quantiles(likelihood, q, [0.8])[0]
+    probability = predictive_cdf(likelihood, quantile, q).item()
+    error = 4 * (probability * (1 - probability) / DRAWS) ** 0.5
+    assert abs((y <= quantile).double().mean().item() - probability) <= error
+
+
+def draw(likelihood: Likelihood, f: Tensor, generator: torch.Generator) -> Tensor:
+    """One y for each f, from the definition of the family."""
+    name = type(likelihood).__name__
+    normal = torch.randn(f.shape, generator=generator, dtype=f.dtype)
+    if name == "Gaussian":
+        return f + 0.5 * normal
+    if name == "StudentT":
+        square = torch.randn((4, *f.shape), generator=generator, dtype=f.dtype).square().sum(0)
+        return f + 0.5 * normal / torch.sqrt(square / 4)
+    if name == "NegativeBinomial":
+        gamma = torch._standard_gamma(torch.full_like(f, 2.5), generator=generator)
+        return torch.poisson(gamma / 2.5 * torch.exp(f), generator=generator)
+    if name.startswith("Poisson"):
+        rate = torch.exp(f) if name == "PoissonExp" else torch.log1p(torch.exp(f))
+        return torch.poisson(rate, generator=generator)
+    probability = torch.special.ndtr(f) if name == "Probit" else torch.sigmoid(f)
+    return torch.bernoulli(probability, generator=generator)
