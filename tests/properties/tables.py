@@ -162,18 +162,17 @@ REGIMES = [
 ]
 
 
-ORDINARY: Mapping[str, list[Point]] = {
-    "real": [Point(0.7, 0.5, 1.0), Point(-2.0, 1.0, 0.1), Point(3.0, 0.0, 10.0), Point(5, 0.2, 1)],
-    "label": [Point(1, 0.5, 1.0), Point(0, 0.5, 1.0), Point(1, -2.0, 3.0), Point(0, -0.5, 0.05)],
-    "count": [Point(0, 0.5, 1.0), Point(3, 0.5, 0.5), Point(2, -1.0, 3.0), Point(40, 3.0, 0.3)],
+_ORDINARY: Mapping[str, list[tuple[float, float, float]]] = {
+    "real": [(0.7, 0.5, 1.0), (-2, 1.0, 0.1), (3, 0.0, 10.0), (5, 0.2, 1.0)],
+    "label": [(1, 0.5, 1.0), (0, 0.5, 1.0), (1, -2.0, 3.0), (0, -0.5, 0.05)],
+    "count": [(0, 0.5, 1.0), (3, 0.5, 0.5), (2, -1.0, 3.0), (40, 3.0, 0.3)],
 }
-"""Points at which the mean of a few thousand gradients is as good as normal."""
 
 
 def ordinary(row: LikelihoodRow) -> list[Point]:
-    """The ordinary points for a likelihood."""
+    """Points at which the mean of a few thousand gradients is as good as normal."""
     kind = "real" if not row.discrete else "label" if row.targets == (0.0, 1.0) else "count"
-    return ORDINARY[kind]
+    return [Point(float(y), mean, variance) for y, mean, variance in _ORDINARY[kind]]
 
 
 def points(row: LikelihoodRow, max_variance: float = np.inf) -> list[Point]:

@@ -58,21 +58,22 @@ PARAMETER_POINTS = [Point(*single(*point)) for point in [(3.0, 0.5, 1.0), (2.0, 
 ABSURD = [Point(*single(*point)) for point in [(400.0, 2.0, 10.0), (0.0, -12.0, 1e-4)]]
 
 
-@pytest.mark.parametrize(("row", "rule"), pairs(DETERMINISTIC[:2]), ids=named)
+WITH_PARAMETERS = [pair for pair in pairs(DETERMINISTIC[:2]) if pair[0].theta]
+
+
+@pytest.mark.parametrize(("row", "rule"), WITH_PARAMETERS, ids=named)
 def test_parameter_gradients(row: LikelihoodRow, rule: RuleRow) -> None:
     for point in PARAMETER_POINTS + ABSURD:
-        likelihood = row.make()
-        likelihood_slopes = parameter_slopes(rule, likelihood, point)
+        slopes = parameter_slopes(rule, row.make(), point)
         for name in row.theta:
             truth = reference.parameter_slope(row.name, *point, name, **row.theta)
-            assert relative_error(likelihood_slopes[name], truth) <= 1e-9, (name, point)
+            # A difference of larger terms: each of them is right to 1e-9.
+            assert relative_error(slopes[name], truth) <= 1e-7, (name, point)
 
 
 def parameter_slopes(rule: RuleRow, likelihood: Likelihood, point: Point) -> dict[str, float]:
     """Gradients in the parameters themselves, from those in the raw ones."""
     raw = dict(likelihood.named_parameters())
-    if not raw:
-        return {}
     value = rule.rule(likelihood, *columns([point])).sum()
     slopes = torch.autograd.grad(value, list(raw.values()))
     natural = (slope / torch.sigmoid(at) for slope, at in zip(slopes, raw.values(), strict=True))

@@ -12,6 +12,7 @@ from directgp.log_expectations import ProductSampling, Quadrature
 from tests.properties.checks import ask, misses
 from tests.properties.tables import (
     LIKELIHOODS,
+    ONE_OF_EACH,
     RULES,
     LikelihoodRow,
     Point,
@@ -41,16 +42,15 @@ def test_confidently_right(row: LikelihoodRow, rule: RuleRow, dtype: torch.dtype
     assert bool((answer.value <= 0.02).all())
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=named)
 @pytest.mark.parametrize(("row", "rule"), pairs(RULES), ids=named)
-def test_everything_is_finite(row: LikelihoodRow, rule: RuleRow, dtype: torch.dtype) -> None:
-    """From certain to absurd, no value and no gradient is infinite or NaN."""
-    answer = ask(rule.rule, row.make(), *columns(points(row), dtype))
+def test_everything_is_finite(row: LikelihoodRow, rule: RuleRow) -> None:
+    """From certain to absurd, no value and no gradient is infinite or NaN, even in float32."""
+    answer = ask(rule.rule, row.make(), *columns(points(row), torch.float32))
     for column in answer:
         assert torch.isfinite(column).all()
 
 
-@pytest.mark.parametrize(("row", "rule"), pairs(RULES), ids=named)
+@pytest.mark.parametrize(("row", "rule"), pairs(ONE_OF_EACH), ids=named)
 def test_nonsense_ends_in_an_error_or_in_nonsense(row: LikelihoodRow, rule: RuleRow) -> None:
     """Rules do not check their arguments; they must end all the same, and NaN is no number."""
     for place, bad in product(range(3), (torch.nan, torch.inf)):
@@ -65,8 +65,8 @@ def test_nonsense_ends_in_an_error_or_in_nonsense(row: LikelihoodRow, rule: Rule
 
 
 REACH = [
-    *[Point(0.0, -50.0, 1e3), Point(0.0, -9.0, 1e3), Point(0.0, *single(50.0, 1e-8))],
-    *[Point(1e6, 50.0, 1e3), Point(1e6, -9.0, 1e3), Point(1e6, *single(-50.0, 1e-8))],
+    *[Point(0.0, -9.0, 1e3), Point(0.0, *single(50.0, 1e-8))],
+    *[Point(1e6, 50.0, 1e3), Point(1e6, *single(-50.0, 1e-8))],
 ]
 COUNTS = [row for row in LIKELIHOODS if isinstance(row.make(), CountLikelihood)]
 

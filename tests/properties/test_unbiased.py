@@ -17,7 +17,7 @@ from tests.properties.tables import (
 )
 from tests.properties.test_accuracy import named
 
-REPEATS = 5000
+REPEATS = 3000
 TESTS = sum(len(ordinary(row)) * (2 + len(row.theta)) for row, _ in pairs(UNBIASED))
 
 

@@ -157,14 +157,13 @@ def parameter_slope(
     name: str, y: float, mean: float, variance: float, parameter: str, **theta: float
 ) -> mpf:
     """∂ log E_q[p] / ∂ parameter, by a central difference of `log_expectation`."""
-    step = 2.0**-30 * theta[parameter]
-    above, below = (
-        log_expectation(
-            name, y, mean, variance, **{**theta, parameter: theta[parameter] + side * step}
-        ).value
-        for side in (1, -1)
+    at = theta[parameter]
+    below, above = at * (1 - 2.0**-30), at * (1 + 2.0**-30)
+    low, high = (
+        log_expectation(name, y, mean, variance, **{**theta, parameter: value}).value
+        for value in (below, above)
     )
-    return (above - below) / (2 * _mp.mpf(step))
+    return (high - low) / (_mp.mpf(above) - _mp.mpf(below))
 
 
 def _slopes(first: mpf, second: mpf, v: mpf) -> tuple[mpf, mpf]:

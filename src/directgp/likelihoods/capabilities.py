@@ -91,6 +91,15 @@ class ExactProductSampler(Protocol):
 class ScaleMixture(Protocol):
     """p(y given f) = ∫ N(y; f, w(t)) e^{log_mixing(t)} dt with a smooth mixing density over t."""
 
+    @property
+    def trainable(self) -> bool:
+        """Whether any parameter asks for a gradient."""
+        ...
+
+    def take(self, index: Tensor) -> "ScaleMixture":
+        """The mixture for some of the examples."""
+        ...
+
     def mixture_variance(self, t: Values) -> Values:
         """w(t), the variance of component t."""
         ...

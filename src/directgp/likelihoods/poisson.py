@@ -105,6 +105,9 @@ class PoissonExp(PoissonCounts):
 class PoissonSoftplus(PoissonCounts):
     """Poisson counts with λ = log(1 + e^f)."""
 
+    # With a large exposure the peak lies where λ = e^f, as with the other link.
+    strip = 0.5 * math.pi
+
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:
         log_rate = self._log_rate(log_softplus(f))

@@ -15,7 +15,10 @@ Points = Float[Tensor, "k n"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """log E_q[p] and its derivatives, one of each per example."""
+    """log E_q[p] and its derivatives, one of each per example.
+
+    Only the parameter term is part of a graph, and stays so whatever is done with the estimate.
+    """
 
     value: Row
     """log E_q[p(y given f)]."""
@@ -31,16 +34,19 @@ class Estimate:
 
     def complement(self) -> "Estimate":
         """log(1 − E_q[p]) from log E_q[p]."""
-        factor = -1 / torch.expm1(-self.value)
-        term = None if self.parameter_term is None else factor * self.parameter_term
-        return Estimate(
-            log1mexp(-self.value), factor * self.mean_slope, factor * self.variance_slope, term
-        )
+        return self.through(log1mexp(-self.value), -1 / torch.expm1(-self.value))
+
+    def through(self, value: Row, factor: Row) -> "Estimate":
+        """An estimate of a function of the value, with the derivative of that function."""
+        with torch.enable_grad():
+            columns = [factor * column for column in self._columns()[1:]]
+        return Estimate(value, *columns)
 
     def otherwise(self, mask: Bool[Tensor, " n"], other: "Estimate") -> "Estimate":
         """This estimate where the mask holds, the other one elsewhere."""
         pairs = zip(self._columns(), other._columns(), strict=True)
-        return Estimate(*(torch.where(mask, a, b) for a, b in pairs))
+        with torch.enable_grad():
+            return Estimate(*(torch.where(mask, a, b) for a, b in pairs))
 
     @staticmethod
     def gather(parts: "list[tuple[Int[Tensor, ' r'], Estimate]]") -> "Estimate":
@@ -49,7 +55,8 @@ class Estimate:
         order = torch.empty_like(index)
         order[index] = torch.arange(len(index), device=index.device)
         columns = zip(*(estimate._columns() for _, estimate in parts), strict=True)
-        return Estimate(*(torch.cat(column)[order] for column in columns))
+        with torch.enable_grad():
+            return Estimate(*(torch.cat(column)[order] for column in columns))
 
     def _columns(self) -> list[Row]:
         columns = [self.value, self.mean_slope, self.variance_slope]

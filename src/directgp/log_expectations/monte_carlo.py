@@ -101,13 +101,7 @@ def smoothed(estimate: Estimate, nu: int | float) -> Estimate:
     """log(ν + e^value), with the slopes scaled by what the value contributes."""
     log_nu = torch.full_like(estimate.value, math.log(nu))
     share = torch.sigmoid(estimate.value - log_nu)
-    term = estimate.parameter_term
-    return Estimate(
-        torch.logaddexp(estimate.value, log_nu),
-        share * estimate.mean_slope,
-        share * estimate.variance_slope,
-        None if term is None else share * term,
-    )
+    return estimate.through(torch.logaddexp(estimate.value, log_nu), share)
 
 
 def _check_nu(nu: int | float) -> int | float:

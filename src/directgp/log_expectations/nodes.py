@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from directgp.errors import NumericalError
 from directgp.log_expectations.blocks import row_blocks, rows_for
 from directgp.log_expectations.product_density import Peak
 from directgp.numerics.hermite import gauss_hermite
@@ -54,6 +55,10 @@ def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
     """
     needed = needed.clamp(_FEWEST, _MOST)
     least, most = map(float, needed.aminmax()) if len(needed) else (_FEWEST, _FEWEST)
+    if math.isnan(most):
+        raise NumericalError(
+            "Quadrature met NaN or infinity. Check mean, variance and the likelihood's parameters."
+        )
     if most <= _GROWTH * least:
         number = math.ceil(most)
         for index in row_blocks(len(needed), number, needed.device):

@@ -22,7 +22,8 @@ Sides = Float[Tensor, "2 ..."]
 Kernel = Callable[[Values], Derivatives]
 """ℓ and its two derivatives at f, for examples fixed beforehand."""
 
-_MAX_NEWTON_STEPS = 60
+_MAX_NEWTON_STEPS = 200
+_PATIENCE = 10
 _MODE_TOLERANCE = 1e-4
 """Newton steps end when the next is below this share of the peak's width."""
 
@@ -60,8 +61,15 @@ def peak_of(likelihood: Likelihood, y: Values, mean: Values, variance: Values) -
     """The peak of q̃ for a log-concave likelihood."""
     if not isinstance(likelihood, ClosedFormMode):
         return find_peak(lambda f: likelihood.derivatives(y, f), mean, variance)
+    precision = 1 / variance
     delta = likelihood.product_mode(y, mean, variance)
-    return _peak_at(delta, likelihood.derivatives(y, mean + delta), 1 / variance)
+    here = likelihood.derivatives(y, mean + delta)
+    # The formula is a difference of large numbers when v·y is large: one Newton step mends it.
+    slope, bend = here.first - delta * precision, precision - here.second
+    if bool((slope * slope > _MODE_TOLERANCE**2 * bend).any()):
+        delta = delta + slope / bend
+        here = likelihood.derivatives(y, mean + delta)
+    return _peak_at(delta, here, precision)
 
 
 def find_peak(kernel: Kernel, mean: Values, variance: Values) -> Peak:
@@ -69,7 +77,8 @@ def find_peak(kernel: Kernel, mean: Values, variance: Values) -> Peak:
 
     Where ℓ′(μ) > 0 the mode lies in (0, v·ℓ′(μ)), since ℓ′ falls; likewise on the other side. A
     step that leaves the bracket, or that follows one which did not halve the slope, is replaced by
-    the bracket's middle. A point where ℓ′(μ) underflows to 0 has its mode at μ.
+    the bracket's middle; so is every other step once there have been many, since Newton's method
+    creeps along an exponential. A point where ℓ′(μ) underflows to 0 has its mode at μ.
     """
     precision = 1 / variance
     delta = torch.zeros_like(mean)
@@ -77,7 +86,7 @@ def find_peak(kernel: Kernel, mean: Values, variance: Values) -> Peak:
     lower = torch.clamp(variance * here.first, max=0.0)
     upper = torch.clamp(variance * here.first, min=0.0)
     last = torch.full_like(mean, torch.inf)
-    for _ in range(_MAX_NEWTON_STEPS):
+    for count in range(_MAX_NEWTON_STEPS):
         slope = torch.addcmul(here.first, delta, precision, value=-1)
         bend = precision - here.second
         step = slope / bend
@@ -90,6 +99,8 @@ def find_peak(kernel: Kernel, mean: Values, variance: Values) -> Peak:
         proposal = delta + step
         slope = slope.abs()
         sound = (proposal > lower) & (proposal < upper) & (slope <= 0.5 * last)
+        if count >= _PATIENCE and count % 2 == 1:
+            sound = torch.zeros_like(sound)
         proposal = torch.where(sound, proposal, 0.5 * (lower + upper))
         last = slope
         delta = torch.where(moving, proposal, delta)

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import ScaleMixture
 from directgp.log_expectations.estimate import Estimate, Points, Row
 from directgp.log_expectations.nodes import NATS, blocks_by_nodes, trapezoid_step
@@ -27,10 +26,9 @@ _STRIP = 0.5 * math.pi
 
 
 def mixture_estimate(
-    likelihood: Likelihood, y: Row, mean: Row, variance: Row, num_nodes: int | None
+    likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, num_nodes: int | None
 ) -> Estimate:
-    """The estimate for a `ScaleMixture`; with no number given, as many nodes as needed."""
-    assert isinstance(likelihood, ScaleMixture)
+    """Value and slopes; with no number given, as many nodes as needed."""
     bounds = likelihood.mixture_bounds((y - mean) ** 2, variance, NATS + _MORE_NATS)
     bounds = _narrow(likelihood, y, mean, variance, bounds)
     if num_nodes is not None:
@@ -72,9 +70,8 @@ def _narrow(
     return bounds[0] + torch.stack([first, last]).clamp(0, _COARSE - 1) * step
 
 
-def _sum(likelihood: Likelihood, y: Row, mean: Row, variance: Row, t: Points) -> Estimate:
+def _sum(likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, t: Points) -> Estimate:
     """log Σ_k h·N(y; μ, v + w(t_k))·π(t_k), and its slopes."""
-    assert isinstance(likelihood, ScaleMixture)
     log_mass = _log_component(likelihood, y, mean, variance, t)
     log_z = torch.logsumexp(log_mass, 0) + torch.log(t[1] - t[0])
     weights = torch.softmax(log_mass, 0)

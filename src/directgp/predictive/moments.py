@@ -60,8 +60,8 @@ def predictive_variance(likelihood: Likelihood, marginals: Marginals) -> Float[T
     if isinstance(likelihood, ClosedFormMoments):
         value = likelihood.predictive_variance(mean, variance)
     elif isinstance(likelihood, Binary):
-        labels = (label_probability(likelihood, label, mean, variance) for label in (0.0, 1.0))
-        value = next(labels) * next(labels)
+        zero, one = (label_probability(likelihood, y, mean, variance) for y in (0.0, 1.0))
+        value = zero * one
     else:
         value = _integrate(_spread, likelihood, mean, variance)
     return value.to(marginals.mean.dtype)

@@ -22,7 +22,7 @@ from tests.properties.tables import (
 )
 from tests.properties.test_accuracy import named
 
-PLACES = [regime for regime in REGIMES if regime.variance <= 10][::2] + REGIMES[7:8]
+PLACES = [REGIMES[i] for i in (0, 4, 7, 8)]
 
 
 def gibbs(row: LikelihoodRow, some: list[Point], dtype: torch.dtype) -> Answer:

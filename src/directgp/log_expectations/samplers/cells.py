@@ -26,6 +26,7 @@ _REACH = 9.0
 """Deviations of q beyond which the two open cells begin."""
 
 _MAX_ROUNDS = 10_000
+_WHO = "The sampler for bounded likelihoods"
 
 
 def draw_from_cells(
@@ -43,6 +44,7 @@ def draw_from_cells(
         y, mean + deviation * edges[:-1], mean + deviation * edges[1:]
     )
     share = torch.softmax(log_max + _log_mass(edges[:-1], edges[1:]), 0).cumsum(0)
+    require_finished(~torch.isfinite(share), _WHO)
 
     def propose(
         index: Int[Tensor, " r"] | None, tries: int
@@ -59,7 +61,7 @@ def draw_from_cells(
         return deviation[chosen] * z, log_ratio >= -exponential(tries, f[0], generator)
 
     draws, unfinished = draw_by_rejection(propose, num_samples, _MAX_ROUNDS)
-    require_finished(unfinished, "The sampler for bounded likelihoods")
+    require_finished(unfinished, _WHO)
     return draws
 
 

@@ -3,7 +3,7 @@
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from directgp.errors import UnsupportedError
@@ -73,7 +73,12 @@ def _bounded(
     return _fill(draws.delta, draws.unfinished, left, rest)
 
 
-def _fill(delta: Draws, unfinished: Bool[Tensor, "k n"], left: Tensor, rest: Draws) -> Draws:
+def _fill(
+    delta: Draws,
+    unfinished: Bool[Tensor, "k n"],
+    left: Int[Tensor, " r"],
+    rest: Float[Tensor, "k r"],
+) -> Draws:
     """Put the draws of the examples left over where none was accepted."""
     filled = delta.index_copy(1, left, rest)
     return torch.where(unfinished, filled, delta)
