@@ -22,8 +22,10 @@ _FEWEST = 16
 _MOST = 4096
 """Bounds of the number of nodes; the upper one serves any wider peak."""
 
-_GROWTH = 1.15
-"""Examples that need up to this times as many nodes as others are summed with them."""
+_CPU_GROWTH = 1.15
+_DEVICE_GROWTH = 2.0
+"""Examples that need up to this times as many nodes as others are summed with them: on a device
+the number of passes counts for more than the number of nodes."""
 
 
 def nats_for(width: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -54,12 +56,13 @@ def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
     No block is smaller than a tenth of the examples for the sake of a few nodes saved.
     """
     needed = needed.clamp(_FEWEST, _MOST)
+    growth = _CPU_GROWTH if needed.device.type == "cpu" else _DEVICE_GROWTH
     least, most = map(float, needed.aminmax()) if len(needed) else (_FEWEST, _FEWEST)
     if math.isnan(most):
         raise NumericalError(
             "Quadrature met NaN or infinity. Check mean, variance and the likelihood's parameters."
         )
-    if most <= _GROWTH * least:
+    if most <= growth * least:
         number = math.ceil(most)
         for index in row_blocks(len(needed), number, needed.device):
             yield number, index
@@ -67,7 +70,7 @@ def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
     ordered, order = torch.sort(needed)
     start = 0
     while start < len(order):
-        alike = int(torch.searchsorted(ordered, _GROWTH * ordered[start], right=True))
+        alike = int(torch.searchsorted(ordered, growth * ordered[start], right=True))
         stop = min(len(order), max(alike, start + len(order) // 10 + 1))
         number = math.ceil(ordered[stop - 1].item())
         for index in order[start:stop].split(rows_for(number, needed.device)):

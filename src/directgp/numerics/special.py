@@ -24,6 +24,9 @@ __all__ = [
 ]
 
 
+_DEEP = -10.0
+
+
 def log_ndtr(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Compute log Φ(x), with gradient λ(x) from `inverse_mills`.
 
@@ -51,22 +54,24 @@ def log_ndtr_derivatives(
 ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
     """Compute log Φ(x) and its first two derivatives, λ(x) and −λ(x) (x + λ(x)), at once.
 
-    One vectorised erfc(|x|/√2) serves all three down to x = −10; what lies below is rare, and is
-    put right by the slower functions. Not differentiable.
+    One vectorised erfc(|x|/√2) serves all three down to x = −10, and from there the continued
+    fraction of `_tail_fraction`; erfcx is slow on every device. Not differentiable.
     """
-    if x.is_cuda:
-        return _log_ndtr_derivatives(x)
     smaller = 0.5 * torch.erfc(x.abs() / math.sqrt(2))
     below = x < 0
     log_p = torch.where(below, torch.log(smaller), torch.log1p(-smaller))
     density = torch.exp(-0.5 * x * x).mul_(1 / math.sqrt(2 * math.pi))
     slope = density / torch.where(below, smaller, 1 - smaller)
-    bend = -slope * (x + slope)
-    deep = x < -10.0
+    near = (log_p, slope, -slope * (x + slope))
+    deep = x < _DEEP
+    if x.is_cuda:
+        far = _deep_derivatives(x.clamp(max=_DEEP))
+        log_p, slope, bend = (torch.where(deep, f, n) for f, n in zip(far, near, strict=True))
+        return log_p, slope, bend
     if bool(deep.any()):
-        for target, exact in zip((log_p, slope, bend), _log_ndtr_derivatives(x[deep]), strict=True):
-            target[deep] = exact
-    return log_p, slope, bend
+        for column, value in zip(near, _deep_derivatives(x[deep]), strict=True):
+            column[deep] = value
+    return near
 
 
 def log_mean_exp(x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
@@ -100,9 +105,12 @@ def log_wright_omega(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return with_slope(x, _log_wright_omega, lambda x: 1 / (1 + wright_omega(x)))
 
 
-def _log_ndtr_derivatives(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    slope = _inverse_mills(x)
-    return torch.special.log_ndtr(x), slope, -slope * _mills_excess(x)
+def _deep_derivatives(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log Φ and its derivatives far to the left, from λ(x) − |x| by its continued fraction."""
+    excess, _ = _tail_fraction(-x)
+    slope = excess - x
+    log_p = -0.5 * x * x - 0.5 * math.log(2 * math.pi) - torch.log(slope)
+    return log_p, slope, -slope * excess
 
 
 def _inverse_mills(x: Tensor) -> Tensor:

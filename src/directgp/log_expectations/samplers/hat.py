@@ -75,11 +75,13 @@ def draw_with_hat(
 def build_hat(likelihood: Likelihood, y: Row, mean: Row, variance: Row, peak: Peak) -> Hat:
     """The hat of each example.
 
-    h is 1/v-strongly concave, so its top is at most h(δ̂) + v·h′(δ̂)²/2 wherever δ̂ was found.
+    The top of h lies between δ̂, wherever that was found, and a tangent point, so it is at most
+    |h′(δ̂)|·distance above h(δ̂); and at most v·h′(δ̂)²/2, since h is 1/v-strongly concave.
     """
     one = torch.ones_like(mean)
     fall = find_fall(lambda f: likelihood.derivatives(y, f), mean, variance, peak, one, _UNEVEN)
-    excess = 0.5 * variance * peak.slope**2
+    slope = peak.slope.abs()
+    excess = slope * torch.minimum(0.5 * variance * slope, fall.distance.amax(0))
     scale = 1 / fall.steepness
     meets = fall.distance - (fall.fallen + excess) * scale
     return Hat(peak.delta, peak.height + excess, *meets, *scale)
