@@ -89,8 +89,8 @@ def test_auto_is_the_closed_form_where_there_is_one() -> None:
         torch.testing.assert_close(auto, exact, rtol=1e-9, atol=0)
 
 
-def test_the_readme_s_count() -> None:
-    """y = 300 under q = N(0.5, 0.3): GPyTorch's −986, or −∞, is −50.6."""
+def test_a_large_count() -> None:
+    """y = 300 under q = N(0.5, 0.3): −50.6, where Gauss–Hermite nodes centred on q say −986."""
     row = LIKELIHOODS[3]
     point = Point(300.0, *single(0.5, 0.3))
     value = directgp.log_expectation(row.make(), *columns([point]))
