@@ -164,11 +164,21 @@ def time_samplers(n: int, some: int, device: str) -> list[dict[str, object]]:
         state = make_state(name, 1.0, n, device)
         likelihood, y, mean, spread = make_state(name, 1.0, n)
         few = (likelihood, y[:some], mean[:some], spread[:some])
-        slow = seconds(partial(reject_one_by_one, few, slow_generator), "cpu") * n / some
-        task = {"uPS-1": partial(gradient, TIMED["uPS-1"], state, generator)}
-        fast = statistics.median(interleaved(task, 15, device)["uPS-1"])
+        tasks = {
+            "one by one": partial(reject_one_by_one, few, slow_generator),
+            "uPS-1": partial(gradient, TIMED["uPS-1"], state, generator),
+            "uPS-10": partial(gradient, ProductSampling(10), state, generator),
+        }
+        times = interleaved(tasks, 15, device)
+        slow = [n / some * t for t in times["one by one"]]
+        scaled = {**times, "one by one": slow, "ten, one by one": [10 * t for t in slow]}
         rows.append(
-            {"likelihood": name, "one by one s": slow, "uPS-1 s": fast, "ratio": slow / fast}
+            {
+                "likelihood": name,
+                "uPS-1 ms": 1e3 * statistics.median(times["uPS-1"]),
+                "one draw, one by one / uPS-1": ratio(scaled, "one by one", "uPS-1"),
+                "ten draws, one by one / uPS-10": ratio(scaled, "ten, one by one", "uPS-10"),
+            }
         )
     return rows
 
@@ -226,7 +236,7 @@ def main() -> None:
     torch.set_num_threads(1)
     tables = {
         "Time of a gradient: median ratio (quartiles)": time_rules(n, arguments.rounds, device),
-        "One example at a time": time_samplers(n, min(n, 300), device),
+        "One example at a time": time_samplers(n, min(n, 100), device),
         "Squared error of one gradient, relative: mean; variance": judge_rules(2000, 30, device),
     }
     for title, rows in tables.items():

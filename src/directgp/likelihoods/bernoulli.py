@@ -132,7 +132,7 @@ class Logistic(Bernoulli):
         larger = (1 + odds).reciprocal_()
         smaller = odds * larger
         value = torch.clamp(x, max=0.0).sub_(odds.log1p_())
-        first = torch.where(x > 0, smaller, larger).mul_(sign)
+        first = torch.sigmoid(-x).mul_(sign)
         return Derivatives(value, first, smaller.mul_(larger).neg_())
 
     @override

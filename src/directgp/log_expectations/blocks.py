@@ -20,8 +20,11 @@ def rows_for(points: int, device: torch.device) -> int:
     return min(max(256, _CPU_ELEMENTS // points), _CPU_EXAMPLES)
 
 
-def row_blocks(num_rows: int, points: int, device: torch.device) -> tuple[Int[Tensor, " r"], ...]:
-    """Indices of successive blocks of examples."""
-    rows = torch.arange(num_rows, device=device)
-    blocks: tuple[Tensor, ...] = rows.split(rows_for(points, device))
-    return blocks
+def row_blocks(
+    num_rows: int, points: int, device: torch.device
+) -> list[tuple[slice, Int[Tensor, " r"]]]:
+    """Successive blocks of examples, as a slice and as indices."""
+    size = rows_for(points, device)
+    index = torch.arange(num_rows, device=device)
+    slices = [slice(start, start + size) for start in range(0, max(num_rows, 1), size)]
+    return [(block, index[block]) for block in slices]

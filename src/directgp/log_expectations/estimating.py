@@ -62,9 +62,10 @@ def _in_blocks(
     blocks = row_blocks(len(rows[0]), points, mean.device)
     if len(blocks) == 1:
         return estimator(flat, *rows)
-    return Estimate.gather(
-        [(block, estimator(flat.take(block), *(row[block] for row in rows))) for block in blocks]
-    )
+    parts = []
+    for block, index in blocks:
+        parts.append((index, estimator(flat.take(index), *(row[block] for row in rows))))
+    return Estimate.gather(parts)
 
 
 class _Attach(Function):

@@ -64,7 +64,7 @@ def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
         )
     if most <= growth * least:
         number = math.ceil(most)
-        for index in row_blocks(len(needed), number, needed.device):
+        for _, index in row_blocks(len(needed), number, needed.device):
             yield number, index
         return
     ordered, order = torch.sort(needed)

@@ -51,7 +51,7 @@ class Peak:
     width: Values
     """τ = 1/√(1/v − ℓ″): the standard deviation of the Gaussian that fits the peak."""
 
-    def take(self, index: Int[Tensor, " r"]) -> "Peak":
+    def __getitem__(self, index: Int[Tensor, " r"] | slice) -> "Peak":
         """The peaks of some examples."""
         columns = self.delta, self.height, self.slope, self.curvature, self.width
         return Peak(*(column[index] for column in columns))

@@ -120,7 +120,7 @@ class Quadrature(Rule):
         needed = ends.sum(0) / trapezoid_step(peak.width, likelihood.strip)
         for number, index in blocks_by_nodes(needed):
             some = likelihood.take(index), y[index], mean[index], variance[index]
-            top = peak.take(index)
+            top = peak[index]
             nodes = trapezoid_nodes(ends[:, index], top, number)
             parts.append((index, sum_nodes(*some, top, *nodes)))
         return Estimate.gather(parts)

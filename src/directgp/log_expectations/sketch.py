@@ -35,8 +35,10 @@ class Sketch(NamedTuple):
 def draw_sketch(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Sketch:
     """The sketch from Gauss–Hermite nodes fitted to the peak of q̃."""
     peak = peak_of(likelihood, y, mean, variance)
-    blocks = row_blocks(len(y), _NODES, y.device)
-    parts = [_judge(likelihood.take(i), y[i], mean[i], variance[i], peak.take(i)) for i in blocks]
+    parts = [
+        _judge(likelihood.take(index), y[part], mean[part], variance[part], peak[part])
+        for part, index in row_blocks(len(y), _NODES, y.device)
+    ]
     log_z, weight, *coefficients = (torch.cat(column) for column in zip(*parts, strict=True))
     if isinstance(likelihood, ClosedFormLogPredictive):
         log_z = likelihood.log_predictive(y, mean, variance)
@@ -55,8 +57,9 @@ def _judge(
     mass = log_mass.sub_(peak.height).add_(log_weight).exp_()
     total = mass.sum(0)
     mass /= total
-    # A node so far out that its slopes overflow has no mass.
-    first, second = (slope.masked_fill(mass == 0, 0.0) for slope in (first, second))
+    if not bool(torch.isfinite(second.sum())):
+        # A node so far out that its slopes overflow has no mass.
+        first, second = (slope.masked_fill(mass == 0, 0.0) for slope in (first, second))
     weight = balanced_weight(-(mass * second).sum(0), variance)
     slopes = mixed_slopes(delta, first, second, variance, weight)
     mean_fit, variance_fit = fit(slopes, variates(delta, first, variance, peak), mass)

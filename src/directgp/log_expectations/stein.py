@@ -11,6 +11,7 @@ those of a least-squares fit of the slope over q̃, done on nodes: they do not s
 
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -32,8 +33,8 @@ class Variates(NamedTuple):
 
 def variates(delta: Points, slope: Points, variance: Values, peak: Peak) -> Variates:
     """The control variates at f = μ + δ, given ℓ′(f)."""
-    first = peak.width * (slope - delta / variance)
-    return Variates(first, 1 + (delta - peak.delta) / peak.width * first)
+    tilt = torch.addcmul(slope, delta, 1 / variance, value=-1)
+    return Variates(peak.width * tilt, (delta - peak.delta).mul_(tilt).add_(1))
 
 
 class Fit(NamedTuple):
@@ -56,7 +57,8 @@ def fit(slopes: tuple[Points, Points], at: Variates, weights: Points) -> tuple[F
     determinant = m11 * m22 - m12 * m12
 
     def one(slope: Points) -> Fit:
-        centred = slope - (weights * slope).sum(0)
+        # Any constant would do, since the variates average to 0; this one spares digits.
+        centred = slope - slope[len(slope) // 2]
         r1, r2 = (weighted.first * centred).sum(0), (weighted.second * centred).sum(0)
         return Fit((r1 * m22 - r2 * m12) / determinant, (r2 * m11 - r1 * m12) / determinant)
 

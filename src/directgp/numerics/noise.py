@@ -34,6 +34,4 @@ def exponential(
     num_samples: int, like: Float[Tensor, "..."], generator: torch.Generator | None
 ) -> Float[Tensor, "k ..."]:
     """Draws from the exponential distribution of rate 1."""
-    return torch.empty(
-        (num_samples, *like.shape), dtype=like.dtype, device=like.device
-    ).exponential_(generator=generator)
+    return uniform(num_samples, like, generator).log_().neg_()

@@ -54,14 +54,12 @@ def log_ndtr_derivatives(
 ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
     """Compute log Φ(x) and its first two derivatives, λ(x) and −λ(x) (x + λ(x)), at once.
 
-    One vectorised erfc(|x|/√2) serves all three down to x = −10, and from there the continued
+    A vectorised erfc(±x/√2) serves all three down to x = −10, and from there the continued
     fraction of `_tail_fraction`; erfcx is slow on every device. Not differentiable.
     """
-    smaller = 0.5 * torch.erfc(x.abs() / math.sqrt(2))
-    below = x < 0
-    log_p = torch.where(below, torch.log(smaller), torch.log1p(-smaller))
-    density = torch.exp(-0.5 * x * x).mul_(1 / math.sqrt(2 * math.pi))
-    slope = density / torch.where(below, smaller, 1 - smaller)
+    below, above = (0.5 * torch.erfc(side / math.sqrt(2)) for side in (-x, x))
+    log_p = torch.where(x < 0, torch.log(below), torch.log1p(-above))
+    slope = torch.exp(-0.5 * x * x).mul_(1 / math.sqrt(2 * math.pi)).div_(below)
     near = (log_p, slope, -slope * (x + slope))
     deep = x < _DEEP
     if x.is_cuda:

@@ -13,7 +13,7 @@ Proposal = Callable[
 ]
 """Examples (None for all) and a number of tries → proposals and which of them are accepted."""
 
-_TRIES = 8
+_TRIES = 4
 """Proposals made at once for each draw that the first round refused."""
 
 
