@@ -7,11 +7,11 @@ from jaxtyping import Float, Num
 from torch import Tensor
 
 from directgp.diagnostics.gradient_statistics import GradientStatistics, block_statistics
-from directgp.diagnostics.reference_rule import reference_rule
 from directgp.errors import require
 from directgp.likelihoods import Likelihood
 from directgp.log_expectations import Rule
 from directgp.log_expectations.base import Moment
+from directgp.log_expectations.evaluate import resolve_rule
 from directgp.shapes import Marginals
 
 Gradients = Mapping[str, Float[Tensor, "r ..."]]
@@ -74,7 +74,7 @@ def compare_gradients(
         `GradientStatistics` of each block.
     """
     require(repeats >= 3, "repeats", "at least 3", repeats)
-    judge = exact or reference_rule(likelihood)
+    judge = exact or resolve_rule("auto", likelihood)
     moment = Moment(step, generator)
     truth = _draws(judge, likelihood, y, marginals, 1, moment)
     draws = _draws(rule, likelihood, y, marginals, repeats, moment)

@@ -20,10 +20,10 @@ from torch import Tensor
 from directgp.diagnostics.attained_bounds import tight_bounds
 from directgp.diagnostics.bounds import DerivativeBounds
 from directgp.diagnostics.published_bounds import paper_bounds
-from directgp.diagnostics.reference_rule import reference_rule
 from directgp.errors import require
 from directgp.likelihoods import Likelihood
 from directgp.log_expectations import Rule
+from directgp.log_expectations.evaluate import resolve_rule
 from directgp.shapes import Marginals
 
 
@@ -91,7 +91,7 @@ def difficulty(
     require(form in ("relative", "absolute"), "form", "'relative' or 'absolute'", repr(form))
     y = y.expand(marginals.mean.shape)
     log_expectations = _log_expectations(
-        rule or reference_rule(likelihood), likelihood, y, marginals
+        rule or resolve_rule("auto", likelihood), likelihood, y, marginals
     )
     log_density = log_expectations[0]
     if form == "absolute":

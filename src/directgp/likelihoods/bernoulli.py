@@ -11,8 +11,9 @@ from typing_extensions import override
 from directgp.errors import require_all
 from directgp.likelihoods.base import Derivatives
 from directgp.likelihoods.unimodal import UnimodalInF
-from directgp.numerics.noise import standard_normal, uniform
-from directgp.numerics.special import log_ndtr, log_ndtr_derivatives, log_ndtri
+from directgp.numerics.noise import standard_normal
+from directgp.numerics.special import log_ndtr, log_ndtr_derivatives
+from directgp.numerics.truncated_normal import sample_above
 
 Values = Float[Tensor, "..."]
 
@@ -97,15 +98,12 @@ class Probit(Bernoulli):
     ) -> Values:
         """Draws from q̃, an extended skew-normal, minus μ.
 
-        With z = f + ε, ε ~ N(0, 1): the label says that (2y−1)z > 0, so z ~ N(μ, 1+v) truncated
-        to that side, and f given z ~ N(μ + v(z−μ)/(1+v), v/(1+v)).
+        With f + ε = μ + z, ε ~ N(0, 1): the label says that (2y−1)(μ + z) > 0, so z ~ N(0, 1+v)
+        truncated to that side, and f − μ given z ~ N(vz/(1+v), v/(1+v)).
         """
-        scale = torch.sqrt(1 + variance)
-        sign = _sign(y)
-        log_mass = log_ndtr(sign * mean / scale)
-        log_u = torch.log(uniform(num_samples, mean, generator))
-        z = -sign * scale * log_ndtri(log_mass + log_u)
-        shrink = variance / (1 + variance)
+        scale, shrink, sign = torch.sqrt(1 + variance), variance / (1 + variance), _sign(y)
+        lower = (-sign * mean / scale).expand(num_samples, *mean.shape)
+        z = sign * scale * sample_above(lower, generator)
         return shrink * z + torch.sqrt(shrink) * standard_normal(num_samples, mean, generator)
 
 
