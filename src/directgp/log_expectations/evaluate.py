@@ -17,11 +17,12 @@ from directgp.log_expectations.quadrature import Quadrature
 Targets = Num[Tensor, "..."] | Bool[Tensor, "..."]
 Values = Float[Tensor, "..."]
 
-_RULES: dict[str, type[Rule]] = {
-    "closed_form": ClosedForm,
-    "quadrature": Quadrature,
-    "bmc": BiasedMonteCarlo,
-    "ups": ProductSampling,
+_RULES: dict[str, Rule] = {
+    "closed_form": ClosedForm(),
+    "quadrature": Quadrature(),
+    "bmc": BiasedMonteCarlo(),
+    "smooth_bmc": BiasedMonteCarlo(nu=1e-4),
+    "ups": ProductSampling(),
 }
 
 
@@ -33,7 +34,7 @@ def resolve_rule(rule: Rule | str, likelihood: Likelihood) -> Rule:
         exact = isinstance(likelihood, ClosedFormLogPredictive)
         return ClosedForm() if exact else Quadrature()
     require(rule in _RULES, "rule", f"'auto', one of {sorted(_RULES)} or a Rule", repr(rule))
-    return _RULES[rule]()
+    return _RULES[rule]
 
 
 def log_expectation(
@@ -54,8 +55,9 @@ def log_expectation(
         Targets.
     mean, variance : tensor of shape (..., n)
         Marginals; the three shapes broadcast.
-    rule : Rule or {"auto", "closed_form", "quadrature", "bmc", "ups"}
-        How to get value and gradient; "auto" is exact.
+    rule : Rule or {"auto", "closed_form", "quadrature", "bmc", "smooth_bmc", "ups"}
+        How to get value and gradient; "auto" is exact, the other names are rules as by default
+        (smooth_bmc with ν = 1e-4, as in the paper).
     generator : torch.Generator
         Randomness of the Monte Carlo rules; freshly seeded when none is given.
 

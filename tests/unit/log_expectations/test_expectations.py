@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 import directgp
-from directgp.log_expectations import Quadrature
+from directgp.likelihoods import Poisson
+from directgp.log_expectations import BiasedMonteCarlo, ProductSampling, Quadrature, Rule
 from tests.properties.checks import Answer, misses
 from tests.properties.tables import (
     DETERMINISTIC,
@@ -95,3 +96,23 @@ def test_a_large_count() -> None:
     point = Point(300.0, *single(0.5, 0.3))
     value = directgp.log_expectation(row.make(), *columns([point]))
     assert value.item() == pytest.approx(float(row.truth(point).value), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("quadrature", Quadrature()),
+        ("bmc", BiasedMonteCarlo(10)),
+        ("smooth_bmc", BiasedMonteCarlo(10, nu=1e-4)),
+        ("ups", ProductSampling(1)),
+    ],
+)
+def test_rules_by_name(name: str, rule: Rule) -> None:
+    y, mean, variance = (torch.tensor([x], dtype=torch.float64) for x in (3.0, 0.5, 0.8))
+    by_name, by_rule = (
+        directgp.log_expectation(
+            Poisson(), y, mean, variance, rule=r, generator=torch.Generator().manual_seed(4)
+        )
+        for r in (name, rule)
+    )
+    assert torch.equal(by_name, by_rule)

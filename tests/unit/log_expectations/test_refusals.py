@@ -55,7 +55,8 @@ def test_the_speaker_is_named(function: Callable[..., Any]) -> None:
 
 
 def test_an_unknown_rule() -> None:
-    message = "rule must be 'auto', one of ['bmc', 'closed_form', 'quadrature', 'ups'] or a Rule."
+    names = "['bmc', 'closed_form', 'quadrature', 'smooth_bmc', 'ups']"
+    message = f"rule must be 'auto', one of {names} or a Rule."
     with pytest.raises(InvalidInputError, match=re.escape(f"{message} Got 'magic'.")):
         directgp.log_expectation(Probit(), ONES, ONES, ONES, rule="magic")
 
