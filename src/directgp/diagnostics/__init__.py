@@ -11,8 +11,8 @@ from directgp.diagnostics.bounds_check import (
 )
 from directgp.diagnostics.gradient_comparison import compare_gradients
 from directgp.diagnostics.gradient_statistics import (
-    Estimate,
     GradientStatistics,
+    Measurement,
     block_statistics,
 )
 from directgp.diagnostics.published_bounds import paper_bounds
@@ -31,8 +31,8 @@ __all__ = [
     "BoundCheck",
     "DerivativeBounds",
     "Difficulty",
-    "Estimate",
     "GradientStatistics",
+    "Measurement",
     "SampleSchedule",
     "SampleSize",
     "SmoothingSchedule",

@@ -76,14 +76,15 @@ def _density(likelihood: Likelihood, y: Any) -> Density:
     match likelihood:
         case Logistic():
             return _logistic(y)
-        case PoissonExp():
+        case PoissonExp(log_exposure=None):
             return _poisson_exp(y)
-        case PoissonSoftplus():
+        case PoissonSoftplus(log_exposure=None):
             return _poisson_softplus(y)
-        case NegativeBinomial():
+        case NegativeBinomial(log_exposure=None):
             return _negative_binomial(y, mp.mpf(likelihood.dispersion.item()))
         case _:
-            raise UnsupportedError(f"No exact reference for {type(likelihood).__name__}.")
+            name = type(likelihood).__name__
+            raise UnsupportedError(f"No exact reference for {name} as given (no exposure).")
 
 
 def _logistic(y: Any) -> Density:

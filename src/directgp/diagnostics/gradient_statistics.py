@@ -8,34 +8,34 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Measurement:
     """A number from repeated draws, and its standard error."""
 
     value: float
     standard_error: float
 
-    def over(self, scale: float) -> "Estimate":
+    def over(self, scale: float) -> "Measurement":
         """Divide the number and its standard error by a positive constant."""
-        return Estimate(self.value / scale, self.standard_error / scale)
+        return Measurement(self.value / scale, self.standard_error / scale)
 
 
 @dataclass(frozen=True)
 class GradientStatistics:
     """How draws g of one block's gradient lie around the exact gradient g*."""
 
-    alignment: Estimate
+    alignment: Measurement
     """Condition (i): ⟨g, g*⟩/‖g*‖²."""
 
-    squared_norm_ratio: Estimate
+    squared_norm_ratio: Measurement
     """Condition (ii): ‖g‖²/‖g*‖²."""
 
-    squared_error: Estimate
+    squared_error: Measurement
     """E‖g − g*‖² of one draw: variance + squared bias."""
 
-    variance: Estimate
+    variance: Measurement
     """E‖g − E g‖² of one draw."""
 
-    squared_bias: Estimate
+    squared_bias: Measurement
     """‖E g − g*‖², the Monte Carlo floor removed; may come out below 0."""
 
     exact_squared_norm: float
@@ -71,12 +71,12 @@ def block_statistics(draws: Float[Tensor, "r p"], exact: Float[Tensor, " p"]) ->
     )
 
 
-def _mean(values: Float[Tensor, " r"]) -> Estimate:
+def _mean(values: Float[Tensor, " r"]) -> Measurement:
     """Average independent values."""
-    return Estimate(float(values.mean()), float(values.std() / len(values) ** 0.5))
+    return Measurement(float(values.mean()), float(values.std() / len(values) ** 0.5))
 
 
-def _variance_and_squared_bias(errors: Float[Tensor, "r p"]) -> tuple[Estimate, Estimate]:
+def _variance_and_squared_bias(errors: Float[Tensor, "r p"]) -> tuple[Measurement, Measurement]:
     """Σ‖e_r − ē‖²/(R−1) and ‖ē‖² − variance/R: the two add up to the mean squared error.
 
     Without draw r, ē becomes ē − d_r/(R−1), d_r = e_r − ē, and the sum of squares around it falls
@@ -97,7 +97,7 @@ def _variance_and_squared_bias(errors: Float[Tensor, "r p"]) -> tuple[Estimate, 
     )
 
 
-def _jackknife(value: Float[Tensor, ""], without: Float[Tensor, " r"]) -> Estimate:
+def _jackknife(value: Float[Tensor, ""], without: Float[Tensor, " r"]) -> Measurement:
     """Find the standard error from the values without each draw: √((R−1)/R · Σ(θ_r − θ̄)²)."""
     spread = without.var(correction=0) * (len(without) - 1)
-    return Estimate(float(value), float(torch.sqrt(spread)))
+    return Measurement(float(value), float(torch.sqrt(spread)))

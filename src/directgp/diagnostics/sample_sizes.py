@@ -20,7 +20,7 @@ from torch import Tensor
 from directgp.diagnostics.attained_bounds import tight_bounds
 from directgp.diagnostics.bounds import DerivativeBounds
 from directgp.diagnostics.published_bounds import paper_bounds
-from directgp.errors import require
+from directgp.errors import NumericalError, require
 from directgp.likelihoods import Likelihood
 from directgp.log_expectations import Rule
 from directgp.log_expectations.evaluate import resolve_rule
@@ -44,8 +44,14 @@ class Difficulty:
 
     @property
     def zeta(self) -> float:
-        """ζ = min_i E φ."""
-        return math.exp(float(self.log_density.min()))
+        """ζ = min_i E φ; refused where it underflows, since ν_t = γ_t·ζ would smooth nothing."""
+        zeta = math.exp(float(self.log_density.min()))
+        if zeta == 0:
+            raise NumericalError(
+                "ζ = min E[p(y|f)] underflows: an example is so improbable that the corollary "
+                "gives no smoothing. Start from marginals nearer to the targets."
+            )
+        return zeta
 
     @property
     def num_data(self) -> int:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Num
 from torch import Tensor, nn
 
-from directgp.errors import require_all
+from directgp.errors import require, require_all
 
 SomeLikelihood = TypeVar("SomeLikelihood", bound="Likelihood")
 
@@ -59,6 +59,17 @@ class Likelihood(nn.Module, ABC):
     @abstractmethod
     def check_targets(self, y: Num[Tensor, "..."] | Bool[Tensor, "..."]) -> None:
         """Refuse targets outside the support, naming the first such value and its index."""
+
+    def check_shape(self, shape: torch.Size) -> None:
+        """Refuse parameters or exposures that do not broadcast to examples of this shape."""
+        name = type(self).__name__
+        for key, value in (*self.named_parameters(), *self.named_buffers()):
+            try:
+                fits = torch.broadcast_shapes(value.shape, shape) == shape
+            except RuntimeError:
+                fits = False
+            wanted = f"of a shape that broadcasts to that of the examples, {tuple(shape)}"
+            require(fits, f"{key} of {name}", wanted, tuple(value.shape))
 
     def log_base(self, y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The part of log p(y given f) free of f; apart, because it is costly and constant."""

@@ -20,7 +20,7 @@ class ClosedFormLogPredictive(Protocol):
 
 @runtime_checkable
 class ClosedFormGibbs(Protocol):
-    """E_q[log p(y given f)] for q(f) = N(mean, variance) is a formula."""
+    """E_q[log p(y given f)] is a formula, or an integral smoother than the one over f."""
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """E_q[log p(y given f)]."""

@@ -7,12 +7,13 @@ import torch
 from jaxtyping import Float
 from scipy.special import betainc
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import logsigmoid
 from typing_extensions import override
 
 from directgp.likelihoods.base import Derivatives
 from directgp.likelihoods.counts import CountLikelihood, on_cpu
 from directgp.likelihoods.parameters import positive, unconstrained
+from directgp.numerics.softplus import softplus
 
 Values = Float[Tensor, "..."]
 
@@ -49,7 +50,7 @@ class NegativeBinomial(CountLikelihood):
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:
         z = self._log_odds(f)
-        return y * logsigmoid(z) - self.dispersion * softplus(z, threshold=40.0)
+        return y * logsigmoid(z) - self.dispersion * softplus(z)
 
     @override
     def log_base(self, y: Values) -> Values:
@@ -60,7 +61,7 @@ class NegativeBinomial(CountLikelihood):
     def derivatives(self, y: Values, f: Values) -> Derivatives:
         z, r = self._log_odds(f), self.dispersion
         success, failure = torch.sigmoid(z), torch.sigmoid(-z)
-        value = y * logsigmoid(z) - r * softplus(z, threshold=40.0)
+        value = y * logsigmoid(z) - r * softplus(z)
         return Derivatives(value, y * failure - r * success, -(y + r) * success * failure)
 
     @override

@@ -2,12 +2,9 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
 
 from directgp.errors import require_all
-
-# Above this the correction log(1 + e^-x) is below half a unit in the last place of x.
-_LINEAR_FROM = 40.0
+from directgp.numerics.softplus import softplus, softplus_inverse
 
 
 def unconstrained(value: float | Tensor, who: str) -> nn.Parameter:
@@ -18,9 +15,9 @@ def unconstrained(value: float | Tensor, who: str) -> nn.Parameter:
     tensor = torch.as_tensor(value, dtype=torch.float64).detach().clone()
     allowed = torch.isfinite(tensor) & (tensor > 0)
     require_all(allowed.reshape(-1), tensor.reshape(-1), who, "positive and finite")
-    return nn.Parameter(tensor + torch.log(-torch.expm1(-tensor)))
+    return nn.Parameter(softplus_inverse(tensor))
 
 
 def positive(raw: Tensor) -> Tensor:
     """Return log(1 + e^ρ), the positive value of a raw parameter ρ."""
-    return softplus(raw, threshold=_LINEAR_FROM)
+    return softplus(raw)

@@ -26,7 +26,7 @@ class ClosedForm(Rule):
         if not isinstance(likelihood, ClosedFormLogPredictive):
             raise UnsupportedError(
                 f"ClosedForm needs a likelihood with a closed-form log predictive. Got "
-                f"{type(likelihood).__name__}. Use Quadrature (exact to rounding), "
+                f"{type(likelihood).__name__}. Use Quadrature (right to 1e-9), "
                 f"BiasedMonteCarlo or ProductSampling."
             )
         return likelihood.log_predictive(y, mean, variance)

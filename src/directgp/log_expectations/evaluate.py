@@ -79,7 +79,7 @@ def log_expectation(
 
 
 def expected_log_prob(likelihood: Likelihood, y: Targets, mean: Values, variance: Values) -> Values:
-    """E_q[log p(y given f)] for each example: the ELBO's term, exact to rounding.
+    """E_q[log p(y given f)] for each example: the ELBO's term, by formula or quadrature.
 
     Arguments and result are those of `log_expectation`.
 
@@ -98,7 +98,7 @@ def expected_log_prob(likelihood: Likelihood, y: Targets, mean: Values, variance
 def check_arguments(
     who: str, likelihood: Likelihood, y: Targets, mean: Values, variance: Values
 ) -> None:
-    """Refuse targets and marginals that cannot be meant."""
+    """Refuse targets, marginals and shapes that cannot be meant."""
     require(
         isinstance(likelihood, Likelihood),
         f"likelihood of {who}",
@@ -108,7 +108,11 @@ def check_arguments(
     shapes = [tuple(tensor.shape) for tensor in (y, mean, variance)]
     if len(set(shapes)) > 1:
         _check_broadcast(who, shapes)
+    for name, values in (("mean", mean), ("variance", variance)):
+        floating = values.is_floating_point()
+        require(floating, f"{name} of {who}", "of a floating dtype", values.dtype)
     likelihood.check_targets(y)
+    likelihood.check_shape(torch.broadcast_shapes(*shapes))
     require_all(torch.isfinite(mean), mean, f"mean of {who}", "finite")
     positive = torch.isfinite(variance) & (variance > 0)
     require_all(positive, variance, f"variance of {who}", "positive and finite")

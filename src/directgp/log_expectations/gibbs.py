@@ -8,8 +8,8 @@ from torch import Tensor
 
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import ClosedFormGibbs
+from directgp.log_expectations.attach import evaluate
 from directgp.log_expectations.estimate import Estimate, Row, parameter_term
-from directgp.log_expectations.estimating import evaluate
 from directgp.log_expectations.nodes import NATS, blocks_by_nodes, trapezoid_step
 
 

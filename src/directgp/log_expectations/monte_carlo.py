@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from directgp.errors import require
 from directgp.likelihoods.base import Likelihood
+from directgp.log_expectations.attach import evaluate
 from directgp.log_expectations.base import (
     Moment,
     Rule,
@@ -18,7 +19,6 @@ from directgp.log_expectations.base import (
     check_num_samples,
 )
 from directgp.log_expectations.estimate import Estimate, Points, Row, parameter_term
-from directgp.log_expectations.estimating import evaluate
 from directgp.numerics.noise import standard_normal
 
 

@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from directgp.errors import require
 from directgp.likelihoods.base import Likelihood
+from directgp.log_expectations.attach import evaluate
 from directgp.log_expectations.base import (
     Moment,
     Rule,
@@ -17,7 +18,6 @@ from directgp.log_expectations.base import (
     check_num_samples,
 )
 from directgp.log_expectations.estimate import Estimate, Points, Row, parameter_term
-from directgp.log_expectations.estimating import evaluate
 from directgp.log_expectations.mixed_slopes import balanced_weight, mixed_slopes
 from directgp.log_expectations.quadrature import Quadrature
 from directgp.log_expectations.samplers.choice import SamplerName, draw_product
@@ -43,9 +43,9 @@ class ProductSampling(Rule):
     sampler : {"auto", "paper"}
         The fastest exact sampler for the likelihood, or the paper's rejection sampler.
     gradient : {"mixed", "score", "pathwise"}
-        The combination of least variance; (f−μ)/v alone, as in the paper; or ℓ′(f) alone.
+        A combination of little variance; (f−μ)/v alone, as in the paper; or ℓ′(f) alone.
     exact_value : bool
-        Whether the value is to be right to rounding, by `Quadrature`.
+        Whether the value is to be that of `Quadrature`.
     """
 
     num_samples: Schedule = 1

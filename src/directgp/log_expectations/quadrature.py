@@ -1,4 +1,4 @@
-"""Quadrature on the product density: right to rounding for certain and absurd targets alike."""
+"""Quadrature on the product density: right to 1e-9 for certain and absurd targets alike."""
 
 import math
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from directgp.errors import UnsupportedError, require
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import Binary, ScaleMixture
 from directgp.likelihoods.counts import AtLeastOne, CountLikelihood
+from directgp.log_expectations.attach import evaluate
 from directgp.log_expectations.base import Moment, Rule, Values
 from directgp.log_expectations.estimate import Estimate, Points, Row, parameter_term
-from directgp.log_expectations.estimating import evaluate
 from directgp.log_expectations.mixed_slopes import balanced_weight
 from directgp.log_expectations.nodes import (
     blocks_by_nodes,

@@ -21,6 +21,8 @@ def expected_log_square(offset: Values, mean: Values, variance: Values) -> Value
     """
     size = (offset + mean**2 + variance).detach()
     c, m, v = offset / size, mean**2 / size, variance / size
+    if size.numel() == 0:
+        return size
     highest = math.log(40.0) - torch.log(c.detach().min()).item()
     log_t = torch.arange(_LOWEST, highest, _STEP, dtype=size.dtype, device=size.device)
     t = torch.exp(log_t).reshape(-1, *([1] * size.dim()))

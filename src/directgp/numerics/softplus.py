@@ -3,7 +3,7 @@
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn import functional
 
 Values = Float[Tensor, "*shape"]
 
@@ -11,6 +11,11 @@ Values = Float[Tensor, "*shape"]
 _SMALL = -20.0
 # Above this s(f) = f to the last digit; torch's own default of 20 is off by 1e-10.
 _LINEAR_FROM = 40.0
+
+
+def softplus(f: Values) -> Values:
+    """log(1 + e^f), linear only from where that is exact."""
+    return functional.softplus(f, threshold=_LINEAR_FROM)
 
 
 def log_softplus(f: Values) -> Values:
@@ -21,7 +26,7 @@ def log_softplus(f: Values) -> Values:
     return torch.where(
         small,
         series - 0.5 * torch.exp(series),
-        torch.log(softplus(inner, threshold=_LINEAR_FROM)),
+        torch.log(softplus(inner)),
     )
 
 
@@ -31,7 +36,7 @@ def log_softplus_derivatives(f: Values) -> tuple[Values, Values, Values]:
     With x = e^f, 1 − σ − ρ = (s − x) / ((1 + x)s), and s − x = −x²/2 + x³/3 − … where x is small.
     """
     x = torch.exp(torch.clamp(f, max=0.0))
-    s = softplus(f, threshold=_LINEAR_FROM)
+    s = softplus(f)
     rho = torch.where(f < _SMALL, 1 - 0.5 * x, torch.sigmoid(f) / torch.where(s > 0, s, 1.0))
     excess = torch.where(x < 0.01, -_small_deficit(x), torch.sigmoid(-f) - rho)
     return log_softplus(f), rho, rho * excess

@@ -24,6 +24,9 @@ def wide_marginals(who: str, marginals: Marginals) -> tuple[Values, Values]:
         f"of the shape of the mean, {tuple(mean.shape)}",
         f"shape {tuple(variance.shape)}",
     )
+    require(
+        mean.dim() > 0, f"mean of {who}", "of shape (..., n)", "a scalar", "Reshape it to (1,)."
+    )
     require_all(torch.isfinite(mean), mean, f"mean of {who}", "finite")
     allowed = torch.isfinite(variance) & (variance > 0)
     require_all(allowed, variance, f"variance of {who}", "positive and finite")

@@ -12,7 +12,7 @@ from directgp.shapes import Marginals
 def predictive_log_density(
     likelihood: Likelihood, y: Num[Tensor, "..."], marginals: Marginals
 ) -> Float[Tensor, "..."]:
-    """Compute log p(y) = log E_q[p(y given f)], by formula or to rounding by quadrature.
+    """Compute log p(y) = log E_q[p(y given f)], by formula or quadrature.
 
     Parameters
     ----------

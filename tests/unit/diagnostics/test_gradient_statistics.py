@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.diagnostics import Estimate, block_statistics, compare_gradients
+from directgp.diagnostics import Measurement, block_statistics, compare_gradients
 from directgp.errors import InvalidInputError
 from directgp.likelihoods import Gaussian, Likelihood, Probit
 from directgp.likelihoods.poisson import PoissonExp
@@ -45,7 +45,7 @@ def _state() -> tuple[Tensor, Marginals]:
     return y, Marginals(mean, 0.1 + torch.rand(N, generator=generator, dtype=torch.float64))
 
 
-def _assert_near(estimate: Estimate, truth: float) -> None:
+def _assert_near(estimate: Measurement, truth: float) -> None:
     assert abs(estimate.value - truth) < 4 * estimate.standard_error
     assert estimate.standard_error > 0
 
@@ -58,7 +58,7 @@ def test_the_exact_rule_is_without_fault() -> None:
         assert block.alignment.value == pytest.approx(1.0, abs=1e-12)
         assert block.squared_norm_ratio.value == pytest.approx(1.0, abs=1e-12)
         for estimate in (block.squared_error, block.variance, block.squared_bias):
-            assert estimate == Estimate(0.0, 0.0)
+            assert estimate == Measurement(0.0, 0.0)
 
 
 def test_known_faults_are_found() -> None:

@@ -11,7 +11,7 @@ import torch
 
 import directgp
 from directgp.errors import InvalidInputError, UnsupportedError
-from directgp.likelihoods import Likelihood, Logistic, Poisson, Probit
+from directgp.likelihoods import Likelihood, Logistic, NegativeBinomial, Poisson, Probit
 from directgp.log_expectations import (
     BiasedMonteCarlo,
     ClosedForm,
@@ -149,3 +149,38 @@ def test_column_and_row_are_refused_but_batches_broadcast() -> None:
     assert directgp.log_expectation(Probit(), ONES, batch, batch).shape == (4, 3)
     with pytest.raises(InvalidInputError, match="with one n"):
         directgp.log_expectation(Probit(), torch.ones(3, 1), torch.ones(1, 3), ONES)
+
+
+WHOLE = """
+import torch, directgp
+from directgp.likelihoods import Probit
+directgp.log_expectation(Probit(), torch.ones(1), torch.ones(1, dtype=int), torch.ones(1))
+"""
+
+
+def test_whole_numbers_as_marginals() -> None:
+    """In a process of its own: here, the annotations would be first to refuse."""
+    run = subprocess.run([sys.executable, "-c", WHOLE], capture_output=True, text=True)
+    sentence = "mean of log_expectation must be of a floating dtype. Got torch.int64."
+    assert sentence in run.stderr
+
+
+@pytest.mark.parametrize("function", PUBLIC, ids=lambda function: function.__name__)
+def test_parameters_and_exposures_of_another_shape(function: Callable[..., Any]) -> None:
+    models = NegativeBinomial(torch.ones(4, 1))
+    with pytest.raises(InvalidInputError, match="raw_dispersion of NegativeBinomial must be"):
+        function(models, ONES, ONES, ONES)
+    with pytest.raises(InvalidInputError, match="log_exposure of PoissonExp must be of a shape"):
+        function(Poisson().with_exposure(torch.ones(40)), ONES, ONES, ONES)
+    assert function(models, ONES, ONES.expand(4, -1), ONES).shape == (4, len(ONES))
+
+
+def test_second_derivatives_are_refused() -> None:
+    """The slopes are computed beside the value: differentiating them would give a wrong number."""
+    likelihood = NegativeBinomial(2.0)
+    mean = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    value = directgp.log_expectation(likelihood, ONES, mean, torch.ones_like(mean))
+    inputs = [mean, likelihood.raw_dispersion]
+    for slope in torch.autograd.grad(value.square().sum(), inputs, create_graph=True):
+        with pytest.raises(RuntimeError, match="differentiate twice"):
+            torch.autograd.grad(slope.sum(), inputs, allow_unused=True, retain_graph=True)

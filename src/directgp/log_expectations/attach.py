@@ -36,17 +36,9 @@ def evaluate(
         likelihood = likelihood.frozen()
     with torch.no_grad():
         estimate = _in_blocks(estimator, likelihood, y, mean, variance, points)
-    value: Tensor = _Attach.apply(  # type: ignore[no-untyped-call]
-        estimate.value.reshape(mean.shape),
-        estimate.mean_slope.reshape(mean.shape),
-        estimate.variance_slope.reshape(mean.shape),
-        mean,
-        variance,
-    )
-    if estimate.parameter_term is None:
-        return value
-    term = estimate.parameter_term.reshape(mean.shape)
-    return value + (term - term.detach())
+    parameters = [p for p in likelihood.parameters() if p.requires_grad]
+    value: Tensor = _Attach.apply(estimate, mean, variance, *parameters)  # type: ignore[no-untyped-call]
+    return value
 
 
 def _in_blocks(
@@ -69,20 +61,26 @@ def _in_blocks(
 
 
 class _Attach(Function):
-    """The value, with the given slopes as its derivatives in mean and variance."""
+    """The value of an estimate, with its slopes as derivatives; a second derivative is refused."""
 
     @staticmethod
-    def forward(
-        value: Tensor, mean_slope: Tensor, variance_slope: Tensor, mean: Tensor, variance: Tensor
-    ) -> Tensor:
-        return value.clone()
+    def forward(estimate: Estimate, mean: Tensor, *_: Tensor) -> Tensor:
+        return estimate.value.reshape(mean.shape).clone()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[1:3])
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.estimate, _, _, *ctx.parameters = inputs
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None, Tensor, Tensor]:
-        mean_slope, variance_slope = ctx.saved_tensors
-        return None, None, None, grad * mean_slope, grad * variance_slope
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        estimate, row = ctx.estimate, grad.reshape(-1)
+        slopes = estimate.mean_slope, estimate.variance_slope
+        term, parameters = estimate.parameter_term, ctx.parameters
+        if term is None or not parameters:
+            shares: tuple[Tensor | None, ...] = (None,) * len(parameters)
+        else:
+            shares = torch.autograd.grad(
+                term, parameters, row, retain_graph=True, allow_unused=True
+            )
+        return None, *((row * slope).reshape(grad.shape) for slope in slopes), *shares
