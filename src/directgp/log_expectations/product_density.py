@@ -28,6 +28,7 @@ _MODE_TOLERANCE = 1e-4
 """Newton steps end when the next is below this share of the peak's width."""
 
 _MAX_FALL_STEPS = 40
+_FALL_PATIENCE = 4
 _SUPPORT_TOLERANCE = 0.2
 """The support is taken from a fall within a fifth of the drop asked for, one step improved."""
 
@@ -140,14 +141,15 @@ def find_fall(
 
     Newton's method on log(fall) as a function of log(distance), whose slope is at least 1 because
     h is concave: one step for a Gaussian peak, a few for an exponential edge. A step that leaves
-    the bracket of distances known to be too near and too far is replaced by its middle.
+    the bracket of distances known to be too near and too far is replaced by its middle, and so is
+    every other step once there have been several: h may be flat and then fall off a cliff.
     """
     side = torch.tensor([-1.0, 1.0], dtype=mean.dtype, device=mean.device)
     side = side.reshape(2, *([1] * mean.dim()))
     distance = (torch.sqrt(2 * drop) * peak.width).expand(2, *mean.shape)
     near = torch.zeros_like(distance)
     far = (1.01 * torch.sqrt(2 * drop * variance)).expand_as(distance)
-    for _ in range(_MAX_FALL_STEPS):
+    for count in range(_MAX_FALL_STEPS):
         delta = peak.delta + side * distance
         value, first, _ = kernel(mean + delta)
         pull = delta / variance
@@ -161,6 +163,8 @@ def find_fall(
         far = torch.where(surplus < 0, far, distance)
         proposal = _nearer(fall, surplus)
         inside = (proposal > near) & (proposal < far)
+        if count >= _FALL_PATIENCE and count % 2 == 1:
+            inside = torch.zeros_like(inside)
         proposal = torch.where(inside, proposal, 0.5 * (near + far))
         distance = torch.where(moving, proposal, distance)
     return fall
