@@ -1,4 +1,4 @@
-"""What nine nodes say about q̃: enough to weigh slopes and control variates before drawing."""
+"""What a few nodes say about q̃: enough to weigh slopes and control variates before drawing."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,10 @@ from directgp.log_expectations.nodes import hermite_nodes
 from directgp.log_expectations.product_density import Peak, peak_of
 from directgp.log_expectations.stein import Fit, fit, variates
 
-_NODES = 9
+_NODES = 5
+_NODES_IF_WIDE = 9
+_WIDE = 1.5
+"""Peaks wider than this are far from Gaussian, since likelihoods bend within a unit or two of f."""
 
 
 class Sketch(NamedTuple):
@@ -35,9 +38,10 @@ class Sketch(NamedTuple):
 def draw_sketch(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Sketch:
     """The sketch from Gauss–Hermite nodes fitted to the peak of q̃."""
     peak = peak_of(likelihood, y, mean, variance)
+    number = _NODES_IF_WIDE if bool((peak.width > _WIDE).any()) else _NODES
     parts = [
-        _judge(likelihood.take(index), y[part], mean[part], variance[part], peak[part])
-        for part, index in row_blocks(len(y), _NODES, y.device)
+        _judge(likelihood.take(index), y[part], mean[part], variance[part], peak[part], number)
+        for part, index in row_blocks(len(y), number, y.device)
     ]
     log_z, weight, *coefficients = (torch.cat(column) for column in zip(*parts, strict=True))
     if isinstance(likelihood, ClosedFormLogPredictive):
@@ -48,10 +52,10 @@ def draw_sketch(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Ske
 
 
 def _judge(
-    likelihood: Likelihood, y: Row, mean: Row, variance: Row, peak: Peak
+    likelihood: Likelihood, y: Row, mean: Row, variance: Row, peak: Peak, number: int
 ) -> tuple[Row, Row, Row, Row, Row, Row]:
     """log Z up to the part free of f, the weight, and the coefficients of the two fits."""
-    delta, log_weight = hermite_nodes(peak, _NODES)
+    delta, log_weight = hermite_nodes(peak, number)
     value, first, second = likelihood.derivatives(y, mean + delta)
     log_mass = torch.addcmul(value, delta * delta, -0.5 / variance)
     mass = log_mass.sub_(peak.height).add_(log_weight).exp_()
