@@ -37,6 +37,7 @@ def evaluate(
     with torch.no_grad():
         estimate = _in_blocks(estimator, likelihood, y, mean, variance, points)
     parameters = [p for p in likelihood.parameters() if p.requires_grad]
+    # torch leaves the functions that `once_differentiable` wraps untyped.
     value: Tensor = _Attach.apply(estimate, mean, variance, *parameters)  # type: ignore[no-untyped-call]
     return value
 

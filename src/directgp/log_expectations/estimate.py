@@ -63,6 +63,14 @@ class Estimate:
         return columns if self.parameter_term is None else [*columns, self.parameter_term]
 
 
+def without_overflow(weights: Points, first: Points, second: Points) -> tuple[Points, Points]:
+    """Slopes at points of these weights, 0 where a point so far out that they overflow has none."""
+    if bool(torch.isfinite(second.sum())):
+        return first, second
+    weightless = weights == 0
+    return first.masked_fill(weightless, 0.0), second.masked_fill(weightless, 0.0)
+
+
 def parameter_term(likelihood: Likelihood, y: Row, f: Points, weights: Points) -> Row | None:
     """Σ_k w_k log p(y given f_k), for its gradient in the likelihood's parameters, if asked for.
 

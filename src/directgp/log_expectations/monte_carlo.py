@@ -18,7 +18,13 @@ from directgp.log_expectations.base import (
     at_step,
     check_num_samples,
 )
-from directgp.log_expectations.estimate import Estimate, Points, Row, parameter_term
+from directgp.log_expectations.estimate import (
+    Estimate,
+    Points,
+    Row,
+    parameter_term,
+    without_overflow,
+)
 from directgp.numerics.noise import standard_normal
 
 
@@ -82,8 +88,7 @@ class BiasedMonteCarlo(Rule):
         weights = torch.exp(value - top)
         total = weights.sum(0)
         weights /= total
-        # A sample so far out that its slopes overflow has no weight.
-        first, second = (slope.masked_fill(weights == 0, 0.0) for slope in (first, second))
+        first, second = without_overflow(weights, first, second)
         pull = weights * first
         if self.gradient == "pathwise":
             variance_slope = (pull * eps).sum(0) / (2 * deviation)

@@ -36,18 +36,23 @@ def nats_for(width: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     return NATS + 1.5 * torch.log1p(width**4)
 
 
-def trapezoid_step(
-    width: Float[Tensor, "..."], strip: float, more_nats: float = 0.0
+def step_for(
+    width: Float[Tensor, "..."], strip: float, nats: float | Float[Tensor, "..."]
 ) -> Float[Tensor, "..."]:
     """The step h at which a trapezoid sum over a peak of standard deviation τ errs by e^−nats.
 
     The error is exp(d²/(2τ²) − 2πd/h) for any d up to the half-width of the strip in which the
-    integrand is analytic and tame; the best such d counts.
+    integrand is analytic and tame; the best d is τ√(2·nats), or the most there is.
     """
-    nats = nats_for(width) + more_nats
-    gaussian = math.pi * torch.sqrt(2 / nats) * width
-    limited = 2 * math.pi * strip / (nats + 0.5 * (strip / width) ** 2)
-    return torch.where(torch.sqrt(2 * nats) * width <= strip, gaussian, limited)
+    d = ((2 * nats) ** 0.5 * width).clamp(max=strip)
+    return 2 * math.pi * d / (nats + 0.5 * (d / width) ** 2)
+
+
+def trapezoid_step(
+    width: Float[Tensor, "..."], strip: float, more_nats: float = 0.0
+) -> Float[Tensor, "..."]:
+    """`step_for` as many nats as a peak of this width is given, and some more where asked."""
+    return step_for(width, strip, nats_for(width) + more_nats)
 
 
 def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:

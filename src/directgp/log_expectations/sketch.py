@@ -7,7 +7,7 @@ import torch
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import ClosedFormLogPredictive
 from directgp.log_expectations.blocks import row_blocks
-from directgp.log_expectations.estimate import Row
+from directgp.log_expectations.estimate import Row, without_overflow
 from directgp.log_expectations.mixed_slopes import balanced_weight, mixed_slopes
 from directgp.log_expectations.nodes import hermite_nodes
 from directgp.log_expectations.product_density import Peak, peak_of
@@ -61,9 +61,7 @@ def _judge(
     mass = log_mass.sub_(peak.height).add_(log_weight).exp_()
     total = mass.sum(0)
     mass /= total
-    if not bool(torch.isfinite(second.sum())):
-        # A node so far out that its slopes overflow has no mass.
-        first, second = (slope.masked_fill(mass == 0, 0.0) for slope in (first, second))
+    first, second = without_overflow(mass, first, second)
     weight = balanced_weight(-(mass * second).sum(0), variance)
     slopes = mixed_slopes(delta, first, second, variance, weight)
     mean_fit, variance_fit = fit(slopes, variates(delta, first, variance, peak), mass)

@@ -9,10 +9,11 @@ from torch import Tensor
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import Binary, ClosedFormMoments
 from directgp.log_expectations.evaluate import resolve_rule
+from directgp.log_expectations.nodes import step_for
 from directgp.predictive.batches import integrate_in_batches
 from directgp.predictive.checks import wide_marginals
 from directgp.predictive.normal_average import normal_average
-from directgp.predictive.steps import normal_step
+from directgp.predictive.steps import DROP
 from directgp.shapes import Marginals
 
 Values = Float[Tensor, "..."]
@@ -80,7 +81,7 @@ def _integrate(
 ) -> Values:
     """An integral over q for each example, of a function analytic in the likelihood's strip."""
     deviation = torch.sqrt(variance.detach())
-    needed = 2 * _REACH * deviation / normal_step(deviation, likelihood.strip)
+    needed = 2 * _REACH * deviation / step_for(deviation, likelihood.strip, DROP)
     return integrate_in_batches(integral, likelihood, needed, mean, variance)
 
 

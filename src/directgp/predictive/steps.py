@@ -16,15 +16,6 @@ DROP = 32.0
 """Nodes reach to where a density has fallen by e^−32."""
 
 
-def normal_step(width: Values, strip: float) -> Values:
-    """The step for a Gaussian of the given width τ times a function that is tame in a strip.
-
-    growth(d) = e^{d²/(2τ²)} for d up to the half-width of the strip, best at d = 8τ.
-    """
-    d = (math.sqrt(2 * DROP) * width).clamp(max=strip)
-    return 2 * math.pi * d / (DROP + 0.5 * (d / width) ** 2)
-
-
 def log_gamma_step(width: Values) -> Values:
     """The step for a density like that of log G, G ~ Gamma(a), of width τ = 1/√a at its mode.
 
