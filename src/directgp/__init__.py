@@ -2,5 +2,6 @@
 
 from directgp.log_expectations.evaluate import expected_log_prob, log_expectation
 from directgp.shapes import Marginals
+from directgp.training.train import train
 
-__all__ = ["Marginals", "expected_log_prob", "log_expectation"]
+__all__ = ["Marginals", "expected_log_prob", "log_expectation", "train"]

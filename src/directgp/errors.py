@@ -18,11 +18,15 @@ class InvalidInputError(DirectGPError, ValueError):
 
 
 class UnsupportedError(DirectGPError, TypeError):
-    """A rule was asked for a likelihood that lacks what the rule needs."""
+    """A rule or a loss was asked for a likelihood that lacks what it needs."""
 
 
 class NumericalError(DirectGPError, ArithmeticError):
     """A computation could not be carried out in the given precision."""
+
+
+class CheckpointError(DirectGPError, OSError):
+    """A checkpoint could not be written or read, or is not what it claims to be."""
 
 
 def refuse(who: str, allowed: str, got: object, remedy: str = "") -> NoReturn:

@@ -1,4 +1,4 @@
-"""What some likelihoods can do beyond the required methods; rules ask for these."""
+"""What some likelihoods can do beyond the required methods; rules and losses ask for these."""
 
 from typing import Protocol, runtime_checkable
 
@@ -41,6 +41,15 @@ class ClosedFormMoments(Protocol):
 
 
 @runtime_checkable
+class ClosedFormMedian(Protocol):
+    """The median of y under q(f) = N(mean, variance) is a formula."""
+
+    def predictive_median(self, mean: Values, variance: Values) -> Values:
+        """The y with P(Y ≤ y) = ½."""
+        ...
+
+
+@runtime_checkable
 class ClosedFormQuantiles(Protocol):
     """P(Y ≤ y) under q(f) = N(mean, variance) and its inverse in y are formulas."""
 
@@ -50,6 +59,15 @@ class ClosedFormQuantiles(Protocol):
 
     def predictive_quantile(self, level: Values, mean: Values, variance: Values) -> Values:
         """The y with P(Y ≤ y) = level."""
+        ...
+
+
+@runtime_checkable
+class ClosedFormCRPS(Protocol):
+    """The continuous ranked probability score under q(f) = N(mean, variance) is a formula."""
+
+    def predictive_crps(self, y: Values, mean: Values, variance: Values) -> Values:
+        """∫ (P(Y ≤ t) − 1{y ≤ t})² dt."""
         ...
 
 

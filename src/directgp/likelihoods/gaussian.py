@@ -90,6 +90,10 @@ class Gaussian(UnimodalInF):
         """v + σ²."""
         return variance + self.noise
 
+    def predictive_median(self, mean: Values, variance: Values) -> Values:
+        """μ."""
+        return mean
+
     def predictive_cdf(self, y: Values, mean: Values, variance: Values) -> Values:
         """Φ((y − μ) / √(v + σ²))."""
         probability: Values = torch.special.ndtr((y - mean) / torch.sqrt(variance + self.noise))
@@ -99,6 +103,17 @@ class Gaussian(UnimodalInF):
         """μ + √(v + σ²) Φ⁻¹(level)."""
         z: Values = torch.special.ndtri(level)
         return mean + torch.sqrt(variance + self.noise) * z
+
+    def predictive_crps(self, y: Values, mean: Values, variance: Values) -> Values:
+        """r(2Φ(z) − 1) + s(2φ(z) − 1/√π) with r = y − μ, s = √(v + σ²), z = r/s.
+
+        With r in place of s·z, the gradient in s keeps its digits where z is large.
+        """
+        residual, scale = y - mean, torch.sqrt(variance + self.noise)
+        z = residual / scale
+        density = torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+        flat = 2 * density - 1 / math.sqrt(math.pi)
+        return residual * torch.erf(z / math.sqrt(2)) + scale * flat
 
     def sample_product(
         self,

@@ -1,0 +1,76 @@
+"""The two losses of the log likelihood: Gibbs (the ELBO's) and predictive (log-loss DLM)."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Num
+from torch import Tensor
+from typing_extensions import override
+
+from directgp.likelihoods.base import Likelihood
+from directgp.log_expectations.base import Rule
+from directgp.log_expectations.evaluate import resolve_rule
+from directgp.log_expectations.gibbs import gibbs_term
+from directgp.objectives.base import DeterministicLoss, PointLoss, Values
+from directgp.shapes import Marginals
+
+
+@final
+@dataclass(frozen=True)
+class GibbsLoss(DeterministicLoss):
+    """−E_q[log p(y given f)]: with β = 1 the objective is minus the ELBO."""
+
+    name = "elbo"
+
+    @override
+    def check(self, likelihood: Likelihood) -> None:
+        """Every likelihood has it."""
+
+    @override
+    def _evaluate(
+        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values
+    ) -> Values:
+        return -gibbs_term(likelihood, y, mean, variance)
+
+
+@final
+@dataclass(frozen=True)
+class LogLoss(PointLoss):
+    """−log E_q[p(y given f)], through a rule: log-loss DLM.
+
+    Parameters
+    ----------
+    rule : Rule or str
+        As in `directgp.log_expectation`.
+    """
+
+    rule: Rule | str = "auto"
+
+    name = "log_loss"
+
+    @property
+    @override
+    def deterministic(self) -> bool:
+        return self.rule in ("auto", "closed_form", "quadrature") or (
+            isinstance(self.rule, Rule) and self.rule.deterministic
+        )
+
+    @override
+    def check(self, likelihood: Likelihood) -> None:
+        resolve_rule(self.rule, likelihood)
+
+    @override
+    def __call__(
+        self,
+        likelihood: Likelihood,
+        y: Num[Tensor, "*#batch n"],
+        marginals: Marginals,
+        *,
+        generator: torch.Generator | None = None,
+        step: int = 0,
+    ) -> Float[Tensor, "*batch n"]:
+        rule = resolve_rule(self.rule, likelihood)
+        return -rule(
+            likelihood, y, marginals.mean, marginals.variance, generator=generator, step=step
+        )

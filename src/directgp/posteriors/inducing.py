@@ -1,0 +1,71 @@
+"""Choice of inducing inputs."""
+
+import warnings
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from directgp.errors import require
+from directgp.numerics.noise import fresh_generator
+
+InducingName = Literal["kmeans++", "random"]
+
+_ROWS = 20_000
+"""Rows that the clustering looks at."""
+
+_SWEEPS = 30
+
+
+def choose_inducing(
+    X: Float[Tensor, "n d"],
+    number: int,
+    method: InducingName = "kmeans++",
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "m d"]:
+    """Inducing inputs for training inputs X, all different.
+
+    Parameters
+    ----------
+    X : tensor of shape (n, d)
+        Training inputs.
+    number : int
+        How many; fewer come back when X has fewer different rows.
+    method : {"kmeans++", "random"}
+        Centres of k-means that starts from the k-means++ seeding, on features scaled alike; or
+        rows of X.
+    generator : torch.Generator
+        Randomness, of the CPU; freshly seeded when none is given.
+    """
+    require(number >= 1, "number of inducing inputs", "at least 1", number)
+    require(len(X) >= 1, "X of choose_inducing", "at least one row", f"shape {tuple(X.shape)}")
+    finite = bool(torch.isfinite(X).all())
+    require(finite, "X of choose_inducing", "finite", "NaN or infinity")
+    methods = ("kmeans++", "random")
+    require(method in methods, "method of choose_inducing", f"one of {methods}", repr(method))
+    if generator is None:
+        generator = fresh_generator(torch.device("cpu"))
+    rows: Tensor = torch.unique(X.detach().cpu(), dim=0)
+    order = torch.randperm(len(rows), generator=generator)
+    if len(rows) <= number or method == "random":
+        return rows[order[:number]].to(X)
+    return _centres(rows[order[: max(_ROWS, number)]], number, generator).to(X)
+
+
+def _centres(
+    rows: Float[Tensor, "n d"], number: int, generator: torch.Generator
+) -> Float[Tensor, "m d"]:
+    spread = rows.std(0)
+    spread = torch.where(spread > 0, spread, 1.0)
+    seed = int(torch.randint(2**31, (), generator=generator))
+    clustering = KMeans(number, init="k-means++", n_init=1, max_iter=_SWEEPS, random_state=seed)
+    with warnings.catch_warnings():
+        # Rows that differ by rounding alone can leave a cluster empty; the centres are still good.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        clustering.fit((rows / spread).numpy())
+    centres = torch.as_tensor(clustering.cluster_centers_, dtype=rows.dtype)
+    different: Tensor = torch.unique(centres * spread, dim=0)
+    return different

@@ -1,0 +1,224 @@
+"""The Gaussian process prior: a kernel, its scale and a mean.
+
+The one file of the core that knows gpytorch.
+"""
+
+import copy
+import math
+from typing import Literal, final
+
+import torch
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.means import ConstantMean, Mean, ZeroMean
+from jaxtyping import Float, Num
+from torch import Tensor, nn
+
+from directgp.errors import UnsupportedError, refuse, require
+from directgp.numerics.softplus import softplus, softplus_inverse
+from directgp.posteriors.rbf import rbf_covariance
+from directgp.posteriors.starting_values import Start, starting_values
+
+KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
+MeanName = Literal["zero", "constant"]
+
+_SMOOTHNESS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
+
+
+@final
+class Prior(nn.Module):
+    """f ~ GP(mean(x), output_scale · kernel(x, x′)).
+
+    Parameters
+    ----------
+    kernel : gpytorch kernel
+        Any that works on inputs of shape (n, d).
+    mean : gpytorch mean
+        Zero unless given.
+    output_scale : float
+        Factor of the kernel. It is trained unless the kernel is a `ScaleKernel`, which brings its
+        own.
+    dtype : torch.dtype
+        Precision of the parameters; those of kernel and mean are converted.
+
+    Examples
+    --------
+    >>> import gpytorch, torch
+    >>> X = torch.linspace(-1, 1, 3, dtype=torch.float64).reshape(-1, 1)
+    >>> prior = Prior(gpytorch.kernels.PeriodicKernel(), output_scale=2.0)
+    >>> prior.variance(X)
+    tensor([2., 2., 2.], dtype=torch.float64, grad_fn=<MulBackward0>)
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        mean: Mean | None = None,
+        output_scale: float = 1.0,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        super().__init__()
+        require(isinstance(kernel, Kernel), "kernel of Prior", "a gpytorch kernel", kernel)
+        positive = 0 < output_scale < math.inf
+        require(positive, "output_scale of Prior", "positive and finite", output_scale)
+        self.kernel = kernel
+        self.mean_function = ZeroMean() if mean is None else mean
+        raw = softplus_inverse(torch.tensor(output_scale, dtype=dtype))
+        self.raw_output_scale = nn.Parameter(raw, not isinstance(kernel, ScaleKernel))
+        self.to(dtype)
+
+    @classmethod
+    def from_data(
+        cls,
+        X: Float[Tensor, "n d"],
+        y: Num[Tensor, " n"] | None = None,
+        *,
+        kernel: KernelName = "rbf",
+        ard: bool = False,
+        mean: MeanName = "zero",
+    ) -> "Prior":
+        """A prior with the named kernel and mean that starts from values fitting the data.
+
+        Parameters
+        ----------
+        X : tensor of shape (n, d)
+            Training inputs; their spread gives the lengthscales.
+        y : tensor of shape (n,)
+            Rough values of f, which give the output scale and the constant mean; a scale of 1 and
+            a mean of 0 without them. See `directgp.likelihoods.rough_latent`.
+        kernel : {"rbf", "matern12", "matern32", "matern52"}
+            Covariance.
+        ard : bool
+            A lengthscale for each feature, or one for all.
+        mean : {"zero", "constant"}
+            Mean.
+        """
+        start = starting_values(X, y, ard=ard, constant_mean=mean == "constant")
+        prior = cls(_kernel(kernel, start, X.shape[-1] if ard else None), _mean(mean, start))
+        with torch.no_grad():
+            prior.raw_output_scale.copy_(softplus_inverse(start.output_scale))
+        return prior.to(X.dtype)
+
+    @property
+    def output_scale(self) -> Float[Tensor, "*batch"]:
+        """The factor of the kernel."""
+        return softplus(self.raw_output_scale)
+
+    @property
+    def scale(self) -> Float[Tensor, "*batch"]:
+        """The output scale, times that of a `ScaleKernel`."""
+        if isinstance(self.kernel, ScaleKernel):
+            scale: Tensor = self.output_scale * self.kernel.outputscale
+            return scale
+        return self.output_scale
+
+    def mean(self, X: Float[Tensor, "*#batch n d"]) -> Float[Tensor, "*batch n"]:
+        """The prior mean at each input."""
+        values: Tensor = self.mean_function(X)
+        return values
+
+    def variance(self, X: Float[Tensor, "*#batch n d"]) -> Float[Tensor, "*batch n"]:
+        """k(x_i, x_i)."""
+        if self._rbf() is not None:
+            scale = self.scale
+            batch = torch.broadcast_shapes(scale.shape, X.shape[:-2])
+            return scale.unsqueeze(-1).expand(*batch, X.shape[-2])
+        diagonal: Tensor = self.kernel(X, diag=True)
+        return self.output_scale.unsqueeze(-1) * diagonal
+
+    def covariance(
+        self, X1: Float[Tensor, "*#batch m d"], X2: Float[Tensor, "*#batch n d"]
+    ) -> Float[Tensor, "*batch m n"]:
+        """k(x, x′) for every pair."""
+        rbf = self._rbf()
+        if rbf is not None:
+            return rbf_covariance(X1 / rbf.lengthscale, X2 / rbf.lengthscale, self.scale.log())
+        dense: Tensor = self.kernel(X1, X2).to_dense()
+        return self.output_scale[..., None, None] * dense
+
+    def rescaled(self, factor: float) -> "Prior":
+        """This prior with its covariance multiplied by a factor."""
+        twin = copy.deepcopy(self)
+        with torch.no_grad():
+            twin.raw_output_scale.copy_(softplus_inverse(factor * self.output_scale))
+        return twin
+
+    def with_unit_scale(self) -> "Prior":
+        """This prior with its output scale held at 1, for losses that cannot tell the scale.
+
+        A `ScaleKernel` is held at 1 too; scales deeper inside a kernel are left as they are.
+        """
+        twin = copy.deepcopy(self)
+        if isinstance(twin.kernel, ScaleKernel):
+            twin.kernel.outputscale = torch.ones_like(twin.kernel.outputscale)
+            twin.kernel.raw_outputscale.requires_grad_(False)
+        with torch.no_grad():
+            twin.raw_output_scale.copy_(softplus_inverse(torch.ones_like(twin.output_scale)))
+        twin.raw_output_scale.requires_grad_(False)
+        return twin
+
+    def repeated(self, number: int) -> "Prior":
+        """A batch of this prior, one for each member of a batch of models."""
+        twin = copy.deepcopy(self)
+        _repeat_parameters(twin.kernel, number)
+        twin.mean_function = _repeat_mean(twin.mean_function, number)
+        raw = self.raw_output_scale
+        twin.raw_output_scale = nn.Parameter(raw.detach().repeat(number), raw.requires_grad)
+        return twin
+
+    def _rbf(self) -> RBFKernel | None:
+        """The kernel, or what its `ScaleKernel` scales, where that is a plain RBF kernel."""
+        inner = self.kernel
+        if type(inner) is ScaleKernel and inner.active_dims is None:
+            inner = inner.base_kernel
+        plain = type(inner) is RBFKernel and inner.active_dims is None
+        return inner if plain else None
+
+
+def _kernel(name: str, start: Start, ard_num_dims: int | None) -> Kernel:
+    if name == "rbf":
+        kernel: Kernel = RBFKernel(ard_num_dims=ard_num_dims)
+    elif name in _SMOOTHNESS:
+        kernel = MaternKernel(_SMOOTHNESS[name], ard_num_dims=ard_num_dims)
+    else:
+        refuse("kernel", f"one of {['rbf', *_SMOOTHNESS]}", repr(name))
+    kernel.to(start.lengthscale.dtype)
+    kernel.lengthscale = start.lengthscale
+    return kernel
+
+
+def _mean(name: str, start: Start) -> Mean:
+    require(name in ("zero", "constant"), "mean", "'zero' or 'constant'", repr(name))
+    if name == "zero":
+        return ZeroMean()
+    mean = ConstantMean()
+    mean.to(start.mean.dtype)
+    mean.constant = start.mean
+    return mean
+
+
+def _repeat_parameters(kernel: Kernel, number: int) -> None:
+    """Give the kernel, and every kernel inside it, `number` copies of its parameters.
+
+    `Kernel.expand_batch` would leave those of sums and products as they are, and would hand out
+    views of one number, which no optimiser can write to.
+    """
+    for part in kernel.modules():
+        if isinstance(part, Kernel):
+            part.batch_shape = torch.Size([number])
+            for name, value in list(part.named_parameters(recurse=False)):
+                many = value.detach().unsqueeze(0).repeat(number, *(1 for _ in value.shape))
+                setattr(part, name, nn.Parameter(many, value.requires_grad))
+
+
+def _repeat_mean(mean: Mean, number: int) -> Mean:
+    if isinstance(mean, ZeroMean):
+        return ZeroMean(batch_shape=torch.Size([number]))
+    if isinstance(mean, ConstantMean):
+        twin = ConstantMean(batch_shape=torch.Size([number]))
+        twin.to(mean.constant.dtype)
+        twin.constant = mean.constant.detach().expand(number).clone()
+        return twin
+    raise UnsupportedError(
+        f"A batch of models needs a zero or a constant mean. Got {type(mean).__name__}. "
+        "Train one model at a time."
+    )

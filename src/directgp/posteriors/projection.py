@@ -1,0 +1,141 @@
+"""From q(u) to the marginals of f, and the closed-form gradient of that map.
+
+With A = L_uu⁻¹ K_uf, m = u_mean and S = u_chol,
+
+    mean_i     = (Aᵀ m)_i                    (the prior mean is added by the caller)
+    residual_i = k_ii − Σ_j A_ji²            what the inducing inputs cannot tell about f_i
+    variance_i = residual_i + Σ_j (SᵀA)_ji²
+
+For gradients g_μ, g_v, g_r of a loss in these three, with h = g_v + g_r and H(g) = A diag(g) Aᵀ,
+
+    dm    = A g_μ                            dS = 2 tril(H(g_v) S)
+    dA    = m g_μᵀ + 2 S SᵀA diag(g_v) − 2 A diag(h)
+    dK_uf = L_uu⁻ᵀ dA                        dL_uu = −tril(L_uu⁻ᵀ dA Aᵀ)
+    dA Aᵀ = m dmᵀ + 2 S Sᵀ H(g_v) − 2 H(h)   of size m × m: no second pass over the examples
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+
+class Projected(NamedTuple):
+    """Moments of f − prior mean at each example."""
+
+    mean: Float[Tensor, "*batch n"]
+    variance: Float[Tensor, "*batch n"]
+    residual: Float[Tensor, "*batch n"]
+    """The part of the variance that no q(u) can take away."""
+
+
+def project(
+    L: Float[Tensor, "*#batch m m"],
+    Kuf: Float[Tensor, "*#batch m n"],
+    k_diag: Float[Tensor, "*#batch n"],
+    u_mean: Float[Tensor, "*#batch m"],
+    u_chol: Float[Tensor, "*#batch m m"],
+    A: Float[Tensor, "*#batch m n"] | None = None,
+) -> Projected:
+    """Mean, variance and residual at each example, differentiable once in the first five.
+
+    Parameters
+    ----------
+    L
+        Lower Cholesky factor of K_uu.
+    Kuf, k_diag
+        Covariance of u and f, and prior variance of f.
+    u_mean, u_chol
+        Whitened q(u); the lower triangle of `u_chol` is read.
+    A
+        L⁻¹ K_uf, where the caller has it already.
+    """
+    if A is None:
+        with torch.no_grad():
+            A = whiten(L, Kuf)
+    # torch leaves the functions that `once_differentiable` wraps untyped.
+    return Projected(*_Project.apply(L, Kuf, k_diag, u_mean, u_chol, A))  # type: ignore[no-untyped-call]
+
+
+def whiten(
+    L: Float[Tensor, "*#batch m m"], Kuf: Float[Tensor, "*#batch m n"]
+) -> Float[Tensor, "*batch m n"]:
+    """A = L⁻¹ K_uf."""
+    A: Tensor = torch.linalg.solve_triangular(L, Kuf, upper=False)
+    return A
+
+
+def residual_variance(
+    k_diag: Float[Tensor, "*#batch n"], A: Float[Tensor, "*batch m n"]
+) -> Float[Tensor, "*batch n"]:
+    """k_ii − Σ_j A_ji², but no less than the rounding error of k_ii."""
+    rounding = torch.finfo(A.dtype).eps * k_diag
+    return torch.maximum(k_diag - A.square().sum(-2), rounding)
+
+
+def project_whitened(
+    A: Float[Tensor, "*#batch m n"],
+    residual: Float[Tensor, "*#batch n"],
+    u_mean: Float[Tensor, "*#batch m"],
+    u_chol: Float[Tensor, "*#batch m m"],
+) -> Projected:
+    """`project` where A and the residual are constants: differentiable in q(u) alone."""
+    T = u_chol.tril().mT @ A
+    mean = (u_mean.unsqueeze(-2) @ A).squeeze(-2)
+    return Projected(mean, residual + T.square().sum(-2), residual)
+
+
+class _Project(Function):
+    @staticmethod
+    def forward(
+        L: Tensor, Kuf: Tensor, k_diag: Tensor, u_mean: Tensor, u_chol: Tensor, A: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        projected = project_whitened(A, residual_variance(k_diag, A), u_mean, u_chol)
+        shape = projected.mean.shape
+        return projected.mean, projected.variance, projected.residual.expand(shape).clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        # The residual is seldom asked for its gradient, and then H(h) is H(g_v).
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs)
+        ctx.shape = output[0].shape
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        L, Kuf, k_diag, u_mean, u_chol, A = ctx.saved_tensors
+        g_mean, g_variance, g_residual = grads
+        zero = A.new_zeros(ctx.shape)
+        g_mean = zero if g_mean is None else g_mean
+        g_variance = zero if g_variance is None else g_variance
+        S = u_chol.tril()
+        scaled = A * g_variance.unsqueeze(-2)
+        H = scaled @ A.mT
+        dm = (A @ g_mean.unsqueeze(-1)).squeeze(-1)
+        dS = 2 * (H @ S).tril()
+        to_q = dm.sum_to_size(u_mean.shape), dS.sum_to_size(u_chol.shape)
+        if not any(ctx.needs_input_grad[:3]):
+            return None, None, None, *to_q, None
+        D = S @ S.mT - torch.eye(S.shape[-1], dtype=S.dtype, device=S.device)
+        inner = u_mean.unsqueeze(-1) * dm.unsqueeze(-2) + 2 * D @ H
+        left = torch.linalg.solve_triangular(
+            L.mT, torch.cat([2 * D, u_mean.unsqueeze(-1)], -1), upper=True
+        )
+        dKuf = left[..., :-1] @ scaled + left[..., -1:] * g_mean.unsqueeze(-2)
+        dk = g_variance
+        if g_residual is not None:
+            scaled = A * g_residual.unsqueeze(-2)
+            inner = inner - 2 * scaled @ A.mT
+            dKuf = dKuf - 2 * torch.linalg.solve_triangular(L.mT, scaled, upper=True)
+            dk = dk + g_residual
+        dL = -torch.linalg.solve_triangular(L.mT, inner, upper=True).tril()
+        to_prior = (
+            dL.sum_to_size(L.shape),
+            dKuf.sum_to_size(Kuf.shape),
+            dk.sum_to_size(k_diag.shape),
+        )
+        return *to_prior, *to_q, None

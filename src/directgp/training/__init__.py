@@ -1,0 +1,1 @@
+"""Training: to the optimum of an objective, with a reason for stopping."""

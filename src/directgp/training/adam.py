@@ -1,0 +1,176 @@
+"""Adam, for batches of examples and for rules that draw."""
+
+import math
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor
+
+from directgp.errors import DirectGPError, NumericalError
+from directgp.training.problem import Problem
+from directgp.training.result import Status, Stop
+from directgp.training.run import Run
+
+_RETRIES = 5
+"""Times that a run goes back to its last good state with half the learning rate."""
+
+_SNAPSHOT_EVERY = 50
+
+
+def adam(
+    problem: Problem,
+    run: Run,
+    state: "AdamState",
+    segment: int | None = None,
+    after_segment: Callable[[], None] = lambda: None,
+) -> Stop:
+    """Take Adam's steps until the run stops.
+
+    The parameters end at the best state of a deterministic problem, else at the last one. A value
+    or gradient that is not finite takes the run back to its last good state, with half the
+    learning rate.
+
+    Parameters
+    ----------
+    problem : Problem
+        What to minimise; its parameters are changed in place.
+    run : Run
+        Counts and stops.
+    state : AdamState
+        The optimiser with its moments.
+    segment : int
+        Steps after which `after_segment` is called; never, when None.
+    after_segment : callable
+        Keeps a checkpoint.
+
+    Raises
+    ------
+    NumericalError
+        If the run has gone back too often.
+    """
+    good, retries = state.tensors(), 0
+    stop = None
+    try:
+        while stop is None:
+            loss, trouble = state.step(run.steps)
+            run.evaluations += 1
+            if trouble:
+                retries += 1
+                if retries > _RETRIES:
+                    raise NumericalError(
+                        f"Training went back {_RETRIES} times, each time with half the learning "
+                        f"rate, and still met a value that is not finite. {trouble} Scale inputs "
+                        "and targets, or train with optimizer='lbfgs'."
+                    )
+                state.load(good)
+                state.learning_rate /= 2
+                continue
+            stop = run.step(loss)
+            over = segment is not None and run.steps % segment == 0
+            if over or run.steps % _SNAPSHOT_EVERY == 0:
+                good = state.tensors()
+            if over and stop is None:
+                after_segment()
+    except KeyboardInterrupt:
+        stop = Stop(Status.INTERRUPTED, "Interrupted; the best state so far is kept.")
+    except NumericalError:
+        state.load(good)
+        raise
+    finally:
+        state.restore_best()
+    return stop
+
+
+@final
+class AdamState:
+    """Parameters with Adam's moments, and the best state seen of a deterministic problem."""
+
+    def __init__(self, problem: Problem, learning_rate: float) -> None:
+        self._problem = problem
+        self._parameters = problem.parameters
+        self._optimizer = torch.optim.Adam(self._parameters.values(), lr=learning_rate, fused=True)
+        self._best = {name: p.detach().clone() for name, p in self._parameters.items()}
+        self._best_loss: Tensor | None = None
+        # Fills the moments, so that there is a state to save before the first step.
+        for parameter in self._parameters.values():
+            parameter.grad = torch.zeros_like(parameter)
+        self._optimizer.step()
+        for moments in self._optimizer.state.values():
+            moments["step"].zero_()
+
+    @property
+    def learning_rate(self) -> float:
+        """The size of a step."""
+        rate: float = self._optimizer.param_groups[0]["lr"]
+        return rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        self._optimizer.param_groups[0]["lr"] = rate
+
+    def step(self, step: int) -> tuple[float, str]:
+        """The loss before one step, summed over a batch of models; or what went wrong with it."""
+        self._optimizer.zero_grad()
+        try:
+            losses = self._problem.value(step)
+            losses.sum().backward()
+        except DirectGPError as error:
+            return math.nan, str(error)
+        gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
+        finite = torch.stack([losses.detach().isfinite().all(), *map(_all_finite, gradients)])
+        if not bool(finite.all()):
+            return math.nan, f"The objective was {losses.tolist()}, or its gradient not finite."
+        if self._problem.deterministic:
+            self._remember(losses.detach())
+        self._optimizer.step()
+        with torch.no_grad():
+            for name, floor in self._problem.floors.items():
+                self._parameters[name].clamp_(min=floor)
+        return float(losses.detach().mean()), ""
+
+    def restore_best(self) -> None:
+        """Set the parameters to the best state, where one was kept."""
+        if self._best_loss is not None:
+            with torch.no_grad():
+                for name, value in self._best.items():
+                    self._parameters[name].copy_(value)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that decides how the run goes on."""
+        found = {"learning_rate": torch.tensor(self.learning_rate, dtype=torch.float64)}
+        for name, parameter in self._parameters.items():
+            found[f"parameter.{name}"] = parameter.detach().clone()
+            found[f"best.{name}"] = self._best[name].clone()
+            for key, moment in self._optimizer.state[parameter].items():
+                found[f"{key}.{name}"] = moment.detach().clone()
+        if self._best_loss is not None:
+            found["best_loss"] = self._best_loss.clone()
+        return found
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Go to a state that `tensors` has told."""
+        self.learning_rate = float(tensors["learning_rate"])
+        self._best_loss = tensors.get("best_loss")
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.copy_(tensors[f"parameter.{name}"])
+                self._best[name].copy_(tensors[f"best.{name}"])
+                for key, moment in self._optimizer.state[parameter].items():
+                    moment.copy_(tensors[f"{key}.{name}"])
+
+    def _remember(self, losses: Tensor) -> None:
+        """Keep the state of each model whose loss is the lowest yet."""
+        better = losses < (torch.inf if self._best_loss is None else self._best_loss)
+        if self._best_loss is None:
+            self._best_loss = losses.clone()
+        if not bool(better.any()):
+            return
+        self._best_loss = torch.where(better, losses, self._best_loss)
+        for name, parameter in self._parameters.items():
+            mask = better.reshape(*better.shape, *(1 for _ in parameter.shape[better.ndim :]))
+            torch.where(mask, parameter.detach(), self._best[name], out=self._best[name])
+
+
+def _all_finite(tensor: Tensor) -> Tensor:
+    return tensor.isfinite().all()

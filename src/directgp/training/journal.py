@@ -1,0 +1,146 @@
+"""The stages of a run, finished and under way, kept in one file."""
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+from torch import Tensor
+
+from directgp.errors import CheckpointError, require
+from directgp.training.checkpoint import load_checkpoint, save_checkpoint
+from directgp.training.result import StageResult, Status
+
+Tensors = dict[str, Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where and how often a run is kept on disk, to be taken up again after a fault.
+
+    Parameters
+    ----------
+    path : path
+        The file. A run with the same data and settings that finds it goes on from there, and ends
+        with the same parameters bit for bit (on the CPU, with the same number of threads).
+    every : int
+        Steps between two writes. L-BFGS forgets its curvature at each, so a small number costs
+        steps.
+    """
+
+    path: str | os.PathLike[str]
+    every: int = 100
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        require(self.every >= 1, "every of Checkpoints", "at least 1", self.every)
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """A stage that was interrupted."""
+
+    losses: list[float]
+    evaluations: int
+    tensors: Tensors
+
+
+@final
+class Journal:
+    """What is known of the stages of a run, in order, and the writing of it.
+
+    Parameters
+    ----------
+    checkpoints : Checkpoints
+        Where, or None to keep nothing.
+    fingerprint : str
+        Of data and settings; a file with another one is refused.
+    """
+
+    def __init__(self, checkpoints: Checkpoints | None = None, fingerprint: str = "") -> None:
+        self._checkpoints = checkpoints
+        self._fingerprint = fingerprint
+        self._finished: list[StageResult] = []
+        self._tensors: Tensors = {}
+        self._now: Tensors = {}
+        self._under_way: dict[str, Any] | None = None
+        self._replayed = 0
+        if checkpoints is not None and Path(checkpoints.path).exists():
+            self._load(checkpoints.path)
+
+    @property
+    def every(self) -> int | None:
+        """Steps between two writes; None for never."""
+        return None if self._checkpoints is None else self._checkpoints.every
+
+    def next_finished(self) -> tuple[StageResult, Tensors] | None:
+        """The next stage, where the file knows how it ended."""
+        if self._replayed == len(self._finished):
+            return None
+        index, self._replayed = self._replayed, self._replayed + 1
+        return self._finished[index], under(f"{index}.", self._tensors)
+
+    def take_up(self) -> UnderWay | None:
+        """The stage that was under way, once."""
+        found, self._under_way = self._under_way, None
+        return None if found is None else UnderWay(**found, tensors=self._now)
+
+    def keep(self, losses: list[float], evaluations: int, tensors: Tensors) -> None:
+        """Write down where the present stage is."""
+        if self._checkpoints is None:
+            return
+        self._write(tensors, {"losses": losses, "evaluations": evaluations})
+
+    def finish(self, result: StageResult, tensors: Tensors) -> None:
+        """Write down how the present stage ended."""
+        if self._checkpoints is None:
+            return
+        index = len(self._finished)
+        self._tensors |= {f"{index}.{name}": value.clone() for name, value in tensors.items()}
+        self._finished.append(result)
+        self._replayed += 1
+        self._write({}, None)
+
+    def _write(self, now: Tensors, under_way: dict[str, Any] | None) -> None:
+        assert self._checkpoints is not None
+        finished = {f"finished.{name}": value for name, value in self._tensors.items()}
+        manifest = {
+            "fingerprint": self._fingerprint,
+            "finished": [asdict(result) for result in self._finished],
+            "under_way": under_way,
+        }
+        both = finished | {f"now.{name}": value for name, value in now.items()}
+        save_checkpoint(self._checkpoints.path, both, manifest)
+
+    def _load(self, path: str | os.PathLike[str]) -> None:
+        found = load_checkpoint(path)
+        if found.manifest.get("fingerprint") != self._fingerprint:
+            raise CheckpointError(
+                f"The checkpoint {os.fspath(path)} is of a run with other data or settings. Give "
+                "the data and settings of that run, or another path."
+            )
+        self._finished = [_stage_result(stage) for stage in found.manifest["finished"]]
+        self._under_way = found.manifest["under_way"]
+        self._tensors = under("finished.", found.tensors)
+        self._now = under("now.", found.tensors)
+
+
+def _stage_result(stage: dict[str, Any]) -> StageResult:
+    return StageResult(
+        **{
+            **stage,
+            "status": Status(stage["status"]),
+            "losses": tuple(stage["losses"]),
+            "at_floor": tuple(stage["at_floor"]),
+        }
+    )
+
+
+def under(prefix: str, tensors: Tensors) -> Tensors:
+    """The tensors whose names begin so, without the prefix."""
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }

@@ -1,0 +1,174 @@
+"""L-BFGS for deterministic problems: scipy's L-BFGS-B on one flat vector."""
+
+from collections.abc import Callable
+from typing import NamedTuple, final
+
+import numpy as np
+from scipy.optimize import Bounds, OptimizeResult, minimize
+
+from directgp.errors import DirectGPError, NumericalError
+from directgp.training.flat import FlatParameters, Vector
+from directgp.training.problem import Problem
+from directgp.training.result import Status, Stop
+from directgp.training.run import Run
+
+_MEMORY = 20
+"""Pairs of steps and gradient changes that the curvature is built from."""
+
+_RETRIES = 5
+"""Fresh starts from the best state after a line search has failed."""
+
+# How scipy's L-BFGS-B says that it has ended.
+_NO_DECREASE, _SEGMENT_OVER, _LINE_SEARCH_FAILED = 0, 1, 2
+
+
+def lbfgs(
+    problem: Problem,
+    run: Run,
+    segment: int | None = None,
+    after_segment: Callable[[], None] = lambda: None,
+) -> Stop:
+    """Descend until the run stops or nothing descends; the parameters end at the best state.
+
+    Parameters
+    ----------
+    problem : Problem
+        What to minimise; its parameters are changed in place.
+    run : Run
+        Counts and stops.
+    segment : int
+        Steps after which the curvature is forgotten and `after_segment` is called, so that a run
+        taken up from there goes on as this one does; never, when None.
+    after_segment : callable
+        Keeps a checkpoint.
+
+    Raises
+    ------
+    NumericalError
+        If the value is not finite at the start, or on every way down from a state.
+    """
+    descent = _Descent(problem, run)
+    stop, failures = None, 0
+    try:
+        while stop is None:
+            before = descent.best.value
+            steps = run.max_steps if segment is None else segment - run.steps % segment
+            stop, code = descent.descend(steps)
+            if stop is None and code == _SEGMENT_OVER:
+                descent.restore()
+                after_segment()
+            elif stop is None:
+                failures += code == _LINE_SEARCH_FAILED
+                lower = descent.best.value < before
+                if code == _NO_DECREASE or not lower or failures > _RETRIES:
+                    stop = descent.end_of_descent()
+    except KeyboardInterrupt:
+        stop = Stop(Status.INTERRUPTED, "Interrupted; the best state so far is kept.")
+    finally:
+        descent.restore()
+    return stop
+
+
+class _Point(NamedTuple):
+    x: Vector
+    value: float
+    gradient: Vector
+
+
+@final
+class _Descent:
+    """The best point so far, and ways down from it."""
+
+    def __init__(self, problem: Problem, run: Run) -> None:
+        self._problem, self._run = problem, run
+        self._flat = FlatParameters(problem.parameters)
+        self._trouble: str | None = None
+        self._stop: Stop | None = None
+        x = self._flat.read()
+        self._floors = self._flat.floors(problem.floors)
+        start = self._evaluate(x if self._floors is None else np.maximum(x, self._floors))
+        if start is None:
+            raise NumericalError(
+                f"The objective must be finite at the start. {self._trouble} Scale inputs and "
+                "targets, remove duplicate inducing inputs, or start from other hyperparameters."
+            )
+        self.best = self._last = start
+
+    def descend(self, steps: int) -> tuple[Stop | None, int]:
+        """Up to so many steps down from the best point; the run's reason to stop, scipy's code."""
+        self._trouble, self._stop = None, None
+        found = minimize(
+            self._value_and_gradient,
+            self.best.x,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=None if self._floors is None else Bounds(self._floors),
+            callback=self._after_step,
+            options={
+                "maxiter": steps,
+                "maxfun": 50 * steps,
+                "maxcor": _MEMORY,
+                "maxls": 30,
+                # The run decides when to stop.
+                "ftol": 0.0,
+                "gtol": 0.0,
+            },
+        )
+        return self._stop, int(found.status)
+
+    def end_of_descent(self) -> Stop:
+        """Why nothing goes down from the best point."""
+        if self._trouble is not None:
+            raise NumericalError(
+                f"No finite way down was found from an objective of {self.best.value:.6g} after "
+                f"{self._run.steps} steps. {self._trouble} Scale inputs and targets, use fewer "
+                "inducing inputs, or a larger nugget."
+            )
+        return Stop(Status.CONVERGED, "No step lowers the objective beyond rounding.")
+
+    def restore(self) -> None:
+        """Set the parameters to the best point."""
+        self._flat.write(self.best.x)
+
+    def _evaluate(self, x: Vector) -> _Point | None:
+        """The value at x, or None and a note of the trouble where it is not finite."""
+        self._flat.write(x)
+        self._flat.clear_gradient()
+        self._run.evaluations += 1
+        try:
+            value = self._problem.value(self._run.steps)
+            value.backward()
+        except DirectGPError as error:
+            self._trouble = str(error)
+            return None
+        point = _Point(x.copy(), float(value.detach()), self._flat.gradient())
+        if not (np.isfinite(point.value) and np.isfinite(point.gradient).all()):
+            self._trouble = f"It was {point.value}, or its gradient was not finite."
+            return None
+        return point
+
+    def _value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        point = self._evaluate(x)
+        if point is None:
+            return self._wall(x)
+        self._last = point
+        if point.value <= self.best.value:
+            self.best = point
+        return point.value, point.gradient
+
+    def _wall(self, x: Vector) -> tuple[float, Vector]:
+        """A parabola that rises from the best point, for a line search to turn back from."""
+        away = x - self.best.x
+        height = 1 + abs(self.best.value)
+        square = float(away @ away)
+        return self.best.value + height, 2 * height / max(square, 1e-300) * away
+
+    def _after_step(self, intermediate_result: OptimizeResult) -> None:
+        gradient = self._last.gradient
+        if self._floors is not None:
+            # What only a floor keeps from descending is at rest.
+            gradient = np.where(self._last.x > self._floors, gradient, np.minimum(gradient, 0))
+        norm = float(np.abs(gradient).max(initial=0.0))
+        self._stop = self._run.step(float(intermediate_result.fun), norm)
+        if self._stop is not None:
+            raise StopIteration

@@ -1,0 +1,33 @@
+"""What watches a run and may end it: stopping rules, budgets, progress bars."""
+
+from abc import abstractmethod
+from typing import Protocol, runtime_checkable
+
+from directgp.training.result import Progress, Stop
+
+
+@runtime_checkable
+class Monitor(Protocol):
+    """Sees every step of a run, and may end it.
+
+    Examples
+    --------
+    >>> from directgp.training.monitors import Monitor
+    >>> class Print(Monitor):
+    ...     def __call__(self, progress):
+    ...         print(progress.step, progress.loss)
+    ...     def reset(self):
+    ...         pass
+    """
+
+    @abstractmethod
+    def __call__(self, progress: Progress) -> Stop | None:
+        """Look at the step just taken; a returned `Stop` ends the run."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget the steps seen: a run, or the next stage of one, begins."""
+
+    def close(self) -> None:
+        """Let go of what is held; called once at the end of a run, also after an error."""
+        return None

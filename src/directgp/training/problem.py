@@ -1,0 +1,46 @@
+"""What a minimiser sees of a model: parameters, and a value that depends on them."""
+
+from abc import ABC, abstractmethod
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class Problem(ABC):
+    """A function of some parameters, to be minimised.
+
+    Parameters
+    ----------
+    parameters : dict of str to Parameter
+        What is free, by name; changed in place by the minimiser.
+    floors : dict of str to float
+        Smallest value of some of them.
+    """
+
+    deterministic: bool = True
+    """Whether the same parameters give the same value."""
+
+    def __init__(self, parameters: dict[str, nn.Parameter], floors: dict[str, float]) -> None:
+        self.parameters = parameters
+        self.floors = {name: floor for name, floor in floors.items() if name in parameters}
+        self.jitter = 0.0
+        """Largest jitter that a factorisation has needed so far."""
+
+    @abstractmethod
+    def value(self, step: int) -> Float[Tensor, "*batch"]:
+        """The function, differentiable; one number for each member of a batch of models.
+
+        The step is read by schedules and decides the batch of examples of a stochastic problem.
+        """
+
+    def at_floor(self) -> tuple[str, ...]:
+        """Names of the parameters that stand at their floor."""
+        return tuple(
+            name
+            for name, floor in self.floors.items()
+            if bool((self.parameters[name].detach() <= floor).any())
+        )
+
+    def note_jitter(self, jitter: Float[Tensor, "*batch"]) -> None:
+        """Remember the largest."""
+        self.jitter = max(self.jitter, float(jitter.detach().max()))

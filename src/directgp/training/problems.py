@@ -1,0 +1,200 @@
+"""The problems that training poses: q(u) free, q(u) over held hyperparameters, q(u) eliminated."""
+
+from typing import Literal, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from typing_extensions import override
+
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.gaussian import Gaussian
+from directgp.numerics.gaussian import kl_from_standard
+from directgp.objectives.objective import Objective
+from directgp.posteriors.collapsed import Whitened, collapsed_losses, example_noise, optimal_q
+from directgp.posteriors.projection import project, residual_variance, whiten
+from directgp.posteriors.sparse import SparsePosterior
+from directgp.training.batches import Batches
+from directgp.training.data import Data
+from directgp.training.floors import floors
+from directgp.training.problem import Problem
+
+_Q = ("u_mean", "u_chol")
+
+
+def trained_parameters(
+    posterior: SparsePosterior, likelihood: Likelihood
+) -> dict[str, nn.Parameter]:
+    """Every parameter that asks for a gradient, by name."""
+    named = [(name, p) for name, p in posterior.named_parameters() if p.requires_grad]
+    named += [(f"likelihood.{name}", p) for name, p in likelihood.named_parameters()]
+    return {name: p for name, p in named if p.requires_grad}
+
+
+class Randomness:
+    """What a stochastic problem draws from.
+
+    Parameters
+    ----------
+    generator : torch.Generator
+        Of the device of the data.
+    frozen : bool
+        Every evaluation draws the same numbers (common random numbers), so that the value is a
+        smooth function of the parameters.
+    """
+
+    def __init__(self, generator: torch.Generator, frozen: bool) -> None:
+        self.generator = generator
+        self.frozen = frozen
+        self._seed = generator.initial_seed()
+
+    def begin(self) -> None:
+        """Called before each evaluation."""
+        if self.frozen:
+            self.generator.manual_seed(self._seed)
+
+
+class ModelProblem(Problem):
+    """An objective of a posterior, a likelihood and data."""
+
+    def __init__(
+        self,
+        posterior: SparsePosterior,
+        likelihood: Likelihood,
+        data: Data,
+        objective: Objective,
+        parameters: dict[str, nn.Parameter],
+        randomness: Randomness,
+        batches: Batches | None = None,
+    ) -> None:
+        super().__init__(parameters, floors(likelihood, data.y))
+        self.posterior, self.likelihood = posterior, likelihood
+        self.data, self.objective = data, objective
+        self.randomness, self.batches = randomness, batches
+        exact = objective.point_loss.deterministic or randomness.frozen
+        self.deterministic = exact and batches is None
+
+    def examples(self) -> tuple[Data, Likelihood]:
+        """The examples of this step, with the likelihood for them."""
+        if self.batches is None:
+            return self.data, self.likelihood
+        index = self.batches.next().to(self.data.X.device)
+        return self.data.take(index), self.likelihood.take(index)
+
+
+@final
+class FreeProblem(ModelProblem):
+    """Everything is free: q(u), and whichever hyperparameters ask for a gradient."""
+
+    @override
+    def value(self, step: int) -> Float[Tensor, "*batch"]:
+        self.randomness.begin()
+        data, likelihood = self.examples()
+        cross = self.posterior.cross(data.X)
+        self.note_jitter(cross.jitter)
+        return self.objective(
+            likelihood,
+            data.y,
+            self.posterior.marginals_from(cross),
+            self.posterior.kl(),
+            weights=data.weights,
+            generator=self.randomness.generator,
+            step=step,
+        )
+
+
+@final
+class HeldProblem(ModelProblem):
+    """q(u) alone is free; what the prior says about the examples is computed once."""
+
+    def __init__(
+        self,
+        posterior: SparsePosterior,
+        likelihood: Likelihood,
+        data: Data,
+        objective: Objective,
+        randomness: Randomness,
+        batches: Batches | None = None,
+    ) -> None:
+        parameters = {name: getattr(posterior, name) for name in _Q}
+        held = likelihood.frozen()
+        super().__init__(posterior, held, data, objective, parameters, randomness, batches)
+        self._features = None if batches is not None else posterior.features(data.X)
+
+    @override
+    def value(self, step: int) -> Float[Tensor, "*batch"]:
+        self.randomness.begin()
+        data, likelihood = self.examples()
+        features = self._features or self.posterior.features(data.X)
+        return self.objective(
+            likelihood,
+            data.y,
+            self.posterior.marginals_at(features),
+            self.posterior.kl(),
+            weights=data.weights,
+            generator=self.randomness.generator,
+            step=step,
+        )
+
+
+Eliminated = Literal["vfe", "fitc", "square_loss"]
+
+
+@final
+class ProfiledProblem(ModelProblem):
+    """q(u) is eliminated by its closed form; the hyperparameters are free.
+
+    The value is the minimum over q(u) of the objective, its gradient that of the objective with
+    q(u) held at the minimum (`directgp.posteriors.collapsed`).
+    """
+
+    def __init__(
+        self,
+        posterior: SparsePosterior,
+        likelihood: Gaussian,
+        data: Data,
+        objective: Objective,
+        kind: Eliminated,
+        parameters: dict[str, nn.Parameter],
+        randomness: Randomness,
+    ) -> None:
+        free = {name: p for name, p in parameters.items() if name not in _Q}
+        if kind == "square_loss":
+            free.pop("likelihood.raw_noise", None)
+        super().__init__(posterior, likelihood, data, objective, free, randomness)
+        self._gaussian, self._kind = likelihood, kind
+
+    @override
+    def value(self, step: int) -> Float[Tensor, ""]:
+        cross = self.posterior.cross(self.data.X)
+        self.note_jitter(cross.jitter)
+        with torch.no_grad():
+            A = whiten(cross.L, cross.Kuf)
+            q = self._optimal_q(A, residual_variance(cross.k_diag, A), cross.mean)
+        projected = project(*cross[:3], q.u_mean, q.u_chol, A)
+        target = self.data.y - cross.mean
+        if self._kind == "square_loss":
+            losses = 0.5 * (target - projected.mean) ** 2
+            kl = 0.5 * q.u_mean.square().sum(-1)
+        else:
+            losses = collapsed_losses(self._kind, target, projected, self._gaussian.noise)
+            kl = kl_from_standard(q.u_mean, q.u_chol)
+        return self.objective.combine(losses, kl, self.data.weights)
+
+    def write_q(self) -> None:
+        """Give the posterior the q(u) that was eliminated."""
+        features = self.posterior.features(self.data.X)
+        with torch.no_grad():
+            q = self._optimal_q(*features)
+            self.posterior.u_mean.copy_(q.u_mean)
+            self.posterior.u_chol.copy_(q.u_chol)
+
+    def _optimal_q(self, A: Tensor, residual: Tensor, mean: Tensor) -> Whitened:
+        """The best q(u) for the present hyperparameters."""
+        if self._kind == "square_loss":
+            noise = torch.ones_like(residual)
+        else:
+            noise = example_noise(self._kind, self._gaussian.noise, residual)
+        weights = 1 if self.data.weights is None else self.data.weights
+        beta = float(self.objective.beta)
+        return optimal_q(A, self.data.y - mean, weights / noise, beta)

@@ -1,0 +1,159 @@
+"""How to train: the choices that hold for every stage of a run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from directgp.errors import UnsupportedError, require
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.gaussian import Gaussian
+from directgp.log_expectations.base import Rule
+from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
+from directgp.objectives.base import PointLoss
+from directgp.objectives.log_losses import GibbsLoss, LogLoss
+from directgp.objectives.names import resolve_point_loss
+from directgp.objectives.square_loss import SquareLoss
+from directgp.training.monitors import Monitor
+from directgp.training.problems import Eliminated
+from directgp.training.stopping import LossRange, RelativeDecrease
+
+OptimizerName = Literal["auto", "lbfgs", "adam"]
+
+_COLLAPSED: dict[str, Eliminated] = {"vfe": "vfe", "fitc": "fitc"}
+
+_FULL_BATCH_ENTRIES = 5 * 10**7
+"""Entries of K_uf beyond which "auto" trains on batches."""
+
+_BATCH_SIZE = 1024
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is minimised, and how; see `directgp.train` for the fields."""
+
+    objective: str | PointLoss = "log_loss"
+    rule: Rule | str = "auto"
+    optimizer: OptimizerName = "auto"
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    max_steps: int | None = None
+    stopping: Monitor | None = None
+    monitors: Sequence[Monitor] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        names = ("auto", "lbfgs", "adam")
+        require(self.optimizer in names, "optimizer", f"one of {names}", repr(self.optimizer))
+        for name in ("batch_size", "max_steps"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, name, "at least 1", value)
+        rate = self.learning_rate
+        require(rate is None or 0 < rate < float("inf"), "learning_rate", "positive", rate)
+
+    @property
+    def name(self) -> str:
+        """The objective, by its name."""
+        return self.objective if isinstance(self.objective, str) else self.objective.name
+
+    def point_loss(self) -> PointLoss:
+        """The loss of one example; that of the ELBO where VFE or FITC eliminate q(u)."""
+        if self.objective in _COLLAPSED:
+            require(self.rule == "auto", f"rule for {self.name}", "'auto'", repr(self.rule))
+            return GibbsLoss()
+        return resolve_point_loss(self.objective, self.rule)
+
+    def validation_loss(self) -> PointLoss:
+        """What candidates are compared by: the loss being optimised, by its exact rule.
+
+        ELBO, VFE and FITC are compared by log loss.
+        """
+        loss = self.point_loss()
+        return LogLoss() if isinstance(loss, GibbsLoss | LogLoss) else loss
+
+    def check(self, likelihood: Likelihood) -> None:
+        """Refuse a combination that cannot work, before any work is done."""
+        loss = self.point_loss()
+        loss.check(likelihood)
+        if self.objective in _COLLAPSED:
+            if not isinstance(likelihood, Gaussian):
+                raise UnsupportedError(
+                    f"{self.name} needs the Gaussian likelihood. Got "
+                    f"{type(likelihood).__name__}. Use 'elbo' or 'log_loss'."
+                )
+            self._refuse_batches(f"objective='{self.name}'", "objective='elbo'")
+        if self.optimizer == "lbfgs":
+            self._refuse_batches("optimizer='lbfgs'", "optimizer='adam'")
+            _check_smooth(loss)
+
+    def chosen_optimizer(self, num_data: int, num_inducing: int) -> Literal["lbfgs", "adam"]:
+        """L-BFGS wherever it applies: full batch, and a value that is what its gradient is of."""
+        if self.optimizer != "auto":
+            return self.optimizer
+        batches = self.chosen_batch_size(num_data, num_inducing) is not None
+        return "adam" if batches or not self.point_loss().deterministic else "lbfgs"
+
+    def chosen_batch_size(self, num_data: int, num_inducing: int) -> int | None:
+        """Examples a step; None is all of them."""
+        if self.batch_size is not None:
+            return self.batch_size if self.batch_size < num_data else None
+        large = num_data * num_inducing > _FULL_BATCH_ENTRIES
+        whole = self.objective in _COLLAPSED or self.optimizer == "lbfgs" or not large
+        return None if whole else _BATCH_SIZE
+
+    def chosen_learning_rate(self, batches: bool) -> float:
+        """The paper's: 0.1 for all examples at once, 0.001 for batches."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        return 1e-3 if batches else 0.1
+
+    def chosen_max_steps(self, optimizer: str, likelihood: Likelihood) -> int:
+        """1000 for L-BFGS; the paper's 5000 (regression) or 3000 for Adam."""
+        if self.max_steps is not None:
+            return self.max_steps
+        if optimizer == "lbfgs":
+            return 1000
+        return 5000 if isinstance(likelihood, Gaussian) else 3000
+
+    def chosen_stopping(self, optimizer: str, likelihood: Likelihood, noisy: bool) -> Monitor:
+        """The paper's rule for Adam, on a moving average where losses are noisy."""
+        if self.stopping is not None:
+            return self.stopping
+        if optimizer == "lbfgs":
+            return RelativeDecrease(window=20, tolerance=1e-6)
+        window = 50 if isinstance(likelihood, Gaussian) else 20
+        return LossRange(window, 1e-4, smoothing=0.98 if noisy else 0.0)
+
+    def eliminated(
+        self, likelihood: Likelihood, beta: float | Tensor, optimizer: str
+    ) -> Eliminated | None:
+        """How q(u) can be eliminated, where it can and L-BFGS or the objective asks for it."""
+        if isinstance(self.objective, str) and self.objective in _COLLAPSED:
+            return _COLLAPSED[self.objective]
+        if not isinstance(likelihood, Gaussian) or optimizer == "adam":
+            return None
+        loss = self.point_loss()
+        if isinstance(loss, GibbsLoss) and float(beta) > 0:
+            return "vfe"
+        return "square_loss" if isinstance(loss, SquareLoss) else None
+
+    def _refuse_batches(self, who: str, instead: str) -> None:
+        require(
+            self.batch_size is None,
+            f"batch_size with {who}",
+            "None: it needs all examples at once",
+            self.batch_size,
+            f"Use {instead} for batches.",
+        )
+
+
+def _check_smooth(loss: PointLoss) -> None:
+    """Refuse a rule whose gradient is not that of its value, even with its noise held."""
+    rule = loss.rule if isinstance(loss, LogLoss) else None
+    smooth = loss.deterministic or rule in ("bmc", "smooth_bmc")
+    if not (smooth or isinstance(rule, BiasedMonteCarlo)):
+        raise UnsupportedError(
+            "optimizer='lbfgs' needs a rule whose gradient is that of its value: exact, or bMC "
+            f"with its samples held. Got {rule}. Use optimizer='adam'."
+        )

@@ -1,0 +1,132 @@
+"""The runs that training is made of: ELBO, joint and fixed."""
+
+import copy
+from dataclasses import replace
+
+import torch
+
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.gaussian import Gaussian
+from directgp.numerics.softplus import softplus_inverse
+from directgp.posteriors.calibration import calibrate
+from directgp.posteriors.sparse import SparsePosterior
+from directgp.training.recipe import Recipe
+from directgp.training.result import StageResult, TrainingResult
+from directgp.training.trainer import Trainer
+
+_SHORT_RUN = {"lbfgs": 50, "adam": 300}
+"""Steps of the ELBO run that a joint run starts from."""
+
+
+def elbo_run(
+    trainer: Trainer, recipe: Recipe, posterior: SparsePosterior, likelihood: Likelihood
+) -> TrainingResult:
+    """The finished ELBO solution, trained in the recipe's way."""
+    elbo = as_elbo(recipe)
+    posterior, likelihood = copy.deepcopy((posterior, likelihood))
+    stage = trainer.stage("elbo", elbo, posterior, likelihood, 1.0)
+    return _result(trainer, elbo, posterior, likelihood, 1.0, "elbo", (stage,))
+
+
+def joint_run(
+    trainer: Trainer,
+    recipe: Recipe,
+    posterior: SparsePosterior,
+    likelihood: Likelihood,
+    beta: float,
+    start: str = "scratch",
+) -> TrainingResult:
+    """Everything trained together, from a short ELBO run or as given."""
+    given = posterior
+    posterior, likelihood = copy.deepcopy((posterior, likelihood))
+    stages: tuple[StageResult, ...] = ()
+    if start == "elbo" and recipe.name not in ("elbo", "vfe", "fitc"):
+        elbo = as_elbo(recipe)
+        short = _SHORT_RUN[trainer.optimizer(elbo, posterior)]
+        stages = (trainer.stage("elbo", elbo, posterior, likelihood, 1.0, max_steps=short),)
+        if stages[-1].ends_training:
+            return _result(trainer, elbo, posterior, likelihood, 1.0, "elbo", stages)
+    sees_variance = recipe.point_loss().uses_variance(likelihood)
+    if not sees_variance:
+        posterior = posterior.with_unit_scale()
+    stage = trainer.stage(recipe.name, recipe, posterior, likelihood, beta)
+    if not sees_variance:
+        posterior = _with_variances(trainer, recipe, posterior, likelihood, beta)
+        for before, after in zip(given.parameters(), posterior.parameters(), strict=True):
+            after.requires_grad_(before.requires_grad)
+    return _result(trainer, recipe, posterior, likelihood, beta, "joint", (*stages, stage))
+
+
+def fixed_run(
+    trainer: Trainer,
+    recipe: Recipe,
+    base: TrainingResult,
+    beta: float,
+    start: SparsePosterior | None = None,
+) -> TrainingResult:
+    """q(u) trained with the rest held as a finished ELBO run has left it.
+
+    q(u) starts at the prior, or where another posterior with the same hyperparameters has it.
+    """
+    if base.stages[-1].ends_training:
+        return base
+    posterior, likelihood = copy.deepcopy((base.posterior, base.likelihood))
+    if start is None:
+        posterior.reset()
+    else:
+        posterior.set_q(start.u_mean, start.u_chol)
+    stage = trainer.stage(recipe.name, recipe, posterior, likelihood, beta, held=True)
+    if not recipe.point_loss().uses_variance(likelihood):
+        posterior = _with_variances(trainer, recipe, posterior, likelihood, beta)
+    stages = (*base.stages, stage)
+    return _result(trainer, recipe, posterior, likelihood, beta, "fixed", stages)
+
+
+def as_elbo(recipe: Recipe) -> Recipe:
+    """The recipe with the ELBO for its objective."""
+    return replace(recipe, objective="elbo", rule="auto")
+
+
+def _with_variances(
+    trainer: Trainer,
+    recipe: Recipe,
+    posterior: SparsePosterior,
+    likelihood: Likelihood,
+    beta: float,
+) -> SparsePosterior:
+    """Variances of f and the noise for a loss that saw neither.
+
+    The loss counts as ½p·(y − μ)² with p chosen so that its sum is right; for square loss p = 1.
+    """
+    data = trainer.data
+    with torch.no_grad():
+        marginals = posterior.predict(data.X)
+        losses = recipe.point_loss()(likelihood, data.y, marginals)
+        square = (data.y - marginals.mean).square().sum()
+        precision = float(2 * losses.sum() / square) if float(square) > 0 else 1.0
+    calibrated = calibrate(posterior, data.X, data.y.to(data.X), beta / precision, data.weights)
+    if isinstance(likelihood, Gaussian):
+        noise = torch.as_tensor(calibrated.noise, dtype=likelihood.raw_noise.dtype)
+        with torch.no_grad():
+            likelihood.raw_noise.copy_(softplus_inverse(noise))
+    return calibrated.posterior
+
+
+def _result(
+    trainer: Trainer,
+    recipe: Recipe,
+    posterior: SparsePosterior,
+    likelihood: Likelihood,
+    beta: float,
+    mode: str,
+    stages: tuple[StageResult, ...],
+) -> TrainingResult:
+    return TrainingResult(
+        posterior=posterior,
+        likelihood=likelihood,
+        objective=recipe.name,
+        beta=beta,
+        hyperparameters=mode,
+        stages=stages,
+        seconds=trainer.seconds,
+    )

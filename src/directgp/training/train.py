@@ -1,0 +1,152 @@
+"""Training a sparse posterior for an objective: joint, fixed, or whichever validates better."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Num
+from torch import Tensor
+
+from directgp.errors import require
+from directgp.likelihoods.base import Likelihood
+from directgp.log_expectations.base import Rule
+from directgp.numerics.noise import fresh_generator
+from directgp.objectives.base import PointLoss
+from directgp.posteriors.sparse import SparsePosterior
+from directgp.training.checkpoint import fingerprint
+from directgp.training.data import Data, check_data
+from directgp.training.journal import Checkpoints, Journal
+from directgp.training.monitors import Monitor
+from directgp.training.recipe import OptimizerName, Recipe
+from directgp.training.result import TrainingResult
+from directgp.training.runs import elbo_run, fixed_run, joint_run
+from directgp.training.trainer import Trainer
+
+HyperparameterMode = Literal["joint", "fixed"]
+
+
+def train(
+    posterior: SparsePosterior,
+    likelihood: Likelihood,
+    X: Float[Tensor, "n d"],
+    y: Num[Tensor, " n"],
+    *,
+    objective: str | PointLoss = "log_loss",
+    beta: float = 1.0,
+    rule: Rule | str = "auto",
+    hyperparameters: HyperparameterMode = "joint",
+    start: Literal["elbo", "scratch"] = "elbo",
+    optimizer: OptimizerName = "auto",
+    weights: Num[Tensor, " n"] | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    max_steps: int | None = None,
+    stopping: Monitor | None = None,
+    monitors: Sequence[Monitor] = (),
+    checkpoints: Checkpoints | None = None,
+    generator: torch.Generator | None = None,
+) -> TrainingResult:
+    """Minimise (N/n)·Σ loss + β·KL, and say why it stopped.
+
+    Parameters
+    ----------
+    posterior : SparsePosterior
+        Where to start from; it is left as it is.
+    likelihood : Likelihood
+        p(y given f), likewise.
+    X, y : tensor of shape (n, d), (n,)
+        Training data, on the posterior's device.
+    objective : str or PointLoss
+        "log_loss", "square_loss", "elbo", "vfe", "fitc", "absolute_loss", "pinball_loss",
+        "zero_one_cost", "crps", or a point loss of your own.
+    beta : float
+        β ≥ 0, the weight of the KL term.
+    rule : Rule or str
+        For "log_loss", as in `directgp.log_expectation`.
+    hyperparameters : {"joint", "fixed"}
+        Train kernel, mean, noise and inducing inputs together with q(u); or take them from a
+        finished ELBO run, hold them, and train q(u) from scratch.
+    start : {"elbo", "scratch"}
+        Where a joint run starts: from a short ELBO run, or from the posterior as given.
+    optimizer : {"auto", "lbfgs", "adam"}
+        "auto" is L-BFGS for all examples at once and a deterministic rule, else Adam. L-BFGS with
+        bMC holds the base samples fixed.
+    weights : tensor of shape (n,)
+        Factor of each example's loss.
+    batch_size : int
+        Examples of one Adam step; all, unless given or n is very large.
+    learning_rate : float
+        Adam's; 0.1 for all examples at once and 0.001 for batches, as in the paper.
+    max_steps : int
+        Steps of the run; 1000 for L-BFGS, 5000 (regression) or 3000 for Adam, as in the paper.
+    stopping : Monitor
+        A stopping rule in place of the default.
+    monitors : sequence of Monitor
+        Progress bars, budgets, cancelling, and whatever else wants to see each step.
+    checkpoints : Checkpoints
+        Keep the run on disk and go on from there.
+    generator : torch.Generator
+        Randomness, of the data's device; freshly seeded when none is given.
+
+    Returns
+    -------
+    TrainingResult
+        The trained posterior and likelihood, and how training went.
+
+    Raises
+    ------
+    NumericalError
+        If no finite way down could be found; it says what happened and what to try.
+
+    Examples
+    --------
+    >>> import torch, directgp
+    >>> from directgp.likelihoods import Gaussian
+    >>> from directgp.posteriors import SparsePosterior
+    >>> X = torch.linspace(-3, 3, 60, dtype=torch.float64).reshape(-1, 1)
+    >>> y = torch.sin(2 * X[:, 0])
+    >>> posterior = SparsePosterior.from_data(X, y, num_inducing=10)
+    >>> result = directgp.train(posterior, Gaussian(0.1), X, y, beta=0.1)
+    >>> result.status
+    <Status.CONVERGED: 'converged'>
+    """
+    recipe = Recipe(
+        objective=objective,
+        rule=rule,
+        optimizer=optimizer,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        max_steps=max_steps,
+        stopping=stopping,
+        monitors=monitors,
+    )
+    modes = ("joint", "fixed")
+    require(hyperparameters in modes, "hyperparameters", f"one of {modes}", repr(hyperparameters))
+    require(start in ("elbo", "scratch"), "start", "'elbo' or 'scratch'", repr(start))
+    require(0 <= beta < float("inf"), "beta", "finite and at least 0", beta)
+    data = Data(X, y, weights)
+    check_data("train", data, posterior, likelihood)
+    recipe.check(likelihood)
+    journal = Journal()
+    if checkpoints is not None:
+        settings = (objective, beta, rule, hyperparameters, start, optimizer, batch_size)
+        journal = Journal(
+            checkpoints,
+            fingerprint(
+                X=X,
+                y=y,
+                weights=weights,
+                settings=repr((*settings, learning_rate, max_steps, checkpoints.every)),
+                **posterior.state_dict(),
+                **{f"likelihood.{name}": p for name, p in likelihood.state_dict().items()},
+            ),
+        )
+    trainer = Trainer(data, generator or fresh_generator(X.device), journal)
+    try:
+        if hyperparameters == "fixed":
+            base = elbo_run(trainer, recipe, posterior, likelihood)
+            return fixed_run(trainer, recipe, base, beta)
+        return joint_run(trainer, recipe, posterior, likelihood, beta, start)
+    finally:
+        for monitor in monitors:
+            monitor.close()

@@ -1,0 +1,198 @@
+"""One stage after another: builds the problem of each, minimises it, keeps a journal."""
+
+import time
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.gaussian import Gaussian
+from directgp.objectives.objective import Objective
+from directgp.posteriors.sparse import SparsePosterior
+from directgp.training.adam import AdamState, adam
+from directgp.training.batches import Batches
+from directgp.training.data import Data
+from directgp.training.journal import Journal, Tensors, under
+from directgp.training.lbfgs import lbfgs
+from directgp.training.problem import Problem
+from directgp.training.problems import (
+    FreeProblem,
+    HeldProblem,
+    ModelProblem,
+    ProfiledProblem,
+    Randomness,
+    trained_parameters,
+)
+from directgp.training.recipe import Recipe
+from directgp.training.result import StageResult, Status, Stop
+from directgp.training.run import Run
+
+
+@final
+class Trainer:
+    """Runs the stages of a training on one set of data.
+
+    Parameters
+    ----------
+    data : Data
+        What to train on.
+    generator : torch.Generator
+        Randomness of every stage, of the device of the data.
+    journal : Journal
+        Knows stages that are finished, and is told of progress.
+    """
+
+    def __init__(self, data: Data, generator: torch.Generator, journal: Journal) -> None:
+        self.data = data
+        self._generator = generator
+        self._journal = journal
+        self._since = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Wall time since the beginning."""
+        return time.perf_counter() - self._since
+
+    def optimizer(self, recipe: Recipe, posterior: SparsePosterior) -> Literal["lbfgs", "adam"]:
+        """What "auto" chooses here."""
+        return recipe.chosen_optimizer(len(self.data), posterior.Z.shape[-2])
+
+    def stage(
+        self,
+        name: str,
+        recipe: Recipe,
+        posterior: SparsePosterior,
+        likelihood: Likelihood,
+        beta: float | Tensor,
+        held: bool = False,
+        max_steps: int | None = None,
+    ) -> StageResult:
+        """Minimise the recipe's objective in place; with the rest held, over q(u) alone."""
+        known = self._journal.next_finished()
+        if known is not None:
+            result, tensors = known
+            self._load_model(posterior, likelihood, tensors)
+            return result
+        result = self._run(name, recipe, posterior, likelihood, beta, held, max_steps)
+        self._journal.finish(result, self._model_tensors(posterior, likelihood))
+        return result
+
+    def _run(
+        self,
+        name: str,
+        recipe: Recipe,
+        posterior: SparsePosterior,
+        likelihood: Likelihood,
+        beta: float | Tensor,
+        held: bool,
+        max_steps: int | None,
+    ) -> StageResult:
+        optimizer = self.optimizer(recipe, posterior)
+        problem = self._problem(recipe, posterior, likelihood, beta, held, optimizer)
+        steps = max_steps or recipe.chosen_max_steps(optimizer, likelihood)
+        noisy = not problem.deterministic
+        stopping = recipe.chosen_stopping(optimizer, likelihood, noisy)
+        run = Run(name, steps, (stopping, *recipe.monitors), self._since)
+        if not problem.parameters:
+            stop, loss = Stop(Status.CONVERGED, "The optimum is a formula."), _value(problem)
+        elif optimizer == "lbfgs":
+            stop, loss = self._lbfgs(problem, run), _value(problem)
+        else:
+            rate = recipe.chosen_learning_rate(problem.batches is not None)
+            stop = self._adam(problem, run, rate)
+            loss = _value(problem) if problem.deterministic else run.losses[-1]
+        if isinstance(problem, ProfiledProblem):
+            problem.write_q()
+        ends = stop.status in (Status.CANCELLED, Status.INTERRUPTED)
+        return StageResult(
+            stage=name,
+            status=stop.status,
+            reason=stop.reason,
+            steps=run.steps,
+            evaluations=run.evaluations,
+            loss=loss,
+            losses=tuple(run.losses),
+            jitter=problem.jitter,
+            at_floor=problem.at_floor(),
+            ends_training=ends or (stop.status == Status.BUDGET and not run.exhausted),
+        )
+
+    def _problem(
+        self,
+        recipe: Recipe,
+        posterior: SparsePosterior,
+        likelihood: Likelihood,
+        beta: float | Tensor,
+        held: bool,
+        optimizer: str,
+    ) -> ModelProblem:
+        data = self.data
+        objective = Objective(recipe.point_loss(), len(data), beta)
+        randomness = Randomness(self._generator, frozen=optimizer == "lbfgs")
+        size = recipe.chosen_batch_size(len(data), posterior.Z.shape[-2])
+        batches = None if size is None else Batches(len(data), size, self._generator)
+        kind = recipe.eliminated(likelihood, beta, optimizer)
+        parameters = {} if held else trained_parameters(posterior, likelihood)
+        if kind is not None and isinstance(likelihood, Gaussian):
+            return ProfiledProblem(
+                posterior, likelihood, data, objective, kind, parameters, randomness
+            )
+        if held:
+            return HeldProblem(posterior, likelihood, data, objective, randomness, batches)
+        return FreeProblem(posterior, likelihood, data, objective, parameters, randomness, batches)
+
+    def _lbfgs(self, problem: ModelProblem, run: Run) -> Stop:
+        found = self._journal.take_up()
+        if found is not None:
+            _load_parameters(problem, found.tensors)
+            run.resume(found.losses, found.evaluations)
+
+        def keep() -> None:
+            tensors = {name: p.detach() for name, p in problem.parameters.items()}
+            self._journal.keep(run.losses, run.evaluations, tensors)
+
+        return lbfgs(problem, run, self._journal.every, keep)
+
+    def _adam(self, problem: ModelProblem, run: Run, rate: float) -> Stop:
+        state = AdamState(problem, rate)
+        found = self._journal.take_up()
+        if found is not None:
+            state.load(under("adam.", found.tensors))
+            self._generator.set_state(found.tensors["generator"])
+            if problem.batches is not None:
+                problem.batches.load(under("batches.", found.tensors))
+            run.resume(found.losses, found.evaluations)
+
+        def keep() -> None:
+            tensors = {f"adam.{name}": value for name, value in state.tensors().items()}
+            tensors["generator"] = self._generator.get_state()
+            if problem.batches is not None:
+                batches = problem.batches.tensors()
+                tensors |= {f"batches.{name}": value for name, value in batches.items()}
+            self._journal.keep(run.losses, run.evaluations, tensors)
+
+        return adam(problem, run, state, self._journal.every, keep)
+
+    def _model_tensors(self, posterior: SparsePosterior, likelihood: Likelihood) -> Tensors:
+        tensors = {f"posterior.{name}": value for name, value in posterior.state_dict().items()}
+        tensors |= {f"likelihood.{name}": value for name, value in likelihood.state_dict().items()}
+        return tensors | {"generator": self._generator.get_state()}
+
+    def _load_model(
+        self, posterior: SparsePosterior, likelihood: Likelihood, tensors: Tensors
+    ) -> None:
+        posterior.load_state_dict(under("posterior.", tensors))
+        likelihood.load_state_dict(under("likelihood.", tensors))
+        self._generator.set_state(tensors["generator"])
+
+
+def _load_parameters(problem: Problem, tensors: Tensors) -> None:
+    with torch.no_grad():
+        for name, parameter in problem.parameters.items():
+            parameter.copy_(tensors[name])
+
+
+def _value(problem: Problem) -> float:
+    with torch.no_grad():
+        return float(problem.value(0).mean())

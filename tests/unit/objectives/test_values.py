@@ -1,0 +1,123 @@
+"""Every point loss × likelihood against mpmath and scipy, from likely to absurd."""
+
+import mpmath
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from directgp import Marginals
+from directgp.likelihoods import Gaussian, Likelihood, Probit
+from directgp.objectives import (
+    AbsoluteLoss,
+    CRPSLoss,
+    GibbsLoss,
+    LogLoss,
+    PinballLoss,
+    PointLoss,
+    SquareLoss,
+)
+from tests.properties.tables import LIKELIHOODS, LikelihoodRow, Point, columns, ordinary, points
+from tests.properties.test_accuracy import named
+from tests.unit.objectives.tables import POINT_LOSSES, PointLossRow, served
+
+FLOAT64 = torch.float64
+
+MAX_VARIANCE = 1.0
+"""Up to where the average of e^f over q is right in the reference."""
+
+
+def losses(loss: PointLoss, likelihood: Likelihood, some: list[Point]) -> Tensor:
+    y, mean, variance = columns(some)
+    return loss(likelihood, y, Marginals(mean, variance)).detach()
+
+
+@pytest.mark.parametrize(("loss", "row"), served(POINT_LOSSES), ids=named)
+def test_values(loss: PointLossRow, row: LikelihoodRow) -> None:
+    """In float64; that float32 gives the same is tested beside the gradients."""
+    some = ordinary(row)[:2] + points(row, MAX_VARIANCE)[::2]
+    got = losses(loss.loss, row.make(), some).tolist()
+    for point, value in zip(some, got, strict=True):
+        truth = loss.truth(row, point)
+        assert abs(value - truth) <= loss.tolerance * abs(truth) + 1e-30, (point, value)
+
+
+@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+def test_jensen(row: LikelihoodRow) -> None:
+    """−log E_q[p] ≤ −E_q[log p], strictly where q has a width."""
+    some = ordinary(row)
+    predictive, gibbs = (losses(loss, row.make(), some) for loss in (LogLoss(), GibbsLoss()))
+    assert bool((predictive < gibbs).all())
+    absurd = points(row)
+    predictive, gibbs = (losses(loss, row.make(), absurd) for loss in (LogLoss(), GibbsLoss()))
+    assert bool((predictive <= gibbs * (1 + 1e-9) + 1e-15).all())
+
+
+REAL = [Point(0.7, 0.5, 1.0), Point(-2.0, 1.0, 0.1), Point(300.0, 0.0, 10.0)]
+
+
+@pytest.mark.parametrize("level", [1e-6, 0.1, 0.5, 0.975])
+def test_pinball_against_scipy(level: float) -> None:
+    got = losses(PinballLoss(level), Gaussian(0.25), REAL).tolist()
+    for (y, mean, variance), value in zip(REAL, got, strict=True):
+        quantile = stats.norm.ppf(level, mean, (variance + 0.25) ** 0.5)
+        want = level * max(y - quantile, 0) + (1 - level) * max(quantile - y, 0)
+        assert value == pytest.approx(want, rel=1e-12)
+
+
+def test_pinball_at_one_half_is_half_the_absolute_loss() -> None:
+    half, whole = (losses(loss, Gaussian(0.25), REAL) for loss in (PinballLoss(), AbsoluteLoss()))
+    assert torch.equal(2 * half, whole)
+
+
+@pytest.mark.parametrize("level", [0.1, 0.8])
+def test_the_quantile_is_the_best_prediction(level: float) -> None:
+    """Over draws of y the slope in the mean is P(Y ≤ ŷ) − τ = 0 at the true distribution."""
+    y = torch.from_numpy(stats.norm.ppf((torch.arange(1000.0) + 0.5) / 1000, 0.5, 1.5))
+    mean = torch.full((1000,), 0.5, dtype=FLOAT64, requires_grad=True)
+    variance = torch.full((1000,), 2.0, dtype=FLOAT64)
+    loss = PinballLoss(level)(Gaussian(0.25), y, Marginals(mean, variance)).mean()
+    (slope,) = torch.autograd.grad(loss, mean)
+    assert abs(slope.sum().item()) <= 1e-9
+
+
+def test_square_loss_of_a_label_is_half_the_brier_score() -> None:
+    some = [Point(1.0, 0.5, 1.0), Point(0.0, 0.5, 1.0), Point(1.0, -20.0, 3.0)]
+    got = losses(SquareLoss(), Probit(), some).tolist()
+    for (y, mean, variance), value in zip(some, got, strict=True):
+        chance = stats.norm.cdf(mean / (1 + variance) ** 0.5)
+        assert value == pytest.approx((chance - y) ** 2 / 2, rel=1e-12)
+
+
+SCORES = torch.tensor([0.0, 1e-12, 1e-3, -0.3, 0.8, 1.0, -4.0, 9.0, 40.0, -1e4, 1e9, 1e30])
+
+
+def test_crps_and_slopes_keep_their_digits() -> None:
+    """Value and slopes in y, μ and s of the closed form, at z from 0 to absurd."""
+    y = SCORES.double().requires_grad_()
+    mean, variance = torch.zeros_like(y).requires_grad_(), torch.full_like(y, 0.75).requires_grad_()
+    likelihood = Gaussian(0.25)
+    value = CRPSLoss()(likelihood, y, Marginals(mean, variance))
+    slopes = torch.autograd.grad(value.sum(), (y, mean, variance, likelihood.raw_noise))
+    noise_slope = mpmath.mpf(0)
+    with mpmath.workdps(30):
+        for i, z in enumerate(SCORES.double().tolist()):
+            sign = mpmath.erf(z / mpmath.sqrt(2))
+            flat = 2 * mpmath.npdf(z) - 1 / mpmath.sqrt(mpmath.pi)
+            near(value[i], z * sign + flat)
+            near(slopes[0][i], sign)
+            near(slopes[1][i], -sign)
+            near(slopes[2][i], flat / 2)
+            noise_slope += flat / 2
+    near(slopes[3] / torch.sigmoid(likelihood.raw_noise), noise_slope)
+
+
+def near(got: Tensor, want: mpmath.mpf) -> None:
+    assert abs(got.item() - want) <= 1e-12 * abs(want), (got.item(), want)
+
+
+def test_crps_of_a_sure_prediction_is_the_absolute_error() -> None:
+    some = [Point(y, mean, 1e-14) for y, mean, _ in REAL]
+    crps, absolute = (losses(loss, Gaussian(1e-14), some) for loss in (CRPSLoss(), AbsoluteLoss()))
+    torch.testing.assert_close(crps, absolute, rtol=0, atol=1e-7)
+    assert bool((crps < absolute).all())

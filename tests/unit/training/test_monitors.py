@@ -1,0 +1,67 @@
+"""What every monitor has in common."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from directgp.training.budgets import Cancel, EvaluationBudget, StepBudget, TimeBudget
+from directgp.training.monitors import Monitor
+from directgp.training.progress import History, ProgressBar
+from directgp.training.result import Progress, Stop
+from directgp.training.stopping import LossRange, RelativeDecrease, SmallGradient
+
+MONITORS: list[Callable[[], Monitor]] = [
+    Cancel,
+    History,
+    LossRange,
+    ProgressBar,
+    RelativeDecrease,
+    SmallGradient,
+    lambda: EvaluationBudget(10),
+    lambda: StepBudget(10),
+    lambda: TimeBudget(10.0),
+]
+
+
+class Forgetful(Monitor):
+    """Has what is required, and nothing else."""
+
+    def __call__(self, progress: Progress) -> Stop | None:
+        return None
+
+    def reset(self) -> None:
+        pass
+
+
+def first_step(gradient_norm: float = math.nan) -> Progress:
+    return Progress("elbo", 1, 100, 1, 0.5, gradient_norm, 0.1)
+
+
+def test_a_monitor_is_abstract() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        Monitor()  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("missing", ["__call__", "reset"])
+def test_what_is_required_cannot_be_left_out(missing: str) -> None:
+    methods = {name: getattr(Forgetful, name) for name in ("__call__", "reset") if name != missing}
+    incomplete = type("Incomplete", (Monitor,), methods)
+    with pytest.raises(TypeError, match=missing):
+        incomplete()
+
+
+def test_close_may_be_left_out() -> None:
+    Forgetful().close()
+
+
+@pytest.mark.parametrize("make", MONITORS)
+def test_a_first_step_ends_nothing_and_a_run_of_none_closes(make: Callable[[], Monitor]) -> None:
+    monitor = make()
+    assert isinstance(monitor, Monitor)
+    monitor.reset()
+    monitor.close()
+    monitor.reset()
+    assert monitor(first_step()) is None
+    monitor.close()
+    monitor.close()

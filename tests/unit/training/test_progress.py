@@ -1,0 +1,186 @@
+"""What a run prints, on a terminal and elsewhere, and what it keeps."""
+
+import dataclasses
+import io
+import json
+import math
+import threading
+
+import pytest
+from rich.console import Console
+
+from directgp.training.monitors import Monitor
+from directgp.training.progress import History, ProgressBar
+from directgp.training.result import Progress
+
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+
+
+def at(step: int, stage: str = "elbo", seconds: float = 1.0) -> Progress:
+    return Progress(stage, step, 200, 2 * step, 1 / 3 + 100 / step, 0.5, seconds)
+
+
+def plain(width: int = 80) -> tuple[io.StringIO, Console]:
+    """A file, and a console that writes to it."""
+    file = io.StringIO()
+    return file, Console(file=file, force_terminal=False, width=width)
+
+
+def terminal(width: int = 80) -> tuple[io.StringIO, Console]:
+    """A file that takes itself for a terminal."""
+    file = io.StringIO()
+    console = Console(
+        file=file, force_terminal=True, force_interactive=True, width=width, color_system=None
+    )
+    return file, console
+
+
+def last_screen(file: io.StringIO) -> list[str]:
+    """The lines of what was drawn last."""
+    frame = file.getvalue().removesuffix(SHOW).rstrip().split("\x1b[2K")[-1]
+    return [line.rstrip() for line in frame.replace("\r", "").splitlines() if line.strip()]
+
+
+def test_elsewhere_nothing_is_printed_before_a_stage_is_over() -> None:
+    file, console = plain()
+    bar = ProgressBar(console)
+    bar.reset()
+    for step in range(1, 50):
+        bar(at(step))
+    assert file.getvalue() == ""
+
+
+def test_elsewhere_each_finished_stage_is_one_line() -> None:
+    file, console = plain(width=40)
+    with ProgressBar(console) as bar:
+        for stage, seconds in (("elbo", 2.04), ("β = [b]0.5[/b]", 61.9), ("log_loss", 3725.0)):
+            bar.reset()
+            for step in (1, 100, 120):
+                bar(at(step, stage, seconds))
+    assert file.getvalue() == (
+        "elbo 120/200 steps, loss 1.1667, 240 evaluations, 2.0 s\n"
+        "β = [b]0.5[/b] 120/200 steps, loss 1.1667, 240 evaluations, 0:01:01\n"
+        "log_loss 120/200 steps, loss 1.1667, 240 evaluations, 1:02:05\n"
+    )
+
+
+def test_a_new_name_begins_a_new_line_and_a_reset_does_for_the_same_name() -> None:
+    file, console = plain()
+    with ProgressBar(console) as bar:
+        bar(at(1, "first"))
+        bar(at(2, "second"))
+        bar.reset()
+        bar(at(3, "second"))
+    assert [line.split(" steps")[0] for line in file.getvalue().splitlines()] == [
+        "first 1/200",
+        "second 2/200",
+        "second 3/200",
+    ]
+
+
+def test_closing_twice_prints_once_and_a_closed_bar_can_be_used_again() -> None:
+    file, console = plain()
+    bar = ProgressBar(console)
+    bar(at(1))
+    bar.close()
+    bar.close()
+    assert len(file.getvalue().splitlines()) == 1
+    bar(at(2))
+    bar.close()
+    assert len(file.getvalue().splitlines()) == 2
+
+
+def test_by_default_it_speaks_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressBar() as bar:
+        bar(at(1))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("elbo 1/200 steps")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_on_a_terminal_each_stage_keeps_its_line_with_a_bar(width: int) -> None:
+    file, console = terminal(width)
+    with ProgressBar(console) as bar:
+        for stage in ("elbo", "[b]log_loss[/b]"):
+            bar.reset()
+            for step in (1, 100, 120):
+                bar(at(step, stage))
+    lines = last_screen(file)
+    assert len(lines) == 2
+    for line, stage in zip(lines, ("elbo", "[b]log_loss[/b]"), strict=True):
+        assert line.startswith(stage)
+        assert "━" in line
+        assert line.endswith("120/200 steps, loss 1.1667, 240 evaluations, 1.0 s")
+        assert len(line) <= width
+
+
+def test_on_a_terminal_the_bar_moves_with_the_steps() -> None:
+    lengths = []
+    for step in (0, 100, 200):
+        file, console = terminal(120)
+        with ProgressBar(console) as bar:
+            bar(dataclasses.replace(at(1), step=step))
+        lengths.append(last_screen(file)[0].count("━"))
+    assert lengths == [0, 12, 24]
+
+
+def test_the_terminal_is_given_back_after_an_error() -> None:
+    file, console = terminal()
+    before = threading.enumerate()
+    with pytest.raises(KeyboardInterrupt), ProgressBar(console) as bar:
+        bar(at(1))
+        assert file.getvalue().count(HIDE) == 1
+        raise KeyboardInterrupt
+    assert file.getvalue().count(SHOW) == 1
+    assert file.getvalue().index(SHOW) > file.getvalue().index(HIDE)
+    for thread in set(threading.enumerate()) - set(before):
+        thread.join(timeout=10)
+        assert not thread.is_alive()
+    printed = file.getvalue()
+    bar.close()
+    assert file.getvalue() == printed
+
+
+def test_a_bar_never_ends_a_run() -> None:
+    _, console = plain()
+    with ProgressBar(console) as bar:
+        monitor: Monitor = bar
+        assert all(monitor(at(step)) is None for step in range(1, 300))
+
+
+def test_a_history_keeps_every_step_of_every_stage() -> None:
+    history = History()
+    records = [at(1), at(2), at(1, "log_loss")]
+    history.reset()
+    history(records[0])
+    history(records[1])
+    history.reset()
+    history(records[2])
+    history.close()
+    assert history.records == records
+    assert history.losses == [1 / 3 + 100, 1 / 3 + 50, 1 / 3 + 100]
+
+
+def test_a_history_as_columns() -> None:
+    history = History()
+    assert history.to_dict() == {field.name: [] for field in dataclasses.fields(Progress)}
+    history(at(1))
+    history(dataclasses.replace(at(2, "log_loss"), gradient_norm=math.nan))
+    columns = history.to_dict()
+    assert math.isnan(columns.pop("gradient_norm")[1])
+    assert columns == {
+        "stage": ["elbo", "log_loss"],
+        "step": [1, 2],
+        "max_steps": [200, 200],
+        "evaluations": [2, 4],
+        "loss": [1 / 3 + 100, 1 / 3 + 50],
+        "seconds": [1.0, 1.0],
+    }
+    assert json.loads(json.dumps(columns)) == columns
+
+
+def test_two_histories_do_not_share() -> None:
+    one, other = History(), History()
+    one(at(1))
+    assert other.records == []
