@@ -2,6 +2,7 @@
 
 from directgp.log_expectations.evaluate import expected_log_prob, log_expectation
 from directgp.shapes import Marginals
+from directgp.training.beta_path import beta_path
 from directgp.training.train import train
 
-__all__ = ["Marginals", "expected_log_prob", "log_expectation", "train"]
+__all__ = ["Marginals", "beta_path", "expected_log_prob", "log_expectation", "train"]

@@ -107,6 +107,23 @@ class Likelihood(nn.Module, ABC):
         twin._frozen = True
         return twin
 
+    def repeated(self: SomeLikelihood, number: int) -> SomeLikelihood:
+        """A batch of this likelihood: parameters of shape (number, 1), one for each model."""
+        twin = copy.deepcopy(self)
+        for name, parameter in self.named_parameters(recurse=False):
+            many = parameter.detach().reshape(1, 1).repeat(number, 1)
+            setattr(twin, name, nn.Parameter(many, parameter.requires_grad))
+        return twin
+
+    def member(self: SomeLikelihood, index: int, like: SomeLikelihood) -> SomeLikelihood:
+        """One likelihood of a batch that is `repeated` from another like it."""
+        twin = copy.deepcopy(like)
+        with torch.no_grad():
+            batch = dict(self.named_parameters(recurse=False))
+            for name, parameter in twin.named_parameters(recurse=False):
+                parameter.copy_(batch[name][index].reshape(parameter.shape))
+        return twin
+
     @property
     def trainable(self) -> bool:
         """Whether any parameter of the likelihood asks for a gradient."""

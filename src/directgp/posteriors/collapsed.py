@@ -46,17 +46,26 @@ def optimal_q(
 
     In float64 whatever the dtype of A. At β = 0 the covariance is 0.
     """
-    wide = A.double()
-    weighted = wide * precision.double().unsqueeze(-2)
-    P = weighted @ wide.mT
-    P.diagonal(dim1=-2, dim2=-1).add_(beta)
-    # P = U Uᵀ with U upper triangular, so that U⁻ᵀ is a lower factor of P⁻¹.
-    U = jittered_cholesky(P.flip(-2, -1)).factor.flip(-2, -1)
-    eye = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device)
-    lower = torch.linalg.solve_triangular(U.mT, eye, upper=False)
-    b = weighted @ target.double().unsqueeze(-1)
+    lower = inverse_factor(A, precision, beta)
+    b = A.double() @ (precision * target).double().unsqueeze(-1)
     u_mean = (lower @ (lower.mT @ b)).squeeze(-1)
     return Whitened(u_mean.to(A.dtype), (math.sqrt(beta) * lower).to(A.dtype))
+
+
+def inverse_factor(
+    A: Float[Tensor, "*#batch m n"], precision: Float[Tensor, "*#batch n"], beta: float
+) -> Float[Tensor, "*batch m m"]:
+    """A lower triangular C with C Cᵀ = P⁻¹, P = β I + A diag(p) Aᵀ, in float64.
+
+    P = U Uᵀ with U upper triangular, and C = U⁻ᵀ.
+    """
+    wide = A.double()
+    P = (wide * precision.double().unsqueeze(-2)) @ wide.mT
+    P.diagonal(dim1=-2, dim2=-1).add_(beta)
+    U = jittered_cholesky(P.flip(-2, -1)).factor.flip(-2, -1)
+    eye = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device)
+    lower: Tensor = torch.linalg.solve_triangular(U.mT, eye, upper=False)
+    return lower
 
 
 def example_noise(

@@ -1,1 +1,37 @@
 """Training: to the optimum of an objective, with a reason for stopping."""
+
+from directgp.training.beta_path import BetaPath, PathPoint, beta_path
+from directgp.training.budgets import Cancel, EvaluationBudget, StepBudget, TimeBudget
+from directgp.training.journal import Checkpoints
+from directgp.training.monitors import Monitor
+from directgp.training.progress import History, ProgressBar
+from directgp.training.result import Progress, StageResult, Status, Stop, TrainingResult
+from directgp.training.stopping import LossRange, RelativeDecrease, SmallGradient
+from directgp.training.train import train
+from directgp.training.validation import Folds, Given, HoldOut
+
+__all__ = [
+    "BetaPath",
+    "Cancel",
+    "Checkpoints",
+    "EvaluationBudget",
+    "Folds",
+    "Given",
+    "History",
+    "HoldOut",
+    "LossRange",
+    "Monitor",
+    "PathPoint",
+    "Progress",
+    "ProgressBar",
+    "RelativeDecrease",
+    "SmallGradient",
+    "StageResult",
+    "Status",
+    "StepBudget",
+    "Stop",
+    "TimeBudget",
+    "TrainingResult",
+    "beta_path",
+    "train",
+]

@@ -168,7 +168,7 @@ class AdamState:
             return
         self._best_loss = torch.where(better, losses, self._best_loss)
         for name, parameter in self._parameters.items():
-            mask = better.reshape(*better.shape, *(1 for _ in parameter.shape[better.ndim :]))
+            mask = better.reshape(better.shape + (1,) * (parameter.ndim - better.ndim))
             torch.where(mask, parameter.detach(), self._best[name], out=self._best[name])
 
 

@@ -2,37 +2,53 @@
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 Vector = NDArray[np.float64]
 
 
 class FlatParameters:
-    """The values and gradients of some parameters, end to end in one vector."""
+    """The values and gradients of some parameters, end to end in one vector.
 
-    def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
+    Parameters
+    ----------
+    parameters : dict of str to Parameter
+        What the vector holds.
+    frame : tensor of shape (m, m)
+        A lower triangular C: the vector holds C⁻¹·u_mean and C⁻¹·u_chol in place of the two.
+    """
+
+    def __init__(
+        self,
+        parameters: dict[str, nn.Parameter],
+        frame: Float[Tensor, "m m"] | None = None,
+    ) -> None:
         self._parameters = parameters
         self._sizes = [parameter.numel() for parameter in parameters.values()]
+        self._frame = frame
 
     def read(self) -> Vector:
         """The values."""
-        return self._join([parameter.detach() for parameter in self._parameters.values()])
+        return self._join(
+            [self._into_frame(name, p.detach()) for name, p in self._parameters.items()]
+        )
 
     def write(self, vector: Vector) -> None:
         """Set the values."""
-        flat = torch.as_tensor(vector, dtype=torch.float64)
+        parts = torch.as_tensor(vector, dtype=torch.float64).split(self._sizes)
         with torch.no_grad():
-            parts = flat.split(self._sizes)
-            for parameter, part in zip(self._parameters.values(), parts, strict=True):
-                parameter.copy_(part.reshape(parameter.shape))
+            for (name, parameter), part in zip(self._parameters.items(), parts, strict=True):
+                value = part.to(parameter.device).reshape(parameter.shape)
+                parameter.copy_(self._out_of_frame(name, value))
 
     def gradient(self) -> Vector:
         """The gradients, 0 where there is none."""
         return self._join(
             [
-                torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                for parameter in self._parameters.values()
+                torch.zeros_like(p) if p.grad is None else self._gradient(name, p.grad)
+                for name, p in self._parameters.items()
             ]
         )
 
@@ -48,7 +64,25 @@ class FlatParameters:
         sizes = zip(self._parameters, self._sizes, strict=True)
         return np.concatenate([np.full(size, floors.get(name, -np.inf)) for name, size in sizes])
 
-    def _join(self, tensors: list[torch.Tensor]) -> Vector:
+    def _into_frame(self, name: str, value: Tensor) -> Tensor:
+        if self._frame is None or name not in ("u_mean", "u_chol"):
+            return value
+        columns = value.tril() if name == "u_chol" else value.unsqueeze(-1)
+        framed: Tensor = torch.linalg.solve_triangular(self._frame, columns.double(), upper=False)
+        return framed
+
+    def _out_of_frame(self, name: str, value: Tensor) -> Tensor:
+        if self._frame is None or name not in ("u_mean", "u_chol"):
+            return value
+        return self._frame @ value
+
+    def _gradient(self, name: str, gradient: Tensor) -> Tensor:
+        if self._frame is None or name not in ("u_mean", "u_chol"):
+            return gradient
+        framed = self._frame.mT @ gradient.double()
+        return framed.tril() if name == "u_chol" else framed
+
+    def _join(self, tensors: list[Tensor]) -> Vector:
         flat = torch.cat([tensor.reshape(-1).double() for tensor in tensors])
         vector: Vector = flat.cpu().numpy()
         return vector

@@ -8,7 +8,10 @@ from typing import Any, final
 from torch import Tensor
 
 from directgp.errors import CheckpointError, require
-from directgp.training.checkpoint import load_checkpoint, save_checkpoint
+from directgp.likelihoods.base import Likelihood
+from directgp.posteriors.sparse import SparsePosterior
+from directgp.training.checkpoint import fingerprint, load_checkpoint, save_checkpoint
+from directgp.training.data import Data
 from directgp.training.result import StageResult, Status
 
 Tensors = dict[str, Tensor]
@@ -88,8 +91,6 @@ class Journal:
 
     def keep(self, losses: list[float], evaluations: int, tensors: Tensors) -> None:
         """Write down where the present stage is."""
-        if self._checkpoints is None:
-            return
         self._write(tensors, {"losses": losses, "evaluations": evaluations})
 
     def finish(self, result: StageResult, tensors: Tensors) -> None:
@@ -103,11 +104,12 @@ class Journal:
         self._write({}, None)
 
     def _write(self, now: Tensors, under_way: dict[str, Any] | None) -> None:
-        assert self._checkpoints is not None
+        if self._checkpoints is None:
+            return
         finished = {f"finished.{name}": value for name, value in self._tensors.items()}
         manifest = {
             "fingerprint": self._fingerprint,
-            "finished": [asdict(result) for result in self._finished],
+            "finished": [_plain(result) for result in self._finished],
             "under_way": under_way,
         }
         both = finished | {f"now.{name}": value for name, value in now.items()}
@@ -124,6 +126,12 @@ class Journal:
         self._under_way = found.manifest["under_way"]
         self._tensors = under("finished.", found.tensors)
         self._now = under("now.", found.tensors)
+
+
+def _plain(result: StageResult) -> dict[str, Any]:
+    """A stage's result as JSON knows it."""
+    lists = {"losses": list(result.losses), "at_floor": list(result.at_floor)}
+    return {**asdict(result), **lists, "status": result.status.value}
 
 
 def _stage_result(stage: dict[str, Any]) -> StageResult:
@@ -144,3 +152,19 @@ def under(prefix: str, tensors: Tensors) -> Tensors:
         for name, tensor in tensors.items()
         if name.startswith(prefix)
     }
+
+
+def journal_for(
+    checkpoints: Checkpoints | None,
+    data: Data,
+    posterior: SparsePosterior,
+    likelihood: Likelihood,
+    settings: object,
+) -> Journal:
+    """The journal of a run with these data, this start and these settings."""
+    if checkpoints is None:
+        return Journal()
+    start = {f"posterior.{name}": value for name, value in posterior.state_dict().items()}
+    start |= {f"likelihood.{name}": value for name, value in likelihood.state_dict().items()}
+    parts = {"X": data.X, "y": data.y, "weights": data.weights, "every": checkpoints.every}
+    return Journal(checkpoints, fingerprint(**parts, **start, settings=repr(settings)))

@@ -15,6 +15,9 @@ from directgp.training.run import Run
 _MEMORY = 20
 """Pairs of steps and gradient changes that the curvature is built from."""
 
+_NEW_FRAME_EVERY = 100
+"""Steps after which q(u) is seen in a new frame, while hyperparameters move under it."""
+
 _RETRIES = 5
 """Fresh starts from the best state after a line search has failed."""
 
@@ -38,7 +41,7 @@ def lbfgs(
         Counts and stops.
     segment : int
         Steps after which the curvature is forgotten and `after_segment` is called, so that a run
-        taken up from there goes on as this one does; never, when None.
+        taken up from there goes on as this one does.
     after_segment : callable
         Keeps a checkpoint.
 
@@ -52,8 +55,7 @@ def lbfgs(
     try:
         while stop is None:
             before = descent.best.value
-            steps = run.max_steps if segment is None else segment - run.steps % segment
-            stop, code = descent.descend(steps)
+            stop, code = descent.descend(segment)
             if stop is None and code == _SEGMENT_OVER:
                 descent.restore()
                 after_segment()
@@ -77,15 +79,15 @@ class _Point(NamedTuple):
 
 @final
 class _Descent:
-    """The best point so far, and ways down from it."""
+    """The best state so far, and ways down from it."""
 
     def __init__(self, problem: Problem, run: Run) -> None:
         self._problem, self._run = problem, run
-        self._flat = FlatParameters(problem.parameters)
+        self._plain = self._flat = FlatParameters(problem.parameters)
+        self._floors = self._plain.floors(problem.floors)
         self._trouble: str | None = None
         self._stop: Stop | None = None
-        x = self._flat.read()
-        self._floors = self._flat.floors(problem.floors)
+        x = self._plain.read()
         start = self._evaluate(x if self._floors is None else np.maximum(x, self._floors))
         if start is None:
             raise NumericalError(
@@ -94,12 +96,21 @@ class _Descent:
             )
         self.best = self._last = start
 
-    def descend(self, steps: int) -> tuple[Stop | None, int]:
-        """Up to so many steps down from the best point; the run's reason to stop, scipy's code."""
+    def descend(self, segment: int | None) -> tuple[Stop | None, int]:
+        """Down from the best state to the end of a segment; reason to stop, and scipy's code.
+
+        q(u) is seen in a frame in which its curvature at the beginning is about 1.
+        """
         self._trouble, self._stop = None, None
+        self.restore()
+        frame = self._problem.frame()
+        self._flat = FlatParameters(self._problem.parameters, frame)
+        if segment is None:
+            segment = self._run.max_steps if frame is None else _NEW_FRAME_EVERY
+        steps = segment - self._run.steps % segment
         found = minimize(
             self._value_and_gradient,
-            self.best.x,
+            self._flat.read(),
             jac=True,
             method="L-BFGS-B",
             bounds=None if self._floors is None else Bounds(self._floors),
@@ -127,8 +138,8 @@ class _Descent:
         return Stop(Status.CONVERGED, "No step lowers the objective beyond rounding.")
 
     def restore(self) -> None:
-        """Set the parameters to the best point."""
-        self._flat.write(self.best.x)
+        """Set the parameters to the best state."""
+        self._plain.write(self.best.x)
 
     def _evaluate(self, x: Vector) -> _Point | None:
         """The value at x, or None and a note of the trouble where it is not finite."""
@@ -153,15 +164,15 @@ class _Descent:
             return self._wall(x)
         self._last = point
         if point.value <= self.best.value:
-            self.best = point
+            self.best = point._replace(x=self._plain.read())
         return point.value, point.gradient
 
     def _wall(self, x: Vector) -> tuple[float, Vector]:
-        """A parabola that rises from the best point, for a line search to turn back from."""
-        away = x - self.best.x
-        height = 1 + abs(self.best.value)
+        """A parabola that rises from the last good point, for a line search to turn back from."""
+        away = x - self._last.x
+        height = 1 + abs(self._last.value)
         square = float(away @ away)
-        return self.best.value + height, 2 * height / max(square, 1e-300) * away
+        return self._last.value + height, 2 * height / max(square, 1e-300) * away
 
     def _after_step(self, intermediate_result: OptimizeResult) -> None:
         gradient = self._last.gradient

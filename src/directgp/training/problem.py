@@ -33,6 +33,13 @@ class Problem(ABC):
         The step is read by schedules and decides the batch of examples of a stochastic problem.
         """
 
+    def frame(self) -> Float[Tensor, "m m"] | None:
+        """A lower triangular C such that the curvature in C⁻¹·u_mean and C⁻¹·u_chol is about 1.
+
+        For minimisers to look at q(u) in; None where there is no q(u) among the parameters.
+        """
+        return None
+
     def at_floor(self) -> tuple[str, ...]:
         """Names of the parameters that stand at their floor."""
         return tuple(

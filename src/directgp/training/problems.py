@@ -1,5 +1,6 @@
 """The problems that training poses: q(u) free, q(u) over held hyperparameters, q(u) eliminated."""
 
+import math
 from typing import Literal, final
 
 import torch
@@ -10,8 +11,16 @@ from typing_extensions import override
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.gaussian import Gaussian
 from directgp.numerics.gaussian import kl_from_standard
+from directgp.objectives.curvature import mean_curvature
+from directgp.objectives.log_losses import GibbsLoss
 from directgp.objectives.objective import Objective
-from directgp.posteriors.collapsed import Whitened, collapsed_losses, example_noise, optimal_q
+from directgp.posteriors.collapsed import (
+    Whitened,
+    collapsed_losses,
+    example_noise,
+    inverse_factor,
+    optimal_q,
+)
 from directgp.posteriors.projection import project, residual_variance, whiten
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.batches import Batches
@@ -73,6 +82,25 @@ class ModelProblem(Problem):
         self.randomness, self.batches = randomness, batches
         exact = objective.point_loss.deterministic or randomness.frozen
         self.deterministic = exact and batches is None
+
+    @override
+    def frame(self) -> Float[Tensor, "m m"] | None:
+        """C with C Cᵀ = N·P⁻¹, P = β I + A diag(p) Aᵀ, p the curvature of the loss in the mean.
+
+        N·P⁻¹ is then the inverse curvature of the objective in u_mean, and about that in each
+        column of u_chol. Losses other than the ELBO's count as log loss here.
+        """
+        if any(name not in self.parameters for name in _Q):
+            return None
+        features = self.posterior.features(self.data.X)
+        with torch.no_grad():
+            marginals = self.posterior.marginals_at(features)
+        gibbs = isinstance(self.objective.point_loss, GibbsLoss)
+        curvature = mean_curvature(self.likelihood, self.data.y, marginals, gibbs)
+        if self.data.weights is not None:
+            curvature = curvature * self.data.weights
+        factor = inverse_factor(features.A, curvature, float(self.objective.beta))
+        return math.sqrt(len(self.data)) * factor
 
     def examples(self) -> tuple[Data, Likelihood]:
         """The examples of this step, with the likelihood for them."""

@@ -72,6 +72,17 @@ class Recipe:
         loss = self.point_loss()
         return LogLoss() if isinstance(loss, GibbsLoss | LogLoss) else loss
 
+    def settings(self) -> tuple[object, ...]:
+        """What decides how a run goes; monitors only watch it."""
+        return (
+            self.objective,
+            self.rule,
+            self.optimizer,
+            self.batch_size,
+            self.learning_rate,
+            self.max_steps,
+        )
+
     def check(self, likelihood: Likelihood) -> None:
         """Refuse a combination that cannot work, before any work is done."""
         loss = self.point_loss()
@@ -109,11 +120,11 @@ class Recipe:
         return 1e-3 if batches else 0.1
 
     def chosen_max_steps(self, optimizer: str, likelihood: Likelihood) -> int:
-        """1000 for L-BFGS; the paper's 5000 (regression) or 3000 for Adam."""
+        """500 for L-BFGS; the paper's 5000 (regression) or 3000 for Adam."""
         if self.max_steps is not None:
             return self.max_steps
         if optimizer == "lbfgs":
-            return 1000
+            return 500
         return 5000 if isinstance(likelihood, Gaussian) else 3000
 
     def chosen_stopping(self, optimizer: str, likelihood: Likelihood, noisy: bool) -> Monitor:
@@ -121,7 +132,7 @@ class Recipe:
         if self.stopping is not None:
             return self.stopping
         if optimizer == "lbfgs":
-            return RelativeDecrease(window=20, tolerance=1e-6)
+            return RelativeDecrease(window=20, tolerance=1e-5)
         window = 50 if isinstance(likelihood, Gaussian) else 20
         return LossRange(window, 1e-4, smoothing=0.98 if noisy else 0.0)
 

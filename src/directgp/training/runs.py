@@ -25,7 +25,15 @@ def elbo_run(
     elbo = as_elbo(recipe)
     posterior, likelihood = copy.deepcopy((posterior, likelihood))
     stage = trainer.stage("elbo", elbo, posterior, likelihood, 1.0)
-    return _result(trainer, elbo, posterior, likelihood, 1.0, "elbo", (stage,))
+    return result_of(trainer, elbo, posterior, likelihood, 1.0, "elbo", (stage,))
+
+
+def short_elbo_run(
+    trainer: Trainer, recipe: Recipe, posterior: SparsePosterior, likelihood: Likelihood
+) -> TrainingResult:
+    """Where a joint run starts from."""
+    steps = _SHORT_RUN[trainer.optimizer(as_elbo(recipe), posterior)]
+    return elbo_run(trainer, replace(recipe, max_steps=steps), posterior, likelihood)
 
 
 def joint_run(
@@ -41,11 +49,10 @@ def joint_run(
     posterior, likelihood = copy.deepcopy((posterior, likelihood))
     stages: tuple[StageResult, ...] = ()
     if start == "elbo" and recipe.name not in ("elbo", "vfe", "fitc"):
-        elbo = as_elbo(recipe)
-        short = _SHORT_RUN[trainer.optimizer(elbo, posterior)]
-        stages = (trainer.stage("elbo", elbo, posterior, likelihood, 1.0, max_steps=short),)
-        if stages[-1].ends_training:
-            return _result(trainer, elbo, posterior, likelihood, 1.0, "elbo", stages)
+        base = short_elbo_run(trainer, recipe, posterior, likelihood)
+        if base.stages[-1].ends_training:
+            return base
+        posterior, likelihood, stages = base.posterior, base.likelihood, base.stages
     sees_variance = recipe.point_loss().uses_variance(likelihood)
     if not sees_variance:
         posterior = posterior.with_unit_scale()
@@ -54,7 +61,7 @@ def joint_run(
         posterior = _with_variances(trainer, recipe, posterior, likelihood, beta)
         for before, after in zip(given.parameters(), posterior.parameters(), strict=True):
             after.requires_grad_(before.requires_grad)
-    return _result(trainer, recipe, posterior, likelihood, beta, "joint", (*stages, stage))
+    return result_of(trainer, recipe, posterior, likelihood, beta, "joint", (*stages, stage))
 
 
 def fixed_run(
@@ -79,7 +86,7 @@ def fixed_run(
     if not recipe.point_loss().uses_variance(likelihood):
         posterior = _with_variances(trainer, recipe, posterior, likelihood, beta)
     stages = (*base.stages, stage)
-    return _result(trainer, recipe, posterior, likelihood, beta, "fixed", stages)
+    return result_of(trainer, recipe, posterior, likelihood, beta, "fixed", stages)
 
 
 def as_elbo(recipe: Recipe) -> Recipe:
@@ -112,7 +119,7 @@ def _with_variances(
     return calibrated.posterior
 
 
-def _result(
+def result_of(
     trainer: Trainer,
     recipe: Recipe,
     posterior: SparsePosterior,
@@ -121,6 +128,7 @@ def _result(
     mode: str,
     stages: tuple[StageResult, ...],
 ) -> TrainingResult:
+    """What a run has found so far."""
     return TrainingResult(
         posterior=posterior,
         likelihood=likelihood,

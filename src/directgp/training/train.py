@@ -13,16 +13,17 @@ from directgp.log_expectations.base import Rule
 from directgp.numerics.noise import fresh_generator
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.sparse import SparsePosterior
-from directgp.training.checkpoint import fingerprint
+from directgp.training.beta_path import path_of
 from directgp.training.data import Data, check_data
-from directgp.training.journal import Checkpoints, Journal
+from directgp.training.journal import Checkpoints, journal_for
 from directgp.training.monitors import Monitor
 from directgp.training.recipe import OptimizerName, Recipe
 from directgp.training.result import TrainingResult
 from directgp.training.runs import elbo_run, fixed_run, joint_run
 from directgp.training.trainer import Trainer
+from directgp.training.validation import Validation
 
-HyperparameterMode = Literal["joint", "fixed"]
+HyperparameterMode = Literal["joint", "fixed", "auto"]
 
 
 def train(
@@ -36,6 +37,7 @@ def train(
     rule: Rule | str = "auto",
     hyperparameters: HyperparameterMode = "joint",
     start: Literal["elbo", "scratch"] = "elbo",
+    validation: Validation | None = None,
     optimizer: OptimizerName = "auto",
     weights: Num[Tensor, " n"] | None = None,
     batch_size: int | None = None,
@@ -63,11 +65,14 @@ def train(
         β ≥ 0, the weight of the KL term.
     rule : Rule or str
         For "log_loss", as in `directgp.log_expectation`.
-    hyperparameters : {"joint", "fixed"}
+    hyperparameters : {"joint", "fixed", "auto"}
         Train kernel, mean, noise and inducing inputs together with q(u); or take them from a
-        finished ELBO run, hold them, and train q(u) from scratch.
+        finished ELBO run, hold them, and train q(u) from scratch; or whichever of the two, and of
+        the plain ELBO solution, validates better.
     start : {"elbo", "scratch"}
         Where a joint run starts: from a short ELBO run, or from the posterior as given.
+    validation : Given, HoldOut or Folds
+        For "auto", as in `directgp.beta_path`.
     optimizer : {"auto", "lbfgs", "adam"}
         "auto" is L-BFGS for all examples at once and a deterministic rule, else Adam. L-BFGS with
         bMC holds the base samples fixed.
@@ -78,7 +83,7 @@ def train(
     learning_rate : float
         Adam's; 0.1 for all examples at once and 0.001 for batches, as in the paper.
     max_steps : int
-        Steps of the run; 1000 for L-BFGS, 5000 (regression) or 3000 for Adam, as in the paper.
+        Steps of the run; 500 for L-BFGS, 5000 (regression) or 3000 for Adam, as in the paper.
     stopping : Monitor
         A stopping rule in place of the default.
     monitors : sequence of Monitor
@@ -120,27 +125,35 @@ def train(
         stopping=stopping,
         monitors=monitors,
     )
-    modes = ("joint", "fixed")
+    if hyperparameters == "auto":
+        require(start == "elbo", "start with hyperparameters='auto'", "'elbo'", repr(start))
+        return path_of(
+            recipe,
+            posterior,
+            likelihood,
+            Data(X, y, weights),
+            [beta],
+            validation,
+            "auto",
+            checkpoints,
+            generator,
+        ).best
+    modes = ("joint", "fixed", "auto")
     require(hyperparameters in modes, "hyperparameters", f"one of {modes}", repr(hyperparameters))
+    require(
+        validation is None,
+        f"validation with hyperparameters='{hyperparameters}'",
+        "None",
+        type(validation).__name__,
+        "It is for 'auto'.",
+    )
     require(start in ("elbo", "scratch"), "start", "'elbo' or 'scratch'", repr(start))
     require(0 <= beta < float("inf"), "beta", "finite and at least 0", beta)
     data = Data(X, y, weights)
     check_data("train", data, posterior, likelihood)
     recipe.check(likelihood)
-    journal = Journal()
-    if checkpoints is not None:
-        settings = (objective, beta, rule, hyperparameters, start, optimizer, batch_size)
-        journal = Journal(
-            checkpoints,
-            fingerprint(
-                X=X,
-                y=y,
-                weights=weights,
-                settings=repr((*settings, learning_rate, max_steps, checkpoints.every)),
-                **posterior.state_dict(),
-                **{f"likelihood.{name}": p for name, p in likelihood.state_dict().items()},
-            ),
-        )
+    settings = (recipe.settings(), beta, hyperparameters, start)
+    journal = journal_for(checkpoints, data, posterior, likelihood, settings)
     trainer = Trainer(data, generator or fresh_generator(X.device), journal)
     try:
         if hyperparameters == "fixed":

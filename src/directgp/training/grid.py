@@ -1,0 +1,120 @@
+"""Training of a grid of β on one set of data, from neighbour to neighbour or as one batch."""
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from directgp.errors import require
+from directgp.likelihoods.base import Likelihood
+from directgp.posteriors.sparse import SparsePosterior
+from directgp.training.recipe import Recipe
+from directgp.training.result import TrainingResult
+from directgp.training.runs import fixed_run, joint_run, result_of, short_elbo_run
+from directgp.training.trainer import Trainer
+
+_SHARE_OF_STEPS = 5
+"""A neighbour gets the steps of a whole run, divided by this: it starts near its optimum."""
+
+_SMALLEST = 0.01
+
+
+def beta_grid(num_data: int) -> list[float]:
+    """n, n/2, n/4, … and 0.01: the paper's grid."""
+    halvings = max(0, math.floor(math.log2(num_data / _SMALLEST)))
+    grid = [num_data / 2**k for k in range(halvings + 1)]
+    return grid if grid[-1] == _SMALLEST else [*grid, _SMALLEST]
+
+
+def check_betas(betas: Sequence[float]) -> list[float]:
+    """The values in falling order, refused where one cannot be meant."""
+    require(len(betas) >= 1, "betas", "at least one value", "none")
+    for beta in betas:
+        require(0 <= beta < math.inf, "each of betas", "finite and at least 0", beta)
+    return sorted(set(map(float, betas)), reverse=True)
+
+
+def train_grid(
+    trainer: Trainer,
+    recipe: Recipe,
+    posterior: SparsePosterior,
+    likelihood: Likelihood,
+    betas: Sequence[float],
+    base: TrainingResult | None,
+    held: bool,
+) -> list[TrainingResult]:
+    """A result for each β, in order; fewer where a budget or a callback ended the training.
+
+    Hyperparameters are held at those of the base, or trained from it, or from a short ELBO run
+    where there is no base.
+    """
+    batched = trainer.optimizer(recipe, posterior) == "adam"
+    if batched and recipe.point_loss().uses_variance(likelihood) and len(betas) > 1:
+        return _batched(trainer, recipe, posterior, likelihood, betas, base, held)
+    return _neighbours(trainer, recipe, posterior, likelihood, betas, base, held)
+
+
+def _neighbours(
+    trainer: Trainer,
+    recipe: Recipe,
+    posterior: SparsePosterior,
+    likelihood: Likelihood,
+    betas: Sequence[float],
+    base: TrainingResult | None,
+    held: bool,
+) -> list[TrainingResult]:
+    """From the β nearest 1, where the ELBO solution is near, outwards to both ends."""
+    whole = recipe.chosen_max_steps(trainer.optimizer(recipe, posterior), likelihood)
+    brief = replace(recipe, max_steps=max(1, whole // _SHARE_OF_STEPS))
+
+    def first(beta: float) -> TrainingResult:
+        if held and base is not None:
+            return fixed_run(trainer, recipe, base, beta)
+        if base is not None:
+            return joint_run(trainer, recipe, base.posterior, base.likelihood, beta)
+        return joint_run(trainer, recipe, posterior, likelihood, beta, start="elbo")
+
+    def after(neighbour: TrainingResult, beta: float) -> TrainingResult:
+        if held and base is not None:
+            return fixed_run(trainer, brief, base, beta, start=neighbour.posterior)
+        return joint_run(trainer, brief, neighbour.posterior, neighbour.likelihood, beta)
+
+    middle = min(range(len(betas)), key=lambda i: abs(math.log(max(betas[i], 1e-300))))
+    found = {middle: first(betas[middle])}
+    for ahead, behind in ((range(middle - 1, -1, -1), 1), (range(middle + 1, len(betas)), -1)):
+        for i in ahead:
+            if any(result.stages[-1].ends_training for result in found.values()):
+                break
+            found[i] = after(found[i + behind], betas[i])
+    return [found[i] for i in sorted(found)]
+
+
+def _batched(
+    trainer: Trainer,
+    recipe: Recipe,
+    posterior: SparsePosterior,
+    likelihood: Likelihood,
+    betas: Sequence[float],
+    base: TrainingResult | None,
+    held: bool,
+) -> list[TrainingResult]:
+    """Every β at once, as one batch of models; K_uf is shared where hyperparameters are held."""
+    if base is None:
+        base = short_elbo_run(trainer, recipe, posterior, likelihood)
+    if base.stages[-1].ends_training:
+        return [base]
+    like = copy.deepcopy(base.posterior)
+    if held:
+        like.reset()
+    many = like.repeated(len(betas), shared_prior=held)
+    noises = base.likelihood if held else base.likelihood.repeated(len(betas))
+    grid = torch.tensor(betas, dtype=like.Z.dtype, device=like.Z.device)
+    stage = trainer.stage(recipe.name, recipe, many, noises, grid, held=held)
+    results = []
+    for i, beta in enumerate(betas):
+        member = many.member(i, like), noises.member(i, base.likelihood)
+        mode = "fixed" if held else "joint"
+        results.append(result_of(trainer, recipe, *member, beta, mode, (*base.stages, stage)))
+    return results

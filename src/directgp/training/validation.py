@@ -1,0 +1,129 @@
+"""Which examples train, and which validate."""
+
+import copy
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Int, Num
+from torch import Tensor
+
+from directgp.errors import require
+from directgp.likelihoods.base import Likelihood
+from directgp.objectives.base import PointLoss
+from directgp.posteriors.sparse import SparsePosterior
+from directgp.training.checkpoint import fingerprint
+from directgp.training.data import Data, check_data
+from directgp.training.result import TrainingResult
+
+
+@final
+@dataclass(frozen=True)
+class HoldOut:
+    """Set a random part of the examples aside."""
+
+    fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        inside = 0 < self.fraction < 1
+        require(inside, "fraction of HoldOut", "between 0 and 1, ends excluded", self.fraction)
+
+    def settings(self) -> str:
+        """What tells it from another."""
+        return repr(self)
+
+
+@final
+@dataclass(frozen=True)
+class Folds:
+    """Validate each example by a model trained without its fold."""
+
+    number: int = 5
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        require(self.number >= 2, "number of Folds", "at least 2", self.number)
+
+    def settings(self) -> str:
+        """What tells it from another."""
+        return repr(self)
+
+
+@final
+@dataclass(frozen=True)
+class Given:
+    """Validate on these examples; the likelihood where theirs has other exposures."""
+
+    X: Float[Tensor, "v d"]
+    y: Num[Tensor, " v"]
+    likelihood: Likelihood | None = None
+
+    def settings(self) -> str:
+        """What tells it from another."""
+        return fingerprint(X=self.X, y=self.y)
+
+
+Validation = HoldOut | Folds | Given
+
+_FEW = 1000
+
+
+def default_validation(num_data: int) -> Validation:
+    """A tenth set aside; five folds when data are few."""
+    return Folds() if num_data < _FEW else HoldOut()
+
+
+@final
+@dataclass(frozen=True)
+class Split:
+    """Examples to train on and examples to validate with, each with a likelihood for them."""
+
+    training: Data
+    likelihood: Likelihood
+    validation: Data
+    validation_likelihood: Likelihood
+
+    def losses(self, result: TrainingResult, loss: PointLoss) -> Float[Tensor, " v"]:
+        """The loss of each validation example under a trained model."""
+        likelihood = copy.deepcopy(self.validation_likelihood)
+        likelihood.load_state_dict(result.likelihood.state_dict())
+        marginals = result.posterior.predict(self.validation.X)
+        with torch.no_grad():
+            return loss(likelihood, self.validation.y, marginals)
+
+
+def split(
+    validation: Validation,
+    data: Data,
+    posterior: SparsePosterior,
+    likelihood: Likelihood,
+    generator: torch.Generator,
+) -> list[Split]:
+    """One split, or one for each fold."""
+    if isinstance(validation, Given):
+        other = Data(validation.X, validation.y)
+        theirs = likelihood if validation.likelihood is None else validation.likelihood
+        check_data("validation", other, posterior, theirs)
+        return [Split(data, likelihood, other, theirs)]
+    order = torch.randperm(len(data), generator=generator, device=generator.device)
+    if isinstance(validation, HoldOut):
+        held = order[: max(1, round(validation.fraction * len(data)))]
+        parts = [held]
+    else:
+        parts = list(order.tensor_split(min(validation.number, len(data))))
+    require(
+        len(data) >= 2,
+        "X",
+        "at least two rows, one to train on and one to validate with",
+        f"{len(data)}",
+        "Give validation data.",
+    )
+    return [_without(part, data, likelihood) for part in parts]
+
+
+def _without(held: Int[Tensor, " v"], data: Data, likelihood: Likelihood) -> Split:
+    mask = torch.ones(len(data), dtype=torch.bool, device=held.device)
+    mask[held] = False
+    rest = mask.nonzero().squeeze(-1)
+    return Split(data.take(rest), likelihood.take(rest), data.take(held), likelihood.take(held))
