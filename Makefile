@@ -5,6 +5,8 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
+# Folder with the data sets, for bench-training.
+DATA ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +16,7 @@ PAGES := docs/_build/html
 # One thread for each test worker: more would fight over the same cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
-.PHONY: demo test test-slow lint format bench docs clean
+.PHONY: demo test test-slow lint format bench bench-training docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/python examples/tails.py
@@ -38,6 +40,14 @@ format: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/rules.py
+
+bench-training: $(INSTALLED)
+	@test -n "$(DATA)" || { \
+	  echo "bench-training needs the data sets. Name their folder: make bench-training DATA=..." >&2; \
+	  exit 1; }
+	$(BIN)/python benchmarks/fits.py --data "$(DATA)"
+	$(BIN)/python benchmarks/optimizers.py --data "$(DATA)"
+	$(BIN)/python benchmarks/paths.py --data "$(DATA)"
 
 docs: $(INSTALLED_DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs $(PAGES)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Bool, Float, Num
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor, nn
 
 from directgp.errors import require, require_all
@@ -91,6 +91,10 @@ class Likelihood(nn.Module, ABC):
         twin = copy.copy(self)
         twin._taken = (*self._taken, index)
         return twin
+
+    def for_rows(self: SomeLikelihood, index: Int[Tensor, " r"]) -> SomeLikelihood:
+        """This likelihood for some rows of the data, sharing its parameters."""
+        return self
 
     def _per_example(self, value: Tensor) -> Tensor:
         """A parameter or other constant that broadcasts with (..., n), for the examples taken."""

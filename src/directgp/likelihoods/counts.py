@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, final
 
 import torch
-from jaxtyping import Bool, Float, Num
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 from typing_extensions import override
 
@@ -39,6 +39,14 @@ class CountLikelihood(UnimodalInF):
         require_all(allowed, exposure, name, "positive and finite")
         twin = copy.copy(self)
         twin._buffers = {**self._buffers, "log_exposure": torch.log(exposure.double())}
+        return twin
+
+    @override
+    def for_rows(self: SomeCount, index: Int[Tensor, " r"]) -> SomeCount:
+        if self.log_exposure is None:
+            return self
+        twin = copy.copy(self)
+        twin._buffers = {**self._buffers, "log_exposure": self.log_exposure[..., index]}
         return twin
 
     @override

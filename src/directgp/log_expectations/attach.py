@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.blocks import row_blocks
 from directgp.log_expectations.estimate import Estimate, Row
+from directgp.numerics.first_order import first_order
 
 Values = Float[Tensor, "..."]
 
@@ -37,9 +37,8 @@ def evaluate(
     with torch.no_grad():
         estimate = _in_blocks(estimator, likelihood, y, mean, variance, points)
     parameters = [p for p in likelihood.parameters() if p.requires_grad]
-    # torch leaves the functions that `once_differentiable` wraps untyped.
-    value: Tensor = _Attach.apply(estimate, mean, variance, *parameters)  # type: ignore[no-untyped-call]
-    return value
+    apply: Callable[..., Tensor] = _Attach.apply
+    return apply(estimate, mean, variance, *parameters)
 
 
 def _in_blocks(
@@ -73,7 +72,7 @@ class _Attach(Function):
         ctx.estimate, _, _, *ctx.parameters = inputs
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         estimate, row = ctx.estimate, grad.reshape(-1)
         slopes = estimate.mean_slope, estimate.variance_slope

@@ -35,6 +35,10 @@ class PointLoss(ABC):
         """
         return True
 
+    def fixed_work(self, likelihood: Likelihood) -> bool:
+        """Whether it does the same operations whatever the numbers, as a CUDA graph needs."""
+        return True
+
     @abstractmethod
     def check(self, likelihood: Likelihood) -> None:
         """Refuse a likelihood that lacks what the loss needs, and say what would do."""

@@ -9,9 +9,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import ClosedFormGibbs, ScaleMixture
 from directgp.log_expectations.base import Rule
+from directgp.log_expectations.closed_form import ClosedForm
 from directgp.log_expectations.evaluate import resolve_rule
 from directgp.log_expectations.gibbs import gibbs_term
+from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
 from directgp.objectives.base import DeterministicLoss, PointLoss, Values
 from directgp.shapes import Marginals
 
@@ -26,6 +29,11 @@ class GibbsLoss(DeterministicLoss):
     @override
     def check(self, likelihood: Likelihood) -> None:
         """Every likelihood has it."""
+
+    @override
+    def fixed_work(self, likelihood: Likelihood) -> bool:
+        # That of a scale mixture is an integral whose nodes follow the numbers.
+        return isinstance(likelihood, ClosedFormGibbs) and not isinstance(likelihood, ScaleMixture)
 
     @override
     def _evaluate(
@@ -59,6 +67,15 @@ class LogLoss(PointLoss):
     @override
     def check(self, likelihood: Likelihood) -> None:
         resolve_rule(self.rule, likelihood)
+
+    @override
+    def fixed_work(self, likelihood: Likelihood) -> bool:
+        rule = resolve_rule(self.rule, likelihood)
+        if not isinstance(rule, BiasedMonteCarlo):
+            return isinstance(rule, ClosedForm)
+        constants = (*likelihood.parameters(), *likelihood.buffers())
+        scheduled = callable(rule.num_samples) or callable(rule.nu)
+        return not scheduled and all(constant.numel() == 1 for constant in constants)
 
     @override
     def __call__(

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from directgp.errors import UnsupportedError, require
 from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.capabilities import Binary
+from directgp.likelihoods.capabilities import Binary, ClosedFormLogPredictive
 from directgp.log_expectations.evaluate import resolve_rule
 from directgp.objectives.base import DeterministicLoss, Values
 
@@ -59,6 +59,10 @@ class ZeroOneCost(DeterministicLoss):
         is less where p > c_0/(c_0 + c_1). This asks for a p that is right, as after log-loss DLM.
         """
         return 1 / (1 + self.false_negative / self.false_positive)
+
+    @override
+    def fixed_work(self, likelihood: Likelihood) -> bool:
+        return isinstance(likelihood, ClosedFormLogPredictive)
 
     @override
     def check(self, likelihood: Likelihood) -> None:

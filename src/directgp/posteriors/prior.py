@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from directgp.errors import UnsupportedError, refuse, require
 from directgp.numerics.softplus import softplus, softplus_inverse
-from directgp.posteriors.rbf import rbf_covariance
+from directgp.posteriors.matern import matern_gram
+from directgp.posteriors.rbf import rbf_covariance, rbf_gram
 from directgp.posteriors.starting_values import Start, starting_values
 
 KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
@@ -111,6 +112,11 @@ class Prior(nn.Module):
             return scale
         return self.output_scale
 
+    @property
+    def fused(self) -> bool:
+        """Whether the covariance is the plain RBF kernel's, computed here and not by gpytorch."""
+        return self._rbf() is not None and isinstance(self.mean_function, ZeroMean | ConstantMean)
+
     def mean(self, X: Float[Tensor, "*#batch n d"]) -> Float[Tensor, "*batch n"]:
         """The prior mean at each input."""
         values: Tensor = self.mean_function(X)
@@ -134,6 +140,16 @@ class Prior(nn.Module):
             return rbf_covariance(X1 / rbf.lengthscale, X2 / rbf.lengthscale, self.scale.log())
         dense: Tensor = self.kernel(X1, X2).to_dense()
         return self.output_scale[..., None, None] * dense
+
+    def gram(self, Z: Float[Tensor, "*#batch m d"]) -> Float[Tensor, "*batch m m"]:
+        """k(z, z′) for every pair of one set of inputs, in float64."""
+        inner = self._inner()
+        if type(inner) not in (RBFKernel, MaternKernel) or inner.active_dims is not None:
+            return self.covariance(Z, Z).double()
+        scaled, scale = Z.double() / inner.lengthscale.double(), self.scale.double()
+        if type(inner) is RBFKernel:
+            return rbf_gram(scaled, scale.log())
+        return scale[..., None, None] * matern_gram(scaled, inner.nu)
 
     def rescaled(self, factor: float) -> "Prior":
         """This prior with its covariance multiplied by a factor."""
@@ -166,12 +182,16 @@ class Prior(nn.Module):
         return twin
 
     def _rbf(self) -> RBFKernel | None:
-        """The kernel, or what its `ScaleKernel` scales, where that is a plain RBF kernel."""
-        inner = self.kernel
-        if type(inner) is ScaleKernel and inner.active_dims is None:
-            inner = inner.base_kernel
+        inner = self._inner()
         plain = type(inner) is RBFKernel and inner.active_dims is None
         return inner if plain else None
+
+    def _inner(self) -> Kernel:
+        """What a `ScaleKernel` scales that looks at all features, else the kernel."""
+        outer = self.kernel
+        if type(outer) is not ScaleKernel or outer.active_dims is not None:
+            return outer
+        return outer.base_kernel
 
 
 def _kernel(name: str, start: Start, ard_num_dims: int | None) -> Kernel:

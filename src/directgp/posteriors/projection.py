@@ -14,13 +14,15 @@ For gradients g_μ, g_v, g_r of a loss in these three, with h = g_v + g_r and H(
     dA Aᵀ = m dmᵀ + 2 S Sᵀ H(g_v) − 2 H(h)   of size m × m: no second pass over the examples
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
+
+from directgp.numerics.first_order import first_order
 
 
 class Projected(NamedTuple):
@@ -56,8 +58,8 @@ def project(
     if A is None:
         with torch.no_grad():
             A = whiten(L, Kuf)
-    # torch leaves the functions that `once_differentiable` wraps untyped.
-    return Projected(*_Project.apply(L, Kuf, k_diag, u_mean, u_chol, A))  # type: ignore[no-untyped-call]
+    apply: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Project.apply
+    return Projected(*apply(L, Kuf, k_diag, u_mean, u_chol, A))
 
 
 def whiten(
@@ -105,7 +107,7 @@ class _Project(Function):
         ctx.shape = output[0].shape
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         L, Kuf, k_diag, u_mean, u_chol, A = ctx.saved_tensors
         g_mean, g_variance, g_residual = grads

@@ -1,12 +1,14 @@
 """The squared-exponential covariance, with its own derivative."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
+
+from directgp.numerics.first_order import first_order
 
 
 def rbf_covariance(
@@ -21,27 +23,53 @@ def rbf_covariance(
     """
     # Only differences matter; about the origin the squares lose the fewest digits.
     centre = a.detach().mean(-2, keepdim=True)
-    # torch leaves the functions that `once_differentiable` wraps untyped.
-    K: Tensor = _RBF.apply(a - centre, b - centre, log_scale)  # type: ignore[no-untyped-call]
-    return K
+    return _apply(a - centre, b - centre, log_scale, False)
+
+
+def rbf_gram(
+    a: Float[Tensor, "*#batch m d"], log_scale: Float[Tensor, "*#batch"]
+) -> Float[Tensor, "*batch m m"]:
+    """`rbf_covariance` of inputs with themselves, from their differences.
+
+    So near inputs keep their digits however far from the others they lie, and K is as positive
+    definite as its rounded entries allow.
+    """
+    centred = a - a.detach().mean(-2, keepdim=True)
+    return _apply(centred, centred, log_scale, True)
+
+
+def _apply(a: Tensor, b: Tensor, log_scale: Tensor, by_differences: bool) -> Tensor:
+    apply: Callable[..., Tensor] = _RBF.apply
+    return apply(a, b, log_scale, by_differences)
+
+
+def _log_by_product(a: Tensor, b: Tensor, log_scale: Tensor) -> Tensor:
+    """One product: (a, log_scale − ½‖a‖², 1) · (b, 1, −½‖b‖²), rounded up to log_scale at most."""
+    left = -0.5 * a.square().sum(-1, keepdim=True) + log_scale
+    right = -0.5 * b.square().sum(-1, keepdim=True)
+    wide_a = torch.cat([a.expand(*left.shape[:-1], -1), left, torch.ones_like(left)], -1)
+    wide_b = torch.cat([b, torch.ones_like(right), right], -1)
+    product = wide_a @ wide_b.mT
+    return torch.minimum(product, log_scale, out=product)
+
+
+def _log_by_differences(a: Tensor, b: Tensor, log_scale: Tensor) -> Tensor:
+    distance = torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
+    return log_scale - 0.5 * distance.square()
 
 
 class _RBF(Function):
     @staticmethod
-    def forward(a: Tensor, b: Tensor, log_scale: Tensor) -> Tensor:
-        """One product: (a, log_scale − ½‖a‖², 1) · (b, 1, −½‖b‖²)."""
-        left = -0.5 * a.square().sum(-1, keepdim=True) + log_scale[..., None, None]
-        right = -0.5 * b.square().sum(-1, keepdim=True)
-        wide_a = torch.cat([a.expand(*left.shape[:-1], -1), left, torch.ones_like(left)], -1)
-        wide_b = torch.cat([b, torch.ones_like(right), right], -1)
-        return (wide_a @ wide_b.mT).exp_()
+    def forward(a: Tensor, b: Tensor, log_scale: Tensor, by_differences: bool) -> Tensor:
+        log_k = _log_by_differences if by_differences else _log_by_product
+        return log_k(a, b, log_scale[..., None, None]).exp_()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs, output)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:3], output)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, b, log_scale, K = ctx.saved_tensors
         G = grad * K
@@ -53,4 +81,4 @@ class _RBF(Function):
             db = (G.mT @ a - G.sum(-2).unsqueeze(-1) * b).sum_to_size(b.shape)
         if ctx.needs_input_grad[2]:
             dscale = rows.sum(-1).sum_to_size(log_scale.shape)
-        return da, db, dscale
+        return da, db, dscale, None

@@ -27,6 +27,14 @@ _BLOCK_VALUES = 2**24
 _NUGGET = {torch.float64: 1e-8, torch.float32: 1e-5}
 
 
+class Factor(NamedTuple):
+    """K_uu = L Lᵀ."""
+
+    L: Float[Tensor, "*batch m m"]
+    jitter: Float[Tensor, "*batch"]
+    """What the factorisation needed beyond the nugget."""
+
+
 class Cross(NamedTuple):
     """What the prior says about some examples and the inducing inputs."""
 
@@ -171,27 +179,39 @@ class SparsePosterior(nn.Module):
             noise = standard_normal(num_samples, f[0], generator)
             return cross.mean + f + (rest @ noise.unsqueeze(-1)).squeeze(-1)
 
-    def cross(self, X: Float[Tensor, "*#batch n d"]) -> Cross:
-        """The prior's covariances of u and f, with K_uu factorised, all differentiable."""
+    def cross(
+        self, X: Float[Tensor, "*#batch n d"], factor: Factor | None = None, *, checked: bool = True
+    ) -> Cross:
+        """The prior's covariances of u and f, with K_uu factorised, all differentiable.
+
+        A factor at hand is used; `checked` is as in `factor`.
+        """
         d = self.Z.shape[-1]
         require(X.shape[-1] == d, "X", f"of shape (n, {d})", f"shape {tuple(X.shape)}")
-        factor, jitter = self.factor()
+        L, jitter = self.factor(checked=checked) if factor is None else factor
         Kuf = self.prior.covariance(self.Z, X)
-        return Cross(factor, Kuf, self.prior.variance(X), self.prior.mean(X), jitter)
+        return Cross(L, Kuf, self.prior.variance(X), self.prior.mean(X), jitter)
 
-    def factor(self) -> tuple[Float[Tensor, "*batch m m"], Float[Tensor, "*batch"]]:
-        """L of K_uu = L Lᵀ, factorised in float64, and the jitter that this needed."""
-        Kuu = self.prior.covariance(self.Z, self.Z)
+    def factor(self, *, checked: bool = True) -> Factor:
+        """L of K_uu = L Lᵀ, factorised in float64, and the jitter that this needed.
+
+        Without the check a matrix that would need jitter gives NaN: for steps that must not wait
+        for an answer, and are looked at afterwards.
+        """
+        Kuu = self.prior.gram(self.Z)
         # gpytorch's distance of an input to itself is off by √eps while Z asks for a gradient.
-        diagonal = ((1 + self.nugget) * self.prior.variance(self.Z)).expand(Kuu.shape[:-1])
-        Kuu = torch.diagonal_scatter(Kuu, diagonal, dim1=-2, dim2=-1)
-        cholesky = jittered_cholesky(Kuu.double())
-        return cholesky.factor.to(Kuu.dtype), cholesky.jitter
+        diagonal = (1 + self.nugget) * self.prior.variance(self.Z).double()
+        Kuu = torch.diagonal_scatter(Kuu, diagonal.expand(Kuu.shape[:-1]), dim1=-2, dim2=-1)
+        if not checked:
+            L = torch.linalg.cholesky_ex(Kuu).L
+            return Factor(L.to(self.Z.dtype), L.new_zeros(L.shape[:-2]))
+        cholesky = jittered_cholesky(Kuu)
+        return Factor(cholesky.factor.to(self.Z.dtype), cholesky.jitter)
 
-    def features(self, X: Float[Tensor, "n d"]) -> Features:
+    def features(self, X: Float[Tensor, "n d"], factor: Factor | None = None) -> Features:
         """A, residual and prior mean at the rows of X, outside of any graph."""
         with torch.no_grad():
-            cross = self.cross(X)
+            cross = self.cross(X, factor)
             A = whiten(cross.L, cross.Kuf)
             # A constant mean is a view of its parameter, which may move.
             mean = cross.mean.detach().clone()

@@ -1,13 +1,13 @@
 """Adam, for batches of examples and for rules that draw."""
 
-import math
 from collections.abc import Callable
 from typing import final
 
 import torch
 from torch import Tensor
 
-from directgp.errors import DirectGPError, NumericalError
+from directgp.errors import InvalidInputError, NumericalError
+from directgp.training.graphed import GraphedSteps
 from directgp.training.problem import Problem
 from directgp.training.result import Status, Stop
 from directgp.training.run import Run
@@ -16,6 +16,9 @@ _RETRIES = 5
 """Times that a run goes back to its last good state with half the learning rate."""
 
 _SNAPSHOT_EVERY = 50
+
+_STEPS_PER_LOOK = 50
+"""Steps replayed from a graph between two looks at their losses."""
 
 
 def adam(
@@ -53,8 +56,11 @@ def adam(
     stop = None
     try:
         while stop is None:
-            loss, trouble = state.step(run.steps)
-            run.evaluations += 1
+            left = run.max_steps - run.steps
+            if segment is not None:
+                left = min(left, segment - run.steps % segment)
+            losses, trouble = state.steps(run.steps, left)
+            run.evaluations += max(len(losses), 1)
             if trouble:
                 retries += 1
                 if retries > _RETRIES:
@@ -63,10 +69,11 @@ def adam(
                         f"rate, and still met a value that is not finite. {trouble} Scale inputs "
                         "and targets, or train with optimizer='lbfgs'."
                     )
+                rate = state.learning_rate / 2
                 state.load(good)
-                state.learning_rate /= 2
+                state.learning_rate = rate
                 continue
-            stop = run.step(loss)
+            stop = next(filter(None, map(run.step, losses)), None)
             over = segment is not None and run.steps % segment == 0
             if over or run.steps % _SNAPSHOT_EVERY == 0:
                 good = state.tensors()
@@ -89,7 +96,12 @@ class AdamState:
     def __init__(self, problem: Problem, learning_rate: float) -> None:
         self._problem = problem
         self._parameters = problem.parameters
-        self._optimizer = torch.optim.Adam(self._parameters.values(), lr=learning_rate, fused=True)
+        self._graphed: GraphedSteps | None = None
+        self._trusts = True
+        on_device = any(p.is_cuda for p in self._parameters.values())
+        self._optimizer = torch.optim.Adam(
+            self._parameters.values(), lr=learning_rate, fused=True, capturable=on_device
+        )
         self._best = {name: p.detach().clone() for name, p in self._parameters.items()}
         self._best_loss: Tensor | None = None
         # Fills the moments, so that there is a state to save before the first step.
@@ -109,29 +121,62 @@ class AdamState:
     def learning_rate(self, rate: float) -> None:
         self._optimizer.param_groups[0]["lr"] = rate
 
-    def step(self, step: int) -> tuple[float, str]:
-        """The loss before one step, summed over a batch of models; or what went wrong with it."""
+    def steps(self, step: int, at_most: int) -> tuple[list[float], str]:
+        """The losses before some steps, means over a batch of models; or what went wrong.
+
+        One step at a time, or several from a CUDA graph where the problem allows it. After
+        trouble the steps are watched one by one.
+        """
+        if self._graphed is None and self._problem.recordable() and self._trusts:
+            before = self.tensors()
+            self._graphed = GraphedSteps(self._problem, self._advance)
+            self.load(before)
+        if self._graphed is None:
+            return self._watched_step(step)
+        losses = self._graphed.run(min(at_most, _STEPS_PER_LOOK))
+        finite = torch.stack([losses.isfinite().all(), *map(_all_finite, self._values())])
+        if not bool(finite.all()):
+            self._graphed, self._trusts = None, False
+            return [], "The objective or a parameter was not finite."
+        return losses.reshape(len(losses), -1).mean(-1).tolist(), ""
+
+    def _watched_step(self, step: int) -> tuple[list[float], str]:
         self._optimizer.zero_grad()
         try:
+            self._problem.prepare()
             losses = self._problem.value(step)
             losses.sum().backward()
-        except DirectGPError as error:
-            return math.nan, str(error)
+        except (InvalidInputError, NumericalError) as error:
+            return [], str(error)
         gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
         finite = torch.stack([losses.detach().isfinite().all(), *map(_all_finite, gradients)])
         if not bool(finite.all()):
-            return math.nan, f"The objective was {losses.tolist()}, or its gradient not finite."
+            return [], f"The objective was {losses.tolist()}, or its gradient not finite."
+        self._update(losses.detach())
+        return [float(losses.detach().mean())], ""
+
+    def _advance(self) -> Tensor:
+        """One step, unwatched."""
+        self._optimizer.zero_grad()
+        losses = self._problem.value(0)
+        losses.sum().backward()
+        self._update(losses.detach())
+        return losses.detach()
+
+    def _values(self) -> list[Tensor]:
+        return [parameter.detach() for parameter in self._parameters.values()]
+
+    def _update(self, losses: Tensor) -> None:
         if self._problem.deterministic:
-            self._remember(losses.detach())
+            self._remember(losses)
         self._optimizer.step()
         with torch.no_grad():
             for name, floor in self._problem.floors.items():
                 self._parameters[name].clamp_(min=floor)
-        return float(losses.detach().mean()), ""
 
     def restore_best(self) -> None:
         """Set the parameters to the best state, where one was kept."""
-        if self._best_loss is not None:
+        if self._best_loss is not None and bool(self._best_loss.isfinite().any()):
             with torch.no_grad():
                 for name, value in self._best.items():
                     self._parameters[name].copy_(value)
@@ -151,8 +196,16 @@ class AdamState:
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Go to a state that `tensors` has told."""
         self.learning_rate = float(tensors["learning_rate"])
-        self._best_loss = tensors.get("best_loss")
         with torch.no_grad():
+            if "best_loss" not in tensors:
+                # The tensor stays: a graph may write to it.
+                self._best_loss = (
+                    None if self._best_loss is None else self._best_loss.fill_(torch.inf)
+                )
+            elif self._best_loss is None:
+                self._best_loss = tensors["best_loss"].to(next(iter(self._best.values())).device)
+            else:
+                self._best_loss.copy_(tensors["best_loss"])
             for name, parameter in self._parameters.items():
                 parameter.copy_(tensors[f"parameter.{name}"])
                 self._best[name].copy_(tensors[f"best.{name}"])
@@ -161,12 +214,12 @@ class AdamState:
 
     def _remember(self, losses: Tensor) -> None:
         """Keep the state of each model whose loss is the lowest yet."""
-        better = losses < (torch.inf if self._best_loss is None else self._best_loss)
         if self._best_loss is None:
-            self._best_loss = losses.clone()
-        if not bool(better.any()):
+            self._best_loss = torch.full_like(losses, torch.inf)
+        better = losses < self._best_loss
+        if not losses.is_cuda and not bool(better.any()):
             return
-        self._best_loss = torch.where(better, losses, self._best_loss)
+        torch.where(better, losses, self._best_loss, out=self._best_loss)
         for name, parameter in self._parameters.items():
             mask = better.reshape(better.shape + (1,) * (parameter.ndim - better.ndim))
             torch.where(mask, parameter.detach(), self._best[name], out=self._best[name])

@@ -26,7 +26,8 @@ class Batches:
     def __init__(self, num_data: int, batch_size: int, generator: torch.Generator) -> None:
         require(batch_size >= 1, "batch_size", "at least 1", batch_size)
         self._num_data = num_data
-        self._batch_size = min(batch_size, num_data)
+        self.size = min(batch_size, num_data)
+        """Examples of each step but the last of an epoch."""
         self._generator = generator
         self._epoch = torch.empty(0, dtype=torch.int64, device=generator.device)
         self._taken = 0
@@ -38,7 +39,7 @@ class Batches:
                 self._num_data, generator=self._generator, device=self._generator.device
             )
             self._taken = 0
-        batch = self._epoch[self._taken : self._taken + self._batch_size]
+        batch = self._epoch[self._taken : self._taken + self.size]
         self._taken += len(batch)
         return batch
 

@@ -1,5 +1,6 @@
 """The whole grid of β, every posterior with its validation loss."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from directgp.training.monitors import Monitor
 from directgp.training.recipe import OptimizerName, Recipe
 from directgp.training.result import TrainingResult
 from directgp.training.runs import elbo_run
-from directgp.training.selection import compare
+from directgp.training.selection import Comparison, compare
 from directgp.training.trainer import Trainer
 from directgp.training.validation import (
     Folds,
@@ -63,7 +64,8 @@ class BetaPath:
     """From the most to the least regularised: ELBO, fixed with falling β, joint with falling β."""
 
     chosen: int
-    """The most regularised one that is not distinguishable from the best."""
+    """The most regularised one that is not distinguishable from the best; the β nearest 1 where
+    training was ended before any validation."""
 
     loss: str
     """Name of the loss that was compared."""
@@ -184,9 +186,10 @@ def path_of(
     grid = beta_grid(len(data)) if betas is None else check_betas(betas)
     random = generator or fresh_generator(data.X.device)
     how = default_validation(len(data)) if validation is None else validation
-    splits = split(how, data, posterior, likelihood, random)
     settings = (recipe.settings(), grid, hyperparameters, how.settings())
     journal = journal_for(checkpoints, data, posterior, likelihood, settings)
+    journal.rewind(random)
+    splits = split(how, data, posterior, likelihood, random)
     loss = recipe.validation_loss()
     since = time.perf_counter()
 
@@ -197,7 +200,7 @@ def path_of(
     try:
         if isinstance(how, Folds):
             results = candidates(data, likelihood)
-            losses = _fold_losses(splits, candidates, loss, len(results))
+            losses = _fold_losses(splits, candidates, loss, results)
         else:
             results = candidates(splits[0].training, splits[0].likelihood)
             losses = torch.stack([splits[0].losses(result, loss) for result in results])
@@ -221,7 +224,7 @@ def _train(
     base = elbo_run(trainer, recipe, posterior, likelihood)
     results = [base] if mode == "auto" else []
     for held in (True, False) if mode == "auto" else (True,):
-        if (results or [base])[-1].stages[-1].ends_training:
+        if _ended(results or [base]):
             return results or [base]
         results += train_grid(trainer, recipe, posterior, likelihood, betas, base, held=held)
     return results
@@ -231,24 +234,30 @@ def _fold_losses(
     splits: Sequence[Split],
     candidates: Callable[[Data, Likelihood], list[TrainingResult]],
     loss: PointLoss,
-    number: int,
-) -> Float[Tensor, "c n"]:
+    results: Sequence[TrainingResult],
+) -> Float[Tensor, "c n"] | None:
     """The validation losses of every fold that was trained to its end, side by side."""
     parts = []
-    for fold in splits:
-        results = candidates(fold.training, fold.likelihood)
-        if len(results) < number or results[-1].stages[-1].ends_training:
+    for fold in () if _ended(results) else splits:
+        found = candidates(fold.training, fold.likelihood)
+        if _ended(found):
             break
-        parts.append(torch.stack([fold.losses(result, loss) for result in results[:number]]))
-    if not parts:
-        return torch.full((number, 1), torch.nan)
-    return torch.cat(parts, -1)
+        parts.append(torch.stack([fold.losses(result, loss) for result in found]))
+    return torch.cat(parts, -1) if parts else None
+
+
+def _ended(results: Sequence[TrainingResult]) -> bool:
+    """Whether a budget, a callback or Ctrl-C has ended the training."""
+    return any(result.stages[-1].ends_training for result in results)
 
 
 def _path(
-    results: Sequence[TrainingResult], losses: Float[Tensor, "c n"], loss: str, seconds: float
+    results: Sequence[TrainingResult],
+    losses: Float[Tensor, "c n"] | None,
+    loss: str,
+    seconds: float,
 ) -> BetaPath:
-    comparison = compare(losses)
+    comparison = _without_validation(results) if losses is None else compare(losses)
     points = tuple(
         PathPoint(
             beta=result.beta,
@@ -262,3 +271,10 @@ def _path(
         for i, result in enumerate(results)
     )
     return BetaPath(points, comparison.chosen, loss, seconds)
+
+
+def _without_validation(results: Sequence[TrainingResult]) -> Comparison:
+    """What is known of candidates whose training was ended before any fold was: nothing."""
+    nothing = torch.full((len(results),), torch.nan)
+    distance = [abs(math.log(max(result.beta, 1e-300))) for result in results]
+    return Comparison(nothing, nothing, nothing, nothing, distance.index(min(distance)))

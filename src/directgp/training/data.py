@@ -22,6 +22,10 @@ class Data:
     def __len__(self) -> int:
         return len(self.X)
 
+    def weighted_targets(self) -> Num[Tensor, " r"]:
+        """The targets that have a weight."""
+        return self.y if self.weights is None else self.y[self.weights > 0]
+
     def take(self, index: Int[Tensor, " r"]) -> "Data":
         """Some of the examples."""
         weights = None if self.weights is None else self.weights[index]
@@ -32,6 +36,12 @@ def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Lik
     """Refuse data that cannot be meant, before any work is done."""
     n = len(data.X)
     require(n >= 1, f"X of {who}", "at least one row", f"shape {tuple(data.X.shape)}")
+    require(
+        data.y.device == data.X.device == posterior.Z.device,
+        f"X, y and posterior of {who}",
+        "on one device",
+        f"{data.X.device}, {data.y.device} and {posterior.Z.device}",
+    )
     posterior.check_inputs(data.X, f"X of {who}")
     require(
         data.y.shape == (n,),
@@ -39,12 +49,6 @@ def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Lik
         f"of shape ({n},), one target for each row of X",
         f"shape {tuple(data.y.shape)}",
         "Flatten a column with y.reshape(-1)." if data.y.numel() == n else "",
-    )
-    require(
-        data.y.device == data.X.device == posterior.Z.device,
-        f"X, y and posterior of {who}",
-        "on one device",
-        f"{data.X.device}, {data.y.device} and {posterior.Z.device}",
     )
     likelihood.check_targets(data.y)
     likelihood.check_shape(data.y.shape)

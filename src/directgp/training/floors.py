@@ -1,7 +1,8 @@
-"""Smallest values of noise parameters, relative to the spread of the targets.
+"""Smallest values of scales, so that they stay numbers; a result says when one was reached.
 
-Joint log-loss training may drive the Gaussian noise towards 0 and let the variance of f carry it.
-The floor keeps the noise a number; a result says when it was reached.
+Joint log-loss training may drive the Gaussian noise towards 0 and let the variance of f carry it:
+its floor is relative to the spread of the targets. Targets that do not vary may drive the output
+scale of the kernel towards 0: its floor is where the variance of f would soon underflow.
 """
 
 import torch
@@ -12,23 +13,25 @@ from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.gaussian import Gaussian
 from directgp.likelihoods.student_t import StudentT
 from directgp.numerics.softplus import softplus_inverse
+from directgp.posteriors.sparse import SparsePosterior
 
-_RELATIVE_VARIANCE = 1e-6
+_RELATIVE_DEVIATION = 1e-3
 _SMALLEST_DF = 0.1
 
 
-def floors(likelihood: Likelihood, y: Num[Tensor, " n"]) -> dict[str, float]:
+def floors(
+    posterior: SparsePosterior, likelihood: Likelihood, y: Num[Tensor, " n"]
+) -> dict[str, float]:
     """The floor of each raw parameter that has one, by name."""
-    if not isinstance(likelihood, Gaussian | StudentT):
-        return {}
-    variance = torch.tensor(_RELATIVE_VARIANCE * _spread(y) ** 2, dtype=torch.float64)
+    smallest = torch.finfo(posterior.Z.dtype).tiny ** 0.5
+    found = {"prior.raw_output_scale": smallest}
+    deviation = _RELATIVE_DEVIATION * _spread(y)
     if isinstance(likelihood, Gaussian):
-        return {"likelihood.raw_noise": float(softplus_inverse(variance))}
-    df = torch.tensor(_SMALLEST_DF, dtype=torch.float64)
-    return {
-        "likelihood.raw_scale": float(softplus_inverse(variance.sqrt())),
-        "likelihood.raw_df": float(softplus_inverse(df)),
-    }
+        found["likelihood.raw_noise"] = deviation * deviation
+    elif isinstance(likelihood, StudentT):
+        found |= {"likelihood.raw_scale": deviation, "likelihood.raw_df": _SMALLEST_DF}
+    values = torch.tensor([*found.values()], dtype=torch.float64)
+    return dict(zip(found, softplus_inverse(values).tolist(), strict=True))
 
 
 def _spread(y: Num[Tensor, " n"]) -> float:

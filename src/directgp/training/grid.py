@@ -50,8 +50,10 @@ def train_grid(
     Hyperparameters are held at those of the base, or trained from it, or from a short ELBO run
     where there is no base.
     """
-    batched = trainer.optimizer(recipe, posterior) == "adam"
-    if batched and recipe.point_loss().uses_variance(likelihood) and len(betas) > 1:
+    optimizer = trainer.optimizer(recipe, posterior)
+    closed_form = recipe.eliminated(likelihood, 1.0, optimizer) is not None
+    batched = optimizer == "adam" and not closed_form and len(betas) > 1
+    if batched and recipe.point_loss().uses_variance(likelihood):
         return _batched(trainer, recipe, posterior, likelihood, betas, base, held)
     return _neighbours(trainer, recipe, posterior, likelihood, betas, base, held)
 
@@ -114,7 +116,8 @@ def _batched(
     stage = trainer.stage(recipe.name, recipe, many, noises, grid, held=held)
     results = []
     for i, beta in enumerate(betas):
-        member = many.member(i, like), noises.member(i, base.likelihood)
+        noise = copy.deepcopy(noises) if held else noises.member(i, base.likelihood)
+        member = many.member(i, like), noise
         mode = "fixed" if held else "joint"
         results.append(result_of(trainer, recipe, *member, beta, mode, (*base.stages, stage)))
     return results

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from directgp.errors import CheckpointError, require
 from directgp.likelihoods.base import Likelihood
@@ -67,6 +68,7 @@ class Journal:
         self._finished: list[StageResult] = []
         self._tensors: Tensors = {}
         self._now: Tensors = {}
+        self._start: Tensors = {}
         self._under_way: dict[str, Any] | None = None
         self._replayed = 0
         if checkpoints is not None and Path(checkpoints.path).exists():
@@ -76,6 +78,12 @@ class Journal:
     def every(self) -> int | None:
         """Steps between two writes; None for never."""
         return None if self._checkpoints is None else self._checkpoints.every
+
+    def rewind(self, generator: torch.Generator) -> None:
+        """Set a generator to where it was when the run began."""
+        if "generator" in self._start:
+            generator.set_state(self._start["generator"])
+        self._start = {"generator": generator.get_state()}
 
     def next_finished(self) -> tuple[StageResult, Tensors] | None:
         """The next stage, where the file knows how it ended."""
@@ -112,8 +120,9 @@ class Journal:
             "finished": [_plain(result) for result in self._finished],
             "under_way": under_way,
         }
-        both = finished | {f"now.{name}": value for name, value in now.items()}
-        save_checkpoint(self._checkpoints.path, both, manifest)
+        present = {f"now.{name}": value for name, value in now.items()}
+        start = {f"start.{name}": value for name, value in self._start.items()}
+        save_checkpoint(self._checkpoints.path, finished | present | start, manifest)
 
     def _load(self, path: str | os.PathLike[str]) -> None:
         found = load_checkpoint(path)
@@ -126,6 +135,7 @@ class Journal:
         self._under_way = found.manifest["under_way"]
         self._tensors = under("finished.", found.tensors)
         self._now = under("now.", found.tensors)
+        self._start = under("start.", found.tensors)
 
 
 def _plain(result: StageResult) -> dict[str, Any]:
@@ -166,5 +176,23 @@ def journal_for(
         return Journal()
     start = {f"posterior.{name}": value for name, value in posterior.state_dict().items()}
     start |= {f"likelihood.{name}": value for name, value in likelihood.state_dict().items()}
-    parts = {"X": data.X, "y": data.y, "weights": data.weights, "every": checkpoints.every}
-    return Journal(checkpoints, fingerprint(**parts, **start, settings=repr(settings)))
+    # Exposures are data, and no part of a state.
+    start |= {f"buffer.{name}": value for name, value in likelihood.named_buffers()}
+    start |= {"X": data.X, "y": data.y}
+    how = {"every": checkpoints.every, "settings": repr(settings), "weights": data.weights}
+    model = [_description(posterior), _description(likelihood)]
+    return Journal(checkpoints, fingerprint(model=model, **how, **start))
+
+
+def _description(model: nn.Module) -> list[object]:
+    """Classes, plain attributes and what is free: what the tensors of a model do not tell."""
+    free = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    parts = [
+        [type(part).__name__, {name: at for name, at in vars(part).items() if _is_plain(name, at)}]
+        for part in model.modules()
+    ]
+    return [free, parts]
+
+
+def _is_plain(name: str, value: object) -> bool:
+    return name != "training" and isinstance(value, bool | int | float | str)

@@ -6,7 +6,7 @@ from typing import NamedTuple, final
 import numpy as np
 from scipy.optimize import Bounds, OptimizeResult, minimize
 
-from directgp.errors import DirectGPError, NumericalError
+from directgp.errors import InvalidInputError, NumericalError
 from directgp.training.flat import FlatParameters, Vector
 from directgp.training.problem import Problem
 from directgp.training.result import Status, Stop
@@ -20,6 +20,10 @@ _NEW_FRAME_EVERY = 100
 
 _RETRIES = 5
 """Fresh starts from the best state after a line search has failed."""
+
+_UNDERFLOWS_SQUARED = 1e-150
+_OVERFLOWS_SQUARED = 1e100
+"""scipy squares and multiplies gradients: those beyond it sees in a unit of their own."""
 
 # How scipy's L-BFGS-B says that it has ended.
 _NO_DECREASE, _SEGMENT_OVER, _LINE_SEARCH_FAILED = 0, 1, 2
@@ -87,12 +91,14 @@ class _Descent:
         self._floors = self._plain.floors(problem.floors)
         self._trouble: str | None = None
         self._stop: Stop | None = None
+        self._unit = 1.0
         x = self._plain.read()
         start = self._evaluate(x if self._floors is None else np.maximum(x, self._floors))
         if start is None:
             raise NumericalError(
                 f"The objective must be finite at the start. {self._trouble} Scale inputs and "
-                "targets, remove duplicate inducing inputs, or start from other hyperparameters."
+                "targets, remove duplicate inducing inputs, or start from other hyperparameters, "
+                "such as a smaller output scale."
             )
         self.best = self._last = start
 
@@ -105,6 +111,11 @@ class _Descent:
         self.restore()
         frame = self._problem.frame()
         self._flat = FlatParameters(self._problem.parameters, frame)
+        slope = self._steepest(self.best)
+        self._unit = slope if slope > _OVERFLOWS_SQUARED else 1.0
+        self._stop = _at_rest(slope)
+        if self._stop is not None:
+            return self._stop, _NO_DECREASE
         if segment is None:
             segment = self._run.max_steps if frame is None else _NEW_FRAME_EVERY
         steps = segment - self._run.steps % segment
@@ -147,9 +158,10 @@ class _Descent:
         self._flat.clear_gradient()
         self._run.evaluations += 1
         try:
+            self._problem.prepare()
             value = self._problem.value(self._run.steps)
             value.backward()
-        except DirectGPError as error:
+        except (InvalidInputError, NumericalError) as error:
             self._trouble = str(error)
             return None
         point = _Point(x.copy(), float(value.detach()), self._flat.gradient())
@@ -161,25 +173,38 @@ class _Descent:
     def _value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
         point = self._evaluate(x)
         if point is None:
-            return self._wall(x)
-        self._last = point
-        if point.value <= self.best.value:
-            self.best = point._replace(x=self._plain.read())
-        return point.value, point.gradient
+            point = self._wall(x)
+        else:
+            # A line search that comes back to finite values has found its way round the trouble.
+            self._trouble = None
+            self._last = point
+            if point.value <= self.best.value:
+                self.best = point._replace(x=self._plain.read())
+        return point.value / self._unit, point.gradient / self._unit
 
-    def _wall(self, x: Vector) -> tuple[float, Vector]:
+    def _wall(self, x: Vector) -> _Point:
         """A parabola that rises from the last good point, for a line search to turn back from."""
         away = x - self._last.x
-        height = 1 + abs(self._last.value)
+        height = self._unit + abs(self._last.value)
         square = float(away @ away)
-        return self._last.value + height, 2 * height / max(square, 1e-300) * away
+        return _Point(x, self._last.value + height, 2 * height / max(square, 1e-300) * away)
 
     def _after_step(self, intermediate_result: OptimizeResult) -> None:
-        gradient = self._last.gradient
-        if self._floors is not None:
-            # What only a floor keeps from descending is at rest.
-            gradient = np.where(self._last.x > self._floors, gradient, np.minimum(gradient, 0))
-        norm = float(np.abs(gradient).max(initial=0.0))
-        self._stop = self._run.step(float(intermediate_result.fun), norm)
+        slope = self._steepest(self._last)
+        self._stop = self._run.step(self._last.value, slope) or _at_rest(slope)
         if self._stop is not None:
             raise StopIteration
+
+    def _steepest(self, point: _Point) -> float:
+        """The largest entry of the gradient; what only a floor keeps from descending is at rest."""
+        gradient = point.gradient
+        if self._floors is not None:
+            gradient = np.where(point.x > self._floors, gradient, np.minimum(gradient, 0))
+        return float(np.abs(gradient).max(initial=0.0))
+
+
+def _at_rest(slope: float) -> Stop | None:
+    """A stop where the gradient is so small that scipy, which divides by its square, gives NaN."""
+    if slope >= _UNDERFLOWS_SQUARED:
+        return None
+    return Stop(Status.CONVERGED, f"The largest entry of the gradient is {slope:.3g}.")

@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 
@@ -23,14 +24,35 @@ class Problem(ABC):
     def __init__(self, parameters: dict[str, nn.Parameter], floors: dict[str, float]) -> None:
         self.parameters = parameters
         self.floors = {name: floor for name, floor in floors.items() if name in parameters}
+        self.checked = True
+        """Whether factorisations are looked at as they are made; not while a graph is recorded."""
+        self.index: Int[Tensor, " n"] | None = None
+        """The examples of the present step; None is all of them."""
         self.jitter = 0.0
         """Largest jitter that a factorisation has needed so far."""
+
+    @property
+    def generator(self) -> torch.Generator | None:
+        """What `value` draws from."""
+        return None
+
+    def prepare(self) -> None:
+        """Choose what the next `value` looks at: the batch of examples, the noise."""
+        return None
+
+    def example_index(self) -> Int[Tensor, " n"] | None:
+        """An index of the size that `prepare` takes at each step but the last of an epoch."""
+        return None
+
+    def recordable(self) -> bool:
+        """Whether `value` does the same work whatever the numbers, on a device with CUDA graphs."""
+        return False
 
     @abstractmethod
     def value(self, step: int) -> Float[Tensor, "*batch"]:
         """The function, differentiable; one number for each member of a batch of models.
 
-        The step is read by schedules and decides the batch of examples of a stochastic problem.
+        The step is read by schedules.
         """
 
     def frame(self) -> Float[Tensor, "m m"] | None:

@@ -4,7 +4,7 @@ import math
 from typing import Literal, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -76,12 +76,35 @@ class ModelProblem(Problem):
         randomness: Randomness,
         batches: Batches | None = None,
     ) -> None:
-        super().__init__(parameters, floors(likelihood, data.y))
+        super().__init__(parameters, floors(posterior, likelihood, data.weighted_targets()))
         self.posterior, self.likelihood = posterior, likelihood
         self.data, self.objective = data, objective
         self.randomness, self.batches = randomness, batches
         exact = objective.point_loss.deterministic or randomness.frozen
         self.deterministic = exact and batches is None
+
+    @override
+    def prepare(self) -> None:
+        """Rewind frozen noise; take the next batch."""
+        self.randomness.begin()
+        if self.batches is not None:
+            self.index = self.batches.next().to(self.data.X.device)
+
+    @property
+    @override
+    def generator(self) -> torch.Generator:
+        return self.randomness.generator
+
+    @override
+    def example_index(self) -> Int[Tensor, " n"] | None:
+        if self.batches is None:
+            return None
+        return torch.arange(self.batches.size, device=self.data.X.device)
+
+    @override
+    def recordable(self) -> bool:
+        fixed = self.objective.point_loss.fixed_work(self.likelihood)
+        return self.data.X.is_cuda and self.posterior.prior.fused and fixed
 
     @override
     def frame(self) -> Float[Tensor, "m m"] | None:
@@ -104,10 +127,9 @@ class ModelProblem(Problem):
 
     def examples(self) -> tuple[Data, Likelihood]:
         """The examples of this step, with the likelihood for them."""
-        if self.batches is None:
+        if self.index is None:
             return self.data, self.likelihood
-        index = self.batches.next().to(self.data.X.device)
-        return self.data.take(index), self.likelihood.take(index)
+        return self.data.take(self.index), self.likelihood.for_rows(self.index)
 
 
 @final
@@ -116,10 +138,10 @@ class FreeProblem(ModelProblem):
 
     @override
     def value(self, step: int) -> Float[Tensor, "*batch"]:
-        self.randomness.begin()
         data, likelihood = self.examples()
-        cross = self.posterior.cross(data.X)
-        self.note_jitter(cross.jitter)
+        cross = self.posterior.cross(data.X, checked=self.checked)
+        if self.checked:
+            self.note_jitter(cross.jitter)
         return self.objective(
             likelihood,
             data.y,
@@ -147,13 +169,15 @@ class HeldProblem(ModelProblem):
         parameters = {name: getattr(posterior, name) for name in _Q}
         held = likelihood.frozen()
         super().__init__(posterior, held, data, objective, parameters, randomness, batches)
-        self._features = None if batches is not None else posterior.features(data.X)
+        with torch.no_grad():
+            self._factor = posterior.factor()
+        whole = batches is None
+        self._features = posterior.features(data.X, self._factor) if whole else None
 
     @override
     def value(self, step: int) -> Float[Tensor, "*batch"]:
-        self.randomness.begin()
         data, likelihood = self.examples()
-        features = self._features or self.posterior.features(data.X)
+        features = self._features or self.posterior.features(data.X, self._factor)
         return self.objective(
             likelihood,
             data.y,
@@ -191,6 +215,11 @@ class ProfiledProblem(ModelProblem):
             free.pop("likelihood.raw_noise", None)
         super().__init__(posterior, likelihood, data, objective, free, randomness)
         self._gaussian, self._kind = likelihood, kind
+
+    @override
+    def recordable(self) -> bool:
+        # The factorisation that eliminates q(u) is looked at.
+        return False
 
     @override
     def value(self, step: int) -> Float[Tensor, ""]:

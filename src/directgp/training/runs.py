@@ -58,9 +58,7 @@ def joint_run(
         posterior = posterior.with_unit_scale()
     stage = trainer.stage(recipe.name, recipe, posterior, likelihood, beta)
     if not sees_variance:
-        posterior = _with_variances(trainer, recipe, posterior, likelihood, beta)
-        for before, after in zip(given.parameters(), posterior.parameters(), strict=True):
-            after.requires_grad_(before.requires_grad)
+        posterior = _with_variances(trainer, recipe, posterior, likelihood, beta, given)
     return result_of(trainer, recipe, posterior, likelihood, beta, "joint", (*stages, stage))
 
 
@@ -84,7 +82,8 @@ def fixed_run(
         posterior.set_q(start.u_mean, start.u_chol)
     stage = trainer.stage(recipe.name, recipe, posterior, likelihood, beta, held=True)
     if not recipe.point_loss().uses_variance(likelihood):
-        posterior = _with_variances(trainer, recipe, posterior, likelihood, beta)
+        given = base.posterior
+        posterior = _with_variances(trainer, recipe, posterior, likelihood, beta, given)
     stages = (*base.stages, stage)
     return result_of(trainer, recipe, posterior, likelihood, beta, "fixed", stages)
 
@@ -100,10 +99,12 @@ def _with_variances(
     posterior: SparsePosterior,
     likelihood: Likelihood,
     beta: float,
+    given: SparsePosterior,
 ) -> SparsePosterior:
     """Variances of f and the noise for a loss that saw neither.
 
     The loss counts as ½p·(y − μ)² with p chosen so that its sum is right; for square loss p = 1.
+    What asks for a gradient is what does so in the posterior that was given.
     """
     data = trainer.data
     with torch.no_grad():
@@ -116,6 +117,8 @@ def _with_variances(
         noise = torch.as_tensor(calibrated.noise, dtype=likelihood.raw_noise.dtype)
         with torch.no_grad():
             likelihood.raw_noise.copy_(softplus_inverse(noise))
+    for before, after in zip(given.parameters(), calibrated.posterior.parameters(), strict=True):
+        after.requires_grad_(before.requires_grad)
     return calibrated.posterior
 
 

@@ -154,7 +154,9 @@ def train(
     recipe.check(likelihood)
     settings = (recipe.settings(), beta, hyperparameters, start)
     journal = journal_for(checkpoints, data, posterior, likelihood, settings)
-    trainer = Trainer(data, generator or fresh_generator(X.device), journal)
+    random = generator or fresh_generator(X.device)
+    journal.rewind(random)
+    trainer = Trainer(data, random, journal)
     try:
         if hyperparameters == "fixed":
             base = elbo_run(trainer, recipe, posterior, likelihood)

@@ -1,5 +1,6 @@
 """One stage after another: builds the problem of each, minimises it, keeps a journal."""
 
+import math
 import time
 from typing import Literal, final
 
@@ -75,7 +76,9 @@ class Trainer:
             self._load_model(posterior, likelihood, tensors)
             return result
         result = self._run(name, recipe, posterior, likelihood, beta, held, max_steps)
-        self._journal.finish(result, self._model_tensors(posterior, likelihood))
+        if not result.ends_training:
+            # One that was ended from outside goes on, next time, from where it was last kept.
+            self._journal.finish(result, self._model_tensors(posterior, likelihood))
         return result
 
     def _run(
@@ -101,7 +104,8 @@ class Trainer:
         else:
             rate = recipe.chosen_learning_rate(problem.batches is not None)
             stop = self._adam(problem, run, rate)
-            loss = _value(problem) if problem.deterministic else run.losses[-1]
+            last = run.losses[-1] if run.losses else math.nan
+            loss = _value(problem) if problem.deterministic else last
         if isinstance(problem, ProfiledProblem):
             problem.write_q()
         ends = stop.status in (Status.CANCELLED, Status.INTERRUPTED)
@@ -195,4 +199,5 @@ def _load_parameters(problem: Problem, tensors: Tensors) -> None:
 
 def _value(problem: Problem) -> float:
     with torch.no_grad():
+        problem.prepare()
         return float(problem.value(0).mean())

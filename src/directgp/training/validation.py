@@ -61,7 +61,8 @@ class Given:
 
     def settings(self) -> str:
         """What tells it from another."""
-        return fingerprint(X=self.X, y=self.y)
+        exposures = {} if self.likelihood is None else dict(self.likelihood.named_buffers())
+        return fingerprint(X=self.X, y=self.y, **exposures)
 
 
 Validation = HoldOut | Folds | Given
@@ -106,12 +107,6 @@ def split(
         theirs = likelihood if validation.likelihood is None else validation.likelihood
         check_data("validation", other, posterior, theirs)
         return [Split(data, likelihood, other, theirs)]
-    order = torch.randperm(len(data), generator=generator, device=generator.device)
-    if isinstance(validation, HoldOut):
-        held = order[: max(1, round(validation.fraction * len(data)))]
-        parts = [held]
-    else:
-        parts = list(order.tensor_split(min(validation.number, len(data))))
     require(
         len(data) >= 2,
         "X",
@@ -119,6 +114,12 @@ def split(
         f"{len(data)}",
         "Give validation data.",
     )
+    order = torch.randperm(len(data), generator=generator, device=generator.device)
+    if isinstance(validation, HoldOut):
+        number = round(validation.fraction * len(data))
+        parts = [order[: min(max(1, number), len(data) - 1)]]
+    else:
+        parts = list(order.tensor_split(min(validation.number, len(data))))
     return [_without(part, data, likelihood) for part in parts]
 
 
@@ -126,4 +127,5 @@ def _without(held: Int[Tensor, " v"], data: Data, likelihood: Likelihood) -> Spl
     mask = torch.ones(len(data), dtype=torch.bool, device=held.device)
     mask[held] = False
     rest = mask.nonzero().squeeze(-1)
-    return Split(data.take(rest), likelihood.take(rest), data.take(held), likelihood.take(held))
+    ours, theirs = likelihood.for_rows(rest), likelihood.for_rows(held)
+    return Split(data.take(rest), ours, data.take(held), theirs)

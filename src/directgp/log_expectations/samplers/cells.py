@@ -25,7 +25,7 @@ _CELLS_PER_SIDE = 48
 _REACH = 9.0
 """Deviations of q beyond which the two open cells begin."""
 
-_MAX_ROUNDS = 10_000
+_MAX_ROUNDS = 1000
 _WHO = "The sampler for bounded likelihoods"
 
 

@@ -43,5 +43,6 @@ def require_finished(unfinished: Bool[Tensor, "k n"], who: str) -> None:
         examples = int(unfinished.any(0).sum())
         raise NumericalError(
             f"{who} could not draw from q(f)·p(y given f) for {examples} examples. "
-            f"Check their mean, variance and target for NaN or infinity."
+            f"Check their mean, variance and target for NaN or infinity, or for a target absurdly "
+            f"far from the mean; the rule 'quadrature' needs no draws."
         )

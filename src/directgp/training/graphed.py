@@ -1,0 +1,68 @@
+"""Training steps replayed from a CUDA graph: one launch a step, and no waiting between steps."""
+
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor
+
+from directgp.training.problem import Problem
+
+_WARM_UP = 3
+
+
+@final
+class GraphedSteps:
+    """Steps of one size recorded once and replayed; steps of other sizes are taken as they come.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its `prepare` chooses the examples of each step, outside of the graph.
+    advance : callable
+        One step without a look at its outcome; returns the losses before it.
+    """
+
+    def __init__(self, problem: Problem, advance: Callable[[], Tensor]) -> None:
+        self._problem, self._advance = problem, advance
+        self._index = problem.example_index()
+        problem.index, problem.checked = self._index, False
+        generator = problem.generator
+        state = None if generator is None else generator.get_state()
+        try:
+            self._record()
+        finally:
+            problem.checked = True
+            if generator is not None and state is not None:
+                generator.set_state(state)
+
+    def run(self, number: int) -> Tensor:
+        """The losses before each of so many steps, on the device."""
+        losses = []
+        for _ in range(number):
+            self._problem.prepare()
+            index = self._problem.index
+            if index is None or self._index is None:
+                self._graph.replay()
+            elif index.shape == self._index.shape:
+                self._index.copy_(index)
+                self._graph.replay()
+            else:
+                losses.append(self._advance())
+                continue
+            losses.append(self._losses.clone())
+        return torch.stack(losses)
+
+    def _record(self) -> None:
+        # Libraries set themselves up in the first steps, which a graph must not hold.
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP):
+                self._advance()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        if self._problem.generator is not None:
+            self._graph.register_generator_state(self._problem.generator)
+        with torch.cuda.graph(self._graph):
+            self._losses = self._advance()
