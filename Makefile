@@ -1,5 +1,5 @@
 # On a machine with python3 (3.11 or newer) and make:
-#   make demo     the environment, then the example
+#   make demo     the environment, then the examples
 #   make test     the environment, then every check
 #   make docs     the environment and Sphinx, then the pages
 
@@ -20,6 +20,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
 demo: $(INSTALLED)
 	$(BIN)/python examples/tails.py
+	OMP_NUM_THREADS=1 $(BIN)/python examples/regression.py
 
 test: lint
 	$(PYTEST)

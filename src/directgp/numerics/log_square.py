@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from directgp.errors import NumericalError
+
 Values = Float[Tensor, "..."]
 
 _STEP = 0.29
@@ -24,6 +26,11 @@ def expected_log_square(offset: Values, mean: Values, variance: Values) -> Value
     if size.numel() == 0:
         return size
     highest = math.log(40.0) - torch.log(c.detach().min()).item()
+    if not math.isfinite(highest):
+        raise NumericalError(
+            "The mean of log(c + x²) met NaN, infinity or an underflow. Check the scale of the "
+            "noise, and mean and variance."
+        )
     log_t = torch.arange(_LOWEST, highest, _STEP, dtype=size.dtype, device=size.device)
     t = torch.exp(log_t).reshape(-1, *([1] * size.dim()))
     spread = 1 + 2 * t * v

@@ -84,8 +84,8 @@ class Prior(nn.Module):
         X : tensor of shape (n, d)
             Training inputs; their spread gives the lengthscales.
         y : tensor of shape (n,)
-            Rough values of f, which give the output scale and the constant mean; a scale of 1 and
-            a mean of 0 without them. See `directgp.likelihoods.rough_latent`.
+            Rough values of f, which give the output scale and the constant mean: the targets of a
+            regression, log(y + ½) for counts. A scale of 1 and a mean of 0 without them.
         kernel : {"rbf", "matern12", "matern32", "matern52"}
             Covariance.
         ard : bool

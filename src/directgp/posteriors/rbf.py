@@ -23,7 +23,10 @@ def rbf_covariance(
     """
     # Only differences matter; about the origin the squares lose the fewest digits.
     centre = a.detach().mean(-2, keepdim=True)
-    return _apply(a - centre, b - centre, log_scale, False)
+    # Further away K is 0 to any precision, but the squares would overflow.
+    reach = 1e-3 * torch.finfo(a.dtype).max ** 0.5
+    near_a, near_b = ((x - centre).clamp(-reach, reach) for x in (a, b))
+    return _apply(near_a, near_b, log_scale, False)
 
 
 def rbf_gram(

@@ -67,7 +67,8 @@ def adam(
                     raise NumericalError(
                         f"Training went back {_RETRIES} times, each time with half the learning "
                         f"rate, and still met a value that is not finite. {trouble} Scale inputs "
-                        "and targets, or train with optimizer='lbfgs'."
+                        "and targets, start from a smaller output scale, or train with "
+                        "optimizer='lbfgs'."
                     )
                 rate = state.learning_rate / 2
                 state.load(good)

@@ -194,7 +194,7 @@ def path_of(
     since = time.perf_counter()
 
     def candidates(data: Data, likelihood: Likelihood) -> list[TrainingResult]:
-        trainer = Trainer(data, random, journal)
+        trainer = Trainer(data, random, journal, since)
         return _train(trainer, recipe, posterior, likelihood, grid, hyperparameters)
 
     try:

@@ -18,16 +18,20 @@ class FlatParameters:
         What the vector holds.
     frame : tensor of shape (m, m)
         A lower triangular C: the vector holds C⁻¹·u_mean and C⁻¹·u_chol in place of the two.
+    units : dict of str to tensor
+        What the other parameters are measured in.
     """
 
     def __init__(
         self,
         parameters: dict[str, nn.Parameter],
         frame: Float[Tensor, "m m"] | None = None,
+        units: dict[str, Tensor] | None = None,
     ) -> None:
         self._parameters = parameters
         self._sizes = [parameter.numel() for parameter in parameters.values()]
         self._frame = frame
+        self._units = {} if units is None else units
 
     def read(self) -> Vector:
         """The values."""
@@ -61,10 +65,18 @@ class FlatParameters:
         """The vector of smallest values, if any is given."""
         if not floors:
             return None
-        sizes = zip(self._parameters, self._sizes, strict=True)
-        return np.concatenate([np.full(size, floors.get(name, -np.inf)) for name, size in sizes])
+        return self._join(
+            [
+                self._into_frame(name, torch.full_like(p.detach(), floors[name]))
+                if name in floors
+                else torch.full_like(p.detach(), -torch.inf)
+                for name, p in self._parameters.items()
+            ]
+        )
 
     def _into_frame(self, name: str, value: Tensor) -> Tensor:
+        if name in self._units:
+            return value / self._units[name]
         if self._frame is None or name not in ("u_mean", "u_chol"):
             return value
         columns = value.tril() if name == "u_chol" else value.unsqueeze(-1)
@@ -72,11 +84,15 @@ class FlatParameters:
         return framed
 
     def _out_of_frame(self, name: str, value: Tensor) -> Tensor:
+        if name in self._units:
+            return value * self._units[name]
         if self._frame is None or name not in ("u_mean", "u_chol"):
             return value
         return self._frame @ value
 
     def _gradient(self, name: str, gradient: Tensor) -> Tensor:
+        if name in self._units:
+            return gradient * self._units[name]
         if self._frame is None or name not in ("u_mean", "u_chol"):
             return gradient
         framed = self._frame.mT @ gradient.double()

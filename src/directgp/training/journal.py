@@ -34,7 +34,7 @@ class Checkpoints:
     """
 
     path: str | os.PathLike[str]
-    every: int = 100
+    every: int = 200
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""

@@ -11,12 +11,13 @@ from directgp.training.flat import FlatParameters, Vector
 from directgp.training.problem import Problem
 from directgp.training.result import Status, Stop
 from directgp.training.run import Run
+from directgp.training.scaling import units
 
-_MEMORY = 20
+_MEMORY = 50
 """Pairs of steps and gradient changes that the curvature is built from."""
 
-_NEW_FRAME_EVERY = 100
-"""Steps after which q(u) is seen in a new frame, while hyperparameters move under it."""
+_NEW_FRAME_EVERY = 200
+"""Steps after which frame and units are chosen anew."""
 
 _RETRIES = 5
 """Fresh starts from the best state after a line search has failed."""
@@ -105,19 +106,23 @@ class _Descent:
     def descend(self, segment: int | None) -> tuple[Stop | None, int]:
         """Down from the best state to the end of a segment; reason to stop, and scipy's code.
 
-        q(u) is seen in a frame in which its curvature at the beginning is about 1.
+        q(u) is seen in a frame, and the rest in units, in which the curvature at the beginning is
+        about 1.
         """
         self._trouble, self._stop = None, None
         self.restore()
-        frame = self._problem.frame()
-        self._flat = FlatParameters(self._problem.parameters, frame)
-        slope = self._steepest(self.best)
+        problem = self._problem
+        frame = problem.frame()
+        # Without q(u) the rest is of one kind, and units gain nothing.
+        scales = None if frame is None else units(problem)
+        self._flat = FlatParameters(problem.parameters, frame, scales)
+        self._floors = self._flat.floors(problem.floors)
+        slope = _steepest(self.best, self._plain.floors(problem.floors))
         self._unit = slope if slope > _OVERFLOWS_SQUARED else 1.0
         self._stop = _at_rest(slope)
         if self._stop is not None:
             return self._stop, _NO_DECREASE
-        if segment is None:
-            segment = self._run.max_steps if frame is None else _NEW_FRAME_EVERY
+        segment = segment or _NEW_FRAME_EVERY
         steps = segment - self._run.steps % segment
         found = minimize(
             self._value_and_gradient,
@@ -175,11 +180,13 @@ class _Descent:
         if point is None:
             point = self._wall(x)
         else:
-            # A line search that comes back to finite values has found its way round the trouble.
-            self._trouble = None
+            here = self._plain.read()
+            if not np.allclose(here, self.best.x, rtol=1e-12, atol=1e-12):
+                # A line search that finds other finite values has come round the trouble.
+                self._trouble = None
             self._last = point
             if point.value <= self.best.value:
-                self.best = point._replace(x=self._plain.read())
+                self.best = point._replace(x=here)
         return point.value / self._unit, point.gradient / self._unit
 
     def _wall(self, x: Vector) -> _Point:
@@ -190,17 +197,18 @@ class _Descent:
         return _Point(x, self._last.value + height, 2 * height / max(square, 1e-300) * away)
 
     def _after_step(self, intermediate_result: OptimizeResult) -> None:
-        slope = self._steepest(self._last)
+        slope = _steepest(self._last, self._floors)
         self._stop = self._run.step(self._last.value, slope) or _at_rest(slope)
         if self._stop is not None:
             raise StopIteration
 
-    def _steepest(self, point: _Point) -> float:
-        """The largest entry of the gradient; what only a floor keeps from descending is at rest."""
-        gradient = point.gradient
-        if self._floors is not None:
-            gradient = np.where(point.x > self._floors, gradient, np.minimum(gradient, 0))
-        return float(np.abs(gradient).max(initial=0.0))
+
+def _steepest(point: _Point, floors: Vector | None) -> float:
+    """The largest entry of the gradient; what only a floor keeps from descending is at rest."""
+    gradient = point.gradient
+    if floors is not None:
+        gradient = np.where(point.x > floors, gradient, np.minimum(gradient, 0))
+    return float(np.abs(gradient).max(initial=0.0))
 
 
 def _at_rest(slope: float) -> Stop | None:

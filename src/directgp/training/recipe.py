@@ -81,6 +81,7 @@ class Recipe:
             self.batch_size,
             self.learning_rate,
             self.max_steps,
+            self.stopping,
         )
 
     def check(self, likelihood: Likelihood) -> None:

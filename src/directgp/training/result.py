@@ -36,7 +36,7 @@ class Progress:
     """Where a run is; what stopping rules and callbacks see after each step."""
 
     stage: str
-    """What is being trained: "elbo", "log_loss", "β = 0.5", …"""
+    """What is being trained: "elbo", "log_loss", …"""
 
     step: int
     """Steps taken; an accepted L-BFGS iteration, or one Adam update."""

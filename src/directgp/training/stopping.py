@@ -92,7 +92,7 @@ class LossRange(Monitor):
 @final
 @dataclass
 class RelativeDecrease(Monitor):
-    """loss_{t−window} − loss_t ≤ tolerance·max(1, |loss_t|).
+    """loss_{t−window} − loss_t ≤ tolerance·max(1, abs(loss_t)).
 
     A loss that rose counts as one that did not decrease, so this is a rule for optimisers whose
     steps do not raise the loss, such as L-BFGS; for noisy losses take `LossRange`.

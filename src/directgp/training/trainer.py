@@ -42,13 +42,21 @@ class Trainer:
         Randomness of every stage, of the device of the data.
     journal : Journal
         Knows stages that are finished, and is told of progress.
+    since : float
+        `time.perf_counter` when all of it began; now, unless given.
     """
 
-    def __init__(self, data: Data, generator: torch.Generator, journal: Journal) -> None:
+    def __init__(
+        self,
+        data: Data,
+        generator: torch.Generator,
+        journal: Journal,
+        since: float | None = None,
+    ) -> None:
         self.data = data
         self._generator = generator
         self._journal = journal
-        self._since = time.perf_counter()
+        self._since = time.perf_counter() if since is None else since
 
     @property
     def seconds(self) -> float:
@@ -67,7 +75,6 @@ class Trainer:
         likelihood: Likelihood,
         beta: float | Tensor,
         held: bool = False,
-        max_steps: int | None = None,
     ) -> StageResult:
         """Minimise the recipe's objective in place; with the rest held, over q(u) alone."""
         known = self._journal.next_finished()
@@ -75,7 +82,7 @@ class Trainer:
             result, tensors = known
             self._load_model(posterior, likelihood, tensors)
             return result
-        result = self._run(name, recipe, posterior, likelihood, beta, held, max_steps)
+        result = self._run(name, recipe, posterior, likelihood, beta, held)
         if not result.ends_training:
             # One that was ended from outside goes on, next time, from where it was last kept.
             self._journal.finish(result, self._model_tensors(posterior, likelihood))
@@ -89,11 +96,10 @@ class Trainer:
         likelihood: Likelihood,
         beta: float | Tensor,
         held: bool,
-        max_steps: int | None,
     ) -> StageResult:
         optimizer = self.optimizer(recipe, posterior)
         problem = self._problem(recipe, posterior, likelihood, beta, held, optimizer)
-        steps = max_steps or recipe.chosen_max_steps(optimizer, likelihood)
+        steps = recipe.chosen_max_steps(optimizer, likelihood)
         noisy = not problem.deterministic
         stopping = recipe.chosen_stopping(optimizer, likelihood, noisy)
         run = Run(name, steps, (stopping, *recipe.monitors), self._since)

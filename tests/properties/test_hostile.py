@@ -1,0 +1,122 @@
+"""Training on hostile problems: a finite result or a clear error, never NaN, never a hang."""
+
+import math
+
+import pytest
+import torch
+
+from directgp.errors import DirectGPError, NumericalError
+from directgp.numerics.log_square import expected_log_square
+from directgp.posteriors import Prior, SparsePosterior
+from directgp.posteriors.collapsed import optimal_q
+from directgp.posteriors.prior import KernelName
+from directgp.training.result import Status, TrainingResult
+from tests.properties.hostile import Problem, hostile_problem
+
+_FEW = 60
+_MANY = 200
+_RESULTS = 0.97
+"""Smallest share that ends with a result: the rest is beyond the range of floating point."""
+
+_ENDED_WITH_RESULT: dict[int, bool] = {}
+"""By seed, for the count at the end."""
+
+
+def _check(seed: int) -> None:
+    problem = hostile_problem(seed)
+    try:
+        result = problem.train()
+    except DirectGPError as error:
+        _check_message(str(error), problem)
+        _ENDED_WITH_RESULT[seed] = False
+    else:
+        _check_result(result, problem)
+        _ENDED_WITH_RESULT[seed] = True
+
+
+def _check_message(message: str, problem: Problem) -> None:
+    """What happened, and what to try."""
+    assert message.endswith("."), problem.traits
+    assert message.count(". ") >= 2, problem.traits
+    assert any(word in message for word in ("Scale", "Use", "Check", "Remove")), problem.traits
+
+
+def _check_result(result: TrainingResult, problem: Problem) -> None:
+    assert math.isfinite(result.loss), problem.traits
+    assert isinstance(result.status, Status)
+    assert result.reason
+    for module in (result.posterior, result.likelihood):
+        for name, parameter in module.named_parameters():
+            assert bool(parameter.isfinite().all()), (name, problem.traits)
+    _check_predictions(result.posterior, problem.X, problem)
+    _check_predictions(result.posterior, problem.new_inputs(), problem)
+
+
+def _check_predictions(posterior: SparsePosterior, X: torch.Tensor, problem: Problem) -> None:
+    q = posterior.predict(X)
+    assert bool(q.mean.isfinite().all()), problem.traits
+    assert bool((q.variance.isfinite() & (q.variance > 0)).all()), problem.traits
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", range(_FEW))
+def test_a_finite_result_or_a_clear_error(seed: int) -> None:
+    _check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", range(_FEW, _MANY))
+def test_many_more(seed: int) -> None:
+    _check(seed)
+
+
+def test_nearly_all_end_with_a_result() -> None:
+    seen = [_ENDED_WITH_RESULT[seed] for seed in range(_MANY) if seed in _ENDED_WITH_RESULT]
+    if len(seen) < _FEW:
+        pytest.skip("counts what the tests above have seen, in one process")
+    assert sum(seen) >= _RESULTS * len(seen)
+
+
+def test_problems_are_those_of_their_seed() -> None:
+    one, same, other = hostile_problem(1), hostile_problem(1), hostile_problem(2)
+    assert one.traits == same.traits != other.traits
+    assert torch.equal(one.X, same.X)
+    assert torch.equal(one.y, same.y)
+
+
+_KERNELS: tuple[KernelName, ...] = ("rbf", "matern12", "matern32", "matern52")
+
+
+@pytest.mark.parametrize("kernel", _KERNELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_near_inputs_far_from_the_others_keep_their_covariance(
+    kernel: KernelName, dtype: torch.dtype
+) -> None:
+    near = torch.tensor([[0.0, 0.0], [0.25, 0.5], [1.0, 0.5]], dtype=dtype)
+    far = torch.tensor([[2.0**20, 0.0]], dtype=dtype)
+    prior = Prior.from_data(near, kernel=kernel)
+    alone = prior.gram(near)
+    together = prior.gram(torch.cat([near, far]))
+    torch.testing.assert_close(alone, prior.covariance(near, near).double(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(together[:3, :3], alone, rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_covariance_with_inputs_whose_squares_overflow_is_zero(dtype: torch.dtype) -> None:
+    Z = torch.zeros(1, 1, dtype=dtype)
+    far = torch.tensor([[-1.0], [1.0]], dtype=dtype) * torch.finfo(dtype).max ** 0.6
+    assert not Prior.from_data(Z).covariance(Z, far).any()
+
+
+def test_examples_that_say_nothing_leave_q_as_it_may_be() -> None:
+    nothing = torch.zeros(2, 3, dtype=torch.float64)
+    q = optimal_q(nothing, torch.ones(3).double(), torch.ones(3).double(), beta=0.0)
+    assert not q.u_mean.any()
+    assert not q.u_chol.any()
+
+
+def test_an_offset_that_overflows_is_a_numerical_error() -> None:
+    one = torch.ones(1, dtype=torch.float64)
+    with pytest.raises(NumericalError, match="NaN, infinity or an underflow"):
+        expected_log_square(one * torch.inf, one, one)

@@ -1,0 +1,292 @@
+"""Adam: going back, the best state of each model, floors, interrupts, and states to go on from."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from directgp.errors import InvalidInputError, NumericalError
+from directgp.training.adam import AdamState, adam
+from directgp.training.budgets import StepBudget
+from directgp.training.result import Status, Stop
+from directgp.training.stopping import LossRange
+from tests.unit.training.toys import Toy, bowl, rosenbrock, run_of, same
+
+Parameters = dict[str, nn.Parameter]
+
+
+def by_hand(slope: Callable[[float], float], x: float, rate: float, steps: int) -> list[float]:
+    """Adam as its paper writes it, with β₁ = 0.9, β₂ = 0.999, ε = 1e-8; every x on the way."""
+    m = v = 0.0
+    path = [x]
+    for t in range(1, steps + 1):
+        g = slope(x)
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        x -= rate * (m / (1 - 0.9**t)) / (math.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        path.append(x)
+    return path
+
+
+def parabola(p: Parameters) -> Tensor:
+    return 0.5 * (p["x"] - 1).square().sum()
+
+
+def test_it_takes_adams_steps() -> None:
+    """Also the first: filling the moments beforehand counts for nothing."""
+    toy, run = Toy(parabola, {"x": [4.0]}), run_of(30)
+    assert adam(toy, run, AdamState(toy, 0.05)).status is Status.BUDGET
+    expected = by_hand(lambda x: x - 1, 4.0, 0.05, 30)
+    seen = [float(at["x"]) for at, _ in toy.seen]
+    assert seen == pytest.approx(expected[:30], rel=1e-13)
+    assert run.losses == pytest.approx([0.5 * (x - 1) ** 2 for x in expected[:30]], rel=1e-12)
+    assert toy.steps == list(range(30)) and run.evaluations == 30
+
+
+def test_a_state_before_its_first_step_has_moved_nothing() -> None:
+    toy = Toy(rosenbrock, {"x": [-1.2, 1.0]})
+    before = toy.state()
+    state = AdamState(toy, 0.1)
+    assert same(toy.state(), before)
+    tensors = state.tensors()
+    assert all(not tensors[f"{key}.x"].any() for key in ("exp_avg", "exp_avg_sq", "step"))
+    state.restore_best()
+    assert same(toy.state(), before)
+
+
+def test_it_converges() -> None:
+    toy = Toy(parabola, {"x": [4.0, -3.0]})
+    stop = adam(toy, run_of(5000, LossRange(50, 1e-12)), AdamState(toy, 0.1))
+    assert stop.status is Status.CONVERGED
+    torch.testing.assert_close(toy.state()["x"], torch.ones(2).double(), rtol=0, atol=1e-5)
+
+
+def test_the_best_state_of_a_deterministic_problem_is_kept() -> None:
+    """A rate of 1 swings past the minimum, and the run ends on a swing."""
+    toy = Toy(parabola, {"x": [4.0]})
+    adam(toy, run_of(7), AdamState(toy, 1.0))
+    values = [float(value) for _, value in toy.seen]
+    best = values.index(min(values))
+    assert best < 6
+    assert same(toy.state(), toy.seen[best][0])
+
+
+def test_the_last_state_of_a_noisy_problem_is_kept() -> None:
+    toy = Toy(parabola, {"x": [4.0]}, deterministic=False)
+    adam(toy, run_of(7), AdamState(toy, 1.0))
+    expected = by_hand(lambda x: x - 1, 4.0, 1.0, 7)
+    assert float(toy.state()["x"]) == pytest.approx(expected[-1], rel=1e-12)
+
+
+def test_each_model_of_a_batch_keeps_its_own_best_state() -> None:
+    """Three parabolas of other curvature swing apart; each is as if trained alone."""
+    curvature = torch.tensor([0.2, 1.0, 30.0], dtype=torch.float64)
+    start = {
+        "vector": torch.tensor([4.0, -2.0, 3.0]),
+        "matrix": torch.tensor([[2.0, 0.0], [5.0, 1.0], [-1.0, 7.0]]),
+    }
+
+    def value(p: Parameters, c: Tensor) -> Tensor:
+        return c * (p["vector"].square() + (p["matrix"] - 1).square().sum(-1))
+
+    together = Toy(partial(value, c=curvature), start)
+    run = run_of(9)
+    adam(together, run, AdamState(together, 1.0))
+    ends = set()
+    for i in range(3):
+        alone = Toy(partial(value, c=curvature[i]), {k: v[i] for k, v in start.items()})
+        adam(alone, run_of(9), AdamState(alone, 1.0))
+        for name, best in alone.state().items():
+            torch.testing.assert_close(together.state()[name][i], best, rtol=1e-12, atol=0)
+        values = [float(v) for _, v in alone.seen]
+        ends.add(values.index(min(values)))
+    assert len(ends) > 1, "all are best at one step: the test tests nothing"
+    # What is reported is the mean over the models.
+    assert run.losses == pytest.approx([float(v.mean()) for _, v in together.seen], rel=1e-14)
+
+
+def troubled(bad: Callable[[], Tensor], at: set[int]) -> Toy:
+    """A parabola that is bad at some evaluations, counted from 0."""
+    count = -1
+
+    def function(p: Parameters) -> Tensor:
+        nonlocal count
+        count += 1
+        return bad() * p["x"].sum() if count in at else parabola(p)
+
+    return Toy(function, {"x": [4.0]}, deterministic=False)
+
+
+def nan() -> Tensor:
+    return torch.tensor(math.nan, dtype=torch.float64)
+
+
+def error() -> Tensor:
+    raise NumericalError("K_uu could not be factorised.")
+
+
+each_trouble = pytest.mark.parametrize("bad", [nan, error])
+
+
+@each_trouble
+def test_trouble_takes_it_back_with_half_the_rate(bad: Callable[[], Tensor]) -> None:
+    """The last good state is that of the start: no 50 steps have passed."""
+    toy, run = troubled(bad, {4}), run_of(10)
+    state = AdamState(toy, 0.1)
+    assert adam(toy, run, state).status is Status.BUDGET
+    assert state.learning_rate == 0.05
+    expected = by_hand(lambda x: x - 1, 4.0, 0.05, 6)
+    assert float(toy.state()["x"]) == pytest.approx(expected[-1], rel=1e-12)
+    assert (run.steps, run.evaluations) == (10, 11)
+    assert all(math.isfinite(loss) for loss in run.losses)
+
+
+@each_trouble
+def test_each_time_the_rate_is_halved_again(bad: Callable[[], Tensor]) -> None:
+    """Also where it goes back to one and the same state."""
+    toy, run = troubled(bad, {3, 5, 9}), run_of(20)
+    state = AdamState(toy, 0.8)
+    adam(toy, run, state)
+    assert state.learning_rate == 0.1
+
+
+def test_it_goes_back_to_the_last_fiftieth_step() -> None:
+    toy, run = troubled(nan, {120}), run_of(130)
+    adam(toy, run, AdamState(toy, 1e-3))
+    # Step 120 fails; the state after 100 steps is loaded, and evaluated next.
+    assert same(toy.seen[121][0], toy.seen[100][0])
+
+
+def test_a_segment_is_gone_back_to_as_well() -> None:
+    toy, run = troubled(nan, {47}), run_of(60)
+    adam(toy, run, AdamState(toy, 1e-3), segment=20)
+    assert same(toy.seen[48][0], toy.seen[40][0])
+
+
+@each_trouble
+def test_it_goes_back_five_times_and_then_says_what_to_do(bad: Callable[[], Tensor]) -> None:
+    toy, run = troubled(bad, set(range(3, 100))), run_of(50)
+    with pytest.raises(NumericalError, match=r"went back 5 times.*Scale inputs") as caught:
+        adam(toy, run, AdamState(toy, 0.1))
+    assert ("K_uu could not be factorised." in str(caught.value)) == (bad is error)
+    assert bool(toy.state()["x"].isfinite().all())
+    assert run.steps == 3
+
+
+def test_a_gradient_that_is_not_finite_is_trouble_too() -> None:
+    toy = Toy(lambda p: p["x"].abs().sqrt().sum(), {"x": [0.0]}, deterministic=False)
+    with pytest.raises(NumericalError, match="gradient not finite"):
+        adam(toy, run_of(10), AdamState(toy, 0.1))
+    assert float(toy.state()["x"]) == 0.0
+
+
+def test_a_wall_is_passed_with_smaller_steps() -> None:
+    """√x has no value below 0, where a rate of 0.3 carries it and one of 0.3/16 does not."""
+    toy = Toy(lambda p: (p["x"].sqrt() - 0.05).square().sum(), {"x": [0.01]}, deterministic=False)
+    state = AdamState(toy, 0.3)
+    stop = adam(toy, run_of(2000, LossRange(20, 1e-10)), state)
+    assert stop.status is Status.CONVERGED and state.learning_rate < 0.1
+    assert float(toy.state()["x"]) == pytest.approx(0.0025, rel=0.05)
+
+
+def test_errors_of_other_kinds_go_through() -> None:
+    def faulty(p: Parameters) -> Tensor:
+        raise KeyError("x")
+
+    toy = Toy(faulty, {"x": [1.0]})
+    with pytest.raises(KeyError):
+        adam(toy, run_of(10), AdamState(toy, 0.1))
+
+
+def test_floors() -> None:
+    toy = Toy(
+        lambda p: (p["x"] + 3).square().sum() + (p["y"] - 2).square().sum(),
+        {"x": [4.0, -0.5], "y": [5.0]},
+        floors={"x": -1.0},
+    )
+    adam(toy, run_of(2000, LossRange(50, 1e-10)), AdamState(toy, 0.1))
+    assert toy.state()["x"].tolist() == [-1.0, -1.0]
+    assert float(toy.state()["y"]) == pytest.approx(2.0, abs=1e-4)
+    assert all(bool((at["x"] >= -1.0).all()) for at, _ in toy.seen)
+    assert toy.at_floor() == ("x",)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_an_interrupt(deterministic: bool) -> None:
+    def interrupted(p: Parameters) -> Tensor:
+        if len(toy.seen) == 6:
+            raise KeyboardInterrupt
+        return parabola(p)
+
+    toy, run = Toy(interrupted, {"x": [4.0]}, deterministic=deterministic), run_of(10)
+    stop = adam(toy, run, AdamState(toy, 1.0))
+    assert stop == Stop(Status.INTERRUPTED, "Interrupted; the best state so far is kept.")
+    assert run.steps == 6
+    if deterministic:
+        assert same(toy.state(), min(toy.seen, key=lambda pair: float(pair[1]))[0])
+    else:
+        expected = by_hand(lambda x: x - 1, 4.0, 1.0, 6)[-1]
+        assert float(toy.state()["x"]) == pytest.approx(expected, rel=1e-12)
+
+
+def test_monitors_stop_it() -> None:
+    toy, run = Toy(parabola, {"x": [4.0]}), run_of(100, StepBudget(5))
+    assert adam(toy, run, AdamState(toy, 0.1)).status is Status.BUDGET
+    assert run.steps == 5 and not run.exhausted
+
+
+def test_segments_are_kept_until_the_run_stops() -> None:
+    toy, run, kept = Toy(bowl, {"x": [4.0, 4.0]}), run_of(20), list[int]()
+    adam(toy, run, AdamState(toy, 0.1), 5, lambda: kept.append(run.steps))
+    assert kept == [5, 10, 15]
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_state_goes_on_bit_for_bit(deterministic: bool) -> None:
+    """Moments, step count, rate and best state: nothing else decides how a run goes on."""
+    toy, run = Toy(rosenbrock, {"x": [-1.2, 1.0]}, deterministic=deterministic), run_of(40)
+    state, kept = AdamState(toy, 0.3), list[dict[str, Tensor]]()
+    adam(toy, run, state, 15, lambda: kept.append(state.tensors()))
+    other = Toy(rosenbrock, {"x": [9.0, 9.0]}, deterministic=deterministic)
+    again = AdamState(other, 77.0)
+    again.load(kept[0])
+    rerun = run_of(40)
+    rerun.resume(run.losses[:15], 15)
+    adam(other, rerun, again)
+    assert rerun.losses == run.losses
+    assert same(other.state(), toy.state())
+    assert same(again.tensors(), state.tensors())
+
+
+def test_what_a_state_tells_is_a_copy() -> None:
+    toy = Toy(rosenbrock, {"x": [-1.2, 1.0]})
+    state = AdamState(toy, 0.3)
+    adam(toy, run_of(1), state)
+    told = state.tensors()
+    before = {name: value.clone() for name, value in told.items()}
+    adam(toy, run_of(1), state)
+    assert same(told, before) and not same(told, state.tensors())
+
+
+def test_float32_and_float64_parameters_together() -> None:
+    toy = Toy(lambda p: parabola(p) + (p["narrow"].double() + 2).square().sum(), {"x": [4.0]})
+    toy.parameters["narrow"] = nn.Parameter(torch.zeros(3))
+    adam(toy, run_of(2000, LossRange(50, 1e-9)), AdamState(toy, 0.1))
+    assert toy.parameters["narrow"].dtype == torch.float32
+    torch.testing.assert_close(toy.state()["narrow"], torch.full((3,), -2.0), rtol=0, atol=1e-3)
+
+
+def test_input_that_became_invalid_is_trouble_and_not_a_fault() -> None:
+    """Parameters that have grown too large are refused deeper down by their own names."""
+
+    def refusing(p: Parameters) -> Tensor:
+        if float(p["x"].detach()) < 3.5:
+            raise InvalidInputError("scale must be finite.")
+        return parabola(p)
+
+    toy = Toy(refusing, {"x": [4.0]})
+    with pytest.raises(NumericalError, match=r"scale must be finite\."):
+        adam(toy, run_of(1000), AdamState(toy, 0.5))
+    assert float(toy.state()["x"]) >= 3.5

@@ -1,0 +1,459 @@
+"""`directgp.beta_path`: the grid, its order, what it trains and what it chooses."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+import directgp
+from directgp.errors import InvalidInputError
+from directgp.likelihoods import Gaussian, NegativeBinomial, Poisson
+from directgp.objectives import LogLoss, SquareLoss
+from directgp.training import (
+    BetaPath,
+    Checkpoints,
+    Folds,
+    Given,
+    HoldOut,
+    LossRange,
+    RelativeDecrease,
+    Status,
+)
+from directgp.training.grid import beta_grid
+from tests.unit.training.models import (
+    N,
+    StopAt,
+    counts,
+    inputs,
+    named,
+    regression,
+    seeded,
+    start,
+    tensors,
+)
+from tests.unit.training.toys import same
+
+X, Y = regression()
+X_NEW, Y_NEW = regression(60, seed=50)
+NEW = Given(X_NEW, Y_NEW)
+BETAS = (20.0, 4.0, 1.0, 0.2)
+NEVER = LossRange(window=10**6, tolerance=0.0)
+
+# Half of the time goes into the checks, and what runs here runs checked in test_objectives.py.
+pytestmark = pytest.mark.usefixtures("without_shape_checks")
+
+
+def path(**settings: Any) -> BetaPath:
+    given: dict[str, Any] = {"posterior": start(X, Y), "likelihood": Gaussian(0.1), "X": X, "y": Y}
+    given |= {"betas": BETAS, "validation": NEW, "generator": seeded(7), "max_steps": 20}
+    return directgp.beta_path(**given | settings)
+
+
+@pytest.mark.parametrize("n", [1, 2, 40, 1000, 10**6])
+def test_the_grid_of_the_paper(n: int) -> None:
+    grid = beta_grid(n)
+    assert grid[0] == n and grid[-1] == 0.01
+    assert all(after == before / 2 for before, after in pairwise(grid[:-1]))
+    assert grid[-2] / 2 < 0.01 < grid[-2]
+
+
+def test_the_grid_is_the_default() -> None:
+    found = path(betas=None, objective="elbo", max_steps=1, X=X[:4], y=Y[:4])
+    assert [point.beta for point in found.points] == beta_grid(4)
+
+
+def test_any_order_is_put_in_order() -> None:
+    settings: dict[str, Any] = {"objective": "elbo", "max_steps": 5}
+    found = path(betas=[0.2, 20.0, 1.0, 4.0, 1.0], **settings)
+    assert [point.beta for point in found.points] == list(BETAS)
+    assert same(tensors(found.best), tensors(path(**settings).best))
+
+
+@pytest.mark.parametrize("objective", ["log_loss", "square_loss", "elbo", "fitc"])
+def test_points_hold_their_results(objective: str) -> None:
+    found = path(objective=objective)
+    assert [point.beta for point in found.points] == [r.result.beta for r in found.points]
+    assert found.loss == ("square_loss" if objective == "square_loss" else "log_loss")
+    assert found.best is found.points[found.chosen].result
+    assert found.beta == found.points[found.chosen].beta and found.seconds > 0
+    loss = SquareLoss() if objective == "square_loss" else LogLoss()
+    for point in found.points:
+        assert point.hyperparameters == point.result.hyperparameters == "joint"
+        marginals = point.result.posterior.predict(X_NEW)
+        expected = loss(point.result.likelihood, Y_NEW, marginals).detach()
+        assert point.validation_loss == pytest.approx(float(expected.mean()), rel=1e-12)
+        error = float(expected.std()) / math.sqrt(60)
+        assert point.validation_error == pytest.approx(error, rel=1e-9)
+    lowest = min(found.points, key=lambda point: point.validation_loss)
+    assert (lowest.difference, lowest.difference_error) == (0.0, 0.0)
+    chosen = found.points[found.chosen]
+    assert chosen.difference <= chosen.difference_error
+    for point in found.points[: found.chosen]:
+        assert point.difference > point.difference_error
+
+
+def test_posteriors_of_a_path_share_nothing() -> None:
+    found = path(max_steps=3)
+    before = [tensors(point.result) for point in found.points]
+    with torch.no_grad():
+        for p in (*found.best.posterior.parameters(), *found.best.likelihood.parameters()):
+            p.fill_(7.0)
+    for i, point in enumerate(found.points):
+        assert same(tensors(point.result), before[i]) == (i != found.chosen)
+
+
+def test_what_is_given_is_left_as_it_is() -> None:
+    posterior, likelihood = start(X, Y), Gaussian(0.1)
+    before = {**named("p", posterior), **named("l", likelihood)}
+    for settings in ({}, {"hyperparameters": "auto"}, {"optimizer": "adam"}):
+        path(posterior=posterior, likelihood=likelihood, objective="elbo", max_steps=5, **settings)
+        assert same({**named("p", posterior), **named("l", likelihood)}, before)
+
+
+@pytest.mark.parametrize(
+    ("objective", "mode"), [("log_loss", "joint"), ("log_loss", "fixed"), ("elbo", "joint")]
+)
+def test_warm_starts_end_where_cold_starts_do(objective: str, mode: str) -> None:
+    """From neighbour to neighbour, against each β on its own with the steps of a whole run.
+
+    Values of β at which the objective has no second valley to fall into.
+    """
+    betas = (20.0, 8.0, 3.0)
+    settings: dict[str, Any] = {"objective": objective, "hyperparameters": mode, "max_steps": 500}
+    found = path(betas=betas, **settings)
+    for point in found.points:
+        cold = directgp.train(
+            start(X, Y), Gaussian(0.1), X, Y, beta=point.beta, generator=seeded(7), **settings
+        )
+        assert point.result.loss == pytest.approx(cold.loss, abs=1e-3), point.beta
+
+
+def test_neighbours_start_near_their_optimum() -> None:
+    """The first β nearest 1 has the whole of the steps, the others a fifth."""
+    found = path(max_steps=50, stopping=NEVER)
+    assert [point.result.stages[-1].steps for point in found.points] == [10, 10, 50, 10]
+    first = found.points[2].result.stages
+    assert [stage.stage for stage in first] == ["elbo", "log_loss"]
+    assert all(len(point.result.stages) == 1 for point in found.points if point.beta != 1.0)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "negative_binomial"])
+def test_a_batch_of_models_is_each_on_its_own(family: str) -> None:
+    """Adam, all examples: each β alone takes the same steps, and keeps its own best state."""
+    data: dict[str, Any] = {}
+    if family == "negative_binomial":
+        X_counts, y, exposure = counts()
+        likelihood = NegativeBinomial(2.0).with_exposure(exposure)
+        data = {"likelihood": likelihood, "X": X_counts, "y": y, "validation": HoldOut(0.2)}
+    settings: dict[str, Any] = {
+        **data,
+        "hyperparameters": "auto",
+        "optimizer": "adam",
+        "max_steps": 25,
+        "learning_rate": 0.3,
+        "stopping": NEVER,
+    }
+    together = path(betas=(9.0, 1.0, 0.1), **settings).points
+    assert [point.hyperparameters for point in together] == ["elbo"] + 3 * ["fixed"] + 3 * ["joint"]
+    for i, beta in enumerate((9.0, 1.0, 0.1)):
+        _, *alone = path(betas=(beta,), **settings).points
+        for one, other in zip((together[1 + i], together[4 + i]), alone, strict=True):
+            assert one.result.stages[-1].steps == 25
+            assert (one.beta, one.hyperparameters) == (other.beta, other.hyperparameters)
+            expected = tensors(other.result)
+            for name, value in tensors(one.result).items():
+                # Sums over a batch of matrices round otherwise, and 25 steps carry that on.
+                torch.testing.assert_close(value, expected[name], rtol=1e-6, atol=1e-6, msg=name)
+            assert one.validation_loss == pytest.approx(other.validation_loss, rel=1e-6)
+
+
+def test_a_held_batch_leaves_hyperparameters_where_the_elbo_has_them() -> None:
+    found = path(hyperparameters="fixed", optimizer="adam", max_steps=5)
+    for point in found.points:
+        elbo = tensors(found.points[0].result)
+        for name, value in tensors(point.result).items():
+            if not name.startswith("posterior.u_"):
+                assert torch.equal(value, elbo[name]), name
+    assert len({float(p.result.posterior.u_mean[0].detach()) for p in found.points}) == len(BETAS)
+
+
+@pytest.mark.parametrize("objective", ["vfe", "fitc", "square_loss", "absolute_loss"])
+def test_adam_trains_one_by_one_what_has_no_batch(objective: str) -> None:
+    found = path(objective=objective, optimizer="adam", hyperparameters="fixed", max_steps=3)
+    assert [point.beta for point in found.points] == list(BETAS)
+    assert all(math.isfinite(point.validation_loss) for point in found.points)
+
+
+def test_batches_of_examples_and_of_models() -> None:
+    X_counts, y, exposure = counts()
+    found = path(
+        likelihood=Poisson().with_exposure(exposure),
+        posterior=start(X_counts),
+        X=X_counts,
+        y=y,
+        validation=Folds(2),
+        betas=(10.0, 1.0),
+        hyperparameters="fixed",
+        batch_size=8,
+        max_steps=3,
+    )
+    assert all(math.isfinite(point.validation_loss) for point in found.points)
+
+
+def test_auto_has_the_elbo_first() -> None:
+    found = path(betas=(4.0, 0.2), hyperparameters="auto")
+    kinds = [(point.hyperparameters, point.beta) for point in found.points]
+    assert kinds == [
+        ("elbo", 1.0),
+        ("fixed", 4.0),
+        ("fixed", 0.2),
+        ("joint", 4.0),
+        ("joint", 0.2),
+    ]
+    elbo = tensors(found.points[0].result)
+    for point in found.points[1:3]:
+        found_there = tensors(point.result)
+        assert all(
+            torch.equal(found_there[name], value)
+            for name, value in elbo.items()
+            if not name.startswith("posterior.u_")
+        )
+    alone = directgp.train(
+        start(X, Y), Gaussian(0.1), X, Y, objective="elbo", max_steps=20, generator=seeded(7)
+    )
+    assert same(elbo, tensors(alone))
+
+
+# Validation.
+
+
+def test_folds_train_on_all_examples() -> None:
+    """The posteriors are those of all data; the losses those of models without the fold."""
+    settings: dict[str, Any] = {"objective": "elbo", "max_steps": 10}
+    folded, given = path(validation=Folds(2), **settings), path(**settings)
+    for one, other in zip(folded.points, given.points, strict=True):
+        assert same(tensors(one.result), tensors(other.result))
+        assert one.validation_loss != other.validation_loss
+
+
+def test_losses_of_folds_by_hand() -> None:
+    """Without the rows of a fold, as if they had never been; L-BFGS draws nothing."""
+    settings: dict[str, Any] = {"objective": "elbo", "betas": (4.0, 1.0), "max_steps": 10}
+    found = path(validation=Folds(2), **settings)
+    order = torch.randperm(N, generator=seeded(7))
+    sums = {4.0: 0.0, 1.0: 0.0}
+    for held in order.tensor_split(2):
+        rest = torch.tensor([i for i in range(N) if i not in held.tolist()])
+        part = path(
+            X=X[rest],
+            y=Y[rest],
+            validation=Given(X[held], Y[held]),
+            **settings,
+        )
+        for point in part.points:
+            sums[point.beta] += len(held) * point.validation_loss
+    for point in found.points:
+        assert point.validation_loss == pytest.approx(sums[point.beta] / N, rel=1e-9)
+
+
+def test_held_out_examples_do_not_train() -> None:
+    """Whatever their targets are, as long as the spread of the others is the same."""
+    order = torch.randperm(N, generator=seeded(7))
+    held = order[:8]
+    other = Y.index_fill(0, held, 1000.0)
+    settings: dict[str, Any] = {"objective": "elbo", "validation": HoldOut(0.2), "max_steps": 10}
+    one, two = (path(y=y, **settings) for y in (Y, other))
+    for a, b in zip(one.points, two.points, strict=True):
+        assert same(tensors(a.result), tensors(b.result))
+        assert b.validation_loss > a.validation_loss + 100
+
+
+def test_noisy_rules_are_validated_exactly() -> None:
+    found = path(rule="bmc", betas=(4.0, 1.0), max_steps=3)
+    point = found.points[0]
+    marginals = point.result.posterior.predict(X_NEW)
+    exact = LogLoss()(point.result.likelihood, Y_NEW, marginals).detach().mean()
+    assert point.validation_loss == pytest.approx(float(exact), rel=1e-12)
+
+
+def test_exposures_go_with_their_rows() -> None:
+    """By hand again: those of the fold validate, and those of the others train."""
+    X_counts, y, exposure = counts()
+    settings: dict[str, Any] = {"objective": "elbo", "betas": (4.0,), "max_steps": 10}
+    settings |= {"posterior": start(X_counts)}
+    likelihood = Poisson().with_exposure(exposure)
+    found = path(likelihood=likelihood, X=X_counts, y=y, validation=Folds(2), **settings)
+    total = 0.0
+    for held in torch.randperm(N, generator=seeded(7)).tensor_split(2):
+        rest = torch.tensor([i for i in range(N) if i not in held.tolist()])
+        theirs = Poisson().with_exposure(exposure[held])
+        part = path(
+            likelihood=Poisson().with_exposure(exposure[rest]),
+            X=X_counts[rest],
+            y=y[rest],
+            validation=Given(X_counts[held], y[held], theirs),
+            **settings,
+        )
+        total += len(held) * part.points[0].validation_loss
+    assert found.points[0].validation_loss == pytest.approx(total / N, rel=1e-9)
+
+
+# Ends before the end.
+
+
+@pytest.mark.parametrize("validation", ["given", "hold out", "folds"])
+@pytest.mark.parametrize(
+    ("mode", "steps", "optimizer", "status"),
+    [
+        ("joint", 1, "lbfgs", Status.CANCELLED),
+        ("joint", 40, "lbfgs", Status.BUDGET),
+        ("fixed", 5, "lbfgs", Status.BUDGET),
+        ("fixed", 43, "lbfgs", Status.CANCELLED),
+        ("fixed", 30, "adam", Status.CANCELLED),
+        ("auto", 5, "adam", Status.CANCELLED),
+        ("auto", 30, "lbfgs", Status.CANCELLED),
+        ("auto", 43, "lbfgs", Status.CANCELLED),
+        ("auto", 45, "adam", Status.BUDGET),
+    ],
+)
+def test_what_is_there_is_returned(
+    mode: str, steps: int, optimizer: str, status: Status, validation: str
+) -> None:
+    """And nothing is trained after the step that was to be the last."""
+    how = {"given": NEW, "hold out": HoldOut(0.2), "folds": Folds(2)}[validation]
+    monitor = StopAt(steps, status)
+    found = path(
+        betas=(4.0, 1.0, 0.2),
+        hyperparameters=mode,
+        validation=how,
+        optimizer=optimizer,
+        stopping=NEVER,
+        monitors=[monitor],
+        max_steps=20,
+    )
+    assert monitor.seen == steps and monitor.closed == 1
+    ended = [point for point in found.points if point.result.stages[-1].ends_training]
+    assert ended and all(point.result.status is status for point in ended)
+    assert 0 <= found.chosen < len(found.points)
+    if validation == "folds":
+        assert all(math.isnan(point.validation_loss) for point in found.points)
+        assert found.beta == 1.0
+    else:
+        assert all(math.isfinite(point.validation_loss) for point in found.points)
+
+
+def test_folds_that_were_finished_count() -> None:
+    """Grid, first fold, and an end in the second: half of the examples are compared."""
+    whole = StopAt(10**9)
+    settings: dict[str, Any] = {"betas": (4.0, 1.0), "validation": Folds(2), "stopping": NEVER}
+    settings |= {"objective": "elbo", "max_steps": 10}
+    complete = path(monitors=[whole], **settings)
+    monitor = StopAt(whole.seen - 3)
+    found = path(monitors=[monitor], **settings)
+    assert monitor.seen == whole.seen - 3
+    for one, other in zip(found.points, complete.points, strict=True):
+        assert same(tensors(one.result), tensors(other.result))
+        assert math.isfinite(one.validation_loss) and one.validation_loss != other.validation_loss
+
+
+def test_train_returns_what_is_there() -> None:
+    result = directgp.train(
+        start(X, Y), Gaussian(0.1), X, Y, hyperparameters="auto", monitors=[StopAt(3)]
+    )
+    assert result.status is Status.CANCELLED and result.hyperparameters == "elbo"
+
+
+# Checkpoints.
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"validation": Folds(2), "hyperparameters": "fixed"},
+        {"hyperparameters": "auto", "validation": HoldOut(0.2)},
+        {"optimizer": "adam", "batch_size": 16, "hyperparameters": "fixed"},
+    ],
+    ids=str,
+)
+def test_a_path_that_was_ended_goes_on_to_the_same_end(
+    tmp_path: Any, settings: dict[str, Any]
+) -> None:
+    settings = {"betas": (4.0, 1.0), "max_steps": 12, "stopping": NEVER, **settings}
+    whole = StopAt(10**9)
+    once = Checkpoints(tmp_path / "once", every=5)
+    expected = path(checkpoints=once, monitors=[whole], **settings)
+    parts = Checkpoints(tmp_path / "parts", every=5)
+    for share in (0.3, 0.6, 0.9):
+        # Finished stages are not run again, so that few steps are left each time.
+        path(checkpoints=parts, monitors=[StopAt(max(3, int(share * 20)))], **settings)
+    found = path(checkpoints=parts, **settings)
+    assert [point.validation_loss for point in found.points] == [
+        point.validation_loss for point in expected.points
+    ]
+    assert found.chosen == expected.chosen
+    for one, other in zip(found.points, expected.points, strict=True):
+        assert same(tensors(one.result), tensors(other.result))
+        assert one.result.history == other.result.history
+
+
+def test_without_a_generator_a_path_goes_on_with_its_own_folds(tmp_path: Any) -> None:
+    """A fold drawn anew would be validated by models that have seen it."""
+    settings: dict[str, Any] = {
+        "betas": (4.0, 1.0),
+        "validation": Folds(2),
+        "objective": "elbo",
+        "generator": None,
+        "stopping": NEVER,
+        "checkpoints": Checkpoints(tmp_path / "path", every=5),
+    }
+    path(monitors=[StopAt(40)], **settings)
+    one = path(**settings)
+    # Everything is known now, and folds are drawn a third time.
+    two = path(**settings)
+    assert [p.validation_loss for p in one.points] == [p.validation_loss for p in two.points]
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"betas": []}, "betas must be at least one value. Got none."),
+        ({"betas": [1.0, -0.5]}, "each of betas must be finite and at least 0. Got -0.5."),
+        ({"betas": [math.nan]}, "each of betas must be finite and at least 0. Got nan."),
+        ({"betas": [math.inf]}, "each of betas must be finite and at least 0. Got inf."),
+        ({"hyperparameters": "held"}, "hyperparameters must be one of"),
+        ({"validation": Given(X_NEW[:, :1], Y_NEW)}, "X of validation must be of shape (n, 2)."),
+        ({"y": Y[:3]}, "y of beta_path must be of shape (40,)"),
+        ({"X": X[:1], "y": Y[:1], "validation": Folds()}, "at least two rows"),
+        ({"objective": "nothing"}, "objective must be one of"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_cannot_be_meant_is_refused(
+    settings: dict[str, Any], message: str, without_shape_checks: None
+) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        path(**settings)
+    assert message in str(caught.value)
+
+
+def test_the_least_regularised_wins_where_data_are_plenty_and_clean() -> None:
+    """And the most regularised where there is nothing to learn."""
+    X_many = inputs(150)
+    clean = torch.sin(2 * X_many[:, 0])
+    settings: dict[str, Any] = {"betas": (300.0, 3.0, 0.1), "validation": HoldOut(0.3)}
+    found = path(X=X_many, y=clean, posterior=start(X_many, clean, m=20), **settings)
+    assert found.beta < 100
+    void = regression(150, noise=30.0)[1] / 30
+    found = path(X=X_many, y=void, posterior=start(X_many, void), **settings)
+    assert found.beta == 300.0
+
+
+def test_stopping_rules_are_reset_between_candidates() -> None:
+    """One object serves all; a window that ran on would stop the second β at once."""
+    found = path(stopping=RelativeDecrease(3, 0.5), betas=(4.0, 1.0))
+    assert all(point.result.stages[-1].steps >= 4 for point in found.points)

@@ -1,0 +1,430 @@
+"""L-BFGS on functions whose minimum, walls and floors are known."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from directgp.errors import NumericalError
+from directgp.training.budgets import Cancel, StepBudget
+from directgp.training.flat import FlatParameters
+from directgp.training.lbfgs import lbfgs
+from directgp.training.progress import History
+from directgp.training.result import Progress, Status, Stop
+from directgp.training.stopping import RelativeDecrease, SmallGradient
+from tests.unit.training.toys import Toy, bowl, rosenbrock, run_of, same
+
+Parameters = dict[str, nn.Parameter]
+
+
+def test_a_bowl_of_condition_1e4() -> None:
+    toy = Toy(bowl, {"x": [5.0] * 6})
+    run = run_of()
+    stop = lbfgs(toy, run)
+    assert stop.status is Status.CONVERGED
+    # The value is 0 to rounding, so that x is off by at most √(2·1e-16).
+    expected = torch.arange(6, dtype=torch.float64)
+    torch.testing.assert_close(toy.state()["x"], expected, rtol=0, atol=1e-7)
+    assert run.evaluations >= run.steps + 1
+    assert run.steps < 60
+
+
+def test_rosenbrock() -> None:
+    toy = Toy(rosenbrock, {"x": [-1.2, 1.0]})
+    assert lbfgs(toy, run_of()).status is Status.CONVERGED
+    torch.testing.assert_close(toy.state()["x"], torch.ones(2).double(), rtol=0, atol=1e-6)
+
+
+def test_losses_do_not_rise() -> None:
+    run = run_of()
+    lbfgs(Toy(rosenbrock, {"x": [-1.2, 1.0]}), run)
+    assert all(after <= before for before, after in zip(run.losses, run.losses[1:], strict=False))
+
+
+def test_each_step_is_told_to_the_problem() -> None:
+    """Schedules read it: an evaluation of the k-th line search is told k steps."""
+    toy, history = Toy(rosenbrock, {"x": [-1.2, 1.0]}), History()
+    run = run_of(20, history)
+    lbfgs(toy, run)
+    assert toy.steps[0] == 0 and toy.steps == sorted(toy.steps)
+    assert set(toy.steps) == set(range(20))
+    assert [record.step for record in history.records] == list(range(1, 21))
+
+
+def walled(bad: Callable[[], Tensor], where: float) -> Callable[[Parameters], Tensor]:
+    """A steep way down to 1, with something bad beyond a wall at `where`."""
+
+    def function(p: Parameters) -> Tensor:
+        x = p["x"].sum()
+        return bad() * x if float(x.detach()) > where else torch.cosh(x - 1.0)
+
+    return function
+
+
+def nan() -> Tensor:
+    return torch.tensor(math.nan, dtype=torch.float64)
+
+
+def infinity() -> Tensor:
+    return torch.tensor(math.inf, dtype=torch.float64)
+
+
+def error() -> Tensor:
+    raise NumericalError("K_uu could not be factorised.")
+
+
+each_trouble = pytest.mark.parametrize("bad", [nan, infinity, error])
+
+
+@each_trouble
+def test_a_wall_on_the_way_is_turned_back_from(bad: Callable[[], Tensor]) -> None:
+    """The first step goes down the slope, by sinh(0.8): from 0.2 beyond the wall at 1.05."""
+    toy = Toy(walled(bad, 1.05), {"x": [0.2]})
+    run = run_of()
+    stop = lbfgs(toy, run)
+    finite = [value for _, value in toy.seen if math.isfinite(float(value))]
+    assert len(finite) < len(toy.steps), "no wall was met: the test tests nothing"
+    assert stop.status is Status.CONVERGED
+    assert float(toy.state()["x"]) == pytest.approx(1.0, abs=1e-7)
+
+
+@each_trouble
+def test_where_only_a_wall_is_below_the_error_says_what_to_do(bad: Callable[[], Tensor]) -> None:
+    """Down to the wall at 0.5, with no minimum before it, and a slope of 0.52 there."""
+    toy = Toy(walled(bad, 0.5), {"x": [-3.0]})
+    with pytest.raises(NumericalError, match=r"^No finite way down.*Scale inputs") as caught:
+        lbfgs(toy, run_of())
+    assert ("K_uu could not be factorised." in str(caught.value)) == (bad is error)
+    # What was found is kept: the lowest finite value that was seen, which is at the wall.
+    finite = [(value, at) for at, value in toy.seen if math.isfinite(float(value))]
+    lowest = min(float(value) for value, _ in finite)
+    assert lowest == pytest.approx(math.cosh(0.5), rel=1e-3)
+    assert any(same(toy.state(), at) for value, at in finite if float(value) == lowest)
+
+
+def test_a_minimum_beside_a_wall_is_a_minimum() -> None:
+    """At rest to rounding, with NaN a hair's breadth further on: converged, and no error."""
+    toy = Toy(walled(nan, 1.0 + 1e-9), {"x": [0.2]})
+    assert lbfgs(toy, run_of()).status is Status.CONVERGED
+    assert float(toy.state()["x"]) == pytest.approx(1.0, abs=1e-7)
+
+
+def test_no_finite_way_down_at_all() -> None:
+    """Finite at the start and nowhere else: the error says what happened and what to do."""
+
+    def spike(p: Parameters) -> Tensor:
+        x = p["x"].sum()
+        if float(x.detach()) != 3.0:
+            raise NumericalError("K_uu could not be factorised.")
+        return x**2
+
+    toy = Toy(spike, {"x": [3.0]})
+    with pytest.raises(NumericalError, match=r"^No finite way down.*factorised\..*Scale inputs"):
+        lbfgs(toy, run_of())
+    assert float(toy.state()["x"]) == 3.0
+
+
+@each_trouble
+def test_a_start_that_is_not_finite(bad: Callable[[], Tensor]) -> None:
+    toy = Toy(walled(bad, 0.5), {"x": [3.0]})
+    remedy = "Scale inputs and targets, remove duplicate inducing inputs, or start from other"
+    with pytest.raises(
+        NumericalError, match=f"^The objective must be finite at the start.*{remedy}"
+    ):
+        lbfgs(toy, run_of())
+    assert float(toy.state()["x"]) == 3.0
+
+
+def test_a_gradient_that_is_not_finite_at_the_start() -> None:
+    toy = Toy(lambda p: torch.sqrt(p["x"].abs()).sum(), {"x": [0.0]})
+    with pytest.raises(NumericalError, match="gradient was not finite"):
+        lbfgs(toy, run_of())
+
+
+def test_errors_of_other_kinds_go_through() -> None:
+    """A fault of the program is no wall."""
+
+    def faulty(p: Parameters) -> Tensor:
+        if float(p["x"].detach().sum()) != 3.0:
+            raise KeyError("x")
+        return bowl(p)
+
+    with pytest.raises(KeyError):
+        lbfgs(Toy(faulty, {"x": [3.0]}), run_of())
+
+
+def test_floors() -> None:
+    """x wants −3 and stops at −1 exactly; y is free to go to 2."""
+    toy = Toy(
+        lambda p: (p["x"] + 3).square().sum() + (p["y"] - 2).square().sum(),
+        {"x": [4.0], "y": [5.0]},
+        floors={"x": -1.0, "absent": 7.0},
+    )
+    history = History()
+    stop = lbfgs(toy, run_of(1000, history, SmallGradient(1e-9)))
+    # At rest: only the floor keeps x from descending.
+    assert stop.status is Status.CONVERGED and "largest entry of the gradient" in stop.reason
+    assert float(toy.state()["x"]) == -1.0
+    assert float(toy.state()["y"]) == pytest.approx(2.0, abs=1e-8)
+    assert all(float(at["x"]) >= -1.0 for at, _ in toy.seen)
+    assert toy.at_floor() == ("x",)
+
+
+def test_a_floor_that_is_not_needed_changes_nothing() -> None:
+    free, floored = (Toy(rosenbrock, {"x": [-1.2, 1.0]}, floors=f) for f in ({}, {"x": -100.0}))
+    for toy in (free, floored):
+        lbfgs(toy, run_of())
+    torch.testing.assert_close(free.state()["x"], floored.state()["x"], rtol=0, atol=1e-6)
+    assert floored.at_floor() == ()
+
+
+def test_a_start_below_its_floor_is_lifted() -> None:
+    toy = Toy(bowl, {"x": [-5.0]}, floors={"x": 0.5})
+    lbfgs(toy, run_of())
+    assert float(toy.seen[0][0]["x"]) == 0.5
+    assert float(toy.state()["x"]) == 0.5
+
+
+@pytest.mark.parametrize("function", [bowl, lambda p: 0 * p["x"].sum() + 7.0])
+def test_nothing_to_improve(function: Callable[[Parameters], Tensor]) -> None:
+    toy, run = Toy(function, {"x": [0.0, 1.0]}), run_of()
+    assert lbfgs(toy, run).status is Status.CONVERGED
+    assert run.steps == 0
+    assert same(toy.state(), {"x": torch.tensor([0.0, 1.0]).double()})
+
+
+@pytest.mark.parametrize("at", [2, 7, 20])
+def test_an_interrupt_keeps_the_best_state(at: int) -> None:
+    def interrupted(p: Parameters) -> Tensor:
+        if len(toy.seen) == at:
+            raise KeyboardInterrupt
+        return rosenbrock(p)
+
+    toy = Toy(interrupted, {"x": [-1.2, 1.0]})
+    stop = lbfgs(toy, run_of())
+    assert stop == Stop(Status.INTERRUPTED, "Interrupted; the best state so far is kept.")
+    assert len(toy.seen) == at
+    assert same(toy.state(), min(toy.seen, key=lambda pair: float(pair[1]))[0])
+
+
+def test_monitors_stop_it() -> None:
+    cancel = Cancel()
+    cancel.cancel("Enough.")
+    run = run_of(1000, cancel)
+    assert lbfgs(Toy(rosenbrock, {"x": [-1.2, 1.0]}), run) == Stop(Status.CANCELLED, "Enough.")
+    assert run.steps == 1
+    run = run_of(1000, StepBudget(7))
+    assert lbfgs(Toy(rosenbrock, {"x": [-1.2, 1.0]}), run).status is Status.BUDGET
+    assert run.steps == 7 and not run.exhausted
+    run = run_of(1000, RelativeDecrease(3, 1e-2))
+    stop = lbfgs(Toy(rosenbrock, {"x": [-1.2, 1.0]}), run)
+    assert stop.status is Status.CONVERGED and stop.reason.startswith("The last 3 steps")
+
+
+def test_the_steps_allowed_are_taken_and_no_more() -> None:
+    run = run_of(9)
+    stop = lbfgs(Toy(rosenbrock, {"x": [-1.2, 1.0]}), run)
+    assert stop == Stop(Status.BUDGET, "9 steps were taken, as many as allowed.")
+    assert (run.steps, run.exhausted) == (9, True)
+
+
+def test_a_monitor_that_fails_leaves_the_best_state() -> None:
+    class Broken(History):  # type: ignore[misc]  # final for users
+        def __call__(self, progress: Progress) -> None:
+            if progress.step == 5:
+                raise RuntimeError("broken")
+
+    toy = Toy(rosenbrock, {"x": [-1.2, 1.0]})
+    with pytest.raises(RuntimeError, match="broken"):
+        lbfgs(toy, run_of(1000, Broken()))
+    assert same(toy.state(), min(toy.seen, key=lambda pair: float(pair[1]))[0])
+
+
+def test_segments_end_where_they_should_at_the_best_state() -> None:
+    toy, run, kept = Toy(rosenbrock, {"x": [-1.2, 1.0]}), run_of(23), []
+
+    def keep() -> None:
+        best = min(toy.seen, key=lambda pair: float(pair[1]))[0]
+        kept.append((run.steps, same(toy.state(), best)))
+
+    assert lbfgs(toy, run, 5, keep).status is Status.BUDGET
+    assert kept == [(5, True), (10, True), (15, True), (20, True)]
+    # A frame is asked for at the beginning of each segment.
+    assert toy.frames == 5
+
+
+def test_a_segment_taken_up_again_goes_on_bit_for_bit() -> None:
+    toy, run, kept = Toy(rosenbrock, {"x": [-1.2, 1.0]}), run_of(23), list[Any]()
+    lbfgs(toy, run, 5, lambda: kept.append((toy.state(), list(run.losses), run.evaluations)))
+    state, losses, evaluations = kept[1]
+    again, rerun = Toy(rosenbrock, state), run_of(23)
+    rerun.resume(losses, evaluations)
+    lbfgs(again, rerun, 5)
+    assert same(again.state(), toy.state())
+    assert rerun.losses == run.losses
+
+
+def test_no_segment_is_kept_after_the_run_has_stopped() -> None:
+    kept: list[int] = []
+    run = run_of(10)
+    lbfgs(Toy(rosenbrock, {"x": [-1.2, 1.0]}), run, 5, lambda: kept.append(run.steps))
+    assert kept == [5]
+
+
+M = 4
+GENERATOR = torch.Generator().manual_seed(0)
+FRAME = torch.randn(M, M, generator=GENERATOR, dtype=torch.float64).tril() + 3 * torch.eye(M)
+
+
+def q_of_u(dtype: torch.dtype = torch.float64) -> Parameters:
+    generator = torch.Generator().manual_seed(1)
+    values = {
+        "u_mean": torch.randn(M, generator=generator, dtype=torch.float64),
+        "other": torch.randn(2, 3, generator=generator, dtype=torch.float64),
+        "u_chol": torch.randn(M, M, generator=generator, dtype=torch.float64).tril(),
+    }
+    return {name: nn.Parameter(value.to(dtype)) for name, value in values.items()}
+
+
+UNITS = {"other": torch.tensor([[0.5, 2.0, 3.0], [1.0, 0.1, 7.0]], dtype=torch.float64)}
+each_view = pytest.mark.parametrize(
+    ("frame", "units"), [(None, None), (FRAME, None), (None, UNITS), (FRAME, UNITS)]
+)
+
+
+@each_view
+def test_flat_parameters_go_round(frame: Tensor | None, units: dict[str, Tensor] | None) -> None:
+    parameters = q_of_u()
+    flat = FlatParameters(parameters, frame, units)
+    before = {name: p.detach().clone() for name, p in parameters.items()}
+    vector = flat.read()
+    assert vector.shape == (M + 6 + M * M,) and vector.dtype == np.float64
+    with torch.no_grad():
+        for p in parameters.values():
+            p.zero_()
+    flat.write(vector)
+    for name, p in parameters.items():
+        # C has a condition below 10.
+        torch.testing.assert_close(p.detach(), before[name], rtol=1e-14, atol=1e-14)
+    np.testing.assert_allclose(flat.read(), vector, rtol=1e-14, atol=1e-14)
+
+
+def test_the_frame_is_of_q_alone() -> None:
+    parameters = q_of_u()
+    framed, plain = FlatParameters(parameters, FRAME).read(), FlatParameters(parameters).read()
+    np.testing.assert_array_equal(framed[M : M + 6], plain[M : M + 6])
+    expected = np.linalg.solve(FRAME.numpy(), parameters["u_mean"].detach().numpy())
+    np.testing.assert_allclose(framed[:M], expected, rtol=1e-13)
+    chol = np.linalg.solve(FRAME.numpy(), parameters["u_chol"].detach().numpy())
+    np.testing.assert_allclose(framed[M + 6 :].reshape(M, M), chol, rtol=1e-13, atol=1e-14)
+
+
+@each_view
+def test_the_gradient_is_that_of_the_vector(
+    frame: Tensor | None, units: dict[str, Tensor] | None
+) -> None:
+    """By central differences; the upper triangle of u_chol is not read, and has slope 0."""
+    parameters = q_of_u()
+    flat = FlatParameters(parameters, frame, units)
+
+    def value() -> Tensor:
+        u_mean, u_chol = parameters["u_mean"], parameters["u_chol"].tril()
+        return (u_mean.sin() * u_chol.cosh().sum(0)).sum() + parameters["other"].exp().sum()
+
+    flat.clear_gradient()
+    value().backward()
+    slopes, vector = flat.gradient(), flat.read()
+    step = 1e-5
+    lower = np.r_[np.ones(M + 6, bool), np.tril(np.ones((M, M), bool)).ravel()]
+    numeric = np.zeros_like(vector)
+    for i in np.flatnonzero(lower):
+        moved = []
+        for sign in (1, -1):
+            vector[i] += sign * step
+            flat.write(vector)
+            moved.append(value().item())
+            vector[i] -= sign * step
+        numeric[i] = (moved[0] - moved[1]) / (2 * step)
+    # Curvature of third order times step² is 1e-9 of the slopes.
+    np.testing.assert_allclose(slopes, numeric, rtol=1e-6, atol=1e-6 * np.abs(numeric).max())
+
+
+def test_no_gradient_counts_as_zero() -> None:
+    parameters = q_of_u()
+    flat = FlatParameters(parameters, FRAME)
+    parameters["other"].sum().backward()
+    gradient = flat.gradient()
+    np.testing.assert_array_equal(gradient[M : M + 6], 1.0)
+    assert not gradient[:M].any() and not gradient[M + 6 :].any()
+    flat.clear_gradient()
+    assert not flat.gradient().any()
+
+
+def test_float32_parameters_have_a_float64_vector() -> None:
+    parameters = q_of_u(torch.float32)
+    flat = FlatParameters(parameters, FRAME)
+    vector = flat.read()
+    assert vector.dtype == np.float64
+    before = {name: p.detach().clone() for name, p in parameters.items()}
+    flat.write(vector)
+    for name, p in parameters.items():
+        assert p.dtype == torch.float32
+        torch.testing.assert_close(p.detach(), before[name], rtol=1e-6, atol=1e-6)
+
+
+def test_floors_of_the_vector() -> None:
+    flat = FlatParameters(q_of_u())
+    assert flat.floors({}) is None
+    floors = flat.floors({"other": -2.0})
+    assert floors is not None
+    np.testing.assert_array_equal(floors[M : M + 6], -2.0)
+    assert np.isneginf(floors[:M]).all() and np.isneginf(floors[M + 6 :]).all()
+
+
+def test_floors_in_units() -> None:
+    flat = FlatParameters(q_of_u(), FRAME, UNITS)
+    floors = flat.floors({"other": -2.0})
+    assert floors is not None
+    expected = -2.0 / UNITS["other"].numpy().ravel()
+    np.testing.assert_allclose(floors[M : M + 6], expected, rtol=1e-15)
+
+
+def test_a_floor_beside_a_frame_is_met_exactly() -> None:
+    """Parameters beside q(u) are seen in units, and at_floor() asks for the floor itself."""
+    floors = {"a": -0.1, "b": -1 / 3, "c": math.log(1e-3)}
+
+    def value(p: Parameters) -> Tensor:
+        q = (p["u_mean"] - 1).square().sum() + p["u_chol"].square().sum()
+        return q + sum((7.3 * (p[name] + 30)).square().sum() for name in floors)
+
+    start = {"u_mean": torch.zeros(M), "u_chol": torch.eye(M)}
+    toy = Toy(
+        value, {**start, **{name: [2.0] for name in floors}}, floors, frame=torch.eye(M).double()
+    )
+    lbfgs(toy, run_of())
+    assert {name: float(toy.state()[name]) for name in floors} == floors
+    assert toy.at_floor() == tuple(floors)
+
+
+def test_a_frame_makes_a_narrow_valley_round() -> None:
+    """With C Cᵀ the inverse curvature, one step from a quadratic's side is all it takes."""
+    curvature = torch.logspace(0, 8, M, dtype=torch.float64)
+    mix = FRAME @ FRAME.mT * curvature.sqrt().outer(curvature.sqrt())
+    frame = torch.linalg.cholesky(mix.inverse())
+
+    def valley(p: Parameters) -> Tensor:
+        x = p["u_mean"] - 1
+        return 0.5 * x @ mix @ x + 0 * p["u_chol"].sum()
+
+    start = {"u_mean": torch.full((M,), 5.0), "u_chol": torch.eye(M)}
+    plain, framed = Toy(valley, start), Toy(valley, start, frame=frame)
+    plain_run, framed_run = run_of(1000, SmallGradient(1e-7)), run_of(1000, SmallGradient(1e-7))
+    for toy, run in ((plain, plain_run), (framed, framed_run)):
+        lbfgs(toy, run)
+    assert framed_run.steps <= 3 < plain_run.steps
+    # The frame is known to 1e-8, the inverse of its condition's root.
+    torch.testing.assert_close(framed.state()["u_mean"], torch.ones(M).double(), rtol=0, atol=1e-6)

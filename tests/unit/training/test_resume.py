@@ -1,0 +1,267 @@
+"""Runs that are killed go on from their checkpoint and end where they would have ended."""
+
+import multiprocessing
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel
+
+import directgp
+from directgp.errors import CheckpointError
+from directgp.likelihoods import Gaussian, Likelihood, Logistic, Poisson, Probit
+from directgp.posteriors import Prior, SparsePosterior
+from directgp.training import Checkpoints, Status, TrainingResult
+from directgp.training.checkpoint import load_checkpoint
+from tests.unit.training.killed import EVERY, KINDS, fit, fit_alone
+from tests.unit.training.models import (
+    N,
+    StopAt,
+    counts,
+    inputs,
+    labels,
+    regression,
+    seeded,
+    start,
+    tensors,
+)
+from tests.unit.training.toys import same
+
+if sys.platform == "win32":
+    pytest.skip("Windows has neither SIGKILL nor a fork server", allow_module_level=True)
+
+# Processes that have the imports behind them.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.unit.training.killed"])
+
+X, Y = regression()
+
+
+pytestmark = pytest.mark.usefixtures("without_shape_checks")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Sums of more than one thread are added in another order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def progress(path: Path) -> tuple[int, int]:
+    """Stages finished, and steps of the one under way; each file is a whole one."""
+    if not path.exists():
+        return 0, 0
+    manifest = load_checkpoint(path).manifest
+    under_way = manifest["under_way"]
+    return len(manifest["finished"]), 0 if under_way is None else len(under_way["losses"])
+
+
+def kill_at(kind: str, path: Path, place: tuple[int, int]) -> None:
+    """Start, wait until that step of that stage is on disk, and kill without a word."""
+    child = PROCESSES.Process(target=fit_alone, args=(kind, path, place[1] + EVERY // 2))
+    child.start()
+    deadline = time.monotonic() + 200
+    while progress(path) != place and child.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    child.kill()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    assert progress(path) == place
+    child.close()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "lbfgs",
+        "adam",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bmc", "frozen", "fixed")),
+    ],
+)
+def test_a_run_killed_twice_ends_bit_for_bit_as_if_it_had_not_been(
+    kind: str, tmp_path: Path
+) -> None:
+    expected = fit(kind, tmp_path / "whole")
+    path = tmp_path / "killed"
+    for steps in (10, 30):
+        kill_at(kind, path, (len(expected.stages) - 1, steps))
+    found = fit(kind, path)
+    assert same(tensors(found), tensors(expected))
+    assert [stage.losses for stage in found.stages] == [stage.losses for stage in expected.stages]
+    assert found.loss == expected.loss and found.reason == expected.reason
+    assert found.steps == expected.steps
+
+
+def test_every_write_is_a_whole_checkpoint_at_its_step(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    fit("adam", path, max_steps=5 * EVERY)
+    assert progress(path) == (1, 0)
+    fit("adam", tmp_path / "cut", max_steps=5 * EVERY, monitors=[StopAt(33)])
+    assert progress(tmp_path / "cut") == (0, 30)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cancelled_run_goes_on_too(kind: str, tmp_path: Path) -> None:
+    """The end that a callback made is no end that a checkpoint keeps."""
+    settings: dict[str, Any] = {"max_steps": 40}
+    expected = fit(kind, tmp_path / "whole", **settings)
+    path = tmp_path / "cut"
+    for _ in range(2):
+        cut = fit(kind, path, monitors=[StopAt(25)], **settings)
+        assert cut.status is Status.CANCELLED
+    found = fit(kind, path, **settings)
+    assert same(tensors(found), tensors(expected))
+    assert [stage.losses for stage in found.stages] == [stage.losses for stage in expected.stages]
+
+
+@pytest.mark.parametrize("kind", ["lbfgs", "adam"])
+def test_a_run_that_is_over_is_not_run_again(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    expected = fit(kind, path, max_steps=20)
+    content = path.read_bytes()
+    watch = StopAt(1)
+    found = fit(kind, path, max_steps=20, monitors=[watch])
+    assert watch.seen == 0 and watch.closed == 1
+    assert same(tensors(found), tensors(expected)) and found.stages == expected.stages
+    assert path.read_bytes() == content
+
+
+def test_without_a_generator_the_same_samples_are_held(tmp_path: Path) -> None:
+    """L-BFGS on bMC: another seed would be another function to minimise."""
+    settings: dict[str, Any] = {"generator": None, "max_steps": 40}
+    path = tmp_path / "run"
+    fit("frozen", path, monitors=[StopAt(25)], **settings)
+    found = fit("frozen", path, **settings)
+    # The function is one through both parts: no step raises it.
+    assert all(b <= a for a, b in zip(found.history, found.history[1:], strict=False))
+    assert found.loss == pytest.approx(found.history[-1], abs=1e-12)
+
+
+def test_the_generator_is_taken_back_to_where_the_run_began(tmp_path: Path) -> None:
+    """Whatever was drawn from it in the meantime."""
+    path = tmp_path / "run"
+    expected = fit("adam", tmp_path / "whole", max_steps=40)
+    generator = seeded(5)
+    fit("adam", path, max_steps=40, generator=generator, monitors=[StopAt(25)])
+    found = fit("adam", path, max_steps=40, generator=generator)
+    assert same(tensors(found), tensors(expected))
+
+
+# Other data, other settings.
+
+
+def base(path: Path, **settings: Any) -> TrainingResult:
+    given: dict[str, Any] = {"posterior": start(X, Y), "likelihood": Gaussian(0.1), "X": X, "y": Y}
+    given |= {"checkpoints": Checkpoints(path, 5), "generator": seeded(5)}
+    given |= {"objective": "elbo", "max_steps": 6}
+    return directgp.train(**given | settings)
+
+
+def matern(nu: float) -> SparsePosterior:
+    return SparsePosterior(Prior(MaternKernel(nu)), X[:5])
+
+
+def held() -> SparsePosterior:
+    posterior = start(X, Y)
+    posterior.Z.requires_grad_(False)
+    return posterior
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"y": Y + 1e-12},
+        {"X": X + 1e-12},
+        {"X": X[1:], "y": Y[1:]},
+        {"weights": torch.ones(N)},
+        {"beta": 1.0 + 1e-12},
+        {"objective": "vfe"},
+        {"hyperparameters": "fixed"},
+        {"max_steps": 7},
+        {"optimizer": "adam"},
+        {"likelihood": Gaussian(0.2)},
+        {"posterior": start(X, Y, m=5)},
+        {"posterior": start(X)},
+        {"posterior": held()},
+        {"posterior": SparsePosterior(start(X, Y).prior, start(X, Y).Z, nugget=1e-6)},
+    ],
+    ids=lambda settings: ", ".join(settings),
+)
+def test_a_checkpoint_of_another_run_is_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+    base(tmp_path / "run")
+    content = (tmp_path / "run").read_bytes()
+    with pytest.raises(CheckpointError, match="is of a run with other data or settings"):
+        base(tmp_path / "run", **settings)
+    assert (tmp_path / "run").read_bytes() == content
+
+
+def test_another_step_between_writes_is_another_run(tmp_path: Path) -> None:
+    """L-BFGS forgets its curvature at each write, so that it decides how a run goes."""
+    base(tmp_path / "run")
+    with pytest.raises(CheckpointError):
+        base(tmp_path / "run", checkpoints=Checkpoints(tmp_path / "run", 6))
+
+
+X_COUNTS, Y_COUNTS, EXPOSURE = counts()
+TWINS: list[tuple[Likelihood, Likelihood, Any]] = [
+    (Probit(), Logistic(), labels()),
+    (Poisson(), Poisson(link="softplus"), (X_COUNTS, Y_COUNTS)),
+    (
+        Poisson().with_exposure(EXPOSURE),
+        Poisson().with_exposure(2 * EXPOSURE),
+        (X_COUNTS, Y_COUNTS),
+    ),
+    (Poisson(), Poisson().with_exposure(EXPOSURE), (X_COUNTS, Y_COUNTS)),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "data"), TWINS, ids=["label", "link", "size", "none"])
+def test_likelihoods_without_parameters_are_told_apart(
+    one: Likelihood, other: Likelihood, data: Any, tmp_path: Path
+) -> None:
+    """By their class, and by exposures, which no state holds."""
+    settings: dict[str, Any] = {"X": data[0], "y": data[1], "posterior": start(data[0])}
+    base(tmp_path / "run", likelihood=one, **settings)
+    with pytest.raises(CheckpointError):
+        base(tmp_path / "run", likelihood=other, **settings)
+
+
+def test_kernels_of_one_shape_are_told_apart(tmp_path: Path) -> None:
+    base(tmp_path / "run", posterior=matern(1.5))
+    with pytest.raises(CheckpointError):
+        base(tmp_path / "run", posterior=matern(2.5))
+
+
+def test_validation_examples_are_part_of_a_path(tmp_path: Path) -> None:
+    def path(seed: int) -> None:
+        directgp.beta_path(
+            start(X, Y),
+            Gaussian(0.1),
+            X,
+            Y,
+            betas=[1.0],
+            objective="elbo",
+            validation=directgp.training.Given(inputs(5, seed), torch.zeros(5)),
+            max_steps=2,
+            checkpoints=Checkpoints(tmp_path / "run"),
+        )
+
+    path(1)
+    path(1)
+    with pytest.raises(CheckpointError):
+        path(2)
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a shopping list")
+    with pytest.raises(CheckpointError, match="cannot be loaded as a checkpoint"):
+        base(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="could not be written"):
+        base(tmp_path / "no" / "such" / "folder")

@@ -1,0 +1,135 @@
+"""Which examples train and which validate."""
+
+import pytest
+import torch
+
+from directgp.errors import InvalidInputError
+from directgp.likelihoods import Gaussian, Likelihood, Poisson
+from directgp.objectives import LogLoss
+from directgp.training import Folds, Given, HoldOut
+from directgp.training.data import Data
+from directgp.training.result import StageResult, Status, TrainingResult
+from directgp.training.validation import Split, Validation, default_validation, split
+from tests.unit.training.models import counts, inputs, normal, seeded, start
+
+X, Y, EXPOSURE = counts(23)
+WEIGHTS = normal(23, seed=5).abs()
+DATA = Data(X, Y, WEIGHTS)
+LIKELIHOOD = Poisson().with_exposure(EXPOSURE)
+
+
+def splits(validation: Validation, seed: int = 0) -> list[Split]:
+    return split(validation, DATA, start(X), LIKELIHOOD, seeded(seed))
+
+
+def rows(data: Data) -> list[int]:
+    """Which rows of X these are."""
+    return [int((X == row).all(-1).nonzero()) for row in data.X]
+
+
+def exposure_of(likelihood: Likelihood, n: int) -> torch.Tensor:
+    """log p(0 given 0) = −exposure."""
+    zeros = torch.zeros(n).double()
+    return -likelihood.log_prob(zeros, zeros)
+
+
+@pytest.mark.parametrize(
+    ("validation", "sizes"), [(Folds(5), [5, 5, 5, 4, 4]), (HoldOut(0.3), [7])]
+)
+def test_rows_targets_weights_and_exposures_stay_together(
+    validation: Validation, sizes: list[int]
+) -> None:
+    found = splits(validation)
+    assert [len(part.validation) for part in found] == sizes
+    for part in found:
+        assert sorted(rows(part.training) + rows(part.validation)) == list(range(23))
+        sides = ((part.training, part.likelihood), (part.validation, part.validation_likelihood))
+        for data, likelihood in sides:
+            index = torch.tensor(rows(data))
+            assert torch.equal(data.y, Y[index])
+            assert data.weights is not None and torch.equal(data.weights, WEIGHTS[index])
+            torch.testing.assert_close(exposure_of(likelihood, len(data)), EXPOSURE[index])
+
+
+def test_folds_validate_every_example_once() -> None:
+    held = [row for part in splits(Folds(4)) for row in rows(part.validation)]
+    assert sorted(held) == list(range(23))
+
+
+@pytest.mark.parametrize("validation", [Folds(3), HoldOut(0.5)])
+def test_the_seed_decides(validation: Validation) -> None:
+    one, same, other = (rows(splits(validation, seed)[0].validation) for seed in (0, 0, 1))
+    assert one == same != other
+
+
+def test_more_folds_than_examples_leave_one_out() -> None:
+    assert [len(part.validation) for part in splits(Folds(100))] == [1] * 23
+
+
+@pytest.mark.parametrize(("fraction", "held"), [(0.001, 1), (0.5, 12), (0.999, 22)])
+def test_something_is_held_out_and_something_left(fraction: float, held: int) -> None:
+    """Half of 23 rounds to the even 12."""
+    part = splits(HoldOut(fraction))[0]
+    assert (len(part.validation), len(part.training)) == (held, 23 - held)
+
+
+def test_given_examples_are_taken_with_a_likelihood_for_them() -> None:
+    new = inputs(4, seed=8)
+    theirs = Poisson().with_exposure(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    (part,) = splits(Given(new, torch.ones(4), theirs))
+    assert part.training is DATA and part.likelihood is LIKELIHOOD
+    assert part.validation.X is new and part.validation_likelihood is theirs
+    with pytest.raises(InvalidInputError, match="log_exposure of PoissonExp"):
+        splits(Given(new, torch.ones(4)))
+
+
+def test_losses_are_those_of_the_trained_likelihood() -> None:
+    """Its parameters, with the exposures of the validation examples."""
+    posterior, trained = start(X), Gaussian(0.7)
+    (part,) = split(HoldOut(0.3), Data(X, Y), posterior, Gaussian(0.1), seeded())
+    stage = StageResult("elbo", Status.CONVERGED, "", 0, 0, 0.0, (), 0.0, (), False)
+    result = TrainingResult(posterior, trained, "elbo", 1.0, "joint", (stage,), 0.0)
+    losses = part.losses(result, LogLoss())
+    expected = LogLoss()(trained, part.validation.y, posterior.predict(part.validation.X))
+    assert torch.equal(losses, expected.detach()) and not losses.requires_grad
+
+
+def test_defaults() -> None:
+    assert default_validation(999) == Folds(5)
+    assert default_validation(1000) == HoldOut(0.1)
+
+
+def test_settings_tell_one_from_another() -> None:
+    new, y = inputs(4, seed=8), torch.ones(4)
+    exposed = [Poisson().with_exposure(torch.full((4,), value)) for value in (1.0, 2.0)]
+    every: list[Validation] = [
+        HoldOut(0.1),
+        HoldOut(0.2),
+        Folds(2),
+        Folds(3),
+        Given(new, y),
+        Given(new, 2 * y),
+        Given(2 * new, y),
+        *(Given(new, y, likelihood) for likelihood in exposed),
+    ]
+    assert len({validation.settings() for validation in every}) == len(every)
+    assert Given(new, y).settings() == Given(new.clone(), y.clone()).settings()
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])
+def test_a_part_is_between_none_and_all(fraction: float) -> None:
+    with pytest.raises(InvalidInputError, match="fraction of HoldOut must be between 0 and 1"):
+        HoldOut(fraction)
+
+
+def test_what_cannot_be_meant_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="number of Folds must be at least 2"):
+        Folds(1)
+    lone = Data(X[:1], Y[:1])
+    for validation in (HoldOut(), Folds()):
+        with pytest.raises(InvalidInputError, match=r"at least two rows.*Give validation data"):
+            split(validation, lone, start(X), Poisson(), seeded())
+    assert len(split(Given(X, Y), lone, start(X), Poisson(), seeded())) == 1
+    for bad in (Given(X[:, :1], Y), Given(X, Y - 0.5), Given(X[:0], Y[:0])):
+        with pytest.raises(InvalidInputError, match=r"validation|y of Poisson"):
+            split(bad, lone, start(X), Poisson(), seeded())
