@@ -23,10 +23,14 @@ class ClosedForm(Rule):
     def _evaluate(
         self, likelihood: Likelihood, y: Values, mean: Values, variance: Values, moment: Moment
     ) -> Values:
+        return self.check(likelihood).log_predictive(y, mean, variance)
+
+    def check(self, likelihood: Likelihood) -> ClosedFormLogPredictive:
+        """The likelihood, refused where it has no closed form."""
         if not isinstance(likelihood, ClosedFormLogPredictive):
             raise UnsupportedError(
                 f"ClosedForm needs a likelihood with a closed-form log predictive. Got "
                 f"{type(likelihood).__name__}. Use Quadrature (right to 1e-9), "
                 f"BiasedMonteCarlo or ProductSampling."
             )
-        return likelihood.log_predictive(y, mean, variance)
+        return likelihood

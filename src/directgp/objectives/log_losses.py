@@ -66,7 +66,9 @@ class LogLoss(PointLoss):
 
     @override
     def check(self, likelihood: Likelihood) -> None:
-        resolve_rule(self.rule, likelihood)
+        rule = resolve_rule(self.rule, likelihood)
+        if isinstance(rule, ClosedForm):
+            rule.check(likelihood)
 
     @override
     def fixed_work(self, likelihood: Likelihood) -> bool:

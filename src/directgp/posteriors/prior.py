@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from directgp.errors import UnsupportedError, refuse, require
 from directgp.numerics.softplus import softplus, softplus_inverse
 from directgp.posteriors.matern import matern_gram
-from directgp.posteriors.rbf import rbf_covariance, rbf_gram
+from directgp.posteriors.rbf import farthest, rbf_covariance, rbf_gram
 from directgp.posteriors.starting_values import Start, starting_values
 
 KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
@@ -97,7 +97,7 @@ class Prior(nn.Module):
         prior = cls(_kernel(kernel, start, X.shape[-1] if ard else None), _mean(mean, start))
         with torch.no_grad():
             prior.raw_output_scale.copy_(softplus_inverse(start.output_scale))
-        return prior.to(X.dtype)
+        return prior.to(X)
 
     @property
     def output_scale(self) -> Float[Tensor, "*batch"]:
@@ -138,6 +138,9 @@ class Prior(nn.Module):
         rbf = self._rbf()
         if rbf is not None:
             return rbf_covariance(X1 / rbf.lengthscale, X2 / rbf.lengthscale, self.scale.log())
+        inner = self._inner()
+        if type(inner) is MaternKernel and inner.active_dims is None:
+            X1, X2 = _within_reach(X1, X2, inner.lengthscale.detach())
         dense: Tensor = self.kernel(X1, X2).to_dense()
         return self.output_scale[..., None, None] * dense
 
@@ -192,6 +195,13 @@ class Prior(nn.Module):
         if type(outer) is not ScaleKernel or outer.active_dims is not None:
             return outer
         return outer.base_kernel
+
+
+def _within_reach(X1: Tensor, X2: Tensor, lengthscale: Tensor) -> tuple[Tensor, Tensor]:
+    """Both, with what is so far from the first that squares overflow moved to where K is 0 too."""
+    centre = X1.detach().mean(-2, keepdim=True)
+    reach = farthest(X1.dtype) * lengthscale
+    return X1.clamp(centre - reach, centre + reach), X2.clamp(centre - reach, centre + reach)
 
 
 def _kernel(name: str, start: Start, ard_num_dims: int | None) -> Kernel:

@@ -11,6 +11,12 @@ from torch.autograd import Function
 from directgp.numerics.first_order import first_order
 
 
+def farthest(dtype: torch.dtype) -> float:
+    """Lengthscales from where on squares overflow; K is 0 long before."""
+    limit: float = 1e-3 * torch.finfo(dtype).max ** 0.5
+    return limit
+
+
 def rbf_covariance(
     a: Float[Tensor, "*#batch m d"],
     b: Float[Tensor, "*#batch n d"],
@@ -21,10 +27,10 @@ def rbf_covariance(
     With G = dK ∘ K the gradients are da = G b − (G 1) ∘ a, db = Gᵀ a − (Gᵀ 1) ∘ b and
     d log_scale = Σ G: three products with a and b, where a tape needs a dozen passes over K.
     """
-    # Only differences matter; about the origin the squares lose the fewest digits.
-    centre = a.detach().mean(-2, keepdim=True)
-    # Further away K is 0 to any precision, but the squares would overflow.
-    reach = 1e-3 * torch.finfo(a.dtype).max ** 0.5
+    # Only differences matter; about the origin the squares lose the fewest digits, and no single
+    # far input moves a median.
+    centre = a.detach().median(-2, keepdim=True).values
+    reach = farthest(a.dtype)
     near_a, near_b = ((x - centre).clamp(-reach, reach) for x in (a, b))
     return _apply(near_a, near_b, log_scale, False)
 

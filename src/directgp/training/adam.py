@@ -52,8 +52,7 @@ def adam(
     NumericalError
         If the run has gone back too often.
     """
-    good, retries = state.tensors(), 0
-    stop = None
+    stop, retries = None, 0
     try:
         while stop is None:
             left = run.max_steps - run.steps
@@ -71,19 +70,16 @@ def adam(
                         "optimizer='lbfgs'."
                     )
                 rate = state.learning_rate / 2
-                state.load(good)
+                state.load(state.good)
                 state.learning_rate = rate
                 continue
             stop = next(filter(None, map(run.step, losses)), None)
-            over = segment is not None and run.steps % segment == 0
-            if over or run.steps % _SNAPSHOT_EVERY == 0:
-                good = state.tensors()
-            if over and stop is None:
+            if segment is not None and run.steps % segment == 0 and stop is None:
                 after_segment()
     except KeyboardInterrupt:
         stop = Stop(Status.INTERRUPTED, "Interrupted; the best state so far is kept.")
     except NumericalError:
-        state.load(good)
+        state.load(state.good)
         raise
     finally:
         state.restore_best()
@@ -111,6 +107,8 @@ class AdamState:
         self._optimizer.step()
         for moments in self._optimizer.state.values():
             moments["step"].zero_()
+        self.good = self.tensors()
+        """The last state that is known to be good."""
 
     @property
     def learning_rate(self) -> float:
@@ -134,7 +132,12 @@ class AdamState:
             self.load(before)
         if self._graphed is None:
             return self._watched_step(step)
-        losses = self._graphed.run(min(at_most, _STEPS_PER_LOOK))
+        self.good = self.tensors()
+        try:
+            losses = self._graphed.run(min(at_most, _STEPS_PER_LOOK))
+        except (InvalidInputError, NumericalError) as error:
+            self._graphed, self._trusts = None, False
+            return [], str(error)
         finite = torch.stack([losses.isfinite().all(), *map(_all_finite, self._values())])
         if not bool(finite.all()):
             self._graphed, self._trusts = None, False
@@ -153,6 +156,9 @@ class AdamState:
         finite = torch.stack([losses.detach().isfinite().all(), *map(_all_finite, gradients)])
         if not bool(finite.all()):
             return [], f"The objective was {losses.tolist()}, or its gradient not finite."
+        if step % _SNAPSHOT_EVERY == 0:
+            # Here the value is known to be finite; where the step leads it is not yet.
+            self.good = self.tensors()
         self._update(losses.detach())
         return [float(losses.detach().mean())], ""
 

@@ -4,13 +4,13 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from directgp.errors import require
+from directgp.errors import NumericalError, require
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.base import Rule
 from directgp.numerics.noise import fresh_generator
@@ -19,9 +19,9 @@ from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.data import Data, check_data
 from directgp.training.grid import beta_grid, check_betas, train_grid
 from directgp.training.journal import Checkpoints, journal_for
-from directgp.training.monitors import Monitor
+from directgp.training.monitors import Monitor, close
 from directgp.training.recipe import OptimizerName, Recipe
-from directgp.training.result import TrainingResult
+from directgp.training.result import Failure, TrainingResult
 from directgp.training.runs import elbo_run
 from directgp.training.selection import Comparison, compare
 from directgp.training.trainer import Trainer
@@ -71,6 +71,9 @@ class BetaPath:
     """Name of the loss that was compared."""
 
     seconds: float
+
+    failed: tuple[Failure, ...] = ()
+    """Candidates whose training ended with an error."""
 
     @property
     def best(self) -> TrainingResult:
@@ -193,21 +196,34 @@ def path_of(
     loss = recipe.validation_loss()
     since = time.perf_counter()
 
-    def candidates(data: Data, likelihood: Likelihood) -> list[TrainingResult]:
+    def candidates(data: Data, likelihood: Likelihood) -> Candidates:
         trainer = Trainer(data, random, journal, since)
-        return _train(trainer, recipe, posterior, likelihood, grid, hyperparameters)
+        results = _train(trainer, recipe, posterior, likelihood, grid, hyperparameters)
+        return Candidates(results, tuple(trainer.failures))
 
     try:
-        if isinstance(how, Folds):
-            results = candidates(data, likelihood)
-            losses = _fold_losses(splits, candidates, loss, results)
-        else:
-            results = candidates(splits[0].training, splits[0].likelihood)
-            losses = torch.stack([splits[0].losses(result, loss) for result in results])
+        folds = isinstance(how, Folds)
+        first = splits[0]
+        found = (
+            candidates(data, likelihood) if folds else candidates(first.training, first.likelihood)
+        )
+        if not found.results:
+            raise NumericalError(found.failures[0].reason)
+        losses = (
+            _fold_losses(splits, candidates, loss, found.results)
+            if folds
+            else torch.stack([first.losses(result, loss) for result in found.results])
+        )
     finally:
-        for monitor in recipe.monitors:
-            monitor.close()
-    return _path(results, losses, loss.name, time.perf_counter() - since)
+        close(recipe.monitors)
+    return _path(found, losses, loss.name, time.perf_counter() - since)
+
+
+class Candidates(NamedTuple):
+    """What could be trained, and what could not."""
+
+    results: list[TrainingResult]
+    failures: tuple[Failure, ...]
 
 
 def _train(
@@ -232,31 +248,35 @@ def _train(
 
 def _fold_losses(
     splits: Sequence[Split],
-    candidates: Callable[[Data, Likelihood], list[TrainingResult]],
+    candidates: Callable[[Data, Likelihood], Candidates],
     loss: PointLoss,
     results: Sequence[TrainingResult],
 ) -> Float[Tensor, "c n"] | None:
-    """The validation losses of every fold that was trained to its end, side by side."""
+    """The validation losses of every fold that was trained to its end, side by side.
+
+    They are NaN where a candidate could not be trained without the fold.
+    """
     parts = []
     for fold in () if _ended(results) else splits:
-        found = candidates(fold.training, fold.likelihood)
+        found = candidates(fold.training, fold.likelihood).results
         if _ended(found):
             break
-        parts.append(torch.stack([fold.losses(result, loss) for result in found]))
+        known = {(r.hyperparameters, r.beta): fold.losses(r, loss) for r in found}
+        nothing = torch.full_like(fold.validation.X[:, 0], torch.nan)
+        keys = [(result.hyperparameters, result.beta) for result in results]
+        parts.append(torch.stack([known.get(key, nothing) for key in keys]))
     return torch.cat(parts, -1) if parts else None
 
 
 def _ended(results: Sequence[TrainingResult]) -> bool:
     """Whether a budget, a callback or Ctrl-C has ended the training."""
-    return any(result.stages[-1].ends_training for result in results)
+    return any(result.ended for result in results)
 
 
 def _path(
-    results: Sequence[TrainingResult],
-    losses: Float[Tensor, "c n"] | None,
-    loss: str,
-    seconds: float,
+    found: Candidates, losses: Float[Tensor, "c n"] | None, loss: str, seconds: float
 ) -> BetaPath:
+    results = found.results
     comparison = _without_validation(results) if losses is None else compare(losses)
     points = tuple(
         PathPoint(
@@ -270,7 +290,7 @@ def _path(
         )
         for i, result in enumerate(results)
     )
-    return BetaPath(points, comparison.chosen, loss, seconds)
+    return BetaPath(points, comparison.chosen, loss, seconds, found.failures)
 
 
 def _without_validation(results: Sequence[TrainingResult]) -> Comparison:

@@ -35,11 +35,12 @@ class TimeBudget(Monitor):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class StepBudget(Monitor):
-    """Steps, as `Progress.step` counts them."""
+    """Steps of a whole run, all its stages together; use a new one for each run."""
 
     steps: int
+    _taken: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -48,21 +49,24 @@ class StepBudget(Monitor):
     @override
     def __call__(self, progress: Progress) -> Stop | None:
         """Stop when the steps are used up."""
-        if progress.step < self.steps:
+        self._taken += 1
+        if self._taken < self.steps:
             return None
-        return _spent(f"{progress.step} of {self.steps} steps", progress)
+        return _spent(f"{self._taken} of {self.steps} steps", progress)
 
     @override
     def reset(self) -> None:
-        """Nothing is remembered."""
+        """Nothing: the steps of all stages count."""
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class EvaluationBudget(Monitor):
-    """Evaluations of the objective, as `Progress.evaluations` counts them."""
+    """Evaluations of the objective in a whole run; use a new one for each run."""
 
     evaluations: int
+    _before: int = field(default=0, init=False, repr=False)
+    _here: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -76,13 +80,16 @@ class EvaluationBudget(Monitor):
     @override
     def __call__(self, progress: Progress) -> Stop | None:
         """Stop when the evaluations are used up."""
-        if progress.evaluations < self.evaluations:
+        self._here = progress.evaluations
+        total = self._before + self._here
+        if total < self.evaluations:
             return None
-        return _spent(f"{progress.evaluations} of {self.evaluations} evaluations", progress)
+        return _spent(f"{total} of {self.evaluations} evaluations", progress)
 
     @override
     def reset(self) -> None:
-        """Nothing is remembered."""
+        """Add up the stages: the counts of `Progress` begin anew in each."""
+        self._before, self._here = self._before + self._here, 0
 
 
 @final

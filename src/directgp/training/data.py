@@ -52,6 +52,13 @@ def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Lik
     )
     likelihood.check_targets(data.y)
     likelihood.check_shape(data.y.shape)
+    for name, parameter in likelihood.named_parameters():
+        require(
+            parameter.numel() == 1,
+            f"{name} of {type(likelihood).__name__} in {who}",
+            "a single number",
+            f"shape {tuple(parameter.shape)}",
+        )
     if data.weights is not None:
         weights = data.weights
         require(weights.shape == (n,), f"weights of {who}", f"of shape ({n},)", weights.shape)

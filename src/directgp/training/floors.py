@@ -11,12 +11,14 @@ from torch import Tensor
 
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.gaussian import Gaussian
+from directgp.likelihoods.negative_binomial import NegativeBinomial
 from directgp.likelihoods.student_t import StudentT
 from directgp.numerics.softplus import softplus_inverse
 from directgp.posteriors.sparse import SparsePosterior
 
 _RELATIVE_DEVIATION = 1e-3
 _SMALLEST_DF = 0.1
+_SMALLEST_DISPERSION = 1e-6
 
 
 def floors(
@@ -30,6 +32,8 @@ def floors(
         found["likelihood.raw_noise"] = deviation * deviation
     elif isinstance(likelihood, StudentT):
         found |= {"likelihood.raw_scale": deviation, "likelihood.raw_df": _SMALLEST_DF}
+    elif isinstance(likelihood, NegativeBinomial):
+        found["likelihood.raw_dispersion"] = _SMALLEST_DISPERSION
     values = torch.tensor([*found.values()], dtype=torch.float64)
     return dict(zip(found, softplus_inverse(values).tolist(), strict=True))
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import torch
 
-from directgp.errors import require
+from directgp.errors import NumericalError, require
 from directgp.likelihoods.base import Likelihood
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.recipe import Recipe
-from directgp.training.result import TrainingResult
+from directgp.training.result import Failure, TrainingResult
 from directgp.training.runs import fixed_run, joint_run, result_of, short_elbo_run
 from directgp.training.trainer import Trainer
 
@@ -83,14 +83,23 @@ def _neighbours(
             return fixed_run(trainer, brief, base, beta, start=neighbour.posterior)
         return joint_run(trainer, brief, neighbour.posterior, neighbour.likelihood, beta)
 
+    def attempt(beta: float, neighbour: TrainingResult | None) -> TrainingResult | None:
+        try:
+            return first(beta) if neighbour is None else after(neighbour, beta)
+        except NumericalError as error:
+            trainer.failures.append(Failure(beta, "fixed" if held else "joint", str(error)))
+            return None
+
     middle = min(range(len(betas)), key=lambda i: abs(math.log(max(betas[i], 1e-300))))
-    found = {middle: first(betas[middle])}
-    for ahead, behind in ((range(middle - 1, -1, -1), 1), (range(middle + 1, len(betas)), -1)):
-        for i in ahead:
-            if any(result.stages[-1].ends_training for result in found.values()):
+    found = {middle: attempt(betas[middle], None)}
+    for outwards in (range(middle - 1, -1, -1), range(middle + 1, len(betas))):
+        neighbour = found[middle]
+        for i in outwards:
+            if any(result is not None and result.ended for result in found.values()):
                 break
-            found[i] = after(found[i + behind], betas[i])
-    return [found[i] for i in sorted(found)]
+            found[i] = attempt(betas[i], neighbour)
+            neighbour = found[i] or neighbour
+    return [result for _, result in sorted(found.items()) if result is not None]
 
 
 def _batched(
@@ -105,7 +114,7 @@ def _batched(
     """Every β at once, as one batch of models; K_uf is shared where hyperparameters are held."""
     if base is None:
         base = short_elbo_run(trainer, recipe, posterior, likelihood)
-    if base.stages[-1].ends_training:
+    if base.ended:
         return [base]
     like = copy.deepcopy(base.posterior)
     if held:
@@ -113,11 +122,16 @@ def _batched(
     many = like.repeated(len(betas), shared_prior=held)
     noises = base.likelihood if held else base.likelihood.repeated(len(betas))
     grid = torch.tensor(betas, dtype=like.Z.dtype, device=like.Z.device)
-    stage = trainer.stage(recipe.name, recipe, many, noises, grid, held=held)
+    mode = "fixed" if held else "joint"
+    try:
+        stage = trainer.stage(recipe.name, recipe, many, noises, grid, held=held)
+    except NumericalError as error:
+        trainer.failures += [Failure(beta, mode, str(error)) for beta in betas]
+        return []
     results = []
     for i, beta in enumerate(betas):
         noise = copy.deepcopy(noises) if held else noises.member(i, base.likelihood)
         member = many.member(i, like), noise
-        mode = "fixed" if held else "joint"
-        results.append(result_of(trainer, recipe, *member, beta, mode, (*base.stages, stage)))
+        own = replace(stage, loss=trainer.value(recipe, *member, beta))
+        results.append(result_of(trainer, recipe, *member, beta, mode, (*base.stages, own)))
     return results

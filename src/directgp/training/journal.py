@@ -1,6 +1,7 @@
 """The stages of a run, finished and under way, kept in one file."""
 
 import os
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
@@ -73,6 +74,9 @@ class Journal:
         self._replayed = 0
         if checkpoints is not None and Path(checkpoints.path).exists():
             self._load(checkpoints.path)
+        else:
+            # A path that cannot be written to is better known before the work than after it.
+            self._write({}, None)
 
     @property
     def every(self) -> int | None:
@@ -179,7 +183,9 @@ def journal_for(
     # Exposures are data, and no part of a state.
     start |= {f"buffer.{name}": value for name, value in likelihood.named_buffers()}
     start |= {"X": data.X, "y": data.y}
-    how = {"every": checkpoints.every, "settings": repr(settings), "weights": data.weights}
+    # Functions and objects without a text of their own show where they are in memory.
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(settings))
+    how = {"every": checkpoints.every, "settings": text, "weights": data.weights}
     model = [_description(posterior), _description(likelihood)]
     return Journal(checkpoints, fingerprint(model=model, **how, **start))
 

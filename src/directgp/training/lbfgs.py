@@ -55,15 +55,17 @@ def lbfgs(
     NumericalError
         If the value is not finite at the start, or on every way down from a state.
     """
-    descent = _Descent(problem, run)
-    stop, failures = None, 0
+    stop, failures, descent = None, 0, None
     try:
+        descent = _Descent(problem, run)
         while stop is None:
             before = descent.best.value
             stop, code = descent.descend(segment)
             if stop is None and code == _SEGMENT_OVER:
                 descent.restore()
                 after_segment()
+                # As a run begins that is taken up from here.
+                descent, failures = _Descent(problem, run), 0
             elif stop is None:
                 failures += code == _LINE_SEARCH_FAILED
                 lower = descent.best.value < before
@@ -72,7 +74,8 @@ def lbfgs(
     except KeyboardInterrupt:
         stop = Stop(Status.INTERRUPTED, "Interrupted; the best state so far is kept.")
     finally:
-        descent.restore()
+        if descent is not None:
+            descent.restore()
     return stop
 
 

@@ -1,6 +1,7 @@
 """What watches a run and may end it: stopping rules, budgets, progress bars."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from directgp.training.result import Progress, Stop
@@ -31,3 +32,9 @@ class Monitor(Protocol):
     def close(self) -> None:
         """Let go of what is held; called once at the end of a run, also after an error."""
         return None
+
+
+def close(monitors: Sequence[Monitor]) -> None:
+    """Close each that can be closed; a monitor of one's own may have no `close`."""
+    for monitor in monitors:
+        getattr(monitor, "close", lambda: None)()

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from typing_extensions import override
 
+from directgp.errors import NumericalError
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.gaussian import Gaussian
 from directgp.numerics.gaussian import kl_from_standard
@@ -55,7 +56,11 @@ class Randomness:
     def __init__(self, generator: torch.Generator, frozen: bool) -> None:
         self.generator = generator
         self.frozen = frozen
-        self._seed = generator.initial_seed()
+        if frozen:
+            # One of its own: rewinding the given one would make its owner's draws repeat.
+            where = generator.device
+            self._seed = int(torch.randint(2**62, (), generator=generator, device=where))
+            self.generator = torch.Generator(where)
 
     def begin(self) -> None:
         """Called before each evaluation."""
@@ -111,7 +116,8 @@ class ModelProblem(Problem):
         """C with C Cᵀ = N·P⁻¹, P = β I + A diag(p) Aᵀ, p the curvature of the loss in the mean.
 
         N·P⁻¹ is then the inverse curvature of the objective in u_mean, and about that in each
-        column of u_chol. Losses other than the ELBO's count as log loss here.
+        column of u_chol. Losses other than the ELBO's count as log loss here. Where the curvature
+        is beyond the range of numbers, q(u) is seen as it is.
         """
         if any(name not in self.parameters for name in _Q):
             return None
@@ -119,9 +125,14 @@ class ModelProblem(Problem):
         with torch.no_grad():
             marginals = self.posterior.marginals_at(features)
         gibbs = isinstance(self.objective.point_loss, GibbsLoss)
-        curvature = mean_curvature(self.likelihood, self.data.y, marginals, gibbs)
+        try:
+            curvature = mean_curvature(self.likelihood, self.data.y, marginals, gibbs)
+        except NumericalError:
+            return None
         if self.data.weights is not None:
             curvature = curvature * self.data.weights
+        if not bool(curvature.isfinite().all()):
+            return None
         factor = inverse_factor(features.A, curvature, float(self.objective.beta))
         return math.sqrt(len(self.data)) * factor
 
@@ -242,9 +253,7 @@ class ProfiledProblem(ModelProblem):
         """Give the posterior the q(u) that was eliminated."""
         features = self.posterior.features(self.data.X)
         with torch.no_grad():
-            q = self._optimal_q(*features)
-            self.posterior.u_mean.copy_(q.u_mean)
-            self.posterior.u_chol.copy_(q.u_chol)
+            self.posterior.set_q(*self._optimal_q(*features))
 
     def _optimal_q(self, A: Tensor, residual: Tensor, mean: Tensor) -> Whitened:
         """The best q(u) for the present hyperparameters."""

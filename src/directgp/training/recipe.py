@@ -21,8 +21,6 @@ from directgp.training.stopping import LossRange, RelativeDecrease
 
 OptimizerName = Literal["auto", "lbfgs", "adam"]
 
-_COLLAPSED: dict[str, Eliminated] = {"vfe": "vfe", "fitc": "fitc"}
-
 _FULL_BATCH_ENTRIES = 5 * 10**7
 """Entries of K_uf beyond which "auto" trains on batches."""
 
@@ -57,9 +55,16 @@ class Recipe:
         """The objective, by its name."""
         return self.objective if isinstance(self.objective, str) else self.objective.name
 
+    @property
+    def collapsed(self) -> Literal["vfe", "fitc"] | None:
+        """The collapsed objective, where it is one."""
+        if self.objective == "vfe":
+            return "vfe"
+        return "fitc" if self.objective == "fitc" else None
+
     def point_loss(self) -> PointLoss:
         """The loss of one example; that of the ELBO where VFE or FITC eliminate q(u)."""
-        if self.objective in _COLLAPSED:
+        if self.collapsed is not None:
             require(self.rule == "auto", f"rule for {self.name}", "'auto'", repr(self.rule))
             return GibbsLoss()
         return resolve_point_loss(self.objective, self.rule)
@@ -81,14 +86,13 @@ class Recipe:
             self.batch_size,
             self.learning_rate,
             self.max_steps,
-            self.stopping,
         )
 
     def check(self, likelihood: Likelihood) -> None:
         """Refuse a combination that cannot work, before any work is done."""
         loss = self.point_loss()
         loss.check(likelihood)
-        if self.objective in _COLLAPSED:
+        if self.collapsed is not None:
             if not isinstance(likelihood, Gaussian):
                 raise UnsupportedError(
                     f"{self.name} needs the Gaussian likelihood. Got "
@@ -111,7 +115,7 @@ class Recipe:
         if self.batch_size is not None:
             return self.batch_size if self.batch_size < num_data else None
         large = num_data * num_inducing > _FULL_BATCH_ENTRIES
-        whole = self.objective in _COLLAPSED or self.optimizer == "lbfgs" or not large
+        whole = self.collapsed is not None or self.optimizer == "lbfgs" or not large
         return None if whole else _BATCH_SIZE
 
     def chosen_learning_rate(self, batches: bool) -> float:
@@ -141,8 +145,8 @@ class Recipe:
         self, likelihood: Likelihood, beta: float | Tensor, optimizer: str
     ) -> Eliminated | None:
         """How q(u) can be eliminated, where it can and L-BFGS or the objective asks for it."""
-        if isinstance(self.objective, str) and self.objective in _COLLAPSED:
-            return _COLLAPSED[self.objective]
+        if self.collapsed is not None:
+            return self.collapsed
         if not isinstance(likelihood, Gaussian) or optimizer == "adam":
             return None
         loss = self.point_loss()
@@ -164,8 +168,10 @@ def _check_smooth(loss: PointLoss) -> None:
     """Refuse a rule whose gradient is not that of its value, even with its noise held."""
     rule = loss.rule if isinstance(loss, LogLoss) else None
     smooth = loss.deterministic or rule in ("bmc", "smooth_bmc")
-    if not (smooth or isinstance(rule, BiasedMonteCarlo)):
+    if isinstance(rule, BiasedMonteCarlo):
+        smooth = not (callable(rule.num_samples) or callable(rule.nu))
+    if not smooth:
         raise UnsupportedError(
             "optimizer='lbfgs' needs a rule whose gradient is that of its value: exact, or bMC "
-            f"with its samples held. Got {rule}. Use optimizer='adam'."
+            f"with its samples held and no schedule. Got {rule}. Use optimizer='adam'."
         )

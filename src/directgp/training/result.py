@@ -22,6 +22,9 @@ class Status(StrEnum):
     INTERRUPTED = "interrupted"
     """Ctrl-C; the best state so far is kept."""
 
+    FAILED = "failed"
+    """No finite way down was found; such a stage ends with an error."""
+
 
 @dataclass(frozen=True)
 class Stop:
@@ -106,6 +109,11 @@ class TrainingResult:
     seconds: float
 
     @property
+    def ended(self) -> bool:
+        """Whether a budget, a callback or Ctrl-C ended the training."""
+        return self.stages[-1].ends_training
+
+    @property
     def status(self) -> Status:
         """Why the last stage stopped, in one word."""
         return self.stages[-1].status
@@ -144,3 +152,12 @@ class TrainingResult:
     def at_floor(self) -> tuple[str, ...]:
         """Parameters that ended at their smallest allowed value."""
         return self.stages[-1].at_floor
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A candidate whose training ended with an error."""
+
+    beta: float
+    hyperparameters: str
+    reason: str

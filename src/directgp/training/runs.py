@@ -33,6 +33,7 @@ def short_elbo_run(
 ) -> TrainingResult:
     """Where a joint run starts from."""
     steps = _SHORT_RUN[trainer.optimizer(as_elbo(recipe), posterior)]
+    steps = min(steps, recipe.max_steps or steps)
     return elbo_run(trainer, replace(recipe, max_steps=steps), posterior, likelihood)
 
 
@@ -50,7 +51,7 @@ def joint_run(
     stages: tuple[StageResult, ...] = ()
     if start == "elbo" and recipe.name not in ("elbo", "vfe", "fitc"):
         base = short_elbo_run(trainer, recipe, posterior, likelihood)
-        if base.stages[-1].ends_training:
+        if base.ended:
             return base
         posterior, likelihood, stages = base.posterior, base.likelihood, base.stages
     sees_variance = recipe.point_loss().uses_variance(likelihood)
@@ -73,13 +74,15 @@ def fixed_run(
 
     q(u) starts at the prior, or where another posterior with the same hyperparameters has it.
     """
-    if base.stages[-1].ends_training:
+    if base.ended:
         return base
     posterior, likelihood = copy.deepcopy((base.posterior, base.likelihood))
     if start is None:
         posterior.reset()
     else:
-        posterior.set_q(start.u_mean, start.u_chol)
+        # The scale of the other prior may have been calibrated since.
+        ratio = (start.prior.scale / posterior.prior.scale).detach().sqrt()
+        posterior.set_q(ratio * start.u_mean.detach(), start.u_chol.detach())
     stage = trainer.stage(recipe.name, recipe, posterior, likelihood, beta, held=True)
     if not recipe.point_loss().uses_variance(likelihood):
         given = base.posterior
@@ -110,8 +113,11 @@ def _with_variances(
     with torch.no_grad():
         marginals = posterior.predict(data.X)
         losses = recipe.point_loss()(likelihood, data.y, marginals)
-        square = (data.y - marginals.mean).square().sum()
-        precision = float(2 * losses.sum() / square) if float(square) > 0 else 1.0
+        square = (data.y - marginals.mean).square()
+        if data.weights is not None:
+            losses, square = data.weights * losses, data.weights * square
+        total = float(square.sum())
+        precision = 2 * float(losses.sum()) / total if total > 0 else 1.0
     calibrated = calibrate(posterior, data.X, data.y.to(data.X), beta / precision, data.weights)
     if isinstance(likelihood, Gaussian):
         noise = torch.as_tensor(calibrated.noise, dtype=likelihood.raw_noise.dtype)

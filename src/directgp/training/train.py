@@ -16,7 +16,7 @@ from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.beta_path import path_of
 from directgp.training.data import Data, check_data
 from directgp.training.journal import Checkpoints, journal_for
-from directgp.training.monitors import Monitor
+from directgp.training.monitors import Monitor, close
 from directgp.training.recipe import OptimizerName, Recipe
 from directgp.training.result import TrainingResult
 from directgp.training.runs import elbo_run, fixed_run, joint_run
@@ -163,5 +163,4 @@ def train(
             return fixed_run(trainer, recipe, base, beta)
         return joint_run(trainer, recipe, posterior, likelihood, beta, start)
     finally:
-        for monitor in monitors:
-            monitor.close()
+        close(monitors)

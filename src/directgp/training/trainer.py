@@ -7,6 +7,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
+from directgp.errors import NumericalError
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.gaussian import Gaussian
 from directgp.objectives.objective import Objective
@@ -26,7 +27,7 @@ from directgp.training.problems import (
     trained_parameters,
 )
 from directgp.training.recipe import Recipe
-from directgp.training.result import StageResult, Status, Stop
+from directgp.training.result import Failure, StageResult, Status, Stop
 from directgp.training.run import Run
 
 
@@ -57,6 +58,8 @@ class Trainer:
         self._generator = generator
         self._journal = journal
         self._since = time.perf_counter() if since is None else since
+        self.failures: list[Failure] = []
+        """Candidates that could not be trained."""
 
     @property
     def seconds(self) -> float:
@@ -81,12 +84,40 @@ class Trainer:
         if known is not None:
             result, tensors = known
             self._load_model(posterior, likelihood, tensors)
+            if result.status == Status.FAILED:
+                raise NumericalError(result.reason)
             return result
-        result = self._run(name, recipe, posterior, likelihood, beta, held)
+        try:
+            result = self._run(name, recipe, posterior, likelihood, beta, held)
+        except NumericalError as error:
+            # A stage that follows must find its own place in the journal when this is replayed.
+            failed = _without_steps(name, Status.FAILED, str(error))
+            self._journal.finish(failed, self._model_tensors(posterior, likelihood))
+            raise
+        except KeyboardInterrupt:
+            return _without_steps(name, Status.INTERRUPTED, "Interrupted before the first step.")
         if not result.ends_training:
             # One that was ended from outside goes on, next time, from where it was last kept.
             self._journal.finish(result, self._model_tensors(posterior, likelihood))
         return result
+
+    def value(
+        self, recipe: Recipe, posterior: SparsePosterior, likelihood: Likelihood, beta: float
+    ) -> float:
+        """The objective over all examples, as a mean."""
+        data = self.data
+        objective = Objective(recipe.point_loss(), len(data), beta)
+        with torch.no_grad():
+            marginals = posterior.predict(data.X)
+            loss = objective(
+                likelihood,
+                data.y,
+                marginals,
+                posterior.kl(),
+                weights=data.weights,
+                generator=self._generator,
+            )
+        return float(loss)
 
     def _run(
         self,
@@ -139,7 +170,8 @@ class Trainer:
     ) -> ModelProblem:
         data = self.data
         objective = Objective(recipe.point_loss(), len(data), beta)
-        randomness = Randomness(self._generator, frozen=optimizer == "lbfgs")
+        draws = not objective.point_loss.deterministic
+        randomness = Randomness(self._generator, frozen=draws and optimizer == "lbfgs")
         size = recipe.chosen_batch_size(len(data), posterior.Z.shape[-2])
         batches = None if size is None else Batches(len(data), size, self._generator)
         kind = recipe.eliminated(likelihood, beta, optimizer)
@@ -195,6 +227,12 @@ class Trainer:
         posterior.load_state_dict(under("posterior.", tensors))
         likelihood.load_state_dict(under("likelihood.", tensors))
         self._generator.set_state(tensors["generator"])
+
+
+def _without_steps(name: str, status: Status, reason: str) -> StageResult:
+    """The result of a stage that has nothing to tell but why it ended."""
+    ends = status == Status.INTERRUPTED
+    return StageResult(name, status, reason, 0, 0, math.nan, (), 0.0, (), ends)
 
 
 def _load_parameters(problem: Problem, tensors: Tensors) -> None:

@@ -86,12 +86,14 @@ class Split:
     validation_likelihood: Likelihood
 
     def losses(self, result: TrainingResult, loss: PointLoss) -> Float[Tensor, " v"]:
-        """The loss of each validation example under a trained model."""
+        """The loss of each validation example under a trained model, times its weight."""
         likelihood = copy.deepcopy(self.validation_likelihood)
         likelihood.load_state_dict(result.likelihood.state_dict())
         marginals = result.posterior.predict(self.validation.X)
         with torch.no_grad():
-            return loss(likelihood, self.validation.y, marginals)
+            losses = loss(likelihood, self.validation.y, marginals)
+        weights = self.validation.weights
+        return losses if weights is None else torch.where(weights > 0, weights * losses, 0.0)
 
 
 def split(
@@ -104,6 +106,14 @@ def split(
     """One split, or one for each fold."""
     if isinstance(validation, Given):
         other = Data(validation.X, validation.y)
+        exposed = getattr(likelihood, "log_exposure", None) is not None
+        require(
+            validation.likelihood is not None or not exposed,
+            "likelihood of Given",
+            "given where the training examples have exposures",
+            "None",
+            "Give likelihood.with_exposure(...) of the validation examples.",
+        )
         theirs = likelihood if validation.likelihood is None else validation.likelihood
         check_data("validation", other, posterior, theirs)
         return [Split(data, likelihood, other, theirs)]
@@ -128,4 +138,10 @@ def _without(held: Int[Tensor, " v"], data: Data, likelihood: Likelihood) -> Spl
     mask[held] = False
     rest = mask.nonzero().squeeze(-1)
     ours, theirs = likelihood.for_rows(rest), likelihood.for_rows(held)
+    require(
+        data.weights is None or bool((data.weights[rest] > 0).any()),
+        "weights",
+        "positive in every part that is trained on",
+        "a part of zeros",
+    )
     return Split(data.take(rest), ours, data.take(held), theirs)

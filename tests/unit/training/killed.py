@@ -15,7 +15,7 @@ from tests.unit.training.models import regression, seeded, start
 EVERY, STEPS = 10, 50
 KINDS: dict[str, dict[str, Any]] = {
     "lbfgs": {},
-    "fixed": {"hyperparameters": "fixed", "beta": 0.02},
+    "fixed": {"hyperparameters": "fixed"},
     "frozen": {"rule": "bmc", "optimizer": "lbfgs", "start": "scratch"},
     "adam": {"optimizer": "adam", "batch_size": 16, "start": "scratch"},
     "bmc": {"rule": "bmc", "optimizer": "adam", "start": "scratch"},

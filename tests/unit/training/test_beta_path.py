@@ -344,6 +344,38 @@ def test_what_is_there_is_returned(
         assert all(math.isfinite(point.validation_loss) for point in found.points)
 
 
+class StopInStage(StopAt):
+    """Ends a run at the first step of its k-th stage."""
+
+    def __init__(self, stage: int) -> None:
+        super().__init__(10**9)
+        self.stages_left = stage
+
+    def reset(self) -> None:
+        self.stages_left -= 1
+        if self.stages_left == 0:
+            self.left = self.seen + 1
+
+
+@pytest.mark.parametrize(
+    ("stage", "points"),
+    [
+        (1, ["elbo 1"]),
+        (2, ["elbo 1", "fixed 1"]),
+        (3, ["elbo 1", "fixed 4", "fixed 1"]),
+        (4, ["elbo 1", "fixed 4", "fixed 1", "fixed 0.2"]),
+        (5, ["elbo 1", "fixed 4", "fixed 1", "fixed 0.2", "joint 1"]),
+        (6, ["elbo 1", "fixed 4", "fixed 1", "fixed 0.2", "joint 4", "joint 1"]),
+    ],
+)
+def test_an_end_in_any_stage_is_the_end(stage: int, points: list[str]) -> None:
+    """Outwards from 1, first to the larger and then to the smaller; then joint."""
+    monitor = StopInStage(stage)
+    found = path(betas=(4.0, 1.0, 0.2), hyperparameters="auto", monitors=[monitor], max_steps=5)
+    assert [f"{point.hyperparameters} {point.beta:g}" for point in found.points] == points
+    assert monitor.seen == monitor.left
+
+
 def test_folds_that_were_finished_count() -> None:
     """Grid, first fold, and an end in the second: half of the examples are compared."""
     whole = StopAt(10**9)

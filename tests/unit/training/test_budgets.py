@@ -26,10 +26,10 @@ def seen(step: int = 1, evaluations: int = 1, seconds: float = 0.0) -> Progress:
             "2.5 of 2.5 seconds are used, at a loss of 0.12346.",
         ),
         (
-            StepBudget(7),
-            seen(step=6, evaluations=99, seconds=99.0),
-            seen(step=7),
-            "7 of 7 steps are used, at a loss of 0.12346.",
+            StepBudget(2),
+            seen(step=1, evaluations=99, seconds=99.0),
+            seen(step=2),
+            "2 of 2 steps are used, at a loss of 0.12346.",
         ),
         (
             EvaluationBudget(7),
@@ -47,6 +47,16 @@ def test_a_budget_ends_the_run_when_it_is_used_up(
     assert stop is not None
     assert stop.status is Status.BUDGET
     assert stop.reason == reason
+
+
+def test_steps_and_evaluations_add_up_over_the_stages() -> None:
+    steps, evaluations = StepBudget(3), EvaluationBudget(9)
+    for budget in (steps, evaluations):
+        budget.reset()
+        assert budget(seen(step=1, evaluations=5)) is None
+        budget.reset()
+        assert budget(seen(step=1, evaluations=3)) is None
+        assert budget(seen(step=2, evaluations=4)) is not None
 
 
 def test_the_clock_goes_on_through_the_stages() -> None:

@@ -106,6 +106,25 @@ def test_where_only_a_wall_is_below_the_error_says_what_to_do(bad: Callable[[], 
     assert any(same(toy.state(), at) for value, at in finite if float(value) == lowest)
 
 
+@each_trouble
+def test_a_wall_met_long_ago_is_no_reason_for_an_error(bad: Callable[[], Tensor]) -> None:
+    """From (0, 0.9) the slope of 180 goes straight down beyond the wall at y = 0.
+
+    On top of 1e6, values are equal to rounding before the gradient is 0.
+    """
+
+    def function(p: Parameters) -> Tensor:
+        inside = float(p["x"].detach()[1]) >= 0
+        return 1e6 + rosenbrock(p) if inside else bad() * p["x"].sum()
+
+    toy = Toy(function, {"x": [0.0, 0.9]})
+    assert lbfgs(toy, run_of(150)).status is Status.CONVERGED
+    finite = [value for _, value in toy.seen if math.isfinite(float(value))]
+    assert len(finite) < len(toy.steps), "no wall was met: the test tests nothing"
+    # Values are known to 1e-10, and the valley's curvature is 0.4.
+    torch.testing.assert_close(toy.state()["x"], torch.ones(2).double(), rtol=0, atol=1e-3)
+
+
 def test_a_minimum_beside_a_wall_is_a_minimum() -> None:
     """At rest to rounding, with NaN a hair's breadth further on: converged, and no error."""
     toy = Toy(walled(nan, 1.0 + 1e-9), {"x": [0.2]})

@@ -82,7 +82,7 @@ def kill_at(kind: str, path: Path, place: tuple[int, int]) -> None:
     [
         "lbfgs",
         "adam",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bmc", "frozen", "fixed")),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bmc", "frozen")),
     ],
 )
 def test_a_run_killed_twice_ends_bit_for_bit_as_if_it_had_not_been(

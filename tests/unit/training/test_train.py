@@ -394,7 +394,9 @@ def test_without_a_generator_torch_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("rule", ["bmc", "ups", pytest.param("smooth_bmc", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("family", ["gaussian", "probit", "poisson"])
+@pytest.mark.parametrize(
+    "family", ["gaussian", "poisson", pytest.param("probit", marks=pytest.mark.slow)]
+)
 def test_stochastic_rules_improve_the_exact_objective(rule: str, family: str) -> None:
     inputs, y, likelihood = task(family)
     settings: dict[str, Any] = {
@@ -406,7 +408,7 @@ def test_stochastic_rules_improve_the_exact_objective(rule: str, family: str) ->
         "beta": 1.0,
         "learning_rate": 0.1,
     }
-    result = train(rule=rule, max_steps=80, **settings)
+    result = train(rule=rule, max_steps=50, **settings)
     untrained = exact_value(
         train(max_steps=1, **settings | {"learning_rate": 1e-9}, optimizer="adam"),
         inputs,
@@ -414,14 +416,15 @@ def test_stochastic_rules_improve_the_exact_objective(rule: str, family: str) ->
         LogLoss(),
         1.0,
     )
-    best = train(max_steps=80, **settings).loss
+    best = train(max_steps=50, **settings).loss
     reached = exact_value(result, inputs, y, LogLoss(), 1.0)
     # Most of the way, where a wrong sign or scale would go nowhere; bMC aims a little beside it.
     assert reached < untrained - 0.6 * (untrained - best)
 
 
 def test_lbfgs_with_held_samples_is_at_the_minimum_of_that_sample_average() -> None:
-    """The same generator reseeded gives the value back; from there Adam finds nothing lower."""
+    """The noise that the generator seeds gives the value back; Adam then finds nothing lower."""
+    noise = int(torch.randint(2**62, (), generator=seeded(7)))
     rule = BiasedMonteCarlo(num_samples=5)
     result = train(
         LogLoss(rule),
@@ -436,7 +439,7 @@ def test_lbfgs_with_held_samples_is_at_the_minimum_of_that_sample_average() -> N
     def frozen(posterior: SparsePosterior) -> Tensor:
         marginals = posterior.marginals(X)
         return Objective(LogLoss(rule), N, 0.5)(
-            result.likelihood, Y, marginals, posterior.kl(), generator=seeded(7)
+            result.likelihood, Y, marginals, posterior.kl(), generator=seeded(noise)
         )
 
     value = frozen(result.posterior)

@@ -79,7 +79,7 @@ def test_given_examples_are_taken_with_a_likelihood_for_them() -> None:
     (part,) = splits(Given(new, torch.ones(4), theirs))
     assert part.training is DATA and part.likelihood is LIKELIHOOD
     assert part.validation.X is new and part.validation_likelihood is theirs
-    with pytest.raises(InvalidInputError, match="log_exposure of PoissonExp"):
+    with pytest.raises(InvalidInputError, match="likelihood of Given must be given"):
         splits(Given(new, torch.ones(4)))
 
 
