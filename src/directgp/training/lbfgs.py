@@ -13,8 +13,8 @@ from directgp.training.result import Status, Stop
 from directgp.training.run import Run
 from directgp.training.scaling import units
 
-_MEMORY = 50
-"""Pairs of steps and gradient changes that the curvature is built from."""
+_MEMORY, _LONG_MEMORY = 20, 50
+"""Pairs of steps and gradient changes that the curvature is built from; more for joint runs."""
 
 _NEW_FRAME_EVERY = 200
 """Steps after which frame and units are chosen anew."""
@@ -137,7 +137,7 @@ class _Descent:
             options={
                 "maxiter": steps,
                 "maxfun": 50 * steps,
-                "maxcor": _MEMORY,
+                "maxcor": _LONG_MEMORY if scales else _MEMORY,
                 "maxls": 30,
                 # The run decides when to stop.
                 "ftol": 0.0,

@@ -132,12 +132,17 @@ class Recipe:
             return 500
         return 5000 if isinstance(likelihood, Gaussian) else 3000
 
-    def chosen_stopping(self, optimizer: str, likelihood: Likelihood, noisy: bool) -> Monitor:
-        """The paper's rule for Adam, on a moving average where losses are noisy."""
+    def chosen_stopping(
+        self, optimizer: str, likelihood: Likelihood, *, noisy: bool, held: bool
+    ) -> Monitor:
+        """The paper's rule for Adam, on a moving average where losses are noisy.
+
+        L-BFGS over q(u) alone, in its frame, needs a shorter look back.
+        """
         if self.stopping is not None:
             return self.stopping
         if optimizer == "lbfgs":
-            return RelativeDecrease(window=20, tolerance=1e-5)
+            return RelativeDecrease(10, 5e-6) if held else RelativeDecrease(20, 1e-5)
         window = 50 if isinstance(likelihood, Gaussian) else 20
         return LossRange(window, 1e-4, smoothing=0.98 if noisy else 0.0)
 

@@ -132,7 +132,7 @@ class Trainer:
         problem = self._problem(recipe, posterior, likelihood, beta, held, optimizer)
         steps = recipe.chosen_max_steps(optimizer, likelihood)
         noisy = not problem.deterministic
-        stopping = recipe.chosen_stopping(optimizer, likelihood, noisy)
+        stopping = recipe.chosen_stopping(optimizer, likelihood, noisy=noisy, held=held)
         run = Run(name, steps, (stopping, *recipe.monitors), self._since)
         if not problem.parameters:
             stop, loss = Stop(Status.CONVERGED, "The optimum is a formula."), _value(problem)
