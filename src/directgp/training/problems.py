@@ -1,6 +1,7 @@
 """The problems that training poses: q(u) free, q(u) over held hyperparameters, q(u) eliminated."""
 
 import math
+from abc import abstractmethod
 from typing import Literal, final
 
 import torch
@@ -24,6 +25,7 @@ from directgp.posteriors.collapsed import (
 )
 from directgp.posteriors.projection import project, residual_variance, whiten
 from directgp.posteriors.sparse import SparsePosterior
+from directgp.shapes import Marginals
 from directgp.training.batches import Batches
 from directgp.training.data import Data
 from directgp.training.floors import floors
@@ -136,7 +138,29 @@ class ModelProblem(Problem):
         factor = inverse_factor(features.A, curvature, float(self.objective.beta))
         return math.sqrt(len(self.data)) * factor
 
-    def examples(self) -> tuple[Data, Likelihood]:
+
+class QProblem(ModelProblem):
+    """q(u) is among what is free."""
+
+    @final
+    @override
+    def value(self, step: int) -> Float[Tensor, "*batch"]:
+        data, likelihood = self._examples()
+        return self.objective(
+            likelihood,
+            data.y,
+            self.marginals(data.X),
+            self.posterior.kl(),
+            weights=data.weights,
+            generator=self.randomness.generator,
+            step=step,
+        )
+
+    @abstractmethod
+    def marginals(self, X: Float[Tensor, "n d"]) -> Marginals:
+        """q(f_i) at the inputs of this step."""
+
+    def _examples(self) -> tuple[Data, Likelihood]:
         """The examples of this step, with the likelihood for them."""
         if self.index is None:
             return self.data, self.likelihood
@@ -144,28 +168,19 @@ class ModelProblem(Problem):
 
 
 @final
-class FreeProblem(ModelProblem):
+class FreeProblem(QProblem):
     """Everything is free: q(u), and whichever hyperparameters ask for a gradient."""
 
     @override
-    def value(self, step: int) -> Float[Tensor, "*batch"]:
-        data, likelihood = self.examples()
-        cross = self.posterior.cross(data.X, checked=self.checked)
+    def marginals(self, X: Float[Tensor, "n d"]) -> Marginals:
+        cross = self.posterior.cross(X, checked=self.checked)
         if self.checked:
             self.note_jitter(cross.jitter)
-        return self.objective(
-            likelihood,
-            data.y,
-            self.posterior.marginals_from(cross),
-            self.posterior.kl(),
-            weights=data.weights,
-            generator=self.randomness.generator,
-            step=step,
-        )
+        return self.posterior.marginals_from(cross)
 
 
 @final
-class HeldProblem(ModelProblem):
+class HeldProblem(QProblem):
     """q(u) alone is free; what the prior says about the examples is computed once."""
 
     def __init__(
@@ -186,18 +201,9 @@ class HeldProblem(ModelProblem):
         self._features = posterior.features(data.X, self._factor) if whole else None
 
     @override
-    def value(self, step: int) -> Float[Tensor, "*batch"]:
-        data, likelihood = self.examples()
-        features = self._features or self.posterior.features(data.X, self._factor)
-        return self.objective(
-            likelihood,
-            data.y,
-            self.posterior.marginals_at(features),
-            self.posterior.kl(),
-            weights=data.weights,
-            generator=self.randomness.generator,
-            step=step,
-        )
+    def marginals(self, X: Float[Tensor, "n d"]) -> Marginals:
+        features = self._features or self.posterior.features(X, self._factor)
+        return self.posterior.marginals_at(features)
 
 
 Eliminated = Literal["vfe", "fitc", "square_loss"]
