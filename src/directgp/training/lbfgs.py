@@ -118,6 +118,8 @@ class _Descent:
         frame = problem.frame()
         # Without q(u) the rest is of one kind, and units gain nothing.
         scales = None if frame is None else units(problem)
+        if scales:
+            self._run.evaluations += 1 + len(scales)
         self._flat = FlatParameters(problem.parameters, frame, scales)
         self._floors = self._flat.floors(problem.floors)
         slope = _steepest(self.best, self._plain.floors(problem.floors))
