@@ -29,6 +29,14 @@ class CheckpointError(DirectGPError, OSError):
     """A checkpoint could not be written or read, or is not what it claims to be."""
 
 
+class ModelFileError(DirectGPError, OSError):
+    """A model file could not be written or read, or is not what it claims to be."""
+
+
+class DirectGPWarning(UserWarning):
+    """Something that training found and a user should know."""
+
+
 def refuse(who: str, allowed: str, got: object, remedy: str = "") -> NoReturn:
     """Raise `InvalidInputError`: ``{who} must be {allowed}. Got {got}. {remedy}``."""
     raise InvalidInputError(f"{who} must be {allowed}. Got {got}. {remedy}".rstrip())

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.errors import require_all
+from directgp.errors import UnsupportedError, require_all
 from directgp.likelihoods.base import Derivatives, Likelihood
 from directgp.likelihoods.unimodal import UnimodalInF
 from directgp.numerics.special import log1mexp
@@ -39,6 +39,12 @@ class CountLikelihood(UnimodalInF):
         require_all(allowed, exposure, name, "positive and finite")
         twin = copy.copy(self)
         twin._buffers = {**self._buffers, "log_exposure": torch.log(exposure.double())}
+        return twin
+
+    def without_exposure(self: SomeCount) -> SomeCount:
+        """This likelihood, sharing its parameters, for exposures of 1."""
+        twin = copy.copy(self)
+        twin._buffers = {**self._buffers, "log_exposure": None}
         return twin
 
     @override
@@ -78,6 +84,21 @@ class CountLikelihood(UnimodalInF):
     def _log_rate(self, f: Values) -> Values:
         """f + log e: the log of the mean count when λ = e^f."""
         return f if self.log_exposure is None else f + self._per_example(self.log_exposure)
+
+
+def exposed(likelihood: Likelihood, exposure: Num[Tensor, "..."] | None) -> Likelihood:
+    """A likelihood of counts for examples of these exposures; any likelihood where there are none.
+
+    The parameters are shared.
+    """
+    if exposure is None:
+        return likelihood
+    if not isinstance(likelihood, CountLikelihood):
+        raise UnsupportedError(
+            f"exposure needs a likelihood of counts. Got {type(likelihood).__name__}. "
+            "Use Poisson or NegativeBinomial."
+        )
+    return likelihood.with_exposure(exposure)
 
 
 def on_cpu(function: Callable[..., Any], *arguments: Tensor) -> Tensor:

@@ -33,8 +33,13 @@ def resolve_rule(rule: Rule | str, likelihood: Likelihood) -> Rule:
     if rule == "auto":
         exact = isinstance(likelihood, ClosedFormLogPredictive)
         return ClosedForm() if exact else Quadrature()
-    require(rule in _RULES, "rule", f"'auto', one of {sorted(_RULES)} or a Rule", repr(rule))
-    return _RULES[rule]
+    return named_rule(rule)
+
+
+def named_rule(name: str) -> Rule:
+    """The rule of that name, as by default."""
+    require(name in _RULES, "rule", f"'auto', one of {sorted(_RULES)} or a Rule", repr(name))
+    return _RULES[name]
 
 
 def log_expectation(

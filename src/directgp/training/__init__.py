@@ -8,6 +8,7 @@ from directgp.training.progress import History, ProgressBar
 from directgp.training.result import Progress, StageResult, Status, Stop, TrainingResult
 from directgp.training.stopping import LossRange, RelativeDecrease, SmallGradient
 from directgp.training.train import train
+from directgp.training.update import update
 from directgp.training.validation import Folds, Given, HoldOut
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "TrainingResult",
     "beta_path",
     "train",
+    "update",
 ]

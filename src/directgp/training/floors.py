@@ -42,7 +42,8 @@ def _spread(y: Num[Tensor, " n"]) -> float:
     """Interquartile range over that of a standard normal, which outliers do not move."""
     wide = y.double()
     ordered = wide.sort().values
-    lower, upper = ordered[len(y) // 4], ordered[(3 * len(y)) // 4]
+    quarter = len(y) // 4
+    lower, upper = ordered[quarter], ordered[len(y) - 1 - quarter]
     for spread in ((upper - lower) / 1.349, wide.std(correction=0), wide.abs().max()):
         if float(spread) > 0:
             return float(spread)

@@ -36,6 +36,27 @@ def check_betas(betas: Sequence[float]) -> list[float]:
     return sorted(set(map(float, betas)), reverse=True)
 
 
+def nearest_one(betas: Sequence[float]) -> int:
+    """Where the β nearest 1 is, from which the ELBO solution is near."""
+    return min(range(len(betas)), key=lambda i: abs(math.log(max(betas[i], 1e-300))))
+
+
+def brief(recipe: Recipe, optimizer: str, likelihood: Likelihood) -> Recipe:
+    """The recipe with the steps of a run that starts near its optimum."""
+    whole = recipe.chosen_max_steps(optimizer, likelihood)
+    return replace(recipe, max_steps=max(1, whole // _SHARE_OF_STEPS))
+
+
+def batches_models(
+    trainer: Trainer, recipe: Recipe, posterior: SparsePosterior, likelihood: Likelihood
+) -> bool:
+    """Whether a grid of β is trained as one batch of models: by Adam, where all can be free."""
+    optimizer = trainer.optimizer(recipe, posterior)
+    closed_form = recipe.eliminated(likelihood, 1.0, optimizer) is not None
+    free = recipe.point_loss().uses_variance(likelihood)
+    return optimizer == "adam" and not closed_form and free
+
+
 def train_grid(
     trainer: Trainer,
     recipe: Recipe,
@@ -50,10 +71,7 @@ def train_grid(
     Hyperparameters are held at those of the base, or trained from it, or from a short ELBO run
     where there is no base.
     """
-    optimizer = trainer.optimizer(recipe, posterior)
-    closed_form = recipe.eliminated(likelihood, 1.0, optimizer) is not None
-    batched = optimizer == "adam" and not closed_form and len(betas) > 1
-    if batched and recipe.point_loss().uses_variance(likelihood):
+    if len(betas) > 1 and batches_models(trainer, recipe, posterior, likelihood):
         return _batched(trainer, recipe, posterior, likelihood, betas, base, held)
     return _neighbours(trainer, recipe, posterior, likelihood, betas, base, held)
 
@@ -68,8 +86,7 @@ def _neighbours(
     held: bool,
 ) -> list[TrainingResult]:
     """From the β nearest 1, where the ELBO solution is near, outwards to both ends."""
-    whole = recipe.chosen_max_steps(trainer.optimizer(recipe, posterior), likelihood)
-    brief = replace(recipe, max_steps=max(1, whole // _SHARE_OF_STEPS))
+    shorter = brief(recipe, trainer.optimizer(recipe, posterior), likelihood)
 
     def first(beta: float) -> TrainingResult:
         if held and base is not None:
@@ -80,8 +97,8 @@ def _neighbours(
 
     def after(neighbour: TrainingResult, beta: float) -> TrainingResult:
         if held and base is not None:
-            return fixed_run(trainer, brief, base, beta, start=neighbour.posterior)
-        return joint_run(trainer, brief, neighbour.posterior, neighbour.likelihood, beta)
+            return fixed_run(trainer, shorter, base, beta, start=neighbour.posterior)
+        return joint_run(trainer, shorter, neighbour.posterior, neighbour.likelihood, beta)
 
     def attempt(beta: float, neighbour: TrainingResult | None) -> TrainingResult | None:
         try:
@@ -90,7 +107,7 @@ def _neighbours(
             trainer.failures.append(Failure(beta, "fixed" if held else "joint", str(error)))
             return None
 
-    middle = min(range(len(betas)), key=lambda i: abs(math.log(max(betas[i], 1e-300))))
+    middle = nearest_one(betas)
     found = {middle: attempt(betas[middle], None)}
     for outwards in (range(middle - 1, -1, -1), range(middle + 1, len(betas))):
         neighbour = found[middle]

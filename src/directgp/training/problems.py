@@ -24,7 +24,8 @@ from directgp.posteriors.collapsed import (
     optimal_q,
 )
 from directgp.posteriors.projection import project, residual_variance, whiten
-from directgp.posteriors.sparse import SparsePosterior
+from directgp.posteriors.relative import seen_from
+from directgp.posteriors.sparse import Features, SparsePosterior
 from directgp.shapes import Marginals
 from directgp.training.batches import Batches
 from directgp.training.data import Data
@@ -108,6 +109,10 @@ class ModelProblem(Problem):
             return None
         return torch.arange(self.batches.size, device=self.data.X.device)
 
+    def features(self, X: Float[Tensor, "n d"]) -> Features:
+        """What q(u) is applied to at these inputs while the rest is held."""
+        return self.posterior.features(X)
+
     @override
     def recordable(self) -> bool:
         fixed = self.objective.point_loss.fixed_work(self.likelihood)
@@ -123,7 +128,7 @@ class ModelProblem(Problem):
         """
         if any(name not in self.parameters for name in _Q):
             return None
-        features = self.posterior.features(self.data.X)
+        features = self.features(self.data.X)
         with torch.no_grad():
             marginals = self.posterior.marginals_at(features)
         gibbs = isinstance(self.objective.point_loss, GibbsLoss)
@@ -181,7 +186,11 @@ class FreeProblem(QProblem):
 
 @final
 class HeldProblem(QProblem):
-    """q(u) alone is free; what the prior says about the examples is computed once."""
+    """q(u) alone is free; what the prior says about the examples is computed once.
+
+    With a q(u) from before in the prior's place, the posterior has q(u) as seen from that one
+    (`directgp.posteriors.relative`).
+    """
 
     def __init__(
         self,
@@ -191,19 +200,24 @@ class HeldProblem(QProblem):
         objective: Objective,
         randomness: Randomness,
         batches: Batches | None = None,
+        before: Whitened | None = None,
     ) -> None:
         parameters = {name: getattr(posterior, name) for name in _Q}
         held = likelihood.frozen()
         super().__init__(posterior, held, data, objective, parameters, randomness, batches)
         with torch.no_grad():
             self._factor = posterior.factor()
-        whole = batches is None
-        self._features = posterior.features(data.X, self._factor) if whole else None
+        self._before = before
+        self._features = self.features(data.X) if batches is None else None
+
+    @override
+    def features(self, X: Float[Tensor, "n d"]) -> Features:
+        features = self.posterior.features(X, self._factor)
+        return features if self._before is None else seen_from(self._before, features)
 
     @override
     def marginals(self, X: Float[Tensor, "n d"]) -> Marginals:
-        features = self._features or self.posterior.features(X, self._factor)
-        return self.posterior.marginals_at(features)
+        return self.posterior.marginals_at(self._features or self.features(X))
 
 
 Eliminated = Literal["vfe", "fitc", "square_loss"]

@@ -125,8 +125,8 @@ class History(Monitor):
         return [record.loss for record in self.records]
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """One list for each field of `Progress`, ready for a data frame."""
-        rows = [asdict(record) for record in self.records]
+        """One list for each field of `Progress`, ready for a data frame; the phase by its name."""
+        rows = [asdict(record) | {"phase": record.phase.name} for record in self.records]
         return {column.name: [row[column.name] for row in rows] for column in fields(Progress)}
 
 

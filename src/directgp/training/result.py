@@ -35,6 +35,20 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class Phase:
+    """One of several runs that make up a training."""
+
+    name: str = ""
+    """What is being tried, in words."""
+
+    part: int = 1
+    """Its number."""
+
+    parts: int = 1
+    """How many there will be at most."""
+
+
+@dataclass(frozen=True)
 class Progress:
     """Where a run is; what stopping rules and callbacks see after each step."""
 
@@ -58,6 +72,9 @@ class Progress:
 
     seconds: float
     """Wall time since the run began."""
+
+    phase: Phase = Phase()
+    """Which of the runs of a search this is."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +118,8 @@ class TrainingResult:
     beta: float
 
     hyperparameters: str
-    """"joint", "fixed", or "elbo" where the plain ELBO solution was chosen."""
+    """"joint", "fixed", "elbo" where the plain ELBO solution was chosen, or "held" where `update`
+    took them as they were."""
 
     stages: tuple[StageResult, ...]
     """The ELBO run that came before, if there was one, and the run itself."""

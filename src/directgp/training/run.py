@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import final
 
 from directgp.training.monitors import Monitor
-from directgp.training.result import Progress, Status, Stop
+from directgp.training.result import Phase, Progress, Status, Stop
 
 
 @final
@@ -23,10 +23,17 @@ class Run:
         Asked after each step.
     since : float
         `time.perf_counter` at the beginning of the first stage.
+    phase : Phase
+        Which of several runs this is.
     """
 
     def __init__(
-        self, stage: str, max_steps: int, monitors: Sequence[Monitor], since: float
+        self,
+        stage: str,
+        max_steps: int,
+        monitors: Sequence[Monitor],
+        since: float,
+        phase: Phase | None = None,
     ) -> None:
         self.stage = stage
         self.max_steps = max_steps
@@ -36,6 +43,7 @@ class Run:
         """Whether the run ended because its own steps were taken."""
         self._monitors = monitors
         self._since = since
+        self._phase = phase or Phase()
         for monitor in monitors:
             monitor.reset()
 
@@ -66,6 +74,7 @@ class Run:
             loss=loss,
             gradient_norm=gradient_norm,
             seconds=self.seconds,
+            phase=self._phase,
         )
         # Each sees every step, also those after one that stops.
         stops = [monitor(progress) for monitor in self._monitors]

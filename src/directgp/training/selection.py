@@ -1,6 +1,7 @@
 """Choosing among trained candidates by their losses on the same validation examples."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -26,7 +27,7 @@ class Comparison:
     """Its standard error: that of paired differences, far smaller than that of the means."""
 
     chosen: int
-    """The most regularised of those that are not distinguishable from the best."""
+    """Index of the one to take."""
 
 
 def compare(losses: Float[Tensor, "c n"], threshold: float = 1.0) -> Comparison:
@@ -37,6 +38,33 @@ def compare(losses: Float[Tensor, "c n"], threshold: float = 1.0) -> Comparison:
     errors of that difference; of those the first is taken, so order them from the most to the
     least regularised. A candidate whose losses are not finite is out.
     """
+    comparison = _against_best(losses)
+    close = comparison.difference <= threshold * comparison.difference_error
+    close[comparison.chosen] = True
+    return replace(comparison, chosen=int(close.nonzero()[0]))
+
+
+def compare_groups(
+    losses: Float[Tensor, "c n"], groups: Sequence[str], threshold: float = 1.0
+) -> Comparison:
+    """Choose the best of the first group whose best is not distinguishable from the best of all.
+
+    Groups come from the safest to the boldest, as the ELBO solution, fixed and joint ones; within
+    a group the smallest mean counts. The rest is as in `compare`.
+    """
+    comparison = _against_best(losses)
+    mean = comparison.mean
+    for group in dict.fromkeys(groups):
+        members = [i for i, each in enumerate(groups) if each == group]
+        best = min(members, key=lambda i: float(mean[i]))
+        error = comparison.difference_error[best]
+        if best == comparison.chosen or comparison.difference[best] <= threshold * error:
+            return replace(comparison, chosen=best)
+    return comparison
+
+
+def _against_best(losses: Float[Tensor, "c n"]) -> Comparison:
+    """Every candidate against that of the smallest mean, which is the one chosen."""
     wide = losses.double()
     finite = torch.isfinite(wide).all(-1)
     if not bool(finite.any()):
@@ -46,16 +74,12 @@ def compare(losses: Float[Tensor, "c n"], threshold: float = 1.0) -> Comparison:
         )
     mean = torch.where(finite, wide.mean(-1), torch.inf)
     gap = wide - wide[mean.argmin()]
-    difference = torch.where(finite, gap.mean(-1), torch.inf)
-    error = _standard_error(gap)
-    close = finite & (difference <= threshold * error)
-    close[mean.argmin()] = True
     return Comparison(
         mean=mean,
         error=_standard_error(wide),
-        difference=difference,
-        difference_error=error,
-        chosen=int(close.nonzero()[0]),
+        difference=torch.where(finite, gap.mean(-1), torch.inf),
+        difference_error=torch.where(finite, _standard_error(gap), torch.nan),
+        chosen=int(mean.argmin()),
     )
 
 

@@ -11,9 +11,11 @@ from directgp.errors import NumericalError
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.gaussian import Gaussian
 from directgp.objectives.objective import Objective
+from directgp.posteriors.collapsed import Whitened
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.adam import AdamState, adam
 from directgp.training.batches import Batches
+from directgp.training.collapsed_update import CollapsedUpdate
 from directgp.training.data import Data
 from directgp.training.journal import Journal, Tensors, under
 from directgp.training.lbfgs import lbfgs
@@ -27,7 +29,7 @@ from directgp.training.problems import (
     trained_parameters,
 )
 from directgp.training.recipe import Recipe
-from directgp.training.result import Failure, StageResult, Status, Stop
+from directgp.training.result import Failure, Phase, StageResult, Status, Stop
 from directgp.training.run import Run
 
 
@@ -60,6 +62,8 @@ class Trainer:
         self._since = time.perf_counter() if since is None else since
         self.failures: list[Failure] = []
         """Candidates that could not be trained."""
+        self.phase = Phase()
+        """What monitors are told about the run that comes next."""
 
     @property
     def seconds(self) -> float:
@@ -78,8 +82,12 @@ class Trainer:
         likelihood: Likelihood,
         beta: float | Tensor,
         held: bool = False,
+        before: Whitened | None = None,
     ) -> StageResult:
-        """Minimise the recipe's objective in place; with the rest held, over q(u) alone."""
+        """Minimise the recipe's objective in place; with the rest held, over q(u) alone.
+
+        With a q(u) from before in the prior's place, the posterior has q(u) as seen from it.
+        """
         known = self._journal.next_finished()
         if known is not None:
             result, tensors = known
@@ -88,7 +96,7 @@ class Trainer:
                 raise NumericalError(result.reason)
             return result
         try:
-            result = self._run(name, recipe, posterior, likelihood, beta, held)
+            result = self._run(name, recipe, posterior, likelihood, beta, held, before)
         except NumericalError as error:
             # A stage that follows must find its own place in the journal when this is replayed.
             failed = _without_steps(name, Status.FAILED, str(error))
@@ -127,13 +135,14 @@ class Trainer:
         likelihood: Likelihood,
         beta: float | Tensor,
         held: bool,
+        before: Whitened | None,
     ) -> StageResult:
         optimizer = self.optimizer(recipe, posterior)
-        problem = self._problem(recipe, posterior, likelihood, beta, held, optimizer)
+        problem = self._problem(recipe, posterior, likelihood, beta, held, before, optimizer)
         steps = recipe.chosen_max_steps(optimizer, likelihood)
         noisy = not problem.deterministic
         stopping = recipe.chosen_stopping(optimizer, likelihood, noisy=noisy, held=held)
-        run = Run(name, steps, (stopping, *recipe.monitors), self._since)
+        run = Run(name, steps, (stopping, *recipe.monitors), self._since, self.phase)
         if not problem.parameters:
             stop, loss = Stop(Status.CONVERGED, "The optimum is a formula."), _value(problem)
         elif optimizer == "lbfgs":
@@ -143,7 +152,7 @@ class Trainer:
             stop = self._adam(problem, run, rate)
             last = run.losses[-1] if run.losses else math.nan
             loss = _value(problem) if problem.deterministic else last
-        if isinstance(problem, ProfiledProblem):
+        if isinstance(problem, ProfiledProblem | CollapsedUpdate):
             problem.write_q()
         ends = stop.status in (Status.CANCELLED, Status.INTERRUPTED)
         return StageResult(
@@ -166,6 +175,7 @@ class Trainer:
         likelihood: Likelihood,
         beta: float | Tensor,
         held: bool,
+        before: Whitened | None,
         optimizer: str,
     ) -> ModelProblem:
         data = self.data
@@ -176,12 +186,14 @@ class Trainer:
         batches = None if size is None else Batches(len(data), size, self._generator)
         kind = recipe.eliminated(likelihood, beta, optimizer)
         parameters = {} if held else trained_parameters(posterior, likelihood)
+        if before is not None and kind in ("vfe", "fitc") and isinstance(likelihood, Gaussian):
+            return CollapsedUpdate(posterior, likelihood, data, objective, kind, before, randomness)
         if kind is not None and isinstance(likelihood, Gaussian):
             return ProfiledProblem(
                 posterior, likelihood, data, objective, kind, parameters, randomness
             )
         if held:
-            return HeldProblem(posterior, likelihood, data, objective, randomness, batches)
+            return HeldProblem(posterior, likelihood, data, objective, randomness, batches, before)
         return FreeProblem(posterior, likelihood, data, objective, parameters, randomness, batches)
 
     def _lbfgs(self, problem: ModelProblem, run: Run) -> Stop:

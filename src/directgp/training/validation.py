@@ -114,7 +114,7 @@ def split(
             "None",
             "Give likelihood.with_exposure(...) of the validation examples.",
         )
-        theirs = likelihood if validation.likelihood is None else validation.likelihood
+        theirs = _exposed_as(validation.likelihood, likelihood)
         check_data("validation", other, posterior, theirs)
         return [Split(data, likelihood, other, theirs)]
     require(
@@ -131,6 +131,15 @@ def split(
     else:
         parts = list(order.tensor_split(min(validation.number, len(data))))
     return [_without(part, data, likelihood) for part in parts]
+
+
+def _exposed_as(other: Likelihood | None, likelihood: Likelihood) -> Likelihood:
+    """The likelihood for examples with the exposures of another one."""
+    if other is None:
+        return likelihood
+    twin = copy.copy(likelihood)
+    twin._buffers = {**likelihood._buffers, **other._buffers}
+    return twin
 
 
 def _without(held: Int[Tensor, " v"], data: Data, likelihood: Likelihood) -> Split:

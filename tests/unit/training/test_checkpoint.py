@@ -24,8 +24,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from directgp.errors import CheckpointError, DirectGPError, InvalidInputError
-from directgp.training import checkpoint
+from directgp.files.container import CHECKSUM
+from directgp.files.digest import digest
 from directgp.training.checkpoint import (
+    CHECKPOINT,
     Checkpoint,
     fingerprint,
     load_checkpoint,
@@ -291,8 +293,7 @@ def written(tensors: dict[str, Tensor], metadata: dict[str, str] | None) -> byte
 
 def claiming(text: str) -> bytes:
     """A file of ours in everything but the text of its manifest, with the right sha256."""
-    digest = checkpoint._digest(text, {})
-    return written({}, {checkpoint._MANIFEST: text, checkpoint._DIGEST: digest})
+    return written({}, {CHECKPOINT.key: text, CHECKSUM: digest(text, {})})
 
 
 @pytest.mark.parametrize(
@@ -314,7 +315,7 @@ def claiming(text: str) -> bytes:
         (claiming('{"schema": 1}'), "its manifest is missing"),
         (claiming('{"schema": 1, "manifest": [1]}'), "its manifest is missing"),
         (claiming("[" * 200_000), "its manifest cannot be read"),
-        (written({}, {checkpoint._MANIFEST: '{"schema": 1, "manifest": {}}'}), "sha256"),
+        (written({}, {CHECKPOINT.key: '{"schema": 1, "manifest": {}}'}), "sha256"),
     ],
 )
 def test_a_foreign_file_is_refused_with_words(path: Path, data: bytes, what: str) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from directgp.training.monitors import Monitor
 from directgp.training.progress import History, ProgressBar
-from directgp.training.result import Progress
+from directgp.training.result import Phase, Progress
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
@@ -166,7 +166,8 @@ def test_a_history_as_columns() -> None:
     history = History()
     assert history.to_dict() == {field.name: [] for field in dataclasses.fields(Progress)}
     history(at(1))
-    history(dataclasses.replace(at(2, "log_loss"), gradient_norm=math.nan))
+    last = dataclasses.replace(at(2, "log_loss"), phase=Phase("all examples", 3, 3))
+    history(dataclasses.replace(last, gradient_norm=math.nan))
     columns = history.to_dict()
     assert math.isnan(columns.pop("gradient_norm")[1])
     assert columns == {
@@ -176,6 +177,7 @@ def test_a_history_as_columns() -> None:
         "evaluations": [2, 4],
         "loss": [1 / 3 + 100, 1 / 3 + 50],
         "seconds": [1.0, 1.0],
+        "phase": ["", "all examples"],
     }
     assert json.loads(json.dumps(columns)) == columns
 

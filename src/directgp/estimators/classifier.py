@@ -1,0 +1,238 @@
+"""Classification: two classes."""
+
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils import Tags
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+from torch import Tensor
+from typing_extensions import override
+
+from directgp.errors import refuse
+from directgp.estimators.advice import one_class
+from directgp.estimators.base import Column
+from directgp.estimators.checks import check_two_classes, declared_classes, plain_labels
+from directgp.estimators.families import LABELS
+from directgp.estimators.fitting import Choice, Fitted
+from directgp.estimators.parameters import constraints
+from directgp.estimators.pictures import draw_labels, draw_reliability
+from directgp.estimators.training_table import TrainingTable
+from directgp.estimators.unchanged import unchanged_on_error
+from directgp.estimators.updating import UpdatableEstimator, updated
+from directgp.estimators.user_types import ArrayLike, ValidationData
+from directgp.likelihoods.base import Likelihood
+from directgp.objectives.zero_one_cost import ZeroOneCost
+from directgp.predictive import predictive_log_density
+from directgp.shapes import Marginals
+from directgp.training.candidates import Model
+from directgp.training.recipe import Recipe
+from directgp.training.validation import Given
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@final
+class SparseGPClassifier(ClassifierMixin, UpdatableEstimator):  # type: ignore[misc]
+    """Gaussian process classification of two classes, with probabilities to rely on.
+
+    For more than two classes wrap it: ``OneVsRestClassifier(SparseGPClassifier())`` trains one
+    model a class and normalises their probabilities.
+
+    Parameters
+    ----------
+    objective : str or PointLoss, default="log_loss"
+        What is trained for: "log_loss", "elbo", "square_loss" (probit), "zero_one_cost", or a
+        point loss of your own. A `ZeroOneCost` with two costs also moves the threshold of
+        `predict`.
+    likelihood : {"auto", "probit", "logistic"} or Likelihood, default="auto"
+        p(y given f); "auto" is probit, which has closed forms.
+    mean : {"auto", "zero", "constant"}, default="auto"
+        Prior mean of f; "auto" is a constant.
+    standardize : bool, default=True
+        Scale the features to mean 0 and deviation 1.
+    beta, hyperparameters, kernel, ard, num_inducing, inducing, rule, num_samples, optimizer, \
+batch_size, max_iter, tol, validation_fraction, dtype, device, random_state, verbose, warm_start
+        As in `SparseGPRegressor`.
+
+    Attributes
+    ----------
+    classes_ : array of shape (2,)
+        The two classes, sorted.
+    posterior_, likelihood_, scalings_, beta_, hyperparameters_, beta_path_, training_result_, \
+n_iter_, findings_, n_features_in_, feature_names_in_
+        As in `SparseGPRegressor`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from directgp import SparseGPClassifier
+    >>> X = np.linspace(-2, 2, 40).reshape(-1, 1)
+    >>> y = np.where(X[:, 0] > 0, "high", "low")
+    >>> model = SparseGPClassifier(beta=1.0, hyperparameters="joint", random_state=0).fit(X, y)
+    >>> model.predict([[-1.5], [1.5]]).tolist()
+    ['low', 'high']
+    """
+
+    classes_: NDArray[Any]
+
+    _family = LABELS
+    _scales_targets = False
+    _default_mean = "constant"
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = constraints(LABELS)
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+    ) -> "SparseGPClassifier":
+        """Train on a table of features and a column of labels, of whatever type.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            Features.
+        y : array-like of shape (n,)
+            Labels, of two classes.
+        sample_weight : array-like of shape (n,)
+            How often each row counts.
+        validation_data : (X, y)
+            Rows to choose by, in place of a part of X.
+        """
+        with unchanged_on_error(self):
+            self._fit(X, y, sample_weight, validation_data)
+        return self
+
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> "SparseGPClassifier":
+        """Learn from new rows; the first call is `fit`.
+
+        Later calls update q(u) and hold the rest, as in `SparseGPRegressor.partial_fit`.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            New rows, as in `fit`, or one of them; those of earlier calls are not to be repeated.
+        classes : array-like of shape (2,)
+            Both classes, needed in the first call if its rows have only one of them. One class
+            teaches nothing of kernel and mean, which are then held where they start, with a
+            warning; β is 1 unless given.
+        """
+        trained = self._is_trained
+        with unchanged_on_error(self):
+            if classes is not None:
+                who = f"classes of {type(self).__name__}.partial_fit"
+                self.classes_ = declared_classes(classes, self.classes_ if trained else None, who)
+            if trained:
+                self._partial_fit(X, y, sample_weight)
+            else:
+                self._fit(X, y, sample_weight, None, classes_known=classes is not None)
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The more probable class, or the cheaper one under a `ZeroOneCost`."""
+        second = self.decision_function(X) > 0
+        classes: NDArray[Any] = self.classes_[second.astype(int)]
+        return classes
+
+    def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Log probabilities of the classes, shape (n, 2), with all their digits in the tails."""
+        return self._log_proba(X, "predict_log_proba")
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Probabilities of the classes, shape (n, 2), in the order of `classes_`."""
+        return np.exp(self._log_proba(X, "predict_proba"))
+
+    def decision_function(self, X: ArrayLike) -> Column:
+        """Log odds of the second class, less those at which the decision changes."""
+        log_proba = self._log_proba(X, "decision_function")
+        cost = self.objective if isinstance(self.objective, ZeroOneCost) else ZeroOneCost()
+        border = np.log(cost.threshold) - np.log1p(-cost.threshold)
+        return np.asarray(log_proba[:, 1] - log_proba[:, 0] - border)
+
+    def log_density(self, X: ArrayLike, y: ArrayLike) -> Column:
+        """Log of the predicted probability of each label."""
+        return self._log_density(X, y, "log_density")
+
+    def nll(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Mean negative log probability of the labels: log loss, the smaller the better."""
+        return self._nll(X, y, sample_weight)
+
+    def plot_calibration(self, X: ArrayLike, y: ArrayLike, ax: "Axes | None" = None) -> "Axes":
+        """Draw how often the second class occurs, against its predicted probability."""
+        return draw_reliability(self, X, y, ax)
+
+    def plot_predictions(
+        self, X: ArrayLike, y: ArrayLike | None = None, ax: "Axes | None" = None
+    ) -> "Axes":
+        """Draw the probability of the second class along the one feature of the model."""
+        return draw_labels(self, X, y, ax)
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Accuracy: the share of labels that `predict` tells right."""
+        # What fit takes for numbers, scikit-learn's accuracy does not.
+        labels = plain_labels(column_or_1d(y), f"{type(self).__name__}.score")
+        return float(super().score(X, labels, sample_weight))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def _log_proba(self, X: ArrayLike, who: str) -> NDArray[np.float64]:
+        def both(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
+            wide = Marginals(q.mean.double(), q.variance.double())
+            labels = (wide.mean.new_full(wide.mean.shape, label) for label in (0.0, 1.0))
+            return [predictive_log_density(likelihood, y, wide) for y in labels]
+
+        return np.stack(self._over_blocks(X, who, both), axis=1)
+
+    @override
+    def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
+        y = plain_labels(y, who)
+        if reset:
+            check_classification_targets(y)
+            classes = np.unique(y if weights is None else y[weights > 0])
+            check_two_classes(classes, who)
+            self.classes_ = classes
+        strange = ~np.isin(y, self.classes_)
+        if strange.any():
+            row = int(np.flatnonzero(strange)[0])
+            known = ", ".join(map(repr, self.classes_.tolist()))
+            refuse(f"y of {who}", f"one of {known}", f"{y.tolist()[row]!r} in row {row}")
+        return np.asarray(y == self.classes_[1], dtype=np.float64)
+
+    @override
+    def _trained(
+        self,
+        recipe: Recipe,
+        choice: Choice,
+        models: list[list[Model]],
+        table: TrainingTable,
+        given: Given | None,
+        generator: torch.Generator,
+    ) -> Fitted:
+        if bool(table.y.min() < table.y.max()):
+            return super()._trained(recipe, choice, models, table, given, generator)
+        # Of one class the likeliest mean is infinite, and no later row could bring it back.
+        beta = 1.0 if choice.beta is None else choice.beta
+        return Fitted(updated(recipe, models[0][0], table, beta, generator), None)
+
+    @override
+    def _latent(self, table: TrainingTable) -> None:
+        return None
+
+    @override
+    def _advice_on_target(self, y: Column) -> list[str]:
+        return one_class(y, self.classes_)

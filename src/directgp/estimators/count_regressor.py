@@ -1,0 +1,242 @@
+"""Regression of counts."""
+
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import RegressorMixin
+from sklearn.metrics import d2_tweedie_score
+from sklearn.utils import Tags
+from torch import Tensor
+from typing_extensions import override
+
+from directgp.errors import require
+from directgp.estimators.base import Column
+from directgp.estimators.checks import (
+    check_counts,
+    check_exposure,
+    check_finite_target,
+    numbers,
+)
+from directgp.estimators.families import COUNTS
+from directgp.estimators.parameters import constraints
+from directgp.estimators.pictures import draw_numbers, draw_pit
+from directgp.estimators.training_table import TrainingTable
+from directgp.estimators.unchanged import unchanged_on_error
+from directgp.estimators.updating import UpdatableEstimator
+from directgp.estimators.user_types import ArrayLike, ValidationData
+from directgp.likelihoods.base import Likelihood
+from directgp.predictive import predictive_log_density, predictive_mean
+from directgp.shapes import Marginals
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@final
+class SparseGPCountRegressor(RegressorMixin, UpdatableEstimator):  # type: ignore[misc]
+    """Gaussian process regression of counts, with rates that exposures multiply.
+
+    Parameters
+    ----------
+    objective : str or PointLoss, default="log_loss"
+        What is trained for: "log_loss", "elbo", "square_loss", or a point loss of your own.
+    likelihood : str or Likelihood, default="auto"
+        "poisson", "poisson_softplus" or "negative_binomial" (counts that vary more than Poisson
+        ones); "auto" takes the larger evidence of Poisson and negative binomial.
+    mean : {"auto", "zero", "constant"}, default="auto"
+        Prior mean of f; "auto" is a constant.
+    standardize : bool, default=True
+        Scale the features to mean 0 and deviation 1.
+    beta, hyperparameters, kernel, ard, num_inducing, inducing, rule, num_samples, optimizer, \
+batch_size, max_iter, tol, validation_fraction, dtype, device, random_state, verbose, warm_start
+        As in `SparseGPRegressor`.
+
+    Attributes
+    ----------
+    posterior_, likelihood_, scalings_, beta_, hyperparameters_, beta_path_, training_result_, \
+n_iter_, findings_, n_features_in_, feature_names_in_
+        As in `SparseGPRegressor`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from directgp import SparseGPCountRegressor
+    >>> random = np.random.default_rng(0)
+    >>> X = random.uniform(0, 3, (200, 1))
+    >>> hours = random.uniform(1, 10, 200)
+    >>> y = random.poisson(2.0 * hours)
+    >>> model = SparseGPCountRegressor(beta=1.0, hyperparameters="joint", random_state=0)
+    >>> model = model.fit(X, y, exposure=hours)
+    >>> bool(abs(model.predict([[1.0]], exposure=[5.0])[0] - 10) < 1)
+    True
+    """
+
+    _family = COUNTS
+    _scales_targets = False
+    _default_mean = "constant"
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = constraints(COUNTS)
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+        exposure: ArrayLike | None = None,
+    ) -> "SparseGPCountRegressor":
+        """Train on a table of features and a column of counts.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            Features.
+        y : array-like of shape (n,)
+            Counts, 0, 1, 2, …
+        sample_weight : array-like of shape (n,)
+            How often each row counts.
+        validation_data : (X, y) or (X, y, exposure)
+            Rows to choose by, in place of a part of X.
+        exposure : array-like of shape (n,)
+            What each count was counted over: time, area, people. The mean count is the rate times
+            this; 1 unless given.
+        """
+        with unchanged_on_error(self):
+            self._fit(X, y, sample_weight, validation_data, exposure)
+        return self
+
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+    ) -> "SparseGPCountRegressor":
+        """Learn from new rows; the first call is `fit`.
+
+        Later calls update q(u) and hold the rest, as in `SparseGPRegressor.partial_fit`.
+
+        Parameters
+        ----------
+        X, y, sample_weight, exposure
+            New rows, as in `fit`, or one of them; those of earlier calls are not to be repeated.
+        """
+        with unchanged_on_error(self):
+            if self._is_trained:
+                self._partial_fit(X, y, sample_weight, exposure)
+            else:
+                self._fit(X, y, sample_weight, None, exposure)
+        return self
+
+    def predict(self, X: ArrayLike, exposure: ArrayLike | None = None) -> Column:
+        """Mean count, for an exposure of 1 unless given."""
+        (mean,) = self._over_blocks(
+            X, "predict", lambda like, q, _: [predictive_mean(like, q)], exposure
+        )
+        return mean
+
+    def predict_quantiles(
+        self, X: ArrayLike, levels: ArrayLike, exposure: ArrayLike | None = None
+    ) -> NDArray[np.float64]:
+        """Quantiles of the count, shape (n, number of levels): the smallest y that suffices."""
+        return self._quantiles(X, levels, "predict_quantiles", exposure)
+
+    def predict_interval(
+        self, X: ArrayLike, coverage: float = 0.9, exposure: ArrayLike | None = None
+    ) -> tuple[Column, Column]:
+        """Ends, both included, of a central interval with at least this probability."""
+        return self._interval(X, coverage, exposure)
+
+    def predict_pmf(
+        self, X: ArrayLike, max_count: int, exposure: ArrayLike | None = None
+    ) -> NDArray[np.float64]:
+        """Probabilities of the counts 0 to max_count, shape (n, max_count + 1)."""
+        who = "max_count of SparseGPCountRegressor.predict_pmf"
+        whole = isinstance(max_count, int | np.integer) and max_count >= 0
+        require(whole, who, "an integer of at least 0", repr(max_count))
+
+        def pmf(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
+            wide = Marginals(q.mean.double(), q.variance.double())
+            counts = (torch.full_like(wide.mean, k) for k in range(max_count + 1))
+            return [predictive_log_density(likelihood, y, wide).exp() for y in counts]
+
+        return np.stack(self._over_blocks(X, "predict_pmf", pmf, exposure), axis=1)
+
+    def sample_y(
+        self,
+        X: ArrayLike,
+        n_samples: int = 1,
+        random_state: Any = 0,
+        exposure: ArrayLike | None = None,
+    ) -> NDArray[np.float64]:
+        """Joint draws of y at the rows of X, shape (n, n_samples); builds an n × n matrix."""
+        return self._sample(X, n_samples, random_state, exposure)
+
+    def log_density(self, X: ArrayLike, y: ArrayLike, exposure: ArrayLike | None = None) -> Column:
+        """Log of the predicted probability of each count."""
+        return self._log_density(X, y, "log_density", exposure)
+
+    def nll(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+    ) -> float:
+        """Mean negative log probability of the counts: the smaller the better."""
+        return self._nll(X, y, sample_weight, exposure)
+
+    def score(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+    ) -> float:
+        """D² of the Poisson deviance: 1 is perfect, 0 as good as a constant."""
+        mean = np.maximum(self.predict(X, exposure), np.finfo(np.float64).tiny)
+        return float(d2_tweedie_score(y, mean, sample_weight=sample_weight, power=1))
+
+    def plot_calibration(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        exposure: ArrayLike | None = None,
+        ax: "Axes | None" = None,
+    ) -> "Axes":
+        """Draw a histogram of P(Y ≤ y) over the rows: flat if predictions are calibrated."""
+        return draw_pit(self, X, y, exposure, ax)
+
+    def plot_predictions(
+        self,
+        X: ArrayLike,
+        y: ArrayLike | None = None,
+        coverage: float = 0.9,
+        exposure: ArrayLike | None = None,
+        ax: "Axes | None" = None,
+    ) -> "Axes":
+        """Draw mean and intervals along one feature; with more, predictions against targets."""
+        return draw_numbers(self, X, y, coverage, exposure, ax)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
+
+    @override
+    def _exposure(self, exposure: ArrayLike | None, n: int, who: str) -> Column | None:
+        return None if exposure is None else check_exposure(exposure, n, who)
+
+    @override
+    def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
+        values = numbers(y, who)
+        check_finite_target(values, who)
+        check_counts(values, who)
+        return values
+
+    @override
+    def _latent(self, table: TrainingTable) -> Tensor:
+        """log(y + ½), less the log exposure."""
+        counts = torch.log(table.y + 0.5)
+        return counts if table.exposure is None else counts - torch.log(table.exposure)

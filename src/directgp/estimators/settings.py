@@ -1,0 +1,95 @@
+"""From constructor arguments to what training takes."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from directgp.errors import refuse, require
+from directgp.estimators.fitting import Choice, steps_for
+from directgp.estimators.progress import FitProgress
+from directgp.log_expectations.base import Rule
+from directgp.log_expectations.evaluate import named_rule
+from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
+from directgp.log_expectations.product_sampling import ProductSampling
+from directgp.training.monitors import Monitor
+from directgp.training.recipe import Recipe
+from directgp.training.stopping import LossRange, RelativeDecrease
+
+Params = dict[str, Any]
+
+
+def recipe_of(params: Params, num_rows: int, num_inducing: int) -> Recipe:
+    """Objective, rule and optimiser."""
+    recipe = Recipe(
+        objective=params["objective"],
+        rule=_rule(params["rule"], params["num_samples"]),
+        optimizer=params["optimizer"],
+        batch_size=None if params["batch_size"] == "auto" else params["batch_size"],
+        max_steps=params["max_iter"],
+        monitors=[FitProgress(int(params["verbose"]))] if params["verbose"] else [],
+    )
+    optimizer = recipe.chosen_optimizer(num_rows, num_inducing)
+    if recipe.max_steps is None and optimizer == "lbfgs":
+        recipe = replace(recipe, max_steps=steps_for(num_rows))
+    if params["tol"] is not None:
+        batches = recipe.chosen_batch_size(num_rows, num_inducing) is not None
+        noisy = batches or not recipe.point_loss().deterministic
+        recipe = replace(recipe, stopping=_stopping(params["tol"], optimizer, noisy))
+    return recipe
+
+
+def choice_of(params: Params) -> Choice:
+    """What validation decides, and how."""
+    beta, fraction = params["beta"], params["validation_fraction"]
+    return Choice(
+        beta=None if beta == "auto" else float(beta),
+        hyperparameters=params["hyperparameters"],
+        validation_fraction=None if fraction == "auto" else fraction,
+    )
+
+
+def device_of(name: str, who: str) -> torch.device:
+    """The device of that name; "auto" is CUDA where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    remedy = "Take device='auto' or 'cpu'."
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        refuse(f"device of {who}", "'auto', 'cpu' or 'cuda'", repr(name), remedy)
+    require(
+        device.type != "cuda" or torch.cuda.is_available(),
+        f"device of {who}",
+        "one that this machine has",
+        f"{name!r}, and no CUDA device can be used here",
+        remedy,
+    )
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device).item()
+    except (RuntimeError, TypeError):
+        refuse(f"device of {who}", "one that computes in float64 here", repr(name), remedy)
+    return device
+
+
+def dtype_of(name: str | type) -> torch.dtype:
+    """float32 or float64, by name or by numpy's type."""
+    dtype: torch.dtype = getattr(torch, np.dtype(name).name)
+    return dtype
+
+
+def _rule(rule: str | Rule, num_samples: int) -> str | Rule:
+    """A rule that draws gets its number of samples."""
+    if isinstance(rule, Rule) or rule in ("auto", "closed_form", "quadrature"):
+        return rule
+    found = named_rule(rule)
+    if isinstance(found, BiasedMonteCarlo | ProductSampling):
+        return replace(found, num_samples=num_samples)
+    return found
+
+
+def _stopping(tol: float, optimizer: str, noisy: bool) -> Monitor:
+    if optimizer == "lbfgs":
+        return RelativeDecrease(20, tol)
+    return LossRange(50, tol, smoothing=0.98 if noisy else 0.0)

@@ -1,0 +1,20 @@
+"""Types of what users give and get.
+
+While the code runs they say nothing: what cannot be used is refused in words of ours, also where
+types are checked at run time.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self
+
+    from numpy.typing import ArrayLike
+
+    ValidationData = Sequence[ArrayLike]
+else:
+    # A checker that sees one method at a time does not know whose Self it is.
+    ArrayLike = Self = ValidationData = Any
+
+__all__ = ["ArrayLike", "Self", "ValidationData"]

@@ -1,0 +1,346 @@
+"""A good model in little time: kernels and likelihoods by evidence, then β on held-out examples.
+
+`beta_path` trains the whole grid of the paper. Here the way outwards from β = 1 ends where the
+losses rise, splits are trained in step, and the chosen candidate is trained on all examples.
+"""
+
+import copy
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, final
+
+import torch
+
+from directgp.errors import NumericalError
+from directgp.likelihoods.base import Likelihood
+from directgp.training.candidates import Candidate, Model, SearchResult, Solution
+from directgp.training.data import Data
+from directgp.training.grid import batches_models, brief, nearest_one, train_grid
+from directgp.training.journal import Journal
+from directgp.training.monitors import close
+from directgp.training.recipe import Recipe
+from directgp.training.result import Failure, Phase, StageResult, TrainingResult
+from directgp.training.runs import elbo_run, fixed_run, joint_run
+from directgp.training.selection import compare_groups
+from directgp.training.trainer import Trainer
+from directgp.training.validation import Folds, Given, Split, Validation, split
+
+_PATIENCE = 1
+"""So many losses in a row that are no lower end the way outwards."""
+
+
+_FEW_EXAMPLES = 1000
+
+
+class Arena(NamedTuple):
+    """One split of the data, and who trains on it."""
+
+    trainer: Trainer
+    split: Split
+
+
+Training = Callable[[int, Arena], TrainingResult]
+
+
+@final
+@dataclass
+class Search:
+    """Trains candidates on every split, in step, and compares them.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        What is minimised, and how.
+    data : Data
+        All examples.
+    validation : HoldOut, Folds or Given
+        How candidates are compared.
+    generator : torch.Generator
+        Randomness, of the data's device.
+    """
+
+    recipe: Recipe
+    data: Data
+    validation: Validation
+    generator: torch.Generator
+    since: float = field(default_factory=time.perf_counter)
+    _end: StageResult | None = field(default=None, init=False)
+    _failures: list[Failure] = field(default_factory=list, init=False)
+    _part: int = field(default=0, init=False)
+    _parts: int = field(default=1, init=False)
+
+    def run(
+        self, models: Sequence[Sequence[Model]], betas: Sequence[float], modes: Sequence[str]
+    ) -> SearchResult:
+        """Choose a model by its evidence, then mode and β, then train on all examples.
+
+        Parameters
+        ----------
+        models : sequence of sequences of Model
+            For each kernel one model a likelihood. The kernel is chosen with the first likelihood,
+            then the likelihood with that kernel.
+        betas : sequence of float
+            The grid, falling.
+        modes : sequence of {"elbo", "fixed", "joint"}
+            What may be chosen.
+        """
+        try:
+            return self._run(models, betas, modes)
+        finally:
+            close(self.recipe.monitors)
+
+    def _run(
+        self, models: Sequence[Sequence[Model]], betas: Sequence[float], modes: Sequence[str]
+    ) -> SearchResult:
+        self._parts = self._most_parts(models, betas, modes)
+        solutions = self._solutions([row[0] for row in models])
+        if solutions:
+            kernel = [row[0] for row in models].index(_strongest(solutions).model)
+            solutions += self._solutions(models[kernel][1:])
+        if not solutions:
+            raise NumericalError(self._failures[0].reason)
+        base = _strongest(solutions)
+        candidates = [] if self._ended or modes == ["elbo"] else self._compete(base, betas, modes)
+        best, comparison = base.result, None
+        if candidates:
+            losses = torch.stack([candidate.losses for candidate in candidates])
+            comparison = compare_groups(losses, [c.hyperparameters for c in candidates])
+            best = self._on_all(base, candidates[comparison.chosen])
+        return SearchResult(
+            best=best,
+            solutions=tuple(solutions),
+            candidates=tuple(candidates),
+            comparison=comparison,
+            loss=self.recipe.validation_loss().name,
+            failed=tuple(self._failures),
+            end=self._end,
+            seconds=time.perf_counter() - self.since,
+        )
+
+    @property
+    def _ended(self) -> bool:
+        return self._end is not None
+
+    def _note(self, result: TrainingResult) -> None:
+        """Remember a run that a budget, a monitor or Ctrl-C ended."""
+        if result.ended:
+            self._end = result.stages[-1]
+
+    def _solutions(self, models: Sequence[Model]) -> list[Solution]:
+        """The ELBO solution of each model on all examples."""
+        return [solution for model in models for solution in self._solution(model)]
+
+    def _solution(self, model: Model) -> list[Solution]:
+        if self._ended:
+            return []
+        trainer = self._trainer(self.data, f"ELBO, {model.name}")
+        try:
+            result = elbo_run(trainer, self.recipe, model.posterior, model.likelihood)
+        except NumericalError as error:
+            self._failures.append(Failure(1.0, f"elbo, {model.name}", str(error)))
+            return []
+        self._note(result)
+        return [Solution(model, result, _evidence(result, self.data))]
+
+    def _compete(
+        self, base: Solution, betas: Sequence[float], modes: Sequence[str]
+    ) -> list[Candidate]:
+        """The candidates of the best model, from the most to the least regularised."""
+        arenas = self._arenas(base)
+        elbo = self._elbo(base, arenas)
+        candidates = elbo if "elbo" in modes else []
+        for mode in ("fixed", "joint") if elbo else ():
+            if mode in modes:
+                grid = self._grid(arenas, elbo[0], betas, held=mode == "fixed")
+                candidates = candidates + grid
+        return candidates
+
+    def _most_parts(
+        self, models: Sequence[Sequence[Model]], betas: Sequence[float], modes: Sequence[str]
+    ) -> int:
+        """Runs that there may be: models, candidates on every split, and one on all examples."""
+        splits = self.validation.number if isinstance(self.validation, Folds) else 1
+        grids = sum(mode != "elbo" for mode in modes)
+        competition = splits * (1 + grids * len(betas)) + 1 if grids else 0
+        return len(models) + len(models[0]) - 1 + competition
+
+    def _arenas(self, base: Solution) -> list[Arena]:
+        posterior, likelihood = base.result.posterior, base.result.likelihood
+        splits = split(self.validation, self.data, posterior, likelihood, self.generator)
+        return [Arena(self._trainer(each.training, ""), each) for each in splits]
+
+    def _elbo(self, base: Solution, arenas: Sequence[Arena]) -> list[Candidate]:
+        """The ELBO solution of every split, from that of all examples."""
+
+        def training(_: int, arena: Arena) -> TrainingResult:
+            if isinstance(self.validation, Given):
+                return base.result
+            near, likelihood = base.result, arena.split.likelihood
+            return elbo_run(arena.trainer, self._brief(near), near.posterior, likelihood)
+
+        return self._try(arenas, "elbo", 1.0, "ELBO", training)
+
+    def _grid(
+        self, arenas: Sequence[Arena], elbo: Candidate, betas: Sequence[float], held: bool
+    ) -> list[Candidate]:
+        """The candidates of one mode, in the order of β."""
+        first = elbo.results[0]
+        if batches_models(arenas[0].trainer, self.recipe, first.posterior, first.likelihood):
+            return self._batch(arenas, elbo, betas, held)
+        middle = nearest_one(betas)
+        found = {middle: self._candidate(arenas, elbo, betas[middle], held, None)}
+        for way in (range(middle - 1, -1, -1), range(middle + 1, len(betas))):
+            self._outwards(arenas, elbo, betas, held, found, middle, way)
+        return [candidate for _, some in sorted(found.items()) for candidate in some]
+
+    def _outwards(
+        self,
+        arenas: Sequence[Arena],
+        elbo: Candidate,
+        betas: Sequence[float],
+        held: bool,
+        found: dict[int, list[Candidate]],
+        middle: int,
+        way: range,
+    ) -> None:
+        """Candidates from the middle to one end, or to where the losses rise."""
+        known = found[middle]
+        lowest, rising = min([each.loss for each in known], default=math.inf), 0
+        for done, i in enumerate(way):
+            if rising == _PATIENCE:
+                self._parts -= len(arenas) * (len(way) - done)
+                return
+            found[i] = self._candidate(arenas, elbo, betas[i], held, known[0] if known else None)
+            known = found[i] or known
+            loss = found[i][0].loss if found[i] else math.inf
+            lowest, rising = (loss, 0) if loss < lowest else (lowest, rising + 1)
+
+    def _candidate(
+        self,
+        arenas: Sequence[Arena],
+        elbo: Candidate,
+        beta: float,
+        held: bool,
+        neighbour: Candidate | None,
+    ) -> list[Candidate]:
+        """A candidate that starts from its neighbour, or from the ELBO solution."""
+        mode = "fixed" if held else "joint"
+
+        def training(k: int, arena: Arena) -> TrainingResult:
+            base = elbo.results[k]
+            start = base if neighbour is None else neighbour.results[k]
+            # On few examples a long joint run only overfits.
+            whole = neighbour is None and (held or len(self.data) >= _FEW_EXAMPLES)
+            recipe = self.recipe if whole else self._brief(base)
+            if held:
+                warm = None if neighbour is None else start.posterior
+                return fixed_run(arena.trainer, recipe, base, beta, start=warm)
+            return joint_run(arena.trainer, recipe, start.posterior, start.likelihood, beta)
+
+        return self._try(
+            arenas, mode, beta, f"{self.recipe.name}, {mode}, β = {beta:.3g}", training
+        )
+
+    def _batch(
+        self, arenas: Sequence[Arena], elbo: Candidate, betas: Sequence[float], held: bool
+    ) -> list[Candidate]:
+        """Every β at once, as one batch of models."""
+        mode = "fixed" if held else "joint"
+        rows: list[list[TrainingResult]] = []
+        for k, (trainer, _) in enumerate(arenas):
+            self._announce(trainer, f"{self.recipe.name}, {mode}, {len(betas)} values of β", k)
+            self._part += len(betas) - 1
+            base = elbo.results[k]
+            start = base.posterior, base.likelihood
+            rows.append(train_grid(trainer, self.recipe, *start, betas, base, held))
+            self._failures += trainer.failures
+            for result in rows[-1]:
+                self._note(result)
+            if self._ended or len(rows[-1]) < len(betas):
+                return []
+        members = zip(betas, zip(*rows, strict=True), strict=True)
+        return [self._judged(arenas, mode, beta, many) for beta, many in members]
+
+    def _try(
+        self, arenas: Sequence[Arena], mode: str, beta: float, name: str, training: Training
+    ) -> list[Candidate]:
+        """The candidate, or nothing where it failed or the training has ended."""
+        results: list[TrainingResult] = []
+        for k, arena in enumerate(arenas):
+            if self._ended:
+                return []
+            self._announce(arena.trainer, name, k)
+            try:
+                results.append(training(k, arena))
+            except NumericalError as error:
+                self._failures.append(Failure(beta, mode, str(error)))
+                return []
+            self._note(results[-1])
+        return [self._judged(arenas, mode, beta, results)]
+
+    def _judged(
+        self, arenas: Sequence[Arena], mode: str, beta: float, results: Sequence[TrainingResult]
+    ) -> Candidate:
+        loss = self.recipe.validation_loss()
+        pairs = zip(arenas, results, strict=True)
+        losses = torch.cat([arena.split.losses(result, loss) for arena, result in pairs])
+        return Candidate(mode, beta, tuple(results), losses)
+
+    def _on_all(self, base: Solution, chosen: Candidate) -> TrainingResult:
+        """The chosen candidate trained on all examples, from where it was on a part of them."""
+        found = chosen.results[0]
+        if self._ended or isinstance(self.validation, Given):
+            return found
+        if chosen.hyperparameters == "elbo":
+            return base.result
+        trainer = self._trainer(self.data, "all examples")
+        try:
+            if chosen.hyperparameters == "fixed":
+                return fixed_run(trainer, self.recipe, base.result, chosen.beta)
+            likelihood = _with_parameters(base.model.likelihood, found.likelihood)
+            recipe = self._brief(found)
+            return joint_run(trainer, recipe, found.posterior, likelihood, chosen.beta)
+        except NumericalError as error:
+            self._failures.append(Failure(chosen.beta, "all examples", str(error)))
+            return found
+
+    def _brief(self, near: TrainingResult) -> Recipe:
+        """The recipe with the steps of a run that starts near its optimum."""
+        m = near.posterior.Z.shape[-2]
+        optimizer = self.recipe.chosen_optimizer(len(self.data), m)
+        return brief(self.recipe, optimizer, near.likelihood)
+
+    def _trainer(self, data: Data, name: str) -> Trainer:
+        trainer = Trainer(data, self.generator, Journal(), self.since)
+        if name:
+            self._announce(trainer, name)
+        return trainer
+
+    def _announce(self, trainer: Trainer, name: str, fold: int | None = None) -> None:
+        """Tell the monitors what comes next."""
+        self._part += 1
+        folded = isinstance(self.validation, Folds) and fold is not None
+        where = f", fold {(fold or 0) + 1}" if folded else ""
+        trainer.phase = Phase(name + where, self._part, max(self._part, self._parts))
+
+
+def _strongest(solutions: Sequence[Solution]) -> Solution:
+    return max(solutions, key=lambda solution: solution.evidence)
+
+
+def _evidence(result: TrainingResult, data: Data) -> float:
+    """ELBO − ½ k log n: what a hyperparameter must gain to be worth having (Schwarz)."""
+    parameters = (*result.posterior.prior.parameters(), *result.likelihood.parameters())
+    k = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    n = len(data)
+    evidence = -n * result.loss - 0.5 * k * math.log(n)
+    return evidence if math.isfinite(evidence) else -math.inf
+
+
+def _with_parameters(likelihood: Likelihood, trained: Likelihood) -> Likelihood:
+    """The likelihood of all examples, with the parameters of one trained on some of them."""
+    twin = copy.deepcopy(likelihood)
+    twin.load_state_dict(trained.state_dict())
+    return twin

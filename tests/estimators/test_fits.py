@@ -1,0 +1,153 @@
+"""What a fit promises: nothing given is changed, the same again, and a model after every end."""
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
+from directgp.errors import DirectGPWarning, InvalidInputError, NumericalError
+from directgp.estimators import base
+from directgp.estimators.progress import FitProgress
+from directgp.training.result import Progress
+from tests.estimators.small_data import COUNTING, COUNTS, LABELS, LIGHT, REGRESSION, X, Y
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::directgp.errors.DirectGPWarning"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
+
+Maker = Callable[..., Any]
+CASES = [
+    pytest.param(SparseGPRegressor, REGRESSION, Y, id="regressor"),
+    pytest.param(SparseGPClassifier, LIGHT, LABELS, id="classifier"),
+    pytest.param(SparseGPCountRegressor, COUNTING, COUNTS, id="counts"),
+]
+SEARCH: dict[str, Any] = {"num_inducing": 4, "max_iter": 3}
+
+
+def predictions(model: Any) -> Any:
+    return model.predict_proba(X) if hasattr(model, "predict_proba") else model.predict(X)
+
+
+def frozen(values: np.ndarray) -> np.ndarray:
+    """A copy that cannot be written to."""
+    copied = values.copy()
+    copied.setflags(write=False)
+    return copied
+
+
+@pytest.mark.parametrize(("maker", "settings", "y"), CASES)
+def test_nothing_given_is_changed(maker: Maker, settings: Any, y: Any) -> None:
+    given = {"X": X, "y": y, "weights": np.arange(24.0), "other": X + 1, "levels": np.array([0.5])}
+    kept = {name: values.tobytes() for name, values in given.items()}
+    model = maker(inducing=given["other"], **{**settings, "num_inducing": "auto"})
+    model.fit(X, y, given["weights"], (given["other"], y))
+    predictions(model)
+    model.nll(X, y, given["weights"])
+    if hasattr(model, "predict_quantiles"):
+        model.predict_quantiles(X, given["levels"])
+    assert {name: values.tobytes() for name, values in given.items()} == kept
+
+
+@pytest.mark.parametrize(("maker", "settings", "y"), CASES)
+def test_inputs_that_cannot_be_written_to(maker: Maker, settings: Any, y: Any) -> None:
+    weights = frozen(np.arange(24.0))
+    model = maker(**settings).fit(frozen(X), frozen(y), weights, (frozen(X), frozen(y)))
+    assert len(predictions(model)) == 24
+
+
+@pytest.mark.parametrize("state", [3, "shared"])
+@pytest.mark.parametrize(("maker", "settings", "y"), CASES)
+def test_the_same_random_state_gives_the_same_bits(
+    maker: Maker, settings: Any, y: Any, state: Any
+) -> None:
+    def fitted() -> Any:
+        random = np.random.RandomState(5) if state == "shared" else state
+        return maker(**{**settings, "random_state": random, "inducing": "random"}).fit(X, y)
+
+    first, second = fitted(), fitted()
+    np.testing.assert_array_equal(predictions(first), predictions(second))
+    assert first.posterior_.Z.tolist() == second.posterior_.Z.tolist()
+
+
+@pytest.mark.parametrize(("maker", "settings", "y"), CASES)
+def test_fitting_again_changes_nothing(maker: Maker, settings: Any, y: Any) -> None:
+    model = maker(random_state=0, **SEARCH).fit(X, y)
+    once = predictions(model)
+    np.testing.assert_array_equal(predictions(model.fit(X, y)), once)
+
+
+def test_rules_that_draw_repeat_their_draws() -> None:
+    settings = {**REGRESSION, "rule": "bmc", "optimizer": "adam", "batch_size": 8}
+    first, second = (SparseGPRegressor(**settings).fit(X, Y) for _ in range(2))
+    np.testing.assert_array_equal(first.predict(X), second.predict(X))
+
+
+@pytest.mark.parametrize(("maker", "settings", "y"), CASES)
+def test_a_warm_start_goes_on(maker: Maker, settings: Any, y: Any) -> None:
+    cold = maker(**settings).fit(X, y)
+    warm = maker(**{**settings, "warm_start": True}).fit(X, y)
+    np.testing.assert_array_equal(predictions(warm), predictions(cold))
+    before = warm.training_result_.loss
+    for _ in range(3):
+        warm.fit(X, y)
+    assert warm.training_result_.loss < before
+
+
+def test_validation_data_decide() -> None:
+    far = SparseGPRegressor(random_state=0, **SEARCH).fit(X, Y, validation_data=(X, 9 * Y))
+    near = SparseGPRegressor(random_state=0, **SEARCH).fit(X, Y, validation_data=(X, Y))
+    assert far.beta_path_ is not None and near.beta_path_ is not None
+    losses = [point.validation_loss for point in far.beta_path_.points]
+    assert losses != [point.validation_loss for point in near.beta_path_.points]
+    assert far.beta_path_.validation == "24 examples given for validation"
+
+
+def test_validation_data_with_exposures() -> None:
+    hours = np.linspace(1.0, 3.0, 24)
+    model = SparseGPCountRegressor(random_state=0, **SEARCH)
+    model.fit(X, COUNTS, validation_data=(X, COUNTS, hours), exposure=hours)
+    assert np.isfinite(model.predict(X, hours)).all()
+
+
+@pytest.mark.parametrize("error", [NumericalError("It overflowed."), KeyboardInterrupt()])
+@pytest.mark.parametrize(("maker", "settings", "y"), CASES)
+def test_a_fit_that_fails_leaves_the_model_before(
+    maker: Maker, settings: Any, y: Any, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = maker(**settings).fit(X, y)
+    once = predictions(model)
+
+    def fail(*args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(base, "fit_model", fail)
+    with pytest.raises(type(error)):
+        model.fit(X[:, :1], np.asarray(y == y[0], dtype=float))
+    np.testing.assert_array_equal(predictions(model), once)
+    with pytest.raises(InvalidInputError):
+        model.fit(X * np.nan, y)
+    np.testing.assert_array_equal(predictions(model), once)
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 30])
+@pytest.mark.parametrize(("maker", "settings", "y"), CASES)
+def test_an_interrupt_leaves_a_usable_model(
+    maker: Maker, settings: Any, y: Any, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def watch(self: FitProgress, progress: Progress) -> None:
+        seen.append(progress)
+        if len(seen) == step:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(FitProgress, "__call__", watch)
+    with pytest.warns(DirectGPWarning, match="Training did not end by itself. Interrupted"):
+        model = maker(random_state=0, verbose=1, **SEARCH).fit(X, y)
+    assert len(seen) == step
+    assert np.isfinite(predictions(model)).all()
+    assert any("Interrupted" in finding for finding in model.findings_)

@@ -1,0 +1,91 @@
+"""scikit-learn's own checks of an estimator."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::directgp.errors.DirectGPWarning"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
+
+Check = Callable[[BaseEstimator], None]
+
+_HUNDREDTHS = 0.01
+
+_REAL_TARGETS = (
+    "check_fit_check_is_fitted",
+    "check_fit_idempotent",
+    "check_n_features_in",
+    "check_n_features_in_after_fitting",
+    "check_regressor_data_not_an_array",
+    "check_regressors_no_decision_function",
+    "check_regressors_train",
+)
+
+
+class CountsOfHundredths(SparseGPCountRegressor):  # type: ignore[misc]
+    """Counts the hundredths of real targets, which the checks have."""
+
+    def fit(self, X: Any, y: Any, *args: Any, **kwargs: Any) -> "CountsOfHundredths":
+        super().fit(X, _hundredths(y), *args, **kwargs)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, *args: Any, **kwargs: Any) -> "CountsOfHundredths":
+        super().partial_fit(X, _hundredths(y), *args, **kwargs)
+        return self
+
+    def predict(self, X: Any, *args: Any) -> Any:
+        return super().predict(X, *args) * _HUNDREDTHS
+
+
+def _hundredths(y: Any) -> Any:
+    values = np.asarray(y)
+    return np.round(values / _HUNDREDTHS) if values.dtype.kind in "iuf" else y
+
+
+def _expected_to_fail(estimator: BaseEstimator) -> dict[str, str]:
+    if type(estimator) is not SparseGPCountRegressor:
+        return {}
+    return dict.fromkeys(_REAL_TARGETS, "its targets are no counts, which is refused")
+
+
+def _light(estimator: Callable[..., BaseEstimator], **settings: Any) -> BaseEstimator:
+    """One short run with nothing to choose: the checks fit a hundred times."""
+    return estimator(
+        beta=1.0, hyperparameters="joint", ard=False, num_inducing=5, max_iter=10, **settings
+    )
+
+
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
+    [
+        _light(SparseGPRegressor, likelihood="gaussian"),
+        _light(SparseGPClassifier),
+        _light(SparseGPCountRegressor, likelihood="poisson"),
+        _light(CountsOfHundredths, likelihood="poisson"),
+    ],
+    expected_failed_checks=_expected_to_fail,
+)
+def test_short_runs_pass(estimator: BaseEstimator, check: Check) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
+    [
+        SparseGPRegressor(),
+        SparseGPClassifier(),
+        SparseGPCountRegressor(),
+        CountsOfHundredths(),
+    ],
+    expected_failed_checks=_expected_to_fail,
+)
+def test_defaults_pass(estimator: BaseEstimator, check: Check) -> None:
+    check(estimator)

@@ -1,0 +1,143 @@
+"""When there is something to say, and when not."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from directgp.errors import DirectGPWarning
+from directgp.estimators import advice
+from directgp.training.grid import beta_grid
+from directgp.training.result import Status
+
+Array = NDArray[np.float64]
+
+
+def random(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def test_a_warning_is_a_user_warning() -> None:
+    assert issubclass(DirectGPWarning, UserWarning)
+
+
+def test_constant_columns_are_named() -> None:
+    scaled = np.array([[0.0, 1.0, 0.0], [0.0, -1.0, 0.0]])
+    assert advice.constant_columns(scaled, None)[0].startswith(
+        "The same value in every training row: column 0, column 2."
+    )
+    (sentence,) = advice.constant_columns(scaled, ["a", "b", "c"])
+    assert "'a', 'c'." in sentence
+    assert advice.constant_columns(scaled[:, 1:2], None) == []
+
+
+@pytest.mark.parametrize(
+    ("num_merged", "num_rows", "speaks"),
+    [(5, 100, True), (4, 10, False), (5, 500, False), (6, 500, True), (0, 10, False)],
+)
+def test_repeated_rows_are_mentioned_when_many(
+    num_merged: int, num_rows: int, speaks: bool
+) -> None:
+    said = advice.merged_rows(num_merged, num_rows)
+    assert len(said) == speaks
+    assert not speaks or f"{num_merged} of {num_rows} rows" in said[0]
+
+
+def test_inducing_inputs_are_no_more_than_rows() -> None:
+    (sentence,) = advice.too_few_rows(30, 100)
+    assert "reduced to 30" in sentence
+    assert advice.too_few_rows(100, 100) == []
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        random().poisson(0.3, 200),
+        random().poisson(3.0, 200),
+        random().negative_binomial(1, 0.05, 500),
+        random().poisson(np.exp(random(1).normal(1, 1, 300))).astype(np.float64),
+    ],
+)
+def test_counts_are_recognised(counts: Array) -> None:
+    (sentence,) = advice.regression_target(counts)
+    assert "SparseGPCountRegressor" in sentence
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        random().normal(size=200),
+        random().integers(1926, 2011, 500),
+        2010 - random().poisson(10, 500),
+        np.round(random().lognormal(5, 0.5, 500)),
+        np.round(random().lognormal(12, 1, 500)),
+        random().integers(0, 100, 500),
+        random().integers(3, 10, 500),
+        np.clip(np.round(random().normal(5.6, 0.8, 500)), 0, 10),
+        random().poisson(3.0, 200) + 0.5,
+        -random().poisson(3.0, 200),
+        random().poisson(1.0, 10),
+        np.arange(30) % 3,
+        np.full(50, 3.0),
+        np.zeros(50),
+        np.append(np.zeros(50), [1e6, 2e6]),
+    ],
+)
+def test_other_targets_are_left_alone(target: Array) -> None:
+    assert advice.regression_target(target) == []
+
+
+@pytest.mark.parametrize("low", [0, -1])
+def test_two_values_may_be_classes(low: int) -> None:
+    (sentence,) = advice.regression_target(random().choice([low, 1], 50))
+    assert f"two values, {low} and 1." in sentence
+    assert "SparseGPClassifier" in sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("likelihood.raw_noise", "The noise variance ended at the smallest value"),
+        ("likelihood.raw_scale", "Student-t"),
+        ("likelihood.raw_df", "degrees of freedom"),
+        ("likelihood.raw_dispersion", "dispersion"),
+        ("prior.raw_output_scale", "nearly constant"),
+        ("likelihood.raw_other", "likelihood.raw_other ended"),
+    ],
+)
+def test_a_parameter_at_its_floor_is_named(name: str, words: str) -> None:
+    (sentence,) = advice.at_floor([name])
+    assert words in sentence
+
+
+def test_nothing_at_a_floor_is_nothing_to_say() -> None:
+    assert advice.at_floor(()) == []
+
+
+def test_features_without_influence_are_named() -> None:
+    scales = np.array([1.0, 500.0, 99.0])
+    (sentence,) = advice.flat_features(scales, ["a", "b", "c"])
+    assert "100 times the spread of the feature: 'b'." in sentence
+    assert advice.flat_features(scales[[0, 2]], None) == []
+
+
+def test_the_ends_of_the_grid_are_mentioned() -> None:
+    grid = beta_grid(100)
+    (largest,) = advice.beta_at_end(100.0, grid)
+    (smallest,) = advice.beta_at_end(0.01, grid)
+    assert "β = 100, the largest" in largest and "above" in largest
+    assert "β = 0.01, the smallest" in smallest and "below" in smallest
+    assert all(advice.beta_at_end(beta, grid) == [] for beta in grid[1:-1])
+
+
+def test_a_beta_that_nobody_chose_is_not_mentioned() -> None:
+    assert advice.beta_at_end(1.0, [1.0]) == []
+    assert advice.beta_at_end(1.0, [10.0, 0.1]) == []
+
+
+@pytest.mark.parametrize("status", Status)
+def test_how_training_ended_is_mentioned_once(status: Status) -> None:
+    reason = "7 of 7 steps are used."
+    said = advice.not_converged(status, reason), advice.cut_short(status, reason)
+    assert len(said[0]) == (status is Status.BUDGET)
+    assert len(said[1]) == (status in (Status.CANCELLED, Status.INTERRUPTED))
+    assert all(f". {reason} " in sentence for part in said for sentence in part)

@@ -1,0 +1,174 @@
+"""Refusals at the door of the estimators, and what they say."""
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from directgp.errors import InvalidInputError
+from directgp.estimators.checks import (
+    check_counts,
+    check_exposure,
+    check_finite_inputs,
+    check_finite_target,
+    check_sample_weight,
+    check_two_classes,
+)
+
+FIT = "SparseGPRegressor.fit"
+COUNT_FIT = "SparseGPCountRegressor.fit"
+CLASS_FIT = "SparseGPClassifier.fit"
+
+
+def said(check: Callable[[], object]) -> str:
+    """The refusal, which is a ValueError too."""
+    with pytest.raises(InvalidInputError) as caught:
+        check()
+    assert isinstance(caught.value, ValueError)
+    return str(caught.value)
+
+
+def with_values(*places: tuple[int, int], value: float) -> np.ndarray:
+    X = np.zeros((9, 2))
+    for place in places:
+        X[place] = value
+    return X
+
+
+def test_nan_is_counted_and_its_first_place_named() -> None:
+    X = with_values((7, 1), (8, 0), (8, 1), value=np.nan)
+    assert said(lambda: check_finite_inputs(X, ["height", "age"], FIT)) == (
+        "Input X contains NaN. SparseGPRegressor.fit got 3 of them, the first in row 7, "
+        "column 'age'. Drop or impute these rows (sklearn.impute.SimpleImputer) first."
+    )
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf])
+def test_infinity_is_named_in_the_words_of_scikit_learn(value: float) -> None:
+    X = with_values((2, 0), value=value)
+    assert said(lambda: check_finite_inputs(X, None, FIT)).startswith(
+        "Input X contains infinity or a value too large for dtype('float64'). "
+        "SparseGPRegressor.fit got one, in row 2, column 0."
+    )
+
+
+def test_names_may_come_as_an_array() -> None:
+    X = with_values((2, 1), value=np.nan)
+    names = np.array(["a", "<b>"], dtype=object)
+    assert "row 2, column '<b>'" in said(lambda: check_finite_inputs(X, names, FIT))
+
+
+def test_targets_that_are_not_finite_are_named_by_row() -> None:
+    y = np.array([0.0, np.inf, np.nan, np.nan])
+    assert said(lambda: check_finite_target(y, FIT)) == (
+        "Input y contains NaN. SparseGPRegressor.fit got 2 of them, the first in row 2. "
+        "Drop these rows first."
+    )
+    assert "Input y contains infinity" in said(lambda: check_finite_target(y[:2], FIT))
+
+
+def test_finite_data_pass() -> None:
+    check_finite_inputs(np.array([[1e308, -5e-324]]), None, FIT)
+    check_finite_target(np.array([1e308, 0.0]), FIT)
+
+
+def test_negative_counts_are_named() -> None:
+    assert said(lambda: check_counts(np.array([0.0, -2.0, -3.5]), COUNT_FIT)) == (
+        "y of SparseGPCountRegressor.fit must be counts, 0, 1, 2, …. Got -2.0 in row 1 "
+        "(and 1 more). For real-valued targets take SparseGPRegressor."
+    )
+
+
+def test_fractions_are_no_counts_and_may_be_rates() -> None:
+    text = said(lambda: check_counts(np.array([0.0, 2.0, 0.5]), COUNT_FIT))
+    assert "Got 0.5 in row 2. " in text
+    assert "exposure=" in text
+
+
+def test_counts_pass() -> None:
+    check_counts(np.array([0.0, 1.0, 1e6]), COUNT_FIT)
+    check_counts(np.array([0, 1, 10**6]), COUNT_FIT)
+
+
+def test_one_class_is_too_few() -> None:
+    text = said(lambda: check_two_classes(np.array(["no"]), CLASS_FIT))
+    assert text.startswith(
+        "y of SparseGPClassifier.fit must be of two classes. Got one class, 'no'."
+    )
+    assert re.search(r"\bclass(es)?\b", text)
+
+
+def test_three_classes_are_too_many_and_the_way_out_is_named() -> None:
+    assert said(lambda: check_two_classes(np.array([0, 1, 2]), CLASS_FIT)) == (
+        "Only binary classification is supported. The type of the target is multiclass. "
+        "SparseGPClassifier.fit got 3 classes: 0, 1, 2. "
+        "Use sklearn.multiclass.OneVsRestClassifier(SparseGPClassifier())."
+    )
+
+
+def test_a_thousand_classes_are_not_all_named() -> None:
+    text = said(lambda: check_two_classes(np.arange(1000), CLASS_FIT))
+    assert "got 1000 classes: 0, 1, 2, 3, 4, …." in text
+
+
+@pytest.mark.parametrize("classes", [[0, 1], ["a", "b"], [False, True], [-1.5, 2.0]])
+def test_any_two_classes_pass(classes: list[object]) -> None:
+    check_two_classes(np.array(classes), CLASS_FIT)
+
+
+@pytest.mark.parametrize(
+    ("exposure", "sentence"),
+    [
+        ([1.0, 0.0, -1.0], "must be positive and finite. Got 0.0 in row 1 (and 1 more)."),
+        ([1.0, 2.0, np.nan], "Got nan in row 2."),
+        ([np.inf, 2.0, 1.0], "Got inf in row 0."),
+        ([1.0, 2.0], "must be of shape (3,). Got shape (2,)."),
+        ([[1.0], [1.0], [1.0]], "Got shape (3, 1)."),
+        (["a", "b", "c"], "must be numbers. Got a list of something else."),
+    ],
+)
+def test_exposures_are_positive_numbers_one_a_row(exposure: list[float], sentence: str) -> None:
+    text = said(lambda: check_exposure(exposure, 3, COUNT_FIT))
+    assert text.startswith("exposure of SparseGPCountRegressor.fit must be ")
+    assert sentence in text
+
+
+def test_exposures_come_back_as_floats() -> None:
+    exposure = check_exposure(pd.Series([1, 2, 3]), 3, COUNT_FIT)
+    assert exposure.dtype == np.float64
+    assert exposure.tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("weights", "sentence"),
+    [
+        ([1.0, -1.0, -2.0], "must be at least 0. Got -1.0 in row 1 (and 1 more)."),
+        ([1e308, 1e308, 1.0], "must be of a finite sum."),
+    ],
+)
+def test_weights_are_not_negative_and_can_be_added(weights: list[float], sentence: str) -> None:
+    text = said(lambda: check_sample_weight(weights, np.zeros((3, 1)), FIT))
+    assert f"sample_weight of SparseGPRegressor.fit {sentence}" in text
+
+
+@pytest.mark.parametrize(
+    ("weights", "match"),
+    [
+        ([0.0, 0.0, 0.0], r"(.*weight.*zero.*)|(.*zero.*weight.*)"),
+        ([1.0, 1.0], "shape"),
+        ([1.0, np.nan, 1.0], "sample_weight contains NaN"),
+    ],
+)
+def test_weights_are_refused_as_scikit_learn_does(weights: list[float], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        check_sample_weight(weights, np.zeros((3, 1)), FIT)
+
+
+def test_weights_come_back_as_floats() -> None:
+    X = np.zeros((3, 1))
+    assert check_sample_weight(None, X, FIT) is None
+    weights = check_sample_weight(pd.Series([0, 1, 2]), X, FIT)
+    assert weights is not None and weights.dtype == np.float64
+    assert weights.tolist() == [0.0, 1.0, 2.0]

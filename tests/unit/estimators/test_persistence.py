@@ -1,0 +1,256 @@
+"""Whole models in files: all fields, labels, versions, and how a save can fail."""
+
+import builtins
+import copy
+import dataclasses
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from directgp.errors import DirectGPError, ModelFileError
+from directgp.estimators.persistence import ModelState, load_model, model_files, save_model
+from directgp.estimators.persistence.model_files import MODEL
+from directgp.files import digest, read_file, write_file
+from tests.unit.estimators.persistence_cases import bits, is_module, state
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "model.dgp"
+
+
+@pytest.fixture
+def old(path: Path) -> bytes:
+    """A model in place, and its bytes."""
+    save_model(path, state())
+    return path.read_bytes()
+
+
+def plain(value: Any) -> Any:
+    """A value in a form whose text tells all bits."""
+    if is_module(value):
+        return type(value).__name__, bits(value)
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.shape, value.tobytes()
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def described(state: ModelState) -> str:
+    fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+    fields.pop("versions")
+    more = fields["params"].get("more", [])
+    fields["params"] = {**fields["params"], "more": [plain(item) for item in more]}
+    return repr(plain(fields))
+
+
+def test_every_field_comes_back_to_the_bit(path: Path) -> None:
+    saved = state()
+    before = described(copy.deepcopy(saved))
+    save_model(path, saved)
+    assert described(load_model(path, CPU)) == described(saved) == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_loaded_model_saves_to_the_same_contents(path: Path, old: bytes) -> None:
+    before = read_file(MODEL, path)
+    save_model(path, load_model(path, CPU))
+    after = read_file(MODEL, path)
+    assert repr(after.manifest) == repr(before.manifest)
+    assert digest("", after.tensors) == digest("", before.tensors)
+
+
+def test_the_description_sees_differences(path: Path) -> None:
+    ours, theirs = state(), state()
+    theirs.posterior.u_mean.data[0] += 1e-15
+    assert described(ours) == described(state()) != described(theirs)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([False, True]),
+        np.array([-1, 1], np.int8),
+        np.array([0, 2**63], np.uint64),
+        np.array([0.1, 0.5], np.float32),
+        np.array([1.5, 2.5], ">f8"),
+        np.array(["no", "β yes"]),
+        np.array(["no", "yes"], "<U9"),
+        np.array(["no", "yes"], object),
+    ],
+    ids=lambda labels: labels.dtype.str,
+)
+def test_labels_come_back_with_their_dtype(path: Path, labels: Any) -> None:
+    classes = {"classes": labels.tolist(), "classes_dtype": labels.dtype.str}
+    save_model(path, state(estimator="SparseGPClassifier", **classes))
+    found = load_model(path, CPU)
+    assert found.classes == labels.tolist() and found.classes_dtype == labels.dtype.str
+    again = found.labels()
+    assert again is not None
+    assert again.dtype == labels.dtype and again.tolist() == labels.tolist()
+
+
+def test_a_model_without_classes_has_no_labels(path: Path, old: bytes) -> None:
+    assert load_model(path, CPU).labels() is None
+
+
+def test_the_file_says_what_wrote_it(path: Path, old: bytes) -> None:
+    found = load_model(path, CPU).versions
+    libraries = {"directgp", "torch", "gpytorch", "numpy", "scikit-learn", "python"}
+    assert found.keys() == libraries
+    assert found["torch"] == torch.__version__ and found["numpy"] == np.__version__
+
+
+def test_a_library_that_is_not_installed_is_unknown(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_files, "_LIBRARIES", ("directgp-that-is-not-there",))
+    save_model(path, state())
+    assert load_model(path, CPU).versions["directgp-that-is-not-there"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("versions", "said"),
+    [
+        ({"directgp": "9.1"}, "Load it with directgp 9.1"),
+        ({"directgp": 9}, "Load it with the version that wrote it"),
+        ({"directgp": "x" * 10_000}, "Load it with the version that wrote it"),
+        (None, "Load it with the version that wrote it"),
+    ],
+)
+def test_another_format_says_which_version_reads_it(
+    path: Path, old: bytes, versions: Any, said: str
+) -> None:
+    tensors, _ = read_file(MODEL, path)
+    write_file(MODEL, path, tensors, {"format": 2, "versions": versions, "unheard": "of"})
+    with pytest.raises(ModelFileError, match=r"a model of format 2.* reads format 1") as caught:
+        load_model(path, CPU)
+    assert said in str(caught.value) and str(path) in str(caught.value)
+
+
+def test_the_model_goes_to_the_device(path: Path, old: bytes) -> None:
+    found = load_model(path, torch.device("meta"))
+    devices = {tensor.device.type for tensor in found.posterior.state_dict().values()}
+    devices |= {tensor.device.type for tensor in found.likelihood.state_dict().values()}
+    assert devices == {"meta"}
+    assert {t.device.type for t in found.params["kernel"].state_dict().values()} == {"cpu"}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_a_model_of_a_gpu_loads_on_the_cpu(path: Path) -> None:
+    saved = state()
+    saved.posterior.cuda()
+    saved.likelihood.cuda()
+    save_model(path, saved)
+    found = load_model(path, CPU)
+    assert bits(found.posterior) == bits(saved.posterior)
+    assert found.posterior.Z.device == CPU
+
+
+def test_a_loaded_model_shares_nothing_with_the_file_or_another(path: Path, old: bytes) -> None:
+    one, other = load_model(path, CPU), load_model(path, CPU)
+    before = described(other)
+    for tensor in one.posterior.state_dict().values():
+        tensor.zero_()
+    path.write_bytes(b"\xff" * len(old))
+    assert described(other) == before
+
+
+def test_tensors_are_aligned_as_fresh_ones_are(path: Path, old: bytes) -> None:
+    def aligned(tensor: Tensor) -> bool:
+        return tensor.data_ptr() % 64 == 0
+
+    assert all(map(aligned, load_model(path, CPU).posterior.state_dict().values()))
+
+
+# Saves that fail
+
+
+def assert_kept(path: Path, old: bytes) -> None:
+    assert path.read_bytes() == old
+    assert os.listdir(path.parent) == [path.name]
+    assert described(load_model(path, CPU)) == described(state())
+
+
+def fail_with(failure: BaseException) -> Any:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise failure
+
+    return fail
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_a_save_that_fails_leaves_the_old_model(
+    path: Path, old: bytes, monkeypatch: pytest.MonkeyPatch, moment: str, number: int
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, moment, fail_with(OSError(number, os.strerror(number))))
+        with pytest.raises(ModelFileError, match=os.strerror(number)) as caught:
+            save_model(path, state(feature_names=None))
+    said = str(caught.value)
+    assert str(path) in said and "a model that was there has not been damaged" in said
+    assert_kept(path, old)
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_a_crash_leaves_the_old_model(
+    path: Path, old: bytes, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, moment, fail_with(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            save_model(path, state(feature_names=None))
+    assert_kept(path, old)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_leaves_the_old_model(
+    path: Path, old: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_open = builtins.open
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "open", lambda *args, **kwargs: really_open("/dev/full", "wb"))
+        with pytest.raises(ModelFileError, match="No space left"):
+            save_model(path, state(feature_names=None))
+    assert_kept(path, old)
+
+
+@pytest.fixture
+def read_only() -> Iterator[Path]:
+    """A folder that cannot be written to, with a model; permissions do not bind root."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, user = Path(name), os.geteuid()
+        save_model(folder / "model.dgp", state())
+        folder.chmod(0o555)
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            yield folder
+        finally:
+            os.seteuid(user)
+            folder.chmod(0o755)
+
+
+def test_a_read_only_folder_is_an_error_with_words(read_only: Path) -> None:
+    path = read_only / "model.dgp"
+    old = path.read_bytes()
+    with pytest.raises(ModelFileError, match="could not be written") as caught:
+        save_model(path, state(feature_names=None))
+    assert isinstance(caught.value.__cause__, PermissionError)
+    assert_kept(path, old)
+
+
+def test_the_error_is_ours_and_of_a_usual_kind() -> None:
+    assert issubclass(ModelFileError, DirectGPError) and issubclass(ModelFileError, OSError)

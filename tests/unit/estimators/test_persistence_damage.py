@@ -1,0 +1,372 @@
+"""Files that are damaged, foreign, or lie: one clear error, soon, and nothing is run."""
+
+import json
+import pickle
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from directgp.errors import ModelFileError
+from directgp.estimators.persistence import load_model, save_model
+from directgp.estimators.persistence.model_files import MODEL
+from directgp.files import digest, read_file
+from directgp.files.container import CHECKSUM
+from directgp.training.checkpoint import save_checkpoint
+from tests.unit.estimators.persistence_cases import state
+
+CPU = torch.device("cpu")
+Tensors = dict[str, Tensor]
+Lie = Callable[[dict[str, Any], Tensors], object]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that is as it should be."""
+    path = tmp_path_factory.mktemp("models") / "whole.dgp"
+    classes = {"classes": ["no", "yes"], "classes_dtype": "<U3"}
+    save_model(path, state(estimator="SparseGPClassifier", **classes))
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "model.dgp"
+
+
+def refusal(path: Path) -> str:
+    """What the refusal says, which comes soon."""
+    begin = time.perf_counter()
+    with pytest.raises(ModelFileError) as caught:
+        load_model(path, CPU)
+    assert time.perf_counter() - begin < 5
+    said = str(caught.value)
+    assert str(path) in said and len(said) < 1000 and "\n" not in said
+    return said
+
+
+# Damage
+
+
+def test_a_file_cut_short_anywhere_is_refused(path: Path, whole: Path) -> None:
+    data = whole.read_bytes()
+    for length in random.Random(0).sample(range(len(data)), 300):
+        path.write_bytes(data[:length])
+        refusal(path)
+
+
+def test_flipped_bits_are_caught_or_change_nothing(path: Path, whole: Path) -> None:
+    data, sound = whole.read_bytes(), read_file(MODEL, whole)
+    rng, caught = random.Random(1), 0
+    for _ in range(400):
+        damaged = bytearray(data)
+        damaged[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            load_model(path, CPU)
+        except ModelFileError:
+            caught += 1
+        else:
+            assert repr(read_file(MODEL, path).manifest) == repr(sound.manifest)
+    assert caught > 390
+
+
+def test_swapped_headers_are_caught(path: Path, whole: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.dgp"
+    changed = state()
+    changed.posterior.u_mean.data.add_(1.0)
+    save_model(other, changed)
+    save_model(path, state())
+    ours, theirs = path.read_bytes(), other.read_bytes()
+    at, there = (8 + int.from_bytes(data[:8], "little") for data in (ours, theirs))
+    path.write_bytes(theirs[:there] + ours[at:])
+    assert "do not match their sha256" in refusal(path)
+
+
+class Bomb:
+    """Runs a command if it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return exec, ("raise SystemExit('run')",)
+
+
+def many_tensors(count: int) -> bytes:
+    entry = {"dtype": "F64", "shape": [0], "data_offsets": [0, 0]}
+    header = json.dumps({f"x{i}": entry for i in range(count)}).encode()
+    return len(header).to_bytes(8, "little") + header
+
+
+FOREIGN: dict[str, bytes] = {
+    "empty": b"",
+    "pickle": pickle.dumps(Bomb()),
+    "zip": b"PK\x03\x04 as torch.save writes it",
+    "text": b"estimator: SparseGPRegressor\n",
+    "length": b"\xff" * 8 + b"{}",
+    "array": (2).to_bytes(8, "little") + b"[]",
+    "safetensors": save({"Z": torch.ones(2)}, {"format": "pt"}),
+    "many tensors": many_tensors(100_000),
+    "deep": save({}, {MODEL.key: "[" * 100_000, "sha256": ""}),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_foreign_file_is_refused(path: Path, name: str) -> None:
+    path.write_bytes(FOREIGN[name])
+    assert "cannot be loaded as a model" in refusal(path)
+
+
+def test_a_checkpoint_is_no_model(path: Path) -> None:
+    save_checkpoint(path, {}, {"format": 1})
+    assert "it was not written by the save method of a directgp estimator" in refusal(path)
+
+
+def test_what_is_not_there_is_an_error_with_words(path: Path) -> None:
+    assert "could not be read" in refusal(path) and "Check the path." in refusal(path)
+    assert "could not be read" in refusal(path.parent)
+
+
+# Lies: files with a right checksum that say what cannot be
+
+
+def put(where: str, value: Any) -> Lie:
+    """Set one entry of the manifest."""
+
+    def lie(manifest: dict[str, Any], tensors: Tensors) -> None:
+        *steps, last = where.split("/")
+        parent: Any = manifest
+        for step in steps:
+            parent = parent[int(step) if step.isdigit() else step]
+        parent[int(last) if last.isdigit() else last] = value
+
+    return lie
+
+
+def drop(where: str) -> Lie:
+    return lambda manifest, tensors: manifest.pop(where)
+
+
+def tensor(name: str, value: Tensor) -> Lie:
+    return lambda manifest, tensors: tensors.update({name: value})
+
+
+def without(name: str) -> Lie:
+    return lambda manifest, tensors: tensors.pop(name)
+
+
+def chain(depth: int) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "kind": "RBFKernel",
+        "options": {},
+        "constraints": {},
+        "parts": [],
+    }
+    for _ in range(depth):
+        spec = {"kind": "ScaleKernel", "options": {}, "constraints": {}, "parts": [spec]}
+    return spec
+
+
+def bushy() -> dict[str, Any]:
+    empty: dict[str, Any] = {"kind": "AdditiveKernel", "options": {}, "constraints": {}}
+    twigs = [{**empty, "parts": [chain(0) for _ in range(60)]} for _ in range(60)]
+    return {**empty, "parts": twigs}
+
+
+KERNEL, RULE, Z = "posterior/kernel", "params/rule/rule", "posterior.Z"
+RBF = f"{KERNEL}/parts/0"
+SCALE = "posterior.prior.kernel.base_kernel.raw_lengthscale"
+WIDE = torch.ones(4, 3, dtype=torch.float64)
+
+LIES: dict[str, Lie] = {
+    "no format": drop("format"),
+    "format as text": put("format", "1"),
+    "format true": put("format", True),
+    "no posterior": drop("posterior"),
+    "more": put("surprise", 1),
+    "estimator": put("estimator", "os.system"),
+    "estimator of a list": put("estimator", []),
+    "versions": put("versions", {"torch": 2}),
+    "huge name": put("params/" + "x" * 10_000, {"type": "plain", "value": 1}),
+    "dotted name": put("params/a.b", {"type": "plain", "value": 1}),
+    "param type": put("params/rule", {"type": "pickle", "data": "gASV"}),
+    "param code": put("params/rule", {"type": "plain", "value": {"__reduce__": "exec"}}),
+    "array without tensor": put("params/new", {"type": "array"}),
+    "kernel class": put(f"{KERNEL}/kind", "subprocess.Popen"),
+    "kernel of the name of a method": put(f"{KERNEL}/kind", "__class__"),
+    "other kernel": put(f"{RBF}/kind", "PeriodicKernel"),
+    "kernel in no kernel": put(f"{RBF}/parts", [chain(0)]),
+    "no kernel in a scale": put(f"{KERNEL}/parts", []),
+    "two kernels in a scale": put(f"{KERNEL}/parts", [chain(0), chain(0)]),
+    "empty sum": put(KERNEL, {**chain(0), "kind": "AdditiveKernel"}),
+    "deep kernel": put(KERNEL, chain(9)),
+    "very deep kernel": put(KERNEL, chain(200)),
+    "many kernels": put(KERNEL, bushy()),
+    "unknown option": put(f"{RBF}/options", {"lengthscale_prior": 1}),
+    "option of text": put(f"{RBF}/options", {"ard_num_dims": "3"}),
+    "option true": put(f"{RBF}/options", {"ard_num_dims": True}),
+    "wide kernel": put(f"{RBF}/options", {"ard_num_dims": 10**8}),
+    "very wide kernel": put(f"{RBF}/options", {"ard_num_dims": 10**30}),
+    "narrow kernel": put(f"{RBF}/options", {"ard_num_dims": 2}),
+    "negative width": put(f"{RBF}/options", {"ard_num_dims": -1}),
+    "width of a half": put(f"{RBF}/options", {"ard_num_dims": 0.5}),
+    "NaN option": put(f"{RBF}/options", {"ard_num_dims": float("nan")}),
+    "no constraints": put(f"{RBF}/constraints", {}),
+    "unknown constraint": put(f"{RBF}/constraints", {"raw_lengthscale": "eval"}),
+    "other constraint": put(f"{RBF}/constraints", {"raw_lengthscale": "Positive"}),
+    "constraint on another": put(f"{RBF}/constraints", {"forward": "Interval"}),
+    "mean class": put("posterior/mean/kind", "Mean"),
+    "other mean": put("posterior/mean/kind", "LinearMean"),
+    "constrained mean": put("posterior/mean/constraints", {"forward": "Positive"}),
+    "nugget": put("posterior/nugget", float("nan")),
+    "nugget of text": put("posterior/nugget", "1e-8"),
+    "negative nugget": put("posterior/nugget", -1e-8),
+    "held nothing": put("posterior/frozen", ["forward"]),
+    "likelihood class": put("likelihood/kind", "AtLeastOne"),
+    "other likelihood": put("likelihood/kind", "StudentT"),
+    "rule class": put(f"{RULE}/kind", "Rule"),
+    "rule samples": put(f"{RULE}/num_samples", 0),
+    "rule of text": put(f"{RULE}/num_samples", "3"),
+    "rule of NaN": put(f"{RULE}/num_samples", float("nan")),
+    "rule word": put(f"{RULE}/gradient", "import os"),
+    "rule flag": put(f"{RULE}/exact_value", 1),
+    "rule surprise": put(f"{RULE}/surprise", 1),
+    "loss class": put("params/objective/loss/kind", "Objective"),
+    "classes of another type": put("classes/labels", [1, 2]),
+    "classes too long": put("classes/labels", ["never", "always"]),
+    "no classes": put("classes/labels", []),
+    "dtype": put("classes/dtype", "<M8[s]"),
+    "huge dtype": put("classes/dtype", "<U999999999"),
+    "structured dtype": put("classes/dtype", "i4,f8"),
+    "feature names": put("feature_names", [1]),
+    "status": put("stages/0/status", "excellent"),
+    "steps": put("stages/0/steps", 1.5),
+    "losses": put("stages/0/losses", ["0.1"]),
+    "record": put("record", []),
+    "deep record": put("record", {"a": json.loads("[" * 400 + "]" * 400)}),
+    "no Z": without(Z),
+    "no bound": without(f"{SCALE}_constraint.upper_bound"),
+    "surplus tensor": tensor("extra", WIDE),
+    "surplus of the posterior": tensor("posterior.extra", WIDE),
+    "surplus of a parameter": tensor("params.extra.values", WIDE),
+    "surplus of a rule": tensor("params.rule.values", WIDE),
+    "scalar Z": tensor(Z, torch.tensor(1.0)),
+    "empty Z": tensor(Z, torch.empty(4, 0, dtype=torch.float64)),
+    "more Z": tensor(Z, torch.ones(2000, 3, dtype=torch.float64)),
+    "long Z": tensor(Z, torch.ones(10**6, 3, dtype=torch.float64)),
+    "wider Z": tensor(Z, torch.ones(4, 5, dtype=torch.float64)),
+    "float32 Z": tensor(Z, WIDE.float()),
+    "half Z": tensor(Z, WIDE.half()),
+    "whole Z": tensor(Z, WIDE.long()),
+    "NaN Z": tensor(Z, WIDE * torch.nan),
+    "infinite u_mean": tensor("posterior.u_mean", torch.full((4,), torch.inf).double()),
+    "NaN u_chol": tensor("posterior.u_chol", torch.full((4, 4), torch.nan).double()),
+    "long u_mean": tensor("posterior.u_mean", torch.ones(5).double()),
+    "lengthscale": tensor(SCALE, torch.ones(1, 4).double()),
+    "NaN lengthscale": tensor(SCALE, torch.full((1, 3), torch.nan).double()),
+    "NaN bound": tensor(f"{SCALE}_constraint.upper_bound", torch.tensor(torch.nan).double()),
+    "NaN bound of a parameter": tensor(
+        "params.kernel.kernels.1.raw_alpha_constraint.lower_bound", torch.tensor(torch.nan)
+    ),
+    "empty interval": tensor(f"{SCALE}_constraint.upper_bound", torch.tensor(-1.0).double()),
+    "endless interval": tensor(f"{SCALE}_constraint.upper_bound", torch.tensor(torch.inf).double()),
+    "wide bound": tensor(f"{SCALE}_constraint.upper_bound", torch.ones(7).double()),
+    "active dims": tensor(
+        "posterior.prior.kernel.base_kernel.active_dims", torch.tensor([0, 1, 10**9])
+    ),
+    "negative active dims": tensor(
+        "posterior.prior.kernel.base_kernel.active_dims", torch.tensor([0, 1, -1])
+    ),
+    "floating active dims": tensor(
+        "posterior.prior.kernel.base_kernel.active_dims", torch.tensor([0.0, 1.0, 2.0]).double()
+    ),
+    "two noises": tensor("likelihood.raw_noise", torch.ones(2).double()),
+    "NaN noise": tensor("likelihood.raw_noise", torch.tensor(torch.nan).double()),
+    "whole noise": tensor("likelihood.raw_noise", torch.tensor(1)),
+    "no noise": without("likelihood.raw_noise"),
+    "NaN scaling": tensor("arrays.X.mean", torch.full((3,), torch.nan).double()),
+    "float32 scaling": tensor("arrays.X.mean", torch.ones(3)),
+}
+
+
+def tell(path: Path, whole: Path, lie: Lie) -> None:
+    """Write the file with one lie in it."""
+    tensors, manifest = read_file(MODEL, whole)
+    lie(manifest, tensors)
+    text = json.dumps({"schema": MODEL.schema, "manifest": manifest})
+    path.write_bytes(save(tensors, {MODEL.key: text, CHECKSUM: digest(text, tensors)}))
+
+
+def test_the_truth_is_loaded(path: Path, whole: Path) -> None:
+    tell(path, whole, lambda manifest, tensors: None)
+    assert load_model(path, CPU).classes == ["no", "yes"]
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_is_refused(
+    path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    tell(path, whole, LIES[name])
+    really_zeros = torch.zeros
+
+    def small_zeros(*size: Any, **how: Any) -> Tensor:
+        made = really_zeros(*size, **{**how, "device": "meta"})
+        assert made.numel() < 1000, "a lie made something large"
+        return really_zeros(*size, **how)
+
+    monkeypatch.setattr(torch, "zeros", small_zeros)
+    said = refusal(path)
+    assert said.startswith(f"{path} cannot be loaded as a model: ")
+    assert said.endswith(". Take another copy of it, or fit and save the model again.")
+    assert "a lie made something large" not in said
+
+
+def test_random_lies_are_refused_or_harmless(path: Path, whole: Path) -> None:
+    """Any entry of the manifest, set to anything."""
+    rng, caught = random.Random(2), 0
+    values = [None, True, -1, 10**12, float("nan"), "x", "", [], {}, [1], {"kind": "RBFKernel"}]
+
+    def places(at: Any, way: str = "") -> list[str]:
+        items = list(enumerate(at)) if isinstance(at, list) else list(dict(at).items())
+        inside = [(key, item) for key, item in items if isinstance(item, dict | list)]
+        deeper = [place for key, item in inside for place in places(item, f"{way}{key}/")]
+        return [f"{way}{key}" for key, _ in items] + deeper
+
+    everywhere = places(read_file(MODEL, whole).manifest)
+    assert len(everywhere) > 50
+    for _ in range(300):
+        tell(path, whole, put(rng.choice(everywhere), rng.choice(values)))
+        try:
+            load_model(path, CPU)
+        except ModelFileError:
+            caught += 1
+    assert caught > 200
+
+
+def test_loading_runs_nothing(whole: Path) -> None:
+    """In a process of its own, since an audit hook cannot be taken back."""
+    program = """
+import sys, torch
+from directgp.estimators.persistence import load_model
+bad = ("pickle.", "exec", "compile", "os.system", "os.exec", "os.posix_spawn", "subprocess.",
+       "socket.", "marshal.", "ctypes.dlopen", "shutil.", "os.remove", "os.rename")
+load_model(sys.argv[1], torch.device("cpu"))
+heard = []
+sys.addaudithook(lambda event, args: heard.append((event, str(args)[:200])))
+load_model(sys.argv[1], torch.device("cpu"))
+assert any(event == "open" for event, _ in heard), "the hook heard nothing"
+found = [entry for entry in heard if entry[0].startswith(bad)]
+assert not found, found
+opened = {args for event, args in heard if event == "open"}
+assert all(sys.argv[1] in args for args in opened), opened
+imported = [args for event, args in heard if event == "import"]
+assert not imported, imported
+"""
+    command = [sys.executable, "-W", "ignore", "-c", program, str(whole)]
+    subprocess.run(command, check=True, timeout=120)

@@ -1,0 +1,303 @@
+"""The pictures: what is drawn, where, and what is refused."""
+
+import io
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+from scipy import stats
+
+from directgp.errors import InvalidInputError
+from directgp.estimators import plots
+from directgp.estimators.plots.reliability import wilson
+
+X = np.linspace(-1, 1, 50)
+RNG = np.random.default_rng(0)
+UNIFORM = RNG.uniform(size=400)
+
+
+@dataclass(frozen=True)
+class Point:
+    beta: float
+    hyperparameters: str
+    validation_loss: float
+    validation_error: float = 0.03
+    difference: float = 0.0
+    difference_error: float = 0.01
+
+
+LOSSES = {100.0: 0.6, 10.0: 0.5, 1.0: 0.44, 0.1: 0.4, 0.0: 0.45}
+PATH = [
+    Point(1.0, "elbo", 0.48),
+    *(Point(beta, "fixed", loss + 0.02) for beta, loss in LOSSES.items()),
+    *(Point(beta, "joint", loss) for beta, loss in LOSSES.items()),
+]
+
+PICTURES: dict[str, Callable[[Axes | None], Axes]] = {
+    "path": lambda ax: plots.plot_beta_path(PATH, 9, "log_loss", ax=ax),
+    "pit": lambda ax: plots.plot_pit(UNIFORM, ax=ax),
+    "reliability": lambda ax: plots.plot_reliability(UNIFORM > 0.5, UNIFORM, ax=ax),
+    "curve": lambda ax: plots.plot_curve(X, X, X - 1, X + 1, 0.9, ax=ax, data=(X, X)),
+    "actual": lambda ax: plots.plot_predicted_against_actual(X, X, X - 1, X + 1, 0.9, ax=ax),
+    "labels": lambda ax: plots.plot_label_curve(X, (1 + X) / 2, data=(X, X > 0), ax=ax),
+}
+
+
+@pytest.fixture(autouse=True)
+def agg() -> Iterator[None]:
+    matplotlib.use("Agg")
+    yield
+    from matplotlib import pyplot
+
+    pyplot.close("all")
+
+
+def fresh() -> Axes:
+    return Figure(figsize=(6, 3.8)).subplots()
+
+
+def line(ax: Axes, label: str) -> Line2D:
+    return next(found for found in ax.lines if found.get_label() == label)
+
+
+def xs(drawn: Line2D) -> NDArray[np.float64]:
+    return np.asarray(drawn.get_xdata(), dtype=np.float64)
+
+
+def ys(drawn: Line2D) -> NDArray[np.float64]:
+    return np.asarray(drawn.get_ydata(), dtype=np.float64)
+
+
+def legend(ax: Axes) -> list[str]:
+    found = ax.get_legend()
+    return [] if found is None else [text.get_text() for text in found.get_texts()]
+
+
+def texts(ax: Axes) -> str:
+    return "\n".join(text.get_text() for text in ax.texts)
+
+
+def draw(ax: Axes) -> None:
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    figure.savefig(io.BytesIO(), format="png")
+
+
+@pytest.mark.parametrize("picture", PICTURES.values(), ids=PICTURES.keys())
+def test_given_axes_are_used_and_no_figure_is_opened(
+    picture: Callable[[Axes | None], Axes],
+) -> None:
+    from matplotlib import pyplot
+
+    ax = fresh()
+    assert picture(ax) is ax
+    draw(ax)
+    assert pyplot.get_fignums() == []
+    assert ax.get_xlabel() and ax.get_ylabel()
+
+
+@pytest.mark.parametrize("picture", PICTURES.values(), ids=PICTURES.keys())
+def test_without_axes_one_figure_is_made(picture: Callable[[Axes | None], Axes]) -> None:
+    from matplotlib import pyplot
+
+    ax = picture(None)
+    assert pyplot.get_fignums() == [1]
+    assert pyplot.gcf() is ax.figure
+
+
+def test_import_leaves_matplotlib_alone() -> None:
+    code = "import sys, directgp.estimators.plots; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_path_draws_curves_elbo_and_ring() -> None:
+    ax = plots.plot_beta_path(PATH, 9, "log_loss", ax=fresh())
+    assert legend(ax) == ["fixed", "joint", "ELBO", "± s.e. against best"]
+    assert ax.get_ylabel() == "validation log loss"
+    joint = line(ax, "joint")
+    np.testing.assert_allclose(ys(joint), [0.45, 0.4, 0.44, 0.5, 0.6])
+    np.testing.assert_allclose(xs(joint)[1:], [0.1, 1, 10, 100])
+    rings = [found for found in ax.lines if found.get_markersize() == 12]
+    assert [(*xs(ring), *ys(ring)) for ring in rings] == [(0.1, 0.4)]
+    assert "chosen: joint, β = 0.1\n0.400 ± 0.030" in texts(ax)
+    assert any(ys(found).tolist() == [0.48, 0.48] for found in ax.lines)
+
+
+def test_beta_zero_stands_left_of_a_break() -> None:
+    ax = plots.plot_beta_path(PATH, 9, "log_loss", ax=fresh())
+    place = float(xs(line(ax, "joint"))[0])
+    ticks = dict(zip(ax.get_xticks(), (t.get_text() for t in ax.get_xticklabels()), strict=True))
+    assert 0 < ax.get_xlim()[0] < place < 0.1
+    assert ticks[place] == "0"
+    assert [ticks[tick] for tick in (0.1, 1.0, 10.0, 100.0)] == ["0.1", "1", "10", "100"]
+    assert "//" in texts(ax)
+
+
+@pytest.mark.parametrize("absurd", [1e30, math.inf])
+def test_absurd_losses_are_arrows_and_do_not_flatten_the_rest(absurd: float) -> None:
+    points = [*PATH, Point(1000.0, "joint", absurd), Point(2000.0, "joint", absurd)]
+    ax = plots.plot_beta_path(points, 9, "log_loss", ax=fresh())
+    draw(ax)
+    assert ax.get_ylim()[1] < 1
+    arrows = [found for found in ax.lines if found.get_marker() == "^" and len(xs(found))]
+    assert [xs(arrow).tolist() for arrow in arrows] == [[1000.0, 2000.0]]
+    assert ys(arrows[0])[0] > 0.6
+    # The arrows are not joined, and have no other mark.
+    curve = line(ax, "joint")
+    assert np.isnan(ys(curve)).sum() == 1
+    assert curve.get_markevery() == [0, 1, 2, 3, 4]
+
+
+def test_path_with_nan_losses() -> None:
+    points = [Point(1.0, "joint", math.nan), Point(0.1, "joint", 0.5, math.inf, 0.0, math.inf)]
+    ax = plots.plot_beta_path(points, 1, "crps", ax=fresh())
+    draw(ax)
+    assert "0.5" in texts(ax) and "±" not in texts(ax)
+    nothing = plots.plot_beta_path(points[:1], 0, "crps", ax=fresh())
+    assert "no validation loss is finite" in texts(nothing)
+    not_chosen = plots.plot_beta_path(points, 0, "crps", ax=fresh())
+    draw(not_chosen)
+    assert "chosen" not in texts(not_chosen)
+
+
+def test_path_of_one_candidate() -> None:
+    ax = plots.plot_beta_path([Point(1.0, "elbo", 0.5)], 0, "log_loss", ax=fresh())
+    assert "chosen: ELBO" in texts(ax)
+    assert ax.get_ylim()[0] < 0.5 < ax.get_ylim()[1]
+
+
+def test_pit_bars_and_band() -> None:
+    ax = plots.plot_pit(UNIFORM, ax=fresh(), bins=10)
+    heights, edges, _ = ax.patches[0].get_data()  # type: ignore[attr-defined]
+    assert len(heights) == 10 and edges[-1] == 1
+    assert heights.mean() == pytest.approx(1)
+    low, high = stats.binom.interval(0.95, 400, 0.1)
+    band = ax.patches[-1]
+    assert band.get_y() == pytest.approx(low / 40)  # type: ignore[attr-defined]
+    assert band.get_height() == pytest.approx((high - low) / 40)  # type: ignore[attr-defined]
+    assert legend(ax)[0].startswith("n = 400, KS p = ")
+    assert legend(plots.plot_pit(UNIFORM**3, ax=fresh()))[0] == "n = 400, KS p < 0.001"
+
+
+@pytest.mark.parametrize(("n", "bars"), [(1, 5), (400, 10), (10_000, 20)])
+def test_pit_chooses_bins_by_the_number_of_values(n: int, bars: int) -> None:
+    ax = plots.plot_pit(np.linspace(0, 1, n), ax=fresh())
+    assert len(ax.patches[0].get_data().values) == bars  # type: ignore[attr-defined]
+
+
+def test_reliability_points_and_scores() -> None:
+    p, y = [0.1, 0.1, 0.8, 1.0], [0, 1, 1, 1]  # square errors 0.01, 0.81, 0.04, 0
+    ax = plots.plot_reliability(y, p, ax=fresh(), bins=2)
+    points = next(found for found in ax.lines if found.get_marker() == "o")
+    np.testing.assert_allclose(xs(points), [0.1, 0.9])
+    np.testing.assert_allclose(ys(points), [0.5, 1.0])
+    assert texts(ax) == "n = 4   ECE 0.250   Brier score 0.215"
+    assert max(bar.get_y() + bar.get_height() for bar in ax.patches) < 0  # type: ignore[attr-defined]
+
+
+def test_wilson_interval_agrees_with_scipy() -> None:
+    for k, n in ((0, 5), (3, 10), (40, 40)):
+        truth = stats.binomtest(k, n).proportion_ci(0.95, method="wilson")
+        found = wilson(np.array([k / n]), np.array([float(n)]))
+        np.testing.assert_allclose(np.ravel(found), [truth.low, truth.high], atol=1e-8)
+
+
+def test_curve_is_sorted_and_named() -> None:
+    x = np.array([2.0, 0.0, 1.0])
+    name = "income in $ per $ of " + "something " * 6
+    ax = plots.plot_curve(x, x**2, x - 9, x + 9, 0.95, fresh(), ([0.5, 2.0], [1.0, 30.0]), name)
+    draw(ax)
+    np.testing.assert_allclose(ys(line(ax, "mean")), [0, 1, 4])
+    assert legend(ax) == ["data", "95 % interval", "mean"]
+    assert ax.get_ylim()[1] > 30
+    assert "\n" in ax.get_xlabel() and ax.get_ylabel() == "y"
+
+
+def test_two_curves_share_axes() -> None:
+    ax = fresh()
+    for scale in (1.0, 50.0):
+        plots.plot_curve(X, scale * X, scale * X - 1, scale * X + 1, 0.9, ax=ax)
+    assert ax.get_ylim()[0] < -50 and ax.get_ylim()[1] > 50
+
+
+@pytest.mark.parametrize(("n", "intervals", "density"), [(100, 2, 0), (300, 0, 0), (6000, 0, 1)])
+def test_actual_by_number_of_examples(n: int, intervals: int, density: int) -> None:
+    y = RNG.normal(size=n)
+    shift = np.where(np.arange(n) < n // 4, 3.0, 0.5)
+    ax = plots.plot_predicted_against_actual(
+        y, y + shift, y + shift - 1, y + shift + 1, 0.9, fresh()
+    )
+    draw(ax)
+    kinds = [type(found).__name__ for found in ax.collections]
+    assert kinds.count("LineCollection") == intervals
+    assert [name.startswith("Poly") for name in kinds].count(True) == density
+    said = [*legend(ax), texts(ax)]
+    assert f"90 % intervals cover 75.0 % of {n}" in said
+    assert ("missed" in said) == (not density)
+
+
+def test_wide_intervals_do_not_dwarf_the_points() -> None:
+    wide = np.full(50, 1e6)
+    ax = plots.plot_predicted_against_actual(X, X, -wide, wide, 0.9, ax=fresh())
+    assert ax.get_xlim()[1] < 3 and legend(ax) == ["90 % intervals cover 100.0 % of 50"]
+
+
+def test_label_marks_lie_outside_the_probabilities() -> None:
+    ax = plots.plot_label_curve(X, (1 + X) / 2, (X, X > 0), fresh(), name="dose", label="cured")
+    marks = np.asarray(ax.collections[0].get_offsets())
+    assert (marks[X > 0, 1] > 1).all() and (marks[X <= 0, 1] < 0).all()
+    bottom, top = ax.get_ylim()
+    assert bottom < marks[:, 1].min() and marks[:, 1].max() < top
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("dose", "P(cured)")
+    assert max(ax.get_yticks()) == 1
+
+
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "nan pit": (lambda: plots.plot_pit([0.5, math.nan]), "pit must be from 0 to 1. Got nan at"),
+    "pit above": (lambda: plots.plot_pit([1.5]), "pit must be from 0 to 1"),
+    "no pit": (lambda: plots.plot_pit([]), "pit must be one axis of values"),
+    "bins": (lambda: plots.plot_pit([0.5], bins=0), "bins must be at least 1"),
+    "lengths": (lambda: plots.plot_reliability([0, 1], [0.5]), "y must be 1 values"),
+    "labels": (lambda: plots.plot_reliability([2], [0.5]), "y must be labels 0 and 1"),
+    "share": (lambda: plots.plot_reliability([1], [-0.1]), "probability must be from 0 to 1"),
+    "order": (lambda: plots.plot_curve(X, X, X + 1, X, 0.9), "lower must be at most upper"),
+    "coverage": (lambda: plots.plot_curve(X, X, X, X, 90.0), "coverage must be between 0 and 1"),
+    "columns": (lambda: plots.plot_curve(X[:, None], X, X, X, 0.9), "x must be one axis"),
+    "data": (
+        lambda: plots.plot_curve(X, X, X, X, 0.9, data=([1.0], [math.inf])),
+        "y of the data must be finite",
+    ),
+    "actual": (
+        lambda: plots.plot_predicted_against_actual(X, X[1:], X, X, 0.9),
+        "predicted must be 50 values",
+    ),
+    "label": (lambda: plots.plot_label_curve(X, X), "probability must be from 0 to 1"),
+    "no points": (lambda: plots.plot_beta_path([], 0, "crps"), "points must be at least one"),
+    "chosen": (lambda: plots.plot_beta_path(PATH, 11, "crps"), "chosen must be an index below 11"),
+    "kind": (
+        lambda: plots.plot_beta_path([Point(1.0, "free", 0.0)], 0, "crps"),
+        "hyperparameters must be one of",
+    ),
+    "beta": (
+        lambda: plots.plot_beta_path([Point(-1.0, "joint", 0.0)], 0, "crps"),
+        "each β must be finite and at least 0",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_refusals_come_before_any_figure(call: Callable[[], object], words: str) -> None:
+    from matplotlib import pyplot
+
+    with pytest.raises(InvalidInputError, match=words):
+        call()
+    assert pyplot.get_fignums() == []

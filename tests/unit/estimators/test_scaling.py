@@ -1,0 +1,167 @@
+"""Mean 0 and deviation 1, the same numbers in any units."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from directgp.estimators.scaling import Scaling
+
+Array = NDArray[np.float64]
+GRID = 2.0**-32
+
+seeds = st.integers(0, 2**32 - 1)
+factors = st.builds(
+    lambda sign, power: sign * 10.0**power, st.sampled_from([-1, 1]), st.floats(-6, 6)
+)
+
+
+def normal(seed: int, n: int = 500, d: int = 2) -> Array:
+    return np.random.default_rng(seed).normal(size=(n, d))
+
+
+def scaled(values: Array, weights: Array | None = None) -> Array:
+    return Scaling.from_data(values, weights).forward(values)
+
+
+def test_columns_have_weighted_mean_0_and_deviation_1() -> None:
+    values, weights = 5 + 3 * normal(0), np.random.default_rng(1).uniform(0.5, 3, size=500)
+    z = scaled(values, weights)
+    np.testing.assert_allclose(np.average(z, axis=0, weights=weights), 0, atol=1e-9)
+    np.testing.assert_allclose(np.average(z**2, axis=0, weights=weights), 1, rtol=1e-9)
+
+
+@given(seed=seeds, a=factors, b=st.floats(-100, 100))
+def test_other_units_give_the_same_numbers(seed: int, a: float, b: float) -> None:
+    values = normal(seed)
+    here, there = scaled(values), np.sign(a) * scaled(a * values + a * b)
+    # a·x + b is itself rounded, by up to 1e-14 deviations; about 1 entry in 10⁴ lies so near the
+    # middle of two multiples of the grid, and goes to the other one.
+    assert np.mean(here != there) <= 0.005
+    assert np.abs(here - there).max() <= GRID
+
+
+@given(seed=seeds, power=st.integers(-900, 900), sign=st.sampled_from([-1, 1]))
+def test_powers_of_two_change_no_bit(seed: int, power: int, sign: int) -> None:
+    values = 7 + normal(seed, 20)
+    np.testing.assert_array_equal(scaled(values), sign * scaled(sign * np.ldexp(values, power)))
+
+
+@given(seed=seeds)
+def test_neither_order_nor_repetition_changes_a_bit(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    values, times = 1e3 * random.normal(size=(30, 2)) + 0.1, random.integers(0, 9, size=30)
+    order = random.permutation(int(times.sum()))
+    repeated = np.repeat(values, times, axis=0)[order]
+    whole = Scaling.from_data(repeated)
+    weighted = Scaling.from_data(values, times.astype(np.float64))
+    np.testing.assert_array_equal(whole.shift, weighted.shift)
+    np.testing.assert_array_equal(whole.scale, weighted.scale)
+
+
+@given(seed=seeds, a=factors, b=st.floats(-1e3, 1e3))
+def test_backward_undoes_forward(seed: int, a: float, b: float) -> None:
+    values = a * (normal(seed, 50) + b)
+    scaling = Scaling.from_data(values)
+    back = scaling.backward(scaling.forward(values))
+    assert np.abs((back - values) / scaling.scale).max() <= 1e-9
+
+
+@pytest.mark.parametrize("magnitude", [1e300, 1e-300, 3e-308, 3e307, 1e9, 1e-9])
+def test_no_magnitude_is_too_large_or_small(magnitude: float) -> None:
+    values = normal(2, 200)
+    np.testing.assert_allclose(scaled(magnitude * values), scaled(values), atol=1e-9)
+
+
+@pytest.mark.parametrize("values", [[-1.7e308, 1.7e308, 1e308], [0, 5e-324], [5e-324, 1e-322, 0]])
+def test_the_ends_of_the_floats_give_finite_numbers_of_order_1(values: list[float]) -> None:
+    z = scaled(np.array(values)[:, None])
+    assert 0.5 <= np.ptp(z) <= 4
+    assert np.isfinite(z).all()
+
+
+def test_an_offset_is_not_mistaken_for_spread() -> None:
+    values = np.arange(10.0)[:, None]
+    np.testing.assert_allclose(scaled(1e9 + values), scaled(values), atol=1e-9)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -3.7, 1e300, 5e-324, 0.1])
+def test_a_constant_column_is_only_centred(value: float) -> None:
+    values = np.full((7, 1), value)
+    scaling = Scaling.from_data(values)
+    assert scaling.shift.item() == value
+    assert scaling.scale.item() == 1
+    assert not scaling.forward(values).any()
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e12, 1e300, 1e-300])
+def test_spread_that_is_rounding_is_no_spread(unit: float) -> None:
+    values = unit * np.array([[0.3], [0.1 + 0.2], [0.9 / 3], [0.3]])
+    assert np.ptp(values) > 0
+    assert not scaled(values).any()
+
+
+def test_small_spread_is_spread() -> None:
+    z = scaled(np.array([[1e9], [1e9 + 1e-4]]))
+    np.testing.assert_allclose(z.ravel(), [-1, 1], atol=0.01)
+
+
+def test_rows_of_weight_0_are_not_seen() -> None:
+    values, weights = np.array([[1.0], [3.0], [1e300]]), np.array([2.0, 2.0, 0.0])
+    scaling = Scaling.from_data(values, weights)
+    assert (scaling.shift.item(), scaling.scale.item()) == (2, 1)
+
+
+@pytest.mark.parametrize("factor", [1e300, 1e-300, 0.3])
+def test_a_common_factor_of_the_weights_does_not_matter(factor: float) -> None:
+    values, weights = normal(3, 40), np.random.default_rng(3).uniform(size=40)
+    np.testing.assert_array_equal(scaled(values, weights), scaled(values, factor * weights))
+
+
+@pytest.mark.parametrize("far", [1e20, 1e300, 1.7e308])
+def test_far_inputs_stay_where_squares_are_finite(far: float) -> None:
+    for values in (normal(4), 1e-300 * normal(4), np.ones((5, 2))):
+        z = Scaling.from_data(values).forward(np.array([[far, -far]]))
+        assert z.tolist() == [[1e12, -1e12]]
+
+
+def test_what_cannot_be_a_float_becomes_the_largest_one() -> None:
+    scaling = Scaling(np.array([0.0]), np.array([1e308]))
+    largest = np.finfo(np.float64).max
+    assert scaling.backward(np.array([3.0, -3.0])).tolist() == [largest, -largest]
+    assert scaling.backward_deviation(np.array([3.0])).tolist() == [largest]
+    assert np.isnan(scaling.backward(np.array([math.nan]))).all()
+
+
+def test_integers_are_numbers() -> None:
+    values = np.array([[1], [3]])
+    assert Scaling.from_data(values).forward(values).ravel().tolist() == [-1.0, 1.0]
+
+
+def test_identity_changes_nothing() -> None:
+    values = np.array([[0.5, 0.1], [3.0, -2.25]])
+    np.testing.assert_array_equal(Scaling.identity(2).forward(values), values)
+    assert Scaling.identity(2).log_scale == 0
+
+
+def test_a_flipped_scaling_gives_the_opposite_numbers() -> None:
+    values = 2 + 3 * normal(5)
+    scaling = Scaling.from_data(values)
+    flipped = scaling.flipped(np.array([-1.0, 1.0]))
+    z = flipped.forward(values)
+    np.testing.assert_array_equal(z, scaling.forward(values) * [-1, 1])
+    np.testing.assert_allclose(flipped.backward(z), values, atol=1e-9)
+    assert flipped.log_scale == scaling.log_scale
+    assert (flipped.backward_deviation(np.ones((1, 2))) > 0).all()
+
+
+def test_targets_need_no_second_axis() -> None:
+    y = np.array([10.0, 30.0])
+    scaling = Scaling.from_data(y[:, None])
+    assert scaling.forward(y).tolist() == [-1.0, 1.0]
+    assert scaling.backward(np.array([-1.0, 1.0])).tolist() == [10.0, 30.0]
+    assert scaling.backward_deviation(np.array([0.5])).tolist() == [5.0]
+    assert scaling.log_scale == math.log(10)

@@ -1,0 +1,196 @@
+"""What is told of a fitted model, and that it can be read."""
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+
+from directgp.estimators.plain_text import figure, with_errors
+from directgp.estimators.record import BetaPoint, ChosenPath, ModelTried
+from directgp.estimators.summary import Facts, summary_text
+
+POINTS = (
+    BetaPoint(1.0, "elbo", 1.2512345678, 0.0213, 0.0162, 0.0041, "converged"),
+    BetaPoint(10.0, "joint", 1.2412345678, 0.0213, 0.0023, 0.0041, "converged"),
+    BetaPoint(0.3898123, "joint", 1.2345678901, 0.0213, 0.0, 0.0, "budget"),
+    BetaPoint(0.00123, "joint", math.inf, math.nan, math.inf, math.nan, "converged"),
+)
+PATH = ChosenPath(
+    points=POINTS,
+    chosen=1,
+    loss="log_loss",
+    validation="all 812 examples, in 3 folds",
+    grid=(10.0, 0.3898123, 0.00123),
+    models=(
+        ModelTried("rbf, gaussian", -1234.5678),
+        ModelTried("rbf ARD, gaussian", -1111.123),
+        ModelTried("rbf ARD, student_t", -1100.2),
+    ),
+    failed=("joint, β = 0.1: " + "The loss is not finite. " * 8,),
+)
+BARE = Facts(
+    estimator="SparseGPRegressor",
+    num_rows=812,
+    num_features=1,
+    kernel="rbf",
+    likelihood="gaussian",
+    num_inducing=1,
+    objective="log_loss",
+    hyperparameters="joint",
+    beta=0.5,
+    beta_given=True,
+    status="converged",
+    reason="The last 20 losses lie within 0.0001 of each other.",
+    steps=1,
+    evaluations=1502,
+    seconds=12.3456789,
+)
+FULL = replace(
+    BARE,
+    num_features=50,
+    kernel="rbf ARD",
+    likelihood="student_t",
+    num_inducing=100,
+    beta=10.0,
+    beta_given=False,
+    num_merged=31,
+    weighted=True,
+    jitter=1e-6,
+    noise=(("scale", 1234.5678901), ("degrees of freedom", 4.123456789)),
+    length_scales=tuple((f"x{i}", 1e-3 * 3.14159**i, (7.0 * i) % 50 + 0.5) for i in range(50)),
+    output_scale=0.123456789,
+    path=PATH,
+    warnings=("One thing to know. " * 9, "Another."),
+)
+
+
+def words(facts: Facts) -> str:
+    """The text without its line breaks."""
+    return " ".join(summary_text(facts).split())
+
+
+@pytest.mark.parametrize("facts", [BARE, FULL, replace(FULL, kernel="a" * 300)])
+def test_it_fits_a_page_and_no_number_is_long(facts: Facts) -> None:
+    text = summary_text(facts)
+    assert all(len(line) <= 100 and line == line.rstrip() for line in text.splitlines())
+    assert all(line.isprintable() for line in text.splitlines())
+    assert not re.search(r"\d\.\d{7}|[1-9]\d{4}", text)
+
+
+def test_the_least_that_can_be_told() -> None:
+    assert summary_text(BARE).splitlines() == [
+        "SparseGPRegressor",
+        "  data          812 rows, 1 feature",
+        "  model         rbf kernel, gaussian likelihood, 1 inducing input",
+        "  objective     log_loss, joint: everything trained together for it",
+        "  β             0.5, as given",
+        "  training      Converged. The last 20 losses lie within 0.0001 of each other.",
+        "                1 step, 1,502 evaluations, 12.3 s",
+    ]
+
+
+def test_everything_is_told() -> None:
+    text = words(FULL)
+    assert "812 rows (31 repeated others and were merged with them), 50 features, weighted" in text
+    assert "rbf ARD kernel, student_t likelihood, 100 inducing inputs" in text
+    assert "likelihood scale 1,235, degrees of freedom 4.123 output scale 0.1235" in text
+    assert "12.3 s, jitter up to 1e-06" in text
+    assert "Could not be trained - joint, β = 0.1: The loss" in text
+    assert text.endswith("- Another.")
+
+
+def test_why_this_beta() -> None:
+    assert (
+        "β 10, chosen among 4 candidates by log_loss on all 812 examples, in 3 folds: the most "
+        "regularised one that cannot be told from the best (0.0023 ± 0.0041 above it)"
+    ) in words(FULL)
+    best = replace(FULL, beta=0.3898123, path=replace(PATH, chosen=2))
+    assert "β 0.39, the best of 4 candidates by log_loss on all 812 examples" in words(best)
+    given = replace(best, beta_given=True)
+    assert "β 0.39, as given; the best of 4 candidates" in words(given)
+    alone = replace(FULL, path=replace(PATH, points=POINTS[:1], chosen=0))
+    assert "β 10, the only candidate that could be trained" in words(alone)
+
+
+def test_the_elbo_solution_has_a_beta_of_its_own() -> None:
+    kept = replace(FULL, hyperparameters="elbo", beta=1.0, path=replace(PATH, chosen=0))
+    for given in (True, False):
+        text = words(replace(kept, beta_given=given))
+        assert (
+            "log_loss, elbo: the plain ELBO solution was kept, as none was clearly better" in text
+        )
+        assert "β 1, that of the ELBO; chosen among 4" in text
+    ended = words(replace(kept, path=replace(PATH, points=(), chosen=0)))
+    assert "the plain ELBO solution; nothing was compared with it β 1, that of the ELBO" in ended
+    asked = words(replace(BARE, objective="elbo", beta=1.0, beta_given=False))
+    assert "objective elbo β 1, that of the objective itself" in asked
+
+
+def test_the_candidates_in_a_table() -> None:
+    lines = summary_text(FULL).splitlines()
+    start = lines.index("Candidates compared, log_loss")
+    assert lines[start + 1 : start + 6] == [
+        "            β   mode    validation loss    above the best   training",
+        "            1   elbo      1.251 ± 0.021   0.0162 ± 0.0041   converged",
+        "  →        10   joint     1.241 ± 0.021   0.0023 ± 0.0041   converged",
+        "         0.39   joint     1.235 ± 0.021              best   budget",
+        "      0.00123   joint        not finite        not finite   converged",
+    ]
+
+
+def test_the_models_in_a_table() -> None:
+    lines = summary_text(FULL).splitlines()
+    rows = lines[lines.index("Models compared") + 2 :][:3]
+    assert [row.split()[-1] for row in rows] == ["best", "10.92", "134.4"]
+    assert rows[0].strip().startswith("→   rbf ARD, student_t")
+    alone = replace(FULL, path=replace(PATH, models=PATH.models[:1]))
+    assert "Models compared" not in summary_text(alone)
+
+
+def test_length_scales_the_most_relevant_first() -> None:
+    lines = summary_text(FULL).splitlines()
+    start = lines.index("Length scales, the most relevant feature first")
+    rows = lines[start + 2 : start + 14]
+    assert [float(row.split()[2]) for row in rows] == [i + 0.5 for i in range(12)]
+    assert lines[start + 14] == "  … and 38 more"
+    few = summary_text(replace(FULL, length_scales=FULL.length_scales[:12]))
+    assert "more\n" not in few
+
+
+def test_one_length_scale_is_one_line() -> None:
+    named = replace(BARE, length_scales=(("age", 12.3456, 0.84),))
+    assert "  length scale  12.35, 0.84 standard deviations of age\n" in summary_text(named)
+    shared = replace(BARE, length_scales=(("", 1.0, 0.84),))
+    assert "0.84 standard deviations, the same for every feature" in summary_text(shared)
+
+
+def test_names_that_would_break_the_table_are_cut() -> None:
+    scales = (("a\n" + "long " * 30, 1.0, 1.0), ("b", 2.0, 2.0))
+    text = summary_text(replace(FULL, length_scales=scales))
+    assert "  a long long" in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (1.0, "1"),
+        (-0.123456, "-0.1235"),
+        (999.96, "1,000"),
+        (12345.678, "12,346"),
+        (1.23456e9, "1.23e+09"),
+        (1.23456e-7, "1.23e-07"),
+        (math.inf, "inf"),
+        (math.nan, "nan"),
+    ],
+)
+def test_figures(value: float, text: str) -> None:
+    assert figure(value) == text
+
+
+def test_errors_that_are_not_known_are_left_out() -> None:
+    assert with_errors([0.5, 2.0], [math.inf, math.inf]) == ["0.5", "2"]
+    assert with_errors([0.5, 2.0], [math.inf, 0.1]) == ["0.50", "2.00 ± 0.10"]
+    assert with_errors([1.5e9], [2.5e8]) == ["1.5e+09 ± 2.5e+08"]
