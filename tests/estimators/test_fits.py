@@ -25,7 +25,7 @@ CASES = [
     pytest.param(SparseGPClassifier, LIGHT, LABELS, id="classifier"),
     pytest.param(SparseGPCountRegressor, COUNTING, COUNTS, id="counts"),
 ]
-SEARCH: dict[str, Any] = {"num_inducing": 4, "max_iter": 3}
+SEARCH: dict[str, Any] = {"num_inducing": 3, "max_iter": 2, "ard": False}
 
 
 def predictions(model: Any) -> Any:

@@ -118,8 +118,7 @@ def _predicted(trial: Trial) -> list[np.ndarray]:
     """Everything that can be asked, or nothing where the trial is refused."""
     try:
         model = trial.maker(**trial.settings).fit(trial.X, trial.y, trial.weights)
-    except (DirectGPError, ValueError, TypeError) as error:
-        assert str(error)
+    except DirectGPError:
         return []
     found = [*model.predict_latent(trial.X), model.log_density(trial.X, trial.y)]
     if trial.maker is SparseGPClassifier:

@@ -83,7 +83,7 @@ def test_a_weight_is_a_number_of_repetitions(maker: Maker, settings: Any, y: Any
 
 @pytest.mark.parametrize(("maker", "settings", "y"), CASES)
 def test_a_row_of_weight_0_is_not_there(maker: Maker, settings: Any, y: Any) -> None:
-    search = {**settings, "beta": "auto", "hyperparameters": "auto"}
+    search = {**settings, "hyperparameters": "auto"}
     kept = np.arange(24) % 3 > 0
     weighted = maker(**search).fit(X, y, sample_weight=kept)
     removed = maker(**search).fit(X[kept], y[kept])

@@ -87,6 +87,7 @@ INPUTS = [
     Row("dates of polars", lambda: regressor(pl.DataFrame({"b": DAYS})), D, "column 'b'"),
     Row("no rows", lambda: regressor(X[:0], Y[:0]), V, "0 sample.* minimum of 2"),
     Row("one row", lambda: regressor(X[:1], Y[:1]), V, "1 sample.* minimum of 2"),
+    Row("one row, repeated", lambda: regressor(np.ones((5, 2)), np.ones(5)), D, "two different"),
     Row("no columns", lambda: regressor(X[:, :0]), V, "0 feature"),
     Row("one axis", lambda: regressor(Y), V, "Expected 2D array.*[Rr]eshape"),
     Row("three axes", lambda: regressor(X[None]), V, "dim 3"),

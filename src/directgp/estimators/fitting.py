@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from directgp.errors import require
 from directgp.estimators.record import ChosenPath, chosen_path
 from directgp.estimators.training_table import TrainingTable
 from directgp.training.candidates import Model
@@ -88,6 +89,13 @@ def fit_model(
     if single and len(betas) == len(modes) == 1:
         run = _train(recipe, models[0][0], data, betas[0], modes[0], choice.warm, generator)
         return Fitted(run, None)
+    require(
+        given is not None or len(data) > 1,
+        "rows to choose a model by",
+        "two different ones at least",
+        "one, repeated" if table.num_merged else "one",
+        "Give validation_data, or name beta, hyperparameters, likelihood and ard.",
+    )
     validation = given or _validation(choice, len(data))
     search = Search(recipe, data, validation, generator).run(models, betas, modes)
     path = chosen_path(search, betas, _words(validation, len(data)))

@@ -1,5 +1,8 @@
 """Pictures of an estimator's predictions on a table."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -58,12 +61,21 @@ def draw_numbers(
         inputs = _single(X)
         grid = _grid(inputs)
         data = None if y is None else (inputs, y)
-        found = _centre_and_interval(model, grid[:, None], coverage, None)
+        with _without_names():
+            found = _centre_and_interval(model, grid[:, None], coverage, None)
         return plot_curve(grid, *found, coverage, ax, data, _name(model))
     if y is None:
         refuse(f"y of {who}", "given with more than one feature", "None")
     found = _centre_and_interval(model, X, coverage, exposure)
     return plot_predicted_against_actual(y, *found, coverage, ax)
+
+
+@contextmanager
+def _without_names() -> Iterator[None]:
+    """Points of a curve have no column names, and need none."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "X does not have valid feature names")
+        yield
 
 
 def _centre_and_interval(
@@ -99,7 +111,8 @@ def draw_labels(
     if y is not None:
         labels = np.asarray(y).ravel()
         data = (inputs, model._encoded(labels, None, "plot_predictions", reset=False))
-    probability = model.predict_proba(grid[:, None])[:, 1]
+    with _without_names():
+        probability = model.predict_proba(grid[:, None])[:, 1]
     return plot_label_curve(grid, probability, data, ax, _name(model), str(model.classes_[1]))
 
 

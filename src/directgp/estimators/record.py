@@ -15,7 +15,7 @@ class ModelTried:
 
     name: str
     evidence: float
-    """ELBO − ½ k log n on all examples, k the number of hyperparameters."""
+    """ELBO − ½ k log n, k the number of hyperparameters; beyond 5000 rows on 2500 of them."""
 
 
 @final

@@ -24,12 +24,15 @@ class Model(NamedTuple):
 
 @dataclass(frozen=True)
 class Solution:
-    """The ELBO solution of a model on all examples."""
+    """The ELBO solution of a model."""
 
     model: Model
     result: TrainingResult
     evidence: float
     """ELBO − ½ k log n, k the number of hyperparameters; the more the better."""
+
+    whole: bool
+    """Whether all examples were looked at, not a part of many."""
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,12 @@ import copy
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, final
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from directgp.errors import NumericalError
 from directgp.likelihoods.base import Likelihood
@@ -32,6 +34,8 @@ _PATIENCE = 1
 
 
 _FEW_EXAMPLES = 1000
+_MANY_EXAMPLES, _SOME_EXAMPLES = 5000, 2500
+"""Beyond the first number models are chosen by the second, drawn at random."""
 
 
 class Arena(NamedTuple):
@@ -95,15 +99,14 @@ class Search:
         self, models: Sequence[Sequence[Model]], betas: Sequence[float], modes: Sequence[str]
     ) -> SearchResult:
         self._parts = self._most_parts(models, betas, modes)
-        solutions = self._solutions([row[0] for row in models])
-        if solutions:
-            kernel = [row[0] for row in models].index(_strongest(solutions).model)
-            solutions += self._solutions(models[kernel][1:])
-        if not solutions:
-            raise NumericalError(self._failures[0].reason)
-        base = _strongest(solutions)
-        candidates = [] if self._ended or modes == ["elbo"] else self._compete(base, betas, modes)
+        solutions = self._solutions(models)
+        base = self._whole(_strongest(solutions))
         best, comparison = base.result, None
+        candidates: list[Candidate] = []
+        if _single(betas, modes):
+            best = self._sole(base, betas[0], modes[0])
+        elif not self._ended and modes != ["elbo"]:
+            candidates = self._compete(base, betas, modes)
         if candidates:
             losses = torch.stack([candidate.losses for candidate in candidates])
             comparison = compare_groups(losses, [c.hyperparameters for c in candidates])
@@ -128,21 +131,60 @@ class Search:
         if result.ended:
             self._end = result.stages[-1]
 
-    def _solutions(self, models: Sequence[Model]) -> list[Solution]:
-        """The ELBO solution of each model on all examples."""
-        return [solution for model in models for solution in self._solution(model)]
+    def _solutions(self, models: Sequence[Sequence[Model]]) -> list[Solution]:
+        """The ELBO solution of each model that is tried, on some examples where there are many."""
+        rows = self._some_rows() if len(models) * len(models[0]) > 1 else None
+        first = [row[0] for row in models]
+        solutions = [found for model in first for found in self._solution(model, rows)]
+        if solutions:
+            others = models[first.index(_strongest(solutions).model)][1:]
+            solutions += [found for model in others for found in self._solution(model, rows)]
+        if not solutions:
+            raise NumericalError(self._failures[0].reason)
+        return solutions
 
-    def _solution(self, model: Model) -> list[Solution]:
+    def _some_rows(self) -> Int[Tensor, " r"] | None:
+        n, device = len(self.data), self.generator.device
+        if n <= _MANY_EXAMPLES:
+            return None
+        return torch.randperm(n, generator=self.generator, device=device)[:_SOME_EXAMPLES]
+
+    def _solution(self, model: Model, rows: Int[Tensor, " r"] | None) -> list[Solution]:
         if self._ended:
             return []
-        trainer = self._trainer(self.data, f"ELBO, {model.name}")
+        data = self.data if rows is None else self.data.take(rows)
+        likelihood = model.likelihood if rows is None else model.likelihood.for_rows(rows)
+        trainer = self._trainer(data, f"ELBO, {model.name}")
         try:
-            result = elbo_run(trainer, self.recipe, model.posterior, model.likelihood)
+            result = elbo_run(trainer, self.recipe, model.posterior, likelihood)
         except NumericalError as error:
             self._failures.append(Failure(1.0, f"elbo, {model.name}", str(error)))
             return []
         self._note(result)
-        return [Solution(model, result, _evidence(result, self.data))]
+        return [Solution(model, result, _evidence(result, data), whole=rows is None)]
+
+    def _whole(self, found: Solution) -> Solution:
+        """The solution on all examples, from that on some of them."""
+        if found.whole or self._ended:
+            return found
+        trainer = self._trainer(self.data, f"ELBO, {found.model.name}, all examples")
+        likelihood = _with_parameters(found.model.likelihood, found.result.likelihood)
+        result = elbo_run(trainer, self.recipe, found.result.posterior, likelihood)
+        self._note(result)
+        return replace(found, result=result, whole=True)
+
+    def _sole(self, base: Solution, beta: float, mode: str) -> TrainingResult:
+        """The one candidate there is, on all examples."""
+        if self._ended:
+            return base.result
+        trainer = self._trainer(self.data, f"{self.recipe.name}, {mode}, all examples")
+        if mode == "fixed":
+            result = fixed_run(trainer, self.recipe, base.result, beta)
+        else:
+            start = base.result.posterior, base.result.likelihood
+            result = joint_run(trainer, self.recipe, *start, beta)
+        self._note(result)
+        return result
 
     def _compete(
         self, base: Solution, betas: Sequence[float], modes: Sequence[str]
@@ -164,7 +206,10 @@ class Search:
         splits = self.validation.number if isinstance(self.validation, Folds) else 1
         grids = sum(mode != "elbo" for mode in modes)
         competition = splits * (1 + grids * len(betas)) + 1 if grids else 0
-        return len(models) + len(models[0]) - 1 + competition
+        if _single(betas, modes):
+            competition = 1
+        again = len(models) * len(models[0]) > 1 and len(self.data) > _MANY_EXAMPLES
+        return len(models) + len(models[0]) - 1 + again + competition
 
     def _arenas(self, base: Solution) -> list[Arena]:
         posterior, likelihood = base.result.posterior, base.result.likelihood
@@ -324,6 +369,11 @@ class Search:
         folded = isinstance(self.validation, Folds) and fold is not None
         where = f", fold {(fold or 0) + 1}" if folded else ""
         trainer.phase = Phase(name + where, self._part, max(self._part, self._parts))
+
+
+def _single(betas: Sequence[float], modes: Sequence[str]) -> bool:
+    """Whether β and mode are given, so that only the model is to be chosen."""
+    return len(betas) == len(modes) == 1 and modes[0] != "elbo"
 
 
 def _strongest(solutions: Sequence[Solution]) -> Solution:

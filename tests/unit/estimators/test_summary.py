@@ -102,8 +102,8 @@ def test_everything_is_told() -> None:
 
 def test_why_this_beta() -> None:
     assert (
-        "β 10, chosen among 4 candidates by log_loss on all 812 examples, in 3 folds: the most "
-        "regularised one that cannot be told from the best (0.0023 ± 0.0041 above it)"
+        "β 10, the safest of 4 candidates that cannot be told from the best by log_loss on all 812 "
+        "examples, in 3 folds (0.0023 ± 0.0041 above it)"
     ) in words(FULL)
     best = replace(FULL, beta=0.3898123, path=replace(PATH, chosen=2))
     assert "β 0.39, the best of 4 candidates by log_loss on all 812 examples" in words(best)
@@ -120,7 +120,7 @@ def test_the_elbo_solution_has_a_beta_of_its_own() -> None:
         assert (
             "log_loss, elbo: the plain ELBO solution was kept, as none was clearly better" in text
         )
-        assert "β 1, that of the ELBO; chosen among 4" in text
+        assert "β 1, that of the ELBO; the safest of 4" in text
     ended = words(replace(kept, path=replace(PATH, points=(), chosen=0)))
     assert "the plain ELBO solution; nothing was compared with it β 1, that of the ELBO" in ended
     asked = words(replace(BARE, objective="elbo", beta=1.0, beta_given=False))

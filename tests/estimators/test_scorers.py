@@ -1,0 +1,73 @@
+"""Scorers of cross-validation: alone, in a pipeline, in a search."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from directgp import SparseGPClassifier, SparseGPRegressor
+from directgp.errors import InvalidInputError, UnsupportedError
+from directgp.estimators import coverage_error, get_scorer, neg_nll
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::directgp.errors.DirectGPWarning", "ignore::sklearn.exceptions.ConvergenceWarning"
+)
+
+LIGHT: dict[str, Any] = {
+    "beta": 1.0,
+    "hyperparameters": "joint",
+    "likelihood": "gaussian",
+    "ard": False,
+    "num_inducing": 8,
+    "max_iter": 10,
+    "random_state": 0,
+}
+RANDOM = np.random.default_rng(0)
+X = RANDOM.uniform(-2, 2, (60, 2))
+Y = np.sin(2 * X[:, 0]) + 0.2 * RANDOM.standard_normal(60)
+
+
+def test_scores_of_folds_are_those_by_hand() -> None:
+    folds = KFold(3)
+    found = cross_val_score(SparseGPRegressor(**LIGHT), X, Y, scoring=neg_nll, cv=folds)
+    for score, (train, test) in zip(found, folds.split(X), strict=True):
+        model = SparseGPRegressor(**LIGHT).fit(X[train], Y[train])
+        assert score == pytest.approx(model.log_density(X[test], Y[test]).mean(), rel=1e-12)
+
+
+def test_a_pipeline_is_looked_through() -> None:
+    pipeline = make_pipeline(StandardScaler(), SparseGPRegressor(**LIGHT)).fit(X, Y)
+    inputs = pipeline[:-1].transform(X)
+    assert neg_nll(pipeline, X, Y) == -pipeline[-1].nll(inputs, Y)
+    search = GridSearchCV(pipeline, {"sparsegpregressor__max_iter": [5]}, scoring=neg_nll, cv=2)
+    search.fit(X, Y)
+    assert neg_nll(search, X, Y) == neg_nll(search.best_estimator_, X, Y)
+
+
+def test_coverage_is_compared_with_nine_tenths() -> None:
+    model = SparseGPRegressor(**LIGHT).fit(X, Y)
+    lower, upper = model.predict_interval(X, 0.9)
+    inside = sum(low <= y <= high for low, y, high in zip(lower, Y, upper, strict=True))
+    assert coverage_error(model, X, Y) == pytest.approx(-abs(inside / 60 - 0.9), abs=1e-12)
+
+
+def test_labels_have_one_too() -> None:
+    light = {key: value for key, value in LIGHT.items() if key != "likelihood"}
+    model = SparseGPClassifier(**light).fit(X, Y > 0)
+    proba = model.predict_proba(X)[np.arange(60), (Y > 0).astype(int)]
+    assert neg_nll(model, X, Y > 0) == pytest.approx(np.log(proba).mean(), rel=1e-12)
+
+
+def test_by_name() -> None:
+    assert get_scorer("neg_nll") is neg_nll and get_scorer("coverage_error") is coverage_error
+    with pytest.raises(InvalidInputError, match="one of \\['coverage_error', 'neg_nll'\\]"):
+        get_scorer("nll")
+
+
+def test_strangers_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"the method nll\. Got Ridge"):
+        neg_nll(Ridge().fit(X, Y), X, Y)
