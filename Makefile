@@ -21,6 +21,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 demo: $(INSTALLED)
 	$(BIN)/python examples/tails.py
 	OMP_NUM_THREADS=1 $(BIN)/python examples/regression.py
+	OMP_NUM_THREADS=1 $(BIN)/python examples/estimators.py
 
 test: lint
 	$(PYTEST)

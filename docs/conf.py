@@ -37,6 +37,13 @@ def drop_module_arguments(*event: object) -> tuple[str, object] | None:
     return ("()", returns) if str(signature).startswith("(*args") else None
 
 
+def skip_requests(*event: object) -> bool | None:
+    """Leave out `set_fit_request` and its like, which scikit-learn writes and describes."""
+    name = str(event[2])
+    return True if name.startswith("set_") and name.endswith("_request") else None
+
+
 def setup(app: Sphinx) -> None:
-    """Tell Sphinx of the function above."""
+    """Tell Sphinx of the functions above."""
     app.connect("autodoc-process-signature", drop_module_arguments)
+    app.connect("autodoc-skip-member", skip_requests)
