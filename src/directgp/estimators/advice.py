@@ -27,6 +27,9 @@ _TOO_CERTAIN = (
     "rows that were not trained on."
 )
 
+NOISES = ("likelihood.raw_noise", "likelihood.raw_scale")
+"""Parameters that a direct loss may drive to their floor, where the variance of f carries them."""
+
 _AT_FLOOR = {
     "likelihood.raw_noise": ("The noise variance", _TOO_CERTAIN),
     "likelihood.raw_scale": ("The scale of the Student-t noise", _TOO_CERTAIN),

@@ -329,7 +329,8 @@ class SparseGPEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self.scalings_ = table.scalings
         self.beta_ = fitted.result.beta
         self.hyperparameters_ = fitted.result.hyperparameters
-        self.beta_path_ = fitted.path
+        unit = abs(float(table.scalings.targets.scale[0]))
+        self.beta_path_ = None if fitted.path is None else fitted.path.in_units(unit)
         self.num_rows_, self.num_merged_ = table.num_rows, table.num_merged
 
     def _learn_result(self, result: TrainingResult) -> None:
@@ -455,13 +456,13 @@ class SparseGPEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         who = f"{type(self).__name__}.sample_y"
         inputs = self._inputs(X, who)
         exposures = self._exposure(exposure, len(inputs), who)
-        random = check_random_state(random_state)
+        state = check_random_state(random_state)
         Z = self.posterior_.Z
-        generator = torch.Generator(Z.device).manual_seed(int(random.randint(2**31 - 1)))
+        generator = torch.Generator(Z.device).manual_seed(int(state.randint(2**31 - 1)))
         scaled = torch.as_tensor(self.scalings_.inputs.forward(inputs)).to(Z)
         f = self.posterior_.sample(scaled, n_samples, generator)
         given = None if exposures is None else torch.as_tensor(exposures).to(Z)
-        drawn = sample_targets(exposed(self.likelihood_, given), f, random)
+        drawn = sample_targets(exposed(self.likelihood_, given), f, state)
         return self.scalings_.targets.backward(drawn.T[..., None])[..., 0]
 
     def _nll(

@@ -33,6 +33,9 @@ from directgp.shapes import Marginals
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_AT_ONCE = 2**15
+"""Probabilities that are computed together."""
+
 
 @final
 class SparseGPCountRegressor(RegressorMixin, UpdatableEstimator):  # type: ignore[misc]
@@ -158,8 +161,10 @@ n_iter_, findings_, n_features_in_, feature_names_in_
 
         def pmf(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
             wide = Marginals(q.mean.double(), q.variance.double())
-            counts = (torch.full_like(wide.mean, k) for k in range(max_count + 1))
-            return [predictive_log_density(likelihood, y, wide).exp() for y in counts]
+            n = len(wide.mean)
+            counts = torch.arange(max_count + 1).to(wide.mean)[:, None].expand(-1, n)
+            parts = counts.split(max(1, _AT_ONCE // n))
+            return [p for y in parts for p in predictive_log_density(likelihood, y, wide).exp()]
 
         return np.stack(self._over_blocks(X, "predict_pmf", pmf, exposure), axis=1)
 

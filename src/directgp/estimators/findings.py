@@ -8,7 +8,7 @@ from gpytorch.kernels import Kernel, ScaleKernel
 from jaxtyping import Float64
 
 from directgp.errors import DirectGPWarning
-from directgp.estimators.advice import at_floor, beta_at_end, cut_short, flat_features
+from directgp.estimators.advice import NOISES, at_floor, beta_at_end, cut_short, flat_features
 from directgp.estimators.checks import FeatureNames
 from directgp.estimators.record import ChosenPath
 from directgp.posteriors.sparse import SparsePosterior
@@ -33,7 +33,10 @@ def findings_of_training(
     result: TrainingResult, path: ChosenPath | None, feature_names: FeatureNames | None
 ) -> list[str]:
     """What the result of a fit gives to think about."""
-    found = at_floor(result.at_floor) + cut_short(result.status, result.reason)
+    # A model that has been compared with the ELBO may well let the variance of f be all the noise.
+    compared = path is not None and any(p.hyperparameters == "elbo" for p in path.points)
+    floors = [name for name in result.at_floor if not (compared and name in NOISES)]
+    found = at_floor(floors) + cut_short(result.status, result.reason)
     scales = length_scales(result.posterior)
     if scales is not None and len(scales) > 1:
         found += flat_features(scales, feature_names)

@@ -1,7 +1,7 @@
 """Training of an estimator: what is chosen how, from settings to a trained model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -142,7 +142,7 @@ def _train(
     generator: torch.Generator,
 ) -> TrainingResult:
     """One run, with nothing to choose."""
-    return train(
+    result = train(
         model.posterior,
         model.likelihood,
         data.X,
@@ -160,6 +160,7 @@ def _train(
         start="scratch" if warm else "elbo",
         generator=generator,
     )
+    return replace(result, hyperparameters=mode)
 
 
 def _validation(choice: Choice, num_rows: int) -> Validation:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float64
-from sklearn.utils.validation import check_array
+from sklearn.utils.validation import check_is_fitted
 
 from directgp.errors import refuse, require
 from directgp.estimators.plots import (
@@ -32,6 +32,7 @@ _POINTS = 200
 """Of a curve."""
 
 Column = Float64[np.ndarray, " n"]
+Grid = Float64[np.ndarray, " points"]
 
 
 def draw_pit(
@@ -55,10 +56,11 @@ def draw_numbers(
     ax: "Axes | None",
 ) -> "Axes":
     """Mean and intervals along a single feature; else predictions against targets."""
+    check_is_fitted(model)
     who = f"{type(model).__name__}.plot_predictions"
     if model.n_features_in_ == 1:
         require(exposure is None, f"exposure of {who}", "None with one feature", "an array")
-        inputs = _single(X)
+        inputs = model._inputs(X, who)[:, 0]
         grid = _grid(inputs)
         data = None if y is None else (inputs, y)
         with _without_names():
@@ -90,6 +92,7 @@ def draw_reliability(
     model: "SparseGPClassifier", X: ArrayLike, y: ArrayLike, ax: "Axes | None"
 ) -> "Axes":
     """Frequency of the second class against its predicted probability."""
+    check_is_fitted(model)
     labels = model._encoded(np.asarray(y).ravel(), None, "plot_calibration", reset=False)
     return plot_reliability(labels, model.predict_proba(X)[:, 1], ax)
 
@@ -98,6 +101,7 @@ def draw_labels(
     model: "SparseGPClassifier", X: ArrayLike, y: ArrayLike | None, ax: "Axes | None"
 ) -> "Axes":
     """Probability of the second class along a single feature."""
+    check_is_fitted(model)
     require(
         model.n_features_in_ == 1,
         "plot_predictions of SparseGPClassifier",
@@ -105,7 +109,7 @@ def draw_labels(
         f"{model.n_features_in_} features",
         "plot_calibration works for any number.",
     )
-    inputs = _single(X)
+    inputs = model._inputs(X, "SparseGPClassifier.plot_predictions")[:, 0]
     grid = _grid(inputs)
     data = None
     if y is not None:
@@ -116,12 +120,7 @@ def draw_labels(
     return plot_label_curve(grid, probability, data, ax, _name(model), str(model.classes_[1]))
 
 
-def _single(X: ArrayLike) -> Column:
-    column: Column = check_array(X, dtype=np.float64)[:, 0]
-    return column
-
-
-def _grid(inputs: Column) -> Column:
+def _grid(inputs: Column) -> Grid:
     """Points across the inputs, and a little beyond."""
     lower, upper = float(inputs.min()), float(inputs.max())
     margin = 0.05 * (upper - lower)

@@ -1,11 +1,15 @@
 """What an estimator keeps of how its model was chosen: figures, not posteriors."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
 from directgp.training.candidates import SearchResult
 from directgp.training.result import Failure
+
+_POWERS = {"square_loss": 2, "absolute_loss": 1, "pinball_loss": 1, "crps": 1}
+"""How losses grow with the unit of the target; log loss is shifted."""
 
 
 @final
@@ -74,6 +78,19 @@ class ChosenPath:
         """The chosen β."""
         return self.points[self.chosen].beta
 
+    def in_units(self, scale: float) -> "ChosenPath":
+        """The path of a target that was divided by a scale, with losses of the target itself."""
+        power = _POWERS.get(self.loss, 0)
+        shift = math.log(scale) if self.loss == "log_loss" else 0.0
+
+        def point(each: BetaPoint) -> BetaPoint:
+            errors = ("validation_error", "difference", "difference_error")
+            scaled = {name: scale**power * getattr(each, name) for name in errors}
+            loss = scale**power * each.validation_loss + shift
+            return replace(each, validation_loss=loss, **scaled)
+
+        return replace(self, points=tuple(map(point, self.points)))
+
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file."""
         lists = {"points", "grid", "models", "failed"}
@@ -82,6 +99,8 @@ class ChosenPath:
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "ChosenPath":
         """Undo `to_json`."""
+        if not 0 <= plain["chosen"] < max(1, len(plain["points"])):
+            raise ValueError("the chosen candidate is none of those compared")
         return cls(
             points=tuple(BetaPoint(**point) for point in plain["points"]),
             chosen=plain["chosen"],

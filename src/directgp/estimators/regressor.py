@@ -109,7 +109,7 @@ class SparseGPRegressor(RegressorMixin, UpdatableEstimator):  # type: ignore[mis
         What `fit` warned of.
     n_features_in_ : int
         Number of features.
-    feature_names_in_ : array of shape (n_features_in_,)
+    feature_names_in_ : array of shape (n_features,)
         Their names, where X had some.
 
     Examples
@@ -117,8 +117,8 @@ class SparseGPRegressor(RegressorMixin, UpdatableEstimator):  # type: ignore[mis
     >>> import numpy as np
     >>> from directgp import SparseGPRegressor
     >>> X = np.linspace(0, 6, 60).reshape(-1, 1)
-    >>> y = np.sin(X[:, 0])
-    >>> model = SparseGPRegressor(beta=1.0, hyperparameters="joint", random_state=0).fit(X, y)
+    >>> y = np.sin(X[:, 0]) + np.random.default_rng(0).normal(scale=0.1, size=60)
+    >>> model = SparseGPRegressor(objective="elbo", beta=1.0, random_state=0).fit(X, y)
     >>> mean, std = model.predict([[1.5]], return_std=True)
     >>> round(mean[0], 2)
     1.0

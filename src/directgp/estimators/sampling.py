@@ -15,6 +15,8 @@ from directgp.likelihoods.student_t import StudentT
 
 Draws = Float64[np.ndarray, "k n"]
 
+_LARGEST_RATE = 1e18
+
 
 @torch.no_grad()
 def sample_targets(likelihood: Likelihood, f: Tensor, random: np.random.RandomState) -> Draws:
@@ -32,11 +34,16 @@ def sample_targets(likelihood: Likelihood, f: Tensor, random: np.random.RandomSt
         return (random.random_sample(latent.shape) < mean).astype(np.float64)
     if isinstance(likelihood, NegativeBinomial):
         r = float(likelihood.dispersion)
-        mean = mean * random.gamma(r, 1 / r, latent.shape)
-        return random.poisson(mean).astype(np.float64)
+        return _poisson(mean * random.gamma(r, 1 / r, latent.shape), random)
     if isinstance(likelihood, PoissonCounts):
-        return random.poisson(mean).astype(np.float64)
+        return _poisson(mean, random)
     raise UnsupportedError(
         f"sample_y needs a likelihood of directgp. Got {type(likelihood).__name__}. "
         "Draw f with posterior_.sample, and y from it."
     )
+
+
+def _poisson(mean: Draws, random: np.random.RandomState) -> Draws:
+    """Poisson draws; numpy has none beyond 9e18, where their spread is below rounding anyway."""
+    drawn = random.poisson(np.minimum(mean, _LARGEST_RATE)).astype(np.float64)
+    return np.asarray(np.where(mean > _LARGEST_RATE, np.floor(mean), drawn))

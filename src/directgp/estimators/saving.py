@@ -52,8 +52,8 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Any:
     --------
     >>> import tempfile, directgp
     >>> from directgp import SparseGPRegressor
-    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 0.0, -1.0]
-    >>> model = SparseGPRegressor(beta=1.0, hyperparameters="joint", random_state=0).fit(X, y)
+    >>> X, y = [[0.0], [0.0], [1.0], [1.0], [2.0], [2.0]], [0.1, -0.1, 1.1, 0.8, 0.1, -0.2]
+    >>> model = SparseGPRegressor(objective="elbo", beta=1.0, random_state=0).fit(X, y)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     model.save(f"{folder}/model")
     ...     again = directgp.load(f"{folder}/model")
@@ -72,15 +72,10 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Any:
 
 def _estimator(state: ModelState, device: str) -> "SparseGPEstimator":
     model = _CLASSES[state.estimator](**{**state.params, "device": device})
-    record, arrays = state.record, state.arrays
+    record = state.record
     model.posterior_, model.likelihood_ = state.posterior, state.likelihood
-    model.scalings_ = Scalings(
-        Scaling(arrays["input_shift"], arrays["input_scale"], bool(record["inputs_rounded"])),
-        Scaling(arrays["target_shift"], arrays["target_scale"], bool(record["targets_rounded"])),
-    )
     d = state.posterior.Z.shape[-1]
-    if any(len(arrays[f"input_{what}"]) != d for what in ("shift", "scale")):
-        raise ValueError(f"scalings are not of {d} features")
+    model.scalings_ = Scalings(_scaling(state, "input", d), _scaling(state, "target", 1))
     model.beta_, model.hyperparameters_ = float(record["beta"]), str(record["hyperparameters"])
     path = record["path"]
     model.beta_path_ = None if path is None else ChosenPath.from_json(path)
@@ -106,3 +101,11 @@ def _estimator(state: ModelState, device: str) -> "SparseGPEstimator":
             raise ValueError("a classifier needs two classes")
         model.classes_ = classes
     return model
+
+
+def _scaling(state: ModelState, what: str, d: int) -> Scaling:
+    """The scaling of inputs or targets, of d columns."""
+    shift, scale = (state.arrays[f"{what}_{part}"] for part in ("shift", "scale"))
+    if not shift.shape == scale.shape == (d,) or not scale.all():
+        raise ValueError(f"the scaling of each {what} needs {d} numbers, and no scale of 0")
+    return Scaling(shift, scale, bool(state.record[f"{what}s_rounded"]))

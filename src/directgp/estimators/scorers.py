@@ -23,9 +23,10 @@ def neg_nll(estimator: Any, X: ArrayLike, y: ArrayLike, **given: Any) -> float:
     >>> from sklearn.model_selection import cross_val_score
     >>> from directgp import SparseGPRegressor
     >>> from directgp.estimators import neg_nll
-    >>> X = np.linspace(0, 6, 40).reshape(-1, 1)
-    >>> model = SparseGPRegressor(beta=1.0, hyperparameters="joint", random_state=0)
-    >>> len(cross_val_score(model, X, np.sin(X[:, 0]) + 0.1 * X[:, 0], scoring=neg_nll, cv=2))
+    >>> X = np.linspace(0, 6, 60).reshape(-1, 1)
+    >>> y = np.sin(X[:, 0]) + np.random.default_rng(0).normal(scale=0.3, size=60)
+    >>> model = SparseGPRegressor(objective="elbo", beta=1.0, random_state=0)
+    >>> len(cross_val_score(model, X, y, scoring=neg_nll, cv=2))
     2
     """
     model, inputs = _inside(estimator, X, "nll")

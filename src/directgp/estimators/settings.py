@@ -19,25 +19,27 @@ from directgp.training.stopping import LossRange, RelativeDecrease
 
 Params = dict[str, Any]
 
+_WINDOW, _SMALLEST_TOLERANCE, _NATS = 10, 5e-6, 0.005
+"""L-BFGS has converged when so many steps lower the mean loss by less than the larger of the second
+and the third divided by the number of rows."""
+
 
 def recipe_of(params: Params, num_rows: int, num_inducing: int) -> Recipe:
     """Objective, rule and optimiser."""
     recipe = Recipe(
         objective=params["objective"],
-        rule=_rule(params["rule"], params["num_samples"]),
+        rule=_rule(params["rule"], int(params["num_samples"])),
         optimizer=params["optimizer"],
-        batch_size=None if params["batch_size"] == "auto" else params["batch_size"],
-        max_steps=params["max_iter"],
+        batch_size=None if params["batch_size"] == "auto" else int(params["batch_size"]),
+        max_steps=None if params["max_iter"] is None else int(params["max_iter"]),
         monitors=[FitProgress(int(params["verbose"]))] if params["verbose"] else [],
     )
     optimizer = recipe.chosen_optimizer(num_rows, num_inducing)
     if recipe.max_steps is None and optimizer == "lbfgs":
         recipe = replace(recipe, max_steps=steps_for(num_rows))
-    if params["tol"] is not None:
-        batches = recipe.chosen_batch_size(num_rows, num_inducing) is not None
-        noisy = batches or not recipe.point_loss().deterministic
-        recipe = replace(recipe, stopping=_stopping(params["tol"], optimizer, noisy))
-    return recipe
+    batches = recipe.chosen_batch_size(num_rows, num_inducing) is not None
+    noisy = batches or not recipe.point_loss().deterministic
+    return replace(recipe, stopping=_stopping(params["tol"], optimizer, noisy, num_rows))
 
 
 def choice_of(params: Params) -> Choice:
@@ -89,7 +91,10 @@ def _rule(rule: str | Rule, num_samples: int) -> str | Rule:
     return found
 
 
-def _stopping(tol: float, optimizer: str, noisy: bool) -> Monitor:
+def _stopping(tol: float | None, optimizer: str, noisy: bool, num_rows: int) -> Monitor | None:
+    """When a run has converged; None leaves it to Adam."""
     if optimizer == "lbfgs":
-        return RelativeDecrease(20, tol)
-    return LossRange(50, tol, smoothing=0.98 if noisy else 0.0)
+        # What ten steps gain on all rows together is to matter, however few they are.
+        default = max(_SMALLEST_TOLERANCE, _NATS / num_rows)
+        return RelativeDecrease(_WINDOW, default if tol is None else tol)
+    return None if tol is None else LossRange(50, tol, smoothing=0.98 if noisy else 0.0)

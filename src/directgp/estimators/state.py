@@ -1,6 +1,8 @@
 """A fitted estimator in the parts that a file keeps."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from directgp.estimators.persistence import ModelState
 
@@ -15,7 +17,7 @@ def state_of(model: "SparseGPEstimator") -> ModelState:
     names = getattr(model, "feature_names_in_", None)
     return ModelState(
         estimator=type(model).__name__,
-        params=model.get_params(deep=False),
+        params=_params(model),
         posterior=model.posterior_,
         likelihood=model.likelihood_,
         arrays={
@@ -42,3 +44,12 @@ def state_of(model: "SparseGPEstimator") -> ModelState:
             "findings": list(model.findings_),
         },
     )
+
+
+def _params(model: "SparseGPEstimator") -> dict[str, Any]:
+    """The constructor's parameters; a type by its name, and a table as an array."""
+    params: dict[str, Any] = model.get_params(deep=False)
+    params["dtype"] = np.dtype(params["dtype"]).name
+    if not isinstance(params["inducing"], str):
+        params["inducing"] = np.asarray(params["inducing"], dtype=np.float64)
+    return params

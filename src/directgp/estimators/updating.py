@@ -45,7 +45,10 @@ class UpdatableEstimator(SparseGPEstimator):
         num_inducing = len(self.posterior_.Z)
         recipe = recipe_of(self.get_params(deep=False), len(table.X), num_inducing)
         ((model,),) = self._models(recipe, table, num_inducing, random, warm=True)
-        if self.hyperparameters_ == "elbo" or _is_of_squares(recipe, model.likelihood):
+        kept = self.hyperparameters_ == "elbo" and recipe.point_loss().uses_variance(
+            model.likelihood
+        )
+        if kept or _is_of_squares(recipe, model.likelihood):
             recipe, beta = as_elbo(recipe), 1.0
         else:
             beta = self.beta_

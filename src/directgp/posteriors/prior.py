@@ -245,7 +245,7 @@ def _repeat_mean(mean: Mean, number: int) -> Mean:
         return ZeroMean(batch_shape=torch.Size([number]))
     if isinstance(mean, ConstantMean):
         twin = ConstantMean(batch_shape=torch.Size([number]))
-        twin.to(mean.constant.dtype)
+        twin.to(mean.constant)
         twin.constant = mean.constant.detach().expand(number).clone()
         return twin
     raise UnsupportedError(

@@ -7,7 +7,7 @@ losses rise, splits are trained in step, and the chosen candidate is trained on 
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, final
 
@@ -33,7 +33,6 @@ _PATIENCE = 1
 """So many losses in a row that are no lower end the way outwards."""
 
 
-_FEW_EXAMPLES = 1000
 _MANY_EXAMPLES, _SOME_EXAMPLES = 5000, 2500
 """Beyond the first number models are chosen by the second, drawn at random."""
 
@@ -84,7 +83,7 @@ class Search:
         ----------
         models : sequence of sequences of Model
             For each kernel one model a likelihood. The kernel is chosen with the first likelihood,
-            then the likelihood with that kernel.
+            the likelihood with that kernel, and the kernel once more with that likelihood.
         betas : sequence of float
             The grid, falling.
         modes : sequence of {"elbo", "fixed", "joint"}
@@ -134,11 +133,19 @@ class Search:
     def _solutions(self, models: Sequence[Sequence[Model]]) -> list[Solution]:
         """The ELBO solution of each model that is tried, on some examples where there are many."""
         rows = self._some_rows() if len(models) * len(models[0]) > 1 else None
-        first = [row[0] for row in models]
-        solutions = [found for model in first for found in self._solution(model, rows)]
-        if solutions:
-            others = models[first.index(_strongest(solutions).model)][1:]
-            solutions += [found for model in others for found in self._solution(model, rows)]
+        tried: dict[tuple[int, int], list[Solution]] = {}
+
+        def best(places: Iterable[tuple[int, int]]) -> tuple[int, int]:
+            for i, j in places:
+                if (i, j) not in tried:
+                    tried[i, j] = self._solution(models[i][j], rows)
+            return max(tried, key=lambda place: _evidence_at(tried[place]))
+
+        kernel, _ = best((i, 0) for i in range(len(models)))
+        _, likelihood = best((kernel, j) for j in range(len(models[0])))
+        best((i, likelihood) for i in range(len(models)))
+        self._parts -= _most_models(models) - len(tried)
+        solutions = [found for some in tried.values() for found in some]
         if not solutions:
             raise NumericalError(self._failures[0].reason)
         return solutions
@@ -161,7 +168,7 @@ class Search:
             self._failures.append(Failure(1.0, f"elbo, {model.name}", str(error)))
             return []
         self._note(result)
-        return [Solution(model, result, _evidence(result, data), whole=rows is None)]
+        return [Solution(model, result, _evidence(result, len(self.data)), whole=rows is None)]
 
     def _whole(self, found: Solution) -> Solution:
         """The solution on all examples, from that on some of them."""
@@ -209,7 +216,7 @@ class Search:
         if _single(betas, modes):
             competition = 1
         again = len(models) * len(models[0]) > 1 and len(self.data) > _MANY_EXAMPLES
-        return len(models) + len(models[0]) - 1 + again + competition
+        return _most_models(models) + again + competition
 
     def _arenas(self, base: Solution) -> list[Arena]:
         posterior, likelihood = base.result.posterior, base.result.likelihood
@@ -276,8 +283,8 @@ class Search:
         def training(k: int, arena: Arena) -> TrainingResult:
             base = elbo.results[k]
             start = base if neighbour is None else neighbour.results[k]
-            # On few examples a long joint run only overfits.
-            whole = neighbour is None and (held or len(self.data) >= _FEW_EXAMPLES)
+            # Folds are for few examples, on which a long joint run overfits.
+            whole = neighbour is None and (held or not isinstance(self.validation, Folds))
             recipe = self.recipe if whole else self._brief(base)
             if held:
                 warm = None if neighbour is None else start.posterior
@@ -301,6 +308,7 @@ class Search:
             start = base.posterior, base.likelihood
             rows.append(train_grid(trainer, self.recipe, *start, betas, base, held))
             self._failures += trainer.failures
+            trainer.failures = []
             for result in rows[-1]:
                 self._note(result)
             if self._ended or len(rows[-1]) < len(betas):
@@ -336,20 +344,25 @@ class Search:
     def _on_all(self, base: Solution, chosen: Candidate) -> TrainingResult:
         """The chosen candidate trained on all examples, from where it was on a part of them."""
         found = chosen.results[0]
-        if self._ended or isinstance(self.validation, Given):
-            return found
         if chosen.hyperparameters == "elbo":
             return base.result
+        if self._ended or isinstance(self.validation, Given):
+            return found
         trainer = self._trainer(self.data, "all examples")
         try:
-            if chosen.hyperparameters == "fixed":
-                return fixed_run(trainer, self.recipe, base.result, chosen.beta)
-            likelihood = _with_parameters(base.model.likelihood, found.likelihood)
-            recipe = self._brief(found)
-            return joint_run(trainer, recipe, found.posterior, likelihood, chosen.beta)
+            result = self._again(trainer, base, chosen)
         except NumericalError as error:
             self._failures.append(Failure(chosen.beta, "all examples", str(error)))
             return found
+        self._note(result)
+        return result
+
+    def _again(self, trainer: Trainer, base: Solution, chosen: Candidate) -> TrainingResult:
+        if chosen.hyperparameters == "fixed":
+            return fixed_run(trainer, self.recipe, base.result, chosen.beta)
+        found = chosen.results[0]
+        likelihood = _with_parameters(base.model.likelihood, found.likelihood)
+        return joint_run(trainer, self._brief(found), found.posterior, likelihood, chosen.beta)
 
     def _brief(self, near: TrainingResult) -> Recipe:
         """The recipe with the steps of a run that starts near its optimum."""
@@ -376,15 +389,26 @@ def _single(betas: Sequence[float], modes: Sequence[str]) -> bool:
     return len(betas) == len(modes) == 1 and modes[0] != "elbo"
 
 
+def _most_models(models: Sequence[Sequence[Model]]) -> int:
+    """Models that may be tried: a column, a row, and another column."""
+    return 2 * len(models) + len(models[0]) - 2
+
+
 def _strongest(solutions: Sequence[Solution]) -> Solution:
     return max(solutions, key=lambda solution: solution.evidence)
 
 
-def _evidence(result: TrainingResult, data: Data) -> float:
-    """ELBO − ½ k log n: what a hyperparameter must gain to be worth having (Schwarz)."""
+def _evidence_at(solutions: Sequence[Solution]) -> float:
+    return max((each.evidence for each in solutions), default=-math.inf)
+
+
+def _evidence(result: TrainingResult, n: int) -> float:
+    """ELBO of n examples − ½ k log n: what a hyperparameter must gain to be worth having (Schwarz).
+
+    The ELBO of a part of the examples counts as if it were that of all.
+    """
     parameters = (*result.posterior.prior.parameters(), *result.likelihood.parameters())
     k = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
-    n = len(data)
     evidence = -n * result.loss - 0.5 * k * math.log(n)
     return evidence if math.isfinite(evidence) else -math.inf
 

@@ -1,0 +1,320 @@
+"""Pictures and words of fitted estimators: of the right numbers, or refused."""
+
+import itertools
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.text import Text
+from scipy import stats
+from sklearn.exceptions import NotFittedError
+
+from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
+from directgp.errors import InvalidInputError
+from directgp.estimators import pictures
+from directgp.estimators.plots import plot_pit
+from tests.estimators.fitted_models import (
+    COUNTS,
+    HOURS,
+    LABELS,
+    LIGHT,
+    THERE,
+    Array,
+    X,
+    Y,
+    classifier,
+    counter,
+    parameter,
+    regressor,
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore::directgp.errors.DirectGPWarning"),
+]
+
+QUICK = {**LIGHT, "num_inducing": 5, "max_iter": 4}
+OPEN = {**QUICK, "beta": "auto", "hyperparameters": "auto", "validation_fraction": 0.3}
+NAMED = pd.DataFrame({"height": X[:, 0], "weight of it": np.cos(X[:, 0])})
+MAKERS: dict[str, tuple[Any, Any, str]] = {
+    "numbers": (SparseGPRegressor, Y, "gaussian"),
+    "labels": (SparseGPClassifier, LABELS, "probit"),
+    "counts": (SparseGPCountRegressor, COUNTS, "poisson"),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_window() -> Iterator[None]:
+    matplotlib.use("Agg")
+    yield
+    plt.close("all")
+
+
+@cache
+def chosen(kind: str) -> Any:
+    """A model of two named features, for which β was chosen."""
+    make, y, likelihood = MAKERS[kind]
+    return make(likelihood=likelihood, **OPEN).fit(NAMED, y)
+
+
+def words(ax: Axes) -> str:
+    return "\n".join(each.get_text() for each in ax.findobj(Text) if isinstance(each, Text))
+
+
+def drawn(ax: Axes) -> None:
+    figure = ax.figure
+    assert figure is not None
+    figure.canvas.draw()
+
+
+# The β path
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_the_path(kind: str) -> None:
+    model = chosen(kind)
+    _, mine = plt.subplots()
+    assert model.plot_beta_path(mine) is mine
+    assert model.plot_beta_path() is not mine
+    drawn(mine)
+    assert "validation log loss" in words(mine)
+    path = model.beta_path_
+    best = path.points[path.chosen]
+    rings = [line for line in mine.lines if line.get_markersize() == 12]
+    assert [float(line.get_ydata()[0]) for line in rings] == [best.validation_loss]
+
+
+@pytest.mark.parametrize("model", [regressor, classifier, counter])
+def test_without_a_choice_there_is_no_path(model: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"plot_beta_path of .* Fit with beta='auto'"):
+        model().plot_beta_path()
+
+
+def test_an_unfitted_model_has_no_pictures() -> None:
+    for make, y, _ in MAKERS.values():
+        for draw in ("plot_beta_path", "plot_calibration", "plot_predictions", "summary"):
+            arguments = (X, y) if draw in ("plot_calibration", "plot_predictions") else ()
+            with pytest.raises(NotFittedError):
+                getattr(make(), draw)(*arguments)
+
+
+# Calibration
+
+
+@pytest.fixture
+def pit(monkeypatch: pytest.MonkeyPatch) -> list[Array]:
+    """What is drawn as a histogram."""
+    seen: list[Array] = []
+
+    def watched(values: Array, ax: Axes | None = None) -> Axes:
+        seen.append(values)
+        return plot_pit(values, ax)
+
+    monkeypatch.setattr(pictures, "plot_pit", watched)
+    return seen
+
+
+def test_calibration_of_numbers_by_hand(pit: list[Array]) -> None:
+    model = regressor()
+    _, mine = plt.subplots()
+    assert model.plot_calibration(X, Y, mine) is mine
+    np.testing.assert_allclose(pit[0], stats.norm.cdf(Y, *model.predict(X, return_std=True)))
+
+
+def test_calibration_of_counts_by_hand(pit: list[Array]) -> None:
+    """Between P(Y < y) and P(Y ≤ y)."""
+    model = counter()
+    _, mine = plt.subplots()
+    assert model.plot_calibration(X, COUNTS, HOURS, mine) is mine
+    cdf = model.predict_pmf(X, int(COUNTS.max()), HOURS).cumsum(1)
+    rows, at = np.arange(len(X)), COUNTS.astype(int)
+    below = np.where(at > 0, cdf[rows, at - 1], 0.0)
+    assert ((below - 1e-7 <= pit[0]) & (pit[0] <= cdf[rows, at] + 1e-7)).all()
+    assert np.unique(pit[0]).size == len(X), "steps are filled at random"
+
+
+def sampled(n: int, seed: int) -> tuple[Array, Array, np.random.Generator]:
+    random = np.random.default_rng(seed)
+    inputs = random.uniform(-3, 3, (n, 1))
+    return inputs, np.sin(2 * inputs[:, 0]), random
+
+
+def test_what_is_right_is_flat(pit: list[Array]) -> None:
+    settings = {**LIGHT, "num_inducing": 12, "max_iter": 40}
+    inputs, f, random = sampled(400, 0)
+    numbers = SparseGPRegressor(likelihood="gaussian", **settings)
+    numbers.fit(inputs, f + 0.3 * random.normal(size=400))
+    counts = SparseGPCountRegressor(likelihood="poisson", **settings)
+    hours = random.uniform(1, 4, 400)
+    counts.fit(inputs, random.poisson(hours * np.exp(f)), exposure=hours)
+    inputs, f, random = sampled(400, 1)
+    numbers.plot_calibration(inputs, f + 0.3 * random.normal(size=400))
+    counts.plot_calibration(inputs, random.poisson(hours * np.exp(f)), hours)
+    numbers.plot_calibration(inputs, f + 0.9 * random.normal(size=400))
+    counts.plot_calibration(inputs, random.poisson(hours * np.exp(f)), 2 * hours)
+    p_values = [stats.kstest(values, "uniform").pvalue for values in pit]
+    assert min(p_values[:2]) > 1e-3 and max(p_values[2:]) < 1e-6
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_reliability_is_of_the_second_class(swapped: bool) -> None:
+    """With the names of the classes swapped, too."""
+    names = np.array(["b", "a"] if swapped else ["a", "b"])
+    labels = names[(LABELS == "yes").astype(int)]
+    model = SparseGPClassifier(**QUICK).fit(X, labels)
+    _, mine = plt.subplots()
+    assert model.plot_calibration(X, labels, mine) is mine
+    p, ones = model.predict_proba(X)[:, 1], labels == "b"
+    index = np.minimum((10 * p).astype(int), 9)
+    expected = [(p[index == k].mean(), ones[index == k].mean()) for k in np.unique(index)]
+    points = mine.containers[-1][0].get_xydata()
+    np.testing.assert_allclose(points, expected)
+    assert f"Brier score {np.mean((p - ones) ** 2):.3f}" in words(mine)
+    with pytest.raises(InvalidInputError, match="one of 'a', 'b'"):
+        model.plot_calibration(X, LABELS)
+
+
+# Predictions
+
+
+def test_a_curve_of_numbers() -> None:
+    model = regressor()
+    _, mine = plt.subplots()
+    assert model.plot_predictions(X, Y, 0.8, mine) is mine
+    drawn(mine)
+    line = next(each for each in mine.lines if len(np.asarray(each.get_xdata())) == 200)
+    at, height = np.asarray(line.get_xydata()).T
+    np.testing.assert_allclose(height, model.predict(at[:, None]), rtol=1e-9)
+    assert at.min() < X.min() and at.max() > X.max()
+    assert "80 % interval" in words(mine)
+    band = mine.collections[-1].get_paths()[0].vertices
+    lower, upper = model.predict_interval(at[:, None], 0.8)
+    assert np.asarray(band)[:, 1].min() == pytest.approx(lower.min())
+    assert np.asarray(band)[:, 1].max() == pytest.approx(upper.max())
+
+
+def test_a_curve_of_counts() -> None:
+    model = counter()
+    ax = model.plot_predictions(X)
+    drawn(ax)
+    line = next(each for each in ax.lines if len(np.asarray(each.get_xdata())) == 200)
+    at, height = np.asarray(line.get_xydata()).T
+    np.testing.assert_allclose(height, model.predict(at[:, None]), rtol=1e-9)
+    with pytest.raises(InvalidInputError, match=r"exposure of .* None with one feature"):
+        model.plot_predictions(X, COUNTS, exposure=HOURS)
+
+
+def test_a_curve_of_labels() -> None:
+    model = classifier()
+    for y in (None, LABELS):
+        ax = model.plot_predictions(X, y)
+        drawn(ax)
+        line = next(each for each in ax.lines if len(np.asarray(each.get_xdata())) == 200)
+        at, height = np.asarray(line.get_xydata()).T
+        np.testing.assert_allclose(height, model.predict_proba(at[:, None])[:, 1])
+        assert "P(yes)" in words(ax)
+
+
+def test_the_name_of_a_single_feature() -> None:
+    model = SparseGPRegressor(likelihood="gaussian", **QUICK).fit(NAMED[["height"]], Y)
+    ax = model.plot_predictions(NAMED[["height"]], Y)
+    assert ax.get_xlabel() == "height"
+
+
+@pytest.mark.parametrize("kind", ["numbers", "counts"])
+def test_more_features_are_drawn_against_the_targets(kind: str) -> None:
+    model, y = chosen(kind), MAKERS[kind][1]
+    _, mine = plt.subplots()
+    assert model.plot_predictions(NAMED, y, ax=mine) is mine
+    drawn(mine)
+    lower, upper = model.predict_interval(NAMED, 0.9)
+    share = 100 * np.mean((lower <= y) & (y <= upper))
+    assert f"90 % intervals cover {share:.1f} % of 90" in words(mine)
+    with pytest.raises(InvalidInputError, match=r"y of .* given with more than one feature"):
+        model.plot_predictions(NAMED)
+
+
+def test_labels_of_more_features_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"one feature. Got 2 features. plot_calibration"):
+        chosen("labels").plot_predictions(NAMED, LABELS)
+
+
+def test_no_picture_is_left_by_a_refusal() -> None:
+    model, before = regressor(), plt.get_fignums()
+    with pytest.raises(InvalidInputError):
+        model.plot_beta_path()
+    with pytest.raises(InvalidInputError):
+        model.plot_predictions(X, Y, 1.5)
+    with pytest.raises(ValueError, match="2 features"):
+        model.plot_predictions(np.hstack([X, X]), Y)
+    assert plt.get_fignums() == before
+
+
+# Words
+
+
+def summary(model: Any, capsys: pytest.CaptureFixture[str]) -> str:
+    assert model.summary() is None
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 100
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_summary_of_a_choice(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    model = chosen(kind)
+    text = summary(model, capsys)
+    make, _, likelihood = MAKERS[kind]
+    assert text.startswith(f"{make.__name__} data 90 rows, 2 features")
+    assert (
+        f"β {model.beta_:.3g}" in text and f"of {len(model.beta_path_.points)} candidates" in text
+    )
+    assert likelihood in text.lower() and "5 inducing inputs" in text
+    assert text.count("→") == 1
+    assert model.training_result_.reason in text
+
+
+def test_a_summary_of_length_scales(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the units of the features, the shortest in deviations first."""
+    settings = {**QUICK, "ard": True, "likelihood": "gaussian"}
+    model = SparseGPRegressor(**settings).fit(NAMED, Y)
+    text = summary(model, capsys)
+    scales = model.posterior_.prior.kernel.lengthscale.detach().numpy().ravel()
+    order = [NAMED.columns[i] for i in np.argsort(scales)]
+    places = [text.rindex(name) for name in order]
+    assert places == sorted(places)
+    for name, own in zip(NAMED.columns, scales * NAMED.std(ddof=0).to_numpy(), strict=True):
+        after = text[text.rindex(name) + len(name) :].split()
+        assert float(after[0].replace(",", "")) == pytest.approx(own, rel=0.01)
+
+
+def test_a_summary_is_in_the_users_units(capsys: pytest.CaptureFixture[str]) -> None:
+    model = regressor()
+    text = summary(model, capsys)
+    noise = parameter(model, "noise") ** 0.5 * Y.std()
+    after = text[text.index("noise standard deviation") :].split()
+    assert float(after[3].rstrip(",")) == pytest.approx(noise, rel=0.01)
+    assert "β 1, as given" in text
+
+
+def test_a_long_name_does_not_widen_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["x" * 150, "y" * 40]
+    table = pd.DataFrame(NAMED.to_numpy(), columns=names)
+    settings = {**QUICK, "ard": True, "likelihood": "gaussian"}
+    text = summary(SparseGPRegressor(**settings).fit(table, Y), capsys)
+    assert all(name[:20] in text for name in names)
+
+
+def test_pictures_of_a_table_in_any_form() -> None:
+    """Lists, tables and arrays of one column."""
+    model = regressor()
+    forms: list[tuple[Any, Any]] = [(X.tolist(), Y.tolist()), (pd.DataFrame(X), pd.Series(Y))]
+    for (inputs, y), draw in itertools.product(forms, ("plot_calibration", "plot_predictions")):
+        drawn(getattr(model, draw)(inputs, y))
+    assert len(model.predict(THERE)) == 17

@@ -1,0 +1,375 @@
+"""Models in files: what is loaded is what was saved, and what is no model is refused."""
+
+import io
+import json
+import pickle
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from gpytorch.kernels import PeriodicKernel, RBFKernel, ScaleKernel
+from matplotlib.figure import Figure
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor, load
+from directgp.errors import InvalidInputError, ModelFileError, UnsupportedError
+from directgp.estimators.persistence.model_files import MODEL
+from directgp.files import read_file, write_file
+from directgp.likelihoods import Gaussian, Logistic, NegativeBinomial
+from directgp.log_expectations.product_sampling import ProductSampling
+from directgp.log_expectations.quadrature import Quadrature
+from directgp.objectives import LogLoss, PinballLoss, ZeroOneCost
+from tests.estimators.fitted_models import (
+    COUNTS,
+    HOURS,
+    LABELS,
+    LIGHT,
+    SPENT,
+    THERE,
+    X,
+    Y,
+    classifier,
+    counter,
+    regressor,
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore::directgp.errors.DirectGPWarning"),
+]
+
+QUICK = {**LIGHT, "num_inducing": 5, "max_iter": 4}
+NAMED = pd.DataFrame({"höhe, in m": X[:, 0], "b": np.cos(X[:, 0])})
+
+
+def predictions(model: Any, inputs: Any = THERE) -> dict[str, Any]:
+    """What every method of prediction says."""
+    found: dict[str, Any] = {"predict": model.predict(inputs)}
+    found["latent"] = model.predict_latent(inputs)
+    if isinstance(model, SparseGPClassifier):
+        labels = np.resize(model.classes_, len(inputs))
+        return found | {
+            "proba": model.predict_proba(inputs),
+            "log_proba": model.predict_log_proba(inputs),
+            "decision": model.decision_function(inputs),
+            "log_density": model.log_density(inputs, labels),
+            "nll": model.nll(inputs, labels),
+            "score": model.score(inputs, labels),
+        }
+    y = np.arange(len(inputs)) % 7.0
+    given: dict[str, Any] = {}
+    if isinstance(model, SparseGPCountRegressor):
+        given = {"exposure": np.resize(SPENT, len(inputs))}
+        found["pmf"] = model.predict_pmf(inputs, 5, **given)
+    else:
+        found["std"] = model.predict(inputs, return_std=True)
+    return found | {
+        "quantiles": model.predict_quantiles(inputs, [0.1, 0.5, 0.99], **given),
+        "interval": model.predict_interval(inputs, 0.8, **given),
+        "samples": model.sample_y(inputs, 3, random_state=5, **given),
+        "log_density": model.log_density(inputs, y, **given),
+        "nll": model.nll(inputs, y, **given),
+        "score": model.score(inputs, y, **given),
+    }
+
+
+def summary(model: Any) -> str:
+    text = io.StringIO()
+    with redirect_stdout(text):
+        model.summary()
+    return text.getvalue()
+
+
+def again(model: Any, folder: Path, **how: Any) -> Any:
+    model.save(folder / "model.dgp")
+    return load(folder / "model.dgp", **how)
+
+
+def assert_same(loaded: Any, model: Any, inputs: Any = THERE) -> None:
+    assert type(loaded) is type(model)
+    there, here = predictions(loaded, inputs), predictions(model, inputs)
+    for name, values in here.items():
+        np.testing.assert_array_equal(there[name], values, err_msg=name, strict=True)
+    assert summary(loaded) == summary(model)
+    assert loaded.beta_path_ == model.beta_path_
+    for name in ("beta_", "hyperparameters_", "n_iter_", "n_features_in_", "findings_"):
+        assert getattr(loaded, name) == getattr(model, name)
+    one, other = loaded.training_result_, model.training_result_
+    assert (one.stages, one.seconds, one.objective) == (
+        other.stages,
+        other.seconds,
+        other.objective,
+    )
+    assert [key for key in vars(model) if key not in vars(loaded)] == []
+
+
+def search(make: Any, y: Any, **settings: Any) -> Any:
+    """A fit that had something to choose."""
+    choice = {"beta": "auto", "hyperparameters": "auto", "ard": "auto", "validation_fraction": 0.3}
+    return make(**{**QUICK, **choice, **settings}).fit(NAMED, y)
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "gaussian": regressor,
+    "student": lambda: regressor("student_t"),
+    "float32": lambda: regressor(dtype="float32"),
+    "probit": classifier,
+    "logistic": lambda: classifier(likelihood="logistic"),
+    "poisson": counter,
+    "softplus": lambda: counter("poisson_softplus"),
+    "negative binomial": lambda: counter("negative_binomial"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_loaded_model_says_the_same_to_the_bit(name: str, tmp_path: Path) -> None:
+    model = MODELS[name]()
+    assert_same(again(model, tmp_path), model)
+
+
+SEARCHED: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "numbers": (SparseGPRegressor, Y, {}),
+    "labels": (SparseGPClassifier, LABELS, {}),
+    "counts": (SparseGPCountRegressor, COUNTS, {"likelihood": "poisson"}),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_names_of_features_and_the_choice_come_back(name: str, tmp_path: Path) -> None:
+    make, y, settings = SEARCHED[name]
+    model = search(make, y, **settings)
+    loaded = again(model, tmp_path)
+    assert_same(loaded, model, NAMED)
+    assert loaded.feature_names_in_.tolist() == NAMED.columns.tolist()
+    assert loaded.feature_names_in_.dtype == model.feature_names_in_.dtype
+    with pytest.raises(ValueError, match="feature names should match"):
+        loaded.predict(NAMED[["b", "höhe, in m"]])
+    ax = Figure().subplots()
+    assert loaded.plot_beta_path(ax) is ax
+    assert loaded.plot_calibration(NAMED, y).get_title() is not None
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        np.array(["ja", "nein"]),
+        np.array(["ja", "nein"], dtype=object),
+        np.array([3, 7]),
+        np.array([False, True]),
+        np.array([-1.0, 2.0]),
+        np.array([0, 255], dtype=np.uint8),
+    ],
+    ids=lambda each: str(each.dtype),
+)
+def test_classes_come_back_with_their_type(classes: Any, tmp_path: Path) -> None:
+    model = SparseGPClassifier(**QUICK).fit(X, classes[(LABELS == "yes").astype(int)])
+    loaded = again(model, tmp_path)
+    assert (loaded.classes_.dtype, loaded.classes_.tolist()) == (classes.dtype, classes.tolist())
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X), strict=True)
+
+
+PARAMS: list[tuple[Any, dict[str, Any]]] = [
+    (SparseGPRegressor, {"kernel": ScaleKernel(PeriodicKernel()) + RBFKernel(), "ard": "auto"}),
+    (SparseGPRegressor, {"likelihood": Gaussian(0.3), "beta": 2, "tol": 1e-3}),
+    (SparseGPRegressor, {"objective": PinballLoss(0.8), "mean": "constant"}),
+    (SparseGPRegressor, {"inducing": np.array([[500.0], [900.0]]), "standardize": True}),
+    (SparseGPRegressor, {"inducing": [[500], [900]], "num_inducing": "auto"}),
+    (SparseGPRegressor, {"inducing": pd.DataFrame({"a": [500.0, 900.0]})}),
+    (SparseGPRegressor, {"dtype": np.float32, "random_state": np.int64(3)}),
+    (SparseGPRegressor, {"random_state": None, "max_iter": np.int32(3), "warm_start": True}),
+    (SparseGPClassifier, {"rule": ProductSampling(num_samples=4)}),
+    (SparseGPClassifier, {"rule": "bmc", "num_samples": np.int64(3), "optimizer": "adam"}),
+    (SparseGPClassifier, {"objective": LogLoss(Quadrature()), "likelihood": Logistic()}),
+    (SparseGPClassifier, {"objective": ZeroOneCost(1.0, 4.0), "batch_size": 30}),
+    (SparseGPCountRegressor, {"likelihood": NegativeBinomial(2.0), "kernel": "matern32"}),
+]
+
+
+@pytest.mark.parametrize(("make", "params"), PARAMS)
+def test_parameters_come_back(make: Any, params: dict[str, Any], tmp_path: Path) -> None:
+    y = {SparseGPRegressor: Y, SparseGPClassifier: LABELS, SparseGPCountRegressor: COUNTS}[make]
+    plain = {"likelihood": "gaussian"} if make is SparseGPRegressor else {}
+    model = make(**{**QUICK, **plain, **params}).fit(X, y)
+    loaded = again(model, tmp_path)
+    assert_same(loaded, model)
+    found = loaded.get_params()
+    for name, value in params.items():
+        if isinstance(value, torch.nn.Module):
+            state, kept = found[name].state_dict(), value.state_dict()
+            assert type(found[name]) is type(value) and state.keys() == kept.keys()
+            assert all(torch.equal(state[key], kept[key]) for key in kept)
+        elif name == "dtype":
+            assert found[name] == np.dtype(value).name
+        else:
+            np.testing.assert_array_equal(found[name], value)
+    settings = (found["num_inducing"], found["ard"])
+    assert settings == (model.num_inducing, model.ard)
+
+
+def test_a_loaded_model_learns_on_as_the_saved_one_would(tmp_path: Path) -> None:
+    numbers, labels, counts = regressor(), classifier(), counter()
+    more = slice(0, 20)
+    for model, y, given in (
+        (numbers, Y[more] + 3, {}),
+        (labels, LABELS[more][::-1], {}),
+        (counts, COUNTS[more] + 5, {"exposure": HOURS[more]}),
+    ):
+        before, loaded = model.predict_latent(THERE)[0], again(model, tmp_path)
+        for each in (model, loaded):
+            each.partial_fit(X[more], y, **given)
+        found = loaded.predict_latent(THERE)
+        np.testing.assert_array_equal(found, model.predict_latent(THERE))
+        assert np.abs(found[0] - before).max() > 1e-3
+
+
+def test_a_loaded_model_is_fitted_and_cloned_as_any(tmp_path: Path) -> None:
+    model = regressor(max_iter=5)
+    loaded = again(model, tmp_path)
+    fresh = clone(loaded)
+    assert not hasattr(fresh, "posterior_")
+    assert fresh.get_params() == {**model.get_params(), "device": "auto"}
+    for each in (fresh, loaded):
+        np.testing.assert_array_equal(each.fit(X, Y).predict(THERE), model.predict(THERE))
+    loaded.set_params(warm_start=True).fit(X, Y)
+
+
+def test_a_pickled_copy_of_a_loaded_model(tmp_path: Path) -> None:
+    loaded = again(regressor(), tmp_path)
+    assert_same(pickle.loads(pickle.dumps(loaded)), loaded)
+
+
+def test_an_unfitted_model_is_not_saved(tmp_path: Path) -> None:
+    for make in (SparseGPRegressor, SparseGPClassifier, SparseGPCountRegressor):
+        with pytest.raises(NotFittedError, match=f"This {make.__name__} instance is not fitted"):
+            make().save(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_source_of_random_numbers_is_not_saved(tmp_path: Path) -> None:
+    model = SparseGPRegressor(likelihood="gaussian", **QUICK)
+    model.set_params(random_state=np.random.RandomState(0)).fit(X, Y)
+    with pytest.raises(
+        UnsupportedError, match=r"random_state is a RandomState.* as an int or None"
+    ):
+        model.save(tmp_path / "model")
+    model.set_params(random_state=0).save(tmp_path / "model")
+
+
+def test_the_device(tmp_path: Path) -> None:
+    model = regressor()
+    loaded = again(model, tmp_path, device="cpu")
+    assert loaded.device == "cpu" and loaded.posterior_.Z.device.type == "cpu"
+    assert again(model, tmp_path).device == "auto"
+    for name in ("abacus", "cuda:99"):
+        with pytest.raises(
+            InvalidInputError, match=r"device of load .* Take device='auto' or 'cpu'"
+        ):
+            load(tmp_path / "model.dgp", device=name)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_a_model_goes_to_the_gpu_and_back(tmp_path: Path) -> None:
+    model = regressor(device="cpu")
+    there = again(model, tmp_path, device="cuda")
+    assert there.posterior_.Z.is_cuda
+    np.testing.assert_allclose(there.predict(THERE), model.predict(THERE), rtol=1e-8)
+    assert_same(again(there, tmp_path, device="cpu"), model)
+
+
+# What is no model
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "whole.dgp"
+    search(SparseGPRegressor, Y, likelihood="gaussian").save(path)
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(ModelFileError) as caught:
+        load(path)
+    said = str(caught.value)
+    assert str(path) in said and "\n" not in said
+    return said
+
+
+def test_no_file(tmp_path: Path) -> None:
+    assert "could not be read" in refusal(tmp_path / "nothing")
+    assert "could not be read" in refusal(tmp_path)
+
+
+def damaged(data: bytes) -> dict[str, bytes]:
+    flipped = bytearray(data)
+    flipped[-9] ^= 4
+    return {
+        "empty": b"",
+        "cut short": data[:-7],
+        "cut in half": data[: len(data) // 2],
+        "a bit flipped": bytes(flipped),
+        "more at the end": data + b"x",
+        "a pickle": pickle.dumps({"a": np.ones(3)}),
+        "text": b"SparseGPRegressor(beta=1.0)\n" * 20,
+    }
+
+
+@pytest.mark.parametrize("name", list(damaged(b"0" * 20)))
+def test_a_damaged_or_foreign_file(name: str, whole: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.dgp"
+    path.write_bytes(damaged(whole.read_bytes())[name])
+    said = refusal(path)
+    assert "cannot be loaded as a model" in said
+    assert "Take another copy of it, or fit and save the model again." in said
+
+
+Lie = Callable[[dict[str, Any], dict[str, torch.Tensor]], object]
+
+
+def told(path: Path, whole: Path, lie: Lie) -> str:
+    """What is said of a file with a right checksum that says something else."""
+    tensors, manifest = read_file(MODEL, whole)
+    manifest = json.loads(json.dumps(manifest))
+    lie(manifest, tensors)
+    write_file(MODEL, path, tensors, manifest)
+    return refusal(path)
+
+
+def test_a_file_of_another_version(whole: Path, tmp_path: Path) -> None:
+    def newer(manifest: dict[str, Any], _: Any) -> None:
+        manifest["format"], manifest["versions"]["directgp"] = 2, "9.8"
+
+    said = told(tmp_path / "model", whole, newer)
+    assert "is a model of format 2" in said and "Load it with directgp 9.8" in said
+
+
+LIES: dict[str, Lie] = {
+    "another class": lambda m, t: m.update(estimator="SparseGPClassifier"),
+    "a class of no estimator": lambda m, t: m.update(estimator="Pipeline"),
+    "no beta": lambda m, t: m["record"].pop("beta"),
+    "a beta in words": lambda m, t: m["record"].update(beta="much"),
+    "a path of another form": lambda m, t: m["record"].update(path={"points": 3}),
+    "a point with more": lambda m, t: m["record"]["path"]["points"][0].update(more=1),
+    "a choice of none": lambda m, t: m["record"]["path"].update(chosen=99),
+    "a parameter that there is not": lambda m, t: m["params"].update(
+        gamma={"type": "plain", "value": 1}
+    ),
+    "scalings of more features": lambda m, t: t.update(
+        {"arrays.input_scale": torch.ones(3).double()}
+    ),
+    "scalings of more targets": lambda m, t: t.update(
+        {"arrays.target_shift": torch.ones(2).double()}
+    ),
+    "a scale of 0": lambda m, t: t["arrays.target_scale"].zero_(),
+    "no scalings": lambda m, t: t.pop("arrays.input_shift"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_file_that_lies(name: str, whole: Path, tmp_path: Path) -> None:
+    assert "cannot be loaded as a model" in told(tmp_path / "model", whole, LIES[name])
