@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
-from directgp.estimators import base
+from directgp.estimators import learning
 from tests.estimators.small_data import COUNTING, COUNTS, LABELS, LIGHT, REGRESSION, X, Y
 
 pytestmark = [

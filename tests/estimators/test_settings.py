@@ -11,7 +11,7 @@ from gpytorch.kernels import PeriodicKernel, RBFKernel, ScaleKernel
 
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.errors import DirectGPError, DirectGPWarning, InvalidInputError, UnsupportedError
-from directgp.estimators import base
+from directgp.estimators import learning
 from directgp.estimators.fitting import fit_model
 from directgp.estimators.settings import recipe_of
 from directgp.likelihoods import Gaussian, Likelihood, Logistic, NegativeBinomial, StudentT
@@ -216,7 +216,7 @@ def start(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Any:
         return fit_model(recipe, choice, models, table, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(base, "fit_model", watched)
+        patch.setattr(learning, "fit_model", watched)
         fitted("numbers", **settings)
     return seen[0]
 

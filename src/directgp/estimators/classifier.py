@@ -13,16 +13,17 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import refuse
-from directgp.estimators.advice import one_class
 from directgp.estimators.base import Column
-from directgp.estimators.checks import check_two_classes, declared_classes, plain_labels
 from directgp.estimators.families import LABELS
 from directgp.estimators.fitting import Choice, Fitted
 from directgp.estimators.parameters import constraints
 from directgp.estimators.pictures import draw_labels, draw_reliability
-from directgp.estimators.training_table import TrainingTable
+from directgp.estimators.reports.advice import one_class
+from directgp.estimators.tables.checks import check_two_classes, declared_classes, plain_labels
+from directgp.estimators.tables.training_table import TrainingTable
+from directgp.estimators.telling import TellingEstimator
 from directgp.estimators.unchanged import unchanged_on_error
-from directgp.estimators.updating import UpdatableEstimator, updated
+from directgp.estimators.updating import updated
 from directgp.estimators.user_types import ArrayLike, ValidationData
 from directgp.likelihoods.base import Likelihood
 from directgp.objectives.zero_one_cost import ZeroOneCost
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @final
-class SparseGPClassifier(ClassifierMixin, UpdatableEstimator):  # type: ignore[misc]
+class SparseGPClassifier(ClassifierMixin, TellingEstimator):  # type: ignore[misc]
     """Gaussian process classification of two classes, with probabilities to rely on.
 
     For more than two classes wrap it: ``OneVsRestClassifier(SparseGPClassifier())`` trains one

@@ -13,18 +13,18 @@ from typing_extensions import override
 
 from directgp.errors import require
 from directgp.estimators.base import Column
-from directgp.estimators.checks import (
+from directgp.estimators.families import COUNTS
+from directgp.estimators.parameters import constraints
+from directgp.estimators.pictures import draw_numbers, draw_pit
+from directgp.estimators.tables.checks import (
     check_counts,
     check_exposure,
     check_finite_target,
     numbers,
 )
-from directgp.estimators.families import COUNTS
-from directgp.estimators.parameters import constraints
-from directgp.estimators.pictures import draw_numbers, draw_pit
-from directgp.estimators.training_table import TrainingTable
+from directgp.estimators.tables.training_table import TrainingTable
+from directgp.estimators.telling import TellingEstimator
 from directgp.estimators.unchanged import unchanged_on_error
-from directgp.estimators.updating import UpdatableEstimator
 from directgp.estimators.user_types import ArrayLike, ValidationData
 from directgp.likelihoods.base import Likelihood
 from directgp.predictive import predictive_log_density, predictive_mean
@@ -38,7 +38,7 @@ _AT_ONCE = 2**15
 
 
 @final
-class SparseGPCountRegressor(RegressorMixin, UpdatableEstimator):  # type: ignore[misc]
+class SparseGPCountRegressor(RegressorMixin, TellingEstimator):  # type: ignore[misc]
     """Gaussian process regression of counts, with rates that exposures multiply.
 
     Parameters

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from directgp.errors import require
-from directgp.estimators.record import ChosenPath, chosen_path
-from directgp.estimators.training_table import TrainingTable
+from directgp.estimators.reports.record import ChosenPath, chosen_path
+from directgp.estimators.tables.training_table import TrainingTable
 from directgp.training.candidates import Model
 from directgp.training.data import Data, check_data
 from directgp.training.grid import beta_grid

@@ -8,15 +8,15 @@ from sklearn.base import RegressorMixin
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.estimators.advice import regression_target
 from directgp.estimators.base import Column
-from directgp.estimators.checks import check_finite_target, numbers
 from directgp.estimators.families import REAL_VALUED
 from directgp.estimators.parameters import constraints
 from directgp.estimators.pictures import draw_numbers, draw_pit
-from directgp.estimators.training_table import TrainingTable
+from directgp.estimators.reports.advice import regression_target
+from directgp.estimators.tables.checks import check_finite_target, numbers
+from directgp.estimators.tables.training_table import TrainingTable
+from directgp.estimators.telling import TellingEstimator
 from directgp.estimators.unchanged import unchanged_on_error
-from directgp.estimators.updating import UpdatableEstimator
 from directgp.estimators.user_types import ArrayLike, ValidationData
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.gaussian import Gaussian
@@ -31,7 +31,7 @@ _ONE_DEVIATION = (0.15865525393145707, 0.8413447460685429)
 
 
 @final
-class SparseGPRegressor(RegressorMixin, UpdatableEstimator):  # type: ignore[misc]
+class SparseGPRegressor(RegressorMixin, TellingEstimator):  # type: ignore[misc]
     """Gaussian process regression with calibrated predictions, for few rows and for millions.
 
     Parameters

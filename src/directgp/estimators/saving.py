@@ -9,17 +9,17 @@ from directgp.errors import ModelFileError
 from directgp.estimators.classifier import SparseGPClassifier
 from directgp.estimators.count_regressor import SparseGPCountRegressor
 from directgp.estimators.persistence import ModelState, load_model
-from directgp.estimators.record import ChosenPath
 from directgp.estimators.regressor import SparseGPRegressor
-from directgp.estimators.scaling import Scaling
+from directgp.estimators.reports.record import ChosenPath
 from directgp.estimators.settings import device_of
-from directgp.estimators.training_table import Scalings
+from directgp.estimators.tables.scaling import Scaling
+from directgp.estimators.tables.training_table import Scalings
 from directgp.training.result import TrainingResult
 
 if TYPE_CHECKING:
-    from directgp.estimators.base import SparseGPEstimator
+    from directgp.estimators.telling import TellingEstimator
 
-_CLASSES: dict[str, type["SparseGPEstimator"]] = {
+_CLASSES: dict[str, type["TellingEstimator"]] = {
     each.__name__: each for each in (SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor)
 }
 
@@ -70,7 +70,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Any:
         ) from error
 
 
-def _estimator(state: ModelState, device: str) -> "SparseGPEstimator":
+def _estimator(state: ModelState, device: str) -> "TellingEstimator":
     model = _CLASSES[state.estimator](**{**state.params, "device": device})
     record = state.record
     model.posterior_, model.likelihood_ = state.posterior, state.likelihood

@@ -8,7 +8,7 @@ import torch
 
 from directgp.errors import refuse, require
 from directgp.estimators.fitting import Choice, steps_for
-from directgp.estimators.progress import FitProgress
+from directgp.estimators.reports.progress import FitProgress
 from directgp.log_expectations.base import Rule
 from directgp.log_expectations.evaluate import named_rule
 from directgp.log_expectations.monte_carlo import BiasedMonteCarlo

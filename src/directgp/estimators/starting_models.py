@@ -13,8 +13,8 @@ from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from directgp.errors import UnsupportedError, require
-from directgp.estimators.checks import about
 from directgp.estimators.families import Family
+from directgp.estimators.tables.checks import about
 from directgp.estimators.user_types import ArrayLike
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.counts import exposed

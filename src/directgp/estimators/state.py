@@ -7,10 +7,10 @@ import numpy as np
 from directgp.estimators.persistence import ModelState
 
 if TYPE_CHECKING:
-    from directgp.estimators.base import SparseGPEstimator
+    from directgp.estimators.telling import TellingEstimator
 
 
-def state_of(model: "SparseGPEstimator") -> ModelState:
+def state_of(model: "TellingEstimator") -> ModelState:
     """Everything that was learnt, and the constructor's parameters."""
     result, scalings = model.training_result_, model.scalings_
     classes = getattr(model, "classes_", None)
@@ -46,7 +46,7 @@ def state_of(model: "SparseGPEstimator") -> ModelState:
     )
 
 
-def _params(model: "SparseGPEstimator") -> dict[str, Any]:
+def _params(model: "TellingEstimator") -> dict[str, Any]:
     """The constructor's parameters; a type by its name, and a table as an array."""
     params: dict[str, Any] = model.get_params(deep=False)
     params["dtype"] = np.dtype(params["dtype"]).name

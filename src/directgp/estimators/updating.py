@@ -4,11 +4,11 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_random_state
 
-from directgp.estimators import advice
-from directgp.estimators.base import SparseGPEstimator
-from directgp.estimators.findings import issue, still_falling
+from directgp.estimators.learning import LearningEstimator
+from directgp.estimators.reports import advice
+from directgp.estimators.reports.findings import issue, still_falling
 from directgp.estimators.settings import device_of, recipe_of
-from directgp.estimators.training_table import TrainingTable
+from directgp.estimators.tables.training_table import TrainingTable
 from directgp.estimators.user_types import ArrayLike
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.gaussian import Gaussian
@@ -20,7 +20,7 @@ from directgp.training.runs import as_elbo
 from directgp.training.update import update
 
 
-class UpdatableEstimator(SparseGPEstimator):
+class UpdatableEstimator(LearningEstimator):
     """An estimator that learns from rows as they come."""
 
     @property

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from directgp.estimators.canonical import canonical
-from directgp.estimators.scaling import Scaling
+from directgp.estimators.tables.canonical import canonical
+from directgp.estimators.tables.scaling import Scaling
 
 Column = Float64[np.ndarray, " n"]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float64, Num, Shaped
 
-from directgp.estimators.checks import FeatureNames
+from directgp.estimators.tables.checks import FeatureNames
 from directgp.training.result import Status
 
 _MANY_REPEATS = 0.01

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from directgp.errors import InvalidInputError
-from directgp.estimators.checks import (
+from directgp.estimators.tables.checks import (
     check_counts,
     check_exposure,
     check_finite_inputs,

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
-from directgp.estimators.fit_tally import duration
-from directgp.estimators.plain_text import count, entry, figure, item, table
-from directgp.estimators.record import ChosenPath
-from directgp.estimators.summary_path import choice_sections, reason_for_choice
+from directgp.estimators.reports.fit_tally import duration
+from directgp.estimators.reports.plain_text import count, entry, figure, item, table
+from directgp.estimators.reports.record import ChosenPath
+from directgp.estimators.reports.summary_path import choice_sections, reason_for_choice
 
 _MOST_FEATURES = 12
 

@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from directgp.errors import DirectGPWarning
-from directgp.estimators import advice
+from directgp.estimators.reports import advice
 from directgp.training.grid import beta_grid
 from directgp.training.result import Status
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from directgp.estimators.fit_tally import Tally
+from directgp.estimators.reports.fit_tally import Tally
 from directgp.training.monitors import Monitor
 from directgp.training.result import Progress
 
@@ -50,7 +50,7 @@ class FitProgress(Monitor):
     --------
     >>> import sys
     >>> from rich.console import Console
-    >>> from directgp.estimators.progress import FitProgress
+    >>> from directgp.estimators.reports.progress import FitProgress
     >>> from directgp.training.result import Phase, Progress
     >>> shown = FitProgress(2, Console(file=sys.stdout), clock=lambda: 0.0)
     >>> shown(Progress("elbo", 1, 100, 2, 0.5, 0.1, 1.0, Phase("ELBO, rbf", 1, 9)))

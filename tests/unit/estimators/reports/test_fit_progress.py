@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from directgp.estimators.progress import FitProgress
+from directgp.estimators.reports.progress import FitProgress
 from directgp.training.monitors import Monitor
 from directgp.training.result import Phase, Progress
 

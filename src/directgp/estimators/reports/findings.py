@@ -8,9 +8,15 @@ from gpytorch.kernels import Kernel, ScaleKernel
 from jaxtyping import Float64
 
 from directgp.errors import DirectGPWarning
-from directgp.estimators.advice import NOISES, at_floor, beta_at_end, cut_short, flat_features
-from directgp.estimators.checks import FeatureNames
-from directgp.estimators.record import ChosenPath
+from directgp.estimators.reports.advice import (
+    NOISES,
+    at_floor,
+    beta_at_end,
+    cut_short,
+    flat_features,
+)
+from directgp.estimators.reports.record import ChosenPath
+from directgp.estimators.tables.checks import FeatureNames
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.result import TrainingResult
 

@@ -6,18 +6,18 @@ import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 
-from directgp.estimators.findings import length_scales
-from directgp.estimators.summary import Facts
+from directgp.estimators.reports.findings import length_scales
+from directgp.estimators.reports.summary import Facts
 from directgp.likelihoods.gaussian import Gaussian
 from directgp.likelihoods.negative_binomial import NegativeBinomial
 from directgp.likelihoods.student_t import StudentT
 from directgp.objectives.base import PointLoss
 
 if TYPE_CHECKING:
-    from directgp.estimators.base import SparseGPEstimator
+    from directgp.estimators.telling import TellingEstimator
 
 
-def facts_of(model: "SparseGPEstimator") -> Facts:
+def facts_of(model: "TellingEstimator") -> Facts:
     """The facts of a fitted estimator, in the user's units."""
     result = model.training_result_
     objective = model.objective
@@ -47,18 +47,18 @@ def facts_of(model: "SparseGPEstimator") -> Facts:
     )
 
 
-def _kernel(model: "SparseGPEstimator") -> str:
+def _kernel(model: "TellingEstimator") -> str:
     if isinstance(model.kernel, Kernel):
         return type(model.kernel).__name__
     scales = length_scales(model.posterior_)
     return f"{model.kernel} ARD" if scales is not None and len(scales) > 1 else str(model.kernel)
 
 
-def _in_units(model: "SparseGPEstimator", deviation: float) -> float:
+def _in_units(model: "TellingEstimator", deviation: float) -> float:
     return float(model._deviation_in_units(np.array([deviation]))[0])
 
 
-def _noise(model: "SparseGPEstimator") -> tuple[tuple[str, float], ...]:
+def _noise(model: "TellingEstimator") -> tuple[tuple[str, float], ...]:
     """Parameters of the likelihood."""
     likelihood = model.likelihood_
     with torch.no_grad():
@@ -73,7 +73,7 @@ def _noise(model: "SparseGPEstimator") -> tuple[tuple[str, float], ...]:
     return ()
 
 
-def _length_scales(model: "SparseGPEstimator") -> tuple[tuple[str, float, float], ...]:
+def _length_scales(model: "TellingEstimator") -> tuple[tuple[str, float, float], ...]:
     """One for all features, or one for each, in its units and in its deviations."""
     scales = length_scales(model.posterior_)
     if scales is None:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from directgp.estimators.plain_text import count, figure, item, table, with_errors
-from directgp.estimators.record import ChosenPath
+from directgp.estimators.reports.plain_text import count, figure, item, table, with_errors
+from directgp.estimators.reports.record import ChosenPath
 
 
 def reason_for_choice(path: ChosenPath) -> str:

@@ -1,0 +1,1 @@
+"""What an estimator tells people: progress, warnings, the choice of β, a summary."""

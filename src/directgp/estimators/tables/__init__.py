@@ -1,0 +1,1 @@
+"""From a user's table to training data: checks, scaling, canonical order."""
