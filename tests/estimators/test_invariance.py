@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
+from directgp.errors import DirectGPWarning
 from directgp.estimators import predicting
 from tests.estimators.small_data import COUNTING, COUNTS, LABELS, LIGHT, REGRESSION, X, Y
 
@@ -88,6 +89,34 @@ def test_a_row_of_weight_0_is_not_there(maker: Maker, settings: Any, y: Any) -> 
     weighted = maker(**search).fit(X, y, sample_weight=kept)
     removed = maker(**search).fit(X[kept], y[kept])
     np.testing.assert_array_equal(predictions(weighted), predictions(removed))
+    assert weighted.num_rows_ == removed.num_rows_ == 16
+
+
+@pytest.mark.parametrize("kind", [str, object])
+def test_a_label_of_weight_0_is_not_there(kind: type) -> None:
+    kept = np.arange(24) % 3 > 0
+    y: Any = np.where(kept, LABELS, "maybe").astype(kind)
+    weighted = SparseGPClassifier(**LIGHT).fit(X, y, sample_weight=kept)
+    removed = SparseGPClassifier(**LIGHT).fit(X[kept], LABELS[kept])
+    np.testing.assert_array_equal(predictions(weighted), predictions(removed))
+    weighted.partial_fit(X, y, sample_weight=kept)
+    assert weighted.num_rows_ == 32
+
+
+def test_advice_does_not_see_rows_of_weight_0() -> None:
+    kept = np.arange(24) % 3 > 0
+    with pytest.warns(DirectGPWarning, match="only two values, 0 and 1"):
+        SparseGPRegressor(**REGRESSION).fit(X, np.where(kept, Y > 0, 7), sample_weight=kept)
+
+
+def test_an_exposure_of_weight_0_is_not_there() -> None:
+    kept, hours = np.arange(24) % 3 > 0, np.linspace(1.0, 3.0, 24)
+    weighted, removed = SparseGPCountRegressor(**COUNTING), SparseGPCountRegressor(**COUNTING)
+    weighted.fit(X, COUNTS, kept, exposure=hours).partial_fit(X, COUNTS, kept, hours)
+    for learn in (removed.fit, removed.partial_fit):
+        learn(X[kept], COUNTS[kept], exposure=hours[kept])
+    np.testing.assert_array_equal(predictions(weighted), predictions(removed))
+    assert weighted.num_rows_ == 32
 
 
 @pytest.mark.parametrize(("maker", "settings", "y"), CASES)

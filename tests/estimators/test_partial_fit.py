@@ -160,9 +160,12 @@ def test_both_classes_are_named_where_the_first_rows_have_one() -> None:
         (["yes"], "must be two. Got 1: 'yes'"),
         (["yes", "no", "maybe"], "must be two. Got 3"),
         (["yes", "maybe"], "'no' in row"),
+        ([None, "yes"], "none of them missing. Got None"),
+        ([np.nan, 1.0], "none of them missing. Got nan"),
+        (np.array([1, "yes"], dtype=object), "labels of one type.*Got int, str"),
     ],
 )
-def test_classes_that_cannot_be_are_refused(classes: list[str], what: str) -> None:
+def test_classes_that_cannot_be_are_refused(classes: Any, what: str) -> None:
     model = classifier()
     with pytest.raises(InvalidInputError, match=what):
         model.partial_fit(X, LABELS, classes=classes)
@@ -214,3 +217,14 @@ def test_fit_forgets_and_a_clone_is_new() -> None:
     np.testing.assert_array_equal(clone(model).partial_fit(X[FIRST], Y[FIRST]).predict(X), expected)
     np.testing.assert_array_equal(model.fit(X[FIRST], Y[FIRST]).predict(X), expected)
     assert (model.num_rows_, model.hyperparameters_) == (60, fitted().hyperparameters_)
+
+
+def test_rows_in_other_units_are_mentioned_once() -> None:
+    model = regressor().partial_fit(X[:60], Y[:60])
+    said = model.findings_
+    for _ in range(2):
+        with pytest.warns(DirectGPWarning, match="far outside those .* first fitted to: column 0"):
+            model.partial_fit(1000 * X[60:], Y[60:])
+    assert len(model.findings_) == len(said) + 1
+    model = regressor(standardize=False).partial_fit(X[:60], Y[:60])
+    model.partial_fit(1000 * X[60:], Y[60:])

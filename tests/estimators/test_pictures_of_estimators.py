@@ -18,7 +18,7 @@ from sklearn.exceptions import NotFittedError
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.errors import InvalidInputError
 from directgp.estimators import pictures
-from directgp.estimators.plots import plot_pit
+from directgp.estimators.plots import plot_curve, plot_pit
 from tests.estimators.fitted_models import (
     COUNTS,
     HOURS,
@@ -206,8 +206,34 @@ def test_a_curve_of_counts() -> None:
     line = next(each for each in ax.lines if len(np.asarray(each.get_xdata())) == 200)
     at, height = np.asarray(line.get_xydata()).T
     np.testing.assert_allclose(height, model.predict(at[:, None]), rtol=1e-9)
-    with pytest.raises(InvalidInputError, match=r"exposure of .* None with one feature"):
-        model.plot_predictions(X, COUNTS, exposure=HOURS)
+
+
+def test_counts_are_drawn_over_their_exposures(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def draw(*args: Any) -> Axes:
+        seen.append(args[6])
+        return plot_curve(*args)
+
+    monkeypatch.setattr(pictures, "plot_curve", draw)
+    model = counter()
+    ax = model.plot_predictions(X, COUNTS, exposure=HOURS)
+    drawn(ax)
+    np.testing.assert_array_equal(seen[0][1], COUNTS / HOURS)
+    assert "y / exposure" in words(ax)
+    with pytest.raises(InvalidInputError, match=r"exposure of SparseGPCountRegressor.*shape \(2,"):
+        model.plot_predictions(X, COUNTS, exposure=[1.0, 2.0])
+
+
+@pytest.mark.parametrize("picture", ["plot_predictions", "plot_calibration"])
+def test_targets_of_pictures_are_checked(picture: str) -> None:
+    draw = getattr(classifier(), picture)
+    with pytest.raises(InvalidInputError, match=f"y of SparseGPClassifier.{picture} must be one"):
+        draw(X, COUNTS)
+    with pytest.raises(ValueError, match="y should be a 1d array"):
+        draw(X, np.column_stack([LABELS, LABELS]))
+    with pytest.raises(ValueError, match="inconsistent numbers"):
+        draw(X, LABELS[1:])
 
 
 def test_a_curve_of_labels() -> None:

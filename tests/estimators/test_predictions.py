@@ -12,6 +12,8 @@ from sklearn.metrics import accuracy_score, d2_tweedie_score, r2_score
 from directgp import SparseGPRegressor
 from directgp.errors import InvalidInputError
 from directgp.objectives import ZeroOneCost
+from directgp.predictive import predictive_quantiles
+from directgp.shapes import Marginals
 from tests.estimators.fitted_models import (
     COUNTS,
     HOURS,
@@ -154,6 +156,19 @@ def test_single_precision_is_close() -> None:
     found = other.predict(THERE, return_std=True)
     np.testing.assert_allclose(found, one.predict(THERE, return_std=True), rtol=0.02)
     np.testing.assert_allclose(other.log_density(X, Y), one.log_density(X, Y), atol=0.1)
+
+
+@pytest.mark.parametrize("make", [regressor, counter])
+def test_single_precision_is_of_the_model_alone(make: Any) -> None:
+    model = make(dtype="float32")
+    levels = [0.1, 0.5, 1 - 1e-12]
+    found = model.predict_quantiles(THERE, levels)
+    scaled = torch.as_tensor(model.scalings_.inputs.forward(THERE)).float()
+    q = model.posterior_.predict(scaled)
+    wide = Marginals(q.mean.detach().double(), q.variance.detach().double())
+    expected = predictive_quantiles(model.likelihood_, wide, levels).detach().numpy().T
+    units = model.scalings_.targets
+    np.testing.assert_allclose(found, expected * units.scale + units.shift, rtol=1e-14)
 
 
 # Labels

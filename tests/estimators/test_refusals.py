@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 import scipy.sparse
 import torch
-from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.kernels import ProductKernel, RBFKernel, ScaleKernel
 from sklearn.exceptions import NotFittedError
 from sklearn.utils._param_validation import InvalidParameterError
 
@@ -88,6 +88,13 @@ INPUTS = [
     Row("no rows", lambda: regressor(X[:0], Y[:0]), V, "0 sample.* minimum of 2"),
     Row("one row", lambda: regressor(X[:1], Y[:1]), V, "1 sample.* minimum of 2"),
     Row("one row, repeated", lambda: regressor(np.ones((5, 2)), np.ones(5)), D, "two different"),
+    Row("a series", lambda: regressor(FRAME["a"]), V, "Expected a 2-dim.*Pass a DataFrame"),
+    Row(
+        "one name twice",
+        lambda: regressor(FRAME.set_axis(["a", "a"], axis=1)),
+        D,
+        "different names. Got 2 of name 'a'. Rename",
+    ),
     Row("no columns", lambda: regressor(X[:, :0]), V, "0 feature"),
     Row("one axis", lambda: regressor(Y), V, "Expected 2D array.*[Rr]eshape"),
     Row("three axes", lambda: regressor(X[None]), V, "dim 3"),
@@ -104,6 +111,8 @@ INPUTS = [
 TARGETS = [
     Row("none", lambda: regressor(y=None), V, "requires y to be passed"),
     Row("short", lambda: regressor(y=Y[:-1]), V, "inconsistent numbers of samples"),
+    Row("NA", lambda: regressor(y=put(Y.astype(object), 3, pd.NA)), D, "y contains NaN.*row 3"),
+    Row("NA label", lambda: classifier(y=put(LABELS, 3, pd.NA)), D, "y contains NaN.*row 3"),
     Row("two columns", lambda: regressor(y=X), V, "y should be a 1d array"),
     Row("NaN", lambda: regressor(y=put(Y, 2, np.nan)), D, "y contains NaN.*row 2. Drop"),
     Row("a missing one", lambda: regressor(y=put(Y, 2, None)), D, "y contains NaN.*row 2"),
@@ -168,6 +177,15 @@ SETTINGS = [
         "ard_num_dims None or 2.*Got 3",
     ),
     Row(
+        "kernel of a third feature of two",
+        lambda: regressor(
+            np.column_stack([X, Y]),
+            kernel=ScaleKernel(ProductKernel(RBFKernel(active_dims=[2])), active_dims=[0, 1]),
+        ),
+        D,
+        "active_dims below 2",
+    ),
+    Row(
         "kernel of a sixth feature",
         lambda: regressor(kernel=RBFKernel(active_dims=[5])),
         D,
@@ -205,6 +223,18 @@ WEIGHTS = [
     Row("short", lambda: regressor(X, Y, ONES[1:]), V, r"sample_weight.*\(23,\).*\(24,\)"),
     Row("NaN", lambda: regressor(X, Y, put(ONES, 2, np.nan)), V, "sample_weight contains NaN"),
     Row("one row left", lambda: regressor(X, Y, np.eye(N)[0]), D, "in 2 rows at least. Got 1"),
+    Row(
+        "missing target",
+        lambda: regressor(X, put(Y, 2, np.nan), put(ONES, 0, 0)),
+        D,
+        "y contains NaN.*row 2",
+    ),
+    Row(
+        "missing label of weight 0",
+        lambda: classifier(X, put(LABELS, 2, None), put(ONES, 2, 0)),
+        D,
+        "y contains NaN.*row 2",
+    ),
     Row("too heavy", lambda: regressor(X, Y, 1e308 * ONES), D, "of a finite sum"),
 ]
 
@@ -268,6 +298,18 @@ QUESTIONS = [
     Row("table of levels", lambda m: m.counts.predict_quantiles(X, X), D, r"list.*\(24, 2\)"),
     Row("coverage 1", lambda m: m.regressor.predict_interval(X, 1.0), D, "excluded. Got 1.0"),
     Row("coverage 0", lambda m: m.counts.predict_interval(X, 0.0), D, "ends excluded. Got 0.0"),
+    Row(
+        "coverage near 1",
+        lambda m: m.counts.predict_interval(X, 1 - 1e-16),
+        D,
+        "coverage of SparseGPCountRegressor.predict_interval must be further from 1",
+    ),
+    Row(
+        "no samples",
+        lambda m: m.regressor.sample_y(X, 0),
+        D,
+        "n_samples of SparseGPRegressor.sample_y must be an integer of at least 1. Got 0",
+    ),
     Row("max_count -1", lambda m: m.counts.predict_pmf(X, -1), D, "at least 0. Got -1"),
     Row("exposure", lambda m: m.counts.predict(X, ONES[1:]), D, r"\(24,\). Got shape \(23,\)"),
     Row("short y", lambda m: m.regressor.log_density(X, Y[1:]), V, "inconsistent numbers"),

@@ -4,14 +4,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn import config_context
+from sklearn.base import clone
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from directgp import SparseGPClassifier, SparseGPRegressor
-from directgp.errors import InvalidInputError, UnsupportedError
-from directgp.estimators import coverage_error, get_scorer, neg_nll
+from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
+from directgp.errors import DirectGPWarning, InvalidInputError, UnsupportedError
+from directgp.estimators import get_scorer, neg_coverage_error, neg_nll
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::directgp.errors.DirectGPWarning", "ignore::sklearn.exceptions.ConvergenceWarning"
@@ -52,7 +54,7 @@ def test_coverage_is_compared_with_nine_tenths() -> None:
     model = SparseGPRegressor(**LIGHT).fit(X, Y)
     lower, upper = model.predict_interval(X, 0.9)
     inside = sum(low <= y <= high for low, y, high in zip(lower, Y, upper, strict=True))
-    assert coverage_error(model, X, Y) == pytest.approx(-abs(inside / 60 - 0.9), abs=1e-12)
+    assert neg_coverage_error(model, X, Y) == pytest.approx(-abs(inside / 60 - 0.9), abs=1e-12)
 
 
 def test_labels_have_one_too() -> None:
@@ -63,11 +65,44 @@ def test_labels_have_one_too() -> None:
 
 
 def test_by_name() -> None:
-    assert get_scorer("neg_nll") is neg_nll and get_scorer("coverage_error") is coverage_error
-    with pytest.raises(InvalidInputError, match="one of \\['coverage_error', 'neg_nll'\\]"):
+    assert get_scorer("neg_nll") is neg_nll
+    assert get_scorer("neg_coverage_error") is neg_coverage_error
+    with pytest.raises(InvalidInputError, match="one of"):
         get_scorer("nll")
 
 
 def test_strangers_are_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"the method nll\. Got Ridge"):
         neg_nll(Ridge().fit(X, Y), X, Y)
+
+
+def test_exposures_are_routed_to_the_scorer() -> None:
+    """Or missed with a warning, where nothing routes them."""
+    hours = RANDOM.uniform(1, 20, 60)
+    counts = RANDOM.poisson(hours * np.exp(Y))
+    model = SparseGPCountRegressor(**{**LIGHT, "likelihood": "poisson"})
+    folds = KFold(2)
+    with config_context(enable_metadata_routing=True):
+        routed = clone(model).set_fit_request(exposure=True)
+        scorer = clone(neg_nll).set_score_request(exposure=True)
+        params = {"exposure": hours}
+        found = cross_val_score(routed, X, counts, scoring=scorer, cv=folds, params=params)
+    for score, (train, test) in zip(found, folds.split(X), strict=True):
+        fitted = clone(model).fit(X[train], counts[train], exposure=hours[train])
+        expected = -fitted.nll(X[test], counts[test], exposure=hours[test])
+        assert score == pytest.approx(expected, rel=1e-9)
+        with pytest.warns(DirectGPWarning, match="trained with exposures"):
+            assert -fitted.nll(X[test], counts[test]) < expected
+
+
+def test_coverage_of_nonsense_is_refused() -> None:
+    model = SparseGPRegressor(**LIGHT).fit(X, Y)
+    with pytest.raises(ValueError, match="NaN"):
+        neg_coverage_error(model, X, np.full(60, np.nan))
+    with pytest.raises(ValueError, match="inconsistent"):
+        neg_coverage_error(model, X, Y[:1])
+    weights = np.arange(60.0)
+    lower, upper = model.predict_interval(X, 0.9)
+    inside = weights[(lower <= Y) & (upper >= Y)].sum() / weights.sum()
+    found = neg_coverage_error(model, X, Y, sample_weight=weights)
+    assert found == pytest.approx(-abs(inside - 0.9), abs=1e-12)

@@ -4,14 +4,14 @@ from directgp.estimators.classifier import SparseGPClassifier
 from directgp.estimators.count_regressor import SparseGPCountRegressor
 from directgp.estimators.regressor import SparseGPRegressor
 from directgp.estimators.saving import load
-from directgp.estimators.scorers import coverage_error, get_scorer, neg_nll
+from directgp.estimators.scorers import get_scorer, neg_coverage_error, neg_nll
 
 __all__ = [
     "SparseGPClassifier",
     "SparseGPCountRegressor",
     "SparseGPRegressor",
-    "coverage_error",
     "get_scorer",
     "load",
+    "neg_coverage_error",
     "neg_nll",
 ]

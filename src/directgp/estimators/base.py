@@ -10,11 +10,12 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 from torch import Tensor
 
-from directgp.estimators.families import Family
+from directgp.estimators.families import COUNTS, Family
 from directgp.estimators.tables.checks import (
     check_finite_inputs,
     check_rows_with_weight,
     check_sample_weight,
+    with_stand_ins,
 )
 from directgp.estimators.tables.feature_kinds import explain, refuse_times
 from directgp.estimators.tables.training_table import TrainingTable
@@ -111,8 +112,13 @@ class SparseGPEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         check_consistent_length(inputs, labels)
         weights = check_sample_weight(sample_weight, inputs, who)
         check_rows_with_weight(weights, least, who)
-        learn = reset and not classes_known
-        return inputs, self._encoded(labels, weights, who, learn), weights
+        labels = with_stand_ins(labels, weights, who)
+        targets = self._encoded(labels, weights, who, reset and not classes_known)
+        # Counts keep their rows, as the exposure does, until the table is made.
+        if weights is None or self._family is COUNTS:
+            return inputs, targets, weights
+        kept = weights > 0
+        return inputs[kept], targets[kept], weights[kept]
 
     def _inputs(self, X: ArrayLike, who: str, *, reset: bool = False, least: int = 1) -> Columns:
         """X as finite float64, with the features that were fitted."""

@@ -64,6 +64,8 @@ batch_size, max_iter, tol, validation_fraction, dtype, device, random_state, ver
     ----------
     classes_ : array of shape (2,)
         The two classes, sorted.
+    threshold_ : float
+        The second class is predicted where its probability exceeds this.
     posterior_, likelihood_, scalings_, beta_, hyperparameters_, beta_path_, training_result_, \
 n_iter_, findings_, n_features_in_, feature_names_in_
         As in `SparseGPRegressor`.
@@ -158,8 +160,7 @@ n_iter_, findings_, n_features_in_, feature_names_in_
     def decision_function(self, X: ArrayLike) -> Column:
         """Log odds of the second class, less those at which the decision changes."""
         log_proba = self._log_proba(X, "decision_function")
-        cost = self.objective if isinstance(self.objective, ZeroOneCost) else ZeroOneCost()
-        border = np.log(cost.threshold) - np.log1p(-cost.threshold)
+        border = np.log(self.threshold_) - np.log1p(-self.threshold_)
         return np.asarray(log_proba[:, 1] - log_proba[:, 0] - border)
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> Column:
@@ -226,9 +227,17 @@ n_iter_, findings_, n_features_in_, feature_names_in_
     ) -> Fitted:
         if bool(table.y.min() < table.y.max()):
             return super()._trained(recipe, choice, models, table, given, generator)
+        if choice.warm:
+            check_two_classes(self.classes_[[int(table.y[0])]], "SparseGPClassifier.fit")
         # Of one class the likeliest mean is infinite, and no later row could bring it back.
         beta = 1.0 if choice.beta is None else choice.beta
         return Fitted(updated(recipe, models[0][0], table, beta, generator), None)
+
+    @override
+    def _learn(self, fitted: Fitted, table: TrainingTable) -> None:
+        super()._learn(fitted, table)
+        cost = self.objective if isinstance(self.objective, ZeroOneCost) else ZeroOneCost()
+        self.threshold_ = cost.threshold
 
     @override
     def _latent(self, table: TrainingTable) -> None:

@@ -1,17 +1,20 @@
 """Regression of counts."""
 
+import warnings
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
-from sklearn.metrics import d2_tweedie_score
+from sklearn.exceptions import UndefinedMetricWarning
+from sklearn.metrics import mean_tweedie_deviance
 from sklearn.utils import Tags
+from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.errors import require
+from directgp.errors import DirectGPWarning, require
 from directgp.estimators.base import Column
 from directgp.estimators.families import COUNTS
 from directgp.estimators.parameters import constraints
@@ -20,6 +23,7 @@ from directgp.estimators.tables.checks import (
     check_counts,
     check_exposure,
     check_finite_target,
+    check_sample_weight,
     numbers,
 )
 from directgp.estimators.tables.training_table import TrainingTable
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 2**15
 """Probabilities that are computed together."""
+
+_TINY = np.finfo(np.float64).tiny
 
 
 @final
@@ -180,6 +186,7 @@ n_iter_, findings_, n_features_in_, feature_names_in_
 
     def log_density(self, X: ArrayLike, y: ArrayLike, exposure: ArrayLike | None = None) -> Column:
         """Log of the predicted probability of each count."""
+        self._miss_exposure(exposure, "log_density")
         return self._log_density(X, y, "log_density", exposure)
 
     def nll(
@@ -190,6 +197,7 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         exposure: ArrayLike | None = None,
     ) -> float:
         """Mean negative log probability of the counts: the smaller the better."""
+        self._miss_exposure(exposure, "nll")
         return self._nll(X, y, sample_weight, exposure)
 
     def score(
@@ -199,9 +207,36 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         sample_weight: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
     ) -> float:
-        """D² of the Poisson deviance: 1 is perfect, 0 as good as a constant."""
-        mean = np.maximum(self.predict(X, exposure), np.finfo(np.float64).tiny)
-        return float(d2_tweedie_score(y, mean, sample_weight=sample_weight, power=1))
+        """D² of the Poisson deviance: 1 is perfect, 0 as good as a constant rate.
+
+        NaN, with a warning, where every count is 0 and so every rate but 0 is wrong.
+        """
+        self._miss_exposure(exposure, "score")
+        mean = np.maximum(self.predict(X, exposure), _TINY)
+        counts = numbers(column_or_1d(y), "SparseGPCountRegressor.score")
+        if not counts.any():
+            what = "D² is not defined where every count is 0."
+            warnings.warn(what, UndefinedMetricWarning, stacklevel=2)
+            return float("nan")
+        over = np.ones(len(counts)) if exposure is None else np.asarray(exposure, dtype=np.float64)
+        weights = check_sample_weight(sample_weight, counts[:, None], "score")
+        rate = np.average(counts, weights=weights) / np.average(over, weights=weights)
+        found, constant = (
+            mean_tweedie_deviance(counts, each, sample_weight=weights, power=1)
+            for each in (mean, rate * over)
+        )
+        return float(1 - found / constant)
+
+    def _miss_exposure(self, exposure: ArrayLike | None, who: str) -> None:
+        """Warn where counts are judged without the exposure they were trained with."""
+        if exposure is None and getattr(self, "exposed_", False):
+            warnings.warn(
+                f"{who} takes counts to be of exposure 1, and the model was trained with "
+                "exposures. Give exposure=; in cross-validation route it to the score "
+                "(set_score_request).",
+                DirectGPWarning,
+                stacklevel=3,
+            )
 
     def plot_calibration(
         self,

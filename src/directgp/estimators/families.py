@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -46,7 +45,7 @@ class Family:
 
 def _noise(y: Targets) -> float:
     """A tenth of the variance of the bulk of the targets."""
-    spread = float(torch.quantile((y - y.median()).abs(), 0.5)) / _QUARTILE
+    spread = float((y - y.median()).abs().median()) / _QUARTILE
     return 0.1 * spread**2 if spread > 0 else 0.1 * max(float(y.var(correction=0)), 1e-6)
 
 

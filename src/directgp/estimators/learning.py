@@ -33,6 +33,9 @@ from directgp.training.recipe import Recipe
 from directgp.training.result import TrainingResult
 from directgp.training.validation import Given
 
+STRUCTURE = ("kernel", "ard", "mean", "likelihood", "num_inducing", "inducing", "standardize")
+"""Parameters that say what the model is."""
+
 
 class LearningEstimator(SparseGPEstimator):
     """An estimator that is fitted to a table."""
@@ -50,12 +53,12 @@ class LearningEstimator(SparseGPEstimator):
         since = time.perf_counter()
         self._validate_params()
         who = f"{type(self).__name__}.fit"
-        device = device_of(self.device, who)
         warm = bool(self.warm_start) and hasattr(self, "posterior_")
         inputs, targets, weights = self._checked(
             X, y, sample_weight, who, reset=not warm, classes_known=classes_known
         )
         exposures = self._exposure(exposure, len(inputs), who)
+        device = device_of(self.device, who, len(inputs))
         table = self._training_table(inputs, targets, weights, exposures, device, warm)
         random = check_random_state(self.random_state).randint(2**31 - 1)
         num_inducing = self._number_of_inducing(len(table.X))
@@ -66,6 +69,7 @@ class LearningEstimator(SparseGPEstimator):
         choice = replace(choice_of(self.get_params(deep=False)), warm=warm)
         fitted = self._trained(recipe, choice, models, table, given, generator)
         self._learn(fitted, table)
+        self.exposed_ = exposure is not None
         self.fit_seconds_ = time.perf_counter() - since
         self._tell(fitted, table, targets)
 
@@ -122,6 +126,7 @@ class LearningEstimator(SparseGPEstimator):
         self, recipe: Recipe, table: TrainingTable, num_inducing: int, seed: int, warm: bool
     ) -> list[list[Model]]:
         if warm:
+            self._check_structure()
             posterior, likelihood = copy.deepcopy((self.posterior_, self.likelihood_))
             likelihood = exposed(likelihood.to(table.X), table.exposure)
             return [[Model(posterior.to(table.X), likelihood, "as before")]]
@@ -167,7 +172,9 @@ class LearningEstimator(SparseGPEstimator):
         check_parts(validation_data, wanted, f"validation_data of {who}", what)
         who = f"{who}, validation_data"
         with about(f"{who} cannot be used"):
-            X, y, _ = self._checked(validation_data[0], validation_data[1], None, who, reset=False)
+            X, y, _ = self._checked(
+                validation_data[0], validation_data[1], None, who, reset=False, least=1
+            )
         to, likelihood = model.posterior.Z, None
         if has_exposure:
             values = self._exposure(validation_data[2], len(X), who)
@@ -175,9 +182,22 @@ class LearningEstimator(SparseGPEstimator):
         inputs = torch.as_tensor(scalings.inputs.forward(X)).to(to)
         return Given(inputs, torch.as_tensor(scalings.scaled_targets(y)).to(to), likelihood)
 
+    def _check_structure(self) -> None:
+        """Refuse parameters that a warm start cannot follow."""
+        before = self._structure
+        changed = [name for name in STRUCTURE if not _same(getattr(self, name), before[name])]
+        require(
+            not changed,
+            f"parameters of {type(self).__name__} with warm_start",
+            f"as in the fit before, for {', '.join(STRUCTURE)}",
+            f"other values of {', '.join(changed)}",
+            "Fit with warm_start=False.",
+        )
+
     def _learn(self, fitted: Fitted, table: TrainingTable) -> None:
         """Set what was learnt."""
         self._learn_result(fitted.result)
+        self._structure = {name: getattr(self, name) for name in STRUCTURE}
         self.scalings_ = table.scalings
         self.beta_ = fitted.result.beta
         self.hyperparameters_ = fitted.result.hyperparameters
@@ -200,6 +220,9 @@ class LearningEstimator(SparseGPEstimator):
         names = getattr(self, "feature_names_in_", None)
         found = advice.constant_columns(table.X.double().cpu().numpy(), names)
         found += advice.merged_rows(table.num_merged, table.num_rows)
+        found += advice.small_weights(table.count, table.num_rows)
+        if self.warm_start:
+            found += advice.outside_scaling(table.X.double().cpu().numpy(), names)
         if isinstance(self.num_inducing, int | np.integer) and isinstance(self.inducing, str):
             found += advice.too_few_rows(len(table.X), int(self.num_inducing))
         found += self._advice_on_target(y)
@@ -215,3 +238,12 @@ class LearningEstimator(SparseGPEstimator):
 
     def _advice_on_target(self, y: Column) -> list[str]:
         return []
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether two parameters are equal; arrays by their entries, objects if they are the same."""
+    if one is other:
+        return True
+    if isinstance(one, str) or isinstance(other, str):
+        return one == other
+    return bool(np.array_equal(np.asarray(one, dtype=object), np.asarray(other, dtype=object)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float64
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from directgp.errors import refuse, require
 from directgp.estimators.plots import (
@@ -59,17 +59,41 @@ def draw_numbers(
     check_is_fitted(model)
     who = f"{type(model).__name__}.plot_predictions"
     if model.n_features_in_ == 1:
-        require(exposure is None, f"exposure of {who}", "None with one feature", "an array")
-        inputs = model._inputs(X, who)[:, 0]
-        grid = _grid(inputs)
-        data = None if y is None else (inputs, y)
-        with _without_names():
-            found = _centre_and_interval(model, grid[:, None], coverage, None)
-        return plot_curve(grid, *found, coverage, ax, data, _name(model))
+        return _draw_curve(model, X, y, coverage, exposure, ax, who)
     if y is None:
         refuse(f"y of {who}", "given with more than one feature", "None")
+    targets = _targets(model, X, y, who)
     found = _centre_and_interval(model, X, coverage, exposure)
-    return plot_predicted_against_actual(y, *found, coverage, ax)
+    return plot_predicted_against_actual(targets, *found, coverage, ax)
+
+
+def _draw_curve(
+    model: "Numeric",
+    X: ArrayLike,
+    y: ArrayLike | None,
+    coverage: float,
+    exposure: ArrayLike | None,
+    ax: "Axes | None",
+    who: str,
+) -> "Axes":
+    """Predictions for an exposure of 1; counts are divided by theirs."""
+    inputs = model._inputs(X, who)[:, 0]
+    exposures = model._exposure(exposure, len(inputs), who)
+    grid = _grid(inputs)
+    data = None
+    if y is not None:
+        data = inputs, _targets(model, X, y, who) / (1.0 if exposures is None else exposures)
+    with _without_names():
+        found = _centre_and_interval(model, grid[:, None], coverage, None)
+    target = "y" if exposures is None else "y / exposure"
+    return plot_curve(grid, *found, coverage, ax, data, _name(model), target)
+
+
+def _targets(model: "Numeric | SparseGPClassifier", X: ArrayLike, y: ArrayLike, who: str) -> Column:
+    """The targets as numbers, one for each row."""
+    values = column_or_1d(y, warn=True)
+    check_consistent_length(X, values)
+    return model._encoded(values, None, who, reset=False)
 
 
 @contextmanager
@@ -93,7 +117,7 @@ def draw_reliability(
 ) -> "Axes":
     """Frequency of the second class against its predicted probability."""
     check_is_fitted(model)
-    labels = model._encoded(np.asarray(y).ravel(), None, "plot_calibration", reset=False)
+    labels = _targets(model, X, y, f"{type(model).__name__}.plot_calibration")
     return plot_reliability(labels, model.predict_proba(X)[:, 1], ax)
 
 
@@ -102,19 +126,17 @@ def draw_labels(
 ) -> "Axes":
     """Probability of the second class along a single feature."""
     check_is_fitted(model)
+    who = f"{type(model).__name__}.plot_predictions"
     require(
         model.n_features_in_ == 1,
-        "plot_predictions of SparseGPClassifier",
+        who,
         "called for a model of one feature",
         f"{model.n_features_in_} features",
         "plot_calibration works for any number.",
     )
-    inputs = model._inputs(X, "SparseGPClassifier.plot_predictions")[:, 0]
+    inputs = model._inputs(X, who)[:, 0]
     grid = _grid(inputs)
-    data = None
-    if y is not None:
-        labels = np.asarray(y).ravel()
-        data = (inputs, model._encoded(labels, None, "plot_predictions", reset=False))
+    data = None if y is None else (inputs, _targets(model, X, y, who))
     with _without_names():
         probability = model.predict_proba(grid[:, None])[:, 1]
     return plot_label_curve(grid, probability, data, ax, _name(model), str(model.classes_[1]))

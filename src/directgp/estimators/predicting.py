@@ -14,9 +14,10 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor
 
+from directgp.errors import require
 from directgp.estimators.base import Column
 from directgp.estimators.sampling import sample_targets
-from directgp.estimators.tables.checks import check_sample_weight, checked_levels
+from directgp.estimators.tables.checks import check_sample_weight, check_whole, checked_levels
 from directgp.estimators.updating import UpdatableEstimator
 from directgp.estimators.user_types import ArrayLike
 from directgp.likelihoods.base import Likelihood
@@ -39,7 +40,7 @@ class PredictingEstimator(UpdatableEstimator):
         compute: Callable[[Likelihood, Marginals, slice], Sequence[Tensor]],
         exposure: ArrayLike | None = None,
     ) -> list[NDArray[np.float64]]:
-        """What follows from the marginals of f, a block of rows at a time, then joined."""
+        """What follows from the marginals of f in float64, a block of rows at a time, joined."""
         check_is_fitted(self)
         who = f"{type(self).__name__}.{who}"
         inputs = self._inputs(X, who)
@@ -52,9 +53,9 @@ class PredictingEstimator(UpdatableEstimator):
             scaled = torch.as_tensor(self.scalings_.inputs.forward(inputs[rows])).to(Z)
             some = None if exposures is None else torch.as_tensor(exposures[rows]).to(Z)
             with torch.no_grad():
-                found = compute(
-                    exposed(self.likelihood_, some), self.posterior_.predict(scaled), rows
-                )
+                q = self.posterior_.predict(scaled)
+                wide = Marginals(q.mean.double(), q.variance.double())
+                found = compute(exposed(self.likelihood_, some), wide, rows)
             parts.append([each.double().cpu().numpy() for each in found])
         return [np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)]
 
@@ -72,8 +73,10 @@ class PredictingEstimator(UpdatableEstimator):
         self, X: ArrayLike, coverage: float, exposure: ArrayLike | None = None
     ) -> tuple[Column, Column]:
         """The central interval of y, as much probability below as above."""
-        check_coverage(f"{type(self).__name__}.predict_interval", coverage)
+        who = f"{type(self).__name__}.predict_interval"
+        check_coverage(who, coverage)
         tail = 0.5 * (1 - coverage)
+        require(1 - tail < 1, f"coverage of {who}", "further from 1 than rounding", coverage)
         found = self._quantiles(X, [tail, 1 - tail], "predict_interval", exposure)
         return found[:, 0], found[:, 1]
 
@@ -84,8 +87,7 @@ class PredictingEstimator(UpdatableEstimator):
         scaled = self._targets_of(X, y, who)
 
         def densities(likelihood: Likelihood, q: Marginals, rows: slice) -> list[Tensor]:
-            wide = Marginals(q.mean.double(), q.variance.double())
-            return [predictive_log_density(likelihood, scaled[rows].to(q.mean.device), wide)]
+            return [predictive_log_density(likelihood, scaled[rows].to(q.mean.device), q)]
 
         (found,) = self._over_blocks(X, who, densities, exposure)
         return found - self.scalings_.targets.log_scale
@@ -98,12 +100,11 @@ class PredictingEstimator(UpdatableEstimator):
         scaled = self._targets_of(X, y, who)
 
         def both(likelihood: Likelihood, q: Marginals, rows: slice) -> list[Tensor]:
-            wide = Marginals(q.mean.double(), q.variance.double())
             here = scaled[rows].to(q.mean.device)
-            up_to = predictive_cdf(likelihood, here, wide)
+            up_to = predictive_cdf(likelihood, here, q)
             if not isinstance(likelihood, CountLikelihood):
                 return [up_to, up_to]
-            return [predictive_cdf(likelihood, here - 1, wide), up_to]
+            return [predictive_cdf(likelihood, here - 1, q), up_to]
 
         below, up_to = self._over_blocks(X, who, both, exposure)
         return below, up_to
@@ -122,6 +123,7 @@ class PredictingEstimator(UpdatableEstimator):
         """Draws of y from the joint posterior, one column each."""
         check_is_fitted(self)
         who = f"{type(self).__name__}.sample_y"
+        check_whole(n_samples, 1, f"n_samples of {who}")
         inputs = self._inputs(X, who)
         exposures = self._exposure(exposure, len(inputs), who)
         state = check_random_state(random_state)

@@ -8,6 +8,7 @@ from sklearn.base import RegressorMixin
 from torch import Tensor
 from typing_extensions import override
 
+from directgp.errors import require
 from directgp.estimators.base import Column
 from directgp.estimators.families import REAL_VALUED
 from directgp.estimators.parameters import constraints
@@ -19,8 +20,11 @@ from directgp.estimators.telling import TellingEstimator
 from directgp.estimators.unchanged import unchanged_on_error
 from directgp.estimators.user_types import ArrayLike, ValidationData
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.bernoulli import Bernoulli
+from directgp.likelihoods.counts import CountLikelihood
 from directgp.likelihoods.gaussian import Gaussian
-from directgp.predictive import predictive_quantiles, predictive_variance
+from directgp.likelihoods.student_t import StudentT
+from directgp.predictive import predictive_mean, predictive_quantiles, predictive_variance
 from directgp.shapes import Marginals
 
 if TYPE_CHECKING:
@@ -78,7 +82,7 @@ class SparseGPRegressor(RegressorMixin, TellingEstimator):  # type: ignore[misc]
     dtype : {"float64", "float32"}, default="float64"
         Precision of training.
     device : str, default="auto"
-        "cpu", "cuda", …; "auto" is CUDA where there is one.
+        "cpu", "cuda", …; "auto" is CUDA where there is one and 3000 rows or more.
     random_state : int, RandomState or None, default=None
         Of inducing inputs, splits and rules that draw.
     verbose : int, default=0
@@ -147,7 +151,7 @@ class SparseGPRegressor(RegressorMixin, TellingEstimator):  # type: ignore[misc]
         sample_weight : array-like of shape (n,)
             How often each row counts: 2 is as if it were there twice, 0 as if it were not there.
         validation_data : (X, y)
-            Rows to choose by, in place of a part of X.
+            Rows to choose by, in place of a part of X; not looked at where nothing is chosen.
         """
         with unchanged_on_error(self):
             self._fit(X, y, sample_weight, validation_data)
@@ -183,9 +187,11 @@ class SparseGPRegressor(RegressorMixin, TellingEstimator):  # type: ignore[misc]
         t noise, whose own may be infinite, it is half the width of the central 68 % interval.
         """
         if not return_std:
-            (mean,) = self._over_blocks(X, "predict", lambda _, q, rows: [q.mean])
+            (mean,) = self._over_blocks(X, "predict", lambda like, q, _: [_mean(like, q)])
             return self._in_units(mean)
-        mean, std = self._over_blocks(X, "predict", lambda like, q, _: [q.mean, _std(like, q)])
+        mean, std = self._over_blocks(
+            X, "predict", lambda like, q, _: [_mean(like, q), _std(like, q)]
+        )
         return self._in_units(mean), self._deviation_in_units(std)
 
     def predict_quantiles(self, X: ArrayLike, levels: ArrayLike) -> NDArray[np.float64]:
@@ -226,6 +232,13 @@ class SparseGPRegressor(RegressorMixin, TellingEstimator):  # type: ignore[misc]
 
     @override
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
+        require(
+            not isinstance(self.likelihood, Bernoulli | CountLikelihood),
+            "likelihood of SparseGPRegressor",
+            "one of real numbers",
+            type(self.likelihood).__name__,
+            "Take SparseGPClassifier for labels and SparseGPCountRegressor for counts.",
+        )
         values = numbers(y, who)
         check_finite_target(values, who)
         return values
@@ -237,6 +250,11 @@ class SparseGPRegressor(RegressorMixin, TellingEstimator):  # type: ignore[misc]
     @override
     def _advice_on_target(self, y: Column) -> list[str]:
         return regression_target(y)
+
+
+def _mean(likelihood: Likelihood, q: Marginals) -> Tensor:
+    """Mean of y, or its centre where Student's t may have no mean."""
+    return q.mean if isinstance(likelihood, StudentT) else predictive_mean(likelihood, q)
 
 
 def _std(likelihood: Likelihood, q: Marginals) -> Tensor:

@@ -8,6 +8,7 @@ import numpy as np
 from directgp.errors import ModelFileError
 from directgp.estimators.classifier import SparseGPClassifier
 from directgp.estimators.count_regressor import SparseGPCountRegressor
+from directgp.estimators.learning import STRUCTURE
 from directgp.estimators.persistence import ModelState, load_model
 from directgp.estimators.regressor import SparseGPRegressor
 from directgp.estimators.reports.record import ChosenPath
@@ -90,6 +91,8 @@ def _estimator(state: ModelState, device: str) -> "TellingEstimator":
     )
     model.n_iter_ = model.training_result_.steps
     model.num_rows_, model.num_merged_ = int(record["num_rows"]), int(record["num_merged"])
+    model.exposed_ = bool(record["exposed"])
+    model._structure = {name: getattr(model, name) for name in STRUCTURE}
     model.fit_seconds_ = float(record["fit_seconds"])
     model.findings_ = tuple(map(str, record["findings"]))
     model.n_features_in_ = d
@@ -100,6 +103,9 @@ def _estimator(state: ModelState, device: str) -> "TellingEstimator":
         if classes is None or len(classes) != 2:
             raise ValueError("a classifier needs two classes")
         model.classes_ = classes
+        model.threshold_ = float(record["threshold"])
+        if not 0 < model.threshold_ < 1:
+            raise ValueError(f"threshold {model.threshold_} is not between 0 and 1")
     return model
 
 

@@ -6,16 +6,38 @@ They look through pipelines and searches to the estimator inside.
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from directgp.errors import UnsupportedError, require
+from directgp.estimators.tables.checks import check_finite_target, check_sample_weight, numbers
 from directgp.estimators.user_types import ArrayLike
 
 _COVERAGE = 0.9
 
 
-def neg_nll(estimator: Any, X: ArrayLike, y: ArrayLike, **given: Any) -> float:
-    """Mean log density of the targets.
+class Scorer(BaseEstimator):  # type: ignore[misc]
+    """A scorer that metadata can be routed to: `set_score_request(exposure=True)`."""
+
+    def __call__(self, estimator: Any, X: ArrayLike, y: ArrayLike, **given: Any) -> float:
+        """The score; what is given beside X and y goes to the estimator's method."""
+        return self.score(estimator, X, y, **given)
+
+    def score(
+        self,
+        estimator: Any,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+    ) -> float:
+        """The score of a fitted estimator, or of one within a pipeline."""
+        raise NotImplementedError
+
+
+class NegNLL(Scorer):
+    """Mean log density of the targets, `neg_nll`.
 
     Examples
     --------
@@ -29,26 +51,55 @@ def neg_nll(estimator: Any, X: ArrayLike, y: ArrayLike, **given: Any) -> float:
     >>> len(cross_val_score(model, X, y, scoring=neg_nll, cv=2))
     2
     """
-    model, inputs = _inside(estimator, X, "nll")
-    return -float(model.nll(inputs, y, **given))
+
+    def score(
+        self,
+        estimator: Any,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+    ) -> float:
+        """Minus `nll`."""
+        model, inputs = _inside(estimator, X, "nll")
+        given = {"sample_weight": sample_weight, "exposure": exposure}
+        given = {name: value for name, value in given.items() if value is not None}
+        return -float(model.nll(inputs, y, **given))
 
 
-def coverage_error(estimator: Any, X: ArrayLike, y: ArrayLike, **given: Any) -> float:
-    """Minus the distance of the coverage of 90 % intervals from 0.9."""
-    model, inputs = _inside(estimator, X, "predict_interval")
-    lower, upper = model.predict_interval(inputs, _COVERAGE, **given)
-    target = np.asarray(y, dtype=np.float64).ravel()
-    return -abs(float(np.mean((lower <= target) & (target <= upper))) - _COVERAGE)
+class NegCoverageError(Scorer):
+    """Minus the distance of the coverage of 90 % intervals from 0.9, `neg_coverage_error`."""
+
+    def score(
+        self,
+        estimator: Any,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+    ) -> float:
+        """Rows count by their weights."""
+        model, inputs = _inside(estimator, X, "predict_interval")
+        target = numbers(column_or_1d(y), "neg_coverage_error")
+        check_finite_target(target, "neg_coverage_error")
+        check_consistent_length(inputs, target)
+        weights = check_sample_weight(sample_weight, target[:, None], "neg_coverage_error")
+        given = {} if exposure is None else {"exposure": exposure}
+        lower, upper = model.predict_interval(inputs, _COVERAGE, **given)
+        inside = np.average((lower <= target) & (target <= upper), weights=weights)
+        return -abs(float(inside) - _COVERAGE)
 
 
-SCORERS = {"neg_nll": neg_nll, "coverage_error": coverage_error}
-"""By name."""
+neg_nll = NegNLL()
+neg_coverage_error = NegCoverageError()
+
+_SCORERS = {"neg_nll": neg_nll, "neg_coverage_error": neg_coverage_error}
 
 
-def get_scorer(name: str) -> Any:
-    """The scorer of that name, "neg_nll" or "coverage_error"."""
-    require(name in SCORERS, "name of get_scorer", f"one of {sorted(SCORERS)}", repr(name))
-    return SCORERS[name]
+def get_scorer(name: str) -> Scorer:
+    """The scorer of that name, "neg_nll" or "neg_coverage_error"."""
+    require(name in _SCORERS, "name of get_scorer", f"one of {sorted(_SCORERS)}", repr(name))
+    return _SCORERS[name]
 
 
 def _inside(estimator: Any, X: ArrayLike, method: str) -> tuple[Any, Any]:

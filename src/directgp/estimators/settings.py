@@ -19,6 +19,9 @@ from directgp.training.stopping import LossRange, RelativeDecrease
 
 Params = dict[str, Any]
 
+_ROWS_FOR_CUDA = 3000
+"""Fewer are trained on in less time on the CPU."""
+
 _WINDOW, _SMALLEST_TOLERANCE, _NATS = 10, 5e-6, 0.005
 """L-BFGS has converged when so many steps lower the mean loss by less than the larger of the second
 and the third divided by the number of rows."""
@@ -52,10 +55,11 @@ def choice_of(params: Params) -> Choice:
     )
 
 
-def device_of(name: str, who: str) -> torch.device:
-    """The device of that name; "auto" is CUDA where there is one."""
+def device_of(name: str, who: str, num_rows: int | None = None) -> torch.device:
+    """The device of that name; "auto" is CUDA where there is one and rows enough to gain by it."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        gains = num_rows is None or num_rows >= _ROWS_FOR_CUDA
+        return torch.device("cuda" if gains and torch.cuda.is_available() else "cpu")
     remedy = "Take device='auto' or 'cpu'."
     try:
         device = torch.device(name)

@@ -1,12 +1,13 @@
 """The models that training may start from: kernels × likelihoods, with inducing inputs."""
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, cast
 
 import numpy as np
 import torch
-from gpytorch.kernels import Kernel
+from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.means import ConstantMean, Mean, ZeroMean
 from jaxtyping import Float
 from sklearn.utils.validation import check_array
@@ -148,31 +149,41 @@ def auto_inducing(num_rows: int) -> int:
 
 
 def check_kernel(kernel: Kernel, d: int) -> None:
-    """Refuse a kernel for batches, or for another number of features."""
-    for part in kernel.modules():
-        if not isinstance(part, Kernel):
-            continue
-        name = f"the kernel {type(part).__name__}"
-        require(
-            part.batch_shape == torch.Size(),
-            name,
-            "of an empty batch_shape",
-            f"batch_shape {tuple(part.batch_shape)}",
-            "One estimator trains one model: leave batch_shape out.",
-        )
-        features = d if part.active_dims is None else len(part.active_dims)
-        require(
-            part.ard_num_dims in (None, features),
-            name,
-            f"of ard_num_dims None or {features}, the number of features it sees",
-            part.ard_num_dims,
-        )
-        require(
-            part.active_dims is None or bool((part.active_dims < d).all()),
-            name,
-            f"of active_dims below {d}, the number of features",
-            [] if part.active_dims is None else part.active_dims.tolist(),
-        )
+    """Refuse a kernel for batches, or for another number of features, whole and in parts."""
+    name = f"the kernel {type(kernel).__name__}"
+    require(
+        kernel.batch_shape == torch.Size(),
+        name,
+        "of an empty batch_shape",
+        f"batch_shape {tuple(kernel.batch_shape)}",
+        "One estimator trains one model: leave batch_shape out.",
+    )
+    features = d if kernel.active_dims is None else len(kernel.active_dims)
+    require(
+        kernel.ard_num_dims in (None, features),
+        name,
+        f"of ard_num_dims None or {features}, the number of features it sees",
+        kernel.ard_num_dims,
+    )
+    require(
+        kernel.active_dims is None or bool((kernel.active_dims < d).all()),
+        name,
+        f"of active_dims below {d}, the number of features it is given",
+        [] if kernel.active_dims is None else kernel.active_dims.tolist(),
+    )
+    for part in _parts(kernel):
+        # A ScaleKernel takes the active_dims of its kernel for its own, and selects once.
+        shared = isinstance(kernel, ScaleKernel) and part.active_dims is not None
+        check_kernel(part, d if shared else features)
+
+
+def _parts(module: torch.nn.Module) -> Iterator[Kernel]:
+    """The kernels that a kernel is made of, but not theirs."""
+    for child in module.children():
+        if isinstance(child, Kernel):
+            yield child
+        else:
+            yield from _parts(child)
 
 
 def given_inducing(inducing: ArrayLike, d: int, who: str) -> np.ndarray:

@@ -39,6 +39,8 @@ def state_of(model: "TellingEstimator") -> ModelState:
             "path": None if model.beta_path_ is None else model.beta_path_.to_json(),
             "seconds": result.seconds,
             "fit_seconds": model.fit_seconds_,
+            "exposed": model.exposed_,
+            "threshold": getattr(model, "threshold_", None),
             "num_rows": model.num_rows_,
             "num_merged": model.num_merged_,
             "findings": list(model.findings_),

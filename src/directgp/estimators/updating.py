@@ -37,7 +37,8 @@ class UpdatableEstimator(LearningEstimator):
         """Check everything, update q(u), and only then change the model."""
         self._validate_params()
         who = f"{type(self).__name__}.partial_fit"
-        device = device_of(self.device, who)
+        here = self.posterior_.Z.device
+        device = here if self.device == "auto" else device_of(self.device, who)
         checked = self._checked(X, y, sample_weight, who, reset=False, least=1)
         exposures = self._exposure(exposure, len(checked[0]), who)
         table = self._training_table(*checked, exposures, device, warm=True)
@@ -61,13 +62,21 @@ class UpdatableEstimator(LearningEstimator):
         self.num_rows_ += table.num_rows
         self.num_merged_ += table.num_merged
         self.fit_seconds_ = result.seconds
-        found = advice.cut_short(result.status, result.reason)
+        found = self._advice_on_scaling(table) + advice.cut_short(result.status, result.reason)
         issue(found)
         unfinished = []
         if still_falling(result):
             unfinished = advice.not_converged(result.status, result.reason)
             issue(unfinished, ConvergenceWarning)
-        self.findings_ = (*self.findings_, *found, *unfinished)
+        # What is found again in every part is kept once.
+        self.findings_ = tuple(dict.fromkeys((*self.findings_, *found, *unfinished)))
+
+    def _advice_on_scaling(self, table: TrainingTable) -> list[str]:
+        """Of new rows, where inputs are scaled at all."""
+        if not table.scalings.inputs.rounded:
+            return []
+        names = getattr(self, "feature_names_in_", None)
+        return advice.outside_scaling(table.X.double().cpu().numpy(), names)
 
 
 def _is_of_squares(recipe: Recipe, likelihood: Likelihood) -> bool:

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Self as Self
 
     from numpy.typing import ArrayLike as ArrayLike
 
     ValidationData = Sequence[ArrayLike]
 else:
-    # A checker that sees one method at a time does not know whose Self it is.
-    ArrayLike = Self = ValidationData = Any
+    ArrayLike = ValidationData = Any

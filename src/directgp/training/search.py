@@ -168,7 +168,7 @@ class Search:
             self._failures.append(Failure(1.0, f"elbo, {model.name}", str(error)))
             return []
         self._note(result)
-        return [Solution(model, result, _evidence(result, len(self.data)), whole=rows is None)]
+        return [Solution(model, result, _evidence(result, self.data), whole=rows is None)]
 
     def _whole(self, found: Solution) -> Solution:
         """The solution on all examples, from that on some of them."""
@@ -402,14 +402,16 @@ def _evidence_at(solutions: Sequence[Solution]) -> float:
     return max((each.evidence for each in solutions), default=-math.inf)
 
 
-def _evidence(result: TrainingResult, n: int) -> float:
-    """ELBO of n examples − ½ k log n: what a hyperparameter must gain to be worth having (Schwarz).
+def _evidence(result: TrainingResult, data: Data) -> float:
+    """ELBO − ½ k log n: what a hyperparameter must gain to be worth having (Schwarz).
 
-    The ELBO of a part of the examples counts as if it were that of all.
+    An example counts as often as its weight says, and the ELBO of a part of the data as if it were
+    that of all.
     """
     parameters = (*result.posterior.prior.parameters(), *result.likelihood.parameters())
     k = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
-    evidence = -n * result.loss - 0.5 * k * math.log(n)
+    n = len(data) if data.weights is None else float(data.weights.sum())
+    evidence = -len(data) * result.loss - 0.5 * k * math.log(max(n, 1.0))
     return evidence if math.isfinite(evidence) else -math.inf
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from directgp.errors import require
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import Binary
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.checkpoint import fingerprint
@@ -84,16 +85,20 @@ class Split:
     likelihood: Likelihood
     validation: Data
     validation_likelihood: Likelihood
+    mean_weight: float = 1.0
+    """Of all examples that are validated, in this split or another."""
 
     def losses(self, result: TrainingResult, loss: PointLoss) -> Float[Tensor, " v"]:
-        """The loss of each validation example under a trained model, times its weight."""
+        """The loss of each validation example under a trained model, times its relative weight."""
         likelihood = copy.deepcopy(self.validation_likelihood)
         likelihood.load_state_dict(result.likelihood.state_dict())
         marginals = result.posterior.predict(self.validation.X)
         with torch.no_grad():
             losses = loss(likelihood, self.validation.y, marginals)
         weights = self.validation.weights
-        return losses if weights is None else torch.where(weights > 0, weights * losses, 0.0)
+        if weights is None:
+            return losses
+        return torch.where(weights > 0, weights / self.mean_weight * losses, 0.0)
 
 
 def split(
@@ -125,12 +130,27 @@ def split(
         "Give validation data.",
     )
     order = torch.randperm(len(data), generator=generator, device=generator.device)
+    if isinstance(likelihood, Binary):
+        order = order[torch.sort(data.y[order], stable=True).indices]
+    parts = _parts(validation, order, by_label=isinstance(likelihood, Binary))
+    weights = None if data.weights is None else data.weights[torch.cat(parts)]
+    mean_weight = 1.0 if weights is None else float(weights.mean())
+    return [_without(part, data, likelihood, mean_weight) for part in parts]
+
+
+def _parts(
+    validation: HoldOut | Folds, order: Int[Tensor, " n"], by_label: bool
+) -> list[Int[Tensor, " v"]]:
+    """The examples that validate, in each split; labels in equal shares where sorted by them."""
+    n = len(order)
     if isinstance(validation, HoldOut):
-        number = round(validation.fraction * len(data))
-        parts = [order[: min(max(1, number), len(data) - 1)]]
-    else:
-        parts = list(order.tensor_split(min(validation.number, len(data))))
-    return [_without(part, data, likelihood) for part in parts]
+        number = min(max(1, round(validation.fraction * n)), n - 1)
+        spread = (2 * torch.arange(number, device=order.device) + 1) * n // (2 * number)
+        return [order[spread] if by_label else order[:number]]
+    number = min(validation.number, n)
+    if by_label:
+        return [order[first::number] for first in range(number)]
+    return list(order.tensor_split(number))
 
 
 def _exposed_as(other: Likelihood | None, likelihood: Likelihood) -> Likelihood:
@@ -142,7 +162,9 @@ def _exposed_as(other: Likelihood | None, likelihood: Likelihood) -> Likelihood:
     return twin
 
 
-def _without(held: Int[Tensor, " v"], data: Data, likelihood: Likelihood) -> Split:
+def _without(
+    held: Int[Tensor, " v"], data: Data, likelihood: Likelihood, mean_weight: float
+) -> Split:
     mask = torch.ones(len(data), dtype=torch.bool, device=held.device)
     mask[held] = False
     rest = mask.nonzero().squeeze(-1)
@@ -153,4 +175,4 @@ def _without(held: Int[Tensor, " v"], data: Data, likelihood: Likelihood) -> Spl
         "positive in every part that is trained on",
         "a part of zeros",
     )
-    return Split(data.take(rest), ours, data.take(held), theirs)
+    return Split(data.take(rest), ours, data.take(held), theirs, mean_weight)

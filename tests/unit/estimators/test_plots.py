@@ -55,9 +55,11 @@ PICTURES: dict[str, Callable[[Axes | None], Axes]] = {
 @pytest.fixture(autouse=True)
 def agg() -> Iterator[None]:
     matplotlib.use("Agg")
-    yield
     from matplotlib import pyplot
 
+    # Another test may have left one open.
+    pyplot.close("all")
+    yield
     pyplot.close("all")
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from directgp.errors import InvalidInputError
-from directgp.likelihoods import Gaussian, Likelihood, Poisson
+from directgp.likelihoods import Gaussian, Likelihood, Poisson, Probit
 from directgp.objectives import LogLoss
 from directgp.training import Folds, Given, HoldOut
 from directgp.training.data import Data
@@ -78,7 +78,9 @@ def test_given_examples_are_taken_with_a_likelihood_for_them() -> None:
     theirs = Poisson().with_exposure(torch.tensor([1.0, 2.0, 3.0, 4.0]))
     (part,) = splits(Given(new, torch.ones(4), theirs))
     assert part.training is DATA and part.likelihood is LIKELIHOOD
-    assert part.validation.X is new and part.validation_likelihood is theirs
+    exposures = dict(part.validation_likelihood.named_buffers())
+    assert part.validation.X is new and theirs.log_exposure is not None
+    assert torch.equal(exposures["log_exposure"], theirs.log_exposure)
     with pytest.raises(InvalidInputError, match="likelihood of Given must be given"):
         splits(Given(new, torch.ones(4)))
 
@@ -133,3 +135,29 @@ def test_what_cannot_be_meant_is_refused() -> None:
     for bad in (Given(X[:, :1], Y), Given(X, Y - 0.5), Given(X[:0], Y[:0])):
         with pytest.raises(InvalidInputError, match=r"validation|y of Poisson"):
             split(bad, lone, start(X), Poisson(), seeded())
+
+
+@pytest.mark.parametrize("validation", [Folds(3), HoldOut(0.3)], ids=str)
+def test_labels_come_in_equal_shares(validation: Folds | HoldOut) -> None:
+    """Else a part to train on might have one label alone."""
+    X_many = inputs(40)
+    labels = torch.zeros(40, dtype=torch.float64)
+    labels[[3, 17, 31]] = 1.0
+    found = split(validation, Data(X_many, labels), start(X_many), Probit(), seeded())
+    for part in found:
+        assert int(part.validation.y.sum()) == 1 and int(part.training.y.sum()) == 2
+    validated = sum(len(part.validation) for part in found)
+    assert validated == (40 if isinstance(validation, Folds) else 12)
+
+
+def test_weights_are_relative_to_their_mean() -> None:
+    """So that the mean of the losses is one of losses."""
+    posterior, likelihood = start(X), Gaussian(0.1)
+    stage = StageResult("elbo", Status.CONVERGED, "", 0, 0, 0.0, (), 0.0, (), False)
+    result = TrainingResult(posterior, likelihood, "elbo", 1.0, "elbo", (stage,), 0.0)
+
+    def mean_loss(weights: torch.Tensor | None) -> float:
+        parts = split(Folds(2), Data(X, Y, weights), posterior, likelihood, seeded())
+        return float(torch.cat([part.losses(result, LogLoss()) for part in parts]).mean())
+
+    assert mean_loss(torch.full((len(X),), 7.0)) == pytest.approx(mean_loss(None), rel=1e-12)

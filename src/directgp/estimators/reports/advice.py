@@ -22,6 +22,12 @@ _SKEWED = 0.4
 _FLAT = 100.0
 """Length scale, in deviations of the feature, from which on f hardly depends on the feature."""
 
+_FEW_WEIGHTS = 0.5
+"""Mean weight of a row below which weights look as if meant relative to each other."""
+
+_FAR, _WIDE = 5.0, 10.0
+"""Mean and deviation of scaled rows from which on they are not like those that set the scaling."""
+
 _TOO_CERTAIN = (
     "Intervals may be too narrow away from the training rows; compare with objective='elbo' on "
     "rows that were not trained on."
@@ -69,6 +75,32 @@ def merged_rows(num_merged: int, num_rows: int) -> list[str]:
         f"{num_merged} of {num_rows} rows repeat another row exactly, inputs and target, and were "
         "merged with it into one of larger weight. If they are copies and not measurements, they "
         "make predictions too certain: drop them."
+    ]
+
+
+def small_weights(total: float, num_rows: int) -> list[str]:
+    """Of the sum of the weights, and the number of rows that have one."""
+    if total >= _FEW_WEIGHTS * num_rows:
+        return []
+    return [
+        f"Weights say how often a row counts; these sum to {total:.3g} for {num_rows} rows, so "
+        "predictions are as uncertain as with so few rows. If they were meant relative to each "
+        f"other, multiply them by n/Σw = {num_rows / total:.3g}."
+    ]
+
+
+def outside_scaling(
+    scaled: Float64[np.ndarray, "n d"], feature_names: FeatureNames | None
+) -> list[str]:
+    """Of new rows, scaled as earlier ones were. Narrow columns are no sign: parts may be sorted."""
+    far = np.abs(scaled.mean(axis=0)) > _FAR
+    named = _named(far | (scaled.std(axis=0) > _WIDE), feature_names)
+    if not named:
+        return []
+    return [
+        f"The new rows lie far outside those that the model was first fitted to: {named}. Scaling "
+        "is held as it was then, so predictions there may be near the prior. Look at the units; if "
+        "they are right, fit anew with warm_start=False."
     ]
 
 

@@ -48,10 +48,11 @@ def facts_of(model: "TellingEstimator") -> Facts:
 
 
 def _kernel(model: "TellingEstimator") -> str:
-    if isinstance(model.kernel, Kernel):
-        return type(model.kernel).__name__
+    kernel = model._structure["kernel"]
+    if isinstance(kernel, Kernel):
+        return type(kernel).__name__
     scales = length_scales(model.posterior_)
-    return f"{model.kernel} ARD" if scales is not None and len(scales) > 1 else str(model.kernel)
+    return f"{kernel} ARD" if scales is not None and len(scales) > 1 else str(kernel)
 
 
 def _in_units(model: "TellingEstimator", deviation: float) -> float:

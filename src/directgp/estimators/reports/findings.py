@@ -27,7 +27,7 @@ _STILL_FALLING = 5e-3
 def length_scales(posterior: SparsePosterior) -> Float64[np.ndarray, " k"] | None:
     """Length scales of the kernel, one or one a feature; None where it has none of its own."""
     kernel: Kernel = posterior.prior.kernel
-    while isinstance(kernel, ScaleKernel):
+    while isinstance(kernel, ScaleKernel) and kernel.active_dims is None:
         kernel = kernel.base_kernel
     if not kernel.has_lengthscale or kernel.active_dims is not None:
         return None
@@ -48,7 +48,7 @@ def findings_of_training(
         found += flat_features(scales, feature_names)
     if path is not None:
         if path.points and result.hyperparameters != "elbo":
-            found += beta_at_end(path.beta, path.grid)
+            found += beta_at_end(path.points[path.chosen].beta, path.grid)
         found += [f"A candidate could not be trained: {failure}" for failure in path.failed]
     return found
 
@@ -57,8 +57,10 @@ def still_falling(result: TrainingResult) -> bool:
     """Whether the last run was cut off by its steps while the loss fell fast."""
     losses = result.history
     tail = max(2, len(losses) // 10)
-    if result.status != "budget" or len(losses) <= tail:
+    if result.status != "budget":
         return False
+    if len(losses) <= tail:
+        return True
     fall = losses[-tail - 1] - losses[-1]
     return fall > _STILL_FALLING * max(1.0, abs(losses[-1]))
 

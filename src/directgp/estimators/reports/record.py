@@ -73,11 +73,6 @@ class ChosenPath:
     failed: tuple[str, ...] = ()
     """Why candidates could not be trained."""
 
-    @property
-    def beta(self) -> float:
-        """The chosen β."""
-        return self.points[self.chosen].beta
-
     def in_units(self, scale: float) -> "ChosenPath":
         """The path of a target that was divided by a scale, with losses of the target itself."""
         power = _POWERS.get(self.loss, 0)

@@ -54,7 +54,6 @@ class Facts:
     num_merged: int = 0
     """Rows that repeat another one."""
 
-    weighted: bool = False
     jitter: float = 0.0
     noise: tuple[tuple[str, float], ...] = ()
     """Parameters of the likelihood by name, in the user's units."""
@@ -104,8 +103,7 @@ def _data(facts: Facts) -> str:
     rows = count(facts.num_rows, "row")
     if facts.num_merged:
         rows += f" ({facts.num_merged:,} repeated others and were merged with them)"
-    words = [rows, count(facts.num_features, "feature")]
-    return ", ".join([*words, "weighted"] if facts.weighted else words)
+    return f"{rows}, {count(facts.num_features, 'feature')}"
 
 
 def _model(facts: Facts) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float64, Num, Shaped
+from sklearn.utils._missing import is_pandas_na
 from sklearn.utils.validation import _check_sample_weight
 
 from directgp.errors import InvalidInputError, refuse, require
@@ -40,7 +41,8 @@ def numbers(y: Shaped[np.ndarray, " n"], who: str) -> Float64[np.ndarray, " n"]:
     """The targets in float64, refused where they are no numbers."""
     if y.dtype.kind in "biuf":
         return y.astype(np.float64)
-    strange = [each for each in y.tolist() if not isinstance(each, Real | Decimal | None)]
+    check_no_gaps(y, who)
+    strange = [each for each in y.tolist() if not isinstance(each, Real | Decimal)]
     if strange:
         remedy = "For labels take SparseGPClassifier."
         refuse(f"y of {who}", "numbers", f"{strange[0]!r}", remedy)
@@ -49,21 +51,46 @@ def numbers(y: Shaped[np.ndarray, " n"], who: str) -> Float64[np.ndarray, " n"]:
 
 def plain_labels(y: Shaped[np.ndarray, " n"], who: str) -> Shaped[np.ndarray, " n"]:
     """The labels, numbers as such; refused where some are missing or of different types."""
-    if y.dtype.kind == "f":
-        check_finite_target(y, who)
-    if y.dtype.kind != "O":
-        return y
-    values = y.tolist()
-    missing = np.array([value is None or value != value for value in values], dtype=bool)
-    _check_finite(
-        "y", np.where(missing, np.nan, 0.0), "row {}".format, who, "Drop these rows first."
-    )
+    check_no_gaps(y, who)
+    return _of_one_type(y, f"y of {who}")
+
+
+def _of_one_type(labels: Shaped[np.ndarray, " n"], name: str) -> Shaped[np.ndarray, " n"]:
+    """The labels, refused unless all are strings or all numbers."""
+    if labels.dtype.kind != "O":
+        return labels
+    values = labels.tolist()
     if all(isinstance(value, str) for value in values):
-        return y
+        return labels
     if all(isinstance(value, Real) for value in values):
         return np.asarray(values)
     kinds = ", ".join(sorted({type(value).__name__ for value in values}))
-    refuse(f"y of {who}", "labels of one type, strings or numbers", kinds, "Convert them first.")
+    refuse(name, "labels of one type, strings or numbers", kinds, "Convert them first.")
+
+
+def check_no_gaps(y: Shaped[np.ndarray, " n"], who: str) -> None:
+    """Refuse targets of any type that are missing or not finite, naming the row."""
+    if y.dtype.kind == "f":
+        check_finite_target(y, who)
+    if y.dtype.kind == "O":
+        gaps = np.array([_is_missing(value) for value in y.tolist()], dtype=bool)
+        check_finite_target(np.where(gaps, np.nan, 0.0), who)
+
+
+def _is_missing(value: Any) -> bool:
+    """Of None, NaN, NaT and pandas' NA, which is not even unequal to itself."""
+    return value is None or is_pandas_na(value) or bool(value != value)
+
+
+def with_stand_ins(
+    y: Shaped[np.ndarray, " n"], weights: Float64[np.ndarray, " n"] | None, who: str
+) -> Shaped[np.ndarray, " n"]:
+    """The targets, one that counts in place of each of weight 0, whatever that one is."""
+    check_no_gaps(y, who)
+    if weights is None:
+        return y
+    counts = weights > 0
+    return np.where(counts, y, y[np.argmax(counts)])
 
 
 def check_finite_target(y: Num[np.ndarray, " n"], who: str) -> None:
@@ -105,7 +132,10 @@ def declared_classes(
     classes: ArrayLike, before: Shaped[np.ndarray, " c"] | None, who: str
 ) -> Shaped[np.ndarray, " c"]:
     """The two classes that a user names, sorted; those from before, and refused if not equal."""
-    found = np.unique(np.asarray(classes))
+    values = np.asarray(classes).ravel()
+    for value in filter(_is_missing, values.tolist()):
+        refuse(who, "labels, none of them missing", repr(value))
+    found = np.unique(_of_one_type(values, who))
     named = ", ".join(map(repr, found[:_MOST_NAMED].tolist()))
     require(len(found) == 2, who, "two", f"{len(found)}: {named}")
     if before is not None:
@@ -168,6 +198,12 @@ def check_parts(values: Any, number: int, name: str, allowed: str) -> None:
     parts = len(values) if isinstance(values, tuple | list) else None
     got = f"{type(values).__name__}" if parts is None else f"{parts} parts"
     require(parts == number, name, f"a tuple {allowed}", got)
+
+
+def check_whole(value: Any, least: int, name: str) -> None:
+    """Refuse what is no integer, or too small a one."""
+    whole = isinstance(value, int | np.integer) and int(value) >= least
+    require(whole, name, f"an integer of at least {least}", repr(value))
 
 
 def checked_levels(levels: Any, who: str) -> list[float]:

@@ -1,5 +1,6 @@
 """Columns of X that hold no numbers, refused by name."""
 
+from collections import Counter
 from typing import Any, NoReturn
 
 import numpy as np
@@ -11,14 +12,22 @@ _ENCODE = "Encode it first (sklearn.compose.ColumnTransformer, OneHotEncoder)."
 
 def refuse_times(X: Any, who: str) -> None:
     """Refuse dates and times, which would count in units that nobody chose."""
-    for j, kind in enumerate(getattr(X, "dtypes", [getattr(X, "dtype", None)])):
+    kinds = X.dtypes if _is_frame(X) else [getattr(X, "dtype", None)]
+    for j, kind in enumerate(kinds):
         if _is_temporal(kind):
             remedy = "Turn times into numbers, such as days since a date."
             refuse(f"X of {who}", "numbers", f"times ({kind}) in column {_name(X, j)}", remedy)
 
 
 def explain(error: Exception, X: Any, who: str) -> NoReturn:
-    """Raise what came of converting X, with the column that holds no numbers if there is one."""
+    """Raise what came of converting X, with the column that is the reason if there is one."""
+    names = [str(name) for name in X.columns] if _is_frame(X) else []
+    if len(set(names)) < len(names):
+        name, number = Counter(names).most_common(1)[0]
+        raise InvalidInputError(
+            f"X of {who} must be of columns with different names. Got {number} of name {name!r}. "
+            "Rename or drop them."
+        ) from error
     for j in range(X.shape[1] if len(getattr(X, "shape", ())) == 2 else 0):
         strange = _not_a_number(X[:, j] if isinstance(X, np.ndarray) else _column(X, j))
         if strange is not None:
@@ -29,6 +38,11 @@ def explain(error: Exception, X: Any, who: str) -> NoReturn:
     raise error
 
 
+def _is_frame(X: Any) -> bool:
+    """Of pandas or polars; a series has one dtype, and no columns."""
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
+
+
 def _is_temporal(kind: Any) -> bool:
     """Of a dtype of numpy, pandas or polars."""
     temporal = getattr(kind, "is_temporal", None)
@@ -36,11 +50,11 @@ def _is_temporal(kind: Any) -> bool:
 
 
 def _name(X: Any, j: int) -> str:
-    return repr(str(X.columns[j])) if hasattr(X, "columns") else str(j)
+    return repr(str(X.columns[j])) if _is_frame(X) else str(j)
 
 
 def _column(X: Any, j: int) -> Any:
-    return X[X.columns[j]] if hasattr(X, "columns") else ()
+    return X[X.columns[j]] if _is_frame(X) else ()
 
 
 def _not_a_number(column: Any) -> str | None:

@@ -100,18 +100,15 @@ def training_table(
     )
     signs = table.signs if turn else np.ones_like(table.signs)
 
-    def tensor(values: np.ndarray | None) -> Tensor | None:
-        return None if values is None else torch.as_tensor(values, dtype=dtype, device=device)
-
-    def required(values: np.ndarray) -> Tensor:
+    def tensor(values: np.ndarray) -> Tensor:
         return torch.as_tensor(values, dtype=dtype, device=device)
 
     return TrainingTable(
         # One 0, not two.
-        X=required(table.X * signs + 0.0),
-        y=required(table.y),
-        weights=tensor(table.weights),
-        exposure=tensor(table.exposure),
+        X=tensor(table.X * signs + 0.0),
+        y=tensor(table.y),
+        weights=None if table.weights is None else tensor(table.weights),
+        exposure=None if table.exposure is None else tensor(table.exposure),
         scalings=Scalings(scalings.inputs.flipped(signs), scalings.targets),
         num_rows=len(table.y) + table.num_merged,
         num_merged=table.num_merged,

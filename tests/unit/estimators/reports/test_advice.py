@@ -42,6 +42,29 @@ def test_repeated_rows_are_mentioned_when_many(
     assert not speaks or f"{num_merged} of {num_rows} rows" in said[0]
 
 
+def test_weights_that_look_relative_are_mentioned() -> None:
+    (sentence,) = advice.small_weights(1.0, 200)
+    assert "sum to 1 for 200 rows" in sentence and "n/Σw = 200." in sentence
+    assert advice.small_weights(100.0, 200) == advice.small_weights(1e6, 200) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "speaks"),
+    [
+        (random().normal(size=50), False),
+        (random().normal(3.0, 2.0, size=50), False),
+        (np.full(50, 0.3), False),
+        (random().normal(6.0, 1.0, size=50), True),
+        (random().normal(-9.0, 0.01, size=1), True),
+        (random().normal(0.0, 30.0, size=50), True),
+    ],
+)
+def test_rows_that_are_not_of_the_scaling_are_mentioned(column: Array, speaks: bool) -> None:
+    said = advice.outside_scaling(np.column_stack([0 * column, column]), ["a", "b"])
+    assert len(said) == speaks
+    assert not speaks or "first fitted to: 'b'." in said[0]
+
+
 def test_inducing_inputs_are_no_more_than_rows() -> None:
     (sentence,) = advice.too_few_rows(30, 100)
     assert "reduced to 30" in sentence

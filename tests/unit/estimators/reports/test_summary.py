@@ -55,7 +55,6 @@ FULL = replace(
     beta=10.0,
     beta_given=False,
     num_merged=31,
-    weighted=True,
     jitter=1e-6,
     noise=(("scale", 1234.5678901), ("degrees of freedom", 4.123456789)),
     length_scales=tuple((f"x{i}", 1e-3 * 3.14159**i, (7.0 * i) % 50 + 0.5) for i in range(50)),
@@ -92,7 +91,7 @@ def test_the_least_that_can_be_told() -> None:
 
 def test_everything_is_told() -> None:
     text = words(FULL)
-    assert "812 rows (31 repeated others and were merged with them), 50 features, weighted" in text
+    assert "812 rows (31 repeated others and were merged with them), 50 features" in text
     assert "rbf ARD kernel, student_t likelihood, 100 inducing inputs" in text
     assert "likelihood scale 1,235, degrees of freedom 4.123 output scale 0.1235" in text
     assert "12.3 s, jitter up to 1e-06" in text

@@ -15,6 +15,7 @@ from directgp.estimators.tables.checks import (
     check_finite_target,
     check_sample_weight,
     check_two_classes,
+    check_whole,
 )
 
 FIT = "SparseGPRegressor.fit"
@@ -172,3 +173,10 @@ def test_weights_come_back_as_floats() -> None:
     weights = check_sample_weight(pd.Series([0, 1, 2]), X, FIT)
     assert weights is not None and weights.dtype == np.float64
     assert weights.tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("value", [1.5, 2.0, 0, -1, "2", None])
+def test_numbers_of_things_are_whole(value: object) -> None:
+    words = said(lambda: check_whole(value, 1, "n_samples of sample_y"))
+    assert words == f"n_samples of sample_y must be an integer of at least 1. Got {value!r}."
+    check_whole(np.int64(3), 1, "n_samples of sample_y")

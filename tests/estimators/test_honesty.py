@@ -1,0 +1,87 @@
+"""Figures that mean what they say, and parameters that do what they say or are refused."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning, UndefinedMetricWarning
+
+from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
+from directgp.errors import InvalidInputError
+from directgp.likelihoods import Poisson
+from directgp.objectives import ZeroOneCost
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::directgp.errors.DirectGPWarning", "ignore::sklearn.exceptions.ConvergenceWarning"
+)
+
+LIGHT: dict[str, Any] = {"num_inducing": 8, "max_iter": 10, "ard": False, "random_state": 0}
+GIVEN: dict[str, Any] = {**LIGHT, "beta": 1.0, "hyperparameters": "joint"}
+RANDOM = np.random.default_rng(0)
+X = RANDOM.uniform(-2, 2, (60, 2))
+Y = np.sin(2 * X[:, 0]) + 0.2 * RANDOM.standard_normal(60)
+
+
+def test_validation_losses_do_not_depend_on_repetitions() -> None:
+    """Five times each row is five times the evidence, and the same kind of loss."""
+    settings = {**LIGHT, "likelihood": "gaussian", "hyperparameters": "fixed"}
+    weighted = SparseGPRegressor(**settings).fit(X, Y, sample_weight=np.full(60, 5.0))
+    repeated = SparseGPRegressor(**settings).fit(np.repeat(X, 5, 0), np.repeat(Y, 5))
+    path, other = weighted.beta_path_, repeated.beta_path_
+    assert path is not None and path == other
+    loss = path.points[path.chosen].validation_loss
+    assert abs(loss - weighted.nll(X, Y)) < 1.0
+
+
+def test_counts_and_labels_have_their_own_estimators() -> None:
+    with pytest.raises(InvalidInputError, match="SparseGPCountRegressor for counts"):
+        SparseGPRegressor(likelihood=Poisson(), standardize=False).fit(X, np.round(np.exp(Y)))
+
+
+def test_a_warm_start_goes_on_with_the_same_model_or_not_at_all() -> None:
+    model = SparseGPRegressor(**GIVEN, likelihood="gaussian", warm_start=True).fit(X, Y)
+    model.set_params(max_iter=5, objective="elbo").fit(X, Y)
+    with pytest.raises(InvalidInputError, match="other values of kernel, num_inducing"):
+        model.set_params(kernel="matern12", num_inducing=20).fit(X, Y)
+
+
+def test_a_warm_start_needs_both_classes() -> None:
+    model = SparseGPClassifier(**GIVEN, warm_start=True).fit(X, Y > 0)
+    before = model.predict_proba(X)
+    with pytest.raises(InvalidInputError, match="two classes"):
+        model.fit(X[Y > 0], Y[Y > 0] > 0)
+    np.testing.assert_array_equal(model.predict_proba(X), before)
+
+
+def test_the_threshold_is_that_of_the_fit() -> None:
+    model = SparseGPClassifier(**GIVEN).fit(X, Y > 0)
+    before = model.predict(X)
+    model.set_params(objective=ZeroOneCost(1.0, 1000.0))
+    np.testing.assert_array_equal(model.predict(X), before)
+    assert model.threshold_ == 0.5
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_very_short_runs_are_not_converged(steps: int) -> None:
+    with pytest.warns(ConvergenceWarning):
+        SparseGPRegressor(**{**GIVEN, "max_iter": steps}, likelihood="gaussian").fit(X, Y)
+
+
+def test_d2_is_against_a_constant_rate() -> None:
+    hours = RANDOM.uniform(1, 50, 60)
+    counts = RANDOM.poisson(2.0 * hours)
+    model = SparseGPCountRegressor(**GIVEN, likelihood="poisson").fit(X, counts, exposure=hours)
+    assert abs(model.score(X, counts, exposure=hours)) < 0.5
+    plain = SparseGPCountRegressor(**GIVEN, likelihood="poisson").fit(X, np.round(np.exp(Y)))
+    with pytest.warns(UndefinedMetricWarning, match="every count is 0"):
+        assert np.isnan(plain.score(X, np.zeros(60)))
+
+
+def test_small_weights_and_other_units_are_told() -> None:
+    settings = {**GIVEN, "likelihood": "gaussian"}
+    model = SparseGPRegressor(**settings).fit(X, Y, sample_weight=np.full(60, 1 / 60))
+    assert any("how often a row counts" in finding for finding in model.findings_)
+    model = SparseGPRegressor(**settings, warm_start=True).fit(X, Y)
+    assert not any("Scaling is held" in finding for finding in model.findings_)
+    model.fit(1e3 * X + 1e5, Y)
+    assert any("Scaling is held" in finding for finding in model.findings_)
