@@ -124,8 +124,8 @@ class SparseGPRegressor(RegressorMixin, TellingEstimator):  # type: ignore[misc]
     >>> y = np.sin(X[:, 0]) + np.random.default_rng(0).normal(scale=0.1, size=60)
     >>> model = SparseGPRegressor(objective="elbo", beta=1.0, random_state=0).fit(X, y)
     >>> mean, std = model.predict([[1.5]], return_std=True)
-    >>> round(mean[0], 2)
-    1.0
+    >>> bool(abs(mean[0] - np.sin(1.5)) < 0.1)
+    True
     """
 
     _family = REAL_VALUED

@@ -5,7 +5,6 @@ import pickle
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,11 +42,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def refusal(path: Path) -> str:
-    """What the refusal says, which comes soon."""
-    begin = time.perf_counter()
+    """What the refusal says."""
     with pytest.raises(ModelFileError) as caught:
         load_model(path, CPU)
-    assert time.perf_counter() - begin < 5
     said = str(caught.value)
     assert str(path) in said and len(said) < 1000 and "\n" not in said
     return said
