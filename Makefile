@@ -5,7 +5,7 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
-# Folder with the data sets, for bench-training.
+# Folder with the data sets, for bench-training and bench-estimators.
 DATA ?=
 
 VENV := .venv
@@ -16,7 +16,7 @@ PAGES := docs/_build/html
 # One thread for each test worker: more would fight over the same cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
-.PHONY: demo test test-slow lint format bench bench-training docs clean
+.PHONY: demo test test-slow lint format bench bench-training bench-estimators docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/python examples/tails.py
@@ -50,6 +50,12 @@ bench-training: $(INSTALLED)
 	$(BIN)/python benchmarks/fits.py --data "$(DATA)"
 	$(BIN)/python benchmarks/optimizers.py --data "$(DATA)"
 	$(BIN)/python benchmarks/paths.py --data "$(DATA)"
+
+bench-estimators: $(INSTALLED)
+	@test -n "$(DATA)" || { \
+	  echo "bench-estimators needs the data sets. Name their folder: make bench-estimators DATA=..." >&2; \
+	  exit 1; }
+	$(BIN)/python benchmarks/estimators.py --data "$(DATA)"
 
 docs: $(INSTALLED_DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs $(PAGES)

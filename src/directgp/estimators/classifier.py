@@ -194,9 +194,8 @@ n_iter_, findings_, n_features_in_, feature_names_in_
 
     def _log_proba(self, X: ArrayLike, who: str) -> NDArray[np.float64]:
         def both(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
-            wide = Marginals(q.mean.double(), q.variance.double())
-            labels = (wide.mean.new_full(wide.mean.shape, label) for label in (0.0, 1.0))
-            return [predictive_log_density(likelihood, y, wide) for y in labels]
+            labels = (torch.full_like(q.mean, label) for label in (0.0, 1.0))
+            return [predictive_log_density(likelihood, y, q) for y in labels]
 
         return np.stack(self._over_blocks(X, who, both), axis=1)
 

@@ -166,11 +166,10 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         require(whole, who, "an integer of at least 0", repr(max_count))
 
         def pmf(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
-            wide = Marginals(q.mean.double(), q.variance.double())
-            n = len(wide.mean)
-            counts = torch.arange(max_count + 1).to(wide.mean)[:, None].expand(-1, n)
+            n = len(q.mean)
+            counts = torch.arange(max_count + 1).to(q.mean)[:, None].expand(-1, n)
             parts = counts.split(max(1, _AT_ONCE // n))
-            return [p for y in parts for p in predictive_log_density(likelihood, y, wide).exp()]
+            return [p for y in parts for p in predictive_log_density(likelihood, y, q).exp()]
 
         return np.stack(self._over_blocks(X, "predict_pmf", pmf, exposure), axis=1)
 
