@@ -7,7 +7,7 @@ losses rise, splits are trained in step, and the chosen candidate is trained on 
 import copy
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, final
 
@@ -19,6 +19,7 @@ from directgp.errors import NumericalError
 from directgp.likelihoods.base import Likelihood
 from directgp.training.candidates import Candidate, Model, SearchResult, Solution
 from directgp.training.data import Data
+from directgp.training.evidence import evidence, most_models, strongest, try_models
 from directgp.training.grid import batches_models, brief, nearest_one, train_grid
 from directgp.training.journal import Journal
 from directgp.training.monitors import close
@@ -99,7 +100,7 @@ class Search:
     ) -> SearchResult:
         self._parts = self._most_parts(models, betas, modes)
         solutions = self._solutions(models)
-        base = self._whole(_strongest(solutions))
+        base = self._whole(strongest(solutions))
         best, comparison = base.result, None
         candidates: list[Candidate] = []
         if _single(betas, modes):
@@ -133,19 +134,8 @@ class Search:
     def _solutions(self, models: Sequence[Sequence[Model]]) -> list[Solution]:
         """The ELBO solution of each model that is tried, on some examples where there are many."""
         rows = self._some_rows() if len(models) * len(models[0]) > 1 else None
-        tried: dict[tuple[int, int], list[Solution]] = {}
-
-        def best(places: Iterable[tuple[int, int]]) -> tuple[int, int]:
-            for i, j in places:
-                if (i, j) not in tried:
-                    tried[i, j] = self._solution(models[i][j], rows)
-            return max(tried, key=lambda place: _evidence_at(tried[place]))
-
-        kernel, _ = best((i, 0) for i in range(len(models)))
-        _, likelihood = best((kernel, j) for j in range(len(models[0])))
-        best((i, likelihood) for i in range(len(models)))
-        self._parts -= _most_models(models) - len(tried)
-        solutions = [found for some in tried.values() for found in some]
+        solutions = try_models(models, lambda model: self._solution(model, rows))
+        self._parts -= most_models(models) - self._part
         if not solutions:
             raise NumericalError(self._failures[0].reason)
         return solutions
@@ -168,7 +158,7 @@ class Search:
             self._failures.append(Failure(1.0, f"elbo, {model.name}", str(error)))
             return []
         self._note(result)
-        return [Solution(model, result, _evidence(result, self.data), whole=rows is None)]
+        return [Solution(model, result, evidence(result, self.data), whole=rows is None)]
 
     def _whole(self, found: Solution) -> Solution:
         """The solution on all examples, from that on some of them."""
@@ -216,7 +206,7 @@ class Search:
         if _single(betas, modes):
             competition = 1
         again = len(models) * len(models[0]) > 1 and len(self.data) > _MANY_EXAMPLES
-        return _most_models(models) + again + competition
+        return most_models(models) + again + competition
 
     def _arenas(self, base: Solution) -> list[Arena]:
         posterior, likelihood = base.result.posterior, base.result.likelihood
@@ -387,32 +377,6 @@ class Search:
 def _single(betas: Sequence[float], modes: Sequence[str]) -> bool:
     """Whether β and mode are given, so that only the model is to be chosen."""
     return len(betas) == len(modes) == 1 and modes[0] != "elbo"
-
-
-def _most_models(models: Sequence[Sequence[Model]]) -> int:
-    """Models that may be tried: a column, a row, and another column."""
-    return 2 * len(models) + len(models[0]) - 2
-
-
-def _strongest(solutions: Sequence[Solution]) -> Solution:
-    return max(solutions, key=lambda solution: solution.evidence)
-
-
-def _evidence_at(solutions: Sequence[Solution]) -> float:
-    return max((each.evidence for each in solutions), default=-math.inf)
-
-
-def _evidence(result: TrainingResult, data: Data) -> float:
-    """ELBO − ½ k log n: what a hyperparameter must gain to be worth having (Schwarz).
-
-    An example counts as often as its weight says, and the ELBO of a part of the data as if it were
-    that of all.
-    """
-    parameters = (*result.posterior.prior.parameters(), *result.likelihood.parameters())
-    k = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
-    n = len(data) if data.weights is None else float(data.weights.sum())
-    evidence = -len(data) * result.loss - 0.5 * k * math.log(max(n, 1.0))
-    return evidence if math.isfinite(evidence) else -math.inf
 
 
 def _with_parameters(likelihood: Likelihood, trained: Likelihood) -> Likelihood:
