@@ -3,7 +3,8 @@
 They look through pipelines and searches to the estimator inside.
 """
 
-from typing import Any
+from abc import ABC, abstractmethod
+from typing import Any, final
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -17,13 +18,14 @@ from directgp.estimators.user_types import ArrayLike
 _COVERAGE = 0.9
 
 
-class Scorer(BaseEstimator):  # type: ignore[misc]
+class Scorer(BaseEstimator, ABC):  # type: ignore[misc]
     """A scorer that metadata can be routed to: `set_score_request(exposure=True)`."""
 
     def __call__(self, estimator: Any, X: ArrayLike, y: ArrayLike, **given: Any) -> float:
         """The score; what is given beside X and y goes to the estimator's method."""
         return self.score(estimator, X, y, **given)
 
+    @abstractmethod
     def score(
         self,
         estimator: Any,
@@ -33,9 +35,9 @@ class Scorer(BaseEstimator):  # type: ignore[misc]
         exposure: ArrayLike | None = None,
     ) -> float:
         """The score of a fitted estimator, or of one within a pipeline."""
-        raise NotImplementedError
 
 
+@final
 class NegNLL(Scorer):
     """Mean log density of the targets, `neg_nll`.
 
@@ -67,6 +69,7 @@ class NegNLL(Scorer):
         return -float(model.nll(inputs, y, **given))
 
 
+@final
 class NegCoverageError(Scorer):
     """Minus the distance of the coverage of 90 % intervals from 0.9, `neg_coverage_error`."""
 
