@@ -142,7 +142,7 @@ def test_tolerance_ends_a_run(optimizer: str) -> None:
 # Models
 
 
-class Own(gpytorch.kernels.Kernel):  # type: ignore[misc]
+class Own(gpytorch.kernels.Kernel):
     """A kernel that no table knows."""
 
     has_lengthscale = True

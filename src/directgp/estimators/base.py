@@ -26,7 +26,7 @@ Column = Float64[np.ndarray, " n"]
 Columns = Float64[np.ndarray, "n d"]
 
 
-class SparseGPEstimator(BaseEstimator, ABC):  # type: ignore[misc]
+class SparseGPEstimator(BaseEstimator, ABC):
     """A sparse Gaussian process as scikit-learn knows models."""
 
     _family: ClassVar[Family]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @final
-class SparseGPClassifier(ClassifierMixin, TellingEstimator):  # type: ignore[misc]
+class SparseGPClassifier(ClassifierMixin, TellingEstimator):
     """Gaussian process classification of two classes, with probabilities to rely on.
 
     For more than two classes wrap it: ``OneVsRestClassifier(SparseGPClassifier())`` trains one

@@ -44,7 +44,7 @@ _TINY = np.finfo(np.float64).tiny
 
 
 @final
-class SparseGPCountRegressor(RegressorMixin, TellingEstimator):  # type: ignore[misc]
+class SparseGPCountRegressor(RegressorMixin, TellingEstimator):
     """Gaussian process regression of counts, with rates that exposures multiply.
 
     Parameters

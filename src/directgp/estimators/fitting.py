@@ -22,8 +22,6 @@ _ROWS_FOR_FOLDS = 5000
 
 _FOLDS = 3
 _HELD_OUT = 0.2
-_FEW_ROWS = 1000
-_STEPS_ON_FEW_ROWS = 250
 
 _BETAS_IN_BATCHES = (10.0, 1.0, 0.1)
 """As in the paper's experiment with millions of rows."""
@@ -100,11 +98,6 @@ def fit_model(
     search = Search(recipe, data, validation, generator).run(models, betas, modes)
     path = chosen_path(search, betas, _words(validation, len(data)))
     return Fitted(search.best, path, search.end)
-
-
-def steps_for(num_rows: int) -> int | None:
-    """Steps of a run; fewer for few rows, where a long one overfits and many are needed."""
-    return _STEPS_ON_FEW_ROWS if num_rows < _FEW_ROWS else None
 
 
 def _modes(recipe: Recipe, choice: Choice) -> list[str]:

@@ -35,7 +35,7 @@ _ONE_DEVIATION = (0.15865525393145707, 0.8413447460685429)
 
 
 @final
-class SparseGPRegressor(RegressorMixin, TellingEstimator):  # type: ignore[misc]
+class SparseGPRegressor(RegressorMixin, TellingEstimator):
     """Gaussian process regression with calibrated predictions, for few rows and for millions.
 
     Parameters

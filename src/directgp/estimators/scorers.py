@@ -18,7 +18,7 @@ from directgp.estimators.user_types import ArrayLike
 _COVERAGE = 0.9
 
 
-class Scorer(BaseEstimator, ABC):  # type: ignore[misc]
+class Scorer(BaseEstimator, ABC):
     """A scorer that metadata can be routed to: `set_score_request(exposure=True)`."""
 
     def __call__(self, estimator: Any, X: ArrayLike, y: ArrayLike, **given: Any) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from directgp.errors import refuse, require
-from directgp.estimators.fitting import Choice, steps_for
+from directgp.estimators.fitting import Choice
 from directgp.estimators.reports.progress import FitProgress
 from directgp.log_expectations.base import Rule
 from directgp.log_expectations.evaluate import named_rule
@@ -18,6 +18,9 @@ from directgp.training.recipe import Recipe
 from directgp.training.stopping import LossRange, RelativeDecrease
 
 Params = dict[str, Any]
+
+_FEW_ROWS, _STEPS_ON_FEW_ROWS = 1000, 250
+"""Below the first number L-BFGS gets the second: a longer run overfits, and many are needed."""
 
 _ROWS_FOR_CUDA = 3000
 """Fewer are trained on in less time on the CPU."""
@@ -38,8 +41,8 @@ def recipe_of(params: Params, num_rows: int, num_inducing: int) -> Recipe:
         monitors=[FitProgress(int(params["verbose"]))] if params["verbose"] else [],
     )
     optimizer = recipe.chosen_optimizer(num_rows, num_inducing)
-    if recipe.max_steps is None and optimizer == "lbfgs":
-        recipe = replace(recipe, max_steps=steps_for(num_rows))
+    if recipe.max_steps is None and optimizer == "lbfgs" and num_rows < _FEW_ROWS:
+        recipe = replace(recipe, max_steps=_STEPS_ON_FEW_ROWS)
     batches = recipe.chosen_batch_size(num_rows, num_inducing) is not None
     noisy = batches or not recipe.point_loss().deterministic
     return replace(recipe, stopping=_stopping(params["tol"], optimizer, noisy, num_rows))
