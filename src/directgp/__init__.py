@@ -1,13 +1,20 @@
-"""Sparse Gaussian processes trained for the loss they will be judged on."""
+"""Sparse Gaussian processes trained for the loss they will be judged on.
 
-from directgp.estimators.classifier import SparseGPClassifier
-from directgp.estimators.count_regressor import SparseGPCountRegressor
-from directgp.estimators.regressor import SparseGPRegressor
-from directgp.estimators.saving import load
-from directgp.log_expectations.evaluate import expected_log_prob, log_expectation
-from directgp.shapes import Marginals
-from directgp.training.beta_path import beta_path
-from directgp.training.train import train
+The names are imported when they are first asked for: the command line answers without torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from directgp.estimators.classifier import SparseGPClassifier
+    from directgp.estimators.count_regressor import SparseGPCountRegressor
+    from directgp.estimators.regressor import SparseGPRegressor
+    from directgp.estimators.saving import load
+    from directgp.log_expectations.evaluate import expected_log_prob, log_expectation
+    from directgp.shapes import Marginals
+    from directgp.training.beta_path import beta_path
+    from directgp.training.train import train
 
 __all__ = [
     "Marginals",
@@ -20,3 +27,43 @@ __all__ = [
     "log_expectation",
     "train",
 ]
+
+_HOMES = {
+    "Marginals": "directgp.shapes",
+    "SparseGPClassifier": "directgp.estimators.classifier",
+    "SparseGPCountRegressor": "directgp.estimators.count_regressor",
+    "SparseGPRegressor": "directgp.estimators.regressor",
+    "beta_path": "directgp.training.beta_path",
+    "expected_log_prob": "directgp.log_expectations.evaluate",
+    "load": "directgp.estimators.saving",
+    "log_expectation": "directgp.log_expectations.evaluate",
+    "train": "directgp.training.train",
+}
+
+
+_ROOMS = (
+    "datasets",
+    "diagnostics",
+    "estimators",
+    "experiments",
+    "likelihoods",
+    "log_expectations",
+    "objectives",
+    "posteriors",
+    "predictive",
+    "training",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"directgp.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'directgp' has no attribute {name!r}")
+    found = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_ROOMS})

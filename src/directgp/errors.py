@@ -5,9 +5,6 @@ A refusal says who speaks, what is allowed, what came, and what to do.
 
 from typing import NoReturn
 
-import torch
-from torch import Tensor
-
 
 class DirectGPError(Exception):
     """Base of every error raised on purpose by directgp."""
@@ -33,6 +30,10 @@ class ModelFileError(DirectGPError, OSError):
     """A model file could not be written or read, or is not what it claims to be."""
 
 
+class StoreError(DirectGPError, OSError):
+    """A store of finished fits could not be written or read, or is not what it claims to be."""
+
+
 class DirectGPWarning(UserWarning):
     """Something that training found and a user should know."""
 
@@ -46,14 +47,3 @@ def require(condition: bool, who: str, allowed: str, got: object, remedy: str = 
     """`refuse` unless the condition holds."""
     if not condition:
         refuse(who, allowed, got, remedy)
-
-
-def require_all(mask: Tensor, values: Tensor, who: str, allowed: str, remedy: str = "") -> None:
-    """Refuse the first value whose mask is False, naming its value and index."""
-    if bool(mask.all()):
-        return
-    bad = torch.nonzero(~mask)
-    first = tuple(bad[0].tolist())
-    index = first[0] if len(first) == 1 else first
-    others = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-    refuse(who, allowed, f"{values[first].item()!r} at index {index}{others}", remedy)

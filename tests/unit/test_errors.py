@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 
+from directgp.checks import require_all
 from directgp.errors import (
     DirectGPError,
     InvalidInputError,
@@ -12,7 +13,6 @@ from directgp.errors import (
     UnsupportedError,
     refuse,
     require,
-    require_all,
 )
 
 

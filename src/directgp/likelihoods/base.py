@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor, nn
 
-from directgp.errors import require, require_all
+from directgp.checks import require_all
+from directgp.errors import require
 
 SomeLikelihood = TypeVar("SomeLikelihood", bound="Likelihood")
 

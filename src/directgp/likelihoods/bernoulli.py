@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 from typing_extensions import override
 
-from directgp.errors import require_all
+from directgp.checks import require_all
 from directgp.likelihoods.base import Derivatives
 from directgp.likelihoods.unimodal import UnimodalInF
 from directgp.numerics.noise import standard_normal

@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.errors import UnsupportedError, require_all
+from directgp.checks import require_all
+from directgp.errors import UnsupportedError
 from directgp.likelihoods.base import Derivatives, Likelihood
 from directgp.likelihoods.unimodal import UnimodalInF
 from directgp.numerics.special import log1mexp

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from directgp.errors import require_all
+from directgp.checks import require_all
 from directgp.numerics.softplus import softplus, softplus_inverse
 
 

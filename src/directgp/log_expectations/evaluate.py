@@ -4,7 +4,8 @@ import torch
 from jaxtyping import Bool, Float, Num
 from torch import Tensor
 
-from directgp.errors import InvalidInputError, require, require_all
+from directgp.checks import require_all
+from directgp.errors import InvalidInputError, require
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import ClosedFormLogPredictive
 from directgp.log_expectations.base import Rule

@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from directgp.errors import require, require_all
+from directgp.checks import require_all
+from directgp.errors import require
 from directgp.likelihoods.base import Likelihood
 from directgp.objectives.base import PointLoss
 from directgp.shapes import Marginals

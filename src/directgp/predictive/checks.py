@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from directgp.errors import require, require_all
+from directgp.checks import require_all
+from directgp.errors import require
 from directgp.shapes import Marginals
 
 Values = Float[Tensor, "..."]

@@ -22,7 +22,7 @@ from directgp.training.journal import Checkpoints, journal_for
 from directgp.training.monitors import Monitor, close
 from directgp.training.recipe import OptimizerName, Recipe
 from directgp.training.result import Failure, TrainingResult
-from directgp.training.runs import elbo_run
+from directgp.training.runs import elbo_run, given_run
 from directgp.training.selection import Comparison, compare
 from directgp.training.trainer import Trainer
 from directgp.training.validation import (
@@ -97,6 +97,7 @@ def beta_path(
     objective: str | PointLoss = "log_loss",
     rule: Rule | str = "auto",
     hyperparameters: Literal["joint", "fixed", "auto"] = "joint",
+    start: Literal["elbo", "given"] = "elbo",
     optimizer: OptimizerName = "auto",
     weights: Num[Tensor, " n"] | None = None,
     batch_size: int | None = None,
@@ -126,6 +127,10 @@ def beta_path(
         losses come from models trained without the fold.
     hyperparameters : {"joint", "fixed", "auto"}
         As in `directgp.train`; "auto" has both grids and the plain ELBO solution for candidates.
+    start : {"elbo", "given"}
+        Where the way begins: at an ELBO run of its own; or at posterior and likelihood as they are,
+        a finished ELBO run: fixed runs hold their hyperparameters, joint ones start there. Not
+        with folds, whose rows such a run has seen.
     objective, rule, optimizer, weights, batch_size, learning_rate, max_steps, stopping, monitors, \
 checkpoints, generator
         As in `directgp.train`. The steps are those of the first β; its neighbours, which start near
@@ -167,6 +172,7 @@ checkpoints, generator
         hyperparameters,
         checkpoints,
         generator,
+        start,
     )
 
 
@@ -180,16 +186,24 @@ def path_of(
     hyperparameters: str,
     checkpoints: Checkpoints | None,
     generator: torch.Generator | None,
+    start: str = "elbo",
 ) -> BetaPath:
     """`beta_path` for a recipe."""
     modes = ("joint", "fixed", "auto")
     require(hyperparameters in modes, "hyperparameters", f"one of {modes}", repr(hyperparameters))
+    require(start in ("elbo", "given"), "start", "'elbo' or 'given'", repr(start))
     check_data("beta_path", data, posterior, likelihood)
     recipe.check(likelihood)
     grid = beta_grid(len(data)) if betas is None else check_betas(betas)
     random = generator or fresh_generator(data.X.device)
     how = default_validation(len(data)) if validation is None else validation
-    settings = (recipe.settings(), grid, hyperparameters, how.settings())
+    require(
+        start == "elbo" or not isinstance(how, Folds),
+        "validation with start='given'",
+        "Given or HoldOut",
+        type(how).__name__,
+    )
+    settings = (recipe.settings(), grid, hyperparameters, how.settings(), start)
     journal = journal_for(checkpoints, data, posterior, likelihood, settings)
     journal.rewind(random)
     splits = split(how, data, posterior, likelihood, random)
@@ -198,7 +212,7 @@ def path_of(
 
     def candidates(data: Data, likelihood: Likelihood) -> Candidates:
         trainer = Trainer(data, random, journal, since)
-        results = _train(trainer, recipe, posterior, likelihood, grid, hyperparameters)
+        results = _train(trainer, recipe, posterior, likelihood, grid, hyperparameters, start)
         return Candidates(results, tuple(trainer.failures))
 
     try:
@@ -233,11 +247,13 @@ def _train(
     likelihood: Likelihood,
     betas: Sequence[float],
     mode: str,
+    start: str,
 ) -> list[TrainingResult]:
     """The candidates, from the most to the least regularised."""
+    given = given_run(trainer, recipe, posterior, likelihood) if start == "given" else None
     if mode == "joint":
-        return train_grid(trainer, recipe, posterior, likelihood, betas, None, held=False)
-    base = elbo_run(trainer, recipe, posterior, likelihood)
+        return train_grid(trainer, recipe, posterior, likelihood, betas, given, held=False)
+    base = given or elbo_run(trainer, recipe, posterior, likelihood)
     results = [base] if mode == "auto" else []
     for held in (True, False) if mode == "auto" else (True,):
         if _ended(results or [base]):

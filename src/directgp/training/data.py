@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float, Int, Num
 from torch import Tensor
 
-from directgp.errors import require, require_all
+from directgp.checks import require_all
+from directgp.errors import require
 from directgp.likelihoods.base import Likelihood
 from directgp.posteriors.sparse import SparsePosterior
 

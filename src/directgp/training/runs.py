@@ -11,8 +11,8 @@ from directgp.numerics.softplus import softplus_inverse
 from directgp.posteriors.calibration import calibrate
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.recipe import Recipe
-from directgp.training.result import StageResult, TrainingResult
-from directgp.training.trainer import Trainer
+from directgp.training.result import StageResult, Status, TrainingResult
+from directgp.training.trainer import Trainer, without_steps
 
 _SHORT_RUN = {"lbfgs": 50, "adam": 300}
 """Steps of the ELBO run that a joint run starts from."""
@@ -26,6 +26,14 @@ def elbo_run(
     posterior, likelihood = copy.deepcopy((posterior, likelihood))
     stage = trainer.stage("elbo", elbo, posterior, likelihood, 1.0)
     return result_of(trainer, elbo, posterior, likelihood, 1.0, "elbo", (stage,))
+
+
+def given_run(
+    trainer: Trainer, recipe: Recipe, posterior: SparsePosterior, likelihood: Likelihood
+) -> TrainingResult:
+    """A finished ELBO solution that was trained before."""
+    stage = without_steps("elbo", Status.CONVERGED, "Trained before.")
+    return result_of(trainer, as_elbo(recipe), posterior, likelihood, 1.0, "elbo", (stage,))
 
 
 def short_elbo_run(

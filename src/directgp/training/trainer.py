@@ -99,11 +99,11 @@ class Trainer:
             result = self._run(name, recipe, posterior, likelihood, beta, held, before)
         except NumericalError as error:
             # A stage that follows must find its own place in the journal when this is replayed.
-            failed = _without_steps(name, Status.FAILED, str(error))
+            failed = without_steps(name, Status.FAILED, str(error))
             self._journal.finish(failed, self._model_tensors(posterior, likelihood))
             raise
         except KeyboardInterrupt:
-            return _without_steps(name, Status.INTERRUPTED, "Interrupted before the first step.")
+            return without_steps(name, Status.INTERRUPTED, "Interrupted before the first step.")
         if not result.ends_training:
             # One that was ended from outside goes on, next time, from where it was last kept.
             self._journal.finish(result, self._model_tensors(posterior, likelihood))
@@ -241,7 +241,7 @@ class Trainer:
         self._generator.set_state(tensors["generator"])
 
 
-def _without_steps(name: str, status: Status, reason: str) -> StageResult:
+def without_steps(name: str, status: Status, reason: str) -> StageResult:
     """The result of a stage that has nothing to tell but why it ended."""
     ends = status == Status.INTERRUPTED
     return StageResult(name, status, reason, 0, 0, math.nan, (), 0.0, (), ends)

@@ -1,10 +1,7 @@
 """The jittered Cholesky factor: no jitter unasked, none hidden, and plain words when it fails."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-from jaxtyping import config
 from torch import Tensor
 
 from directgp.errors import InvalidInputError, NumericalError
@@ -94,14 +91,6 @@ def test_refuses_non_finite(value: float) -> None:
     K[1, 0] = value
     with pytest.raises(InvalidInputError, match=r"K must be finite\. Got 1 NaN or infinite"):
         jittered_cholesky(K)
-
-
-@pytest.fixture
-def without_shape_checks() -> Iterator[None]:
-    """As a user runs the library: the checks of the annotations are on in tests only."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 2), (2, 4, 3)])

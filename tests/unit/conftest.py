@@ -1,4 +1,4 @@
-"""What the tests of this folder share."""
+"""What the unit tests share."""
 
 from collections.abc import Iterator
 

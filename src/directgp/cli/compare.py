@@ -1,0 +1,231 @@
+"""`directgp compare`: what may be typed, and what is refused before any work is done."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from directgp.cli.errors import WrongUsageError
+from directgp.cli.fit import KernelName
+from directgp.cli.options import (
+    MODEL,
+    OUTPUT,
+    DataArgument,
+    DataDir,
+    Debug,
+    Device,
+    Drop,
+    DropMissing,
+    Force,
+    Json,
+    Positive,
+    Quiet,
+    Seed,
+    Target,
+    Task,
+    listed,
+)
+from directgp.cli.terminal import Terminal
+
+RUN = "Comparison"
+
+LikelihoodName = Literal[
+    "gaussian",
+    "student_t",
+    "probit",
+    "logistic",
+    "poisson",
+    "poisson_softplus",
+    "negative_binomial",
+]
+
+
+def compare(
+    data: DataArgument,
+    *,
+    target: Target = None,
+    task: Task = None,
+    drop: Drop = None,
+    drop_missing: DropMissing = False,
+    positive: Positive = None,
+    data_dir: DataDir = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            "--methods",
+            metavar="NAME,…",
+            help="Of elbo, beta-elbo, fitc, log-joint, log-fixed, square-joint, square-fixed; "
+            "all that suit the task unless given.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    repeats: Annotated[
+        int,
+        typer.Option(
+            "--repeats", metavar="NUMBER", help="Random splits of the table.", rich_help_panel=RUN
+        ),
+    ] = 5,
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            "--sizes",
+            metavar="NUMBER,…",
+            help="Rows to train on, for a learning curve; 'all' is every one there is. "
+            "All unless given, but no more than 20000.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    betas: Annotated[
+        str | None,
+        typer.Option(
+            "--betas",
+            metavar="NUMBER,…",
+            help="Weights of the KL term to choose from; every second of n, n/2, n/4, …, 0.01 "
+            "unless given.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            metavar="NUMBER",
+            help="Fits at once, on one core each; as many as there are cores unless given.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    likelihood: Annotated[
+        LikelihoodName | None,
+        typer.Option(
+            "--likelihood",
+            metavar="NAME",
+            help="gaussian or student_t, probit or logistic, poisson, poisson_softplus or "
+            "negative_binomial; the first of its task unless given.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    kernel: Annotated[
+        KernelName,
+        typer.Option(
+            "--kernel", metavar="NAME", help=f"{listed(KernelName)}.", rich_help_panel=MODEL
+        ),
+    ] = "rbf",
+    ard: Annotated[
+        bool,
+        typer.Option(
+            "--ard/--no-ard",
+            help="A length scale for each feature, or one for all.",
+            rich_help_panel=MODEL,
+        ),
+    ] = True,
+    inducing: Annotated[
+        str,
+        typer.Option(
+            "--inducing",
+            metavar="auto|NUMBER",
+            help="Number of inducing inputs.",
+            rich_help_panel=MODEL,
+        ),
+    ] = "auto",
+    max_iter: Annotated[
+        int | None,
+        typer.Option(
+            "--max-iter",
+            metavar="NUMBER",
+            help="Steps of one run, at most.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="FOLDER", help="Where the report goes.", rich_help_panel=OUTPUT
+        ),
+    ] = Path("report"),
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            metavar="",
+            help="Go on with the fits that are in the folder.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    force: Force = False,
+    quiet: Quiet = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Find out which training objective predicts best, and write a report.
+
+    Every method is trained on repeated random splits, with its β chosen on validation rows, and
+    judged on test rows.
+    """
+    if resume and force:
+        raise WrongUsageError("--resume and --force cannot be given together. Leave one out.")
+    from directgp.cli.compare_request import CompareRequest
+    from directgp.cli.compare_running import compare_and_report
+    from directgp.cli.opening import Request
+
+    asked = CompareRequest(
+        methods=None if methods is None else names(methods),
+        repeats=at_least_one("--repeats", repeats),
+        sizes=None if sizes is None else tuple(_size(text) for text in names(sizes)),
+        betas=None if betas is None else tuple(_beta(text) for text in names(betas)),
+        jobs=None if jobs is None else at_least_one("--jobs", jobs),
+        likelihood=likelihood,
+        kernel=kernel,
+        ard=ard,
+        num_inducing=None if inducing == "auto" else whole_number("--inducing", inducing),
+        max_steps=None if max_iter is None else at_least_one("--max-iter", max_iter),
+        seed=seed,
+        device=device,
+    )
+    asked.check(task)
+    request = Request(
+        data=data,
+        target=target,
+        task=task,
+        drop=tuple(drop or ()),
+        drop_missing=drop_missing,
+        positive=positive,
+        data_dir=data_dir,
+    )
+    compare_and_report(request, asked, out, resume, force, Terminal(quiet, json))
+
+
+def names(text: str) -> tuple[str, ...]:
+    """What stands between commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def at_least_one(option: str, number: int) -> int:
+    """Refuse less."""
+    if number < 1:
+        raise WrongUsageError(f"{option} must be at least 1. Got {number}.")
+    return number
+
+
+def whole_number(option: str, text: str, allowed: str = "'auto' or a whole number") -> int:
+    """Refuse anything else."""
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise WrongUsageError(f"{option} must be {allowed} of at least 1. Got {text!r}.")
+    return int(text)
+
+
+def _size(text: str) -> int | None:
+    """A number of rows; None for all."""
+    return None if text == "all" else whole_number("--sizes", text, "'all' or whole numbers")
+
+
+def _beta(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise WrongUsageError(f"--betas must be numbers of at least 0. Got {text!r}.")
+    return value

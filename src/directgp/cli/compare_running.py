@@ -1,0 +1,146 @@
+"""What `directgp compare` does: open, run, report, tell."""
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from directgp.cli.compare_progress import watcher
+from directgp.cli.compare_request import CompareRequest
+from directgp.cli.compare_table import scores_table, table_notes
+from directgp.cli.errors import WrongUsageError
+from directgp.cli.opening import Request, open_request
+from directgp.cli.terminal import Terminal
+from directgp.datasets.problem import Problem
+from directgp.errors import InvalidInputError
+from directgp.experiments.comparing import Comparer
+from directgp.experiments.comparison import Comparison, Plan
+from directgp.experiments.store import Store
+
+STORE = "fits.sqlite"
+_OURS = ("index.html", "report.json", "results.parquet", "figures", STORE)
+
+
+def compare_and_report(
+    request: Request,
+    asked: CompareRequest,
+    out: Path,
+    resume: bool,
+    force: bool,
+    terminal: Terminal,
+) -> None:
+    """Run everything that is not known yet, then write and show what came of it."""
+    check_place(out, resume, force)
+    problem = open_request(request).problem
+    for note in problem.notes:
+        terminal.say(note)
+    from directgp.estimators.settings import device_of
+
+    plan = asked.plan(problem, "cpu")
+    device = device_of(asked.device, "compare", plan.sizes[-1]).type
+    plan = asked.plan(problem, device) if device != "cpu" else plan
+    tell_plan(plan, problem, terminal)
+    make_place(out, force)
+    comparison = run(plan, problem, out, _workers(asked.jobs, device, plan), terminal)
+    if not comparison.runs:
+        raise InvalidInputError(f"No fit could be finished. {comparison.failed[0].reason}")
+    report(comparison, out, terminal)
+
+
+def check_place(out: Path, resume: bool, force: bool) -> None:
+    """Refuse a folder that holds something else, or fits that nobody spoke of."""
+    if out.exists() and not out.is_dir():
+        raise WrongUsageError(f"--out must be a folder. Got {out}, which is a file.")
+    if not out.exists() or not any(out.iterdir()):
+        return
+    if not (out / STORE).exists():
+        raise WrongUsageError(
+            f"--out must be a new folder, or one with a report. Got {out}, which holds other "
+            "files. Take another."
+        )
+    if not resume and not force:
+        raise WrongUsageError(
+            f"{out} holds the fits of an earlier run. --resume goes on with them, --force begins "
+            "anew."
+        )
+
+
+def make_place(out: Path, force: bool) -> None:
+    """An empty folder, or one with the fits of an earlier run."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in _OURS if force else ():
+        path = out / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def tell_plan(plan: Plan, problem: Problem, terminal: Terminal) -> None:
+    """Say what is going to happen."""
+    rows = " and ".join(f"{size:,}" for size in plan.sizes)
+    n, d = problem.X.shape
+    terminal.say(
+        f"{plan.data.name}: {n:,} rows, {d} features. Training on {rows} rows, choosing β by "
+        f"{plan.parts.validation:,}, judging by {plan.parts.test:,}; {plan.repeats} "
+        f"{'split' if plan.repeats == 1 else 'splits'}, {len(plan.methods)} "
+        f"{'method' if len(plan.methods) == 1 else 'methods'}."
+    )
+    if plan.sizes[-1] < plan.parts.training and len(plan.sizes) == 1:
+        terminal.say(
+            f"{plan.parts.training:,} rows could be trained on: --sizes all takes every one."
+        )
+
+
+def run(plan: Plan, problem: Problem, out: Path, workers: int, terminal: Terminal) -> Comparison:
+    """Everything that the store does not have yet."""
+    with Store(out / STORE) as store, watcher(plan, workers, terminal) as watching:
+        try:
+            return Comparer(problem, plan, store, watching).run(workers, _command())
+        except KeyboardInterrupt:
+            terminal.say("What is finished is kept: the same command with --resume goes on.")
+            raise
+
+
+def report(comparison: Comparison, out: Path, terminal: Terminal) -> None:
+    """Write the report, and show the tables."""
+    from directgp.reports.findings import Findings
+    from directgp.reports.verdict import verdict
+    from directgp.reports.writing import write_report
+
+    index = write_report(comparison, out)
+    findings = Findings(comparison)
+    for size in reversed(comparison.plan.sizes):
+        if findings.by_size.get(size):
+            terminal.show(scores_table(findings, size))
+    terminal.show(table_notes(findings))
+    for failed in comparison.failed:
+        cell = failed.cell
+        terminal.warn(f"{cell.method}, repeat {cell.repeat + 1}, failed: {failed.reason}")
+    said = verdict(findings)
+    terminal.show("\n" + " ".join(said.sentences))
+    for caution in said.cautions:
+        terminal.show(caution)
+    if said.command:
+        terminal.show(f"Train it:  {said.command}")
+    terminal.show(f"Report:    {index}")
+    terminal.answer(json.loads((out / "report.json").read_bytes()))
+
+
+def _workers(jobs: int | None, device: str, plan: Plan) -> int:
+    """As many as there are cores, and no more than there are fits; one where a GPU works."""
+    if jobs is not None:
+        return jobs
+    if device != "cpu":
+        return 1
+    allowed = getattr(os, "sched_getaffinity", None)
+    cores = len(allowed(0)) if allowed else os.cpu_count() or 1
+    return min(cores, len(plan.cells()))
+
+
+def _command() -> str:
+    """What repeats this comparison."""
+    ways = ("--resume", "--force", "--quiet", "-q", "--json", "--debug")
+    return shlex.join(["directgp", *(a for a in sys.argv[1:] if a not in ways)])

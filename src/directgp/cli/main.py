@@ -1,0 +1,63 @@
+"""The program `directgp`: its commands, and what all of them have in common.
+
+Nothing slow is imported here or by the files of the commands, so that help comes at once.
+"""
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from directgp.cli.commands import AnsweringGroup, PlainCommand
+from directgp.cli.compare import compare
+from directgp.cli.datasets import datasets
+from directgp.cli.fit import fit
+from directgp.cli.inspect import inspect
+from directgp.cli.predict import predict
+
+COMMANDS: tuple[Callable[..., None], ...] = (compare, fit, predict, inspect, datasets)
+"""In the order of the help; each is named as its function is."""
+
+app = typer.Typer(
+    cls=AnsweringGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Run the command that was typed, and exit."""
+    app(prog_name="directgp")
+
+
+def _show_version(asked: bool) -> bool:
+    if asked:
+        typer.echo(f"directgp {version('directgp')}")
+        raise typer.Exit()
+    return asked
+
+
+@app.callback()
+def directgp(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            metavar="",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version and exit.",
+        ),
+    ] = False,
+) -> None:
+    """Sparse Gaussian processes trained for the loss they will be judged on.
+
+    DATA is a table (CSV, TSV, parquet, Feather) or the name of a data set; MODEL is a folder.
+    """
+
+
+for command in COMMANDS:
+    app.command(cls=PlainCommand)(command)

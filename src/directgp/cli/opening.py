@@ -1,0 +1,119 @@
+"""DATA of the command line, opened: the problem, and the columns that stand beside it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from directgp.cli.errors import WrongUsageError
+from directgp.datasets.encoding import Encoding
+from directgp.datasets.kinds import kind_of
+from directgp.datasets.missing import complete_rows, missing_counts, refuse_missing
+from directgp.datasets.preparing import prepare
+from directgp.datasets.problem import Problem, Task
+from directgp.datasets.sources import Source, open_source
+from directgp.datasets.wording import counted, listed, refuse_name, several
+from directgp.errors import refuse
+
+_EXPOSURE, _WEIGHTS = "--exposure", "--weights"
+
+
+@final
+@dataclass(frozen=True)
+class Request:
+    """What was typed of the data."""
+
+    data: str
+    target: str | None = None
+    task: Task | None = None
+    drop: tuple[str, ...] = ()
+    drop_missing: bool = False
+    positive: str | None = None
+    exposure: str | None = None
+    weights: str | None = None
+    data_dir: Path | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Opened:
+    """A problem and all that belongs to its rows."""
+
+    request: Request
+    problem: Problem
+    encoding: Encoding
+    exposure: NDArray[np.float64] | None
+    weights: NDArray[np.float64] | None
+
+
+def open_request(request: Request) -> Opened:
+    """Read the data and make them ready for training."""
+    source = open_source(request.data, request.data_dir)
+    beside = _beside(request, source.table.names)
+    target = _target(request, source)
+    table, notes = _complete(source.table.read(), beside, request.drop_missing)
+    problem, encoding = prepare(
+        table,
+        target,
+        task=_task(request, source, target),
+        name=source.name,
+        source=source.shown,
+        drop=[*request.drop, *beside.values()],
+        drop_missing=request.drop_missing,
+        positive=request.positive,
+        notes=(*source.notes, *notes),
+    )
+    rows = table.select(list(beside.values())).take(pa.array(problem.rows))
+    columns = {option: numbers_in(rows, name, option) for option, name in beside.items()}
+    return Opened(request, problem, encoding, columns.get(_EXPOSURE), columns.get(_WEIGHTS))
+
+
+def _beside(request: Request, names: Sequence[str]) -> dict[str, str]:
+    """Columns that are no features, by their options."""
+    given = {_EXPOSURE: request.exposure, _WEIGHTS: request.weights}
+    beside = {option: name for option, name in given.items() if name is not None}
+    for option, name in beside.items():
+        if name not in names:
+            refuse_name(option, name, names)
+    return beside
+
+
+def _target(request: Request, source: Source) -> str:
+    target = request.target or source.target
+    if target is None:
+        columns = f"The columns of {source.shown} are {listed(source.table.names)}."
+        raise WrongUsageError(f"--target must be given for a file. {columns}")
+    return target
+
+
+def _task(request: Request, source: Source, target: str) -> Task | None:
+    """As given, or known of an embedded data set; None leaves it to be guessed."""
+    known = target == source.target and request.positive is None
+    return request.task or (source.task if known else None)
+
+
+def _complete(
+    table: pa.Table, beside: dict[str, str], drop_missing: bool
+) -> tuple[pa.Table, list[str]]:
+    """Rows that have an exposure and a weight, where these are asked for."""
+    counts = missing_counts(table, beside.values())
+    if not counts:
+        return table, []
+    if not drop_missing:
+        refuse_missing(table, counts, "Leave out these rows with --drop-missing.")
+    left = table.filter(pa.array(complete_rows(table, counts)))
+    lost = several(table.num_rows - left.num_rows, "row")
+    return left, [f"Left out {lost} with missing values: {counted(counts)}."]
+
+
+def numbers_in(table: pa.Table, name: str, who: str) -> NDArray[np.float64]:
+    """A column as numbers, NaN where some are missing."""
+    column = table.column(name)
+    if kind_of(column.type) != "number":
+        refuse(who, "a column of numbers", f"{name!r}, of type {column.type}", "Name another.")
+    return np.array(pc.cast(column, pa.float64(), safe=False).to_numpy(), dtype=np.float64)

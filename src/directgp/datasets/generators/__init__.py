@@ -1,0 +1,1 @@
+"""Data sets made by formula: the same numbers each time."""

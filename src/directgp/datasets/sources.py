@@ -1,0 +1,120 @@
+"""What DATA of the command line names: a file, an embedded data set or one of the data folder."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, final
+
+import pyarrow as pa
+
+from directgp.datasets.embedding import EMBEDDED, Embedded
+from directgp.datasets.files import open_table, stem_of, suffix_of, tables_in
+from directgp.datasets.problem import Task
+from directgp.datasets.readable import ReadableTable
+from directgp.datasets.wording import nearest
+from directgp.errors import refuse
+
+FOLDER_VARIABLE = "DIRECTGP_DATA"
+"""Environment variable with the folder of data sets."""
+
+
+@final
+@dataclass(frozen=True)
+class Source:
+    """A table that has been found, and what is known of it before it is read."""
+
+    table: ReadableTable
+
+    name: str
+    """Stem of the file, or name of the data set."""
+
+    shown: str
+    """What the user named."""
+
+    target: str | None = None
+    """Column to be predicted, where that is known."""
+
+    task: Task | None = None
+    """Task, where that is known."""
+
+    notes: tuple[str, ...] = ()
+    """What the user should hear."""
+
+
+@final
+class EmbeddedTable(ReadableTable):
+    """The table of an embedded data set."""
+
+    def __init__(self, embedded: Embedded) -> None:
+        super().__init__(f"embedded: {embedded.info.name}")
+        self._table = embedded.table()
+
+    def _names(self) -> tuple[str, ...]:
+        return tuple(self._table.column_names)
+
+    def _read(self, columns: Sequence[str]) -> pa.Table:
+        return self._table.select(list(columns))
+
+
+def open_source(data: str, data_dir: Path | None = None) -> Source:
+    """The table that `data` names, found and not yet read.
+
+    Looked for in this order: a file at that path, an embedded data set, a file in the data folder,
+    with or without its suffix.
+    """
+    folder = data_folder(data_dir)
+    if suffix_of(data) and Path(data).exists():
+        return _file(Path(data), data)
+    found = _in_folder(data, folder)
+    if data in EMBEDDED:
+        return _embedded(EMBEDDED[data], found)
+    if found is not None:
+        return _file(found, data)
+    _refuse_unknown(data, folder)
+
+
+def data_folder(option: Path | None) -> Path | None:
+    """The folder of data sets: the one given, else that of DIRECTGP_DATA, else None."""
+    who, value = ("--data-dir", str(option)) if option else (FOLDER_VARIABLE, _variable())
+    if not value:
+        return None
+    folder = Path(value)
+    if not folder.is_dir():
+        refuse(who, "a folder that exists", repr(value), "Correct it or leave it out.")
+    return folder
+
+
+def _variable() -> str:
+    return os.environ.get(FOLDER_VARIABLE, "")
+
+
+def _file(path: Path, data: str) -> Source:
+    return Source(open_table(path), stem_of(path), data)
+
+
+def _embedded(embedded: Embedded, found: Path | None) -> Source:
+    info = embedded.info
+    notes = (f"The data folder has another {info.name!r}: {found.name!r}.",) if found else ()
+    shown = f"embedded: {info.name}"
+    return Source(EmbeddedTable(embedded), info.name, shown, info.target, info.task, notes)
+
+
+def _in_folder(data: str, folder: Path | None) -> Path | None:
+    files = tables_in(folder) if folder else []
+    return next((file for file in files if data in (file.name, stem_of(file))), None)
+
+
+def _refuse_unknown(data: str, folder: Path | None) -> NoReturn:
+    path = Path(data)
+    if path.exists() or path.parent != Path("."):
+        open_table(path)
+    stored = tables_in(folder) if folder else []
+    files = [file.name for file in (*tables_in(path.parent), *stored)]
+    names = [*EMBEDDED, *map(stem_of, stored)]
+    close = nearest(data, dict.fromkeys(files if suffix_of(data) else [*names, *files]))
+    remedy = f"Did you mean {' or '.join(map(repr, close))}?" if close else _KNOWN
+    refuse("DATA", "a file that exists or the name of a data set", repr(data), remedy)
+
+
+_KNOWN = "Names of data sets are listed by 'directgp datasets'."

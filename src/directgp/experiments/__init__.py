@@ -1,0 +1,1 @@
+"""Experiments: cells, the store that keeps them, the engine that runs them, and what they say."""

@@ -1,0 +1,118 @@
+"""Runs a plan: what the store has is taken from it, the rest is run and kept."""
+
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Protocol, final, runtime_checkable
+
+from directgp.datasets.problem import Problem
+from directgp.experiments.board import Activity
+from directgp.experiments.cells import Cell
+from directgp.experiments.comparison import Comparison, FailedCell, Plan
+from directgp.experiments.engine import Engine
+from directgp.experiments.methods import ELBO, METHODS
+from directgp.experiments.running import Finished, needs_elbo
+from directgp.experiments.store import Store
+from directgp.experiments.training_rows import CellData
+from directgp.experiments.worker import Refused
+
+_LIBRARIES = ("directgp", "torch", "gpytorch", "numpy", "scipy", "scikit-learn")
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """Sees a comparison go on."""
+
+    def begin(self, cells: Sequence[Cell], known: int) -> None:
+        """These are to be run; so many more are known already."""
+
+    def finished(self, cell: Cell, result: Finished | Refused) -> None:
+        """A cell is done."""
+
+    def looking(self, active: Sequence[Activity]) -> None:
+        """What is going on, a few times a second."""
+
+
+@final
+@dataclass
+class Comparer:
+    """The client of the engine for one plan."""
+
+    problem: Problem
+    plan: Plan
+    store: Store
+    watcher: Watcher
+    _failed: dict[str, FailedCell] = field(default_factory=dict, init=False)
+
+    def run(self, workers: int, command: str = "") -> Comparison:
+        """Run what is not known yet, and put everything together."""
+        since, began = time.perf_counter(), datetime.now(UTC)
+        cells = self.plan.cells()
+        wanted = dict.fromkeys((*(self._start(cell) for cell in cells), *cells))
+        waiting = sorted(
+            (cell for cell in wanted if cell not in self.store),
+            key=lambda cell: (cell.size, cell.repeat, cell.method != ELBO.name),
+        )
+        self.watcher.begin(waiting, len(wanted) - len(waiting))
+        Engine(self, workers).run(waiting)
+        return Comparison(
+            plan=self.plan,
+            runs=tuple(self.store.run(cell) for cell in cells if cell in self.store),
+            failed=tuple(self._failed.values()),
+            versions=_versions(),
+            machine=_machine(self.plan.settings.device, workers),
+            command=command,
+            began=began.isoformat(timespec="seconds"),
+            seconds=time.perf_counter() - since,
+        )
+
+    def ready(self, cell: Cell) -> bool:
+        """Whether its ELBO solution is there."""
+        start = self._start(cell)
+        return start == cell or start in self.store
+
+    def hopeless(self, cell: Cell) -> bool:
+        """Whether its ELBO solution could not be had."""
+        start = self._start(cell)
+        return start != cell and start.key in self._failed
+
+    def inputs(self, cell: Cell) -> tuple[CellData, bytes]:
+        """Its rows, and the ELBO solution that it starts from."""
+        start = self._start(cell)
+        elbo = b"" if start == cell else self.store.model(start)
+        return CellData.of(self.problem, cell), elbo
+
+    def finished(self, cell: Cell, result: Finished | Refused) -> None:
+        """Keep a result, or remember that there is none."""
+        if isinstance(result, Finished):
+            self.store.put(cell, result)
+        else:
+            self._failed[cell.key] = FailedCell(cell, result.reason)
+        self.watcher.finished(cell, result)
+
+    def looking(self, active: Sequence[Activity]) -> None:
+        """Pass it on."""
+        self.watcher.looking(active)
+
+    def _start(self, cell: Cell) -> Cell:
+        """The cell that this one starts from: the ELBO of its split, or itself."""
+        if not needs_elbo(METHODS[cell.method]):
+            return cell
+        return self.plan.cell(ELBO, cell.repeat, cell.size)
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: version(name) for name in _LIBRARIES}}
+
+
+def _machine(device: str, workers: int) -> str:
+    """Where it was run, in words."""
+    where = f"{platform.system()} {platform.machine()}, {max(1, workers)} fits at once"
+    if device == "cpu":
+        return f"{where}, one core each"
+    import torch
+
+    return f"{where} on {torch.cuda.get_device_name()}"

@@ -1,0 +1,118 @@
+"""How predictions are judged: exact scores of test rows, never by the rule that trained."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import Binary
+from directgp.likelihoods.counts import CountLikelihood
+from directgp.predictive import (
+    predictive_cdf,
+    predictive_interval,
+    predictive_log_density,
+    predictive_mean,
+)
+from directgp.predictive.crps import predictive_crps
+from directgp.shapes import Marginals
+
+Row = Float[Tensor, " n"]
+
+COVERAGE = 0.9
+"""Probability of the intervals whose coverage is reported."""
+
+
+@final
+@dataclass(frozen=True)
+class Score:
+    """A number by which methods are compared."""
+
+    name: str
+    label: str
+    about: str
+    """What it is, in one sentence."""
+
+    better: Literal["lower", "nominal"] = "lower"
+    """"nominal": the nearer `COVERAGE` the better."""
+
+
+NLL = Score("nll", "NLL", "Mean negative log probability of what came.")
+MSE = Score("mse", "MSE", "Mean squared error of the predicted mean.")
+ERROR = Score("error", "error", "Share of rows whose more probable class is wrong.")
+MRE = Score("mre", "MRE", "Mean of |predicted mean − y| / max(1, y).")
+CRPS = Score("crps", "CRPS", "Continuous ranked probability score; for classes Brier's score.")
+COVERED = Score(
+    "coverage", "coverage", "Share of rows inside their central 90 % interval.", "nominal"
+)
+
+SCORES = {
+    "regression": (NLL, MSE, CRPS, COVERED),
+    "classification": (NLL, ERROR, CRPS),
+    "count": (NLL, MRE, CRPS, COVERED),
+}
+"""By task; NLL first, then what users of the task look at."""
+
+
+@final
+@dataclass(frozen=True)
+class Judged:
+    """Test rows and what was predicted of them; each of shape (n,), in the units of y."""
+
+    actual: Row
+    mean: Row
+    """For labels the probability of class 1."""
+
+    lower: Row
+    upper: Row
+    below: Row
+    """P(Y < y)."""
+
+    up_to: Row
+    """P(Y ≤ y)."""
+
+    scores: dict[str, Row]
+    """Of each row, by the names of the scores."""
+
+
+@torch.no_grad()
+def judge(
+    task: str,
+    likelihood: Likelihood,
+    y: Row,
+    marginals: Marginals,
+    offset: float = 0.0,
+    scale: float = 1.0,
+) -> Judged:
+    """Look at predictions of y, whose units are ``offset + scale·y``."""
+    mean = predictive_mean(likelihood, marginals)
+    lower, upper = predictive_interval(likelihood, marginals, COVERAGE)
+    up_to = predictive_cdf(likelihood, y, marginals)
+    steps = isinstance(likelihood, Binary | CountLikelihood)
+    below = predictive_cdf(likelihood, y - 1, marginals) if steps else up_to
+    nll = -predictive_log_density(likelihood, y, marginals)
+    every = {
+        "nll": nll + math.log(scale),
+        "mse": scale**2 * (mean - y).square(),
+        "error": ((mean > 0.5) != (y > 0.5)).to(mean),
+        "mre": (mean - y).abs() / y.clamp(min=1),
+        "crps": scale * predictive_crps(likelihood, y, marginals),
+        "coverage": ((lower <= y) & (y <= upper)).to(mean),
+    }
+    scores = {score.name: every[score.name] for score in SCORES[task]}
+
+    def in_units(values: Row) -> Row:
+        return offset + scale * values
+
+    return Judged(
+        actual=in_units(y),
+        mean=in_units(mean),
+        lower=in_units(lower),
+        upper=in_units(upper),
+        below=below,
+        up_to=up_to,
+        scores=scores,
+    )

@@ -1,0 +1,1 @@
+"""The report of a comparison: a page for people, pictures for slides, files for machines."""

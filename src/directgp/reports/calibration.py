@@ -1,0 +1,51 @@
+"""How far probabilities are from how often things came, in numbers."""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def pit_bars(below: Array, up_to: Array, bins: int) -> Array:
+    """Heights of the non-randomised PIT histogram, shape (bins,): all 1 if calibrated.
+
+    Each row spreads its weight evenly from P(Y < y) to P(Y ≤ y) (Czado, Gneiting and Held, 2009);
+    where the two are equal this is the usual histogram.
+    """
+    edges = np.linspace(0, 1, bins + 1)[1:-1, None]
+    step = np.maximum(up_to - below, 0.0)
+    inside = np.divide(edges - below, step, out=np.zeros_like(edges - below), where=step > 0)
+    reached = np.where(edges >= up_to, 1.0, np.clip(inside, 0.0, 1.0))
+    return np.asarray(np.diff(reached.mean(1), prepend=0.0, append=1.0) * bins)
+
+
+@final
+@dataclass(frozen=True)
+class Reliability:
+    """Predicted probabilities in bins of equal width; empty bins left out."""
+
+    count: Array
+    predicted: Array
+    """Mean probability in each bin."""
+
+    observed: Array
+    """Share of ones in each bin."""
+
+    @property
+    def expected_error(self) -> float:
+        """Mean distance of the two, weighted by counts."""
+        distance = np.abs(self.predicted - self.observed)
+        return float(np.average(distance, weights=self.count))
+
+
+def reliability(ones: Array, probability: Array, bins: int = 10) -> Reliability:
+    """How often a one came for each predicted probability."""
+    index = np.minimum((probability * bins).astype(int), bins - 1)
+    count = np.bincount(index, minlength=bins).astype(np.float64)
+    kept = count > 0
+    sums = (np.bincount(index, weights=each, minlength=bins) for each in (probability, ones))
+    predicted, observed = (each[kept] / count[kept] for each in sums)
+    return Reliability(count[kept], predicted, observed)

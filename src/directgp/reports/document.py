@@ -1,0 +1,68 @@
+"""All that the page says, for machines: `report.json`."""
+
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+from directgp.experiments.standings import SIGNIFICANT, Standing
+from directgp.reports.findings import Findings
+from directgp.reports.verdict import Verdict
+
+SCHEMA = 1
+"""Raised when a reader of an older document would be misled."""
+
+
+def report_json(findings: Findings, verdict: Verdict) -> bytes:
+    """Strict JSON; what is not finite is null."""
+    document = _strict(_document(findings, verdict))
+    return json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False).encode()
+
+
+def _document(findings: Findings, verdict: Verdict) -> dict[str, Any]:
+    comparison = findings.comparison
+    plan = comparison.plan
+    return {
+        "schema": SCHEMA,
+        "verdict": {**asdict(verdict), "method": verdict.method and verdict.method.name},
+        "data": plan.data.model_dump(),
+        "methods": [asdict(method) for method in plan.methods],
+        "scores": [asdict(score) for score in findings.scores],
+        "standings": [_standing(s) for found in findings.by_size.values() for s in found],
+        "significance": SIGNIFICANT,
+        "repeats": plan.repeats,
+        "sizes": plan.sizes,
+        "seed": plan.seed,
+        "rows": asdict(plan.parts),
+        "settings": plan.settings.model_dump(),
+        "failed": [{**_place(f.cell), "reason": f.reason} for f in comparison.failed],
+        "versions": comparison.versions,
+        "machine": comparison.machine,
+        "command": comparison.command,
+        "began": comparison.began,
+        "seconds": comparison.seconds,
+    }
+
+
+def _place(cell: Any) -> dict[str, Any]:
+    return {"method": cell.method, "repeat": cell.repeat, "size": cell.size}
+
+
+def _standing(standing: Standing) -> dict[str, Any]:
+    return {
+        "method": standing.method.name,
+        "size": standing.size,
+        "beta": standing.beta,
+        "betas": standing.betas,
+        "seconds": standing.seconds,
+        "scores": {name: asdict(each) for name, each in standing.scores.items()},
+    }
+
+
+def _strict(value: Any) -> Any:
+    """The same with null for numbers that JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _strict(each) for key, each in value.items()}
+    return [_strict(each) for each in value] if isinstance(value, list | tuple) else value

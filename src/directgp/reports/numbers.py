@@ -1,0 +1,95 @@
+"""Numbers as they are read: as many digits as their errors call for, and a real minus sign."""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+_LARGE, _MOST_DECIMALS = 1e6, 6
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def decimals_of(values: Sequence[float], errors: Sequence[float]) -> int:
+    """Those that show a typical error; without errors, four digits of a typical value.
+
+    One digit of the error is shown, and two where it is below 3.55, as physicists do.
+    """
+    known = [error for error in errors if math.isfinite(error) and error > 0]
+    if known:
+        typical = median(known)
+        exponent = _exponent(typical)
+        return max(0, -exponent + (typical < 3.55 * 10.0**exponent))
+    sizes = [abs(value) for value in values if math.isfinite(value) and value != 0]
+    return max(0, 3 - _exponent(median(sizes))) if sizes else 0
+
+
+def number(value: float, decimals: int) -> str:
+    """A number with so many decimals; with a power of ten where that is too long to read."""
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value and (abs(value) >= _LARGE or decimals > _MOST_DECIMALS):
+        return _scientific(value)
+    return _signed(f"{value:,.{min(decimals, _MOST_DECIMALS)}f}")
+
+
+def with_error(value: float, error: float, decimals: int) -> str:
+    """``0.366 ± 0.012``; without the error where it is not known."""
+    if not math.isfinite(value) or not math.isfinite(error):
+        return number(value, decimals)
+    return f"{number(value, decimals)} ± {number(error, decimals)}"
+
+
+def short(value: float, digits: int = 3) -> str:
+    """A number on its own, such as a β, with so many digits."""
+    if value == 0 or not math.isfinite(value):
+        return number(value, 0)
+    if not 1e-3 <= abs(value) < 1e5:
+        return _scientific(value)
+    text = f"{value:,.{max(0, digits - 1 - _exponent(value))}f}"
+    return _signed(text.rstrip("0").rstrip(".") if "." in text else text)
+
+
+def percent(share: float, decimals: int = 1) -> str:
+    """``0.906`` as ``90.6 %``."""
+    return f"{number(100 * share, decimals)} %" if math.isfinite(share) else "–"
+
+
+def duration(seconds: float) -> str:
+    """In the unit that is easiest to read."""
+    if not math.isfinite(seconds):
+        return "–"
+    if seconds < 60:
+        return f"{short(seconds, 2)} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def p_value(p: float) -> str:
+    """``p = 0.012``, or that it is below 0.001."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+
+
+def count(n: int, what: str) -> str:
+    """So many of it."""
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
+def listed(names: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _exponent(value: float) -> int:
+    return math.floor(math.log10(abs(value)))
+
+
+def _scientific(value: float) -> str:
+    mantissa, exponent = f"{value:.2e}".split("e")
+    return f"{_signed(mantissa)}·10{str(int(exponent)).translate(_RAISED)}"
+
+
+def _signed(text: str) -> str:
+    return text.replace("-", "−")

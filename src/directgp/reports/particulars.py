@@ -1,0 +1,68 @@
+"""What was run, as pairs of a name and what there is to say of it."""
+
+from directgp.reports.findings import Findings
+from directgp.reports.numbers import count, duration, number, short
+from directgp.reports.plain import plain
+
+_MOST_NAMES = 12
+
+
+def data_particulars(findings: Findings) -> dict[str, str]:
+    """Of the data."""
+    data = findings.comparison.plan.data
+    found = {
+        "source": plain(data.source, 200),
+        "rows": number(data.num_rows, 0),
+        "features": _features(data.feature_names),
+        "target": plain(data.target, 200),
+    }
+    if data.classes:
+        found["classes"] = f"{plain(data.classes[0])} and {plain(data.classes[1])}"
+    return {**found, "fingerprint": data.fingerprint}
+
+
+def run_particulars(findings: Findings) -> dict[str, str]:
+    """Of splits, settings and the machine."""
+    comparison = findings.comparison
+    plan, settings = comparison.plan, comparison.plan.settings
+    inducing = settings.num_inducing
+    versions = (f"{name} {version}" for name, version in comparison.versions.items())
+    return {
+        "training rows": ", ".join(number(size, 0) for size in plan.sizes),
+        "validation rows": number(plan.parts.validation, 0),
+        "test rows": number(plan.parts.test, 0),
+        "repeats": f"{plan.repeats}, seed {plan.seed}",
+        "likelihood": settings.likelihood,
+        "kernel": f"{settings.kernel}, {_lengthscales(settings.ard)}",
+        "inducing inputs": _INDUCING if inducing is None else number(inducing, 0),
+        "grid of β": _grid(settings.betas),
+        "steps": "as the optimiser needs"
+        if settings.max_steps is None
+        else _most(settings.max_steps),
+        "precision": f"{settings.dtype} on {settings.device}",
+        "versions": ", ".join(versions),
+        "machine": comparison.machine,
+        "began": comparison.began,
+        "took": f"{duration(comparison.seconds)} for {count(len(comparison.runs), 'fit')}",
+    }
+
+
+_INDUCING = "a quarter of the training rows, from 50 to 100"
+
+
+def _features(names: tuple[str, ...]) -> str:
+    shown = ", ".join(plain(name) for name in names[:_MOST_NAMES])
+    more = len(names) - _MOST_NAMES
+    return f"{len(names)}: {shown}{f' and {more} more' if more > 0 else ''}"
+
+
+def _lengthscales(ard: bool) -> str:
+    return "one lengthscale a feature" if ard else "one lengthscale for all features"
+
+
+def _grid(betas: tuple[float, ...] | None) -> str:
+    return "every second of n, n/2, n/4, …, 0.01" if betas is None else ", ".join(map(short, betas))
+
+
+def _most(steps: int) -> str:
+    return f"{number(steps, 0)} in a run, at most"

@@ -1,0 +1,125 @@
+"""The table of scores, cell by cell."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from directgp.experiments.methods import Method
+from directgp.experiments.standings import Estimate, Standing
+from directgp.metrics import COVERAGE, Score
+from directgp.reports.numbers import decimals_of, number, percent, short
+
+CLOSE = "≈"
+"""After a value that cannot be told from the best."""
+
+
+@final
+@dataclass(frozen=True)
+class Entry:
+    """A cell of the table."""
+
+    text: str
+    rank: float | None
+    """By which the column is sorted; None comes last."""
+
+    error: str = ""
+    unit: str = ""
+    best: bool = False
+    close: bool = False
+    note: str = ""
+    """Said more quietly below."""
+
+
+@final
+@dataclass(frozen=True)
+class Column:
+    """Its heading, and what it means."""
+
+    title: str
+    about: str
+
+
+@final
+@dataclass(frozen=True)
+class Scoreboard:
+    """The table at one size of training set."""
+
+    size: int
+    repeats: int
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Method, tuple[Entry, ...]], ...]
+
+
+def scoreboard(standings: Sequence[Standing], scores: Sequence[Score]) -> Scoreboard:
+    """Methods in the order of the line-up: β, the scores, seconds."""
+    columns = [[_beta(standing) for standing in standings]]
+    columns += [_scores([s.scores[score.name] for s in standings], score) for score in scores]
+    columns += [[_seconds(standing) for standing in standings]]
+    rows = zip(*columns, strict=True)
+    return Scoreboard(
+        size=standings[0].size,
+        repeats=len(standings[0].betas),
+        columns=(
+            Column("β", "Weight of the KL term, median over the repeats."),
+            *(Column(_title(score), score.about) for score in scores),
+            Column(
+                "seconds",
+                "Of one core for one repeat: every β, but not the ELBO run from which it starts.",
+            ),
+        ),
+        rows=tuple((s.method, row) for s, row in zip(standings, rows, strict=True)),
+    )
+
+
+def _title(score: Score) -> str:
+    return f"{score.label} of {percent(COVERAGE, 0)}" if score.better == "nominal" else score.label
+
+
+def _scores(estimates: Sequence[Estimate], score: Score) -> list[Entry]:
+    """One column; alone, a method is not called the best."""
+    nominal = score.better == "nominal"
+    factor = 100.0 if nominal else 1.0
+    means, errors = ([factor * v for v in vs] for vs in _means_and_errors(estimates))
+    decimals = min(decimals_of(means, errors), 1 if nominal else 20)
+    contest = len(estimates) > 1
+    return [
+        Entry(
+            text=number(mean, decimals),
+            error=number(error, decimals) if math.isfinite(error + mean) else "",
+            unit=" %" if nominal else "",
+            rank=_rank(abs(each.mean - COVERAGE) if nominal else each.mean),
+            best=each.best and contest and math.isfinite(mean),
+            close=each.close and not each.best,
+        )
+        for each, mean, error in zip(estimates, means, errors, strict=True)
+    ]
+
+
+def _means_and_errors(estimates: Sequence[Estimate]) -> tuple[list[float], list[float]]:
+    return [each.mean for each in estimates], [each.error for each in estimates]
+
+
+def _beta(standing: Standing) -> Entry:
+    """The median, and the range where repeats chose differently."""
+    if standing.method.objective == "fitc":
+        return Entry("–", None)
+    low, high = min(standing.betas), max(standing.betas)
+    note = f"{short(low, 2)} to {short(high, 2)}" if low != high else ""
+    return Entry(short(standing.beta), _rank(standing.beta), note=note)
+
+
+def _seconds(standing: Standing) -> Entry:
+    return Entry(short(standing.seconds), _rank(standing.seconds))
+
+
+def _rank(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def heading(board: Scoreboard) -> str:
+    """What the table is of."""
+    repeats = f"mean ± standard error of {board.repeats} repeats"
+    return f"{number(board.size, 0)} training rows, " + (
+        repeats if board.repeats > 1 else "one repeat"
+    )

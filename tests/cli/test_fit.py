@@ -1,0 +1,198 @@
+"""`directgp fit`: what it trains, says and writes."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from directgp import SparseGPCountRegressor, SparseGPRegressor, load
+from directgp.cli import training
+from directgp.errors import NumericalError
+from tests.cli.running import QUICK, count_table, matrix, regression_table, run, write_csv
+
+
+def test_the_model_is_that_of_the_estimator(trained: Path) -> None:
+    table = regression_table()
+    kind = table.column("kind").to_numpy()
+    base, *others = sorted("abc", key=lambda level: (-(kind == level).sum(), level))
+    X = np.column_stack(
+        [table.column("x").to_numpy(), *(kind == level for level in sorted(others))]
+    )
+    settings = {"beta": 1.0, "hyperparameters": "joint", "max_iter": 3, "num_inducing": 5}
+    own = SparseGPRegressor(**settings, random_state=0)
+    with pytest.warns(UserWarning, match="not converged"):
+        own.fit(X, table.column("y").to_numpy())
+    found = load(trained / "reg" / "model.safetensors")
+    assert list(found.feature_names_in_) == ["x", *(f"kind={level}" for level in sorted(others))]
+    named = pa.table(list(X.T), names=list(found.feature_names_in_))
+    assert np.array_equal(found.predict(named), own.predict(X))
+    assert base not in [name.removeprefix("kind=") for name in found.feature_names_in_]
+
+
+def test_exposure_and_weights_reach_the_estimator(trained: Path) -> None:
+    table = count_table()
+    own = SparseGPCountRegressor(
+        beta=1.0, hyperparameters="joint", max_iter=3, num_inducing=5, random_state=0
+    )
+    X, (k, hours, w) = matrix(table, "x"), matrix(table, "k", "hours", "w").T
+    with pytest.warns(UserWarning, match="not converged"):
+        own.fit(X, k, sample_weight=w, exposure=hours)
+    found = load(trained / "cnt" / "model.safetensors")
+    assert np.array_equal(found.predict(table.select(["x"])), own.predict(X))
+
+
+def test_rows_stay_beside_their_exposures_when_some_are_left_out(here: Path) -> None:
+    table = count_table()
+    gaps = {"x": [3], "hours": [7, 8], "k": [], "w": [3, 20]}
+    holed = pa.table(
+        {
+            name: pa.array(table.column(name).to_pylist(), mask=np.isin(np.arange(40), rows))
+            for name, rows in gaps.items()
+        }
+    )
+    left = table.take(pa.array([i for i in range(40) if i not in (3, 7, 8, 20)]))
+    options = ("--target", "k", "--exposure", "hours", "--weights", "w", *QUICK, "--quiet")
+    write_csv(holed, here / "holed.csv")
+    write_csv(left, here / "left.csv")
+    assert run("fit", "holed.csv", *options, "--drop-missing", "--out", "one").code == 0
+    assert run("fit", "left.csv", *options, "--out", "two").code == 0
+    one, two = (load(here / name / "model.safetensors") for name in ("one", "two"))
+    assert np.array_equal(one.predict(left.select(["x"])), two.predict(left.select(["x"])))
+    assert one.num_rows_ == 36
+
+
+def test_what_it_says(here: Path) -> None:
+    write_csv(regression_table(), here / "reg.csv")
+    answer = run("fit", "reg.csv", "--target", "y", "--drop", "code", "--out", "my model", *QUICK)
+    assert answer.code == 0
+    assert (
+        "'y' is taken for a regression target because it has numbers with fractions" in answer.err
+    )
+    assert "Column 'kind' is coded by 2 columns of 0 and 1" in answer.err
+    assert answer.err.count("Warning: Training has not converged.") == 1
+    lines = answer.out.splitlines()
+    assert lines[0].startswith("Trained a model of 'y' in ")
+    assert lines[1:] == [
+        "  data          40 rows, 3 features",
+        "  task          regression",
+        "  objective     log_loss, joint",
+        "  β             1",
+        "  model         my model",
+        "Next: directgp predict 'my model' DATA --out predictions.csv",
+    ]
+
+
+def test_a_choice_is_told_with_its_validation_loss(here: Path) -> None:
+    write_csv(regression_table(), here / "reg.csv")
+    options = ("--drop", "code", "--beta", "1", "--max-iter", "2", "--inducing", "4")
+    answer = run("fit", "reg.csv", "--target", "y", *options, "--out", "model", "--json")
+    facts = json.loads(answer.out)
+    path = load(here / "model" / "model.safetensors").beta_path_
+    point = path.points[path.chosen]
+    assert facts["validation"] == {
+        "loss": "log_loss",
+        "mean": point.validation_loss,
+        "error": point.validation_error,
+    }
+    assert facts["hyperparameters"] == point.hyperparameters
+
+
+def test_json_is_one_document_and_nothing_else(here: Path) -> None:
+    write_csv(regression_table(), here / "reg.csv")
+    answer = run(
+        "fit", "reg.csv", "--target", "y", "--drop", "code", "--out", "m", *QUICK, "--json"
+    )
+    facts = json.loads(answer.out)
+    assert answer.err == ""
+    assert (facts["rows"], facts["task"], facts["beta"], facts["model"]) == (
+        40,
+        "regression",
+        1.0,
+        "m",
+    )
+    assert facts["validation"] is None
+    assert len(facts["notes"]) == 2 and len(facts["warnings"]) == 1
+
+
+def test_seeds_decide(here: Path) -> None:
+    write_csv(regression_table(), here / "reg.csv")
+    options = ("--target", "y", "--drop", "code", *QUICK, "--quiet")
+    for seed, out in ((1, "one"), (1, "again"), (2, "two")):
+        assert run("fit", "reg.csv", *options, "--seed", seed, "--out", out).code == 0
+    Z = [load(here / out / "model.safetensors").posterior_.Z for out in ("one", "again", "two")]
+    assert (Z[0] == Z[1]).all() and not (Z[0] == Z[2]).all()
+
+
+def test_a_model_is_replaced_by_force_alone(trained: Path, here: Path) -> None:
+    write_csv(regression_table(), here / "reg.csv")
+    shutil.copytree(trained / "reg", here / "m")
+    options = ("fit", "reg.csv", "--target", "y", "--drop", "code", *QUICK, "--out", "m")
+    before = (here / "m" / "model.safetensors").read_bytes()
+    answer = run(*options, "--seed", "3")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == (
+        "Error: --out must be a new folder. Got 'm', which holds a model."
+        " Name another, or replace it by --force.\n"
+    )
+    assert (here / "m" / "model.safetensors").read_bytes() == before
+    assert run(*options, "--seed", "3", "--force").code == 0
+    assert (here / "m" / "model.safetensors").read_bytes() != before
+    assert sorted(each.name for each in here.iterdir()) == ["m", "reg.csv"]
+
+
+@pytest.mark.parametrize("error", [NumericalError("It broke."), KeyboardInterrupt()])
+def test_a_fit_that_fails_leaves_everything_as_it_was(
+    trained: Path, here: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    write_csv(regression_table(), here / "reg.csv")
+    shutil.copytree(trained / "reg", here / "m")
+    options = ("fit", "reg.csv", "--target", "y", "--drop", "code", *QUICK, "--out")
+    before = {file.name: file.read_bytes() for file in (here / "m").iterdir()}
+
+    def failing(*_: object) -> None:
+        raise error
+
+    # The model is written, and what stands beside it fails.
+    monkeypatch.setattr(training, "card_of", failing)
+    for words in ([*options, "m", "--force"], [*options, "new/er"]):
+        answer = run(*words)
+        known = (1, "Error: It broke.") if isinstance(error, Exception) else (130, "Interrupted.")
+        assert (answer.code, answer.err.splitlines()[-1]) == known
+    assert {file.name: file.read_bytes() for file in (here / "m").iterdir()} == before
+    assert sorted(each.name for each in here.iterdir()) == ["m", "new", "reg.csv"]
+    assert not list((here / "new").iterdir())
+
+
+def test_an_interrupted_training_is_no_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    write_csv(regression_table(), here / "reg.csv")
+    monkeypatch.setattr("directgp.training.lbfgs._Descent.descend", interrupted)
+    answer = run("fit", "reg.csv", "--target", "y", "--drop", "code", *QUICK, "--out", "m")
+    assert (answer.code, answer.out) == (130, "")
+    assert answer.err.splitlines()[-1] == "Interrupted."
+    assert not (here / "m").exists()
+
+
+def test_embedded_sets_know_their_target(here: Path) -> None:
+    answer = run("fit", "diabetes", "--out", "m", *QUICK, "--json")
+    facts = json.loads(answer.out)
+    assert (facts["target"], facts["rows"], facts["source"]) == (
+        "progression",
+        442,
+        "embedded: diabetes",
+    )
+
+
+def test_one_class_against_the_rest(here: Path) -> None:
+    table = regression_table()
+    write_csv(table, here / "reg.csv")
+    options = ("--target", "kind", "--positive", "b", "--drop", "code", *QUICK, "--json")
+    facts = json.loads(run("fit", "reg.csv", *options, "--out", "m").out)
+    assert (facts["task"], facts["classes"]) == ("classification", ["not b", "b"])
+    answer = json.loads(run("predict", "m", "reg.csv", "--out", "p.csv", "--json").out)
+    assert answer["scored_rows"] == 40

@@ -1,0 +1,217 @@
+"""`directgp predict`: its columns are those of the estimators, whatever the format."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+
+from directgp import load
+from directgp.cli import predicting
+from directgp.datasets import Encoding, read_table
+from directgp.errors import NumericalError
+from tests.cli.running import class_table, count_table, regression_table, run, write_csv
+
+SUFFIXES = ("parquet", "feather", "csv", "tsv", "csv.gz", "tsv.gz")
+
+
+def features(folder: Path, name: str, table: pa.Table) -> Any:
+    """The table as the model takes it."""
+    card = json.loads((folder / name / "table.json").read_text())
+    encoding = Encoding.model_validate_json(json.dumps(card["encoding"]))
+    return pa.table(list(encoding.apply(table).T), names=list(encoding.feature_names))
+
+
+def predicted(*words: object) -> pa.Table:
+    """What is written to the file p.parquet here."""
+    answer = run("predict", *words, "--out", "p.parquet", "--quiet")
+    assert (answer.code, answer.out, answer.err) == (0, "", "")
+    return pyarrow.parquet.read_table("p.parquet")
+
+
+def test_regression(trained: Path, here: Path) -> None:
+    table = predicted(trained / "reg", trained / "reg.csv", "--id", "code", "--coverage", 0.8)
+    model, X = (
+        load(trained / "reg" / "model.safetensors"),
+        features(trained, "reg", regression_table()),
+    )
+    assert table.column_names == ["code", "mean", "sd", "lower", "upper"]
+    assert table.column("code").to_pylist() == regression_table().column("code").to_pylist()
+    mean, sd = model.predict(X, return_std=True)
+    for name, own in zip(
+        ("mean", "sd", "lower", "upper"), (mean, sd, *model.predict_interval(X, 0.8)), strict=True
+    ):
+        assert np.array_equal(table.column(name).to_numpy(), own)
+
+
+def test_classification(trained: Path, here: Path) -> None:
+    table = predicted(trained / "cls" / "model.safetensors", trained / "cls.parquet", "--id", "z")
+    model, X = load(trained / "cls" / "model.safetensors"), features(trained, "cls", class_table())
+    assert table.column_names == ["z", "p_sick", "p_well", "predicted"]
+    proba = model.predict_proba(X)
+    assert np.array_equal(table.column("p_sick").to_numpy(), proba[:, 0])
+    assert np.array_equal(table.column("p_well").to_numpy(), proba[:, 1])
+    own = np.where(proba[:, 1] > 0.5, "well", "sick")
+    assert table.column("predicted").to_pylist() == own.tolist()
+
+
+def test_counts(trained: Path, here: Path) -> None:
+    table = predicted(trained / "cnt", trained / "cnt.parquet")
+    model, X = load(trained / "cnt" / "model.safetensors"), count_table().select(["x"])
+    hours = count_table().column("hours").to_numpy().copy()
+    assert np.array_equal(table.column("mean").to_numpy(), model.predict(X, hours))
+    lower, upper = model.predict_interval(X, 0.9, hours)
+    assert np.array_equal(table.column("lower").to_numpy(), lower)
+    assert np.array_equal(table.column("upper").to_numpy(), upper)
+    # The deviation from the probabilities of the counts themselves.
+    pmf, k = model.predict_pmf(X, 400, hours), np.arange(401.0)
+    assert pmf.sum(axis=1) == pytest.approx(1, abs=1e-9)
+    variance = pmf @ k**2 - (pmf @ k) ** 2
+    assert table.column("sd").to_numpy() == pytest.approx(np.sqrt(variance), rel=1e-5)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_formats_say_the_same(trained: Path, here: Path, suffix: str) -> None:
+    words = ("predict", trained / "cls", trained / "cls.parquet", "--id", "x", "--id", "label")
+    assert run(*words, "--out", "truth.parquet").code == 0
+    assert run(*words, "--out", f"p.{suffix}").code == 0
+    truth = pyarrow.parquet.read_table("truth.parquet")
+    found = (
+        pyarrow.feather.read_table("p.feather")
+        if suffix == "feather"
+        else read_table(f"p.{suffix}")
+    )
+    assert found.equals(truth)
+    assert found.column_names[:2] == ["x", "label"]
+    if suffix == "tsv.gz":
+        assert gzip.decompress((here / "p.tsv.gz").read_bytes()).startswith(
+            b'"x"\t"label"\t"p_sick"'
+        )
+
+
+def test_blocks_join(trained: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = (trained / "reg", trained / "reg.csv", "--id", "code")
+    whole = predicted(*words)
+    monkeypatch.setattr(predicting, "_BLOCK", 7)
+    parts = predicted(*words, "--force")
+    assert parts.column("code").equals(whole.column("code"))
+    for name in ("mean", "sd", "lower", "upper"):
+        assert parts.column(name).to_numpy() == pytest.approx(
+            whole.column(name).to_numpy(), rel=1e-9
+        )
+
+
+def test_scores_are_those_of_the_rows(trained: Path, here: Path) -> None:
+    def scores(name: str, file: str) -> Any:
+        answer = run("predict", trained / name, trained / file, "--out", f"{name}.csv", "--json")
+        return json.loads(answer.out)["scores"]
+
+    reg, y = regression_table(), regression_table().column("y").to_numpy()
+    model, X = load(trained / "reg" / "model.safetensors"), features(trained, "reg", reg)
+    lower, upper = model.predict_interval(X, 0.9)
+    assert scores("reg", "reg.csv") == pytest.approx(
+        {
+            "nll": model.nll(X, y),
+            "mse": np.mean((model.predict(X) - y) ** 2),
+            "coverage": np.mean((lower <= y) & (y <= upper)),
+        }
+    )
+    label = (class_table().column("label").to_numpy() == "well").astype(float)
+    model, X = load(trained / "cls" / "model.safetensors"), features(trained, "cls", class_table())
+    assert scores("cls", "cls.parquet") == pytest.approx(
+        {"nll": model.nll(X, label), "error": 1 - model.score(X, label)}
+    )
+    k, hours = count_table().column("k").to_numpy(), count_table().column("hours").to_numpy().copy()
+    model, X = load(trained / "cnt" / "model.safetensors"), count_table().select(["x"])
+    found = scores("cnt", "cnt.parquet")
+    assert found["nll"] == pytest.approx(model.nll(X, k, exposure=hours))
+    assert found["mre"] == pytest.approx(
+        np.mean(abs(model.predict(X, hours) - k) / np.maximum(k, 1))
+    )
+
+
+def test_what_it_says(trained: Path, here: Path) -> None:
+    answer = run("predict", trained / "reg", trained / "reg.csv", "--out", "p.csv")
+    first, second = answer.out.splitlines()
+    assert first == "Wrote predictions of 40 rows to p.csv."
+    assert second.startswith("Compared with 'y' in 40 rows: NLL ")
+    assert "coverage of 90 % intervals" in second
+    answer = run("predict", trained / "reg", trained / "reg.csv", "--out", "q.csv", "--no-score")
+    assert answer.out == "Wrote predictions of 40 rows to q.csv.\n"
+
+
+def test_rows_without_target_are_predicted_and_not_judged(trained: Path, here: Path) -> None:
+    table = regression_table()
+    y = pa.array([None if i < 10 else v for i, v in enumerate(table.column("y").to_pylist())])
+    pyarrow.parquet.write_table(table.set_column(3, "y", y), "some.parquet")
+    pyarrow.parquet.write_table(table.drop_columns(["y"]), "none.parquet")
+    some = json.loads(
+        run("predict", trained / "reg", "some.parquet", "--out", "p.csv", "--json").out
+    )
+    none = json.loads(
+        run("predict", trained / "reg", "none.parquet", "--out", "q.csv", "--json").out
+    )
+    assert (some["rows"], some["scored_rows"], none["rows"], none["scores"]) == (40, 30, 40, None)
+    model, X = (
+        load(trained / "reg" / "model.safetensors"),
+        features(trained, "reg", table.slice(10)),
+    )
+    assert some["scores"]["nll"] == pytest.approx(model.nll(X, table.column("y").to_numpy()[10:]))
+
+
+def test_rows_with_gaps_can_be_left_out(trained: Path, here: Path) -> None:
+    table = regression_table()
+    x = pc.if_else(pc.equal(table.column("code"), "0004"), None, table.column("x"))
+    write_csv(table.set_column(1, "x", x), here / "gaps.csv")
+    answer = run("predict", trained / "reg", "gaps.csv", "--out", "p.csv")
+    assert (answer.code, answer.err) == (
+        1,
+        "Error: Columns that are used must have a value in every row. Missing values: 'x' (1),"
+        " of 40 rows. Leave out these rows with --drop-missing.\n",
+    )
+    answer = run(
+        "predict", trained / "reg", "gaps.csv", "--out", "p.csv", "--drop-missing", "--id", "code"
+    )
+    assert answer.err == "Left out 1 row with missing values: 'x' (1).\n"
+    codes = (here / "p.csv").read_text().splitlines()[1:]
+    assert len(codes) == 39 and not any(line.startswith('"0004"') for line in codes)
+    assert codes[0].startswith('"0000"')
+
+
+def test_new_orders_and_more_columns_do_not_matter(trained: Path, here: Path) -> None:
+    table = regression_table().append_column("more", [list(range(40))])
+    pyarrow.parquet.write_table(table.select(["more", "kind", "x"]), "other.parquet")
+    assert predicted(trained / "reg", "other.parquet").equals(
+        predicted(trained / "reg", trained / "reg.csv", "--force")
+    )
+
+
+def test_what_fails_leaves_the_file_as_it_was(
+    trained: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "p.csv").write_text("mine")
+
+    def failing(*_: object) -> None:
+        raise NumericalError("It broke.")
+
+    monkeypatch.setattr(predicting, "predicted_columns", failing)
+    for out in ("p.csv", "new.parquet"):
+        answer = run("predict", trained / "reg", trained / "reg.csv", "--out", out, "--force")
+        assert (answer.code, answer.err) == (1, "Error: It broke.\n")
+    assert [each.name for each in here.iterdir()] == ["p.csv"]
+    assert (here / "p.csv").read_text() == "mine"
+
+
+def test_the_exposure_may_be_another_column(trained: Path, here: Path) -> None:
+    table = count_table().append_column("twice", pc.multiply(count_table().column("hours"), 2.0))
+    pyarrow.parquet.write_table(table, "more.parquet")
+    usual = predicted(trained / "cnt", "more.parquet")
+    twice = predicted(trained / "cnt", "more.parquet", "--exposure", "twice", "--force")
+    assert twice.column("mean").to_numpy() == pytest.approx(2 * usual.column("mean").to_numpy())

@@ -1,0 +1,290 @@
+"""Wrong usages, each with its answer: one line on standard error, and an exit code."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from tests.cli.running import QUICK, count_table, regression_table, run, write_csv
+
+USAGE = [
+    # What was typed cannot be meant.
+    ("fit", "Missing argument 'DATA'. See 'directgp fit --help'."),
+    ("fit reg.csv --target y", "Missing option '--out'. See 'directgp fit --help'."),
+    (
+        "fit reg.csv more.csv --out m",
+        "Got unexpected extra argument(s) (more.csv). See 'directgp fit --help'.",
+    ),
+    ("fitt reg.csv", "No such command 'fitt'. Did you mean 'fit'? See 'directgp --help'."),
+    (
+        "fit reg.csv --targe y --out m",
+        "No such option: --targe. Did you mean '--target'? See 'directgp fit --help'.",
+    ),
+    (
+        "fit reg.csv --target y --out m --task regresion",
+        "Invalid value for '--task': 'regresion' is not one of 'regression', 'classification',"
+        " 'count'. See 'directgp fit --help'.",
+    ),
+    (
+        "fit reg.csv --target y --out m --device gpu",
+        "Invalid value for '--device': 'gpu' is not one of 'auto', 'cpu', 'cuda'."
+        " See 'directgp fit --help'.",
+    ),
+    (
+        "fit reg.csv --target y --out m --kernel linear",
+        "Invalid value for '--kernel': 'linear' is not one of 'rbf', 'matern12', 'matern32',"
+        " 'matern52'. See 'directgp fit --help'.",
+    ),
+    (
+        "fit reg.csv --target y --out m --beta=-1",
+        "--beta must be 'auto' or a number of at least 0. Got '-1'.",
+    ),
+    (
+        "fit reg.csv --target y --out m --beta nan",
+        "--beta must be 'auto' or a number of at least 0. Got 'nan'.",
+    ),
+    (
+        "fit reg.csv --target y --out m --inducing 0",
+        "--inducing must be 'auto' or a whole number of at least 1. Got '0'.",
+    ),
+    ("fit reg.csv --target y --out m --max-iter 0", "--max-iter must be at least 1. Got 0."),
+    ("fit reg.csv --target y --out m --seed=-1", "--seed must be from 0 to 2³² − 1. Got -1."),
+    (
+        "fit reg.csv --target y --out m --drop y",
+        "--target and --drop must name different columns. Got 'y' for both.",
+    ),
+    (
+        "fit reg.csv --target y --out m --exposure x --weights x",
+        "--exposure and --weights must name different columns. Got 'x' for both.",
+    ),
+    (
+        "fit reg.csv --target y --out m --task count --positive b",
+        "--positive must be given with --task classification only. Got --task count."
+        " Leave one out.",
+    ),
+    (
+        "fit reg.csv --target y --out m --task regression --exposure x",
+        "--exposure must be given with --task count only. Got --task regression. Leave one out.",
+    ),
+    (
+        "fit reg.csv --out m",
+        "--target must be given for a file. The columns of reg.csv are 'code', 'x', 'kind'"
+        " and 'y'.",
+    ),
+    ("predict reg", "Missing argument 'DATA'. See 'directgp predict --help'."),
+    (
+        "predict reg reg.csv --out p.xlsx",
+        "--out must be a file that ends in .parquet, .csv, .tsv, .feather, .csv.gz or .tsv.gz."
+        " Got 'p.xlsx'.",
+    ),
+    (
+        "predict reg reg.csv --out p.csv --coverage 90",
+        "--coverage must be between 0 and 1. Got 90.",
+    ),
+    ("inspect", "Missing argument 'MODEL'. See 'directgp inspect --help'."),
+    ("datasets --folder x", "No such option: --folder. See 'directgp datasets --help'."),
+]
+
+FAILURES = [
+    # The data, the files or the model are not as they have to be.
+    (
+        "fit rag.csv --target y --out m",
+        "DATA must be a file that exists or the name of a data set. Got 'rag.csv'."
+        " Did you mean 'reg.csv'?",
+    ),
+    (
+        "fit reg.csv --target Y --out m",
+        "The target must be a column of the table. Got 'Y'. Did you mean 'y'?",
+    ),
+    (
+        "fit reg.csv --target y --drop coda --out m",
+        "A column to drop must be a column of the table. Got 'coda'. Did you mean 'code'?",
+    ),
+    (
+        "fit reg.csv --target y --weights wait --out m",
+        "--weights must be a column of the table. Got 'wait'."
+        " Its columns: 'code', 'x', 'kind' and 'y'.",
+    ),
+    (
+        "fit reg.csv --target y --drop code --weights kind --out m",
+        "--weights must be a column of numbers. Got 'kind', of type string. Name another.",
+    ),
+    (
+        "fit reg.csv --target y --drop code --out notes.txt",
+        "--out must be a new folder. Got 'notes.txt', which is a file. Name another.",
+    ),
+    (
+        "fit reg.csv --target y --drop code --out other --force",
+        "--out must be a new folder or that of a model. Got 'other', which holds other"
+        " things. Name another.",
+    ),
+    (
+        "fit reg.csv --target y --drop code --out notes.txt/m",
+        "--out must be in a folder that can be written to. Got 'notes.txt/m'. Name another.",
+    ),
+    (
+        "predict reg reg.csv --out notes.txt/p.csv",
+        "--out must be in a folder that can be written to. Got 'notes.txt/p.csv'. Name another.",
+    ),
+    (
+        "fit reg.csv --target y --drop code --data-dir nowhere --out m",
+        "--data-dir must be a folder that exists. Got 'nowhere'. Correct it or leave it out.",
+    ),
+    (
+        "predict nothing reg.csv --out p.csv",
+        "MODEL must be a folder that directgp fit wrote. Got 'nothing', in which there is no"
+        " model.safetensors. Check the path.",
+    ),
+    (
+        "predict reg reg.csv --out reg.csv --force",
+        "--out must be a new file. Got 'reg.csv', which is read from. Name another.",
+    ),
+    (
+        "predict reg reg.csv --out notes.txt.csv",
+        "--out must be a new file. Got 'notes.txt.csv', which exists. Name another, or replace it"
+        " by --force.",
+    ),
+    (
+        "predict reg reg.csv --out folder.csv --force",
+        "--out must be a new file. Got 'folder.csv', which is a folder. Name a file in it.",
+    ),
+    (
+        "predict reg reg.csv --id coda --out p.csv",
+        "--id must be a column of the table. Got 'coda'. Did you mean 'code'?",
+    ),
+    (
+        "predict reg means.parquet --id mean --out p.csv",
+        "--id must be a column of another name. Got 'mean', which is one of the predictions."
+        " Rename it in the data.",
+    ),
+    (
+        "predict reg reg.csv --exposure x --out p.csv",
+        "--exposure must be given for counts alone. Got it for a model of the task regression."
+        " Leave it out.",
+    ),
+    (
+        "predict reg new.parquet --out p.csv",
+        "Column 'kind' must be of the levels seen in training, 'a', 'b' and 'c'. Got 'd' in"
+        " 40 rows. Correct or remove these rows, or train again with such rows.",
+    ),
+    (
+        "predict reg without.parquet --out p.csv",
+        "DATA must be a table with all columns that the model uses. Got no 'x'."
+        " Its columns: 'code', 'kind' and 'y'.",
+    ),
+    ("predict reg empty.parquet --out p.csv", "DATA must have rows to predict. Got none."),
+    (
+        "predict cls labels.parquet --out p.csv",
+        "The target 'label' must be 'sick' or 'well', as in training. Got 'dead'."
+        " Leave it unread with --no-score.",
+    ),
+    (
+        "inspect other",
+        "MODEL must be a folder that directgp fit wrote. Got 'other', in which there is no"
+        " model.safetensors. Check the path.",
+    ),
+    (
+        "inspect mixed",
+        "mixed/table.json and model.safetensors do not belong together."
+        " Take another copy of the folder, or fit the model again.",
+    ),
+    (
+        "inspect broken",
+        "broken/table.json cannot be read as the description of a model: format: Input should be 1."
+        " Take another copy of the folder, or fit the model again.",
+    ),
+    (
+        "datasets --data-dir nowhere",
+        "--data-dir must be a folder that exists. Got 'nowhere'. Correct it or leave it out.",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def workplace(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all that the wrong usages name."""
+    here = tmp_path_factory.mktemp("workplace")
+    table = regression_table()
+    write_csv(table, here / "reg.csv")
+    more = {
+        "means": table.append_column("mean", table.column("y")),
+        "new": table.set_column(2, "kind", [["d"] * 40]),
+        "without": table.drop_columns(["x"]),
+        "empty": table.slice(0, 0),
+        "labels": pa.table({"x": [1.0, 2.0], "z": [0.0, 1.0], "label": ["sick", "dead"]}),
+    }
+    for name, each in more.items():
+        pyarrow.parquet.write_table(each, here / f"{name}.parquet")
+    for name in ("notes.txt", "notes.txt.csv"):
+        (here / name).write_text("mine")
+    for name in ("other", "folder.csv"):
+        (here / name).mkdir()
+        (here / name / "mine.txt").write_text("mine")
+    for name in ("reg", "cls"):
+        shutil.copytree(trained / name, here / name)
+    shutil.copytree(trained / "reg", here / "mixed")
+    shutil.copy(trained / "cls" / "table.json", here / "mixed" / "table.json")
+    shutil.copytree(trained / "reg", here / "broken")
+    card = json.loads((here / "broken" / "table.json").read_text())
+    (here / "broken" / "table.json").write_text(json.dumps({**card, "format": 2}))
+    return here
+
+
+def listing(folder: Path) -> list[tuple[str, int]]:
+    return sorted((str(file), file.stat().st_mtime_ns) for file in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "words"),
+    [(typed, 2, words) for typed, words in USAGE]
+    + [(typed, 1, words) for typed, words in FAILURES],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 60 else "",
+)
+def test_answers(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, words: str
+) -> None:
+    monkeypatch.chdir(workplace)
+    monkeypatch.delenv("DIRECTGP_DATA", raising=False)
+    before = listing(workplace)
+    answer = run(*typed.split())
+    assert (answer.code, answer.out, answer.err) == (code, "", f"Error: {words}\n")
+    assert listing(workplace) == before
+
+
+def test_with_json_the_error_is_a_document_as_well(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workplace)
+    for typed, words in (USAGE[8], FAILURES[8]):
+        answer = run(*typed.split(), "--json")
+        assert json.loads(answer.out) == {"error": words}
+        assert answer.err == f"Error: {words}\n"
+
+
+def test_debug_shows_where(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workplace)
+    answer = run("inspect", "other", "--debug")
+    assert answer.err.startswith("Traceback (most recent call last):")
+    assert "load_folder" in answer.err
+    assert answer.err.splitlines()[-1].startswith("Error: MODEL must be a folder")
+
+
+def test_gaps_in_exposures_are_refused_with_their_number(here: Path) -> None:
+    table = count_table()
+    hours = pa.array([None, None, *table.column("hours").to_pylist()[2:]])
+    write_csv(table.set_column(1, "hours", hours), here / "gaps.csv")
+    answer = run("fit", "gaps.csv", "--target", "k", "--exposure", "hours", *QUICK, "--out", "m")
+    assert answer.err == (
+        "Error: Columns that are used must have a value in every row. Missing values: 'hours' (2),"
+        " of 40 rows. Leave out these rows with --drop-missing.\n"
+    )
+
+
+def test_nothing_typed_is_answered_by_the_help() -> None:
+    answer = run()
+    assert answer.code == 2
+    assert "Usage: directgp" in answer.out + answer.err
+    assert "Error" not in answer.err

@@ -1,0 +1,98 @@
+"""Features are what the columns say, for the table learned from and for new ones."""
+
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+
+from directgp.datasets.columns import CategoryColumn, NumberColumn
+from directgp.datasets.encoding import Encoding
+from tests.unit.datasets.small_tables import ROWS, repeated, small
+
+KINDS: list[Any] = [
+    pa.array(repeated(1, -2, 3), pa.int8()),
+    pa.array(repeated(1, 2, 2**60 + 1), pa.uint64()),
+    pa.array(np.array(repeated(0.5, 2.25), dtype=np.float16)),
+    pa.array(repeated(0.1, 2.5), pa.float32()),
+    pa.array(repeated(Decimal("1.50"), Decimal("-2.25")), pa.decimal128(5, 2)),
+    pa.array(repeated(True, False, False)),
+    pa.chunked_array([repeated(1.5, 2.5)[:7], [], repeated(1.5, 2.5)[7:]]),
+]
+
+
+@pytest.mark.parametrize("column", KINDS, ids=lambda column: str(column.type))
+def test_numbers_of_every_type(column: Any) -> None:
+    X = Encoding.learn(pa.table({"c": column}), exclude=[]).apply(pa.table({"c": column}))
+    assert X.dtype == np.float64
+    assert X[:, 0].tolist() == [float(value) for value in column.to_pylist()]
+
+
+SEX = repeated("M", "F", "I", "F", "?=;")
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(SEX),
+        pa.array(SEX, pa.large_string()),
+        pa.array(SEX, pa.string_view()),
+        pa.array(SEX).dictionary_encode(),
+        pa.chunked_array(
+            [pa.array(SEX[:4]).dictionary_encode(), pa.array(SEX[4:]).dictionary_encode()]
+        ),
+    ],
+    ids=lambda column: f"{column.type}, {type(column).__name__}",
+)
+def test_categories_of_every_type(column: Any) -> None:
+    table = pa.table({"sex": column})
+    encoding = Encoding.learn(table, exclude=[])
+    assert encoding.feature_names == ("sex=?=;", "sex=I", "sex=M")
+    expected = [[float(value == level) for level in ("?=;", "I", "M")] for value in SEX]
+    assert encoding.apply(table).tolist() == expected
+
+
+def test_the_base_is_the_most_frequent_level_and_else_the_first() -> None:
+    table = pa.table({"c": repeated("b", "c", "c"), "tie": repeated("z", "b", "c")})
+    columns = Encoding.learn(table, exclude=[]).columns
+    assert columns == (
+        CategoryColumn(name="c", base="c", levels=("b",)),
+        CategoryColumn(name="tie", base="b", levels=("c", "z")),
+    )
+
+
+def test_new_tables_may_have_other_columns_order_types_and_levels() -> None:
+    encoding = Encoding.learn(small(sex=repeated("M", "F", "F")), exclude=["y"])
+    new = pa.table({"extra": ["?"], "sex": ["M"], "b": pa.array([2], pa.int8()), "a": [7]})
+    assert encoding.feature_names == ("a", "b", "sex=M")
+    assert encoding.apply(new).tolist() == [[7.0, 2.0, 1.0]]
+    assert encoding.apply(new.slice(0, 0)).shape == (0, 3)
+
+
+def test_levels_that_look_like_numbers_are_found_in_a_column_of_numbers() -> None:
+    encoding = Encoding.learn(pa.table({"code": repeated("1", "2", "A", "A")}), exclude=[])
+    assert encoding.apply(pa.table({"code": [2, 1]})).tolist() == [[0.0, 1.0], [1.0, 0.0]]
+
+
+def test_columns_with_one_value_are_left_out() -> None:
+    encoding = Encoding.learn(small(one=repeated(3), same=repeated("x")), exclude=["y"])
+    assert encoding.columns == (NumberColumn(name="a"), NumberColumn(name="b"))
+
+
+def test_an_encoding_survives_json_and_nothing_else_does() -> None:
+    encoding = Encoding.learn(small(sex=repeated("M", "F", "F")), exclude=["y"])
+    text = encoding.model_dump_json()
+    assert Encoding.model_validate_json(text) == encoding
+    for wrong in (text.replace("number", "word"), text.replace('"a"', "3"), text[:-1] + ',"x":1}'):
+        with pytest.raises(ValidationError):
+            Encoding.model_validate_json(wrong)
+
+
+def test_missing_entries_of_a_dictionary_are_missing() -> None:
+    indices = pa.array([i % 2 for i in range(ROWS)])
+    column = pa.DictionaryArray.from_arrays(indices, pa.array([None, "x"]))
+    encoding = Encoding(columns=(CategoryColumn(name="c", base="x", levels=("z",)),))
+    with pytest.raises(ValueError, match=r"Missing values: 'c' \(15\)"):
+        encoding.apply(pa.table({"c": column}))

@@ -1,0 +1,208 @@
+"""Tables come out of files as they went in, or are refused in words."""
+
+import csv
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from directgp.datasets.files import SUFFIXES, open_table, read_table, stem_of
+from directgp.errors import InvalidInputError
+
+ROWS: list[dict[str, Any]] = [
+    {"x.1": 1.5, "sex": "M", "name": 'said "no",\ntwice', "n": 3, "flag": True},
+    {"x.1": None, "sex": None, "name": "Zoë; über", "n": 0, "flag": False},
+    {"x.1": -2e-300, "sex": "F", "name": "tab\there", "n": -7, "flag": True},
+]
+TABLE = pa.Table.from_pylist(ROWS)
+
+
+def write_text(path: Path, delimiter: str = ",", encoding: str = "utf-8", end: str = "\n") -> None:
+    """By Python's own writer, which knows nothing of Arrow."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "wt", newline="", encoding=encoding) as stream:
+        writer = csv.writer(stream, delimiter=delimiter, lineterminator=end)
+        writer.writerow(TABLE.column_names)
+        writer.writerows(
+            ["NA" if value is None else value for value in row.values()] for row in ROWS
+        )
+
+
+def write(path: Path) -> None:
+    if path.suffix in (".parquet", ".pq"):
+        pyarrow.parquet.write_table(TABLE, path)
+    elif path.suffix in (".feather", ".arrow", ".ipc"):
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, TABLE.schema) as writer:
+            writer.write_table(TABLE)
+    else:
+        write_text(path, "\t" if ".tsv" in path.name else ",")
+
+
+@pytest.mark.parametrize("suffix", [*SUFFIXES, ".CSV", ".Parquet"])
+def test_every_format(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"house.v2{suffix}"
+    write(tmp_path / f"low{suffix.lower()}")
+    (tmp_path / f"low{suffix.lower()}").rename(path)
+    assert read_table(path).to_pylist() == ROWS
+    some = read_table(str(path), ["n", "x.1"])
+    assert some.to_pylist() == [{"n": row["n"], "x.1": row["x.1"]} for row in ROWS]
+    assert open_table(path).names == tuple(ROWS[0])
+    assert stem_of(path) == "house.v2"
+
+
+def test_a_stream_of_arrow(tmp_path: Path) -> None:
+    path = tmp_path / "t.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, TABLE.schema) as writer:
+        writer.write_table(TABLE)
+    assert read_table(path).to_pylist() == ROWS
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_dialects_of_text(delimiter: str, encoding: str, end: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    write_text(path, delimiter, encoding, end)
+    assert read_table(path).to_pylist() == ROWS
+
+
+@pytest.mark.parametrize("mark", ["", "NA", "N/A", "null", "NaN", "nan", "?", " ?", '"NA"'])
+def test_missing_values_of_text(mark: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"number,text\n1,x\n{mark},{mark}\n2.5, y \n")
+    table = read_table(path)
+    assert table.to_pydict() == {"number": [1.0, None, 2.5], "text": ["x", None, "y"]}
+
+
+def test_spaces_around_names(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(" a , b\n1,2\n")
+    assert read_table(path).to_pydict() == {"a": [1], "b": [2]}
+    assert read_table(path, ["b"]).to_pydict() == {"b": [2]}
+
+
+def test_types_are_inferred_from_all_rows(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    # More than a block of Arrow's, so that the first one alone says "whole numbers".
+    path.write_text("a\n" + "123456\n" * 1_300_000 + "0.5\n")
+    last = read_table(path).column("a")[-1].as_py()
+    assert last == 0.5
+
+
+def test_columns_as_written(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("code,x\n007,1\nNA,2\n 12,?\n")
+    table = open_table(path).read(as_text=["code"])
+    assert table.to_pydict() == {"code": ["007", "NA", " 12"], "x": [1, 2, None]}
+    assert read_table(path).to_pydict()["code"] == [7, None, 12]
+
+
+BAD_FILES: list[tuple[str, bytes, str]] = [
+    ("t.csv", b"", "The data file must be a table with a first row of names. Got an empty file"),
+    (
+        "t.csv",
+        b"\n\n",
+        "The data file must be a table with a first row of names. Got an empty file",
+    ),
+    (
+        "t.csv",
+        b"a,b,a\n1,2,3\n",
+        "Names of columns must be different from each other. Got 'a' more",
+    ),
+    ("t.csv", b"a, a\n1,2\n", "Names of columns must be different from each other. Got 'a' more"),
+    (
+        "t.csv",
+        b"a,b\n1,2\n3\n4,5\n",
+        "Rows of the data file must be of 2 values, as many as there are names. Got 1 value in row"
+        " 2 after the names of 't.csv'. Correct that row.",
+    ),
+    ("t.tsv", b"a\tb\n1\t2\t3\n", "as many as there are names. Got 3 values in row 1 after"),
+    (
+        "t.csv",
+        "a,b\n1,é\n".encode("latin-1"),
+        "The data file must be text in UTF-8. Got other bytes in 't.csv'. Save it again as CSV",
+    ),
+    ("t.csv", b"a,b\n" + b"1,x\n" * 400_000 + b"1,\xe9\n", "other bytes in 't.csv', column 'b'."),
+    ("t.csv", b"a,b\n" + b"1,x\n" * 400_000 + b"\xe9\n", "Got 1 value in row 400001 after"),
+    ("t.csv", "a,b\n1,2\n".encode("utf-16"), "The data file must be text in UTF-8. Got other"),
+    ("t.csv", b"PK\x03\x04\x00\x00", "The data file must be text in UTF-8. Got other bytes"),
+    ("t.csv.gz", b"a,b\n1,2\n", "The data file must be readable. Got 't.csv.gz', of which"),
+    (
+        "t.csv.gz",
+        gzip.compress(b"a,b\n1,2\n")[:-9],
+        "The data file must be readable. Got 't.csv.gz'",
+    ),
+    ("t.parquet", b"", "The data file must be readable. Got 't.parquet', of which the reader says"),
+    ("t.parquet", b"a,b\n1,2\n" * 9, "Write it again, or give it the suffix of its format."),
+    ("t.feather", b"", "The data file must be readable. Got 't.feather', of which the reader says"),
+    (
+        "t.feather",
+        b"FEA1" + b"\0" * 99,
+        "The data file must be readable. Got 't.feather', of which",
+    ),
+    ("t.arrow", b"ARROW1\0\0garbage", "The data file must be readable. Got 't.arrow', of which"),
+    (
+        "t.xlsx",
+        b"PK",
+        "The data file must be CSV (.csv, .tsv or .txt, also with .gz), Parquet (.parquet, .pq) or"
+        " Feather (.feather, .arrow, .ipc). Got 't.xlsx'. Save the sheet as CSV.",
+    ),
+    (
+        "t.json",
+        b"{}",
+        "Got 't.json'. Rename it where it is one of these, or write it again as CSV.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "words"), BAD_FILES)
+def test_files_that_are_refused(
+    name: str, content: bytes, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_bytes(content)
+    with pytest.raises(InvalidInputError) as refusal:
+        read_table(name)
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_damage_within_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    pyarrow.parquet.write_table(pa.table({"a": list(range(1000))}), path)
+    content = bytearray(path.read_bytes())
+    content[20:400] = b"\xff" * 380
+    path.write_bytes(content)
+    with pytest.raises(InvalidInputError, match="The data file must be readable"):
+        read_table(path)
+
+
+def test_paths_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("houses.csv").write_text("a\n1\n")
+    words = {
+        "house.csv": "The data file must be a file that exists. Got 'house.csv'. Did you mean"
+        " 'houses.csv'?",
+        "nothing/like.it": "The data file must be a file that exists. Got 'nothing/like.it'. Check"
+        " the path.",
+        ".": "The data file must be a file. Got the folder '.'. Name one of the files in it, such"
+        " as 'houses.csv'.",
+    }
+    for path, expected in words.items():
+        with pytest.raises(InvalidInputError) as refusal:
+            read_table(path)
+        assert str(refusal.value) == expected
+
+
+def test_columns_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("t.csv", "t.parquet", "t.feather"):
+        write(Path(name))
+        with pytest.raises(InvalidInputError) as refusal:
+            read_table(name, ["n", "Sexx"])
+        assert str(refusal.value) == (
+            f"A column of {name!r} must be a column of the table. Got 'Sexx'. Did you mean 'sex'?"
+        )

@@ -1,0 +1,135 @@
+"""A problem is what the table says, and its notes say what was done."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from directgp.datasets.preparing import prepare
+from directgp.datasets.problem import Problem
+from directgp.datasets.targets import coded
+from directgp.errors import InvalidInputError
+from tests.unit.datasets.small_tables import ROWS, repeated, small
+
+
+def prepared(table: pa.Table, **options: Any) -> Problem:
+    return prepare(table, "y", name="t", source="t.csv", **options)[0]
+
+
+def test_a_problem() -> None:
+    table = small(sex=repeated("M", "F", "F"), same=repeated(1), id=list(range(ROWS)))
+    problem, encoding = prepare(table, "y", name="t", source="t.csv", drop=["id"])
+    assert (problem.name, problem.source, problem.target) == ("t", "t.csv", "y")
+    assert problem.task == "regression"
+    assert problem.classes is None
+    assert problem.feature_names == encoding.feature_names == ("a", "b", "sex=M")
+    sex = [float(value == "M") for value in repeated("M", "F", "F")]
+    expected = np.column_stack([table["a"], table["b"], sex])
+    assert np.array_equal(problem.X, expected)
+    assert problem.y.tolist() == table["y"].to_pylist()
+    assert problem.rows.tolist() == list(range(ROWS))
+    assert problem.notes == (
+        "The target 'y' is taken for a regression target because it has numbers with fractions;"
+        " --task overrules that.",
+        "Left out because it has one value only: 'same'.",
+        "Column 'sex' is coded by 1 column of 0 and 1; its base level is 'F'.",
+    )
+
+
+def test_rows_with_missing_values_are_left_out() -> None:
+    table = small(m=[None, float("nan"), *range(2, ROWS)], s=[*repeated("x", "z")[:-1], None])
+    problem = prepared(table, drop_missing=True, task="regression")
+    assert problem.rows.tolist() == list(range(2, ROWS - 1))
+    assert problem.X[:, 2].tolist() == list(range(2, ROWS - 1))
+    assert problem.y.tolist() == table["y"].to_pylist()[2:-1]
+    assert problem.notes[0] == "Left out 3 rows with missing values: 'm' (2) and 's' (1)."
+
+
+def test_missing_values_of_columns_left_out_do_not_matter() -> None:
+    assert len(prepared(small(m=repeated(None, 1.0)), drop=["m"]).y) == ROWS
+
+
+@pytest.mark.parametrize("name", ["", "__index_level_0__", "Unnamed: 0"])
+def test_columns_without_a_name_are_left_out(name: str) -> None:
+    problem = prepared(small(**{name: range(ROWS)}))
+    assert problem.feature_names == ("a", "b")
+    assert problem.notes[0] == f"Left out, for want of a name of their own: {name!r}."
+
+
+@pytest.mark.parametrize(
+    ("labels", "positive", "classes"),
+    [
+        ((0, 1), None, ("0", "1")),
+        ((2, 10), None, ("2", "10")),
+        ((1.0, -1.0), None, ("-1", "1")),
+        ((0.5, 1e20), None, ("0.5", "1e+20")),
+        ((-0.0, 0.0, 1.0), None, ("0", "1")),
+        ((True, False), None, ("false", "true")),
+        (("b", "a"), None, ("a", "b")),
+        (("yes", "zero"), None, ("zero", "yes")),
+        (("Positive", "unknown"), None, ("unknown", "Positive")),
+        (("b", "a"), "a", ("b", "a")),
+        ((0, 1), "0", ("1", "0")),
+        (("b", "a", "c"), "b", ("not b", "b")),
+        ((1, 2, 3), "3", ("not 3", "3")),
+    ],
+)
+def test_classes(labels: tuple[Any, ...], positive: str | None, classes: tuple[str, str]) -> None:
+    column = repeated(*labels)
+    problem = prepared(small(y=column), positive=positive)
+    assert problem.task == "classification"
+    assert problem.classes == classes
+    one = {"true": True, "false": False}.get(classes[1], classes[1])
+    expected = [float(value == (type(value)(one) if one is not True else True)) for value in column]
+    assert problem.y.tolist() == expected
+    again = coded(pa.chunked_array([column]), "y", "classification", classes)
+    assert again.tolist() == expected
+    assert problem.notes[-1].startswith(f"Class 1 is {classes[1]!r} ({sum(expected):.0f} rows)")
+
+
+def test_new_targets_are_coded_as_in_training() -> None:
+    assert coded(pa.chunked_array([[1, 2]]), "y", "count", None).tolist() == [1.0, 2.0]
+    assert coded(
+        pa.chunked_array([["c", "b"]]), "y", "classification", ("not b", "b")
+    ).tolist() == [0, 1]
+    with pytest.raises(InvalidInputError) as refusal:
+        coded(pa.chunked_array([["a", "c", "c"]]), "y", "classification", ("a", "b"))
+    assert str(refusal.value) == (
+        "The target 'y' must be of the classes 'a' and 'b'. Got other labels with their counts:"
+        " 'c' (2). Correct or remove these rows."
+    )
+    with pytest.raises(InvalidInputError, match="whole numbers from 0 on"):
+        coded(pa.chunked_array([[1.5]]), "y", "count", None)
+
+
+def test_a_task_that_is_given_is_not_guessed() -> None:
+    for task in ("regression", "count"):
+        problem = prepared(small(y=repeated(0, 1)), task=task)
+        assert problem.task == task
+        assert problem.notes == ()
+        assert problem.y.tolist() == repeated(0.0, 1.0)
+
+
+def test_fingerprints_tell_problems_apart() -> None:
+    other_y = small(y=repeated(0.5, 1.5, 3.0))
+    tables = [
+        small(),
+        small(a=repeated(1.0, 2.0)),
+        other_y,
+        small().rename_columns(["A", "b", "y"]),
+    ]
+    prints = {prepared(table, task="regression").fingerprint() for table in tables}
+    prints.add(prepared(small(y=repeated(0, 1)), task="count").fingerprint())
+    prints.add(prepared(small(y=repeated(0, 1)), task="regression").fingerprint())
+    prints.add(prepared(small(y=repeated(0, 1))).fingerprint())
+    prints.add(prepared(small().slice(0, 25)).fingerprint())
+    assert len(prints) == 8
+    assert prepared(small()).fingerprint() == prepared(small()).fingerprint()
+    assert all(len(one) == 64 for one in prints)
+
+
+def test_the_fingerprint_does_not_depend_on_the_layout_in_memory() -> None:
+    problem = prepared(small())
+    turned = {**vars(problem), "X": np.asfortranarray(problem.X), "y": np.repeat(problem.y, 2)[::2]}
+    assert Problem(**turned).fingerprint() == problem.fingerprint()

@@ -1,0 +1,306 @@
+"""Tables that cannot be trained on are refused in one or two sentences, word for word."""
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from directgp.datasets.encoding import Encoding
+from directgp.datasets.preparing import prepare
+from directgp.errors import InvalidInputError
+from tests.unit.datasets.small_tables import ROWS, repeated, small
+
+INF = float("inf")
+DAY = dt.date(2020, 1, 31)
+
+REFUSED: list[tuple[Callable[[], pa.Table], dict[str, Any], str]] = [
+    (
+        small,
+        {"target": "Y"},
+        "The target must be a column of the table. Got 'Y'. Did you mean 'y'?",
+    ),
+    (
+        small,
+        {"target": "price"},
+        "The target must be a column of the table. Got 'price'. Its columns: 'a', 'b' and 'y'.",
+    ),
+    (
+        lambda: pa.table({"5.1": repeated(1, 2), "-3e2": repeated(1, 2)}),
+        {},
+        "The target must be a column of the table. Got 'y'. Its first row has numbers for names:"
+        " add a row of names above.",
+    ),
+    (
+        small,
+        {"drop": ["a", "y"]},
+        "A column to drop must be another one than the target. Got 'y'.",
+    ),
+    (
+        small,
+        {"drop": ["ab"]},
+        "A column to drop must be a column of the table. Got 'ab'. Did you mean 'b' or 'a'?",
+    ),
+    (
+        small,
+        {"drop": ["a", "b"]},
+        "The table must be of a target and features. Got no column that varies beside 'y'."
+        " Add columns to predict it from.",
+    ),
+    (
+        lambda: small(a=repeated(1), b=repeated("x")),
+        {},
+        "The table must be of a target and features. Got no column that varies beside 'y'."
+        " Add columns to predict it from.",
+    ),
+    (lambda: small().slice(0, 19), {}, "The table must have at least 20 rows. Got 19."),
+    (lambda: small().slice(0, 0), {}, "The table must have at least 20 rows. Got 0."),
+    (
+        lambda: small(when=repeated(DAY)),
+        {},
+        "Columns of dates and times cannot be used as they are: 'when'. Give numbers instead, such"
+        " as year, month or days since a date, or leave it out with --drop when.",
+    ),
+    (
+        lambda: small(
+            **{"made on": repeated(dt.datetime(2020, 1, 1))}, took=repeated(dt.timedelta(1))
+        ),
+        {},
+        "Columns of dates and times cannot be used as they are: 'made on' and 'took'. Give numbers"
+        " instead, such as year, month or days since a date, or leave them out with"
+        " --drop 'made on' --drop took.",
+    ),
+    (
+        lambda: small(id=[f"id{i}" for i in range(ROWS)]),
+        {},
+        "Column 'id' must be of categories that recur. Got 30 different texts in 30 rows, such as"
+        " 'id0', which looks like an identifier or free text. Leave it out with --drop id.",
+    ),
+    (
+        lambda: small(p=repeated("0,5", "12,25", "2")),
+        {},
+        "Column 'p' must be numbers or categories. Got text that looks like numbers with decimal"
+        " commas, such as '0,5'. Write them with a point, as in 1234.5. Or leave it out with"
+        " --drop p.",
+    ),
+    (
+        lambda: small(p=repeated("1,500", "20", "1,000,000")),
+        {},
+        "Column 'p' must be numbers or categories. Got text that looks like numbers with thousands"
+        " separators, such as '1,500'. Write them without, as in 1234.5. Or leave it out with"
+        " --drop p.",
+    ),
+    (
+        lambda: small(p=repeated("31.12.2020", "1.1.2021", "2.1.2021")),
+        {},
+        "Column 'p' must be numbers or categories. Got text that looks like dates, such as"
+        " '31.12.2020'. Give numbers instead, such as year, month or days since a date. Or leave it"
+        " out with --drop p.",
+    ),
+    (
+        lambda: small(pair=repeated([1, 2])),
+        {},
+        "Column 'pair' must be numbers or categories. Got values of type list<item: int64>. Leave"
+        " it out with --drop pair.",
+    ),
+    (
+        lambda: small(**{"s=x": repeated(1, 2), "s": repeated("x", "z", "z")}),
+        {},
+        "Names of features must be different once categories are coded. Got 's=x' more than once."
+        " Rename the column of that name.",
+    ),
+    (
+        lambda: small(m=repeated(None, 1.0, float("nan")), s=repeated("x", None)),
+        {},
+        "Columns that are used must have a value in every row. Missing values: 'm' (20) and"
+        " 's' (15), of 30 rows. Leave out these rows with --drop-missing, or these columns with"
+        " --drop.",
+    ),
+    (
+        lambda: small(m=repeated(None, 1.0, float("nan"))),
+        {"drop_missing": True},
+        "The table must have at least 20 rows without missing values. Got 10.",
+    ),
+    (
+        lambda: small(m=pa.nulls(ROWS), n=repeated(float("nan"))),
+        {"drop_missing": True},
+        "Columns that are used must have values. Got none at all in 'm' and 'n'. Leave them out"
+        " with --drop m --drop n.",
+    ),
+    (
+        lambda: small(y=pa.nulls(ROWS, pa.float64())),
+        {},
+        "Columns that are used must have values. Got none at all in 'y'. Name another target.",
+    ),
+    (
+        lambda: small(i=repeated(1.0, -INF, 2.0)),
+        {},
+        "Column 'i' must be finite. Got -inf in 10 rows. Correct or remove these rows.",
+    ),
+    (
+        lambda: small(y=repeated(1.5, INF, 2.5)),
+        {},
+        "The target 'y' must be finite. Got inf in row 2 and others in 9 rows. Correct or remove"
+        " such rows.",
+    ),
+    (
+        lambda: small(y=repeated(1.5, INF)),
+        {},
+        "The target 'y' must be finite. Got inf in row 2 and others in 14 rows. Correct or remove"
+        " such rows.",
+    ),
+    (
+        lambda: small(y=repeated(4)),
+        {},
+        "The target 'y' must be different in some rows. Got 4 in every row. Name another target.",
+    ),
+    (
+        lambda: small(y=repeated("no")),
+        {},
+        "The target 'y' must be of two classes. Got 'no' in every row. Name another target.",
+    ),
+    (
+        lambda: small(y=repeated(1)),
+        {"task": "classification"},
+        "The target 'y' must be of two classes. Got '1' in every row. Name another target.",
+    ),
+    (
+        lambda: small(y=repeated("red", "green", "blue")),
+        {},
+        "The target 'y' must be numbers or two classes. Got 3 classes: 'blue', 'green' and 'red'."
+        " Give --positive LABEL to predict one class against the rest.",
+    ),
+    (
+        lambda: small(y=repeated(1, 2, 3)),
+        {"task": "classification"},
+        "The target 'y' must be of two classes. Got 3: '1', '2' and '3'. Give --positive LABEL to"
+        " predict one class against the rest.",
+    ),
+    (
+        lambda: small(y=repeated("red", "green", "blue")),
+        {"positive": "gren"},
+        "The positive class must be a class of the target. Got 'gren'. Did you mean 'green' or"
+        " 'red'?",
+    ),
+    (
+        small,
+        {"positive": "1", "task": "regression"},
+        "--positive must be given for classification alone. Got it with the task regression."
+        " Leave one of them out.",
+    ),
+    (
+        lambda: small(y=repeated("1,5", "2,5", "3")),
+        {},
+        "The target 'y' must be numbers or two classes. Got text that looks like numbers with"
+        " decimal commas, such as '1,5'. Write them with a point, as in 1234.5.",
+    ),
+    (
+        lambda: small(y=repeated(DAY)),
+        {},
+        "The target 'y' must be numbers or classes. Got values of type date32[day]. Name another"
+        " target.",
+    ),
+    (
+        lambda: small(y=repeated(DAY)),
+        {"task": "regression"},
+        "The target 'y' must be numbers. Got values of type date32[day]. Name another target.",
+    ),
+    (
+        lambda: small(y=[3, 1, -2, *repeated(0, 1)[3:]]),
+        {"task": "count"},
+        "The target 'y' must be whole numbers from 0 on, as counts are. Got -2 in row 3. Use --task"
+        " regression if it is no count.",
+    ),
+    (
+        lambda: small(y=[0.5, *repeated(0, 1, 2)[1:]], m=[1.0, None, *repeated(2)[2:]]),
+        {"task": "count", "drop_missing": True},
+        "The target 'y' must be whole numbers from 0 on, as counts are. Got 0.5 in row 1. Use"
+        " --task regression if it is no count.",
+    ),
+    # Rows keep their numbers when others have been left out above them.
+    (
+        lambda: small(y=[*repeated(0, 1, 2)[:-1], 0.5], m=[None, *repeated(2, 3)[1:]]),
+        {"task": "count", "drop_missing": True},
+        "The target 'y' must be whole numbers from 0 on, as counts are. Got 0.5 in row 30. Use"
+        " --task regression if it is no count.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("table", "options", "words"), REFUSED)
+def test_tables_that_are_refused(
+    table: Callable[[], pa.Table], options: dict[str, Any], words: str
+) -> None:
+    options = {"target": "y", "name": "t", "source": "t.csv", **options}
+    with pytest.raises(InvalidInputError) as refusal:
+        prepare(table(), **options)
+    assert str(refusal.value) == words
+
+
+NEW_TABLES: list[tuple[dict[str, Any], str]] = [
+    (
+        {"Sex": repeated("M")},
+        "The table must have all columns used in training. Got no 'sex'. Did you mean 'Sex'?",
+    ),
+    (
+        {"sex": repeated("X", "M", "Z")},
+        "Column 'sex' must be of the levels seen in training, 'F' and 'M'. Got 'X' in 10 rows, and"
+        " 1 other new level. Correct or remove these rows, or train again with such rows.",
+    ),
+    (
+        {"sex": repeated("M", None)},
+        "Columns that are used must have a value in every row. Missing values: 'sex' (15), of 30"
+        " rows. Leave out these rows with --drop-missing.",
+    ),
+    (
+        {"sex": repeated(DAY)},
+        "Column 'sex' must be categories, as in training. Got values of type date32[day].",
+    ),
+    (
+        {"sex": repeated("M"), "a": repeated("1,5", "2")},
+        "Column 'a' must be numbers, as in training. Got text, such as '1,5'. These look like"
+        " numbers with decimal commas. Write them with a point, as in 1234.5.",
+    ),
+    (
+        {"sex": repeated("M"), "a": repeated("12", "twelve")},
+        "Column 'a' must be numbers, as in training. Got text, such as 'twelve'.",
+    ),
+    (
+        {"sex": repeated("M"), "a": repeated(DAY)},
+        "Column 'a' must be numbers, as in training. Got values of type date32[day].",
+    ),
+    (
+        {"sex": repeated("M"), "a": repeated(1.0, INF)},
+        "Column 'a' must be finite. Got inf in 15 rows. Correct or remove these rows.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("columns", "words"), NEW_TABLES)
+def test_new_tables_that_are_refused(columns: dict[str, Any], words: str) -> None:
+    encoding = Encoding.learn(small(sex=repeated("M", "F", "F")), exclude=["y"])
+    with pytest.raises(InvalidInputError) as refusal:
+        encoding.apply(small(**columns))
+    assert str(refusal.value) == words
+
+
+@pytest.mark.parametrize(
+    ("levels", "rows", "refused"),
+    [
+        (50, 60, False),
+        (51, 1019, True),
+        (51, 1020, False),
+        (500, 10_000, False),
+        (501, 20_000, True),
+        (3, 3, True),
+        (2, 2, False),
+    ],
+)
+def test_how_many_levels_are_too_many(levels: int, rows: int, refused: bool) -> None:
+    table = pa.table({"c": [f"level {i % levels}" for i in range(rows)]})
+    if refused:
+        with pytest.raises(InvalidInputError, match="must be of categories that recur"):
+            Encoding.learn(table, exclude=[])
+    else:
+        assert len(Encoding.learn(table, exclude=[]).feature_names) == levels - 1

@@ -1,0 +1,85 @@
+"""A small problem, and a plan for it that is quickly run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from directgp.datasets.problem import Problem, Task
+from directgp.experiments.board import Activity
+from directgp.experiments.cells import Cell, Settings
+from directgp.experiments.comparison import DataFacts, Plan
+from directgp.experiments.methods import line_up
+from directgp.experiments.running import Finished
+from directgp.experiments.splits import parts_of
+from directgp.experiments.worker import Refused
+
+LIKELIHOOD = {"regression": "gaussian", "classification": "probit", "count": "poisson"}
+
+
+def problem(task: Task = "regression", n: int = 60) -> Problem:
+    """A smooth function of the first of two features."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(n, 2))
+    f = np.sin(2 * X[:, 0])
+    y = {
+        "regression": 50 + 10 * (f + 0.2 * random.normal(size=n)),
+        "classification": (f + 0.5 * random.normal(size=n) > 0.3).astype(np.float64),
+        "count": random.poisson(np.exp(1 + f)).astype(np.float64),
+    }[task]
+    return Problem(
+        name="small",
+        task=task,
+        target="y",
+        feature_names=("a", "b"),
+        X=X,
+        y=y,
+        classes=("no", "yes") if task == "classification" else None,
+        source="small.csv",
+        notes=(),
+        rows=np.arange(n),
+    )
+
+
+def plan(
+    given: Problem,
+    methods: Sequence[str] | None = None,
+    repeats: int = 1,
+    sizes: tuple[int, ...] = (30,),
+    max_steps: int = 3,
+) -> Plan:
+    """Few steps, few inducing inputs and three β."""
+    return Plan(
+        data=DataFacts.of(given),
+        methods=line_up(given.task, methods),
+        repeats=repeats,
+        sizes=sizes,
+        seed=0,
+        settings=Settings(
+            likelihood=LIKELIHOOD[given.task],
+            kernel="rbf",
+            ard=True,
+            num_inducing=5,
+            betas=(4.0, 1.0, 0.25),
+            max_steps=max_steps,
+        ),
+        parts=parts_of(len(given.y)),
+    )
+
+
+@dataclass
+class Record:
+    """A watcher that remembers."""
+
+    begun: list[Cell] = field(default_factory=list)
+    known: int = 0
+    results: list[tuple[Cell, Finished | Refused]] = field(default_factory=list)
+
+    def begin(self, cells: Sequence[Cell], known: int) -> None:
+        self.begun, self.known = list(cells), known
+
+    def finished(self, cell: Cell, result: Finished | Refused) -> None:
+        self.results.append((cell, result))
+
+    def looking(self, active: Sequence[Activity]) -> None:
+        pass

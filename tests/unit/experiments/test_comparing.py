@@ -1,0 +1,119 @@
+"""A plan that is run, broken off, and run on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from directgp.errors import NumericalError
+from directgp.experiments import worker
+from directgp.experiments.board import Activity, Board
+from directgp.experiments.cells import Cell
+from directgp.experiments.comparing import Comparer
+from directgp.experiments.comparison import Comparison, Plan
+from directgp.experiments.running import Finished, run_cell
+from directgp.experiments.standings import standings
+from directgp.experiments.store import Store
+from directgp.experiments.training_rows import CellData
+from directgp.experiments.worker import Desk, Refused, Watch
+from directgp.training.monitors import Monitor
+from directgp.training.result import Progress
+from tests.unit.experiments.small import Record, plan, problem
+
+pytestmark = pytest.mark.usefixtures("without_shape_checks")
+
+GIVEN = problem()
+
+
+def compare(whole: Plan, path: Path, record: Record | None = None) -> Comparison:
+    with Store(path) as store:
+        return Comparer(GIVEN, whole, store, record or Record()).run(0)
+
+
+def results(comparison: Comparison) -> dict[str, str]:
+    """By key, without times."""
+    return {
+        run.cell.key: run.outcome.model_copy(update={"seconds": 0.0}).model_dump_json()
+        for run in comparison.runs
+    }
+
+
+def test_every_cell_is_run_once(tmp_path: Path) -> None:
+    whole = plan(GIVEN, ["elbo", "log-fixed"], repeats=2, sizes=(20, 30))
+    record = Record()
+    comparison = compare(whole, tmp_path / "store", record)
+    assert [run.cell for run in comparison.runs] == list(whole.cells())
+    assert len(record.begun) == len(record.results) == 8 and not comparison.failed
+    again = Record()
+    assert results(compare(whole, tmp_path / "store", again)) == results(comparison)
+    assert again.begun == [] and again.known == 8
+
+
+def test_what_others_start_from_is_run_though_nobody_asked(tmp_path: Path) -> None:
+    record = Record()
+    comparison = compare(plan(GIVEN, ["log-fixed"]), tmp_path / "store", record)
+    assert [cell.method for cell in record.begun] == ["elbo", "log-fixed"]
+    assert [run.cell.method for run in comparison.runs] == ["log-fixed"]
+
+
+class Broken(Record):
+    """Breaks off when so many fits are done."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.after = after
+
+    def finished(self, cell: Cell, result: Finished | Refused) -> None:
+        super().finished(cell, result)
+        if len(self.results) == self.after:
+            raise KeyboardInterrupt
+
+
+def test_a_broken_run_goes_on_and_ends_as_an_unbroken_one(tmp_path: Path) -> None:
+    whole = plan(GIVEN, ["elbo", "fitc", "log-fixed", "square-fixed"], repeats=2)
+    unbroken = results(compare(whole, tmp_path / "unbroken"))
+    begun = []
+    for after in (1, 2, 3):
+        record = Broken(after)
+        with pytest.raises(KeyboardInterrupt):
+            compare(whole, tmp_path / "broken", record)
+        begun.append(len(record.begun))
+    assert begun == [8, 7, 5]
+    assert results(compare(whole, tmp_path / "broken")) == unbroken
+
+
+def test_a_failure_is_told_and_takes_along_what_starts_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(
+        cell: Cell, data: CellData, elbo: bytes = b"", monitors: Sequence[Monitor] = ()
+    ) -> Finished:
+        if cell.method == "elbo" and cell.repeat == 1:
+            raise NumericalError("No way down.")
+        return run_cell(cell, data, elbo, monitors)
+
+    monkeypatch.setattr(worker, "run_cell", failing)
+    whole = plan(GIVEN, ["elbo", "fitc", "log-fixed"], repeats=2)
+    comparison = compare(whole, tmp_path / "store")
+    told = [(f.cell.method, f.cell.repeat, f.reason) for f in comparison.failed]
+    assert told == [
+        ("elbo", 1, "No way down."),
+        ("log-fixed", 1, "The ELBO run that it starts from failed."),
+    ]
+    # The repeat that not all have finished does not count.
+    assert [len(s.betas) for s in standings(comparison, 30)] == [1, 1, 1]
+    monkeypatch.undo()
+    record = Record()
+    assert not compare(whole, tmp_path / "store", record).failed
+    assert len(record.begun) == 2
+
+
+def test_the_board_shows_steps_and_runs() -> None:
+    board = Board(2)
+    watch = Watch(Desk(board, 1), cell=5)
+    for run in (1, 2):
+        watch.reset()
+        watch(Progress("elbo", 3, 10, 4, 0.25, 0.1, 1.0))
+        assert board.read() == [Activity(5, run, 3, 10, 0.25)]
+    board.clear(1)
+    assert board.read() == []

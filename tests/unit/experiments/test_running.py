@@ -1,0 +1,120 @@
+"""One cell: what is trained, chosen and judged."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import directgp
+from directgp.datasets.problem import Task
+from directgp.estimators.tables.scaling import Scaling
+from directgp.experiments.cells import Cell
+from directgp.experiments.methods import METHODS
+from directgp.experiments.models import Model, ScaledRows, starting_model
+from directgp.experiments.running import Finished, coarse_grid, run_cell
+from directgp.experiments.training_rows import CellData
+from directgp.likelihoods import Gaussian
+from tests.unit.experiments.small import plan, problem
+
+pytestmark = pytest.mark.usefixtures("without_shape_checks")
+
+
+def run(
+    method: str, task: Task = "regression", max_steps: int = 3
+) -> tuple[Cell, CellData, Finished]:
+    given = problem(task)
+    whole = plan(given, max_steps=max_steps)
+    elbo = whole.cell(METHODS["elbo"], 0, 30)
+    data = CellData.of(given, elbo)
+    base = run_cell(elbo, data)
+    if method == "elbo":
+        return elbo, data, base
+    cell = whole.cell(METHODS[method], 0, 30)
+    return cell, data, run_cell(cell, data, base.model)
+
+
+def test_the_elbo_cell_is_directgp_train() -> None:
+    cell, data, found = run("elbo", max_steps=20)
+    inputs, targets = Scaling.from_data(data.X_train), Scaling.from_data(data.y_train[:, None])
+    X, X_new = (torch.as_tensor(inputs.forward(each)) for each in (data.X_train, data.X_test))
+    y = torch.as_tensor(targets.exact(data.y_train[:, None])[:, 0])
+    model = starting_model(cell, X, y)
+    result = directgp.train(model.posterior, model.likelihood, X, y, objective="elbo", max_steps=20)
+    q = result.posterior.predict(X_new)
+    assert isinstance(result.likelihood, Gaussian)
+    noise = float(result.likelihood.noise.detach())
+    mean = float(targets.shift[0]) + float(targets.scale[0]) * q.mean.numpy()
+    deviation = float(targets.scale[0]) * np.sqrt(q.variance.numpy() + noise)
+    expected = -stats.norm.logpdf(data.y_test, mean, deviation).mean()
+    assert found.outcome.scores["nll"] == pytest.approx(expected, rel=1e-10)
+    assert found.outcome.scores["mse"] == pytest.approx(np.mean((mean - data.y_test) ** 2))
+    assert found.predictions.mean == pytest.approx(mean)
+    assert found.outcome.path == () and found.outcome.beta == 1.0
+
+
+def test_the_same_cell_has_the_same_result() -> None:
+    first, second = (run("log-joint")[2] for _ in range(2))
+    assert replace_seconds(first) == replace_seconds(second)
+    assert first.predictions.mean.tobytes() == second.predictions.mean.tobytes()
+
+
+def replace_seconds(finished: Finished) -> str:
+    return finished.outcome.model_copy(update={"seconds": 0.0}).model_dump_json()
+
+
+def test_fixed_holds_what_the_elbo_found() -> None:
+    given = problem()
+    whole = plan(given)
+    elbo = whole.cell(METHODS["elbo"], 0, 30)
+    data = CellData.of(given, elbo)
+    base = run_cell(elbo, data)
+    rows = ScaledRows.of(data, elbo)
+    before = starting_model(elbo, *rows.train)
+    before.load(base.model)
+    outcome = run_cell(whole.cell(METHODS["log-fixed"], 0, 30), data, base.model).outcome
+    # At β = 1 and with the rest held, q(u) alone cannot reach what the training from scratch has.
+    assert [point.beta for point in outcome.path] == [4.0, 1.0, 0.25]
+    again = Model(*(before.posterior, before.likelihood)).to_bytes()
+    assert again == base.model
+
+
+@pytest.mark.parametrize(("method", "name"), [("log-fixed", "NLL"), ("square-fixed", "MSE")])
+def test_losses_of_the_path_are_in_the_units_of_the_target(method: str, name: str) -> None:
+    """A tenfold target adds log 10 to the NLL, and multiplies the squared error by 100."""
+    given = problem()
+    losses = []
+    for factor in (1.0, 10.0):
+        scaled = replace(given, y=factor * given.y)
+        whole = plan(scaled)
+        elbo = whole.cell(METHODS["elbo"], 0, 30)
+        data = CellData.of(scaled, elbo)
+        base = run_cell(elbo, data)
+        outcome = run_cell(whole.cell(METHODS[method], 0, 30), data, base.model).outcome
+        assert outcome.validation_loss == name
+        losses.append([point.loss for point in outcome.path])
+    small, large = np.array(losses)
+    expected = small + math.log(10) if name == "NLL" else 100 * small
+    assert large == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("task", ["classification", "count"])
+def test_other_tasks(task: Task) -> None:
+    outcome = run("log-joint", task)[2].outcome
+    second = {"classification": "error", "count": "mre"}[task]
+    assert outcome.num_test == 15 and second in outcome.scores
+    assert all(math.isfinite(value) for value in outcome.scores.values())
+
+
+def test_the_curve_is_thinned_and_keeps_its_end() -> None:
+    outcome = run("elbo", max_steps=300)[2].outcome
+    steps = [step for step, _ in outcome.curve]
+    assert steps == sorted(set(steps)) and len(steps) <= 201
+
+
+def test_the_usual_grid_has_one() -> None:
+    grid = coarse_grid(1000)
+    assert 1.0 in grid and grid[0] == 1000.0 and grid == sorted(grid, reverse=True)
+    assert len(grid) == 10
