@@ -1,5 +1,5 @@
 # On a machine with python3 (3.11 or newer) and make:
-#   make demo     the environment, then the examples
+#   make demo     the environment, then `directgp compare` on three problems
 #   make test     the environment, then every check
 #   make docs     the environment and Sphinx, then the pages
 
@@ -12,13 +12,25 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
+INSTALLED_BROWSER := $(VENV)/.installed-browser
 PAGES := docs/_build/html
+DEMO := build/demo
 # One thread for each test worker: more would fight over the same cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
-.PHONY: demo test test-slow lint format bench bench-training bench-estimators docs clean
+.PHONY: demo examples test test-slow test-browser lint format bench bench-training bench-estimators docs clean
 
 demo: $(INSTALLED)
+	@echo "Regression: disease progression of 442 diabetes patients."
+	@$(BIN)/directgp compare diabetes --repeats 3 --resume --out $(DEMO)/regression
+	@echo; echo "Classification: two overlapping classes in 20 dimensions (ringnorm)."
+	@$(BIN)/directgp compare ringnorm --sizes 500 --repeats 3 --resume --out $(DEMO)/classification
+	@echo; echo "Counts: rentals, made up by a formula."
+	@$(BIN)/directgp compare counts --sizes 500 --repeats 3 --resume --out $(DEMO)/counts
+	@echo; echo "Three reports to look at in a browser:"
+	@ls -1 $(DEMO)/*/index.html
+
+examples: $(INSTALLED)
 	$(BIN)/python examples/tails.py
 	OMP_NUM_THREADS=1 $(BIN)/python examples/regression.py
 	OMP_NUM_THREADS=1 $(BIN)/python examples/estimators.py
@@ -28,6 +40,15 @@ test: lint
 
 test-slow: $(INSTALLED)
 	$(PYTEST) -m slow
+
+# The report in a real browser, the system's own or one that is installed for it.
+test-browser: $(INSTALLED_BROWSER)
+	@if command -v chromium || command -v chromium-browser || command -v google-chrome \
+	  || command -v google-chrome-stable || $(BIN)/playwright install chromium; \
+	then $(PYTEST) -m browser tests/browser; \
+	else echo "No browser is here, and none could be installed: the report was not looked at." >&2; \
+	  DIRECTGP_NO_BROWSER=1 $(PYTEST) -m browser tests/browser; \
+	fi
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
@@ -82,4 +103,9 @@ $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 # Apart from the rest: only `make docs` needs these.
 $(INSTALLED_DOCS): $(INSTALLED)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[docs]'
+	touch $@
+
+# Only `make test-browser` needs this.
+$(INSTALLED_BROWSER): $(INSTALLED)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[browser]'
 	touch $@

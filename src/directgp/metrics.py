@@ -44,14 +44,15 @@ NLL = Score("nll", "NLL", "Mean negative log probability of what came.")
 MSE = Score("mse", "MSE", "Mean squared error of the predicted mean.")
 ERROR = Score("error", "error", "Share of rows whose more probable class is wrong.")
 MRE = Score("mre", "MRE", "Mean of |predicted mean − y| / max(1, y).")
-CRPS = Score("crps", "CRPS", "Continuous ranked probability score; for classes Brier's score.")
+CRPS = Score("crps", "CRPS", "Continuous ranked probability score, in the units of the target.")
+BRIER = Score("brier", "Brier", "Mean squared difference of probability and class, 0 or 1.")
 COVERED = Score(
     "coverage", "coverage", "Share of rows inside their central 90 % interval.", "nominal"
 )
 
 SCORES = {
     "regression": (NLL, MSE, CRPS, COVERED),
-    "classification": (NLL, ERROR, CRPS),
+    "classification": (NLL, ERROR, BRIER),
     "count": (NLL, MRE, CRPS, COVERED),
 }
 """By task; NLL first, then what users of the task look at."""
@@ -100,6 +101,7 @@ def judge(
         "error": ((mean > 0.5) != (y > 0.5)).to(mean),
         "mre": (mean - y).abs() / y.clamp(min=1),
         "crps": scale * predictive_crps(likelihood, y, marginals),
+        "brier": (mean - y).square(),
         "coverage": ((lower <= y) & (y <= upper)).to(mean),
     }
     scores = {score.name: every[score.name] for score in SCORES[task]}

@@ -37,5 +37,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to work in, so that what is printed names no other."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DIRECTGP_DATA", raising=False)
+    for name in ("DIRECTGP_DATA", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
     return tmp_path

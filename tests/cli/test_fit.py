@@ -10,6 +10,7 @@ import pytest
 
 from directgp import SparseGPCountRegressor, SparseGPRegressor, load
 from directgp.cli import training
+from directgp.cli.model_folder import write_folder
 from directgp.errors import NumericalError
 from tests.cli.running import QUICK, count_table, matrix, regression_table, run, write_csv
 
@@ -46,14 +47,14 @@ def test_exposure_and_weights_reach_the_estimator(trained: Path) -> None:
 
 def test_rows_stay_beside_their_exposures_when_some_are_left_out(here: Path) -> None:
     table = count_table()
-    gaps = {"x": [3], "hours": [7, 8], "k": [], "w": [3, 20]}
+    gaps = {"x": [5], "hours": [7, 8], "k": [], "w": [3, 20]}
     holed = pa.table(
         {
             name: pa.array(table.column(name).to_pylist(), mask=np.isin(np.arange(40), rows))
             for name, rows in gaps.items()
         }
     )
-    left = table.take(pa.array([i for i in range(40) if i not in (3, 7, 8, 20)]))
+    left = table.take(pa.array([i for i in range(40) if i not in (3, 5, 7, 8, 20)]))
     options = ("--target", "k", "--exposure", "hours", "--weights", "w", *QUICK, "--quiet")
     write_csv(holed, here / "holed.csv")
     write_csv(left, here / "left.csv")
@@ -61,7 +62,7 @@ def test_rows_stay_beside_their_exposures_when_some_are_left_out(here: Path) -> 
     assert run("fit", "left.csv", *options, "--out", "two").code == 0
     one, two = (load(here / name / "model.safetensors") for name in ("one", "two"))
     assert np.array_equal(one.predict(left.select(["x"])), two.predict(left.select(["x"])))
-    assert one.num_rows_ == 36
+    assert one.num_rows_ == 35
 
 
 def test_what_it_says(here: Path) -> None:
@@ -164,6 +165,24 @@ def test_a_fit_that_fails_leaves_everything_as_it_was(
     assert {file.name: file.read_bytes() for file in (here / "m").iterdir()} == before
     assert sorted(each.name for each in here.iterdir()) == ["m", "new", "reg.csv"]
     assert not list((here / "new").iterdir())
+
+
+def test_a_model_comes_back_where_the_new_one_cannot_be_put(
+    trained: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(trained / "reg", here / "m")
+    rename = Path.rename
+
+    def unlucky(self: Path, target: Path) -> Path:
+        if self.suffix == ".draft":
+            raise OSError(28, "No space left on device")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", unlucky)
+    with pytest.raises(OSError, match="No space left"):
+        write_folder(here / "m", True, lambda folder: None)
+    assert [each.name for each in here.iterdir()] == ["m"]
+    assert load(here / "m" / "model.safetensors").num_rows_ == 40
 
 
 def test_an_interrupted_training_is_no_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

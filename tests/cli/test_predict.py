@@ -163,7 +163,9 @@ def test_rows_without_target_are_predicted_and_not_judged(trained: Path, here: P
         load(trained / "reg" / "model.safetensors"),
         features(trained, "reg", table.slice(10)),
     )
-    assert some["scores"]["nll"] == pytest.approx(model.nll(X, table.column("y").to_numpy()[10:]))
+    y = table.column("y").to_numpy()[10:]
+    assert some["scores"]["nll"] == pytest.approx(model.nll(X, y))
+    assert some["scores"]["mse"] == pytest.approx(np.mean((model.predict(X) - y) ** 2))
 
 
 def test_rows_with_gaps_can_be_left_out(trained: Path, here: Path) -> None:

@@ -1,12 +1,20 @@
 """`directgp compare`: what may be typed, and what is refused before any work is done."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from directgp.cli.errors import WrongUsageError
-from directgp.cli.fit import KernelName
+from directgp.cli.model_options import (
+    Inducing,
+    Kernel,
+    LikelihoodName,
+    MaxIter,
+    at_least_one,
+    weight,
+    whole_number,
+)
 from directgp.cli.options import (
     MODEL,
     OUTPUT,
@@ -23,21 +31,10 @@ from directgp.cli.options import (
     Seed,
     Target,
     Task,
-    listed,
 )
 from directgp.cli.terminal import Terminal
 
 RUN = "Comparison"
-
-LikelihoodName = Literal[
-    "gaussian",
-    "student_t",
-    "probit",
-    "logistic",
-    "poisson",
-    "poisson_softplus",
-    "negative_binomial",
-]
 
 
 def compare(
@@ -105,38 +102,18 @@ def compare(
             rich_help_panel=MODEL,
         ),
     ] = None,
-    kernel: Annotated[
-        KernelName,
-        typer.Option(
-            "--kernel", metavar="NAME", help=f"{listed(KernelName)}.", rich_help_panel=MODEL
-        ),
-    ] = "rbf",
+    kernel: Kernel = "rbf",
     ard: Annotated[
         bool,
         typer.Option(
             "--ard/--no-ard",
+            metavar="",
             help="A length scale for each feature, or one for all.",
             rich_help_panel=MODEL,
         ),
     ] = True,
-    inducing: Annotated[
-        str,
-        typer.Option(
-            "--inducing",
-            metavar="auto|NUMBER",
-            help="Number of inducing inputs.",
-            rich_help_panel=MODEL,
-        ),
-    ] = "auto",
-    max_iter: Annotated[
-        int | None,
-        typer.Option(
-            "--max-iter",
-            metavar="NUMBER",
-            help="Steps of one run, at most.",
-            rich_help_panel=MODEL,
-        ),
-    ] = None,
+    inducing: Inducing = "auto",
+    max_iter: MaxIter = None,
     seed: Seed = 0,
     device: Device = "auto",
     out: Annotated[
@@ -174,7 +151,9 @@ def compare(
         methods=None if methods is None else names(methods),
         repeats=at_least_one("--repeats", repeats),
         sizes=None if sizes is None else tuple(_size(text) for text in names(sizes)),
-        betas=None if betas is None else tuple(_beta(text) for text in names(betas)),
+        betas=None
+        if betas is None
+        else tuple(weight("--betas", text, "numbers") for text in names(betas)),
         jobs=None if jobs is None else at_least_one("--jobs", jobs),
         likelihood=likelihood,
         kernel=kernel,
@@ -202,30 +181,6 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def at_least_one(option: str, number: int) -> int:
-    """Refuse less."""
-    if number < 1:
-        raise WrongUsageError(f"{option} must be at least 1. Got {number}.")
-    return number
-
-
-def whole_number(option: str, text: str, allowed: str = "'auto' or a whole number") -> int:
-    """Refuse anything else."""
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise WrongUsageError(f"{option} must be {allowed} of at least 1. Got {text!r}.")
-    return int(text)
-
-
 def _size(text: str) -> int | None:
     """A number of rows; None for all."""
     return None if text == "all" else whole_number("--sizes", text, "'all' or whole numbers")
-
-
-def _beta(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise WrongUsageError(f"--betas must be numbers of at least 0. Got {text!r}.")
-    return value

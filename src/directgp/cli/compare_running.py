@@ -1,23 +1,23 @@
-"""What `directgp compare` does: open, run, report, tell."""
+"""What `directgp compare` does: open, run, report, tell.
+
+What needs torch is imported when the data have been opened, so that refusals come at once.
+"""
 
 import json
 import os
 import shlex
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from directgp.cli.compare_progress import watcher
 from directgp.cli.compare_request import CompareRequest
-from directgp.cli.compare_table import scores_table, table_notes
 from directgp.cli.errors import WrongUsageError
 from directgp.cli.opening import Request, open_request
 from directgp.cli.terminal import Terminal
 from directgp.datasets.problem import Problem
 from directgp.errors import InvalidInputError
-from directgp.experiments.comparing import Comparer
 from directgp.experiments.comparison import Comparison, Plan
-from directgp.experiments.store import Store
 
 STORE = "fits.sqlite"
 _OURS = ("index.html", "report.json", "results.parquet", "figures", STORE)
@@ -38,9 +38,9 @@ def compare_and_report(
         terminal.say(note)
     from directgp.estimators.settings import device_of
 
-    plan = asked.plan(problem, "cpu")
+    plan = asked.plan(problem, "cpu", request.words())
     device = device_of(asked.device, "compare", plan.sizes[-1]).type
-    plan = asked.plan(problem, device) if device != "cpu" else plan
+    plan = replace(plan, settings=plan.settings.model_copy(update={"device": device}))
     tell_plan(plan, problem, terminal)
     make_place(out, force)
     comparison = run(plan, problem, out, _workers(asked.jobs, device, plan), terminal)
@@ -96,9 +96,19 @@ def tell_plan(plan: Plan, problem: Problem, terminal: Terminal) -> None:
 
 def run(plan: Plan, problem: Problem, out: Path, workers: int, terminal: Terminal) -> Comparison:
     """Everything that the store does not have yet."""
-    with Store(out / STORE) as store, watcher(plan, workers, terminal) as watching:
+    from directgp.cli.compare_progress import watcher
+    from directgp.experiments.comparing import compare
+
+    with watcher(plan, workers, terminal) as watching:
         try:
-            return Comparer(problem, plan, store, watching).run(workers, _command())
+            return compare(
+                problem,
+                plan,
+                out / STORE,
+                workers=workers,
+                watcher=watching,
+                command=_command(),
+            )
         except KeyboardInterrupt:
             terminal.say("What is finished is kept: the same command with --resume goes on.")
             raise
@@ -106,6 +116,7 @@ def run(plan: Plan, problem: Problem, out: Path, workers: int, terminal: Termina
 
 def report(comparison: Comparison, out: Path, terminal: Terminal) -> None:
     """Write the report, and show the tables."""
+    from directgp.cli.compare_table import scores_table, table_notes
     from directgp.reports.findings import Findings
     from directgp.reports.verdict import verdict
     from directgp.reports.writing import write_report

@@ -6,6 +6,16 @@ from typing import Annotated, Literal
 import typer
 
 from directgp.cli.errors import WrongUsageError
+from directgp.cli.model_options import (
+    Inducing,
+    Kernel,
+    LikelihoodName,
+    MaxIter,
+    at_least_one,
+    check_likelihood,
+    weight,
+    whole_number,
+)
 from directgp.cli.options import (
     DATA,
     MODEL,
@@ -39,7 +49,6 @@ ObjectiveName = Literal[
     "zero_one_cost",
 ]
 ModeName = Literal["auto", "joint", "fixed"]
-KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
 
 
 def fit(
@@ -96,30 +105,28 @@ def fit(
             rich_help_panel=MODEL,
         ),
     ] = "auto",
-    kernel: Annotated[
-        KernelName,
+    likelihood: Annotated[
+        LikelihoodName | None,
         typer.Option(
-            "--kernel", metavar="NAME", help=f"{listed(KernelName)}.", rich_help_panel=MODEL
-        ),
-    ] = "rbf",
-    inducing: Annotated[
-        str,
-        typer.Option(
-            "--inducing",
-            metavar="auto|NUMBER",
-            help="Number of inducing inputs.",
-            rich_help_panel=MODEL,
-        ),
-    ] = "auto",
-    max_iter: Annotated[
-        int | None,
-        typer.Option(
-            "--max-iter",
-            metavar="NUMBER",
-            help="Steps of one run, at most.",
+            "--likelihood",
+            metavar="NAME",
+            help="gaussian or student_t, probit or logistic, poisson, poisson_softplus or "
+            "negative_binomial; the one with the larger evidence unless given.",
             rich_help_panel=MODEL,
         ),
     ] = None,
+    kernel: Kernel = "rbf",
+    ard: Annotated[
+        bool | None,
+        typer.Option(
+            "--ard/--no-ard",
+            metavar="",
+            help="A length scale for each feature, or one for all; by evidence unless given.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    inducing: Inducing = "auto",
+    max_iter: MaxIter = None,
     seed: Seed = 0,
     device: Device = "auto",
     out: Annotated[
@@ -136,22 +143,27 @@ def fit(
     """Train a model on a table and keep it in a folder."""
     settings = {
         "objective": objective,
-        "beta": beta if beta == "auto" else _number(beta),
+        "beta": beta if beta == "auto" else weight("--beta", beta),
         "hyperparameters": hyperparameters,
+        "likelihood": likelihood or "auto",
         "kernel": kernel,
-        "num_inducing": inducing if inducing == "auto" else _whole(inducing),
-        "max_iter": max_iter if max_iter is None else _steps(max_iter),
+        "ard": "auto" if ard is None else ard,
+        "num_inducing": inducing if inducing == "auto" else whole_number("--inducing", inducing),
+        "max_iter": None if max_iter is None else at_least_one("--max-iter", max_iter),
         "random_state": seed,
         "device": device,
     }
     _check_task(task, positive, exposure)
+    if task is not None:
+        check_likelihood(task, likelihood)
     _check_columns(
         {"--target": [target], "--exposure": [exposure], "--weights": [weights], "--drop": drop}
     )
 
-    from directgp.cli.opening import Request
-    from directgp.cli.training import train_and_keep
+    from directgp.cli.model_folder import check_place
+    from directgp.cli.opening import Request, open_request
 
+    check_place(out, force)
     request = Request(
         data=data,
         target=target,
@@ -164,33 +176,13 @@ def fit(
         weights=weights,
         data_dir=data_dir,
     )
-    train_and_keep(request, settings, out, force, Terminal(quiet, json))
+    opened = open_request(request)
+    check_likelihood(opened.problem.task, likelihood)
 
+    # torch comes when the data have been opened, so that refusals come at once.
+    from directgp.cli.training import train_and_keep
 
-def _number(text: str) -> float:
-    """β as a number ≥ 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise WrongUsageError(f"--beta must be 'auto' or a number of at least 0. Got {text!r}.")
-    return value
-
-
-def _whole(text: str) -> int:
-    """A number of inducing inputs."""
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise WrongUsageError(
-            f"--inducing must be 'auto' or a whole number of at least 1. Got {text!r}."
-        )
-    return int(text)
-
-
-def _steps(number: int) -> int:
-    if number < 1:
-        raise WrongUsageError(f"--max-iter must be at least 1. Got {number}.")
-    return number
+    train_and_keep(opened, settings, out, force, Terminal(quiet, json))
 
 
 def _check_task(task: str | None, positive: str | None, exposure: str | None) -> None:

@@ -3,6 +3,7 @@
 Nothing slow is imported here or by the files of the commands, so that help comes at once.
 """
 
+import os
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Annotated
@@ -30,6 +31,8 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command that was typed, and exit."""
+    # Threads that spin while they wait make training many times slower where other programs run.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     app(prog_name="directgp")
 
 

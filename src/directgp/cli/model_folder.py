@@ -9,7 +9,6 @@ from typing import Any
 from directgp.cli.model_card import ModelCard, read_card
 from directgp.cli.places import check_folder_place, draft_of
 from directgp.errors import ModelFileError
-from directgp.estimators.saving import load
 
 MODEL_FILE, CARD_FILE = "model.safetensors", "table.json"
 
@@ -44,6 +43,9 @@ def load_folder(path: Path, device: str) -> tuple[Any, ModelCard]:
                 f" in which there is no {file.name}. Check the path."
             )
     read = read_card(card, model)
+    # Refusals come without torch.
+    from directgp.estimators.saving import load
+
     return load(model, device), read
 
 

@@ -38,6 +38,16 @@ class Request:
     weights: str | None = None
     data_dir: Path | None = None
 
+    def words(self) -> list[str]:
+        """What was typed, but for the task, exposure and weights."""
+        given = {"--target": self.target, "--positive": self.positive, "--data-dir": self.data_dir}
+        words = [self.data]
+        for option, value in given.items():
+            words += [] if value is None else [option, str(value)]
+        for column in self.drop:
+            words += ["--drop", column]
+        return [*words, "--drop-missing"] if self.drop_missing else words
+
 
 @final
 @dataclass(frozen=True)

@@ -34,11 +34,10 @@ class Scores:
             return
         given = {} if self._task != "count" else {"exposure": _some(exposure, known)}
         nll = -model.log_density(X.filter(known), y[known], **given)
-        self.rows += int(known.sum())
-        for name, values in {"nll": nll, **self._losses(y, predicted)}.items():
-            self._sums[name] = self._sums.get(name, 0.0) + float(
-                (values if name == "nll" else values[known]).sum()
-            )
+        others = {name: values[known] for name, values in self._losses(y, predicted).items()}
+        self.rows += len(nll)
+        for name, values in {"nll": nll, **others}.items():
+            self._sums[name] = self._sums.get(name, 0.0) + float(values.sum())
 
     def means(self) -> dict[str, float]:
         """The scores by name."""

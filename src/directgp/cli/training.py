@@ -1,4 +1,4 @@
-"""What `directgp fit` does: open, train, keep, tell."""
+"""What `directgp fit` does with open data: train, keep, tell."""
 
 import shlex
 import warnings
@@ -8,9 +8,9 @@ from typing import Any
 from sklearn.exceptions import ConvergenceWarning
 
 from directgp.cli.model_card import card_of
-from directgp.cli.model_folder import CARD_FILE, MODEL_FILE, check_place, write_folder
+from directgp.cli.model_folder import CARD_FILE, MODEL_FILE, write_folder
 from directgp.cli.named_columns import named_columns
-from directgp.cli.opening import Opened, Request, open_request
+from directgp.cli.opening import Opened
 from directgp.cli.terminal import Terminal
 from directgp.errors import DirectGPWarning
 from directgp.estimators.classifier import SparseGPClassifier
@@ -30,11 +30,9 @@ _ESTIMATORS: dict[str, type[TellingEstimator]] = {
 
 
 def train_and_keep(
-    request: Request, settings: dict[str, Any], out: Path, force: bool, terminal: Terminal
+    opened: Opened, settings: dict[str, Any], out: Path, force: bool, terminal: Terminal
 ) -> None:
     """Train a model of the data and write its folder."""
-    check_place(out, force)
-    opened = open_request(request)
     for note in opened.problem.notes:
         terminal.say(note)
     model = _trained(opened, {**settings, "verbose": int(terminal.live)})

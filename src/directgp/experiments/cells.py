@@ -23,14 +23,14 @@ class Settings(Frozen):
 
     likelihood: str
     kernel: str
-    ard: bool
-    num_inducing: int | None
+    ard: bool = True
+    num_inducing: int | None = None
     """None: a quarter of the training rows, from 50 to 100."""
 
-    betas: tuple[float, ...] | None
-    """None: every second of n, n/2, n/4, …, 0.01."""
+    betas: tuple[float, ...] | None = None
+    """None: every second of n, n/2, n/4, …, 0.01, and 1."""
 
-    max_steps: int | None
+    max_steps: int | None = None
     """Steps of one run; None leaves it to the optimiser."""
 
     dtype: Literal["float64", "float32"] = "float64"

@@ -1,11 +1,13 @@
 """Runs a plan: what the store has is taken from it, the rest is run and kept."""
 
+import os
 import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 from typing import Protocol, final, runtime_checkable
 
 from directgp.datasets.problem import Problem
@@ -34,6 +36,50 @@ class Watcher(Protocol):
 
     def looking(self, active: Sequence[Activity]) -> None:
         """What is going on, a few times a second."""
+
+
+@final
+class Silent:
+    """Sees it, and says nothing."""
+
+    def begin(self, cells: Sequence[Cell], known: int) -> None:
+        """Nothing."""
+
+    def finished(self, cell: Cell, result: Finished | Refused) -> None:
+        """Nothing."""
+
+    def looking(self, active: Sequence[Activity]) -> None:
+        """Nothing."""
+
+
+def compare(
+    problem: Problem,
+    plan: Plan,
+    store: str | os.PathLike[str],
+    *,
+    workers: int = 0,
+    watcher: Watcher | None = None,
+    command: str = "",
+) -> Comparison:
+    """Run what the store does not have yet, and put everything together.
+
+    Parameters
+    ----------
+    problem : Problem
+        The data of the plan.
+    plan : Plan
+        What is to be run.
+    store : path
+        The file in which finished fits are kept, and from which they are taken.
+    workers : int
+        Processes, each on one core; 0 is none but this one.
+    watcher : Watcher
+        Sees it go on.
+    command : str
+        What repeats it.
+    """
+    with Store(Path(store)) as kept:
+        return Comparer(problem, plan, kept, watcher or Silent()).run(workers, command)
 
 
 @final

@@ -1,5 +1,6 @@
 """A comparison: what is asked, and what came of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -23,9 +24,11 @@ class DataFacts(Frozen):
     feature_names: tuple[str, ...]
     fingerprint: str
     notes: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
+    """What names the data on the command line."""
 
     @classmethod
-    def of(cls, problem: Problem) -> "DataFacts":
+    def of(cls, problem: Problem, arguments: Sequence[str] = ()) -> "DataFacts":
         """What there is to say of a problem."""
         return cls(
             name=problem.name,
@@ -37,6 +40,7 @@ class DataFacts(Frozen):
             feature_names=problem.feature_names,
             fingerprint=problem.fingerprint(),
             notes=problem.notes,
+            arguments=tuple(arguments),
         )
 
 

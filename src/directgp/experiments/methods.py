@@ -73,7 +73,7 @@ _ALL = (
         "log_loss",
         "fixed",
         True,
-        "The same over q(u) alone, with kernel, noise and inducing inputs of the ELBO solution.",
+        "The log loss plus β·KL over q(u) alone; kernel, noise and inducing inputs are the ELBO's.",
     ),
     Method(
         "square-joint",
@@ -90,7 +90,7 @@ _ALL = (
         "square_loss",
         "fixed",
         True,
-        "The same over q(u) alone, with kernel, noise and inducing inputs of the ELBO solution.",
+        "The squared error plus β·KL over q(u) alone; the rest is the ELBO's.",
         gaussian_only=True,
     ),
 )

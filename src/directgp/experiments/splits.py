@@ -71,5 +71,5 @@ def _spread(strata: NDArray[np.float64], random: np.random.Generator) -> Rows:
     for stratum in np.unique(strata):
         members = np.flatnonzero(strata == stratum)
         n = len(members)
-        place[members] = (random.permutation(n) + random.random(n)) / n
+        place[members] = (random.permutation(n) + random.uniform(size=n)) / n
     return np.argsort(place, kind="stable")

@@ -69,7 +69,7 @@ def standings(comparison: Comparison, size: int) -> tuple[Standing, ...]:
     }
     methods = [m for m in plan.methods if any((m.name, r) in runs for r in range(plan.repeats))]
     repeats = [r for r in range(plan.repeats) if all((m.name, r) in runs for m in methods)]
-    if not repeats:
+    if not methods or not repeats:
         return ()
     # Smaller training sets share fewer rows: for them the correction is on the safe side.
     ratio = plan.parts.test / plan.parts.training
@@ -100,12 +100,11 @@ def estimates(
 ) -> list[Estimate]:
     """Mean, error and place of each method; values of shape (methods, repeats)."""
     repeats = values.shape[1]
-    cost = np.abs(values - COVERAGE) if score.better == "nominal" else values
-    best = int(cost.mean(1).argmin())
-    errors = (
-        values.std(1, ddof=1) / math.sqrt(repeats) if repeats > 1 else np.full(len(values), np.nan)
-    )
-    p_values = [corrected_p_value(row - cost[best], test_over_training) for row in cost]
+    cost = _cost(score, values)
+    best = int(_cost(score, values.mean(1)).argmin())
+    with np.errstate(invalid="ignore", over="ignore"):
+        errors = values.std(1, ddof=1) / math.sqrt(repeats) if repeats > 1 else np.nan * cost[:, 0]
+        p_values = [corrected_p_value(row - cost[best], test_over_training) for row in cost]
     return [
         Estimate(
             values=tuple(row.tolist()),
@@ -119,6 +118,12 @@ def estimates(
     ]
 
 
+def _cost(score: Score, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The less the better; what is not a number is worst."""
+    cost = np.abs(values - COVERAGE) if score.better == "nominal" else values
+    return np.where(np.isnan(cost), np.inf, cost)
+
+
 def corrected_p_value(differences: NDArray[np.float64], test_over_training: float) -> float:
     """Paired t-test whose variance is corrected for splits that share rows, two-sided.
 
@@ -129,6 +134,8 @@ def corrected_p_value(differences: NDArray[np.float64], test_over_training: floa
     if repeats < 2:
         return math.nan
     mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
+    if not math.isfinite(mean):
+        return math.nan
     if deviation == 0:
         return 1.0 if mean == 0 else 0.0
     t = mean / (deviation * math.sqrt(1 / repeats + test_over_training))

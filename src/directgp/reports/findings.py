@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
-import numpy as np
-
 from directgp.experiments.comparison import Comparison
 from directgp.experiments.methods import ELBO
 from directgp.experiments.results import Run
@@ -25,9 +23,7 @@ class Findings:
     def by_size(self) -> dict[int, tuple[Standing, ...]]:
         """Standings, the largest size first; without the sizes at which there are none."""
         ran = {run.cell.size for run in self.comparison.runs}
-        # Differences of scores that are not finite are not finite either, and nothing to warn of.
-        with np.errstate(invalid="ignore"):
-            every = {size: standings(self.comparison, size) for size in sorted(ran, reverse=True)}
+        every = {size: standings(self.comparison, size) for size in sorted(ran, reverse=True)}
         return {size: found for size, found in every.items() if found}
 
     @property

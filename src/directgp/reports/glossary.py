@@ -43,9 +43,8 @@ _LONGER = {
         "uncertainty together, and a difference of 0.1 is a factor of 1.1 in probability."
     ),
     "crps": (
-        "The distance of the predicted distribution from what came, in the units of the target; "
-        "for classes it is Brier's score. Lower is better, and it is more patient with outliers "
-        "than NLL."
+        "The distance of the predicted distribution from what came, in the units of the target. "
+        "Lower is better, and it is more patient with outliers than NLL."
     ),
     "coverage": (
         "The share of test rows inside their central 90 % interval. Near 90 % is right; more says "

@@ -34,6 +34,11 @@ def number(value: float, decimals: int) -> str:
     return _signed(f"{value:,.{min(decimals, _MOST_DECIMALS)}f}")
 
 
+def whole(n: int) -> str:
+    """``12,346``."""
+    return f"{n:,}"
+
+
 def with_error(value: float, error: float, decimals: int) -> str:
     """``0.366 ± 0.012``; without the error where it is not known."""
     if not math.isfinite(value) or not math.isfinite(error):

@@ -17,7 +17,7 @@ from directgp.reports.particulars import data_particulars, run_particulars
 from directgp.reports.plain import plain
 from directgp.reports.scoreboard import CLOSE, heading, scoreboard
 from directgp.reports.verdict import Verdict
-from directgp.reports.wording import TASKS, asked
+from directgp.reports.wording import TASKS, asked, called
 
 
 def page(findings: Findings, verdict: Verdict, pictures: Sequence[Drawn]) -> str:
@@ -33,6 +33,7 @@ def page(findings: Findings, verdict: Verdict, pictures: Sequence[Drawn]) -> str
         boards=boards,
         heading=heading,
         count=count,
+        called=called,
         close=CLOSE,
         coverage=COVERAGE,
         pictures=pictures,

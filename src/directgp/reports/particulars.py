@@ -1,10 +1,14 @@
 """What was run, as pairs of a name and what there is to say of it."""
 
 from directgp.reports.findings import Findings
-from directgp.reports.numbers import count, duration, number, short
+from directgp.reports.numbers import count, duration, short, whole
 from directgp.reports.plain import plain
 
 _MOST_NAMES = 12
+"""Of features that are written out."""
+
+_INDUCING = "a quarter of the training rows, from 50 to 100"
+_BETAS = "every second of n, n/2, n/4, …, 0.01, and 1"
 
 
 def data_particulars(findings: Findings) -> dict[str, str]:
@@ -12,7 +16,7 @@ def data_particulars(findings: Findings) -> dict[str, str]:
     data = findings.comparison.plan.data
     found = {
         "source": plain(data.source, 200),
-        "rows": number(data.num_rows, 0),
+        "rows": whole(data.num_rows),
         "features": _features(data.feature_names),
         "target": plain(data.target, 200),
     }
@@ -28,13 +32,13 @@ def run_particulars(findings: Findings) -> dict[str, str]:
     inducing = settings.num_inducing
     versions = (f"{name} {version}" for name, version in comparison.versions.items())
     return {
-        "training rows": ", ".join(number(size, 0) for size in plan.sizes),
-        "validation rows": number(plan.parts.validation, 0),
-        "test rows": number(plan.parts.test, 0),
+        "training rows": ", ".join(whole(size) for size in plan.sizes),
+        "validation rows": whole(plan.parts.validation),
+        "test rows": whole(plan.parts.test),
         "repeats": f"{plan.repeats}, seed {plan.seed}",
         "likelihood": settings.likelihood,
         "kernel": f"{settings.kernel}, {_lengthscales(settings.ard)}",
-        "inducing inputs": _INDUCING if inducing is None else number(inducing, 0),
+        "inducing inputs": _INDUCING if inducing is None else whole(inducing),
         "grid of β": _grid(settings.betas),
         "steps": "as the optimiser needs"
         if settings.max_steps is None
@@ -45,9 +49,6 @@ def run_particulars(findings: Findings) -> dict[str, str]:
         "began": comparison.began,
         "took": f"{duration(comparison.seconds)} for {count(len(comparison.runs), 'fit')}",
     }
-
-
-_INDUCING = "a quarter of the training rows, from 50 to 100"
 
 
 def _features(names: tuple[str, ...]) -> str:
@@ -61,8 +62,8 @@ def _lengthscales(ard: bool) -> str:
 
 
 def _grid(betas: tuple[float, ...] | None) -> str:
-    return "every second of n, n/2, n/4, …, 0.01" if betas is None else ", ".join(map(short, betas))
+    return _BETAS if betas is None else ", ".join(map(short, betas))
 
 
 def _most(steps: int) -> str:
-    return f"{number(steps, 0)} in a run, at most"
+    return f"{whole(steps)} in a run, at most"

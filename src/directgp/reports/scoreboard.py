@@ -8,7 +8,7 @@ from typing import final
 from directgp.experiments.methods import Method
 from directgp.experiments.standings import Estimate, Standing
 from directgp.metrics import COVERAGE, Score
-from directgp.reports.numbers import decimals_of, number, percent, short
+from directgp.reports.numbers import decimals_of, number, percent, short, whole
 
 CLOSE = "≈"
 """After a value that cannot be told from the best."""
@@ -110,7 +110,7 @@ def _beta(standing: Standing) -> Entry:
 
 
 def _seconds(standing: Standing) -> Entry:
-    return Entry(short(standing.seconds), _rank(standing.seconds))
+    return Entry(short(standing.seconds, 2), _rank(standing.seconds))
 
 
 def _rank(value: float) -> float | None:
@@ -120,6 +120,4 @@ def _rank(value: float) -> float | None:
 def heading(board: Scoreboard) -> str:
     """What the table is of."""
     repeats = f"mean ± standard error of {board.repeats} repeats"
-    return f"{number(board.size, 0)} training rows, " + (
-        repeats if board.repeats > 1 else "one repeat"
-    )
+    return f"{whole(board.size)} training rows, " + (repeats if board.repeats > 1 else "one repeat")

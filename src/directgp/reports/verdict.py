@@ -40,7 +40,8 @@ def verdict(findings: Findings) -> Verdict:
         sentence = "No method has a finite NLL: nothing here can be recommended."
         return Verdict((sentence,), None, "", cautions(findings))
     use = _recommended(findings, best)
-    command = fit_command(findings.comparison.plan.data, use.method)
+    plan = findings.comparison.plan
+    command = fit_command(plan.data, use.method, plan.settings)
     sentences = nll_sentence(findings, best), second_sentence(findings, use)
     return Verdict(sentences, use.method, command, cautions(findings))
 

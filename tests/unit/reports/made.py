@@ -138,7 +138,8 @@ def _outcome(recipe: Recipe, cell: Cell, random: np.random.Generator, common: fl
     second = recipe.second[cell.method] * (1 + 0.3 * common + 0.01 * random.standard_normal())
     coverage = recipe.coverage.get(cell.method, 0.93) + 0.003 * random.standard_normal()
     name = {"regression": "mse", "classification": "error", "count": "mre"}[recipe.task]
-    scores = {"nll": nll, name: second, "crps": 1.6 * second}
+    third = "brier" if recipe.task == "classification" else "crps"
+    scores = {"nll": nll, name: second, third: 1.6 * second}
     if recipe.task != "classification":
         scores["coverage"] = coverage
     chooses = cell.method not in ("elbo", "fitc")
@@ -149,7 +150,7 @@ def _outcome(recipe: Recipe, cell: Cell, random: np.random.Generator, common: fl
         num_test=recipe.num_test,
         beta=best,
         path=path,
-        validation_loss="square_loss" if cell.method.startswith("square") else "log_loss",
+        validation_loss="MSE" if cell.method.startswith("square") else "NLL",
         curve=tuple((k, float(nll + 2 * np.exp(-k / 40))) for k in range(0, 400, 8)),
         status="converged",
         reason="The range of the last 10 losses is below 0.0001.",

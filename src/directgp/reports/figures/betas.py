@@ -58,7 +58,7 @@ def _in_words(chosen: dict[Method, list[Run]]) -> str:
 
 
 def _draw(chosen: dict[Method, list[Run]], width: float) -> Figure:
-    figure, axes = panels(len(chosen), width, 2.1, 1.9 if width > 6 else 3.0)
+    figure, axes = panels(len(chosen), width, 2.1, 2.2 if width > 6 else 3.0)
     for ax, (method, runs) in zip(axes, chosen.items(), strict=True):
         _draw_method(ax, method, runs)
     return figure

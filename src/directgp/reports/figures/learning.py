@@ -15,7 +15,7 @@ from directgp.reports.figures.panels import panels
 from directgp.reports.figures.picture import Picture
 from directgp.reports.figures.ranges import clear_range, widened
 from directgp.reports.findings import Findings
-from directgp.reports.numbers import number
+from directgp.reports.numbers import whole
 
 
 def learning_picture(findings: Findings) -> Picture:
@@ -75,7 +75,7 @@ def _draw_score(ax: Axes, findings: Findings, score: Score) -> None:
     for method, curve in curves.items():
         _draw_method(ax, method, curve)
     ax.set_xscale("log")
-    ax.set_xticks(sizes, [number(size, 0) for size in sizes])
+    ax.set_xticks(sizes, [whole(size) for size in sizes])
     ax.minorticks_off()
     ax.set(xlabel="training rows", ylabel=score.label, ylim=(low, high))
 
@@ -85,7 +85,7 @@ def _draw_method(ax: Axes, method: Method, curve: Sequence[tuple[int, Estimate]]
     sizes = np.array([size for size, _ in curve])
     mean = np.array([e.mean if math.isfinite(e.mean) else np.nan for _, e in curve])
     error = np.array([e.error if math.isfinite(e.error) else 0.0 for _, e in curve])
-    ax.fill_between(sizes, mean - error, mean + error, color=mark.color, alpha=0.13, linewidth=0)
+    ax.fill_between(sizes, mean - error, mean + error, color=mark.color, alpha=0.09, linewidth=0)
     ax.plot(
         sizes,
         mean,

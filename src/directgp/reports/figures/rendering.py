@@ -32,6 +32,7 @@ _STYLE: Any = {
     "xtick.color": INK,
     "ytick.color": INK,
     "axes.unicode_minus": True,
+    "axes.formatter.useoffset": False,
 }
 
 _RASTER_DPI = 128
@@ -78,9 +79,8 @@ def address(svg: str) -> str:
 
 def dimensions(svg: str) -> tuple[int, int]:
     """Width and height, in pixels."""
-    found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-    assert found  # nosec: every picture of matplotlib has one
-    return round(float(found[1]) * 96 / 72), round(float(found[2]) * 96 / 72)
+    ((width, height),) = re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    return round(float(width) * 96 / 72), round(float(height) * 96 / 72)
 
 
 @contextmanager

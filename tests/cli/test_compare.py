@@ -1,0 +1,198 @@
+"""`directgp compare`: a table in, a table of scores and a report out."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from directgp.cli import compare_running
+from tests.cli.running import class_table, count_table, regression_table, run, write_csv
+
+QUICK = ("--repeats", "2", "--betas", "4,1", "--inducing", "5", "--max-iter", "2")
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No processes of its own: they take seconds to begin."""
+    monkeypatch.setattr(compare_running, "_workers", lambda *_: 0)
+
+
+@pytest.fixture
+def table(here: Path) -> Path:
+    write_csv(regression_table(), here / "houses.csv")
+    return Path("houses.csv")
+
+
+TARGET = ("--target", "y", "--drop", "code")
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_regression(table: Path) -> None:
+    answer = run("compare", table, *TARGET, *QUICK)
+    assert answer.code == 0, answer.err
+    assert "houses: 40 rows, 3 features. Training on 22 rows, choosing β by 8" in answer.err
+    assert "[14/14] " in answer.err
+    lines = answer.out.splitlines()
+    assert lines[0].startswith("houses: 22 training rows, mean ± standard error of 2 repeats")
+    assert lines[1].split()[:4] == ["method", "β", "NLL", "MSE"]
+    assert [line.split("  ")[0] for line in lines[2:9]] == [
+        *("ELBO", "β-ELBO", "FITC", "log-loss DLM, joint", "log-loss DLM, fixed"),
+        *("square-loss DLM, joint", "square-loss DLM, fixed"),
+    ]
+    assert answer.out.count("*") >= 5
+    assert "directgp fit houses.csv --target y --drop code --task regression" in answer.out
+    assert lines[-1] == "Report:    report/index.html"
+    names = {path.name for path in Path("report").iterdir()}
+    assert names == {"index.html", "report.json", "results.parquet", "figures", "fits.sqlite"}
+    results = pyarrow.parquet.read_table("report/results.parquet")
+    assert results.num_rows == 14
+
+
+@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.parametrize(("task", "second"), [("classification", "error"), ("count", "MRE")])
+def test_other_tasks(here: Path, task: str, second: str) -> None:
+    made, target = (class_table(), "label") if task == "classification" else (count_table(), "k")
+    path = write_csv(made, here / "table.csv")
+    words = ("--target", target, "--task", task, "--methods", "elbo,log-fixed")
+    answer = run("compare", path, *words, *QUICK)
+    assert answer.code == 0, answer.err
+    assert second in answer.out.splitlines()[1].split()
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_json_is_the_document_of_the_report(table: Path) -> None:
+    words = ("--methods", "elbo,fitc", "--sizes", "12,all", "--json")
+    answer = run("compare", table, *TARGET, *QUICK, *words)
+    document = json.loads(answer.out)
+    assert document == json.loads(Path("report/report.json").read_bytes())
+    assert document["sizes"] == [12, 22] and len(document["standings"]) == 4
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_quiet_says_nothing(table: Path) -> None:
+    answer = run("compare", table, *TARGET, *QUICK, "--methods", "elbo", "--quiet")
+    assert (answer.code, answer.out, answer.err) == (0, "", "")
+    assert Path("report/index.html").exists()
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_fits_are_kept_and_never_repeated(table: Path) -> None:
+    words = (table, *TARGET, *QUICK, "--methods")
+    assert run("compare", *words, "elbo").code == 0
+    before = Path("report/results.parquet").read_bytes()
+    refused = run("compare", *words, "elbo")
+    assert refused.code == 2
+    assert refused.err == (
+        "Error: report holds the fits of an earlier run. --resume goes on with them, --force begins"
+        " anew.\n"
+    )
+    assert Path("report/results.parquet").read_bytes() == before
+    more = run("compare", *words, "elbo,log-fixed", "--resume")
+    assert "2 fits to run. 2 are there already." in more.err
+    anew = run("compare", *words, "elbo", "--force")
+    assert "2 fits to run.\n" in anew.err
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
+    changed = run("compare", *words, "elbo", "--resume")
+    assert "2 fits to run.\n" in changed.err
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_the_command_that_repeats_it(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["compare", str(table), *TARGET, *QUICK, "--methods", "elbo", "--resume"]
+    monkeypatch.setattr(sys, "argv", ["directgp", *words])
+    assert run(*words).code == 0
+    document = json.loads(Path("report/report.json").read_bytes())
+    assert document["command"] == " ".join(["directgp", *words[:-1]])
+
+
+@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.parametrize(
+    ("columns", "name"), [(80, "square-joint"), (200, "square-loss DLM, joint")]
+)
+def test_widths(table: Path, monkeypatch: pytest.MonkeyPatch, columns: int, name: str) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    answer = run("compare", table, *TARGET, *QUICK)
+    rows = answer.out.splitlines()[:9]
+    assert max(map(len, rows)) <= columns and "…" not in "".join(rows)
+    assert name in answer.out
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_pipe_gets_no_control_codes(table: Path) -> None:
+    answer = run("compare", table, *TARGET, *QUICK, "--methods", "elbo,log-fixed")
+    assert re.search(r"[\x00-\x08\x0b-\x1f\x7f]", answer.out + answer.err) is None
+
+
+def test_processes_of_its_own_give_the_same_results(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = (table, *TARGET, *QUICK, "--methods", "elbo,log-fixed,square-fixed", "--quiet")
+    assert run("compare", *words, "--jobs", "2", "--out", "two").code == 0
+    monkeypatch.setattr(compare_running, "_workers", lambda *_: 0)
+    assert run("compare", *words, "--out", "none").code == 0
+    rows = [
+        [{**row, "seconds": 0} for row in pyarrow.parquet.read_table(path).to_pylist()]
+        for path in ("two/results.parquet", "none/results.parquet")
+    ]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "--methods elbo,magic",
+            "--methods must be of elbo, beta-elbo, fitc, log-joint, log-fixed, square-joint,"
+            " square-fixed. Got 'magic'.",
+        ),
+        ("--methods ,", "--methods must name at least one. Got none."),
+        (
+            "--task count --methods fitc",
+            "--methods must be of elbo, beta-elbo, log-joint, log-fixed here. Got 'fitc'. FITC"
+            " needs a real-valued target with Gaussian noise.",
+        ),
+        (
+            "--task count --likelihood probit",
+            "--likelihood must be poisson or poisson_softplus or negative_binomial for count. Got"
+            " 'probit'.",
+        ),
+        (
+            "--likelihood student_t --methods square-joint",
+            "--methods must be of elbo, beta-elbo, log-joint, log-fixed here. Got 'square-joint'."
+            " square-loss DLM, joint needs a real-valued target with Gaussian noise.",
+        ),
+        ("--repeats 0", "--repeats must be at least 1. Got 0."),
+        ("--repeats many", "Invalid value for '--repeats': Input should be a valid integer"),
+        (
+            "--sizes 5000",
+            "--sizes must be 'all' or from 10 to 22, the rows of this table to train on. Got 5000.",
+        ),
+        ("--sizes ten", "--sizes must be 'all' or whole numbers of at least 1. Got 'ten'."),
+        ("--betas 1,-1", "--betas must be numbers of at least 0. Got '-1'."),
+        ("--betas big", "--betas must be numbers of at least 0. Got 'big'."),
+        ("--jobs 0", "--jobs must be at least 1. Got 0."),
+        ("--inducing few", "--inducing must be 'auto' or a whole number of at least 1. Got 'few'."),
+        ("--max-iter 0", "--max-iter must be at least 1. Got 0."),
+        ("--resume --force", "--resume and --force cannot be given together. Leave one out."),
+        ("--out houses.csv", "--out must be a folder. Got houses.csv, which is a file."),
+        (
+            "--out .",
+            "--out must be a new folder, or one with a report. Got ., which holds other files. Take"
+            " another.",
+        ),
+        ("--kernel cubic", "Invalid value for '--kernel': 'cubic' is not one of"),
+        ("--device cuda", "device of compare must be one that this machine has."),
+        ("--seed -1", "--seed must be from 0 to 2³² − 1. Got -1."),
+    ],
+)
+def test_refusals(table: Path, words: str, sentence: str) -> None:
+    answer = run("compare", table, *TARGET, *words.split())
+    assert answer.code == (1 if "cuda" in words else 2)
+    errors = [line for line in answer.err.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1 and errors[0].startswith(f"Error: {sentence}"), answer.err
+    assert answer.out == "" and not Path("report").exists()

@@ -1,0 +1,68 @@
+"""`directgp compare` killed at random moments and resumed: it ends as an unbroken run does."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from tests.cli.running import regression_table, write_csv
+
+QUICK = (
+    *("--target", "y", "--drop", "code", "--repeats", "2", "--jobs", "2", "--betas", "4,1,0.25"),
+    *("--inducing", "8", "--max-iter", "40", "--methods", "elbo,log-joint,log-fixed,square-fixed"),
+)
+
+
+def start(table: Path, out: Path) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "directgp", "compare", str(table), *QUICK, "--out", str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*words, "--resume", "--quiet"], env=environment)
+
+
+def results(out: Path) -> list[dict[str, object]]:
+    table = pyarrow.parquet.read_table(out / "results.parquet")
+    return [{**row, "seconds": None} for row in table.to_pylist()]
+
+
+def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return list(map(int, children.read_text().split())) if children.exists() else []
+
+
+@pytest.mark.slow
+def test_killed_ten_times(tmp_path: Path) -> None:
+    table = write_csv(regression_table(), tmp_path / "table.csv")
+    assert start(table, tmp_path / "unbroken").wait() == 0
+    chance = random.Random(0)
+    kills = 0
+    while kills < 10:
+        process = start(table, tmp_path / "broken")
+        try:
+            process.wait(chance.uniform(0.5, 12))
+        except subprocess.TimeoutExpired:
+            children = workers_of(process)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+            gone(children)
+        else:
+            # Finished before its time: begin anew, so that every kill meets a run at work.
+            assert results(tmp_path / "broken") == results(tmp_path / "unbroken")
+            shutil.rmtree(tmp_path / "broken")
+    assert start(table, tmp_path / "broken").wait() == 0
+    assert results(tmp_path / "broken") == results(tmp_path / "unbroken")
+
+
+def gone(workers: list[int]) -> None:
+    """Nobody works on for a run that was killed."""
+    until = time.monotonic() + 60
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() < until, "a worker outlived the run it worked for"
+        time.sleep(0.2)

@@ -1,0 +1,198 @@
+import base64
+import io
+import math
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from directgp.experiments.methods import METHODS
+from directgp.experiments.results import Predictions
+from directgp.reports.figures.inks import DARK, face_of, mark_of
+from directgp.reports.figures.picture import Picture
+from directgp.reports.figures.predicted_numbers import predicted_numbers
+from directgp.reports.figures.ranges import clear_range, widened
+from directgp.reports.figures.rendering import NARROW, WIDE, dimensions, drawn
+from directgp.reports.findings import Findings
+from directgp.reports.gallery import gallery
+from tests.unit.reports.conftest import SMALL
+from tests.unit.reports.html import Page
+from tests.unit.reports.made import NLL, Recipe, comparison
+
+
+def pictures(recipe: Recipe) -> dict[str, Picture]:
+    return {each.name: each for each in gallery(Findings(comparison(recipe)))}
+
+
+def titles(figure: Figure) -> list[str]:
+    return [ax.get_title(loc="left") for ax in figure.axes]
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_panels_are_those_of_the_methods(width: float) -> None:
+    found = pictures(Recipe(sizes=(500, 5000), num_test=60, repeats=2))
+    labels = [method.label for method in METHODS.values()]
+    assert list(found) == ["scores", "learning", "beta", "calibration", "predicted", "training"]
+    assert len(found["scores"].draw(width).axes) == 2
+    assert len(found["learning"].draw(width).axes) == 2
+    choosing = [method.label for method in METHODS.values() if method.chooses_beta]
+    assert titles(found["beta"].draw(width)) == choosing
+    assert titles(found["calibration"].draw(width)) == labels
+    assert titles(found["predicted"].draw(width)) == ["log-loss DLM, joint", "ELBO"]
+    assert titles(found["training"].draw(width)) == labels
+
+
+def test_pictures_that_have_nothing_to_show_are_left_out() -> None:
+    assert list(pictures(Recipe(methods=("elbo",)))) == [
+        "scores",
+        "calibration",
+        "predicted",
+        "training",
+    ]
+    nothing = Recipe(methods=("elbo",), repeats=1, failed=[("elbo", 0, 5000, "x")])
+    assert pictures(nothing) == {}
+
+
+def test_beside_the_elbo_the_next_best_is_shown() -> None:
+    found = pictures(Recipe(nll={**NLL, "elbo": -1.0}, num_test=20))["predicted"]
+    assert titles(found.draw(WIDE)) == ["ELBO", "log-loss DLM, joint"]
+    alone = pictures(Recipe(methods=("fitc",), num_test=20))["predicted"]
+    assert titles(alone.draw(WIDE)) == ["FITC"]
+
+
+def predicted(actual: list[float], mean: list[float], counts: bool) -> Figure:
+    y, centre = np.array(actual), np.array(mean)
+    rows = Predictions(y, centre, centre - 1, centre + 1, y, y)
+    return predicted_numbers({METHODS["elbo"]: rows}, "y", counts).draw(WIDE)
+
+
+def test_a_prediction_far_off_stays_at_the_edge() -> None:
+    (ax,) = predicted([0.0, 1.0, 2.0], [0.1, 1.0, 1e9], counts=False).axes
+    low, high = ax.get_ylim()
+    assert low < 0 and 2 < high < 4 and (low, high) == ax.get_xlim()
+    points = np.concatenate([np.asarray(cloud.get_offsets()) for cloud in ax.collections])
+    assert len(points) == 3 and (points[:, 1] <= high).all()
+
+
+def test_skewed_counts_have_logarithmic_axes_without_negative_numbers() -> None:
+    (ax,) = predicted([0.0, 1.0, 2.0, 500.0], [0.5, 1.0, 2.0, 400.0], counts=True).axes
+    assert ax.get_xscale() == ax.get_yscale() == "symlog"
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["0", "1", "10", "100"]
+    assert ax.get_xlim()[0] > -1 and ax.get_xlim()[1] > 500
+    (plain,) = predicted([0.0, 3.0, 9.0], [1.0, 3.0, 8.0], counts=True).axes
+    assert plain.get_xscale() == "linear"
+
+
+def test_scores_have_a_point_a_repeat_and_the_mean() -> None:
+    made = comparison(Recipe(repeats=5, methods=("elbo", "log-joint")))
+    figure = pictures(Recipe(repeats=5, methods=("elbo", "log-joint")))["scores"].draw(WIDE)
+    ax = figure.axes[0]
+    values = [run.outcome.scores["nll"] for run in made.runs if run.cell.method == "elbo"]
+    lines = [np.asarray(line.get_xdata(), dtype=float) for line in ax.lines]
+    assert any(len(line) == 5 and line.tolist() == pytest.approx(values) for line in lines)
+    means = [float(line[0]) for line in lines if len(line) == 1]
+    assert any(math.isclose(mean, sum(values) / 5) for mean in means)
+
+
+def test_the_first_method_is_on_top() -> None:
+    ax = pictures(Recipe())["scores"].draw(WIDE).axes[0]
+    bottom, top = ax.get_ylim()
+    assert ax.get_yticklabels()[0].get_text() == "ELBO" and top < bottom
+
+
+def test_rings_are_at_the_chosen_beta() -> None:
+    recipe = Recipe(repeats=4, methods=("log-joint",), betas=(100.0, 10.0, 1.0, 0.1, 0.0))
+    (ax,) = pictures(recipe)["beta"].draw(WIDE).axes
+    rings = sorted(
+        float(np.asarray(line.get_xdata())[0]) for line in ax.lines if line.get_marker() == "o"
+    )
+    chosen = sorted(run.outcome.beta for run in comparison(recipe).runs)
+    assert rings == pytest.approx(chosen)
+    assert ax.get_xticklabels()[0].get_text() == "0"
+
+
+def test_alt_texts_have_the_numbers() -> None:
+    found = pictures(Recipe(repeats=3, sizes=(500, 5000)))
+    assert "log-loss DLM, joint −0.086 ± 0.022" in found["scores"].alt
+    assert "5,000 rows" in found["learning"].alt
+    assert "β = 0.305" in found["beta"].alt
+    assert "bars from" in found["calibration"].alt
+    assert "inside their interval" in found["predicted"].alt
+    assert "in 392 steps, converged" in found["training"].alt
+
+
+ODD = [
+    Recipe(
+        methods=("elbo", "log-joint", "log-fixed"),
+        repeats=2,
+        nll={**NLL, "log-fixed": math.inf, "elbo": 1e12},
+        num_test=10,
+    ),
+    Recipe(methods=("log-joint",), repeats=1, num_test=1, betas=(0.0,), sizes=(3,)),
+    Recipe(
+        task="classification",
+        classes=("$x^2$ <&>", "long name " * 9),
+        target="数据 $",
+        methods=("log-joint",),
+        nll={"log-joint": math.inf},
+        repeats=1,
+        num_test=30,
+    ),
+]
+
+
+@pytest.mark.parametrize("recipe", ODD)
+def test_odd_numbers_and_names_are_drawn(recipe: Recipe) -> None:
+    for picture in pictures(recipe).values():
+        svg = drawn(picture).narrow
+        ElementTree.parse(io.StringIO(svg))
+        assert not re.search(r"\b(nan|inf)\b", svg)
+
+
+def test_files_are_pictures_of_the_right_size() -> None:
+    result = drawn(pictures(Recipe(methods=("elbo", "log-joint"), num_test=60))["scores"])
+    assert result.png.startswith(b"\x89PNG")
+    width, height = struct.unpack(">II", result.png[16:24])
+    shown = dimensions(result.wide)
+    assert shown[0] == round(WIDE * 96) and dimensions(result.narrow)[0] == round(NARROW * 96)
+    assert width / height == pytest.approx(shown[0] / shown[1], rel=0.01)
+
+
+@pytest.mark.parametrize("task", list(SMALL))
+def test_no_ink_of_light_paper_is_left_on_dark_paper(
+    report: Callable[[str], Path], task: str
+) -> None:
+    page = Page.of((report(task) / "index.html").read_text(encoding="utf-8"))
+    sources = page.all("source")
+    assert len(sources) == 3 * len(page.all("img")) > 0
+    for source in sources:
+        svg = base64.b64decode(source.attributes["srcset"].partition(",")[2]).decode()
+        inks = set(re.findall(r"#[0-9a-f]{6}\b", svg))
+        assert len(inks) > 2
+        assert inks <= set(DARK.values() if "dark" in source.attributes["media"] else DARK)
+
+
+def test_methods_differ_in_more_than_colour() -> None:
+    looks = [(mark_of(m).marker, mark_of(m).line, face_of(m)) for m in METHODS.values()]
+    assert len(set(looks)) == len(METHODS)
+    forms = [(mark_of(m).marker, mark_of(m).filled) for m in METHODS.values()]
+    assert len(set(forms)) == len(METHODS)
+
+
+def test_ranges_leave_out_what_is_far_off() -> None:
+    assert clear_range([1.0, 2.0, 3.0, 1e9]) == (1.0, 3.0)
+    assert clear_range([1.0, 2.0, 3.0, 12.0]) == (1.0, 12.0)
+    assert clear_range([1.0, 2.0, math.inf, math.nan]) == (1.0, 2.0)
+    assert clear_range([5.0, 5.0]) == (5.0, 5.0)
+    assert clear_range([math.inf]) == (0.0, 1.0)
+    low, high = widened(5.0, 5.0)
+    assert low < 5.0 < high
+    assert widened(0.0, 0.0)[0] < widened(0.0, 0.0)[1]
+    low, high = widened(1.0, 1.0 + 1e-9)
+    assert high - low > 1e-3
+    assert widened(0.0, 1.0, share=0.1) == (-0.1, 1.1)

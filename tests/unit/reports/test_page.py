@@ -1,0 +1,175 @@
+import base64
+import hashlib
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from directgp.reports.findings import Findings
+from directgp.reports.page import page
+from directgp.reports.verdict import verdict
+from tests.unit.reports.conftest import SMALL
+from tests.unit.reports.html import Page
+from tests.unit.reports.made import NLL, Recipe, comparison
+
+TASKS = list(SMALL)
+HOSTILE = "<script>alert(1)</script> \"a\" 'b' & ü 数据 {{ 7 * 7 }}"
+
+
+def text_of(recipe: Recipe) -> str:
+    """A page without pictures."""
+    findings = Findings(comparison(recipe))
+    return page(findings, verdict(findings), [])
+
+
+def written(report: Callable[[str], Path], task: str) -> Page:
+    return Page.of((report(task) / "index.html").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_page_stands_alone(report: Callable[[str], Path], task: str) -> None:
+    found = written(report, task)
+    for element in found.elements:
+        for name in ("src", "srcset", "href"):
+            address = element.attributes.get(name, "#")
+            assert address.startswith(("#", "data:")), (element.tag, name, address[:80])
+    assert not re.search(r"url\(|@import", found.all("style")[0].text)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_anchors_lead_somewhere(report: Callable[[str], Path], task: str) -> None:
+    found = written(report, task)
+    names = [e.attributes["id"] for e in found.elements if "id" in e.attributes]
+    assert len(names) == len(set(names))
+    assert {a.attributes["href"][1:] for a in found.all("a")} <= set(names)
+    labelled = {e.attributes.get("aria-labelledby") for e in found.elements} - {None}
+    assert labelled <= set(names)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_readers_without_eyes_are_served(report: Callable[[str], Path], task: str) -> None:
+    found = written(report, task)
+    assert found.all("html")[0].attributes["lang"] == "en"
+    assert found.all("title")[0].text.strip()
+    assert len(found.all("h1")) == len(found.all("main")) == len(found.all("nav")) == 1
+    for image in found.all("img"):
+        assert re.search(r"\d", image.attributes["alt"]), image.attributes["alt"]
+    assert len(found.all("table")) == len(found.all("caption")) == len(SMALL[task].sizes)
+    headers = [th for th in found.all("th") if "thead" in th.inside]
+    assert all(th.attributes["aria-sort"] == "none" for th in headers)
+    assert all(th.attributes["scope"] == "col" for th in headers)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_only_the_script_of_the_page_is_allowed(report: Callable[[str], Path], task: str) -> None:
+    found = written(report, task)
+    (script,) = found.all("script")
+    digest = base64.b64encode(hashlib.sha256(script.text.encode()).digest()).decode()
+    (policy,) = [m for m in found.all("meta") if "http-equiv" in m.attributes]
+    assert f"script-src 'sha256-{digest}'" in policy.attributes["content"]
+    assert "default-src 'none'" in policy.attributes["content"]
+
+
+def test_the_table_has_the_scores() -> None:
+    found = Page.of(text_of(Recipe(repeats=3)))
+    rows = {row[0]: row[1:] for row in found.rows()}
+    assert list(rows) == [
+        "ELBO",
+        "β-ELBO",
+        "FITC",
+        "log-loss DLM, joint",
+        "log-loss DLM, fixed",
+        "square-loss DLM, joint",
+        "square-loss DLM, fixed",
+    ]
+    assert rows["ELBO"][:2] == ["1", "0.376 ± 0.021"]
+    assert rows["log-loss DLM, joint"][1] == "−0.086 ± 0.022"
+    assert rows["log-loss DLM, joint"][4].startswith("90.4")
+    assert rows["log-loss DLM, joint"][5] == "83"
+    bold = [element.text for element in found.all("strong") if "tbody" in element.inside]
+    assert bold[0] == "−0.086"
+
+
+def test_other_sizes_are_folded(report: Callable[[str], Path]) -> None:
+    found = written(report, "regression")
+    captions = [caption.text for caption in found.all("caption")]
+    assert captions[0].startswith("5,000 training rows, mean ± standard error of 3 repeats")
+    assert captions[1].startswith("500 training rows")
+    assert ["details" in table.inside for table in found.all("table")] == [False, True]
+
+
+def test_the_verdict_and_the_row_that_it_recommends_are_shown() -> None:
+    recipe = Recipe(repeats=5)
+    text = text_of(recipe)
+    found = Page.of(text)
+    said = verdict(Findings(comparison(recipe)))
+    everything = found.all("main")[0].text.replace("\u00a0", " ")
+    assert all(sentence in everything for sentence in said.sentences), everything
+    assert said.command in everything
+    assert [row.text.split()[0] for row in found.all("tr", **{"class": "chosen"})] == ["log-loss"]
+
+
+def test_names_of_users_are_only_names() -> None:
+    recipe = Recipe(
+        name=HOSTILE,
+        target=HOSTILE,
+        source=HOSTILE,
+        features=[HOSTILE] * 3,
+        notes=[HOSTILE],
+        failed=[("fitc", 0, 5000, HOSTILE)],
+        lost=[HOSTILE],
+    )
+    text = text_of(recipe)
+    plain = text_of(Recipe(notes=["a"], failed=[("fitc", 0, 5000, "a")], lost=["a"]))
+    found = Page.of(text)
+    tags = [element.tag for element in found.elements if element.tag != "span"]
+    assert tags == [e.tag for e in Page.of(plain).elements if e.tag != "span"]
+    assert found.all("h1")[0].text == HOSTILE
+    assert found.all("main")[0].text.count(HOSTILE) >= 6
+    assert "{{ 7 * 7 }}" in text and "<script>alert" not in text
+
+
+def test_names_of_classes_are_only_names() -> None:
+    found = Page.of(text_of(Recipe(task="classification", classes=(HOSTILE, "<b>"))))
+    classes = next(dd.text for dd in found.all("dd") if "<b>" in dd.text)
+    assert classes.endswith(" and <b>")
+
+
+def test_what_was_run_is_told() -> None:
+    made = comparison(Recipe(failed=[("fitc", 0, 5000, "singular")], lost=["β = 4: overflow"]))
+    text = Page.of(
+        text_of(Recipe(failed=[("fitc", 0, 5000, "singular")], lost=["β = 4: overflow"]))
+    )
+    told = text.all("main")[0].text
+    for words in (
+        made.command,
+        made.machine,
+        made.began,
+        made.plan.data.fingerprint,
+        "torch 2.13.0",
+        "12 min 34 s for 20 fits",
+        "fitc, repeat 0, 5,000 rows: singular",
+        "elbo, repeat 0, 5,000 rows: β = 4: overflow",
+        "AISTATS 2021",
+        "corrected resampled t-test",
+        *(method.about for method in made.plan.methods),
+        *made.plan.data.notes,
+    ):
+        assert words in told, words
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(methods=("elbo",), repeats=1, failed=[("elbo", 0, 5000, "why")]),
+        Recipe(methods=("log-joint",), repeats=1, num_test=1),
+        Recipe(repeats=2, nll={name: math.inf for name in NLL}),
+        Recipe(repeats=20, nll={**NLL, "elbo": 1e300}),
+        Recipe(sizes=(7,), num_test=2),
+    ],
+)
+def test_odd_comparisons_have_a_page(recipe: Recipe) -> None:
+    found = Page.of(text_of(recipe))
+    assert "nan" not in found.all("main")[0].text.lower().split()

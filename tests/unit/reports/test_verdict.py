@@ -1,0 +1,215 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from directgp.experiments.methods import METHODS
+from directgp.reports.advice import fit_command
+from directgp.reports.findings import Findings
+from directgp.reports.verdict import Verdict, verdict
+from tests.unit.reports.made import NLL, Recipe, comparison
+
+PAIR = ("elbo", "log-joint")
+
+
+def said(recipe: Recipe) -> Verdict:
+    return verdict(Findings(comparison(recipe)))
+
+
+FIRST = [
+    (
+        Recipe(repeats=5),
+        "log-joint",
+        "Log-loss DLM (joint) predicts best: its NLL of −0.088 is below the 0.372 of the ELBO in "
+        "each of 5 repeats (p < 0.001), so that what came was 1.6 times as probable on (geometric) "
+        "average.",
+    ),
+    (
+        Recipe(repeats=5, nll={**NLL, "log-fixed": -0.102}),
+        "log-fixed",
+        "Log-loss DLM (fixed) predicts best: its NLL of −0.091 is below the 0.372 of the ELBO in "
+        "each of 5 repeats (p < 0.001), so that what came was 1.6 times as probable on (geometric) "
+        "average; log-loss DLM (joint) cannot be told from it.",
+    ),
+    (
+        Recipe(repeats=5, methods=PAIR, nll={"elbo": 0.366, "log-joint": 0.29}, noise=0.05),
+        "elbo",
+        "Nothing here tells log-loss DLM (joint), which has the lowest NLL, from the ELBO (0.332 "
+        "against 0.354 over 5 repeats, p = 0.52): keep the ELBO, it is the simplest.",
+    ),
+    (
+        Recipe(repeats=5, nll={**NLL, "elbo": -0.5}),
+        "elbo",
+        "Keep the ELBO: its NLL of −0.494 is the lowest over 5 repeats, and the next, −0.088 of "
+        "log-loss DLM (joint), is worse by more than chance (p < 0.001).",
+    ),
+    (
+        Recipe(repeats=5, methods=PAIR, nll={"elbo": 0.3, "log-joint": 0.301}),
+        "elbo",
+        "Keep the ELBO, it is the simplest: its NLL of 0.306 is the lowest over 5 repeats, and the "
+        "next, 0.316 of log-loss DLM (joint), cannot be told from it (p = 0.14).",
+    ),
+    (
+        Recipe(repeats=1),
+        "log-joint",
+        "Log-loss DLM (joint) has the lowest NLL, −0.0425 against 0.4181 of the ELBO, in the one "
+        "split that was run: no test is possible with one repeat, so run more (--repeats 5) before "
+        "you rely on it.",
+    ),
+    (
+        Recipe(repeats=3, methods=("elbo",)),
+        "elbo",
+        "Only the ELBO was run: its NLL is 0.376, with nothing to compare it to.",
+    ),
+    (
+        Recipe(repeats=4, methods=("log-joint", "log-fixed")),
+        "log-joint",
+        "Log-loss DLM (joint) predicts best: its NLL of −0.088 is below the 0.334 of log-loss DLM "
+        "(fixed) in each of 4 repeats (p < 0.001), so that what came was 1.5 times as probable on "
+        "(geometric) average.",
+    ),
+    (
+        Recipe(
+            repeats=4,
+            methods=("log-joint", "log-fixed"),
+            nll={"log-joint": 0.3, "log-fixed": 0.301},
+        ),
+        "log-fixed",
+        "Nothing here tells log-loss DLM (fixed), which has the lowest NLL, from log-loss DLM "
+        "(joint) (0.314 against 0.315 over 4 repeats, p = 0.76): take the one that is quicker to "
+        "train.",
+    ),
+    (
+        Recipe(repeats=4, nll={**NLL, "elbo": math.inf}),
+        "log-joint",
+        "Log-loss DLM (joint) predicts best: its NLL of −0.088 is below the ∞ of the ELBO in each "
+        "of 4 repeats.",
+    ),
+    (
+        Recipe(repeats=4, nll={name: math.inf for name in NLL}),
+        None,
+        "No method has a finite NLL: nothing here can be recommended.",
+    ),
+    (
+        Recipe(repeats=1, methods=("elbo",), failed=[("elbo", 0, 5000, "why")]),
+        None,
+        "No fit was finished: there is nothing to compare.",
+    ),
+    (
+        Recipe(
+            repeats=2, methods=PAIR, failed=[("elbo", 0, 5000, "a"), ("log-joint", 1, 5000, "b")]
+        ),
+        None,
+        "No repeat was finished by all methods: there is nothing to compare.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("recipe", "method", "sentence"), FIRST)
+def test_the_first_sentence(recipe: Recipe, method: str | None, sentence: str) -> None:
+    found = said(recipe)
+    assert found.sentences[0] == sentence
+    assert (found.method.name if found.method else None) == method
+    assert len(found.sentences) == (1 if method is None else 2)
+
+
+HOLDS = "The 90 % intervals of log-loss DLM (joint) hold"
+
+SECOND = [
+    (
+        Recipe(repeats=5),
+        f"{HOLDS} 90.4 % of the test rows, about as they should, and its MSE is 0.1178, where "
+        "square-loss DLM (joint) has the lowest, 0.0935 (p < 0.001): take that if only the mean "
+        "counts.",
+    ),
+    (
+        Recipe(repeats=1),
+        f"{HOLDS} 90.3 % of the test rows, about as they should, and its MSE is 0.1198, where "
+        "square-loss DLM (joint) has the lowest, 0.0950.",
+    ),
+    (
+        Recipe(repeats=5, methods=PAIR, second={"elbo": 0.2, "log-joint": 0.1}),
+        f"{HOLDS} 90.4 % of the test rows, about as they should, and its MSE is 0.1007, the "
+        "lowest.",
+    ),
+    (
+        Recipe(repeats=5, methods=PAIR, second={"elbo": 0.1, "log-joint": 0.101}),
+        f"{HOLDS} 90.4 % of the test rows, about as they should, and its MSE is 0.1017, not to be "
+        "told from the lowest, 0.0999 of the ELBO.",
+    ),
+    (
+        Recipe(task="count", repeats=5, methods=PAIR, coverage={"log-joint": 0.8}),
+        f"{HOLDS} 79.8 % of the test rows, so they are too narrow, and its MRE is 0.1178, the "
+        "lowest.",
+    ),
+    (
+        Recipe(repeats=5, methods=("log-joint",), coverage={"log-joint": 0.94}),
+        f"{HOLDS} 93.8 % of the test rows, so they are somewhat too wide, and its MSE is 0.1178.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("recipe", "sentence"), SECOND)
+def test_the_second_sentence(recipe: Recipe, sentence: str) -> None:
+    assert said(recipe).sentences[1] == sentence
+
+
+def test_probabilities_are_judged_by_how_often_classes_came() -> None:
+    sentence = said(Recipe(task="classification", repeats=5)).sentences[1]
+    assert sentence.startswith(
+        "The probabilities of log-loss DLM (joint) are near the shares that came, off by "
+    )
+    assert sentence.endswith(": take that if only the class counts.")
+
+
+def test_what_failed_is_said() -> None:
+    why = [("fitc", 1, 5000, "not positive definite")]
+    assert said(Recipe(repeats=5, failed=why)).cautions == (
+        "1 of 35 fits failed; it is listed below.",
+        "Only the 4 repeats that all methods finished (of 5) are compared.",
+    )
+    every = [("fitc", repeat, 5000, "x") for repeat in range(5)]
+    assert said(Recipe(repeats=5, failed=every)).cautions == (
+        "5 of 35 fits failed; they are listed below.",
+        "With 5,000 training rows, FITC finished no repeat and cannot be judged.",
+    )
+    assert said(Recipe(repeats=5)).cautions == ()
+
+
+def test_few_repeats_are_said() -> None:
+    assert "3 repeats" in said(Recipe(repeats=3)).cautions[0]
+    assert not said(Recipe(repeats=3, methods=("elbo",))).cautions
+
+
+def test_the_largest_size_decides() -> None:
+    recipe = Recipe(repeats=5, sizes=(500, 5000))
+    assert said(recipe).sentences == said(replace(recipe, sizes=(5000,))).sentences
+
+
+def test_the_command_keeps_the_model_of_the_comparison() -> None:
+    plan = comparison(Recipe()).plan
+    other = plan.settings.model_copy(update={"kernel": "matern52", "num_inducing": 30})
+    command = fit_command(plan.data, METHODS["fitc"], other)
+    assert command.endswith(
+        " --likelihood gaussian --ard --kernel matern52 --inducing 30 --out model"
+    )
+
+
+def test_embedded_data_are_called_by_their_name() -> None:
+    assert said(Recipe(source="embedded: diabetes")).command.startswith("directgp fit diabetes ")
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("elbo", "--objective elbo --hyperparameters joint --beta 1"),
+        ("beta-elbo", "--objective elbo --hyperparameters joint"),
+        ("fitc", "--objective fitc"),
+        ("log-fixed", "--objective log_loss --hyperparameters fixed"),
+        ("square-joint", "--objective square_loss --hyperparameters joint"),
+    ],
+)
+def test_the_command_trains_what_is_recommended(method: str, options: str) -> None:
+    found = said(Recipe(methods=(method,), source="my table.csv", target="it's"))
+    start = "directgp fit 'my table.csv' --target 'it'\"'\"'s' --task regression"
+    assert found.command == f"{start} {options} --likelihood gaussian --ard --out model"

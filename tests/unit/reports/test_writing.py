@@ -1,0 +1,61 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from directgp.reports import writing
+from directgp.reports.figures.rendering import drawn
+from directgp.reports.findings import Findings
+from directgp.reports.gallery import gallery
+from directgp.reports.writing import write_report
+from tests.unit.reports.made import Recipe, comparison
+
+PLAIN = Recipe(methods=("elbo",), repeats=1, failed=[("elbo", 0, 5000, "why")])
+"""Without pictures, hence quick."""
+
+
+def test_all_files_are_there(report: Callable[[str], Path]) -> None:
+    names = ("scores", "learning", "beta", "calibration", "predicted", "training")
+    found = {
+        path.relative_to(report("regression")).as_posix(): path.stat().st_size
+        for path in report("regression").rglob("*")
+        if path.is_file()
+    }
+    expected = {f"figures/{name}.{kind}" for name in names for kind in ("png", "svg")}
+    assert set(found) == expected | {"index.html", "report.json", "results.parquet"}
+    assert min(found.values()) > 1000
+    assert found["index.html"] < 2_000_000
+
+
+def test_the_same_picture_is_the_same_file() -> None:
+    first, second = (
+        gallery(Findings(comparison(Recipe(repeats=2, methods=("elbo",)))))[0] for _ in range(2)
+    )
+    assert drawn(first).wide == drawn(second).wide
+
+
+def test_the_page_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(writing, "replace_file", lambda path, data: written.append(path.name))
+    assert write_report(comparison(PLAIN), tmp_path) == tmp_path / "index.html"
+    assert written == ["results.parquet", "report.json", "index.html"]
+
+
+def test_a_failure_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = write_report(comparison(PLAIN), tmp_path)
+    before = index.read_bytes()
+
+    def full(*_: object) -> bytes:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(writing, "report_json", full)
+    with pytest.raises(OSError, match="No space"):
+        write_report(comparison(PLAIN), tmp_path)
+    assert index.read_bytes() == before
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    write_report(comparison(PLAIN), tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
