@@ -13,11 +13,11 @@ from directgp.likelihoods.capabilities import Binary
 from directgp.likelihoods.counts import CountLikelihood
 from directgp.predictive import (
     predictive_cdf,
+    predictive_crps,
     predictive_interval,
     predictive_log_density,
     predictive_mean,
 )
-from directgp.predictive.crps import predictive_crps
 from directgp.shapes import Marginals
 
 Row = Float[Tensor, " n"]

@@ -41,7 +41,7 @@ def compare_and_report(
     plan = asked.plan(problem, "cpu", request.words())
     device = device_of(asked.device, "compare", plan.sizes[-1]).type
     plan = replace(plan, settings=plan.settings.model_copy(update={"device": device}))
-    tell_plan(plan, problem, terminal)
+    tell_plan(plan, problem, asked.sizes is None, terminal)
     make_place(out, force)
     comparison = run(plan, problem, out, _workers(asked.jobs, device, plan), terminal)
     if not comparison.runs:
@@ -78,7 +78,7 @@ def make_place(out: Path, force: bool) -> None:
             path.unlink(missing_ok=True)
 
 
-def tell_plan(plan: Plan, problem: Problem, terminal: Terminal) -> None:
+def tell_plan(plan: Plan, problem: Problem, all_unless_many: bool, terminal: Terminal) -> None:
     """Say what is going to happen."""
     rows = " and ".join(f"{size:,}" for size in plan.sizes)
     n, d = problem.X.shape
@@ -88,7 +88,7 @@ def tell_plan(plan: Plan, problem: Problem, terminal: Terminal) -> None:
         f"{'split' if plan.repeats == 1 else 'splits'}, {len(plan.methods)} "
         f"{'method' if len(plan.methods) == 1 else 'methods'}."
     )
-    if plan.sizes[-1] < plan.parts.training and len(plan.sizes) == 1:
+    if all_unless_many and plan.sizes[-1] < plan.parts.training:
         terminal.say(
             f"{plan.parts.training:,} rows could be trained on: --sizes all takes every one."
         )

@@ -1,38 +1,73 @@
 """The table of scores on a terminal."""
 
+from dataclasses import dataclass
+from typing import final
+
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from directgp.cli.terminal import console
-from directgp.experiments.methods import Method
 from directgp.reports.findings import Findings
-from directgp.reports.scoreboard import CLOSE, Entry, heading, scoreboard
+from directgp.reports.scoreboard import CLOSE, Entry, Scoreboard, heading, scoreboard
 
 _BEST = "*"
 """After the best value: bold is not seen in a file."""
 
-_WIDE = 104
-"""Columns from which methods have their long names, and every score its error."""
+
+@final
+@dataclass(frozen=True)
+class _Layout:
+    """How much room a table takes."""
+
+    labels: bool
+    """Long names of the methods."""
+
+    errors: int
+    """Columns, β first, that have their errors."""
+
+    padding: int
+
+
+_LAYOUTS = (
+    _Layout(True, 9, 2),
+    _Layout(False, 9, 1),
+    _Layout(False, 3, 1),
+    _Layout(False, 2, 1),
+    _Layout(False, 0, 1),
+)
+"""The first that fits is taken, or the last."""
 
 
 def scores_table(findings: Findings, size: int) -> Table:
     """Methods and their scores at one size; the best in bold, those close to it marked."""
-    wide = console().width >= _WIDE
     board = scoreboard(findings.by_size[size], findings.scores)
+    title = f"{findings.comparison.plan.data.name}: {heading(board)}"
+    tables = [_table(board, title, layout) for layout in _LAYOUTS]
+    screen = console()
+    # Measured as if there were room for anything.
+    room = screen.options.update(width=1000)
+    fits = (t for t in tables if Measurement.get(screen, room, t).maximum <= screen.width)
+    return next(fits, tables[-1])
+
+
+def _table(board: Scoreboard, title: str, layout: _Layout) -> Table:
     table = Table(
-        title=f"{findings.comparison.plan.data.name}: {heading(board)}",
+        title=title,
         title_justify="left",
         title_style="bold",
         box=None,
         pad_edge=False,
-        padding=(0, 2 if wide else 1),
+        padding=(0, layout.padding),
     )
     table.add_column("method", no_wrap=True)
     for column in board.columns:
-        table.add_column(_short(column.title), justify="right", no_wrap=True)
+        name = column.title.replace("coverage of ", "in ")
+        short = name if layout.labels else name.replace("seconds", "s")
+        table.add_column(short, justify="right", no_wrap=True)
     for method, entries in board.rows:
-        cells = [_cell(entry, wide or i <= 2) for i, entry in enumerate(entries)]
-        table.add_row(_name(method, wide), *cells)
+        cells = [_cell(entry, i < layout.errors) for i, entry in enumerate(entries)]
+        table.add_row(method.label if layout.labels else method.name, *cells)
     return table
 
 
@@ -46,14 +81,6 @@ def table_notes(findings: Findings) -> str:
         f"{_BEST} best   {CLOSE} cannot be told from the best "
         f"(paired test over {findings.num_repeats} repeats, 5 %)"
     )
-
-
-def _name(method: Method, wide: bool) -> str:
-    return method.label if wide else method.name
-
-
-def _short(title: str) -> str:
-    return title.replace("coverage of ", "in ")
 
 
 def _cell(entry: Entry, with_error: bool) -> Text:

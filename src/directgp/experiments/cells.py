@@ -6,6 +6,7 @@ from typing import Literal, final
 from pydantic import BaseModel, ConfigDict
 
 from directgp.datasets.problem import Task
+from directgp.experiments.versions import version_of
 
 
 class Frozen(BaseModel):
@@ -55,5 +56,6 @@ class Cell(Frozen):
 
     @property
     def key(self) -> str:
-        """The same for cells that must have the same result."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        """The same for cells that must have the same result; each version has its own."""
+        text = f"directgp {version_of('directgp')} {self.model_dump_json()}"
+        return hashlib.sha256(text.encode()).hexdigest()

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol, final, runtime_checkable
 
@@ -19,9 +18,8 @@ from directgp.experiments.methods import ELBO, METHODS
 from directgp.experiments.running import Finished, needs_elbo
 from directgp.experiments.store import Store
 from directgp.experiments.training_rows import CellData
+from directgp.experiments.versions import versions
 from directgp.experiments.worker import Refused
-
-_LIBRARIES = ("directgp", "torch", "gpytorch", "numpy", "scipy", "scikit-learn")
 
 
 @runtime_checkable
@@ -108,7 +106,7 @@ class Comparer:
             plan=self.plan,
             runs=tuple(self.store.run(cell) for cell in cells if cell in self.store),
             failed=tuple(self._failed.values()),
-            versions=_versions(),
+            versions=versions(),
             machine=_machine(self.plan.settings.device, workers),
             command=command,
             began=began.isoformat(timespec="seconds"),
@@ -148,10 +146,6 @@ class Comparer:
         if not needs_elbo(METHODS[cell.method]):
             return cell
         return self.plan.cell(ELBO, cell.repeat, cell.size)
-
-
-def _versions() -> dict[str, str]:
-    return {"python": platform.python_version(), **{name: version(name) for name in _LIBRARIES}}
 
 
 def _machine(device: str, workers: int) -> str:

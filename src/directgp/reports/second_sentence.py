@@ -2,7 +2,7 @@
 
 import math
 
-from directgp.experiments.standings import Standing, best_of
+from directgp.experiments.standings import Estimate, Standing, best_of
 from directgp.reports.calibration_words import calibration
 from directgp.reports.findings import Findings
 from directgp.reports.numbers import p_value
@@ -20,6 +20,10 @@ def second_sentence(findings: Findings, use: Standing) -> str:
     return f"{calibration(findings, use)}, and its {score.label} is {value}{clause}."
 
 
+def _always_above(mine: Estimate, best: Estimate) -> bool:
+    return all(a > b for a, b in zip(mine.values, best.values, strict=True))
+
+
 def _against_best(findings: Findings, use: Standing) -> str:
     """How its score compares with the lowest."""
     name = findings.second.name
@@ -29,6 +33,11 @@ def _against_best(findings: Findings, use: Standing) -> str:
     if best is use:
         return ", the lowest" if len(findings.standings) > 1 else ""
     value = findings.value(best, name)
+    if mine.close and _always_above(mine, best.scores[name]):
+        each = (
+            f"in each of {len(mine.values)} repeats, too few to be sure ({p_value(mine.p_value)})"
+        )
+        return f", above the lowest, {value} of {called(best.method)}, {each}"
     if mine.close:
         return f", not to be told from the lowest, {value} of {called(best.method)}"
     lowest = f", where {called(best.method)} has the lowest, {value}"

@@ -30,8 +30,9 @@ def training_picture(findings: Findings) -> Picture | None:
         short="Training",
         caption=(
             "The objective at each step of the run that was chosen, first repeat. Objectives are "
-            "of different kinds, so each panel has its own axis; a curve that is still falling at "
-            "its end would have gained from more steps."
+            "of different kinds, so each panel has its own axis. Where β was chosen the run began "
+            "at the solution of a neighbouring β; a curve that still falls at its end would have "
+            "gained from more steps."
         ),
         alt=f"Objective by step. {'; '.join(_in_words(m, run) for m, run in found.items())}.",
         draw=lambda width: _draw(found, width),
