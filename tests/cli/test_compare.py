@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from directgp.cli import compare_running
+from directgp.reports import writing
 from tests.cli.running import class_table, count_table, regression_table, run, write_csv
 
 QUICK = ("--repeats", "2", "--betas", "4,1", "--inducing", "5", "--max-iter", "2")
@@ -20,6 +21,12 @@ pytestmark = pytest.mark.usefixtures("here")
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No processes of its own: they take seconds to begin."""
     monkeypatch.setattr(compare_running, "_workers", lambda *_: 0)
+
+
+@pytest.fixture
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take seconds, and have tests of their own."""
+    monkeypatch.setattr(writing, "gallery", lambda _: [])
 
 
 @pytest.fixture
@@ -53,7 +60,7 @@ def test_regression(table: Path) -> None:
     assert results.num_rows == 14
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("in_this_process", "without_pictures")
 @pytest.mark.parametrize(("task", "second"), [("classification", "error"), ("count", "MRE")])
 def test_other_tasks(here: Path, task: str, second: str) -> None:
     made, target = (class_table(), "label") if task == "classification" else (count_table(), "k")
@@ -64,7 +71,7 @@ def test_other_tasks(here: Path, task: str, second: str) -> None:
     assert second in answer.out.splitlines()[1].split()
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("in_this_process", "without_pictures")
 def test_json_is_the_document_of_the_report(table: Path) -> None:
     words = ("--methods", "elbo,fitc", "--sizes", "12,all", "--json")
     answer = run("compare", table, *TARGET, *QUICK, *words)
@@ -73,14 +80,14 @@ def test_json_is_the_document_of_the_report(table: Path) -> None:
     assert document["sizes"] == [12, 22] and len(document["standings"]) == 4
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("in_this_process", "without_pictures")
 def test_quiet_says_nothing(table: Path) -> None:
     answer = run("compare", table, *TARGET, *QUICK, "--methods", "elbo", "--quiet")
     assert (answer.code, answer.out, answer.err) == (0, "", "")
     assert Path("report/index.html").exists()
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("in_this_process", "without_pictures")
 def test_fits_are_kept_and_never_repeated(table: Path) -> None:
     words = (table, *TARGET, *QUICK, "--methods")
     assert run("compare", *words, "elbo").code == 0
@@ -101,7 +108,7 @@ def test_fits_are_kept_and_never_repeated(table: Path) -> None:
     assert "2 fits to run.\n" in changed.err
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("in_this_process", "without_pictures")
 def test_the_command_that_repeats_it(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["compare", str(table), *TARGET, *QUICK, "--methods", "elbo", "--resume"]
     monkeypatch.setattr(sys, "argv", ["directgp", *words])
@@ -110,7 +117,7 @@ def test_the_command_that_repeats_it(table: Path, monkeypatch: pytest.MonkeyPatc
     assert document["command"] == " ".join(["directgp", *words[:-1]])
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("in_this_process", "without_pictures")
 @pytest.mark.parametrize(
     ("columns", "name"), [(80, "square-joint"), (200, "square-loss DLM, joint")]
 )
@@ -122,12 +129,13 @@ def test_widths(table: Path, monkeypatch: pytest.MonkeyPatch, columns: int, name
     assert name in answer.out
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("in_this_process", "without_pictures")
 def test_a_pipe_gets_no_control_codes(table: Path) -> None:
     answer = run("compare", table, *TARGET, *QUICK, "--methods", "elbo,log-fixed")
     assert re.search(r"[\x00-\x08\x0b-\x1f\x7f]", answer.out + answer.err) is None
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_processes_of_its_own_give_the_same_results(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -489,3 +489,30 @@ def test_stopping_rules_are_reset_between_candidates() -> None:
     """One object serves all; a window that ran on would stop the second β at once."""
     found = path(stopping=RelativeDecrease(3, 0.5), betas=(4.0, 1.0))
     assert all(point.result.stages[-1].steps >= 4 for point in found.points)
+
+
+@pytest.mark.parametrize("mode", ["joint", "fixed"])
+def test_a_finished_elbo_run_may_be_given(mode: str) -> None:
+    """The first run of the path is what `train` makes of it, and no ELBO run comes before."""
+    base = directgp.train(start(X, Y), Gaussian(0.1), X, Y, objective="elbo", max_steps=20)
+    settings: dict[str, Any] = {"posterior": base.posterior, "likelihood": base.likelihood}
+    found = path(**settings, betas=[1.0], hyperparameters=mode, start="given")
+    stages = found.best.stages
+    if mode == "joint":
+        again = directgp.train(
+            **settings, X=X, y=Y, start="scratch", max_steps=20, generator=seeded(7)
+        )
+        assert same(tensors(found.best), tensors(again)) and len(stages) == 1
+    else:
+        assert [stage.steps for stage in stages[:-1]] == [0]
+        held = ("Z", "prior", "raw_noise")
+        before = {k: v for k, v in tensors(base).items() if any(name in k for name in held)}
+        after = tensors(found.best)
+        assert before and same(before, {name: after[name] for name in before})
+
+
+def test_a_finished_run_has_seen_the_rows_of_the_folds() -> None:
+    with pytest.raises(InvalidInputError, match=r"validation with start='given' must be Given or"):
+        path(start="given", validation=Folds(3))
+    with pytest.raises(InvalidInputError, match=r"start must be 'elbo' or 'given'\. Got 'cold'"):
+        path(start="cold")
