@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from directgp.cli import compare_running
+from directgp.experiments import comparing
 from directgp.reports import writing
 from tests.cli.running import class_table, count_table, regression_table, run, write_csv
 
@@ -204,3 +205,17 @@ def test_refusals(table: Path, words: str, sentence: str) -> None:
     errors = [line for line in answer.err.splitlines() if line.startswith("Error: ")]
     assert len(errors) == 1 and errors[0].startswith(f"Error: {sentence}"), answer.err
     assert answer.out == "" and not Path("report").exists()
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_interrupted(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comparing.Engine, "run", stopped)
+    answer = run("compare", table, *TARGET, *QUICK)
+    assert answer.code == 130
+    assert answer.err.splitlines()[-2:] == [
+        "What is finished is kept: the same command with --resume goes on.",
+        "Interrupted.",
+    ]

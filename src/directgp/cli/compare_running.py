@@ -99,8 +99,8 @@ def run(plan: Plan, problem: Problem, out: Path, workers: int, terminal: Termina
     from directgp.cli.compare_progress import watcher
     from directgp.experiments.comparing import compare
 
-    with watcher(plan, workers, terminal) as watching:
-        try:
+    try:
+        with watcher(plan, workers, terminal) as watching:
             return compare(
                 problem,
                 plan,
@@ -109,9 +109,9 @@ def run(plan: Plan, problem: Problem, out: Path, workers: int, terminal: Termina
                 watcher=watching,
                 command=_command(),
             )
-        except KeyboardInterrupt:
-            terminal.say("What is finished is kept: the same command with --resume goes on.")
-            raise
+    except KeyboardInterrupt:
+        terminal.say("What is finished is kept: the same command with --resume goes on.")
+        raise
 
 
 def report(comparison: Comparison, out: Path, terminal: Terminal) -> None:

@@ -150,9 +150,10 @@ class Comparer:
 
 def _machine(device: str, workers: int) -> str:
     """Where it was run, in words."""
-    where = f"{platform.system()} {platform.machine()}, {max(1, workers)} fits at once"
+    fits = "one fit at a time" if workers <= 1 else f"{workers} fits at once"
+    where = f"{platform.system()} {platform.machine()}, {fits}"
     if device == "cpu":
-        return f"{where}, one core each"
+        return f"{where}, one core each" if workers > 1 else where
     import torch
 
     return f"{where} on {torch.cuda.get_device_name()}"
