@@ -44,13 +44,17 @@ _HOMES = {
 _ROOMS = (
     "datasets",
     "diagnostics",
+    "errors",
     "estimators",
     "experiments",
     "likelihoods",
     "log_expectations",
+    "metrics",
     "objectives",
     "posteriors",
     "predictive",
+    "reports",
+    "shapes",
     "training",
 )
 

@@ -39,15 +39,18 @@ class Score:
     better: Literal["lower", "nominal"] = "lower"
     """"nominal": the nearer `COVERAGE` the better."""
 
+    share: bool = False
+    """Whether it is a share of the rows."""
+
 
 NLL = Score("nll", "NLL", "Mean negative log probability of what came.")
 MSE = Score("mse", "MSE", "Mean squared error of the predicted mean.")
-ERROR = Score("error", "error", "Share of rows whose more probable class is wrong.")
+ERROR = Score("error", "error", "Share of rows whose more probable class is wrong.", share=True)
 MRE = Score("mre", "MRE", "Mean of |predicted mean − y| / max(1, y).")
 CRPS = Score("crps", "CRPS", "Continuous ranked probability score, in the units of the target.")
 BRIER = Score("brier", "Brier", "Mean squared difference of probability and class, 0 or 1.")
 COVERED = Score(
-    "coverage", "coverage", "Share of rows inside their central 90 % interval.", "nominal"
+    "coverage", "coverage", "Share of rows inside their central 90 % interval.", "nominal", True
 )
 
 SCORES = {
@@ -97,7 +100,7 @@ def judge(
     nll = -predictive_log_density(likelihood, y, marginals)
     every = {
         "nll": nll + math.log(scale),
-        "mse": scale**2 * (mean - y).square(),
+        "mse": (scale * (mean - y)).square(),
         "error": ((mean > 0.5) != (y > 0.5)).to(mean),
         "mre": (mean - y).abs() / y.clamp(min=1),
         "crps": scale * predictive_crps(likelihood, y, marginals),

@@ -66,3 +66,18 @@ def gone(workers: list[int]) -> None:
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
         assert time.monotonic() < until, "a worker outlived the run it worked for"
         time.sleep(0.2)
+
+
+@pytest.mark.slow
+def test_a_worker_with_nothing_to_do_ends_too(tmp_path: Path) -> None:
+    words = ["compare", "friedman1", "--methods", "elbo,fitc", "--repeats", "1", "--jobs", "2"]
+    command = [sys.executable, "-m", "directgp", *words, "--out", str(tmp_path / "out")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        # The first of two fits is done: its worker waits, the other is at work.
+        assert any(line.startswith("[1/2]") for line in process.stderr)
+        children = workers_of(process)
+        process.send_signal(signal.SIGKILL)
+    assert len(children) == 3, "two workers and the tracker of their resources"
+    gone(children)

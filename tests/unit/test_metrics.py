@@ -49,9 +49,12 @@ def test_labels() -> None:
     p = stats.norm.cdf(MEAN / (1 + VARIANCE).sqrt())
     assert found.mean.tolist() == pytest.approx(p.tolist())
     assert found.scores["error"].tolist() == [0, 1, 1]
+    assert found.scores["brier"].tolist() == pytest.approx(
+        [(1 - p[0]) ** 2, (1 - p[1]) ** 2, p[2] ** 2]
+    )
     chance = [p[0], p[1], 1 - p[2]]
     assert found.scores["nll"].tolist() == pytest.approx([-math.log(c) for c in chance])
-    assert set(found.scores) == {"nll", "error", "crps"}
+    assert set(found.scores) == {"nll", "error", "brier"}
 
 
 def test_counts() -> None:

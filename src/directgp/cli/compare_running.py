@@ -18,9 +18,10 @@ from directgp.cli.terminal import Terminal
 from directgp.datasets.problem import Problem
 from directgp.errors import InvalidInputError
 from directgp.experiments.comparison import Comparison, Plan
+from directgp.experiments.store import Store
 
 STORE = "fits.sqlite"
-_OURS = ("index.html", "report.json", "results.parquet", "figures", STORE)
+_REPORT = ("index.html", "report.json", "results.parquet", "figures")
 
 
 def compare_and_report(
@@ -42,11 +43,16 @@ def compare_and_report(
     device = device_of(asked.device, "compare", plan.sizes[-1]).type
     plan = replace(plan, settings=plan.settings.model_copy(update={"device": device}))
     tell_plan(plan, problem, asked.sizes is None, terminal)
-    make_place(out, force)
-    comparison = run(plan, problem, out, _workers(asked.jobs, device, plan), terminal)
-    if not comparison.runs:
-        raise InvalidInputError(f"No fit could be finished. {comparison.failed[0].reason}")
-    report(comparison, out, terminal)
+    out.mkdir(parents=True, exist_ok=True)
+    # Held to the end, so that no other run writes to the folder.
+    with Store(out / STORE) as store:
+        if force:
+            begin_anew(out, store)
+        workers = _workers(asked.jobs, device, plan)
+        comparison = run(plan, problem, store, workers, terminal)
+        if not comparison.runs:
+            raise InvalidInputError(f"No fit could be finished. {comparison.failed[0].reason}")
+        report(comparison, out, terminal)
 
 
 def check_place(out: Path, resume: bool, force: bool) -> None:
@@ -67,10 +73,10 @@ def check_place(out: Path, resume: bool, force: bool) -> None:
         )
 
 
-def make_place(out: Path, force: bool) -> None:
-    """An empty folder, or one with the fits of an earlier run."""
-    out.mkdir(parents=True, exist_ok=True)
-    for name in _OURS if force else ():
+def begin_anew(out: Path, store: Store) -> None:
+    """Forget the fits and the report of an earlier run."""
+    store.clear()
+    for name in _REPORT:
         path = out / name
         if path.is_dir():
             shutil.rmtree(path)
@@ -94,21 +100,14 @@ def tell_plan(plan: Plan, problem: Problem, all_unless_many: bool, terminal: Ter
         )
 
 
-def run(plan: Plan, problem: Problem, out: Path, workers: int, terminal: Terminal) -> Comparison:
+def run(plan: Plan, problem: Problem, store: Store, workers: int, terminal: Terminal) -> Comparison:
     """Everything that the store does not have yet."""
     from directgp.cli.compare_progress import watcher
-    from directgp.experiments.comparing import compare
+    from directgp.experiments.comparing import Comparer
 
     try:
         with watcher(plan, workers, terminal) as watching:
-            return compare(
-                problem,
-                plan,
-                out / STORE,
-                workers=workers,
-                watcher=watching,
-                command=_command(),
-            )
+            return Comparer(problem, plan, store, watching).run(workers, _command())
     except KeyboardInterrupt:
         terminal.say("What is finished is kept: the same command with --resume goes on.")
         raise

@@ -6,7 +6,7 @@ from typing import Literal, final
 from pydantic import BaseModel, ConfigDict
 
 from directgp.datasets.problem import Task
-from directgp.experiments.versions import version_of
+from directgp.experiments.versions import versions
 
 
 class Frozen(BaseModel):
@@ -56,6 +56,6 @@ class Cell(Frozen):
 
     @property
     def key(self) -> str:
-        """The same for cells that must have the same result; each version has its own."""
-        text = f"directgp {version_of('directgp')} {self.model_dump_json()}"
+        """The same for cells that must have the same result; other versions may have another."""
+        text = f"{versions()} {self.model_dump_json()}"
         return hashlib.sha256(text.encode()).hexdigest()

@@ -15,7 +15,8 @@ from directgp.experiments.cells import Cell
 from directgp.experiments.comparison import Comparison, FailedCell, Plan
 from directgp.experiments.engine import Engine
 from directgp.experiments.methods import ELBO, METHODS
-from directgp.experiments.running import Finished, needs_elbo
+from directgp.experiments.results import Finished
+from directgp.experiments.running import needs_elbo
 from directgp.experiments.store import Store
 from directgp.experiments.training_rows import CellData
 from directgp.experiments.versions import versions
@@ -105,7 +106,7 @@ class Comparer:
         return Comparison(
             plan=self.plan,
             runs=tuple(self.store.run(cell) for cell in cells if cell in self.store),
-            failed=tuple(self._failed.values()),
+            failed=tuple(f for f in self._failed.values() if f.cell in cells),
             versions=versions(),
             machine=_machine(self.plan.settings.device, workers),
             command=command,
@@ -118,10 +119,12 @@ class Comparer:
         start = self._start(cell)
         return start == cell or start in self.store
 
-    def hopeless(self, cell: Cell) -> bool:
-        """Whether its ELBO solution could not be had."""
+    def obstacle(self, cell: Cell) -> str | None:
+        """Why its ELBO solution could not be had, if so."""
         start = self._start(cell)
-        return start != cell and start.key in self._failed
+        if start == cell or start.key not in self._failed:
+            return None
+        return f"The ELBO run that it starts from failed: {self._failed[start.key].reason}"
 
     def inputs(self, cell: Cell) -> tuple[CellData, bytes]:
         """Its rows, and the ELBO solution that it starts from."""

@@ -111,4 +111,4 @@ class Comparison:
     """Date and time, UTC."""
 
     seconds: float
-    """Wall time, of all runs that it took."""
+    """Wall time of this run; what was finished in earlier ones is not in it."""

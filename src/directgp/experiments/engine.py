@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -13,7 +14,7 @@ from typing_extensions import override
 
 from directgp.experiments.board import Activity, Board
 from directgp.experiments.cells import Cell
-from directgp.experiments.running import Finished
+from directgp.experiments.results import Finished
 from directgp.experiments.training_rows import CellData
 from directgp.experiments.worker import Desk, Refused, begin, work, work_at
 
@@ -36,8 +37,8 @@ class Client(Protocol):
     def finished(self, cell: Cell, result: Finished | Refused) -> None:
         """Take a result."""
 
-    def hopeless(self, cell: Cell) -> bool:
-        """Whether the cell it starts from has failed."""
+    def obstacle(self, cell: Cell) -> str | None:
+        """Why it can never be run, if so."""
 
     def looking(self, active: Sequence[Activity]) -> None:
         """See what is going on, a few times a second."""
@@ -82,6 +83,19 @@ def _pool(workers: int) -> Iterator[_Pool]:
         executor.shutdown(wait=True, cancel_futures=True)
 
 
+@contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """Hold Ctrl-C back, also in processes that begin: until they ignore it they would complain."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 @final
 @dataclass
 class Engine:
@@ -117,28 +131,34 @@ class Engine:
     def _run(self, pool: _Pool, places: int) -> list[tuple[int, Cell]]:
         """Run until nothing waits; or until a worker is lost, and then say what was under way."""
         running: dict[Future[Finished | Refused], tuple[int, Cell]] = {}
-        while self._waiting or running:
-            while len(running) < places and (job := self._next()) is not None:
-                number, cell = job
-                future = pool.executor.submit(pool.work, cell, number, *self.client.inputs(cell))
-                running[future] = job
-            done, _ = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED)
-            try:
+        begun: list[tuple[int, Cell]] = []
+        try:
+            while self._waiting or running:
+                while len(running) < places and (job := self._next()) is not None:
+                    begun = [job]
+                    running[self._submit(pool, *job)] = job
+                    begun = []
+                done, _ = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED)
                 for future in done:
                     self.client.finished(running[future][1], future.result())
                     del running[future]
-            except BrokenProcessPool:
-                return list(running.values())
-            self.client.looking(pool.board.read())
+                self.client.looking(pool.board.read())
+        except BrokenProcessPool:
+            return begun + list(running.values())
         return []
+
+    def _submit(self, pool: _Pool, number: int, cell: Cell) -> Future[Finished | Refused]:
+        inputs = self.client.inputs(cell)
+        with _ctrl_c_later():
+            return pool.executor.submit(pool.work, cell, number, *inputs)
 
     def _next(self) -> tuple[int, Cell] | None:
         """The first cell that can be run now; those that never can are handed back."""
         for job in list(self._waiting):
-            if self.client.hopeless(job[1]):
+            obstacle = self.client.obstacle(job[1])
+            if obstacle is not None:
                 self._waiting.remove(job)
-                reason = "The ELBO run that it starts from failed."
-                self.client.finished(job[1], Refused(reason))
+                self.client.finished(job[1], Refused(obstacle))
             elif self.client.ready(job[1]):
                 self._waiting.remove(job)
                 return job

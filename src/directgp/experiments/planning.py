@@ -66,6 +66,10 @@ def make_plan(
     """
     task = problem.task
     require(repeats >= 1, "repeats", "at least 1", repeats)
+    for name, given in (("num_inducing", num_inducing), ("max_steps", max_steps)):
+        require(given is None or given >= 1, name, "at least 1", given)
+    for option, several in (("sizes", sizes), ("betas", betas)):
+        require(several is None or len(several) > 0, option, "of at least one value", "none")
     noise = chosen_likelihood(task, likelihood)
     parts = parts_of(len(problem.y))
     return Plan(

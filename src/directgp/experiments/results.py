@@ -71,6 +71,17 @@ class Predictions:
 
 @final
 @dataclass(frozen=True)
+class Finished:
+    """What a cell leaves behind."""
+
+    outcome: Outcome
+    predictions: Predictions
+    model: bytes
+    """The ELBO solution, from which others start; empty for them."""
+
+
+@final
+@dataclass(frozen=True)
 class Run:
     """A cell that has been run."""
 

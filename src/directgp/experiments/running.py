@@ -4,14 +4,13 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
 
 import torch
 
 from directgp.experiments.cells import Cell
 from directgp.experiments.methods import ELBO, METHODS, Method
 from directgp.experiments.models import Model, ScaledRows, starting_model
-from directgp.experiments.results import BetaPoint, Outcome, Predictions
+from directgp.experiments.results import BetaPoint, Finished, Outcome, Predictions
 from directgp.experiments.training_rows import CellData
 from directgp.metrics import Judged, judge
 from directgp.shapes import Marginals
@@ -24,17 +23,6 @@ from directgp.training.validation import Given
 
 _POINTS_OF_CURVE = 200
 _ROWS_OF_PICTURES = 2000
-
-
-@final
-@dataclass(frozen=True)
-class Finished:
-    """What a cell leaves behind."""
-
-    outcome: Outcome
-    predictions: Predictions
-    model: bytes
-    """The ELBO solution, from which others start; empty for them."""
 
 
 def needs_elbo(method: Method) -> bool:
@@ -136,8 +124,9 @@ def _trained(
 
 
 def coarse_grid(num_data: int) -> list[float]:
-    """Every second β of the paper's grid, and 1."""
-    return sorted({*beta_grid(num_data)[::2], 1.0}, reverse=True)
+    """Every second β of the paper's grid, its last, and 1."""
+    grid = beta_grid(num_data)
+    return sorted({*grid[::2], grid[-1], 1.0}, reverse=True)
 
 
 def _judged(cell: Cell, result: TrainingResult, rows: ScaledRows) -> Judged:
@@ -158,7 +147,7 @@ def _points(path: BetaPath | None, scale: float) -> tuple[BetaPoint, ...]:
     if path is None:
         return ()
     square = path.loss == "square_loss"
-    factor, shift = (2 * scale**2, 0.0) if square else (1.0, math.log(scale))
+    factor, shift = (2 * scale * scale, 0.0) if square else (1.0, math.log(scale))
     return tuple(
         BetaPoint(
             beta=point.beta,

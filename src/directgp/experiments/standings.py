@@ -11,6 +11,7 @@ from scipy import stats
 
 from directgp.experiments.comparison import Comparison
 from directgp.experiments.methods import Method
+from directgp.experiments.splits import Parts
 from directgp.metrics import COVERAGE, SCORES, Score
 
 SIGNIFICANT = 0.05
@@ -62,24 +63,27 @@ class Standing:
 
 
 def standings(comparison: Comparison, size: int) -> tuple[Standing, ...]:
-    """Methods in the order of the line-up, with every repeat that all of them have finished."""
+    """Methods in the order of the line-up, with every repeat that all of them have finished.
+
+    Smaller training sets share fewer rows: for them the paired test is on the safe side.
+    """
     plan = comparison.plan
     runs = {
         (run.cell.method, run.cell.repeat): run for run in comparison.runs if run.cell.size == size
     }
-    methods = [m for m in plan.methods if any((m.name, r) in runs for r in range(plan.repeats))]
+    finished = {m: sum((m.name, r) in runs for r in range(plan.repeats)) for m in plan.methods}
+    # One that failed most of the time would leave nothing to compare the others by.
+    methods = [m for m, n in finished.items() if n and 2 * n >= max(finished.values())]
     repeats = [r for r in range(plan.repeats) if all((m.name, r) in runs for m in methods)]
     if not methods or not repeats:
         return ()
-    # Smaller training sets share fewer rows: for them the correction is on the safe side.
-    ratio = plan.parts.test / plan.parts.training
     tables = {
         score.name: estimates(
             score,
             np.array(
                 [[runs[m.name, r].outcome.scores[score.name] for r in repeats] for m in methods]
             ),
-            ratio,
+            plan.parts,
         )
         for score in SCORES[plan.data.task]
     }
@@ -95,16 +99,16 @@ def standings(comparison: Comparison, size: int) -> tuple[Standing, ...]:
     )
 
 
-def estimates(
-    score: Score, values: NDArray[np.float64], test_over_training: float
-) -> list[Estimate]:
+def estimates(score: Score, values: NDArray[np.float64], parts: Parts) -> list[Estimate]:
     """Mean, error and place of each method; values of shape (methods, repeats)."""
     repeats = values.shape[1]
-    cost = _cost(score, values)
-    best = int(_cost(score, values.mean(1)).argmin())
+    ratio = parts.test / parts.training
+    resolution = 1 / parts.test if score.share else 0.0
+    cost = _cost(score, values.mean(1))
+    best = int(cost.argmin())
     with np.errstate(invalid="ignore", over="ignore"):
-        errors = values.std(1, ddof=1) / math.sqrt(repeats) if repeats > 1 else np.nan * cost[:, 0]
-        p_values = [corrected_p_value(row - cost[best], test_over_training) for row in cost]
+        errors = values.std(1, ddof=1) / math.sqrt(repeats) if repeats > 1 else np.nan * cost
+        p_values = [corrected_p_value(row - values[best], ratio, resolution) for row in values]
     return [
         Estimate(
             values=tuple(row.tolist()),
@@ -124,16 +128,21 @@ def _cost(score: Score, values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(np.isnan(cost), np.inf, cost)
 
 
-def corrected_p_value(differences: NDArray[np.float64], test_over_training: float) -> float:
+def corrected_p_value(
+    differences: NDArray[np.float64], test_over_training: float, resolution: float = 0.0
+) -> float:
     """Paired t-test whose variance is corrected for splits that share rows, two-sided.
 
     The variance of the mean is taken as (1/J + n_test/n_train) of that of a difference, since
-    random splits of one table are not independent (Nadeau and Bengio, 2003).
+    random splits of one table are not independent (Nadeau and Bengio, 2003). Shares of few rows
+    often differ by the same amount: their deviation counts as no smaller than one row, the
+    resolution.
     """
     repeats = len(differences)
     if repeats < 2:
         return math.nan
     mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
+    deviation = max(deviation, resolution)
     if not math.isfinite(mean):
         return math.nan
     if deviation == 0:

@@ -12,8 +12,7 @@ from safetensors.numpy import load, save
 
 from directgp.errors import StoreError
 from directgp.experiments.cells import Cell
-from directgp.experiments.results import Outcome, Predictions, Run
-from directgp.experiments.running import Finished
+from directgp.experiments.results import Finished, Outcome, Predictions, Run
 
 _SCHEMA = 1
 
@@ -75,6 +74,11 @@ class Store:
 
     def __contains__(self, cell: Cell) -> bool:
         return self._row("1", cell) is not None
+
+    def clear(self) -> None:
+        """Forget every cell."""
+        with self._telling():
+            self._file.execute("delete from cells")
 
     def put(self, cell: Cell, finished: Finished) -> None:
         """Keep a cell; it survives a power cut from here on."""

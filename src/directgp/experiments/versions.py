@@ -1,12 +1,13 @@
 """Versions of what decides the numbers."""
 
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 _LIBRARIES = ("directgp", "torch", "gpytorch", "numpy", "scipy", "scikit-learn")
 
 
-def version_of(library: str) -> str:
+def _version_of(library: str) -> str:
     """Of a library; a source tree that is not installed has none."""
     try:
         return version(library)
@@ -14,6 +15,7 @@ def version_of(library: str) -> str:
         return "not installed"
 
 
+@cache
 def versions() -> dict[str, str]:
     """Of Python and the libraries."""
-    return {"python": platform.python_version(), **{n: version_of(n) for n in _LIBRARIES}}
+    return {"python": platform.python_version(), **{n: _version_of(n) for n in _LIBRARIES}}

@@ -2,17 +2,21 @@
 
 import os
 import signal
+import threading
 import time
 from dataclasses import dataclass, field
 from multiprocessing.synchronize import Event
 from typing import Any, final
 
+import torch
+from threadpoolctl import threadpool_limits
 from typing_extensions import override
 
 from directgp.errors import DirectGPError
 from directgp.experiments.board import Activity, Board
 from directgp.experiments.cells import Cell
-from directgp.experiments.running import Finished, run_cell
+from directgp.experiments.results import Finished
+from directgp.experiments.running import run_cell
 from directgp.experiments.training_rows import CellData
 from directgp.training.monitors import Monitor
 from directgp.training.result import Progress
@@ -42,14 +46,12 @@ class Desk:
     board: Board
     place: int
     stop: Event | None = None
-    parent: int | None = None
-    """Process that waits for the results; None for the same one."""
 
 
 @final
 @dataclass(eq=False)
 class Watch(Monitor):
-    """Shows each step on the board; ends the work when nobody waits for it any more."""
+    """Shows each step on the board; ends the work when the comparison was interrupted."""
 
     desk: Desk
     cell: int
@@ -71,9 +73,6 @@ class Watch(Monitor):
         self._run += 1
 
     def _look(self) -> None:
-        if self.desk.parent is not None and os.getppid() != self.desk.parent:
-            # Killed: nobody is left to hand anything to.
-            os._exit(1)
         if self.desk.stop is not None and self.desk.stop.is_set():
             raise StoppedError("The comparison was interrupted.")
 
@@ -84,13 +83,21 @@ _desk: list[Desk] = []
 
 def begin(board: Board, next_place: Any, stop: Event, parent: int) -> None:
     """Set a process up: one thread, a place on the board, and Ctrl-C left to the parent."""
-    import torch
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    # numpy and scipy have threads of their own, which wait by spinning.
+    threadpool_limits(1)
     with next_place.get_lock():
         place, next_place.value = next_place.value, next_place.value + 1
-    _desk[:] = [Desk(board, place % board.places, stop, parent)]
+    _desk[:] = [Desk(board, place % board.places, stop)]
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent was killed: nobody is left to hand anything to."""
+    while os.getppid() == parent:
+        time.sleep(_BETWEEN_LOOKS)
+    os._exit(1)
 
 
 def work(cell: Cell, number: int, data: CellData, elbo: bytes) -> Finished | Refused:
@@ -107,5 +114,8 @@ def work_at(desk: Desk, cell: Cell, number: int, data: CellData, elbo: bytes) ->
         raise
     except DirectGPError as error:
         return Refused(str(error))
+    except Exception as error:
+        # One fit that fails unexpectedly must not take the others with it.
+        return Refused(f"{type(error).__name__}: {error}")
     finally:
         desk.board.clear(desk.place)

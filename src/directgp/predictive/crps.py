@@ -29,7 +29,7 @@ def predictive_crps(likelihood: Likelihood, y: Num[Tensor, " n"], marginals: Mar
     """∫ (P(Y ≤ t) − 1{y ≤ t})² dt for each example, in the units of y: the smaller the better.
 
     For labels it is Brier's score, (P(Y = 1) − y)². By formula, or right to 1e-6 relative; where
-    counts may differ by hundreds, to 5e-4.
+    counts may differ by hundreds, to 2e-3.
 
     Examples
     --------

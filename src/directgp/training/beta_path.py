@@ -27,6 +27,7 @@ from directgp.training.selection import Comparison, compare
 from directgp.training.trainer import Trainer
 from directgp.training.validation import (
     Folds,
+    Given,
     Split,
     Validation,
     default_validation,
@@ -129,8 +130,8 @@ def beta_path(
         As in `directgp.train`; "auto" has both grids and the plain ELBO solution for candidates.
     start : {"elbo", "given"}
         Where the way begins: at an ELBO run of its own; or at posterior and likelihood as they are,
-        a finished ELBO run: fixed runs hold their hyperparameters, joint ones start there. Not
-        with folds, whose rows such a run has seen.
+        a finished ELBO run: fixed runs hold their hyperparameters, joint ones start there. Then
+        validation has to be `Given`, rows that this run has not seen.
     objective, rule, optimizer, weights, batch_size, learning_rate, max_steps, stopping, monitors, \
 checkpoints, generator
         As in `directgp.train`. The steps are those of the first β; its neighbours, which start near
@@ -198,9 +199,9 @@ def path_of(
     random = generator or fresh_generator(data.X.device)
     how = default_validation(len(data)) if validation is None else validation
     require(
-        start == "elbo" or not isinstance(how, Folds),
+        start == "elbo" or isinstance(how, Given),
         "validation with start='given'",
-        "Given or HoldOut",
+        "Given: the run that is given has seen all other rows",
         type(how).__name__,
     )
     settings = (recipe.settings(), grid, hyperparameters, how.settings(), start)

@@ -10,7 +10,7 @@ from directgp.experiments.board import Activity
 from directgp.experiments.cells import Cell, Settings
 from directgp.experiments.comparison import DataFacts, Plan
 from directgp.experiments.methods import line_up
-from directgp.experiments.running import Finished
+from directgp.experiments.results import Finished
 from directgp.experiments.splits import parts_of
 from directgp.experiments.worker import Refused
 

@@ -1,6 +1,7 @@
 """A plan that is run, broken off, and run on."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from directgp.experiments.board import Activity, Board
 from directgp.experiments.cells import Cell
 from directgp.experiments.comparing import Comparer
 from directgp.experiments.comparison import Comparison, Plan
-from directgp.experiments.running import Finished, run_cell
+from directgp.experiments.results import Finished
+from directgp.experiments.running import run_cell
 from directgp.experiments.standings import standings
 from directgp.experiments.store import Store
 from directgp.experiments.training_rows import CellData
@@ -98,7 +100,7 @@ def test_a_failure_is_told_and_takes_along_what_starts_from_it(
     told = [(f.cell.method, f.cell.repeat, f.reason) for f in comparison.failed]
     assert told == [
         ("elbo", 1, "No way down."),
-        ("log-fixed", 1, "The ELBO run that it starts from failed."),
+        ("log-fixed", 1, "The ELBO run that it starts from failed: No way down."),
     ]
     # The repeat that not all have finished does not count.
     assert [len(s.betas) for s in standings(comparison, 30)] == [1, 1, 1]
@@ -106,6 +108,41 @@ def test_a_failure_is_told_and_takes_along_what_starts_from_it(
     record = Record()
     assert not compare(whole, tmp_path / "store", record).failed
     assert len(record.begun) == 2
+
+
+def test_an_unexpected_error_fails_its_fit_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(
+        cell: Cell, data: CellData, elbo: bytes = b"", monitors: Sequence[Monitor] = ()
+    ) -> Finished:
+        if cell.method == "fitc":
+            raise MemoryError("no room")
+        return run_cell(cell, data, elbo, monitors)
+
+    monkeypatch.setattr(worker, "run_cell", failing)
+    comparison = compare(plan(GIVEN, ["elbo", "fitc"]), tmp_path / "store")
+    assert [f.reason for f in comparison.failed] == ["MemoryError: no room"]
+    assert len(comparison.runs) == 1
+
+
+def test_a_start_that_nobody_asked_for_is_not_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(cell: Cell, *_: object) -> Finished:
+        raise NumericalError("No way down.")
+
+    monkeypatch.setattr(worker, "run_cell", failing)
+    comparison = compare(plan(GIVEN, ["log-fixed"]), tmp_path / "store")
+    assert [f.cell.method for f in comparison.failed] == ["log-fixed"]
+
+
+def test_a_method_that_mostly_fails_is_left_out(tmp_path: Path) -> None:
+    whole = plan(GIVEN, ["elbo", "fitc"], repeats=3)
+    comparison = compare(whole, tmp_path / "store")
+    runs = [r for r in comparison.runs if r.cell.method == "elbo" or r.cell.repeat == 1]
+    found = standings(replace(comparison, runs=tuple(runs)), 30)
+    assert [(s.method.name, len(s.betas)) for s in found] == [("elbo", 3)]
 
 
 def test_the_board_shows_steps_and_runs() -> None:

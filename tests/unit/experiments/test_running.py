@@ -11,12 +11,15 @@ from scipy import stats
 import directgp
 from directgp.datasets.problem import Task
 from directgp.estimators.tables.scaling import Scaling
+from directgp.experiments import running
 from directgp.experiments.cells import Cell
 from directgp.experiments.methods import METHODS
-from directgp.experiments.models import Model, ScaledRows, starting_model
-from directgp.experiments.running import Finished, coarse_grid, run_cell
+from directgp.experiments.models import ScaledRows, starting_model
+from directgp.experiments.results import Finished
+from directgp.experiments.running import coarse_grid, run_cell
 from directgp.experiments.training_rows import CellData
 from directgp.likelihoods import Gaussian
+from directgp.training.beta_path import BetaPath, beta_path
 from tests.unit.experiments.small import plan, problem
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
@@ -65,20 +68,23 @@ def replace_seconds(finished: Finished) -> str:
     return finished.outcome.model_copy(update={"seconds": 0.0}).model_dump_json()
 
 
-def test_fixed_holds_what_the_elbo_found() -> None:
-    given = problem()
-    whole = plan(given)
-    elbo = whole.cell(METHODS["elbo"], 0, 30)
-    data = CellData.of(given, elbo)
-    base = run_cell(elbo, data)
-    rows = ScaledRows.of(data, elbo)
-    before = starting_model(elbo, *rows.train)
-    before.load(base.model)
-    outcome = run_cell(whole.cell(METHODS["log-fixed"], 0, 30), data, base.model).outcome
-    # At β = 1 and with the rest held, q(u) alone cannot reach what the training from scratch has.
-    assert [point.beta for point in outcome.path] == [4.0, 1.0, 0.25]
-    again = Model(*(before.posterior, before.likelihood)).to_bytes()
-    assert again == base.model
+@pytest.mark.parametrize(("method", "held"), [("log-fixed", True), ("log-joint", False)])
+def test_fixed_holds_what_the_elbo_found(
+    method: str, held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = []
+
+    def spied(*given: object, **settings: object) -> BetaPath:
+        paths.append(beta_path(*given, **settings))  # type: ignore[arg-type]
+        return paths[-1]
+
+    monkeypatch.setattr(running, "beta_path", spied)
+    cell, data, found = run(method)
+    elbo = starting_model(cell, *ScaledRows.of(data, cell).train)
+    elbo.load(run("elbo")[2].model)
+    assert [point.beta for point in found.outcome.path] == [4.0, 1.0, 0.25]
+    for point in paths[0].points:
+        assert torch.equal(point.result.posterior.Z, elbo.posterior.Z) == held
 
 
 @pytest.mark.parametrize(("method", "name"), [("log-fixed", "NLL"), ("square-fixed", "MSE")])
@@ -117,4 +123,11 @@ def test_the_curve_is_thinned_and_keeps_its_end() -> None:
 def test_the_usual_grid_has_one() -> None:
     grid = coarse_grid(1000)
     assert 1.0 in grid and grid[0] == 1000.0 and grid == sorted(grid, reverse=True)
-    assert len(grid) == 10
+    assert grid[-1] == 0.01 and len(grid) == 11
+
+
+def test_targets_whose_squares_overflow() -> None:
+    given = replace(problem(), y=1e300 * problem().y)
+    elbo = plan(given).cell(METHODS["elbo"], 0, 30)
+    outcome = run_cell(elbo, CellData.of(given, elbo)).outcome
+    assert outcome.scores["mse"] == math.inf and math.isfinite(outcome.scores["nll"])

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from directgp.experiments.splits import Parts
 from directgp.experiments.standings import corrected_p_value, estimates
-from directgp.metrics import COVERED, NLL
+from directgp.metrics import COVERED, ERROR, NLL
+
+PARTS = Parts(training=300, validation=40, test=100)
 
 
 def test_without_shared_rows_it_is_the_paired_t_test() -> None:
@@ -52,7 +55,7 @@ def test_the_correction_keeps_its_level_on_splits_of_one_table() -> None:
 
 def test_best_and_close() -> None:
     values = np.array([[1.0, 1.1, 0.9], [1.01, 1.09, 0.91], [3.0, 3.1, 2.9]])
-    first, second, third = estimates(NLL, values, 0.3)
+    first, second, third = estimates(NLL, values, PARTS)
     assert (first.best, second.best, third.best) == (True, False, False)
     assert (first.close, second.close, third.close) == (True, True, False)
     assert math.isnan(first.p_value) and second.p_value > 0.05 > third.p_value
@@ -61,11 +64,32 @@ def test_best_and_close() -> None:
 
 
 def test_coverage_is_best_at_its_nominal_value() -> None:
-    found = estimates(COVERED, np.array([[0.99, 0.99], [0.88, 0.91], [0.5, 0.5]]), 0.3)
+    found = estimates(COVERED, np.array([[0.99, 0.99], [0.88, 0.91], [0.5, 0.5]]), PARTS)
     assert [each.best for each in found] == [False, True, False]
 
 
 def test_one_repeat_has_no_test() -> None:
-    first, second = estimates(NLL, np.array([[1.0], [1.001]]), 0.3)
+    first, second = estimates(NLL, np.array([[1.0], [1.001]]), PARTS)
     assert first.best and first.close
     assert not second.close and math.isnan(second.p_value) and math.isnan(second.error)
+
+
+def test_coverage_is_told_apart_by_its_values() -> None:
+    values = np.array([[0.85, 0.95, 0.84, 0.96], [0.88, 0.88, 0.89, 0.88]])
+    first, second = estimates(COVERED, values, PARTS)
+    assert first.best and second.close
+
+
+def test_shares_that_differ_by_the_same_rows_are_not_told_apart_by_that() -> None:
+    """Two repeats that differ by 4 of 100 rows each: as if their deviation were one row."""
+    first, second = estimates(ERROR, np.array([[0.04, 0.08], [0.08, 0.12]]), PARTS)
+    t = 0.04 / (0.01 * math.sqrt(1 / 2 + 100 / 300))
+    assert first.best and second.close
+    assert second.p_value == pytest.approx(2 * stats.t.sf(t, 1))
+
+
+def test_what_is_no_number_is_worst() -> None:
+    values = np.array([[math.nan, 1.0], [3.0, 3.0], [math.inf, 1.0]])
+    found = estimates(NLL, values, PARTS)
+    assert [each.best for each in found] == [False, True, False]
+    assert [each.close for each in found] == [False, True, False]

@@ -10,8 +10,7 @@ import pytest
 from directgp.errors import StoreError
 from directgp.experiments.cells import Cell
 from directgp.experiments.methods import METHODS
-from directgp.experiments.results import BetaPoint, Outcome, Predictions
-from directgp.experiments.running import Finished
+from directgp.experiments.results import BetaPoint, Finished, Outcome, Predictions
 from directgp.experiments.store import Store
 from tests.unit.experiments.small import plan, problem
 
@@ -70,6 +69,13 @@ def test_cells_that_differ_have_other_keys(tmp_path: Path, change: dict[str, obj
         assert other not in store
         with pytest.raises(KeyError):
             store.run(other)
+
+
+def test_cleared(tmp_path: Path) -> None:
+    with Store(tmp_path / "store") as store:
+        store.put(CELL, finished())
+        store.clear()
+        assert CELL not in store
 
 
 def test_one_program_at_a_time(tmp_path: Path) -> None:

@@ -511,8 +511,9 @@ def test_a_finished_elbo_run_may_be_given(mode: str) -> None:
         assert before and same(before, {name: after[name] for name in before})
 
 
-def test_a_finished_run_has_seen_the_rows_of_the_folds() -> None:
-    with pytest.raises(InvalidInputError, match=r"validation with start='given' must be Given or"):
-        path(start="given", validation=Folds(3))
+def test_a_finished_run_has_seen_all_rows() -> None:
+    for seen in (Folds(3), HoldOut(0.2)):
+        with pytest.raises(InvalidInputError, match=r"validation with start='given' must be Given"):
+            path(start="given", validation=seen)
     with pytest.raises(InvalidInputError, match=r"start must be 'elbo' or 'given'\. Got 'cold'"):
         path(start="cold")
