@@ -1,6 +1,7 @@
 """From what is asked to a plan."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from directgp.datasets.problem import Problem, Task
 from directgp.errors import refuse, require
@@ -35,6 +36,7 @@ def make_plan(
     num_inducing: int | None = None,
     max_steps: int | None = None,
     seed: int = 0,
+    dtype: Literal["float64", "float32"] = "float64",
     device: str = "cpu",
     arguments: Sequence[str] = (),
 ) -> Plan:
@@ -59,6 +61,8 @@ def make_plan(
         As `kernel`, `ard`, `num_inducing` and `max_iter` of the estimators.
     seed : int
         Of splits and starting points.
+    dtype : {"float64", "float32"}
+        Precision of training; predictions are judged in float64.
     device : str
         "cpu" or "cuda".
     arguments : sequence of str
@@ -85,6 +89,7 @@ def make_plan(
             num_inducing=num_inducing,
             betas=None if betas is None else tuple(betas),
             max_steps=max_steps,
+            dtype=dtype,
             device=device,
         ),
         parts=parts,

@@ -131,3 +131,11 @@ def test_targets_whose_squares_overflow() -> None:
     elbo = plan(given).cell(METHODS["elbo"], 0, 30)
     outcome = run_cell(elbo, CellData.of(given, elbo)).outcome
     assert outcome.scores["mse"] == math.inf and math.isfinite(outcome.scores["nll"])
+
+
+def test_float32_is_near_float64() -> None:
+    cell, data, found = run("elbo", max_steps=20)
+    single = cell.settings.model_copy(update={"dtype": "float32"})
+    other = run_cell(cell.model_copy(update={"settings": single}), data)
+    assert other.predictions.mean == pytest.approx(found.predictions.mean, rel=1e-2)
+    assert other.model != found.model
