@@ -4,12 +4,13 @@ import json
 import re
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow.parquet
 import pytest
 
-from directgp.cli import compare_running
-from directgp.experiments import comparing
+from directgp.cli import compare_running, places
+from directgp.experiments import engine
 from directgp.reports import writing
 from tests.cli.running import class_table, count_table, regression_table, run, write_csv
 
@@ -94,10 +95,10 @@ def test_fits_are_kept_and_never_repeated(table: Path) -> None:
     assert run("compare", *words, "elbo").code == 0
     before = Path("report/results.parquet").read_bytes()
     refused = run("compare", *words, "elbo")
-    assert refused.code == 2
+    assert refused.code == 1
     assert refused.err == (
-        "Error: report holds the fits of an earlier run. --resume goes on with them, --force begins"
-        " anew.\n"
+        "Error: --out must be a new folder. Got 'report', which holds the fits of an earlier run."
+        " Go on with them by --resume, or begin anew by --force.\n"
     )
     assert Path("report/results.parquet").read_bytes() == before
     more = run("compare", *words, "elbo,log-fixed", "--resume")
@@ -120,14 +121,20 @@ def test_the_command_that_repeats_it(table: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("in_this_process", "without_pictures")
 @pytest.mark.parametrize(
-    ("columns", "name"), [(80, "square-joint"), (200, "square-loss DLM, joint")]
+    ("columns", "name"),
+    [(40, "square-joint"), (80, "square-joint"), (200, "square-loss DLM, joint")],
 )
 def test_widths(table: Path, monkeypatch: pytest.MonkeyPatch, columns: int, name: str) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     answer = run("compare", table, *TARGET, *QUICK)
-    rows = answer.out.splitlines()[:9]
+    lines = answer.out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("method"))
+    rows = lines[start : start + 8]
     assert max(map(len, rows)) <= columns and "…" not in "".join(rows)
-    assert name in answer.out
+    assert rows[-2].startswith(name)
+    titles = rows[0].split()
+    assert titles[:3] == ["method", *(("NLL", "MSE") if columns == 40 else ("β", "NLL"))]
+    assert not any(line.endswith(" ") for line in lines)
 
 
 @pytest.mark.usefixtures("in_this_process", "without_pictures")
@@ -188,11 +195,14 @@ def test_processes_of_its_own_give_the_same_results(
         ("--inducing few", "--inducing must be 'auto' or a whole number of at least 1. Got 'few'."),
         ("--max-iter 0", "--max-iter must be at least 1. Got 0."),
         ("--resume --force", "--resume and --force cannot be given together. Leave one out."),
-        ("--out houses.csv", "--out must be a folder. Got houses.csv, which is a file."),
         (
-            "--out .",
-            "--out must be a new folder, or one with a report. Got ., which holds other files. Take"
-            " another.",
+            "--drop y",
+            "--target and --drop must name different columns. Got 'y' for both.",
+        ),
+        (
+            "--task count --positive b",
+            "--positive must be given with --task classification only. Got --task count. Leave one"
+            " out.",
         ),
         ("--kernel cubic", "Invalid value for '--kernel': 'cubic' is not one of"),
         ("--device cuda", "device of compare must be one that this machine has."),
@@ -207,12 +217,47 @@ def test_refusals(table: Path, words: str, sentence: str) -> None:
     assert answer.out == "" and not Path("report").exists()
 
 
+@pytest.mark.parametrize(
+    ("out", "sentence"),
+    [
+        ("houses.csv", "a new folder. Got 'houses.csv', which is a file. Name another."),
+        (
+            ".",
+            "a new folder or that of a report. Got '.', which holds other things. Name another.",
+        ),
+        (
+            "houses.csv/report",
+            "in a folder that can be written to. Got 'houses.csv/report'. Name another.",
+        ),
+        ("/proc/report", "in a folder that can be written to. Got '/proc/report'. Name another."),
+    ],
+)
+def test_places_are_refused_before_the_data_are_read(table: Path, out: str, sentence: str) -> None:
+    # Were they read, the missing file would be spoken of.
+    answer = run("compare", "missing.csv", *TARGET, "--out", out)
+    assert (answer.code, answer.out, answer.err) == (1, "", f"Error: --out must be {sentence}\n")
+    assert [path.name for path in Path().iterdir()] == [table.name]
+
+
+def test_a_folder_that_is_there_is_enough(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_in_mine(prefix: str, dir: Path) -> TemporaryDirectory[str]:
+        if dir.name != "mine":
+            raise PermissionError
+        return TemporaryDirectory(prefix=prefix, dir=dir)
+
+    monkeypatch.setattr(places, "TemporaryDirectory", only_in_mine)
+    (here / "reports" / "mine").mkdir(parents=True)
+    answers = [run("compare", "x.csv", "--out", out).err for out in ("reports/mine", "reports/no")]
+    assert answers[0].startswith("Error: DATA must be a file that exists")
+    assert answers[1].startswith("Error: --out must be in a folder that can be written to.")
+
+
 @pytest.mark.usefixtures("in_this_process")
 def test_interrupted(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(comparing.Engine, "run", stopped)
+    monkeypatch.setattr(engine.Engine, "run", stopped)
     answer = run("compare", table, *TARGET, *QUICK)
     assert answer.code == 130
     assert answer.err.splitlines()[-2:] == [

@@ -31,7 +31,7 @@ def results(out: Path) -> list[dict[str, object]]:
     return [{**row, "seconds": None} for row in table.to_pylist()]
 
 
-def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
+def workers_of(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> list[int]:
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     return list(map(int, children.read_text().split())) if children.exists() else []
 

@@ -9,6 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from rich.table import Table
+from rich.text import Text
 
 from directgp.cli import errors
 from directgp.cli.errors import WrongUsageError, answering, exit_code, sentence
@@ -111,6 +113,16 @@ def test_a_reader_may_leave() -> None:
         ),
         (OSError("disk on fire"), 1, "disk on fire."),
         (
+            OSError(28, "No space left on device", "report/index.html"),
+            1,
+            "report/index.html: No space left on device.",
+        ),
+        (
+            OSError(21, "Is a directory", ".index.html.3f.tmp", None, "index.html"),
+            1,
+            "index.html: Is a directory.",
+        ),
+        (
             MemoryError(),
             1,
             "There is not enough memory for this. Take fewer rows or inducing inputs.",
@@ -169,6 +181,20 @@ def test_terminals(capsys: pytest.CaptureFixture[str]) -> None:
         out, err = printed(terminal)
         assert json.loads(out) == {"value": None, "β": [1, 2]} and err == ""
     assert not Terminal().live
+
+
+def test_lines_of_tables_in_files_end_with_their_last_letter(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = Table("name", "about", title=Text("Two [rows]"), title_justify="left", box=None)
+    table.add_row("a", "long text")
+    table.add_row(Text("[b]"), "")
+    Terminal().show(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [
+        *(["Two", "[rows]"], ["name", "about"], ["a", "long", "text"], ["[b]"]),
+    ]
+    assert all(line == line.rstrip() for line in lines)
 
 
 def test_long_lines_of_files_are_not_broken(capsys: pytest.CaptureFixture[str]) -> None:

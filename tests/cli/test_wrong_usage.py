@@ -71,8 +71,8 @@ USAGE = [
     ),
     (
         "fit reg.csv --out m",
-        "--target must be given for a file. The columns of reg.csv are 'code', 'x', 'kind'"
-        " and 'y'.",
+        "--target must be given for a file. Got none. The columns of 'reg.csv' are 'code', 'x',"
+        " 'kind' and 'y'.",
     ),
     ("predict reg", "Missing argument 'DATA'. See 'directgp predict --help'."),
     (
@@ -86,6 +86,11 @@ USAGE = [
     ),
     ("inspect", "Missing argument 'MODEL'. See 'directgp inspect --help'."),
     ("datasets --folder x", "No such option: --folder. See 'directgp datasets --help'."),
+    ("compare reg.csv --bogus x", "No such option: --bogus. See 'directgp compare --help'."),
+    (
+        "compare reg.csv --repeat 3",
+        "No such option: --repeat. Did you mean '--repeats'? See 'directgp compare --help'.",
+    ),
 ]
 
 FAILURES = [
@@ -270,6 +275,18 @@ def test_debug_shows_where(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert answer.err.startswith("Traceback (most recent call last):")
     assert "load_folder" in answer.err
     assert answer.err.splitlines()[-1].startswith("Error: MODEL must be a folder")
+
+
+def test_a_wrong_variable_is_blamed_where_it_is_needed_only(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workplace)
+    monkeypatch.setenv("DIRECTGP_DATA", "nowhere")
+    blamed = "Error: DIRECTGP_DATA must be a folder that exists. Got 'nowhere'. Correct it"
+    assert run("fit", "reg", "--target", "y", "--out", "m").err.startswith(blamed)
+    assert run("datasets").err.startswith(blamed)
+    read = run("fit", "reg.csv", "--target", "Y", "--out", "m")
+    assert read.err.startswith("Error: The target must be a column of the table. Got 'Y'.")
 
 
 def test_gaps_in_exposures_are_refused_with_their_number(here: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from directgp.cli.data_checks import check_columns, check_task
 from directgp.cli.errors import WrongUsageError
 from directgp.cli.model_options import (
     Inducing,
@@ -143,9 +144,12 @@ def compare(
     """
     if resume and force:
         raise WrongUsageError("--resume and --force cannot be given together. Leave one out.")
+    check_task(task, positive)
+    check_columns({"--target": [target], "--drop": drop})
     from directgp.cli.compare_request import CompareRequest
-    from directgp.cli.compare_running import compare_and_report
+    from directgp.cli.compare_running import STORE, compare_and_report
     from directgp.cli.opening import Request
+    from directgp.cli.places import check_report_place
 
     asked = CompareRequest(
         methods=None if methods is None else names(methods),
@@ -164,6 +168,7 @@ def compare(
         device=device,
     )
     asked.check(task)
+    check_report_place(out, STORE, resume, force)
     request = Request(
         data=data,
         target=target,
@@ -173,7 +178,7 @@ def compare(
         positive=positive,
         data_dir=data_dir,
     )
-    compare_and_report(request, asked, out, resume, force, Terminal(quiet, json))
+    compare_and_report(request, asked, out, force, Terminal(quiet, json))
 
 
 def names(text: str) -> tuple[str, ...]:

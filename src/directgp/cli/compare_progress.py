@@ -12,27 +12,33 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from directgp.cli.progress_table import (
+    DONE,
+    FAILED,
+    RUNNING,
+    WAITING,
+    ProgressRow,
+    progress_table,
+)
 from directgp.cli.terminal import Terminal, console
 from directgp.experiments.board import Activity
 from directgp.experiments.cells import Cell
 from directgp.experiments.comparing import Watcher
 from directgp.experiments.comparison import Plan
 from directgp.experiments.methods import METHODS
-from directgp.experiments.running import Finished
+from directgp.experiments.results import Finished
 from directgp.experiments.worker import Refused
 from directgp.reports.numbers import duration, number, short
 
-_DONE, _FAILED, _RUNNING, _WAITING = "●", "✗", "◐", "·"
-
 
 @contextmanager
-def watcher(plan: Plan, workers: int, terminal: Terminal) -> Iterator[Watcher]:
+def watcher(plan: Plan, terminal: Terminal) -> Iterator[Watcher]:
     """The board, lines, or nothing."""
     if not terminal.live:
         yield Lines(plan, terminal)
         return
     with Live(console=console(err=True), transient=True, refresh_per_second=4) as live:
-        yield LiveBoard(plan, workers, live)
+        yield LiveBoard(live)
 
 
 @final
@@ -66,17 +72,14 @@ class Lines:
 class LiveBoard:
     """Methods × splits, what is known of them, and what each worker is at."""
 
-    plan: Plan
-    workers: int
     live: Live
     _cells: Sequence[Cell] = field(default=(), init=False)
-    _known: int = field(default=0, init=False)
     _results: dict[str, Finished | Refused] = field(default_factory=dict, init=False)
     _since: float = field(default_factory=time.monotonic, init=False)
 
     def begin(self, cells: Sequence[Cell], known: int) -> None:
         """Draw the empty board."""
-        self._cells, self._known = cells, known
+        self._cells = cells
         self.live.console.print(_announcement(len(cells), known), highlight=False)
         self.looking(())
 
@@ -89,22 +92,23 @@ class LiveBoard:
         self.live.update(Group(self._table(active), Text(self._clock(), style="dim")))
 
     def _table(self, active: Sequence[Activity]) -> Table:
-        table = Table(box=None, pad_edge=False, padding=(0, 2))
-        for title in ("method", "fits", "NLL", "now"):
-            table.add_column(title, no_wrap=True, justify="right" if title == "NLL" else "left")
         running = {self._cells[each.cell].key: each for each in active}
-        for name in dict.fromkeys(cell.method for cell in self._cells):
-            cells = [cell for cell in self._cells if cell.method == name]
-            signs = "".join(self._sign(cell, running) for cell in cells)
-            now = next((_now(running[c.key]) for c in cells if c.key in running), "")
-            table.add_row(METHODS[name].label, signs, self._mean(cells), now)
-        return table
+        by_method = defaultdict(list)
+        for cell in self._cells:
+            by_method[cell.method].append(cell)
+        rows = [self._row(name, cells, running) for name, cells in by_method.items()]
+        return progress_table(rows, self.live.console.width)
+
+    def _row(self, name: str, cells: Sequence[Cell], running: dict[str, Activity]) -> ProgressRow:
+        signs = "".join(self._sign(cell, running) for cell in cells)
+        now = next((_now(running[cell.key]) for cell in cells if cell.key in running), "")
+        return ProgressRow(name, METHODS[name].label, signs, self._mean(cells), now)
 
     def _sign(self, cell: Cell, running: dict[str, Activity]) -> str:
         result = self._results.get(cell.key)
         if result is None:
-            return _RUNNING if cell.key in running else _WAITING
-        return _DONE if isinstance(result, Finished) else _FAILED
+            return RUNNING if cell.key in running else WAITING
+        return DONE if isinstance(result, Finished) else FAILED
 
     def _mean(self, cells: Sequence[Cell]) -> str:
         """Mean NLL of what is done, at the largest size that has any."""
@@ -120,9 +124,9 @@ class LiveBoard:
     def _clock(self) -> str:
         """Fits done, time spent, time left."""
         spent = time.monotonic() - self._since
-        text = f"{len(self._results)} of {len(self._cells)} fits, {duration(round(spent))}"
+        text = f"{len(self._results)} of {len(self._cells)} fits, {duration(float(round(spent)))}"
         left = self._left(spent)
-        return text if left is None else f"{text}, about {duration(round(left))} left"
+        return text if left is None else f"{text}, about {duration(float(round(left)))} left"
 
     def _left(self, spent: float) -> float | None:
         """What is to be done, at the pace of what was done: each method has its own."""
@@ -142,7 +146,7 @@ class LiveBoard:
 
 
 def _announcement(to_run: int, known: int) -> str:
-    there = f" {known} are there already." if known else ""
+    there = f" {known} {'is' if known == 1 else 'are'} there already." if known else ""
     return f"{to_run} {'fit' if to_run == 1 else 'fits'} to run.{there}"
 
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from directgp.cli.compare_request import CompareRequest
-from directgp.cli.errors import WrongUsageError
 from directgp.cli.opening import Request, open_request
 from directgp.cli.terminal import Terminal
 from directgp.datasets.problem import Problem
+from directgp.datasets.wording import several
 from directgp.errors import InvalidInputError
 from directgp.experiments.comparison import Comparison, Plan
 from directgp.experiments.store import Store
@@ -28,12 +28,10 @@ def compare_and_report(
     request: Request,
     asked: CompareRequest,
     out: Path,
-    resume: bool,
     force: bool,
     terminal: Terminal,
 ) -> None:
     """Run everything that is not known yet, then write and show what came of it."""
-    check_place(out, resume, force)
     problem = open_request(request).problem
     for note in problem.notes:
         terminal.say(note)
@@ -55,24 +53,6 @@ def compare_and_report(
         report(comparison, out, terminal)
 
 
-def check_place(out: Path, resume: bool, force: bool) -> None:
-    """Refuse a folder that holds something else, or fits that nobody spoke of."""
-    if out.exists() and not out.is_dir():
-        raise WrongUsageError(f"--out must be a folder. Got {out}, which is a file.")
-    if not out.exists() or not any(out.iterdir()):
-        return
-    if not (out / STORE).exists():
-        raise WrongUsageError(
-            f"--out must be a new folder, or one with a report. Got {out}, which holds other "
-            "files. Take another."
-        )
-    if not resume and not force:
-        raise WrongUsageError(
-            f"{out} holds the fits of an earlier run. --resume goes on with them, --force begins "
-            "anew."
-        )
-
-
 def begin_anew(out: Path, store: Store) -> None:
     """Forget the fits and the report of an earlier run."""
     store.clear()
@@ -89,10 +69,9 @@ def tell_plan(plan: Plan, problem: Problem, all_unless_many: bool, terminal: Ter
     rows = " and ".join(f"{size:,}" for size in plan.sizes)
     n, d = problem.X.shape
     terminal.say(
-        f"{plan.data.name}: {n:,} rows, {d} features. Training on {rows} rows, choosing β by "
-        f"{plan.parts.validation:,}, judging by {plan.parts.test:,}; {plan.repeats} "
-        f"{'split' if plan.repeats == 1 else 'splits'}, {len(plan.methods)} "
-        f"{'method' if len(plan.methods) == 1 else 'methods'}."
+        f"{plan.data.name}: {several(n, 'row')}, {several(d, 'feature')}. Training on {rows} rows, "
+        f"choosing β by {plan.parts.validation:,}, judging by {plan.parts.test:,}; "
+        f"{several(plan.repeats, 'split')}, {several(len(plan.methods), 'method')}."
     )
     if all_unless_many and plan.sizes[-1] < plan.parts.training:
         terminal.say(
@@ -106,7 +85,7 @@ def run(plan: Plan, problem: Problem, store: Store, workers: int, terminal: Term
     from directgp.experiments.comparing import Comparer
 
     try:
-        with watcher(plan, workers, terminal) as watching:
+        with watcher(plan, terminal) as watching:
             return Comparer(problem, plan, store, watching).run(workers, _command())
     except KeyboardInterrupt:
         terminal.say("What is finished is kept: the same command with --resume goes on.")

@@ -28,6 +28,9 @@ class _Layout:
 
     padding: int
 
+    all_columns: bool = True
+    """Else the first two scores alone."""
+
 
 _LAYOUTS = (
     _Layout(True, 9, 2),
@@ -35,6 +38,7 @@ _LAYOUTS = (
     _Layout(False, 3, 1),
     _Layout(False, 2, 1),
     _Layout(False, 0, 1),
+    _Layout(False, 0, 1, all_columns=False),
 )
 """The first that fits is taken, or the last."""
 
@@ -61,13 +65,16 @@ def _table(board: Scoreboard, title: str, layout: _Layout) -> Table:
         padding=(0, layout.padding),
     )
     table.add_column("method", no_wrap=True)
-    for column in board.columns:
+    # β comes before the scores.
+    shown = slice(None) if layout.all_columns else slice(1, 3)
+    for column in board.columns[shown]:
         name = column.title.replace("coverage of ", "in ")
         short = name if layout.labels else name.replace("seconds", "s")
         table.add_column(short, justify="right", no_wrap=True)
     for method, entries in board.rows:
         cells = [_cell(entry, i < layout.errors) for i, entry in enumerate(entries)]
-        table.add_row(method.label if layout.labels else method.name, *cells)
+        name = method.label if layout.labels else method.name
+        table.add_row(name, *cells[shown])
     return table
 
 

@@ -53,7 +53,9 @@ def sentence(error: Exception) -> str:
         return "There is not enough memory for this. Take fewer rows or inducing inputs."
     if isinstance(error, OSError):
         what = error.strerror or _one_line(str(error)) or type(error).__name__
-        return f"{error.filename}: {what}." if error.filename else f"{what}."
+        # Of two files, the first is a draft of the second.
+        file = error.filename2 or error.filename
+        return f"{_one_line(str(file))}: {what}." if file else f"{what}."
     what = _one_line(f"{type(error).__name__}: {error}").rstrip(":. ")
     return f"directgp failed unexpectedly: {what}; run again with --debug for the traceback."
 
@@ -80,8 +82,7 @@ def _usage_sentence(error: typer.TyperException) -> str:
     """The words of typer in one line, and where help is."""
     option, known = getattr(error, "option_name", ""), getattr(error, "possibilities", None)
     if known:
-        (nearest,) = get_close_matches(option, known, n=1, cutoff=0.0)
-        words = f"No such option: {option}. Did you mean {nearest!r}?"
+        words = f"No such option: {option}.{_meant(option, known)}"
     else:
         # pydantic, by which typer converts, announces what typer says itself.
         words = error.format_message().replace("Value error, ", "").replace("?.", "?")
@@ -91,6 +92,13 @@ def _usage_sentence(error: typer.TyperException) -> str:
         return words
     end = "" if words.endswith((".", "?")) else "."
     return f"{words}{end} See '{context.command_path} --help'."
+
+
+def _meant(option: str, known: Sequence[str]) -> str:
+    """The nearest option, if it is near; dashes do not count, since all have them."""
+    by_name = {each.lstrip("-"): each for each in known}
+    close = get_close_matches(option.lstrip("-"), by_name, n=1)
+    return f" Did you mean {by_name[close[0]]!r}?" if close else ""
 
 
 def _one_line(text: str) -> str:

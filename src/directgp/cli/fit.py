@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from directgp.cli.errors import WrongUsageError
+from directgp.cli.data_checks import check_columns, check_task
 from directgp.cli.model_options import (
     Inducing,
     Kernel,
@@ -153,10 +153,10 @@ def fit(
         "random_state": seed,
         "device": device,
     }
-    _check_task(task, positive, exposure)
+    check_task(task, positive, exposure)
     if task is not None:
         check_likelihood(task, likelihood)
-    _check_columns(
+    check_columns(
         {"--target": [target], "--exposure": [exposure], "--weights": [weights], "--drop": drop}
     )
 
@@ -183,28 +183,3 @@ def fit(
     from directgp.cli.training import train_and_keep
 
     train_and_keep(opened, settings, out, force, Terminal(quiet, json))
-
-
-def _check_task(task: str | None, positive: str | None, exposure: str | None) -> None:
-    """Options that belong to one task."""
-    for option, value, own in (
-        ("--positive", positive, "classification"),
-        ("--exposure", exposure, "count"),
-    ):
-        if value is not None and task not in (None, own):
-            raise WrongUsageError(
-                f"{option} must be given with --task {own} only. Got --task {task}. Leave one out."
-            )
-
-
-def _check_columns(roles: dict[str, list[str] | list[str | None] | None]) -> None:
-    """Refuse a column that is to be two things at once."""
-    taken: dict[str, str] = {}
-    for option, columns in roles.items():
-        for column in dict.fromkeys(each for each in columns or () if each is not None):
-            if column in taken:
-                raise WrongUsageError(
-                    f"{taken[column]} and {option} must name different columns."
-                    f" Got {column!r} for both."
-                )
-            taken[column] = option

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from directgp.cli.errors import WrongUsageError
+from directgp.cli.model_options import naming_options
 from directgp.datasets.encoding import Encoding
 from directgp.datasets.kinds import kind_of
 from directgp.datasets.missing import complete_rows, missing_counts, refuse_missing
 from directgp.datasets.preparing import prepare
 from directgp.datasets.problem import Problem, Task
-from directgp.datasets.sources import Source, open_source
-from directgp.datasets.wording import counted, listed, refuse_name, several
+from directgp.datasets.sources import open_source
+from directgp.datasets.wording import counted, refuse_name, several
 from directgp.errors import refuse
 
 _EXPOSURE, _WEIGHTS = "--exposure", "--weights"
@@ -65,12 +65,13 @@ def open_request(request: Request) -> Opened:
     """Read the data and make them ready for training."""
     source = open_source(request.data, request.data_dir)
     beside = _beside(request, source.table.names)
-    target = _target(request, source)
+    with naming_options():
+        target, task = source.choose(request.target, request.task, request.positive)
     table, notes = _complete(source.table.read(), beside, request.drop_missing)
     problem, encoding = prepare(
         table,
         target,
-        task=_task(request, source, target),
+        task=task,
         name=source.name,
         source=source.shown,
         drop=[*request.drop, *beside.values()],
@@ -91,20 +92,6 @@ def _beside(request: Request, names: Sequence[str]) -> dict[str, str]:
         if name not in names:
             refuse_name(option, name, names)
     return beside
-
-
-def _target(request: Request, source: Source) -> str:
-    target = request.target or source.target
-    if target is None:
-        columns = f"The columns of {source.shown} are {listed(source.table.names)}."
-        raise WrongUsageError(f"--target must be given for a file. {columns}")
-    return target
-
-
-def _task(request: Request, source: Source, target: str) -> Task | None:
-    """As given, or known of an embedded data set; None leaves it to be guessed."""
-    known = target == source.target and request.positive is None
-    return request.task or (source.task if known else None)
 
 
 def _complete(

@@ -117,8 +117,8 @@ DataDir = Annotated[
     typer.Option(
         "--data-dir",
         metavar="FOLDER",
-        envvar="DIRECTGP_DATA",
-        help="A folder of data sets, to be named without path and suffix.",
+        help="A folder of data sets, to be named without path and suffix; that of the variable "
+        "DIRECTGP_DATA unless given.",
         rich_help_panel=DATA,
     ),
 ]

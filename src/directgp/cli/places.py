@@ -2,7 +2,9 @@
 
 import os
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from directgp.errors import InvalidInputError
@@ -24,15 +26,24 @@ def check_file_place(out: Path, force: bool, *, inputs: tuple[Path, ...] = ()) -
 def check_folder_place(out: Path, own: set[str], force: bool) -> None:
     """Refuse a place where something else is than a folder of our own files, or than nothing."""
     _check_parent(out)
-    if not os.path.lexists(out):
-        return
-    if not out.is_dir():
-        _refuse(out, "a new folder", "is a file", "Name another.")
-    held = {each.name for each in out.iterdir()}
+    held = _held_in(out)
     if held and held != own:
         _refuse(out, "a new folder or that of a model", "holds other things", "Name another.")
     if held and not force:
         _refuse(out, "a new folder", "holds a model", "Name another, or replace it by --force.")
+
+
+def check_report_place(out: Path, store: str, resume: bool, force: bool) -> None:
+    """Refuse a folder that holds something else, or fits that nobody spoke of."""
+    held = _held_in(out)
+    place = Path(os.path.realpath(out))
+    # A report is written into its folder, which need not be replaced.
+    _check_writable(out, (place, *place.parents))
+    if held and store not in held:
+        _refuse(out, "a new folder or that of a report", "holds other things", "Name another.")
+    if held and not resume and not force:
+        remedy = "Go on with them by --resume, or begin anew by --force."
+        _refuse(out, "a new folder", "holds the fits of an earlier run", remedy)
 
 
 def draft_of(place: Path) -> Path:
@@ -41,12 +52,30 @@ def draft_of(place: Path) -> Path:
     return place.with_name(f".{place.name}.{secrets.token_hex(4)}.draft")
 
 
+def _held_in(out: Path) -> set[str]:
+    """Names in the folder at a place, where there is one yet."""
+    if not os.path.lexists(out):
+        return set()
+    if not out.is_dir():
+        _refuse(out, "a new folder", "is a file", "Name another.")
+    return {each.name for each in out.iterdir()}
+
+
 def _check_parent(out: Path) -> None:
+    _check_writable(out, Path(os.path.realpath(out)).parents)
+
+
+def _check_writable(out: Path, folders: Sequence[Path]) -> None:
     """Refuse, before any work, a place that cannot be written to after it."""
-    parent = next(each for each in Path(os.path.realpath(out)).parents if os.path.lexists(each))
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+    nearest = next(each for each in folders if os.path.lexists(each))
+    try:
+        # The rights alone do not tell: nothing can be made in /proc, whatever it says.
+        TemporaryDirectory(prefix=".directgp.", dir=nearest).cleanup()
+    except OSError as error:
         allowed = "in a folder that can be written to"
-        raise InvalidInputError(f"--out must be {allowed}. Got {str(out)!r}. Name another.")
+        raise InvalidInputError(
+            f"--out must be {allowed}. Got {str(out)!r}. Name another."
+        ) from error
 
 
 def _refuse(out: Path, allowed: str, what: str, remedy: str) -> NoReturn:

@@ -55,7 +55,7 @@ class Terminal:
         if isinstance(what, str):
             print_line(console(), what)
         else:
-            console().print(what)
+            _print_table(console(), what)
 
     def answer(self, document: dict[str, Any]) -> None:
         """The result for machines; nothing without `json`."""
@@ -83,6 +83,16 @@ def console(err: bool = False) -> Console:
 def print_line(where: Console, text: str, style: str | None = None) -> None:
     """Plain text, in which brackets mean themselves; lines of a file are not broken."""
     where.print(text, style=style, markup=False, emoji=False, soft_wrap=not where.is_terminal)
+
+
+def _print_table(where: Console, table: RenderableType) -> None:
+    """A table of rich, whose lines in a file end with their last letter."""
+    if where.is_terminal:
+        where.print(table)
+        return
+    with where.capture() as held:
+        where.print(table)
+    print_line(where, "\n".join(line.rstrip() for line in held.get().splitlines()))
 
 
 def print_json(document: dict[str, Any]) -> None:

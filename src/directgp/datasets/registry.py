@@ -10,7 +10,7 @@ from directgp.datasets.preparing import prepare
 from directgp.datasets.problem import Problem, Task
 from directgp.datasets.sources import Source, open_source
 from directgp.datasets.tasks import guess_task
-from directgp.datasets.wording import listed, suggestion
+from directgp.datasets.wording import suggestion
 from directgp.errors import InvalidInputError, refuse
 
 _USUAL_TARGETS = ("y", "target")
@@ -80,15 +80,7 @@ def prepare_source(
     positive: str | None = None,
 ) -> tuple[Problem, Encoding]:
     """The problem in a table that has been found."""
-    wanted = target or source.target
-    if wanted is None:
-        names = listed(source.table.names)
-        raise InvalidInputError(
-            f"The target must be named by --target NAME. Got none. Columns of {source.shown!r}:"
-            f" {names}."
-        )
-    if task is None and wanted == source.target and positive is None:
-        task = source.task
+    wanted, task = source.choose(target, task, positive)
     return prepare(
         source.table.read(),
         wanted,

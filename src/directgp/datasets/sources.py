@@ -12,7 +12,7 @@ from directgp.datasets.embedding import EMBEDDED, Embedded
 from directgp.datasets.files import open_table, stem_of, suffix_of, tables_in
 from directgp.datasets.problem import Task
 from directgp.datasets.readable import ReadableTable
-from directgp.datasets.wording import nearest
+from directgp.datasets.wording import listed, nearest
 from directgp.errors import refuse
 
 FOLDER_VARIABLE = "DIRECTGP_DATA"
@@ -41,6 +41,17 @@ class Source:
     notes: tuple[str, ...] = ()
     """What the user should hear."""
 
+    def choose(
+        self, target: str | None, task: Task | None, positive: str | None
+    ) -> tuple[str, Task | None]:
+        """Target and task as given, else as known; None leaves the task to be guessed."""
+        wanted = target or self.target
+        if wanted is None:
+            columns = f"The columns of {self.shown!r} are {listed(self.table.names)}."
+            refuse("target", "given for a file", "none", columns)
+        known = wanted == self.target and positive is None
+        return wanted, task or (self.task if known else None)
+
 
 @final
 class EmbeddedTable(ReadableTable):
@@ -63,9 +74,12 @@ def open_source(data: str, data_dir: Path | None = None) -> Source:
     Looked for in this order: a file at that path, an embedded data set, a file in the data folder,
     with or without its suffix.
     """
-    folder = data_folder(data_dir)
+    if data_dir is not None:
+        # An option is never passed over; the variable is looked at where it is needed.
+        data_folder(data_dir)
     if suffix_of(data) and Path(data).exists():
         return _file(Path(data), data)
+    folder = data_folder(data_dir)
     found = _in_folder(data, folder)
     if data in EMBEDDED:
         return _embedded(EMBEDDED[data], found)

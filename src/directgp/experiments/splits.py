@@ -57,19 +57,19 @@ def split(problem: Problem, repeat: int, size: int, seed: int) -> Split:
     """
     parts = parts_of(len(problem.y))
     require(1 <= size <= parts.training, "size", f"from 1 to {parts.training}", size)
-    random = np.random.default_rng([seed, repeat])
+    generator = np.random.default_rng([seed, repeat])
     strata = problem.y if problem.task == "classification" else np.zeros(len(problem.y))
-    order = _spread(strata, random)
+    order = _spread(strata, generator)
     ends = np.cumsum([parts.test, parts.validation])
     test, validation, rest = np.split(order, ends)
     return Split(rest[:size], validation, test)
 
 
-def _spread(strata: NDArray[np.float64], random: np.random.Generator) -> Rows:
+def _spread(strata: NDArray[np.float64], generator: np.random.Generator) -> Rows:
     """A random order in which each stratum is spread evenly: its i-th row near i/n of the way."""
     place = np.empty(len(strata))
     for stratum in np.unique(strata):
         members = np.flatnonzero(strata == stratum)
         n = len(members)
-        place[members] = (random.permutation(n) + random.uniform(size=n)) / n
+        place[members] = (generator.permutation(n) + generator.uniform(size=n)) / n
     return np.argsort(place, kind="stable")

@@ -16,9 +16,12 @@ def replace_file(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             draft.unlink()
+        if isinstance(error, OSError):
+            # A full disk does not say which file it has no room for.
+            error.filename = str(path)
         raise
     _flush_folder(path.parent)
 

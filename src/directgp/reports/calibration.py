@@ -1,5 +1,6 @@
 """How far probabilities are from how often things came, in numbers."""
 
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -39,6 +40,19 @@ class Reliability:
         """Mean distance of the two, weighted by counts."""
         distance = np.abs(self.predicted - self.observed)
         return float(np.average(distance, weights=self.count))
+
+    def error_by_chance(self, times: float = 1.0) -> float:
+        """What the expected error of right probabilities seldom exceeds.
+
+        The distance of a bin is |N(0, σ²)| with σ² = p(1 − p)/n: this is the mean of their sum, and
+        two of its standard deviations more. Rows that come several times, as in repeats that share
+        them, tell less: σ² grows by `times`.
+        """
+        share = self.count / self.count.sum()
+        spread = self.predicted * (1 - self.predicted)
+        part = share * np.sqrt(times * spread / self.count)
+        mean, variance = math.sqrt(2 / math.pi) * part.sum(), (1 - 2 / math.pi) * (part**2).sum()
+        return float(mean + 2 * math.sqrt(variance))
 
 
 def reliability(ones: Array, probability: Array, bins: int = 10) -> Reliability:

@@ -24,14 +24,28 @@ def calibration(findings: Findings, standing: Standing) -> str:
     """How far the uncertainty of a method may be believed."""
     if "coverage" in standing.scores:
         return _coverage(findings, standing)
-    predictions = pooled(findings.runs(standing.method.name))
+    return _probabilities(findings, standing)
+
+
+def _probabilities(findings: Findings, standing: Standing) -> str:
+    runs, name = findings.runs(standing.method.name), called(standing.method)
+    predictions = pooled(runs)
     if not len(predictions.mean):
-        return f"The probabilities of {called(standing.method)} are not finite"
+        return f"The probabilities of {name} are not finite"
     found = reliability(predictions.actual, predictions.mean)
-    error = found.expected_error
-    judged = "near the shares that came" if error <= _NEAR else "not to be taken literally"
-    name = called(standing.method)
+    error, rows = found.expected_error, len(predictions.mean)
+    # A row is in the test rows of any other repeat with this share of the table for probability.
+    times = 1 + (rows - rows / len(runs)) / findings.comparison.plan.data.num_rows
+    judged = _judged(error, found.error_by_chance(times))
     return f"The probabilities of {name} are {judged}, off by {percent(error)} on average"
+
+
+def _judged(error: float, chance: float) -> str:
+    if error <= _NEAR:
+        return "near the shares that came"
+    if error <= chance:
+        return "as near the shares that came as so few rows can show"
+    return "not to be taken literally"
 
 
 def _coverage(findings: Findings, standing: Standing) -> str:

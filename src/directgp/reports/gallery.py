@@ -9,6 +9,9 @@ from directgp.reports.figures.scores import scores_picture
 from directgp.reports.figures.training import training_picture
 from directgp.reports.findings import Findings
 
+NAMES = ("scores", "learning", "beta", "calibration", "predicted", "training")
+"""Of all pictures that a report may have."""
+
 
 def gallery(findings: Findings) -> list[Picture]:
     """Those for which there is something to show."""

@@ -6,6 +6,9 @@ from statistics import median
 
 _LARGE, _MOST_DECIMALS = 1e6, 6
 
+_TOLD = 0.05
+"""`SIGNIFICANT` of the standings, which are not needed to write a number."""
+
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -73,8 +76,11 @@ def duration(seconds: float) -> str:
 
 
 def p_value(p: float) -> str:
-    """``p = 0.012``, or that it is below 0.001."""
-    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+    """``p = 0.012``, or that it is below 0.001; near 0.05 with the digits that tell the side."""
+    if p < 0.001:
+        return "p < 0.001"
+    texts = (f"{p:.{digits}g}" for digits in range(2, 18))
+    return f"p = {next((text for text in texts if float(text) != _TOLD), _TOLD)}"
 
 
 def count(n: int, what: str) -> str:

@@ -1,8 +1,12 @@
 """What was run, as pairs of a name and what there is to say of it."""
 
+import math
+
+from directgp.experiments.comparison import Comparison
 from directgp.reports.findings import Findings
 from directgp.reports.numbers import count, duration, short, whole
 from directgp.reports.plain import plain
+from directgp.reports.steps import steps_allowed
 
 _MOST_NAMES = 12
 """Of features that are written out."""
@@ -40,14 +44,12 @@ def run_particulars(findings: Findings) -> dict[str, str]:
         "kernel": f"{settings.kernel}, {_lengthscales(settings.ard)}",
         "inducing inputs": _INDUCING if inducing is None else whole(inducing),
         "grid of β": _grid(settings.betas),
-        "steps": "as the optimiser needs"
-        if settings.max_steps is None
-        else _most(settings.max_steps),
+        "steps": steps_allowed(plan),
         "precision": f"{settings.dtype} on {settings.device}",
         "versions": ", ".join(versions),
         "machine": comparison.machine,
         "began": comparison.began,
-        "took": f"{duration(comparison.seconds)} for {count(len(comparison.runs), 'fit')}",
+        "fits took": _time(comparison),
     }
 
 
@@ -65,5 +67,8 @@ def _grid(betas: tuple[float, ...] | None) -> str:
     return _BETAS if betas is None else ", ".join(map(short, betas))
 
 
-def _most(steps: int) -> str:
-    return f"{whole(steps)} in a run, at most"
+def _time(comparison: Comparison) -> str:
+    """Of the fits themselves, whichever run of the command they were finished in."""
+    where = "one core" if comparison.plan.settings.device == "cpu" else "the GPU"
+    seconds = math.fsum(run.outcome.seconds for run in comparison.runs)
+    return f"{duration(seconds)} of {where} in all, for {count(len(comparison.runs), 'fit')}"

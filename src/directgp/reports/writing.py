@@ -7,7 +7,7 @@ from directgp.files.replacing import replace_file
 from directgp.reports.document import report_json
 from directgp.reports.figures.rendering import Drawn, drawn
 from directgp.reports.findings import Findings
-from directgp.reports.gallery import gallery
+from directgp.reports.gallery import NAMES, gallery
 from directgp.reports.page import page
 from directgp.reports.records import results_parquet
 from directgp.reports.verdict import verdict
@@ -22,7 +22,7 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
         What was run, and what came of it.
     folder
         Made where it is missing; files of an earlier report are replaced, one by one, each in one
-        step.
+        step, and its pictures that this one does not have are removed.
 
     Returns
     -------
@@ -36,6 +36,7 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
     figures.mkdir(parents=True, exist_ok=True)
     for each in pictures:
         _write_picture(figures, each)
+    _remove_pictures(figures, {*NAMES} - {each.picture.name for each in pictures})
     replace_file(folder / "results.parquet", results_parquet(comparison))
     replace_file(folder / "report.json", report_json(findings, said))
     index = folder / "index.html"
@@ -46,3 +47,10 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
 def _write_picture(folder: Path, each: Drawn) -> None:
     replace_file(folder / f"{each.picture.name}.png", each.png)
     replace_file(folder / f"{each.picture.name}.svg", each.wide.encode())
+
+
+def _remove_pictures(folder: Path, names: set[str]) -> None:
+    """Those of an earlier report; pictures by other names are not ours."""
+    for name in names:
+        for kind in ("png", "svg"):
+            (folder / f"{name}.{kind}").unlink(missing_ok=True)

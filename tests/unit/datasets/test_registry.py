@@ -18,6 +18,7 @@ from directgp.datasets import (
     open_problem,
     open_source,
 )
+from directgp.datasets.problem import Task
 from directgp.errors import InvalidInputError
 from tests.unit.datasets.small_tables import repeated, small
 
@@ -140,7 +141,7 @@ def test_what_cannot_be_found(folder: Path) -> None:
 
 def test_a_file_needs_a_target(folder: Path) -> None:
     assert refusal("house", folder) == (
-        "The target must be named by --target NAME. Got none. Columns of 'house': 'a', 'b' and 'y'."
+        "target must be given for a file. Got none. The columns of 'house' are 'a', 'b' and 'y'."
     )
 
 
@@ -155,6 +156,32 @@ def test_the_folder_has_to_exist(monkeypatch: pytest.MonkeyPatch) -> None:
         data_folder(None)
     assert str(raised.value) == f"DIRECTGP_DATA {words}"
     assert data_folder(Path(".")) == Path(".")
+
+
+def test_a_file_that_is_there_needs_no_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIRECTGP_DATA", "nowhere")
+    assert open_source("data/house.parquet").name == "house"
+    assert refusal("house").startswith("DIRECTGP_DATA must be a folder that exists.")
+    # What was typed is wrong all the same.
+    assert refusal("data/house.parquet", Path("void")).startswith("--data-dir must be a folder")
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        ((None, None, None), ("progression", "regression")),
+        ((None, "count", None), ("progression", "count")),
+        ((None, None, "151"), ("progression", None)),
+        (("sex", None, None), ("sex", None)),
+        (("sex", "regression", None), ("sex", "regression")),
+    ],
+)
+def test_what_is_known_of_an_embedded_set(
+    given: tuple[str | None, Task | None, str | None], chosen: tuple[str, Task | None]
+) -> None:
+    assert open_source("diabetes").choose(*given) == chosen
 
 
 def test_data_can_be_had_without_torch_and_frames() -> None:

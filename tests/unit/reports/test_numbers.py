@@ -1,7 +1,10 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from directgp.experiments.standings import SIGNIFICANT
 from directgp.reports.numbers import (
     count,
     decimals_of,
@@ -85,9 +88,24 @@ def test_words() -> None:
     assert percent(0.9061) == "90.6 %"
     assert percent(math.nan) == "–"
     assert [p_value(p) for p in (0.0004, 0.012, 0.5)] == ["p < 0.001", "p = 0.012", "p = 0.5"]
+    assert [p_value(p) for p in (0.0504, 0.04996, 0.0496, 0.0512, 0.055)] == [
+        "p = 0.0504",
+        "p = 0.04996",
+        "p = 0.0496",
+        "p = 0.051",
+        "p = 0.055",
+    ]
+    assert [p_value(p) for p in (SIGNIFICANT, 1.0)] == ["p = 0.05", "p = 1"]
     assert [count(1, "row"), count(2000, "row")] == ["1 row", "2,000 rows"]
     assert [listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])] == [
         "a",
         "a and b",
         "a, b and c",
     ]
+
+
+@given(st.floats(0.0495, 0.0505))
+def test_a_p_value_is_on_the_side_where_it_is(p: float) -> None:
+    said = float(p_value(p).removeprefix("p = "))
+    assert (said < SIGNIFICANT) == (p < SIGNIFICANT)
+    assert (said == SIGNIFICANT) == (p == SIGNIFICANT)

@@ -3,12 +3,15 @@ import hashlib
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from directgp.reports.findings import Findings
 from directgp.reports.page import page
+from directgp.reports.particulars import run_particulars
+from directgp.reports.steps import steps_allowed
 from directgp.reports.verdict import verdict
 from tests.unit.reports.conftest import SMALL
 from tests.unit.reports.html import Page
@@ -149,7 +152,8 @@ def test_what_was_run_is_told() -> None:
         made.began,
         made.plan.data.fingerprint,
         "torch 2.13.0",
-        "12 min 34 s for 20 fits",
+        "12 min 41 s of one core in all, for 20 fits",
+        "at most 500 of L-BFGS in a run, and 100 in one that starts from a neighbouring β",
         "fitc, repeat 0, 5,000 rows: singular",
         "elbo, repeat 0, 5,000 rows: β = 4: overflow",
         "AISTATS 2021",
@@ -158,6 +162,42 @@ def test_what_was_run_is_told() -> None:
         *made.plan.data.notes,
     ):
         assert words in told, words
+
+
+def test_the_time_is_that_of_the_fits_whenever_they_were_run() -> None:
+    made = comparison(Recipe(methods=("elbo",), repeats=2))
+    resumed = run_particulars(Findings(replace(made, seconds=0.011)))
+    assert resumed["fits took"] == "8.2 s of one core in all, for 2 fits"
+    plan = made.plan
+    settings = plan.settings.model_copy(update={"device": "cuda"})
+    on_gpu = run_particulars(Findings(replace(made, plan=replace(plan, settings=settings))))
+    assert on_gpu["fits took"] == "8.2 s of the GPU in all, for 2 fits"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings", "steps"),
+    [
+        (Recipe(methods=("elbo", "fitc")), {}, "at most 500 of L-BFGS in a run"),
+        (
+            Recipe(),
+            {"max_steps": 2000},
+            "at most 2,000 of L-BFGS in a run, and 400 in one that starts from a neighbouring β",
+        ),
+        # Beyond 5·10⁷ entries of K_uf Adam takes over, but for FITC.
+        (
+            Recipe(methods=("elbo", "fitc", "log-joint"), sizes=(600_000,)),
+            {},
+            "at most 5,000 of Adam in a run; at most 500 of L-BFGS in a run, and 100 in one that "
+            "starts from a neighbouring β",
+        ),
+        (Recipe(task="count", sizes=(600_000,)), {}, "at most 3,000 of Adam in a run"),
+    ],
+)
+def test_the_limits_of_steps_are_those_of_training(
+    recipe: Recipe, settings: dict[str, int], steps: str
+) -> None:
+    plan = comparison(replace(recipe, repeats=1, num_test=2)).plan
+    assert steps_allowed(replace(plan, settings=plan.settings.model_copy(update=settings))) == steps
 
 
 @pytest.mark.parametrize(

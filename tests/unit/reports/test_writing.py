@@ -1,10 +1,11 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from directgp.reports import writing
-from directgp.reports.figures.rendering import drawn
+from directgp.reports.figures.rendering import Drawn, drawn
 from directgp.reports.findings import Findings
 from directgp.reports.gallery import gallery
 from directgp.reports.writing import write_report
@@ -59,3 +60,27 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     write_report(comparison(PLAIN), tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_pictures_of_an_earlier_report_are_removed(tmp_path: Path) -> None:
+    figures = tmp_path / "figures"
+    figures.mkdir()
+    for name in ("learning.png", "learning.svg", "scores.png", "mine.png", "learning.txt"):
+        (figures / name).write_text("old")
+    write_report(comparison(PLAIN), tmp_path)
+    assert sorted(path.name for path in figures.iterdir()) == ["learning.txt", "mine.png"]
+
+
+def test_without_sizes_the_learning_curves_go_and_the_rest_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Recipe(methods=("elbo",), repeats=1, num_test=20)
+    empty = '<svg viewBox="0 0 1 1"/>'
+    monkeypatch.setattr(writing, "drawn", lambda each: Drawn(each, b"x", *[empty] * 4))
+    figures = tmp_path / "figures"
+    write_report(comparison(replace(one, sizes=(500, 5000))), tmp_path)
+    before = {path.name for path in figures.iterdir()}
+    write_report(comparison(one), tmp_path)
+    gone = before - {path.name for path in figures.iterdir()}
+    assert gone == {"learning.png", "learning.svg"}
+    assert {"scores.png", "calibration.svg"} <= before
