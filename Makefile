@@ -22,11 +22,11 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
 demo: $(INSTALLED)
 	@echo "Regression: disease progression of 442 diabetes patients."
-	@$(BIN)/directgp compare diabetes --repeats 3 --force --out $(DEMO)/regression
+	@$(BIN)/directgp compare diabetes --force --out $(DEMO)/regression
 	@echo; echo "Classification: two overlapping classes in 20 dimensions (ringnorm)."
-	@$(BIN)/directgp compare ringnorm --no-ard --sizes 500 --repeats 3 --force --out $(DEMO)/classification
+	@$(BIN)/directgp compare ringnorm --no-ard --sizes 500 --force --out $(DEMO)/classification
 	@echo; echo "Counts: rentals, made up by a formula."
-	@$(BIN)/directgp compare counts --sizes 500 --repeats 3 --force --out $(DEMO)/counts
+	@$(BIN)/directgp compare counts --sizes 500 --force --out $(DEMO)/counts
 	@echo; echo "Three reports to look at in a browser:"
 	@ls -1 $(DEMO)/*/index.html
 
