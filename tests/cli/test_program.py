@@ -173,7 +173,8 @@ def test_terminals(capsys: pytest.CaptureFixture[str]) -> None:
         terminal.warn("careful")
         terminal.show("result [red]")
         terminal.answer({"value": float("nan"), "β": (1, 2)})
-        return tuple(capsys.readouterr())  # type: ignore[return-value]
+        captured = capsys.readouterr()
+        return captured.out, captured.err
 
     assert printed(Terminal()) == ("result [red]\n", "note [bold] :smile:\nWarning: careful\n")
     assert printed(Terminal(quiet=True)) == ("", "")

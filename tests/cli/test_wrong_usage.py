@@ -209,9 +209,9 @@ FAILURES = [
 
 
 @pytest.fixture(scope="module")
-def workplace(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def working_folder(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all that the wrong usages name."""
-    here = tmp_path_factory.mktemp("workplace")
+    here = tmp_path_factory.mktemp("working_folder")
     table = regression_table()
     write_csv(table, here / "reg.csv")
     more = {
@@ -249,28 +249,28 @@ def listing(folder: Path) -> list[tuple[str, int]]:
     ids=lambda value: value if isinstance(value, str) and len(value) < 60 else "",
 )
 def test_answers(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, words: str
+    working_folder: Path, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, words: str
 ) -> None:
-    monkeypatch.chdir(workplace)
+    monkeypatch.chdir(working_folder)
     monkeypatch.delenv("DIRECTGP_DATA", raising=False)
-    before = listing(workplace)
+    before = listing(working_folder)
     answer = run(*typed.split())
     assert (answer.code, answer.out, answer.err) == (code, "", f"Error: {words}\n")
-    assert listing(workplace) == before
+    assert listing(working_folder) == before
 
 
 def test_with_json_the_error_is_a_document_as_well(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
+    working_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(workplace)
+    monkeypatch.chdir(working_folder)
     for typed, words in (USAGE[8], FAILURES[8]):
         answer = run(*typed.split(), "--json")
         assert json.loads(answer.out) == {"error": words}
         assert answer.err == f"Error: {words}\n"
 
 
-def test_debug_shows_where(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(workplace)
+def test_debug_shows_where(working_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(working_folder)
     answer = run("inspect", "other", "--debug")
     assert answer.err.startswith("Traceback (most recent call last):")
     assert "load_folder" in answer.err
@@ -278,9 +278,9 @@ def test_debug_shows_where(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_wrong_variable_is_blamed_where_it_is_needed_only(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
+    working_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(workplace)
+    monkeypatch.chdir(working_folder)
     monkeypatch.setenv("DIRECTGP_DATA", "nowhere")
     blamed = "Error: DIRECTGP_DATA must be a folder that exists. Got 'nowhere'. Correct it"
     assert run("fit", "reg", "--target", "y", "--out", "m").err.startswith(blamed)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,8 +75,8 @@ def test_fixed_holds_what_the_elbo_found(
 ) -> None:
     paths = []
 
-    def spied(*given: object, **settings: object) -> BetaPath:
-        paths.append(beta_path(*given, **settings))  # type: ignore[arg-type]
+    def spied(*given: Any, **settings: Any) -> BetaPath:
+        paths.append(beta_path(*given, **settings))
         return paths[-1]
 
     monkeypatch.setattr(running, "beta_path", spied)
