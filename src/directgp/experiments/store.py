@@ -73,7 +73,7 @@ class Store:
         self._file.close()
 
     def __contains__(self, cell: Cell) -> bool:
-        return self._row("1", cell) is not None
+        return self._row("select 1 from cells where key = ?", cell) is not None
 
     def clear(self) -> None:
         """Forget every cell."""
@@ -95,7 +95,7 @@ class Store:
 
     def run(self, cell: Cell) -> Run:
         """What is known of a cell that is there."""
-        row = self._row("outcome, predictions", cell)
+        row = self._row("select outcome, predictions from cells where key = ?", cell)
         if row is None:
             raise KeyError(cell.key)
         with self._telling():
@@ -104,15 +104,13 @@ class Store:
 
     def model(self, cell: Cell) -> bytes:
         """The model that a cell left behind."""
-        row = self._row("model", cell)
+        row = self._row("select model from cells where key = ?", cell)
         if row is None:
             raise KeyError(cell.key)
         return bytes(row[0])
 
-    def _row(self, columns: str, cell: Cell) -> tuple[Any, ...] | None:
+    def _row(self, query: str, cell: Cell) -> tuple[Any, ...] | None:
         with self._telling():
-            # The columns are those named above; a key comes in as a parameter.
-            query = f"select {columns} from cells where key = ?"  # nosec B608
             found: tuple[Any, ...] | None = self._file.execute(query, (cell.key,)).fetchone()
             return found
 
