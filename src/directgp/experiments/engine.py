@@ -84,8 +84,8 @@ def _pool(workers: int) -> Iterator[_Pool]:
 
 
 @contextmanager
-def _ctrl_c_later() -> Iterator[None]:
-    """Hold Ctrl-C back, also in processes that begin: until they ignore it they would complain."""
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes that begin in this block do not hear Ctrl-C, not even before they ignore it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -149,7 +149,7 @@ class Engine:
 
     def _submit(self, pool: _Pool, number: int, cell: Cell) -> Future[Finished | Refused]:
         inputs = self.client.inputs(cell)
-        with _ctrl_c_later():
+        with _deaf_to_ctrl_c():
             return pool.executor.submit(pool.work, cell, number, *inputs)
 
     def _next(self) -> tuple[int, Cell] | None:
