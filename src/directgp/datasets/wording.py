@@ -1,6 +1,6 @@
 """Names in sentences: lists that stay short, and the names nearest to one that is not there."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
@@ -19,16 +19,17 @@ def listed(names: Iterable[str], most: int = _FEW) -> str:
     ("'a'", "'a' and 'b'", "'a', 'b' and 2 more")
     """
     quoted = [repr(name) for name in names]
-    return _joined([*quoted[:most], f"{len(quoted) - most} more"] if len(quoted) > most else quoted)
+    return joined([*quoted[:most], f"{len(quoted) - most} more"] if len(quoted) > most else quoted)
 
 
 def counted(counts: Mapping[str, int], most: int = _FEW) -> str:
     """``'a' (3) and 'b' (1)``."""
     parts = [f"{name!r} ({count})" for name, count in counts.items()]
-    return _joined([*parts[:most], f"{len(parts) - most} more"] if len(parts) > most else parts)
+    return joined([*parts[:most], f"{len(parts) - most} more"] if len(parts) > most else parts)
 
 
-def _joined(parts: list[str]) -> str:
+def joined(parts: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from directgp.datasets.wording import joined, several
 from directgp.reports.findings import Findings
-from directgp.reports.numbers import count, listed
 from directgp.reports.training_cautions import betas_at_ends, without_convergence
 from directgp.reports.wording import called
 
@@ -27,10 +27,11 @@ def _failures(findings: Findings) -> Iterator[str]:
     if comparison.failed:
         fits = len(comparison.failed) + len(comparison.runs)
         listed_as = "it is" if len(comparison.failed) == 1 else "they are"
-        yield f"{len(comparison.failed)} of {count(fits, 'fit')} failed; {listed_as} listed below."
+        failed = f"{len(comparison.failed)} of {several(fits, 'fit')} failed"
+        yield f"{failed}; {listed_as} listed below."
     yield from _absent(findings)
     if 0 < findings.num_repeats < comparison.plan.repeats:
-        kept = f"the {count(findings.num_repeats, 'repeat')} that all methods finished"
+        kept = f"the {several(findings.num_repeats, 'repeat')} that all methods finished"
         yield f"Only {kept} (of {comparison.plan.repeats}) are compared."
 
 
@@ -40,10 +41,10 @@ def _absent(findings: Findings) -> Iterator[str]:
     absent = [m for m in findings.comparison.plan.methods if shown and m not in shown]
     none = [called(m) for m in absent if not findings.runs(m.name)]
     few = [called(m) for m in absent if findings.runs(m.name)]
-    size = count(findings.size, "training row")
+    size = several(findings.size, "training row")
     for names, finished in ((none, "no repeat"), (few, "too few repeats")):
         if names:
-            yield f"With {size}, {listed(names)} finished {finished} and cannot be judged."
+            yield f"With {size}, {joined(names)} finished {finished} and cannot be judged."
 
 
 def _few_repeats(findings: Findings) -> Iterator[str]:
@@ -64,7 +65,7 @@ def _rare_class(findings: Findings) -> Iterator[str]:
     rarer = round(min(ones, len(labels) - ones) * rows / max(len(labels), 1))
     if rarer < _RARE:
         yield (
-            f"Only {'about ' if len(labels) < rows else ''}{rarer} of {count(rows, 'test row')}, "
+            f"Only {'about ' if len(labels) < rows else ''}{rarer} of {several(rows, 'test row')}, "
             f"over all repeats, {'is' if rarer == 1 else 'are'} of the rarer class: too few to say "
             "how well it is predicted."
         )

@@ -2,10 +2,11 @@
 
 import math
 
+from directgp.datasets.wording import joined
 from directgp.experiments.methods import ELBO
 from directgp.experiments.standings import Standing
 from directgp.reports.findings import Findings
-from directgp.reports.numbers import listed, p_value
+from directgp.reports.numbers import p_value
 from directgp.reports.wording import called, capitalised
 
 _LARGEST = 9.0
@@ -95,7 +96,7 @@ def _factor(gap: float) -> str:
 def _also(findings: Findings, best: Standing) -> str:
     """Those that cannot be told from it."""
     names = [called(s.method) for s in findings.standings if s.scores["nll"].close and s != best]
-    return f"; {listed(names)} cannot be told from it" if names else ""
+    return f"; {joined(names)} cannot be told from it" if names else ""
 
 
 def _nll(findings: Findings, standing: Standing) -> str:

@@ -83,16 +83,6 @@ def p_value(p: float) -> str:
     return f"p = {next((text for text in texts if float(text) != _TOLD), _TOLD)}"
 
 
-def count(n: int, what: str) -> str:
-    """So many of it."""
-    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
-
-
-def listed(names: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
 def _exponent(value: float) -> int:
     return math.floor(math.log10(abs(value)))
 

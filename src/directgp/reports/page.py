@@ -8,11 +8,11 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
+from directgp.datasets.wording import several
 from directgp.metrics import COVERAGE
 from directgp.reports.figures.rendering import Drawn, address, dimensions
 from directgp.reports.findings import Findings
 from directgp.reports.glossary import PAPER, glossary
-from directgp.reports.numbers import count
 from directgp.reports.particulars import data_particulars, run_particulars
 from directgp.reports.plain import plain
 from directgp.reports.scoreboard import CLOSE, heading, scoreboard
@@ -32,7 +32,7 @@ def page(findings: Findings, verdict: Verdict, pictures: Sequence[Drawn]) -> str
         verdict=verdict,
         boards=boards,
         heading=heading,
-        count=count,
+        several=several,
         called=called,
         close=CLOSE,
         coverage=COVERAGE,

@@ -2,9 +2,10 @@
 
 import math
 
+from directgp.datasets.wording import several
 from directgp.experiments.comparison import Comparison
 from directgp.reports.findings import Findings
-from directgp.reports.numbers import count, duration, short, whole
+from directgp.reports.numbers import duration, short, whole
 from directgp.reports.plain import plain
 from directgp.reports.steps import steps_allowed
 
@@ -71,4 +72,4 @@ def _time(comparison: Comparison) -> str:
     """Of the fits themselves, whichever run of the command they were finished in."""
     where = "one core" if comparison.plan.settings.device == "cpu" else "the GPU"
     seconds = math.fsum(run.outcome.seconds for run in comparison.runs)
-    return f"{duration(seconds)} of {where} in all, for {count(len(comparison.runs), 'fit')}"
+    return f"{duration(seconds)} of {where} in all, for {several(len(comparison.runs), 'fit')}"

@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from directgp.datasets.wording import joined, several
 from directgp.experiments.results import Run
 from directgp.experiments.running import coarse_grid
 from directgp.reports.findings import Findings
-from directgp.reports.numbers import count, listed, whole
+from directgp.reports.numbers import whole
 from directgp.reports.steps import most_steps
 from directgp.reports.wording import called
 from directgp.training.result import Status
@@ -19,9 +20,9 @@ def without_convergence(findings: Findings) -> Iterator[str]:
     if ended:
         whose = [f"{ended[m.name]} of {called(m)}" for m in plan.methods if m.name in ended]
         yield (
-            f"{whole(ended.total())} of {count(len(runs), 'fit')} ended at the last step allowed, "
-            f"not by convergence: {listed(whose)}; --max-iter above {whole(most_steps(plan))} may "
-            "change the scores."
+            f"{whole(ended.total())} of {several(len(runs), 'fit')} ended at the last step "
+            f"allowed, not by convergence: {joined(whose)}; --max-iter above "
+            f"{whole(most_steps(plan))} may change the scores."
         )
 
 
@@ -37,7 +38,7 @@ def betas_at_ends(findings: Findings) -> Iterator[str]:
         ]
         if names:
             yield (
-                f"Validation chose the {which} β of the grid{where} for {listed(names)}: --betas "
+                f"Validation chose the {which} β of the grid{where} for {joined(names)}: --betas "
                 f"with {other} values may do better."
             )
 

@@ -4,12 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from directgp.datasets.wording import joined, several
 from directgp.experiments.standings import SIGNIFICANT
 from directgp.reports.numbers import (
-    count,
     decimals_of,
     duration,
-    listed,
     number,
     p_value,
     percent,
@@ -96,8 +95,8 @@ def test_words() -> None:
         "p = 0.055",
     ]
     assert [p_value(p) for p in (SIGNIFICANT, 1.0)] == ["p = 0.05", "p = 1"]
-    assert [count(1, "row"), count(2000, "row")] == ["1 row", "2,000 rows"]
-    assert [listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])] == [
+    assert [several(1, "row"), several(2000, "row")] == ["1 row", "2,000 rows"]
+    assert [joined(["a"]), joined(["a", "b"]), joined(["a", "b", "c"])] == [
         "a",
         "a and b",
         "a, b and c",

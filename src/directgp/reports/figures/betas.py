@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from directgp.datasets.wording import joined
 from directgp.estimators.plots.beta_axis import BetaAxis
 from directgp.experiments.methods import Method
 from directgp.experiments.results import Run
@@ -15,7 +16,7 @@ from directgp.reports.figures.panels import head, leave_empty, panels
 from directgp.reports.figures.picture import Picture
 from directgp.reports.figures.ranges import clear_range, widened
 from directgp.reports.findings import Findings
-from directgp.reports.numbers import listed, short
+from directgp.reports.numbers import short
 
 _TICKS = 3
 """Decades that have a tick, at most."""
@@ -53,7 +54,7 @@ def _in_words(chosen: dict[Method, list[Run]]) -> str:
     parts = []
     for method, runs in chosen.items():
         betas = [short(run.outcome.beta) for run in runs]
-        parts.append(f"{method.label}: β = {listed(betas)}")
+        parts.append(f"{method.label}: β = {joined(betas)}")
     return f"Validation loss along β; chosen in each repeat by {'; by '.join(parts)}."
 
 

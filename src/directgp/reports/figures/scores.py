@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from directgp.datasets.wording import several
 from directgp.estimators.plots.canvas import canvas
 from directgp.experiments.standings import Estimate, Standing
 from directgp.metrics import Score
@@ -13,7 +14,7 @@ from directgp.reports.figures.inks import face_of, mark_of
 from directgp.reports.figures.picture import Picture
 from directgp.reports.figures.ranges import clear_range, widened
 from directgp.reports.findings import Findings
-from directgp.reports.numbers import count, decimals_of, number, with_error
+from directgp.reports.numbers import decimals_of, number, with_error
 
 _ROW, _FOOT = 0.27, 0.62
 """Height of a method and of the axis below, in inches."""
@@ -44,7 +45,7 @@ def _in_words(standings: Sequence[Standing], score: Score) -> str:
         f"{standing.method.label} {with_error(each.mean, each.error, decimals)}"
         for standing, each in zip(standings, found, strict=True)
     ]
-    repeats = count(len(found[0].values), "repeat")
+    repeats = several(len(found[0].values), "repeat")
     return f"{score.label}, mean of {repeats}: {'; '.join(values)}."
 
 
