@@ -17,9 +17,9 @@ def pit_bars(below: Array, up_to: Array, bins: int) -> Array:
     where the two are equal this is the usual histogram.
     """
     edges = np.linspace(0, 1, bins + 1)[1:-1, None]
-    step = np.maximum(up_to - below, 0.0)
-    inside = np.divide(edges - below, step, out=np.zeros_like(edges - below), where=step > 0)
-    reached = np.where(edges >= up_to, 1.0, np.clip(inside, 0.0, 1.0))
+    reached = (edges >= up_to).astype(np.float64)
+    within = (edges > below) & (edges < up_to)
+    np.divide(edges - below, up_to - below, out=reached, where=within)
     return np.asarray(np.diff(reached.mean(1), prepend=0.0, append=1.0) * bins)
 
 

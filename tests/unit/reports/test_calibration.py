@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -19,6 +19,7 @@ def test_of_real_numbers_it_is_the_usual_histogram() -> None:
     st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8),
     st.integers(1, 12),
 )
+@example([(0.0, 5e-324)], 2)
 def test_each_row_spreads_its_weight_evenly(rows: list[tuple[float, float]], bins: int) -> None:
     below, up_to = np.sort(np.array(rows), axis=1).T
     bars = pit_bars(below, up_to, bins)
