@@ -3,7 +3,7 @@
 from directgp.training.beta_path import BetaPath, PathPoint, beta_path
 from directgp.training.budgets import Cancel, EvaluationBudget, StepBudget, TimeBudget
 from directgp.training.journal import Checkpoints
-from directgp.training.monitors import Monitor
+from directgp.training.monitors import Monitor, Observer
 from directgp.training.progress import History, ProgressBar
 from directgp.training.result import Progress, StageResult, Status, Stop, TrainingResult
 from directgp.training.stopping import LossRange, RelativeDecrease, SmallGradient
@@ -22,6 +22,7 @@ __all__ = [
     "HoldOut",
     "LossRange",
     "Monitor",
+    "Observer",
     "PathPoint",
     "Progress",
     "ProgressBar",

@@ -52,7 +52,8 @@ def batches_models(
 ) -> bool:
     """Whether a grid of β is trained as one batch of models: by Adam, where all can be free."""
     optimizer = trainer.optimizer(recipe, posterior)
-    closed_form = recipe.eliminated(likelihood, 1.0, optimizer) is not None
+    size = recipe.chosen_batch_size(len(trainer.data), posterior.Z.shape[-2])
+    closed_form = recipe.eliminated(likelihood, 1.0, optimizer, size is not None) is not None
     free = recipe.point_loss().uses_variance(likelihood)
     return optimizer == "adam" and not closed_form and free
 

@@ -1,9 +1,13 @@
 """What watches a run and may end it: stopping rules, budgets, progress bars."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, final, runtime_checkable
 
+from directgp.errors import require
+from directgp.likelihoods.base import Likelihood
+from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.result import Progress, Stop
 
 
@@ -32,6 +36,28 @@ class Monitor(Protocol):
     def close(self) -> None:
         """Let go of what is held; called once at the end of a run, also after an error."""
         return None
+
+
+@final
+@dataclass(frozen=True)
+class Observer:
+    """Looks at the model itself while Adam trains it: for learning curves.
+
+    Parameters
+    ----------
+    every : int
+        Steps between two looks.
+    see : callable
+        Given the steps taken, the posterior and the likelihood as they are then; it must leave
+        them as they are.
+    """
+
+    every: int
+    see: Callable[[int, SparsePosterior, Likelihood], None]
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        require(self.every >= 1, "every of Observer", "at least 1", self.every)
 
 
 def close(monitors: Sequence[Monitor]) -> None:

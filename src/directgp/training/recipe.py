@@ -15,7 +15,7 @@ from directgp.objectives.base import PointLoss
 from directgp.objectives.log_losses import GibbsLoss, LogLoss
 from directgp.objectives.names import resolve_point_loss
 from directgp.objectives.square_loss import SquareLoss
-from directgp.training.monitors import Monitor
+from directgp.training.monitors import Monitor, Observer
 from directgp.training.problems import Eliminated
 from directgp.training.stopping import LossRange, RelativeDecrease
 
@@ -39,6 +39,7 @@ class Recipe:
     max_steps: int | None = None
     stopping: Monitor | None = None
     monitors: Sequence[Monitor] = ()
+    observer: Observer | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -90,6 +91,9 @@ class Recipe:
 
     def check(self, likelihood: Likelihood) -> None:
         """Refuse a combination that cannot work, before any work is done."""
+        if self.observer is not None:
+            allowed = "'adam' with an observer"
+            require(self.optimizer == "adam", "optimizer", allowed, repr(self.optimizer))
         loss = self.point_loss()
         loss.check(likelihood)
         if self.collapsed is not None:
@@ -147,15 +151,15 @@ class Recipe:
         return LossRange(window, 1e-4, smoothing=0.98 if noisy else 0.0)
 
     def eliminated(
-        self, likelihood: Likelihood, beta: float | Tensor, optimizer: str
+        self, likelihood: Likelihood, beta: float | Tensor, optimizer: str, batches: bool
     ) -> Eliminated | None:
-        """How q(u) can be eliminated, where it can and L-BFGS or the objective asks for it."""
+        """How q(u) is eliminated, where there is a formula; of the ELBO only for L-BFGS."""
         if self.collapsed is not None:
             return self.collapsed
-        if not isinstance(likelihood, Gaussian) or optimizer == "adam":
+        if not isinstance(likelihood, Gaussian) or batches:
             return None
         loss = self.point_loss()
-        if isinstance(loss, GibbsLoss) and float(beta) > 0:
+        if isinstance(loss, GibbsLoss) and optimizer == "lbfgs" and float(beta) > 0:
             return "vfe"
         return "square_loss" if isinstance(loss, SquareLoss) else None
 

@@ -101,7 +101,7 @@ def fixed_run(
 
 def as_elbo(recipe: Recipe) -> Recipe:
     """The recipe with the ELBO for its objective."""
-    return replace(recipe, objective="elbo", rule="auto")
+    return replace(recipe, objective="elbo", rule="auto", observer=None)
 
 
 def _with_variances(

@@ -16,7 +16,7 @@ from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.beta_path import path_of
 from directgp.training.data import Data, check_data
 from directgp.training.journal import Checkpoints, journal_for
-from directgp.training.monitors import Monitor, close
+from directgp.training.monitors import Monitor, Observer, close
 from directgp.training.recipe import OptimizerName, Recipe
 from directgp.training.result import TrainingResult
 from directgp.training.runs import elbo_run, fixed_run, joint_run
@@ -45,6 +45,7 @@ def train(
     max_steps: int | None = None,
     stopping: Monitor | None = None,
     monitors: Sequence[Monitor] = (),
+    observer: Observer | None = None,
     checkpoints: Checkpoints | None = None,
     generator: torch.Generator | None = None,
 ) -> TrainingResult:
@@ -88,6 +89,8 @@ def train(
         A stopping rule in place of the default.
     monitors : sequence of Monitor
         Progress bars, budgets, cancelling, and whatever else wants to see each step.
+    observer : Observer
+        With optimizer="adam": looks at the model of the last stage every so many steps.
     checkpoints : Checkpoints
         Keep the run on disk and go on from there.
     generator : torch.Generator
@@ -124,6 +127,7 @@ def train(
         max_steps=max_steps,
         stopping=stopping,
         monitors=monitors,
+        observer=observer,
     )
     if hyperparameters == "auto":
         require(start == "elbo", "start with hyperparameters='auto'", "'elbo'", repr(start))

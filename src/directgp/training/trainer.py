@@ -19,6 +19,7 @@ from directgp.training.collapsed_update import CollapsedUpdate
 from directgp.training.data import Data
 from directgp.training.journal import Journal, Tensors, under
 from directgp.training.lbfgs import lbfgs
+from directgp.training.monitors import Observer
 from directgp.training.problem import Problem
 from directgp.training.problems import (
     FreeProblem,
@@ -149,11 +150,10 @@ class Trainer:
             stop, loss = self._lbfgs(problem, run), _value(problem)
         else:
             rate = recipe.chosen_learning_rate(problem.batches is not None)
-            stop = self._adam(problem, run, rate)
+            stop = self._adam(problem, run, rate, recipe.observer)
             last = run.losses[-1] if run.losses else math.nan
             loss = _value(problem) if problem.deterministic else last
-        if isinstance(problem, ProfiledProblem | CollapsedUpdate):
-            problem.write_q()
+        _write_q(problem)
         ends = stop.status in (Status.CANCELLED, Status.INTERRUPTED)
         return StageResult(
             stage=name,
@@ -184,7 +184,7 @@ class Trainer:
         randomness = Randomness(self._generator, frozen=draws and optimizer == "lbfgs")
         size = recipe.chosen_batch_size(len(data), posterior.Z.shape[-2])
         batches = None if size is None else Batches(len(data), size, self._generator)
-        kind = recipe.eliminated(likelihood, beta, optimizer)
+        kind = recipe.eliminated(likelihood, beta, optimizer, batches is not None)
         parameters = {} if held else trained_parameters(posterior, likelihood)
         if before is not None and kind in ("vfe", "fitc") and isinstance(likelihood, Gaussian):
             return CollapsedUpdate(posterior, likelihood, data, objective, kind, before, randomness)
@@ -208,7 +208,9 @@ class Trainer:
 
         return lbfgs(problem, run, self._journal.every, keep)
 
-    def _adam(self, problem: ModelProblem, run: Run, rate: float) -> Stop:
+    def _adam(
+        self, problem: ModelProblem, run: Run, rate: float, observer: Observer | None
+    ) -> Stop:
         state = AdamState(problem, rate)
         found = self._journal.take_up()
         if found is not None:
@@ -226,7 +228,17 @@ class Trainer:
                 tensors |= {f"batches.{name}": value for name, value in batches.items()}
             self._journal.keep(run.losses, run.evaluations, tensors)
 
-        return adam(problem, run, state, self._journal.every, keep)
+        def after_segment() -> None:
+            if observer is not None and run.steps % observer.every == 0:
+                _write_q(problem)
+                observer.see(run.steps, problem.posterior, problem.likelihood)
+            if self._journal.every is not None and run.steps % self._journal.every == 0:
+                keep()
+
+        spans = [self._journal.every, None if observer is None else observer.every]
+        known = [span for span in spans if span is not None]
+        segment = math.gcd(*known) if known else None
+        return adam(problem, run, state, segment, after_segment)
 
     def _model_tensors(self, posterior: SparsePosterior, likelihood: Likelihood) -> Tensors:
         tensors = {f"posterior.{name}": value for name, value in posterior.state_dict().items()}
@@ -251,6 +263,12 @@ def _load_parameters(problem: Problem, tensors: Tensors) -> None:
     with torch.no_grad():
         for name, parameter in problem.parameters.items():
             parameter.copy_(tensors[name])
+
+
+def _write_q(problem: ModelProblem) -> None:
+    """Put q(u) into the posterior, where a formula gives it."""
+    if isinstance(problem, ProfiledProblem | CollapsedUpdate):
+        problem.write_q()
 
 
 def _value(problem: Problem) -> float:
