@@ -1,4 +1,4 @@
-"""What `directgp datasets` does: list what is embedded, and what a folder holds."""
+"""What `directgp datasets` does: list what is embedded, in a folder, and of the paper."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -8,6 +8,7 @@ from typing import Literal
 from rich.table import Table
 from rich.text import Text
 
+from directgp.cli.paper_listing import paper_facts, paper_table
 from directgp.cli.terminal import Terminal
 from directgp.datasets.embedding import DatasetInfo
 from directgp.datasets.registry import embedded, in_folder
@@ -20,11 +21,18 @@ def list_data_sets(data_dir: Path | None, terminal: Terminal) -> None:
     """Show every data set that DATA may name."""
     folder = data_folder(data_dir)
     held = in_folder(folder) if folder is not None else ()
-    terminal.answer({"datasets": [asdict(each) for each in (*embedded(), *held)]})
+    terminal.answer(
+        {
+            "datasets": [asdict(each) for each in (*embedded(), *held)],
+            "paper": paper_facts(folder),
+        }
+    )
     terminal.show(_table(embedded(), "Embedded"))
     if held:
         terminal.show("")
         terminal.show(_table(held, f"In {folder}"))
+    terminal.show("")
+    terminal.show(paper_table(folder))
     if folder is None:
         terminal.say("Name a folder by --data-dir or DIRECTGP_DATA to see the tables in it.")
     elif not held:

@@ -80,7 +80,7 @@ def open_source(data: str, data_dir: Path | None = None) -> Source:
     if suffix_of(data) and Path(data).exists():
         return _file(Path(data), data)
     folder = data_folder(data_dir)
-    found = _in_folder(data, folder)
+    found = find_in_folder(data, folder)
     if data in EMBEDDED:
         return _embedded(EMBEDDED[data], found)
     if found is not None:
@@ -99,6 +99,12 @@ def data_folder(option: Path | None) -> Path | None:
     return folder
 
 
+def find_in_folder(data: str, folder: Path | None) -> Path | None:
+    """The file of that name in the data folder, with or without its suffix, or None."""
+    files = tables_in(folder) if folder else []
+    return next((file for file in files if data in (file.name, stem_of(file))), None)
+
+
 def _variable() -> str:
     return os.environ.get(FOLDER_VARIABLE, "")
 
@@ -114,21 +120,29 @@ def _embedded(embedded: Embedded, found: Path | None) -> Source:
     return Source(EmbeddedTable(embedded), info.name, shown, info.target, info.task, notes)
 
 
-def _in_folder(data: str, folder: Path | None) -> Path | None:
-    files = tables_in(folder) if folder else []
-    return next((file for file in files if data in (file.name, stem_of(file))), None)
-
-
 def _refuse_unknown(data: str, folder: Path | None) -> NoReturn:
     path = Path(data)
     if path.exists() or path.parent != Path("."):
         open_table(path)
+    _refuse_missing_paper(data)
     stored = tables_in(folder) if folder else []
     files = [file.name for file in (*tables_in(path.parent), *stored)]
     names = [*EMBEDDED, *map(stem_of, stored)]
     close = nearest(data, dict.fromkeys(files if suffix_of(data) else [*names, *files]))
     remedy = f"Did you mean {' or '.join(map(repr, close))}?" if close else _KNOWN
-    refuse("DATA", "a file that exists or the name of a data set", repr(data), remedy)
+    refuse("DATA", _ALLOWED, repr(data), remedy)
 
 
+def _refuse_missing_paper(name: str) -> None:
+    """Say of a data set of the paper that is not here where it is to be had."""
+    # The paper's sets are opened by way of this module.
+    from directgp.datasets.paper.registry import PAPER
+
+    if name in PAPER:
+        facts = PAPER[name]
+        got = f"{name!r}, one of the paper's data sets, which does not come with directgp"
+        refuse("DATA", _ALLOWED, got, f"{facts.remedy} Its source: {facts.source}, {facts.url}")
+
+
+_ALLOWED = "a file that exists or the name of a data set"
 _KNOWN = "Names of data sets are listed by 'directgp datasets'."
