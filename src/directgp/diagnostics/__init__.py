@@ -9,8 +9,9 @@ from directgp.diagnostics.bounds_check import (
     check_bounds,
     format_checks,
 )
-from directgp.diagnostics.gradient_comparison import compare_gradients
+from directgp.diagnostics.gradient_comparison import compare_gradients, gradient_draws
 from directgp.diagnostics.gradient_statistics import (
+    EachDraw,
     GradientStatistics,
     Measurement,
     block_statistics,
@@ -31,6 +32,7 @@ __all__ = [
     "BoundCheck",
     "DerivativeBounds",
     "Difficulty",
+    "EachDraw",
     "GradientStatistics",
     "Measurement",
     "SampleSchedule",
@@ -43,6 +45,7 @@ __all__ = [
     "compare_gradients",
     "difficulty",
     "format_checks",
+    "gradient_draws",
     "harmonic_step_size",
     "paper_bounds",
     "smooth_bmc_schedules",

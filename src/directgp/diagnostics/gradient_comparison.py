@@ -75,9 +75,8 @@ def compare_gradients(
     """
     require(repeats >= 3, "repeats", "at least 3", repeats)
     judge = exact or resolve_rule("auto", likelihood)
-    moment = Moment(step, generator)
-    truth = _draws(judge, likelihood, y, marginals, 1, moment)
-    draws = _draws(rule, likelihood, y, marginals, repeats, moment)
+    truth = gradient_draws(judge, likelihood, y, marginals, 1, generator, step)
+    draws = gradient_draws(rule, likelihood, y, marginals, repeats, generator, step)
     exact_blocks, blocks = pullback(*truth), pullback(*draws)
     return {
         name: block_statistics(blocks[name].flatten(1), exact_blocks[name].flatten())
@@ -85,15 +84,21 @@ def compare_gradients(
     }
 
 
-def _draws(
+def gradient_draws(
     rule: Rule,
     likelihood: Likelihood,
-    y: Tensor,
+    y: Num[Tensor, "..."],
     marginals: Marginals,
-    repeats: int,
-    moment: Moment,
+    repeats: int = 1,
+    generator: torch.Generator | None = None,
+    step: int = 0,
 ) -> tuple[Float[Tensor, "r *batch n"], Float[Tensor, "r *batch n"]]:
-    """Draws of the gradients in mean and variance, as many in one call as memory allows."""
+    """Draws of a rule's gradient of Σ_i log E_q[p(y_i given f)] in the means and the variances.
+
+    The arguments are those of `compare_gradients`. A deterministic rule is asked once and its
+    answer repeated; another one as often as memory wants.
+    """
+    moment, likelihood = Moment(step, generator), likelihood.frozen()
     drawn = 1 if rule.deterministic else repeats
     at_once = max(1, _ELEMENTS_AT_ONCE // marginals.mean.numel())
     counts = [min(at_once, drawn - start) for start in range(0, drawn, at_once)]

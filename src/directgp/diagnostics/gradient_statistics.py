@@ -55,15 +55,36 @@ class GradientStatistics:
         )
 
 
+@dataclass(frozen=True)
+class EachDraw:
+    """What single draws g of one block's gradient say, in units of ‖g*‖²."""
+
+    alignment: Float[Tensor, " r"]
+    """Condition (i): ⟨g, g*⟩/‖g*‖²."""
+
+    squared_norm: Float[Tensor, " r"]
+    """Condition (ii): ‖g‖²/‖g*‖²."""
+
+    squared_error: Float[Tensor, " r"]
+    """‖g − g*‖²/‖g*‖²."""
+
+    @classmethod
+    def of(cls, draws: Float[Tensor, "r p"], exact: Float[Tensor, " p"]) -> "EachDraw":
+        """Of these draws around the exact gradient."""
+        norm = exact.square().sum()
+        error = (draws - exact).square().sum(dim=1)
+        return cls(draws @ exact / norm, draws.square().sum(dim=1) / norm, error / norm)
+
+
 def block_statistics(draws: Float[Tensor, "r p"], exact: Float[Tensor, " p"]) -> GradientStatistics:
     """Summarise draws of one block's gradient; standard errors of the last two by jackknife."""
     norm = exact.square().sum()
-    errors = draws - exact
-    variance, squared_bias = _variance_and_squared_bias(errors)
+    each = EachDraw.of(draws, exact)
+    variance, squared_bias = _variance_and_squared_bias(draws - exact)
     return GradientStatistics(
-        _mean(draws @ exact / norm),
-        _mean(draws.square().sum(dim=1) / norm),
-        _mean(errors.square().sum(dim=1)),
+        _mean(each.alignment),
+        _mean(each.squared_norm),
+        _mean(norm * each.squared_error),
         variance,
         squared_bias,
         float(norm),

@@ -1,10 +1,14 @@
 """What the workers are doing, in memory that they share: no lock, so none can be left held."""
 
 import multiprocessing
+from abc import ABC, abstractmethod
 from collections.abc import MutableSequence
 from dataclasses import dataclass
 from multiprocessing.context import SpawnContext
+from multiprocessing.synchronize import Event
 from typing import final
+
+from typing_extensions import override
 
 _FIELDS = 5
 
@@ -55,3 +59,41 @@ class Board:
             if cell >= 0:
                 found.append(Activity(int(cell), int(run), int(step), int(most), loss))
         return found
+
+
+class Desk(ABC):
+    """Where a worker says what it is at, and hears whether it should end."""
+
+    @abstractmethod
+    def show(self, activity: Activity) -> None:
+        """Say where the worker is."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Say that it has nothing to do."""
+
+    @abstractmethod
+    def interrupted(self) -> bool:
+        """Whether nobody waits for the result any more."""
+
+
+@final
+@dataclass(frozen=True)
+class BoardDesk(Desk):
+    """A place on a board in memory."""
+
+    board: Board
+    place: int
+    stop: Event | None = None
+
+    @override
+    def show(self, activity: Activity) -> None:
+        self.board.show(self.place, activity)
+
+    @override
+    def clear(self) -> None:
+        self.board.clear(self.place)
+
+    @override
+    def interrupted(self) -> bool:
+        return self.stop is not None and self.stop.is_set()

@@ -15,8 +15,9 @@ from directgp.experiments.cells import Cell
 from directgp.experiments.comparison import Comparison, FailedCell, Plan
 from directgp.experiments.engine import Engine
 from directgp.experiments.methods import ELBO, METHODS
+from directgp.experiments.pools import Call, local
 from directgp.experiments.results import Finished
-from directgp.experiments.running import needs_elbo
+from directgp.experiments.running import needs_elbo, run_cell
 from directgp.experiments.store import Store
 from directgp.experiments.training_rows import CellData
 from directgp.experiments.versions import versions
@@ -102,7 +103,7 @@ class Comparer:
             key=lambda cell: (cell.size, cell.repeat, cell.method != ELBO.name),
         )
         self.watcher.begin(waiting, len(wanted) - len(waiting))
-        Engine(self, workers).run(waiting)
+        Engine(self, local(workers)).run(waiting)
         return Comparison(
             plan=self.plan,
             runs=tuple(self.store.run(cell) for cell in cells if cell in self.store),
@@ -126,11 +127,15 @@ class Comparer:
             return None
         return f"The ELBO run that it starts from failed: {self._failed[start.key].reason}"
 
-    def inputs(self, cell: Cell) -> tuple[CellData, bytes]:
-        """Its rows, and the ELBO solution that it starts from."""
+    def known(self, cell: Cell) -> bool:
+        """Never: nobody else has the store open."""
+        return False
+
+    def call(self, cell: Cell) -> Call:
+        """Train on its rows, from the ELBO solution that it starts from."""
         start = self._start(cell)
         elbo = b"" if start == cell else self.store.model(start)
-        return CellData.of(self.problem, cell), elbo
+        return run_cell, (cell, CellData.of(self.problem, cell), elbo)
 
     def finished(self, cell: Cell, result: Finished | Refused) -> None:
         """Keep a result, or remember that there is none."""

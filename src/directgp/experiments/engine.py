@@ -1,162 +1,125 @@
-"""Runs cells side by side, each after the one it starts from."""
+"""Runs jobs side by side, each when what it starts from is there."""
 
-import multiprocessing
-import os
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, final, runtime_checkable
 
-from typing_extensions import override
-
-from directgp.experiments.board import Activity, Board
-from directgp.experiments.cells import Cell
-from directgp.experiments.results import Finished
-from directgp.experiments.training_rows import CellData
-from directgp.experiments.worker import Desk, Refused, begin, work, work_at
+from directgp.errors import DirectGPError, StoreError
+from directgp.experiments.board import Activity
+from directgp.experiments.pools import Call, OpenPool, Pool
+from directgp.experiments.worker import Refused
 
 _TICK = 0.25
 """Seconds between two looks at the board."""
 
-Work = Callable[[Cell, int, CellData, bytes], Finished | Refused]
+
+@runtime_checkable
+class Job(Protocol):
+    """Something to be run."""
+
+    @property
+    def key(self) -> str:
+        """Equal for equal jobs only."""
+
+
+J = TypeVar("J", bound=Job)
+J_contra = TypeVar("J_contra", bound=Job, contravariant=True)
 
 
 @runtime_checkable
-class Client(Protocol):
-    """Knows the cells: what they need, and what to do with their results."""
+class Client(Protocol[J_contra]):
+    """Knows the jobs: what they need, and what to do with their results."""
 
-    def ready(self, cell: Cell) -> bool:
-        """Whether the cell it starts from is there."""
+    def known(self, job: J_contra) -> bool:
+        """Whether somebody else has finished it, so that it need not be run."""
 
-    def inputs(self, cell: Cell) -> tuple[CellData, bytes]:
-        """Its rows, and the ELBO solution that it starts from."""
-
-    def finished(self, cell: Cell, result: Finished | Refused) -> None:
-        """Take a result."""
-
-    def obstacle(self, cell: Cell) -> str | None:
+    def obstacle(self, job: J_contra) -> str | None:
         """Why it can never be run, if so."""
+
+    def ready(self, job: J_contra) -> bool:
+        """Whether it can be run now; a job of which this is said is run at once."""
+
+    def call(self, job: J_contra) -> Call:
+        """The function that runs it, and its arguments."""
+
+    def finished(self, job: J_contra, result: Any) -> None:
+        """Take what the function returned, or `Refused`."""
 
     def looking(self, active: Sequence[Activity]) -> None:
         """See what is going on, a few times a second."""
 
 
 @final
-class Inline(Executor):
-    """Runs what is submitted at once, in this process: for tests, and for a debugger."""
-
-    @override
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
-
-
-@final
 @dataclass
-class _Pool:
-    """Workers, and the board they write on."""
-
-    executor: Executor
-    board: Board
-    work: Work
-
-
-@contextmanager
-def _pool(workers: int) -> Iterator[_Pool]:
-    """Processes that are told to stop, and waited for, when the block is left by an error."""
-    if workers == 0:
-        board = Board(1)
-        yield _Pool(Inline(), board, lambda *job: work_at(Desk(board, 0), *job))
-        return
-    context = multiprocessing.get_context("spawn")
-    board, stop = Board(workers, context), context.Event()
-    settings = (board, context.Value("i", 0), stop, os.getpid())
-    executor = ProcessPoolExecutor(workers, context, initializer=begin, initargs=settings)
-    try:
-        yield _Pool(executor, board, work)
-    finally:
-        stop.set()
-        executor.shutdown(wait=True, cancel_futures=True)
-
-
-@contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes that begin in this block do not hear Ctrl-C, not even before they ignore it."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@final
-@dataclass
-class Engine:
+class Engine(Generic[J]):
     """Runs what a client has to be run.
 
     Parameters
     ----------
     client : Client
-        Whose cells they are.
-    workers : int
-        Processes, each on one core; 0 is none but this one.
+        Whose jobs they are.
+    pool : Pool
+        Where they are run.
     """
 
-    client: Client
-    workers: int
-    _waiting: list[tuple[int, Cell]] = field(default_factory=list, init=False)
+    client: Client[J]
+    pool: Pool
+    _waiting: list[tuple[int, J]] = field(default_factory=list, init=False)
     _tried: set[str] = field(default_factory=set, init=False)
 
-    def run(self, cells: Sequence[Cell]) -> None:
-        """Run cells until each has a result.
+    def run(self, jobs: Sequence[J]) -> None:
+        """Run jobs until each has a result.
 
         Where the system ends a worker, as it does for lack of memory, what was under way is tried
         once more, one at a time.
         """
-        self._waiting = list(enumerate(cells))
-        workers = self.workers
+        self._waiting = list(enumerate(jobs))
+        pool = self.pool
         while self._waiting:
-            with _pool(workers) as pool:
-                lost = self._run(pool, max(1, workers))
+            with pool.open() as workers:
+                lost = self._run(workers)
             self._waiting = self._once_more(lost) + self._waiting
-            workers = min(workers, 1)
+            pool = pool.after_a_loss()
 
-    def _run(self, pool: _Pool, places: int) -> list[tuple[int, Cell]]:
+    def _run(self, pool: OpenPool) -> list[tuple[int, J]]:
         """Run until nothing waits; or until a worker is lost, and then say what was under way."""
-        running: dict[Future[Finished | Refused], tuple[int, Cell]] = {}
-        begun: list[tuple[int, Cell]] = []
+        running: dict[Future[Any], tuple[int, J]] = {}
+        begun: list[tuple[int, J]] = []
         try:
             while self._waiting or running:
-                while len(running) < places and (job := self._next()) is not None:
+                while len(running) < pool.places() and (job := self._next()) is not None:
                     begun = [job]
-                    running[self._submit(pool, *job)] = job
+                    if (future := self._submit(pool, *job)) is not None:
+                        running[future] = job
                     begun = []
-                done, _ = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED)
-                for future in done:
+                for future in _some_done(running):
                     self.client.finished(running[future][1], future.result())
                     del running[future]
-                self.client.looking(pool.board.read())
+                self.client.looking(pool.activities())
         except BrokenProcessPool:
             return begun + list(running.values())
         return []
 
-    def _submit(self, pool: _Pool, number: int, cell: Cell) -> Future[Finished | Refused]:
-        inputs = self.client.inputs(cell)
-        with _deaf_to_ctrl_c():
-            return pool.executor.submit(pool.work, cell, number, *inputs)
+    def _submit(self, pool: OpenPool, number: int, job: J) -> Future[Any] | None:
+        """Begin a job; one whose arguments cannot be had is handed back."""
+        try:
+            call = self.client.call(job)
+        except StoreError:
+            raise
+        except DirectGPError as error:
+            self.client.finished(job, Refused(str(error)))
+            return None
+        return pool.submit(number, call)
 
-    def _next(self) -> tuple[int, Cell] | None:
-        """The first cell that can be run now; those that never can are handed back."""
+    def _next(self) -> tuple[int, J] | None:
+        """The first job that can be run now; those that need not or cannot be are let go."""
         for job in list(self._waiting):
-            obstacle = self.client.obstacle(job[1])
-            if obstacle is not None:
+            if self.client.known(job[1]):
+                self._waiting.remove(job)
+            elif (obstacle := self.client.obstacle(job[1])) is not None:
                 self._waiting.remove(job)
                 self.client.finished(job[1], Refused(obstacle))
             elif self.client.ready(job[1]):
@@ -164,10 +127,18 @@ class Engine:
                 return job
         return None
 
-    def _once_more(self, lost: Sequence[tuple[int, Cell]]) -> list[tuple[int, Cell]]:
+    def _once_more(self, lost: Sequence[tuple[int, J]]) -> list[tuple[int, J]]:
         again = [job for job in lost if job[1].key not in self._tried]
-        for _, cell in (job for job in lost if job not in again):
+        for _, job in (each for each in lost if each not in again):
             reason = "Its process was ended by the system twice, perhaps for lack of memory."
-            self.client.finished(cell, Refused(reason))
-        self._tried |= {cell.key for _, cell in again}
+            self.client.finished(job, Refused(reason))
+        self._tried |= {job.key for _, job in again}
         return again
+
+
+def _some_done(running: dict[Future[Any], Any]) -> list[Future[Any]]:
+    """Those that end within a tick; with nothing to wait for, nothing happens for that time."""
+    if not running:
+        time.sleep(_TICK)
+        return []
+    return list(wait(running, timeout=_TICK, return_when=FIRST_COMPLETED).done)

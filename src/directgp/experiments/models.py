@@ -1,20 +1,19 @@
 """The model that every method of a cell starts from."""
 
 from dataclasses import dataclass
-from typing import cast, final
+from typing import Literal, cast, final
 
-import numpy as np
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from directgp.datasets.problem import Task
 from directgp.estimators.families import COUNTS, LABELS, REAL_VALUED
 from directgp.estimators.starting_models import auto_inducing
 from directgp.estimators.tables.scaling import Scaling
-from directgp.experiments.cells import Cell
 from directgp.experiments.training_rows import Array, CellData
 from directgp.likelihoods.base import Likelihood
-from directgp.posteriors.prior import KernelName
+from directgp.posteriors.prior import KernelName, MeanName
 from directgp.posteriors.sparse import SparsePosterior
 
 FAMILIES = {"regression": REAL_VALUED, "classification": LABELS, "count": COUNTS}
@@ -32,20 +31,25 @@ class ScaledRows:
     scale: float
 
     @classmethod
-    def of(cls, data: CellData, cell: Cell) -> "ScaledRows":
+    def of(
+        cls,
+        data: CellData,
+        task: Task,
+        dtype: Literal["float64", "float32"] = "float64",
+        device: str = "cpu",
+    ) -> "ScaledRows":
         """Inputs, and real-valued targets, with mean 0 and deviation 1 on the training rows."""
         inputs = Scaling.from_data(data.X_train)
         targets = Scaling.from_data(data.y_train[:, None])
-        if cell.task != "regression":
+        if task != "regression":
             targets = Scaling.identity(1)
-        settings = cell.settings
-        dtype = torch.float64 if settings.dtype == "float64" else torch.float32
+        precision = torch.float64 if dtype == "float64" else torch.float32
 
         def tensors(X: Array, y: Array) -> tuple[Tensor, Tensor]:
             scaled = inputs.forward(X), targets.exact(y[:, None])[:, 0]
             return cast(
                 tuple[Tensor, Tensor],
-                tuple(torch.as_tensor(each).to(settings.device, dtype) for each in scaled),
+                tuple(torch.as_tensor(each).to(device, precision) for each in scaled),
             )
 
         return cls(
@@ -85,19 +89,30 @@ class Model:
             )
 
 
-def starting_model(cell: Cell, X: Tensor, y: Tensor) -> Model:
-    """Before training; the same for every method of a split."""
-    settings = cell.settings
-    latent = {"regression": y, "classification": None, "count": torch.log(y + 0.5)}[cell.task]
-    seed = int(np.random.SeedSequence([cell.seed, cell.repeat]).generate_state(1)[0])
+def starting_model(
+    task: Task,
+    X: Tensor,
+    y: Tensor,
+    *,
+    likelihood: str,
+    kernel: KernelName,
+    ard: bool,
+    mean: MeanName,
+    num_inducing: int | None,
+    generator: torch.Generator,
+) -> Model:
+    """Before training: q(u) at the prior, hyperparameters and inducing inputs that suit the rows.
+
+    `num_inducing` None is as many as the estimators take; the generator is of the CPU.
+    """
+    latent = {"regression": y, "classification": None, "count": torch.log(y + 0.5)}[task]
     posterior = SparsePosterior.from_data(
         X.cpu(),
         None if latent is None else latent.cpu(),
-        num_inducing=min(settings.num_inducing or auto_inducing(len(X)), len(X)),
-        kernel=cast(KernelName, settings.kernel),
-        ard=settings.ard,
-        mean="zero" if cell.task == "regression" else "constant",
-        generator=torch.Generator().manual_seed(seed),
+        num_inducing=min(num_inducing or auto_inducing(len(X)), len(X)),
+        kernel=kernel,
+        ard=ard,
+        mean=mean,
+        generator=generator,
     )
-    likelihood = FAMILIES[cell.task].named(settings.likelihood, y)
-    return Model(posterior.to(X.device), likelihood)
+    return Model(posterior.to(X.device), FAMILIES[task].named(likelihood, y))

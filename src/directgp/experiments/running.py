@@ -1,27 +1,27 @@
 """One cell: train by its method, choose β, judge."""
 
 import math
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import cast
 
 import torch
+from torch import Tensor
 
 from directgp.experiments.cells import Cell
+from directgp.experiments.method_training import clock, thinned, train_method
 from directgp.experiments.methods import ELBO, METHODS, Method
 from directgp.experiments.models import Model, ScaledRows, starting_model
 from directgp.experiments.results import BetaPoint, Finished, Outcome, Predictions
+from directgp.experiments.seeds import generator_of
 from directgp.experiments.training_rows import CellData
 from directgp.metrics import Judged, judge
+from directgp.posteriors.prior import KernelName
 from directgp.shapes import Marginals
-from directgp.training.beta_path import BetaPath, beta_path
+from directgp.training.beta_path import BetaPath
 from directgp.training.grid import beta_grid
 from directgp.training.monitors import Monitor
-from directgp.training.result import StageResult, TrainingResult
-from directgp.training.train import train
-from directgp.training.validation import Given
+from directgp.training.result import TrainingResult
 
-_POINTS_OF_CURVE = 200
 _ROWS_OF_PICTURES = 2000
 
 
@@ -46,14 +46,22 @@ def run_cell(
     monitors : sequence of Monitor
         See every step.
     """
-    rows = ScaledRows.of(data, cell)
+    rows = scaled(cell, data)
     method = METHODS[cell.method]
-    model = starting_model(cell, *rows.train)
+    model = start_of(cell, *rows.train)
     if needs_elbo(method):
         model.load(elbo)
-    since = _clock(cell)
-    trained = _trained(cell, method, model, rows, monitors)
-    seconds = _clock(cell) - since
+    since = clock(cell.settings.device)
+    trained = train_method(
+        method,
+        model,
+        rows,
+        betas=cell.settings.betas or coarse_grid(cell.size),
+        seed=cell.seed,
+        max_steps=cell.settings.max_steps,
+        monitors=monitors,
+    )
+    seconds = clock(cell.settings.device) - since
     judged = _judged(cell, trained.best, rows)
     outcome = Outcome(
         scores={name: float(values.mean()) for name, values in judged.scores.items()},
@@ -61,66 +69,36 @@ def run_cell(
         beta=trained.best.beta,
         path=_points(trained.path, rows.scale),
         validation_loss="MSE" if method.objective == "square_loss" else "NLL",
-        curve=_thinned(trained.best.history),
+        curve=thinned(trained.best.history),
         status=trained.best.status.value,
         reason=trained.best.reason,
         evaluations=sum(stage.evaluations for stage in trained.stages()),
         seconds=seconds,
-        failed=()
-        if trained.path is None
-        else tuple(f"β = {each.beta:.3g}: {each.reason}" for each in trained.path.failed),
+        failed=trained.failures(),
     )
     kept = Model(trained.best.posterior, trained.best.likelihood)
     return Finished(outcome, _predictions(judged), kept.to_bytes() if method == ELBO else b"")
 
 
-@dataclass(frozen=True)
-class _Trained:
-    best: TrainingResult
-    path: BetaPath | None
-
-    def stages(self) -> list[StageResult]:
-        """Of everything that was trained; one that several results share counts once."""
-        results = [self.best] if self.path is None else [p.result for p in self.path.points]
-        return list({id(stage): stage for each in results for stage in each.stages}.values())
+def scaled(cell: Cell, data: CellData) -> ScaledRows:
+    """The rows of a cell, as its settings want them."""
+    return ScaledRows.of(data, cell.task, cell.settings.dtype, cell.settings.device)
 
 
-def _trained(
-    cell: Cell, method: Method, model: Model, rows: ScaledRows, monitors: Sequence[Monitor]
-) -> _Trained:
-    X, y = rows.train
-    generator = torch.Generator(X.device).manual_seed(cell.seed)
-    steps = cell.settings.max_steps
-    if not method.chooses_beta:
-        result = train(
-            model.posterior,
-            model.likelihood,
-            X,
-            y,
-            objective=method.objective,
-            max_steps=steps,
-            monitors=monitors,
-            generator=generator,
-        )
-        return _Trained(result, None)
-    path = beta_path(
-        model.posterior,
-        model.likelihood,
+def start_of(cell: Cell, X: Tensor, y: Tensor) -> Model:
+    """The model before training; the same for every method of a split."""
+    settings = cell.settings
+    return starting_model(
+        cell.task,
         X,
         y,
-        betas=cell.settings.betas or coarse_grid(len(y)),
-        validation=Given(*rows.validation),
-        objective=method.objective,
-        hyperparameters=method.hyperparameters,
-        start="given",
-        max_steps=steps,
-        monitors=monitors,
-        generator=generator,
+        likelihood=settings.likelihood,
+        kernel=cast(KernelName, settings.kernel),
+        ard=settings.ard,
+        mean="zero" if cell.task == "regression" else "constant",
+        num_inducing=settings.num_inducing,
+        generator=generator_of(cell.seed, cell.repeat),
     )
-    # The paper's choice. `path.best` would take a larger β that cannot be told from the best, and a
-    # few very wrong rows hide even large differences of NLL.
-    best = min(path.points, key=lambda point: point.validation_loss)
-    return _Trained(best.result, path)
 
 
 def coarse_grid(num_data: int) -> list[float]:
@@ -156,15 +134,3 @@ def _points(path: BetaPath | None, scale: float) -> tuple[BetaPoint, ...]:
         )
         for point in path.points
     )
-
-
-def _thinned(losses: Sequence[float]) -> tuple[tuple[int, float], ...]:
-    """Steps and losses, so many at most, the last one always."""
-    every = max(1, math.ceil(len(losses) / _POINTS_OF_CURVE))
-    kept = {*range(0, len(losses), every), len(losses) - 1} if losses else set()
-    return tuple((step + 1, losses[step]) for step in sorted(kept))
-
-
-def _clock(cell: Cell) -> float:
-    """Processor time, which other programs disturb least; wall time where a GPU works."""
-    return time.process_time() if cell.settings.device == "cpu" else time.perf_counter()

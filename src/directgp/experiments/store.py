@@ -1,8 +1,7 @@
 """Finished cells in one SQLite file: each is there wholly or not at all, and never run again."""
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -10,9 +9,9 @@ from typing import Any, final
 
 from safetensors.numpy import load, save
 
-from directgp.errors import StoreError
 from directgp.experiments.cells import Cell
 from directgp.experiments.results import Finished, Outcome, Predictions, Run
+from directgp.experiments.store_files import schema_of, telling
 
 _SCHEMA = 1
 
@@ -51,12 +50,7 @@ class Store:
         self._file.execute("pragma locking_mode = exclusive")
         self._file.execute("pragma synchronous = full")
         self._file.execute("begin exclusive")
-        (schema,) = self._file.execute("pragma user_version").fetchone()
-        if schema not in (0, _SCHEMA):
-            raise StoreError(
-                f"{self._path} is a store of schema {schema}, and this version of directgp reads "
-                f"schema {_SCHEMA}. Use the version that wrote it, or another folder."
-            )
+        schema_of(self._file, self._path, _SCHEMA)
         self._file.execute(_TABLE)
         self._file.execute(f"pragma user_version = {_SCHEMA}")
         self._file.execute("commit")
@@ -114,26 +108,5 @@ class Store:
             found: tuple[Any, ...] | None = self._file.execute(query, (cell.key,)).fetchone()
             return found
 
-    @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Say in words what is wrong with the file."""
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            if "locked" in str(error):
-                raise StoreError(
-                    f"{self._path} is in use by another run. Wait for it, or take another folder."
-                ) from error
-            raise StoreError(
-                f"{self._path} could not be opened or written: {error}. Give a folder that can be "
-                "written to and has space."
-            ) from error
-        except (sqlite3.DatabaseError, ValueError) as error:
-            raise StoreError(
-                f"{self._path} is damaged or not a store of directgp ({_first_line(error)}). "
-                "Delete it, or take another folder."
-            ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    def _telling(self) -> AbstractContextManager[None]:
+        return telling(self._path, "is in use by another run. Wait for it, or take another folder.")

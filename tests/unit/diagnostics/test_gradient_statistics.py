@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.diagnostics import Measurement, block_statistics, compare_gradients
+from directgp.diagnostics import (
+    EachDraw,
+    Measurement,
+    block_statistics,
+    compare_gradients,
+    gradient_draws,
+)
 from directgp.errors import InvalidInputError
 from directgp.likelihoods import Gaussian, Likelihood, Probit
 from directgp.likelihoods.poisson import PoissonExp
@@ -182,6 +188,25 @@ def test_pullback_to_parameter_blocks() -> None:
     _assert_near(blocks["u_mean"].alignment, SCALE)
     _assert_near(blocks["u_mean"].variance, NOISE**2 * float(A.square().sum()))
     _assert_near(blocks["u_chol"].alignment, SCALE)
+
+
+def test_draws_are_those_that_are_compared() -> None:
+    y, marginals = _state()
+    given = BiasedMonteCarlo(2), Gaussian(), y, marginals
+    whole = compare_gradients(*given, repeats=6, generator=torch.Generator().manual_seed(9))
+    by_mean, by_variance = gradient_draws(*given, 6, torch.Generator().manual_seed(9))
+    exact = gradient_draws(ClosedForm(), Gaussian(), y, marginals)
+    assert by_mean.shape == (6, N) and exact[1].shape == (1, N)
+    assert block_statistics(by_mean, exact[0][0]) == whole["mean"]
+    assert block_statistics(by_variance, exact[1][0]) == whole["variance"]
+
+
+def test_each_draw_by_hand() -> None:
+    exact = torch.tensor([3.0, 4.0], dtype=torch.float64)
+    each = EachDraw.of(torch.stack([2 * exact, torch.tensor([-4.0, 3.0]).double()]), exact)
+    assert each.alignment.tolist() == [2.0, 0.0]
+    assert each.squared_norm.tolist() == [4.0, 1.0]
+    assert each.squared_error.tolist() == [1.0, 2.0]
 
 
 def test_repeats_beyond_memory_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

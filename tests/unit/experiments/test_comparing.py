@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from directgp.errors import NumericalError
-from directgp.experiments import worker
-from directgp.experiments.board import Activity, Board
+from directgp.experiments import comparing
+from directgp.experiments.board import Activity, Board, BoardDesk
 from directgp.experiments.cells import Cell
 from directgp.experiments.comparing import Comparer
 from directgp.experiments.comparison import Comparison, Plan
@@ -17,7 +17,7 @@ from directgp.experiments.running import run_cell
 from directgp.experiments.standings import standings
 from directgp.experiments.store import Store
 from directgp.experiments.training_rows import CellData
-from directgp.experiments.worker import Desk, Refused, Watch
+from directgp.experiments.worker import Refused, Watch
 from directgp.training.monitors import Monitor
 from directgp.training.result import Progress
 from tests.unit.experiments.small import Record, plan, problem
@@ -94,7 +94,7 @@ def test_a_failure_is_told_and_takes_along_what_starts_from_it(
             raise NumericalError("No way down.")
         return run_cell(cell, data, elbo, monitors)
 
-    monkeypatch.setattr(worker, "run_cell", failing)
+    monkeypatch.setattr(comparing, "run_cell", failing)
     whole = plan(GIVEN, ["elbo", "fitc", "log-fixed"], repeats=2)
     comparison = compare(whole, tmp_path / "store")
     told = [(f.cell.method, f.cell.repeat, f.reason) for f in comparison.failed]
@@ -120,7 +120,7 @@ def test_an_unexpected_error_fails_its_fit_alone(
             raise MemoryError("no room")
         return run_cell(cell, data, elbo, monitors)
 
-    monkeypatch.setattr(worker, "run_cell", failing)
+    monkeypatch.setattr(comparing, "run_cell", failing)
     comparison = compare(plan(GIVEN, ["elbo", "fitc"]), tmp_path / "store")
     assert [f.reason for f in comparison.failed] == ["MemoryError: no room"]
     assert len(comparison.runs) == 1
@@ -129,10 +129,10 @@ def test_an_unexpected_error_fails_its_fit_alone(
 def test_a_start_that_nobody_asked_for_is_not_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(cell: Cell, *_: object) -> Finished:
+    def failing(cell: Cell, *_: object, **__: object) -> Finished:
         raise NumericalError("No way down.")
 
-    monkeypatch.setattr(worker, "run_cell", failing)
+    monkeypatch.setattr(comparing, "run_cell", failing)
     comparison = compare(plan(GIVEN, ["log-fixed"]), tmp_path / "store")
     assert [f.cell.method for f in comparison.failed] == ["log-fixed"]
 
@@ -147,7 +147,7 @@ def test_a_method_that_mostly_fails_is_left_out(tmp_path: Path) -> None:
 
 def test_the_board_shows_steps_and_runs() -> None:
     board = Board(2)
-    watch = Watch(Desk(board, 1), cell=5)
+    watch = Watch(BoardDesk(board, 1), cell=5)
     for run in (1, 2):
         watch.reset()
         watch(Progress("elbo", 3, 10, 4, 0.25, 0.1, 1.0))

@@ -2,95 +2,194 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from directgp.experiments import engine
-from directgp.experiments.board import Activity, Board
-from directgp.experiments.cells import Cell
+from directgp.errors import InvalidInputError, StoreError
+from directgp.experiments.board import Activity
 from directgp.experiments.engine import Engine
-from directgp.experiments.results import Finished
-from directgp.experiments.training_rows import CellData
+from directgp.experiments.pools import (
+    Call,
+    InProcess,
+    OpenPool,
+    Pool,
+    Processes,
+    Shared,
+    deaf_to_ctrl_c,
+    local,
+)
 from directgp.experiments.worker import Refused
-from tests.unit.experiments.small import plan, problem
-
-GIVEN = problem()
-CELLS = plan(GIVEN, ["elbo", "fitc"], repeats=2).cells()
 
 
+@dataclass(frozen=True)
+class Number:
+    """A job: a number to be doubled."""
+
+    value: int
+
+    @property
+    def key(self) -> str:
+        return str(self.value)
+
+
+JOBS = [Number(value) for value in range(4)]
+
+
+def doubled(value: int, factor: int, monitors: Sequence[Any]) -> int:
+    assert len(monitors) == 1
+    return factor * value
+
+
+@dataclass
 class Notes:
-    """A client whose cells are all ready."""
+    """A client whose jobs are all ready."""
 
-    def __init__(self) -> None:
-        self.results: list[tuple[Cell, Finished | Refused]] = []
+    results: list[tuple[Number, Any]] = field(default_factory=list)
+    looks: int = 0
 
-    def ready(self, cell: Cell) -> bool:
+    def known(self, job: Number) -> bool:
+        return False
+
+    def ready(self, job: Number) -> bool:
         return True
 
-    def obstacle(self, cell: Cell) -> str | None:
+    def obstacle(self, job: Number) -> str | None:
         return None
 
-    def inputs(self, cell: Cell) -> tuple[CellData, bytes]:
-        return CellData.of(GIVEN, cell), b""
+    def call(self, job: Number) -> Call:
+        return doubled, (job.value, Shared(2))
 
-    def finished(self, cell: Cell, result: Finished | Refused) -> None:
-        self.results.append((cell, result))
+    def finished(self, job: Number, result: Any) -> None:
+        self.results.append((job, result))
 
     def looking(self, active: Sequence[Activity]) -> None:
-        pass
+        self.looks += 1
 
 
-class Breaking(Executor):
-    """A pool that is broken by some of the cells, as they begin or as they are submitted."""
+@pytest.mark.parametrize("pool", [InProcess(), Processes(1)])
+def test_every_job_is_run_once(pool: Pool) -> None:
+    notes = Notes()
+    Engine(notes, pool).run(JOBS)
+    assert sorted(notes.results, key=lambda each: each[0].value) == [
+        (job, 2 * job.value) for job in JOBS
+    ]
 
-    def __init__(self, bad: Cell, at_submit: bool) -> None:
-        self.bad, self.at_submit, self.broken = bad, at_submit, False
 
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+def test_pools_by_number() -> None:
+    assert local(0) == InProcess() and local(3) == Processes(3)
+    with pytest.raises(InvalidInputError, match=r"workers must be at least 1\. Got 0\."):
+        Processes(0)
+
+
+class Elsewhere(Notes):
+    """Some jobs are finished by somebody else, and one waits for that."""
+
+    def known(self, job: Number) -> bool:
+        return self.looks > 1 and job == JOBS[0]
+
+    def ready(self, job: Number) -> bool:
+        return job != JOBS[0] and (job != JOBS[1] or self.looks > 2)
+
+
+def test_what_is_not_ready_is_waited_for_without_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    notes = Elsewhere()
+    Engine(notes, InProcess()).run(JOBS)
+    assert [job for job, _ in notes.results] == [JOBS[2], JOBS[3], JOBS[1]]
+    assert len(slept) == notes.looks - len(notes.results) > 0
+
+
+class Missing(Notes):
+    """The arguments of one job cannot be had."""
+
+    error: Exception
+
+    def call(self, job: Number) -> Call:
+        if job == JOBS[1]:
+            raise self.error
+        return super().call(job)
+
+
+def test_a_job_whose_arguments_cannot_be_had_is_refused_alone() -> None:
+    notes = Missing()
+    notes.error = InvalidInputError("No such data.")
+    Engine(notes, InProcess()).run(JOBS)
+    assert [result for _, result in notes.results] == [0, Refused("No such data."), 4, 6]
+
+
+def test_a_broken_store_ends_it_all() -> None:
+    notes = Missing()
+    notes.error = StoreError("Damaged.")
+    with pytest.raises(StoreError):
+        Engine(notes, InProcess()).run(JOBS)
+
+
+@dataclass
+class Breaking(Pool, OpenPool):
+    """Workers that are lost with one of the jobs, as it begins or as it is submitted."""
+
+    bad: int
+    at_submit: bool
+    opened: list[int]
+    size: int = 2
+    broken: bool = False
+
+    @contextmanager
+    def open(self) -> Iterator[OpenPool]:
+        self.opened.append(self.size)
+        yield self
+
+    def after_a_loss(self) -> Pool:
+        return Breaking(self.bad, self.at_submit, self.opened, 1)
+
+    def places(self) -> int:
+        return self.size
+
+    def activities(self) -> list[Activity]:
+        return []
+
+    def submit(self, number: int, call: Call) -> Future[Any]:
         future: Future[Any] = Future()
-        if args[0] == self.bad:
-            self.broken = True
-            if self.at_submit:
-                raise BrokenProcessPool
+        self.broken = self.broken or number == self.bad
+        if number == self.bad and self.at_submit:
+            raise BrokenProcessPool
         if self.broken:
             future.set_exception(BrokenProcessPool())
         else:
-            future.set_result(Refused("ran"))
+            future.set_result("ran")
         return future
 
 
 @pytest.mark.parametrize("at_submit", [False, True])
-def test_a_cell_that_kills_its_worker_is_tried_twice(
-    at_submit: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pools: list[int] = []
-
-    @contextmanager
-    def pool(workers: int) -> Iterator[engine._Pool]:
-        pools.append(workers)
-        yield engine._Pool(Breaking(CELLS[1], at_submit), Board(1), lambda *_: Refused("ran"))
-
-    monkeypatch.setattr(engine, "_pool", pool)
+def test_a_job_that_kills_its_worker_is_tried_twice(at_submit: bool) -> None:
+    opened: list[int] = []
     notes = Notes()
-    Engine(notes, workers=2).run(CELLS)
-    told = {cell.key: result for cell, result in notes.results}
-    assert len(notes.results) == len(CELLS) == len(told)
+    Engine(notes, Breaking(1, at_submit, opened)).run(JOBS)
+    told = {job.key: result for job, result in notes.results}
+    assert len(notes.results) == len(JOBS) == len(told)
     killed = Refused("Its process was ended by the system twice, perhaps for lack of memory.")
-    assert told[CELLS[1].key] == killed
-    assert all(told[cell.key] == Refused("ran") for cell in CELLS if cell != CELLS[1])
+    assert told.pop("1") == killed
+    assert set(told.values()) == {"ran"}
     # After the first loss one at a time.
-    assert pools[0] == 2 and set(pools[1:]) == {1}
+    assert opened[0] == 2 and set(opened[1:]) == {1}
+
+
+def test_after_a_loss_processes_go_on_one_at_a_time() -> None:
+    assert Processes(7).after_a_loss() == Processes(1)
 
 
 def test_workers_do_not_hear_ctrl_c_from_their_first_moment() -> None:
     code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
     command = [sys.executable, "-c", code]
-    with engine._deaf_to_ctrl_c():
+    with deaf_to_ctrl_c():
         within = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     after = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert (within, after) == ("True\n", "False\n")

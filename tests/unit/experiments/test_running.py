@@ -12,12 +12,11 @@ from scipy import stats
 import directgp
 from directgp.datasets.problem import Task
 from directgp.estimators.tables.scaling import Scaling
-from directgp.experiments import running
+from directgp.experiments import method_training
 from directgp.experiments.cells import Cell
 from directgp.experiments.methods import METHODS
-from directgp.experiments.models import ScaledRows, starting_model
 from directgp.experiments.results import Finished
-from directgp.experiments.running import coarse_grid, run_cell
+from directgp.experiments.running import coarse_grid, run_cell, scaled, start_of
 from directgp.experiments.training_rows import CellData
 from directgp.likelihoods import Gaussian
 from directgp.training.beta_path import BetaPath, beta_path
@@ -45,7 +44,7 @@ def test_the_elbo_cell_is_directgp_train() -> None:
     inputs, targets = Scaling.from_data(data.X_train), Scaling.from_data(data.y_train[:, None])
     X, X_new = (torch.as_tensor(inputs.forward(each)) for each in (data.X_train, data.X_test))
     y = torch.as_tensor(targets.exact(data.y_train[:, None])[:, 0])
-    model = starting_model(cell, X, y)
+    model = start_of(cell, X, y)
     result = directgp.train(model.posterior, model.likelihood, X, y, objective="elbo", max_steps=20)
     q = result.posterior.predict(X_new)
     assert isinstance(result.likelihood, Gaussian)
@@ -79,9 +78,9 @@ def test_fixed_holds_what_the_elbo_found(
         paths.append(beta_path(*given, **settings))
         return paths[-1]
 
-    monkeypatch.setattr(running, "beta_path", spied)
+    monkeypatch.setattr(method_training, "beta_path", spied)
     cell, data, found = run(method)
-    elbo = starting_model(cell, *ScaledRows.of(data, cell).train)
+    elbo = start_of(cell, *scaled(cell, data).train)
     elbo.load(run("elbo")[2].model)
     assert [point.beta for point in found.outcome.path] == [4.0, 1.0, 0.25]
     for point in paths[0].points:

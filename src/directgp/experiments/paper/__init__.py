@@ -1,0 +1,1 @@
+"""The experiments of the paper: cells, what runs them, and its claims."""

@@ -1,0 +1,36 @@
+"""Verdicts of several comparisons taken together; what is not decided stays so."""
+
+from collections.abc import Iterable
+
+from directgp.experiments.paper.claims.base import Part, Verdict
+
+
+def all_of(verdicts: Iterable[Verdict]) -> Verdict:
+    """Held if all are, not held if any is not; of nothing, nothing is decided."""
+    found = set(verdicts)
+    if "not held" in found:
+        return "not held"
+    return "held" if found == {"held"} else "not decided"
+
+
+def any_of(verdicts: Iterable[Verdict]) -> Verdict:
+    """Held if any is, not held if none is; of nothing, nothing is decided."""
+    found = set(verdicts)
+    if "held" in found:
+        return "held"
+    return "not held" if found == {"not held"} else "not decided"
+
+
+def together(parts: Iterable[Part]) -> Verdict:
+    """Of the parts that decide."""
+    return all_of(part.verdict for part in parts if part.decides)
+
+
+def hardest(parts: Iterable[Part]) -> Part:
+    """The one that speaks most against the claim; what was run before what was not."""
+    order = {"not held": 0, "not decided": 1, "held": 2}
+
+    def place(part: Part) -> tuple[bool, int, float]:
+        return part.effect != part.effect, order[part.verdict], -part.effect
+
+    return min(parts, key=place)

@@ -1,0 +1,199 @@
+"""Cells of a small problem, and functions in place of the one that trains.
+
+Run as a program it is one of several that share a store.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from directgp.datasets.problem import Problem
+from directgp.errors import NumericalError
+from directgp.experiments.board import Activity
+from directgp.experiments.paper.cells import CurveCell, FitCell, PaperCell
+from directgp.experiments.paper.results import Circumstances, Finished, FitOutcome
+from directgp.experiments.paper.rules import RuleFacts
+from directgp.experiments.paper.running import run_paper_cell
+from directgp.experiments.paper.store import SharedStore
+from directgp.experiments.paper.sweeping import run_sweep
+from directgp.experiments.pools import InProcess
+from directgp.experiments.training_rows import CellData
+from directgp.experiments.worker import Refused
+from directgp.training.monitors import Monitor
+from tests.unit.experiments.small import problem
+
+GIVEN = problem()
+
+
+def given(name: str) -> Problem:
+    return GIVEN
+
+
+def fit(method: str = "elbo", repeat: int = 0, **others: Any) -> FitCell:
+    facts: dict[str, Any] = {
+        "dataset": "small",
+        "data": "fingerprint",
+        "task": "regression",
+        "size": 30,
+        "num_inducing": 5,
+        "repeat": repeat,
+        "seed": 0,
+        "method": method,
+        "betas": (1.0,) if method in ("elbo", "fitc") else (4.0, 1.0, 0.25),
+        "protocol": "best",
+        "max_steps": 20,
+    }
+    return FitCell(**{**facts, **others})
+
+
+def curve() -> CurveCell:
+    return CurveCell(
+        **fit().model_dump(include={"dataset", "data", "task", "size", "num_inducing", "seed"}),
+        repeat=0,
+        objective="log_loss",
+        hyperparameters="fixed",
+        beta=0.1,
+        rule=RuleFacts(name="ups", samples=3),
+        learning_rate=0.01,
+        batch_size=8,
+        steps=20,
+        every=5,
+        num_test=10,
+    )
+
+
+def outcome(nll: float = 0.5, seconds: float = 1.0) -> FitOutcome:
+    return FitOutcome(
+        scores={"nll": nll},
+        num_test=15,
+        num_training=40,
+        beta=1.0,
+        path=(),
+        history=((1, float("nan")), (2, float("inf"))),
+        status="converged",
+        reason="It did.",
+        evaluations=3,
+        seconds=seconds,
+    )
+
+
+CIRCUMSTANCES = Circumstances(
+    versions={"directgp": "1"}, machine="small", device="CPU", finished="2026-01-01T00:00:00+00:00"
+)
+
+
+def finished(nll: float = 0.5, seconds: float = 1.0, model: bytes = b"") -> Finished:
+    losses = np.arange(6, dtype=np.float32).reshape(2, 3)
+    return Finished(outcome(nll, seconds), CIRCUMSTANCES, model, {"losses": losses})
+
+
+def measured(
+    cell: PaperCell, data: CellData, start: bytes, device: str, monitors: Sequence[Monitor]
+) -> Finished:
+    """A number that tells rows and start from others."""
+    return finished(float(data.y_train.sum() + sum(start)), model=cell.key.encode())
+
+
+def refused(cell: PaperCell, *_: Any) -> Finished:
+    raise NumericalError("No way down.")
+
+
+@dataclass
+class Seen:
+    """A watcher that remembers."""
+
+    begun: list[PaperCell] = field(default_factory=list)
+    known: int = -1
+    results: list[tuple[PaperCell, Finished | Refused]] = field(default_factory=list)
+    active: list[Activity] = field(default_factory=list)
+
+    def begin(self, cells: Sequence[PaperCell], known: int) -> None:
+        self.begun, self.known = list(cells), known
+
+    def finished(self, cell: PaperCell, result: Finished | Refused) -> None:
+        self.results.append((cell, result))
+
+    def looking(self, active: Sequence[Activity]) -> None:
+        self.active += active
+
+
+def contents(store: SharedStore) -> dict[str, Any]:
+    """All that a store has, but for times."""
+    return {
+        record.cell.key: (
+            without_seconds(json.loads(record.outcome.model_dump_json())),
+            {name: values.tobytes() for name, values in record.arrays.items()},
+            store.model(record.cell),
+        )
+        for record in store.records()
+    }
+
+
+def without_seconds(facts: Any) -> str:
+    points = [{**each, "seconds": 0} for each in facts.get("points", [])]
+    return json.dumps({**facts, "seconds": 0, "points": points})
+
+
+LOG = "DIRECTGP_TEST_LOG"
+"""Names a file in which programs and workers leave notes."""
+
+
+def notes() -> list[str]:
+    log = Path(os.environ[LOG])
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def note(text: str) -> None:
+    with Path(os.environ[LOG]).open("a") as log:
+        log.write(f"{text}\n")
+
+
+def wait_for(notes_wanted: int) -> None:
+    until = time.monotonic() + 60
+    while len(set(notes())) < notes_wanted:
+        assert time.monotonic() < until, "the others did not come"
+        time.sleep(0.02)
+
+
+def noted(cell: PaperCell, *others: Any) -> Finished:
+    """Waits for a second program; then as `measured`."""
+    note(f"{os.getpid()} {cell.key}")
+    wait_for(2)
+    return measured(cell, *others)
+
+
+def endless(cell: PaperCell, *_: Any) -> Finished:
+    """Until it is killed."""
+    note(str(os.getpid()))
+    time.sleep(120)
+    raise AssertionError("nobody killed it")
+
+
+def killed_once(cell: PaperCell, data: CellData, *others: Any) -> Finished:
+    """The first worker that comes waits to be killed."""
+    if isinstance(cell, FitCell) and cell.method == "fitc" and not notes():
+        endless(cell)
+    return run_paper_cell(cell, data, *others)
+
+
+def deadly(cell: PaperCell, *_: Any) -> Finished:
+    """Takes its process along, as the system does when there is no memory left."""
+    note(str(os.getpid()))
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+CELLS = [fit(method, repeat) for repeat in range(6) for method in ("elbo", "log-fixed")]
+
+if __name__ == "__main__":
+    chosen = {"noted": noted, "endless": endless}[sys.argv[2]]
+    with SharedStore(Path(sys.argv[1])) as opened:
+        run_sweep(CELLS, given, opened, InProcess(), function=chosen)

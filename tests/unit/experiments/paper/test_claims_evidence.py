@@ -1,0 +1,208 @@
+"""What differences say, and what is asked of them."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from directgp.experiments.paper.claims.base import Part, Verdict
+from directgp.experiments.paper.claims.contests import Contest, equal, lower, not_above
+from directgp.experiments.paper.claims.evidence import (
+    Evidence,
+    differences,
+    measured,
+    over_repeats,
+    over_rows,
+)
+from directgp.experiments.paper.claims.verdicts import all_of, any_of, hardest
+from directgp.experiments.paper.claims.wording import amount, called, p_text
+
+INF, NAN = math.inf, math.nan
+RANDOM = np.random.default_rng(3)
+
+
+def _contest(evidence: Evidence | None) -> Contest:
+    return Contest("pol", "2,000 rows", "a", "b", "NLL", evidence, "")
+
+
+def test_without_shared_rows_it_is_the_paired_t_test_and_its_interval() -> None:
+    a, b = RANDOM.normal(size=7), RANDOM.normal(0.4, size=7)
+    expected = stats.ttest_rel(a, b)
+    interval = expected.confidence_interval(0.95)
+    found = over_repeats(differences(a, b), 0.0)
+    assert found.effect == pytest.approx((a - b).mean())
+    assert found.error == pytest.approx(stats.sem(a - b))
+    assert found.p_value == pytest.approx(expected.pvalue)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.37, 1.0])
+def test_the_interval_leaves_out_what_the_test_refuses(ratio: float) -> None:
+    values = np.array([0.5, 0.8, 0.6, 0.3])
+    found = over_repeats(values, ratio)
+    at_the_end = over_repeats(values - found.low, ratio)
+    assert at_the_end.p_value == pytest.approx(0.05)
+    assert at_the_end.low == pytest.approx(0.0, abs=1e-12)
+
+
+def test_shares_of_few_rows_are_not_surer_than_a_row() -> None:
+    same = np.full(5, 0.004)
+    assert over_repeats(same, 0.3).high == pytest.approx(0.004)
+    deviation = 0.01 * math.sqrt(1 / 5 + 0.3)
+    assert over_repeats(same, 0.3, 0.01).high == pytest.approx(
+        0.004 + stats.t.ppf(0.975, 4) * deviation
+    )
+
+
+def test_rows_of_one_repeat_are_a_z_test() -> None:
+    rows = RANDOM.normal(0.03, 1.0, 5000)
+    found = over_rows([rows])
+    z = rows.mean() / (rows.std(ddof=1) / math.sqrt(5000))
+    assert found.p_value == pytest.approx(2 * stats.norm.sf(abs(z)))
+    # With so many rows the t-test says the same.
+    assert found.p_value == pytest.approx(stats.ttest_1samp(rows, 0).pvalue, rel=0.01)
+    assert found.over == "5,000 test rows"
+
+
+def test_rows_of_several_repeats_are_averaged() -> None:
+    repeats = [RANDOM.normal(mean, 1.0, 400) for mean in (0.0, 0.5, 1.0)]
+    found = over_rows(repeats)
+    assert found.effect == pytest.approx(np.mean(repeats))
+    assert found.error == pytest.approx(np.sqrt(sum(stats.sem(r) ** 2 for r in repeats)) / 3)
+
+
+def test_what_is_not_finite_is_worst_and_two_of_them_are_equal() -> None:
+    one, other = np.array([1.0, NAN, INF, 2.0, -INF]), np.array([0.5, 1.0, NAN, INF, 1.0])
+    assert differences(one, other).tolist() == [0.5, INF, 0.0, -INF, INF]
+
+
+@pytest.mark.parametrize(
+    ("values", "strict", "margin"),
+    [
+        # One repeat decides nothing, however large.
+        ([-5.0], "not decided", "not decided"),
+        ([-INF], "not decided", "not decided"),
+        ([-0.5, -0.6, -0.55], "held", "held"),
+        ([0.5, 0.6, 0.55], "not held", "not held"),
+        ([0.0, 0.0, 0.0], "not decided", "held"),
+        ([-1.0, 1.0, 0.1], "not decided", "not decided"),
+        # The other has no finite score, once or always.
+        ([-0.5, -0.6, -0.55, -INF], "held", "held"),
+        ([-INF, -INF], "held", "held"),
+        # One has none: it cannot win, and has lost if the rest says so.
+        ([-0.5, -0.6, -0.55, INF], "not decided", "not decided"),
+        ([0.5, 0.6, 0.55, INF], "not held", "not held"),
+        ([INF, INF], "not held", "not held"),
+        # They contradict each other.
+        ([INF, -INF, -0.5, -0.6], "not decided", "not decided"),
+    ],
+)
+def test_verdicts_over_repeats(values: list[float], strict: Verdict, margin: Verdict) -> None:
+    evidence = over_repeats(np.array(values), 0.2)
+    assert lower(_contest(evidence)).part.verdict == strict
+    assert not_above(_contest(evidence), 0.1).part.verdict == margin
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "one_sided", "two_sided"),
+    [
+        (-0.005, 0.005, "held", "held"),
+        (-0.5, 0.005, "held", "not decided"),
+        (-0.5, -0.02, "held", "not held"),
+        (0.005, 0.02, "not decided", "not decided"),
+        (0.011, 0.02, "not held", "not held"),
+        (-INF, INF, "not decided", "not decided"),
+    ],
+)
+def test_margins(low: float, high: float, one_sided: Verdict, two_sided: Verdict) -> None:
+    contest = _contest(Evidence((low + high) / 2, 0.1, 0.5, low, high))
+    assert not_above(contest, 0.01).part.verdict == one_sided
+    assert equal(contest, 0.01).part.verdict == two_sided
+
+
+def test_infinite_effects_are_told_and_noted() -> None:
+    judged = lower(_contest(over_repeats(np.array([INF, 0.5, 0.6]), 0.2)))
+    assert judged.part.effect == INF
+    assert "1 of 3 differences infinite" in judged.part.note
+    assert "a is higher in NLL than b by ∞" in judged.clause
+    both = lower(_contest(over_repeats(np.array([INF, -INF]), 0.2)))
+    assert math.isnan(both.part.effect) and "infinite" in both.clause and both.was_run
+
+
+def test_rows_that_are_infinite_do_not_win() -> None:
+    rows = np.full(1000, -0.5) + RANDOM.normal(0, 0.1, 1000)
+    assert lower(_contest(over_rows([rows]))).part.verdict == "held"
+    rows[3] = INF
+    found = over_rows([rows])
+    assert found.effect == INF and math.isnan(found.p_value)
+    assert lower(_contest(found)).part.verdict == "not decided"
+    assert lower(_contest(over_rows([np.full(50, INF)]))).part.verdict == "not held"
+
+
+def test_a_measured_difference() -> None:
+    assert measured(-1.97, 1.0).p_value < 0.05 < measured(-1.95, 1.0).p_value
+    assert measured(-1.97, 1.0).high < 0 < measured(-1.95, 1.0).high
+    assert measured(0.0, 0.0).p_value == 1.0 and measured(0.1, 0.0).p_value == 0.0
+    assert math.isnan(measured(INF, 1.0).p_value) and measured(1.0, NAN).low == -INF
+
+
+def test_nothing_is_not_run() -> None:
+    judged = lower(replace(_contest(None), note="not run"))
+    assert not judged.was_run and judged.part.verdict == "not decided"
+    assert math.isnan(judged.part.effect) and judged.part.note == "not run"
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "every", "some"),
+    [
+        (["held", "held"], "held", "held"),
+        (["held", "not decided"], "not decided", "held"),
+        (["held", "not held"], "not held", "held"),
+        (["not held", "not decided"], "not held", "not decided"),
+        (["not held", "not held"], "not held", "not held"),
+        ([], "not decided", "not decided"),
+    ],
+)
+def test_verdicts_together(verdicts: list[Verdict], every: Verdict, some: Verdict) -> None:
+    assert all_of(verdicts) == every
+    assert any_of(verdicts) == some
+
+
+def test_the_hardest_speaks_most_against_the_claim() -> None:
+    def part(verdict: Verdict, effect: float) -> Part:
+        return Part("", verdict, effect, 0.1, 0.5, "NLL")
+
+    parts = [part("held", -1.0), part("not decided", NAN), part("held", -0.1)]
+    assert hardest(parts).effect == -0.1
+    assert hardest([*parts, part("not decided", -2.0)]).effect == -2.0
+    assert hardest([*parts, part("not held", 0.05), part("not decided", 3.0)]).effect == 0.05
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (0.43210, 0.0213, "0.432 ± 0.021"),
+        (-12.3456, 1.04, "−12.3 ± 1.0"),
+        (1234.0, 250.0, "1,230 ± 250"),
+        (0.5, NAN, "0.5"),
+        (-INF, NAN, "−∞"),
+        (0.25, 0.0, "0.25"),
+    ],
+)
+def test_amounts(value: float, error: float, text: str) -> None:
+    assert amount(value, error) == text
+
+
+def test_p_values_near_the_level_show_their_side() -> None:
+    assert p_text(0.0003) == " (p = 0.0003)" and p_text(1e-9) == " (p < 0.0001)"
+    assert p_text(0.04996) == " (p = 0.04996)" and p_text(NAN) == ""
+
+
+def test_names_of_methods() -> None:
+    assert [called(m) for m in ("elbo", "fitc", "log-joint")] == [
+        "the ELBO",
+        "FITC",
+        "log-loss DLM (joint)",
+    ]

@@ -1,0 +1,326 @@
+"""C7 and C9 to C12, on learning curves whose verdict is known by construction."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from directgp.experiments.paper.cells import CurveCell
+from directgp.experiments.paper.claims.base import Finding, Part, Verdict
+from directgp.experiments.paper.claims.registry import CLAIMS
+from directgp.experiments.paper.results import CurveOutcome, Record, Results
+from directgp.experiments.paper.rules import EXACT, RuleFacts
+from tests.unit.experiments.paper.made_up import curve, curve_cell, results
+
+REGRESSION = ("pol", "cadata", "sarcos", "song")
+
+
+def _rule(name: str, samples: int) -> RuleFacts:
+    return RuleFacts.model_validate({"name": name, "samples": samples})
+
+
+BMC = {n: _rule("bmc", n) for n in (1, 10, 100)}
+UPS = {n: _rule("ups", n) for n in (1, 10)}
+SMOOTH = {n: _rule("smooth-bmc", n) for n in (1, 10, 100)}
+
+
+def _judge(claim: str, *records: Record | list[Record]) -> Finding:
+    return CLAIMS[claim].judge(results(*records))
+
+
+def _part(finding: Finding, *words: str) -> Part:
+    found = [part for part in finding.parts if all(word in part.what for word in words)]
+    assert len(found) == 1, [part.what for part in finding.parts]
+    return found[0]
+
+
+def _airline(dlm: Sequence[float], elbo: Sequence[float], **changes: Any) -> list[Record]:
+    """Levels at the four looks, the first of which is before training."""
+    kinds: list[tuple[dict[str, Any], Sequence[float]]] = [
+        ({"objective": "elbo"}, elbo),
+        ({"hyperparameters": "joint"}, dlm),
+        ({"hyperparameters": "fixed"}, dlm),
+    ]
+    return [
+        curve(curve_cell("airline", beta=beta, **kind, **changes), levels)
+        for beta in (0.1, 1.0, 10.0)
+        for kind, levels in kinds
+    ]
+
+
+ELBO = (0.7, 0.6, 0.59, 0.583)
+BETTER = (0.7, 0.59, 0.58, 0.573)
+
+
+def test_c7_held() -> None:
+    found = _judge("C7", _airline(BETTER, ELBO))
+    assert found.verdict == "held"
+    assert sum(part.decides for part in found.parts) == 6 and len(found.parts) == 10
+    part = _part(found, "β = 10: log-loss DLM (fixed) against the ELBO of β = 10")
+    assert part.effect == pytest.approx(-0.01, abs=1e-6)
+    assert "after epoch 3; lower at 3 of 3 looks" in part.note
+    assert "lower at 3 of 3 looks" in found.sentence and "by 0.01" in found.sentence
+
+
+def test_c7_figures_by_hand() -> None:
+    records = _airline(BETTER, ELBO)
+    elbo, joint = records[0].arrays["losses"][-1], records[1].arrays["losses"][-1]
+    rows = joint.astype(np.float64) - elbo.astype(np.float64)
+    part = _part(_judge("C7", records), "β = 0.1: log-loss DLM (joint) against the ELBO of β = 0.1")
+    assert part.error == pytest.approx(stats.sem(rows))
+    assert part.p_value == pytest.approx(2 * stats.norm.sf(abs(rows.mean()) / stats.sem(rows)))
+
+
+@pytest.mark.parametrize(
+    ("dlm", "verdict"),
+    [
+        # Worse at the start only: that is before the first epoch.
+        ((0.9, 0.59, 0.58, 0.573), "held"),
+        # Clearly worse in the middle.
+        ((0.7, 0.59, 0.60, 0.573), "not held"),
+        # A little worse in the middle, which may be chance.
+        ((0.7, 0.59, 0.5905, 0.573), "not decided"),
+        # Significant by itself (p = 0.03), but not among three looks.
+        ((0.7, 0.59, 0.59155, 0.573), "not decided"),
+        # Better everywhere, but not surely at the end.
+        ((0.7, 0.59, 0.58, 0.5829), "not decided"),
+        ((0.7, 0.59, 0.58, math.nan), "not decided"),
+    ],
+)
+def test_c7_at_every_epoch(dlm: Sequence[float], verdict: Verdict) -> None:
+    records = _airline(BETTER, ELBO)
+    one = curve_cell("airline", beta=1.0)
+    records = [r for r in records if r.cell != one]
+    replaced = curve(one, [0.573 if math.isnan(x) else x for x in dlm])
+    if math.isnan(dlm[-1]):
+        # One row of the last look is certain of what did not come.
+        replaced.arrays["losses"][-1, 7] = math.inf
+    assert _judge("C7", records, replaced).verdict == verdict
+
+
+def test_c7_a_curve_that_ended_early_has_lost() -> None:
+    records = _airline(BETTER, ELBO)
+    one = curve_cell("airline", beta=1.0)
+    short = curve(one, BETTER[:2], looks=(0, 10))
+    found = _judge("C7", [r for r in records if r.cell != one], short)
+    assert found.verdict == "not held"
+    assert _part(found, "β = 1: log-loss DLM (joint)").effect == math.inf
+
+
+def test_c7_looks_that_one_curve_alone_has_do_not_count() -> None:
+    """A run that broke off is looked at where it stood; others were not, and go on."""
+    records = _airline(BETTER, ELBO)
+    one = curve_cell("airline", objective="elbo", beta=1.0)
+    broken = curve(one, (0.7, 0.6, 0.59), looks=(0, 10, 13))
+    found = _judge("C7", [r for r in records if r.cell != one], broken)
+    part = _part(found, "β = 1: log-loss DLM (joint)")
+    assert part.verdict == "held" and part.effect == -math.inf
+    assert "lower at 3 of 3 looks" in part.note
+
+
+def test_the_last_of_two_looks_at_one_step_counts() -> None:
+    twice = [
+        curve(curve_cell(name, rule), (9.9, 9.9, 9.9, level), looks=(0, 10, 30, 30))
+        for name in REGRESSION
+        for rule, level in LEARNT.items()
+    ]
+    assert _judge("C10", twice).verdict == "held"
+
+
+def test_c7_averages_over_repeats() -> None:
+    """Lower by 0.02 in one, higher by 0.01 in the other: lower by 0.005 together."""
+    first = _airline(BETTER, ELBO, repeat=0)
+    lucky = _airline([x - 0.02 for x in ELBO], ELBO, repeat=0)
+    unlucky = _airline([x + 0.01 for x in ELBO], ELBO, repeat=1)
+    part = _part(_judge("C7", lucky, unlucky), "β = 1: log-loss DLM (joint)")
+    assert part.effect == pytest.approx(-0.005, abs=1e-6) and part.verdict == "held"
+    assert "800 test rows" in part.note
+    assert _part(_judge("C7", first), "β = 1: log-loss DLM (joint)").effect < -0.009
+
+
+def test_c7_not_run_or_too_short() -> None:
+    found = _judge("C7", [r for r in _airline(BETTER, ELBO) if r.cell.beta != 10.0])  # type: ignore[union-attr]
+    assert found.verdict == "not decided" and "Run in part only: airline." in found.sentence
+    assert _judge("C7").sentence == "Not run: airline."
+    short = [
+        curve(r.cell, (0.7, 0.6), looks=(0, 5))  # type: ignore[arg-type]
+        for r in _airline(BETTER, ELBO)
+    ]
+    assert _judge("C7", short).parts[0].note == "no look after the first epoch"
+
+
+def _sampled(levels: dict[RuleFacts, float], dataset: str, **changes: Any) -> list[Record]:
+    return [curve(curve_cell(dataset, r, **changes), x) for r, x in levels.items()]
+
+
+RECOVERED = {EXACT: 0.573, UPS[10]: 0.5735, BMC[100]: 0.5725, UPS[1]: 0.576, BMC[10]: 0.58}
+
+
+def test_c9_held() -> None:
+    found = _judge("C9", _sampled(RECOVERED, "airline"))
+    assert found.verdict == "held" and sum(part.decides for part in found.parts) == 3
+    part = _part(found, "uPS-10 against exact")
+    assert part.effect == pytest.approx(0.0005, abs=1e-6) and "margin 0.002" in part.note
+    assert not _part(found, "bMC-10 against exact").decides
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict"),
+    [
+        ({UPS[10]: 0.58}, "not held"),
+        ({BMC[100]: 0.56}, "not held"),
+        ({UPS[10]: 0.575}, "not decided"),
+        ({UPS[1]: 0.59}, "not held"),
+        ({UPS[1]: 0.58}, "not decided"),
+    ],
+)
+def test_c9_otherwise(changed: dict[RuleFacts, float], verdict: Verdict) -> None:
+    assert _judge("C9", _sampled({**RECOVERED, **changed}, "airline")).verdict == verdict
+
+
+def test_c9_other_betas_and_ours_are_told_beside() -> None:
+    main = _sampled({**RECOVERED, _rule("ups-mixed", 1): 0.9}, "airline")
+    other = _sampled({**RECOVERED, UPS[10]: 0.9}, "airline", beta=10.0)
+    found = _judge("C9", main, other)
+    assert found.verdict == "held"
+    assert _part(found, "uPS (ours)-1 against exact").verdict == "not held"
+    assert _part(found, "β = 10,", "uPS-10 against exact").verdict == "not held"
+    assert _judge("C9", other).verdict == "not decided"
+
+
+LEARNT = {EXACT: 0.1, BMC[10]: 0.12, BMC[100]: 0.1, BMC[1]: 0.4}
+
+
+def _regression(
+    levels: dict[RuleFacts, float], repeats: int = 1, jitter: float = 0.0
+) -> list[Record]:
+    random = np.random.default_rng(5)
+    return [
+        curve(curve_cell(name, rule, repeat=repeat), level + jitter * float(random.normal()))
+        for name in REGRESSION
+        for repeat in range(repeats)
+        for rule, level in levels.items()
+    ]
+
+
+@pytest.mark.parametrize("repeats", [1, 4])
+def test_c10_over_rows_or_repeats(repeats: int) -> None:
+    found = _judge("C10", _regression(LEARNT, repeats, jitter=0.001))
+    assert found.verdict == "held" and len(found.parts) == 20
+    over = "400 test rows" if repeats == 1 else "4 repetitions"
+    assert all(over in part.note for part in found.parts)
+
+
+def test_c10_figures_by_hand() -> None:
+    records = _regression(LEARNT, 4, jitter=0.01)
+    nll = {
+        (r.cell.rule, r.cell.repeat): r.outcome.points[-1].scores["nll"]
+        for r in records
+        if isinstance(r.cell, CurveCell)
+        and isinstance(r.outcome, CurveOutcome)
+        and r.cell.dataset == "song"
+    }
+    d = np.array([nll[BMC[10], i] - nll[EXACT, i] for i in range(4)])
+    part = _part(_judge("C10", records), "song", "bMC-10 against exact")
+    t = d.mean() / (d.std(ddof=1) * math.sqrt(1 / 4 + 400 / 1600))
+    assert part.effect == pytest.approx(d.mean()) and part.error == pytest.approx(stats.sem(d))
+    assert part.p_value == pytest.approx(2 * stats.t.sf(abs(t), 3))
+
+
+def test_c10_two_repeats_that_disagree() -> None:
+    """Rows alone would be sure; the repeats are not."""
+    found = _judge("C10", _regression(LEARNT, 2, jitter=0.2))
+    assert found.verdict == "not decided"
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict"),
+    [
+        ({BMC[10]: 0.2}, "not held"),
+        ({BMC[1]: 0.11}, "not held"),
+        ({BMC[10]: 0.15}, "not decided"),
+        ({BMC[1]: math.inf}, "held"),
+        ({BMC[100]: math.nan}, "not held"),
+    ],
+)
+def test_c10_otherwise(changed: dict[RuleFacts, float], verdict: Verdict) -> None:
+    assert _judge("C10", _regression({**LEARNT, **changed}, 3, jitter=0.001)).verdict == verdict
+
+
+def test_c10_only_beta_of_the_claim() -> None:
+    found = _judge("C10", *[_sampled(LEARNT, name, beta=1.0) for name in REGRESSION])
+    assert found.sentence == "Not run: pol, cadata, sarcos and song."
+
+
+SAME = {**{BMC[n]: 2.2 for n in BMC}, **{SMOOTH[n]: 2.201 for n in SMOOTH}}
+
+
+def test_c11_held_on_counts_and_on_airline() -> None:
+    counts = [_sampled(SAME, name) for name in ("abalone", "peds1")]
+    found = _judge("C11", *counts)
+    assert found.verdict == "held" and len(found.parts) == 6
+    airline = {BMC[10]: 0.58, SMOOTH[10]: 0.5805}
+    assert _judge("C11", *counts, _sampled(airline, "airline")).verdict == "held"
+    # The margin is narrower there.
+    off = {BMC[10]: 0.58, SMOOTH[10]: 0.585}
+    assert _judge("C11", *counts, _sampled(off, "airline")).verdict == "not held"
+
+
+def test_c11_otherwise() -> None:
+    abalone = _sampled(SAME, "abalone")
+    off = _sampled({**SAME, SMOOTH[1]: 2.3}, "peds1")
+    found = _judge("C11", abalone, off)
+    assert found.verdict == "not held"
+    assert "smooth-bMC-1 is more than 0.01 away from bMC-1 in NLL" in found.sentence
+    assert _judge("C11", abalone).verdict == "not decided"
+
+
+def test_c11_pairs_equal_settings_only() -> None:
+    smooth = {SMOOTH[n]: 2.2 for n in SMOOTH}
+    plain = {BMC[n]: 2.2 for n in BMC}
+    apart = [
+        _sampled(smooth, "abalone", learning_rate=0.1),
+        _sampled(plain, "abalone", learning_rate=0.01),
+    ]
+    assert {part.note for part in _judge("C11", *apart).parts} == {"not run"}
+    both = [_sampled({**smooth, **plain}, name, learning_rate=0.1) for name in ("abalone", "peds1")]
+    slow = [_sampled({**smooth, **plain}, name) for name in ("abalone", "peds1")]
+    found = _judge("C11", *both, *slow)
+    assert found.verdict == "held" and len(found.parts) == 12
+
+
+def test_c11_asks_for_the_samples_that_the_sweep_has() -> None:
+    few = {BMC[1]: 2.2, SMOOTH[1]: 2.2}
+    counts = [each for name in ("abalone", "peds1") for each in _sampled(few, name)]
+    assert _judge("C11", counts).verdict == "held"
+    missing = (curve_cell("abalone", SMOOTH[10]),)
+    found = CLAIMS["C11"].judge(Results(tuple(counts), missing=missing))
+    assert found.verdict == "not decided"
+    assert _part(found, "smooth-bMC-10 against bMC-10").note == "not run"
+
+
+EVEN = {BMC[1]: 2.2, BMC[10]: 2.2, UPS[1]: 2.199, UPS[10]: 2.201}
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict"),
+    [({}, "held"), ({UPS[1]: 2.25}, "not held"), ({UPS[10]: 2.21}, "not decided")],
+)
+def test_c12(changed: dict[RuleFacts, float], verdict: Verdict) -> None:
+    counts = [_sampled({**EVEN, **changed}, name) for name in ("abalone", "peds1_dir1")]
+    assert _judge("C12", *counts).verdict == verdict
+
+
+def test_c12_has_a_learning_rate() -> None:
+    counts = [_sampled(EVEN, name, learning_rate=0.1) for name in ("abalone", "peds1")]
+    assert _judge("C12", *counts).sentence == "Not run: abalone and peds1."
+
+
+def test_c12_ours_is_told_beside() -> None:
+    ours = {**EVEN, _rule("ups-mixed", 1): 1.9}
+    found = _judge("C12", *[_sampled(ours, name) for name in ("abalone", "peds1")])
+    assert found.verdict == "held"
+    assert _part(found, "peds1", "uPS (ours)-1 against bMC-1").verdict == "not held"

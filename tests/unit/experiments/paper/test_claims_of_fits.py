@@ -1,0 +1,365 @@
+"""C1 to C6, on results whose verdict is known by construction."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from directgp.experiments.paper.claims.base import Finding, Part, Verdict
+from directgp.experiments.paper.claims.registry import CLAIMS
+from directgp.experiments.paper.results import FailedRecord, Record, Results
+from directgp.experiments.paper.rules import EXACT
+from tests.unit.experiments.paper.made_up import fit, fit_cell, fit_of, many, results, scored
+
+REGRESSION = ("pol", "cadata", "sarcos", "song")
+LABELS = ("banana", "thyroid", "twonorm", "ringnorm")
+
+BEST_BY_LOG_LOSS = {"elbo": 0.5, "beta-elbo": 0.4, "fitc": 0.45, "log-joint": 0.2}
+
+
+def _judge(claim: str, *records: Record | list[Record]) -> Finding:
+    return CLAIMS[claim].judge(results(*records))
+
+
+def _part(finding: Finding, *words: str) -> Part:
+    """The one whose name has all these words."""
+    found = [part for part in finding.parts if all(word in part.what for word in words)]
+    assert len(found) == 1, [part.what for part in found]
+    return found[0]
+
+
+def _where(record: Record) -> tuple[str, str]:
+    cell, _ = fit_of(record)
+    return cell.dataset, cell.method
+
+
+def _regression(joint: float = 0.2, fixed: float = 0.3) -> list[Record]:
+    """The variant of the paper has the level of joint, the other that of fixed."""
+    rivals = {"elbo": 0.5, "beta-elbo": 0.4, "fitc": 0.45}
+    most = many({**rivals, "log-joint": joint, "log-fixed": fixed}, ("pol", "sarcos", "song"))
+    return most + many({**rivals, "log-joint": fixed, "log-fixed": joint}, ("cadata",))
+
+
+def test_c1_held() -> None:
+    found = _judge("C1", _regression())
+    assert found.verdict == "held"
+    assert sum(part.decides for part in found.parts) == 12
+    part = _part(found, "sarcos, 2,000 rows", "(joint) against the β-ELBO")
+    assert part.effect == pytest.approx(-0.2, abs=0.002) and part.unit == "NLL"
+    assert "the paper's protocol" in part.note and "5 repetitions" in part.note
+    clause = "log-loss DLM (fixed) is lower in NLL than the β-ELBO by 0.2"
+    assert f"on cadata (the closest of 3), {clause}" in found.sentence
+    assert "p < 0.0001" in found.sentence
+
+
+def test_c1_figures_by_hand() -> None:
+    ones, others = [0.2, 0.25, 0.1, 0.3], [0.3, 0.33, 0.24, 0.38]
+    records = [
+        fit(fit_cell("pol", method, repeat), {"nll": nll, "mse": 0.0})
+        for method, values in (("log-joint", ones), ("elbo", others))
+        for repeat, nll in enumerate(values)
+    ]
+    part = _part(_judge("C1", records), "pol", "(joint) against the ELBO")
+    d = np.array(ones) - np.array(others)
+    t = d.mean() / (d.std(ddof=1) * math.sqrt(1 / 4 + 1000 / 4000))
+    assert part.effect == pytest.approx(d.mean()) and part.error == pytest.approx(stats.sem(d))
+    assert part.p_value == pytest.approx(2 * stats.t.sf(abs(t), 3))
+
+
+def test_c1_is_contradicted_by_one_data_set() -> None:
+    worse = [r for r in _regression() if r.cell.dataset != "song"]
+    worse += many({"elbo": 0.1, "beta-elbo": 0.4, "fitc": 0.45, "log-joint": 0.2}, ("song",))
+    found = _judge("C1", worse)
+    assert found.verdict == "not held"
+    assert _part(found, "song", "(joint) against the ELBO").verdict == "not held"
+    assert (
+        "on song (the closest of 3), log-loss DLM (joint) is higher in NLL than the ELBO by 0.1"
+        in found.sentence
+    )
+
+
+def test_c1_the_other_variant_does_not_decide() -> None:
+    assert _judge("C1", _regression(joint=0.2, fixed=0.9)).verdict == "held"
+    assert _judge("C1", _regression(joint=0.9, fixed=0.2)).verdict == "not held"
+
+
+def test_c1_without_a_clear_difference() -> None:
+    noisy = [r for r in _regression() if r.cell.dataset != "pol"]
+    noisy += many({**BEST_BY_LOG_LOSS, "log-joint": 0.35}, ("pol",), jitter=0.3)
+    found = _judge("C1", noisy)
+    assert found.verdict == "not decided"
+    assert "On pol" in found.sentence and "which does not decide" in found.sentence
+
+
+def test_c1_data_sets_that_were_not_run() -> None:
+    found = _judge("C1", [r for r in _regression() if r.cell.dataset in ("pol", "cadata")])
+    assert found.verdict == "not decided"
+    missing = _part(found, "song", "(joint) against the ELBO")
+    assert missing.note == "not run" and math.isnan(missing.effect)
+    assert "Not run: sarcos and song." in found.sentence
+    # What is told beside the claim is not listed where it was not run.
+    assert not [p for p in found.parts if "song" in p.what and "(fixed)" in p.what]
+
+
+def test_c1_a_method_that_was_not_run_leaves_it_open() -> None:
+    found = _judge("C1", [r for r in _regression() if _where(r) != ("pol", "fitc")])
+    assert found.verdict == "not decided" and "Run in part only: pol." in found.sentence
+
+
+def test_c1_of_one_repeat() -> None:
+    found = _judge("C1", many({**BEST_BY_LOG_LOSS, "log-fixed": 0.2}, REGRESSION, repeats=1))
+    assert found.verdict == "not decided"
+    part = _part(found, "pol", "(joint) against FITC")
+    assert part.effect == pytest.approx(-0.25, abs=0.003)
+    assert math.isnan(part.error) and math.isnan(part.p_value)
+
+
+def test_c1_infinite_scores() -> None:
+    def with_infinite(method: str, number: int) -> Finding:
+        records = [r for r in _regression() if _where(r) != ("pol", method)]
+        finite = scored("pol", method, {"log-joint": 0.2, "elbo": 0.5}[method])
+        bad = [fit(fit_of(r)[0], {"nll": math.nan, "mse": 0.0}) for r in finite[:number]]
+        return _judge("C1", records, bad, finite[number:])
+
+    assert with_infinite("elbo", 1).verdict == "held"
+    assert with_infinite("elbo", 5).verdict == "held"
+    once, always = with_infinite("log-joint", 1), with_infinite("log-joint", 5)
+    assert once.verdict == "not decided" and always.verdict == "not held"
+    for found in (once, always):
+        assert _part(found, "pol", "(joint) against the ELBO").effect == math.inf
+
+
+def test_c1_failures_are_told_with_their_reason() -> None:
+    failed = FailedRecord(fit_cell("song", "fitc"), "out of memory", 3)
+    found = CLAIMS["C1"].judge(Results((), (failed,)))
+    assert _part(found, "song", "(joint) against FITC").note == "failed: out of memory"
+    assert _part(found, "song", "(joint) against the ELBO").note == "not run"
+
+
+def test_the_largest_size_that_both_have() -> None:
+    small = many({"beta-elbo": 0.5, "elbo": 0.4}, REGRESSION, size=500)
+    large = many({"beta-elbo": 0.3, "elbo": 0.4}, REGRESSION, size=3000)
+    alone = many({"elbo": 0.1}, REGRESSION, size=9000)
+    found = _judge("C3", small, large, alone)
+    assert found.verdict == "held"
+    assert all("3,000 rows" in part.what for part in found.parts)
+    assert _judge("C3", small, alone).verdict == "not held"
+
+
+def test_only_the_same_splits_and_settings_are_paired() -> None:
+    elbo = many({"elbo": 0.4}, REGRESSION)
+    for changes in ({"protocol": "best"}, {"seed": 1}, {"data": "other"}, {"num_inducing": 9}):
+        found = _judge("C3", elbo, many({"beta-elbo": 0.3}, REGRESSION, **changes))
+        assert {part.note for part in found.parts} == {"not run"}, changes
+
+
+def test_repeats_that_one_alone_has_are_left_out() -> None:
+    more = many({"elbo": 0.4}, REGRESSION)
+    less = many({"beta-elbo": 0.3}, REGRESSION, repeats=3)
+    part = _judge("C3", more, less).parts[0]
+    assert "3 repetitions" in part.note and "2 repetitions of one alone left out" in part.note
+
+
+def test_seeds_may_differ_from_repeat_to_repeat() -> None:
+    records = [
+        fit(cell.but(seed=7 + cell.repeat), outcome.scores)
+        for cell, outcome in map(fit_of, many({"elbo": 0.4, "beta-elbo": 0.3}, REGRESSION))
+    ]
+    found = _judge("C3", records)
+    assert found.verdict == "held" and "5 repetitions" in found.parts[0].note
+
+
+def test_of_two_protocols_the_papers_is_judged() -> None:
+    paper = many({"elbo": 0.4, "beta-elbo": 0.3}, REGRESSION)
+    ours = many({"elbo": 0.3, "beta-elbo": 0.4}, REGRESSION, protocol="best")
+    assert _judge("C3", ours, paper).verdict == "held"
+    assert _judge("C3", ours).verdict == "not held"
+
+
+@pytest.mark.parametrize(
+    ("beta_elbo", "verdict"), [(0.3, "held"), (0.5, "not held"), (0.4, "not decided")]
+)
+def test_c3(beta_elbo: float, verdict: Verdict) -> None:
+    records = many({"elbo": 0.4, "beta-elbo": beta_elbo}, REGRESSION)
+    assert _judge("C3", records).verdict == verdict
+
+
+def _square(joint: float, log_joint: float) -> list[Record]:
+    rivals = {"elbo": 0.5, "beta-elbo": 0.4, "fitc": 0.45, "log-fixed": 0.5}
+    levels = {**rivals, "log-joint": log_joint, "square-joint": joint, "square-fixed": 0.8}
+    swapped = {**levels, "square-joint": 0.8, "square-fixed": joint}
+    most = many(levels, ("pol", "sarcos", "song"), score="mse")
+    return most + many(swapped, ("cadata",), score="mse")
+
+
+def test_c2_has_log_loss_among_its_rivals() -> None:
+    found = _judge("C2", _square(0.2, log_joint=0.3))
+    assert found.verdict == "held" and sum(part.decides for part in found.parts) == 20
+    assert {part.unit for part in found.parts} == {"MSE"}
+    assert _judge("C2", _square(0.2, log_joint=0.1)).verdict == "not held"
+
+
+def _betas(size: int, chosen: dict[str, list[float]], **changes: int) -> list[Record]:
+    return [
+        fit(fit_cell("cadata", method, repeat, size=size, **changes), {"nll": 0.0}, beta=beta)
+        for method, betas in chosen.items()
+        for repeat, beta in enumerate(betas)
+    ]
+
+
+ABOVE = {m: [2.0, 4.0, 8.0, 4.0, 2.0] for m in ("beta-elbo", "log-joint", "log-fixed")}
+BELOW = {"log-joint": [0.1, 0.2, 0.1, 0.05, 0.1]}
+
+
+def test_c4_held() -> None:
+    found = _judge("C4", _betas(691, ABOVE), _betas(13000, BELOW))
+    assert found.verdict == "held"
+    small = _part(found, "cadata with 691 rows", "(joint)")
+    assert small.effect == pytest.approx(-np.mean(np.log10(ABOVE["log-joint"])))
+    assert "β from 2 to 8, median 4" in small.note
+    large = _part(found, "cadata with 13,000 rows", "(joint)")
+    assert large.effect == pytest.approx(np.mean(np.log10(BELOW["log-joint"])))
+    assert "log-loss DLM (joint) has β from 0.05 to 0.2" in found.sentence
+
+
+def test_c4_equal_choices_decide_by_their_side() -> None:
+    same = {method: [4.0] * 3 for method in ABOVE}
+    assert _judge("C4", _betas(691, same), _betas(5000, {"log-joint": [0.5] * 3})).verdict == "held"
+    ones = {**same, "log-fixed": [1.0] * 3}
+    found = _judge("C4", _betas(691, ones), _betas(5000, BELOW))
+    assert found.verdict == "not decided"
+
+
+def test_c4_contradicted() -> None:
+    small = {**ABOVE, "log-fixed": [0.1, 0.2, 0.1, 0.1, 0.1]}
+    assert _judge("C4", _betas(691, small), _betas(5000, BELOW)).verdict == "not held"
+    large = {"log-joint": ABOVE["log-joint"]}
+    assert _judge("C4", _betas(691, ABOVE), _betas(5000, large)).verdict == "not held"
+
+
+def test_c4_takes_the_nearest_size_and_none_that_is_far() -> None:
+    low = {method: [0.1] * 3 for method in ABOVE}
+    records = [_betas(600, ABOVE), _betas(1000, low), _betas(5000, BELOW)]
+    assert _judge("C4", *records).verdict == "held"
+    found = _judge("C4", _betas(200, ABOVE), _betas(1999, BELOW))
+    assert found.verdict == "not decided"
+    assert {part.note for part in found.parts} == {"not run"}
+    assert "cadata with about 691 rows and cadata with 2,000 rows or more" in found.sentence
+
+
+def test_c4_of_one_repeat_and_without_regularisation() -> None:
+    once = {method: betas[:1] for method, betas in ABOVE.items()}
+    assert _judge("C4", _betas(691, once), _betas(5000, BELOW)).verdict == "not decided"
+    none = {"log-joint": [0.0, 0.0, 0.0]}
+    assert _judge("C4", _betas(691, ABOVE), _betas(5000, none)).verdict == "held"
+
+
+def _labels(joint: float, fixed: float, ringnorm: float = 0.1) -> list[Record]:
+    rivals = {"elbo": 0.3, "beta-elbo": 0.29}
+    most = many({**rivals, "log-joint": joint, "log-fixed": fixed}, LABELS[:3])
+    return most + many({**rivals, "log-joint": ringnorm, "log-fixed": fixed}, ("ringnorm",))
+
+
+def test_c5_one_variant_is_enough() -> None:
+    for joint, fixed in ((0.29, 0.6), (0.6, 0.29), (0.2, 0.2)):
+        found = _judge("C5", _labels(joint, fixed))
+        assert found.verdict == "held", (joint, fixed)
+    assert _judge("C5", _labels(0.6, 0.6)).verdict == "not held"
+    # The better of the two is not told from the margin.
+    assert _judge("C5", _labels(0.6, 0.2999)).verdict == "not decided"
+
+
+def test_c5_ringnorm_has_to_be_won() -> None:
+    assert _judge("C5", _labels(0.29, 0.6, ringnorm=0.293)).verdict == "not held"
+    found = _judge("C5", _labels(0.29, 0.6, ringnorm=0.2895))
+    assert found.verdict == "not decided"
+    assert _part(found, "ringnorm", "comparable").verdict == "held"
+
+
+def test_c5_error_of_the_variant_that_is_comparable() -> None:
+    def with_errors(joint: float, fixed: float, better: str = "log-joint") -> Verdict:
+        records = [r for r in _labels(0.2, 0.6) if r.cell.dataset != "banana"]
+        banana = many({"elbo": 0.3, "beta-elbo": 0.29}, ("banana",))
+        for method, error in (("log-joint", joint), ("log-fixed", fixed)):
+            nll = 0.2 if method == better else 0.6
+            banana += many({method: nll}, ("banana",), others={"error": error})
+        return _judge("C5", records, banana).verdict
+
+    # All others err on a share of 0.1.
+    assert with_errors(joint=0.1, fixed=0.4) == "held"
+    assert with_errors(joint=0.4, fixed=0.1) == "not held"
+    assert with_errors(joint=0.109, fixed=0.1) == "not decided"
+    assert with_errors(joint=0.4, fixed=0.1, better="log-fixed") == "held"
+    assert with_errors(joint=0.1, fixed=0.4, better="log-fixed") == "not held"
+
+
+def test_c5_not_run() -> None:
+    found = _judge("C5", [r for r in _labels(0.2, 0.6) if r.cell.dataset != "thyroid"])
+    assert found.verdict == "not decided" and "Not run: thyroid." in found.sentence
+
+
+def _counts(levels: dict[str, dict[str, float]], **settings: dict[str, float]) -> list[Record]:
+    rivals = {"elbo": 2.3, "beta-elbo": 2.29}
+    return [
+        each
+        for dataset, own in levels.items()
+        for each in many({**rivals, **own}, (dataset,), **settings)
+    ]
+
+
+WON, LOST = {"log-joint": 2.1, "log-fixed": 2.5}, {"log-joint": 2.5, "log-fixed": 2.5}
+EQUAL = {"log-joint": 2.5, "log-fixed": 2.29}
+
+
+def test_c6_joint_on_all_but_one_and_fixed_there() -> None:
+    four = {"abalone": WON, "peds1_dir0": WON, "peds1_dir1": WON, "peds1_dir2": EQUAL}
+    found = _judge("C6", _counts(four))
+    assert found.verdict == "held" and "direction" not in found.sentence
+    assert "lower in NLL than both on 3 of 4" in found.sentence
+    assert _judge("C6", _counts({**four, "peds1_dir1": EQUAL})).verdict == "not held"
+    assert _judge("C6", _counts({**four, "peds1_dir2": LOST})).verdict == "not held"
+
+
+def test_c6_joint_that_is_not_told_apart_decides_nothing() -> None:
+    unclear = {"log-joint": 2.29, "log-fixed": 2.29}
+    found = _judge("C6", _counts({"abalone": unclear, "peds1": EQUAL}))
+    assert found.verdict == "not decided"
+    assert _part(found, "all count sets").effect == 1.0
+
+
+def test_c6_with_one_direction() -> None:
+    found = _judge("C6", _counts({"abalone": WON, "peds1": EQUAL}))
+    assert found.verdict == "held"
+    assert "Two directions of Peds1 are missing." in found.sentence
+    assert (
+        "on peds1 (the closest of 3), log-loss DLM (fixed) is at most 0.01 above the β-ELBO"
+        in found.sentence
+    )
+
+
+def test_c6_relative_error_is_kept() -> None:
+    good = _counts({"peds1": WON})
+    worse = [
+        fit(cell, {**outcome.scores, "mre": 0.25 if cell.method == "log-joint" else 0.2})
+        for cell, outcome in map(fit_of, _counts({"abalone": WON}))
+    ]
+    found = _judge("C6", good, worse)
+    assert found.verdict == "not held"
+    contradicted = [part for part in found.parts if part.verdict == "not held" and part.decides]
+    assert {part.unit for part in contradicted} == {"MRE"}
+    assert contradicted[0].effect == pytest.approx(0.05)
+
+
+def test_c6_not_run() -> None:
+    found = _judge("C6", _counts({"abalone": WON}))
+    assert found.verdict == "not decided" and "Not run: peds1." in found.sentence
+    assert _judge("C6").sentence.startswith("Not run: abalone and peds1.")
+
+
+def test_c6_takes_the_papers_rule_where_there_are_two() -> None:
+    sampled = _counts({"abalone": WON, "peds1": WON})
+    exact = many({"log-joint": 2.9, "log-fixed": 2.9}, ("abalone", "peds1"), rule=EXACT)
+    assert _judge("C6", exact, sampled).verdict == "held"
+    rivals = [r for r in sampled if "elbo" in fit_of(r)[0].method]
+    assert _judge("C6", exact, rivals).verdict == "not held"

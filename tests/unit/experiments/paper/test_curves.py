@@ -1,0 +1,105 @@
+"""Learning curves."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from directgp.experiments.models import Model
+from directgp.experiments.paper.cells import CurveCell
+from directgp.experiments.paper.curves import run_curve
+from directgp.experiments.paper.results import CurveOutcome
+from directgp.experiments.paper.rows import rows_of
+from directgp.experiments.paper.rules import RuleFacts
+from directgp.experiments.paper.starting import scaled, start_of
+from tests.unit.experiments.small import problem
+
+pytestmark = pytest.mark.usefixtures("without_shape_checks")
+
+GIVEN = problem("classification", n=200)
+
+
+def cell_of(**changes: Any) -> CurveCell:
+    facts: dict[str, Any] = {
+        "dataset": "airline",
+        "data": "x",
+        "task": "classification",
+        "size": 100,
+        "num_inducing": 6,
+        "repeat": 0,
+        "seed": 0,
+        "objective": "log_loss",
+        "hyperparameters": "joint",
+        "beta": 0.1,
+        "ard": True,
+        "learning_rate": 0.05,
+        "batch_size": 20,
+        "steps": 40,
+        "every": 5,
+        "num_test": 30,
+    }
+    return CurveCell.model_validate({**facts, **changes})
+
+
+def run(cell: CurveCell) -> tuple[CurveOutcome, bytes, NDArray[np.float32]]:
+    start = b"" if cell.start is None else run(cell.start)[1]
+    return run_curve(cell, rows_of(GIVEN, cell), start, "cpu", ())
+
+
+def test_every_look_is_told_with_its_epoch_and_the_losses_of_rows() -> None:
+    outcome, model, losses = run(cell_of())
+    assert [point.step for point in outcome.points] == [5, 10, 15, 20, 25, 30, 35, 40]
+    assert [point.epoch for point in outcome.points] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert losses.shape == (8, 30) and outcome.num_test == 30
+    assert outcome.num_training == 150
+    told = [point.scores["nll"] for point in outcome.points]
+    np.testing.assert_allclose(losses.mean(1), told, rtol=1e-5)
+    assert told[-1] < told[0]
+    assert model == b""
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        RuleFacts(name="bmc", samples=3),
+        RuleFacts(name="smooth-bmc", samples=3),
+        RuleFacts(name="ups", samples=2),
+        RuleFacts(name="ups-mixed", samples=1),
+    ],
+    ids=lambda rule: rule.label,
+)
+def test_rules_learn_and_are_repeatable(rule: RuleFacts) -> None:
+    first, again = run(cell_of(rule=rule)), run(cell_of(rule=rule))
+    nll = [point.scores["nll"] for point in first[0].points]
+    assert nll[-1] < nll[0]
+    assert nll == [point.scores["nll"] for point in again[0].points]
+    assert not np.array_equal(first[2], run(cell_of())[2])
+
+
+def test_fixed_trains_q_alone_from_scratch() -> None:
+    cell = cell_of(hyperparameters="fixed")
+    assert cell.start == cell_of(objective="elbo", beta=1.0)
+    _, model, _ = run(cell.start)
+    # With a learning rate of next to nothing it stays where it begins: the prior of the ELBO.
+    still = cell_of(hyperparameters="fixed", learning_rate=1e-12, steps=5)
+    outcome, _, losses = run_curve(still, rows_of(GIVEN, still), model, "cpu", ())
+    rows = scaled(rows_of(GIVEN, still), "classification")
+    held = start_of(still, *rows.train)
+    held.load(model)
+    held.posterior.reset()
+    q = held.posterior.predict(rows.test[0])
+    labels = 2 * rows.test[1] - 1
+    expected = -torch.special.log_ndtr(labels * q.mean / torch.sqrt(1 + q.variance))
+    np.testing.assert_allclose(losses[-1], expected.detach().numpy(), rtol=1e-4)
+    assert outcome.points[-1].step == 5
+
+
+def test_the_elbo_of_beta_1_is_kept_for_others() -> None:
+    _, model, _ = run(cell_of(objective="elbo", beta=1.0))
+    rows = scaled(rows_of(GIVEN, cell_of()), "classification")
+    loaded: Model = start_of(cell_of(), *rows.train)
+    before = loaded.posterior.Z.detach().clone()
+    loaded.load(model)
+    assert not torch.equal(loaded.posterior.Z, before)

@@ -1,0 +1,210 @@
+"""Sweeps on a real Ray cluster of two cores: as local processes, also when a worker is killed."""
+
+import importlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from directgp.errors import InvalidInputError
+from directgp.experiments import ray_connection
+from directgp.experiments.paper.cells import PaperCell
+from directgp.experiments.paper.running import run_paper_cell
+from directgp.experiments.paper.store import SharedStore
+from directgp.experiments.paper.sweeping import run_sweep
+from directgp.experiments.pools import Pool, Processes, Shared
+from directgp.experiments.ray_connection import connected
+from directgp.experiments.ray_pool import RayCluster
+from directgp.experiments.worker import Refused
+from tests.unit.experiments.paper import sweeps
+from tests.unit.experiments.paper.sweeps import LOG, Seen, contents, curve, fit, given
+
+CELLS: list[PaperCell] = [fit(), fit("log-fixed"), fit("fitc", repeat=1), curve()]
+"""Five cells, with the one that the curve starts from."""
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The file of the workers' notes, known to them as they begin."""
+    path = tmp_path_factory.mktemp("ray") / "log"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(LOG, str(path))
+        yield path
+
+
+@pytest.fixture(scope="module")
+def ray(log: Path) -> Iterator[Any]:
+    """One cluster for all tests, which every `RayCluster` finds and leaves."""
+    if find_spec("ray") is None:
+        pytest.skip("Ray is not installed: pip install 'directgp[cluster]'.")
+    with connected(None, num_cpus=2) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What local processes make of the cells."""
+    found = swept(tmp_path_factory.mktemp("local"), Processes(1))
+    assert len(found) == 5
+    return found
+
+
+def swept(folder: Path, pool: Pool, function: Any = run_paper_cell) -> dict[str, Any]:
+    with SharedStore(folder / "store") as store:
+        run_sweep(CELLS, given, store, pool, function=function)
+        assert store.failures() == []
+        return contents(store)
+
+
+def test_ray_has_the_results_of_local_processes(
+    ray: Any, local: dict[str, Any], tmp_path: Path
+) -> None:
+    found = swept(tmp_path, RayCluster())
+    assert found == local
+    assert ray.is_initialized(), "a cluster that was there is left"
+
+
+def test_errors_come_back(ray: Any, tmp_path: Path) -> None:
+    seen = Seen()
+    with SharedStore(tmp_path / "store") as store:
+        run_sweep([fit()], given, store, RayCluster(), watcher=seen, function=sweeps.refused)
+    assert seen.results == [(fit(), Refused("No way down."))]
+
+
+def test_as_many_places_as_the_cluster_has_room_for(ray: Any) -> None:
+    rooms = {1.0: 2, 0.5: 4, 2.0: 1, 0.1: 20}
+    for cpus, room in rooms.items():
+        with RayCluster(cpus=cpus).open() as pool:
+            assert pool.places() == room
+    for too_much in (RayCluster(cpus=3.0), RayCluster(gpus=0.5)):
+        with pytest.raises(InvalidInputError, match="has no room for a cell"), too_much.open():
+            pass
+
+
+def total(values: Any, factor: int, monitors: Any) -> float:
+    return float(values.sum()) * factor
+
+
+def test_what_is_shared_is_sent_once(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    put = ray.put
+
+    def watched(value: Any) -> Any:
+        sent.append(value)
+        return put(value)
+
+    monkeypatch.setattr(ray, "put", watched)
+    shared = Shared(given("").y)
+    with RayCluster().open() as pool:
+        futures = [pool.submit(n, (total, (shared, n))) for n in range(4)]
+        found = [future.result() for future in futures]
+    assert len(sent) == 1 and sent[0] is shared.value
+    assert found == [float(shared.value.sum()) * n for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("nonsense", "address must be 'auto' or host:port of a Ray cluster. Got 'nonsense'."),
+        ("ray://", "address must be 'auto' or host:port of a Ray cluster. Got 'ray://'."),
+        ("127.0.0.1:99999", "address must be 'auto' or host:port"),
+    ],
+)
+def test_what_is_no_address(address: str, words: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        ray_connection._knock(address)
+    assert str(caught.value).startswith(words)
+
+
+class NotConnected:
+    """Ray that was not started; nothing must be asked of it."""
+
+    def is_initialized(self) -> bool:
+        return False
+
+
+def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_connection, "import_ray", NotConnected)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        words = f"The Ray cluster {address} could not be reached: Connection refused. Start one"
+        with pytest.raises(InvalidInputError, match=words), RayCluster(address).open():
+            pass
+
+
+class Closed(NotConnected):
+    """Ray that does not let us in, and says so in a cause."""
+
+    def init(self, *_: Any, **__: Any) -> None:
+        raise ConnectionError("Failed to connect.") from RuntimeError("x.AuthenticationError: No.")
+
+
+def test_a_cluster_that_asks_for_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_connection, "import_ray", Closed)
+    words = "could not be reached: Failed to connect. It asks for a token"
+    with pytest.raises(InvalidInputError, match=words), RayCluster("auto").open():
+        pass
+
+
+def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    words = r"needs Ray: pip install 'directgp\[cluster\]'"
+    with pytest.raises(InvalidInputError, match=words), RayCluster().open():
+        pass
+
+
+@pytest.mark.parametrize("wrong", [{"cpus": 0.0}, {"gpus": -1.0}, {"workers": 0}, {"retries": -1}])
+def test_resources_that_cannot_be(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match=f"{next(iter(wrong))} must be"):
+        RayCluster(**wrong)
+
+
+# The last two leave a cluster whose workers have to begin anew, which takes time.
+
+
+def test_a_killed_worker_changes_nothing(
+    ray: Any,
+    local: dict[str, Any],
+    log: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    log.unlink(missing_ok=True)
+    killed: list[int] = []
+
+    def kill() -> None:
+        sweeps.wait_for(1)
+        killed.append(int(sweeps.notes()[0]))
+        os.kill(killed[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    found = swept(tmp_path, RayCluster(), sweeps.killed_once)
+    killer.join()
+    assert found == local
+    assert killed[0] != os.getpid()
+    assert capfd.readouterr() == ("", ""), "Ray keeps quiet"
+
+
+def test_a_cell_that_is_lost_every_time_is_refused_alone(
+    ray: Any, log: Path, tmp_path: Path
+) -> None:
+    log.unlink(missing_ok=True)
+    seen = Seen()
+    with SharedStore(tmp_path / "store") as store:
+        pool = RayCluster(retries=1)
+        run_sweep([fit()], given, store, pool, watcher=seen, function=sweeps.deadly)
+        (failed,) = store.failures()
+    assert failed.reason.startswith("Its worker was lost 2 times, perhaps for lack of memory. Ray")
+    assert seen.results == [(fit(), Refused(failed.reason))]
+    assert len(set(sweeps.notes())) == 2, "two processes have tried"

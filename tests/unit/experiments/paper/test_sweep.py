@@ -1,0 +1,87 @@
+"""Which cells there are."""
+
+from collections import Counter
+
+import pytest
+
+from directgp.experiments.paper.cells import CurveCell, FitCell, read_cell
+from directgp.experiments.paper.claims.registry import CLAIMS
+from directgp.experiments.paper.scales import SCALES
+from directgp.experiments.paper.sweep import SweepData, chosen, sweep
+from directgp.reports.paper.figures.registry import FIGURES
+
+DATA = (
+    SweepData("pol", "regression", 15_000, "a", 100),
+    SweepData("cadata", "regression", 20_640, "b", 206),
+    SweepData("ringnorm", "classification", 7_400, "c", 74),
+    SweepData("banana", "classification", 5_300, "d", 53),
+    SweepData("airline", "classification", 2_055_733, "e", 200),
+    SweepData("abalone", "count", 4_177, "f", 41),
+)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_cells_have_keys_of_their_own_and_come_back_from_json(scale: str) -> None:
+    cells = sweep(SCALES[scale], DATA)
+    assert len({cell.key for cell in cells}) == len(cells)
+    assert all(read_cell(cell.model_dump_json()) == cell for cell in cells[::7])
+
+
+def test_full_is_as_in_the_paper() -> None:
+    cells = sweep(SCALES["full"], DATA)
+    sizes = {c.size for c in cells if isinstance(c, FitCell) and c.dataset == "cadata"}
+    assert {691, 11_063} <= sizes
+    (joint,) = [
+        c
+        for c in cells
+        if isinstance(c, FitCell)
+        and (c.dataset, c.method, c.size, c.repeat) == ("cadata", "log-joint", 691, 0)
+    ]
+    assert joint.protocol == "paper" and joint.num_inducing == 206
+    assert joint.betas[:3] == (691, 691 / 2, 691 / 4) and joint.betas[-1] == 0.01
+    counts = [c for c in cells if isinstance(c, FitCell) and c.dataset == "abalone"]
+    rules = Counter(c.rule.label for c in counts if c.method == "log-joint")
+    assert rules == {"bMC-10": 25}
+    (exact,) = [
+        c
+        for c in cells
+        if isinstance(c, CurveCell)
+        and (c.dataset, c.objective, c.hyperparameters, c.beta) == ("airline", "elbo", "joint", 10)
+    ]
+    assert exact.steps == 20 * 1_956 and exact.every == 1_956
+    assert (exact.batch_size, exact.learning_rate, exact.ard) == (1_000, 1e-3, True)
+
+
+def test_best_never_samples() -> None:
+    cells = sweep(SCALES["full"], DATA, "best")
+    assert {c.rule.label for c in cells if isinstance(c, FitCell)} == {"exact"}
+
+
+def test_what_is_chosen_comes_after_what_it_starts_from() -> None:
+    cells = sweep(SCALES["smoke"], DATA)
+    found = chosen(cells, [lambda c: isinstance(c, FitCell) and c.method == "log-fixed"])
+    assert {c.method for c in found if isinstance(c, FitCell)} == {"elbo", "log-fixed"}
+    seen: set[str] = set()
+    for cell in found:
+        assert cell.start is None or cell.start.key in seen
+        seen.add(cell.key)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_claim_and_figure_finds_cells_in_the_sweep(scale: str) -> None:
+    # Of the sets that a claim or a figure is about, these two are not among the data above.
+    data = (
+        *DATA,
+        SweepData("sarcos", "regression", 48_933, "g", 100),
+        SweepData("peds1", "count", 4_000, "h", 40),
+    )
+    cells = sweep(SCALES[scale], data)
+    for claim in CLAIMS.values():
+        assert any(map(claim.uses, cells)), claim.id
+    sampled_at = {"11", "12"} if scale != "full" else set()
+    for figure in FIGURES.values():
+        assert figure.name in sampled_at or any(map(figure.uses, cells)), figure.name
+
+
+def test_every_figure_of_a_claim_exists() -> None:
+    assert {name for claim in CLAIMS.values() for name in claim.figures} <= set(FIGURES)
