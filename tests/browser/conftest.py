@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from directgp.reports.paper.writing import write_reproduction
 from directgp.reports.writing import write_report
 from tests.unit.reports.made import Recipe, comparison
+from tests.unit.reports.paper.conftest import with_failures
+from tests.unit.reports.paper.made import SMALL, reproduction, results
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -48,16 +51,22 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Where the page of a task is."""
+    """Where the page of a task is, or that of a reproduction."""
     written: dict[str, Path] = {}
 
     def of(task: str) -> str:
         if task not in written:
             folder = tmp_path_factory.mktemp(task)
-            written[task] = write_report(comparison(RECIPES[task]), folder)
+            written[task] = _write(task, folder)
         return written[task].as_uri()
 
     return of
+
+
+def _write(task: str, folder: Path) -> Path:
+    if task == "reproduction":
+        return write_reproduction(reproduction(with_failures(results(SMALL))), folder)
+    return write_report(comparison(RECIPES[task]), folder)
 
 
 @pytest.fixture

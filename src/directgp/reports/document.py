@@ -1,12 +1,11 @@
 """All that the page says, for machines: `report.json`."""
 
-import json
-import math
 from dataclasses import asdict
 from typing import Any
 
 from directgp.experiments.standings import SIGNIFICANT, Standing
 from directgp.reports.findings import Findings
+from directgp.reports.strict_json import strict_json
 from directgp.reports.verdict import Verdict
 
 SCHEMA = 1
@@ -15,8 +14,7 @@ SCHEMA = 1
 
 def report_json(findings: Findings, verdict: Verdict) -> bytes:
     """Strict JSON; what is not finite is null."""
-    document = _strict(_document(findings, verdict))
-    return json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False).encode()
+    return strict_json(_document(findings, verdict))
 
 
 def _document(findings: Findings, verdict: Verdict) -> dict[str, Any]:
@@ -57,12 +55,3 @@ def _standing(standing: Standing) -> dict[str, Any]:
         "seconds": standing.seconds,
         "scores": {name: asdict(each) for name, each in standing.scores.items()},
     }
-
-
-def _strict(value: Any) -> Any:
-    """The same with null for numbers that JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _strict(each) for key, each in value.items()}
-    return [_strict(each) for each in value] if isinstance(value, list | tuple) else value

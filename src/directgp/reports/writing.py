@@ -5,10 +5,11 @@ from pathlib import Path
 from directgp.experiments.comparison import Comparison
 from directgp.files.replacing import replace_file
 from directgp.reports.document import report_json
-from directgp.reports.figures.rendering import Drawn, drawn
+from directgp.reports.figures.rendering import drawn
 from directgp.reports.findings import Findings
 from directgp.reports.gallery import NAMES, gallery
 from directgp.reports.page import page
+from directgp.reports.picture_files import write_pictures
 from directgp.reports.records import results_parquet
 from directgp.reports.verdict import verdict
 
@@ -32,25 +33,9 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
     findings = Findings(comparison)
     said = verdict(findings)
     pictures = [drawn(picture) for picture in gallery(findings)]
-    figures = folder / "figures"
-    figures.mkdir(parents=True, exist_ok=True)
-    for each in pictures:
-        _write_picture(figures, each)
-    _remove_pictures(figures, {*NAMES} - {each.picture.name for each in pictures})
+    write_pictures(folder / "figures", pictures, NAMES)
     replace_file(folder / "results.parquet", results_parquet(comparison))
     replace_file(folder / "report.json", report_json(findings, said))
     index = folder / "index.html"
     replace_file(index, page(findings, said, pictures).encode())
     return index
-
-
-def _write_picture(folder: Path, each: Drawn) -> None:
-    replace_file(folder / f"{each.picture.name}.png", each.png)
-    replace_file(folder / f"{each.picture.name}.svg", each.wide.encode())
-
-
-def _remove_pictures(folder: Path, names: set[str]) -> None:
-    """Those of an earlier report; pictures by other names are not ours."""
-    for name in names:
-        for kind in ("png", "svg"):
-            (folder / f"{name}.{kind}").unlink(missing_ok=True)
