@@ -86,7 +86,7 @@ def run(plan: Plan, problem: Problem, store: Store, workers: int, terminal: Term
 
     try:
         with watcher(plan, terminal) as watching:
-            return Comparer(problem, plan, store, watching).run(workers, _command())
+            return Comparer(problem, plan, store, watching).run(workers, command_typed())
     except KeyboardInterrupt:
         terminal.say("What is finished is kept: the same command with --resume goes on.")
         raise
@@ -124,12 +124,16 @@ def _workers(jobs: int | None, device: str, plan: Plan) -> int:
         return jobs
     if device != "cpu":
         return 1
+    return min(cores(), len(plan.cells()))
+
+
+def cores() -> int:
+    """That this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)
-    cores = len(allowed(0)) if allowed else os.cpu_count() or 1
-    return min(cores, len(plan.cells()))
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
-def _command() -> str:
-    """What repeats this comparison."""
-    ways = ("--resume", "--force", "--quiet", "-q", "--json", "--debug")
+def command_typed(*more_ways: str) -> str:
+    """What repeats this run: the command without the ways to look at it or to go on with it."""
+    ways = ("--resume", "--force", "--quiet", "-q", "--json", "--debug", *more_ways)
     return shlex.join(["directgp", *(a for a in sys.argv[1:] if a not in ways)])

@@ -16,8 +16,16 @@ from directgp.cli.datasets import datasets
 from directgp.cli.fit import fit
 from directgp.cli.inspect import inspect
 from directgp.cli.predict import predict
+from directgp.cli.reproduce import reproduce
 
-COMMANDS: tuple[Callable[..., None], ...] = (compare, fit, predict, inspect, datasets)
+COMMANDS: tuple[Callable[..., None], ...] = (
+    compare,
+    fit,
+    predict,
+    inspect,
+    reproduce,
+    datasets,
+)
 """In the order of the help; each is named as its function is."""
 
 app = typer.Typer(
