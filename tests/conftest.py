@@ -1,4 +1,4 @@
-"""What the unit tests share."""
+"""What the tests share."""
 
 from collections.abc import Iterator
 
