@@ -6,6 +6,7 @@ from typing import Any
 
 from directgp.experiments.paper.claims.base import Claim, Finding
 from directgp.experiments.paper.reproduction import Reproduction
+from directgp.experiments.paper.results import Results
 from directgp.reports.paper.words import headline
 from directgp.reports.strict_json import strict_json
 
@@ -38,8 +39,21 @@ def verdicts_json(told: Reproduction) -> bytes:
             "began": told.began,
             "seconds": told.seconds,
             "machine": told.machine,
+            "circumstances": _circumstances(results),
         }
     )
+
+
+def _circumstances(results: Results) -> list[dict[str, Any]]:
+    """Versions and machines of the finished cells, those of most cells first."""
+    kinds = Counter(
+        (tuple(about.versions.items()), about.machine, about.device)
+        for about in (record.circumstances for record in results.records)
+    )
+    return [
+        {"versions": dict(versions), "machine": machine, "device": device, "cells": number}
+        for (versions, machine, device), number in kinds.most_common()
+    ]
 
 
 def _claim(claim: Claim, finding: Finding) -> dict[str, Any]:

@@ -18,8 +18,10 @@ GLOSSARY = {
     ),
     "NLL": "Mean negative log probability (or density) of test rows, of normalised targets.",
     "effect": (
-        "Mean difference over the repeats with its standard error, negative where the claim is "
-        "right; p is that of the paired test, two-sided."
+        "The first minus the second, a mean over the repeats (or over test rows or draws, as its "
+        "note says) with its standard error; or how much is lacking of what is claimed. Where the "
+        "first has to be lower, negative is as claimed. p is two-sided, of no difference; where "
+        "two have to be equal, the interval and the margin decide, not p."
     ),
     "repeat": "One random split into training, validation and test rows, shared by all methods.",
     "cell": "One training or one study: data, size, method, rule, β or grid, and repeat.",

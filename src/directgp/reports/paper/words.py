@@ -6,10 +6,14 @@ from collections.abc import Iterable
 from typing import get_args
 
 from directgp.datasets.wording import joined, several
+from directgp.experiments.methods import METHODS
 from directgp.experiments.paper.cells import PaperCell, Protocol
 from directgp.experiments.paper.claims.base import Part, Verdict
+from directgp.experiments.paper.claims.fits import CONVERGED
+from directgp.experiments.paper.claims.wording import amount, p_text
 from directgp.experiments.paper.reproduction import Reproduction
-from directgp.reports.numbers import decimals_of, duration, p_value, short, with_error
+from directgp.experiments.paper.results import Results
+from directgp.reports.numbers import duration
 
 KINDS = {
     "fit": "fit",
@@ -18,6 +22,8 @@ KINDS = {
     "samplers": "study of samplers",
 }
 """Kinds of cells, in words."""
+
+_SOURCE = {"not installed": "from its source"}
 
 _MANY = {"study of gradients": "studies of gradients", "study of samplers": "studies of samplers"}
 
@@ -38,7 +44,7 @@ PROTOCOLS: dict[Protocol, str] = {
 
 VERDICTS: dict[Verdict, str] = {
     "held": "Found here too, by the criterion that was fixed beforehand.",
-    "not held": "Run, and by that criterion not found.",
+    "not held": "Contradicted by what was run, by that criterion.",
     "not decided": (
         "Cells that it needs were not run or failed, or the repeats scatter too much to tell."
     ),
@@ -59,6 +65,9 @@ def second_line(told: Reproduction) -> str:
     results = told.results
     repeats = len({record.cell.repeat for record in results.records})
     parts = [f"{several(len(results.records), 'cell')} run, {several(repeats, 'repeat')}"]
+    early = len(_stopped(results))
+    if early:
+        parts.append(f"{early:,} of {several(len(results.fits()), 'fit')} stopped unconverged")
     if results.failed:
         parts.append(f"{several(len(results.failed), 'cell')} failed")
     if results.missing:
@@ -90,12 +99,28 @@ def run_facts(told: Reproduction) -> dict[str, str]:
         "protocol": PROTOCOLS[told.protocol],
         "cells run": counted_cells(record.cell for record in records),
         "cells not run": counted_cells(told.results.missing),
+        "fits not converged": _unconverged(told.results),
         "β passed over": _passed_over(told),
         "versions": _tallied(by),
         "machines of the cells": _tallied(where),
         "processor time": f"{duration(seconds)} in all cells together (by the clock on a GPU)",
         "this run": f"{duration(told.seconds)} by the clock, began {told.began}, {told.machine}",
     }
+
+
+def _stopped(results: Results) -> list[str]:
+    """Methods of the fits that ended at a limit of steps, or otherwise early."""
+    return [cell.method for cell, outcome in results.fits() if outcome.status != CONVERGED]
+
+
+def _unconverged(results: Results) -> str:
+    """``2 of 10 fits ended at their limit of steps: FITC 2 of 5``, so that nobody is misled."""
+    stopped, every = Counter(_stopped(results)), Counter(cell.method for cell, _ in results.fits())
+    if not stopped:
+        return "none"
+    named = [f"{METHODS[m].label} {stopped[m]} of {every[m]}" for m in METHODS if stopped[m]]
+    total = f"{stopped.total():,} of {several(every.total(), 'fit')}"
+    return f"{total} ended at their limit of steps: {'; '.join(named)}"
 
 
 def _passed_over(told: Reproduction) -> str:
@@ -111,15 +136,12 @@ def effect_of(part: Part) -> str:
     """``−0.103 ± 0.012 NLL``; a dash where it was not run."""
     if math.isnan(part.effect):
         return "–"
-    if not math.isfinite(part.error) or part.error == 0:
-        return f"{short(part.effect)} {part.unit}".rstrip()
-    decimals = decimals_of([part.effect], [part.error])
-    return f"{with_error(part.effect, part.error, decimals)} {part.unit}".rstrip()
+    return f"{amount(part.effect, part.error)} {part.unit}".rstrip()
 
 
 def p_of(part: Part) -> str:
     """``p = 0.012``; a dash where there is no test."""
-    return "–" if math.isnan(part.p_value) else p_value(part.p_value)
+    return p_text(part.p_value) or "–"
 
 
 def _several(number: int, noun: str) -> str:
@@ -128,7 +150,8 @@ def _several(number: int, noun: str) -> str:
 
 
 def _versions(versions: dict[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
+    """``python 3.12.3, torch 2.13.0``; what is not installed was run from its source."""
+    return ", ".join(f"{name} {_SOURCE.get(each, each)}" for name, each in versions.items())
 
 
 def _tallied(counts: Counter[str]) -> str:

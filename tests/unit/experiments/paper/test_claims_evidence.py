@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from directgp.experiments.paper.claims.base import Part, Verdict
-from directgp.experiments.paper.claims.contests import Contest, equal, lower, not_above
+from directgp.experiments.paper.claims.contests import Compared, Contest, equal, lower, not_above
 from directgp.experiments.paper.claims.evidence import (
     Evidence,
     differences,
@@ -17,7 +17,7 @@ from directgp.experiments.paper.claims.evidence import (
     over_rows,
 )
 from directgp.experiments.paper.claims.verdicts import all_of, any_of, hardest
-from directgp.experiments.paper.claims.wording import amount, called, p_text
+from directgp.experiments.paper.claims.wording import amount, called, figure, p_text
 
 INF, NAN = math.inf, math.nan
 RANDOM = np.random.default_rng(3)
@@ -126,7 +126,7 @@ def test_infinite_effects_are_told_and_noted() -> None:
     judged = lower(_contest(over_repeats(np.array([INF, 0.5, 0.6]), 0.2)))
     assert judged.part.effect == INF
     assert "1 of 3 differences infinite" in judged.part.note
-    assert "a is higher in NLL than b by ∞" in judged.clause
+    assert judged.clause.startswith("a infinitely far above b in NLL")
     both = lower(_contest(over_repeats(np.array([INF, -INF]), 0.2)))
     assert math.isnan(both.part.effect) and "infinite" in both.clause and both.was_run
 
@@ -171,13 +171,46 @@ def test_verdicts_together(verdicts: list[Verdict], every: Verdict, some: Verdic
 
 
 def test_the_hardest_speaks_most_against_the_claim() -> None:
-    def part(verdict: Verdict, effect: float) -> Part:
-        return Part("", verdict, effect, 0.1, 0.5, "NLL")
+    def judged(verdict: Verdict, excess: float, clause: str = "run") -> Compared:
+        return Compared("pol", Part("", verdict, NAN, 0.1, 0.5, "NLL"), clause, excess)
 
-    parts = [part("held", -1.0), part("not decided", NAN), part("held", -0.1)]
-    assert hardest(parts).effect == -0.1
-    assert hardest([*parts, part("not decided", -2.0)]).effect == -2.0
-    assert hardest([*parts, part("not held", 0.05), part("not decided", 3.0)]).effect == 0.05
+    some = [judged("held", -1.0), judged("not decided", NAN, clause=""), judged("held", -0.1)]
+    assert hardest(some).excess == -0.1
+    assert hardest([*some, judged("not decided", -2.0)]).excess == -2.0
+    assert hardest([*some, judged("not held", 0.05), judged("not decided", 3.0)]).excess == 0.05
+
+
+def test_of_two_that_have_to_be_equal_the_one_further_off_is_harder() -> None:
+    below, above = measured(-0.004, 0.001), measured(0.0001, 0.001)
+    contests = [
+        replace(_contest(evidence), one=name) for name, evidence in (("x", below), ("y", above))
+    ]
+    assert hardest([equal(each, 0.01) for each in contests]).clause.startswith("x 0.0040 ± 0.0010")
+    # Where one has to be lower, the sign counts.
+    assert hardest([lower(each) for each in contests]).clause.startswith("y")
+
+
+@pytest.mark.parametrize(
+    ("effect", "error", "clause"),
+    [
+        (-0.125, 0.0079, "a 0.125 ± 0.008 below b in NLL (margin 0.01 exceeded)"),
+        (0.0012, 0.0013, "a 0.0012 ± 0.0013 above b in NLL (margin 0.01 kept)"),
+        (-2e-6, 1.7e-6, "a less than 0.0001 below b in NLL (margin 0.01 kept)"),
+        (0.007, 0.006, "a 0.007 ± 0.006 above b in NLL (undecided, margin 0.01)"),
+        (0.0, 0.001, "a equal to b in NLL (margin 0.01 kept)"),
+    ],
+)
+def test_margins_are_told_with_the_side(effect: float, error: float, clause: str) -> None:
+    assert equal(_contest(measured(effect, error)), 0.01).clause == clause
+
+
+def test_differences_are_told_with_the_side_and_the_test() -> None:
+    assert lower(_contest(measured(-0.179, 0.0096))).clause == (
+        "a 0.179 ± 0.010 below b in NLL (p < 0.001)"
+    )
+    assert lower(_contest(measured(0.07, 0.05))).clause == (
+        "a 0.07 ± 0.05 above b in NLL (p = 0.16, undecided)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -189,6 +222,10 @@ def test_the_hardest_speaks_most_against_the_claim() -> None:
         (0.5, NAN, "0.5"),
         (-INF, NAN, "−∞"),
         (0.25, 0.0, "0.25"),
+        (0.1787, 0.0096, "0.179 ± 0.010"),
+        (-1.96e-6, 1.66e-6, "(−2.0 ± 1.7)·10⁻⁶"),
+        (1.13e-5, 4.2e-9, "(1.1300 ± 0.0004)·10⁻⁵"),
+        (-1e-9, 0.00009, "0.00000 ± 0.00009"),
     ],
 )
 def test_amounts(value: float, error: float, text: str) -> None:
@@ -196,8 +233,17 @@ def test_amounts(value: float, error: float, text: str) -> None:
 
 
 def test_p_values_near_the_level_show_their_side() -> None:
-    assert p_text(0.0003) == " (p = 0.0003)" and p_text(1e-9) == " (p < 0.0001)"
-    assert p_text(0.04996) == " (p = 0.04996)" and p_text(NAN) == ""
+    assert p_text(0.0123) == "p = 0.012" and p_text(1e-9) == p_text(0.0004) == "p < 0.001"
+    assert p_text(0.04875) == "p = 0.049" and p_text(0.04996) == "p = 0.04996"
+    assert p_text(NAN) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(13828.0, "13,828"), (1000.0, "1,000"), (0.05, "0.05"), (10.0, "10"), (1.74e-8, "1.74·10⁻⁸")],
+)
+def test_numbers_on_their_own(value: float, text: str) -> None:
+    assert figure(value) == text and figure(-value) == f"−{text}"
 
 
 def test_names_of_methods() -> None:

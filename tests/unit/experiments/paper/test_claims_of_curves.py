@@ -62,7 +62,8 @@ def test_c7_held() -> None:
     part = _part(found, "β = 10: log-loss DLM (fixed) against the ELBO of β = 10")
     assert part.effect == pytest.approx(-0.01, abs=1e-6)
     assert "after epoch 3; lower at 3 of 3 looks" in part.note
-    assert "lower at 3 of 3 looks" in found.sentence and "by 0.01" in found.sentence
+    assert found.sentence.startswith("airline (6 of 6 hold): log-loss DLM")
+    assert "lower at 3 of 3 looks" in found.sentence and "ends 0.0100 ± " in found.sentence
 
 
 def test_c7_figures_by_hand() -> None:
@@ -72,6 +73,31 @@ def test_c7_figures_by_hand() -> None:
     part = _part(_judge("C7", records), "β = 0.1: log-loss DLM (joint) against the ELBO of β = 0.1")
     assert part.error == pytest.approx(stats.sem(rows))
     assert part.p_value == pytest.approx(2 * stats.norm.sf(abs(rows.mean()) / stats.sem(rows)))
+
+
+def test_c7_rows_whose_losses_were_not_kept_count_too() -> None:
+    """The mean is that of all rows, as the figures have it; the error is that of as many."""
+    whole = _airline(BETTER, ELBO)
+    name = "β = 1: log-loss DLM (joint)"
+    few = [
+        Record(r.cell, r.outcome, r.circumstances, {"losses": r.arrays["losses"][:, :100]})
+        for r in whole
+    ]
+    of_all, of_few = (_part(_judge("C7", records), name) for records in (whole, few))
+    assert of_few.effect == pytest.approx(of_all.effect, abs=1e-6)
+    assert of_few.error == pytest.approx(of_all.error, rel=0.3)
+    assert "400 test rows, their scatter by 100 of them" in of_few.note
+
+
+def test_c7_a_row_that_was_not_kept_may_be_infinite() -> None:
+    few = [
+        Record(r.cell, r.outcome, r.circumstances, {"losses": r.arrays["losses"][:, :100]})
+        for r in _airline((*BETTER[:3], math.inf), ELBO)
+    ]
+    for each in few:
+        each.arrays["losses"][~np.isfinite(each.arrays["losses"])] = 0.5
+    part = _part(_judge("C7", few), "β = 1: log-loss DLM (joint)")
+    assert part.effect == math.inf and part.verdict == "not decided"
 
 
 @pytest.mark.parametrize(
@@ -210,7 +236,7 @@ def _regression(
 def test_c10_over_rows_or_repeats(repeats: int) -> None:
     found = _judge("C10", _regression(LEARNT, repeats, jitter=0.001))
     assert found.verdict == "held" and len(found.parts) == 20
-    over = "400 test rows" if repeats == 1 else "4 repetitions"
+    over = "400 test rows" if repeats == 1 else "4 repeats"
     assert all(over in part.note for part in found.parts)
 
 
@@ -274,7 +300,8 @@ def test_c11_otherwise() -> None:
     off = _sampled({**SAME, SMOOTH[1]: 2.3}, "peds1")
     found = _judge("C11", abalone, off)
     assert found.verdict == "not held"
-    assert "smooth-bMC-1 is more than 0.01 away from bMC-1 in NLL" in found.sentence
+    assert "peds1 (2 of 3 hold): smooth-bMC-1 0.1" in found.sentence
+    assert "above bMC-1 (margin 0.01 exceeded)" in found.sentence
     assert _judge("C11", abalone).verdict == "not decided"
 
 

@@ -13,12 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from directgp.experiments.methods import METHODS
-from directgp.experiments.paper.results import Record, Results
+from directgp.experiments.paper.results import FailedRecord, Record, Results
 from directgp.experiments.paper.rules import EXACT, RuleFacts
 from directgp.reports.figures.inks import DARK
 from directgp.reports.figures.picture import Picture
 from directgp.reports.figures.rendering import NARROW, WIDE, drawn
 from directgp.reports.paper.figures.averages import average
+from directgp.reports.paper.figures.axes import ratio_axis
 from directgp.reports.paper.figures.histograms import bin_edges
 from directgp.reports.paper.figures.marks import mark_of_beta, mark_of_rule
 from directgp.reports.paper.figures.names import told_apart
@@ -237,7 +238,10 @@ def test_bins_are_logarithmic_where_values_span_decades() -> None:
     random = np.random.default_rng(0)
     wide = bin_edges(10 ** random.uniform(-3, 2, 1000))
     assert np.ptp(wide[1:] / wide[:-1]) == pytest.approx(0, abs=1e-9)
-    for values in (random.normal(1, 0.1, 1000), random.normal(0, 10, 1000), np.ones(5)):
+    signed = bin_edges(random.normal(0, 10, 1000))
+    assert np.ptp(np.diff(np.arcsinh(signed))) == pytest.approx(0, abs=1e-9)
+    assert np.diff(signed)[0] > 5 * np.diff(signed).min()
+    for values in (random.normal(1, 0.1, 1000), random.normal(0, 2, 1000), np.ones(5)):
         edges = bin_edges(values)
         assert np.ptp(np.diff(edges)) == pytest.approx(0, abs=1e-9) and edges[0] < edges[-1]
     assert np.isfinite(bin_edges(np.array([math.nan, math.inf]))).all()
@@ -249,6 +253,33 @@ def test_what_is_missing_is_named() -> None:
     assert "Not run: cadata, sarcos and song." in shown("3", results(Recipe(fits=("pol",)))).caption
     one = shown("16", results(Recipe(regression=("pol",))))
     assert one.caption.endswith("Not run: cadata, sarcos and song.")
+
+
+def test_cells_that_lines_lack_are_counted() -> None:
+    whole = results(Recipe(fits=("sarcos",), sizes=(100,), methods=("elbo",), repeats=4))
+    kept, failed, *missing = whole.records
+    found = Results(
+        (kept,),
+        (FailedRecord(failed.cell, "out of memory", 1),),
+        (*(record.cell for record in missing), missing[0].cell.but(dataset="pol")),
+    )
+    assert shown("1a", found).caption.endswith("Of this figure, 2 cells not run and 1 cell failed.")
+    assert "Of this figure" not in shown("1a", whole).caption
+
+
+def test_vertical_axes_within_a_decade_have_ticks() -> None:
+    for low, high in ((1.0, 2.1), (0.13, 0.29), (1.0, 12.0), (0.41, 0.43), (1e-9, 10.0)):
+        ax = Figure().subplots()
+        ax.plot([0, 1], [low, high])
+        ratio_axis(ax)
+        ticks = [tick for tick in ax.get_yticks() if ax.get_ylim()[0] <= tick <= ax.get_ylim()[1]]
+        assert len(ticks) >= 3 and ax.get_yscale() == "log"
+
+
+def test_steps_have_commas() -> None:
+    figure = shown("14").draw(WIDE)
+    figure.draw_without_rendering()
+    assert "2,000" in [label.get_text() for label in figure.axes[0].get_xticklabels()]
 
 
 def test_the_direction_of_the_paper_comes_first() -> None:

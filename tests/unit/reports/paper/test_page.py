@@ -142,6 +142,27 @@ def test_values_of_beta_that_could_not_be_trained_are_told() -> None:
     assert run_facts(reproduction(results(SMALL)))["β passed over"] == "none"
 
 
+def test_fits_that_did_not_converge_are_told() -> None:
+    first, second, *others = results(SMALL).records
+    early = first.outcome.model_copy(update={"status": "budget"})
+    told = reproduction(Results((replace(first, outcome=early), second, *others)))
+    fits = len(told.results.fits())
+    assert f"1 of {fits} fits stopped unconverged" in second_line(told)
+    assert run_facts(told)["fits not converged"] == (
+        f"1 of {fits} fits ended at their limit of steps: ELBO 1 of 4"
+    )
+    assert run_facts(reproduction(results(SMALL)))["fits not converged"] == "none"
+
+
+def test_a_source_tree_has_no_version() -> None:
+    first, *others = results(SMALL).records
+    versions = {**first.circumstances.versions, "directgp": "not installed"}
+    about = first.circumstances.model_copy(update={"versions": versions})
+    told = run_facts(reproduction(Results((replace(first, circumstances=about), *others))))
+    assert "directgp from its source" in told["versions"]
+    assert "1 cell" in told["versions"] and f"{len(others)} cells" in told["versions"]
+
+
 def test_cells_are_counted_by_kind() -> None:
     every = list(cells(Recipe(fits=("pol",), methods=("elbo",), sizes=(9,), samplers=("banana",))))
     assert counted_cells(every) == "3 fits (pol) and 3 studies of samplers (banana)"

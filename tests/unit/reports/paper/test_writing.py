@@ -67,6 +67,8 @@ def test_verdicts_are_strict_json(folder: Path) -> None:
     assert document["cells"] == {"finished": 28, "failed": 1, "missing": 1}
     assert document["failed"][0]["attempts"] == 3
     assert document["data"][0]["paper_rows"] == 48933
+    (about,) = document["circumstances"]
+    assert about["cells"] == 28 and about["versions"]["torch"] == "2.13.0" and about["machine"]
 
 
 def test_every_cell_is_a_row(folder: Path) -> None:

@@ -1,17 +1,18 @@
 """C7: DLM against the ELBO on airline, along the epochs."""
 
+import math
 from dataclasses import replace
 
 from directgp.datasets.wording import several
 from directgp.experiments.paper.cells import CurveCell, PaperCell
-from directgp.experiments.paper.claims.base import Claim, Finding, Verdict
+from directgp.experiments.paper.claims.base import Claim, Finding, Part, Verdict
 from directgp.experiments.paper.claims.contests import Compared, Contest, absent, lower
 from directgp.experiments.paper.claims.curves import AIRLINE, Duel, duels
 from directgp.experiments.paper.claims.evidence import Evidence
 from directgp.experiments.paper.claims.findings import finding
 from directgp.experiments.paper.claims.fits import absence
 from directgp.experiments.paper.claims.thresholds import FIRST_EPOCH
-from directgp.experiments.paper.claims.wording import amount, told
+from directgp.experiments.paper.claims.wording import amount, in_brackets, p_text
 from directgp.experiments.paper.results import Results
 from directgp.experiments.paper.rules import EXACT
 from directgp.experiments.standings import SIGNIFICANT
@@ -55,15 +56,22 @@ def _judged(contest: Contest, looks: list[_Look], decides: bool) -> Compared:
     epoch, last = looks[-1]
     at, worst = max(looks, key=lambda look: look[1].effect)
     seen = f"lower at {sum(e.effect < 0 for _, e in looks)} of {several(len(looks), 'look')}"
-    least = f"least so after epoch {at:g} ({amount(worst.effect, worst.error)})"
-    note = f"after epoch {epoch:g}; {seen}, {least}"
+    least = f"least so after epoch {at:.3g} ({amount(worst.effect, worst.error)})"
+    note = f"after epoch {epoch:.3g}; {seen}, {least}"
     part = lower(replace(contest, evidence=last, note=note), decides).part
-    side = "lower" if part.effect < 0 else "higher"
+    verdict = _verdict(looks)
+    doubt = "undecided" if verdict == "not decided" else ""
     clause = (
-        f"{contest.one} with {contest.setting} ends {side} in NLL than {contest.other} by "
-        f"{told(part)} and is {seen}"
+        f"{contest.one} with {contest.setting} ends {_apart(part)} {contest.other} in NLL"
+        f"{in_brackets(p_text(part.p_value), seen, doubt)}"
     )
-    return Compared(contest.place, replace(part, verdict=_verdict(looks)), clause)
+    return Compared(contest.place, replace(part, verdict=verdict), clause, worst.effect)
+
+
+def _apart(part: Part) -> str:
+    side = "below" if part.effect < 0 else "above"
+    far = math.isinf(part.effect)
+    return f"{'infinitely far' if far else amount(abs(part.effect), part.error)} {side}"
 
 
 def _verdict(looks: list[_Look]) -> Verdict:
@@ -96,7 +104,7 @@ C7 = Claim(
     statement="On airline both variants of log-loss DLM are better in NLL than the ELBO of the "
     "same β, for every β of 0.1, 1 and 10 and at every epoch.",
     where="fig. 1f, text and appendix",
-    criterion="With exact gradients, paired over the test rows (averaged over the repetitions): "
+    criterion="With exact gradients, paired over the test rows (averaged over the repeats): "
     "for each β and both variants the NLL must be lower at every look from the end of the first "
     "epoch on, with p < 0.05 at the last. Higher at any look with p < 0.05 divided by the number "
     "of looks contradicts the claim. Against the ELBO of β = 1 it is told beside.",

@@ -20,10 +20,10 @@ class Part:
 
     verdict: Verdict
     effect: float
-    """Mean difference over the repetitions, negative where the claim is right; NaN if not run."""
+    """Mean difference over the repeats, negative where the claim is right; NaN if not run."""
 
     error: float
-    """Its standard error; NaN for one repetition."""
+    """Its standard error; NaN for one repeat."""
 
     p_value: float
     """Of the paired test, two-sided; NaN where there is none."""

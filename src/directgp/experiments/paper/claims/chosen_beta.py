@@ -8,13 +8,13 @@ import numpy as np
 
 from directgp.datasets.wording import several
 from directgp.experiments.paper.cells import FitCell, PaperCell
-from directgp.experiments.paper.claims.base import Claim, Finding
+from directgp.experiments.paper.claims.base import Claim, Finding, Part
 from directgp.experiments.paper.claims.contests import Compared, Contest, lower
 from directgp.experiments.paper.claims.evidence import over_repeats
-from directgp.experiments.paper.claims.findings import finding
+from directgp.experiments.paper.claims.findings import finding_of_all
 from directgp.experiments.paper.claims.fits import Fit, absence, by_setting
 from directgp.experiments.paper.claims.thresholds import LARGE_SIZE, SMALL_FACTOR, SMALL_SIZE
-from directgp.experiments.paper.claims.wording import called, figure
+from directgp.experiments.paper.claims.wording import called, figure, in_brackets
 from directgp.experiments.paper.results import Results
 
 _SET = "cadata"
@@ -24,7 +24,7 @@ _UNIT = "log10 β"
 
 def _judge(results: Results) -> Finding:
     others = ("beta-elbo", "log-fixed")
-    return finding(
+    return finding_of_all(
         [
             *(_chosen(results, method, small=True, above=True) for method in _METHODS),
             _chosen(results, "log-joint", small=False, above=False),
@@ -41,8 +41,15 @@ def _chosen(
     judged = lower(_contest(results, fits, method, small, above), decides)
     if not fits:
         return judged
-    doubt = ", which does not decide" if judged.part.verdict == "not decided" else ""
-    return replace(judged, clause=f"{called(method)} has {_in_words(fits)}{doubt}")
+    doubt = in_brackets("undecided") if judged.part.verdict == "not decided" else ""
+    clause = f"{called(method)} chose {_in_words(fits)}{doubt}"
+    return replace(judged, part=_without_idle_test(judged.part, fits), clause=clause)
+
+
+def _without_idle_test(part: Part, fits: list[Fit]) -> Part:
+    """No p-value for choices that are all equal, which decide by their side of 1."""
+    alike = len({outcome.beta for _, outcome in fits}) == 1
+    return replace(part, p_value=math.nan) if alike else part
 
 
 def _contest(results: Results, fits: list[Fit], method: str, small: bool, above: bool) -> Contest:
@@ -93,7 +100,7 @@ def _log(beta: float) -> float:
 def _in_words(fits: list[Fit]) -> str:
     betas = [outcome.beta for _, outcome in fits]
     if min(betas) == max(betas):
-        return f"β = {figure(betas[0])}"
+        return f"β = {figure(betas[0])}{' each time' if len(betas) > 1 else ''}"
     ends = f"{figure(min(betas))} to {figure(max(betas))}"
     return f"β from {ends}, median {figure(median(betas))}"
 
@@ -104,7 +111,7 @@ C4 = Claim(
     "samples joint DLM chooses a β below 1.",
     where="fig. 1c, text and appendix",
     criterion=f"At the training size nearest {SMALL_SIZE} (off by a factor of {SMALL_FACTOR:g} at "
-    "most) the mean of log10 β over the repetitions must be above 0 with p < 0.05, for the β-ELBO "
+    "most) the mean of log10 β over the repeats must be above 0 with p < 0.05, for the β-ELBO "
     "and both variants of log-loss DLM; at the largest size, of at least "
     f"{LARGE_SIZE:,} rows, below 0 for joint DLM. β that are all equal decide by their side of 1; "
     "the opposite with p < 0.05 contradicts the claim. Other methods with many rows are told "

@@ -6,10 +6,22 @@ from typing import final
 
 from directgp.experiments.paper.claims.base import Part, Verdict
 from directgp.experiments.paper.claims.evidence import Evidence
-from directgp.experiments.paper.claims.wording import amount, figure, told
+from directgp.experiments.paper.claims.wording import (
+    amount,
+    at_most_tiny,
+    figure,
+    in_brackets,
+    p_text,
+)
 from directgp.experiments.standings import SIGNIFICANT
 
 NOT_RUN = "not run"
+
+_KEPT: dict[Verdict, str] = {
+    "held": "margin {} kept",
+    "not held": "margin {} exceeded",
+    "not decided": "undecided, margin {}",
+}
 
 
 @final
@@ -50,7 +62,10 @@ class Compared:
     place: str
     part: Part
     clause: str
-    """The same in words, to stand in a sentence after "on pol,"."""
+    """The same in words, to stand in a sentence after "pol: "."""
+
+    excess: float = math.nan
+    """How far the effect is from what is allowed; negative where it is as claimed."""
 
     @property
     def was_run(self) -> bool:
@@ -63,12 +78,14 @@ def lower(contest: Contest, decides: bool = True) -> Compared:
     evidence = contest.evidence
     if evidence is None:
         return absent(contest, decides)
-    sure = evidence.p_value < SIGNIFICANT
     verdict: Verdict = "not decided"
-    if sure and evidence.effect != 0:
+    if evidence.p_value < SIGNIFICANT and evidence.effect != 0:
         verdict = "held" if evidence.effect < 0 else "not held"
     part = _part(contest, evidence, verdict, decides)
-    return Compared(contest.place, part, _in_words(contest, part))
+    doubt = "undecided" if verdict == "not decided" else ""
+    size = (at_most_tiny if doubt else amount)(abs(part.effect), part.error)
+    clause = _in_words(contest, part, size) + in_brackets(p_text(part.p_value), doubt)
+    return Compared(contest.place, part, clause, part.effect)
 
 
 def not_above(contest: Contest, margin: float, decides: bool = True) -> Compared:
@@ -77,8 +94,7 @@ def not_above(contest: Contest, margin: float, decides: bool = True) -> Compared
     if evidence is None:
         return absent(contest, decides)
     verdict = _verdict(evidence.high <= margin, evidence.low > margin)
-    words = {"held": f"at most {margin:g} above", "not held": f"more than {margin:g} above"}
-    return _within(contest, evidence, margin, verdict, words, decides)
+    return _within(contest, evidence, margin, verdict, evidence.effect - margin, decides)
 
 
 def equal(contest: Contest, margin: float, decides: bool = True) -> Compared:
@@ -88,8 +104,7 @@ def equal(contest: Contest, margin: float, decides: bool = True) -> Compared:
         return absent(contest, decides)
     inside = -margin <= evidence.low and evidence.high <= margin
     verdict = _verdict(inside, evidence.low > margin or evidence.high < -margin)
-    words = {"held": f"within {margin:g} of", "not held": f"more than {margin:g} away from"}
-    return _within(contest, evidence, margin, verdict, words, decides)
+    return _within(contest, evidence, margin, verdict, abs(evidence.effect) - margin, decides)
 
 
 def absent(contest: Contest, decides: bool) -> Compared:
@@ -99,15 +114,16 @@ def absent(contest: Contest, decides: bool) -> Compared:
     return Compared(contest.place, part, "")
 
 
-def _in_words(contest: Contest, part: Part) -> str:
+def _in_words(contest: Contest, part: Part, size: str) -> str:
+    """``the β-ELBO 0.012 ± 0.003 below the ELBO in NLL``."""
     one, other = contest.one, contest.other
     if math.isnan(part.effect):
-        return f"{one} and {other} are each infinite in {contest.unit} where the other is not"
+        return f"{one} and {other} each infinite in {contest.unit} where the other is not"
     if part.effect == 0:
-        return f"{one} is the same in {contest.unit} as {other}"
-    side = "lower" if part.effect < 0 else "higher"
-    doubt = ", which does not decide" if part.verdict == "not decided" else ""
-    return f"{one} is {side} in {contest.unit} than {other} by {told(part)}{doubt}"
+        return f"{one} equal to {other} in {contest.unit}"
+    side = "below" if part.effect < 0 else "above"
+    far = "infinitely far" if math.isinf(part.effect) else size
+    return f"{one} {far} {side} {other} in {contest.unit}"
 
 
 def _verdict(inside: bool, outside: bool) -> Verdict:
@@ -119,17 +135,14 @@ def _within(
     evidence: Evidence,
     margin: float,
     verdict: Verdict,
-    words: dict[str, str],
+    excess: float,
     decides: bool,
 ) -> Compared:
-    interval = f"95 % interval {figure(evidence.low)} to {figure(evidence.high)}"
+    interval = f"95 % interval {figure(evidence.low, 2)} to {figure(evidence.high, 2)}"
     part = _part(contest, evidence, verdict, decides, f"{interval}, margin {margin:g}")
-    size = amount(part.effect, part.error)
-    if verdict == "not decided":
-        off = f"{contest.one} differs from {contest.other} in {contest.unit} by {size}"
-        return Compared(contest.place, part, f"{off}, too uncertain for a margin of {margin:g}")
-    clause = f"{contest.one} is {words[verdict]} {contest.other} in {contest.unit} ({size})"
-    return Compared(contest.place, part, clause)
+    clause = _in_words(contest, part, at_most_tiny(abs(part.effect), part.error))
+    kept = _KEPT[verdict].format(f"{margin:g}")
+    return Compared(contest.place, part, clause + in_brackets(kept), excess)
 
 
 def _part(

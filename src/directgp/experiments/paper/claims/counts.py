@@ -82,8 +82,8 @@ def _all_but_one(verdicts: list[Verdict]) -> Compared:
         p_value=math.nan,
         unit="data sets short of it",
     )
-    told = f"log-loss DLM (joint) is lower in NLL than both on {won} of {len(verdicts)}"
-    return Compared("all count sets", part, told)
+    told = f"log-loss DLM (joint) below both in NLL on {won} of {len(verdicts)}"
+    return Compared("all count sets", part, told, part.effect)
 
 
 C6 = Claim(

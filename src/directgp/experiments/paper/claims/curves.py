@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -13,6 +13,7 @@ from directgp.experiments.paper.cells import CurveCell
 from directgp.experiments.paper.claims.evidence import (
     Evidence,
     differences,
+    measured,
     over_repeats,
     over_rows,
 )
@@ -74,8 +75,19 @@ class Duel:
         return sorted((s, e) for s, e in points.items() if all(c.is_told(s) for c in curves))
 
     def rows_at(self, step: int) -> Evidence:
-        """Paired over the test rows, averaged over the repeats."""
-        return over_rows([differences(a.rows_at(step), b.rows_at(step)) for a, b in self.pairs])
+        """Paired over the test rows, averaged over the repeats.
+
+        Where only some rows have their losses kept, their scatter gives the error, and the scores
+        of all rows the mean.
+        """
+        kept = [differences(a.rows_at(step), b.rows_at(step)) for a, b in self.pairs]
+        found, all_rows = over_rows(kept), sum(one.outcome.num_test for one, _ in self.pairs)
+        mean = float(np.mean([a.nll_at(step) - b.nll_at(step) for a, b in self.pairs]))
+        number = sum(map(len, kept))
+        if number >= all_rows or not math.isfinite(found.effect):
+            return found
+        over = f"{several(all_rows, 'test row')}, their scatter by {number:,} of them"
+        return replace(measured(mean, found.error * math.sqrt(number / all_rows)), over=over)
 
     def repeats_at(self, step: int) -> Evidence:
         """Paired over the repeats."""

@@ -111,7 +111,7 @@ def _count_sets(results: Results) -> list[str]:
 
 _ENDS = (
     "At the last look of the learning curves of joint DLM, with all settings equal but the rule, "
-    "paired over the repetitions (over the test rows if there is one, and on airline): the 95 % "
+    "paired over the repeats (over the test rows if there is one, and on airline): the 95 % "
     "interval of the difference in NLL from bMC with as many samples must lie within "
 )
 

@@ -33,7 +33,7 @@ class Evidence:
     """The 95 % interval; all numbers where nothing is known."""
 
     over: str = ""
-    """What was averaged over: "5 repetitions"."""
+    """What was averaged over: "5 repeats"."""
 
     note: str = ""
 
@@ -64,7 +64,7 @@ def over_repeats(values: NDArray[np.float64], ratio: float, resolution: float = 
         p_value=corrected_p_value(finite, ratio, resolution),
         low=mean - _half_width(finite, ratio, resolution),
         high=mean + _half_width(finite, ratio, resolution),
-        over=several(len(values), "repetition"),
+        over=several(len(values), "repeat"),
     )
     return _with_infinite(found, values)
 

@@ -14,46 +14,69 @@ def finding(compared: Sequence[Compared], closing: str = "") -> Finding:
     What is told beside the claim is left out where it was not run. The closing sentence comes last,
     if there is one.
     """
+    return _found(compared, _by_unit(compared), closing)
+
+
+def finding_of_all(compared: Sequence[Compared]) -> Finding:
+    """The same, where every comparison that decides is told."""
+    deciding = [each for each in compared if each.part.decides and each.was_run]
+    told = [
+        f"{place}: {'; '.join(each.clause for each in found)}."
+        for place, found in _by_place(deciding)
+    ]
+    return _found(compared, " ".join(told))
+
+
+def _found(compared: Sequence[Compared], told: str, closing: str = "") -> Finding:
     parts = tuple(each.part for each in compared if each.part.decides or each.was_run)
-    sentence = f"{_told(compared)} {_lacking(compared)} {closing}"
+    sentence = f"{told} {_lacking(compared)} {closing}"
     return Finding(together(parts), " ".join(sentence.split()), parts)
 
 
-def two_claims(
-    papers: Sequence[Compared], ours: Sequence[Compared], beside: Sequence[Compared] = ()
-) -> Finding:
-    """Where the paper says one thing and we say another of it: both have to hold, and are told."""
-    every = [*papers, *ours, *beside]
-    parts = tuple(each.part for each in every if each.part.decides or each.was_run)
-    told = [
-        f"{who}: {said}."
-        for who, said in (("The paper's", _all(papers)), ("Ours", _all(ours)))
-        if said
-    ]
-    sentence = " ".join([*told, _lacking([*papers, *ours])])
-    return Finding(together(parts), sentence.strip(), parts)
+def _by_unit(compared: Sequence[Compared]) -> str:
+    """Of the first unit every data set; of each other unit the closest comparison."""
+    units: dict[str, list[Compared]] = {}
+    for each in compared:
+        if each.part.decides and each.was_run:
+            units.setdefault(each.part.unit, []).append(each)
+    first, *others = units.values() or [[]]
+    return " ".join([_places(first), *map(_one, others)])
 
 
-def _all(compared: Sequence[Compared]) -> str:
-    return "; ".join(f"on {each.place}, {each.clause}" for each in compared if each.was_run)
+def _places(compared: Sequence[Compared]) -> str:
+    """``pol (3 of 3 hold): …; song: ….``, with the unit where it is named first."""
+    clauses = [f"{place}{_score(found)}: {_closest(found)}" for place, found in _by_place(compared)]
+    unit = f" in {compared[0].part.unit}" if compared else ""
+    later = [clause.replace(unit, "", 1) for clause in clauses[1:]]
+    return f"{'; '.join([*clauses[:1], *later])}." if clauses else ""
 
 
-def _told(compared: Sequence[Compared]) -> str:
-    run = {place: [each for each in held if each.was_run] for place, held in _deciding(compared)}
-    clauses = [f"on {place}{_closest(found)}" for place, found in run.items() if found]
-    return f"O{'; '.join(clauses)[1:]}." if clauses else ""
+def _one(compared: Sequence[Compared]) -> str:
+    least = hardest(compared)
+    if len(compared) == 1:
+        return f"{least.place}: {least.clause}."
+    held = f"{_held(compared)} of {len(compared)} hold"
+    clause = least.clause.replace(f" in {least.part.unit}", "", 1)
+    return f"In {least.part.unit} {held}, the closest on {least.place}: {clause}."
+
+
+def _score(compared: Sequence[Compared]) -> str:
+    number = len(compared)
+    return f" ({_held(compared)} of {number} hold)" if number > 1 else ""
+
+
+def _held(compared: Sequence[Compared]) -> int:
+    return sum(each.part.verdict == "held" for each in compared)
 
 
 def _closest(compared: Sequence[Compared]) -> str:
-    least = hardest([each.part for each in compared])
-    clause = next(each.clause for each in compared if each.part is least)
-    return f" (the closest of {len(compared)}), {clause}" if len(compared) > 1 else f", {clause}"
+    return hardest(compared).clause
 
 
 def _lacking(compared: Sequence[Compared]) -> str:
     """Which data sets were not run, or not all of what is needed there."""
     nowhere, partly = [], []
-    for place, found in _deciding(compared):
+    for place, found in _by_place([each for each in compared if each.part.decides]):
         if not any(each.was_run for each in found):
             nowhere.append(place)
         elif not all(each.was_run for each in found):
@@ -62,10 +85,9 @@ def _lacking(compared: Sequence[Compared]) -> str:
     return f"{sentence} Run in part only: {joined(partly)}." if partly else sentence
 
 
-def _deciding(compared: Sequence[Compared]) -> list[tuple[str, list[Compared]]]:
-    """By place, in the order of their coming."""
+def _by_place(compared: Sequence[Compared]) -> list[tuple[str, list[Compared]]]:
+    """In the order of their coming."""
     places: dict[str, list[Compared]] = {}
     for each in compared:
-        if each.part.decides:
-            places.setdefault(each.place, []).append(each)
+        places.setdefault(each.place, []).append(each)
     return list(places.items())

@@ -15,6 +15,9 @@ from directgp.experiments.paper.results import FitOutcome, Results
 from directgp.experiments.paper.rules import EXACT, RuleFacts
 from directgp.metrics import SCORES
 
+CONVERGED = "converged"
+"""Status of a fit that did not stop at a limit."""
+
 _OF_THE_METHOD = {"method", "betas", "rule", "repeat", "seed"}
 """Fields that do not say where two methods meet, or which repeat it is."""
 
@@ -38,10 +41,13 @@ class Meeting:
 
     @property
     def note(self) -> str:
-        """The protocol, and what was left out."""
+        """The protocol, fits that were stopped early, and what was left out."""
         protocol = "the paper's protocol" if self.cell.protocol == "paper" else "our protocol"
-        left = f"{several(self.alone, 'repetition')} of one alone left out"
-        return f"{protocol}; {left}" if self.alone else protocol
+        every = [outcome for pair in self.pairs for outcome in pair]
+        early = sum(outcome.status != CONVERGED for outcome in every)
+        stopped = f"{early} of {len(every)} fits not converged" if early else ""
+        left = f"{several(self.alone, 'repeat')} of one alone left out" if self.alone else ""
+        return "; ".join(note for note in (protocol, stopped, left) if note)
 
 
 def contest(results: Results, dataset: str, one: str, other: str, score: str) -> Contest:

@@ -18,7 +18,7 @@ from directgp.experiments.paper.rules import RuleFacts
 
 _SET = "abalone"
 _BLOCKS = ("u_mean", "u_chol")
-_BIAS, _ERROR = "squared bias/‖g*‖²", "squared error/‖g*‖²"
+_BIAS, _ERROR = "squared bias over ‖g*‖²", "squared error over ‖g*‖²"
 _STATISTICS = {_BIAS: "squared_bias", _ERROR: "squared_error"}
 
 
@@ -29,7 +29,8 @@ def _judge(results: Results) -> Finding:
     compared = [each for block in _BLOCKS for each in _bias(rows, block, samples, why)]
     plotted = [_contest(rows, b, "ups", "bmc", n, _ERROR, why) for b in _BLOCKS for n in samples]
     lumped = [lower(each, decides=False) for each in plotted]
-    closing = f"In one draw's squared error, which is what the paper plots, {lumped[0].clause}."
+    told = lumped[0].clause.replace(f" in {_ERROR}", "", 1)
+    closing = f"In the squared error of one draw, which the paper plots: {told}."
     return finding([*compared, *lumped], closing if lumped[0].was_run else "")
 
 

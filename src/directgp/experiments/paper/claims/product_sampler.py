@@ -9,7 +9,7 @@ from directgp.datasets.wording import several
 from directgp.experiments.paper.claims.base import Claim, Finding, Verdict
 from directgp.experiments.paper.claims.contests import Compared, Contest, lower
 from directgp.experiments.paper.claims.evidence import Evidence, measured
-from directgp.experiments.paper.claims.findings import two_claims
+from directgp.experiments.paper.claims.findings import finding_of_all
 from directgp.experiments.paper.claims.looks import (
     SETS,
     Asked,
@@ -26,35 +26,36 @@ from directgp.experiments.paper.claims.thresholds import (
     VECTORISED,
 )
 from directgp.experiments.paper.claims.verdicts import all_of
-from directgp.experiments.paper.claims.wording import amount
+from directgp.experiments.paper.claims.wording import amount, figure, in_brackets
 from directgp.experiments.paper.results import Measured, Results, SamplerLook
 
 _UNIT = "proposals a draw"
 
 _VECTORISING = Asked(
     question=f"vectorising leaves at most {VECTORISED:g} of the time",
-    unit="share of the time",
-    told="vectorised sampling takes {} of the time of one example after another",
+    unit=f"share of the time beyond {VECTORISED:g}",
+    told="vectorising leaves {} of its time",
     ratio=lambda look: look.vectorised_seconds / look.one_by_one_seconds,
     beyond=lambda share: share - VECTORISED,
 )
 
 
 def _judge(results: Results) -> Finding:
-    papers = [
-        each
-        for name in SETS
-        for each in (_rejections(results, name), at_every_look(results, name, _VECTORISING))
-    ]
-    widths = [_width(results, name) for name in SETS]
-    return two_claims(papers, widths, [_fewer(results, name) for name in SETS])
+    return finding_of_all(
+        [
+            *(_rejections(results, name) for name in SETS),
+            *(at_every_look(results, name, _VECTORISING) for name in SETS),
+            *(_width(results, name) for name in SETS),
+            *(_fewer(results, name) for name in SETS),
+        ]
+    )
 
 
 def _rejections(results: Results, name: str) -> Compared:
     """Whether the mean number of rejected draws is about 2: its 95 % interval."""
     least, most = REJECTIONS
     question = f"the paper's sampler rejects {least:g} to {most:g} draws on average"
-    nothing = not_looked(results, name, question, "rejected draws")
+    nothing = not_looked(results, name, question, f"rejected draws beyond {least:g} to {most:g}")
     looks = _looks(results, name)
     if not looks:
         return nothing
@@ -64,9 +65,20 @@ def _rejections(results: Results, name: str) -> Compared:
     outside = found.high < least or found.low > most
     verdict: Verdict = "held" if inside else "not held" if outside else "not decided"
     effect = max(least - found.effect, found.effect - most)
-    told = f"{amount(found.effect, found.error)} rejected draws"
-    part = replace(nothing.part, verdict=verdict, effect=effect, error=found.error, note=told)
-    return Compared(name, part, f"the paper's sampler has {told} on average")
+    note = f"{amount(found.effect, found.error)} rejected draws"
+    part = replace(nothing.part, verdict=verdict, effect=effect, error=found.error, note=note)
+    told = f"the paper's sampler rejects {figure(found.effect, 2)} draws on average"
+    return Compared(name, part, told + _against_the_paper(found, verdict))
+
+
+def _against_the_paper(found: Evidence, verdict: Verdict) -> str:
+    """Whether that is about 2, and else on which side."""
+    least, most = REJECTIONS
+    if verdict == "held":
+        return ""
+    if verdict == "not decided":
+        return f" (undecided whether within {least:g} to {most:g})"
+    return f', {"fewer" if found.effect < least else "more"} than the paper\'s "approximately 2"'
 
 
 def _width(results: Results, name: str) -> Compared:
@@ -77,16 +89,18 @@ def _width(results: Results, name: str) -> Compared:
     if not looks:
         return nothing
     found = _difference([x.proposals for x in looks], [x.proposals_narrow for x in looks])
-    told = f"the widened proposal needs {amount(found.effect, found.error)} proposals more"
+    verdict = all_of(_same(look) for look in looks)
+    told = f"its width changes the number of proposals by {amount(found.effect, found.error)}"
+    doubt = {"held": "", "not held": "not as claimed", "not decided": "undecided"}[verdict]
     part = replace(
         nothing.part,
-        verdict=all_of(_same(look) for look in looks),
+        verdict=verdict,
         effect=found.effect,
         error=found.error,
         p_value=found.p_value,
         note=several(len(looks), "look"),
     )
-    return Compared(name, part, f"{told} a draw than the narrow one")
+    return Compared(name, part, told + in_brackets(doubt))
 
 
 def _same(look: SamplerLook) -> Verdict:
@@ -133,9 +147,9 @@ C13 = Claim(
     f"{REJECTIONS[0]:g} and {REJECTIONS[1]:g}; vectorised sampling must take at most "
     f"{VECTORISED:g} of the time of one example after another, at every look; and (ours) widened "
     f"and narrow proposals must differ by at most {SAME_ERRORS:g} standard errors and "
-    f"{SAME_SHARE:.0%} at every look. An interval wholly outside, more time at every look, or a "
-    "difference beyond both at any look contradict the claim. The proposals of our sampler are "
-    "told beside.",
+    f"{100 * SAME_SHARE:g} % at every look. An interval wholly outside, more time at every look, "
+    "or a difference beyond both at any look contradict the claim. The proposals of our sampler "
+    "are told beside.",
     figures=("S1",),
     uses=uses_samplers,
     judge=_judge,

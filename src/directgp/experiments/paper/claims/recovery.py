@@ -81,7 +81,7 @@ C10 = Claim(
     statement="In regression, bMC with 10 samples or more recovers the results of exact gradients; "
     "bMC with 1 sample is the worst.",
     where="text and appendix",
-    criterion="With β = 0.1 and joint DLM, at the last look, paired over the repetitions (over "
+    criterion="With β = 0.1 and joint DLM, at the last look, paired over the repeats (over "
     "the test rows if there is one), on each of the four data sets: the 95 % intervals of the "
     f"differences of bMC-10 and of bMC-100 from exact must lie within ±{RECOVERY_MARGIN:g} nats, "
     "and exact, bMC-10 and bMC-100 must be lower than bMC-1 with p < 0.05. An interval wholly "

@@ -14,7 +14,7 @@ _SQUARE = ("square-joint", "square-fixed")
 
 _PAIRED = (
     "On every data set, at the largest training size that both have, the mean difference over the "
-    "repetitions must be negative with p < 0.05 in a paired t-test (variance corrected for splits "
+    "repeats must be negative with p < 0.05 in a paired t-test (variance corrected for splits "
     "that share rows); a positive one with p < 0.05 contradicts the claim, anything else decides "
     "nothing."
 )

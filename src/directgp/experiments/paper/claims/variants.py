@@ -37,9 +37,10 @@ def summary(place: str, question: str, verdict: Verdict, of: Sequence[Compared])
     if not run:
         why = of[0].part.note
         return absent(Contest(place, "", "", "", of[0].part.unit, None, why, question), True)
-    least = hardest([each.part for each in run])
-    told = next(each for each in run if each.part is least)
-    note = f"the closest: {least.what.partition(': ')[2]}; {least.note}"
-    where = least.what.partition(": ")[0]
-    part = replace(least, what=f"{where}: {question}", verdict=verdict, note=note, decides=True)
-    return Compared(place, part, told.clause)
+    least = hardest(run)
+    where, _, what = least.part.what.partition(": ")
+    note = f"the closest: {what}; {least.part.note}"
+    part = replace(
+        least.part, what=f"{where}: {question}", verdict=verdict, note=note, decides=True
+    )
+    return Compared(place, part, least.clause, least.excess)

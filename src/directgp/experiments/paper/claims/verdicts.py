@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from directgp.experiments.paper.claims.base import Part, Verdict
+from directgp.experiments.paper.claims.contests import Compared
 
 
 def all_of(verdicts: Iterable[Verdict]) -> Verdict:
@@ -26,11 +27,12 @@ def together(parts: Iterable[Part]) -> Verdict:
     return all_of(part.verdict for part in parts if part.decides)
 
 
-def hardest(parts: Iterable[Part]) -> Part:
+def hardest(compared: Iterable[Compared]) -> Compared:
     """The one that speaks most against the claim; what was run before what was not."""
     order = {"not held": 0, "not decided": 1, "held": 2}
 
-    def place(part: Part) -> tuple[bool, int, float]:
-        return part.effect != part.effect, order[part.verdict], -part.effect
+    def place(each: Compared) -> tuple[bool, int, bool, float]:
+        unknown = each.excess != each.excess
+        return not each.was_run, order[each.part.verdict], unknown, 0.0 if unknown else -each.excess
 
-    return min(parts, key=place)
+    return min(compared, key=place)

@@ -3,10 +3,16 @@
 import math
 
 from directgp.experiments.methods import METHODS
-from directgp.experiments.paper.claims.base import Part
 from directgp.experiments.standings import SIGNIFICANT
 
-_TINY = 0.0001
+TINY = 0.0001
+"""What is smaller need not be told to a digit."""
+
+_LEAST_P = 0.001
+_DECIMALS = 6
+"""More than that are told by a power of ten."""
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def called(method: str) -> str:
@@ -16,44 +22,71 @@ def called(method: str) -> str:
     return f"{article}{name} ({mode})" if comma else f"{article}{name}"
 
 
-def figure(value: float) -> str:
-    """A number on its own, of three digits."""
+def figure(value: float, digits: int = 3) -> str:
+    """A number on its own: ``0.05``, ``13,828``, ``1.7·10⁻⁸``."""
     if math.isnan(value):
         return "–"
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
-    return _plain(value, 3)
+    if value == 0:
+        return "0"
+    decimals = digits - 1 - _exponent(value)
+    if decimals > _DECIMALS:
+        return f"{_fixed(value / 10.0 ** _exponent(value), digits - 1)}{_power(_exponent(value))}"
+    text = _fixed(value, max(0, decimals))
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def amount(value: float, error: float) -> str:
-    """``0.431 ± 0.012``: as many digits as the error calls for; none told, none shown."""
+    """``0.431 ± 0.012``: as many digits as the error calls for; none told, none shown.
+
+    One digit of the error is shown, and two where it is below 3.55, as physicists do.
+    """
     if not (math.isfinite(value) and math.isfinite(error) and error > 0):
         return figure(value)
-    last = math.floor(math.log10(error)) - 1
-    return f"{_rounded(value, last)} ± {_rounded(error, last)}"
+    exponent = _exponent(error)
+    decimals = (error < 3.55 * 10.0**exponent) - exponent
+    if decimals <= _DECIMALS:
+        return f"{_fixed(value, decimals)} ± {_fixed(error, decimals)}"
+    shared = _exponent(max(abs(value), error))
+    scale, decimals = 10.0**shared, decimals + shared
+    return (
+        f"({_fixed(value / scale, decimals)} ± {_fixed(error / scale, decimals)}){_power(shared)}"
+    )
+
+
+def at_most_tiny(value: float, error: float) -> str:
+    """The same of a size, where nothing below a ten-thousandth is of interest."""
+    small = abs(value) + (error if math.isfinite(error) else 0.0) < TINY
+    return f"less than {TINY:.4f}" if small else amount(value, error)
 
 
 def p_text(p_value: float) -> str:
-    """``(p = 0.012)`` with a blank before it; nothing where there is no test."""
+    """``p = 0.012``; near 0.05 with the digits that tell the side; nothing where there is none."""
     if math.isnan(p_value):
         return ""
-    if p_value < _TINY:
-        return f" (p < {_TINY})"
-    digits = 4 if abs(p_value - SIGNIFICANT) < 0.1 * SIGNIFICANT else 2
-    return f" (p = {p_value:.{digits}g})"
+    if p_value < _LEAST_P:
+        return f"p < {_LEAST_P:g}"
+    texts = (f"{p_value:.{digits}g}" for digits in range(2, 18))
+    return f"p = {next((text for text in texts if float(text) != SIGNIFICANT), SIGNIFICANT)}"
 
 
-def told(part: Part) -> str:
-    """``0.43 ± 0.02 (p = 0.0003)``: the size of an effect, without its sign."""
-    return amount(abs(part.effect), part.error) + p_text(part.p_value)
+def in_brackets(*remarks: str) -> str:
+    """Those that say something, with a blank before the bracket."""
+    said = ", ".join(remark for remark in remarks if remark)
+    return f" ({said})" if said else ""
 
 
-def _rounded(value: float, last: int) -> str:
-    """To the power of ten that is last shown."""
-    if last < -6:
-        return _plain(value, 3)
-    return f"{round(value, -last):,.{max(0, -last)}f}".replace("-", "−")
+def _exponent(value: float) -> int:
+    return math.floor(math.log10(abs(value)))
 
 
-def _plain(value: float, digits: int) -> str:
-    return f"{value:.{digits}g}".replace("-", "−")
+def _fixed(value: float, decimals: int) -> str:
+    """With so many decimals, or rounded to tens, hundreds, …; a nought has no sign."""
+    text = f"{round(value, decimals):,.{max(0, decimals)}f}"
+    sign = "−" if text.startswith("-") and text.strip("-0.") else ""
+    return sign + text.removeprefix("-")
+
+
+def _power(exponent: int) -> str:
+    return f"·10{str(exponent).translate(_RAISED)}"

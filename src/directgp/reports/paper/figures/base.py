@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import final
 
-from directgp.datasets.wording import joined
+from directgp.datasets.wording import joined, several
 from directgp.experiments.paper.cells import PaperCell
 from directgp.experiments.paper.results import Results
 from directgp.reports.figures.picture import Picture
@@ -54,10 +54,23 @@ class Figure:
             name=self.file,
             title=f"Figure {self.name}. {self.title}",
             short=self.name,
-            caption=self.caption + _absent([name for name, panel in slots.items() if not panel]),
+            caption=self.caption
+            + _absent([name for name, panel in slots.items() if not panel])
+            + self._open(results),
             alt=" ".join(f"{panel.title}: {panel.words}." for panel in panels),
             draw=lambda width: arranged(panels, self.layout, width),
         )
+
+    def _open(self, results: Results) -> str:
+        """How many of its cells lines lack, so that they are not taken for the whole."""
+        failed = sum(self.uses(each.cell) for each in results.failed)
+        missing = sum(map(self.uses, results.missing))
+        lacking = [
+            f"{several(number, 'cell')} {what}"
+            for number, what in ((missing, "not run"), (failed, "failed"))
+            if number
+        ]
+        return f" Of this figure, {joined(lacking)}." if lacking else ""
 
 
 def _absent(names: list[str]) -> str:

@@ -17,8 +17,8 @@ AIRLINE = "airline"
 _SAMPLED = ("exact", "bmc", "ups", "ups-mixed")
 _SMOOTH = ("exact", "bmc", "smooth-bmc")
 _BANDS = (
-    "Means over the repeats with bands of one standard error where there are several; lower is "
-    "better. The beginning may lie above the axis."
+    "Means over the repeats that were run, with bands of one standard error where there are "
+    "several; lower is better. The beginning may lie above the axis."
 )
 
 

@@ -9,6 +9,7 @@ from directgp.experiments.paper.cells import CurveCell, PaperCell
 from directgp.experiments.paper.results import CurveOutcome, Results
 from directgp.reports.numbers import short
 from directgp.reports.paper.figures.averages import Average, averages
+from directgp.reports.paper.figures.axes import step_axis
 from directgp.reports.paper.figures.curve_looks import Look, particulars
 from directgp.reports.paper.figures.lines import Line, draw_lines, line_range
 from directgp.reports.paper.figures.names import told_apart
@@ -60,7 +61,9 @@ def curve_panel(
     if not lines:
         return None
     ends = [(line.label, *list(line.points.items())[-1]) for line in lines]
-    words = ", ".join(f"{name} {short(each.mean)} at {against} {x:g}" for name, x, each in ends)
+    words = ", ".join(
+        f"{name} {short(each.mean)} at {against} {short(x)}" for name, x, each in ends
+    )
     return Panel(title, f"mean test {label}, {words}", lambda ax: _draw(ax, lines, label, against))
 
 
@@ -102,3 +105,5 @@ def _draw(ax: Axes, lines: Sequence[Line], label: str, against: Against) -> None
     last = max(x for line in lines for x in line.points)
     ax.set(xlabel=against, ylabel=label, ylim=line_range(lines, _SETTLED * last))
     ax.locator_params(nbins=6)
+    if against == "step":
+        step_axis(ax)

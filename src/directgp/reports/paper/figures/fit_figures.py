@@ -20,7 +20,7 @@ ALL = (*LOG, "square-joint", "square-fixed")
 _SMALL_AT_MOST = 1382
 """Training rows; twice those of fig. 1c."""
 
-_MEANS = "Means over the repeats with bars of one standard error; lower is better."
+_MEANS = "Means over the repeats that were run, with bars of one standard error; lower is better."
 _RINGS = "Rings are at the values of β that repeats chose, the dotted line at β = 1."
 
 

@@ -59,7 +59,8 @@ GRADIENT_FIGURES = (
         "9",
         "Gradients drawn by uPS, bMC and smooth-bMC",
         f"{_DRAWS} Condition (i) is ⟨g, g*⟩/‖g*‖², which is 1 for the exact gradient as is "
-        f"condition (ii), ‖g‖²/‖g*‖². {_NOT_BIAS}",
+        "condition (ii), ‖g‖²/‖g*‖². The three rules have the same horizontal axes. "
+        f"{_NOT_BIAS}",
         APPENDIX,
         shows_gradients,
         _grid,
@@ -68,10 +69,10 @@ GRADIENT_FIGURES = (
     Figure(
         "S1",
         "Product samplers along training",
-        "Left, how often the samplers propose for one draw; middle, the processor time of a draw "
-        "for every example by the paper's sampler; right, the time of a gradient times its squared "
+        "First, how often the samplers propose for one draw; then the processor time of a draw "
+        "for every example by the paper's sampler; last, the time of a gradient times its squared "
         "error, over the squared norm of the exact one: what a given accuracy costs. Means over "
-        "the repeats with bars of one standard error; lower is better.",
+        "the repeats, with bars of one standard error where there are several; lower is better.",
         "not in the paper, which tells of it in words",
         shows_samplers,
         sampler_slots,

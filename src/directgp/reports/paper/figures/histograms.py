@@ -11,6 +11,7 @@ from directgp.experiments.paper.cells import GradientCell, PaperCell
 from directgp.experiments.paper.results import Results
 from directgp.experiments.paper.rules import RuleFacts
 from directgp.reports.numbers import short
+from directgp.reports.paper.figures.axes import inches_across
 from directgp.reports.paper.figures.marks import mark_of_rule
 from directgp.reports.paper.figures.panel import Panel
 
@@ -31,7 +32,13 @@ _TAIL = 0.005
 """Share of the draws at either end that is counted in the outermost bins."""
 
 _WIDE = 20.0
-"""Ratio of the ends of a range from which on its axis is logarithmic."""
+"""Ratio of the ends of a range from which on its axis is logarithmic.
+
+Where there are negative values, the range itself: then the axis is linear about 0 only.
+"""
+
+_BETWEEN = 0.3
+"""Inches that a tick needs, at the least."""
 
 
 def shows_gradients(cell: PaperCell) -> bool:
@@ -56,16 +63,25 @@ def histogram_panel(
 
 
 def bin_edges(values: Array) -> Array:
-    """Of equal width, or of equal ratio where positive values span more than a decade."""
+    """Of equal width on the axis that suits the values."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return np.linspace(0.0, 1.0, _BINS + 1)
     low, high = (float(end) for end in np.quantile(finite, [_TAIL, 1 - _TAIL]))
-    if 0 < _WIDE * low < high:
-        return np.geomspace(low, high, _BINS + 1)
+    match _scale(low, high):
+        case "log":
+            return np.geomspace(low, high, _BINS + 1)
+        case "asinh":
+            return np.sinh(np.linspace(np.arcsinh(low), np.arcsinh(high), _BINS + 1))
     middle, least = (low + high) / 2, 1e-3 * max(abs(low), abs(high), 1e-12)
     reach = max((high - low) / 2, least)
     return np.linspace(middle - reach, middle + reach, _BINS + 1)
+
+
+def _scale(low: float, high: float) -> Literal["linear", "log", "asinh"]:
+    if low > 0:
+        return "log" if high > _WIDE * low else "linear"
+    return "asinh" if high - low > _WIDE else "linear"
 
 
 def _draws(results: Results, statistic: Statistic, names: Sequence[str]) -> dict[RuleFacts, Array]:
@@ -102,9 +118,26 @@ def _draw(ax: Axes, draws: dict[RuleFacts, Array], edges: Array, label: str) -> 
             label=rule.label,
             zorder=depth + 0.05,
         )
-    if edges[0] > 0 and edges[-1] > _WIDE * edges[0]:
-        ax.set_xscale("log")
-        ax.minorticks_off()
+    _scale_axis(ax, float(edges[0]), float(edges[-1]))
     ax.set(xlabel=label, ylabel="share of draws", xlim=(edges[0], edges[-1]))
     ax.set_ylim(bottom=0)
     ax.locator_params(axis="y", nbins=5)
+
+
+def _scale_axis(ax: Axes, low: float, high: float) -> None:
+    ax.set_xscale(_scale(low, high))
+    if ax.get_xscale() == "asinh":
+        ticks = _signed_ticks(low, high, most=int(inches_across(ax) / _BETWEEN))
+        ax.set_xticks(ticks, [short(tick) for tick in ticks])
+    if ax.get_xscale() != "linear":
+        ax.minorticks_off()
+
+
+def _signed_ticks(low: float, high: float, most: int) -> list[float]:
+    """Nought, and ones and threes of either sign; where those are many, ones alone."""
+    for steps in ((1.0, 3.0), (1.0,)):
+        sizes = [step * 10.0**decade for decade in range(12) for step in steps]
+        ticks = [x for x in (0.0, *sizes, *(-size for size in sizes)) if low <= x <= high]
+        if len(ticks) <= most:
+            break
+    return ticks

@@ -7,9 +7,10 @@ from matplotlib.axes import Axes
 from directgp.estimators.plots.canvas import BLUE, GREEN, ORANGE
 from directgp.experiments.paper.cells import PaperCell, SamplerCell
 from directgp.experiments.paper.results import Results, SamplerLook
-from directgp.reports.figures.inks import GREY, INK, PURPLE, Mark
+from directgp.reports.figures.inks import INK, PURPLE, Mark
 from directgp.reports.numbers import short, whole
 from directgp.reports.paper.figures.averages import averages
+from directgp.reports.paper.figures.axes import ratio_axis
 from directgp.reports.paper.figures.base import Slots
 from directgp.reports.paper.figures.lines import Line, draw_lines
 from directgp.reports.paper.figures.panel import Panel
@@ -20,12 +21,12 @@ _PAPERS, _OURS = Mark(BLUE, "^", "-"), Mark(GREEN, "v", "-")
 
 _PANELS: dict[str, Looked] = {
     "proposals a draw": {
+        "by theory": (Mark(INK, "x", ":"), lambda look: look.expected_proposals),
         "uPS, the paper's sampler": (_PAPERS, lambda look: look.proposals.value),
         "with its width held at 1": (
             Mark(PURPLE, "o", "--", filled=False),
             lambda look: look.proposals_narrow.value,
         ),
-        "by theory": (Mark(GREY, "", ":"), lambda look: look.expected_proposals),
         "uPS (ours)": (_OURS, lambda look: look.proposals_ours.value),
     },
     "seconds of a draw": {
@@ -73,7 +74,6 @@ def _panel(results: Results, dataset: str, label: str) -> Panel:
 
 def _draw(ax: Axes, lines: list[Line], steps: list[int], label: str) -> None:
     draw_lines(ax, lines)
-    ax.set_yscale("log")
-    ax.minorticks_off()
+    ratio_axis(ax)
     ax.set_xticks(range(len(steps)), [whole(step) for step in steps])
     ax.set(xlabel="steps of training (not to scale)", ylabel=label)
