@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from directgp.cli.errors import WrongUsageError
 from directgp.cli.model_options import at_least_one
 from directgp.cli.options import OUTPUT, DataDir, Debug, Device, Force, Json, Quiet, Seed
+from directgp.cli.reproduce_checks import check_engine, check_ways
 from directgp.cli.terminal import Terminal
 
 WHAT, RUN = "What", "How it is run"
@@ -38,7 +38,7 @@ def reproduce(
         typer.Option(
             "--figure",
             metavar="NAME",
-            help="Run what this figure needs, 1a to 1i and 2 to 16; may be repeated.",
+            help="Run what this figure needs, 1a to 1i, 2 to 16, S1; may be repeated.",
             rich_help_panel=WHAT,
         ),
     ] = None,
@@ -111,23 +111,23 @@ def reproduce(
         ),
     ] = None,
     cpus: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--cpus",
             metavar="NUMBER",
-            help="Cores that Ray gives a cell.",
+            help="Cores that Ray gives a cell; 1 unless given.",
             rich_help_panel=RUN,
         ),
-    ] = 1.0,
+    ] = None,
     gpus: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--gpus",
             metavar="NUMBER",
-            help="GPUs that Ray gives a cell, such as 0.25.",
+            help="GPUs that Ray gives a cell, such as 0.25; none unless given.",
             rich_help_panel=RUN,
         ),
-    ] = 0.0,
+    ] = None,
     seed: Seed = 0,
     device: Device = "cpu",
     out: Annotated[
@@ -181,11 +181,12 @@ def reproduce(
 
         list_experiments(terminal)
         return
-    _check_together(resume, force, report_only, engine, address, cpus, gpus)
-    from directgp.cli.places import check_report_place
-    from directgp.cli.reproduce_request import STORE, ReproduceRequest
+    check_ways(resume, force, report_only)
+    check_engine(engine, jobs, address, cpus, gpus, device)
+    from directgp.cli.reproduce_folder import check_place
+    from directgp.cli.reproduce_request import ReproduceRequest
 
-    check_report_place(out, STORE, resume or report_only, force)
+    check_place(out, resume or report_only, force)
     request = ReproduceRequest(
         claims=tuple(claims or ()),
         figures=tuple(figures or ()),
@@ -197,8 +198,8 @@ def reproduce(
         engine=engine,
         jobs=None if jobs is None else at_least_one("--jobs", jobs),
         address=address,
-        cpus=cpus,
-        gpus=gpus,
+        cpus=1.0 if cpus is None else cpus,
+        gpus=gpus or 0.0,
         seed=seed,
         device=device,
         out=out,
@@ -210,24 +211,3 @@ def reproduce(
     from directgp.cli.reproduce_running import run_and_report
 
     run_and_report(request, terminal)
-
-
-def _check_together(
-    resume: bool,
-    force: bool,
-    report_only: bool,
-    engine: str,
-    address: str | None,
-    cpus: float,
-    gpus: float,
-) -> None:
-    """Refuse options that contradict each other."""
-    ways = {"--resume": resume, "--force": force, "--report-only": report_only}
-    given = [name for name, value in ways.items() if value]
-    if force and len(given) > 1:
-        raise WrongUsageError(f"{' and '.join(given)} cannot be given together. Leave one out.")
-    if address is not None and engine != "ray":
-        raise WrongUsageError("--address is for --engine ray. Give it, or leave --address out.")
-    for name, value in (("--cpus", cpus), ("--gpus", gpus)):
-        if not 0 <= value < float("inf"):
-            raise WrongUsageError(f"{name} must be at least 0 and finite. Got {value:g}.")

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+from directgp.cli.errors import WrongUsageError
 from directgp.cli.reproduce_request import ReproduceRequest
 from directgp.cli.terminal import Terminal
 from directgp.datasets.paper.opening import PaperData, open_paper
 from directgp.datasets.paper.registry import PAPER
+from directgp.datasets.wording import joined
 from directgp.errors import DirectGPError, InvalidInputError
 from directgp.experiments.paper.cells import PaperCell
 from directgp.experiments.paper.reproduction import DataRow
@@ -21,7 +23,10 @@ def cells_of(request: ReproduceRequest, data: Sequence[SweepData]) -> tuple[Pape
 def open_all(request: ReproduceRequest, terminal: Terminal) -> dict[str, PaperData]:
     """Every data set that is needed and can be had; one that is named must be."""
     opened: dict[str, PaperData] = {}
-    for name in _needed(request):
+    needed = _needed(request)
+    if not needed:
+        raise WrongUsageError(_nothing_there(request))
+    for name in needed:
         try:
             opened[name] = open_paper(name, request.data_dir, request.download)
         except DirectGPError as error:
@@ -34,6 +39,16 @@ def open_all(request: ReproduceRequest, terminal: Terminal) -> dict[str, PaperDa
             "--data-dir."
         )
     return opened
+
+
+def _nothing_there(request: ReproduceRequest) -> str:
+    named = [f"claim {each}" for each in request.claims]
+    named += [f"figure {each}" for each in request.figures]
+    on = f" on {joined(request.datasets)}" if request.datasets else ""
+    return (
+        f"There is no experiment of {joined(named) or 'the paper'}{on} at scale {request.scale}. "
+        "Name others, or another scale."
+    )
 
 
 def sweep_data(opened: PaperData) -> SweepData:

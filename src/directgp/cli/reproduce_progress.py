@@ -1,7 +1,8 @@
 """How far a reproduction is: what each worker is at on a terminal, a line a cell elsewhere."""
 
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import final
@@ -10,7 +11,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from directgp.cli.terminal import Terminal, console
+from directgp.cli.terminal import Terminal, console, print_line
 from directgp.datasets.wording import several
 from directgp.experiments.board import Activity
 from directgp.experiments.paper.cells import PaperCell
@@ -24,10 +25,15 @@ from directgp.reports.numbers import duration, short
 def watching(terminal: Terminal) -> Iterator[SweepWatcher]:
     """What moves, lines, or nothing."""
     if not terminal.live:
-        yield Lines(terminal)
+        yield Lines(terminal.say)
         return
     with Live(console=console(err=True), transient=True, refresh_per_second=4) as live:
-        yield LiveLines(live, Lines(terminal))
+        yield LiveLines(live, Lines(_above(live) if terminal.talks else terminal.say))
+
+
+def _above(live: Live) -> Callable[[str], None]:
+    """Says lines above what moves: no other console knows where that is."""
+    return lambda line: print_line(live.console, line)
 
 
 @final
@@ -35,7 +41,7 @@ def watching(terminal: Terminal) -> Iterator[SweepWatcher]:
 class Lines:
     """A line for each cell that is done."""
 
-    terminal: Terminal
+    say: Callable[[str], None]
     _total: int = field(default=0, init=False)
     _done: int = field(default=0, init=False)
     _since: float = field(default_factory=time.monotonic, init=False)
@@ -44,12 +50,12 @@ class Lines:
         """Say how much there is to do."""
         self._total = len(cells)
         there = f" {several(known, 'result')} there already." if known else ""
-        self.terminal.say(f"{several(len(cells), 'cell')} to run.{there}")
+        self.say(f"{several(len(cells), 'cell')} to run.{there}")
 
     def finished(self, cell: PaperCell, result: Finished | Refused) -> None:
         """Say what came of a cell."""
         self._done += 1
-        self.terminal.say(f"[{self._done}/{self._total}] {cell.title}: {_told(result)}")
+        self.say(f"[{self._done}/{self._total}] {cell.title}: {_told(result)}")
 
     def looking(self, active: Sequence[Activity]) -> None:
         """Nothing: lines are for what is done."""
@@ -92,8 +98,9 @@ class LiveLines:
         title = self._cells[activity.cell].title
         if activity.step == 0:
             return f"{title}: starting"
-        loss = short(activity.loss, 4)
-        return f"{title}: step {activity.step} of {activity.max_steps}, loss {loss}"
+        now = f"{title}: step {activity.step} of {activity.max_steps}"
+        # Studies, which are no training, have none.
+        return now if math.isnan(activity.loss) else f"{now}, loss {short(activity.loss, 4)}"
 
 
 def _told(result: Finished | Refused) -> str:

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import final
 
 from directgp.cli.errors import WrongUsageError
+from directgp.cli.reproduce_folder import STORE, store_in
 from directgp.datasets.paper.registry import PAPER
 from directgp.datasets.wording import suggestion
 from directgp.experiments.paper.cells import PaperCell, Protocol
 from directgp.experiments.paper.claims.registry import CLAIMS
 from directgp.experiments.paper.scales import SCALES, Scale
 from directgp.reports.paper.figures.registry import FIGURES
-
-STORE = "cells.sqlite"
 
 
 @final
@@ -63,6 +62,10 @@ class ReproduceRequest:
                 raise WrongUsageError(
                     f"--merge must be a folder with {STORE}, or such a file. Got {str(place)!r}."
                 )
+            if _is_same(store_in(place), self.out / STORE):
+                raise WrongUsageError(
+                    f"--merge must be another folder than --out. Got {str(place)!r} for both."
+                )
 
     def wanted(self) -> list[Callable[[PaperCell], bool]]:
         """What chooses cells: any claim or figure that is named, or everything."""
@@ -74,6 +77,5 @@ class ReproduceRequest:
         return [lambda cell: cell.dataset in self.datasets and any(uses(cell) for uses in every)]
 
 
-def store_in(place: Path) -> Path:
-    """The store of a folder, or the file itself."""
-    return place / STORE if place.is_dir() else place
+def _is_same(one: Path, other: Path) -> bool:
+    return other.exists() and one.samefile(other)

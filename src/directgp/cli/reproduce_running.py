@@ -2,21 +2,22 @@
 
 import json
 import platform
-import shutil
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from directgp.cli.compare_running import command_typed, cores
+from directgp.cli.compare_running import command_typed
 from directgp.cli.reproduce_data import cells_of, data_row, open_all, sweep_data
+from directgp.cli.reproduce_folder import STORE, begin_anew, store_in
+from directgp.cli.reproduce_place import Place, place_of
 from directgp.cli.reproduce_progress import watching
-from directgp.cli.reproduce_request import STORE, ReproduceRequest, store_in
+from directgp.cli.reproduce_request import ReproduceRequest
 from directgp.cli.reproduce_table import summary, verdict_table
 from directgp.cli.terminal import Terminal
 from directgp.datasets.paper.opening import PaperData
 from directgp.datasets.wording import several
-from directgp.errors import InvalidInputError
+from directgp.errors import InvalidInputError, StoreError
 from directgp.experiments.paper.cells import PaperCell
 from directgp.experiments.paper.claims.base import Claim
 from directgp.experiments.paper.claims.registry import CLAIMS
@@ -24,8 +25,9 @@ from directgp.experiments.paper.reproduction import Reproduction
 from directgp.experiments.paper.results import Results
 from directgp.experiments.paper.store import SharedStore
 from directgp.experiments.paper.sweeping import run_sweep
-from directgp.experiments.pools import InProcess, Pool, Processes
 from directgp.reports.paper.writing import write_reproduction
+
+_NOTHING = "The folder must have results of this scale and seed. Got none. Run them first."
 
 
 def run_and_report(request: ReproduceRequest, terminal: Terminal) -> None:
@@ -33,13 +35,12 @@ def run_and_report(request: ReproduceRequest, terminal: Terminal) -> None:
     began, since = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     opened = open_all(request, terminal)
     cells = cells_of(request, [sweep_data(each) for each in opened.values()])
-    request.out.mkdir(parents=True, exist_ok=True)
-    if request.force:
-        _begin_anew(request.out)
+    where = None if request.report_only else place_of(request, cells)
+    _prepare(request)
     with SharedStore(request.out / STORE) as store:
         _take_in(request, store, terminal)
-        if not request.report_only:
-            _run(request, cells, opened, store, terminal)
+        if where is not None:
+            _run(where, cells, opened, store, terminal)
         results = _results(store, cells)
     if not results.records:
         raise InvalidInputError(_nothing(results))
@@ -58,13 +59,31 @@ def run_and_report(request: ReproduceRequest, terminal: Terminal) -> None:
     _show(told, write_reproduction(told, request.out), terminal)
 
 
-def _begin_anew(out: Path) -> None:
-    """Forget the results and the report of an earlier run."""
-    for path in out.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+def _prepare(request: ReproduceRequest) -> None:
+    """Make the folder, or empty it; refuse to report from one that has nothing."""
+    store = request.out / STORE
+    if request.report_only and not request.merge and not store.exists():
+        raise InvalidInputError(_NOTHING)
+    request.out.mkdir(parents=True, exist_ok=True)
+    if request.force:
+        _check_alone(store)
+        begin_anew(request.out)
+
+
+def _check_alone(path: Path) -> None:
+    """Refuse to delete a store that another program is writing to."""
+    if not path.exists():
+        return
+    try:
+        with SharedStore(path) as store:
+            shared = bool(store.view().taken)
+    except StoreError:
+        # Damaged, or of another version: to be deleted all the more.
+        return
+    if shared:
+        raise InvalidInputError(
+            f"{path} is in use by another program. End it first, or name another folder by --out."
+        )
 
 
 def _take_in(request: ReproduceRequest, store: SharedStore, terminal: Terminal) -> None:
@@ -77,40 +96,25 @@ def _take_in(request: ReproduceRequest, store: SharedStore, terminal: Terminal) 
 
 
 def _run(
-    request: ReproduceRequest,
+    where: Place,
     cells: Sequence[PaperCell],
     opened: dict[str, PaperData],
     store: SharedStore,
     terminal: Terminal,
 ) -> None:
-    from directgp.estimators.settings import device_of
-
-    device = device_of(request.device, "reproduce", max(cell.size for cell in cells)).type
     try:
         with watching(terminal) as watcher:
             run_sweep(
                 cells,
                 lambda name: opened[name].problem,
                 store,
-                _pool(request, device),
+                where.pool,
                 watcher=watcher,
-                device=device,
+                device=where.device,
             )
     except KeyboardInterrupt:
         terminal.say("What is finished is kept: the same command with --resume goes on.")
         raise
-
-
-def _pool(request: ReproduceRequest, device: str) -> Pool:
-    if request.engine == "inline":
-        return InProcess()
-    if request.engine == "local":
-        return Processes(request.jobs or (cores() if device == "cpu" else 1))
-    from directgp.experiments.ray_pool import RayCluster
-
-    return RayCluster(
-        address=request.address, workers=request.jobs, cpus=request.cpus, gpus=request.gpus
-    )
 
 
 def _results(store: SharedStore, cells: Sequence[PaperCell]) -> Results:
@@ -125,7 +129,7 @@ def _results(store: SharedStore, cells: Sequence[PaperCell]) -> Results:
 def _nothing(results: Results) -> str:
     if results.failed:
         return f"No cell could be finished. {results.failed[0].reason}"
-    return "The folder must have results of this scale and seed. Got none. Run them first."
+    return _NOTHING
 
 
 def _claims(request: ReproduceRequest) -> list[Claim]:

@@ -5,6 +5,7 @@ from collections import Counter
 from rich.table import Table
 from rich.text import Text
 
+from directgp.datasets.wording import several
 from directgp.experiments.paper.reproduction import Reproduction
 
 _STYLES = {"held": "green", "not held": "red", "not decided": "yellow"}
@@ -26,4 +27,4 @@ def summary(told: Reproduction) -> str:
     """How many claims held."""
     found = Counter[str](finding.verdict for _, finding in told.findings)
     counts = ", ".join(f"{found[verdict]} {verdict}" for verdict in _STYLES)
-    return f"Of {len(told.findings)} claims: {counts}. Scale {told.scale}."
+    return f"Of {several(len(told.findings), 'claim')}: {counts}. Scale {told.scale}."

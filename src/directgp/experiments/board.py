@@ -5,8 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import MutableSequence
 from dataclasses import dataclass
 from multiprocessing.context import SpawnContext
-from multiprocessing.synchronize import Event
-from typing import final
+from typing import Protocol, final, runtime_checkable
 
 from typing_extensions import override
 
@@ -61,6 +60,14 @@ class Board:
         return found
 
 
+@runtime_checkable
+class Wish(Protocol):
+    """That work should end; an event of processes or threads is one."""
+
+    def is_set(self) -> bool:
+        """Whether somebody has it."""
+
+
 class Desk(ABC):
     """Where a worker says what it is at, and hears whether it should end."""
 
@@ -84,7 +91,7 @@ class BoardDesk(Desk):
 
     board: Board
     place: int
-    stop: Event | None = None
+    stop: Wish | None = None
 
     @override
     def show(self, activity: Activity) -> None:

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -14,7 +13,8 @@ from typing_extensions import override
 
 from directgp.errors import require
 from directgp.experiments.board import Activity, Board, BoardDesk
-from directgp.experiments.worker import begin, work, work_at
+from directgp.experiments.interrupts import deaf_to_ctrl_c, hearing_ctrl_c
+from directgp.experiments.worker import begin, one_thread, work, work_at
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function of the top level of a module, and its arguments but for `monitors`."""
@@ -69,7 +69,9 @@ class InProcess(Pool):
     @override
     @contextmanager
     def open(self) -> Iterator[OpenPool]:
-        yield _Here(Board(1))
+        # As in a process of its own, so that results do not depend on where they come from.
+        with one_thread():
+            yield _Here(Board(1))
 
 
 @final
@@ -125,8 +127,11 @@ class _Here(OpenPool):
 
     @override
     def submit(self, number: int, call: Call) -> Future[Any]:
+        """Ctrl-C ends the work; its result, of a training that was cut short, is let go."""
         future: Future[Any] = Future()
-        future.set_result(work_at(BoardDesk(self.board, 0), number, call[0], plain(call[1])))
+        with hearing_ctrl_c() as stop:
+            desk = BoardDesk(self.board, 0, stop)
+            future.set_result(work_at(desk, number, call[0], plain(call[1])))
         return future
 
     @override
@@ -154,16 +159,3 @@ class _Executed(OpenPool):
     @override
     def activities(self) -> list[Activity]:
         return self.board.read()
-
-
-@contextmanager
-def deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes that begin in this block do not hear Ctrl-C, not even before they ignore it."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from directgp.errors import StoreError
 
 
@@ -31,7 +33,7 @@ def telling(path: Path, when_locked: str) -> Iterator[None]:
             f"{path} could not be opened or written: {error}. Give a folder that can be "
             "written to and has space."
         ) from error
-    except (sqlite3.DatabaseError, ValueError) as error:
+    except (sqlite3.DatabaseError, SafetensorError, ValueError) as error:
         raise StoreError(
             f"{path} is damaged or not a store of directgp ({_first_line(error)}). "
             "Delete it, or take another folder."

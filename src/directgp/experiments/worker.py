@@ -4,7 +4,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.synchronize import Event
 from typing import Any, final
@@ -86,6 +87,18 @@ def on_one_thread() -> None:
     torch.set_num_threads(1)
     # numpy and scipy have threads of their own, which wait by spinning.
     threadpool_limits(1)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """The same for a while, in a process that has other things to do as well."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _end_with(parent: int, stop: Event) -> None:

@@ -27,6 +27,7 @@ def adam(
     state: "AdamState",
     segment: int | None = None,
     after_segment: Callable[[], None] = lambda: None,
+    at_last_state: Callable[[], None] = lambda: None,
 ) -> Stop:
     """Take Adam's steps until the run stops.
 
@@ -46,6 +47,8 @@ def adam(
         Steps after which `after_segment` is called; never, when None.
     after_segment : callable
         Keeps a checkpoint.
+    at_last_state : callable
+        Called when the run has stopped, before the parameters go to the best state.
 
     Raises
     ------
@@ -76,6 +79,7 @@ def adam(
             stop = next(filter(None, map(run.step, losses)), None)
             if segment is not None and run.steps % segment == 0 and stop is None:
                 after_segment()
+        at_last_state()
     except KeyboardInterrupt:
         stop = Stop(Status.INTERRUPTED, "Interrupted; the best state so far is kept.")
     except NumericalError:

@@ -43,6 +43,9 @@ class Monitor(Protocol):
 class Observer:
     """Looks at the model itself while Adam trains it: for learning curves.
 
+    It sees the model as a step has left it, after the last step too; the result has the best state
+    where the loss is exact.
+
     Parameters
     ----------
     every : int

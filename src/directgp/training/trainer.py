@@ -228,17 +228,20 @@ class Trainer:
                 tensors |= {f"batches.{name}": value for name, value in batches.items()}
             self._journal.keep(run.losses, run.evaluations, tensors)
 
-        def after_segment() -> None:
+        def look() -> None:
             if observer is not None and run.steps % observer.every == 0:
                 _write_q(problem)
                 observer.see(run.steps, problem.posterior, problem.likelihood)
+
+        def after_segment() -> None:
+            look()
             if self._journal.every is not None and run.steps % self._journal.every == 0:
                 keep()
 
         spans = [self._journal.every, None if observer is None else observer.every]
         known = [span for span in spans if span is not None]
         segment = math.gcd(*known) if known else None
-        return adam(problem, run, state, segment, after_segment)
+        return adam(problem, run, state, segment, after_segment, look)
 
     def _model_tensors(self, posterior: SparsePosterior, likelihood: Likelihood) -> Tensors:
         tensors = {f"posterior.{name}": value for name, value in posterior.state_dict().items()}

@@ -1,5 +1,6 @@
 """The engine, with a client that only takes notes and workers that are killed."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -11,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import torch
 
 from directgp.errors import InvalidInputError, StoreError
 from directgp.experiments.board import Activity
 from directgp.experiments.engine import Engine
+from directgp.experiments.interrupts import deaf_to_ctrl_c, hearing_ctrl_c
 from directgp.experiments.pools import (
     Call,
     InProcess,
@@ -22,10 +25,10 @@ from directgp.experiments.pools import (
     Pool,
     Processes,
     Shared,
-    deaf_to_ctrl_c,
     local,
 )
 from directgp.experiments.worker import Refused
+from directgp.training.result import Progress
 
 
 @dataclass(frozen=True)
@@ -193,3 +196,56 @@ def test_workers_do_not_hear_ctrl_c_from_their_first_moment() -> None:
         within = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     after = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert (within, after) == ("True\n", "False\n")
+
+
+def on_how_many_threads(monitors: Sequence[Any]) -> int:
+    return torch.get_num_threads()
+
+
+def test_this_process_works_on_one_thread_as_others_do_and_only_then() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with InProcess().open() as pool:
+            assert pool.submit(0, (on_how_many_threads, ())).result() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def swallowing(steps: list[int], monitors: Sequence[Any]) -> str:
+    """A training that takes Ctrl-C for a wish to end early, as ours do."""
+    try:
+        for step in range(1, 10):
+            steps.append(step)
+            if step == 2:
+                signal.raise_signal(signal.SIGINT)
+            monitors[0](Progress("elbo", step, 10, step, 0.0, 0.0, 0.0))
+            time.sleep(0.3)
+    except KeyboardInterrupt:
+        pass
+    return "cut short"
+
+
+def test_ctrl_c_in_this_process_leaves_no_result_of_a_training_that_was_cut_short() -> None:
+    steps: list[int] = []
+    with InProcess().open() as pool, pytest.raises(KeyboardInterrupt):
+        pool.submit(0, (swallowing, (steps,)))
+    assert steps == [1, 2]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_who_presses_ctrl_c_twice_does_not_wait() -> None:
+    with pytest.raises(KeyboardInterrupt), hearing_ctrl_c() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.is_set()
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("not reached")
+
+
+def test_ctrl_c_during_work_that_never_looks_up_is_raised_at_its_end() -> None:
+    reached = []
+    with pytest.raises(KeyboardInterrupt), hearing_ctrl_c():
+        signal.raise_signal(signal.SIGINT)
+        reached.append("end")
+    assert reached == ["end"]

@@ -49,7 +49,7 @@ def observed(steps: int, every: int, **settings: Any) -> tuple[list[int], list[t
 
 def test_an_observer_sees_the_model_after_every_so_many_steps() -> None:
     steps, means = observed(20, 5, batch_size=10)
-    assert steps == [5, 10, 15]
+    assert steps == [5, 10, 15, 20]
     # What a run of ten steps ends with is what the observer saw after ten.
     X, y = sine()
     posterior = start(X, y)
@@ -69,14 +69,36 @@ def test_an_observer_sees_the_model_after_every_so_many_steps() -> None:
 
 def test_an_observer_of_an_eliminated_q_sees_its_optimum() -> None:
     y = sine()[1]
-    _, (at_first, later) = observed(30, 10, objective="square_loss", beta=0.1)
-    before = (at_first - y).square().mean()
-    assert (later - y).square().mean() < before < y.square().mean()
+    _, (at_first, later, last) = observed(30, 10, objective="square_loss", beta=0.1)
+    errors = [float((mean - y).square().mean()) for mean in (last, later, at_first)]
+    assert errors == sorted(errors) and errors[-1] < float(y.square().mean())
 
 
 def test_an_observer_and_checkpoints_each_keep_their_own_time(tmp_path: Path) -> None:
     steps, _ = observed(24, 6, checkpoints=Checkpoints(tmp_path / "run", every=4))
-    assert steps == [6, 12, 18]
+    assert steps == [6, 12, 18, 24]
+
+
+def test_the_last_look_is_at_the_last_state_and_not_at_the_best() -> None:
+    """With steps that are too large: the result has the best state, the curve what was passed."""
+    _, means = observed(6, 3, learning_rate=1.5, beta=0.1)
+    X, y = sine()
+    whole = directgp.train(
+        start(X, y),
+        Gaussian(0.1),
+        X,
+        y,
+        beta=0.1,
+        start="scratch",
+        optimizer="adam",
+        learning_rate=1.5,
+        max_steps=6,
+    )
+    losses = whole.history
+    assert losses.index(min(losses)) < len(losses) - 1
+    assert not torch.equal(means[-1], whole.posterior.predict(X).mean)
+    # As a longer run passes it.
+    torch.testing.assert_close(means[-1], observed(9, 3, learning_rate=1.5, beta=0.1)[1][1])
 
 
 def test_only_adam_can_be_observed() -> None:

@@ -10,6 +10,7 @@ from directgp.experiments.method_training import Trained
 from directgp.experiments.methods import METHODS
 from directgp.experiments.models import Model, ScaledRows
 from directgp.experiments.paper.cells import FitCell
+from directgp.experiments.seeds import seed_of
 from directgp.training.beta_path import BetaPath, PathPoint, beta_path
 from directgp.training.monitors import Monitor
 from directgp.training.result import Failure
@@ -75,5 +76,5 @@ def _one(
         max_steps=cell.max_steps,
         stopping=LossRange(_WINDOW if regression else _OTHER_WINDOW, _TOLERANCE),
         monitors=monitors,
-        generator=torch.Generator(X.device).manual_seed(cell.seed),
+        generator=torch.Generator(X.device).manual_seed(seed_of(cell.seed, cell.repeat)),
     )

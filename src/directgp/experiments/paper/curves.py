@@ -7,11 +7,11 @@ from typing import final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from directgp.experiments.method_training import clock
 from directgp.experiments.models import Model, ScaledRows
 from directgp.experiments.paper.cells import CurveCell
+from directgp.experiments.paper.every_step import EveryStep
 from directgp.experiments.paper.results import CurveOutcome, CurvePoint
 from directgp.experiments.paper.scores import mean_scores, row_scores
 from directgp.experiments.paper.starting import scaled, start_of
@@ -19,7 +19,6 @@ from directgp.experiments.training_rows import CellData
 from directgp.likelihoods.base import Likelihood
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.monitors import Monitor, Observer
-from directgp.training.result import Progress
 from directgp.training.train import train
 
 _ROWS_KEPT = 20_000
@@ -50,12 +49,11 @@ def run_curve(
         batch_size=cell.batch_size,
         learning_rate=cell.learning_rate,
         max_steps=cell.steps,
-        stopping=_Never(),
+        stopping=EveryStep(),
         monitors=monitors,
         observer=Observer(cell.every, looks.see),
         generator=torch.Generator(X.device).manual_seed(cell.seed + cell.repeat),
     )
-    looks.see(result.steps, result.posterior, result.likelihood)
     outcome = CurveOutcome(
         points=tuple(looks.points),
         num_test=len(data.y_test),
@@ -99,11 +97,10 @@ class _Looks:
         now = clock(self.device)
         seen = row_scores(self.cell.task, posterior, likelihood, *self.rows.test)
         self.losses.append(seen["nll"][:_ROWS_KEPT].to(torch.float32).numpy())
-        batch = self.cell.batch_size or self.cell.size
         self.points.append(
             CurvePoint(
                 step=step,
-                epoch=step * batch / self.cell.size,
+                epoch=_epoch(step, self.cell),
                 scores=mean_scores(seen),
                 seconds=now - self._since - self._looking,
             )
@@ -111,14 +108,8 @@ class _Looks:
         self._looking += clock(self.device) - now
 
 
-@final
-class _Never(Monitor):
-    """Lets every step be taken."""
-
-    @override
-    def __call__(self, progress: Progress) -> None:
-        """Go on."""
-
-    @override
-    def reset(self) -> None:
-        """Nothing is remembered."""
+def _epoch(step: int, cell: CurveCell) -> float:
+    """Passes over the training rows; the last batch of each has what is left."""
+    batch = min(cell.batch_size or cell.size, cell.size)
+    passes, steps = divmod(step, -(-cell.size // batch))
+    return passes + steps * batch / cell.size

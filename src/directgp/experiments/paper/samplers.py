@@ -18,6 +18,7 @@ from directgp.diagnostics.gradient_comparison import gradient_draws
 from directgp.errors import UnsupportedError
 from directgp.experiments.models import Model
 from directgp.experiments.paper.cells import SamplerCell
+from directgp.experiments.paper.every_step import EveryStep
 from directgp.experiments.paper.one_by_one import Batch
 from directgp.experiments.paper.progress import tell
 from directgp.experiments.paper.proposals import (
@@ -80,7 +81,7 @@ def run_samplers(
 def _trained(
     cell: SamplerCell, start: Model, X: Tensor, y: Tensor, steps: int, monitors: Sequence[Monitor]
 ) -> Model:
-    """The model after so many steps, each time from the start: the run is deterministic."""
+    """The best model of so many steps, each time from the start: the run is deterministic."""
     if steps == 0:
         return start
     result = train(
@@ -94,6 +95,7 @@ def _trained(
         optimizer="adam",
         learning_rate=cell.learning_rate,
         max_steps=steps,
+        stopping=EveryStep(),
         monitors=monitors,
         generator=generator_of(cell.seed, cell.repeat),
     )

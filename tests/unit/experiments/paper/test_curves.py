@@ -60,6 +60,23 @@ def test_every_look_is_told_with_its_epoch_and_the_losses_of_rows() -> None:
     assert model == b""
 
 
+def test_the_last_batch_of_an_epoch_has_what_is_left() -> None:
+    outcome, _, _ = run(cell_of(batch_size=30, steps=12, every=2))
+    # Batches of 30, 30, 30 and 10 rows.
+    epochs = [point.epoch for point in outcome.points]
+    assert epochs == pytest.approx([0.6, 1, 1.6, 2, 2.6, 3], abs=1e-12)
+    whole = run(cell_of(batch_size=None, steps=4, every=2))[0]
+    assert [point.epoch for point in whole.points] == [2, 4]
+
+
+def test_an_exact_curve_tells_of_its_last_step_and_not_of_its_best() -> None:
+    """Else it would look better than the curves of sampling, which have no best state."""
+    wild = {"batch_size": None, "learning_rate": 2.0, "every": 2}
+    short, long = run(cell_of(steps=6, **wild))[0], run(cell_of(steps=8, **wild))[0]
+    assert short.points[-1].scores == long.points[-2].scores
+    assert len({point.scores["nll"] for point in long.points}) == 4
+
+
 @pytest.mark.parametrize(
     "rule",
     [

@@ -8,6 +8,7 @@ from directgp.experiments.paper.cells import FitCell, Protocol
 from directgp.experiments.paper.fitting import run_fit
 from directgp.experiments.paper.results import FitOutcome
 from directgp.experiments.paper.rows import rows_of
+from directgp.experiments.paper.rules import RuleFacts
 from directgp.experiments.paper.starting import scaled, start_of
 from tests.unit.experiments.paper.made_up import TASKS, fit_cell
 from tests.unit.experiments.small import problem
@@ -81,18 +82,31 @@ def test_the_paper_stops_when_the_losses_lie_within_its_tolerance() -> None:
     assert "The last 20 losses" in outcome.reason and "tolerance 0.0001" in outcome.reason
 
 
-def test_fixed_holds_the_hyperparameters_of_the_elbo() -> None:
-    """With β = 1 and the ELBO for its loss it could only find the ELBO solution again.
-
-    So the fit of log loss must change the scores, while the model that it holds is the ELBO's.
-    """
-    cell = cell_of("banana", "log-fixed", "paper")
+@pytest.mark.parametrize("protocol", ["paper", "best"])
+def test_fixed_holds_the_hyperparameters_of_the_elbo_and_begins_q_anew(protocol: Protocol) -> None:
+    cell = cell_of("banana", "log-fixed", protocol).but(betas=(1e9,))
     assert cell.start is not None
     elbo, model = fitted(cell.start)
     rows = scaled(rows_of(problem("classification", n=240), cell), "classification")
-    held = start_of(cell, *rows.train)
-    fresh = start_of(cell, *rows.train)
-    held.load(model)
-    assert not torch.equal(held.posterior.Z, fresh.posterior.Z)
+    prior = start_of(cell, *rows.train)
+    prior.load(model)
+    prior.posterior.reset()
+    # So large a β leaves q(u) at the prior of the ELBO's hyperparameters, where it begins.
+    q, labels = prior.posterior.predict(rows.test[0]), 2 * rows.test[1] - 1
+    nll = -torch.special.log_ndtr(labels * q.mean / torch.sqrt(1 + q.variance)).mean()
     outcome, _ = fitted(cell)
-    assert outcome.scores["nll"] != elbo.scores["nll"]
+    assert outcome.scores["nll"] == pytest.approx(float(nll), rel=1e-5)
+    assert outcome.scores["nll"] > elbo.scores["nll"] + 0.1
+
+
+def test_repetitions_of_sampling_draw_other_numbers() -> None:
+    """The same rows, so that all that is left to differ is chance."""
+    cells = [
+        cell_of("abalone", "log-joint", "paper", 5).but(
+            repeat=repeat, rule=RuleFacts(name="bmc", samples=2), betas=(1.0,)
+        )
+        for repeat in (0, 0, 1)
+    ]
+    data = rows_of(problem("count", n=240), cells[0])
+    first, again, other = (run_fit(cell, data, b"", "cpu", ())[0].history for cell in cells)
+    assert first == again != other

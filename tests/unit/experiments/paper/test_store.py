@@ -230,12 +230,15 @@ def test_files_that_are_something_else(tmp_path: Path) -> None:
         SharedStore(tmp_path / "no" / "folder")
 
 
-@pytest.mark.parametrize("column", ["cell", "outcome", "circumstances"])
-def test_a_damaged_row_is_said_to_be(tmp_path: Path, column: str) -> None:
+@pytest.mark.parametrize(
+    ("column", "damage"),
+    [("cell", "'{}'"), ("outcome", "'{}'"), ("circumstances", "'{}'"), ("arrays", "x'00'")],
+)
+def test_a_damaged_row_is_said_to_be(tmp_path: Path, column: str, damage: str) -> None:
     with SharedStore(tmp_path / "store") as store:
         store.put(CELL, finished())
         with sqlite3.connect(tmp_path / "store") as file:
-            file.execute(f"update results set {column} = '{{}}'")
+            file.execute(f"update results set {column} = {damage}")
         file.close()
         with pytest.raises(StoreError, match="is damaged"):
             store.records()
