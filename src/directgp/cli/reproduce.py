@@ -188,7 +188,7 @@ def reproduce(
 
     check_place(out, resume or report_only, force)
     request = ReproduceRequest(
-        claims=tuple(claims or ()),
+        claims=tuple(name.upper() for name in claims or ()),
         figures=tuple(figures or ()),
         datasets=tuple(datasets or ()),
         scale=scale,

@@ -13,6 +13,12 @@ from directgp.experiments.paper.cells import PaperCell
 from directgp.experiments.paper.reproduction import DataRow
 from directgp.experiments.paper.sweep import SweepData, chosen, sweep
 
+_ORIGINS = {
+    "folder": "the data folder",
+    "fetched": "its public home",
+    "generated": "its formula",
+}
+
 
 def cells_of(request: ReproduceRequest, data: Sequence[SweepData]) -> tuple[PaperCell, ...]:
     """What the request means on these data sets."""
@@ -75,7 +81,7 @@ def data_row(opened: PaperData) -> DataRow:
         paper_rows=facts.rows,
         paper_features=facts.features,
         num_inducing=facts.num_inducing,
-        origin=opened.origin,
+        origin=_ORIGINS[opened.origin],
         licence=facts.licence,
         source=facts.source,
         differences=opened.differences,

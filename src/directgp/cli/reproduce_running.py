@@ -25,6 +25,7 @@ from directgp.experiments.paper.reproduction import Reproduction
 from directgp.experiments.paper.results import Results
 from directgp.experiments.paper.store import SharedStore
 from directgp.experiments.paper.sweeping import run_sweep
+from directgp.reports.paper.figures.registry import FIGURES
 from directgp.reports.paper.writing import write_reproduction
 
 _NOTHING = "The folder must have results of this scale and seed. Got none. Run them first."
@@ -133,11 +134,11 @@ def _nothing(results: Results) -> str:
 
 
 def _claims(request: ReproduceRequest) -> list[Claim]:
-    """Those named, those that named figures show, or all."""
-    if not request.claims and not request.figures:
-        return list(CLAIMS.values())
-    shown = set(request.figures)
-    return [c for c in CLAIMS.values() if c.id in request.claims or shown & set(c.figures)]
+    """Those named; without any, those that the named figures show; without these, all."""
+    if request.claims:
+        return [claim for claim in CLAIMS.values() if claim.id in request.claims]
+    shown = set(request.figures or FIGURES)
+    return [claim for claim in CLAIMS.values() if shown & set(claim.figures)]
 
 
 def _show(told: Reproduction, index: Path, terminal: Terminal) -> None:

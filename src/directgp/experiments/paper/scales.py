@@ -78,7 +78,7 @@ _DECADES = (100.0, 10.0, 1.0, 0.1, 0.01)
 SCALES: dict[str, Scale] = {
     "smoke": Scale(
         name="smoke",
-        about="Everything once over in minutes: few rows, few steps, two repetitions. Shows that "
+        about="Everything once over in minutes: few rows, few steps, two repeats. Shows that "
         "it runs; its verdicts mean nothing.",
         repeats=2,
         sizes=(150, 400),
@@ -98,7 +98,7 @@ SCALES: dict[str, Scale] = {
     "small": Scale(
         name="small",
         about="About an hour and a half on two cores: up to 5000 training rows in regression and "
-        "1000 else, five repetitions, β in powers of ten.",
+        "1000 else, five repeats, β in powers of ten.",
         repeats=5,
         sizes=(691, 2000, 5000),
         other_sizes=(200, 1000),
