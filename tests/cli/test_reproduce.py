@@ -18,6 +18,7 @@ from directgp.experiments.paper.results import Finished
 from directgp.experiments.paper.running import run_paper_cell
 from directgp.experiments.paper.scales import SCALES, CurveSizes
 from directgp.experiments.training_rows import CellData
+from directgp.reports.paper.figures.registry import FIGURES
 from directgp.training.monitors import Monitor
 from tests.cli.running import Answer, run, write_parquet
 
@@ -88,7 +89,14 @@ def outcomes(folder: str) -> dict[str, str]:
         }
 
 
-@pytest.mark.usefixtures("without_shape_checks")
+@pytest.fixture
+def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of each kind: all of them take half a minute."""
+    few = {name: FIGURES[name] for name in ("1a", "1c", "1f", "1g", "S1")}
+    monkeypatch.setattr("directgp.reports.paper.writing.FIGURES", few)
+
+
+@pytest.mark.usefixtures("without_shape_checks", "few_pictures")
 def test_everything_runs_and_the_report_is_complete(papers: Path) -> None:
     answer = reproduce(papers)
     assert answer.code == 0, answer.err
