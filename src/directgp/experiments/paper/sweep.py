@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from directgp.datasets.problem import Task
 from directgp.experiments.methods import METHODS, line_up
@@ -100,13 +100,7 @@ class _Makers:
         drawn = self.protocol == "paper" and data.task == "count"
         drawn = drawn and method.objective == "log_loss"
         return FitCell(
-            dataset=data.name,
-            data=data.fingerprint,
-            task=data.task,
-            size=size,
-            num_inducing=self._inducing(data, size),
-            repeat=repeat,
-            seed=self.seed,
+            **self._facts(data, size, repeat),
             method=name,
             betas=self._betas(size) if method.chooses_beta else (1.0,),
             protocol=self.protocol,
@@ -126,13 +120,7 @@ class _Makers:
         in_batches = data.task == "regression" and size > _BATCH
         full_rate = _COUNT_RATE if data.task == "count" else _FULL_RATE
         return CurveCell(
-            dataset=data.name,
-            data=data.fingerprint,
-            task=data.task,
-            size=size,
-            num_inducing=self._inducing(data, size),
-            repeat=repeat,
-            seed=self.seed,
+            **self._facts(data, size, repeat),
             objective="log_loss",
             hyperparameters="joint",
             beta=_SAMPLED_BETA,
@@ -150,13 +138,7 @@ class _Makers:
         size = most if sizes.rows is None else min(sizes.rows, most)
         an_epoch = -(-size // sizes.batch_size)
         base = CurveCell(
-            dataset=data.name,
-            data=data.fingerprint,
-            task=data.task,
-            size=size,
-            num_inducing=sizes.num_inducing,
-            repeat=0,
-            seed=self.seed,
+            **{**self._facts(data, size), "num_inducing": sizes.num_inducing},
             objective="elbo",
             hyperparameters="joint",
             beta=1.0,
@@ -179,13 +161,7 @@ class _Makers:
         """The study of bias."""
         size = min(self.scale.study_rows, self._most(data))
         return GradientCell(
-            dataset=data.name,
-            data=data.fingerprint,
-            task=data.task,
-            size=size,
-            num_inducing=self._inducing(data, size),
-            repeat=0,
-            seed=self.seed,
+            **self._facts(data, size),
             rules=_STUDIED_RULES,
             draws=self.scale.draws,
             beta=_SAMPLED_BETA,
@@ -196,18 +172,24 @@ class _Makers:
         """The study of product samplers."""
         size = min(self.scale.study_rows, self._most(data))
         return SamplerCell(
-            dataset=data.name,
-            data=data.fingerprint,
-            task=data.task,
-            size=size,
-            num_inducing=self._inducing(data, size),
-            repeat=0,
-            seed=self.seed,
+            **self._facts(data, size),
             looks=self.scale.looks,
             samples=_DRAWN,
             beta=1.0,
             learning_rate=_FULL_RATE,
         )
+
+    def _facts(self, data: SweepData, size: int, repeat: int = 0) -> dict[str, Any]:
+        """What every cell says."""
+        return {
+            "dataset": data.name,
+            "data": data.fingerprint,
+            "task": data.task,
+            "size": size,
+            "num_inducing": self._inducing(data, size),
+            "repeat": repeat,
+            "seed": self.seed,
+        }
 
     def _sizes(self, data: SweepData) -> list[int]:
         wanted = self.scale.sizes if data.task == "regression" else self.scale.other_sizes
