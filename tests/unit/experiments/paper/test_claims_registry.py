@@ -120,6 +120,7 @@ def _kind(cell: PaperCell) -> tuple[object, ...]:
     return (cell.kind, cell.dataset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLAIMS)
 def test_what_a_claim_uses_does_matter(name: str, everything: list[Record]) -> None:
     claim = CLAIMS[name]

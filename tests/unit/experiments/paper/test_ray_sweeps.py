@@ -196,6 +196,7 @@ def test_a_killed_worker_changes_nothing(
     assert capfd.readouterr() == ("", ""), "Ray keeps quiet"
 
 
+@pytest.mark.slow
 def test_a_cell_that_is_lost_every_time_is_refused_alone(
     ray: Any, log: Path, tmp_path: Path
 ) -> None:
