@@ -89,7 +89,7 @@ def test_every_cell_is_a_row(folder: Path) -> None:
 def test_a_curve_is_told_by_its_end() -> None:
     found = results(Recipe(airline=True, repeats=1, points=3))
     rows = pq.read_table(io.BytesIO(cells_parquet(found))).to_pylist()
-    ends = {r.cell.key: r.outcome.points[-1].scores["nll"] for r in found.records}  # type: ignore[union-attr]
+    ends = {cell.key: told.points[-1].scores["nll"] for cell, told, _ in found.curves()}
     assert {row["key"]: row["nll"] for row in rows} == ends
     assert {row["method"] for row in rows} == {"elbo", "beta-elbo", "log-joint", "log-fixed"}
     assert {row["rule"] for row in rows} >= {"exact", "bMC-10", "uPS-1"}
