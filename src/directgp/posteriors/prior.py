@@ -115,7 +115,7 @@ class Prior(nn.Module):
     @property
     def fused(self) -> bool:
         """Whether the covariance is the plain RBF kernel's, computed here and not by gpytorch."""
-        return self._rbf() is not None and isinstance(self.mean_function, ZeroMean | ConstantMean)
+        return self.rbf is not None and isinstance(self.mean_function, ZeroMean | ConstantMean)
 
     def mean(self, X: Float[Tensor, "*#batch n d"]) -> Float[Tensor, "*batch n"]:
         """The prior mean at each input."""
@@ -124,7 +124,7 @@ class Prior(nn.Module):
 
     def variance(self, X: Float[Tensor, "*#batch n d"]) -> Float[Tensor, "*batch n"]:
         """k(x_i, x_i)."""
-        if self._rbf() is not None:
+        if self.rbf is not None:
             scale = self.scale
             batch = torch.broadcast_shapes(scale.shape, X.shape[:-2])
             return scale.unsqueeze(-1).expand(*batch, X.shape[-2])
@@ -135,7 +135,7 @@ class Prior(nn.Module):
         self, X1: Float[Tensor, "*#batch m d"], X2: Float[Tensor, "*#batch n d"]
     ) -> Float[Tensor, "*batch m n"]:
         """k(x, x′) for every pair."""
-        rbf = self._rbf()
+        rbf = self.rbf
         if rbf is not None:
             return rbf_covariance(X1 / rbf.lengthscale, X2 / rbf.lengthscale, self.scale.log())
         inner = self._inner()
@@ -184,7 +184,9 @@ class Prior(nn.Module):
         twin.raw_output_scale = nn.Parameter(raw.detach().repeat(number), raw.requires_grad)
         return twin
 
-    def _rbf(self) -> RBFKernel | None:
+    @property
+    def rbf(self) -> RBFKernel | None:
+        """The kernel, less its scale, where it is the plain RBF."""
         inner = self._inner()
         plain = type(inner) is RBFKernel and inner.active_dims is None
         return inner if plain else None

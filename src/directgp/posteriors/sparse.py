@@ -11,6 +11,8 @@ from directgp.errors import require
 from directgp.numerics.cholesky import jittered_cholesky
 from directgp.numerics.gaussian import kl_from_standard
 from directgp.numerics.noise import fresh_generator, standard_normal
+from directgp.numerics.workspace import Workspace
+from directgp.posteriors.fused import Fused, rbf_marginals
 from directgp.posteriors.inducing import InducingName, choose_inducing
 from directgp.posteriors.prior import KernelName, MeanName, Prior
 from directgp.posteriors.projection import (
@@ -133,6 +135,32 @@ class SparsePosterior(nn.Module):
         """`marginals` where the covariances are at hand."""
         projected = project(*cross[:3], self.u_mean, self.u_chol)
         return Marginals(cross.mean + projected.mean, projected.variance)
+
+    def fused(
+        self,
+        X: Float[Tensor, "n d"],
+        *,
+        checked: bool = True,
+        workspace: Workspace | None = None,
+    ) -> Fused | None:
+        """Marginals, less the prior mean, and KL in one piece, for a plain RBF kernel.
+
+        None for other kernels; the rest as in `rbf_marginals`.
+        """
+        rbf = self.prior.rbf
+        if rbf is None:
+            return None
+        return rbf_marginals(
+            self.Z,
+            rbf.lengthscale,
+            self.prior.scale.log(),
+            self.u_mean,
+            self.u_chol,
+            X,
+            self.nugget,
+            checked=checked,
+            workspace=workspace,
+        )
 
     def kl(self) -> Float[Tensor, "*batch"]:
         """KL[q(u) ‖ p(u)]."""

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 from jaxtyping import Float, Int
@@ -13,6 +13,7 @@ from directgp.errors import NumericalError
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.gaussian import Gaussian
 from directgp.numerics.gaussian import kl_from_standard
+from directgp.numerics.workspace import Workspace
 from directgp.objectives.curvature import mean_curvature
 from directgp.objectives.log_losses import GibbsLoss
 from directgp.objectives.objective import Objective
@@ -151,19 +152,20 @@ class QProblem(ModelProblem):
     @override
     def value(self, step: int) -> Float[Tensor, "*batch"]:
         data, likelihood = self._examples()
+        marginals, kl = self.q(data.X)
         return self.objective(
             likelihood,
             data.y,
-            self.marginals(data.X),
-            self.posterior.kl(),
+            marginals,
+            kl,
             weights=data.weights,
             generator=self.randomness.generator,
             step=step,
         )
 
     @abstractmethod
-    def marginals(self, X: Float[Tensor, "n d"]) -> Marginals:
-        """q(f_i) at the inputs of this step."""
+    def q(self, X: Float[Tensor, "n d"]) -> tuple[Marginals, Float[Tensor, "*batch"]]:
+        """q(f_i) at the inputs of this step, and the KL."""
 
     def _examples(self) -> tuple[Data, Likelihood]:
         """The examples of this step, with the likelihood for them."""
@@ -176,12 +178,24 @@ class QProblem(ModelProblem):
 class FreeProblem(QProblem):
     """Everything is free: q(u), and whichever hyperparameters ask for a gradient."""
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._workspace = Workspace()
+
     @override
-    def marginals(self, X: Float[Tensor, "n d"]) -> Marginals:
+    def q(self, X: Float[Tensor, "n d"]) -> tuple[Marginals, Float[Tensor, "*batch"]]:
+        fused = self.posterior.fused(X, checked=self.checked, workspace=self._workspace)
+        if fused is not None:
+            self._note(fused.jitter)
+            mean = self.posterior.prior.mean(X) + fused.mean
+            return Marginals(mean, fused.variance), fused.kl
         cross = self.posterior.cross(X, checked=self.checked)
+        self._note(cross.jitter)
+        return self.posterior.marginals_from(cross), self.posterior.kl()
+
+    def _note(self, jitter: Float[Tensor, "*batch"]) -> None:
         if self.checked:
-            self.note_jitter(cross.jitter)
-        return self.posterior.marginals_from(cross)
+            self.note_jitter(jitter)
 
 
 @final
@@ -216,8 +230,9 @@ class HeldProblem(QProblem):
         return features if self._before is None else seen_from(self._before, features)
 
     @override
-    def marginals(self, X: Float[Tensor, "n d"]) -> Marginals:
-        return self.posterior.marginals_at(self._features or self.features(X))
+    def q(self, X: Float[Tensor, "n d"]) -> tuple[Marginals, Float[Tensor, "*batch"]]:
+        features = self._features or self.features(X)
+        return self.posterior.marginals_at(features), self.posterior.kl()
 
 
 Eliminated = Literal["vfe", "fitc", "square_loss"]
