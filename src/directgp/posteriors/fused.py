@@ -96,7 +96,9 @@ def rbf_marginals(
         a, b = (((x - centre) / lengthscale).clamp_(-reach, reach) for x in (Z, X))
         inducing = _factorise(a, log_scale, nugget, checked)
     apply: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Fused.apply
-    moments = apply(Z, lengthscale, log_scale, u_mean, u_chol, a, b, workspace or Workspace(), *inducing[:3])
+    moments = apply(
+        Z, lengthscale, log_scale, u_mean, u_chol, a, b, workspace or Workspace(), *inducing[:3]
+    )
     return Fused(*moments, inducing.jitter)
 
 
@@ -158,9 +160,7 @@ class _Fused(Function):
         variance = residual + upper_times(S.mT, A, out=T).square_().sum(-2)
         ctx.workspace = workspace
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(
-            lengthscale, top, u_mean, S, a, features, Kuf, A, inverse, *inducing
-        )
+        ctx.save_for_backward(lengthscale, top, u_mean, S, a, features, Kuf, A, inverse, *inducing)
         ctx.shapes = [x.shape for x in (Z, lengthscale, log_scale, u_mean, u_chol)]
         return mean, variance, kl_from_standard(u_mean, S)
 

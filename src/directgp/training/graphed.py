@@ -25,8 +25,8 @@ class GraphedSteps:
 
     def __init__(self, problem: Problem, advance: Callable[[], Tensor]) -> None:
         self._problem, self._advance = problem, advance
-        self._index = problem.example_index()
-        problem.index, problem.checked = self._index, False
+        problem.hold()
+        problem.checked = False
         generator = problem.generator
         state = None if generator is None else generator.get_state()
         try:
@@ -40,17 +40,11 @@ class GraphedSteps:
         """The losses before each of so many steps, on the device."""
         losses = []
         for _ in range(number):
-            self._problem.prepare()
-            index = self._problem.index
-            if index is None or self._index is None:
+            if self._problem.prepare():
                 self._graph.replay()
-            elif index.shape == self._index.shape:
-                self._index.copy_(index)
-                self._graph.replay()
+                losses.append(self._losses.clone())
             else:
                 losses.append(self._advance())
-                continue
-            losses.append(self._losses.clone())
         return torch.stack(losses)
 
     def _record(self) -> None:

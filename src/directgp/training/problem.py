@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 
@@ -26,8 +26,6 @@ class Problem(ABC):
         self.floors = {name: floor for name, floor in floors.items() if name in parameters}
         self.checked = True
         """Whether factorisations are looked at as they are made; not while a graph is recorded."""
-        self.index: Int[Tensor, " n"] | None = None
-        """The examples of the present step; None is all of them."""
         self.jitter = 0.0
         """Largest jitter that a factorisation has needed so far."""
 
@@ -36,12 +34,15 @@ class Problem(ABC):
         """What `value` draws from."""
         return None
 
-    def prepare(self) -> None:
-        """Choose what the next `value` looks at: the batch of examples, the noise."""
-        return None
+    def prepare(self) -> bool:
+        """Choose what the next `value` looks at: the batch of examples, the noise.
 
-    def example_index(self) -> Int[Tensor, " n"] | None:
-        """An index of the size that `prepare` takes at each step but the last of an epoch."""
+        Whether its size is that of a step that was recorded after `hold`.
+        """
+        return True
+
+    def hold(self) -> None:
+        """Keep the examples of all steps in one place of memory, where a CUDA graph reads them."""
         return None
 
     def recordable(self) -> bool:

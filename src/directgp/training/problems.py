@@ -5,7 +5,7 @@ from abc import abstractmethod
 from typing import Any, Literal, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -28,8 +28,8 @@ from directgp.posteriors.projection import project, residual_variance, whiten
 from directgp.posteriors.relative import seen_from
 from directgp.posteriors.sparse import Features, SparsePosterior
 from directgp.shapes import Marginals
-from directgp.training.batches import Batches
 from directgp.training.data import Data
+from directgp.training.feeds import Feed, WholeFeed
 from directgp.training.floors import floors
 from directgp.training.problem import Problem
 
@@ -83,21 +83,20 @@ class ModelProblem(Problem):
         objective: Objective,
         parameters: dict[str, nn.Parameter],
         randomness: Randomness,
-        batches: Batches | None = None,
+        feed: Feed | None = None,
     ) -> None:
         super().__init__(parameters, floors(posterior, likelihood, data.weighted_targets()))
         self.posterior, self.likelihood = posterior, likelihood
         self.data, self.objective = data, objective
-        self.randomness, self.batches = randomness, batches
+        self.randomness, self.feed = randomness, feed or WholeFeed(data)
         exact = objective.point_loss.deterministic or randomness.frozen
-        self.deterministic = exact and batches is None
+        self.deterministic = exact and self.feed.whole
 
     @override
-    def prepare(self) -> None:
-        """Rewind frozen noise; take the next batch."""
+    def prepare(self) -> bool:
+        """Rewind frozen noise; go on to the next examples."""
         self.randomness.begin()
-        if self.batches is not None:
-            self.index = self.batches.next().to(self.data.X.device)
+        return self.feed.advance()
 
     @property
     @override
@@ -105,10 +104,8 @@ class ModelProblem(Problem):
         return self.randomness.generator
 
     @override
-    def example_index(self) -> Int[Tensor, " n"] | None:
-        if self.batches is None:
-            return None
-        return torch.arange(self.batches.size, device=self.data.X.device)
+    def hold(self) -> None:
+        self.feed.hold()
 
     def features(self, X: Float[Tensor, "n d"]) -> Features:
         """What q(u) is applied to at these inputs while the rest is held."""
@@ -151,7 +148,7 @@ class QProblem(ModelProblem):
     @final
     @override
     def value(self, step: int) -> Float[Tensor, "*batch"]:
-        data, likelihood = self._examples()
+        data, likelihood = self.feed.examples(self.likelihood)
         marginals, kl = self.q(data.X)
         return self.objective(
             likelihood,
@@ -166,12 +163,6 @@ class QProblem(ModelProblem):
     @abstractmethod
     def q(self, X: Float[Tensor, "n d"]) -> tuple[Marginals, Float[Tensor, "*batch"]]:
         """q(f_i) at the inputs of this step, and the KL."""
-
-    def _examples(self) -> tuple[Data, Likelihood]:
-        """The examples of this step, with the likelihood for them."""
-        if self.index is None:
-            return self.data, self.likelihood
-        return self.data.take(self.index), self.likelihood.for_rows(self.index)
 
 
 @final
@@ -213,16 +204,16 @@ class HeldProblem(QProblem):
         data: Data,
         objective: Objective,
         randomness: Randomness,
-        batches: Batches | None = None,
+        feed: Feed | None = None,
         before: Whitened | None = None,
     ) -> None:
         parameters = {name: getattr(posterior, name) for name in _Q}
         held = likelihood.frozen()
-        super().__init__(posterior, held, data, objective, parameters, randomness, batches)
+        super().__init__(posterior, held, data, objective, parameters, randomness, feed)
         with torch.no_grad():
             self._factor = posterior.factor()
         self._before = before
-        self._features = self.features(data.X) if batches is None else None
+        self._features = self.features(data.X) if self.feed.whole else None
 
     @override
     def features(self, X: Float[Tensor, "n d"]) -> Features:

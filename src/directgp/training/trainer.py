@@ -17,6 +17,7 @@ from directgp.training.adam import AdamState, adam
 from directgp.training.batches import Batches
 from directgp.training.collapsed_update import CollapsedUpdate
 from directgp.training.data import Data
+from directgp.training.feeds import BatchFeed, WholeFeed
 from directgp.training.journal import Journal, Tensors, under
 from directgp.training.lbfgs import lbfgs
 from directgp.training.monitors import Observer
@@ -149,7 +150,7 @@ class Trainer:
         elif optimizer == "lbfgs":
             stop, loss = self._lbfgs(problem, run), _value(problem)
         else:
-            rate = recipe.chosen_learning_rate(problem.batches is not None)
+            rate = recipe.chosen_learning_rate(not problem.feed.whole)
             stop = self._adam(problem, run, rate, recipe.observer)
             last = run.losses[-1] if run.losses else math.nan
             loss = _value(problem) if problem.deterministic else last
@@ -183,8 +184,12 @@ class Trainer:
         draws = not objective.point_loss.deterministic
         randomness = Randomness(self._generator, frozen=draws and optimizer == "lbfgs")
         size = recipe.chosen_batch_size(len(data), posterior.Z.shape[-2])
-        batches = None if size is None else Batches(len(data), size, self._generator)
-        kind = recipe.eliminated(likelihood, beta, optimizer, batches is not None)
+        feed = (
+            WholeFeed(data)
+            if size is None
+            else BatchFeed(data, Batches(len(data), size, self._generator))
+        )
+        kind = recipe.eliminated(likelihood, beta, optimizer, not feed.whole)
         parameters = {} if held else trained_parameters(posterior, likelihood)
         if before is not None and kind in ("vfe", "fitc") and isinstance(likelihood, Gaussian):
             return CollapsedUpdate(posterior, likelihood, data, objective, kind, before, randomness)
@@ -193,8 +198,8 @@ class Trainer:
                 posterior, likelihood, data, objective, kind, parameters, randomness
             )
         if held:
-            return HeldProblem(posterior, likelihood, data, objective, randomness, batches, before)
-        return FreeProblem(posterior, likelihood, data, objective, parameters, randomness, batches)
+            return HeldProblem(posterior, likelihood, data, objective, randomness, feed, before)
+        return FreeProblem(posterior, likelihood, data, objective, parameters, randomness, feed)
 
     def _lbfgs(self, problem: ModelProblem, run: Run) -> Stop:
         found = self._journal.take_up()
@@ -216,16 +221,14 @@ class Trainer:
         if found is not None:
             state.load(under("adam.", found.tensors))
             self._generator.set_state(found.tensors["generator"])
-            if problem.batches is not None:
-                problem.batches.load(under("batches.", found.tensors))
+            problem.feed.load(under("batches.", found.tensors))
             run.resume(found.losses, found.evaluations)
 
         def keep() -> None:
             tensors = {f"adam.{name}": value for name, value in state.tensors().items()}
             tensors["generator"] = self._generator.get_state()
-            if problem.batches is not None:
-                batches = problem.batches.tensors()
-                tensors |= {f"batches.{name}": value for name, value in batches.items()}
+            feed = problem.feed.tensors()
+            tensors |= {f"batches.{name}": value for name, value in feed.items()}
             self._journal.keep(run.losses, run.evaluations, tensors)
 
         def look() -> None:

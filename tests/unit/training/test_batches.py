@@ -11,6 +11,7 @@ from directgp.likelihoods import Gaussian, Likelihood, Poisson
 from directgp.objectives import LogLoss, Objective
 from directgp.training.batches import Batches
 from directgp.training.data import Data
+from directgp.training.feeds import BatchFeed
 from directgp.training.problems import FreeProblem, HeldProblem, Randomness, trained_parameters
 from tests.unit.training.models import counts, normal, regression, seeded, start
 
@@ -73,11 +74,13 @@ def problem(
     posterior.set_q(0.3 * normal(6), 0.5 * torch.eye(6).double() + 0.1 * normal(6, 6).tril())
     objective = Objective(LogLoss(), len(data), 0.7)
     randomness = Randomness(seeded(), frozen=False)
-    batches = None if batch_size is None else Batches(len(data), batch_size, seeded())
+    feed = None
+    if batch_size is not None:
+        feed = BatchFeed(data, Batches(len(data), batch_size, seeded()))
     if kind == "held":
-        return HeldProblem(posterior, likelihood, data, objective, randomness, batches)
+        return HeldProblem(posterior, likelihood, data, objective, randomness, feed)
     free = trained_parameters(posterior, likelihood)
-    return FreeProblem(posterior, likelihood, data, objective, free, randomness, batches)
+    return FreeProblem(posterior, likelihood, data, objective, free, randomness, feed)
 
 
 def value(problem: FreeProblem | HeldProblem) -> Tensor:
@@ -113,13 +116,12 @@ def test_a_short_batch_is_right_on_average(kind: str) -> None:
     data, likelihood = examples("regression", 6)
     whole = value(problem(kind, data, likelihood, None))
     parts = problem(kind, data, likelihood, 4)
-    assert parts.batches is not None
     values = []
     for pair in combinations(range(6), 2):
         rest = [i for i in range(6) if i not in pair]
-        parts.batches.load({"epoch": torch.tensor([*rest, *pair]), "taken": torch.tensor(4)})
+        parts.feed.load({"epoch": torch.tensor([*rest, *pair]), "taken": torch.tensor(4)})
         values.append(value(parts))
-    assert parts.batches.tensors()["taken"] == 6
+    assert parts.feed.tensors()["taken"] == 6
     torch.testing.assert_close(torch.stack(values).mean(), whole, rtol=1e-13, atol=0)
     assert float(torch.stack(values).std()) > 0.01
 
