@@ -78,7 +78,7 @@ class Probit(Bernoulli):
 
     def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
         """log Φ((2y−1)μ / √(1+v))."""
-        return log_ndtr(_sign(y) * mean / torch.sqrt(1 + variance))
+        return log_ndtr(_sign(y) * mean * torch.rsqrt(1 + variance))
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
         """Φ(μ / √(1+v))."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from directgp.errors import NumericalError
 from directgp.log_expectations.blocks import row_blocks, rows_for
+from directgp.log_expectations.fixed_nodes import fixed_nodes
 from directgp.log_expectations.product_density import Peak
 from directgp.numerics.hermite import gauss_hermite
 
@@ -61,12 +62,19 @@ def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
     No block is smaller than a tenth of the examples for the sake of a few nodes saved.
     """
     needed = needed.clamp(_FEWEST, _MOST)
+    fixed = fixed_nodes.get()
+    if fixed is not None and fixed.recording:
+        number = fixed.take(needed)
+        yield from ((number, index) for _, index in row_blocks(len(needed), number, needed.device))
+        return
     growth = _CPU_GROWTH if needed.device.type == "cpu" else _DEVICE_GROWTH
     least, most = map(float, needed.aminmax()) if len(needed) else (_FEWEST, _FEWEST)
     if math.isnan(most):
         raise NumericalError(
             "Quadrature met NaN or infinity. Check mean, variance and the likelihood's parameters."
         )
+    if fixed is not None:
+        fixed.note(most)
     if most <= growth * least:
         number = math.ceil(most)
         for _, index in row_blocks(len(needed), number, needed.device):

@@ -3,6 +3,8 @@
 Large ones are taken in bands of rows, each as long as its nonzero part: ⅝ of the work with four.
 """
 
+import itertools
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -56,4 +58,4 @@ def _bands(m: int) -> list[tuple[int, int]]:
     if m < _SMALLEST_BANDED:
         return [(0, m)]
     ends = [m * band // _BANDS for band in range(_BANDS + 1)]
-    return list(zip(ends[:-1], ends[1:], strict=True))
+    return list(itertools.pairwise(ends))

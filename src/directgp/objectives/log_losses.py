@@ -33,7 +33,8 @@ class GibbsLoss(DeterministicLoss):
     @override
     def fixed_work(self, likelihood: Likelihood) -> bool:
         # That of a scale mixture is an integral whose nodes follow the numbers.
-        return isinstance(likelihood, ClosedFormGibbs) and not isinstance(likelihood, ScaleMixture)
+        formula = isinstance(likelihood, ClosedFormGibbs) or not likelihood.trainable
+        return formula and not isinstance(likelihood, ScaleMixture)
 
     @override
     def _evaluate(

@@ -25,6 +25,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
 
+from directgp.numerics.aside import Aside
 from directgp.numerics.cholesky import jittered_cholesky
 from directgp.numerics.first_order import Gradients, first_order
 from directgp.numerics.gaussian import kl_from_standard
@@ -54,6 +55,13 @@ class _Inducing(NamedTuple):
     """L⁻¹."""
 
     jitter: Float[Tensor, "*batch"]
+
+
+class _How(NamedTuple):
+    """Where what is large goes, and where what can be done aside."""
+
+    workspace: Workspace
+    aside: Aside
 
 
 def rbf_marginals(
@@ -94,11 +102,11 @@ def rbf_marginals(
         centre = Z.median(-2, keepdim=True).values
         reach = farthest(Z.dtype)
         a, b = (((x - centre) / lengthscale).clamp_(-reach, reach) for x in (Z, X))
-        inducing = _factorise(a, log_scale, nugget, checked)
+        with Aside(Z.device) as aside:
+            inducing = _factorise(a, log_scale, nugget, checked)
+    how = _How(workspace or Workspace(), aside)
     apply: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Fused.apply
-    moments = apply(
-        Z, lengthscale, log_scale, u_mean, u_chol, a, b, workspace or Workspace(), *inducing[:3]
-    )
+    moments = apply(Z, lengthscale, log_scale, u_mean, u_chol, a, b, how, *inducing[:3])
     return Fused(*moments, inducing.jitter)
 
 
@@ -124,8 +132,9 @@ def _log_gram(a: Tensor, top: Tensor, by_differences: bool) -> Tensor:
     if by_differences:
         distance = torch.cdist(a, a, compute_mode="donot_use_mm_for_euclid_dist")
         return top - 0.5 * distance.square_()
-    half = 0.5 * a.square().sum(-1, keepdim=True)
-    product = (a @ a.mT).sub_(half).add_(top - half.mT)
+    half = -0.5 * a.square().sum(-1, keepdim=True)
+    one = torch.ones_like(half)
+    product = torch.cat([a, half + top, one], -1) @ torch.cat([a, one, half], -1).mT
     return torch.minimum(product, top, out=product)
 
 
@@ -140,7 +149,7 @@ class _Fused(Function):
         u_chol: Tensor,
         a: Tensor,
         b: Tensor,
-        workspace: Workspace,
+        how: _How,
         *inducing: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         top, S = log_scale[..., None, None], u_chol.tril()
@@ -148,55 +157,66 @@ class _Fused(Function):
         left = torch.cat([a, left.expand(*a.shape[:-1], 1), torch.full_like(a, -0.5)], -1)
         features = torch.cat([b, torch.ones_like(b[..., :1]), b.square()], -1)
         shape = (*S.shape[:-1], b.shape[-2])
-        Kuf, A, T = (workspace.take(name, shape, S) for name in ("Kuf", "A", "T"))
+        Kuf, A, T = (how.workspace.take(name, shape, S) for name in ("Kuf", "A", "T"))
         torch.matmul(left, features.mT, out=Kuf)
         torch.minimum(Kuf, top, out=Kuf).exp_()
+        kl, scale = kl_from_standard(u_mean, S), top.exp().squeeze(-1)
+        how.aside.join()
         inverse = inducing[-1].to(a.dtype)
         lower_times(inverse, Kuf, out=A)
         mean = (u_mean.unsqueeze(-2) @ A).squeeze(-2)
-        scale = top.exp().squeeze(-1)
         told = torch.mul(A, A, out=T).sum(-2)
         residual = torch.maximum(scale - told, torch.finfo(A.dtype).eps * scale)
         variance = residual + upper_times(S.mT, A, out=T).square_().sum(-2)
-        ctx.workspace = workspace
+        ctx.how = how
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(lengthscale, top, u_mean, S, a, features, Kuf, A, inverse, *inducing)
+        ctx.save_for_backward(
+            lengthscale, scale, u_mean, S, a, features, Kuf, A, inverse, *inducing
+        )
         ctx.shapes = [x.shape for x in (Z, lengthscale, log_scale, u_mean, u_chol)]
-        return mean, variance, kl_from_standard(u_mean, S)
+        return mean, variance, kl
 
     @staticmethod
     @first_order
     def backward(ctx: Any, *gradients: Tensor | None) -> Gradients:
-        lengthscale, top, m, S, a, features, Kuf, A, inverse, *inducing = ctx.saved_tensors
-        none = A.new_zeros(A.shape[:-2] + A.shape[-1:])
-        g_mean, g_variance = (none if g is None else g for g in gradients[:2])
+        lengthscale, scale, m, S, a, features, Kuf, A, inverse, *inducing = ctx.saved_tensors
+        g_mean, g_variance = (_or_zeros(g, A) for g in gradients[:2])
         M, d = a.shape[-2:]
-        scaled = ctx.workspace.take("scaled", (*A.shape[:-2], M + 1, A.shape[-1]), A)
+        scaled = ctx.how.workspace.take("scaled", (*A.shape[:-2], M + 1, A.shape[-1]), A)
         torch.mul(A, (2 * g_variance).unsqueeze(-2), out=scaled[..., :M, :])
         scaled[..., M, :] = g_mean
         H = symmetric_product(scaled[..., :M, :], A)
         HS, dm = H @ S, (A @ g_mean.unsqueeze(-1)).squeeze(-1)
 
+        with ctx.how.aside as aside:
+            inner = torch.addcmul(H - S @ HS.mT, m.unsqueeze(-1), dm.unsqueeze(-2), value=-1)
+            da_u, d_top_u = _through_gram(inner, *inducing)
+
         D = symmetric_product(S, S)
         D.diagonal(dim1=-2, dim2=-1).sub_(1)
         D = torch.cat([D, m.unsqueeze(-1)], -1)
         left = upper_times(inverse.mT, D, out=torch.empty_like(D))
-        G = torch.matmul(left, scaled, out=ctx.workspace.take("T", A.shape, A)).mul_(Kuf)
+        G = torch.matmul(left, scaled, out=ctx.how.workspace.take("T", A.shape, A)).mul_(Kuf)
         Gb, rows, Gb2 = (G @ features).split([d, 1, d], -1)
-        inner = torch.addcmul(H - S @ HS.mT, m.unsqueeze(-1), dm.unsqueeze(-2), value=-1)
-        da_u, d_top_u = _through_gram(inner, *inducing)
+        d_top_f = torch.addcmul(rows.sum((-2, -1)), g_variance.sum(-1), scale.squeeze(-1))
+        dm, dS = _add_kl(gradients[2], m, S, dm, HS)
 
+        aside.join()
         da = torch.addcmul(Gb, rows, a, value=-1).add_(da_u)
         d_log_lengthscale = (Gb2 - a * (Gb + da)).sum(-2, keepdim=True)
-        d_top = rows.sum((-2, -1)) + d_top_u + g_variance.sum(-1) * top.exp()[..., 0, 0]
-        dm, dS = _add_kl(gradients[2], m, S, dm, HS)
-        found = da / lengthscale, d_log_lengthscale / lengthscale, d_top, dm, dS.tril_()
+        found = (
+            da / lengthscale,
+            d_log_lengthscale / lengthscale,
+            torch.add(d_top_f, d_top_u, alpha=0.5),
+            dm,
+            dS.tril_(),
+        )
         sized = (g.sum_to_size(shape) for g, shape in zip(found, ctx.shapes, strict=True))
         return *sized, *[None] * (3 + len(inducing))
 
 
 def _through_gram(inner: Tensor, a: Tensor, Kuu: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
-    """What K_uu passes on to the inducing inputs and to log s², with 2 dK_uu = L⁻ᵀ sym L⁻¹."""
+    """What K_uu passes on to the inducing inputs and, twice, to log s²."""
     lower = inner.tril()
     lower.diagonal(dim1=-2, dim2=-1).mul_(0.5)
     symmetric = (lower + lower.mT).double()
@@ -204,7 +224,11 @@ def _through_gram(inner: Tensor, a: Tensor, Kuu: Tensor, inverse: Tensor) -> tup
     G.mul_(Kuu)
     rows = G.sum(-1, keepdim=True)
     da = torch.addcmul(G @ a, rows, a, value=-1)
-    return da.to(inner.dtype), (0.5 * rows.sum((-2, -1))).to(inner.dtype)
+    return da.to(inner.dtype), rows.sum((-2, -1)).to(inner.dtype)
+
+
+def _or_zeros(gradient: Tensor | None, A: Tensor) -> Tensor:
+    return A.new_zeros(A.shape[:-2] + A.shape[-1:]) if gradient is None else gradient
 
 
 def _add_kl(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from directgp.errors import InvalidInputError, NumericalError
+from directgp.training.flat_adam import FlatAdam
 from directgp.training.graphed import GraphedSteps
 from directgp.training.problem import Problem
 from directgp.training.result import Status, Stop
@@ -96,33 +97,23 @@ class AdamState:
 
     def __init__(self, problem: Problem, learning_rate: float) -> None:
         self._problem = problem
-        self._parameters = problem.parameters
         self._graphed: GraphedSteps | None = None
         self._trusts = True
-        on_device = any(p.is_cuda for p in self._parameters.values())
-        self._optimizer = torch.optim.Adam(
-            self._parameters.values(), lr=learning_rate, fused=True, capturable=on_device
-        )
-        self._best = {name: p.detach().clone() for name, p in self._parameters.items()}
+        self._nodes = 0
+        self._optimizer = FlatAdam(problem.parameters, learning_rate, problem.floors)
+        self._best = self._optimizer.values.clone()
         self._best_loss: Tensor | None = None
-        # Fills the moments, so that there is a state to save before the first step.
-        for parameter in self._parameters.values():
-            parameter.grad = torch.zeros_like(parameter)
-        self._optimizer.step()
-        for moments in self._optimizer.state.values():
-            moments["step"].zero_()
         self.good = self.tensors()
         """The last state that is known to be good."""
 
     @property
     def learning_rate(self) -> float:
         """The size of a step."""
-        rate: float = self._optimizer.param_groups[0]["lr"]
-        return rate
+        return self._optimizer.learning_rate
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
-        self._optimizer.param_groups[0]["lr"] = rate
+        self._optimizer.learning_rate = rate
 
     def steps(self, step: int, at_most: int) -> tuple[list[float], str]:
         """The losses before some steps, means over a batch of models; or what went wrong.
@@ -132,7 +123,7 @@ class AdamState:
         """
         if self._graphed is None and self._problem.recordable() and self._trusts:
             before = self.tensors()
-            self._graphed = GraphedSteps(self._problem, self._advance)
+            self._graphed = GraphedSteps(self._problem, self._advance, self._nodes)
             self.load(before)
         if self._graphed is None:
             return self._watched_step(step)
@@ -142,86 +133,73 @@ class AdamState:
         except (InvalidInputError, NumericalError) as error:
             self._graphed, self._trusts = None, False
             return [], str(error)
-        finite = torch.stack([losses.isfinite().all(), *map(_all_finite, self._values())])
-        if not bool(finite.all()):
+        self._nodes = self._graphed.outgrown()
+        if self._nodes > 0:
+            self._graphed = None
+            self.load(self.good)
+            return [], ""
+        finite = losses.isfinite().all() & self._optimizer.values.isfinite().all()
+        if not bool(finite):
             self._graphed, self._trusts = None, False
             return [], "The objective or a parameter was not finite."
         return losses.reshape(len(losses), -1).mean(-1).tolist(), ""
 
     def _watched_step(self, step: int) -> tuple[list[float], str]:
-        self._optimizer.zero_grad()
+        self._optimizer.clear_gradient()
         try:
             self._problem.prepare()
-            losses = self._problem.value(step)
-            losses.sum().backward()
+            losses, gradient = self._losses_and_gradient(step)
         except (InvalidInputError, NumericalError) as error:
             return [], str(error)
-        gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
-        finite = torch.stack([losses.detach().isfinite().all(), *map(_all_finite, gradients)])
-        if not bool(finite.all()):
+        if not bool(losses.isfinite().all() & gradient.isfinite().all()):
             return [], f"The objective was {losses.tolist()}, or its gradient not finite."
         if step % _SNAPSHOT_EVERY == 0:
             # Here the value is known to be finite; where the step leads it is not yet.
             self.good = self.tensors()
-        self._update(losses.detach())
-        return [float(losses.detach().mean())], ""
+        self._update(losses, gradient)
+        return [float(losses.mean())], ""
 
     def _advance(self) -> Tensor:
         """One step, unwatched."""
-        self._optimizer.zero_grad()
-        losses = self._problem.value(0)
+        self._optimizer.clear_gradient()
+        losses, gradient = self._losses_and_gradient(0)
+        self._update(losses, gradient)
+        return losses
+
+    def _losses_and_gradient(self, step: int) -> tuple[Tensor, Tensor]:
+        losses = self._problem.value(step)
         losses.sum().backward()
-        self._update(losses.detach())
-        return losses.detach()
+        return losses.detach(), self._optimizer.gradient()
 
-    def _values(self) -> list[Tensor]:
-        return [parameter.detach() for parameter in self._parameters.values()]
-
-    def _update(self, losses: Tensor) -> None:
+    def _update(self, losses: Tensor, gradient: Tensor) -> None:
         if self._problem.deterministic:
             self._remember(losses)
-        self._optimizer.step()
-        with torch.no_grad():
-            for name, floor in self._problem.floors.items():
-                self._parameters[name].clamp_(min=floor)
+        self._optimizer.step(gradient)
 
     def restore_best(self) -> None:
         """Set the parameters to the best state, where one was kept."""
         if self._best_loss is not None and bool(self._best_loss.isfinite().any()):
-            with torch.no_grad():
-                for name, value in self._best.items():
-                    self._parameters[name].copy_(value)
+            self._optimizer.values.copy_(self._best)
+            self._optimizer.write()
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that decides how the run goes on."""
-        found = {"learning_rate": torch.tensor(self.learning_rate, dtype=torch.float64)}
-        for name, parameter in self._parameters.items():
-            found[f"parameter.{name}"] = parameter.detach().clone()
-            found[f"best.{name}"] = self._best[name].clone()
-            for key, moment in self._optimizer.state[parameter].items():
-                found[f"{key}.{name}"] = moment.detach().clone()
+        found = self._optimizer.tensors() | {"best": self._best.clone()}
         if self._best_loss is not None:
             found["best_loss"] = self._best_loss.clone()
         return found
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Go to a state that `tensors` has told."""
-        self.learning_rate = float(tensors["learning_rate"])
-        with torch.no_grad():
-            if "best_loss" not in tensors:
-                # The tensor stays: a graph may write to it.
-                self._best_loss = (
-                    None if self._best_loss is None else self._best_loss.fill_(torch.inf)
-                )
-            elif self._best_loss is None:
-                self._best_loss = tensors["best_loss"].to(next(iter(self._best.values())).device)
-            else:
-                self._best_loss.copy_(tensors["best_loss"])
-            for name, parameter in self._parameters.items():
-                parameter.copy_(tensors[f"parameter.{name}"])
-                self._best[name].copy_(tensors[f"best.{name}"])
-                for key, moment in self._optimizer.state[parameter].items():
-                    moment.copy_(tensors[f"{key}.{name}"])
+        self._optimizer.load(tensors)
+        self._best.copy_(tensors["best"])
+        if "best_loss" not in tensors:
+            # The tensor stays: a graph may write to it.
+            self._best_loss = None if self._best_loss is None else self._best_loss.fill_(torch.inf)
+        elif self._best_loss is None:
+            self._best_loss = tensors["best_loss"].to(self._best.device)
+        else:
+            self._best_loss.copy_(tensors["best_loss"])
 
     def _remember(self, losses: Tensor) -> None:
         """Keep the state of each model whose loss is the lowest yet."""
@@ -231,10 +209,5 @@ class AdamState:
         if not losses.is_cuda and not bool(better.any()):
             return
         torch.where(better, losses, self._best_loss, out=self._best_loss)
-        for name, parameter in self._parameters.items():
-            mask = better.reshape(better.shape + (1,) * (parameter.ndim - better.ndim))
-            torch.where(mask, parameter.detach(), self._best[name], out=self._best[name])
-
-
-def _all_finite(tensor: Tensor) -> Tensor:
-    return tensor.isfinite().all()
+        mask = better if better.ndim == 0 else self._optimizer.spread(better)
+        torch.where(mask, self._optimizer.values, self._best, out=self._best)

@@ -6,6 +6,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from directgp.log_expectations.fixed_nodes import FixedNodes, fixed_nodes
 from directgp.training.problem import Problem
 
 _WARM_UP = 3
@@ -21,17 +22,22 @@ class GraphedSteps:
         Its `prepare` chooses the examples of each step, outside of the graph.
     advance : callable
         One step without a look at its outcome; returns the losses before it.
+    nodes : int
+        The least that a quadrature in it is given.
     """
 
-    def __init__(self, problem: Problem, advance: Callable[[], Tensor]) -> None:
+    def __init__(self, problem: Problem, advance: Callable[[], Tensor], nodes: int = 0) -> None:
         self._problem, self._advance = problem, advance
+        self._nodes = FixedNodes(nodes)
         problem.hold()
         problem.checked = False
         generator = problem.generator
         state = None if generator is None else generator.get_state()
+        token = fixed_nodes.set(self._nodes)
         try:
             self._record()
         finally:
+            fixed_nodes.reset(token)
             problem.checked = True
             if generator is not None and state is not None:
                 generator.set_state(state)
@@ -47,6 +53,10 @@ class GraphedSteps:
                 losses.append(self._advance())
         return torch.stack(losses)
 
+    def outgrown(self) -> int:
+        """How many nodes a quadrature should be given next time, where it had too few; else 0."""
+        return 2 * self._nodes.number if self._nodes.exceeded() else 0
+
     def _record(self) -> None:
         # Libraries set themselves up in the first steps, which a graph must not hold.
         stream = torch.cuda.Stream()
@@ -55,6 +65,7 @@ class GraphedSteps:
             for _ in range(_WARM_UP):
                 self._advance()
         torch.cuda.current_stream().wait_stream(stream)
+        self._nodes.recording = True
         self._graph = torch.cuda.CUDAGraph()
         if self._problem.generator is not None:
             self._graph.register_generator_state(self._problem.generator)

@@ -12,9 +12,15 @@ from torch import Tensor, nn
 from directgp.errors import CheckpointError, require
 from directgp.likelihoods.base import Likelihood
 from directgp.posteriors.sparse import SparsePosterior
-from directgp.training.checkpoint import fingerprint, load_checkpoint, save_checkpoint
+from directgp.training.checkpoint import (
+    Checkpoint,
+    fingerprint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from directgp.training.data import Data
 from directgp.training.result import StageResult, Status
+from directgp.training.together import Together
 
 Tensors = dict[str, Tensor]
 
@@ -61,22 +67,29 @@ class Journal:
         Where, or None to keep nothing.
     fingerprint : str
         Of data and settings; a file with another one is refused.
+    together : Together
+        The processes of the run: the first one reads for all, and writes.
     """
 
-    def __init__(self, checkpoints: Checkpoints | None = None, fingerprint: str = "") -> None:
+    def __init__(
+        self,
+        checkpoints: Checkpoints | None = None,
+        fingerprint: str = "",
+        together: Together | None = None,
+    ) -> None:
         self._checkpoints = checkpoints
+        self._together = together or Together()
         self._fingerprint = fingerprint
         self._finished: list[StageResult] = []
         self._tensors: Tensors = {}
         self._now: Tensors = {}
         self._start: Tensors = {}
         self._under_way: dict[str, Any] | None = None
-        self._replayed = 0
-        if checkpoints is not None and Path(checkpoints.path).exists():
-            self._load(checkpoints.path)
-        else:
-            # A path that cannot be written to is better known before the work than after it.
-            self._write({}, None)
+        self._replayed = self._kept = 0
+        if checkpoints is not None:
+            found = self._together.read(self._found_or_begun)
+            if found is not None:
+                self._load(checkpoints.path, found)
 
     @property
     def every(self) -> int | None:
@@ -115,8 +128,29 @@ class Journal:
         self._replayed += 1
         self._write({}, None)
 
-    def _write(self, now: Tensors, under_way: dict[str, Any] | None) -> None:
+    def way_back(self) -> str:
+        """How a run that broke off is taken up again."""
         if self._checkpoints is None:
+            return "No checkpoints were kept: with checkpoints=Checkpoints(path) a job can go on."
+        path, stages = os.fspath(self._checkpoints.path), len(self._finished)
+        place = "the start" if stages == 0 else f"the end of {self._finished[-1].stage}"
+        place = f"step {self._kept}" if self._kept > 0 else place
+        return (
+            f"The checkpoint {path} is of {place}: start the job again with the same command, and "
+            "it goes on from there."
+        )
+
+    def _found_or_begun(self) -> Checkpoint | None:
+        """What the file holds; where there is none, one is begun."""
+        if self._checkpoints is not None and Path(self._checkpoints.path).exists():
+            return load_checkpoint(self._checkpoints.path)
+        # A path that cannot be written to is better known before the work than after it.
+        self._write({}, None)
+        return None
+
+    def _write(self, now: Tensors, under_way: dict[str, Any] | None) -> None:
+        self._kept = 0 if under_way is None else len(under_way["losses"])
+        if self._checkpoints is None or not self._together.writes:
             return
         finished = {f"finished.{name}": value for name, value in self._tensors.items()}
         manifest = {
@@ -128,8 +162,7 @@ class Journal:
         start = {f"start.{name}": value for name, value in self._start.items()}
         save_checkpoint(self._checkpoints.path, finished | present | start, manifest)
 
-    def _load(self, path: str | os.PathLike[str]) -> None:
-        found = load_checkpoint(path)
+    def _load(self, path: str | os.PathLike[str], found: Checkpoint) -> None:
         if found.manifest.get("fingerprint") != self._fingerprint:
             raise CheckpointError(
                 f"The checkpoint {os.fspath(path)} is of a run with other data or settings. Give "
@@ -137,6 +170,7 @@ class Journal:
             )
         self._finished = [_stage_result(stage) for stage in found.manifest["finished"]]
         self._under_way = found.manifest["under_way"]
+        self._kept = 0 if self._under_way is None else len(self._under_way["losses"])
         self._tensors = under("finished.", found.tensors)
         self._now = under("now.", found.tensors)
         self._start = under("start.", found.tensors)

@@ -56,6 +56,10 @@ class Problem(ABC):
         The step is read by schedules.
         """
 
+    def pool(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The mean of losses and gradients over the processes that share the examples."""
+        return tensors
+
     def frame(self) -> Float[Tensor, "m m"] | None:
         """A lower triangular C such that the curvature in C⁻¹·u_mean and C⁻¹·u_chol is about 1.
 

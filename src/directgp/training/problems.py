@@ -6,6 +6,7 @@ from typing import Any, Literal, final
 
 import torch
 from jaxtyping import Float
+from numpy.random import SeedSequence
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -32,6 +33,7 @@ from directgp.training.data import Data
 from directgp.training.feeds import Feed, WholeFeed
 from directgp.training.floors import floors
 from directgp.training.problem import Problem
+from directgp.training.together import Together
 
 _Q = ("u_mean", "u_chol")
 
@@ -55,21 +57,34 @@ class Randomness:
     frozen : bool
         Every evaluation draws the same numbers (common random numbers), so that the value is a
         smooth function of the parameters.
+    rank : int
+        The number of this process among several: each has noise of its own, and draws their
+        common seed from the generator that is given, the same in all of them.
     """
 
-    def __init__(self, generator: torch.Generator, frozen: bool) -> None:
+    def __init__(
+        self, generator: torch.Generator, frozen: bool, rank: int | None = None
+    ) -> None:
         self.generator = generator
         self.frozen = frozen
-        if frozen:
+        self._rank = rank
+        if frozen or rank is not None:
             # One of its own: rewinding the given one would make its owner's draws repeat.
             where = generator.device
             self._seed = int(torch.randint(2**62, (), generator=generator, device=where))
             self.generator = torch.Generator(where)
+        self.renew(0)
 
     def begin(self) -> None:
         """Called before each evaluation."""
         if self.frozen:
             self.generator.manual_seed(self._seed)
+
+    def renew(self, step: int) -> None:
+        """Begin the noise of one of several processes anew; a run taken up there does the same."""
+        if self._rank is not None:
+            mixed = SeedSequence([self._seed, self._rank, step]).generate_state(1, "uint64")
+            self.generator.manual_seed(int(mixed[0]) >> 1)
 
 
 class ModelProblem(Problem):
@@ -84,11 +99,14 @@ class ModelProblem(Problem):
         parameters: dict[str, nn.Parameter],
         randomness: Randomness,
         feed: Feed | None = None,
+        together: Together | None = None,
     ) -> None:
         super().__init__(parameters, floors(posterior, likelihood, data.weighted_targets()))
+        self._together = together or Together()
         self.posterior, self.likelihood = posterior, likelihood
         self.data, self.objective = data, objective
-        self.randomness, self.feed = randomness, feed or WholeFeed(data)
+        self.randomness = randomness
+        self.feed = self._together.share(feed or WholeFeed(data))
         exact = objective.point_loss.deterministic or randomness.frozen
         self.deterministic = exact and self.feed.whole
 
@@ -107,6 +125,10 @@ class ModelProblem(Problem):
     def hold(self) -> None:
         self.feed.hold()
 
+    @override
+    def pool(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return self._together.mean(*tensors)
+
     def features(self, X: Float[Tensor, "n d"]) -> Features:
         """What q(u) is applied to at these inputs while the rest is held."""
         return self.posterior.features(X)
@@ -114,7 +136,8 @@ class ModelProblem(Problem):
     @override
     def recordable(self) -> bool:
         fixed = self.objective.point_loss.fixed_work(self.likelihood)
-        return self.data.X.is_cuda and self.posterior.prior.fused and fixed
+        resident = self.data.X.is_cuda and self._together.alone
+        return resident and self.posterior.prior.fused and fixed
 
     @override
     def frame(self) -> Float[Tensor, "m m"] | None:
@@ -205,15 +228,17 @@ class HeldProblem(QProblem):
         objective: Objective,
         randomness: Randomness,
         feed: Feed | None = None,
+        together: Together | None = None,
         before: Whitened | None = None,
     ) -> None:
         parameters = {name: getattr(posterior, name) for name in _Q}
         held = likelihood.frozen()
-        super().__init__(posterior, held, data, objective, parameters, randomness, feed)
+        super().__init__(posterior, held, data, objective, parameters, randomness, feed, together)
         with torch.no_grad():
             self._factor = posterior.factor()
         self._before = before
-        self._features = self.features(data.X) if self.feed.whole else None
+        rows = self.feed.examples(held)[0] if self.feed.whole else None
+        self._features = None if rows is None else self.features(rows.X)
 
     @override
     def features(self, X: Float[Tensor, "n d"]) -> Features:

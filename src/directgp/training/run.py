@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 from directgp.training.monitors import Monitor
@@ -25,6 +25,8 @@ class Run:
         `time.perf_counter` at the beginning of the first stage.
     phase : Phase
         Which of several runs this is.
+    agree : callable
+        Makes of a monitor's reason to stop, or of none, that of all processes.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Run:
         monitors: Sequence[Monitor],
         since: float,
         phase: Phase | None = None,
+        agree: Callable[[Stop | None], Stop | None] = lambda stop: stop,
     ) -> None:
         self.stage = stage
         self.max_steps = max_steps
@@ -44,6 +47,7 @@ class Run:
         self._monitors = monitors
         self._since = since
         self._phase = phase or Phase()
+        self._agree = agree
         for monitor in monitors:
             monitor.reset()
 
@@ -60,11 +64,19 @@ class Run:
     def resume(self, losses: Sequence[float], evaluations: int) -> None:
         """Take on the past of an interrupted run, so that monitors know what they knew then."""
         for loss in losses:
-            self.step(loss)
+            self._watch(loss, math.nan)
         self.evaluations = evaluations
 
     def step(self, loss: float, gradient_norm: float = math.nan) -> Stop | None:
         """Record one step; a reason to stop, if there is one."""
+        stop = self._agree(self._watch(loss, gradient_norm))
+        if stop is None and self.steps >= self.max_steps:
+            self.exhausted = True
+            stop = Stop(Status.BUDGET, f"{self.max_steps} steps were taken, as many as allowed.")
+        return stop
+
+    def _watch(self, loss: float, gradient_norm: float) -> Stop | None:
+        """Show the monitors a step; the reason to stop of the first that has one."""
         self.losses.append(loss)
         progress = Progress(
             stage=self.stage,
@@ -78,8 +90,4 @@ class Run:
         )
         # Each sees every step, also those after one that stops.
         stops = [monitor(progress) for monitor in self._monitors]
-        stop = next((stop for stop in stops if stop is not None), None)
-        if stop is None and self.steps >= self.max_steps:
-            self.exhausted = True
-            stop = Stop(Status.BUDGET, f"{self.max_steps} steps were taken, as many as allowed.")
-        return stop
+        return next((stop for stop in stops if stop is not None), None)

@@ -7,7 +7,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from directgp.errors import NumericalError
+from directgp.errors import LostProcessError, NumericalError
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.gaussian import Gaussian
 from directgp.objectives.objective import Objective
@@ -33,6 +33,7 @@ from directgp.training.problems import (
 from directgp.training.recipe import Recipe
 from directgp.training.result import Failure, Phase, StageResult, Status, Stop
 from directgp.training.run import Run
+from directgp.training.together import Together
 
 
 @final
@@ -49,6 +50,8 @@ class Trainer:
         Knows stages that are finished, and is told of progress.
     since : float
         `time.perf_counter` when all of it began; now, unless given.
+    together : Together
+        The processes that share the examples; this one alone, unless given.
     """
 
     def __init__(
@@ -57,8 +60,10 @@ class Trainer:
         generator: torch.Generator,
         journal: Journal,
         since: float | None = None,
+        together: Together | None = None,
     ) -> None:
         self.data = data
+        self._together = together or Together()
         self._generator = generator
         self._journal = journal
         self._since = time.perf_counter() if since is None else since
@@ -144,7 +149,8 @@ class Trainer:
         steps = recipe.chosen_max_steps(optimizer, likelihood)
         noisy = not problem.deterministic
         stopping = recipe.chosen_stopping(optimizer, likelihood, noisy=noisy, held=held)
-        run = Run(name, steps, (stopping, *recipe.monitors), self._since, self.phase)
+        monitors = (stopping, *recipe.monitors)
+        run = Run(name, steps, monitors, self._since, self.phase, self._together.agree)
         if not problem.parameters:
             stop, loss = Stop(Status.CONVERGED, "The optimum is a formula."), _value(problem)
         elif optimizer == "lbfgs":
@@ -182,7 +188,8 @@ class Trainer:
         data = self.data
         objective = Objective(recipe.point_loss(), len(data), beta)
         draws = not objective.point_loss.deterministic
-        randomness = Randomness(self._generator, frozen=draws and optimizer == "lbfgs")
+        rank = self._together.rank if draws else None
+        randomness = Randomness(self._generator, draws and optimizer == "lbfgs", rank)
         size = recipe.chosen_batch_size(len(data), posterior.Z.shape[-2])
         feed = (
             WholeFeed(data)
@@ -198,8 +205,12 @@ class Trainer:
                 posterior, likelihood, data, objective, kind, parameters, randomness
             )
         if held:
-            return HeldProblem(posterior, likelihood, data, objective, randomness, feed, before)
-        return FreeProblem(posterior, likelihood, data, objective, parameters, randomness, feed)
+            return HeldProblem(
+                posterior, likelihood, data, objective, randomness, feed, self._together, before
+            )
+        return FreeProblem(
+            posterior, likelihood, data, objective, parameters, randomness, feed, self._together
+        )
 
     def _lbfgs(self, problem: ModelProblem, run: Run) -> Stop:
         found = self._journal.take_up()
@@ -223,6 +234,7 @@ class Trainer:
             self._generator.set_state(found.tensors["generator"])
             problem.feed.load(under("batches.", found.tensors))
             run.resume(found.losses, found.evaluations)
+            problem.randomness.renew(run.steps)
 
         def keep() -> None:
             tensors = {f"adam.{name}": value for name, value in state.tensors().items()}
@@ -230,6 +242,7 @@ class Trainer:
             feed = problem.feed.tensors()
             tensors |= {f"batches.{name}": value for name, value in feed.items()}
             self._journal.keep(run.losses, run.evaluations, tensors)
+            problem.randomness.renew(run.steps)
 
         def look() -> None:
             if observer is not None and run.steps % observer.every == 0:
@@ -244,7 +257,11 @@ class Trainer:
         spans = [self._journal.every, None if observer is None else observer.every]
         known = [span for span in spans if span is not None]
         segment = math.gcd(*known) if known else None
-        return adam(problem, run, state, segment, after_segment, look)
+        try:
+            return adam(problem, run, state, segment, after_segment, look)
+        except LostProcessError as error:
+            where = f"That was at step {run.steps + 1} of {run.stage}."
+            raise LostProcessError(f"{error} {where} {self._journal.way_back()}") from error
 
     def _model_tensors(self, posterior: SparsePosterior, likelihood: Likelihood) -> Tensors:
         tensors = {f"posterior.{name}": value for name, value in posterior.state_dict().items()}
@@ -280,4 +297,5 @@ def _write_q(problem: ModelProblem) -> None:
 def _value(problem: Problem) -> float:
     with torch.no_grad():
         problem.prepare()
-        return float(problem.value(0).mean())
+        (losses,) = problem.pool(problem.value(0))
+        return float(losses.mean())

@@ -51,7 +51,7 @@ def test_a_state_before_its_first_step_has_moved_nothing() -> None:
     state = AdamState(toy, 0.1)
     assert same(toy.state(), before)
     tensors = state.tensors()
-    assert all(not tensors[f"{key}.x"].any() for key in ("exp_avg", "exp_avg_sq", "step"))
+    assert all(not tensors[key].any() for key in ("first_moment", "second_moment", "step"))
     state.restore_best()
     assert same(toy.state(), before)
 

@@ -31,7 +31,7 @@ def check_positive(pieces: Sequence[Piece], columns: Columns) -> None:
                 if _occurs(rows, columns):
                     return
                 if len(others) < _MOST:
-                    others |= level_counts(rows.column(columns.target))
+                    others |= level_counts(pa.chunked_array([rows.column(columns.target)]))
     remedy = suggestion(str(columns.positive), sorted(others), "Its values")
     allowed = f"a value of the target {columns.target!r}"
     refuse("positive", allowed, repr(columns.positive), remedy)

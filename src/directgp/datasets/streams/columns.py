@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from directgp.datasets.kinds import kind_of
 from directgp.datasets.wording import listed, refuse_name
-from directgp.errors import refuse
+from directgp.errors import refuse, require
 
 
 @final
@@ -60,6 +60,8 @@ def chosen_columns(
         others = [field for field in schema if field.name not in (target, weights)]
         chosen = tuple(field.name for field in others if kind_of(field.type) == "number")
     else:
+        remedy = "Put a single name in a list."
+        require(not isinstance(features, str), "features", "a list of names", features, remedy)
         chosen = tuple(features)
     columns = Columns(chosen, target, weights, positive)
     columns.check(schema, path)
@@ -85,7 +87,7 @@ _CODE = "Leave it out of features, or write it to the files as numbers."
 def _check_name(name: str, schema: pa.Schema, path: str) -> None:
     number = schema.names.count(name)
     if not number:
-        refuse_name(f"{name!r}, asked of {path!r},", name, schema.names)
+        refuse_name(f"A column asked of {path!r}", name, schema.names)
     if number > 1:
         got = f"{number} of the name {name!r} in {path!r}"
         refuse("Columns that are used", "of different names", got, "Rename or remove them.")

@@ -1,7 +1,7 @@
 """Rows of several pieces, gathered as a plan says."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import final
@@ -76,7 +76,9 @@ class Gatherer:
         return self._readers[number]
 
 
-def blocks_in_order(pieces: Sequence[Piece], reading: Reading, rows: int) -> Iterator[Batch]:
+def blocks_in_order(
+    pieces: Sequence[Piece], reading: Reading, rows: int
+) -> Generator[Batch, None, None]:
     """All rows in their order, in blocks of as many; the last may have fewer."""
     with closing(Gatherer(pieces, reading, rows)) as gatherer:
         for takes in in_order([piece.rows for piece in pieces], rows):

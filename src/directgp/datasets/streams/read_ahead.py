@@ -31,7 +31,7 @@ class ReadAhead:
         self._thread.start()
 
     def at(self, position: int) -> Buffer | None:
-        """The buffer that has the row, once it is read; None if only later rows come.
+        """The buffer that has the row, once it is read; None if that row will not come.
 
         Buffers that end before are let go. An error of the thread is raised here.
         """
@@ -39,7 +39,7 @@ class ReadAhead:
             while self._held and self._held[0].stop <= position:
                 self._held.popleft()
                 self._changed.notify_all()
-            self._changed.wait_for(lambda: self._held or self._error or self._closed)
+            self._changed.wait_for(lambda: self._held or self._error or not self._reading())
             if self._held:
                 return self._held[0] if self._held[0].start <= position else None
             if self._error:
@@ -54,6 +54,10 @@ class ReadAhead:
             self._changed.notify_all()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_PATIENCE)
+
+    def _reading(self) -> bool:
+        """Whether more can come: not when closed, nor in a fork, which has no such thread."""
+        return not self._closed and self._thread.is_alive()
 
     def _read(self) -> None:
         try:

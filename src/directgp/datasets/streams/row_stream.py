@@ -58,10 +58,12 @@ class RowStream:
         for name, here in self._identity().items():
             if state.get(name) != here:
                 got = f"{state.get(name)} against {here} here"
-                remedy = "Resume with what the run began with."
+                remedy = "Resume with the same files, seed, buffer and number of processes."
                 refuse(f"{name} of the state", "that of the stream", got, remedy)
+        taken = state.get("taken", -1)
+        require(taken >= 0, "taken of the state", "a number of rows", state.get("taken"))
         self._stop()
-        self._position = state["taken"]
+        self._position = taken
 
     def close(self) -> None:
         """End the thread and let go of the files; more than once is fine."""

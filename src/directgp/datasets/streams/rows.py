@@ -1,7 +1,7 @@
 """Rows of Parquet files, as they are asked for: shuffled, in order, or a sample."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import final
 
 import numpy as np
@@ -113,7 +113,7 @@ class ParquetRows:
         remedy = "Leave target=False."
         require(not classes, "A target that is standardised", "numbers", "classes", remedy)
         plain = Reading(self._columns, "float64", None)
-        blocks = blocks_in_order(self._pieces, plain, 2**16)
+        blocks = blocks_in_order(self._pieces, plain, 2**14)
         return self.scaled(measured(blocks, self.feature_names, self.target if target else None))
 
     def scaled(self, scaling: Scaling) -> "ParquetRows":
@@ -141,7 +141,7 @@ class ParquetRows:
         require(1 <= batch_size <= rows.rows, "batch_size", allowed, batch_size)
         return RowStream(rows, batch_size)
 
-    def blocks(self, rows: int = 2**16) -> Iterator[Batch]:
+    def blocks(self, rows: int = 2**16) -> Generator[Batch, None, None]:
         """All rows in the order of the files, in blocks; the last may have fewer rows."""
         require(rows >= 1, "rows of a block", "at least 1", rows)
         return blocks_in_order(self._pieces, self._reading(), rows)

@@ -18,26 +18,32 @@ def sampled(
     """As many different rows, each set of them as likely as any other, in random order."""
     total = sum(piece.rows for piece in pieces)
     chosen = np.sort(rng.choice(total, number, replace=False, shuffle=False))
-    rows = joined(list(_rows_at(chosen, pieces, reading)))
+    needed, places = _needed(pieces, chosen)
+    rows = joined(list(_rows_at(places, blocks_in_order(needed, reading, _BLOCK))))
     return rows.take(rng.permutation(number))
 
 
-def _rows_at(
-    chosen: NDArray[np.int64], pieces: Sequence[Piece], reading: Reading
-) -> Iterator[Batch]:
-    """The rows at these places, which rise; pieces with none of them stay shut."""
-    before = 0
+def _needed(
+    pieces: Sequence[Piece], chosen: NDArray[np.int64]
+) -> tuple[list[Piece], NDArray[np.int64]]:
+    """The parts of pieces from the first to the last row chosen, and the chosen places in them."""
+    needed, places = [], []
+    before = kept = 0
     for piece in pieces:
         here = _between(chosen, before, before + piece.rows)
         if len(here):
-            yield from _rows_of(piece.cut(0, int(here[-1]) + 1), here, reading)
+            needed.append(piece.cut(int(here[0]), int(here[-1]) + 1))
+            places.append(here - here[0] + kept)
+            kept += needed[-1].rows
         before += piece.rows
+    return needed, np.concatenate(places)
 
 
-def _rows_of(piece: Piece, chosen: NDArray[np.int64], reading: Reading) -> Iterator[Batch]:
+def _rows_at(places: NDArray[np.int64], blocks: Iterator[Batch]) -> Iterator[Batch]:
+    """The rows at these places, which rise."""
     before = 0
-    for block in blocks_in_order([piece], reading, _BLOCK):
-        here = _between(chosen, before, before + len(block.y))
+    for block in blocks:
+        here = _between(places, before, before + len(block.y))
         if len(here):
             yield block.take(here)
         before += len(block.y)

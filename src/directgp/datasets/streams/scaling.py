@@ -69,10 +69,11 @@ class _Moments:
             values, weights = values[weights > 0], weights[weights > 0]
         if not len(values):
             return
+        columns = np.ascontiguousarray(values.T)
         with np.errstate(over="ignore", invalid="ignore"):
-            self._merge(*_block_moments(values, weights))
-        self.least = np.minimum(self.least, values.min(axis=0))
-        self.most = np.maximum(self.most, values.max(axis=0))
+            self._merge(*_block_moments(columns, weights))
+        self.least = np.minimum(self.least, columns.min(axis=1))
+        self.most = np.maximum(self.most, columns.max(axis=1))
 
     def scales(self) -> Vector:
         """Deviation of each column, 1 where a column does not vary."""
@@ -89,10 +90,15 @@ class _Moments:
         self.total = both
 
 
-def _block_moments(values: Vector, weights: Vector | None) -> tuple[float, Vector, Vector]:
-    """Sum of weights, mean, and sum of squared deviations from it."""
-    column = np.ones((len(values), 1)) if weights is None else weights[:, None]
-    total = float(column.sum())
+def _block_moments(columns: Vector, weights: Vector | None) -> tuple[float, Vector, Vector]:
+    """Sum of weights, and of each column the mean and the sum of squared deviations from it."""
+    total = float(columns.shape[1] if weights is None else weights.sum())
     # From the first row on, since sums of numbers far from 0 lose their last digits.
-    mean = values[0] + (column * (values - values[0])).sum(axis=0) / total
-    return total, mean, (column * (values - mean) ** 2).sum(axis=0)
+    first = columns[:, 0]
+    mean = first + _sums(columns - first[:, None], weights) / total
+    return total, mean, _sums((columns - mean[:, None]) ** 2, weights)
+
+
+def _sums(columns: Vector, weights: Vector | None) -> Vector:
+    sums: Vector = (columns if weights is None else columns * weights).sum(axis=1)
+    return sums

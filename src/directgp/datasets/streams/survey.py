@@ -23,8 +23,7 @@ def survey(
 ) -> tuple[Columns, tuple[FileGroups, ...]]:
     """The columns meant, and the row groups of all files; no values are read."""
     path = str(files[0])
-    with readable(path):
-        schema = _file(path).schema_arrow
+    schema, _ = _described(path)
     columns = chosen_columns(schema, path, target, features, weights, positive)
     groups = tuple(_groups(str(file), columns) for file in files)
     if not any(sum(file.group_rows) for file in groups):
@@ -47,20 +46,19 @@ def readable(path: str) -> Iterator[None]:
 def _groups(path: str, columns: Columns) -> FileGroups:
     with readable(path):
         size = os.path.getsize(path)
-        file = _file(path)
-    columns.check(file.schema_arrow, path)
-    metadata = file.metadata
+    schema, metadata = _described(path)
+    columns.check(schema, path)
     rows = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
     _refuse_missing(metadata, columns.names, path)
     return FileGroups(path, size, rows)
 
 
-def _file(path: str) -> Any:
+def _described(path: str) -> tuple[pa.Schema, Any]:
+    """What the end of a file says: its columns and its row groups."""
     from pyarrow.parquet import ParquetFile
 
-    with ParquetFile(path) as file:
-        file.schema_arrow  # noqa: B018 - kept by the file, which is closed after it.
-        return file
+    with readable(path), ParquetFile(path) as file:
+        return file.schema_arrow, file.metadata
 
 
 def _refuse_missing(metadata: Any, names: Sequence[str], path: str) -> None:
