@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from directgp.log_expectations.evaluate import expected_log_prob, log_expectation
     from directgp.shapes import Marginals
     from directgp.training.beta_path import beta_path
+    from directgp.training.processes import Processes
     from directgp.training.train import train
+    from directgp.training.train_stream import train_stream
 
 __all__ = [
     "Marginals",
+    "Processes",
     "SparseGPClassifier",
     "SparseGPCountRegressor",
     "SparseGPRegressor",
@@ -26,10 +29,12 @@ __all__ = [
     "load",
     "log_expectation",
     "train",
+    "train_stream",
 ]
 
 _HOMES = {
     "Marginals": "directgp.shapes",
+    "Processes": "directgp.training.processes",
     "SparseGPClassifier": "directgp.estimators.classifier",
     "SparseGPCountRegressor": "directgp.estimators.count_regressor",
     "SparseGPRegressor": "directgp.estimators.regressor",
@@ -38,6 +43,7 @@ _HOMES = {
     "load": "directgp.estimators.saving",
     "log_expectation": "directgp.log_expectations.evaluate",
     "train": "directgp.training.train",
+    "train_stream": "directgp.training.train_stream",
 }
 
 

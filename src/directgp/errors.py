@@ -34,6 +34,10 @@ class StoreError(DirectGPError, OSError):
     """A store of finished fits could not be written or read, or is not what it claims to be."""
 
 
+class LostProcessError(DirectGPError, RuntimeError):
+    """One of the processes that train together is gone, or did not answer in time."""
+
+
 class DirectGPWarning(UserWarning):
     """Something that training found and a user should know."""
 

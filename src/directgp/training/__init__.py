@@ -4,10 +4,12 @@ from directgp.training.beta_path import BetaPath, PathPoint, beta_path
 from directgp.training.budgets import Cancel, EvaluationBudget, StepBudget, TimeBudget
 from directgp.training.journal import Checkpoints
 from directgp.training.monitors import Monitor, Observer
+from directgp.training.processes import Processes
 from directgp.training.progress import History, ProgressBar
 from directgp.training.result import Progress, StageResult, Status, Stop, TrainingResult
 from directgp.training.stopping import LossRange, RelativeDecrease, SmallGradient
 from directgp.training.train import train
+from directgp.training.train_stream import train_stream
 from directgp.training.update import update
 from directgp.training.validation import Folds, Given, HoldOut
 
@@ -24,6 +26,7 @@ __all__ = [
     "Monitor",
     "Observer",
     "PathPoint",
+    "Processes",
     "Progress",
     "ProgressBar",
     "RelativeDecrease",
@@ -36,5 +39,6 @@ __all__ = [
     "TrainingResult",
     "beta_path",
     "train",
+    "train_stream",
     "update",
 ]

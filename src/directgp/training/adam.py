@@ -130,7 +130,7 @@ class AdamState:
         self.good = self.tensors()
         try:
             losses = self._graphed.run(min(at_most, _STEPS_PER_LOOK))
-        except (InvalidInputError, NumericalError) as error:
+        except NumericalError as error:
             self._graphed, self._trusts = None, False
             return [], str(error)
         self._nodes = self._graphed.outgrown()
@@ -146,8 +146,8 @@ class AdamState:
 
     def _watched_step(self, step: int) -> tuple[list[float], str]:
         self._optimizer.clear_gradient()
+        self._problem.prepare()
         try:
-            self._problem.prepare()
             losses, gradient = self._losses_and_gradient(step)
         except (InvalidInputError, NumericalError) as error:
             return [], str(error)

@@ -27,6 +27,11 @@ class Data:
         """The targets that have a weight."""
         return self.y if self.weights is None else self.y[self.weights > 0]
 
+    def to(self, device: torch.device) -> "Data":
+        """The same examples elsewhere."""
+        weights = None if self.weights is None else self.weights.to(device)
+        return Data(self.X.to(device), self.y.to(device), weights)
+
     def take(self, index: Int[Tensor, " r"]) -> "Data":
         """Some of the examples."""
         weights = None if self.weights is None else self.weights[index]

@@ -6,6 +6,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from directgp.errors import InvalidInputError, NumericalError
 from directgp.log_expectations.fixed_nodes import FixedNodes, fixed_nodes
 from directgp.training.problem import Problem
 
@@ -50,8 +51,15 @@ class GraphedSteps:
                 self._graph.replay()
                 losses.append(self._losses.clone())
             else:
-                losses.append(self._advance())
+                losses.append(self._unrecorded())
         return torch.stack(losses)
+
+    def _unrecorded(self) -> Tensor:
+        try:
+            return self._advance()
+        except InvalidInputError as error:
+            # Of numbers that have gone wrong; what is wrong with the examples `prepare` tells.
+            raise NumericalError(str(error)) from error
 
     def outgrown(self) -> int:
         """How many nodes a quadrature should be given next time, where it had too few; else 0."""

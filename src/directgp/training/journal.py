@@ -208,9 +208,14 @@ def journal_for(
     posterior: SparsePosterior,
     likelihood: Likelihood,
     settings: object,
+    together: Together | None = None,
 ) -> Journal:
-    """The journal of a run with these data, this start and these settings."""
-    if checkpoints is None:
+    """The journal of a run with these data, this start and these settings.
+
+    Several processes are refused unless all have the same.
+    """
+    together = together or Together()
+    if checkpoints is None and together.alone:
         return Journal()
     start = {f"posterior.{name}": value for name, value in posterior.state_dict().items()}
     start |= {f"likelihood.{name}": value for name, value in likelihood.state_dict().items()}
@@ -219,9 +224,12 @@ def journal_for(
     start |= {"X": data.X, "y": data.y}
     # Functions and objects without a text of their own show where they are in memory.
     text = re.sub(r" at 0x[0-9a-f]+", "", repr(settings))
-    how = {"every": checkpoints.every, "settings": text, "weights": data.weights}
+    every = None if checkpoints is None else checkpoints.every
+    how = {"every": every, "settings": text, "weights": data.weights}
     model = [_description(posterior), _description(likelihood)]
-    return Journal(checkpoints, fingerprint(model=model, **how, **start))
+    known = fingerprint(model=model, **how, **start)
+    together.require_same(known)
+    return Journal(checkpoints, known, together)
 
 
 def _description(model: nn.Module) -> list[object]:

@@ -62,9 +62,7 @@ class Randomness:
         common seed from the generator that is given, the same in all of them.
     """
 
-    def __init__(
-        self, generator: torch.Generator, frozen: bool, rank: int | None = None
-    ) -> None:
+    def __init__(self, generator: torch.Generator, frozen: bool, rank: int | None = None) -> None:
         self.generator = generator
         self.frozen = frozen
         self._rank = rank

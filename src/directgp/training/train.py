@@ -17,9 +17,12 @@ from directgp.training.beta_path import path_of
 from directgp.training.data import Data, check_data
 from directgp.training.journal import Checkpoints, journal_for
 from directgp.training.monitors import Monitor, Observer, close
+from directgp.training.parallel import common_order, common_start, parallel_recipe
+from directgp.training.processes import Processes
 from directgp.training.recipe import OptimizerName, Recipe
 from directgp.training.result import TrainingResult
 from directgp.training.runs import elbo_run, fixed_run, joint_run
+from directgp.training.together import Together
 from directgp.training.trainer import Trainer
 from directgp.training.validation import Validation
 
@@ -48,6 +51,7 @@ def train(
     observer: Observer | None = None,
     checkpoints: Checkpoints | None = None,
     generator: torch.Generator | None = None,
+    processes: Processes | None = None,
 ) -> TrainingResult:
     """Minimise (N/n)·Σ loss + β·KL, and say why it stopped.
 
@@ -95,6 +99,12 @@ def train(
         Keep the run on disk and go on from there.
     generator : torch.Generator
         Randomness, of the data's device; freshly seeded when none is given.
+    processes : Processes
+        Those that torchrun has started, to share the examples of each step among them. Each calls
+        `train` with the same data and settings, and gets the same result; model and randomness
+        begin as in the first one. Adam only. Checkpoints are read and written by the first
+        process. Progress bars are shown by the first one; other monitors are asked in each, and
+        any of them may stop all.
 
     Returns
     -------
@@ -105,6 +115,8 @@ def train(
     ------
     NumericalError
         If no finite way down could be found; it says what happened and what to try.
+    LostProcessError
+        If one of the processes is gone; it says from where the job goes on.
 
     Examples
     --------
@@ -130,6 +142,8 @@ def train(
         observer=observer,
     )
     if hyperparameters == "auto":
+        allowed = "None with hyperparameters='auto'"
+        require(processes is None, "processes", allowed, "some", "Use 'joint' or 'fixed'.")
         require(start == "elbo", "start with hyperparameters='auto'", "'elbo'", repr(start))
         return path_of(
             recipe,
@@ -155,16 +169,21 @@ def train(
     require(0 <= beta < float("inf"), "beta", "finite and at least 0", beta)
     data = Data(X, y, weights)
     check_data("train", data, posterior, likelihood)
+    if processes is not None:
+        recipe = parallel_recipe(recipe, data, posterior, likelihood, beta, processes)
     recipe.check(likelihood)
-    settings = (recipe.settings(), beta, hyperparameters, start)
-    journal = journal_for(checkpoints, data, posterior, likelihood, settings)
-    random = generator or fresh_generator(X.device)
-    journal.rewind(random)
-    trainer = Trainer(data, random, journal)
+    together, settings = Together(processes), (recipe.settings(), beta, hyperparameters, start)
     try:
-        if hyperparameters == "fixed":
-            base = elbo_run(trainer, recipe, posterior, likelihood)
-            return fixed_run(trainer, recipe, base, beta)
-        return joint_run(trainer, recipe, posterior, likelihood, beta, start)
+        with together.listening():
+            posterior, likelihood = common_start(together, posterior, likelihood)
+            journal = journal_for(checkpoints, data, posterior, likelihood, settings, together)
+            random = generator or fresh_generator(X.device)
+            common_order(together, random)
+            journal.rewind(random)
+            trainer = Trainer(data, random, journal, together=together)
+            if hyperparameters == "fixed":
+                base = elbo_run(trainer, recipe, posterior, likelihood)
+                return fixed_run(trainer, recipe, base, beta)
+            return joint_run(trainer, recipe, posterior, likelihood, beta, start)
     finally:
         close(monitors)

@@ -7,6 +7,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
+from directgp.datasets.streams import ParquetRows
 from directgp.errors import LostProcessError, NumericalError
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.gaussian import Gaussian
@@ -17,7 +18,7 @@ from directgp.training.adam import AdamState, adam
 from directgp.training.batches import Batches
 from directgp.training.collapsed_update import CollapsedUpdate
 from directgp.training.data import Data
-from directgp.training.feeds import BatchFeed, WholeFeed
+from directgp.training.feeds import BatchFeed, Feed, WholeFeed
 from directgp.training.journal import Journal, Tensors, under
 from directgp.training.lbfgs import lbfgs
 from directgp.training.monitors import Observer
@@ -33,6 +34,7 @@ from directgp.training.problems import (
 from directgp.training.recipe import Recipe
 from directgp.training.result import Failure, Phase, StageResult, Status, Stop
 from directgp.training.run import Run
+from directgp.training.stream_feed import StreamFeed
 from directgp.training.together import Together
 
 
@@ -52,6 +54,8 @@ class Trainer:
         `time.perf_counter` when all of it began; now, unless given.
     together : Together
         The processes that share the examples; this one alone, unless given.
+    rows : ParquetRows
+        Where all examples are, when `data` is but one batch of them.
     """
 
     def __init__(
@@ -61,8 +65,10 @@ class Trainer:
         journal: Journal,
         since: float | None = None,
         together: Together | None = None,
+        rows: ParquetRows | None = None,
     ) -> None:
         self.data = data
+        self._rows = rows
         self._together = together or Together()
         self._generator = generator
         self._journal = journal
@@ -157,7 +163,10 @@ class Trainer:
             stop, loss = self._lbfgs(problem, run), _value(problem)
         else:
             rate = recipe.chosen_learning_rate(not problem.feed.whole)
-            stop = self._adam(problem, run, rate, recipe.observer)
+            try:
+                stop = self._adam(problem, run, rate, recipe.observer)
+            finally:
+                problem.feed.close()
             last = run.losses[-1] if run.losses else math.nan
             loss = _value(problem) if problem.deterministic else last
         _write_q(problem)
@@ -186,16 +195,12 @@ class Trainer:
         optimizer: str,
     ) -> ModelProblem:
         data = self.data
-        objective = Objective(recipe.point_loss(), len(data), beta)
+        number = len(data) if self._rows is None else self._rows.num_rows
+        objective = Objective(recipe.point_loss(), number, beta)
         draws = not objective.point_loss.deterministic
         rank = self._together.rank if draws else None
         randomness = Randomness(self._generator, draws and optimizer == "lbfgs", rank)
-        size = recipe.chosen_batch_size(len(data), posterior.Z.shape[-2])
-        feed = (
-            WholeFeed(data)
-            if size is None
-            else BatchFeed(data, Batches(len(data), size, self._generator))
-        )
+        feed = self._feed(recipe, posterior, likelihood)
         kind = recipe.eliminated(likelihood, beta, optimizer, not feed.whole)
         parameters = {} if held else trained_parameters(posterior, likelihood)
         if before is not None and kind in ("vfe", "fitc") and isinstance(likelihood, Gaussian):
@@ -210,6 +215,16 @@ class Trainer:
             )
         return FreeProblem(
             posterior, likelihood, data, objective, parameters, randomness, feed, self._together
+        )
+
+    def _feed(self, recipe: Recipe, posterior: SparsePosterior, likelihood: Likelihood) -> Feed:
+        data, random = self.data, self._generator
+        if self._rows is not None:
+            seed = int(torch.randint(2**31, (), generator=random, device=random.device))
+            return StreamFeed(self._rows.batches(len(data), seed), data, likelihood)
+        size = recipe.chosen_batch_size(len(data), posterior.Z.shape[-2])
+        return (
+            WholeFeed(data) if size is None else BatchFeed(data, Batches(len(data), size, random))
         )
 
     def _lbfgs(self, problem: ModelProblem, run: Run) -> Stop:

@@ -1,0 +1,139 @@
+"""Training on more rows than fit in memory."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from directgp.datasets.streams import ParquetRows
+from directgp.errors import UnsupportedError, require
+from directgp.likelihoods.base import Likelihood
+from directgp.log_expectations.base import Rule
+from directgp.numerics.noise import fresh_generator
+from directgp.objectives.base import PointLoss
+from directgp.posteriors.sparse import SparsePosterior
+from directgp.training.data import check_data
+from directgp.training.journal import Checkpoints, journal_for
+from directgp.training.monitors import Monitor, Observer, close
+from directgp.training.recipe import Recipe
+from directgp.training.result import TrainingResult
+from directgp.training.runs import elbo_run, fixed_run, joint_run
+from directgp.training.stopping import SmallGradient
+from directgp.training.stream_feed import on_cpu
+from directgp.training.trainer import Trainer
+
+_NEVER = SmallGradient(0.0)
+"""Adam does not look at the gradient: all epochs are gone through."""
+
+
+def train_stream(
+    posterior: SparsePosterior,
+    likelihood: Likelihood,
+    rows: ParquetRows,
+    *,
+    epochs: float = 1.0,
+    batch_size: int = 1024,
+    objective: str | PointLoss = "log_loss",
+    beta: float = 1.0,
+    rule: Rule | str = "auto",
+    hyperparameters: Literal["joint", "fixed"] = "joint",
+    start: Literal["elbo", "scratch"] = "elbo",
+    learning_rate: float | None = None,
+    stopping: Monitor | None = None,
+    monitors: Sequence[Monitor] = (),
+    observer: Observer | None = None,
+    checkpoints: Checkpoints | None = None,
+    generator: torch.Generator | None = None,
+) -> TrainingResult:
+    """`directgp.train` with Adam on rows that are read from disk as they are needed.
+
+    Memory depends on `batch_size`, on the number of inducing inputs and on the buffer of the rows,
+    not on how many rows there are. Arguments that are not listed here are those of `train`.
+
+    Parameters
+    ----------
+    posterior : SparsePosterior
+        Where to start from, of the dtype of the rows; it is left as it is.
+    rows : ParquetRows
+        Training data; standardise them first.
+    epochs : float
+        How often each row is looked at, in the run of the objective and, with
+        hyperparameters="fixed", in the ELBO run before it.
+    batch_size : int
+        Rows of one step.
+    stopping : Monitor
+        A rule to stop before all epochs are over; none, unless given.
+    checkpoints : Checkpoints
+        As in `train`; the files must be the same when the run is taken up.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, pyarrow as pa, pyarrow.parquet, torch, directgp
+    >>> from directgp.datasets.streams import ParquetRows
+    >>> from directgp.likelihoods import Gaussian
+    >>> from directgp.posteriors import SparsePosterior
+    >>> folder, x = tempfile.mkdtemp(), np.linspace(-3, 3, 4000)
+    >>> table = pa.table({"x": x, "y": np.sin(2 * x)})
+    >>> pyarrow.parquet.write_table(table, f"{folder}/part.parquet")
+    >>> rows = ParquetRows(folder, target="y").standardised()
+    >>> X, y = map(torch.as_tensor, rows.sample(500)[:2])
+    >>> posterior = SparsePosterior.from_data(X, y, num_inducing=10)
+    >>> result = directgp.train_stream(
+    ...     posterior, Gaussian(0.1), rows, epochs=2.0, batch_size=200, learning_rate=0.01
+    ... )
+    >>> result.steps
+    80
+    """
+    modes = ("joint", "fixed")
+    require(hyperparameters in modes, "hyperparameters", f"one of {modes}", repr(hyperparameters))
+    require(start in ("elbo", "scratch"), "start", "'elbo' or 'scratch'", repr(start))
+    require(0 <= beta < math.inf, "beta", "finite and at least 0", beta)
+    require(0 < epochs < math.inf, "epochs of train_stream", "positive and finite", epochs)
+    dtype = str(posterior.Z.dtype).removeprefix("torch.")
+    remedy = f"Open them with ParquetRows(..., dtype='{dtype}')."
+    allowed = f"of the posterior's dtype {dtype}"
+    require(rows.dtype == dtype, "rows of train_stream", allowed, rows.dtype, remedy)
+    recipe = Recipe(
+        objective=objective,
+        rule=rule,
+        optimizer="adam",
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        max_steps=math.ceil(epochs * rows.num_rows / batch_size),
+        stopping=stopping or _NEVER,
+        monitors=monitors,
+        observer=observer,
+    )
+    recipe.check(likelihood)
+    _check_streams(recipe, likelihood)
+    with rows.batches(batch_size, seed=0) as stream:
+        first = on_cpu(stream.next()).to(posterior.Z.device)
+    check_data("train_stream", first, posterior, likelihood)
+    settings = (recipe.settings(), beta, hyperparameters, start, rows.num_rows, rows.feature_names)
+    journal = journal_for(checkpoints, first, posterior, likelihood, settings)
+    random = generator or fresh_generator(posterior.Z.device)
+    journal.rewind(random)
+    trainer = Trainer(first, random, journal, rows=rows)
+    try:
+        if hyperparameters == "fixed":
+            base = elbo_run(trainer, recipe, posterior, likelihood)
+            return fixed_run(trainer, recipe, base, beta)
+        return joint_run(trainer, recipe, posterior, likelihood, beta, start)
+    finally:
+        close(monitors)
+
+
+def _check_streams(recipe: Recipe, likelihood: Likelihood) -> None:
+    """Refuse what needs all rows at once."""
+    if not recipe.point_loss().uses_variance(likelihood):
+        raise UnsupportedError(
+            f"train_stream needs a loss that sees the variance of f, since it never has all rows "
+            f"at once to set the variance afterwards. Got '{recipe.name}'. Use 'log_loss', 'crps' "
+            "or 'elbo', or train on a sample."
+        )
+    if any(buffer.numel() > 1 for buffer in likelihood.buffers()):
+        raise UnsupportedError(
+            "train_stream needs a likelihood that is the same for every row. Got one with "
+            "exposures. Train on a sample, or leave out the exposures."
+        )
