@@ -10,7 +10,12 @@ from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import ClosedFormGibbs
 from directgp.log_expectations.attach import evaluate
 from directgp.log_expectations.estimate import Estimate, Row, parameter_term
-from directgp.log_expectations.nodes import NATS, blocks_by_nodes, trapezoid_step
+from directgp.log_expectations.nodes import (
+    NATS,
+    blocks_by_nodes,
+    nodes_for_all,
+    trapezoid_step,
+)
 
 
 def gibbs_term(
@@ -33,6 +38,9 @@ def _integrate(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Esti
     """The trapezoid rule over q."""
     reach = _reach(mean, variance)
     needed = 2 * reach / trapezoid_step(torch.sqrt(variance), likelihood.strip)
+    number = nodes_for_all(needed)
+    if number is not None:
+        return _sum(likelihood, y, mean, variance, reach, number)
     parts = []
     for number, index in blocks_by_nodes(needed):
         some = y[index], mean[index], variance[index], reach[index]
@@ -55,7 +63,10 @@ def _sum(
     """Σ_k q(f_k)·ℓ(f_k), with slopes E_q[ℓ′] in the mean and ½E_q[ℓ″] in the variance."""
     place = (torch.arange(number, dtype=mean.dtype, device=mean.device) + 0.5) / number
     delta = (2 * place[:, None] - 1) * reach
-    weights = torch.softmax(-0.5 * delta**2 / variance, 0)
+    # From the node next to the mean, whose weight is then 1 however far it is.
+    nearest = reach * ((number + 1) % 2 / number)
+    weights = torch.exp((nearest**2 - delta**2) / (2 * variance))
+    weights = weights / weights.sum(0)
     value, first, second = likelihood.derivatives(y, mean + delta)
     return Estimate(
         (weights * value).sum(0) + likelihood.log_base(y),

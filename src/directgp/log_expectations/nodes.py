@@ -63,10 +63,6 @@ def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
     """
     needed = needed.clamp(_FEWEST, _MOST)
     fixed = fixed_nodes.get()
-    if fixed is not None and fixed.recording:
-        number = fixed.take(needed)
-        yield from ((number, index) for _, index in row_blocks(len(needed), number, needed.device))
-        return
     growth = _CPU_GROWTH if needed.device.type == "cpu" else _DEVICE_GROWTH
     least, most = map(float, needed.aminmax()) if len(needed) else (_FEWEST, _FEWEST)
     if math.isnan(most):
@@ -89,6 +85,12 @@ def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
         for index in order[start:stop].split(rows_for(number, needed.device)):
             yield number, index
         start = stop
+
+
+def nodes_for_all(needed: Row) -> int | None:
+    """The number of nodes of every example, where that is fixed; None where they are to differ."""
+    fixed = fixed_nodes.get()
+    return fixed.take(needed.clamp(_FEWEST, _MOST)) if fixed and fixed.recording else None
 
 
 def trapezoid_nodes(ends: Float[Tensor, "2 n"], peak: Peak, num_nodes: int) -> tuple[Points, Row]:

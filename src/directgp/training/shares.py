@@ -44,7 +44,7 @@ class SharedFeed(Feed):
     @override
     def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
         data, likelihood = self._feed.examples(likelihood)
-        rows = torch.arange(self._rank, len(data), self._size, device=data.X.device)
+        rows = torch.arange(len(data), device=data.X.device)[self._rank :: self._size]
         factor = self._size * len(rows) / len(data)
         rows = rows if len(rows) > 0 else rows.new_zeros(1)
         if self._kept is None or not self.whole:
