@@ -1,0 +1,15 @@
+"""Arrays that are kept: the same memory for the same name and shape."""
+
+import torch
+
+from directgp.numerics.workspace import Workspace
+
+
+def test_a_name_keeps_its_array_while_shape_and_dtype_last() -> None:
+    workspace, like = Workspace(), torch.zeros(1)
+    first = workspace.take("A", (3, 4), like)
+    assert first.shape == (3, 4) and first.dtype == torch.float32
+    assert workspace.take("A", (3, 4), like).data_ptr() == first.data_ptr()
+    assert workspace.take("B", (3, 4), like).data_ptr() != first.data_ptr()
+    assert workspace.take("A", (4, 3), like).shape == (4, 3)
+    assert workspace.take("A", (4, 3), like.double()).dtype == torch.float64
