@@ -13,12 +13,17 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 INSTALLED_BROWSER := $(VENV)/.installed-browser
+# The peers of the benchmarks: gpflow needs numpy < 2, so nothing of it can be shared with ours.
+VENV_PEERS := .venv-peers
+VENV_GPJAX := .venv-gpjax
+INSTALLED_PEERS := $(VENV_PEERS)/.installed
+INSTALLED_GPJAX := $(VENV_GPJAX)/.installed
 PAGES := docs/_build/html
 DEMO := build/demo
 # One thread for each test worker: more would fight over the same cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
-.PHONY: demo examples test test-slow test-browser lint format bench bench-training bench-estimators docs clean
+.PHONY: demo examples test test-slow test-browser lint format bench bench-rules bench-training bench-estimators docs clean
 
 demo: $(INSTALLED)
 	@echo "Regression: disease progression of 442 diabetes patients."
@@ -61,7 +66,11 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(INSTALLED)
+# Steps, predictions and memory against peers, which have environments of their own.
+bench: $(INSTALLED) $(INSTALLED_PEERS) $(INSTALLED_GPJAX)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.peers --tables docs/tables
+
+bench-rules: $(INSTALLED)
 	$(BIN)/python benchmarks/rules.py
 
 bench-training: $(INSTALLED)
@@ -108,4 +117,16 @@ $(INSTALLED_DOCS): $(INSTALLED)
 # Only `make test-browser` needs this.
 $(INSTALLED_BROWSER): $(INSTALLED)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[browser]'
+	touch $@
+
+# Only the benchmarks need these. torch first, and the same as ours.
+$(INSTALLED_PEERS): benchmarks/peers/requirements-peers.txt constraints.txt
+	$(PYTHON) -m venv $(VENV_PEERS)
+	$(VENV_PEERS)/bin/python -m pip install $$(grep '^torch==' constraints.txt) 'numpy<2'
+	$(VENV_PEERS)/bin/python -m pip install -r benchmarks/peers/requirements-peers.txt
+	touch $@
+
+$(INSTALLED_GPJAX): benchmarks/peers/requirements-gpjax.txt
+	$(PYTHON) -m venv $(VENV_GPJAX)
+	$(VENV_GPJAX)/bin/python -m pip install -r benchmarks/peers/requirements-gpjax.txt
 	touch $@

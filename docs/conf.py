@@ -11,7 +11,8 @@ release = installed_version("directgp")
 version = release
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc"]
-exclude_patterns = ["_build"]
+# Tables are parts of pages.
+exclude_patterns = ["_build", "tables"]
 
 # A name in single backquotes is a link where it is known, and code where it is not.
 default_role = "py:obj"

@@ -1,0 +1,68 @@
+"""directgp's own step: the one file of the benchmark that knows its insides."""
+
+import torch
+from gpytorch.kernels import RBFKernel
+from torch import Tensor
+
+from benchmarks.peers.cases import NUGGET, NUM_SAMPLES, Arrays
+from benchmarks.peers.contenders.base import LEARNING_RATE
+from benchmarks.peers.contenders.torch_base import TorchContender
+from benchmarks.peers.protocol import serve
+from directgp.likelihoods import Gaussian, Likelihood, Poisson, Probit
+from directgp.log_expectations import BiasedMonteCarlo
+from directgp.objectives import GibbsLoss, LogLoss
+from directgp.objectives.objective import Objective
+from directgp.posteriors import Prior, SparsePosterior
+from directgp.training.adam import AdamState
+from directgp.training.data import Data
+from directgp.training.problems import FreeProblem, Randomness, trained_parameters
+
+
+class DirectGP(TorchContender):
+    """`AdamState` over a `FreeProblem`, as `train` runs it."""
+
+    def version(self) -> str:
+        return f"torch {torch.__version__}"
+
+    def set_up(self, arrays: Arrays) -> None:
+        t = self.tensors(arrays)
+        kernel = RBFKernel(ard_num_dims=t["Z"].shape[-1])
+        dtype = t["Z"].dtype
+        kernel.to(dtype).lengthscale = t["lengthscale"].cpu()
+        prior = Prior(kernel, output_scale=float(arrays["output_scale"]), dtype=dtype)
+        prior.to(self.device)
+        self._posterior = SparsePosterior(prior, t["Z"], nugget=NUGGET[self.dtype])
+        self._posterior.set_q(t["u_mean"], t["u_chol"])
+        self._problem = self._pose(Data(t["X"], t["y"]), float(arrays["noise"]))
+        self._state = AdamState(self._problem, LEARNING_RATE)
+        self._taken = 0
+
+    def _pose(self, data: Data, noise: float) -> FreeProblem:
+        families = {"gaussian": Gaussian(noise), "probit": Probit(), "poisson": Poisson()}
+        likelihood: Likelihood = families[self.likelihood].to(data.X)
+        rule = BiasedMonteCarlo(NUM_SAMPLES) if self.likelihood == "poisson" else "auto"
+        loss = LogLoss(rule) if self.objective == "log_loss" else GibbsLoss()
+        parameters = trained_parameters(self._posterior, likelihood)
+        randomness = Randomness(torch.Generator(self.device).manual_seed(0), False)
+        objective = Objective(loss, len(data), 1.0)
+        return FreeProblem(self._posterior, likelihood, data, objective, parameters, randomness)
+
+    def loss(self) -> float:
+        with torch.no_grad():
+            return float(self._problem.value(0))
+
+    def steps(self, number: int) -> None:
+        left = number
+        while left > 0:
+            losses, trouble = self._state.steps(self._taken, left)
+            if trouble:
+                raise ArithmeticError(trouble)
+            self._taken += len(losses)
+            left -= len(losses)
+
+    def predict(self, X: Tensor, block: int) -> None:
+        self._posterior.predict(X, block)
+
+
+if __name__ == "__main__":
+    serve(DirectGP())

@@ -1,0 +1,122 @@
+"""A contender as the coordinator sees it: a process that answers."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from benchmarks.peers.protocol import Message
+from directgp.errors import require
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MODULES = {
+    "directgp": "benchmarks.peers.ours",
+    "floor": "benchmarks.peers.contenders.floor",
+    "GPyTorch": "benchmarks.peers.contenders.with_gpytorch",
+    "GPflow": "benchmarks.peers.contenders.with_gpflow",
+    "GPJax": "benchmarks.peers.contenders.with_gpjax",
+}
+
+_ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    "JAX_PLATFORMS": "cpu",
+}
+
+
+class ContenderError(RuntimeError):
+    """A contender could not do what it was told."""
+
+
+def interpreters(given: dict[str, str]) -> dict[str, str]:
+    """The Python of each contender: those of the Makefile's environments, unless given."""
+    found = {
+        "directgp": sys.executable,
+        "floor": sys.executable,
+        "GPyTorch": str(ROOT / ".venv-peers/bin/python"),
+        "GPflow": str(ROOT / ".venv-peers/bin/python"),
+        "GPJax": str(ROOT / ".venv-gpjax/bin/python"),
+    }
+    by_name = {name.lower(): name for name in found}
+    for name in given:
+        allowed = f"for one of {list(by_name)}"
+        require(name.lower() in by_name, "An interpreter of --python", allowed, repr(name))
+    return found | {by_name[name.lower()]: path for name, path in given.items()}
+
+
+def check_interpreters(pythons: dict[str, str], names: Iterable[str]) -> None:
+    """Refuse to begin where one of them is missing."""
+    for name in names:
+        require(
+            shutil.which(pythons[name]) is not None,
+            f"The interpreter of {name}",
+            "an installed Python",
+            repr(pythons[name]),
+            f"`make bench` installs it; or name another with --python {name.lower()}=PATH.",
+        )
+
+
+class Process:
+    """One contender, running; it ends with the ``with`` block."""
+
+    def __init__(self, name: str, python: str, module: str | None = None) -> None:
+        self.name = name
+        # Read when something went wrong.
+        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        self._process = subprocess.Popen(
+            [python, "-m", MODULES[name] if module is None else module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            cwd=ROOT,
+            env=_environment(),
+        )
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._process.communicate()
+        self._log.close()
+
+    def ask(self, do: str, **arguments: Any) -> Message:
+        """Tell the contender what to do and wait for its answer."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        reply: Message = json.loads(line) if line else {"error": f"It ended.\n{self._said()}"}
+        if "error" in reply and set(reply) == {"error"}:
+            raise ContenderError(f"{self.name} could not do {do!r}: {reply['error']}")
+        return reply
+
+    def _said(self) -> str:
+        self._process.wait()
+        self._log.seek(0)
+        return self._log.read()[-3000:]
+
+
+def _environment() -> dict[str, str]:
+    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)}

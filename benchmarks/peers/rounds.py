@@ -1,0 +1,53 @@
+"""Contenders in turn: each round has all of them, in another order."""
+
+import random
+from collections.abc import Callable, Mapping
+
+from benchmarks.peers.process import Process
+
+Times = dict[str, list[float]]
+
+_MOST_STEPS = 2000
+
+
+def steps_a_round(process: Process, seconds: float) -> int:
+    """So many steps that they last about the given time; the contender is warm afterwards."""
+    process.ask("steps", number=2)
+    number = 1
+    while True:
+        taken: float = process.ask("steps", number=number)["seconds"]
+        if taken > seconds / 8 or number >= _MOST_STEPS:
+            return max(1, min(_MOST_STEPS, round(seconds * number / taken)))
+        number *= 4
+
+
+def interleaved(tasks: Mapping[str, Callable[[], float]], rounds: int, seed: int = 0) -> Times:
+    """What each task measures in each round; the order is drawn anew every round."""
+    times: Times = {name: [] for name in tasks}
+    shuffle = random.Random(seed).shuffle
+    for _ in range(rounds):
+        order = list(tasks)
+        shuffle(order)
+        for name in order:
+            times[name].append(tasks[name]())
+    return times
+
+
+def step_times(processes: Mapping[str, Process], rounds: int, seconds: float) -> Times:
+    """Seconds of a step of each contender in each round."""
+    numbers = {name: steps_a_round(process, seconds) for name, process in processes.items()}
+
+    def task(name: str) -> Callable[[], float]:
+        number = numbers[name]
+        return lambda: processes[name].ask("steps", number=number)["seconds"] / number
+
+    return interleaved({name: task(name) for name in processes}, rounds)
+
+
+def prediction_times(processes: Mapping[str, Process], rounds: int, rows: int) -> Times:
+    """Seconds a row of each contender in each round."""
+
+    def task(process: Process) -> Callable[[], float]:
+        return lambda: process.ask("predict", rows=rows)["seconds"] / rows
+
+    return interleaved({name: task(process) for name, process in processes.items()}, rounds)

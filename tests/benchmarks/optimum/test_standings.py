@@ -1,0 +1,92 @@
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.optimum.contest import Limits, Round, ratio, told
+from benchmarks.optimum.given import Run, Settings
+from benchmarks.optimum.problems import PROBLEMS, Problem, settings_of
+from benchmarks.optimum.race import Descent, check_claim
+from benchmarks.optimum.recorder import Recorder
+from benchmarks.optimum.selection import Choice
+from benchmarks.optimum.tables import markdown, optimum_rows, selection_rows
+from benchmarks.optimum.truth import claim_at, objective_at
+from tests.benchmarks.optimum.problem import moved, small
+
+
+def descent(contender: str, seconds: Sequence[float], objectives: Sequence[float]) -> Descent:
+    values = np.array(seconds), np.array(objectives)
+    return Descent(contender, Settings(9.0), *values, steps=7, total=float(seconds[-1]), end={})
+
+
+def meeting(*descents: Descent) -> Round:
+    return Round(Problem("pol", "log_loss"), 0, 100, list(descents))
+
+
+OURS = descent("directgp", [1.0, 2.0, 3.0], [5.0, 1.0004, 1.0])
+
+
+def test_the_target_is_a_thousandth_above_the_best_of_anyone() -> None:
+    found = meeting(OURS, descent("gpytorch", [10.0, 40.0], [1.2, 0.9996]))
+    assert found.target == pytest.approx(1.0006)
+    assert found.seconds("directgp") == (2.0, True)
+    assert found.seconds("gpytorch") == (40.0, True)
+    assert ratio([found], "gpytorch") == "20 (20 to 20)"
+
+
+def test_a_ratio_is_a_bound_where_one_did_not_get_there() -> None:
+    late = meeting(OURS, descent("gpytorch", [10.0, 40.0], [1.2, 1.1]))
+    assert ratio([late], "gpytorch") == "≥ 20 (20 to 20)"
+    assert told([late], "gpytorch") == "not within 40 s; gap 0.1"
+    lost = meeting(OURS, descent("gpytorch", [10.0, 40.0], [1.2, 0.5]))
+    assert ratio([lost], "gpytorch").startswith("≤ 13")
+    assert ratio([late, lost], "gpytorch").startswith("? ")
+    assert ratio([late], "gpjax") == "–"
+
+
+def test_a_table_has_a_row_a_problem() -> None:
+    found = meeting(OURS, descent("gpytorch", [10.0, 40.0], [1.2, 0.9996]))
+    rows = optimum_rows([[found]], ["directgp", "gpytorch"])
+    assert markdown(rows).splitlines()[-1] == (
+        "| pol, n = 100 | log loss, β = 1 | 2 s | 40 s | 20 (20 to 20) |"
+    )
+
+
+def test_a_table_of_choices_compares_within_each_round() -> None:
+    mine = Choice("directgp", 2.0, 15, [1.0], [0.5], 0, 0.1)
+    other = replace(mine, contender="gpytorch", seconds=50.0, finished=3)
+    again = replace(other, seconds=90.0)
+    rows = selection_rows({("pol", 0): [mine, other], ("pol", 1): [mine, again]})
+    assert [row["time / ours"] for row in rows] == ["1 to 1", "25 to 45"]
+    assert rows[1]["seconds"] == "50; 90 (3 fits, the rest in proportion)"
+
+
+def recorded(claimed: float, trace: float | None = None) -> Run:
+    given = small("regression", "log_loss")
+    recorder = Recorder(Settings(1.0), lambda: moved(given))
+    return recorder.run(claimed, None if trace is None else np.array([[1.0, trace]]))
+
+
+def test_a_contender_with_another_objective_is_refused() -> None:
+    given = small("regression", "log_loss")
+    extra = float(moved(given)["jitter"])
+    right = claim_at(given, moved(given), 0.0, extra)
+    check_claim("gpytorch", given, Settings(1.0), recorded(right))
+    check_claim("directgp", given, Settings(1.0), recorded(objective_at(given, moved(given)), 1.0))
+    with pytest.raises(ValueError, match="gpytorch must be"):
+        check_claim("gpytorch", given, Settings(1.0), recorded(right + 1e-5))
+
+
+def test_ways_to_train() -> None:
+    elbo = [problem for problem in PROBLEMS if problem.objective == "elbo"]
+    assert len(elbo) == 3 and len(PROBLEMS) == 9
+    assert len(settings_of("gpytorch", PROBLEMS[0], 1.0, 0)) == 8
+    assert settings_of("gpjax", PROBLEMS[0], 1.0, 0) == []
+    assert any(way.natural for way in settings_of("gpflow", elbo[0], 1.0, 0))
+
+
+def test_limits_are_bounded() -> None:
+    limits = Limits(screening=1.0, patience=10.0, least=3.0, most=20.0)
+    assert limits.screening_seconds(1.0) == 3.0
+    assert limits.patient_seconds(1.0) == 10.0 and limits.patient_seconds(9.0) == 20.0
