@@ -64,12 +64,11 @@ class _Attach(Function):
     """The value of an estimate, with its slopes as derivatives; a second derivative is refused."""
 
     @staticmethod
-    def forward(estimate: Estimate, mean: Tensor, *_: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, estimate: Estimate, mean: Tensor, variance: Tensor, *parameters: Tensor
+    ) -> Tensor:
+        ctx.estimate, ctx.parameters = estimate, parameters
         return estimate.value.reshape(mean.shape).clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.estimate, _, _, *ctx.parameters = inputs
 
     @staticmethod
     @first_order

@@ -27,13 +27,20 @@ _RULES: dict[str, Rule] = {
 }
 
 
+_EXACT_RULES: dict[type[Likelihood], Rule] = {}
+
+
 def resolve_rule(rule: Rule | str, likelihood: Likelihood) -> Rule:
     """The rule of that name; "auto" is the closed form where there is one, else quadrature."""
     if isinstance(rule, Rule):
         return rule
     if rule == "auto":
-        exact = isinstance(likelihood, ClosedFormLogPredictive)
-        return ClosedForm() if exact else Quadrature()
+        kind = type(likelihood)
+        if kind not in _EXACT_RULES:
+            # Asked once for each kind: a protocol is slow to answer.
+            exact = isinstance(likelihood, ClosedFormLogPredictive)
+            _EXACT_RULES[kind] = ClosedForm() if exact else Quadrature()
+        return _EXACT_RULES[kind]
     return named_rule(rule)
 
 

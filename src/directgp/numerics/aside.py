@@ -1,5 +1,6 @@
 """Work that a device does beside other work."""
 
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import final
 
@@ -18,11 +19,12 @@ class Aside:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = _stream_of(device) if device.type == "cuda" else None
-        self._inside = torch.cuda.stream(self._stream)
+        self._inside: AbstractContextManager[object] = nullcontext()
 
     def __enter__(self) -> "Aside":
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+            self._inside = torch.cuda.stream(self._stream)
         self._inside.__enter__()
         return self
 

@@ -1,5 +1,6 @@
 """A Cholesky factor that says how much jitter it needed."""
 
+import math
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -43,6 +44,10 @@ def jittered_cholesky(K: Float[Tensor, "*batch m m"], max_tries: int = 8) -> Jit
         If a matrix is not positive definite even with the largest jitter.
     """
     _check(K, max_tries)
+    factor, info = torch.linalg.cholesky_ex(K)
+    if _succeeded(factor, info):
+        return JitteredCholesky(factor, torch.zeros_like(info, dtype=K.dtype))
+    _check_finite(K)
     ladder = _ladder(K.dtype)[:max_tries]
     scale = K.detach().diagonal(dim1=-2, dim2=-1).mean(-1)
     jitter = torch.zeros_like(scale)
@@ -56,10 +61,19 @@ def jittered_cholesky(K: Float[Tensor, "*batch m m"], max_tries: int = 8) -> Jit
     _give_up(failed, ladder[-1], K.dtype)
 
 
+def _succeeded(factor: Tensor, info: Tensor) -> bool:
+    """Whether all were factorised; what is not finite shows on the diagonal of its factor."""
+    diagonal = factor.detach().diagonal(dim1=-2, dim2=-1)
+    return not bool(info.any()) and math.isfinite(diagonal.sum())
+
+
 def _check(K: Tensor, max_tries: int) -> None:
     require(max_tries >= 1, "max_tries", "at least 1", max_tries)
     square = K.ndim >= 2 and K.shape[-1] == K.shape[-2]
     require(square, "K", "a square matrix, or a batch of them", f"shape {tuple(K.shape)}")
+
+
+def _check_finite(K: Tensor) -> None:
     finite = K.detach().isfinite()
     require(
         bool(finite.all()),

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 
 __all__ = ["Elementwise", "with_slope"]
 
@@ -16,8 +17,27 @@ def with_slope(x: Tensor, value: Elementwise, slope: Elementwise) -> Tensor:
 
     Differentiable as often as `slope` is; works under `torch.func` transforms.
     """
-    apply: Callable[..., Tensor] = _KnownSlope.apply
+    transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    if not transformed and not (x.requires_grad and torch.is_grad_enabled()):
+        return value(x)
+    # One that works under transforms takes longer to call than most values to compute.
+    apply: Callable[..., Tensor] = (_KnownSlope if transformed else _Plain).apply
     return apply(x, value, slope)
+
+
+class _Plain(Function):
+    """The chain rule with a given derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, value: Elementwise, slope: Elementwise) -> Tensor:
+        ctx.slope = slope
+        ctx.save_for_backward(x)
+        return value(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
+        return grads[0] * ctx.slope(x), None, None
 
 
 class _KnownSlope(Function):

@@ -93,18 +93,14 @@ def project_whitened(
 class _Project(Function):
     @staticmethod
     def forward(
-        L: Tensor, Kuf: Tensor, k_diag: Tensor, u_mean: Tensor, u_chol: Tensor, A: Tensor
+        ctx: Any, L: Tensor, Kuf: Tensor, k_diag: Tensor, u_mean: Tensor, u_chol: Tensor, A: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         projected = project_whitened(A, residual_variance(k_diag, A), u_mean, u_chol)
-        shape = projected.mean.shape
-        return projected.mean, projected.variance, projected.residual.expand(shape).clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
         # The residual is seldom asked for its gradient, and then H(h) is H(g_v).
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs)
-        ctx.shape = output[0].shape
+        ctx.save_for_backward(L, Kuf, k_diag, u_mean, u_chol, A)
+        ctx.shape = projected.mean.shape
+        return projected.mean, projected.variance, projected.residual.expand(ctx.shape).clone()
 
     @staticmethod
     @first_order

@@ -69,13 +69,11 @@ def _log_by_differences(a: Tensor, b: Tensor, log_scale: Tensor) -> Tensor:
 
 class _RBF(Function):
     @staticmethod
-    def forward(a: Tensor, b: Tensor, log_scale: Tensor, by_differences: bool) -> Tensor:
+    def forward(ctx: Any, a: Tensor, b: Tensor, log_scale: Tensor, by_differences: bool) -> Tensor:
         log_k = _log_by_differences if by_differences else _log_by_product
-        return log_k(a, b, log_scale[..., None, None]).exp_()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[:3], output)
+        K = log_k(a, b, log_scale[..., None, None]).exp_()
+        ctx.save_for_backward(a, b, log_scale, K)
+        return K
 
     @staticmethod
     @first_order
