@@ -46,7 +46,7 @@ class Fused(NamedTuple):
     """What the factorisation of K_uu needed beyond the nugget."""
 
 
-class _Inducing(NamedTuple):
+class Inducing(NamedTuple):
     """What a step needs of the inducing inputs, in float64."""
 
     a: Float[Tensor, "*batch m d"]
@@ -87,7 +87,8 @@ def rbf_marginals(
     log_scale
         log s², of the variance of the prior.
     u_mean, u_chol
-        Whitened q(u); the lower triangle of `u_chol` is read.
+        Whitened q(u), one for each member of a batch of priors; the lower triangle of `u_chol` is
+        read.
     nugget
         Relative variance of the noise of u.
     checked
@@ -98,19 +99,37 @@ def rbf_marginals(
         then come before the next call.
     """
     with torch.no_grad():
-        # As in `rbf_covariance`.
         centre = Z.median(-2, keepdim=True).values
-        reach = farthest(Z.dtype)
-        a, b = (((x - centre) / lengthscale).clamp_(-reach, reach) for x in (Z, X))
+        a, b = (in_lengthscales(x, centre, lengthscale) for x in (Z, X))
         with Aside(Z.device) as aside:
-            inducing = _factorise(a, log_scale, nugget, checked)
+            inducing = factorise(a, log_scale, nugget, checked)
     how = _How(workspace or Workspace(), aside)
     apply: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Fused.apply
     moments = apply(Z, lengthscale, log_scale, u_mean, u_chol, a, b, how, *inducing[:3])
     return Fused(*moments, inducing.jitter)
 
 
-def _factorise(a: Tensor, log_scale: Tensor, nugget: float, checked: bool) -> _Inducing:
+def in_lengthscales(x: Tensor, centre: Tensor, lengthscale: Tensor) -> Tensor:
+    """Inputs as `rbf_covariance` takes them: from a centre, and within reach of squares."""
+    reach = farthest(x.dtype)
+    return ((x - centre) / lengthscale).clamp_(-reach, reach)
+
+
+def log_factors(a: Tensor, b: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
+    """The two factors of log K_uf, (a, log s² − ½‖a‖², −½ 1ᵀ) and (b, 1, b∘b)."""
+    height = (top - 0.5 * a.square().sum(-1, keepdim=True)).expand(*a.shape[:-1], 1)
+    left = torch.cat([a, height, torch.full_like(a, -0.5)], -1)
+    return left, torch.cat([b, torch.ones_like(b[..., :1]), b.square()], -1)
+
+
+def covariance(left: Tensor, features: Tensor, top: Tensor, out: Tensor) -> Tensor:
+    """K_uf from the factors of its logarithm, rounded up to s² at most, written to `out`."""
+    torch.matmul(left, features.mT, out=out)
+    return torch.minimum(out, top, out=out).exp_()
+
+
+def factorise(a: Tensor, log_scale: Tensor, nugget: float, checked: bool) -> Inducing:
+    """K_uu of inducing inputs in units of their lengthscales, and its factor inverted."""
     wide, top = a.double(), log_scale.double()[..., None, None]
     Kuu = _log_gram(wide, top, by_differences=a.dtype == torch.float64).exp_()
     Kuu.diagonal(dim1=-2, dim2=-1).copy_(((1 + nugget) * top.exp()).squeeze(-1))
@@ -121,7 +140,7 @@ def _factorise(a: Tensor, log_scale: Tensor, nugget: float, checked: bool) -> _I
         L = torch.linalg.cholesky_ex(Kuu).L
         jitter = L.new_zeros(L.shape[:-2])
     eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
-    return _Inducing(wide, Kuu, torch.linalg.solve_triangular(L, eye, upper=False), jitter)
+    return Inducing(wide, Kuu, torch.linalg.solve_triangular(L, eye, upper=False), jitter)
 
 
 def _log_gram(a: Tensor, top: Tensor, by_differences: bool) -> Tensor:
@@ -153,13 +172,10 @@ class _Fused(Function):
         *inducing: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         top, S = log_scale[..., None, None], u_chol.tril()
-        left = top - 0.5 * a.square().sum(-1, keepdim=True)
-        left = torch.cat([a, left.expand(*a.shape[:-1], 1), torch.full_like(a, -0.5)], -1)
-        features = torch.cat([b, torch.ones_like(b[..., :1]), b.square()], -1)
+        left, features = log_factors(a, b, top)
         shape = (*S.shape[:-1], b.shape[-2])
         Kuf, A, T = (how.workspace.take(name, shape, S) for name in ("Kuf", "A", "T"))
-        torch.matmul(left, features.mT, out=Kuf)
-        torch.minimum(Kuf, top, out=Kuf).exp_()
+        covariance(left, features, top, out=Kuf)
         kl, scale = kl_from_standard(u_mean, S), top.exp().squeeze(-1)
         how.aside.join()
         inverse = inducing[-1].to(a.dtype)

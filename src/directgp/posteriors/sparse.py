@@ -13,6 +13,7 @@ from directgp.numerics.gaussian import kl_from_standard
 from directgp.numerics.noise import fresh_generator, standard_normal
 from directgp.numerics.workspace import Workspace
 from directgp.posteriors.fused import Fused, rbf_marginals
+from directgp.posteriors.fused_prediction import FusedPrediction
 from directgp.posteriors.inducing import InducingName, choose_inducing
 from directgp.posteriors.prior import KernelName, MeanName, Prior
 from directgp.posteriors.projection import (
@@ -169,15 +170,28 @@ class SparsePosterior(nn.Module):
     def predict(self, X: Float[Tensor, "n d"], block_size: int | None = None) -> Marginals:
         """`marginals` without gradients, in blocks of rows, so that memory stays bounded."""
         self.check_inputs(X, "X of predict")
-        if block_size is None:
-            block_size = max(1, _BLOCK_VALUES // self.u_mean.numel())
-        require(block_size >= 1, "block_size of predict", "at least 1", block_size)
-        with torch.no_grad():
-            parts = [self.marginals(block) for block in X.split(block_size)]
-        return Marginals(
-            torch.cat([part.mean for part in parts], -1),
-            torch.cat([part.variance for part in parts], -1),
+        require(
+            block_size is None or block_size >= 1,
+            "block_size of predict",
+            "at least 1",
+            block_size,
         )
+        with torch.no_grad():
+            rbf = self.prior.rbf
+            if rbf is None:
+                size = block_size or max(1, _BLOCK_VALUES // self.u_mean.numel())
+                return _joined([self.marginals(block) for block in X.split(size)])
+            prediction = FusedPrediction(
+                self.Z,
+                rbf.lengthscale,
+                self.prior.scale.log(),
+                self.u_mean,
+                self.u_chol,
+                self.nugget,
+            )
+            blocks = X.split(block_size or prediction.block_size())
+            found = _joined([prediction(block) for block in blocks])
+            return Marginals(self.prior.mean(X) + found.mean, found.variance)
 
     def sample(
         self,
@@ -302,3 +316,9 @@ class SparsePosterior(nn.Module):
                     (many if many.shape == value.shape else many[index]).reshape(value.shape)
                 )
         return twin
+
+
+def _joined(parts: list[Marginals]) -> Marginals:
+    """Successive rows as one."""
+    means, variances = [part.mean for part in parts], [part.variance for part in parts]
+    return Marginals(torch.cat(means, -1), torch.cat(variances, -1))
