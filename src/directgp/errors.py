@@ -37,6 +37,10 @@ class StoreError(DirectGPError, OSError):
 class LostProcessError(DirectGPError, RuntimeError):
     """One of the processes that train together is gone, or did not answer in time."""
 
+    def add(self, sentence: str) -> None:
+        """Say one thing more."""
+        self.args = (f"{self} {sentence}",)
+
 
 class DirectGPWarning(UserWarning):
     """Something that training found and a user should know."""

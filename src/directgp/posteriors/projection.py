@@ -66,8 +66,10 @@ def whiten(
     L: Float[Tensor, "*#batch m m"], Kuf: Float[Tensor, "*#batch m n"]
 ) -> Float[Tensor, "*batch m n"]:
     """A = L⁻¹ K_uf."""
-    A: Tensor = torch.linalg.solve_triangular(L, Kuf, upper=False)
-    return A
+    # A product with the inverse takes a third of the time of a solve with many columns.
+    eye = torch.eye(L.shape[-1], dtype=torch.float64, device=L.device)
+    inverse = torch.linalg.solve_triangular(L.double(), eye, upper=False)
+    return inverse.to(L.dtype) @ Kuf
 
 
 def residual_variance(

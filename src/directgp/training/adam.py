@@ -147,12 +147,18 @@ class AdamState:
     def _watched_step(self, step: int) -> tuple[list[float], str]:
         self._optimizer.clear_gradient()
         self._problem.prepare()
+        trouble = ""
         try:
             losses, gradient = self._losses_and_gradient(step)
         except (InvalidInputError, NumericalError) as error:
-            return [], str(error)
+            trouble = str(error)
+            # Other processes wait for this one, and go back with it.
+            gradient = torch.full_like(self._optimizer.values, torch.nan)
+            losses = gradient.new_tensor(torch.nan)
+        losses, gradient = self._problem.pool(losses, gradient)
         if not bool(losses.isfinite().all() & gradient.isfinite().all()):
-            return [], f"The objective was {losses.tolist()}, or its gradient not finite."
+            said = f"The objective was {losses.tolist()}, or its gradient not finite."
+            return [], trouble or said
         if step % _SNAPSHOT_EVERY == 0:
             # Here the value is known to be finite; where the step leads it is not yet.
             self.good = self.tensors()

@@ -133,6 +133,8 @@ class ModelProblem(Problem):
 
     @override
     def recordable(self) -> bool:
+        if not self.data.X.is_cuda:
+            return False
         fixed = self.objective.point_loss.fixed_work(self.likelihood)
         resident = self.data.X.is_cuda and self._together.alone
         return resident and self.posterior.prior.fused and fixed

@@ -11,8 +11,10 @@ from typing import final
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from directgp.errors import InvalidInputError, LostProcessError, require
+from directgp.training.meeting import fresh_store
 
 _ASSIGNED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -69,8 +71,14 @@ class Processes:
         # A collective of nccl then ends with an error where it would end the process.
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        limit = timedelta(seconds=timeout)
         with _contact(f"Process {rank} of {size} could not meet the others"):
-            dist.init_process_group(_backend(chosen), timeout=timedelta(seconds=timeout))
+            common, _, _ = next(rendezvous("env://", rank, size, timeout=limit))
+            common.set_timeout(limit)
+            store = fresh_store(common, rank, size, timeout)
+            dist.init_process_group(
+                _backend(chosen), store=store, rank=rank, world_size=size, timeout=limit
+            )
         return cls(rank, size, chosen)
 
     def mean(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -120,12 +128,10 @@ class Processes:
     @contextmanager
     def _contact(self) -> Iterator[None]:
         require(self._open, "Processes", "open", "closed ones", "Train within the with block.")
-        try:
-            with _contact(f"Process {self.rank} of {self.size} has lost contact with another one"):
-                yield
-        except LostProcessError:
-            self._lost = True
-            raise
+        self._lost = True
+        with _contact(f"Process {self.rank} of {self.size} has lost contact with another one"):
+            yield
+        self._lost = False
 
 
 @contextmanager
@@ -133,13 +139,15 @@ def _contact(what: str) -> Iterator[None]:
     """What a backend says of lost processes, in our words."""
     try:
         yield
+    except LostProcessError:
+        raise
     except RuntimeError as error:
         raise LostProcessError(f"{what} ({_gist(error)}).") from error
 
 
 def _gist(error: RuntimeError) -> str:
     """The first sentence, without the place in the source of the backend."""
-    text = re.sub(r"^\s*\[\S*\]\s*", "", str(error))
+    text = re.sub(r"\[\S*\.cc:\d+\]\s*", "", str(error))
     return re.split(r"\.\s|\.?$", text, maxsplit=1, flags=re.MULTILINE)[0] or type(error).__name__
 
 

@@ -115,6 +115,9 @@ class Trainer:
             failed = without_steps(name, Status.FAILED, str(error))
             self._journal.finish(failed, self._model_tensors(posterior, likelihood))
             raise
+        except LostProcessError as error:
+            error.add(self._journal.way_back())
+            raise
         except KeyboardInterrupt:
             return without_steps(name, Status.INTERRUPTED, "Interrupted before the first step.")
         if not result.ends_training:
@@ -275,8 +278,8 @@ class Trainer:
         try:
             return adam(problem, run, state, segment, after_segment, look)
         except LostProcessError as error:
-            where = f"That was at step {run.steps + 1} of {run.stage}."
-            raise LostProcessError(f"{error} {where} {self._journal.way_back()}") from error
+            error.add(f"That was at step {run.steps + 1} of {run.stage}.")
+            raise
 
     def _model_tensors(self, posterior: SparsePosterior, likelihood: Likelihood) -> Tensors:
         tensors = {f"posterior.{name}": value for name, value in posterior.state_dict().items()}
