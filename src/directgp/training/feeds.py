@@ -19,6 +19,9 @@ class Feed(ABC):
     whole: bool = False
     """Whether every step looks at all examples."""
 
+    shared: bool = False
+    """Whether the examples are those of one of several processes already."""
+
     @abstractmethod
     def advance(self) -> bool:
         """Go on to the next step; whether it has as many examples as `hold` has made room for."""

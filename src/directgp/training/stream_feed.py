@@ -16,6 +16,8 @@ from directgp.training.feeds import Feed
 class StreamFeed(Feed):
     """A batch of a stream at each step; before the first step, one that was read beforehand.
 
+    Each of several processes has a stream of its own share of the rows.
+
     Parameters
     ----------
     stream : RowStream
@@ -25,6 +27,8 @@ class StreamFeed(Feed):
     likelihood : Likelihood
         Refuses targets that it cannot have.
     """
+
+    shared = True
 
     def __init__(self, stream: RowStream, first: Data, likelihood: Likelihood) -> None:
         self._stream, self._likelihood = stream, likelihood
@@ -59,7 +63,10 @@ class StreamFeed(Feed):
 
     @override
     def load(self, tensors: dict[str, Tensor]) -> None:
-        self._stream.restore({name: int(value) for name, value in tensors.items()})
+        # The file is of the first process; all have taken as many rows, each of its own share.
+        told = {name: int(value) for name, value in tensors.items()}
+        here = self._stream.state()
+        self._stream.restore({**told, "share": here["share"], "rows": here["rows"]})
 
     @override
     def close(self) -> None:

@@ -57,7 +57,7 @@ class Together:
 
     def share(self, feed: Feed) -> Feed:
         """This process's share of the examples."""
-        if self._processes is None:
+        if self._processes is None or feed.shared:
             return feed
         return SharedFeed(feed, self._processes.rank, self._processes.size)
 

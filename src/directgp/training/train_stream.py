@@ -16,11 +16,14 @@ from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.data import check_data
 from directgp.training.journal import Checkpoints, journal_for
 from directgp.training.monitors import Monitor, Observer, close
+from directgp.training.parallel import common_order, common_start, parallel_recipe
+from directgp.training.processes import Processes
 from directgp.training.recipe import Recipe
 from directgp.training.result import TrainingResult
 from directgp.training.runs import elbo_run, fixed_run, joint_run
 from directgp.training.stopping import SmallGradient
 from directgp.training.stream_feed import on_cpu
+from directgp.training.together import Together
 from directgp.training.trainer import Trainer
 
 _NEVER = SmallGradient(0.0)
@@ -45,6 +48,7 @@ def train_stream(
     observer: Observer | None = None,
     checkpoints: Checkpoints | None = None,
     generator: torch.Generator | None = None,
+    processes: Processes | None = None,
 ) -> TrainingResult:
     """`directgp.train` with Adam on rows that are read from disk as they are needed.
 
@@ -66,6 +70,9 @@ def train_stream(
         A rule to stop before all epochs are over; none, unless given.
     checkpoints : Checkpoints
         As in `train`; the files must be the same when the run is taken up.
+    processes : Processes
+        As in `train`. Each process reads its own share of the rows, and takes its part of
+        `batch_size`, which their number must divide.
 
     Examples
     --------
@@ -107,19 +114,28 @@ def train_stream(
     )
     recipe.check(likelihood)
     _check_streams(recipe, likelihood)
+    together = Together(processes)
+    allowed = f"a multiple of the number of processes, {together.size}"
+    require(batch_size % together.size == 0, "batch_size of train_stream", allowed, batch_size)
     with rows.batches(batch_size, seed=0) as stream:
         first = on_cpu(stream.next()).to(posterior.Z.device)
     check_data("train_stream", first, posterior, likelihood)
+    if processes is not None:
+        recipe = parallel_recipe(recipe, first, posterior, likelihood, beta, processes)
     settings = (recipe.settings(), beta, hyperparameters, start, rows.num_rows, rows.feature_names)
-    journal = journal_for(checkpoints, first, posterior, likelihood, settings)
-    random = generator or fresh_generator(posterior.Z.device)
-    journal.rewind(random)
-    trainer = Trainer(first, random, journal, rows=rows)
+    mine = first.take(torch.arange(batch_size // together.size, device=first.X.device))
     try:
-        if hyperparameters == "fixed":
-            base = elbo_run(trainer, recipe, posterior, likelihood)
-            return fixed_run(trainer, recipe, base, beta)
-        return joint_run(trainer, recipe, posterior, likelihood, beta, start)
+        with together.listening():
+            posterior, likelihood = common_start(together, posterior, likelihood)
+            journal = journal_for(checkpoints, first, posterior, likelihood, settings, together)
+            random = generator or fresh_generator(posterior.Z.device)
+            common_order(together, random)
+            journal.rewind(random)
+            trainer = Trainer(mine, random, journal, together=together, rows=rows)
+            if hyperparameters == "fixed":
+                base = elbo_run(trainer, recipe, posterior, likelihood)
+                return fixed_run(trainer, recipe, base, beta)
+            return joint_run(trainer, recipe, posterior, likelihood, beta, start)
     finally:
         close(monitors)
 

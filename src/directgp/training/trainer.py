@@ -224,7 +224,8 @@ class Trainer:
         data, random = self.data, self._generator
         if self._rows is not None:
             seed = int(torch.randint(2**31, (), generator=random, device=random.device))
-            return StreamFeed(self._rows.batches(len(data), seed), data, likelihood)
+            share = self._together.rank or 0, self._together.size
+            return StreamFeed(self._rows.batches(len(data), seed, share), data, likelihood)
         size = recipe.chosen_batch_size(len(data), posterior.Z.shape[-2])
         return (
             WholeFeed(data) if size is None else BatchFeed(data, Batches(len(data), size, random))
