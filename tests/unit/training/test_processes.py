@@ -113,6 +113,13 @@ def test_model_and_order_are_those_of_the_first(ended: list[Any], tmp_path: Path
     torch.testing.assert_close(first, alone, rtol=1e-9, atol=1e-9)
 
 
+def test_streams_of_two_are_the_rows_of_one(ended: list[Any], tmp_path: Path) -> None:
+    first, second = outcomes(ended, cases.streamed)
+    assert same(first, second)
+    alone = cases.streamed(Processes(0, 1, CPU), tmp_path)
+    torch.testing.assert_close(first, alone, rtol=1e-9, atol=1e-9)
+
+
 def test_one_that_stops_stops_all_at_one_step(ended: list[Any]) -> None:
     first, second = outcomes(ended, cases.second_stops)
     assert first[:3] == second[:3] == ["Enough.", True, cases.STEPS + 4]

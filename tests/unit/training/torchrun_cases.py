@@ -7,10 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
+from pyarrow.parquet import write_table
 from torch import Tensor
 
 import directgp
+from directgp.datasets.streams import ParquetRows
 from directgp.errors import DirectGPError
 from directgp.likelihoods import Gaussian, Poisson, Probit
 from directgp.posteriors import SparsePosterior
@@ -113,6 +116,28 @@ def another_start(processes: Processes, folder: Path) -> object:
     return told(trained(again, processes))
 
 
+def streamed(processes: Processes, folder: Path) -> object:
+    """Every process reads its half of the rows at each step."""
+    own = folder / str(processes.rank)
+    own.mkdir()
+    X, y = regression(40)
+    table = pa.table({"a": X[:, 0].numpy(), "b": X[:, 1].numpy(), "y": y.numpy()})
+    write_table(table, own / "rows.parquet", row_group_size=7)
+    posterior = SparsePosterior.from_data(X, y, num_inducing=M, generator=seeded(3))
+    result = directgp.train_stream(
+        posterior,
+        Gaussian(0.1),
+        ParquetRows(own, target="y"),
+        batch_size=40,
+        epochs=float(STEPS),
+        learning_rate=0.05,
+        start="scratch",
+        generator=seeded(5),
+        processes=processes,
+    )
+    return told(result)
+
+
 def other_data(processes: Processes, folder: Path) -> object:
     _, y = regression(N)
     return told(trained(gaussian(y=y + 1e-9 * processes.rank), processes))
@@ -186,6 +211,7 @@ Action = Callable[[Processes, Path], object]
 HARMLESS: tuple[Action, ...] = (
     every_case,
     another_start,
+    streamed,
     other_data,
     no_folder,
     uninterrupted,
