@@ -1,0 +1,117 @@
+"""Time to the optimum, and β selection, against the peers.
+
+``python -m benchmarks.optimum --data FOLDER`` runs both; results go to benchmarks/results, tables
+to docs/tables. Contenders run in environments of their own, one thread each, on processor time:
+set-up and compilation count, imports and reading of data do not.
+"""
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from sys import executable
+
+import torch
+
+from benchmarks.models import facts, write
+from benchmarks.optimum.contest import Contest, Limits, Round
+from benchmarks.optimum.problems import CONTENDERS, PROBLEMS, ROWS
+from benchmarks.optimum.race import NEAR
+from benchmarks.optimum.selection import BETAS, Choice, select
+from benchmarks.optimum.tables import optimum_rows, selection_rows, write_table
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+_PYTHONS = {
+    "directgp": Path(executable),
+    "gpytorch": _ROOT / ".venv-peers/bin/python",
+    "gpflow": _ROOT / ".venv-peers/bin/python",
+    "gpjax": _ROOT / ".venv-gpjax/bin/python",
+}
+
+
+def optimum(arguments: argparse.Namespace, pythons: dict[str, Path]) -> None:
+    """Every problem in rounds, and write after each round."""
+    limits = Limits(arguments.screening, arguments.patience, most=arguments.most)
+    wanted = [problem for problem in PROBLEMS if problem.data in arguments.names]
+    contests = [Contest(problem, pythons, limits) for problem in wanted]
+    rounds: list[list[Round]] = [[] for _ in contests]
+    for seed in range(arguments.rounds):
+        for contest, found in zip(contests, rounds, strict=True):
+            found.append(contest.round(arguments.data, seed, arguments.train_rows))
+            _say(found[-1])
+            kept = [round.to_dict() for same in rounds for round in same]
+            screened = [row for each in contests for row in each.screened]
+            about = {**facts("cpu"), "near": NEAR, **asdict(limits)}
+            content = {**about, "screened": screened, "rounds": kept}
+            write(arguments.results / "optimum.json", content)
+    write_table(arguments.tables / "optimum.md", optimum_rows(rounds, list(pythons)))
+
+
+def selection(arguments: argparse.Namespace, pythons: dict[str, Path]) -> None:
+    """Every data set in rounds, and write after each."""
+    choices: dict[tuple[str, int], list[Choice]] = {}
+    for seed in range(arguments.selection_rounds):
+        for name in arguments.names:
+            patience, rows = arguments.selection_patience, arguments.train_rows
+            found = select(arguments.data, name, pythons["gpytorch"], seed, patience, rows)
+            choices[name, seed] = found
+            for choice in found:
+                what = f"{name}, seed {seed}: {choice.contender}, {choice.seconds:.3g} s"
+                print(f"{what}, β = {choice.beta:.3g}, NLL {choice.nll:.4f}", flush=True)
+            kept = [
+                {"data": name, "seed": seed, **asdict(choice)}
+                for (name, seed), found in choices.items()
+                for choice in found
+            ]
+            content = {**facts("cpu"), "betas": BETAS, "choices": kept}
+            write(arguments.results / "selection.json", content)
+    write_table(arguments.tables / "selection.md", selection_rows(dict(choices)))
+
+
+def _say(found: Round) -> None:
+    problem = found.problem
+    print(f"{problem.data}, {problem.name}, seed {found.seed}: target {found.target:.5f}")
+    for descent in found.descents:
+        reached = descent.reached(found.target)
+        when = "not reached" if reached is None else f"reached after {reached:.3g} s"
+        what = f"  {descent.contender}: best {descent.best:.5f} of {descent.total:.3g} s, {when}"
+        how = "its defaults" if descent.contender == "directgp" else descent.settings.name
+        print(f"{what} ({descent.steps} steps; {how})", flush=True)
+
+
+def _named_path(text: str) -> tuple[str, Path]:
+    name, _, path = text.partition("=")
+    if name not in CONTENDERS or not path:
+        raise argparse.ArgumentTypeError(f"must be NAME=PATH with NAME of {CONTENDERS}")
+    # Not resolved: the link to an interpreter is what makes it that of its environment.
+    return name, Path(path).absolute()
+
+
+def main() -> None:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(prog="benchmarks.optimum", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
+    parser.add_argument("--suites", nargs="+", choices=("optimum", "selection"))
+    parser.add_argument("--names", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--peers", nargs="*", choices=CONTENDERS[1:], default=CONTENDERS[1:])
+    parser.add_argument("--python", nargs="+", type=_named_path, default=[], metavar="NAME=PATH")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--selection-rounds", type=int, default=1)
+    parser.add_argument("--screening", type=float, default=0.4)
+    parser.add_argument("--patience", type=float, default=6.0)
+    parser.add_argument("--selection-patience", type=float, default=5.0)
+    parser.add_argument("--most", type=float, default=120.0, help="seconds of any run")
+    parser.add_argument("--train-rows", type=int, help="train on so many rows at most")
+    parser.add_argument("--results", type=Path, default=_ROOT / "benchmarks/results")
+    parser.add_argument("--tables", type=Path, default=_ROOT / "docs/tables")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    wanted = ("directgp", *arguments.peers)
+    pythons = {name: (_PYTHONS | dict(arguments.python))[name] for name in wanted}
+    for name, suite in {"optimum": optimum, "selection": selection}.items():
+        if arguments.suites is None or name in arguments.suites:
+            suite(arguments, pythons)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Time to the optimum: every contender on every problem, in rounds of other splits and starts."""
+
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from benchmarks.optimum.given import Given, Settings
+from benchmarks.optimum.problems import Problem, given_of, parts_of, settings_of
+from benchmarks.optimum.race import NEAR, Descent, best_of, run
+
+Row = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long peers may train, in multiples of the time of our whole run."""
+
+    screening: float
+    """For each way to train, in the first round."""
+
+    patience: float
+    """For the best way, in every round."""
+
+    least: float = 3.0
+    """Seconds that any run may take."""
+
+    most: float = 120.0
+
+    def screening_seconds(self, ours: float) -> float:
+        """For one way to train."""
+        return min(self.most, max(self.least, self.screening * ours))
+
+    def patient_seconds(self, ours: float) -> float:
+        """For the best way."""
+        return min(self.most, max(self.least, self.patience * ours))
+
+
+@dataclass(frozen=True)
+class Round:
+    """Every contender on one problem from one start."""
+
+    problem: Problem
+    seed: int
+    num_data: int
+    descents: list[Descent]
+    """One of each contender that has the objective."""
+
+    @property
+    def target(self) -> float:
+        """As good as the best that anyone reached."""
+        return best_of(self.descents) + NEAR
+
+    def seconds(self, contender: str) -> tuple[float, bool] | None:
+        """Time to the target and True, or the time that was not enough and False."""
+        descent = next((d for d in self.descents if d.contender == contender), None)
+        if descent is None:
+            return None
+        reached = descent.reached(self.target)
+        return (descent.total, False) if reached is None else (reached, True)
+
+    def to_dict(self) -> Row:
+        """What is kept of it."""
+        found = [_kept(descent, self.target) for descent in self.descents]
+        about = {"n": self.num_data, "seed": self.seed, "target": self.target}
+        return {**asdict(self.problem), **about, "contenders": found}
+
+
+def _kept(descent: Descent, target: float) -> Row:
+    trace = list(zip(descent.seconds.tolist(), descent.objectives.tolist(), strict=True))
+    thin = max(1, len(trace) // 60)
+    return {
+        "contender": descent.contender,
+        "settings": "defaults" if descent.contender == "directgp" else descent.settings.name,
+        "objective": descent.best,
+        "gap": descent.best - (target - NEAR),
+        "reached": descent.reached(target),
+        "total": descent.total,
+        "steps": descent.steps,
+        "trace": [[round(t, 4), round(value, 6)] for t, value in [*trace[::thin], trace[-1]]],
+    }
+
+
+class Contest:
+    """One problem: the first round, seed 0, finds the best way of each peer; the next use it.
+
+    Parameters
+    ----------
+    pythons : mapping
+        The interpreter of each contender.
+    """
+
+    def __init__(self, problem: Problem, pythons: Mapping[str, Path], limits: Limits) -> None:
+        self.problem, self._pythons, self._limits = problem, pythons, limits
+        self._ways: dict[str, Settings] = {}
+        self.screened: list[Row] = []
+
+    def round(self, data: Path, seed: int, rows: int | None = None) -> Round:
+        """Everybody once, from the same start."""
+        training = parts_of(data, self.problem.data, seed, rows).training
+        given = given_of(self.problem, training, seed)
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            ours = self._run("directgp", given, [Settings(self._limits.most, seed=seed)], folder)[0]
+            seconds = self._limits.patient_seconds(ours.total)
+            descents = [ours]
+            for peer in self._peers(seed):
+                if way := self._way(peer, given, ours, seed, folder):
+                    patient = replace(way, seconds=seconds, seed=seed)
+                    descents += self._run(peer, given, [patient], folder)
+        return Round(self.problem, seed, len(given.y), descents)
+
+    def _peers(self, seed: int) -> list[str]:
+        """All in the first round; after that the one that has every objective."""
+        peers = [name for name in self._pythons if name != "directgp"]
+        return peers if seed == 0 else [name for name in peers if name == "gpytorch"]
+
+    def _way(
+        self, peer: str, given: Given, ours: Descent, seed: int, folder: Path
+    ) -> Settings | None:
+        """How the peer trains best: the lowest objective after a short time."""
+        if peer not in self._ways:
+            seconds = self._limits.screening_seconds(ours.total)
+            ways = settings_of(peer, self.problem, seconds, seed)
+            if not ways:
+                return None
+            found = self._run(peer, given, ways, folder)
+            self.screened += [
+                {**asdict(self.problem), "contender": peer, "settings": d.settings.name}
+                | {"best": d.best, "seconds": d.total, "steps": d.steps}
+                for d in found
+            ]
+            self._ways[peer] = min(found, key=lambda d: d.best).settings
+        return self._ways[peer]
+
+    def _run(
+        self, contender: str, given: Given, ways: Sequence[Settings], folder: Path
+    ) -> list[Descent]:
+        return run(contender, self._pythons[contender], given, ways, folder)
+
+
+def ratio(rounds: Sequence[Round], peer: str) -> str:
+    """The peer's time over ours, median (least to most); bounds where one did not get there."""
+    pairs = [(r.seconds(peer), r.seconds("directgp")) for r in rounds]
+    known = [(theirs, ours) for theirs, ours in pairs if theirs is not None and ours is not None]
+    if not known:
+        return "–"
+    ratios = [theirs[0] / ours[0] for theirs, ours in known]
+    late = not all(theirs[1] for theirs, _ in known)
+    lost = not all(ours[1] for _, ours in known)
+    # Whose time is a bound from below makes the ratio one, in the other direction for ours.
+    sign = {(False, False): "", (True, False): "≥ ", (False, True): "≤ "}.get((late, lost), "? ")
+    return f"{sign}{statistics.median(ratios):.2g} ({min(ratios):.2g} to {max(ratios):.2g})"
+
+
+def told(rounds: Sequence[Round], contender: str) -> str:
+    """Seconds to the target, or how far off it ended."""
+    found = [(r, next((d for d in r.descents if d.contender == contender), None)) for r in rounds]
+    known = [(r, d) for r, d in found if d is not None]
+    if not known:
+        return "has no such objective"
+    times = [d.reached(r.target) for r, d in known]
+    there = [t for t in times if t is not None]
+    gaps = [d.best - best_of(r.descents) for r, d in known]
+    if len(there) == len(times):
+        return f"{statistics.median(there):.3g} s"
+    total = statistics.median(d.total for _, d in known)
+    share = f"{len(there)} of {len(times)}" if there else "not"
+    return f"{share} within {total:.3g} s; gap {max(gaps):.1g}"

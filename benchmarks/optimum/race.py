@@ -1,0 +1,130 @@
+"""Contenders on one problem: who comes how near to the best objective, and when."""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.optimum.given import (
+    Array,
+    Given,
+    Parameters,
+    Run,
+    Settings,
+    result_path,
+    write_jobs,
+)
+from benchmarks.optimum.truth import claim_at, objective_at
+
+NEAR = 1e-3
+"""Nats per example within which an objective counts as reached."""
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+FLOORS = {"gpflow": 1e-3, "gpjax": 1e-3}
+"""Share of each label that a contender takes for sure."""
+
+EXTRA = ("gpytorch",)
+"""Contenders that add the jitter of K_uu to the variance of f too."""
+
+_TOLERANCE = {"float64": 1e-6, "float32": 1e-4}
+
+_INEXACT = {("gpytorch", "classification", "elbo"): 1e-3}
+"""What contenders get wrong of their own objective: log Φ of GPyTorch is off by up to 0.002."""
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How a contender went down."""
+
+    contender: str
+    settings: Settings
+    seconds: Array
+    objectives: Array
+    steps: int
+    total: float
+    """Seconds of the whole run."""
+
+    end: Parameters
+
+    @property
+    def best(self) -> float:
+        """The lowest objective."""
+        return float(self.objectives.min())
+
+    def reached(self, target: float) -> float | None:
+        """Seconds to a target; None where it was not reached."""
+        there = np.flatnonzero(self.objectives <= target)
+        return float(self.seconds[there[0]]) if len(there) else None
+
+
+def run(
+    contender: str, python: Path, given: Given, settings: Sequence[Settings], folder: Path
+) -> list[Descent]:
+    """Train in a process of the contender's own environment, and judge what it did."""
+    given.save(folder / "given.npz")
+    jobs = folder / f"{contender}.json"
+    write_jobs(jobs, folder / "given.npz", list(settings))
+    module = f"benchmarks.optimum.with_{contender}"
+    command = [str(python), "-W", "ignore", "-m", module, str(jobs)]
+    done = subprocess.run(command, cwd=_ROOT, env=_one_thread(), capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(
+            f"{contender} must end without an error. It said:\n{done.stderr[-2000:]}"
+        )
+    runs = [Run.load(result_path(jobs, number)) for number in range(len(settings))]
+    return [judge(contender, given, how, run) for how, run in zip(settings, runs, strict=True)]
+
+
+def judge(contender: str, given: Given, settings: Settings, run: Run) -> Descent:
+    """The true objective along a run, after a check that the contender means the same one."""
+    check_claim(contender, given, settings, run)
+    seconds, values = run.seconds, [objective_at(given, run.at(i)) for i in range(len(run.seconds))]
+    if len(run.trace):
+        _check_end(contender, run.trace[-1, 1], values[-1])
+        seconds, values = run.trace.T[0], list(run.trace.T[1])
+    last = run.at(len(run.seconds) - 1)
+    return Descent(contender, settings, seconds, np.array(values), run.steps, run.total, last)
+
+
+def check_claim(contender: str, given: Given, settings: Settings, run: Run) -> None:
+    """Refuse a contender that computes another objective at its first parameters."""
+    if np.isnan(run.claimed):
+        return
+    at = run.at(0)
+    if len(run.trace):
+        expected = objective_at(given, at)
+    else:
+        extra = float(at["jitter"]) if contender in EXTRA else 0.0
+        expected = claim_at(given, at, FLOORS.get(contender, 0.0), extra)
+    inexact = _INEXACT.get((contender, given.kind, given.objective), 0.0)
+    allowed = max(inexact, _TOLERANCE[settings.dtype]) * max(1.0, abs(expected))
+    if abs(run.claimed - expected) > allowed:
+        raise ValueError(
+            f"The objective of {contender} must be {expected:.8g} at its first parameters. "
+            f"Got {run.claimed:.8g}. Look at its parameters and its jitter."
+        )
+
+
+def _check_end(contender: str, claimed: float, expected: float) -> None:
+    # The best state is kept, which may be one before the last.
+    if not expected <= claimed + 1e-6 * max(1.0, abs(claimed)):
+        raise ValueError(
+            f"The last objective of {contender} must be {expected:.8g}. Got {claimed:.8g}."
+        )
+
+
+def best_of(descents: Sequence[Descent]) -> float:
+    """The lowest objective that anyone reached."""
+    return min(descent.best for descent in descents)
+
+
+def _one_thread() -> Mapping[str, str]:
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    flags = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
+    path = {"PYTHONPATH": os.pathsep.join(str(_ROOT / part) for part in ("src", "."))}
+    return {**os.environ, **dict.fromkeys(names, "1"), **quiet, **flags, **path}
