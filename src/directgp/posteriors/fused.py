@@ -151,10 +151,9 @@ def _log_gram(a: Tensor, top: Tensor, by_differences: bool) -> Tensor:
     if by_differences:
         distance = torch.cdist(a, a, compute_mode="donot_use_mm_for_euclid_dist")
         return top - 0.5 * distance.square_()
-    half = -0.5 * a.square().sum(-1, keepdim=True)
-    one = torch.ones_like(half)
-    product = torch.cat([a, half + top, one], -1) @ torch.cat([a, one, half], -1).mT
-    return torch.minimum(product, top, out=product)
+    product = a @ a.mT
+    half = 0.5 * product.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
+    return product.sub_(half).sub_(half.mT).clamp_(max=0.0).add_(top)
 
 
 class _Fused(Function):

@@ -117,6 +117,11 @@ class Prior(nn.Module):
         """Whether the covariance is the plain RBF kernel's, computed here and not by gpytorch."""
         return self.rbf is not None and isinstance(self.mean_function, ZeroMean | ConstantMean)
 
+    @property
+    def centred(self) -> bool:
+        """Whether the mean is 0 everywhere."""
+        return isinstance(self.mean_function, ZeroMean)
+
     def mean(self, X: Float[Tensor, "*#batch n d"]) -> Float[Tensor, "*batch n"]:
         """The prior mean at each input."""
         values: Tensor = self.mean_function(X)

@@ -201,7 +201,8 @@ class FreeProblem(QProblem):
         fused = self.posterior.fused(X, checked=self.checked, workspace=self._workspace)
         if fused is not None:
             self._note(fused.jitter)
-            mean = self.posterior.prior.mean(X) + fused.mean
+            prior = self.posterior.prior
+            mean = fused.mean if prior.centred else prior.mean(X) + fused.mean
             return Marginals(mean, fused.variance), fused.kl
         cross = self.posterior.cross(X, checked=self.checked)
         self._note(cross.jitter)
