@@ -5,7 +5,7 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
-# Folder with the data sets, for bench-training and bench-estimators.
+# Folder with the data sets, for bench-optimum, bench-training and bench-estimators.
 DATA ?=
 
 VENV := .venv
@@ -23,7 +23,8 @@ DEMO := build/demo
 # One thread for each test worker: more would fight over the same cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
-.PHONY: demo examples test test-slow test-browser lint format bench bench-rules bench-training bench-estimators docs clean
+.PHONY: demo examples test test-slow test-browser lint format bench bench-optimum bench-scale \
+  bench-rules bench-training bench-estimators docs clean
 
 demo: $(INSTALLED)
 	@echo "Regression: disease progression of 442 diabetes patients."
@@ -72,6 +73,17 @@ bench: $(INSTALLED) $(INSTALLED_PEERS) $(INSTALLED_GPJAX)
 
 bench-rules: $(INSTALLED)
 	$(BIN)/python benchmarks/rules.py
+
+# Time to the optimum and choice of β, against peers.
+bench-optimum: $(INSTALLED) $(INSTALLED_PEERS) $(INSTALLED_GPJAX)
+	@test -n "$(DATA)" || { \
+	  echo "bench-optimum needs the data sets. Name their folder: make bench-optimum DATA=..." >&2; \
+	  exit 1; }
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.optimum --data "$(DATA)"
+
+# Rows streamed from disk beside rows in memory.
+bench-scale: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/streaming.py
 
 bench-training: $(INSTALLED)
 	@test -n "$(DATA)" || { \

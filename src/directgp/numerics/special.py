@@ -54,11 +54,13 @@ def log_ndtr_derivatives(
 ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
     """Compute log Φ(x) and its first two derivatives, λ(x) and −λ(x) (x + λ(x)), at once.
 
-    A vectorised erfc(±x/√2) serves all three down to x = −10, and from there the continued
+    A vectorised erfc of abs(x)/√2 serves all three down to x = −10, and from there the continued
     fraction of `_tail_fraction`; erfcx is slow on every device. Not differentiable.
     """
-    below, above = (0.5 * torch.erfc(side / math.sqrt(2)) for side in (-x, x))
-    log_p = torch.where(x < 0, torch.log(below), torch.log1p(-above))
+    left = x < 0
+    tail = torch.erfc(x.abs().mul_(math.sqrt(0.5))).mul_(0.5)
+    below = torch.where(left, tail, 1 - tail)
+    log_p = torch.where(left, torch.log(tail), torch.log1p(-tail))
     slope = torch.exp(-0.5 * x * x).mul_(1 / math.sqrt(2 * math.pi)).div_(below)
     near = (log_p, slope, -slope * (x + slope))
     deep = x < _DEEP

@@ -312,10 +312,10 @@ def claiming(text: str) -> bytes:
         (claiming("[1, 2]"), "its manifest has no schema"),
         (claiming("7"), "its manifest has no schema"),
         (claiming("{}"), "its manifest has no schema"),
-        (claiming('{"schema": 1}'), "its manifest is missing"),
-        (claiming('{"schema": 1, "manifest": [1]}'), "its manifest is missing"),
+        (claiming('{"schema": 2}'), "its manifest is missing"),
+        (claiming('{"schema": 2, "manifest": [1]}'), "its manifest is missing"),
         (claiming("[" * 200_000), "its manifest cannot be read"),
-        (written({}, {CHECKPOINT.key: '{"schema": 1, "manifest": {}}'}), "sha256"),
+        (written({}, {CHECKPOINT.key: '{"schema": 2, "manifest": {}}'}), "sha256"),
     ],
 )
 def test_a_foreign_file_is_refused_with_words(path: Path, data: bytes, what: str) -> None:
@@ -351,12 +351,12 @@ def test_a_header_that_lies_is_refused(path: Path, data: bytes) -> None:
     assert "cannot be loaded as a checkpoint" in refusal(path)
 
 
-@pytest.mark.parametrize("schema", ["2", "0", '"1"', "null"])
+@pytest.mark.parametrize("schema", ["1", "3", '"2"', "null"])
 def test_an_unknown_schema_is_refused(path: Path, schema: str) -> None:
     path.write_bytes(claiming(f'{{"schema": {schema}, "manifest": {{}}}}'))
     said = refusal(path)
     assert str(path) in said
-    assert "schema" in said and "reads schema 1" in said
+    assert "schema" in said and "reads schema 2" in said
     assert "Resume with the version that wrote it" in said
 
 
