@@ -27,7 +27,7 @@ class Trace(Monitor):
     @override
     def __call__(self, progress: Progress) -> None:
         """Keep the step; those of a short ELBO run before it take time, and are another's."""
-        if progress.stage == self.stage:
+        if progress.stage in (self.stage, f"{self.stage}, warm-up"):
             self.moments.append((time.process_time() - self._since, progress.loss))
 
     @override

@@ -18,7 +18,6 @@ from directgp.log_expectations.nodes import (
     trapezoid_step,
 )
 
-
 _NATS_OF_FLOAT32 = 19.0
 """An error of 6e-9, a tenth of what float32 can show."""
 

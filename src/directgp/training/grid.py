@@ -93,7 +93,8 @@ def _neighbours(
         if held and base is not None:
             return fixed_run(trainer, recipe, base, beta)
         if base is not None:
-            return joint_run(trainer, recipe, base.posterior, base.likelihood, beta)
+            start = base.posterior, base.likelihood
+            return joint_run(trainer, recipe, *start, beta, start="scratch")
         return joint_run(trainer, recipe, posterior, likelihood, beta, start="elbo")
 
     def after(neighbour: TrainingResult, beta: float) -> TrainingResult:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.counts import CountLikelihood
 from directgp.likelihoods.gaussian import Gaussian
 from directgp.numerics.softplus import softplus_inverse
 from directgp.posteriors.calibration import calibrate
@@ -13,19 +14,26 @@ from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.recipe import Recipe
 from directgp.training.result import StageResult, Status, TrainingResult
 from directgp.training.trainer import Trainer, without_steps
+from directgp.training.warm_up import warm_up
 
 _SHORT_RUN = {"lbfgs": 50, "adam": 300}
 """Steps of the ELBO run that a joint run starts from."""
 
 
 def elbo_run(
-    trainer: Trainer, recipe: Recipe, posterior: SparsePosterior, likelihood: Likelihood
+    trainer: Trainer,
+    recipe: Recipe,
+    posterior: SparsePosterior,
+    likelihood: Likelihood,
+    near: bool = False,
 ) -> TrainingResult:
-    """The finished ELBO solution, trained in the recipe's way."""
+    """The finished ELBO solution, trained in the recipe's way; near it there is no warm-up."""
     elbo = as_elbo(recipe)
     posterior, likelihood = copy.deepcopy((posterior, likelihood))
-    stage = trainer.stage("elbo", elbo, posterior, likelihood, 1.0)
-    return result_of(trainer, elbo, posterior, likelihood, 1.0, "elbo", (stage,))
+    stages = () if near else warm_up(trainer, elbo, posterior, likelihood, 1.0)
+    if not _ended(stages):
+        stages = (*stages, trainer.stage("elbo", elbo, posterior, likelihood, 1.0))
+    return result_of(trainer, elbo, posterior, likelihood, 1.0, "elbo", stages)
 
 
 def given_run(
@@ -42,7 +50,7 @@ def short_elbo_run(
     """Where a joint run starts from."""
     steps = _SHORT_RUN[trainer.optimizer(as_elbo(recipe), posterior)]
     steps = min(steps, recipe.max_steps or steps)
-    return elbo_run(trainer, replace(recipe, max_steps=steps), posterior, likelihood)
+    return elbo_run(trainer, replace(recipe, max_steps=steps), posterior, likelihood, near=True)
 
 
 def joint_run(
@@ -51,13 +59,13 @@ def joint_run(
     posterior: SparsePosterior,
     likelihood: Likelihood,
     beta: float,
-    start: str = "scratch",
+    start: str = "near",
 ) -> TrainingResult:
-    """Everything trained together, from a short ELBO run or as given."""
+    """Everything trained together: from near its optimum, from scratch, or after a short ELBO."""
     given = posterior
     posterior, likelihood = copy.deepcopy((posterior, likelihood))
     stages: tuple[StageResult, ...] = ()
-    if start == "elbo" and recipe.name not in ("elbo", "vfe", "fitc"):
+    if start == "elbo" and _gains_from_elbo(trainer, recipe, posterior, likelihood):
         base = short_elbo_run(trainer, recipe, posterior, likelihood)
         if base.ended:
             return base
@@ -65,10 +73,13 @@ def joint_run(
     sees_variance = recipe.point_loss().uses_variance(likelihood)
     if not sees_variance:
         posterior = posterior.with_unit_scale()
-    stage = trainer.stage(recipe.name, recipe, posterior, likelihood, beta)
+    if start != "near":
+        stages = (*stages, *warm_up(trainer, recipe, posterior, likelihood, beta))
+    if not _ended(stages):
+        stages = (*stages, trainer.stage(recipe.name, recipe, posterior, likelihood, beta))
     if not sees_variance:
         posterior = _with_variances(trainer, recipe, posterior, likelihood, beta, given)
-    return result_of(trainer, recipe, posterior, likelihood, beta, "joint", (*stages, stage))
+    return result_of(trainer, recipe, posterior, likelihood, beta, "joint", stages)
 
 
 def fixed_run(
@@ -97,6 +108,25 @@ def fixed_run(
         posterior = _with_variances(trainer, recipe, posterior, likelihood, beta, given)
     stages = (*base.stages, stage)
     return result_of(trainer, recipe, posterior, likelihood, beta, "fixed", stages)
+
+
+def _gains_from_elbo(
+    trainer: Trainer, recipe: Recipe, posterior: SparsePosterior, likelihood: Likelihood
+) -> bool:
+    """Whether a short ELBO run is a good place to start from.
+
+    For counts it is not before L-BFGS: the lengthscales it finds are so long that log loss with
+    small β does not find its way back.
+    """
+    if recipe.name in ("elbo", "vfe", "fitc"):
+        return False
+    counts = isinstance(likelihood, CountLikelihood)
+    return not (counts and trainer.optimizer(recipe, posterior) == "lbfgs")
+
+
+def _ended(stages: tuple[StageResult, ...]) -> bool:
+    """Whether a budget, a callback or Ctrl-C has ended the training."""
+    return any(stage.ends_training for stage in stages)
 
 
 def as_elbo(recipe: Recipe) -> Recipe:

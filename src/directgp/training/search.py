@@ -166,7 +166,7 @@ class Search:
             return found
         trainer = self._trainer(self.data, f"ELBO, {found.model.name}, all examples")
         likelihood = _with_parameters(found.model.likelihood, found.result.likelihood)
-        result = elbo_run(trainer, self.recipe, found.result.posterior, likelihood)
+        result = elbo_run(trainer, self.recipe, found.result.posterior, likelihood, near=True)
         self._note(result)
         return replace(found, result=result, whole=True)
 
@@ -220,7 +220,7 @@ class Search:
             if isinstance(self.validation, Given):
                 return base.result
             near, likelihood = base.result, arena.split.likelihood
-            return elbo_run(arena.trainer, self._brief(near), near.posterior, likelihood)
+            return elbo_run(arena.trainer, self._brief(near), near.posterior, likelihood, near=True)
 
         return self._try(arenas, "elbo", 1.0, "ELBO", training)
 

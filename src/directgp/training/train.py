@@ -75,7 +75,9 @@ def train(
         finished ELBO run, hold them, and train q(u) from scratch; or whichever of the two, and of
         the plain ELBO solution, validates better.
     start : {"elbo", "scratch"}
-        Where a joint run starts: from a short ELBO run, or from the posterior as given.
+        Where a joint run starts: from a short ELBO run (but for counts with L-BFGS), or from the
+        posterior as given. Before L-BFGS over q(u) and the rest come some steps of Adam, a stage
+        named "warm-up".
     validation : Given, HoldOut or Folds
         For "auto", as in `directgp.beta_path`.
     optimizer : {"auto", "lbfgs", "adam"}
@@ -88,7 +90,8 @@ def train(
     learning_rate : float
         Adam's; 0.1 for all examples at once and 0.001 for batches, as in the paper.
     max_steps : int
-        Steps of the run; 500 for L-BFGS, 5000 (regression) or 3000 for Adam, as in the paper.
+        Steps of the run, those before it aside; 500 for L-BFGS, 5000 (regression) or 3000 for
+        Adam, as in the paper.
     stopping : Monitor
         A stopping rule in place of the default.
     monitors : sequence of Monitor

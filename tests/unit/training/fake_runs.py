@@ -56,7 +56,9 @@ class FakeRuns:
         """The values of β that runs of a mode had, in the order of time."""
         return [call.beta for call in self.calls if call.mode == mode]
 
-    def _elbo(self, trainer: Trainer, recipe: Recipe, posterior: Any, likelihood: Any) -> Any:
+    def _elbo(
+        self, trainer: Trainer, recipe: Recipe, posterior: Any, likelihood: Any, near: bool = False
+    ) -> Any:
         return self._ran("elbo", trainer, recipe, posterior, likelihood, 1.0)
 
     def _fixed(

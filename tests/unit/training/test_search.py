@@ -135,7 +135,9 @@ def test_kernel_then_likelihood_then_the_kernel_once_more(monkeypatch: pytest.Mo
     ran = fake._elbo
     told: list[str] = []
 
-    def elbo(trainer: Any, recipe: Any, posterior: Any, likelihood: Any) -> TrainingResult:
+    def elbo(
+        trainer: Any, recipe: Any, posterior: Any, likelihood: Any, near: bool = False
+    ) -> TrainingResult:
         told.append(names[id(posterior)])
         fake.loss = lambda mode, beta: losses[told[-1]]
         result: TrainingResult = ran(trainer, recipe, posterior, likelihood)
@@ -410,7 +412,9 @@ def test_a_model_that_fails_is_told_and_passed_over(monkeypatch: pytest.MonkeyPa
     fake = FakeRuns().install(monkeypatch)
     ran = fake._elbo
 
-    def elbo(trainer: Any, recipe: Any, posterior: Any, likelihood: Any) -> TrainingResult:
+    def elbo(
+        trainer: Any, recipe: Any, posterior: Any, likelihood: Any, near: bool = False
+    ) -> TrainingResult:
         if posterior is rows[0][0].posterior:
             raise NumericalError("Not this one.")
         result: TrainingResult = ran(trainer, recipe, posterior, likelihood)

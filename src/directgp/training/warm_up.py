@@ -1,0 +1,67 @@
+"""Adam before L-BFGS: its first steps carry inducing inputs further than a line search does."""
+
+from dataclasses import replace
+
+from directgp.errors import NumericalError
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.gaussian import Gaussian
+from directgp.objectives.log_losses import GibbsLoss
+from directgp.posteriors.sparse import SparsePosterior
+from directgp.training.recipe import Recipe
+from directgp.training.result import StageResult
+from directgp.training.stopping import LossRange
+from directgp.training.trainer import Trainer
+
+_STEPS, _ELBO_STEPS, _RATE = 100, 50, 0.1
+_GAUSSIAN_STEPS, _GAUSSIAN_RATE = 300, 0.05
+"""With Gaussian noise the losses are steeper, and the way is longer."""
+
+
+def warm_up(
+    trainer: Trainer,
+    recipe: Recipe,
+    posterior: SparsePosterior,
+    likelihood: Likelihood,
+    beta: float,
+) -> tuple[StageResult, ...]:
+    """A stage of Adam, in place; none where L-BFGS does not follow, or q(u) has a formula.
+
+    The best state is kept, so that L-BFGS begins no higher than without.
+    """
+    if not _gains(trainer, recipe, posterior, likelihood, beta):
+        return ()
+    name, brisk = f"{recipe.name}, warm-up", _by_adam(trainer, recipe, likelihood)
+    try:
+        return (trainer.stage(name, brisk, posterior, likelihood, beta),)
+    except NumericalError:
+        # Its last good state is kept; a line search may well find a way from there.
+        return ()
+
+
+def _gains(
+    trainer: Trainer,
+    recipe: Recipe,
+    posterior: SparsePosterior,
+    likelihood: Likelihood,
+    beta: float,
+) -> bool:
+    """Whether L-BFGS follows over a free q(u), with a value that Adam sees without noise."""
+    loss = recipe.point_loss()
+    lbfgs = trainer.optimizer(recipe, posterior) == "lbfgs"
+    free = recipe.eliminated(likelihood, beta, "lbfgs", batches=False) is None
+    return lbfgs and free and loss.deterministic and loss.uses_variance(likelihood)
+
+
+def _by_adam(trainer: Trainer, recipe: Recipe, likelihood: Likelihood) -> Recipe:
+    gaussian = isinstance(likelihood, Gaussian)
+    elbo = isinstance(recipe.point_loss(), GibbsLoss)
+    steps = _GAUSSIAN_STEPS if gaussian else _ELBO_STEPS if elbo else _STEPS
+    return replace(
+        recipe,
+        optimizer="adam",
+        # All examples at once, however many there are.
+        batch_size=len(trainer.data),
+        learning_rate=_GAUSSIAN_RATE if gaussian else _RATE,
+        max_steps=min(steps, recipe.max_steps or steps),
+        stopping=LossRange(20, 1e-4),
+    )

@@ -1,0 +1,128 @@
+"""Adam before L-BFGS: where there is such a stage, what it keeps, and what it is good for."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import directgp
+from directgp.errors import NumericalError
+from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson, Probit
+from directgp.training import trainer as training
+from directgp.training.data import Data
+from directgp.training.journal import Journal
+from directgp.training.recipe import Recipe
+from directgp.training.result import Status, TrainingResult
+from directgp.training.runs import joint_run
+from directgp.training.trainer import Trainer
+from tests.unit.training.models import (
+    StopAt,
+    counts,
+    labels,
+    normal,
+    regression,
+    seeded,
+    start,
+    tensors,
+)
+from tests.unit.training.toys import same
+
+X, Y = regression()
+
+
+def fit(likelihood: Likelihood, y: Tensor, **settings: Any) -> TrainingResult:
+    how = {"generator": seeded(7), "max_steps": 30, **settings}
+    return directgp.train(start(X), likelihood, X, y, **how)
+
+
+def names(result: TrainingResult) -> list[str]:
+    return [stage.stage for stage in result.stages]
+
+
+LABELS, COUNTS = labels()[1], counts()[1]
+WHOLE = ["elbo", "log_loss, warm-up", "log_loss"]
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "y", "stages"),
+    [
+        (Gaussian(0.1), Y, WHOLE),
+        (Probit(), LABELS, WHOLE),
+        # From the ELBO's lengthscales log loss of counts does not find its way back.
+        (Poisson(), COUNTS, WHOLE[1:]),
+        (NegativeBinomial(), COUNTS, WHOLE[1:]),
+    ],
+)
+def test_log_loss_has_one(likelihood: Likelihood, y: Tensor, stages: list[str]) -> None:
+    assert names(fit(likelihood.double(), y, max_steps=3)) == stages
+
+
+def test_elbo_has_one_where_q_is_free() -> None:
+    assert names(fit(Probit(), LABELS, objective="elbo", max_steps=3)) == ["elbo, warm-up", "elbo"]
+    assert names(fit(Gaussian(0.1).double(), Y, objective="elbo", max_steps=3)) == ["elbo"]
+    fixed = fit(Probit(), LABELS, hyperparameters="fixed", max_steps=3)
+    assert names(fixed) == ["elbo, warm-up", "elbo", "log_loss"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimizer": "adam"},
+        {"objective": "square_loss"},
+        {"rule": "bmc", "optimizer": "lbfgs"},
+    ],
+)
+def test_there_is_none(settings: dict[str, Any]) -> None:
+    """Where Adam trains anyway, where q(u) has a formula, and where losses are drawn."""
+    assert not any("warm-up" in name for name in names(fit(Gaussian(0.1).double(), Y, **settings)))
+
+
+def test_lbfgs_begins_at_the_best_state_of_adam() -> None:
+    result = fit(Probit(), LABELS, start="scratch")
+    before, after = result.stages
+    assert before.loss == pytest.approx(min(before.losses), abs=1e-12)
+    assert after.losses[0] < before.loss
+
+
+def test_it_takes_no_more_steps_than_the_run() -> None:
+    assert fit(Probit(), LABELS, start="scratch", max_steps=4).stages[0].steps == 4
+    assert fit(Probit(), LABELS, start="scratch", max_steps=110).stages[0].steps <= 100
+
+
+@pytest.mark.parametrize(("objective", "mode"), [("elbo", "joint"), ("log_loss", "joint")])
+def test_an_end_in_it_is_the_end(objective: str, mode: str) -> None:
+    cancel = StopAt(3)
+    result = fit(Poisson(), COUNTS, objective=objective, hyperparameters=mode, monitors=[cancel])
+    assert names(result) == [f"{objective}, warm-up"] and cancel.seen == 3
+    assert result.status is Status.CANCELLED and result.ended
+
+
+def test_lbfgs_goes_on_from_where_adam_could_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def adam(*_: object, **__: object) -> None:
+        raise NumericalError("Not finite.")
+
+    monkeypatch.setattr(training, "adam", adam)
+    result = fit(Probit(), LABELS, start="scratch")
+    assert names(result) == ["log_loss"] and result.loss < result.history[0]
+
+
+def test_all_examples_are_seen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where Adam of its own would train on batches."""
+    monkeypatch.setattr("directgp.training.recipe._FULL_BATCH_ENTRIES", 1)
+    few = fit(Probit(), LABELS, start="scratch", optimizer="lbfgs")
+    monkeypatch.undo()
+    assert same(tensors(few), tensors(fit(Probit(), LABELS, start="scratch", optimizer="lbfgs")))
+
+
+def test_it_leads_to_a_lower_valley() -> None:
+    """Where a line search from the same place, given more steps, ends higher."""
+    x = normal(200, 2, seed=1)
+    latent = torch.sin(2 * x[:, 0]) + torch.cos(2 * x[:, 1])
+    trainer = Trainer(Data(x, latent + 0.3 * normal(200, seed=4)), seeded(7), Journal())
+
+    def loss(where: str, steps: int) -> float:
+        given = start(x, m=12), Gaussian(0.1).double()
+        return joint_run(trainer, Recipe(max_steps=steps), *given, 0.1, where).loss
+
+    assert loss("scratch", 60) < loss("near", 150) - 0.02
