@@ -35,7 +35,7 @@ def optimum(arguments: argparse.Namespace, pythons: dict[str, Path]) -> None:
     wanted = [problem for problem in PROBLEMS if problem.data in arguments.names]
     contests = [Contest(problem, pythons, limits) for problem in wanted]
     rounds: list[list[Round]] = [[] for _ in contests]
-    for seed in range(arguments.rounds):
+    for seed in range(arguments.first_seed, arguments.first_seed + arguments.rounds):
         for contest, found in zip(contests, rounds, strict=True):
             found.append(contest.round(arguments.data, seed, arguments.train_rows))
             _say(found[-1])
@@ -50,7 +50,8 @@ def optimum(arguments: argparse.Namespace, pythons: dict[str, Path]) -> None:
 def selection(arguments: argparse.Namespace, pythons: dict[str, Path]) -> None:
     """Every data set in rounds, and write after each."""
     choices: dict[tuple[str, int], list[Choice]] = {}
-    for seed in range(arguments.selection_rounds):
+    first = arguments.first_seed
+    for seed in range(first, first + arguments.selection_rounds):
         for name in arguments.names:
             patience, rows = arguments.selection_patience, arguments.train_rows
             found = select(arguments.data, name, pythons["gpytorch"], seed, patience, rows)
@@ -95,6 +96,8 @@ def main() -> None:
     parser.add_argument("--names", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--peers", nargs="*", choices=CONTENDERS[1:], default=CONTENDERS[1:])
     parser.add_argument("--python", nargs="+", type=_named_path, default=[], metavar="NAME=PATH")
+    help_first = "of splits and starts; 0 was looked at while our defaults were chosen"
+    parser.add_argument("--first-seed", type=int, default=1, help=help_first)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--selection-rounds", type=int, default=1)
     parser.add_argument("--screening", type=float, default=0.4)

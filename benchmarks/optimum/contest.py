@@ -83,7 +83,7 @@ def _kept(descent: Descent, target: float) -> Row:
 
 
 class Contest:
-    """One problem: the first round, seed 0, finds the best way of each peer; the next use it.
+    """One problem: the first round finds the best way of each peer; the next use it.
 
     Parameters
     ----------
@@ -105,16 +105,16 @@ class Contest:
             ours = self._run("directgp", given, [Settings(self._limits.most, seed=seed)], folder)[0]
             seconds = self._limits.patient_seconds(ours.total)
             descents = [ours]
-            for peer in self._peers(seed):
+            for peer in self._peers():
                 if way := self._way(peer, given, ours, seed, folder):
                     patient = replace(way, seconds=seconds, seed=seed)
                     descents += self._run(peer, given, [patient], folder)
         return Round(self.problem, seed, len(given.y), descents)
 
-    def _peers(self, seed: int) -> list[str]:
+    def _peers(self) -> list[str]:
         """All in the first round; after that the one that has every objective."""
         peers = [name for name in self._pythons if name != "directgp"]
-        return peers if seed == 0 else [name for name in peers if name == "gpytorch"]
+        return [name for name in peers if name == "gpytorch"] if self._ways else peers
 
     def _way(
         self, peer: str, given: Given, ours: Descent, seed: int, folder: Path

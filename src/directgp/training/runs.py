@@ -14,7 +14,7 @@ from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.recipe import Recipe
 from directgp.training.result import StageResult, Status, TrainingResult
 from directgp.training.trainer import Trainer, without_steps
-from directgp.training.warm_up import warm_up
+from directgp.training.warm_up import gains, warm_up
 
 _SHORT_RUN = {"lbfgs": 50, "adam": 300}
 """Steps of the ELBO run that a joint run starts from."""
@@ -65,7 +65,7 @@ def joint_run(
     given = posterior
     posterior, likelihood = copy.deepcopy((posterior, likelihood))
     stages: tuple[StageResult, ...] = ()
-    if start == "elbo" and _gains_from_elbo(trainer, recipe, posterior, likelihood):
+    if start == "elbo" and _gains_from_elbo(trainer, recipe, posterior, likelihood, beta):
         base = short_elbo_run(trainer, recipe, posterior, likelihood)
         if base.ended:
             return base
@@ -111,17 +111,21 @@ def fixed_run(
 
 
 def _gains_from_elbo(
-    trainer: Trainer, recipe: Recipe, posterior: SparsePosterior, likelihood: Likelihood
+    trainer: Trainer,
+    recipe: Recipe,
+    posterior: SparsePosterior,
+    likelihood: Likelihood,
+    beta: float,
 ) -> bool:
     """Whether a short ELBO run is a good place to start from.
 
-    For counts it is not before L-BFGS: the lengthscales it finds are so long that log loss with
-    small β does not find its way back.
+    For many counts it is not: the lengthscales it finds are so long that log loss with small β
+    does not find its way back, and a warm-up gets further.
     """
     if recipe.name in ("elbo", "vfe", "fitc"):
         return False
     counts = isinstance(likelihood, CountLikelihood)
-    return not (counts and trainer.optimizer(recipe, posterior) == "lbfgs")
+    return not (counts and gains(trainer, recipe, posterior, likelihood, beta))
 
 
 def _ended(stages: tuple[StageResult, ...]) -> bool:

@@ -75,9 +75,9 @@ def train(
         finished ELBO run, hold them, and train q(u) from scratch; or whichever of the two, and of
         the plain ELBO solution, validates better.
     start : {"elbo", "scratch"}
-        Where a joint run starts: from a short ELBO run (but for counts with L-BFGS), or from the
-        posterior as given. Before L-BFGS over q(u) and the rest come some steps of Adam, a stage
-        named "warm-up".
+        Where a joint run starts: from a short ELBO run, or from the posterior as given. From 1000
+        rows on, some steps of Adam come before L-BFGS over q(u) and the rest, a stage named
+        "warm-up", and there is no ELBO run for counts.
     validation : Given, HoldOut or Folds
         For "auto", as in `directgp.beta_path`.
     optimizer : {"auto", "lbfgs", "adam"}

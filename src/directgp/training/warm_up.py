@@ -12,6 +12,9 @@ from directgp.training.result import StageResult
 from directgp.training.stopping import LossRange
 from directgp.training.trainer import Trainer
 
+_FEWEST_ROWS = 1000
+"""With fewer L-BFGS is done sooner than Adam has begun."""
+
 _STEPS, _ELBO_STEPS, _RATE = 100, 50, 0.1
 _GAUSSIAN_STEPS, _GAUSSIAN_RATE = 300, 0.05
 """With Gaussian noise the losses are steeper, and the way is longer."""
@@ -24,11 +27,11 @@ def warm_up(
     likelihood: Likelihood,
     beta: float,
 ) -> tuple[StageResult, ...]:
-    """A stage of Adam, in place; none where L-BFGS does not follow, or q(u) has a formula.
+    """A stage of Adam, in place; none where it gains nothing.
 
     The best state is kept, so that L-BFGS begins no higher than without.
     """
-    if not _gains(trainer, recipe, posterior, likelihood, beta):
+    if not gains(trainer, recipe, posterior, likelihood, beta):
         return ()
     name, brisk = f"{recipe.name}, warm-up", _by_adam(trainer, recipe, likelihood)
     try:
@@ -38,14 +41,16 @@ def warm_up(
         return ()
 
 
-def _gains(
+def gains(
     trainer: Trainer,
     recipe: Recipe,
     posterior: SparsePosterior,
     likelihood: Likelihood,
     beta: float,
 ) -> bool:
-    """Whether L-BFGS follows over a free q(u), with a value that Adam sees without noise."""
+    """Whether L-BFGS follows over a free q(u) and many rows, with a value that is not drawn."""
+    if len(trainer.data) < _FEWEST_ROWS:
+        return False
     loss = recipe.point_loss()
     lbfgs = trainer.optimizer(recipe, posterior) == "lbfgs"
     free = recipe.eliminated(likelihood, beta, "lbfgs", batches=False) is None

@@ -10,6 +10,7 @@ import directgp
 from directgp.errors import NumericalError
 from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson, Probit
 from directgp.training import trainer as training
+from directgp.training import warm_up as warming
 from directgp.training.data import Data
 from directgp.training.journal import Journal
 from directgp.training.recipe import Recipe
@@ -29,6 +30,11 @@ from tests.unit.training.models import (
 from tests.unit.training.toys import same
 
 X, Y = regression()
+
+
+@pytest.fixture(autouse=True)
+def rows_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warming, "_FEWEST_ROWS", len(Y))
 
 
 def fit(likelihood: Likelihood, y: Tensor, **settings: Any) -> TrainingResult:
@@ -56,6 +62,12 @@ WHOLE = ["elbo", "log_loss, warm-up", "log_loss"]
 )
 def test_log_loss_has_one(likelihood: Likelihood, y: Tensor, stages: list[str]) -> None:
     assert names(fit(likelihood.double(), y, max_steps=3)) == stages
+
+
+def test_few_rows_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warming, "_FEWEST_ROWS", len(Y) + 1)
+    assert names(fit(Gaussian(0.1).double(), Y, max_steps=3)) == ["elbo", "log_loss"]
+    assert names(fit(Poisson(), COUNTS, max_steps=3)) == ["elbo", "log_loss"]
 
 
 def test_elbo_has_one_where_q_is_free() -> None:
