@@ -26,9 +26,16 @@ class FixedNodes:
 
     def __init__(self, at_least: int = 0) -> None:
         self.number = at_least
-        self.recording = False
-        """Whether the number is final, and no question may be asked about the numbers."""
         self._short: Tensor | None = None
+
+    @property
+    def recording(self) -> bool:
+        """Whether the number is final, and no question may be asked about the numbers."""
+        return self._short is not None
+
+    def record(self, device: torch.device) -> None:
+        """From now on the number is final. What watches it must be there before the recording."""
+        self._short = torch.zeros((), dtype=torch.bool, device=device)
 
     def note(self, needed: float) -> None:
         """So many were needed by some example."""
@@ -36,9 +43,8 @@ class FixedNodes:
 
     def take(self, needed: Float[Tensor, " n"]) -> int:
         """The number for all; remembers, on the device, whether one needed more."""
-        if self._short is None:
-            self._short = torch.zeros((), dtype=torch.bool, device=needed.device)
-        self._short.logical_or_((needed > self.number).any())
+        if self._short is not None:
+            self._short.logical_or_((needed > self.number).any())
         return self.number
 
     def exceeded(self) -> bool:

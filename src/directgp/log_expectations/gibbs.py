@@ -10,6 +10,7 @@ from torch import Tensor
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import ClosedFormGibbs
 from directgp.log_expectations.attach import evaluate
+from directgp.log_expectations.blocks import row_blocks
 from directgp.log_expectations.estimate import Estimate, Row, parameter_term
 from directgp.log_expectations.nodes import (
     NATS,
@@ -46,12 +47,23 @@ def _integrate(likelihood: Likelihood, y: Row, mean: Row, variance: Row, nats: f
     needed = 2 * reach / step
     number = nodes_for_all(needed)
     if number is not None:
-        return _sum(likelihood, y, mean, variance, reach, number)
+        return _whole(likelihood, y, mean, variance, reach, number)
     parts = []
     for number, index in blocks_by_nodes(needed):
         some = y[index], mean[index], variance[index], reach[index]
         parts.append((index, _sum(likelihood.take(index), *some, number)))
     return Estimate.gather(parts)
+
+
+def _whole(
+    likelihood: Likelihood, y: Row, mean: Row, variance: Row, reach: Row, number: int
+) -> Estimate:
+    """The same number of nodes for every example, in as few blocks as memory allows."""
+    parts = [
+        (index, _sum(likelihood, y[rows], mean[rows], variance[rows], reach[rows], number))
+        for rows, index in row_blocks(len(y), number, y.device)
+    ]
+    return parts[0][1] if len(parts) == 1 else Estimate.gather(parts)
 
 
 def _reach(mean: Row, variance: Row, nats: float) -> Row:

@@ -14,7 +14,8 @@ class Aside:
     """What is asked for inside goes on beside what follows, until `join`; on a CPU, before it.
 
     Arrays made inside may be used after `join`, and freed at any time: every such work waits for
-    all that was asked for before it, and so for all that used memory it takes over.
+    all that was asked for before it, and so for all that used memory it takes over. Arrays made
+    outside and used inside must be kept until `join`.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -50,9 +50,8 @@ def jittered_cholesky(K: Float[Tensor, "*batch m m"], max_tries: int = 8) -> Jit
     _check_finite(K)
     ladder = _ladder(K.dtype)[:max_tries]
     scale = K.detach().diagonal(dim1=-2, dim2=-1).mean(-1)
-    jitter = torch.zeros_like(scale)
-    failed = torch.ones_like(scale, dtype=torch.bool)
-    for step in ladder:
+    jitter, failed = torch.zeros_like(scale), info != 0
+    for step in ladder[1:]:
         jitter = torch.where(failed, step * scale, jitter)
         factor, info = torch.linalg.cholesky_ex(_add_diagonal(K, jitter))
         failed = info != 0

@@ -8,19 +8,18 @@ from torch import Tensor
 
 @final
 class Workspace:
-    """Arrays by name: new ones, each page touched for the first time, cost as much as a product.
+    """Arrays by name and shape: new ones, with pages not yet touched, cost as much as a product.
 
-    What a name was taken for is lost when it is taken again.
+    What an array was taken for is lost when it is taken again. None is let go: a CUDA graph may
+    write to it.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[str, Tensor] = {}
+        self._kept: dict[tuple[object, ...], Tensor] = {}
 
     def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """An array with whatever it holds, of the dtype and device of another."""
-        kept = self._kept.get(name)
-        fits = kept is not None and kept.shape == shape and kept.dtype == like.dtype
-        if kept is None or not fits or kept.device != like.device:
-            kept = torch.empty(shape, dtype=like.dtype, device=like.device)
-            self._kept[name] = kept
-        return kept
+        key = name, shape, like.dtype, like.device
+        if key not in self._kept:
+            self._kept[key] = torch.empty(shape, dtype=like.dtype, device=like.device)
+        return self._kept[key]

@@ -33,8 +33,10 @@ class GibbsLoss(DeterministicLoss):
     @override
     def fixed_work(self, likelihood: Likelihood) -> bool:
         # That of a scale mixture is an integral whose nodes follow the numbers.
-        formula = isinstance(likelihood, ClosedFormGibbs) or not likelihood.trainable
-        return formula and not isinstance(likelihood, ScaleMixture)
+        if isinstance(likelihood, ScaleMixture):
+            return False
+        alike = all(constant.numel() == 1 for constant in likelihood.buffers())
+        return isinstance(likelihood, ClosedFormGibbs) or (alike and not likelihood.trainable)
 
     @override
     def _evaluate(

@@ -101,6 +101,7 @@ def rbf_marginals(
     with torch.no_grad():
         centre = Z.median(-2, keepdim=True).values
         a, b = (in_lengthscales(x, centre, lengthscale) for x in (Z, X))
+        a = a.expand(*u_mean.shape, a.shape[-1])
         with Aside(Z.device) as aside:
             inducing = factorise(a, log_scale, nugget, checked)
     how = _How(workspace or Workspace(), aside)
@@ -178,10 +179,9 @@ class _Fused(Function):
         kl, scale = kl_from_standard(u_mean, S), top.exp().squeeze(-1)
         how.aside.join()
         inverse = inducing[-1].to(a.dtype)
-        lower_times(inverse, Kuf, out=A)
+        told = _whiten(inducing[-1], Kuf, how.workspace, out=A)
+        residual = residual_given(scale, told)
         mean = (u_mean.unsqueeze(-2) @ A).squeeze(-2)
-        told = torch.mul(A, A, out=T).sum(-2)
-        residual = torch.maximum(scale - told, torch.finfo(A.dtype).eps * scale)
         variance = residual + upper_times(S.mT, A, out=T).square_().sum(-2)
         ctx.how = how
         ctx.set_materialize_grads(False)
@@ -214,9 +214,9 @@ class _Fused(Function):
         G = torch.matmul(left, scaled, out=ctx.how.workspace.take("T", A.shape, A)).mul_(Kuf)
         Gb, rows, Gb2 = (G @ features).split([d, 1, d], -1)
         d_top_f = torch.addcmul(rows.sum((-2, -1)), g_variance.sum(-1), scale.squeeze(-1))
-        dm, dS = _add_kl(gradients[2], m, S, dm, HS)
 
         aside.join()
+        dm, dS = _add_kl(gradients[2], m, S, dm, HS)
         da = torch.addcmul(Gb, rows, a, value=-1).add_(da_u)
         d_log_lengthscale = (Gb2 - a * (Gb + da)).sum(-2, keepdim=True)
         found = (
@@ -228,6 +228,28 @@ class _Fused(Function):
         )
         sized = (g.sum_to_size(shape) for g, shape in zip(found, ctx.shapes, strict=True))
         return *sized, *[None] * (3 + len(inducing))
+
+
+def _whiten(inverse: Tensor, Kuf: Tensor, workspace: Workspace, out: Tensor) -> Tensor:
+    """Write A = L⁻¹K_uf to `out`, and give ΣA²; both by a product in float64.
+
+    K_uf of float32 has the digits for it, the inverse rounded to float32 has not.
+    """
+    wide, A = Kuf, out
+    if Kuf.dtype != inverse.dtype:
+        wide = workspace.take("wide Kuf", tuple(Kuf.shape), inverse).copy_(Kuf)
+        A = workspace.take("wide A", tuple(Kuf.shape), inverse)
+    lower_times(inverse, wide, out=A)
+    squares = workspace.take("T", tuple(Kuf.shape), inverse)
+    told = torch.mul(A, A, out=squares).sum(-2)
+    if A is not out:
+        out.copy_(A)
+    return told
+
+
+def residual_given(scale: Tensor, told: Tensor) -> Tensor:
+    """s² − ΣA², but no less than the rounding error of s²."""
+    return torch.maximum((scale - told).to(scale.dtype), torch.finfo(scale.dtype).eps * scale)
 
 
 def _through_gram(inner: Tensor, a: Tensor, Kuu: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """Predictions under an RBF prior: what does not depend on the rows is computed once.
 
-With W = (L⁻¹; SᵀL⁻¹; mᵀL⁻¹), stacked in float64, the parts of W K_uf are A, SᵀA and the mean: two
+With W = (L⁻¹; SᵀL⁻¹; mᵀL⁻¹) in float64, the parts of W K_uf are A, SᵀA and the mean: two
 products for a block of rows, and no solve.
 """
 
@@ -11,7 +11,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from directgp.numerics.workspace import Workspace
-from directgp.posteriors.fused import covariance, factorise, in_lengthscales, log_factors
+from directgp.posteriors.fused import (
+    covariance,
+    factorise,
+    in_lengthscales,
+    log_factors,
+    residual_given,
+)
 from directgp.shapes import Marginals
 
 _CPU_ENTRIES = 2**17
@@ -39,7 +45,7 @@ class FusedPrediction:
         S, m = u_chol.tril().double(), u_mean.double().unsqueeze(-1)
         shape = torch.broadcast_shapes(inverse.shape, S.shape)
         stacked = [inverse.expand(shape), S.mT @ inverse, (inverse.mT @ m).mT]
-        self._weights = torch.cat(stacked, -2).to(Z.dtype)
+        self._weights = torch.cat(stacked, -2)
         self._workspace = Workspace()
 
     def block_size(self) -> int:
@@ -54,14 +60,11 @@ class FusedPrediction:
         b = in_lengthscales(X, self._centre, self._lengthscale)
         left, features = log_factors(self._a, b, self._top)
         prior = torch.broadcast_shapes(left.shape[:-2], self._top.shape[:-2])
-        Kuf, found = (
-            self._workspace.take(name, (*batch, rows, len(X)), W)
-            for name, batch, rows in (("Kuf", prior, m), ("found", W.shape[:-2], 2 * m + 1))
-        )
-        torch.matmul(W, covariance(left, features, self._top, out=Kuf), out=found)
-        mean = found[..., -1, :].clone()
+        Kuf = self._workspace.take("Kuf", (*prior, m, len(X)), b)
+        found = self._workspace.take("found", (*W.shape[:-2], 2 * m + 1, len(X)), W)
+        torch.matmul(W, covariance(left, features, self._top, out=Kuf).to(W.dtype), out=found)
+        mean = found[..., -1, :].to(b.dtype, copy=True)
         squares = found[..., :-1, :].square_()
-        scale = self._top.exp().squeeze(-1)
         told, known = squares[..., :m, :].sum(-2), squares[..., m:, :].sum(-2)
-        residual = torch.maximum(scale - told, torch.finfo(W.dtype).eps * scale)
-        return Marginals(mean, residual + known)
+        residual = residual_given(self._top.exp().squeeze(-1), told)
+        return Marginals(mean, residual + known.to(b.dtype))

@@ -127,7 +127,7 @@ class AdamState:
             self.load(before)
         if self._graphed is None:
             return self._watched_step(step)
-        self.good = self.tensors()
+        self.good, place = self.tensors(), self._problem.place()
         try:
             losses = self._graphed.run(min(at_most, _STEPS_PER_LOOK))
         except NumericalError as error:
@@ -137,6 +137,7 @@ class AdamState:
         if self._nodes > 0:
             self._graphed = None
             self.load(self.good)
+            self._problem.go_to(place)
             return [], ""
         finite = losses.isfinite().all() & self._optimizer.values.isfinite().all()
         if not bool(finite):
@@ -203,7 +204,7 @@ class AdamState:
             # The tensor stays: a graph may write to it.
             self._best_loss = None if self._best_loss is None else self._best_loss.fill_(torch.inf)
         elif self._best_loss is None:
-            self._best_loss = tensors["best_loss"].to(self._best.device)
+            self._best_loss = tensors["best_loss"].to(self._best.device, copy=True)
         else:
             self._best_loss.copy_(tensors["best_loss"])
 

@@ -32,6 +32,11 @@ class Data:
         weights = None if self.weights is None else self.weights.to(device)
         return Data(self.X.to(device), self.y.to(device), weights)
 
+    def clone(self) -> "Data":
+        """A copy."""
+        weights = None if self.weights is None else self.weights.clone()
+        return Data(self.X.clone(), self.y.clone(), weights)
+
     def take(self, index: Int[Tensor, " r"]) -> "Data":
         """Some of the examples."""
         weights = None if self.weights is None else self.weights[index]

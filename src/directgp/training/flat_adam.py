@@ -17,7 +17,7 @@ class FlatAdam:
     Parameters
     ----------
     parameters : dict of str to Parameter
-        Written after each step; not read again unless `read` is called.
+        Written after each step, and read once, here.
     learning_rate : float
         The size of a step.
     floors : dict of str to float

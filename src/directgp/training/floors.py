@@ -40,6 +40,8 @@ def floors(
 
 def _spread(y: Num[Tensor, " n"]) -> float:
     """Interquartile range over that of a standard normal, which outliers do not move."""
+    if len(y) == 0:
+        return 1.0
     wide = y.double()
     ordered = wide.sort().values
     quarter = len(y) // 4

@@ -73,7 +73,7 @@ class GraphedSteps:
             for _ in range(_WARM_UP):
                 self._advance()
         torch.cuda.current_stream().wait_stream(stream)
-        self._nodes.recording = True
+        self._nodes.record(next(iter(self._problem.parameters.values())).device)
         self._graph = torch.cuda.CUDAGraph()
         if self._problem.generator is not None:
             self._graph.register_generator_state(self._problem.generator)

@@ -45,6 +45,14 @@ class Problem(ABC):
         """Keep the examples of all steps in one place of memory, where a CUDA graph reads them."""
         return None
 
+    def place(self) -> dict[str, Tensor]:
+        """Where examples and noise are, for `go_to`."""
+        return {}
+
+    def go_to(self, place: dict[str, Tensor]) -> None:
+        """Go back to where `place` has told."""
+        return None
+
     def recordable(self) -> bool:
         """Whether `value` does the same work whatever the numbers, on a device with CUDA graphs."""
         return False

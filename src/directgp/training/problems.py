@@ -132,12 +132,21 @@ class ModelProblem(Problem):
         return self.posterior.features(X)
 
     @override
+    def place(self) -> dict[str, Tensor]:
+        return {**self.feed.tensors(), "generator": self.generator.get_state()}
+
+    @override
+    def go_to(self, place: dict[str, Tensor]) -> None:
+        feed = {name: value for name, value in place.items() if name != "generator"}
+        if feed:
+            self.feed.load(feed)
+        self.generator.set_state(place["generator"])
+
+    @override
     def recordable(self) -> bool:
-        if not self.data.X.is_cuda:
+        if not (self.data.X.is_cuda and self._together.alone and self.posterior.prior.fused):
             return False
-        fixed = self.objective.point_loss.fixed_work(self.likelihood)
-        resident = self.data.X.is_cuda and self._together.alone
-        return resident and self.posterior.prior.fused and fixed
+        return self.objective.point_loss.fixed_work(self.likelihood)
 
     @override
     def frame(self) -> Float[Tensor, "m m"] | None:

@@ -67,6 +67,8 @@ class Processes:
         """
         require(0 < timeout < float("inf"), "timeout of Processes", "positive", timeout)
         _require_torchrun()
+        again = dist.is_initialized()
+        require(not again, "Processes.from_torchrun", "called once at a time", "a group is there")
         chosen = _device(device)
         # A collective of nccl then ends with an error where it would end the process.
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
@@ -164,7 +166,11 @@ def _require_torchrun() -> None:
 def _device(device: str | torch.device) -> torch.device:
     """Where this process computes; a GPU becomes the current one."""
     auto = "cuda" if torch.cuda.is_available() else "cpu"
-    found = torch.device(auto if device == "auto" else device)
+    asked = str(auto if device == "auto" else device)
+    usable = asked == "cpu" or (asked.split(":")[0] == "cuda" and torch.cuda.is_available())
+    allowed = "'auto', 'cpu', or a GPU of this machine"
+    require(usable, "device of Processes.from_torchrun", allowed, repr(asked))
+    found = torch.device(asked)
     if found.type != "cuda":
         return found
     if found.index is None:

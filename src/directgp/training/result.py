@@ -122,7 +122,7 @@ class TrainingResult:
     took them as they were."""
 
     stages: tuple[StageResult, ...]
-    """The ELBO run that came before, if there was one, and the run itself."""
+    """What came before, such as an ELBO run or a warm-up of Adam, and the run itself."""
 
     seconds: float
 

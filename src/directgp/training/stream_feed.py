@@ -37,7 +37,7 @@ class StreamFeed(Feed):
 
     @override
     def advance(self) -> bool:
-        found = on_cpu(self._stream.next())
+        found = as_data(self._stream.next())
         self._likelihood.check_targets(found.y)
         if self._held:
             for here, there in zip(_tensors(self._data), _tensors(found), strict=True):
@@ -49,9 +49,7 @@ class StreamFeed(Feed):
     @override
     def hold(self) -> None:
         self._held = True
-        weights = self._data.weights
-        held = None if weights is None else weights.clone()
-        self._data = Data(self._data.X.clone(), self._data.y.clone(), held)
+        self._data = self._data.clone()
 
     @override
     def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
@@ -73,7 +71,7 @@ class StreamFeed(Feed):
         self._stream.close()
 
 
-def on_cpu(batch: Batch) -> Data:
+def as_data(batch: Batch) -> Data:
     """Rows as tensors that share their memory."""
     weights = None if batch.weights is None else torch.from_numpy(batch.weights)
     return Data(torch.from_numpy(batch.X), torch.from_numpy(batch.y), weights)

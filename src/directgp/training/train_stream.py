@@ -13,7 +13,7 @@ from directgp.log_expectations.base import Rule
 from directgp.numerics.noise import fresh_generator
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.sparse import SparsePosterior
-from directgp.training.data import check_data
+from directgp.training.data import Data, check_data
 from directgp.training.journal import Checkpoints, journal_for
 from directgp.training.monitors import Monitor, Observer, close
 from directgp.training.parallel import common_order, common_start, parallel_recipe
@@ -22,7 +22,7 @@ from directgp.training.recipe import Recipe
 from directgp.training.result import TrainingResult
 from directgp.training.runs import elbo_run, fixed_run, joint_run
 from directgp.training.stopping import SmallGradient
-from directgp.training.stream_feed import on_cpu
+from directgp.training.stream_feed import as_data
 from directgp.training.together import Together
 from directgp.training.trainer import Trainer
 
@@ -74,6 +74,16 @@ def train_stream(
         As in `train`. Each process reads its own share of the rows, and takes its part of
         `batch_size`, which their number must divide.
 
+    Returns
+    -------
+    TrainingResult
+        As from `train`.
+
+    Raises
+    ------
+    InvalidInputError
+        Also in the middle of a run, where a row is read that cannot be meant.
+
     Examples
     --------
     >>> import tempfile, numpy as np, pyarrow as pa, pyarrow.parquet, torch, directgp
@@ -92,6 +102,10 @@ def train_stream(
     >>> result.steps
     80
     """
+    kind = type(rows).__name__
+    require(isinstance(rows, ParquetRows), "rows of train_stream", "ParquetRows", kind)
+    whole = isinstance(batch_size, int) and batch_size >= 1
+    require(whole, "batch_size of train_stream", "an integer, at least 1", batch_size)
     modes = ("joint", "fixed")
     require(hyperparameters in modes, "hyperparameters", f"one of {modes}", repr(hyperparameters))
     require(start in ("elbo", "scratch"), "start", "'elbo' or 'scratch'", repr(start))
@@ -118,8 +132,10 @@ def train_stream(
     allowed = f"a multiple of the number of processes, {together.size}"
     require(batch_size % together.size == 0, "batch_size of train_stream", allowed, batch_size)
     with rows.batches(batch_size, seed=0) as stream:
-        first = on_cpu(stream.next()).to(posterior.Z.device)
-    check_data("train_stream", first, posterior, likelihood)
+        # A copy: the batch is part of a whole buffer.
+        first = as_data(stream.next()).clone().to(posterior.Z.device)
+    # Whether a weight is positive somewhere is not for one batch to say.
+    check_data("train_stream", Data(first.X, first.y), posterior, likelihood)
     if processes is not None:
         recipe = parallel_recipe(recipe, first, posterior, likelihood, beta, processes)
     settings = (recipe.settings(), beta, hyperparameters, start, rows.num_rows, rows.feature_names)

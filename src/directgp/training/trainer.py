@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from directgp.datasets.streams import ParquetRows
-from directgp.errors import LostProcessError, NumericalError
+from directgp.errors import CheckpointError, LostProcessError, NumericalError
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.gaussian import Gaussian
 from directgp.objectives.objective import Objective
@@ -104,6 +104,11 @@ class Trainer:
         known = self._journal.next_finished()
         if known is not None:
             result, tensors = known
+            if result.stage != name:
+                raise CheckpointError(
+                    f"The checkpoint must have '{name}' for its next stage. Got '{result.stage}'. "
+                    "Resume with the version that wrote it, or start again."
+                )
             self._load_model(posterior, likelihood, tensors)
             if result.status == Status.FAILED:
                 raise NumericalError(result.reason)
@@ -250,6 +255,7 @@ class Trainer:
         found = self._journal.take_up()
         if found is not None:
             state.load(under("adam.", found.tensors))
+            state.good = state.tensors()
             self._generator.set_state(found.tensors["generator"])
             problem.feed.load(under("batches.", found.tensors))
             run.resume(found.losses, found.evaluations)

@@ -8,9 +8,9 @@ from directgp.likelihoods.gaussian import Gaussian
 from directgp.objectives.log_losses import GibbsLoss
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.recipe import Recipe
-from directgp.training.result import StageResult
+from directgp.training.result import StageResult, Status
 from directgp.training.stopping import LossRange
-from directgp.training.trainer import Trainer
+from directgp.training.trainer import Trainer, without_steps
 
 _FEWEST_ROWS = 1000
 """With fewer L-BFGS is done sooner than Adam has begun."""
@@ -36,9 +36,9 @@ def warm_up(
     name, brisk = f"{recipe.name}, warm-up", _by_adam(trainer, recipe, likelihood)
     try:
         return (trainer.stage(name, brisk, posterior, likelihood, beta),)
-    except NumericalError:
+    except NumericalError as error:
         # Its last good state is kept; a line search may well find a way from there.
-        return ()
+        return (without_steps(name, Status.FAILED, str(error)),)
 
 
 def gains(
@@ -48,8 +48,10 @@ def gains(
     likelihood: Likelihood,
     beta: float,
 ) -> bool:
-    """Whether L-BFGS follows over a free q(u) and many rows, with a value that is not drawn."""
+    """Whether L-BFGS follows over q(u), Z and many rows, with a value that is not drawn."""
     if len(trainer.data) < _FEWEST_ROWS:
+        return False
+    if not posterior.Z.requires_grad:
         return False
     loss = recipe.point_loss()
     lbfgs = trainer.optimizer(recipe, posterior) == "lbfgs"

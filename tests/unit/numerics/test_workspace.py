@@ -1,4 +1,4 @@
-"""Arrays that are kept: the same memory for the same name and shape."""
+"""Arrays that are kept: the same memory for the same name, shape and dtype."""
 
 import torch
 
@@ -13,3 +13,5 @@ def test_a_name_keeps_its_array_while_shape_and_dtype_last() -> None:
     assert workspace.take("B", (3, 4), like).data_ptr() != first.data_ptr()
     assert workspace.take("A", (4, 3), like).shape == (4, 3)
     assert workspace.take("A", (4, 3), like.double()).dtype == torch.float64
+    # Steps of another size in between let nothing go that a recorded step writes to.
+    assert workspace.take("A", (3, 4), like).data_ptr() == first.data_ptr()

@@ -125,6 +125,31 @@ def test_float32_keeps_its_digits() -> None:
         torch.testing.assert_close(one.double(), other, rtol=0, atol=tolerance, msg=name)
 
 
+def test_float32_knows_small_variances() -> None:
+    """Close inducing inputs and a narrow q(u): little is left of s² − ΣA²."""
+    X = torch.linspace(-3, 3, 40).reshape(-1, 1)
+    Z = torch.linspace(-3, 3, 60).reshape(-1, 1).contiguous()
+    scales, q = (torch.ones(1, 1), torch.zeros(())), (torch.zeros(60), 1e-3 * torch.eye(60))
+    given = Inputs(Z, *scales, *q)
+    narrow = rbf_marginals(*given, X, 1e-5).variance
+    wide = rbf_marginals(*Inputs(*(x.double() for x in given)), X.double(), 1e-5).variance
+    assert float(wide.max()) < 2e-5
+    # K_uf of float32 is off by 6e-8, and L⁻¹ is up to 300.
+    torch.testing.assert_close(narrow.double(), wide, rtol=0, atol=2e-6)
+
+
+def test_a_shared_prior_serves_a_batch_of_q() -> None:
+    one, many, X = inputs(), inputs((3,)), points()
+    found = rbf_marginals(*one[:3], *many[3:], X, NUGGET)
+    for member in range(3):
+        q = many.u_mean[member], many.u_chol[member]
+        alone = rbf_marginals(*one[:3], *q, X, NUGGET)
+        for ours, theirs in zip(found[:3], alone[:3], strict=True):
+            torch.testing.assert_close(ours[member], theirs, rtol=1e-12, atol=1e-13)
+    gradient = torch.autograd.grad(found.variance.sum(), one.Z)[0]
+    assert gradient.shape == one.Z.shape and bool(gradient.isfinite().all())
+
+
 def test_far_inputs_have_the_prior() -> None:
     """Also where squares of distances overflow, without NaN in any gradient."""
     given = inputs()

@@ -37,10 +37,16 @@ class Rows:
             self.refuse(name, pc.is_null(values).to_numpy(zero_copy_only=False), "a missing value")
         return values
 
-    def refuse(self, name: str, bad: NDArray[np.bool_], what: str) -> None:
+    def refuse(
+        self,
+        name: str,
+        bad: NDArray[np.bool_],
+        what: str,
+        allowed: str = "finite, with a value in every row",
+    ) -> None:
         """Refuse the first of the bad values."""
         place = self.piece.place(self.start + int(bad.argmax()))
-        refuse_value(name, "finite, with a value in every row", f"{what} in {place}")
+        refuse_value(name, allowed, f"{what} in {place}")
 
 
 @final
@@ -91,7 +97,8 @@ class Decoder:
         if out.weights is not None and self._columns.weights is not None:
             _refuse_unless_finite(rows, self._columns.weights, out.weights)
             if (out.weights < 0).any():
-                rows.refuse(self._columns.weights, out.weights < 0, "a weight below 0")
+                bad = out.weights < 0
+                rows.refuse(self._columns.weights, bad, "a weight below 0", "at least 0")
 
 
 def numbers(values: pa.Array) -> NDArray[Any]:

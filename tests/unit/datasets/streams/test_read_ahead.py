@@ -136,6 +136,15 @@ def test_an_interrupt_loses_no_rows(
     np.testing.assert_array_equal(np.concatenate(found), expected)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Programs in the background of a shell are started with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_waiting() -> None:
     go_on = threading.Event()
 
