@@ -51,6 +51,7 @@ class Inducing(NamedTuple):
 
     a: Float[Tensor, "*batch m d"]
     Kuu: Float[Tensor, "*batch m m"]
+    L: Float[Tensor, "*batch m m"]
     inverse: Float[Tensor, "*batch m m"]
     """L⁻¹."""
 
@@ -106,7 +107,7 @@ def rbf_marginals(
             inducing = factorise(a, log_scale, nugget, checked)
     how = _How(workspace or Workspace(), aside)
     apply: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Fused.apply
-    moments = apply(Z, lengthscale, log_scale, u_mean, u_chol, a, b, how, *inducing[:3])
+    moments = apply(Z, lengthscale, log_scale, u_mean, u_chol, a, b, how, *inducing[:4])
     return Fused(*moments, inducing.jitter)
 
 
@@ -141,7 +142,7 @@ def factorise(a: Tensor, log_scale: Tensor, nugget: float, checked: bool) -> Ind
         L = torch.linalg.cholesky_ex(Kuu).L
         jitter = L.new_zeros(L.shape[:-2])
     eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
-    return Inducing(wide, Kuu, torch.linalg.solve_triangular(L, eye, upper=False), jitter)
+    return Inducing(wide, Kuu, L, torch.linalg.solve_triangular(L, eye, upper=False), jitter)
 
 
 def _log_gram(a: Tensor, top: Tensor, by_differences: bool) -> Tensor:
@@ -178,23 +179,20 @@ class _Fused(Function):
         covariance(left, features, top, out=Kuf)
         kl, scale = kl_from_standard(u_mean, S), top.exp().squeeze(-1)
         how.aside.join()
-        inverse = inducing[-1].to(a.dtype)
-        told = _whiten(inducing[-1], Kuf, how.workspace, out=A)
-        residual = residual_given(scale, told)
+        *_, L, inverse = inducing
+        residual = residual_given(scale, whiten_fast(L, inverse, Kuf, how.workspace, out=A))
         mean = (u_mean.unsqueeze(-2) @ A).squeeze(-2)
         variance = residual + upper_times(S.mT, A, out=T).square_().sum(-2)
         ctx.how = how
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(
-            lengthscale, scale, u_mean, S, a, features, Kuf, A, inverse, *inducing
-        )
+        ctx.save_for_backward(lengthscale, scale, u_mean, S, a, features, Kuf, A, *inducing)
         ctx.shapes = [x.shape for x in (Z, lengthscale, log_scale, u_mean, u_chol)]
         return mean, variance, kl
 
     @staticmethod
     @first_order
     def backward(ctx: Any, *gradients: Tensor | None) -> Gradients:
-        lengthscale, scale, m, S, a, features, Kuf, A, inverse, *inducing = ctx.saved_tensors
+        lengthscale, scale, m, S, a, features, Kuf, A, wide_a, Kuu, _, L_inverse = ctx.saved_tensors
         g_mean, g_variance = (_or_zeros(g, A) for g in gradients[:2])
         M, d = a.shape[-2:]
         scaled = ctx.how.workspace.take("scaled", (*A.shape[:-2], M + 1, A.shape[-1]), A)
@@ -205,12 +203,12 @@ class _Fused(Function):
 
         with ctx.how.aside as aside:
             inner = torch.addcmul(H - S @ HS.mT, m.unsqueeze(-1), dm.unsqueeze(-2), value=-1)
-            da_u, d_top_u = _through_gram(inner, *inducing)
+            da_u, d_top_u = _through_gram(inner, wide_a, Kuu, L_inverse)
 
         D = symmetric_product(S, S)
         D.diagonal(dim1=-2, dim2=-1).sub_(1)
         D = torch.cat([D, m.unsqueeze(-1)], -1)
-        left = upper_times(inverse.mT, D, out=torch.empty_like(D))
+        left = upper_times(L_inverse.to(A.dtype).mT, D, out=torch.empty_like(D))
         G = torch.matmul(left, scaled, out=ctx.how.workspace.take("T", A.shape, A)).mul_(Kuf)
         Gb, rows, Gb2 = (G @ features).split([d, 1, d], -1)
         d_top_f = torch.addcmul(rows.sum((-2, -1)), g_variance.sum(-1), scale.squeeze(-1))
@@ -227,24 +225,27 @@ class _Fused(Function):
             dS.tril_(),
         )
         sized = (g.sum_to_size(shape) for g, shape in zip(found, ctx.shapes, strict=True))
-        return *sized, *[None] * (3 + len(inducing))
+        return *sized, *[None] * 7
 
 
-def _whiten(inverse: Tensor, Kuf: Tensor, workspace: Workspace, out: Tensor) -> Tensor:
-    """Write A = L⁻¹K_uf to `out`, and give ΣA²; both by a product in float64.
+def whiten_fast(
+    L: Tensor, inverse: Tensor, Kuf: Tensor, workspace: Workspace, out: Tensor
+) -> Tensor:
+    """Write A = L⁻¹K_uf to `out`, and give ΣA².
 
-    K_uf of float32 has the digits for it, the inverse rounded to float32 has not.
+    By a product with the inverse, in float64: rounded to float32 the inverse would lose the digits
+    of s² − ΣA². On a CPU a solve in float32 keeps them too, and takes less time than that.
     """
-    wide, A = Kuf, out
-    if Kuf.dtype != inverse.dtype:
-        wide = workspace.take("wide Kuf", tuple(Kuf.shape), inverse).copy_(Kuf)
-        A = workspace.take("wide A", tuple(Kuf.shape), inverse)
-    lower_times(inverse, wide, out=A)
-    squares = workspace.take("T", tuple(Kuf.shape), inverse)
-    told = torch.mul(A, A, out=squares).sum(-2)
-    if A is not out:
+    shape, A = tuple(Kuf.shape), out
+    if Kuf.dtype == inverse.dtype:
+        lower_times(inverse, Kuf, out=A)
+    elif Kuf.is_cuda:
+        wide = workspace.take("wide Kuf", shape, inverse).copy_(Kuf)
+        A = lower_times(inverse, wide, out=workspace.take("wide A", shape, inverse))
         out.copy_(A)
-    return told
+    else:
+        torch.linalg.solve_triangular(L.to(Kuf.dtype), Kuf, upper=False, out=out)
+    return torch.mul(A, A, out=workspace.take("T", shape, A)).sum(-2)
 
 
 def residual_given(scale: Tensor, told: Tensor) -> Tensor:

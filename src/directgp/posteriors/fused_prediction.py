@@ -1,8 +1,4 @@
-"""Predictions under an RBF prior: what does not depend on the rows is computed once.
-
-With W = (L⁻¹; SᵀL⁻¹; mᵀL⁻¹) in float64, the parts of W K_uf are A, SᵀA and the mean: two
-products for a block of rows, and no solve.
-"""
+"""Predictions under an RBF prior: what does not depend on the rows is computed once."""
 
 from typing import final
 
@@ -17,6 +13,7 @@ from directgp.posteriors.fused import (
     in_lengthscales,
     log_factors,
     residual_given,
+    whiten_fast,
 )
 from directgp.shapes import Marginals
 
@@ -41,30 +38,26 @@ class FusedPrediction:
         self._centre = Z.median(-2, keepdim=True).values
         self._lengthscale, self._top = lengthscale, log_scale[..., None, None]
         self._a = in_lengthscales(Z, self._centre, lengthscale)
-        inverse = factorise(self._a, log_scale, nugget, checked=True).inverse
-        S, m = u_chol.tril().double(), u_mean.double().unsqueeze(-1)
-        shape = torch.broadcast_shapes(inverse.shape, S.shape)
-        stacked = [inverse.expand(shape), S.mT @ inverse, (inverse.mT @ m).mT]
-        self._weights = torch.cat(stacked, -2)
+        self._inducing = factorise(self._a, log_scale, nugget, checked=True)
+        self._q = torch.cat([u_chol.tril(), u_mean.unsqueeze(-1)], -1)
         self._workspace = Workspace()
 
     def block_size(self) -> int:
         """Rows to ask for at once."""
-        most = _CPU_ENTRIES if self._weights.device.type == "cpu" else _DEVICE_ENTRIES
-        batch = self._weights.shape[:-2].numel()
-        return max(1, most // (batch * self._weights.shape[-1]))
+        most = _CPU_ENTRIES if self._q.device.type == "cpu" else _DEVICE_ENTRIES
+        return max(1, most // self._q.shape[:-1].numel())
 
     def __call__(self, X: Float[Tensor, "n d"]) -> Marginals:
         """Mean and variance of f, less the prior mean, at the rows of one block."""
-        W, m = self._weights, self._weights.shape[-1]
         b = in_lengthscales(X, self._centre, self._lengthscale)
         left, features = log_factors(self._a, b, self._top)
         prior = torch.broadcast_shapes(left.shape[:-2], self._top.shape[:-2])
-        Kuf = self._workspace.take("Kuf", (*prior, m, len(X)), b)
-        found = self._workspace.take("found", (*W.shape[:-2], 2 * m + 1, len(X)), W)
-        torch.matmul(W, covariance(left, features, self._top, out=Kuf).to(W.dtype), out=found)
-        mean = found[..., -1, :].to(b.dtype, copy=True)
-        squares = found[..., :-1, :].square_()
-        told, known = squares[..., :m, :].sum(-2), squares[..., m:, :].sum(-2)
+        shape = *prior, self._q.shape[-2], len(X)
+        Kuf, A = (self._workspace.take(name, shape, b) for name in ("Kuf", "A"))
+        covariance(left, features, self._top, out=Kuf)
+        _, _, L, inverse, _ = self._inducing
+        told = whiten_fast(L, inverse, Kuf, self._workspace, out=A)
+        known = self._q.mT @ A
+        mean, squares = known[..., -1, :].clone(), known[..., :-1, :].square_()
         residual = residual_given(self._top.exp().squeeze(-1), told)
-        return Marginals(mean, residual + known.to(b.dtype))
+        return Marginals(mean, residual + squares.sum(-2))
