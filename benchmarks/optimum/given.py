@@ -20,12 +20,16 @@ NAMES = ("Z", "lengthscale", "output_scale", "mean", "noise", "u_mean", "u_chol"
 """Parameters of a model: whitened q(u); mean and noise are 0 where there are none."""
 
 
+Kind = Literal["regression", "classification", "counts"]
+Goal = Literal["elbo", "log_loss"]
+
+
 @dataclass(frozen=True)
 class Given:
     """Data, an objective, and where its minimisation starts."""
 
-    kind: Literal["regression", "classification", "counts"]
-    objective: Literal["elbo", "log_loss"]
+    kind: Kind
+    objective: Goal
     beta: float
     X: Array
     y: Array

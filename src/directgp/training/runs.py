@@ -110,6 +110,22 @@ def fixed_run(
     return result_of(trainer, recipe, posterior, likelihood, beta, "fixed", stages)
 
 
+def mode_run(
+    trainer: Trainer,
+    recipe: Recipe,
+    posterior: SparsePosterior,
+    likelihood: Likelihood,
+    beta: float,
+    hyperparameters: str,
+    start: str,
+) -> TrainingResult:
+    """A joint run, or a fixed one with the ELBO run that it needs."""
+    if hyperparameters == "fixed":
+        base = elbo_run(trainer, recipe, posterior, likelihood)
+        return fixed_run(trainer, recipe, base, beta)
+    return joint_run(trainer, recipe, posterior, likelihood, beta, start)
+
+
 def _gains_from_elbo(
     trainer: Trainer,
     recipe: Recipe,

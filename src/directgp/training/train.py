@@ -21,7 +21,7 @@ from directgp.training.parallel import common_order, common_start, parallel_reci
 from directgp.training.processes import Processes
 from directgp.training.recipe import OptimizerName, Recipe
 from directgp.training.result import TrainingResult
-from directgp.training.runs import elbo_run, fixed_run, joint_run
+from directgp.training.runs import mode_run
 from directgp.training.together import Together
 from directgp.training.trainer import Trainer
 from directgp.training.validation import Validation
@@ -184,9 +184,7 @@ def train(
             common_order(together, random)
             journal.rewind(random)
             trainer = Trainer(data, random, journal, together=together)
-            if hyperparameters == "fixed":
-                base = elbo_run(trainer, recipe, posterior, likelihood)
-                return fixed_run(trainer, recipe, base, beta)
-            return joint_run(trainer, recipe, posterior, likelihood, beta, start)
+            model = posterior, likelihood
+            return mode_run(trainer, recipe, *model, beta, hyperparameters, start)
     finally:
         close(monitors)

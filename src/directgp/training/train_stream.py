@@ -20,7 +20,7 @@ from directgp.training.parallel import common_order, common_start, parallel_reci
 from directgp.training.processes import Processes
 from directgp.training.recipe import Recipe
 from directgp.training.result import TrainingResult
-from directgp.training.runs import elbo_run, fixed_run, joint_run
+from directgp.training.runs import mode_run
 from directgp.training.stopping import SmallGradient
 from directgp.training.stream_feed import as_data
 from directgp.training.together import Together
@@ -148,10 +148,8 @@ def train_stream(
             common_order(together, random)
             journal.rewind(random)
             trainer = Trainer(mine, random, journal, together=together, rows=rows)
-            if hyperparameters == "fixed":
-                base = elbo_run(trainer, recipe, posterior, likelihood)
-                return fixed_run(trainer, recipe, base, beta)
-            return joint_run(trainer, recipe, posterior, likelihood, beta, start)
+            model = posterior, likelihood
+            return mode_run(trainer, recipe, *model, beta, hyperparameters, start)
     finally:
         close(monitors)
 

@@ -1,10 +1,10 @@
 import numpy as np
 
-from benchmarks.optimum.given import Given, Parameters
+from benchmarks.optimum.given import Given, Goal, Kind, Parameters
 from benchmarks.optimum.recorder import start
 
 
-def small(kind: str, objective: str, beta: float = 0.5) -> Given:
+def small(kind: Kind, objective: Goal, beta: float = 0.5) -> Given:
     """Twelve rows of each kind of target, and three inducing inputs."""
     random = np.random.default_rng(0)
     X = random.normal(size=(12, 2))
@@ -14,8 +14,8 @@ def small(kind: str, objective: str, beta: float = 0.5) -> Given:
         "counts": random.poisson(2.0, size=12).astype(float),
     }
     return Given(
-        kind=kind,  # type: ignore[arg-type]
-        objective=objective,  # type: ignore[arg-type]
+        kind=kind,
+        objective=objective,
         beta=beta,
         X=X,
         y=targets[kind],

@@ -1,12 +1,13 @@
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import integrate, stats
 
-from benchmarks.optimum.given import Given, Parameters
+from benchmarks.optimum.given import Given, Goal, Kind, Parameters
 from benchmarks.optimum.truth import claim_at, nll_at, objective_at
 from tests.benchmarks.optimum.problem import moved, small
 
@@ -41,10 +42,10 @@ def expected_objective(given: Given, at: Parameters) -> float:
     for y, m, v in zip(given.y, *marginals(given, at), strict=True):
         q = stats.norm(m, np.sqrt(v))
 
-        def integrand(f: float, y: float = y, q: object = q) -> float:
+        def integrand(f: float, y: float = y, q: Any = q) -> float:
             p = density(given, y, f)
             value = np.log(p) if given.objective == "elbo" else p
-            return float(value * q.pdf(f))  # type: ignore[attr-defined]
+            return float(value * q.pdf(f))
 
         value = integrate.quad(integrand, m - 8 * np.sqrt(v), m + 8 * np.sqrt(v))[0]
         losses.append(-value if given.objective == "elbo" else -np.log(value))
@@ -55,7 +56,7 @@ def expected_objective(given: Given, at: Parameters) -> float:
 
 
 @pytest.mark.parametrize(("kind", "objective"), list(product(KINDS, ("elbo", "log_loss"))))
-def test_the_objective_is_that_of_dense_matrices_and_integrals(kind: str, objective: str) -> None:
+def test_the_objective_is_that_of_dense_matrices_and_integrals(kind: Kind, objective: Goal) -> None:
     given = small(kind, objective)
     at = moved(given)
     expected = expected_objective(given, at)
