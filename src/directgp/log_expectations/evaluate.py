@@ -27,7 +27,7 @@ _RULES: dict[str, Rule] = {
 }
 
 
-_EXACT_RULES: dict[type[Likelihood], Rule] = {}
+_AUTO_RULES: dict[type[Likelihood], Rule] = {}
 
 
 def resolve_rule(rule: Rule | str, likelihood: Likelihood) -> Rule:
@@ -36,11 +36,11 @@ def resolve_rule(rule: Rule | str, likelihood: Likelihood) -> Rule:
         return rule
     if rule == "auto":
         kind = type(likelihood)
-        if kind not in _EXACT_RULES:
+        if kind not in _AUTO_RULES:
             # Asked once for each kind: a protocol is slow to answer.
             exact = isinstance(likelihood, ClosedFormLogPredictive)
-            _EXACT_RULES[kind] = ClosedForm() if exact else Quadrature()
-        return _EXACT_RULES[kind]
+            _AUTO_RULES[kind] = ClosedForm() if exact else Quadrature()
+        return _AUTO_RULES[kind]
     return named_rule(rule)
 
 

@@ -31,6 +31,7 @@ from directgp.numerics.first_order import Gradients, first_order
 from directgp.numerics.gaussian import kl_from_standard
 from directgp.numerics.triangular import lower_times, symmetric_product, upper_times
 from directgp.numerics.workspace import Workspace
+from directgp.posteriors.projection import residual_given
 from directgp.posteriors.rbf import farthest
 
 
@@ -246,11 +247,6 @@ def whiten_fast(
     else:
         torch.linalg.solve_triangular(L.to(Kuf.dtype), Kuf, upper=False, out=out)
     return torch.mul(A, A, out=workspace.take("T", shape, A)).sum(-2)
-
-
-def residual_given(scale: Tensor, told: Tensor) -> Tensor:
-    """s² − ΣA², but no less than the rounding error of s²."""
-    return torch.maximum((scale - told).to(scale.dtype), torch.finfo(scale.dtype).eps * scale)
 
 
 def _through_gram(inner: Tensor, a: Tensor, Kuu: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:

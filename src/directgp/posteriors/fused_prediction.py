@@ -12,9 +12,9 @@ from directgp.posteriors.fused import (
     factorise,
     in_lengthscales,
     log_factors,
-    residual_given,
     whiten_fast,
 )
+from directgp.posteriors.projection import residual_given
 from directgp.shapes import Marginals
 
 _CPU_ENTRIES = 2**17

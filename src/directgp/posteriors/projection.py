@@ -79,8 +79,15 @@ def residual_variance(
     k_diag: Float[Tensor, "*#batch n"], A: Float[Tensor, "*batch m n"]
 ) -> Float[Tensor, "*batch n"]:
     """k_ii − Σ_j A_ji², but no less than the rounding error of k_ii."""
-    rounding = torch.finfo(A.dtype).eps * k_diag
-    return torch.maximum(k_diag - A.square().sum(-2), rounding)
+    return residual_given(k_diag, A.square().sum(-2))
+
+
+def residual_given(
+    k_diag: Float[Tensor, "*#batch #n"], told: Float[Tensor, "*#batch n"]
+) -> Float[Tensor, "*batch n"]:
+    """`residual_variance` where Σ_j A_ji² is at hand, in the dtype of k_ii."""
+    rounding = torch.finfo(k_diag.dtype).eps * k_diag
+    return torch.maximum((k_diag - told).to(k_diag.dtype), rounding)
 
 
 def project_whitened(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from directgp.errors import UnsupportedError
 from directgp.numerics.workspace import Workspace
-from directgp.posteriors.fused import Fused, rbf_marginals
+from directgp.posteriors.fused import rbf_marginals
 
 M, N, D = 5, 8, 3
 NUGGET = 1e-6
@@ -198,7 +198,3 @@ def test_a_second_derivative_is_refused() -> None:
     loss = rbf_marginals(*given, points(), NUGGET).variance.sum()
     with pytest.raises(UnsupportedError, match="cannot be differentiated again"):
         torch.autograd.grad(loss, given.Z, create_graph=True)
-
-
-def test_it_tells_all_that_it_found() -> None:
-    assert Fused._fields == ("mean", "variance", "kl", "jitter")
