@@ -1,6 +1,6 @@
 """Products of which a triangle is known to be zero, or to mirror the other one.
 
-Large ones are taken in bands of rows, each as long as its nonzero part: ⅝ of the work with four.
+They are taken in bands of rows, each as long as its nonzero part: ⅝ of the work with four.
 """
 
 import itertools
@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-_BANDS = 4
-_SMALLEST_BANDED = 512
-"""Rows from where on four products cost less than the whole one."""
+_ROWS, _MIRRORED_ROWS, _DEVICE_ROWS = 32, 100, 256
+"""Fewest rows of a band whose product costs less for being short; more where it is mirrored."""
+
+_MOST, _MOST_ON_DEVICE = 4, 8
 
 
 def lower_times(
@@ -20,7 +21,7 @@ def lower_times(
     out: Float[Tensor, "*batch m n"],
 ) -> Float[Tensor, "*batch m n"]:
     """L B for a lower triangular L, zero above its diagonal, written to `out`."""
-    for first, last in _bands(L.shape[-1]):
+    for first, last in _bands(L, _ROWS):
         band = L[..., first:last, :last]
         torch.matmul(band, B[..., :last, :], out=out[..., first:last, :])
     return out
@@ -32,7 +33,7 @@ def upper_times(
     out: Float[Tensor, "*batch m n"],
 ) -> Float[Tensor, "*batch m n"]:
     """U B for an upper triangular U, zero below its diagonal, written to `out`."""
-    for first, last in _bands(U.shape[-1]):
+    for first, last in _bands(U, _ROWS):
         band = U[..., first:last, first:]
         torch.matmul(band, B[..., first:, :], out=out[..., first:last, :])
     return out
@@ -42,7 +43,7 @@ def symmetric_product(
     A: Float[Tensor, "*#batch m n"], B: Float[Tensor, "*#batch m n"]
 ) -> Float[Tensor, "*batch m m"]:
     """A Bᵀ where that is known to be symmetric."""
-    bands = _bands(A.shape[-2])
+    bands = _bands(A, _MIRRORED_ROWS)
     if len(bands) == 1:
         return A @ B.mT
     shape = torch.broadcast_shapes(A.shape[:-1], B.shape[:-1])
@@ -54,8 +55,27 @@ def symmetric_product(
     return product
 
 
-def _bands(m: int) -> list[tuple[int, int]]:
-    if m < _SMALLEST_BANDED:
-        return [(0, m)]
-    ends = [m * band // _BANDS for band in range(_BANDS + 1)]
+def congruence(
+    C: Float[Tensor, "*#batch m m"], L: Float[Tensor, "*#batch m m"]
+) -> Float[Tensor, "*batch m m"]:
+    """Lᵀ C L for a symmetric C and a lower triangular L, zero above its diagonal."""
+    bands = _bands(L, _MIRRORED_ROWS)
+    if len(bands) == 1:
+        return L.mT @ C @ L
+    product = L.new_empty(torch.broadcast_shapes(C.shape, L.shape))
+    for first, last in bands:
+        rest = L[..., first:, first:]
+        band = L[..., first:, first:last].mT @ C[..., first:, first:] @ rest
+        product[..., first:last, first:] = band
+        product[..., last:, first:last] = band[..., last - first :].mT
+    return product
+
+
+def _bands(triangle: Tensor, rows: int) -> list[tuple[int, int]]:
+    m = triangle.shape[-2]
+    most = _MOST
+    if triangle.is_cuda:
+        most, rows = _MOST_ON_DEVICE, _DEVICE_ROWS
+    number = max(1, min(most, m // rows))
+    ends = [m * band // number for band in range(number + 1)]
     return list(itertools.pairwise(ends))

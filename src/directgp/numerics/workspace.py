@@ -23,3 +23,10 @@ class Workspace:
         if key not in self._kept:
             self._kept[key] = torch.empty(shape, dtype=like.dtype, device=like.device)
         return self._kept[key]
+
+    def identity(self, m: int, like: Tensor) -> Tensor:
+        """The identity matrix; not to be written to."""
+        key = "identity", m, like.dtype, like.device
+        if key not in self._kept:
+            self._kept[key] = torch.eye(m, dtype=like.dtype, device=like.device)
+        return self._kept[key]

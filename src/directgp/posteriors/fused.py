@@ -1,9 +1,8 @@
 """From the parameters of an RBF prior and q(u) to marginals and KL, with the gradient of it all.
 
 The chain of `directgp.posteriors.rbf`, a Cholesky factorisation and
-`directgp.posteriors.projection`, as one function without a tape. With a = Z/ℓ and b = X/ℓ,
+`directgp.posteriors.projection`, as one function without a tape:
 
-    log K_uf = (a, log s² − ½‖a‖², −½ 1ᵀ) · (b, 1, b∘b)ᵀ     one product
     A = L⁻¹ K_uf,     L Lᵀ = K_uu in float64
     mean = Aᵀm,     variance = s² − ΣA² + Σ(SᵀA)²,     KL = ½ (‖S‖² + ‖m‖² − M) − Σ log abs S_jj
 
@@ -14,7 +13,7 @@ and, for gradients g_μ, g_v and g_KL of a loss in these three,
     dK_uu = ½ L⁻ᵀ sym(2H − S (2H S)ᵀ − m dmᵀ) L⁻¹    sym: the lower triangle, mirrored
 
 because tril(Lᵀ tril(W)) = tril(Lᵀ W): what the factorisation passes on needs no solve with dL.
-With G = dK ∘ K the rest is G (b, 1, b∘b), of size M × d.
+With G = dK ∘ K the rest is G (b, 1, b∘b) (`directgp.posteriors.rbf_features`), of size M × d.
 """
 
 from collections.abc import Callable
@@ -26,13 +25,13 @@ from torch import Tensor
 from torch.autograd import Function
 
 from directgp.numerics.aside import Aside
-from directgp.numerics.cholesky import jittered_cholesky
 from directgp.numerics.first_order import Gradients, first_order
 from directgp.numerics.gaussian import kl_from_standard
 from directgp.numerics.triangular import lower_times, symmetric_product, upper_times
 from directgp.numerics.workspace import Workspace
 from directgp.posteriors.projection import residual_given
-from directgp.posteriors.rbf import farthest
+from directgp.posteriors.rbf_features import centre_of, covariance, inducing_side, input_side
+from directgp.posteriors.rbf_inducing import Inducing, factorise, through_gram
 
 
 class Fused(NamedTuple):
@@ -47,21 +46,12 @@ class Fused(NamedTuple):
     """What the factorisation of K_uu needed beyond the nugget."""
 
 
-class Inducing(NamedTuple):
-    """What a step needs of the inducing inputs, in float64."""
+class _Given(NamedTuple):
+    """What the function is given that is not differentiated in its own right."""
 
-    a: Float[Tensor, "*batch m d"]
-    Kuu: Float[Tensor, "*batch m m"]
-    L: Float[Tensor, "*batch m m"]
-    inverse: Float[Tensor, "*batch m m"]
-    """L⁻¹."""
-
-    jitter: Float[Tensor, "*batch"]
-
-
-class _How(NamedTuple):
-    """Where what is large goes, and where what can be done aside."""
-
+    left: Tensor
+    features: Tensor
+    inducing: Inducing
     workspace: Workspace
     aside: Aside
 
@@ -100,63 +90,18 @@ def rbf_marginals(
         Keeps what is of size m × n from one call to the next; the backward pass of a call must
         then come before the next call.
     """
+    workspace = workspace or Workspace()
     with torch.no_grad():
-        centre = Z.median(-2, keepdim=True).values
-        a, b = (in_lengthscales(x, centre, lengthscale) for x in (Z, X))
-        a = a.expand(*u_mean.shape, a.shape[-1])
+        (m, d), top = Z.shape[-2:], log_scale[..., None, None]
+        centre = centre_of(Z)
+        left = workspace.take("inducing", (*u_mean.shape, 2 * d + 1), Z)
+        inducing_side(Z, centre, lengthscale, top, out=left)
         with Aside(Z.device) as aside:
-            inducing = factorise(a, log_scale, nugget, checked)
-    how = _How(workspace or Workspace(), aside)
+            inducing = factorise(left[..., :d], log_scale, nugget, checked, workspace)
+        features = input_side(X, centre, lengthscale, workspace)
+    given = _Given(left, features, inducing, workspace, aside)
     apply: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Fused.apply
-    moments = apply(Z, lengthscale, log_scale, u_mean, u_chol, a, b, how, *inducing[:4])
-    return Fused(*moments, inducing.jitter)
-
-
-def in_lengthscales(x: Tensor, centre: Tensor, lengthscale: Tensor) -> Tensor:
-    """Inputs as `rbf_covariance` takes them: from a centre, and within reach of squares."""
-    reach = farthest(x.dtype)
-    return ((x - centre) / lengthscale).clamp_(-reach, reach)
-
-
-def log_factors(a: Tensor, b: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
-    """The two factors of log K_uf, (a, log s² − ½‖a‖², −½ 1ᵀ) and (b, 1, b∘b)."""
-    height = (top - 0.5 * a.square().sum(-1, keepdim=True)).expand(*a.shape[:-1], 1)
-    left = torch.cat([a, height, torch.full_like(a, -0.5)], -1)
-    return left, torch.cat([b, torch.ones_like(b[..., :1]), b.square()], -1)
-
-
-def covariance(left: Tensor, features: Tensor, top: Tensor, out: Tensor) -> Tensor:
-    """K_uf from the factors of its logarithm, rounded up to s² at most, written to `out`."""
-    torch.matmul(left, features.mT, out=out)
-    return torch.minimum(out, top, out=out).exp_()
-
-
-def factorise(a: Tensor, log_scale: Tensor, nugget: float, checked: bool) -> Inducing:
-    """K_uu of inducing inputs in units of their lengthscales, and its factor inverted."""
-    wide, top = a.double(), log_scale.double()[..., None, None]
-    Kuu = _log_gram(wide, top, by_differences=a.dtype == torch.float64).exp_()
-    Kuu.diagonal(dim1=-2, dim2=-1).copy_(((1 + nugget) * top.exp()).squeeze(-1))
-    if checked:
-        factorised = jittered_cholesky(Kuu)
-        L, jitter = factorised.factor, factorised.jitter
-    else:
-        L = torch.linalg.cholesky_ex(Kuu).L
-        jitter = L.new_zeros(L.shape[:-2])
-    eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
-    return Inducing(wide, Kuu, L, torch.linalg.solve_triangular(L, eye, upper=False), jitter)
-
-
-def _log_gram(a: Tensor, top: Tensor, by_differences: bool) -> Tensor:
-    """log K of inputs with themselves; by a product where they come from float32.
-
-    There float64 has digits to spare. As for differences, see `rbf_gram`.
-    """
-    if by_differences:
-        distance = torch.cdist(a, a, compute_mode="donot_use_mm_for_euclid_dist")
-        return top - 0.5 * distance.square_()
-    product = a @ a.mT
-    half = 0.5 * product.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
-    return product.sub_(half).sub_(half.mT).clamp_(max=0.0).add_(top)
+    return Fused(*apply(Z, lengthscale, log_scale, u_mean, u_chol, given), inducing.jitter)
 
 
 class _Fused(Function):
@@ -168,65 +113,66 @@ class _Fused(Function):
         log_scale: Tensor,
         u_mean: Tensor,
         u_chol: Tensor,
-        a: Tensor,
-        b: Tensor,
-        how: _How,
-        *inducing: Tensor,
+        given: _Given,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        left, features, inducing, workspace, aside = given
         top, S = log_scale[..., None, None], u_chol.tril()
-        left, features = log_factors(a, b, top)
-        shape = (*S.shape[:-1], b.shape[-2])
-        Kuf, A, T = (how.workspace.take(name, shape, S) for name in ("Kuf", "A", "T"))
+        shape = (*S.shape[:-1], features.shape[-2])
+        Kuf, A, T = (workspace.take(name, shape, S) for name in ("Kuf", "A", "T"))
         covariance(left, features, top, out=Kuf)
         kl, scale = kl_from_standard(u_mean, S), top.exp().squeeze(-1)
-        how.aside.join()
-        *_, L, inverse = inducing
-        residual = residual_given(scale, whiten_fast(L, inverse, Kuf, how.workspace, out=A))
+        aside.join()
+        told = whiten_fast(inducing.L, inducing.inverse, Kuf, workspace, out=A)
         mean = (u_mean.unsqueeze(-2) @ A).squeeze(-2)
-        variance = residual + upper_times(S.mT, A, out=T).square_().sum(-2)
-        ctx.how = how
+        variance = upper_times(S.mT, A, out=T).square_().sum(-2).add_(residual_given(scale, told))
+        ctx.given = given
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(lengthscale, scale, u_mean, S, a, features, Kuf, A, *inducing)
+        ctx.save_for_backward(lengthscale, scale, u_mean, S, Kuf, A)
         ctx.shapes = [x.shape for x in (Z, lengthscale, log_scale, u_mean, u_chol)]
         return mean, variance, kl
 
     @staticmethod
     @first_order
     def backward(ctx: Any, *gradients: Tensor | None) -> Gradients:
-        lengthscale, scale, m, S, a, features, Kuf, A, wide_a, Kuu, _, L_inverse = ctx.saved_tensors
+        lengthscale, scale, m, S, Kuf, A = ctx.saved_tensors
+        left, features, inducing, workspace, aside = ctx.given
         g_mean, g_variance = (_or_zeros(g, A) for g in gradients[:2])
-        M, d = a.shape[-2:]
-        scaled = ctx.how.workspace.take("scaled", (*A.shape[:-2], M + 1, A.shape[-1]), A)
+        M, d = S.shape[-1], (features.shape[-1] - 1) // 2
+        scaled = workspace.take("scaled", (*A.shape[:-2], M + 1, A.shape[-1]), A)
         torch.mul(A, (2 * g_variance).unsqueeze(-2), out=scaled[..., :M, :])
         scaled[..., M, :] = g_mean
         H = symmetric_product(scaled[..., :M, :], A)
-        HS, dm = H @ S, (A @ g_mean.unsqueeze(-1)).squeeze(-1)
+        SH = upper_times(S.mT, H, out=torch.empty_like(H))
+        dm = (A @ g_mean.unsqueeze(-1)).squeeze(-1)
 
-        with ctx.how.aside as aside:
-            inner = torch.addcmul(H - S @ HS.mT, m.unsqueeze(-1), dm.unsqueeze(-2), value=-1)
-            da_u, d_top_u = _through_gram(inner, wide_a, Kuu, L_inverse)
+        with aside:
+            inner = torch.addcmul(H, m.unsqueeze(-1), dm.unsqueeze(-2), value=-1)
+            inner.sub_(lower_times(S, SH, out=H))
+            da_u, d_top_u = through_gram(inner, inducing)
 
         D = symmetric_product(S, S)
         D.diagonal(dim1=-2, dim2=-1).sub_(1)
         D = torch.cat([D, m.unsqueeze(-1)], -1)
-        left = upper_times(L_inverse.to(A.dtype).mT, D, out=torch.empty_like(D))
-        G = torch.matmul(left, scaled, out=ctx.how.workspace.take("T", A.shape, A)).mul_(Kuf)
-        Gb, rows, Gb2 = (G @ features).split([d, 1, d], -1)
+        D = upper_times(inducing.inverse.to(A.dtype).mT, D, out=torch.empty_like(D))
+        G = torch.matmul(D, scaled, out=workspace.take("T", tuple(A.shape), A)).mul_(Kuf)
+        summed = G @ features
+        Gb, rows, Gb2 = summed[..., :d], summed[..., d : d + 1], summed[..., d + 1 :]
         d_top_f = torch.addcmul(rows.sum((-2, -1)), g_variance.sum(-1), scale.squeeze(-1))
 
         aside.join()
-        dm, dS = _add_kl(gradients[2], m, S, dm, HS)
+        dm, dS = _add_kl(gradients[2], m, S, dm, SH.mT)
+        a = left[..., :d]
         da = torch.addcmul(Gb, rows, a, value=-1).add_(da_u)
-        d_log_lengthscale = (Gb2 - a * (Gb + da)).sum(-2, keepdim=True)
+        d_log_lengthscale = torch.addcmul(Gb2, a, Gb + da, value=-1).sum(-2, keepdim=True)
         found = (
             da / lengthscale,
             d_log_lengthscale / lengthscale,
             torch.add(d_top_f, d_top_u, alpha=0.5),
             dm,
-            dS.tril_(),
+            dS.tril(),
         )
         sized = (g.sum_to_size(shape) for g, shape in zip(found, ctx.shapes, strict=True))
-        return *sized, *[None] * 7
+        return *sized, None
 
 
 def whiten_fast(
@@ -247,18 +193,6 @@ def whiten_fast(
     else:
         torch.linalg.solve_triangular(L.to(Kuf.dtype), Kuf, upper=False, out=out)
     return torch.mul(A, A, out=workspace.take("T", shape, A)).sum(-2)
-
-
-def _through_gram(inner: Tensor, a: Tensor, Kuu: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
-    """What K_uu passes on to the inducing inputs and, twice, to log s²."""
-    lower = inner.tril()
-    lower.diagonal(dim1=-2, dim2=-1).mul_(0.5)
-    symmetric = (lower + lower.mT).double()
-    G = upper_times(inverse.mT, symmetric, out=torch.empty_like(symmetric)) @ inverse
-    G.mul_(Kuu)
-    rows = G.sum(-1, keepdim=True)
-    da = torch.addcmul(G @ a, rows, a, value=-1)
-    return da.to(inner.dtype), rows.sum((-2, -1)).to(inner.dtype)
 
 
 def _or_zeros(gradient: Tensor | None, A: Tensor) -> Tensor:

@@ -7,14 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from directgp.numerics.workspace import Workspace
-from directgp.posteriors.fused import (
-    covariance,
-    factorise,
-    in_lengthscales,
-    log_factors,
-    whiten_fast,
-)
+from directgp.posteriors.fused import whiten_fast
 from directgp.posteriors.projection import residual_given
+from directgp.posteriors.rbf_features import centre_of, covariance, inducing_side, input_side
+from directgp.posteriors.rbf_inducing import factorise
 from directgp.shapes import Marginals
 
 _CPU_ENTRIES = 2**17
@@ -35,12 +31,14 @@ class FusedPrediction:
         u_chol: Float[Tensor, "*#batch m m"],
         nugget: float,
     ) -> None:
-        self._centre = Z.median(-2, keepdim=True).values
+        (m, d), self._centre, self._workspace = Z.shape[-2:], centre_of(Z), Workspace()
         self._lengthscale, self._top = lengthscale, log_scale[..., None, None]
-        self._a = in_lengthscales(Z, self._centre, lengthscale)
-        self._inducing = factorise(self._a, log_scale, nugget, checked=True)
+        batch = torch.broadcast_shapes(Z.shape[:-2], lengthscale.shape[:-2], log_scale.shape)
+        self._left = self._workspace.take("inducing", (*batch, m, 2 * d + 1), Z)
+        inducing_side(Z, self._centre, lengthscale, self._top, out=self._left)
+        a = self._left[..., :d]
+        self._inducing = factorise(a, log_scale, nugget, checked=True, workspace=self._workspace)
         self._q = torch.cat([u_chol.tril(), u_mean.unsqueeze(-1)], -1)
-        self._workspace = Workspace()
 
     def block_size(self) -> int:
         """Rows to ask for at once."""
@@ -49,12 +47,10 @@ class FusedPrediction:
 
     def __call__(self, X: Float[Tensor, "n d"]) -> Marginals:
         """Mean and variance of f, less the prior mean, at the rows of one block."""
-        b = in_lengthscales(X, self._centre, self._lengthscale)
-        left, features = log_factors(self._a, b, self._top)
-        prior = torch.broadcast_shapes(left.shape[:-2], self._top.shape[:-2])
-        shape = *prior, self._q.shape[-2], len(X)
-        Kuf, A = (self._workspace.take(name, shape, b) for name in ("Kuf", "A"))
-        covariance(left, features, self._top, out=Kuf)
+        features = input_side(X, self._centre, self._lengthscale, self._workspace)
+        shape = *self._left.shape[:-1], len(X)
+        Kuf, A = (self._workspace.take(name, shape, X) for name in ("Kuf", "A"))
+        covariance(self._left, features, self._top, out=Kuf)
         _, _, L, inverse, _ = self._inducing
         told = whiten_fast(L, inverse, Kuf, self._workspace, out=A)
         known = self._q.mT @ A

@@ -4,7 +4,6 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adam import adam as adam_update
 
 _PIECE = 4096
 """Entries that one block of threads works on; a longer piece would leave a device idle."""
@@ -42,10 +41,10 @@ class FlatAdam:
             for part, parameter in zip(parts, self._parameters, strict=True)
         ]
         self._moments = torch.zeros_like(self.values), torch.zeros_like(self.values)
-        size = _PIECE if self.values.is_cuda else self.values.numel()
-        self._size = max(size, 1)
-        number = len(self.values.split(self._size))
+        self._pieces = [self._split(values) for values in (self.values, *self._moments)]
+        number = len(self._pieces[0])
         self._steps = torch.zeros(number, dtype=torch.float32, device=self.values.device)
+        self._step_of_each = list(self._steps.unbind())
 
     def gradient(self) -> Tensor:
         """The gradients of the parameters, 0 where there is none."""
@@ -59,23 +58,21 @@ class FlatAdam:
 
     def step(self, gradient: Tensor) -> None:
         """One step; the parameters are at their floors at least after it."""
-        pieces = [t.split(self._size) for t in (self.values, gradient, *self._moments)]
-        values, gradients, first, second = map(list, pieces)
-        adam_update(
+        values, first, second = self._pieces
+        self._steps.add_(1)
+        torch._fused_adam_(
             values,
-            gradients,
+            self._split(gradient),
             first,
             second,
             [],
-            list(self._steps.unbind()),
-            fused=True,
-            capturable=self.values.is_cuda,
-            amsgrad=False,
+            self._step_of_each,
+            lr=self.learning_rate,
             beta1=0.9,
             beta2=0.999,
-            lr=self.learning_rate,
             weight_decay=0.0,
             eps=1e-8,
+            amsgrad=False,
             maximize=False,
         )
         torch.maximum(self.values, self._floors, out=self.values)
@@ -110,6 +107,9 @@ class FlatAdam:
             moment.copy_(tensors[name])
         self._steps.copy_(tensors["step"].expand(self._steps.shape))
         self.write()
+
+    def _split(self, vector: Tensor) -> list[Tensor]:
+        return list(vector.split(_PIECE)) if vector.is_cuda else [vector]
 
     def _join(self, tensors: list[Tensor]) -> Tensor:
         return torch.cat([tensor.reshape(-1) for tensor in tensors])

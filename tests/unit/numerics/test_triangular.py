@@ -4,9 +4,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from directgp.numerics.triangular import lower_times, symmetric_product, upper_times
+from directgp.numerics.triangular import (
+    congruence,
+    lower_times,
+    symmetric_product,
+    upper_times,
+)
 
-SIZES = [1, 7, 511, 512, 514]
+SIZES = [1, 7, 64, 131, 201, 514]
+"""From whole products to four bands, of unequal heights too."""
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -25,11 +31,13 @@ def test_products(m: int, batch: tuple[int, ...]) -> None:
     weighted = B * random(3, seed=2)
     product = symmetric_product(weighted, B)
     torch.testing.assert_close(product, weighted @ B.mT, rtol=1e-12, atol=1e-11)
+    C, L = T + T.mT, random(*batch, m, m, seed=3).tril()
+    torch.testing.assert_close(congruence(C, L), L.mT @ C @ L, rtol=1e-11, atol=1e-9)
 
 
 def test_bands_do_less_work() -> None:
     """What lies beyond the triangle is not read where products are banded."""
-    m = 512
+    m = 128
     L, B = torch.ones(m, m).tril(), torch.ones(m, 1)
     L[: m // 4, -1] = torch.nan
     assert not bool(lower_times(L, B, out=torch.empty_like(B)).isnan().any())
