@@ -92,7 +92,7 @@ def rbf_marginals(
     """
     workspace = workspace or Workspace()
     with torch.no_grad():
-        (m, d), top = Z.shape[-2:], log_scale[..., None, None]
+        d, top = Z.shape[-1], log_scale[..., None, None]
         centre = centre_of(Z)
         left = workspace.take("inducing", (*u_mean.shape, 2 * d + 1), Z)
         inducing_side(Z, centre, lengthscale, top, out=left)
