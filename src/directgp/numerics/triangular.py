@@ -9,10 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-_ROWS, _MIRRORED_ROWS, _DEVICE_ROWS = 32, 100, 256
+_MOST = 4
+_ROWS, _MIRRORED_ROWS, _DEVICE_ROWS = 32, 100, 128
 """Fewest rows of a band whose product costs less for being short; more where it is mirrored."""
-
-_MOST, _MOST_ON_DEVICE = 4, 8
 
 
 def lower_times(
@@ -73,9 +72,9 @@ def congruence(
 
 def _bands(triangle: Tensor, rows: int) -> list[tuple[int, int]]:
     m = triangle.shape[-2]
-    most = _MOST
     if triangle.is_cuda:
-        most, rows = _MOST_ON_DEVICE, _DEVICE_ROWS
-    number = max(1, min(most, m // rows))
+        number = _MOST if m >= _MOST * _DEVICE_ROWS else 1
+    else:
+        number = max(1, min(_MOST, m // rows))
     ends = [m * band // number for band in range(number + 1)]
     return list(itertools.pairwise(ends))

@@ -30,7 +30,13 @@ from directgp.numerics.gaussian import kl_from_standard
 from directgp.numerics.triangular import lower_times, symmetric_product, upper_times
 from directgp.numerics.workspace import Workspace
 from directgp.posteriors.projection import residual_given
-from directgp.posteriors.rbf_features import centre_of, covariance, inducing_side, input_side
+from directgp.posteriors.rbf_features import (
+    centre_of,
+    complete,
+    covariance,
+    in_lengthscales,
+    input_features,
+)
 from directgp.posteriors.rbf_inducing import Inducing, factorise, through_gram
 
 
@@ -94,11 +100,12 @@ def rbf_marginals(
     with torch.no_grad():
         d, top = Z.shape[-1], log_scale[..., None, None]
         centre = centre_of(Z)
-        left = workspace.take("inducing", (*u_mean.shape, 2 * d + 1), Z)
-        inducing_side(Z, centre, lengthscale, top, out=left)
+        left = workspace.take("left", (*u_mean.shape, 2 * d + 1), Z)
+        a = in_lengthscales(Z, centre, lengthscale, out=left[..., :d])
         with Aside(Z.device) as aside:
-            inducing = factorise(left[..., :d], log_scale, nugget, checked, workspace)
-        features = input_side(X, centre, lengthscale, workspace)
+            inducing = factorise(a, log_scale, nugget, checked, workspace)
+        complete(left, top)
+        features = input_features(X, centre, lengthscale, workspace)
     given = _Given(left, features, inducing, workspace, aside)
     apply: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Fused.apply
     return Fused(*apply(Z, lengthscale, log_scale, u_mean, u_chol, given), inducing.jitter)

@@ -9,7 +9,13 @@ from torch import Tensor
 from directgp.numerics.workspace import Workspace
 from directgp.posteriors.fused import whiten_fast
 from directgp.posteriors.projection import residual_given
-from directgp.posteriors.rbf_features import centre_of, covariance, inducing_side, input_side
+from directgp.posteriors.rbf_features import (
+    centre_of,
+    complete,
+    covariance,
+    in_lengthscales,
+    input_features,
+)
 from directgp.posteriors.rbf_inducing import factorise
 from directgp.shapes import Marginals
 
@@ -34,9 +40,9 @@ class FusedPrediction:
         (m, d), self._centre, self._workspace = Z.shape[-2:], centre_of(Z), Workspace()
         self._lengthscale, self._top = lengthscale, log_scale[..., None, None]
         batch = torch.broadcast_shapes(Z.shape[:-2], lengthscale.shape[:-2], log_scale.shape)
-        self._left = self._workspace.take("inducing", (*batch, m, 2 * d + 1), Z)
-        inducing_side(Z, self._centre, lengthscale, self._top, out=self._left)
-        a = self._left[..., :d]
+        self._left = self._workspace.take("left", (*batch, m, 2 * d + 1), Z)
+        a = in_lengthscales(Z, self._centre, lengthscale, out=self._left[..., :d])
+        complete(self._left, self._top)
         self._inducing = factorise(a, log_scale, nugget, checked=True, workspace=self._workspace)
         self._q = torch.cat([u_chol.tril(), u_mean.unsqueeze(-1)], -1)
 
@@ -47,7 +53,7 @@ class FusedPrediction:
 
     def __call__(self, X: Float[Tensor, "n d"]) -> Marginals:
         """Mean and variance of f, less the prior mean, at the rows of one block."""
-        features = input_side(X, self._centre, self._lengthscale, self._workspace)
+        features = input_features(X, self._centre, self._lengthscale, self._workspace)
         shape = *self._left.shape[:-1], len(X)
         Kuf, A = (self._workspace.take(name, shape, X) for name in ("Kuf", "A"))
         covariance(self._left, features, self._top, out=Kuf)

@@ -21,23 +21,26 @@ def centre_of(Z: Float[Tensor, "*batch m d"]) -> Float[Tensor, "*batch 1 d"]:
     return some.median(-2, keepdim=True).values
 
 
-def inducing_side(
-    Z: Float[Tensor, "*#batch m d"],
+def in_lengthscales(
+    x: Float[Tensor, "*#batch n d"],
     centre: Float[Tensor, "*#batch 1 d"],
     lengthscale: Float[Tensor, "*#batch 1 k"],
-    top: Float[Tensor, "*#batch 1 1"],
-    out: Float[Tensor, "*batch m c"],
-) -> Float[Tensor, "*batch m c"]:
-    """(a, log s² − ½‖a‖², −½ 1ᵀ), written to `out`."""
-    d = Z.shape[-1]
-    a, height = _in_lengthscales(Z, centre, lengthscale, out[..., :d]), out[..., d : d + 1]
-    squares = a.square().sum(-1, keepdim=True)
-    height.copy_(torch.sub(top, squares, alpha=0.5))
-    out[..., d + 1 :] = -0.5
-    return out
+    out: Float[Tensor, "*batch n d"],
+) -> Float[Tensor, "*batch n d"]:
+    """From a centre, where squares lose the fewest digits, and within reach of them."""
+    reach = farthest(x.dtype)
+    return torch.sub(x.expand(out.shape), centre, out=out).div_(lengthscale).clamp_(-reach, reach)
 
 
-def input_side(
+def complete(left: Float[Tensor, "*batch m c"], top: Float[Tensor, "*#batch 1 1"]) -> None:
+    """Write log s² − ½‖a‖² and −½ 1ᵀ beside a."""
+    d = left.shape[-1] // 2
+    squares = left[..., :d].square().sum(-1, keepdim=True)
+    left[..., d : d + 1] = torch.sub(top, squares, alpha=0.5)
+    left[..., d + 1 :] = -0.5
+
+
+def input_features(
     X: Float[Tensor, "n d"],
     centre: Float[Tensor, "*#batch 1 d"],
     lengthscale: Float[Tensor, "*#batch 1 k"],
@@ -47,25 +50,19 @@ def input_side(
     n, d = X.shape
     shapes = centre.shape[:-2], lengthscale.shape[:-2]
     batch = torch.broadcast_shapes(*shapes) if any(shapes) else ()
-    out = workspace.take("inputs", (*batch, n, 2 * d + 1), X)
-    b = _in_lengthscales(X, centre, lengthscale, out[..., :d])
+    out = workspace.take("features", (*batch, n, 2 * d + 1), X)
+    b = in_lengthscales(X, centre, lengthscale, out[..., :d])
     out[..., d] = 1
     torch.mul(b, b, out=out[..., d + 1 :])
     return out
 
 
 def covariance(
-    inducing: Float[Tensor, "*#batch m c"],
-    inputs: Float[Tensor, "*#batch n c"],
+    left: Float[Tensor, "*#batch m c"],
+    features: Float[Tensor, "*#batch n c"],
     top: Float[Tensor, "*#batch 1 1"],
     out: Float[Tensor, "*batch m n"],
 ) -> Float[Tensor, "*batch m n"]:
-    """K_uf from the two sides, at most s² however it is rounded, written to `out`."""
-    torch.matmul(inducing, inputs.mT, out=out)
+    """K_uf from the two factors, at most s² however it is rounded, written to `out`."""
+    torch.matmul(left, features.mT, out=out)
     return torch.minimum(out, top, out=out).exp_()
-
-
-def _in_lengthscales(x: Tensor, centre: Tensor, lengthscale: Tensor, out: Tensor) -> Tensor:
-    """From a centre, where squares lose the fewest digits, and within reach of them."""
-    reach = farthest(x.dtype)
-    return torch.sub(x.expand(out.shape), centre, out=out).div_(lengthscale).clamp_(-reach, reach)
