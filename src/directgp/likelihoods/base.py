@@ -5,6 +5,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor, nn
@@ -61,13 +62,13 @@ class Likelihood(nn.Module, ABC):
     def check_targets(self, y: Num[Tensor, "..."] | Bool[Tensor, "..."]) -> None:
         """Refuse targets outside the support, naming the first such value and its index."""
 
-    def check_shape(self, shape: torch.Size) -> None:
+    def check_shape(self, shape: tuple[int, ...]) -> None:
         """Refuse parameters or exposures that do not broadcast to examples of this shape."""
         name = type(self).__name__
         for key, value in (*self.named_parameters(), *self.named_buffers()):
             try:
-                fits = torch.broadcast_shapes(value.shape, shape) == shape
-            except RuntimeError:
+                fits = np.broadcast_shapes(value.shape, shape) == shape
+            except ValueError:
                 fits = False
             wanted = f"of a shape that broadcasts to that of the examples, {tuple(shape)}"
             require(fits, f"{key} of {name}", wanted, tuple(value.shape))

@@ -1,5 +1,6 @@
 """Two labels, y ∈ {0, 1}: p(y given f) = g((2y−1)f) for a symmetric link g."""
 
+from abc import abstractmethod
 from typing import final
 
 import torch
@@ -12,8 +13,9 @@ from directgp.checks import require_all
 from directgp.likelihoods.base import Derivatives
 from directgp.likelihoods.unimodal import UnimodalInF
 from directgp.numerics.noise import standard_normal
-from directgp.numerics.special import log_ndtr, log_ndtr_derivatives
+from directgp.numerics.special import log_ndtr, log_ndtr_and_slope, log_ndtr_derivatives
 from directgp.numerics.truncated_normal import sample_above
+from directgp.numerics.wide import in_float64
 
 Values = Float[Tensor, "..."]
 
@@ -24,13 +26,24 @@ def _ndtr(x: Values) -> Values:
 
 
 def _sign(y: Values) -> Values:
-    return 2 * y - 1
+    """2y − 1, in one operation."""
+    return torch.rsub(y, -1.0, alpha=-2.0)
 
 
 class Bernoulli(UnimodalInF):
     """What the two links share."""
 
     log_concave = True
+
+    @abstractmethod
+    def link_derivatives(self, x: Values) -> Derivatives:
+        """log g and its first two derivatives."""
+
+    @override
+    def derivatives(self, y: Values, f: Values) -> Derivatives:
+        sign = _sign(y)
+        value, slope, second = self.link_derivatives(sign * f)
+        return Derivatives(value, slope.mul_(sign), second)
 
     @override
     def conditional_variance(self, f: Values) -> Values:
@@ -67,10 +80,8 @@ class Probit(Bernoulli):
         return log_ndtr(_sign(y) * f)
 
     @override
-    def derivatives(self, y: Values, f: Values) -> Derivatives:
-        sign = _sign(y)
-        value, slope, second = log_ndtr_derivatives(sign * f)
-        return Derivatives(value, sign * slope, second)
+    def link_derivatives(self, x: Values) -> Derivatives:
+        return Derivatives(*log_ndtr_derivatives(x))
 
     @override
     def conditional_mean(self, f: Values) -> Values:
@@ -78,7 +89,7 @@ class Probit(Bernoulli):
 
     def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
         """log Φ((2y−1)μ / √(1+v))."""
-        return log_ndtr(_sign(y) * mean * torch.rsqrt(1 + variance))
+        return in_float64(_log_probit, _log_probit_and_slopes, y, mean, variance)
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
         """Φ(μ / √(1+v))."""
@@ -107,6 +118,21 @@ class Probit(Bernoulli):
         return shrink * z + torch.sqrt(shrink) * standard_normal(num_samples, mean, generator)
 
 
+def _log_probit(y: Values, mean: Values, variance: Values) -> Values:
+    return log_ndtr(_sign(y) * mean * torch.rsqrt(1 + variance))
+
+
+def _log_probit_and_slopes(
+    y: Values, mean: Values, variance: Values
+) -> tuple[Values, Values, Values]:
+    """With r = 1/√(1+v), s = 2y − 1 and z = sμr: log Φ(z), sλ(z)r and −½zλ(z)r²."""
+    sign, scale = _sign(y), (1 + variance).rsqrt_()
+    z = (sign * mean).mul_(scale)
+    value, slope = log_ndtr_and_slope(z)
+    slope.mul_(scale)
+    return value, sign.mul_(slope), z.mul_(scale).mul_(slope).mul_(-0.5)
+
+
 @final
 class Logistic(Bernoulli):
     """p(y given f) = 1 / (1 + exp(−(2y−1)f)).
@@ -123,15 +149,12 @@ class Logistic(Bernoulli):
         return logsigmoid(_sign(y) * f)
 
     @override
-    def derivatives(self, y: Values, f: Values) -> Derivatives:
-        sign = _sign(y)
-        x = sign * f
+    def link_derivatives(self, x: Values) -> Derivatives:
         odds = x.abs().neg_().exp_()
         larger = (1 + odds).reciprocal_()
         smaller = odds * larger
         value = torch.clamp(x, max=0.0).sub_(odds.log1p_())
-        first = torch.sigmoid(-x).mul_(sign)
-        return Derivatives(value, first, smaller.mul_(larger).neg_())
+        return Derivatives(value, torch.sigmoid(-x), smaller.mul_(larger).neg_())
 
     @override
     def conditional_mean(self, f: Values) -> Values:

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from directgp.likelihoods.base import Derivatives
+
 Values = Float[Tensor, "..."]
 
 
@@ -14,7 +16,7 @@ class ClosedFormLogPredictive(Protocol):
     """log E_q[p(y given f)] for q(f) = N(mean, variance) is a formula."""
 
     def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
-        """log E_q[p(y given f)]."""
+        """log E_q[p(y given f)], computed in float64 and returned in the dtype of the mean."""
         ...
 
 
@@ -23,7 +25,7 @@ class ClosedFormGibbs(Protocol):
     """E_q[log p(y given f)] is a formula, or an integral smoother than the one over f."""
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
-        """E_q[log p(y given f)]."""
+        """E_q[log p(y given f)], computed in float64 and returned in the dtype of the mean."""
         ...
 
 
@@ -77,6 +79,17 @@ class Binary(Protocol):
 
     def complement(self, y: Values) -> Values:
         """The other label."""
+        ...
+
+
+@runtime_checkable
+class SymmetricLink(Protocol):
+    """p(y given f) = g((2y−1)f) for y ∈ {0, 1}, and log g rises to 0."""
+
+    strip: float
+
+    def link_derivatives(self, x: Values) -> Derivatives:
+        """log g and its first two derivatives."""
         ...
 
 

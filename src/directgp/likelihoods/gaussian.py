@@ -13,8 +13,11 @@ from directgp.likelihoods.parameters import positive, unconstrained
 from directgp.likelihoods.unimodal import UnimodalInF
 from directgp.numerics.gaussian import log_density
 from directgp.numerics.noise import standard_normal
+from directgp.numerics.wide import in_float64
 
 Values = Float[Tensor, "..."]
+
+_LOG_ROOT = -0.5 * math.log(2 * math.pi)
 
 
 @final
@@ -76,11 +79,17 @@ class Gaussian(UnimodalInF):
 
     def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
         """log N(y; μ, v + σ²)."""
-        return log_density(y, mean, variance + self.noise)
+        noise = self._followed_noise()
+        return in_float64(_log_predictive, _log_predictive_and_slopes, y, mean, variance, noise)
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """log N(y; μ, σ²) − v / (2σ²)."""
-        return log_density(y, mean, self.noise) - 0.5 * variance / self.noise
+        noise = self._followed_noise()
+        return in_float64(_gibbs, _gibbs_and_slopes, y, mean, variance, noise)
+
+    def _followed_noise(self) -> Tensor:
+        """σ², without its gradient where none is asked for."""
+        return self.noise.detach() if self._frozen else self.noise
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
         """μ."""
@@ -129,3 +138,35 @@ class Gaussian(UnimodalInF):
         return variance * (y - mean) / total + spread * standard_normal(
             num_samples, mean, generator
         )
+
+
+def _log_predictive(y: Values, mean: Values, variance: Values, noise: Values) -> Values:
+    return log_density(y, mean, variance + noise)
+
+
+def _log_predictive_and_slopes(
+    y: Values, mean: Values, variance: Values, noise: Values
+) -> tuple[Values, Values, Values, Values]:
+    """With t = v + σ² and r = y − μ: log N(r; 0, t), r/t, and ½(r²/t² − 1/t) in v and in σ²."""
+    total, residual = variance + noise, y - mean
+    precision = total.reciprocal()
+    pull = residual * precision
+    square = total.log_().addcmul_(residual, pull)
+    bend = precision.addcmul_(pull, pull, value=-1).mul_(-0.5)
+    return torch.rsub(square, _LOG_ROOT, alpha=0.5), pull, bend, bend
+
+
+def _gibbs(y: Values, mean: Values, variance: Values, noise: Values) -> Values:
+    return log_density(y, mean, noise) - 0.5 * variance / noise
+
+
+def _gibbs_and_slopes(
+    y: Values, mean: Values, variance: Values, noise: Values
+) -> tuple[Values, Values, Values, Values]:
+    """With r = y − μ: −½(log 2πσ² + (r² + v)/σ²), r/σ², −1/(2σ²), and ½((r² + v)/σ⁴ − 1/σ²)."""
+    precision, residual = noise.reciprocal(), y - mean
+    half = -0.5 * precision
+    square = torch.addcmul(variance, residual, residual)
+    value = torch.addcmul(torch.rsub(noise.log(), _LOG_ROOT, alpha=0.5), square, half)
+    by_noise = torch.addcmul(half, square.mul_(half), precision, value=-1)
+    return value, residual.mul_(precision), half, by_noise

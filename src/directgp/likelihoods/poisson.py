@@ -19,6 +19,7 @@ from directgp.numerics.softplus import (
     softplus_inverse,
 )
 from directgp.numerics.special import wright_omega
+from directgp.numerics.wide import in_float64
 
 Values = Float[Tensor, "..."]
 
@@ -88,8 +89,20 @@ class PoissonExp(PoissonCounts):
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """y(μ + log e) − e·exp(μ + v/2) − log y!."""
+        return in_float64(self._gibbs, self._gibbs_and_slopes, y, mean, variance)
+
+    def _gibbs(self, y: Values, mean: Values, variance: Values) -> Values:
         log_rate = self._log_rate(mean)
         return y * log_rate - torch.exp(log_rate + 0.5 * variance) + self.log_base(y)
+
+    def _gibbs_and_slopes(
+        self, y: Values, mean: Values, variance: Values
+    ) -> tuple[Values, Values, Values]:
+        """The same, y − λ̄ and −λ̄/2 with λ̄ = e·exp(μ + v/2)."""
+        log_rate = self._log_rate(mean)
+        rate = torch.add(log_rate, variance, alpha=0.5).exp_()
+        value = (y + 1).lgamma_().add_(rate).neg_().addcmul_(y, log_rate)
+        return value, y - rate, rate.mul_(-0.5)
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
         """e·exp(μ + v/2)."""

@@ -101,9 +101,10 @@ class StudentT(UnimodalInF):
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """log c − (ν+1)/2·(E_q[log(νσ² + (y−f)²)] − log νσ²), by one smooth integral."""
-        width = self.df * self.scale**2
-        log_total = expected_log_square(width, y - mean, variance)
-        return self.log_base(y) - 0.5 * (self.df + 1) * (log_total - torch.log(width))
+        df, residual = self.df.double(), y.double() - mean.double()
+        width = df * self.scale.double() ** 2
+        log_ratio = expected_log_square(width, residual, variance.double()) - torch.log(width)
+        return (self.log_base(residual) - 0.5 * (df + 1) * log_ratio).to(mean.dtype)
 
     def mixture_variance(self, t: Values) -> Values:
         """σ² e^{−t}: given the precision factor e^t, the noise is Gaussian."""

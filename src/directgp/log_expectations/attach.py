@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from directgp.likelihoods.base import Likelihood
-from directgp.log_expectations.blocks import row_blocks
+from directgp.log_expectations.blocks import row_blocks, rows_for
 from directgp.log_expectations.estimate import Estimate, Row
 from directgp.numerics.first_order import first_order
 
@@ -27,10 +27,10 @@ def evaluate(
     variance: Values,
     points: int = 1,
 ) -> Values:
-    """The estimated values, with the estimated slopes as their gradients.
+    """The estimated values, with the estimated slopes as their gradients, in the mean's dtype.
 
-    y, mean and variance are of one shape (..., n). Examples are taken on in blocks, fewer at a
-    time the more points the estimator has for each.
+    y, mean and variance are of one shape (..., n) and any dtype. Examples are taken on in blocks,
+    fewer at a time the more points the estimator has for each.
     """
     if not torch.is_grad_enabled():
         likelihood = likelihood.frozen()
@@ -49,15 +49,14 @@ def _in_blocks(
     variance: Values,
     points: int,
 ) -> Estimate:
-    rows = [tensor.reshape(-1) for tensor in (y, mean, variance)]
+    rows = [tensor.reshape(-1).double() for tensor in (y, mean, variance)]
     flat = likelihood if mean.dim() == 1 else likelihood.take(torch.ones_like(y).bool())
-    blocks = row_blocks(len(rows[0]), points, mean.device)
-    if len(blocks) == 1:
+    if len(rows[0]) <= rows_for(points, mean.device):
         return estimator(flat, *rows)
-    parts = []
-    for block, index in blocks:
-        parts.append((index, estimator(flat.take(index), *(row[block] for row in rows))))
-    return Estimate.gather(parts)
+    return Estimate.join(
+        estimator(flat.take(index), *(row[block] for row in rows))
+        for block, index in row_blocks(len(rows[0]), points, mean.device)
+    )
 
 
 class _Attach(Function):
@@ -67,19 +66,19 @@ class _Attach(Function):
     def forward(
         ctx: Any, estimate: Estimate, mean: Tensor, variance: Tensor, *parameters: Tensor
     ) -> Tensor:
-        ctx.estimate, ctx.parameters = estimate, parameters
-        return estimate.value.reshape(mean.shape).clone()
+        ctx.term, ctx.parameters = estimate.parameter_term, parameters
+        slopes = estimate.mean_slope, estimate.variance_slope
+        ctx.slopes = [slope.to(mean.dtype) for slope in slopes]
+        return estimate.value.reshape(mean.shape).to(mean.dtype, copy=True)
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        estimate, row = ctx.estimate, grad.reshape(-1)
-        slopes = estimate.mean_slope, estimate.variance_slope
-        term, parameters = estimate.parameter_term, ctx.parameters
+        term, parameters, row = ctx.term, ctx.parameters, grad.reshape(-1)
         if term is None or not parameters:
             shares: tuple[Tensor | None, ...] = (None,) * len(parameters)
         else:
             shares = torch.autograd.grad(
-                term, parameters, row, retain_graph=True, allow_unused=True
+                term, parameters, row.double(), retain_graph=True, allow_unused=True
             )
-        return None, *((row * slope).reshape(grad.shape) for slope in slopes), *shares
+        return None, *((row * slope).reshape(grad.shape) for slope in ctx.slopes), *shares

@@ -56,19 +56,32 @@ class Rule(ABC):
         step: int = 0,
     ) -> Float[Tensor, "..."]:
         """log E_q[p(y given f)] for each example; shapes broadcast, targets are not checked."""
-        target, location, spread = torch.broadcast_tensors(
-            y.double(), mean.double(), variance.double()
-        )
         if generator is None and not self.deterministic:
             generator = fresh_generator(mean.device)
         moment = Moment(step, generator)
-        return self._evaluate(likelihood, target, location, spread, moment).to(mean.dtype)
+        return self._evaluate(likelihood, *of_one_shape(y, mean, variance), moment).to(mean.dtype)
 
     @abstractmethod
     def _evaluate(
         self, likelihood: Likelihood, y: Values, mean: Values, variance: Values, moment: Moment
     ) -> Values:
-        """`__call__` on float64 tensors of one shape."""
+        """`__call__` on floating tensors of one shape; the rule sees to float64."""
+
+
+def of_one_shape(
+    y: Num[Tensor, "..."] | Bool[Tensor, "..."],
+    mean: Float[Tensor, "..."],
+    variance: Float[Tensor, "..."],
+) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."], Float[Tensor, "..."]]:
+    """Floating targets and marginals, broadcast to one shape; themselves where they are that.
+
+    What is not done here is not part of a graph either.
+    """
+    target = y if y.is_floating_point() else y.double()
+    if target.shape == mean.shape == variance.shape:
+        return target, mean, variance
+    target, mean, variance = torch.broadcast_tensors(target, mean, variance)
+    return target, mean, variance
 
 
 def at_step(schedule: Schedule, step: int) -> int | float:

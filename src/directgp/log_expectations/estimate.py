@@ -1,5 +1,7 @@
 """What a rule finds out about each example, before it becomes part of a graph."""
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -49,6 +51,16 @@ class Estimate:
             return Estimate(*(torch.where(mask, a, b) for a, b in pairs))
 
     @staticmethod
+    def join(parts: "Iterable[Estimate]") -> "Estimate":
+        """One estimate from those of successive examples."""
+        one, *more = parts
+        if not more:
+            return one
+        columns = zip(*(estimate._columns() for estimate in (one, *more)), strict=True)
+        with torch.enable_grad():
+            return Estimate(*(torch.cat(column) for column in columns))
+
+    @staticmethod
     def gather(parts: "list[tuple[Int[Tensor, ' r'], Estimate]]") -> "Estimate":
         """One estimate from those of parts of the examples, given with their indices."""
         index = torch.cat([index for index, _ in parts])
@@ -66,7 +78,7 @@ class Estimate:
 def without_overflow(weights: Points, first: Points, second: Points) -> tuple[Points, Points]:
     """Slopes at points of these weights, 0 where a point so far out that they overflow has none."""
     # On a device the question would cost more than the answer saves.
-    if not second.is_cuda and bool(torch.isfinite(second.sum())):
+    if not second.is_cuda and math.isfinite(second.sum()):
         return first, second
     weightless = weights == 0
     return first.masked_fill(weightless, 0.0), second.masked_fill(weightless, 0.0)

@@ -1,5 +1,6 @@
 """The two expectations under their public names, with arguments checked at the door."""
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Num
 from torch import Tensor
@@ -125,7 +126,7 @@ def check_arguments(
         floating = values.is_floating_point()
         require(floating, f"{name} of {who}", "of a floating dtype", values.dtype)
     likelihood.check_targets(y)
-    likelihood.check_shape(torch.broadcast_shapes(*shapes))
+    likelihood.check_shape(np.broadcast_shapes(*shapes))
     require_all(torch.isfinite(mean), mean, f"mean of {who}", "finite")
     positive = torch.isfinite(variance) & (variance > 0)
     require_all(positive, variance, f"variance of {who}", "positive and finite")
@@ -135,9 +136,9 @@ def _check_broadcast(who: str, shapes: list[tuple[int, ...]]) -> None:
     """Refuse shapes that do not broadcast, and a column that would make an n × n table."""
     lengths = {shape[-1] if shape else 1 for shape in shapes}
     try:
-        torch.broadcast_shapes(*shapes)
+        np.broadcast_shapes(*shapes)
         fits = len(lengths) == 1
-    except RuntimeError:
+    except ValueError:
         fits = False
     if not fits:
         raise InvalidInputError(

@@ -1,6 +1,5 @@
 """The ELBO's term: E_q[log p(y given f)], minus the Gibbs loss."""
 
-import math
 from functools import partial
 
 import torch
@@ -8,19 +7,18 @@ from jaxtyping import Bool, Float, Num
 from torch import Tensor
 
 from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.capabilities import ClosedFormGibbs
+from directgp.likelihoods.capabilities import ClosedFormGibbs, SymmetricLink
 from directgp.log_expectations.attach import evaluate
-from directgp.log_expectations.blocks import row_blocks
+from directgp.log_expectations.base import of_one_shape
+from directgp.log_expectations.blocks import row_blocks, rows_for
+from directgp.log_expectations.common_nodes import common_nodes
 from directgp.log_expectations.estimate import Estimate, Row, parameter_term
-from directgp.log_expectations.nodes import (
-    NATS,
-    blocks_by_nodes,
-    nodes_for_all,
-    trapezoid_step,
-)
+from directgp.log_expectations.fixed_nodes import fixed_nodes
+from directgp.log_expectations.nodes import NATS, learn_nodes
+from directgp.log_expectations.own_nodes import nodes_needed, sum_apart
 
-_NATS_OF_FLOAT32 = 19.0
-"""An error of 6e-9, a tenth of what float32 can show."""
+NATS_OF_FLOAT32 = 21.0
+"""Values err by some 1e-9 and slopes by less than float32 can show, 1e-7 of them."""
 
 
 def gibbs_term(
@@ -33,62 +31,60 @@ def gibbs_term(
 
     Computed in float64, returned in the dtype of the mean; targets are not checked.
     """
-    wide = torch.broadcast_tensors(y.double(), mean.double(), variance.double())
+    rows = of_one_shape(y, mean, variance)
     if isinstance(likelihood, ClosedFormGibbs):
-        return likelihood.expected_log_prob(*wide).to(mean.dtype)
-    nats = _NATS_OF_FLOAT32 if mean.dtype == torch.float32 else NATS
-    return evaluate(partial(_integrate, nats=nats), likelihood, *wide).to(mean.dtype)
+        return likelihood.expected_log_prob(*rows)
+    nats = NATS_OF_FLOAT32 if mean.dtype == torch.float32 else NATS
+    return evaluate(partial(_integrate, nats=nats), likelihood, *rows)
 
 
 def _integrate(likelihood: Likelihood, y: Row, mean: Row, variance: Row, nats: float) -> Estimate:
     """The trapezoid rule over q, with an error of e^−nats."""
-    reach = _reach(mean, variance, nats)
-    step = trapezoid_step(torch.sqrt(variance), likelihood.strip, nats - NATS)
-    needed = 2 * reach / step
-    number = nodes_for_all(needed)
-    if number is not None:
-        return _whole(likelihood, y, mean, variance, reach, number)
+    fixed = fixed_nodes.get()
+    if not len(y) or (fixed is not None and fixed.recording):
+        return sum_apart(likelihood, y, mean, variance, nats)
+    rows = y, mean, torch.sqrt(variance)
+    if isinstance(likelihood, SymmetricLink):
+        estimate = _by_link(likelihood, *rows, nats)
+    else:
+        estimate = _together(likelihood, *rows, nats)
+    if estimate is None:
+        return sum_apart(likelihood, y, mean, variance, nats)
+    if fixed is not None:
+        learn_nodes(nodes_needed(likelihood.strip, mean, variance, nats)[1])
+    return estimate
+
+
+def _together(
+    likelihood: Likelihood, y: Row, mean: Row, deviation: Row, nats: float
+) -> Estimate | None:
+    """With nodes that all examples have in common, unless they would be many."""
+    nodes = common_nodes(mean, deviation, likelihood.strip, nats)
+    if nodes is None:
+        return None
     parts = []
-    for number, index in blocks_by_nodes(needed):
-        some = y[index], mean[index], variance[index], reach[index]
-        parts.append((index, _sum(likelihood.take(index), *some, number)))
-    return Estimate.gather(parts)
+    for rows, index in row_blocks(len(y), len(nodes.z), y.device):
+        some, target = likelihood.take(index), y[rows]
+        f = nodes.places(mean[rows], deviation[rows])
+        value, slope, variance_slope = nodes.averages(some.derivatives(target, f))
+        term = parameter_term(some, target, f, nodes.weights[:, None].expand(f.shape))
+        parts.append(Estimate(value + some.log_base(target), slope, variance_slope, term))
+    return Estimate.join(parts)
 
 
-def _whole(
-    likelihood: Likelihood, y: Row, mean: Row, variance: Row, reach: Row, number: int
-) -> Estimate:
-    """The same number of nodes for every example, in as few blocks as memory allows."""
-    parts = [
-        (index, _sum(likelihood, y[rows], mean[rows], variance[rows], reach[rows], number))
-        for rows, index in row_blocks(len(y), number, y.device)
-    ]
-    return parts[0][1] if len(parts) == 1 else Estimate.gather(parts)
-
-
-def _reach(mean: Row, variance: Row, nats: float) -> Row:
-    """How far from the mean the nodes go.
-
-    Far enough for q alone, and for q·|ℓ| when ℓ is nearly 0 at the mean and its mass lies towards
-    f = 0, at most |μ| away.
-    """
-    return math.sqrt(2 * nats) * torch.sqrt(variance) + mean.abs() * variance.clamp(max=1.0)
-
-
-def _sum(
-    likelihood: Likelihood, y: Row, mean: Row, variance: Row, reach: Row, number: int
-) -> Estimate:
-    """Σ_k q(f_k)·ℓ(f_k), with slopes E_q[ℓ′] in the mean and ½E_q[ℓ″] in the variance."""
-    place = (torch.arange(number, dtype=mean.dtype, device=mean.device) + 0.5) / number
-    delta = (2 * place[:, None] - 1) * reach
-    # From the node next to the mean, whose weight is then 1 however far it is.
-    nearest = reach * ((number + 1) % 2 / number)
-    weights = torch.exp((nearest**2 - delta**2) / (2 * variance))
-    weights = weights / weights.sum(0)
-    value, first, second = likelihood.derivatives(y, mean + delta)
-    return Estimate(
-        (weights * value).sum(0) + likelihood.log_base(y),
-        (weights * first).sum(0),
-        0.5 * (weights * second).sum(0),
-        parameter_term(likelihood, y, mean + delta, weights),
+def _by_link(
+    likelihood: SymmetricLink, y: Row, mean: Row, deviation: Row, nats: float
+) -> Estimate | None:
+    """The same in (2y−1)f, where every target is 1 and ℓ rises to 0."""
+    sign = 2 * y - 1
+    mirrored = sign * mean
+    nodes = common_nodes(mirrored.clamp(min=0.0), deviation, likelihood.strip, nats)
+    if nodes is None:
+        return None
+    size = rows_for(len(nodes.z), y.device)
+    parts = zip(mirrored.split(size), deviation.split(size), strict=True)
+    estimate = Estimate.join(
+        Estimate(*nodes.averages(likelihood.link_derivatives(nodes.places(*part))))
+        for part in parts
     )
+    return Estimate(estimate.value, estimate.mean_slope * sign, estimate.variance_slope)

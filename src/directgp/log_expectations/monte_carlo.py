@@ -85,21 +85,18 @@ class BiasedMonteCarlo(Rule):
         f = torch.addcmul(mean, deviation, eps)
         value, first, second = likelihood.derivatives(y, f)
         top = value.amax(0)
-        weights = torch.exp(value - top)
+        weights = value.sub_(top).exp_()
         total = weights.sum(0)
-        weights /= total
         first, second = without_overflow(weights, first, second)
         pull = weights * first
+        mean_slope = pull.sum(0).div_(total)
         if self.gradient == "pathwise":
-            variance_slope = (pull * eps).sum(0) / (2 * deviation)
+            variance_slope = pull.mul_(eps).sum(0).div_(deviation.mul_(2).mul_(total))
         else:
-            variance_slope = 0.5 * (weights * second + pull * first).sum(0)
-        return Estimate(
-            top + torch.log(total / len(eps)) + likelihood.log_base(y),
-            pull.sum(0),
-            variance_slope,
-            parameter_term(likelihood, y, f, weights),
-        )
+            variance_slope = (weights * second).addcmul_(pull, first).sum(0).div_(2 * total)
+        term = parameter_term(likelihood, y, f, weights / total) if likelihood.trainable else None
+        log_mean = (total / len(eps)).log_().add_(top)
+        return Estimate(log_mean + likelihood.log_base(y), mean_slope, variance_slope, term)
 
 
 def smoothed(estimate: Estimate, nu: int | float) -> Estimate:

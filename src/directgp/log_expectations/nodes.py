@@ -87,6 +87,13 @@ def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
         start = stop
 
 
+def learn_nodes(needed: Row) -> None:
+    """Remember how many nodes examples needed, where steps are to be recorded."""
+    fixed = fixed_nodes.get()
+    if fixed is not None:
+        fixed.note(float(needed.clamp(_FEWEST, _MOST).max()))
+
+
 def nodes_for_all(needed: Row) -> int | None:
     """The number of nodes of every example, where that is fixed; None where they are to differ."""
     fixed = fixed_nodes.get()

@@ -5,6 +5,7 @@ They are taken in bands of rows, each as long as its nonzero part: ⅝ of the wo
 
 import itertools
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -45,7 +46,7 @@ def symmetric_product(
     bands = _bands(A, _MIRRORED_ROWS)
     if len(bands) == 1:
         return A @ B.mT
-    shape = torch.broadcast_shapes(A.shape[:-1], B.shape[:-1])
+    shape = np.broadcast_shapes(A.shape[:-1], B.shape[:-1])
     product = A.new_empty(*shape, A.shape[-2])
     for first, last in bands:
         band = A[..., first:last, :] @ B[..., :last, :].mT
@@ -61,7 +62,7 @@ def congruence(
     bands = _bands(L, _MIRRORED_ROWS)
     if len(bands) == 1:
         return L.mT @ C @ L
-    product = L.new_empty(torch.broadcast_shapes(C.shape, L.shape))
+    product = L.new_empty(np.broadcast_shapes(C.shape, L.shape))
     for first, last in bands:
         rest = L[..., first:, first:]
         band = L[..., first:, first:last].mT @ C[..., first:, first:] @ rest

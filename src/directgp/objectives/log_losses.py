@@ -15,13 +15,13 @@ from directgp.log_expectations.closed_form import ClosedForm
 from directgp.log_expectations.evaluate import resolve_rule
 from directgp.log_expectations.gibbs import gibbs_term
 from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
-from directgp.objectives.base import DeterministicLoss, PointLoss, Values
+from directgp.objectives.base import PointLoss
 from directgp.shapes import Marginals
 
 
 @final
 @dataclass(frozen=True)
-class GibbsLoss(DeterministicLoss):
+class GibbsLoss(PointLoss):
     """−E_q[log p(y given f)]: with β = 1 the objective is minus the ELBO."""
 
     name = "elbo"
@@ -39,10 +39,16 @@ class GibbsLoss(DeterministicLoss):
         return isinstance(likelihood, ClosedFormGibbs) or (alike and not likelihood.trainable)
 
     @override
-    def _evaluate(
-        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values
-    ) -> Values:
-        return -gibbs_term(likelihood, y, mean, variance)
+    def __call__(
+        self,
+        likelihood: Likelihood,
+        y: Num[Tensor, "*#batch n"],
+        marginals: Marginals,
+        *,
+        generator: torch.Generator | None = None,
+        step: int = 0,
+    ) -> Float[Tensor, "*batch n"]:
+        return -gibbs_term(likelihood, y, marginals.mean, marginals.variance)
 
 
 @final

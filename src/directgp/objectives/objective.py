@@ -81,4 +81,4 @@ class Objective:
             # 0·KL is 0 even where q(u) has collapsed and the KL is infinite.
             share = torch.where(beta > 0, beta * torch.where(beta > 0, kl, 0.0), 0.0)
             return mean + share / self.num_data
-        return mean + self.beta / self.num_data * kl if self.beta > 0 else mean
+        return torch.add(mean, kl, alpha=self.beta / self.num_data) if self.beta > 0 else mean

@@ -2,6 +2,7 @@
 
 from typing import final
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -39,7 +40,7 @@ class FusedPrediction:
     ) -> None:
         (m, d), self._centre, self._workspace = Z.shape[-2:], centre_of(Z), Workspace()
         self._lengthscale, self._top = lengthscale, log_scale[..., None, None]
-        batch = torch.broadcast_shapes(Z.shape[:-2], lengthscale.shape[:-2], log_scale.shape)
+        batch = np.broadcast_shapes(Z.shape[:-2], lengthscale.shape[:-2], log_scale.shape)
         self._left = self._workspace.take("left", (*batch, m, 2 * d + 1), Z)
         a = in_lengthscales(Z, self._centre, lengthscale, out=self._left[..., :d])
         complete(self._left, self._top)

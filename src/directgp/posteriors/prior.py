@@ -7,6 +7,7 @@ import copy
 import math
 from typing import Literal, final
 
+import numpy as np
 import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean, Mean, ZeroMean
@@ -131,7 +132,7 @@ class Prior(nn.Module):
         """k(x_i, x_i)."""
         if self.rbf is not None:
             scale = self.scale
-            batch = torch.broadcast_shapes(scale.shape, X.shape[:-2])
+            batch = np.broadcast_shapes(scale.shape, X.shape[:-2])
             return scale.unsqueeze(-1).expand(*batch, X.shape[-2])
         diagonal: Tensor = self.kernel(X, diag=True)
         return self.output_scale.unsqueeze(-1) * diagonal

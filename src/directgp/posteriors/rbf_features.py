@@ -5,6 +5,7 @@ With a = Z/ℓ and b = X/ℓ,
     log K_uf = (a, log s² − ½‖a‖², −½ 1ᵀ) · (b, 1, b∘b)ᵀ
 """
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -49,7 +50,7 @@ def input_features(
     """(b, 1, b∘b)."""
     n, d = X.shape
     shapes = centre.shape[:-2], lengthscale.shape[:-2]
-    batch = torch.broadcast_shapes(*shapes) if any(shapes) else ()
+    batch = np.broadcast_shapes(*shapes) if any(shapes) else ()
     out = workspace.take("features", (*batch, n, 2 * d + 1), X)
     b = in_lengthscales(X, centre, lengthscale, out[..., :d])
     out[..., d] = 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Float, Num
 from torch import Tensor
@@ -62,7 +63,7 @@ def check_coverage(who: str, coverage: float) -> None:
 def _broadcast(*tensors: Tensor) -> bool:
     """Whether the shapes broadcast."""
     try:
-        torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
-    except RuntimeError:
+        np.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    except ValueError:
         return False
     return True

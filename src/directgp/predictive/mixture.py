@@ -8,6 +8,7 @@ while |Im t| < π/2, where v + w(t) stays in the right half-plane. It is kept as
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -58,7 +59,7 @@ def log_tail(likelihood: Likelihood, distance: Values, variance: Values) -> Valu
     mixture = _mixture(likelihood)
     lower, upper = mixture.tail_bounds(distance, DROP)
     step = log_gamma_step(mixture.mixture_width())
-    needed = ((upper - lower) / step).expand(torch.broadcast_shapes(lower.shape, variance.shape))
+    needed = ((upper - lower) / step).expand(np.broadcast_shapes(lower.shape, variance.shape))
     return integrate_in_batches(_log_sum, likelihood, needed, distance, variance, lower, upper)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, cast, get_args
 
 import gpytorch
+import numpy as np
 import torch
 from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
 from torch import Tensor, nn
@@ -78,6 +79,6 @@ def _built(kind: ConstraintName, lower: Tensor, upper: Tensor) -> Interval:
 
 def _broadcasts(shape: torch.Size, target: torch.Size) -> bool:
     try:
-        return bool(torch.broadcast_shapes(shape, target) == target)
-    except RuntimeError:
+        return bool(np.broadcast_shapes(shape, target) == target)
+    except ValueError:
         return False

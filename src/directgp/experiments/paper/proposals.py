@@ -47,10 +47,9 @@ def seen_proposals(
     """
     num_draws = max(_FEWEST_DRAWS, min(_MOST_DRAWS, int(_WORK / float(expected.sum()))))
     draws = draw_as_paper(likelihood, y, mean, variance, num_draws, generator, _ROUNDS, widen)
-    finished = (~draws.unfinished).sum(0)
-    seen = 2 * finished >= num_draws
+    seen = 2 * (~draws.unfinished).sum(0) >= num_draws
     each = torch.where(seen, draws.proposals, expected)
-    variance_of_each = torch.where(seen, each * (each - 1) / finished, 0.0)
+    variance_of_each = torch.where(seen, each * (each - 1) / draws.accepted, 0.0)
     error = variance_of_each.sum().sqrt() / len(y)
     return Measured(value=float(each.mean()), error=float(error))
 

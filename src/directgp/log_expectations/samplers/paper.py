@@ -33,6 +33,9 @@ class PaperDraws(NamedTuple):
     proposals: Row
     """Expected number of proposals for each draw, p_max / E_q[p], as seen: proposals / accepted."""
 
+    accepted: Row
+    """More than were asked for: proposals come several at a time."""
+
 
 def draw_as_paper(
     likelihood: UnimodalInF,
@@ -65,7 +68,7 @@ def draw_as_paper(
         return delta, hits
 
     delta, unfinished = draw_by_rejection(propose, num_samples, max_rounds)
-    return PaperDraws(delta, unfinished, tried / accepted)
+    return PaperDraws(delta, unfinished, tried / accepted, accepted)
 
 
 def choose_width(likelihood: UnimodalInF, y: Row, mean: Row, variance: Row) -> Row:
