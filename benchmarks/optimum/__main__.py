@@ -31,7 +31,9 @@ _PYTHONS = {
 
 def optimum(arguments: argparse.Namespace, pythons: dict[str, Path]) -> None:
     """Every problem in rounds, and write after each round."""
-    limits = Limits(arguments.screening, arguments.patience, most=arguments.most)
+    limits = Limits(
+        arguments.screening, arguments.patience, most=arguments.most, longer=arguments.longer
+    )
     wanted = [problem for problem in PROBLEMS if problem.data in arguments.names]
     contests = [Contest(problem, pythons, limits) for problem in wanted]
     rounds: list[list[Round]] = [[] for _ in contests]
@@ -104,6 +106,8 @@ def main() -> None:
     parser.add_argument("--patience", type=float, default=6.0)
     parser.add_argument("--selection-patience", type=float, default=5.0)
     parser.add_argument("--most", type=float, default=120.0, help="seconds of any run")
+    help_longer = "seconds of a peer's best way at least, after a screening as short as before"
+    parser.add_argument("--longer", type=float, default=0.0, help=help_longer)
     parser.add_argument("--train-rows", type=int, help="train on so many rows at most")
     parser.add_argument("--results", type=Path, default=_ROOT / "benchmarks/results")
     parser.add_argument("--tables", type=Path, default=_ROOT / "docs/tables")

@@ -27,6 +27,8 @@ class Limits:
     """Seconds that any run may take."""
 
     most: float = 120.0
+    longer: float = 0.0
+    """Seconds for the best way at least, whatever the other limits say: for peers that are late."""
 
     def screening_seconds(self, ours: float) -> float:
         """For one way to train."""
@@ -34,7 +36,7 @@ class Limits:
 
     def patient_seconds(self, ours: float) -> float:
         """For the best way."""
-        return min(self.most, max(self.least, self.patience * ours))
+        return max(self.longer, min(self.most, max(self.least, self.patience * ours)))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def most_steps(plan: Plan) -> int:
 
 
 def steps_allowed(plan: Plan) -> str:
-    """``at most 500 of L-BFGS in a run, and 100 in one that starts from a neighbouring β``."""
+    """``at most 500 of L-BFGS in a run, and 50 in one that starts from a neighbouring β``."""
     shortened = any(method.chooses_beta for method in plan.methods)
     return "; ".join(
         f"at most {whole(limit)} of {_NAMES[optimizer]} in a run"

@@ -135,7 +135,7 @@ def beta_path(
     objective, rule, optimizer, weights, batch_size, learning_rate, max_steps, stopping, monitors, \
 checkpoints, generator
         As in `directgp.train`. The steps are those of the first β; its neighbours, which start near
-        their optimum, get a fifth.
+        their optimum, get a tenth.
 
     Examples
     --------

@@ -15,7 +15,7 @@ from directgp.training.result import Failure, TrainingResult
 from directgp.training.runs import fixed_run, joint_run, result_of, short_elbo_run
 from directgp.training.trainer import Trainer
 
-_SHARE_OF_STEPS = 5
+_SHARE_OF_STEPS = 10
 """A neighbour gets the steps of a whole run, divided by this: it starts near its optimum."""
 
 _SMALLEST = 0.01

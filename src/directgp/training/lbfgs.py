@@ -1,33 +1,36 @@
-"""L-BFGS for deterministic problems: scipy's L-BFGS-B on one flat vector."""
+"""L-BFGS for deterministic problems, on one flat vector with floors."""
 
 from collections.abc import Callable
-from typing import NamedTuple, final
+from typing import final
 
 import numpy as np
-from scipy.optimize import Bounds, OptimizeResult, minimize
+from torch import Tensor
 
 from directgp.errors import InvalidInputError, NumericalError
+from directgp.training.coordinates import Coordinates
 from directgp.training.flat import FlatParameters, Vector
+from directgp.training.floored import Floored
+from directgp.training.line_search import Point, line_search
 from directgp.training.problem import Problem
+from directgp.training.quasi_newton import InverseCurvature
 from directgp.training.result import Status, Stop
 from directgp.training.run import Run
 from directgp.training.scaling import units
 
-_MEMORY, _LONG_MEMORY = 20, 50
-"""Pairs of steps and gradient changes that the curvature is built from; more for joint runs."""
+Units = dict[str, Tensor]
 
-_NEW_FRAME_EVERY = 200
-"""Steps after which frame and units are chosen anew."""
+_MEMORY = 50
+"""Pairs of steps and gradient changes that the curvature is built from."""
+
+_NEW_FRAME_EVERY = 50
+"""Steps after which the frame is chosen anew."""
 
 _RETRIES = 5
 """Fresh starts from the best state after a line search has failed."""
 
 _UNDERFLOWS_SQUARED = 1e-150
 _OVERFLOWS_SQUARED = 1e100
-"""scipy squares and multiplies gradients: those beyond it sees in a unit of their own."""
-
-# How scipy's L-BFGS-B says that it has ended.
-_NO_DECREASE, _SEGMENT_OVER, _LINE_SEARCH_FAILED = 0, 1, 2
+"""Gradients are squared and multiplied: those beyond are seen in a unit of their own."""
 
 
 def lbfgs(
@@ -60,17 +63,16 @@ def lbfgs(
         descent = _Descent(problem, run)
         while stop is None:
             before = descent.best.value
-            stop, code = descent.descend(segment)
-            if stop is None and code == _SEGMENT_OVER:
+            stop = descent.descend(segment)
+            if stop is None and descent.stuck:
+                failures += 1
+                if not descent.best.value < before or failures > _RETRIES:
+                    stop = descent.end_of_descent()
+            elif stop is None:
                 descent.restore()
                 after_segment()
                 # As a run begins that is taken up from here.
                 descent, failures = _Descent(problem, run), 0
-            elif stop is None:
-                failures += code == _LINE_SEARCH_FAILED
-                lower = descent.best.value < before
-                if code == _NO_DECREASE or not lower or failures > _RETRIES:
-                    stop = descent.end_of_descent()
     except KeyboardInterrupt:
         stop = Stop(Status.INTERRUPTED, "Interrupted; the best state so far is kept.")
     finally:
@@ -79,74 +81,45 @@ def lbfgs(
     return stop
 
 
-class _Point(NamedTuple):
-    x: Vector
-    value: float
-    gradient: Vector
-
-
 @final
 class _Descent:
     """The best state so far, and ways down from it."""
 
     def __init__(self, problem: Problem, run: Run) -> None:
         self._problem, self._run = problem, run
-        self._plain = self._flat = FlatParameters(problem.parameters)
-        self._floors = self._plain.floors(problem.floors)
+        self._flat = FlatParameters(problem.parameters)
+        self._floored = Floored(self._flat.floors(problem.floors))
         self._trouble: str | None = None
-        self._stop: Stop | None = None
         self._unit = 1.0
-        x = self._plain.read()
-        start = self._evaluate(x if self._floors is None else np.maximum(x, self._floors))
+        self.stuck = False
+        """Whether no way down was found."""
+        start = self._evaluate(self._floored.lifted(self._flat.read()))
         if start is None:
             raise NumericalError(
                 f"The objective must be finite at the start. {self._trouble} Scale inputs and "
                 "targets, remove duplicate inducing inputs, or start from other hyperparameters, "
                 "such as a smaller output scale."
             )
-        self.best = self._last = start
+        self.best = self._here = start
 
-    def descend(self, segment: int | None) -> tuple[Stop | None, int]:
-        """Down from the best state to the end of a segment; reason to stop, and scipy's code.
+    def descend(self, segment: int | None) -> Stop | None:
+        """Down from the best state to the end of a segment, or until stuck; the reason to stop.
 
-        q(u) is seen in a frame, and the rest in units, in which the curvature at the beginning is
-        about 1.
+        q(u) is seen in a frame, and the rest in units, in which the curvature is about 1. The frame
+        is renewed along the way; the units stay.
         """
-        self._trouble, self._stop = None, None
-        self.restore()
-        problem = self._problem
-        frame = problem.frame()
-        # Without q(u) the rest is of one kind, and units gain nothing.
-        scales = None if frame is None else units(problem)
-        if scales:
-            self._run.evaluations += 1 + len(scales)
-        self._flat = FlatParameters(problem.parameters, frame, scales)
-        self._floors = self._flat.floors(problem.floors)
-        slope = _steepest(self.best, self._plain.floors(problem.floors))
+        self._here, self._trouble, self.stuck = self.best, None, False
+        slope = self._steepest()
+        stop = _at_rest(slope)
         self._unit = slope if slope > _OVERFLOWS_SQUARED else 1.0
-        self._stop = _at_rest(slope)
-        if self._stop is not None:
-            return self._stop, _NO_DECREASE
-        segment = segment or _NEW_FRAME_EVERY
-        steps = segment - self._run.steps % segment
-        found = minimize(
-            self._value_and_gradient,
-            self._flat.read(),
-            jac=True,
-            method="L-BFGS-B",
-            bounds=None if self._floors is None else Bounds(self._floors),
-            callback=self._after_step,
-            options={
-                "maxiter": steps,
-                "maxfun": 50 * steps,
-                "maxcor": _LONG_MEMORY if scales else _MEMORY,
-                "maxls": 30,
-                # The run decides when to stop.
-                "ftol": 0.0,
-                "gtol": 0.0,
-            },
-        )
-        return self._stop, int(found.status)
+        memory, coordinates, scales = InverseCurvature(len(self._here.x), _MEMORY), None, None
+        while stop is None:
+            if coordinates is None or self._run.steps % _NEW_FRAME_EVERY == 0:
+                coordinates, scales = self._coordinates(scales)
+            stop = self._step(memory, coordinates)
+            if self.stuck or (segment is not None and self._run.steps % segment == 0):
+                break
+        return stop
 
     def end_of_descent(self) -> Stop:
         """Why nothing goes down from the best point."""
@@ -160,9 +133,69 @@ class _Descent:
 
     def restore(self) -> None:
         """Set the parameters to the best state."""
-        self._plain.write(self.best.x)
+        self._flat.write(self.best.x)
 
-    def _evaluate(self, x: Vector) -> _Point | None:
+    def _coordinates(self, scales: Units | None) -> tuple[Coordinates, Units | None]:
+        """Coordinates for where it is, in units that are known or measured here."""
+        self._flat.write(self._here.x)
+        frame = self._problem.frame()
+        # Without q(u) the rest is of one kind, and units gain nothing.
+        if scales is None and frame is not None:
+            scales = units(self._problem)
+            self._run.evaluations += 1 + len(scales) if scales else 0
+        return Coordinates(self._flat, frame, scales), scales
+
+    def _step(self, memory: InverseCurvature, coordinates: Coordinates) -> Stop | None:
+        """One step down; a reason to stop, if there is one."""
+        here, direction = self._here, self._direction(memory, coordinates)
+        length = self._first_length(coordinates) if memory.empty else 1.0
+        longest = max(1.0, self._floored.longest(here.x, direction))
+
+        def at(length: float) -> Point | None:
+            return self._try(self._floored.lifted(here.x + length * direction))
+
+        found = line_search(at, here, direction, length, longest)
+        if found is None:
+            self.stuck = True
+            return None
+        memory.add(found.x - here.x, (found.gradient - here.gradient) / self._unit, coordinates)
+        self._here, self.stuck = found, not found.value < here.value
+        slope = self._steepest()
+        return self._run.step(found.value, slope) or _at_rest(slope)
+
+    def _direction(self, memory: InverseCurvature, coordinates: Coordinates) -> Vector:
+        """Down by the inverse curvature, bent where it would lead below a floor."""
+        x, slopes = self._here.x, self._here.gradient
+        gradient = self._floored.free(x, slopes) / self._unit
+        down = self._floored.bent(x, -memory.times(gradient, coordinates), slopes)
+        if float(down @ gradient) < 0:
+            return down
+        # Bent, it may lead upwards; by the diagonal it does not.
+        return self._floored.bent(x, -memory.diagonal_times(gradient, coordinates), slopes)
+
+    def _first_length(self, coordinates: Coordinates) -> float:
+        """No further than 1 in the coordinates while nothing is known of the curvature."""
+        gradient = coordinates.of_gradient(self._here.gradient / self._unit)
+        return min(1.0, 1 / float(np.abs(gradient).sum()))
+
+    def _steepest(self) -> float:
+        """The largest entry of the gradient; what only a floor keeps from descending is at rest."""
+        free = self._floored.free(self._here.x, self._here.gradient)
+        return float(np.abs(free).max(initial=0.0))
+
+    def _try(self, x: Vector) -> Point | None:
+        """The value at x, remembered where it is the best."""
+        point = self._evaluate(x)
+        if point is None:
+            return None
+        if not np.allclose(x, self._here.x, rtol=1e-12, atol=1e-12):
+            # A line search that finds other finite values has come round the trouble.
+            self._trouble = None
+        if point.value <= self.best.value:
+            self.best = point
+        return point
+
+    def _evaluate(self, x: Vector) -> Point | None:
         """The value at x, or None and a note of the trouble where it is not finite."""
         self._flat.write(x)
         self._flat.clear_gradient()
@@ -174,50 +207,15 @@ class _Descent:
         except (InvalidInputError, NumericalError) as error:
             self._trouble = str(error)
             return None
-        point = _Point(x.copy(), float(value.detach()), self._flat.gradient())
+        point = Point(x, float(value.detach()), self._flat.gradient())
         if not (np.isfinite(point.value) and np.isfinite(point.gradient).all()):
             self._trouble = f"It was {point.value}, or its gradient was not finite."
             return None
         return point
 
-    def _value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
-        point = self._evaluate(x)
-        if point is None:
-            point = self._wall(x)
-        else:
-            here = self._plain.read()
-            if not np.allclose(here, self.best.x, rtol=1e-12, atol=1e-12):
-                # A line search that finds other finite values has come round the trouble.
-                self._trouble = None
-            self._last = point
-            if point.value <= self.best.value:
-                self.best = point._replace(x=here)
-        return point.value / self._unit, point.gradient / self._unit
-
-    def _wall(self, x: Vector) -> _Point:
-        """A parabola that rises from the last good point, for a line search to turn back from."""
-        away = x - self._last.x
-        height = self._unit + abs(self._last.value)
-        square = float(away @ away)
-        return _Point(x, self._last.value + height, 2 * height / max(square, 1e-300) * away)
-
-    def _after_step(self, intermediate_result: OptimizeResult) -> None:
-        slope = _steepest(self._last, self._floors)
-        self._stop = self._run.step(self._last.value, slope) or _at_rest(slope)
-        if self._stop is not None:
-            raise StopIteration
-
-
-def _steepest(point: _Point, floors: Vector | None) -> float:
-    """The largest entry of the gradient; what only a floor keeps from descending is at rest."""
-    gradient = point.gradient
-    if floors is not None:
-        gradient = np.where(point.x > floors, gradient, np.minimum(gradient, 0))
-    return float(np.abs(gradient).max(initial=0.0))
-
 
 def _at_rest(slope: float) -> Stop | None:
-    """A stop where the gradient is so small that scipy, which divides by its square, gives NaN."""
+    """A stop where the gradient is so small that its square is 0."""
     if slope >= _UNDERFLOWS_SQUARED:
         return None
     return Stop(Status.CONVERGED, f"The largest entry of the gradient is {slope:.3g}.")

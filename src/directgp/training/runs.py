@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.bernoulli import Bernoulli
 from directgp.likelihoods.counts import CountLikelihood
 from directgp.likelihoods.gaussian import Gaussian
 from directgp.numerics.softplus import softplus_inverse
@@ -135,13 +136,13 @@ def _gains_from_elbo(
 ) -> bool:
     """Whether a short ELBO run is a good place to start from.
 
-    For many counts it is not: the lengthscales it finds are so long that log loss with small β
-    does not find its way back, and a warm-up gets further.
+    For many counts or labels it is not: the lengthscales it finds are so long that log loss with
+    small β does not find its way back, and a warm-up gets further.
     """
     if recipe.name in ("elbo", "vfe", "fitc"):
         return False
-    counts = isinstance(likelihood, CountLikelihood)
-    return not (counts and gains(trainer, recipe, posterior, likelihood, beta))
+    discrete = isinstance(likelihood, CountLikelihood | Bernoulli)
+    return not (discrete and gains(trainer, recipe, posterior, likelihood, beta))
 
 
 def _ended(stages: tuple[StageResult, ...]) -> bool:

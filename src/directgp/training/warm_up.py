@@ -15,7 +15,10 @@ from directgp.training.trainer import Trainer, without_steps
 _FEWEST_ROWS = 1000
 """With fewer L-BFGS is done sooner than Adam has begun."""
 
-_STEPS, _ELBO_STEPS, _RATE = 100, 50, 0.1
+_STEPS, _FEWER_STEPS, _RATE = 100, 50, 0.1
+_SMALL_BETA = 0.5
+"""Below it log loss has a long way to go; above it, and for the ELBO, fewer steps do."""
+
 _GAUSSIAN_STEPS, _GAUSSIAN_RATE = 300, 0.05
 """With Gaussian noise the losses are steeper, and the way is longer."""
 
@@ -33,7 +36,7 @@ def warm_up(
     """
     if not gains(trainer, recipe, posterior, likelihood, beta):
         return ()
-    name, brisk = f"{recipe.name}, warm-up", _by_adam(trainer, recipe, likelihood)
+    name, brisk = f"{recipe.name}, warm-up", _by_adam(trainer, recipe, likelihood, beta)
     try:
         return (trainer.stage(name, brisk, posterior, likelihood, beta),)
     except NumericalError as error:
@@ -59,10 +62,10 @@ def gains(
     return lbfgs and free and loss.deterministic and loss.uses_variance(likelihood)
 
 
-def _by_adam(trainer: Trainer, recipe: Recipe, likelihood: Likelihood) -> Recipe:
+def _by_adam(trainer: Trainer, recipe: Recipe, likelihood: Likelihood, beta: float) -> Recipe:
     gaussian = isinstance(likelihood, Gaussian)
-    elbo = isinstance(recipe.point_loss(), GibbsLoss)
-    steps = _GAUSSIAN_STEPS if gaussian else _ELBO_STEPS if elbo else _STEPS
+    far = beta < _SMALL_BETA and not isinstance(recipe.point_loss(), GibbsLoss)
+    steps = _GAUSSIAN_STEPS if gaussian else _STEPS if far else _FEWER_STEPS
     return replace(
         recipe,
         optimizer="adam",

@@ -1,11 +1,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from benchmarks.optimum.contest import Limits, Round, ratio, told
-from benchmarks.optimum.given import Run, Settings
+from benchmarks.optimum import contest as contests
+from benchmarks.optimum.contest import Contest, Limits, Round, ratio, told
+from benchmarks.optimum.given import Given, Run, Settings
 from benchmarks.optimum.problems import PROBLEMS, Problem, settings_of
 from benchmarks.optimum.race import Descent, check_claim
 from benchmarks.optimum.recorder import Recorder
@@ -90,3 +93,39 @@ def test_limits_are_bounded() -> None:
     limits = Limits(screening=1.0, patience=10.0, least=3.0, most=20.0)
     assert limits.screening_seconds(1.0) == 3.0
     assert limits.patient_seconds(1.0) == 10.0 and limits.patient_seconds(9.0) == 20.0
+
+
+def test_only_the_best_way_is_given_longer() -> None:
+    limits = Limits(screening=0.4, patience=6.0, most=20.0, longer=200.0)
+    assert limits.patient_seconds(1.0) == limits.patient_seconds(9.0) == 200.0
+    assert limits.screening_seconds(10.0) == 4.0 and limits.screening_seconds(99.0) == 20.0
+    assert limits.patient_seconds(1.0) < replace(limits, longer=300.0).patient_seconds(1.0)
+
+
+def test_the_best_way_of_the_screening_is_carried_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[str, list[Settings]]] = []
+
+    def fake(
+        contender: str, python: Path, given: Given, ways: Sequence[Settings], folder: Path
+    ) -> list[Descent]:
+        ran.append((contender, list(ways)))
+        best = [1.0 if way.rate == 0.1 and way.batch_size == 1024 else 2.0 for way in ways]
+        return [
+            replace(descent(contender, [1.0, 5.0], [9.0, value]), settings=way)
+            for way, value in zip(ways, best, strict=True)
+        ]
+
+    given = small("regression", "log_loss")
+    monkeypatch.setattr(contests, "run", fake)
+    monkeypatch.setattr(contests, "parts_of", lambda *_: SimpleNamespace(training=None))
+    monkeypatch.setattr(contests, "given_of", lambda *_: given)
+    pythons = {"directgp": Path("a"), "gpytorch": Path("b")}
+    contest = Contest(PROBLEMS[0], pythons, Limits(0.8, 6.0, most=20.0, longer=200.0))
+    for seed in (3, 4):
+        contest.round(Path("data"), seed)
+    assert [name for name, _ in ran] == ["directgp", "gpytorch", "gpytorch", "directgp", "gpytorch"]
+    screened, *carried_on = [ways for name, ways in ran if name == "gpytorch"]
+    assert len(screened) == 8 and {way.seconds for way in screened} == {4.0}
+    for seed, ways in zip((3, 4), carried_on, strict=True):
+        (way,) = ways
+        assert (way.rate, way.batch_size, way.seconds, way.seed) == (0.1, 1024, 200.0, seed)

@@ -4,14 +4,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from directgp.errors import NumericalError
 from directgp.training.budgets import Cancel, StepBudget
-from directgp.training.flat import FlatParameters
 from directgp.training.lbfgs import lbfgs
 from directgp.training.progress import History
 from directgp.training.result import Progress, Status, Stop
@@ -297,119 +295,6 @@ def test_no_segment_is_kept_after_the_run_has_stopped() -> None:
 M = 4
 GENERATOR = torch.Generator().manual_seed(0)
 FRAME = torch.randn(M, M, generator=GENERATOR, dtype=torch.float64).tril() + 3 * torch.eye(M)
-
-
-def q_of_u(dtype: torch.dtype = torch.float64) -> Parameters:
-    generator = torch.Generator().manual_seed(1)
-    values = {
-        "u_mean": torch.randn(M, generator=generator, dtype=torch.float64),
-        "other": torch.randn(2, 3, generator=generator, dtype=torch.float64),
-        "u_chol": torch.randn(M, M, generator=generator, dtype=torch.float64).tril(),
-    }
-    return {name: nn.Parameter(value.to(dtype)) for name, value in values.items()}
-
-
-UNITS = {"other": torch.tensor([[0.5, 2.0, 3.0], [1.0, 0.1, 7.0]], dtype=torch.float64)}
-each_view = pytest.mark.parametrize(
-    ("frame", "units"), [(None, None), (FRAME, None), (None, UNITS), (FRAME, UNITS)]
-)
-
-
-@each_view
-def test_flat_parameters_go_round(frame: Tensor | None, units: dict[str, Tensor] | None) -> None:
-    parameters = q_of_u()
-    flat = FlatParameters(parameters, frame, units)
-    before = {name: p.detach().clone() for name, p in parameters.items()}
-    vector = flat.read()
-    assert vector.shape == (M + 6 + M * M,) and vector.dtype == np.float64
-    with torch.no_grad():
-        for p in parameters.values():
-            p.zero_()
-    flat.write(vector)
-    for name, p in parameters.items():
-        # C has a condition below 10.
-        torch.testing.assert_close(p.detach(), before[name], rtol=1e-14, atol=1e-14)
-    np.testing.assert_allclose(flat.read(), vector, rtol=1e-14, atol=1e-14)
-
-
-def test_the_frame_is_of_q_alone() -> None:
-    parameters = q_of_u()
-    framed, plain = FlatParameters(parameters, FRAME).read(), FlatParameters(parameters).read()
-    np.testing.assert_array_equal(framed[M : M + 6], plain[M : M + 6])
-    expected = np.linalg.solve(FRAME.numpy(), parameters["u_mean"].detach().numpy())
-    np.testing.assert_allclose(framed[:M], expected, rtol=1e-13)
-    chol = np.linalg.solve(FRAME.numpy(), parameters["u_chol"].detach().numpy())
-    np.testing.assert_allclose(framed[M + 6 :].reshape(M, M), chol, rtol=1e-13, atol=1e-14)
-
-
-@each_view
-def test_the_gradient_is_that_of_the_vector(
-    frame: Tensor | None, units: dict[str, Tensor] | None
-) -> None:
-    """By central differences; the upper triangle of u_chol is not read, and has slope 0."""
-    parameters = q_of_u()
-    flat = FlatParameters(parameters, frame, units)
-
-    def value() -> Tensor:
-        u_mean, u_chol = parameters["u_mean"], parameters["u_chol"].tril()
-        return (u_mean.sin() * u_chol.cosh().sum(0)).sum() + parameters["other"].exp().sum()
-
-    flat.clear_gradient()
-    value().backward()
-    slopes, vector = flat.gradient(), flat.read()
-    step = 1e-5
-    lower = np.r_[np.ones(M + 6, bool), np.tril(np.ones((M, M), bool)).ravel()]
-    numeric = np.zeros_like(vector)
-    for i in np.flatnonzero(lower):
-        moved = []
-        for sign in (1, -1):
-            vector[i] += sign * step
-            flat.write(vector)
-            moved.append(value().item())
-            vector[i] -= sign * step
-        numeric[i] = (moved[0] - moved[1]) / (2 * step)
-    # Curvature of third order times step² is 1e-9 of the slopes.
-    np.testing.assert_allclose(slopes, numeric, rtol=1e-6, atol=1e-6 * np.abs(numeric).max())
-
-
-def test_no_gradient_counts_as_zero() -> None:
-    parameters = q_of_u()
-    flat = FlatParameters(parameters, FRAME)
-    parameters["other"].sum().backward()
-    gradient = flat.gradient()
-    np.testing.assert_array_equal(gradient[M : M + 6], 1.0)
-    assert not gradient[:M].any() and not gradient[M + 6 :].any()
-    flat.clear_gradient()
-    assert not flat.gradient().any()
-
-
-def test_float32_parameters_have_a_float64_vector() -> None:
-    parameters = q_of_u(torch.float32)
-    flat = FlatParameters(parameters, FRAME)
-    vector = flat.read()
-    assert vector.dtype == np.float64
-    before = {name: p.detach().clone() for name, p in parameters.items()}
-    flat.write(vector)
-    for name, p in parameters.items():
-        assert p.dtype == torch.float32
-        torch.testing.assert_close(p.detach(), before[name], rtol=1e-6, atol=1e-6)
-
-
-def test_floors_of_the_vector() -> None:
-    flat = FlatParameters(q_of_u())
-    assert flat.floors({}) is None
-    floors = flat.floors({"other": -2.0})
-    assert floors is not None
-    np.testing.assert_array_equal(floors[M : M + 6], -2.0)
-    assert np.isneginf(floors[:M]).all() and np.isneginf(floors[M + 6 :]).all()
-
-
-def test_floors_in_units() -> None:
-    flat = FlatParameters(q_of_u(), FRAME, UNITS)
-    floors = flat.floors({"other": -2.0})
-    assert floors is not None
-    expected = -2.0 / UNITS["other"].numpy().ravel()
-    np.testing.assert_allclose(floors[M : M + 6], expected, rtol=1e-15)
 
 
 def test_a_floor_beside_a_frame_is_met_exactly() -> None:

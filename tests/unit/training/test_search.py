@@ -332,11 +332,11 @@ def test_both_modes_have_a_way_of_their_own(monkeypatch: pytest.MonkeyPatch) -> 
     assert (found.best.hyperparameters, found.best.beta) == ("joint", 64.0)
 
 
-def test_neighbours_get_a_fifth_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbours_get_a_tenth_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeRuns(lambda mode, beta: beta).install(monkeypatch)
     searched(HoldOut(), modes=["fixed"], max_steps=50)
     assert [call.recipe.max_steps for call in fake.calls if call.mode == "fixed"] == [
-        *(50, 10, 10, 10),
+        *(50, 5, 5, 5),
         50,
     ]
 
@@ -404,7 +404,7 @@ def test_where_the_middle_fails_its_neighbours_start_from_the_elbo(
     fake = FakeRuns(lambda mode, beta: beta, {("fixed", 1.0)}).install(monkeypatch)
     searched(HoldOut(), modes=["fixed"], max_steps=50)
     steps = {call.beta: call.recipe.max_steps for call in reversed(fake.calls)}
-    assert (steps[4.0], steps[0.25], steps[0.0625]) == (50, 50, 10)
+    assert (steps[4.0], steps[0.25], steps[0.0625]) == (50, 50, 5)
 
 
 def test_a_model_that_fails_is_told_and_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
