@@ -130,7 +130,7 @@ def _log_probit_and_slopes(
     z = (sign * mean).mul_(scale)
     value, slope = log_ndtr_and_slope(z)
     slope.mul_(scale)
-    return value, sign.mul_(slope), z.mul_(scale).mul_(slope).mul_(-0.5)
+    return value, slope * sign, z.mul_(scale).mul_(slope).mul_(-0.5)
 
 
 @final

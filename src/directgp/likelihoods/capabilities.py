@@ -84,7 +84,7 @@ class Binary(Protocol):
 
 @runtime_checkable
 class SymmetricLink(Protocol):
-    """p(y given f) = g((2y−1)f) for y ∈ {0, 1}, and log g rises to 0."""
+    """p(y given f) = g((2y−1)f) for y ∈ {0, 1}, normalised, and log g rises to 0."""
 
     strip: float
 

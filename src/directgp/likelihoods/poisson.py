@@ -101,7 +101,7 @@ class PoissonExp(PoissonCounts):
         """The same, y − λ̄ and −λ̄/2 with λ̄ = e·exp(μ + v/2)."""
         log_rate = self._log_rate(mean)
         rate = torch.add(log_rate, variance, alpha=0.5).exp_()
-        value = (y + 1).lgamma_().add_(rate).neg_().addcmul_(y, log_rate)
+        value = (torch.lgamma(y + 1) + rate).neg_().addcmul_(y, log_rate)
         return value, y - rate, rate.mul_(-0.5)
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:

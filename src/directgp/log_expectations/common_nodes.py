@@ -16,6 +16,9 @@ from directgp.log_expectations.estimate import Points, Row
 _MOST = 64
 """More nodes than this are for few of the examples, and these are better taken apart."""
 
+_WIDEST = 1e30
+"""Standard deviations from where on powers of them overflow."""
+
 _GRAIN = 4
 """Nodes end at whole quarters, so that they stay the same for many steps of training."""
 
@@ -50,13 +53,16 @@ def common_nodes(mean: Row, deviation: Row, strip: float, nats: float) -> Common
     towards_zero = torch.minimum(deviation, deviation.reciprocal()).mul_(mean)
     extremes = torch.stack([deviation.amax(), *towards_zero.aminmax()])
     widest, lowest, highest = extremes.tolist()
+    if not 0 < widest < _WIDEST:
+        return None
     step = _step(widest, strip, nats)
     reach = math.sqrt(2 * nats)
-    left, right = reach + max(0.0, highest), reach + max(0.0, -lowest)
-    # False for NaN.
+    # In this order NaN stays NaN, and compares as false.
+    left, right = reach + max(highest, 0.0), reach + max(-lowest, 0.0)
     if not left + right <= (_MOST - 1) * step:
         return None
     left, right = (math.ceil(_GRAIN * side) / _GRAIN for side in (left, right))
+    # What is kept there must not be written to.
     z, weights = _rule(math.ceil((left + right) / step), left, right)
     return CommonNodes(torch.from_numpy(z).to(mean), torch.from_numpy(weights).to(mean))
 

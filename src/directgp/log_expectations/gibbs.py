@@ -44,7 +44,7 @@ def _integrate(likelihood: Likelihood, y: Row, mean: Row, variance: Row, nats: f
     if not len(y) or (fixed is not None and fixed.recording):
         return sum_apart(likelihood, y, mean, variance, nats)
     rows = y, mean, torch.sqrt(variance)
-    if isinstance(likelihood, SymmetricLink):
+    if isinstance(likelihood, SymmetricLink) and not likelihood.state_dict():
         estimate = _by_link(likelihood, *rows, nats)
     else:
         estimate = _together(likelihood, *rows, nats)

@@ -26,8 +26,10 @@ __all__ = [
 
 
 _DEEP = -10.0
-_VERY_DEEP = 25.0
-"""Five levels of the continued fraction do from here on, and x + λ(x) has its digits up to here."""
+"""Left of it erfc underflows before long, and a continued fraction takes over on a CPU."""
+
+_VERY_DEEP = -25.0
+"""Five levels of that fraction do left of it, and x + λ(x) has its digits right of it."""
 
 
 def log_ndtr(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -125,8 +127,8 @@ def _near_slope(x: Tensor) -> tuple[Tensor, Tensor]:
 def _by_erfcx(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """log Φ and its derivatives by functions that are right everywhere: few operations."""
     log_p, slope = torch.special.log_ndtr(x), _inverse_mills(x)
-    excess, _ = _tail_fraction((-x).clamp_(min=_VERY_DEEP), levels=5)
-    excess = torch.where(x < -_VERY_DEEP, excess, x + slope)
+    excess, _ = _tail_fraction((-x).clamp_(min=-_VERY_DEEP), levels=5)
+    excess = torch.where(x < _VERY_DEEP, excess, x + slope)
     return log_p, slope, excess.mul_(slope).neg_()
 
 

@@ -40,6 +40,7 @@ class _InFloat64(Function):
         ctx.formula, dtype = formula, arguments[0].dtype
         ctx.save_for_backward(y, *arguments)
         value, *slopes = sloped(y.double(), *(argument.double() for argument in arguments))
+        # By identity: a slope that two arguments have in common is converted and multiplied once.
         narrow = {key: slope.to(dtype) for key, slope in {id(s): s for s in slopes}.items()}
         ctx.slopes = [narrow[id(slope)] for slope in slopes]
         return value.to(dtype)
@@ -70,6 +71,8 @@ def _again(
     formula: Formula, y: Tensor, arguments: list[Tensor], wanted: tuple[bool, ...], grad: Tensor
 ) -> list[Tensor | None]:
     """The first derivatives as part of a graph."""
+    # Views, so that none counts for what another was made from.
+    arguments = [argument.view_as(argument) for argument in arguments]
     wide = formula(y.double(), *(argument.double() for argument in arguments))
     some = [argument for argument, needed in zip(arguments, wanted, strict=True) if needed]
     found = iter(torch.autograd.grad(wide, some, grad.double(), create_graph=True))

@@ -93,8 +93,8 @@ def rbf_marginals(
         Without it a K_uu that would need jitter gives NaN: for steps that must not wait for an
         answer.
     workspace
-        Keeps what is of size m × n from one call to the next; the backward pass of a call must
-        then come before the next call.
+        Keeps arrays from one call to the next; the backward pass of a call must then come before
+        the next call.
     """
     workspace = workspace or Workspace()
     with torch.no_grad():
@@ -134,15 +134,17 @@ class _Fused(Function):
         variance = upper_times(S.mT, A, out=T).square_().sum(-2).add_(residual_given(scale, told))
         ctx.given = given
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(lengthscale, scale, u_mean, S, Kuf, A)
+        # All that lies in the workspace, so that torch refuses it once it was written to again.
+        kept = left, features, inducing.inputs, Kuf, A
+        ctx.save_for_backward(lengthscale, scale, u_mean, S, *kept)
         ctx.shapes = [x.shape for x in (Z, lengthscale, log_scale, u_mean, u_chol)]
         return mean, variance, kl
 
     @staticmethod
     @first_order
     def backward(ctx: Any, *gradients: Tensor | None) -> Gradients:
-        lengthscale, scale, m, S, Kuf, A = ctx.saved_tensors
-        left, features, inducing, workspace, aside = ctx.given
+        lengthscale, scale, m, S, left, features, _, Kuf, A = ctx.saved_tensors
+        *_, inducing, workspace, aside = ctx.given
         g_mean, g_variance = (_or_zeros(g, A) for g in gradients[:2])
         M, d = S.shape[-1], (features.shape[-1] - 1) // 2
         scaled = workspace.take("scaled", (*A.shape[:-2], M + 1, A.shape[-1]), A)

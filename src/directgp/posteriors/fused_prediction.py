@@ -58,7 +58,7 @@ class FusedPrediction:
         shape = *self._left.shape[:-1], len(X)
         Kuf, A = (self._workspace.take(name, shape, X) for name in ("Kuf", "A"))
         covariance(self._left, features, self._top, out=Kuf)
-        _, _, L, inverse, _ = self._inducing
+        L, inverse = self._inducing.L, self._inducing.inverse
         told = whiten_fast(L, inverse, Kuf, self._workspace, out=A)
         known = self._q.mT @ A
         mean, squares = known[..., -1, :].clone(), known[..., :-1, :].square_()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import final
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from directgp.errors import InvalidInputError, NumericalError
@@ -24,9 +25,6 @@ _MEMORY = 50
 
 _NEW_FRAME_EVERY = 50
 """Steps after which the frame is chosen anew."""
-
-_RETRIES = 5
-"""Fresh starts from the best state after a line search has failed."""
 
 _UNDERFLOWS_SQUARED = 1e-150
 _OVERFLOWS_SQUARED = 1e100
@@ -58,21 +56,21 @@ def lbfgs(
     NumericalError
         If the value is not finite at the start, or on every way down from a state.
     """
-    stop, failures, descent = None, 0, None
+    stop, descent = None, None
     try:
         descent = _Descent(problem, run)
         while stop is None:
             before = descent.best.value
             stop = descent.descend(segment)
             if stop is None and descent.stuck:
-                failures += 1
-                if not descent.best.value < before or failures > _RETRIES:
+                # A fresh start, without what was learnt of the curvature, as long as that helps.
+                if not descent.best.value < before:
                     stop = descent.end_of_descent()
             elif stop is None:
                 descent.restore()
                 after_segment()
                 # As a run begins that is taken up from here.
-                descent, failures = _Descent(problem, run), 0
+                descent = _Descent(problem, run)
     except KeyboardInterrupt:
         stop = Stop(Status.INTERRUPTED, "Interrupted; the best state so far is kept.")
     finally:
@@ -129,7 +127,9 @@ class _Descent:
                 f"{self._run.steps} steps. {self._trouble} Scale inputs and targets, use fewer "
                 "inducing inputs, or a larger nugget."
             )
-        return Stop(Status.CONVERGED, "No step lowers the objective beyond rounding.")
+        narrow = any(p.dtype != torch.float64 for p in self._problem.parameters.values())
+        advice = " Train in float64 to go further." if narrow else ""
+        return Stop(Status.CONVERGED, f"No step lowers the objective beyond rounding.{advice}")
 
     def restore(self) -> None:
         """Set the parameters to the best state."""

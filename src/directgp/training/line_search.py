@@ -11,8 +11,11 @@ _LEFT_OF_SLOPE = 0.9
 """The conditions of Wolfe: share of the decrease that the slope promises, share of the slope."""
 
 _MOST_EVALUATIONS = 30
-_SHORTEST, _LONGEST = 0.1, 0.5
-"""Bounds of the next length within an interval, as shares of it."""
+_MOST_EQUAL = 2
+"""Values equal to the first, after which the rest is known to be rounding."""
+
+_LEAST_SHARE, _MOST_SHARE = 0.1, 0.5
+"""Of an interval, where the next length is sought in it."""
 
 
 class Point(NamedTuple):
@@ -38,7 +41,9 @@ def line_search(
     length: float,
     longest: float = math.inf,
 ) -> Point | None:
-    """A point that satisfies Wolfe's conditions; one lower than the start, or None, if need be.
+    """A point that satisfies Wolfe's conditions.
+
+    Where none is found, the lowest that satisfies the first of them; else None.
 
     Parameters
     ----------
@@ -52,11 +57,14 @@ def line_search(
         The first length that is tried, and the largest.
     """
     low, high = _Reach(0.0, start.value, float(start.gradient @ direction)), math.inf
-    slope, lower = low.slope, None
+    slope, lower, equal = low.slope, None, 0
     for _ in range(_MOST_EVALUATIONS):
         point = at(length)
+        equal += point is not None and point.value == start.value
+        if equal == _MOST_EQUAL:
+            break
         if point is None:
-            high, length = length, low.length + _SHORTEST * (length - low.length)
+            high, length = length, low.length + _LEAST_SHARE * (length - low.length)
         elif _too_high(point.value, start.value, length * slope, low):
             high, length = length, _between(low, length, point.value)
         else:
@@ -78,7 +86,7 @@ def _between(low: _Reach, high: float, value: float) -> float:
     width = high - low.length
     bend = value - low.value - low.slope * width
     lowest = -low.slope * width**2 / (2 * bend) if bend > 0 else width
-    return low.length + min(max(lowest, _SHORTEST * width), _LONGEST * width)
+    return low.length + min(max(lowest, _LEAST_SHARE * width), _MOST_SHARE * width)
 
 
 def _beyond(length: float, high: float, longest: float) -> float:

@@ -8,8 +8,8 @@ from scipy.linalg import solve_triangular
 from directgp.training.coordinates import Coordinates
 from directgp.training.flat import Vector
 
-_LEAST_CURVATURE = 1e-10
-"""sᵀy / yᵀy at which a pair still says something of the curvature."""
+_LEAST_RISE = 1e-10
+"""sᵀy / (‖s‖ ‖y‖) at which a pair still says something of the curvature."""
 
 _SPARE = 10
 """Room beyond the memory, so that the pairs, which stay in their order, are moved rarely."""
@@ -74,7 +74,7 @@ class InverseCurvature:
         """Learn from a step, unless the slope has not risen along it."""
         s, y = coordinates.of_step(step), coordinates.of_gradient(change)
         rise = float(step @ change)
-        if not rise > _LEAST_CURVATURE * float(y @ y):
+        if not rise > _LEAST_RISE * float(np.linalg.norm(s) * np.linalg.norm(y)):
             return
         if self._end == len(self._S):
             self._move_to_front()

@@ -72,3 +72,18 @@ def test_a_frozen_noise_gets_no_gradient(name: str) -> None:
     likelihood = Gaussian(0.3)
     getattr(likelihood.frozen(), name)(MEAN.flip(0), mean, variance).sum().backward()
     assert likelihood.raw_noise.grad is None and mean.grad is not None
+
+
+@each
+def test_targets_may_be_broadcast(name: str) -> None:
+    """One row of targets for several rows of marginals, with and without gradients."""
+    formula, y = FORMULAS[name]
+    mean, variance = (q.detach().expand(3, N).clone().requires_grad_() for q in marginals())
+    found = formula(y, mean, variance)
+    torch.testing.assert_close(found[1], formula(y, *marginals()), rtol=1e-14, atol=0)
+    found.sum().backward()
+    one_mean, one_variance = marginals()
+    formula(y, one_mean, one_variance).sum().backward()
+    for many, one in ((mean, one_mean), (variance, one_variance)):
+        assert many.grad is not None and one.grad is not None
+        torch.testing.assert_close(many.grad[1], one.grad)

@@ -4,9 +4,13 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from typing_extensions import override
 
+from directgp.errors import NumericalError
 from directgp.likelihoods import Likelihood, Logistic, NegativeBinomial, Poisson, Probit
+from directgp.likelihoods.base import Derivatives
+from directgp.likelihoods.bernoulli import Bernoulli
 from directgp.log_expectations.common_nodes import _step, common_nodes
 from directgp.log_expectations.estimate import Estimate
 from directgp.log_expectations.gibbs import NATS_OF_FLOAT32, _integrate, gibbs_term
@@ -76,11 +80,67 @@ def test_as_right_as_float32_can_show(likelihood: Likelihood) -> None:
     assert_alike(coarse, fine, rtol=2e-7)
 
 
-@pytest.mark.parametrize("variance", [1e6, math.nan, math.inf])
+@pytest.mark.parametrize("variance", [1e6, 1e200, math.nan, math.inf])
 def test_none_where_they_would_be_many(variance: float) -> None:
     mean = torch.zeros(2, dtype=torch.float64)
     deviation = torch.tensor([1.0, variance**0.5], dtype=torch.float64)
     assert common_nodes(mean, deviation, math.pi, NATS) is None
+
+
+def test_none_for_what_is_not_a_number() -> None:
+    """So that the nodes of each example's own tell who it is."""
+    mean, ones = torch.tensor([0.0, math.nan], dtype=torch.float64), torch.ones(2).double()
+    assert common_nodes(mean, ones, math.pi, NATS) is None
+    assert common_nodes(ones, 0 * ones, math.pi, NATS) is None
+    with pytest.raises(NumericalError, match="met NaN or infinity"):
+        gibbs_term(Probit(), ones, mean, ones)
+
+
+def test_a_variance_near_the_end_of_numbers() -> None:
+    """Half of q is on the wrong side: E log Φ ≈ −¼ v."""
+    one = torch.ones(1, dtype=torch.float64)
+    found = gibbs_term(Probit(), one, 0 * one, 1e160 * one)
+    torch.testing.assert_close(found, -0.25 * 1e160 * one, rtol=1e-8, atol=0)
+
+
+class Steep(Bernoulli):
+    """A link with a parameter of its own, as users may write it."""
+
+    strip = math.pi
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steepness = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+
+    @override
+    def log_kernel(self, y: Tensor, f: Tensor) -> Tensor:
+        return torch.nn.functional.logsigmoid((2 * y - 1) * self.steepness * f)
+
+    @override
+    def link_derivatives(self, x: Tensor) -> Derivatives:
+        s = self.steepness
+        value = torch.nn.functional.logsigmoid(s * x)
+        p = torch.sigmoid(-s * x)
+        return Derivatives(value, s * p, -s * s * p * (1 - p))
+
+    @override
+    def conditional_mean(self, f: Tensor) -> Tensor:
+        return torch.sigmoid(self.steepness * f)
+
+
+def test_a_link_may_have_parameters() -> None:
+    steep, (y, mean, variance) = Steep(), rows(20)
+    gibbs_term(steep, y, mean, variance).sum().backward()
+    found, step = steep.steepness.grad, 1e-5
+
+    def at(steepness: float) -> Tensor:
+        with torch.no_grad():
+            steep.steepness.fill_(steepness)
+            return gibbs_term(steep, y, mean, variance).sum()
+
+    assert found is not None
+    difference = (at(1.5 + step) - at(1.5 - step)) / (2 * step)
+    torch.testing.assert_close(found, difference, rtol=1e-7, atol=0)
 
 
 def test_a_wide_example_among_narrow_ones() -> None:

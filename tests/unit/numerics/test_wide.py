@@ -84,3 +84,17 @@ def test_transforms_go_by_the_formula() -> None:
     y, a, b = (x.detach() for x in arguments())
     slope = torch.func.grad(lambda x: in_float64(formula, sloped, y, x, b).sum())(a)
     torch.testing.assert_close(slope, sloped(y, a, b)[1])
+
+
+def test_an_argument_may_be_made_from_another() -> None:
+    y, a, _ = arguments()
+
+    def of_one(a: Tensor) -> Tensor:
+        return in_float64(formula, sloped, y, a, a.sin())
+
+    assert torch.autograd.gradcheck(of_one, a)
+    assert torch.autograd.gradgradcheck(of_one, a)
+    plain, followed = (
+        torch.autograd.grad(of_one(a).sum(), a, create_graph=graph)[0] for graph in (False, True)
+    )
+    torch.testing.assert_close(followed, plain)

@@ -204,6 +204,16 @@ def test_a_workspace_changes_nothing_but_where_numbers_lie() -> None:
         assert all(torch.equal(one, other) for one, other in zip(kept, fresh, strict=True))
 
 
+@pytest.mark.parametrize("n", [N, N - 3])
+def test_what_was_overwritten_is_refused(n: int) -> None:
+    """Also by a call for another number of rows, which has arrays of other shapes for some."""
+    workspace, given = Workspace(), inputs()
+    first = rbf_marginals(*given, points(), NUGGET, workspace=workspace)
+    rbf_marginals(*given, points(n), NUGGET, workspace=workspace)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        first.mean.sum().backward()
+
+
 def test_a_second_derivative_is_refused() -> None:
     given = inputs()
     loss = rbf_marginals(*given, points(), NUGGET).variance.sum()

@@ -65,6 +65,11 @@ def test_no_way_down() -> None:
     assert found is None and 0 < len(tried) <= 30
 
 
+def test_rounding_is_known_by_equal_values() -> None:
+    found, tried = searched(lambda x: (1.0, -1e-9), 1.0)
+    assert found is None and len(tried) == 2
+
+
 def test_the_longest_is_far_enough() -> None:
     found, tried = searched(lambda x: (-x, -1.0), 1.0, longest=5.0)
     assert found is not None and found.x[0] == 5.0 and max(tried) == 5.0

@@ -92,3 +92,14 @@ def test_a_pair_without_curvature_is_left_out(sign: float) -> None:
     assert found.empty
     gradient = RANDOM.normal(size=SIZE)
     np.testing.assert_allclose(found.times(gradient, SEEN), UNIT.numpy() ** 2 * gradient)
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e12])
+def test_curvature_has_no_unit(unit: float) -> None:
+    found = InverseCurvature(SIZE, memory=3)
+    for s, y in pairs(3):
+        found.add(s, unit * y, SEEN)
+    assert not found.empty
+    step = RANDOM.normal(size=SIZE)
+    found.add(step, unit * HESSIAN @ step, SEEN)
+    np.testing.assert_allclose(found.times(unit * HESSIAN @ step, SEEN), step, rtol=1e-6)
