@@ -153,7 +153,12 @@ def ratio(rounds: Sequence[Round], peer: str) -> str:
     lost = not all(ours[1] for _, ours in known)
     # Whose time is a bound from below makes the ratio one, in the other direction for ours.
     sign = {(False, False): "", (True, False): "≥ ", (False, True): "≤ "}.get((late, lost), "? ")
-    return f"{sign}{statistics.median(ratios):.2g} ({min(ratios):.2g} to {max(ratios):.2g})"
+    return f"{sign}{statistics.median(ratios):.2g}{_between(ratios)}"
+
+
+def _between(ratios: Sequence[float]) -> str:
+    """The least and the most, of several."""
+    return f" ({min(ratios):.2g} to {max(ratios):.2g})" if len(ratios) > 1 else ""
 
 
 def told(rounds: Sequence[Round], contender: str) -> str:

@@ -38,7 +38,7 @@ def selection_rows(choices: dict[tuple[str, int], Sequence[Choice]]) -> list[Row
                 choice.seconds / found[0].seconds
                 for choice, found in zip(same, rounds, strict=True)
             ]
-            row["time / ours"] = f"{min(ratios):.2g} to {max(ratios):.2g}"
+            row["time / ours"] = " to ".join(f"{r:.2g}" for r in sorted({min(ratios), max(ratios)}))
     return rows
 
 
