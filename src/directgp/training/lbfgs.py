@@ -26,6 +26,10 @@ _MEMORY = 50
 _NEW_FRAME_EVERY = 50
 """Steps after which the frame is chosen anew."""
 
+_FARTHEST = 1.0
+"""Of a raw parameter in one step, or half of its value: a factor of about e. Beyond it one pair
+says nothing of the curvature, and there are valleys from which no way leads back."""
+
 _UNDERFLOWS_SQUARED = 1e-150
 _OVERFLOWS_SQUARED = 1e100
 """Gradients are squared and multiplied: those beyond are seen in a unit of their own."""
@@ -87,6 +91,8 @@ class _Descent:
         self._problem, self._run = problem, run
         self._flat = FlatParameters(problem.parameters)
         self._floored = Floored(self._flat.floors(problem.floors))
+        named = {name: 1.0 for name in problem.parameters if "raw_" in name}
+        self._raw = self._flat.full(0.0, named).nonzero()[0]
         self._trouble: str | None = None
         self._unit = 1.0
         self.stuck = False
@@ -149,7 +155,9 @@ class _Descent:
         """One step down; a reason to stop, if there is one."""
         here, direction = self._here, self._direction(memory, coordinates)
         length = self._first_length(coordinates) if memory.empty else 1.0
-        longest = max(1.0, self._floored.longest(here.x, direction))
+        reach = self._reach(here.x, direction)
+        length = min(length, reach)
+        longest = max(length, min(reach, max(1.0, self._floored.longest(here.x, direction))))
 
         def at(length: float) -> Point | None:
             return self._try(self._floored.lifted(here.x + length * direction))
@@ -172,6 +180,12 @@ class _Descent:
             return down
         # Bent, it may lead upwards; by the diagonal it does not.
         return self._floored.bent(x, -memory.diagonal_times(gradient, coordinates), slopes)
+
+    def _reach(self, x: Vector, direction: Vector) -> float:
+        """The length at which a raw parameter has gone as far as one step may lead it."""
+        raw, move = x[self._raw], np.abs(direction[self._raw])
+        allowed = np.maximum(_FARTHEST, 0.5 * np.abs(raw))
+        return float(np.min(allowed / np.maximum(move, 1e-300), initial=np.inf))
 
     def _first_length(self, coordinates: Coordinates) -> float:
         """No further than 1 in the coordinates while nothing is known of the curvature."""

@@ -1,5 +1,6 @@
 """L-BFGS on functions whose minimum, walls and floors are known."""
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -35,6 +36,20 @@ def test_rosenbrock() -> None:
     toy = Toy(rosenbrock, {"x": [-1.2, 1.0]})
     assert lbfgs(toy, run_of()).status is Status.CONVERGED
     torch.testing.assert_close(toy.state()["x"], torch.ones(2).double(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "bounded"), [("raw_x", True), ("x", False)])
+def test_raw_parameters_do_not_leap(name: str, bounded: bool) -> None:
+    """On a long slope, of which the first pairs of steps say that it has hardly any curvature."""
+    toy = Toy(lambda p: torch.sqrt(1 + (p[name] - 50.0) ** 2).sum(), {name: [0.0]})
+    assert lbfgs(toy, run_of()).status is Status.CONVERGED
+    torch.testing.assert_close(toy.state()[name], torch.tensor([50.0]).double(), rtol=0, atol=1e-6)
+    places = [float(state[name]) for state, _ in toy.seen]
+    leaps = [
+        abs(after - before) / max(1.0, 0.5 * abs(before))
+        for before, after in itertools.pairwise(places)
+    ]
+    assert (max(leaps) <= 1 + 1e-12) == bounded
 
 
 def test_losses_do_not_rise() -> None:
