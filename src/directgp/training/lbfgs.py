@@ -1,5 +1,6 @@
 """L-BFGS for deterministic problems, on one flat vector with floors."""
 
+import math
 from collections.abc import Callable
 from typing import final
 
@@ -184,8 +185,9 @@ class _Descent:
     def _reach(self, x: Vector, direction: Vector) -> float:
         """The length at which a raw parameter has gone as far as one step may lead it."""
         raw, move = x[self._raw], np.abs(direction[self._raw])
-        allowed = np.maximum(_FARTHEST, 0.5 * np.abs(raw))
-        return float(np.min(allowed / np.maximum(move, 1e-300), initial=np.inf))
+        share = float(np.max(move / np.maximum(_FARTHEST, 0.5 * np.abs(raw)), initial=0.0))
+        # No length that is tried makes up for so small a share, and 1 / share might overflow.
+        return 1 / share if share > 1e-6 else math.inf
 
     def _first_length(self, coordinates: Coordinates) -> float:
         """No further than 1 in the coordinates while nothing is known of the curvature."""

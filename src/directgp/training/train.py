@@ -127,9 +127,9 @@ def train(
     >>> from directgp.likelihoods import Gaussian
     >>> from directgp.posteriors import SparsePosterior
     >>> X = torch.linspace(-3, 3, 60, dtype=torch.float64).reshape(-1, 1)
-    >>> y = torch.sin(2 * X[:, 0])
+    >>> y = torch.sin(2 * X[:, 0]) + 0.2 * torch.cos(40 * X[:, 0])
     >>> posterior = SparsePosterior.from_data(X, y, num_inducing=10)
-    >>> result = directgp.train(posterior, Gaussian(0.1), X, y, beta=0.1)
+    >>> result = directgp.train(posterior, Gaussian(0.1), X, y)
     >>> result.status
     <Status.CONVERGED: 'converged'>
     """
