@@ -118,7 +118,7 @@ $(BIN)/python:
 # torch first, so that nothing that follows chooses another one.
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install -c constraints.txt torch
-	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,cluster]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[botorch,dev,cluster]'
 	touch $@
 
 # Apart from the rest: only `make docs` needs these.

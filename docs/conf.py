@@ -10,13 +10,19 @@ copyright = author
 release = installed_version("directgp")
 version = release
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "numpydoc"]
 # Tables are parts of pages.
 exclude_patterns = ["_build", "tables"]
 
 # A name in single backquotes is a link where it is known, and code where it is not.
 default_role = "py:obj"
 myst_heading_anchors = 2
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+
+# Pages with pictures are made of code that runs as they are built, the same that the tests run.
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
 
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "special-members": "__call__"}

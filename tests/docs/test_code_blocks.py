@@ -2,7 +2,8 @@
 
 What a block prints stands in its comments ``# prints: ...``, in their order, white space aside, so
 that a long line may be broken. A block after the line ``<!-- no-run -->`` is passed over. The
-blocks of a file share their names.
+blocks of a file share their names. What a ``{code-cell}`` prints is put on the page as it is built,
+and not compared.
 """
 
 import contextlib
@@ -10,34 +11,51 @@ import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+import matplotlib
 import pytest
+
+matplotlib.use("Agg")
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-_BLOCK = re.compile(r"^(<!-- no-run -->\n+)?```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"^(<!-- no-run -->\n+)?```(python|\{code-cell\})\n(?::[^\n]*\n)*(.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
 _SHOWN = re.compile(r"# prints: (.*)$", re.MULTILINE)
 
 
-def blocks(text: str) -> Iterator[tuple[int, str]]:
-    """The blocks to run, each with the number of lines above it."""
+class Block(NamedTuple):
+    """Code to run, the number of lines above it, and whether what it prints is compared."""
+
+    code: str
+    line: int
+    compared: bool
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The blocks to run."""
     for match in _BLOCK.finditer(text):
         if match[1] is None:
-            yield text.count("\n", 0, match.start(2)), match[2]
+            yield Block(match[3], text.count("\n", 0, match.start(3)), match[2] == "python")
 
 
 def run(text: str, name: str) -> None:
     """Run the blocks of a page in one namespace and compare what each prints."""
     namespace: dict[str, object] = {}
-    for line, code in blocks(text):
+    for code, line, compared in blocks(text):
         printed = io.StringIO()
         # Empty lines above, so that a traceback names the line of the page.
         compiled = compile("\n" * line + code, name, "exec")
         with contextlib.redirect_stdout(printed):
             exec(compiled, namespace)
         shown = " ".join(_SHOWN.findall(code))
-        assert printed.getvalue().split() == shown.split(), f"{name}, line {line + 1}"
+        assert not compared or printed.getvalue().split() == shown.split(), (
+            f"{name}, line {line + 1}"
+        )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -63,3 +81,9 @@ def test_names_are_shared_and_blocks_skipped() -> None:
     skipped = "<!-- no-run -->\n```python\nx = 2\n```\n"
     last = "```python\nprint(x)  # prints: 1\n```\n"
     run(f"{first}\n{skipped}\n{last}", "page")
+
+
+def test_cells_run_whatever_they_print() -> None:
+    run("```{code-cell}\n:tags: [hide-input]\nx = 1\nprint(x)\n```\n", "page")
+    with pytest.raises(NameError):
+        run("```{code-cell}\nx\n```\n", "page")
