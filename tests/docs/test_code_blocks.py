@@ -19,7 +19,7 @@ import pytest
 matplotlib.use("Agg")
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 _BLOCK = re.compile(
     r"^(<!-- no-run -->\n+)?```(python|\{code-cell\})\n(?::[^\n]*\n)*(.*?)^```$",

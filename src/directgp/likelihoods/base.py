@@ -50,6 +50,13 @@ class Likelihood(nn.Module, ABC):
     def derivatives(self, y: Float[Tensor, "..."], f: Float[Tensor, "..."]) -> Derivatives:
         """`log_kernel` and the first two derivatives of log p(y given f) in f, outside a graph."""
 
+    def value_and_slope(
+        self, y: Float[Tensor, "..."], f: Float[Tensor, "..."]
+    ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+        """`log_kernel` and its first derivative in f, outside a graph."""
+        value, first, _ = self.derivatives(y, f)
+        return value, first
+
     @abstractmethod
     def conditional_mean(self, f: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """E[y given f]."""
@@ -130,10 +137,16 @@ class Likelihood(nn.Module, ABC):
                 parameter.copy_(batch[name][index].reshape(parameter.shape))
         return twin
 
+    def learned(self) -> list[Tensor]:
+        """Parameters and other constants that ask for a gradient."""
+        if self._frozen:
+            return []
+        return [each for each in (*self.parameters(), *self.buffers()) if each.requires_grad]
+
     @property
     def trainable(self) -> bool:
-        """Whether any parameter of the likelihood asks for a gradient."""
-        return not self._frozen and any(p.requires_grad for p in self.parameters())
+        """Whether anything of the likelihood asks for a gradient."""
+        return bool(self.learned())
 
 
 def check_finite(y: Num[Tensor, "..."] | Bool[Tensor, "..."], who: str) -> None:

@@ -1,6 +1,7 @@
 """Gaussian noise: p(y given f) = N(y; f, σ²)."""
 
 import math
+from abc import abstractmethod
 from typing import final
 
 import torch
@@ -20,32 +21,15 @@ Values = Float[Tensor, "..."]
 _LOG_ROOT = -0.5 * math.log(2 * math.pi)
 
 
-@final
-class Gaussian(UnimodalInF):
-    """Regression with noise variance σ².
-
-    Parameters
-    ----------
-    noise : float or tensor
-        The noise variance σ² to start from.
-
-    Examples
-    --------
-    >>> import torch
-    >>> Gaussian(noise=0.25).log_prob(torch.tensor([1.0]), torch.tensor([1.0]))
-    tensor([-0.2258], grad_fn=<ToCopyBackward0>)
-    """
+class GaussianNoise(UnimodalInF):
+    """What all Gaussian noise shares, wherever its variance comes from."""
 
     log_concave = True
 
-    def __init__(self, noise: float | Tensor = 0.1) -> None:
-        super().__init__()
-        self.raw_noise = unconstrained(noise, "noise of Gaussian")
-
     @property
+    @abstractmethod
     def noise(self) -> Tensor:
         """σ²."""
-        return self._per_example(positive(self.raw_noise))
 
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:
@@ -138,6 +122,32 @@ class Gaussian(UnimodalInF):
         return variance * (y - mean) / total + spread * standard_normal(
             num_samples, mean, generator
         )
+
+
+@final
+class Gaussian(GaussianNoise):
+    """Regression with noise variance σ².
+
+    Parameters
+    ----------
+    noise : float or tensor
+        The noise variance σ² to start from.
+
+    Examples
+    --------
+    >>> import torch
+    >>> Gaussian(noise=0.25).log_prob(torch.tensor([1.0]), torch.tensor([1.0]))
+    tensor([-0.2258], grad_fn=<ToCopyBackward0>)
+    """
+
+    def __init__(self, noise: float | Tensor = 0.1) -> None:
+        super().__init__()
+        self.raw_noise = unconstrained(noise, "noise of Gaussian")
+
+    @property
+    @override
+    def noise(self) -> Tensor:
+        return self._per_example(positive(self.raw_noise))
 
 
 def _log_predictive(y: Values, mean: Values, variance: Values, noise: Values) -> Values:

@@ -1,6 +1,7 @@
 """Student's t noise: outliers cost a logarithm where the Gaussian charges a square."""
 
 import math
+from abc import abstractmethod
 from typing import final
 
 import torch
@@ -16,40 +17,20 @@ from directgp.numerics.log_square import expected_log_square
 Values = Float[Tensor, "..."]
 
 
-@final
-class StudentT(UnimodalInF):
-    """p(y given f) = t_ν((y−f)/σ)/σ; robust regression, not log-concave in f.
-
-    Parameters
-    ----------
-    df : float or tensor
-        Degrees of freedom ν > 0 to start from.
-    scale : float or tensor
-        σ > 0 to start from.
-
-    Examples
-    --------
-    >>> import torch
-    >>> StudentT(df=4.0, scale=0.3).log_prob(torch.tensor([3e4]), torch.tensor([0.0]))
-    tensor([-53.8757], grad_fn=<ToCopyBackward0>)
-    """
+class StudentTNoise(UnimodalInF):
+    """What all Student's t noise shares, wherever its parameters come from."""
 
     log_concave = False
 
-    def __init__(self, df: float | Tensor = 4.0, scale: float | Tensor = 0.3) -> None:
-        super().__init__()
-        self.raw_df = unconstrained(df, "df of StudentT")
-        self.raw_scale = unconstrained(scale, "scale of StudentT")
-
     @property
+    @abstractmethod
     def df(self) -> Tensor:
         """ν."""
-        return self._per_example(positive(self.raw_df))
 
     @property
+    @abstractmethod
     def scale(self) -> Tensor:
         """σ."""
-        return self._per_example(positive(self.raw_scale))
 
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:
@@ -146,3 +127,37 @@ class StudentT(UnimodalInF):
         """The t from which on the Gamma factor is below e^−nats of its top."""
         share = (nats + 5) / (0.5 * self.df)
         return torch.minimum(torch.sqrt(2 * share), torch.log1p(share + 5))
+
+
+@final
+class StudentT(StudentTNoise):
+    """p(y given f) = t_ν((y−f)/σ)/σ; robust regression, not log-concave in f.
+
+    Parameters
+    ----------
+    df : float or tensor
+        Degrees of freedom ν > 0 to start from.
+    scale : float or tensor
+        σ > 0 to start from.
+
+    Examples
+    --------
+    >>> import torch
+    >>> StudentT(df=4.0, scale=0.3).log_prob(torch.tensor([3e4]), torch.tensor([0.0]))
+    tensor([-53.8757], grad_fn=<ToCopyBackward0>)
+    """
+
+    def __init__(self, df: float | Tensor = 4.0, scale: float | Tensor = 0.3) -> None:
+        super().__init__()
+        self.raw_df = unconstrained(df, "df of StudentT")
+        self.raw_scale = unconstrained(scale, "scale of StudentT")
+
+    @property
+    @override
+    def df(self) -> Tensor:
+        return self._per_example(positive(self.raw_df))
+
+    @property
+    @override
+    def scale(self) -> Tensor:
+        return self._per_example(positive(self.raw_scale))

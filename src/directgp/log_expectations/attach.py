@@ -36,9 +36,8 @@ def evaluate(
         likelihood = likelihood.frozen()
     with torch.no_grad():
         estimate = _in_blocks(estimator, likelihood, y, mean, variance, points)
-    parameters = [p for p in likelihood.parameters() if p.requires_grad]
     apply: Callable[..., Tensor] = _Attach.apply
-    return apply(estimate, mean, variance, *parameters)
+    return apply(estimate, mean, variance, *likelihood.learned())
 
 
 def _in_blocks(

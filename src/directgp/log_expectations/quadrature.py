@@ -13,6 +13,7 @@ from directgp.errors import UnsupportedError, require
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import Binary, ScaleMixture
 from directgp.likelihoods.counts import AtLeastOne, CountLikelihood
+from directgp.log_expectations.adaptive.estimates import adaptive_log_expectation
 from directgp.log_expectations.attach import evaluate
 from directgp.log_expectations.base import Moment, Rule, Values
 from directgp.log_expectations.estimate import Estimate, Points, Row, parameter_term
@@ -78,10 +79,12 @@ class Quadrature(Rule):
             fixed = None if self.num_nodes == "auto" else self.num_nodes
             return mixture_estimate(likelihood, y, mean, variance, fixed)
         if not likelihood.log_concave:
-            raise UnsupportedError(
-                f"Quadrature needs a likelihood that is log-concave in f or a scale mixture of "
-                f"Gaussians. Got {type(likelihood).__name__}. Use BiasedMonteCarlo."
-            )
+            if self.num_nodes != "auto" or self.nodes != "trapezoid":
+                raise UnsupportedError(
+                    f"Quadrature with nodes of your choice needs a likelihood that is log-concave "
+                    f"in f. Got {type(likelihood).__name__}. Use Quadrature()."
+                )
+            return adaptive_log_expectation(likelihood, y, mean, variance)
         if isinstance(likelihood, Binary):
             likely = (2 * y - 1) * mean > 0
             unlikely = torch.where(likely, likelihood.complement(y), y)

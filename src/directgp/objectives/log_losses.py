@@ -36,7 +36,8 @@ class GibbsLoss(PointLoss):
         if isinstance(likelihood, ScaleMixture):
             return False
         alike = all(constant.numel() == 1 for constant in likelihood.buffers())
-        return isinstance(likelihood, ClosedFormGibbs) or (alike and not likelihood.trainable)
+        smooth = likelihood.log_concave and alike and not likelihood.trainable
+        return isinstance(likelihood, ClosedFormGibbs) or smooth
 
     @override
     def __call__(

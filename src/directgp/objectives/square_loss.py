@@ -8,8 +8,8 @@ from typing_extensions import override
 from directgp.errors import UnsupportedError
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import ClosedFormMoments
-from directgp.likelihoods.gaussian import Gaussian
-from directgp.likelihoods.student_t import StudentT
+from directgp.likelihoods.gaussian import GaussianNoise
+from directgp.likelihoods.student_t import StudentTNoise
 from directgp.objectives.base import DeterministicLoss, Values
 
 
@@ -22,7 +22,7 @@ class SquareLoss(DeterministicLoss):
 
     @override
     def uses_variance(self, likelihood: Likelihood) -> bool:
-        return not isinstance(likelihood, Gaussian)
+        return not isinstance(likelihood, GaussianNoise)
 
     @override
     def check(self, likelihood: Likelihood) -> None:
@@ -37,7 +37,7 @@ class SquareLoss(DeterministicLoss):
 
 def _with_mean(likelihood: Likelihood) -> ClosedFormMoments:
     """The likelihood, refused where the loss cannot serve it."""
-    if isinstance(likelihood, StudentT):
+    if isinstance(likelihood, StudentTNoise):
         raise UnsupportedError(
             "SquareLoss does not see Student's t noise, neither its scale nor its tails. Got "
             "StudentT. Use Gaussian, or log_loss."

@@ -1,0 +1,1 @@
+"""directgp inside other libraries: GPyTorch and BoTorch."""

@@ -1,0 +1,81 @@
+"""GPyTorch likelihoods as likelihoods of directgp: the same p(y given f), with stable formulas."""
+
+from typing import Any
+
+import gpytorch
+import torch
+from gpytorch.likelihoods import (
+    BernoulliLikelihood,
+    LikelihoodList,
+    PoissonLikelihood,
+    SoftmaxLikelihood,
+    StudentTLikelihood,
+    _GaussianLikelihoodBase,
+)
+from torch import Tensor
+
+from directgp.checks import require_all
+from directgp.errors import UnsupportedError
+from directgp.interop.gpytorch.adapted import Adapted
+from directgp.interop.gpytorch.likelihood import GPyTorchLikelihood
+from directgp.interop.gpytorch.noise import GivenGaussian, GivenStudentT
+from directgp.likelihoods import Likelihood, Poisson, Probit
+
+
+def translated(
+    likelihood: gpytorch.likelihoods.Likelihood,
+    shape: torch.Size,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Likelihood:
+    """p(y given f) for examples of this shape, with gradients to the likelihood's parameters."""
+    if isinstance(likelihood, GPyTorchLikelihood):
+        return likelihood.with_arguments(*args, **kwargs)
+    if isinstance(likelihood, _GaussianLikelihoodBase):
+        return GivenGaussian(_noise(likelihood, shape, args, kwargs))
+    # A subclass with a forward of its own is another likelihood.
+    forward = type(likelihood).forward
+    if forward is BernoulliLikelihood.forward:
+        return Probit()
+    if forward is PoissonLikelihood.forward:
+        return Poisson(link="softplus")
+    if forward is StudentTLikelihood.forward:
+        return GivenStudentT(likelihood.deg_free, likelihood.noise.sqrt())
+    return Adapted(likelihood, args, kwargs)
+
+
+def check_one_dimensional(likelihood: gpytorch.likelihoods.Likelihood) -> None:
+    """Refuse likelihoods in which one y depends on several latent values, or on other y."""
+    several = isinstance(likelihood, SoftmaxLikelihood | LikelihoodList)
+    correlated = getattr(likelihood, "rank", 0) > 0
+    if several or correlated:
+        why = (
+            "whose noise is correlated between tasks" if correlated else "of several latent values"
+        )
+        raise UnsupportedError(
+            f"The likelihood must be one of one latent value for each y. Got "
+            f"{type(likelihood).__name__}, {why}. Use a likelihood such as GaussianLikelihood, "
+            f"MultitaskGaussianLikelihood(rank=0), BernoulliLikelihood or one of directgp, or "
+            f"gpytorch.mlls."
+        )
+
+
+def _noise(
+    likelihood: _GaussianLikelihoodBase,
+    shape: torch.Size,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Tensor:
+    """The noise variance of each example, refused where it is none."""
+    covariance = likelihood._shaped_noise_covar(shape, *args, **kwargs)
+    noise: Tensor = covariance.diagonal(dim1=-1, dim2=-2)
+    noise = noise.reshape(*noise.shape[: noise.dim() - 1], *_events(noise, shape))
+    name = f"noise of {type(likelihood).__name__}"
+    remedy = "A batch of examples needs theirs: pass noise=... to the objective."
+    require_all(noise > 0, noise, name, "positive", remedy)
+    return noise
+
+
+def _events(noise: Tensor, shape: torch.Size) -> torch.Size:
+    """The trailing axes of the examples that the last axis of the noise stands for."""
+    return shape[-1:] if noise.shape[-1] == shape[-1] else shape[-2:]

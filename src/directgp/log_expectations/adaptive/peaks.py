@@ -1,0 +1,94 @@
+"""Where a function of one place per example is largest, from its values alone."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from directgp.errors import NumericalError
+
+Row = Float[Tensor, " n"]
+Points = Float[Tensor, "k n"]
+
+Height = Callable[[Points], Points]
+
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_SHRINKINGS = 40
+_DOUBLINGS = 40
+
+
+class Scan(NamedTuple):
+    """Heights on a grid of places that all examples share."""
+
+    grid: Float[Tensor, " k"]
+    heights: Points
+
+    @property
+    def at_an_end(self) -> Bool[Tensor, " n"]:
+        """Where the largest height is at an end of the grid."""
+        best = self.heights.argmax(0)
+        return (best == 0) | (best == len(self.grid) - 1)
+
+
+def scan(height: Height, like: Row) -> Scan:
+    """Heights at 0, ±1, ±2, ±4 … ±64, for as many examples as the row has."""
+    side = 2.0 ** torch.arange(7, dtype=like.dtype, device=like.device)
+    grid = torch.cat([-side.flip(0), side.new_zeros(1), side])
+    return Scan(grid, _heights(height, grid, len(like)))
+
+
+def widened(height: Height, found: Scan) -> Scan:
+    """A scan that goes on, doubling, until no example is highest at an end."""
+    for _ in range(_DOUBLINGS):
+        if not bool(found.at_an_end.any()):
+            return found
+        ends = 2 * found.grid[[0, -1]]
+        more = _heights(height, ends, found.heights.shape[1])
+        found = Scan(
+            torch.cat([ends[:1], found.grid, ends[1:]]),
+            torch.cat([more[:1], found.heights, more[1:]]),
+        )
+    raise NumericalError(
+        f"No peak of q(f)·p(y given f) was found for {int(found.at_an_end.sum())} examples. Check "
+        "that log p(y given f) is finite near the mean of q, and does not outgrow f²."
+    )
+
+
+def climb(height: Height, found: Scan) -> Row:
+    """The highest place next to the best one of the scan, by golden sections."""
+    best = found.heights.argmax(0).clamp(1, len(found.grid) - 2)
+    low, high = found.grid[best - 1], found.grid[best + 1]
+    span = _GOLDEN * (high - low)
+    places = torch.stack([high - span, low + span])
+    heights = height(places)
+    for _ in range(_SHRINKINGS):
+        left = heights[0] >= heights[1]
+        low, high = torch.where(left, low, places[0]), torch.where(left, places[1], high)
+        span = _GOLDEN * (high - low)
+        kept, at_kept = torch.where(left, places[0], places[1]), heights.amax(0)
+        fresh = torch.where(left, high - span, low + span)
+        at_fresh = height(fresh[None])[0]
+        places = torch.where(left, torch.stack([fresh, kept]), torch.stack([kept, fresh]))
+        heights = torch.where(
+            left, torch.stack([at_fresh, at_kept]), torch.stack([at_kept, at_fresh])
+        )
+    return torch.where(heights[0] >= heights[1], places[0], places[1])
+
+
+def rounding(height: Height, place: Row) -> Row:
+    """How far heights are off by rounding, from their spread about places a hair apart."""
+    hair = 1e-14 * torch.arange(-3, 4, dtype=place.dtype, device=place.device)[:, None]
+    heights = height(place + hair * place.abs().clamp(min=1.0))
+    return heights.amax(0) - heights.amin(0)
+
+
+def _heights(height: Height, grid: Tensor, num_examples: int) -> Points:
+    values = height(grid[:, None].expand(-1, num_examples))
+    if bool(torch.isnan(values).any()):
+        raise NumericalError(
+            "log p(y given f) is NaN. Check mean, variance and the likelihood's parameters."
+        )
+    return values
