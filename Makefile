@@ -24,7 +24,7 @@ DEMO := build/demo
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
 .PHONY: demo examples test test-slow test-browser lint format bench bench-optimum bench-scale \
-  bench-rules bench-training bench-estimators docs clean
+  bench-rules bench-training bench-estimators docs linkcheck clean
 
 demo: $(INSTALLED)
 	@echo "Regression: disease progression of 442 diabetes patients."
@@ -37,9 +37,9 @@ demo: $(INSTALLED)
 	@ls -1 $(DEMO)/*/index.html
 
 examples: $(INSTALLED)
-	$(BIN)/python examples/tails.py
-	OMP_NUM_THREADS=1 $(BIN)/python examples/regression.py
-	OMP_NUM_THREADS=1 $(BIN)/python examples/estimators.py
+	@for script in examples/*.py; do \
+	  echo "$$script"; OMP_NUM_THREADS=1 $(BIN)/python $$script || exit 1; echo; \
+	done
 
 test: lint
 	$(PYTEST)
@@ -102,6 +102,10 @@ bench-estimators: $(INSTALLED)
 docs: $(INSTALLED_DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs $(PAGES)
 	@echo "The documentation is in $(PAGES)/index.html."
+
+# Links to other sites; those between pages are checked by `make test`.
+linkcheck: $(INSTALLED_DOCS)
+	$(BIN)/sphinx-build -q -D nb_execution_mode=off -b linkcheck docs docs/_build/linkcheck
 
 # Caches and build outputs; the environment stays.
 clean:

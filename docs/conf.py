@@ -23,6 +23,7 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
+nb_merge_streams = True
 
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "special-members": "__call__"}

@@ -53,6 +53,7 @@ _ROOMS = (
     "errors",
     "estimators",
     "experiments",
+    "interop",
     "likelihoods",
     "log_expectations",
     "metrics",

@@ -59,7 +59,7 @@ def run(text: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_blocks_run(page: Path) -> None:
+def test_blocks_run(page: Path, without_shape_checks: None) -> None:
     run(page.read_text(encoding="utf-8"), str(page))
 
 

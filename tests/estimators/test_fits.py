@@ -26,6 +26,7 @@ CASES = [
     pytest.param(SparseGPCountRegressor, COUNTING, COUNTS, id="counts"),
 ]
 SEARCH: dict[str, Any] = {"num_inducing": 3, "max_iter": 2, "ard": False}
+HELD_OUT: dict[str, Any] = {"validation_fraction": 0.3}
 
 
 def predictions(model: Any) -> Any:
@@ -73,9 +74,16 @@ def test_the_same_random_state_gives_the_same_bits(
     assert first.posterior_.Z.tolist() == second.posterior_.Z.tolist()
 
 
-@pytest.mark.parametrize(("maker", "settings", "y"), CASES)
-def test_fitting_again_changes_nothing(maker: Maker, settings: Any, y: Any) -> None:
-    model = maker(random_state=0, **SEARCH).fit(X, y)
+@pytest.mark.parametrize(
+    ("maker", "y", "validated"),
+    [
+        pytest.param(SparseGPRegressor, Y, {}, id="regressor, by folds"),
+        pytest.param(SparseGPClassifier, LABELS, HELD_OUT, id="classifier, by rows held out"),
+        pytest.param(SparseGPCountRegressor, COUNTS, HELD_OUT, id="counts, by rows held out"),
+    ],
+)
+def test_fitting_again_changes_nothing(maker: Maker, y: Any, validated: dict[str, Any]) -> None:
+    model = maker(random_state=0, **SEARCH, **validated).fit(X, y)
     once = predictions(model)
     np.testing.assert_array_equal(predictions(model.fit(X, y)), once)
 

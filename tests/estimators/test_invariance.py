@@ -23,6 +23,7 @@ CASES = [
     pytest.param(SparseGPCountRegressor, COUNTING, COUNTS, id="counts"),
 ]
 
+HELD_OUT: dict[str, Any] = {"validation_fraction": 0.3}
 ORDER = np.random.default_rng(1).permutation(24)
 FACTORS, SHIFTS = np.array([-3.7, 2e4]), np.array([20.0, -1e5])
 
@@ -40,9 +41,16 @@ def _whole_search_agrees(maker: Maker, y: Any, **settings: Any) -> None:
     assert (twin.beta_, twin.hyperparameters_) == (model.beta_, model.hyperparameters_)
 
 
-@pytest.mark.parametrize(("maker", "settings", "y"), CASES)
-def test_order_and_units_of_the_inputs(maker: Maker, settings: Any, y: Any) -> None:
-    _whole_search_agrees(maker, y, num_inducing=5, max_iter=5)
+@pytest.mark.parametrize(
+    ("maker", "y", "validated"),
+    [
+        pytest.param(SparseGPRegressor, Y, {}, id="regressor, by folds"),
+        pytest.param(SparseGPClassifier, LABELS, HELD_OUT, id="classifier, by rows held out"),
+        pytest.param(SparseGPCountRegressor, COUNTS, HELD_OUT, id="counts, by rows held out"),
+    ],
+)
+def test_order_and_units_of_the_inputs(maker: Maker, y: Any, validated: dict[str, Any]) -> None:
+    _whole_search_agrees(maker, y, num_inducing=5, max_iter=5, **validated)
 
 
 @pytest.mark.slow
@@ -66,7 +74,7 @@ def _units_of_the_target_agree(**settings: Any) -> None:
 
 
 def test_units_of_the_target() -> None:
-    _units_of_the_target_agree(num_inducing=5, max_iter=5)
+    _units_of_the_target_agree(num_inducing=5, max_iter=5, **HELD_OUT)
 
 
 @pytest.mark.slow

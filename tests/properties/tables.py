@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from directgp.interop.gpytorch.adapted import Adapted
+from directgp.interop.gpytorch.noise import GivenGaussian, GivenStudentT
 from directgp.likelihoods import (
     Gaussian,
     Likelihood,
@@ -116,8 +118,8 @@ LIKELIHOODS = [
     LikelihoodRow("student_t", StudentT, REAL, {"df": 4.0, "scale": 0.6}, discrete=False),
 ]
 
-INTERNAL_LIKELIHOODS = {AtLeastOne}
-"""Events that rules make for themselves; each has a test of its own."""
+INTERNAL_LIKELIHOODS = {Adapted, AtLeastOne, GivenGaussian, GivenStudentT}
+"""Events that rules make for themselves, and likelihoods of GPyTorch; each has tests of its own."""
 
 RULES = [
     RuleRow("closed_form", ClosedForm(), True, True),

@@ -70,7 +70,12 @@ class Likelihood(nn.Module, ABC):
         """Refuse targets outside the support, naming the first such value and its index."""
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
-        """Refuse parameters or exposures that do not broadcast to examples of this shape."""
+        """Refuse parameters or exposures that do not broadcast to examples of this shape.
+
+        Those of some examples only were looked at before they were taken.
+        """
+        if self._taken:
+            return
         name = type(self).__name__
         for key, value in (*self.named_parameters(), *self.named_buffers()):
             try:

@@ -61,7 +61,7 @@ class Estimate:
             return Estimate(*(torch.cat(column) for column in columns))
 
     @staticmethod
-    def gather(parts: "list[tuple[Int[Tensor, ' r'], Estimate]]") -> "Estimate":
+    def gather(parts: "list[tuple[Int[Tensor, ' _'], Estimate]]") -> "Estimate":
         """One estimate from those of parts of the examples, given with their indices."""
         index = torch.cat([index for index, _ in parts])
         order = torch.empty_like(index)

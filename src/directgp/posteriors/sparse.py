@@ -15,6 +15,7 @@ from directgp.numerics.workspace import Workspace
 from directgp.posteriors.fused import Fused, rbf_marginals
 from directgp.posteriors.fused_prediction import FusedPrediction
 from directgp.posteriors.inducing import InducingName, choose_inducing
+from directgp.posteriors.joint import Conditional, Joint, joint, residual_covariance
 from directgp.posteriors.prior import KernelName, MeanName, Prior
 from directgp.posteriors.projection import (
     project,
@@ -193,6 +194,13 @@ class SparsePosterior(nn.Module):
             found = _joined([prediction(block) for block in blocks])
             return Marginals(self.prior.mean(X) + found.mean, found.variance)
 
+    def joint(self, X: Float[Tensor, "*#batch n d"], factor: Factor | None = None) -> Joint:
+        """Mean and covariance of f at the rows of X, differentiable in X and every parameter.
+
+        X may have batch axes in front. A factor of K_uu at hand is used.
+        """
+        return joint(self._conditional(X, factor), self.u_mean, self.u_chol)
+
     def sample(
         self,
         X: Float[Tensor, "n d"],
@@ -201,7 +209,7 @@ class SparsePosterior(nn.Module):
     ) -> Float[Tensor, "k *batch n"]:
         """Joint draws of f at the rows of X: mean + Aᵀ(u_mean + S ε) + chol(K_ff − AᵀA) ε′.
 
-        Of all methods this alone builds an n × n matrix.
+        Of all methods this and `joint` alone build an n × n matrix.
         """
         self.check_inputs(X, "X of sample")
         require(num_samples >= 1, "num_samples of sample", "at least 1", num_samples)
@@ -212,14 +220,13 @@ class SparsePosterior(nn.Module):
             wide = copy.deepcopy(self).double()
             return wide.sample(X.double(), num_samples, generator).to(X.dtype)
         with torch.no_grad():
-            cross = self.cross(X)
-            A = whiten(cross.L, cross.Kuf)
-            rest = jittered_cholesky(self.prior.covariance(X, X) - A.mT @ A).factor
+            prior_mean, A, residual = self._conditional(X)
+            rest = jittered_cholesky(residual).factor
             w = standard_normal(num_samples, self.u_mean, generator)
             w = self.u_mean + (self.u_chol.tril() @ w.unsqueeze(-1)).squeeze(-1)
             f = (A.mT @ w.unsqueeze(-1)).squeeze(-1)
             noise = standard_normal(num_samples, f[0], generator)
-            return cross.mean + f + (rest @ noise.unsqueeze(-1)).squeeze(-1)
+            return prior_mean + f + (rest @ noise.unsqueeze(-1)).squeeze(-1)
 
     def cross(
         self, X: Float[Tensor, "*#batch n d"], factor: Factor | None = None, *, checked: bool = True
@@ -263,6 +270,15 @@ class SparsePosterior(nn.Module):
         """`marginals` from constant features, differentiable in q(u) alone."""
         projected = project_whitened(features.A, features.residual, self.u_mean, self.u_chol)
         return Marginals(features.mean + projected.mean, projected.variance)
+
+    def _conditional(
+        self, X: Float[Tensor, "*#batch n d"], factor: Factor | None = None
+    ) -> Conditional:
+        """f at the rows of X given the inducing variables."""
+        cross = self.cross(X, factor)
+        A = whiten(cross.L, cross.Kuf)
+        Kff = self.prior.gram(X).to(A.dtype)
+        return Conditional(cross.mean, A, residual_covariance(Kff, cross.k_diag, A))
 
     def check_inputs(self, X: Tensor, who: str) -> None:
         """Refuse inputs of another width or with NaN."""

@@ -92,7 +92,7 @@ class Odd(Likelihood):
 
 
 @pytest.mark.parametrize(
-    "rule", [Quadrature(), ProductSampling(), ProductSampling(sampler="paper")]
+    "rule", [Quadrature(num_nodes=64), ProductSampling(), ProductSampling(sampler="paper")]
 )
 def test_a_likelihood_without_what_the_rule_needs(rule: Rule) -> None:
     with pytest.raises(UnsupportedError, match=re.escape("Got Odd. Use")):

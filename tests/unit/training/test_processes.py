@@ -163,6 +163,8 @@ def test_a_lost_process_ends_the_others_and_the_checkpoint_resumes_all(
         assert same(mine.found, whole)
 
 
+# Five processes that import torch; the test above has the same loss without torchrun.
+@pytest.mark.slow
 def test_torchrun_restarts_a_job_that_lost_a_process(ended: list[Any], tmp_path: Path) -> None:
     script, root = Path(__file__).parent / "torchrun_restarted.py", Path(__file__).parents[3]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

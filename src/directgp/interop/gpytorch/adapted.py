@@ -86,7 +86,7 @@ class Adapted(Likelihood):
 
     @override
     def check_targets(self, y: Num[Tensor, "..."] | Bool[Tensor, "..."]) -> None:
-        support = self._given(torch.zeros_like(y, dtype=torch.float64)).support
+        support = getattr(self._conditional(torch.zeros_like(y).double()), "support", None)
         name = type(self.source).__name__
         if isinstance(support, Constraint):
             inside = support.check(y.double())
@@ -94,15 +94,8 @@ class Adapted(Likelihood):
         check_finite(y, name)
 
     def _given(self, f: Values) -> Distribution:
-        """p(y given f), with the constants of the examples at hand, in float64."""
-        named = dict((*self.source.named_parameters(), *self.source.named_buffers()))
-        constants = {
-            name: self._per_example(value.double()) if value.is_floating_point() else value
-            for name, value in named.items()
-        }
-        args = tuple(self._of_examples(value) for value in self._args)
-        kwargs = {name: self._of_examples(value) for name, value in self._kwargs.items()}
-        given = torch.func.functional_call(self.source, constants, (f, *args), kwargs)
+        """p(y given f), refused where it is not one for each f."""
+        given = self._conditional(f)
         if not isinstance(given, Distribution) or given.batch_shape != f.shape:
             raise UnsupportedError(
                 f"The likelihood must be one of one latent value, whose p(y given f) has the shape "
@@ -111,8 +104,16 @@ class Adapted(Likelihood):
             )
         return given
 
+    def _conditional(self, f: Values) -> Any:
+        """What the source makes of f, with the constants of the examples at hand, in float64."""
+        named = dict((*self.source.named_parameters(), *self.source.named_buffers()))
+        constants = {name: self._of_examples(value) for name, value in named.items()}
+        args = tuple(self._of_examples(value) for value in self._args)
+        kwargs = {name: self._of_examples(value) for name, value in self._kwargs.items()}
+        return torch.func.functional_call(self.source, constants, (f, *args), kwargs)
+
     def _of_examples(self, value: Any) -> Any:
-        """An argument for the examples taken, where it is a tensor of numbers."""
+        """A parameter or argument for the examples taken, where it is a tensor of numbers."""
         floating = isinstance(value, Tensor) and value.is_floating_point()
         return self._per_example(value.double()) if floating else value
 

@@ -89,7 +89,7 @@ class Predictive(Distribution):
     @override
     def icdf(self, value: float | Float[Tensor, "..."]) -> Values:
         """The quantile of a level, or of several in a row, which then come first in the shape."""
-        levels = torch.as_tensor(value)
+        levels = torch.as_tensor(value, dtype=torch.float64)
         found = predictive_quantiles(self.likelihood, self.marginals, levels.reshape(-1).tolist())
         return found[0] if levels.dim() == 0 else found
 

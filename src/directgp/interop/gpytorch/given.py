@@ -13,8 +13,8 @@ from directgp.errors import InvalidInputError, UnsupportedError, require
 _REMEDY = "Pass model(x), not likelihood(model(x))."
 
 
-def check_latent(who: str, q: object, likelihood: torch.nn.Module) -> None:
-    """Refuse what is not q(f), above all p(y) in its place."""
+def checked_latent(who: str, q: object, likelihood: torch.nn.Module) -> MultivariateNormal:
+    """q(f), refused where it is something else, above all p(y)."""
     if not isinstance(q, MultivariateNormal):
         raise UnsupportedError(
             f"{who} must be given q(f), a MultivariateNormal. Got {type(q).__name__}. {_REMEDY}"
@@ -24,6 +24,7 @@ def check_latent(who: str, q: object, likelihood: torch.nn.Module) -> None:
             f"{who} must be given q(f), the distribution of the latent function. Got one with the "
             f"noise of {type(likelihood).__name__} in its variances. {_REMEDY}"
         )
+    return q
 
 
 def check_targets(who: str, y: Tensor, q: MultivariateNormal) -> None:

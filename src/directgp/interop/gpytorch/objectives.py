@@ -5,15 +5,15 @@ from typing import Any, TypeAlias, final
 
 import gpytorch
 import torch
-from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import Likelihood as GPyTorchBase
 from gpytorch.mlls._approximate_mll import _ApproximateMarginalLogLikelihood
 from gpytorch.models.deep_gps import DeepGP
 from torch import Tensor
+from torch.distributions import Distribution
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError
-from directgp.interop.gpytorch.given import check_latent, check_observed, check_targets, missing
+from directgp.interop.gpytorch.given import check_observed, check_targets, checked_latent, missing
 from directgp.interop.gpytorch.likelihood import GPyTorchLikelihood
 from directgp.interop.gpytorch.translating import check_one_dimensional, translated
 from directgp.likelihoods.base import Likelihood
@@ -55,7 +55,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
 
     @override
     def forward(
-        self, approximate_dist_f: MultivariateNormal, target: Tensor, *args: Any, **kwargs: Any
+        self, approximate_dist_f: Distribution, target: Tensor, *args: Any, **kwargs: Any
     ) -> Tensor | tuple[Tensor, ...]:
         """The objective, of the shape of the model's batch; its terms where these are asked for."""
         losses = self._losses(approximate_dist_f, target, args, kwargs)
@@ -71,16 +71,16 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
 
     @override
     def _log_likelihood_term(
-        self, approximate_dist_f: MultivariateNormal, target: Tensor, **kwargs: Any
+        self, approximate_dist_f: Distribution, target: Tensor, **kwargs: Any
     ) -> Tensor:
         return -self._losses(approximate_dist_f, target, (), kwargs).sum(-1)
 
     def _losses(
-        self, q: MultivariateNormal, y: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, output: Distribution, y: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Tensor:
         """The loss of each example."""
         who = type(self).__name__
-        check_latent(who, q, self.likelihood)
+        q = checked_latent(who, output, self.likelihood)
         check_targets(who, y, q)
         likelihood = translated(self.likelihood, q.mean.shape, args, kwargs)
         losses = self._observed(likelihood, y, Marginals(q.mean, q.variance))
@@ -124,7 +124,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         total: Tensor = like.new_zeros(())
         for _, module, prior, value_of, _ in self.named_priors():
             total = total + prior.log_prob(value_of(module)).sum()
-        return total / self.num_data
+        return total.div(self.num_data)
 
     def _added_loss(self, like: Tensor) -> Tensor:
         """What parts of the model add to the loss."""

@@ -12,10 +12,11 @@ from gpytorch.likelihoods import (
     StudentTLikelihood,
     _GaussianLikelihoodBase,
 )
+from linear_operator.operators import ZeroLinearOperator
 from torch import Tensor
 
 from directgp.checks import require_all
-from directgp.errors import UnsupportedError
+from directgp.errors import UnsupportedError, refuse
 from directgp.interop.gpytorch.adapted import Adapted
 from directgp.interop.gpytorch.likelihood import GPyTorchLikelihood
 from directgp.interop.gpytorch.noise import GivenGaussian, GivenStudentT
@@ -68,11 +69,13 @@ def _noise(
 ) -> Tensor:
     """The noise variance of each example, refused where it is none."""
     covariance = likelihood._shaped_noise_covar(shape, *args, **kwargs)
+    who = f"noise of {type(likelihood).__name__}"
+    if isinstance(covariance, ZeroLinearOperator):
+        remedy = "Pass noise=... with every batch."
+        refuse(who, f"given for examples of shape {tuple(shape)}", "that of others", remedy)
     noise: Tensor = covariance.diagonal(dim1=-1, dim2=-2)
-    noise = noise.reshape(*noise.shape[: noise.dim() - 1], *_events(noise, shape))
-    name = f"noise of {type(likelihood).__name__}"
-    remedy = "A batch of examples needs theirs: pass noise=... to the objective."
-    require_all(noise > 0, noise, name, "positive", remedy)
+    noise = noise.reshape(*noise.shape[:-1], *_events(noise, shape))
+    require_all(noise > 0, noise, who, "positive")
     return noise
 
 

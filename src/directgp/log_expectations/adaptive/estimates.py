@@ -114,7 +114,7 @@ def adaptive_gibbs(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> 
     )
 
 
-def _edges(grid: Float[Tensor, " k"], peaks: Points) -> Points:
+def _edges(grid: Float[Tensor, " g"], peaks: Float[Tensor, "t p"]) -> Points:
     """The grid with the peaks put in, in order, for each example."""
     return torch.cat([grid[:, None].expand(-1, peaks.shape[1]), peaks]).sort(0).values
 

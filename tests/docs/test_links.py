@@ -1,0 +1,224 @@
+"""Every link, anchor, image and included file of the pages is there, and every page is in a menu.
+
+Pages are read as MyST reads them: a heading is an anchor down to the level of
+``myst_heading_anchors`` in ``docs/conf.py``. Links into the network are not followed; the builder
+`linkcheck` of Sphinx does that.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+_NOT_PAGES = {"_build", "tables"}
+"""Folders of docs/ that hold no pages of their own, as `exclude_patterns` has them."""
+
+_EXTERNAL = re.compile(r"[a-z][a-z0-9+.-]*:|//")
+_FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
+_TARGET = re.compile(r"^\(([\w-]+)\)=$", re.MULTILINE)
+_DIRECTIVE = re.compile(r"\{([\w:-]+)\}\s*(.*)")
+_NAMING_FILES = {"figure", "image", "include", "literalinclude"}
+_NOT_MARKDOWN = {"code-cell", "eval-rst", "math", "toctree"}
+
+
+class Page(NamedTuple):
+    """What a page offers to links, and what it asks for."""
+
+    headings: frozenset[str]
+    """Anchors of its headings."""
+
+    targets: frozenset[str]
+    """Anchors that it sets by name, known to every page."""
+
+    links: tuple[str, ...]
+    """Where links, images and directives that name files lead."""
+
+    menu: tuple[str, ...]
+    """What its toctrees list."""
+
+
+def read(text: str, levels: int) -> Page:
+    """A page, with anchors for headings down to so many levels."""
+    tokens = list(_tokens(_FRONT_MATTER.sub("", text)))
+    return Page(
+        frozenset(_headings(tokens, levels)),
+        frozenset(_TARGET.findall(text)),
+        tuple(link for token in tokens for link in _links(token)),
+        tuple(entry for token in tokens for entry in _menu(token)),
+    )
+
+
+def _tokens(text: str) -> Iterator[Token]:
+    """The tokens of a page, also those within directives such as notes."""
+    for token in MarkdownIt().enable("table").parse(text):
+        yield token
+        if token.type == "fence" and (found := _DIRECTIVE.match(token.info)):
+            if found[1] not in _NOT_MARKDOWN | _NAMING_FILES:
+                yield from _tokens(token.content)
+
+
+def _headings(tokens: list[Token], levels: int) -> Iterator[str]:
+    seen: dict[str, int] = {}
+    for before, token in pairwise(tokens):
+        if before.type == "heading_open" and int(before.tag[1]) <= levels:
+            name = slug("".join(each.content for each in token.children or []))
+            seen[name] = seen.get(name, -1) + 1
+            yield f"{name}-{seen[name]}" if seen[name] else name
+
+
+def slug(title: str) -> str:
+    """The anchor of a heading, as GitHub and MyST make it."""
+    return re.sub(r"[^\w-]", "", title.lower().replace(" ", "-"))
+
+
+def _links(token: Token) -> Iterator[str]:
+    for each in token.children or []:
+        address = each.attrGet("href") or each.attrGet("src")
+        if address and not _EXTERNAL.match(str(address)):
+            yield unquote(str(address))
+    found = _DIRECTIVE.match(token.info) if token.type == "fence" else None
+    if found and found[1] in _NAMING_FILES:
+        yield found[2].strip()
+
+
+def _menu(token: Token) -> Iterator[str]:
+    if token.type == "fence" and token.info.startswith("{toctree}"):
+        for line in filter(None, map(str.strip, token.content.splitlines())):
+            if not line.startswith(":"):
+                yield line.rpartition("<")[2].rstrip(">").removesuffix(".md")
+
+
+def broken(pages: dict[Path, Page]) -> list[str]:
+    """Links that lead nowhere, as "page: link"."""
+    named = frozenset().union(*(page.targets for page in pages.values()))
+    return [
+        f"{path.name}: {link}"
+        for path, page in pages.items()
+        for link in page.links
+        if not _leads_somewhere(path, link, pages, named)
+    ]
+
+
+def _leads_somewhere(path: Path, link: str, pages: dict[Path, Page], named: frozenset[str]) -> bool:
+    place, _, anchor = link.partition("#")
+    if not place:
+        return anchor in pages[path].headings | named
+    there = (path.parent / place).resolve()
+    if not anchor or not there.exists():
+        return there.exists()
+    return there in pages and anchor in pages[there].headings
+
+
+def not_in_menus(pages: dict[Path, Page], first: Path) -> list[str]:
+    """Pages beside and below the first one that no way through the menus leads to."""
+    reached, waiting = set[Path](), [first]
+    while waiting:
+        path = waiting.pop()
+        if path in pages and path not in reached:
+            reached.add(path)
+            waiting += [(path.parent / f"{entry}.md").resolve() for entry in pages[path].menu]
+    return sorted(str(p) for p in pages if p.is_relative_to(first.parent) and p not in reached)
+
+
+def wrong_entries(pages: dict[Path, Page]) -> list[str]:
+    """Entries of menus that are no pages, as "page: entry"."""
+    return [
+        f"{path.name}: {entry}"
+        for path, page in pages.items()
+        for entry in page.menu
+        if (path.parent / f"{entry}.md").resolve() not in pages
+    ]
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[Path, Page]:
+    """The README and its like, whose headings are all anchors, and the pages of docs/."""
+    found = re.search(r"^myst_heading_anchors = (\d)$", (DOCS / "conf.py").read_text(), re.M)
+    assert found is not None
+    levels = {path: 6 for path in ROOT.glob("*.md")}
+    for path in sorted(DOCS.rglob("*.md")):
+        if path.relative_to(DOCS).parts[0] not in _NOT_PAGES:
+            levels[path] = int(found[1])
+    return {path: read(path.read_text(encoding="utf-8"), levels[path]) for path in levels}
+
+
+def test_links_lead_somewhere(pages: dict[Path, Page]) -> None:
+    assert broken(pages) == []
+
+
+def test_every_page_is_in_a_menu(pages: dict[Path, Page]) -> None:
+    assert not_in_menus(pages, DOCS / "index.md") == []
+    assert wrong_entries(pages) == []
+
+
+def test_pages_are_read(pages: dict[Path, Page]) -> None:
+    assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md"} <= {path.name for path in pages}
+    assert "docs/images/report.png" in pages[ROOT / "README.md"].links
+    assert "tables/steps.md" in pages[DOCS / "performance.md"].links
+    assert "#probit-and-logistic" in pages[DOCS / "likelihoods.md"].links
+    assert "β" in pages[DOCS / "objectives.md"].headings
+    assert "same-losses" in pages[DOCS / "performance.md"].targets
+
+
+def _made(folder: Path, **texts: str) -> dict[Path, Page]:
+    paths = {folder / f"{name}.md": text for name, text in texts.items()}
+    for path, text in paths.items():
+        path.write_text(text, encoding="utf-8")
+    return {path: read(text, 2) for path, text in paths.items()}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[a](gone.md)",
+        "[](gone.md)",
+        "![a](gone.png)",
+        "[a](#gone)",
+        "[a](other.md#gone)",
+        "[a](other.md#deep)",
+        "| a |\n|---|\n| [b](gone.md) |",
+        "```{include} gone.md\n```",
+        "```{figure} gone.png\nWords\n```",
+        "```{note}\n[a](gone.md)\n```",
+        "[a][b]\n\n[b]: gone.md",
+        "---\nformat: x\n---\n[a](#format-x)",
+    ],
+)
+def test_wrong_links_are_found(text: str, tmp_path: Path) -> None:
+    assert len(broken(_made(tmp_path, page=text, other="# Other\n\n### Deep"))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[](other.md)",
+        "[a](other.md#which-β-a)",
+        "[a](other.md#twice-1)",
+        "## Why: `x`?\n\n[a](#why-x)",
+        "[a](#named)",
+        "[a](https://example.org/gone)",
+        "`[a](gone.md)`",
+        "```\n[a](gone.md)\n```",
+        "```{include} other.md\n```",
+    ],
+)
+def test_right_links_are_not_found(text: str, tmp_path: Path) -> None:
+    other = "# Other\n\n## Which β, a\n\n## Twice\n\n## Twice\n\n(named)=\n### Deep"
+    assert broken(_made(tmp_path, page=text, other=other)) == []
+
+
+def test_missing_and_wrong_entries_are_found(tmp_path: Path) -> None:
+    menu = "```{toctree}\n:maxdepth: 1\n\none\nTwo <two>\ngone\n```"
+    found = _made(
+        tmp_path, index=menu, one="# One", two="```{toctree}\nthree\n```", three="", four=""
+    )
+    assert not_in_menus(found, tmp_path / "index.md") == [str(tmp_path / "four.md")]
+    assert wrong_entries(found) == ["index.md: gone"]
