@@ -8,7 +8,7 @@ from torch import Tensor
 
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import ClosedFormGibbs, SymmetricLink
-from directgp.log_expectations.adaptive.estimates import adaptive_gibbs
+from directgp.log_expectations.adaptive.estimates import POINTS, adaptive_gibbs
 from directgp.log_expectations.attach import evaluate
 from directgp.log_expectations.base import of_one_shape
 from directgp.log_expectations.blocks import row_blocks, rows_for
@@ -36,7 +36,7 @@ def gibbs_term(
     if isinstance(likelihood, ClosedFormGibbs):
         return likelihood.expected_log_prob(*rows)
     if not likelihood.log_concave:
-        return evaluate(adaptive_gibbs, likelihood, *rows)
+        return evaluate(adaptive_gibbs, likelihood, *rows, POINTS)
     nats = NATS_OF_FLOAT32 if mean.dtype == torch.float32 else NATS
     return evaluate(partial(_integrate, nats=nats), likelihood, *rows)
 

@@ -13,7 +13,7 @@ from directgp.errors import UnsupportedError, require
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import Binary, ScaleMixture
 from directgp.likelihoods.counts import AtLeastOne, CountLikelihood
-from directgp.log_expectations.adaptive.estimates import adaptive_log_expectation
+from directgp.log_expectations.adaptive.estimates import POINTS, adaptive_log_expectation
 from directgp.log_expectations.attach import evaluate
 from directgp.log_expectations.base import Moment, Rule, Values
 from directgp.log_expectations.estimate import Estimate, Points, Row, parameter_term
@@ -71,7 +71,8 @@ class Quadrature(Rule):
     def _evaluate(
         self, likelihood: Likelihood, y: Values, mean: Values, variance: Values, moment: Moment
     ) -> Values:
-        return evaluate(self.estimate, likelihood, y, mean, variance)
+        known = likelihood.log_concave or isinstance(likelihood, ScaleMixture)
+        return evaluate(self.estimate, likelihood, y, mean, variance, 1 if known else POINTS)
 
     def estimate(self, likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
         """Value and slopes for a flat batch in float64, outside of any graph."""

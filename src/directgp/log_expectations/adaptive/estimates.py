@@ -15,14 +15,19 @@ from torch import Tensor
 from directgp.errors import NumericalError
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.adaptive.panels import Owner, Panels, Points, refined
-from directgp.log_expectations.adaptive.peaks import Scan, climb, rounding, scan, widened
+from directgp.log_expectations.adaptive.peaks import Scan, peaks, rounding, scan, widened
 from directgp.log_expectations.estimate import Estimate, Row, parameter_term
+
+POINTS = 64
+"""Values of an example at a time, counted low: large blocks save more than they take."""
 
 _NATS = 45.0
 """Panels are left out where the density is below e^−45 of its peak."""
 
 _REACH = 12.0
-"""Standard deviations to either side that E_q[log p] is summed over."""
+_FARTHEST = 37.0
+"""Standard deviations to either side that E_q[log p] is summed over, and as far as q does not
+underflow where log p grows as an exponential."""
 
 _TINY = torch.finfo(torch.float64).tiny
 
@@ -76,8 +81,8 @@ def adaptive_log_expectation(likelihood: Likelihood, y: Row, mean: Row, variance
     found = widened(examples.log_density, scan(examples.log_density, mean))
     rise = Scan(found.grid, found.heights + 0.5 * found.grid[:, None] ** 2)
     # A spike of p away from the bulk of q̃ is not its peak, but may hold much of its mass.
-    peaks = climb(examples.log_density, found), climb(examples.log_likelihood, rise)
-    edges = _edges(found.grid, torch.stack(peaks))
+    tops, spikes = peaks(examples.log_density, found), peaks(examples.log_likelihood, rise)
+    edges = _edges(found.grid, torch.cat([tops, spikes]))
     heights = examples.log_density(edges)
     top = heights.amax(0)
 
@@ -85,7 +90,7 @@ def adaptive_log_expectation(likelihood: Likelihood, y: Row, mean: Row, variance
         return (examples.of(owner).log_density(z) - top[owner]).exp_() * (1 + z * z)
 
     panels = _panels(edges, heights >= top - _NATS)
-    panels = refined(density, panels, rounding(examples.log_density, peaks[0]))
+    panels = refined(density, panels, rounding(examples.log_density, tops[0]))
     return _log_estimate(examples, top, panels)
 
 
@@ -93,13 +98,17 @@ def adaptive_gibbs(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> 
     """E_q[log p(y given f)] and its slopes, E_q[ℓ′] in μ and ½E_q[ℓ′z]/√v in v."""
     examples = Examples(likelihood, y, mean, variance.sqrt())
     found = scan(examples.log_likelihood, mean)
-    peak = climb(examples.log_likelihood, found).clamp(-_REACH, _REACH)
-    edges = _edges(found.grid.clamp(-_REACH, _REACH), peak[None])
+    spikes = peaks(examples.log_likelihood, found).clamp(-_FARTHEST, _FARTHEST)
+    edges = _edges(found.grid.clamp(-_FARTHEST, _FARTHEST), spikes)
+    heights = examples.log_likelihood(edges).abs().log() - 0.5 * edges * edges
+    # Where q is nothing, log p may well be −∞ by underflow.
+    matters = (heights < torch.inf) | (edges.abs() < _REACH)
+    high = matters & (heights >= heights.where(matters, -torch.inf).amax(0) - _NATS)
 
     def term(owner: Owner, z: Points) -> Points:
         return examples.of(owner).log_likelihood(z) * torch.exp(-0.5 * z * z) * (1 + z * z)
 
-    panels = _panels(edges, torch.ones_like(edges).bool())
+    panels = _panels(edges, high)
     size = examples.log_likelihood(torch.zeros_like(edges[:1])).abs()[0]
     noise = rounding(examples.log_likelihood, torch.zeros_like(mean))
     panels = refined(term, panels, noise / size.clamp(min=_TINY))

@@ -23,6 +23,8 @@ _TOLERANCE = 1e-11
 """Two rules of 9 and 17 places agree to this share of the integral; the finer is far better."""
 
 _HALVINGS = 60
+_MOST = 256
+"""Panels that an example may have, on average: more are a sign of noise."""
 
 
 class Panels(NamedTuple):
@@ -73,10 +75,11 @@ def refined(integrand: Integrand, panels: Panels, rounding: Float[Tensor, " n"])
         z, weights = panels.clenshaw_curtis(_ORDER)
         values = integrand(panels.owner, z)
         size = (weights * values.abs()).sum(0)
+        if len(panels.owner) > _MOST * len(rounding) or not bool(torch.isfinite(size).all()):
+            break
         coarse = (panels.clenshaw_curtis(_ORDER // 2)[1] * values[::2]).sum(0)
         error = ((weights * values).sum(0) - coarse).abs()
         scale = known.index_add(0, panels.owner, size)[panels.owner]
-        # NaN compares as false, and stays unfinished.
         good = error <= tolerance[panels.owner] * scale
         finished.append(panels.select(good))
         if bool(good.all()):

@@ -18,6 +18,8 @@ Height = Callable[[Points], Points]
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _SHRINKINGS = 40
 _DOUBLINGS = 40
+_MOST = 4
+"""Local maxima of a scan that are looked into."""
 
 
 class Scan(NamedTuple):
@@ -57,10 +59,27 @@ def widened(height: Height, found: Scan) -> Scan:
     )
 
 
-def climb(height: Height, found: Scan) -> Row:
-    """The highest place next to the best one of the scan, by golden sections."""
-    best = found.heights.argmax(0).clamp(1, len(found.grid) - 2)
-    low, high = found.grid[best - 1], found.grid[best + 1]
+def peaks(height: Height, found: Scan) -> Points:
+    """The highest place near each local maximum of the scan, the best one first.
+
+    Examples with fewer than others have their best one again.
+    """
+    inner, grid = found.heights[1:-1], found.grid
+    top = (inner >= found.heights[:-2]) & (inner > found.heights[2:])
+    ranked = torch.where(top, inner, -torch.inf).sort(0, descending=True)
+    best = found.heights.argmax(0).clamp(1, len(grid) - 2)
+    places = [climb(height, grid[best - 1], grid[best + 1])]
+    for values, index in zip(ranked.values[1:_MOST], ranked.indices[1:_MOST], strict=True):
+        if bool((values == -torch.inf).all()):
+            break
+        # The scan is in the order of the grid, whose inner places begin at 1.
+        at = torch.where(values > -torch.inf, index + 1, best)
+        places.append(climb(height, grid[at - 1], grid[at + 1]))
+    return torch.stack(places)
+
+
+def climb(height: Height, low: Row, high: Row) -> Row:
+    """The highest place between two, by golden sections."""
     span = _GOLDEN * (high - low)
     places = torch.stack([high - span, low + span])
     heights = height(places)
