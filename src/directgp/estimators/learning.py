@@ -232,7 +232,8 @@ class LearningEstimator(SparseGPEstimator):
         issue(found)
         unfinished = []
         if still_falling(fitted.result):
-            unfinished = advice.not_converged(fitted.result.status, fitted.result.reason)
+            result, compared = fitted.result, fitted.path is not None
+            unfinished = advice.not_converged(result.status, result.reason, compared)
             issue(unfinished, ConvergenceWarning)
         self.findings_ = (*found, *unfinished)
 

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
+from directgp.posteriors.shortening import shortening
+
 _ROWS = 1000
 """Rows whose distances are looked at."""
 
@@ -31,7 +33,10 @@ def starting_values(
         values = latent.to(X.dtype)
         mean = values.mean() if constant_mean else values.new_zeros(())
         scale = _or_one((values - mean).square().mean())
-    return Start(_lengthscale(X, ard), scale, mean)
+    lengthscale = _lengthscale(X, ard)
+    if latent is not None:
+        lengthscale = lengthscale * shortening(X, latent.to(X.dtype), lengthscale)
+    return Start(lengthscale, scale, mean)
 
 
 def _lengthscale(X: Float[Tensor, "n d"], ard: bool) -> Float[Tensor, "..."]:

@@ -177,17 +177,18 @@ def beta_at_end(beta: float, grid: Sequence[float]) -> list[str]:
     )
     return [
         f"Validation chose β = {beta:g}, the {which} of its grid, which means {means}. The best β "
-        f"may lie {where} it: extend the grid, or give validation more rows."
+        f"may lie {where} it: try one with beta=..., or give validation more rows."
     ]
 
 
-def not_converged(status: Status, reason: str) -> list[str]:
-    """Of a budget that ended training."""
+def not_converged(status: Status, reason: str, compared: bool = False) -> list[str]:
+    """Of a budget that ended training; a model that was compared with others had a share of it."""
     if status is not Status.BUDGET:
         return []
+    share = " Each β that starts near another's model gets a tenth of max_iter." if compared else ""
     return [
-        f"Training has not converged. {reason} Predictions may still improve with more steps or "
-        "time."
+        f"Training has not converged. {reason}{share} Predictions may still improve with more "
+        "steps or time."
     ]
 
 

@@ -164,3 +164,10 @@ def test_how_training_ended_is_mentioned_once(status: Status) -> None:
     assert len(said[0]) == (status is Status.BUDGET)
     assert len(said[1]) == (status in (Status.CANCELLED, Status.INTERRUPTED))
     assert all(f". {reason} " in sentence for part in said for sentence in part)
+
+
+def test_a_share_of_the_steps_is_named() -> None:
+    reason = "4 steps were taken, as many as allowed."
+    (alone,) = advice.not_converged(Status.BUDGET, reason)
+    (compared,) = advice.not_converged(Status.BUDGET, reason, compared=True)
+    assert "a tenth of max_iter" in compared and "max_iter" not in alone
