@@ -16,7 +16,6 @@ from torch import Tensor
 
 from directgp.errors import require
 from directgp.estimators.base import Column
-from directgp.estimators.sampling import sample_targets
 from directgp.estimators.tables.checks import check_sample_weight, check_whole, checked_levels
 from directgp.estimators.updating import UpdatableEstimator
 from directgp.estimators.user_types import ArrayLike
@@ -24,6 +23,7 @@ from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.counts import CountLikelihood, exposed
 from directgp.predictive import predictive_cdf, predictive_log_density, predictive_quantiles
 from directgp.predictive.checks import check_coverage
+from directgp.predictive.sampling import sample_targets
 from directgp.shapes import Marginals
 
 _BLOCK_VALUES = 2**21

@@ -10,7 +10,6 @@ from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 from typing_extensions import override
 
-from directgp.estimators.sampling import sample_targets
 from directgp.likelihoods.base import Likelihood
 from directgp.predictive import (
     predictive_cdf,
@@ -19,6 +18,7 @@ from directgp.predictive import (
     predictive_quantiles,
     predictive_variance,
 )
+from directgp.predictive.sampling import sample_targets
 from directgp.shapes import Marginals
 
 Values = Float[Tensor, "..."]

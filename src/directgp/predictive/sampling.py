@@ -38,8 +38,8 @@ def sample_targets(likelihood: Likelihood, f: Tensor, random: np.random.RandomSt
     if isinstance(likelihood, PoissonCounts):
         return _poisson(mean, random)
     raise UnsupportedError(
-        f"sample_y needs a likelihood of directgp. Got {type(likelihood).__name__}. "
-        "Draw f with posterior_.sample, and y from it."
+        f"Draws of y need a likelihood of directgp. Got {type(likelihood).__name__}. "
+        "Draw f, and y from it."
     )
 
 
