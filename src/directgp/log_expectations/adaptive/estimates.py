@@ -18,7 +18,7 @@ from directgp.log_expectations.adaptive.panels import Owner, Panels, Points, ref
 from directgp.log_expectations.adaptive.peaks import Scan, peaks, rounding, scan, widened
 from directgp.log_expectations.estimate import Estimate, Row, parameter_term
 
-POINTS = 64
+POINTS = 32
 """Values of an example at a time, counted low: large blocks save more than they take."""
 
 _NATS = 45.0
