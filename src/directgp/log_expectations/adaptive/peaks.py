@@ -16,7 +16,7 @@ Points = Float[Tensor, "k n"]
 Height = Callable[[Points], Points]
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
-_SHRINKINGS = 32
+_SHRINKINGS = 40
 _DOUBLINGS = 40
 _MOST = 4
 """Local maxima of a scan that are looked into."""
