@@ -37,6 +37,8 @@ numpydoc_show_class_members = False
 html_theme = "furo"
 html_title = f"directgp {release}"
 html_copy_source = False
+# What is copied from a page must run.
+smartquotes = False
 
 
 def drop_module_arguments(*event: object) -> tuple[str, object] | None:

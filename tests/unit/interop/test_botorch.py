@@ -327,6 +327,11 @@ def test_refuses_another_width(inputs: Tensor) -> None:
         at(model(), inputs)
 
 
+def test_refuses_inputs_on_another_device() -> None:
+    with pytest.raises(InvalidInputError, match=r"on the device cpu\. Got meta\. Move X there"):
+        at(model(), INPUTS.to("meta"))
+
+
 def test_refuses_to_look_ahead() -> None:
     with pytest.raises(UnsupportedError, match="partial_fit or fit of the estimator"):
         model().condition_on_observations(INPUTS, INPUTS[:, :1])

@@ -139,7 +139,8 @@ class Two(Likelihood):
         with torch.enable_grad():
             f = f.detach().requires_grad_()
             value = self.log_kernel(y, f)
-            return value.detach(), *grad(value.sum(), f)
+            (slope,) = grad(value.sum(), f)
+            return value.detach(), slope
 
     @override
     def conditional_mean(self, f: Tensor) -> Tensor:

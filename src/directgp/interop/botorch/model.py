@@ -106,6 +106,8 @@ class DirectModel(Model):
         d = len(self.x_shift)
         fits = X.ndim >= 2 and X.shape[-1] == d
         require(fits, "X of DirectModel", f"of shape (..., q, {d})", f"shape {tuple(X.shape)}")
+        home, remedy = self.x_shift.device, "Move X there, or the model with its to(...)."
+        require(X.device == home, "X of DirectModel", f"on the device {home}", X.device, remedy)
         scaled = (X.double() - self.x_shift) / self.x_scale
         f = self.q.joint(scaled, Factor(self.L, self.jitter))
         return Joint(self.y_shift + self.y_scale * f.mean, self.y_scale.square() * f.covariance)
