@@ -54,7 +54,7 @@ def predictive_cdf(
     """
     mean, variance = wide_marginals("predictive_cdf", marginals)
     wide = wide_targets("predictive_cdf", y, mean)
-    return _distribution(likelihood, mean, variance).cdf(wide).to(marginals.mean.dtype)
+    return distribution_of(likelihood, mean, variance).cdf(wide).to(marginals.mean.dtype)
 
 
 @torch.no_grad()
@@ -89,7 +89,7 @@ def predictive_quantiles(
     """
     mean, variance = wide_marginals("predictive_quantiles", marginals)
     level = wide_levels("predictive_quantiles", levels, mean)
-    return _distribution(likelihood, mean, variance).quantile(level).to(marginals.mean.dtype)
+    return distribution_of(likelihood, mean, variance).quantile(level).to(marginals.mean.dtype)
 
 
 def predictive_interval(
@@ -113,7 +113,7 @@ def predictive_interval(
     return lower, upper
 
 
-def _distribution(likelihood: Likelihood, mean: Values, variance: Values) -> Distribution:
+def distribution_of(likelihood: Likelihood, mean: Values, variance: Values) -> Distribution:
     """The distribution of y, by what the likelihood can do; parameters ask for no gradient."""
     likelihood = likelihood.frozen()
     if isinstance(likelihood, ClosedFormQuantiles):

@@ -54,7 +54,8 @@ def finals(root: type[Any]) -> set[str]:
     found = set()
     for child in root.__subclasses__():
         found |= finals(child)
-        ours = child.__module__.startswith("directgp.")
+        # Those of other libraries live inside theirs.
+        ours = child.__module__.startswith("directgp.") and "interop" not in child.__module__
         if ours and not getattr(child, "__abstractmethods__", None):
             found.add(child.__name__)
     return found

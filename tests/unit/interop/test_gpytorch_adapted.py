@@ -1,6 +1,7 @@
 """GPyTorch likelihoods of which nothing is known but log p(y given f)."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import gpytorch
@@ -14,13 +15,13 @@ from torch import Tensor
 from directgp import expected_log_prob, log_expectation
 from directgp.errors import InvalidInputError, UnsupportedError
 from directgp.interop.gpytorch.adapted import Adapted
-from directgp.likelihoods import Likelihood
+from directgp.likelihoods import Likelihood, Logistic
 
 Array = NDArray[np.float64]
 
 
-def adapted(source: Any, *args: Any, **kwargs: Any) -> Adapted:
-    return Adapted(source, args, kwargs)
+def adapted(source: Any, *shape: int, **kwargs: Any) -> Adapted:
+    return Adapted(source, torch.Size(shape), (), kwargs)
 
 
 def laplace(noise: float) -> Any:
@@ -84,7 +85,7 @@ CASES = [
 def test_value_and_slopes(
     make: Any, log_prob: Any, theta: float, y: float, mean: float, variance: float
 ) -> None:
-    likelihood = adapted(make(theta))
+    likelihood = adapted(make(theta), 1)
     target = torch.tensor([y], dtype=torch.float64)
     for compute, expected in zip(
         (log_expectation, expected_log_prob), exact(log_prob, y, mean, variance, theta), strict=True
@@ -104,7 +105,7 @@ def test_gradients_lead_to_the_parameters() -> None:
     mean, variance = torch.zeros(2, 3).double(), torch.full((2, 3), 0.5).double()
 
     def value() -> Tensor:
-        return log_expectation(adapted(source), y, mean, variance).sum(-1)
+        return log_expectation(adapted(source, 2, 3), y, mean, variance).sum(-1)
 
     (slope,) = torch.autograd.grad(value().sum(), source.raw_noise)
     step = 1e-6
@@ -123,8 +124,8 @@ def test_values_of_the_call_go_with_their_examples() -> None:
 
     shift = torch.tensor([0.0, 1.0, -2.0], dtype=torch.float64)
     y, mean, variance = torch.zeros(3).double(), torch.ones(3).double(), torch.ones(3).double()
-    found = log_expectation(adapted(Shifted(), shift=shift), y, mean, variance)
-    moved = log_expectation(adapted(laplace(1.0)), y, mean + shift, variance)
+    found = log_expectation(adapted(Shifted(), 3, shift=shift), y, mean, variance)
+    moved = log_expectation(adapted(laplace(1.0), 3), y, mean + shift, variance)
     torch.testing.assert_close(found, moved)
 
 
@@ -134,7 +135,7 @@ def test_gpytorch_misses_the_kink() -> None:
     mean, variance = torch.zeros(1).double(), torch.full((1,), 0.25).double()
     q = gpytorch.distributions.MultivariateNormal(mean, torch.diag(variance))
     value, _, _ = exact(log_laplace, 0.0, 0.0, 0.25, 0.01)[0]
-    ours = log_expectation(adapted(source), y, mean, variance).item()
+    ours = log_expectation(adapted(source, 1), y, mean, variance).item()
     assert ours == pytest.approx(value, rel=1e-9)
     assert abs(source.log_marginal(y, q).item() - value) > 0.05
 
@@ -143,9 +144,9 @@ def test_float32_parameters_are_widened() -> None:
     narrow, wide = gpytorch.likelihoods.BetaLikelihood(), beta(1.0)
     wide.raw_scale.data = narrow.raw_scale.data.double()
     y = torch.tensor([0.2, 0.9])
-    found = log_expectation(adapted(narrow), y, torch.zeros(2), torch.ones(2))
+    found = log_expectation(adapted(narrow, 2), y, torch.zeros(2), torch.ones(2))
     known = log_expectation(
-        adapted(wide), y.double(), torch.zeros(2).double(), torch.ones(2).double()
+        adapted(wide, 2), y.double(), torch.zeros(2).double(), torch.ones(2).double()
     )
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), known, rtol=1e-7, atol=1e-7)
@@ -155,11 +156,11 @@ def test_float32_parameters_are_widened() -> None:
 
 @pytest.mark.parametrize("rule", ["bmc", "smooth_bmc"])
 def test_monte_carlo_rules(rule: str) -> None:
-    likelihood: Likelihood = adapted(laplace(0.25))
+    likelihood: Likelihood = adapted(laplace(0.25), 4000)
     generator = torch.Generator().manual_seed(0)
     one = torch.ones(4000, dtype=torch.float64)
     drawn = log_expectation(likelihood, 0 * one, 0.3 * one, 0.01 * one, rule, generator)
-    exactly = log_expectation(likelihood, 0 * one[:1], 0.3 * one[:1], 0.01 * one[:1])
+    exactly = log_expectation(adapted(laplace(0.25), 1), 0 * one[:1], 0.3 * one[:1], 0.01 * one[:1])
     error = drawn.std() / math.sqrt(len(one))
     # Ten draws are biased by about half their variance, here 2e-3.
     assert abs(drawn.mean() - exactly) < 4 * error + 3e-3
@@ -167,7 +168,7 @@ def test_monte_carlo_rules(rule: str) -> None:
 
 def test_targets_outside_the_support() -> None:
     with pytest.raises(InvalidInputError, match="y of BetaLikelihood must be in the support"):
-        log_expectation(adapted(beta(1.0)), torch.tensor([1.5]), torch.zeros(1), torch.ones(1))
+        log_expectation(adapted(beta(1.0), 1), torch.tensor([1.5]), torch.zeros(1), torch.ones(1))
 
 
 def test_likelihoods_of_several_latent_values() -> None:
@@ -176,10 +177,107 @@ def test_likelihoods_of_several_latent_values() -> None:
             return torch.distributions.Normal(function_samples.mean(-1), 1.0)
 
     with pytest.raises(UnsupportedError, match=r"Got Pair, whose p.y given f. is a Normal of"):
-        log_expectation(adapted(Pair()), torch.zeros(4), torch.zeros(4), torch.ones(4))
+        log_expectation(adapted(Pair(), 4), torch.zeros(4), torch.zeros(4), torch.ones(4))
 
 
 def test_product_sampling_says_what_it_lacks() -> None:
     with pytest.raises(UnsupportedError, match=r"Got Adapted. Use Quadrature or BiasedMonteCarlo"):
         one = torch.ones(2)
-        log_expectation(adapted(laplace(1.0)), one, one, one, rule="ups")
+        log_expectation(adapted(laplace(1.0), 2), one, one, one, rule="ups")
+
+
+def made(forward: Callable[..., Any], *modules: torch.nn.Module) -> Any:
+    """A likelihood of somebody's own."""
+
+    class Own(gpytorch.likelihoods.Likelihood):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = torch.nn.ModuleList(modules)
+
+        def forward(self, function_samples: Tensor, *params: Any, **kwargs: Any) -> Any:
+            return forward(function_samples, **kwargs)
+
+    return Own()
+
+
+ROWS = 0.1 * torch.arange(6, dtype=torch.float64), 0.5 + torch.zeros(6, dtype=torch.float64)
+
+
+def laplace_at(mean: Tensor, scale: float) -> Tensor:
+    return log_expectation(adapted(laplace(scale**2), 6), torch.zeros(6).double(), mean, ROWS[1])
+
+
+@pytest.mark.parametrize("length", [6, 9])
+def test_arguments_that_are_taken_as_a_whole(length: int) -> None:
+    source = made(lambda f, w: torch.distributions.Laplace(f, w.sum()))
+    weights = torch.ones(length).double() / 4
+    found = log_expectation(adapted(source, 6, w=weights), torch.zeros(6).double(), *ROWS)
+    torch.testing.assert_close(found, laplace_at(ROWS[0], length / 4))
+
+
+@pytest.mark.parametrize(
+    "centre",
+    [lambda f: f - f.mean(), lambda f: f.cumsum(-1)],
+    ids=["mean over examples", "running sum"],
+)
+def test_examples_that_are_not_by_themselves(centre: Callable[[Tensor], Tensor]) -> None:
+    source = made(lambda f: torch.distributions.Laplace(centre(f), 1.0))
+    with pytest.raises(UnsupportedError, match=r"a p.y given f. of its own\. Got Own"):
+        log_expectation(adapted(source, 6), torch.zeros(6).double(), *ROWS)
+
+
+def test_networks_inside() -> None:
+    network = torch.nn.Sequential(torch.nn.Linear(1, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
+    source = made(
+        lambda f: torch.distributions.Laplace(network(f[..., None])[..., 0], 0.5), network
+    )
+    likelihood, y = adapted(source, 6), torch.zeros(6).double()
+    found = log_expectation(likelihood, y, *ROWS)
+    z = torch.linspace(-9, 9, 200_001, dtype=torch.float64)
+    with torch.no_grad():
+        f = ROWS[0][:, None] + ROWS[1].sqrt()[:, None] * z
+        density = likelihood.log_kernel(y[:, None], f).exp() * torch.exp(-0.5 * z * z)
+        known = (density.sum(-1) * (z[1] - z[0]) / math.sqrt(2 * math.pi)).log()
+    torch.testing.assert_close(found.detach(), known, rtol=1e-6, atol=1e-6)
+    (slope, *_) = torch.autograd.grad(found.sum(), list(network.parameters()))
+    assert bool(slope.any())
+
+
+def test_a_support_that_depends_on_f() -> None:
+    source = made(lambda f: torch.distributions.Uniform(f - 3, f + 3))
+    y, mean = torch.full((1,), 0.2).double(), torch.zeros(1).double().requires_grad_()
+    found = log_expectation(adapted(source, 1), y, mean, torch.ones(1).double())
+    normal = torch.distributions.Normal(0.0, 1.0)
+    lower, upper = torch.tensor([-2.8, 3.2], dtype=torch.float64)
+    mass = normal.cdf(upper) - normal.cdf(lower)
+    assert found.item() == pytest.approx(math.log(mass.item() / 6), rel=1e-9)
+    slope = (normal.log_prob(lower).exp() - normal.log_prob(upper).exp()) / mass
+    assert torch.autograd.grad(found, mean)[0].item() == pytest.approx(slope.item(), rel=1e-6)
+
+
+def test_parameters_that_underflow_far_out() -> None:
+    def forward(f: Tensor) -> Any:
+        return torch.distributions.Beta(20 * torch.sigmoid(f), 20 * torch.sigmoid(-f))
+
+    y, one = torch.full((1,), 0.3).double(), torch.ones(1).double()
+    for compute in (log_expectation, expected_log_prob):
+        assert torch.isfinite(compute(adapted(made(forward), 1), y, 0 * one, 4 * one))
+    assert torch.distributions.Beta(1.0, 1.0)._validate_args
+
+
+def test_labels_by_torch() -> None:
+    """log(1 − p) has few digits where p is nearly 1; the integral has as many."""
+    source = made(lambda f: torch.distributions.Bernoulli(probs=torch.sigmoid(f)))
+    mean, one = torch.arange(-20.0, 28.0, 4.0).double(), torch.ones(12).double()
+    found = log_expectation(adapted(source, 12), 0 * one, mean, one)
+    known = log_expectation(Logistic(), 0 * one, mean, one)
+    torch.testing.assert_close(found, known, rtol=1e-3, atol=1e-9)
+
+
+def test_distributions_with_events() -> None:
+    def forward(f: Tensor) -> Any:
+        normal = torch.distributions.Normal(f[..., None], 1.0)
+        return torch.distributions.Independent(normal, 1)
+
+    with pytest.raises(UnsupportedError, match="is a Independent of shape"):
+        log_expectation(adapted(made(forward), 6), torch.zeros(6).double(), *ROWS)

@@ -64,7 +64,12 @@ def test_predictions(base: Likelihood, y: Tensor) -> None:
         return
     torch.testing.assert_close(p.log_prob(y), log_expectation(base, y, q.mean, q.variance))
     torch.testing.assert_close(p.icdf(0.9), predictive_quantiles(base, marginals, [0.9])[0])
-    assert p.icdf(torch.tensor([0.1, 0.9])).shape == (2, 8)
+    assert p.icdf(torch.tensor([[0.1], [0.9]])).shape == (2, 8)
+    levels = torch.linspace(0.1, 0.9, 8, dtype=torch.float64)
+    each = [p.icdf(level.item())[i] for i, level in enumerate(levels)]
+    torch.testing.assert_close(p.icdf(levels), torch.stack(each))
+    if isinstance(base, StudentT):
+        torch.testing.assert_close(p.icdf(p.cdf(y)), y)
     assert bool((p.cdf(p.icdf(0.9)) >= 0.9 - 1e-9).all())
 
 
@@ -103,3 +108,13 @@ def test_state_goes_with_the_model() -> None:
     base = other.base
     assert isinstance(base, Gaussian)
     torch.testing.assert_close(base.noise.item(), 0.3)
+
+
+def test_tasks_keep_their_order() -> None:
+    """The covariance of several tasks may list them one after the other, or in turn."""
+    apart = [MultivariateNormal(torch.zeros(3), scale * torch.eye(3)) for scale in (1.0, 10.0)]
+    q = gpytorch.distributions.MultitaskMultivariateNormal.from_independent_mvns(apart)
+    p = GPyTorchLikelihood(Gaussian(0.5)).float()(q)
+    torch.testing.assert_close(p.variance, torch.tensor([[1.5, 10.5]]).expand(3, 2))
+    each = GPyTorchLikelihood(Gaussian(torch.tensor([0.1, 0.2])))(q)
+    torch.testing.assert_close(each.variance, torch.tensor([[1.1, 10.2]]).expand(3, 2))

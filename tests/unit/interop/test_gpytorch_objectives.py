@@ -280,6 +280,36 @@ def test_a_deep_gp_is_a_mixture_over_its_samples(x: Tensor, y: Tensor) -> None:
         torch.testing.assert_close(wrapped(samples, target), found)
 
 
+def test_sigma_points_have_their_weights(x: Tensor, y: Tensor) -> None:
+    model = _Deep(moved(x))
+    model.quad_weights = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log()
+    q, shift = model.layer(x), torch.tensor([[-0.5], [0.0], [0.5]], dtype=torch.float64)
+    points = MultivariateNormal(q.mean + shift, torch.diag(q.variance).expand(3, 12, 12))
+    kl = model.layer.variational_strategy.kl_divergence() / N
+    weights, target = model.quad_weights.exp()[:, None], (y > 0).double()
+    each = log_expectation(Probit(), target, points.mean, points.variance).exp()
+    found = DirectLogLoss(Probit(), model, N)(points, target)
+    torch.testing.assert_close(found, (weights * each).sum(0).log().mean() - kl)
+    each = expected_log_prob(Probit(), target, points.mean, points.variance)
+    found = BetaELBO(Probit(), model, N)(points, target)
+    torch.testing.assert_close(found, (weights * each).sum(0).mean() - kl)
+
+
+def test_a_gaussian_with_a_mean_of_its_own_is_another_likelihood(x: Tensor, y: Tensor) -> None:
+    class Softplus(gpytorch.likelihoods.GaussianLikelihood):
+        def forward(self, function_samples: Tensor, *params: Any, **kwargs: Any) -> Any:
+            return super().forward(torch.nn.functional.softplus(function_samples))
+
+    model, likelihood = moved(x), Softplus().double()
+    q, kl = model(x), model.variational_strategy.kl_divergence()
+    z = torch.linspace(-9, 9, 20_001, dtype=torch.float64)[:, None]
+    mean = torch.nn.functional.softplus(q.mean + q.variance.sqrt() * z)
+    normal = torch.distributions.Normal(mean, likelihood.noise.sqrt())
+    weights = torch.exp(-0.5 * z * z) * 18 / 20_000 / (2 * torch.pi) ** 0.5
+    expected = (weights * normal.log_prob(y).exp()).sum(0).log().mean() - kl / N
+    torch.testing.assert_close(DirectLogLoss(likelihood, model, N)(model(x), y), expected)
+
+
 def test_exposure_goes_with_the_call(x: Tensor, y: Tensor) -> None:
     model, counts = moved(x), (3 + 2 * y).round()
     exposure = torch.linspace(1, 4, 12, dtype=torch.float64)

@@ -145,3 +145,18 @@ def test_nan_in_the_model_is_told() -> None:
     gp.mean_module.constant.data.fill_(math.nan)
     with pytest.raises((InvalidInputError, NumericalError), match="mean of DirectLogLoss"):
         ask(gpytorch.likelihoods.GaussianLikelihood(), gp(X))
+
+
+def test_a_module_that_both_have_is_no_noise() -> None:
+    gp, likelihood = model(), gpytorch.likelihoods.LaplaceLikelihood()
+    likelihood.shared = gp.covar_module
+    assert torch.isfinite(DirectLogLoss(likelihood, gp, 10)(gp(X), Y))
+
+
+def test_no_examples_and_noise_of_other_tasks() -> None:
+    gaussian = gpytorch.likelihoods.GaussianLikelihood()
+    with pytest.raises(InvalidInputError, match="of at least one example"):
+        ask(gaussian, model()(X), Y[:0])
+    tasks = gpytorch.likelihoods.MultitaskGaussianLikelihood(num_tasks=2)
+    with pytest.raises(InvalidInputError, match="noise of MultitaskGaussianLikelihood must be"):
+        ask(tasks, model()(X))

@@ -7,14 +7,17 @@ import torch
 from jaxtyping import Bool, Float, Num
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.distributions.constraints import Constraint
+from torch.distributions.constraints import Constraint, is_dependent
 from typing_extensions import override
 
 from directgp.checks import require_all
 from directgp.errors import UnsupportedError
+from directgp.interop.gpytorch.unvalidated import unvalidated
 from directgp.likelihoods.base import Derivatives, Likelihood, check_finite
 
 Values = Float[Tensor, "..."]
+
+_REMEDY = "Use gpytorch.mlls for likelihoods that look at several latent values or examples."
 
 
 @final
@@ -24,7 +27,9 @@ class Adapted(Likelihood):
     Parameters
     ----------
     source : gpytorch.likelihoods.Likelihood
-        Gives a distribution of the shape of f. Its parameters broadcast with f.
+        Gives a distribution of the shape of f.
+    shape : torch.Size
+        That of all examples.
     args, kwargs
         What else its ``forward`` is given.
     """
@@ -33,46 +38,58 @@ class Adapted(Likelihood):
     log_concave = False
 
     def __init__(
-        self, source: gpytorch.likelihoods.Likelihood, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        source: gpytorch.likelihoods.Likelihood,
+        shape: torch.Size,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.source = source
-        self._args, self._kwargs = args, kwargs
+        self._shape, self._args, self._kwargs = shape, args, kwargs or {}
+        self._indexed = False
 
     @override
     def take(self, index: Tensor) -> "Adapted":
-        if all(constant.numel() == 1 for constant in self._constants()):
+        if not self._indexed:
             return self
-        twin = Adapted(self.source, self._args, self._kwargs)
-        twin._taken, twin._frozen = (*self._taken, index), self._frozen
+        twin = Adapted(self.source, self._shape, self._args, self._kwargs)
+        twin._taken, twin._frozen, twin._indexed = (*self._taken, index), self._frozen, True
         return twin
 
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:
-        value: Tensor = self._given(f).log_prob(y)
+        with unvalidated():
+            value: Tensor = self._given(f).log_prob(y)
         return value
 
     @override
     def value_and_slope(self, y: Values, f: Values) -> tuple[Values, Values]:
-        with torch.enable_grad():
-            f = f.detach().requires_grad_()
-            value = self.log_kernel(y, f)
-            (slope,) = torch.autograd.grad(value.sum(), f)
-        return value.detach(), slope
+        value, slope, f = self._differentiated(y, f)
+        return value.detach(), slope.detach()
 
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
+        value, first, f = self._differentiated(y, f)
+        second = torch.zeros_like(first)
+        # A slope that does not depend on f, as that of Laplace's density, has no graph.
+        if first.requires_grad:
+            with torch.enable_grad():
+                total = first.sum()
+            (second,) = torch.autograd.grad(total, f, allow_unused=True, materialize_grads=True)
+        return Derivatives(value.detach(), first.detach(), second)
+
+    def _differentiated(self, y: Values, f: Values) -> tuple[Values, Values, Values]:
+        """ℓ, its slope, and the f that these are functions of."""
         with torch.enable_grad():
             f = f.detach().requires_grad_()
             value = self.log_kernel(y, f)
-            (first,) = torch.autograd.grad(value.sum(), f, create_graph=True)
-            # A slope that does not depend on f, as that of Laplace's density, has no graph.
-            (second,) = (
-                torch.autograd.grad(first.sum(), f, allow_unused=True, materialize_grads=True)
-                if first.requires_grad
-                else (torch.zeros_like(f),)
+            if not value.requires_grad:
+                return value, torch.zeros_like(f), f
+            (slope,) = torch.autograd.grad(
+                value.sum(), f, create_graph=True, allow_unused=True, materialize_grads=True
             )
-        return Derivatives(value.detach(), first.detach(), second)
+        return value, slope, f
 
     @override
     def conditional_mean(self, f: Values) -> Values:
@@ -86,21 +103,59 @@ class Adapted(Likelihood):
 
     @override
     def check_targets(self, y: Num[Tensor, "..."] | Bool[Tensor, "..."]) -> None:
-        support = getattr(self._conditional(torch.zeros_like(y).double()), "support", None)
         name = type(self.source).__name__
-        if isinstance(support, Constraint):
+        check_finite(y, name)
+        f = torch.zeros(self._shape, dtype=torch.float64, device=y.device)
+        # A support that depends on f, as that of a uniform density, is no property of the class.
+        support = getattr(type(self._given(f)), "support", None)
+        if isinstance(support, Constraint) and not is_dependent(support):
             inside = support.check(y.double())
             require_all(inside, y, f"y of {name}", "in the support of the likelihood")
-        check_finite(y, name)
+
+    @override
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Refuse a likelihood in which an example is not by itself.
+
+        Examples are evaluated in groups of their own. That is right if a group of some has what
+        they have among all: with parameters and arguments as they are, or those of the group.
+        """
+        if self._taken:
+            return
+        for self._indexed in (False, True):
+            if self._is_apart():
+                return
+        raise UnsupportedError(
+            f"The likelihood must give each example a p(y given f) of its own. Got "
+            f"{type(self.source).__name__}, in which parameters, arguments or other latent values "
+            f"matter to it. {_REMEDY}"
+        )
+
+    def _is_apart(self) -> bool:
+        """Whether half of the examples, in another order, have the same moments as among all."""
+        f = torch.linspace(-1, 1, self._shape.numel(), dtype=torch.float64).reshape(self._shape)
+        f = f.to(next(iter(self.source.parameters()), f).device)
+        some = torch.arange(f.numel(), device=f.device).flip(0)[::2]
+        part = self.take(torch.ones_like(f).bool()).take(some)
+        with torch.no_grad():
+            whole = _fingerprint(self._given(f))
+            try:
+                found = _fingerprint(part._given(f.reshape(-1)[some]))
+            except (RuntimeError, IndexError, ValueError, UnsupportedError):
+                return False
+        known = whole.reshape(len(whole), -1)[:, some]
+        return torch.allclose(found, known, rtol=1e-9, atol=1e-12, equal_nan=True)
 
     def _given(self, f: Values) -> Distribution:
         """p(y given f), refused where it is not one for each f."""
         given = self._conditional(f)
-        if not isinstance(given, Distribution) or given.batch_shape != f.shape:
+        if not isinstance(given, Distribution) or (given.batch_shape, given.event_shape) != (
+            f.shape,
+            torch.Size(),
+        ):
             raise UnsupportedError(
                 f"The likelihood must be one of one latent value, whose p(y given f) has the shape "
                 f"of f, {tuple(f.shape)}. Got {type(self.source).__name__}, whose p(y given f) is "
-                f"{_described(given)}. Use gpytorch.mlls for likelihoods of several latent values."
+                f"{_described(given)}. {_REMEDY}"
             )
         return given
 
@@ -113,15 +168,20 @@ class Adapted(Likelihood):
         return torch.func.functional_call(self.source, constants, (f, *args), kwargs)
 
     def _of_examples(self, value: Any) -> Any:
-        """A parameter or argument for the examples taken, where it is a tensor of numbers."""
-        floating = isinstance(value, Tensor) and value.is_floating_point()
-        return self._per_example(value.double()) if floating else value
+        """A parameter or argument in float64, of the examples at hand where each has its own."""
+        if not isinstance(value, Tensor):
+            return value
+        wide = value.double() if value.is_floating_point() else value
+        return self._per_example(wide) if self._indexed else wide
 
-    def _constants(self) -> list[Tensor]:
-        """All tensors that may differ from example to example."""
-        given = (*self._args, *self._kwargs.values())
-        tensors = [value for value in given if isinstance(value, Tensor)]
-        return [*self.source.parameters(), *self.source.buffers(), *tensors]
+
+def _fingerprint(given: Distribution) -> Tensor:
+    """What tells distributions apart: their parameters, or else their moments."""
+    names = [name for name in given.arg_constraints if name in given.__dict__]
+    values = [getattr(given, name) for name in names] or [given.mean, given.variance]
+    return torch.stack(
+        [torch.as_tensor(each).double().expand(given.batch_shape) for each in values]
+    )
 
 
 def _described(given: object) -> str:

@@ -10,14 +10,15 @@ from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 from typing_extensions import override
 
+from directgp.checks import require_all
 from directgp.likelihoods.base import Likelihood
 from directgp.predictive import (
     predictive_cdf,
     predictive_log_density,
     predictive_mean,
-    predictive_quantiles,
     predictive_variance,
 )
+from directgp.predictive.quantiles import distribution_of
 from directgp.predictive.sampling import sample_targets
 from directgp.shapes import Marginals
 
@@ -88,10 +89,16 @@ class Predictive(Distribution):
 
     @override
     def icdf(self, value: float | Float[Tensor, "..."]) -> Values:
-        """The quantile of a level, or of several in a row, which then come first in the shape."""
-        levels = torch.as_tensor(value, dtype=torch.float64)
-        found = predictive_quantiles(self.likelihood, self.marginals, levels.reshape(-1).tolist())
-        return found[0] if levels.dim() == 0 else found
+        """The smallest y with P(Y ≤ y) ≥ value; levels broadcast with the examples."""
+        mean = self.marginals.mean
+        level = torch.as_tensor(value, dtype=torch.float64, device=mean.device)
+        rows = torch.broadcast_tensors(level, mean.double(), self.marginals.variance.double())
+        inside = (level > 0) & (level < 1)
+        require_all(inside.reshape(-1), level.reshape(-1), "level of icdf", "between 0 and 1")
+        level, mean, variance = rows
+        with torch.no_grad():
+            found = distribution_of(self.likelihood, mean, variance).quantile(level[None])[0]
+        return found.to(self.marginals.mean.dtype)
 
     @override
     def sample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = ()) -> Values:

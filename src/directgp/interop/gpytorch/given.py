@@ -13,13 +13,15 @@ from directgp.errors import InvalidInputError, UnsupportedError, require
 _REMEDY = "Pass model(x), not likelihood(model(x))."
 
 
-def checked_latent(who: str, q: object, likelihood: torch.nn.Module) -> MultivariateNormal:
+def checked_latent(
+    who: str, q: object, likelihood: torch.nn.Module, model: torch.nn.Module
+) -> MultivariateNormal:
     """q(f), refused where it is something else, above all p(y)."""
     if not isinstance(q, MultivariateNormal):
         raise UnsupportedError(
             f"{who} must be given q(f), a MultivariateNormal. Got {type(q).__name__}. {_REMEDY}"
         )
-    if _depends_on(q.variance, likelihood) or _has_noise(q, likelihood):
+    if _depends_on(q.variance, likelihood, model) or _has_noise(q, likelihood):
         raise InvalidInputError(
             f"{who} must be given q(f), the distribution of the latent function. Got one with the "
             f"noise of {type(likelihood).__name__} in its variances. {_REMEDY}"
@@ -30,6 +32,7 @@ def checked_latent(who: str, q: object, likelihood: torch.nn.Module) -> Multivar
 def check_targets(who: str, y: Tensor, q: MultivariateNormal) -> None:
     """Refuse targets of another shape than q(f): above all a column."""
     shape, events = tuple(q.mean.shape), len(q.event_shape)
+    require(y.numel() > 0, f"y of {who}", "of at least one example", "none")
     try:
         fits = np.broadcast_shapes(tuple(y.shape), shape) == shape
     except ValueError:
@@ -57,9 +60,12 @@ def missing(likelihood: torch.nn.Module, y: Tensor) -> Tensor | None:
     return nan if bool(nan.any()) else None
 
 
-def _depends_on(variance: Tensor, likelihood: torch.nn.Module) -> bool:
-    """Whether a gradient leads from the variances to the likelihood's parameters."""
-    parameters = [each for each in likelihood.parameters() if each.requires_grad]
+def _depends_on(variance: Tensor, likelihood: torch.nn.Module, model: torch.nn.Module) -> bool:
+    """Whether a gradient leads from the variances to parameters of the likelihood alone."""
+    models = {id(each) for each in model.parameters()}
+    parameters = [
+        each for each in likelihood.parameters() if each.requires_grad and id(each) not in models
+    ]
     if not parameters or not variance.requires_grad:
         return False
     found = torch.autograd.grad(variance.sum(), parameters, retain_graph=True, allow_unused=True)

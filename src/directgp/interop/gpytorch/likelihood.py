@@ -2,7 +2,7 @@
 
 from typing import Any, final
 
-from gpytorch.distributions import MultivariateNormal
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.likelihoods import Likelihood as GPyTorchBase
 from torch import Tensor
 from typing_extensions import override
@@ -62,13 +62,16 @@ class GPyTorchLikelihood(GPyTorchBase):
     def marginal(
         self, function_dist: MultivariateNormal, *params: Any, **kwargs: Any
     ) -> MultivariateNormal | Predictive:
-        """p(y), jointly Gaussian where the noise is, and each y by itself elsewhere."""
+        """p(y), jointly Gaussian where the noise is one number, each y by itself elsewhere."""
         likelihood = self.with_arguments(**kwargs)
-        if isinstance(likelihood, GaussianNoise):
-            noise = likelihood.noise.to(function_dist.mean)
-            covariance = function_dist.lazy_covariance_matrix.add_diagonal(noise)
-            return type(function_dist)(function_dist.mean, covariance)
-        return Predictive(likelihood, _marginals(function_dist))
+        if not isinstance(likelihood, GaussianNoise) or likelihood.noise.numel() != 1:
+            return Predictive(likelihood, _marginals(function_dist))
+        noise = likelihood.noise.to(function_dist.mean)
+        covariance = function_dist.lazy_covariance_matrix.add_diagonal(noise)
+        if isinstance(function_dist, MultitaskMultivariateNormal):
+            order = function_dist._interleaved
+            return MultitaskMultivariateNormal(function_dist.mean, covariance, interleaved=order)
+        return MultivariateNormal(function_dist.mean, covariance)
 
     @override
     def expected_log_prob(

@@ -80,7 +80,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
     ) -> Tensor:
         """The loss of each example."""
         who = type(self).__name__
-        q = checked_latent(who, output, self.likelihood)
+        q = checked_latent(who, output, self.likelihood, self.model)
         check_targets(who, y, q)
         likelihood = translated(self.likelihood, q.mean.shape, args, kwargs)
         losses = self._observed(likelihood, y, Marginals(q.mean, q.variance))
@@ -151,8 +151,9 @@ class DirectLogLoss(DirectObjective):
     beta : float or tensor
         β ≥ 0, or one for each model of a batch.
     rule : Rule or {"auto", "closed_form", "quadrature", "bmc", "smooth_bmc", "ups"}
-        How log E_q[p] and its gradient are got; "auto" is exact. Schedules of a rule count the
-        calls in training mode.
+        How log E_q[p] and its gradient are got; "auto" is right to many digits, for a likelihood
+        of your own as long as it does not oscillate within an eighth of the deviation of q.
+        Schedules of a rule count the calls in training mode.
     combine_terms : bool
         If not, log likelihood, KL·β/N, log prior and added loss are returned apart.
     generator : torch.Generator
@@ -191,11 +192,8 @@ class DirectLogLoss(DirectObjective):
 
     @override
     def _over_samples(self, losses: Tensor) -> Tensor:
-        # The log is outside of the average over samples, or over sigma points with their weights.
-        weights = getattr(self.model, "quad_weights", None)
-        if weights is None:
-            return math.log(len(losses)) - torch.logsumexp(-losses, 0)
-        return -torch.logsumexp(weights.reshape(-1, *[1] * (losses.dim() - 1)) - losses, 0)
+        # The log is outside of the average.
+        return -torch.logsumexp(_log_weights(self.model, losses) - losses, 0)
 
 
 @final
@@ -218,20 +216,27 @@ class BetaELBO(DirectObjective):
 
     @override
     def _over_samples(self, losses: Tensor) -> Tensor:
-        return losses.mean(0)
+        return (_log_weights(self.model, losses).exp() * losses).sum(0)
+
+
+def _log_weights(model: gpytorch.models.GP, losses: Tensor) -> Tensor:
+    """Of the samples of a deep GP, all alike, or of the sigma points of a DSPP."""
+    equal = losses.new_full((len(losses),), -math.log(len(losses)))
+    weights: Tensor = getattr(model, "quad_weights", equal)
+    return weights.reshape(-1, *[1] * (losses.dim() - 1))
 
 
 @final
 class DirectLoss(DirectObjective):
     """−(1/n) Σ_i loss_i − (β/N)·KL for any point loss, to be maximised.
 
+    The parameters are those of `DirectLogLoss`, with a loss in place of the rule.
+
     Parameters
     ----------
     objective : PointLoss or str
         A loss of `directgp.objectives`, or its name: "crps", "square_loss", "absolute_loss",
         "pinball_loss", "zero_one_cost".
-
-    The other parameters are those of `DirectLogLoss`.
     """
 
     def __init__(

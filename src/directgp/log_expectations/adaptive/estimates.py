@@ -15,7 +15,7 @@ from torch import Tensor
 from directgp.errors import NumericalError
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.adaptive.panels import Owner, Panels, Points, refined
-from directgp.log_expectations.adaptive.peaks import Scan, peaks, rounding, scan, widened
+from directgp.log_expectations.adaptive.peaks import Scan, peaks, scan, widened
 from directgp.log_expectations.estimate import Estimate, Row, parameter_term
 
 POINTS = 32
@@ -24,12 +24,10 @@ POINTS = 32
 _NATS = 45.0
 """Panels are left out where the density is below e^−45 of its peak."""
 
-_REACH = 12.0
-_FARTHEST = 37.0
-"""Standard deviations to either side that E_q[log p] is summed over, and as far as q does not
-underflow where log p grows as an exponential."""
-
-_TINY = torch.finfo(torch.float64).tiny
+_REACH = 9.0
+_FARTHEST = 32.0
+"""Standard deviations to either side that E_q[log p] is summed over, and as far as it may be where
+log p grows as an exponential."""
 
 _LOG_ROOT = 0.5 * math.log(2 * math.pi)
 
@@ -78,11 +76,11 @@ class Examples:
 def adaptive_log_expectation(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
     """log E_q[p(y given f)] and its slopes, for a flat batch in float64 outside of any graph."""
     examples = Examples(likelihood, y, mean, variance.sqrt())
-    found = widened(examples.log_density, scan(examples.log_density, mean))
+    found = widened(examples.log_density, scan(examples.log_density, mean), _NATS)
     rise = Scan(found.grid, found.heights + 0.5 * found.grid[:, None] ** 2)
     # A spike of p away from the bulk of q̃ is not its peak, but may hold much of its mass.
     tops, spikes = peaks(examples.log_density, found), peaks(examples.log_likelihood, rise)
-    edges = _edges(found.grid, torch.cat([tops, spikes]))
+    edges = _edges(found.grid[-1].item(), torch.cat([tops, spikes]))
     heights = examples.log_density(edges)
     top = heights.amax(0)
 
@@ -90,7 +88,7 @@ def adaptive_log_expectation(likelihood: Likelihood, y: Row, mean: Row, variance
         return (examples.of(owner).log_density(z) - top[owner]).exp_() * (1 + z * z)
 
     panels = _panels(edges, heights >= top - _NATS)
-    panels = refined(density, panels, rounding(examples.log_density, tops[0]))
+    panels = refined(density, panels, len(y))
     return _log_estimate(examples, top, panels)
 
 
@@ -98,8 +96,8 @@ def adaptive_gibbs(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> 
     """E_q[log p(y given f)] and its slopes, E_q[ℓ′] in μ and ½E_q[ℓ′z]/√v in v."""
     examples = Examples(likelihood, y, mean, variance.sqrt())
     found = scan(examples.log_likelihood, mean)
-    spikes = peaks(examples.log_likelihood, found).clamp(-_FARTHEST, _FARTHEST)
-    edges = _edges(found.grid.clamp(-_FARTHEST, _FARTHEST), spikes)
+    spikes = peaks(examples.log_likelihood, found)
+    edges = _edges(_FARTHEST, spikes)
     heights = examples.log_likelihood(edges).abs().log() - 0.5 * edges * edges
     # Where q is nothing, log p may well be −∞ by underflow.
     matters = (heights < torch.inf) | (edges.abs() < _REACH)
@@ -109,23 +107,42 @@ def adaptive_gibbs(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> 
         return examples.of(owner).log_likelihood(z) * torch.exp(-0.5 * z * z) * (1 + z * z)
 
     panels = _panels(edges, high)
-    size = examples.log_likelihood(torch.zeros_like(edges[:1])).abs()[0]
-    noise = rounding(examples.log_likelihood, torch.zeros_like(mean))
-    panels = refined(term, panels, noise / size.clamp(min=_TINY))
+    panels = refined(term, panels, len(y))
     owner, (z, widths) = panels.owner, panels.gauss_legendre()
     some, weights = examples.of(owner), widths * torch.exp(-0.5 * z * z - _LOG_ROOT)
     value, slope = some.likelihood.value_and_slope(some.y, some.f(z))
+    size = examples.sum(owner, weights * value.abs() * (1 + z * z))
     return Estimate(
         examples.sum(owner, weights * value) + likelihood.log_base(y),
-        examples.sum(owner, weights * slope),
-        0.5 * examples.sum(owner, weights * slope * z) / examples.deviation,
+        _slope(
+            examples.sum(owner, weights * slope),
+            examples.sum(owner, weights * value * z) / examples.deviation,
+            size / examples.deviation,
+        ),
+        _slope(
+            0.5 * examples.sum(owner, weights * slope * z) / examples.deviation,
+            0.5 * examples.sum(owner, weights * value * (z * z - 1)) / variance,
+            size / variance,
+        ),
         examples.parameter_term(owner, z, weights),
     )
 
 
-def _edges(grid: Float[Tensor, " g"], peaks: Float[Tensor, "t p"]) -> Points:
-    """The grid with the peaks put in, in order, for each example."""
-    return torch.cat([grid[:, None].expand(-1, peaks.shape[1]), peaks]).sort(0).values
+def _slope(pathwise: Row, score: Row, size: Row) -> Row:
+    """The slope by ℓ′, or where that misses a jump by ℓ alone, which cancels about its size."""
+    return torch.where(_differ(pathwise, score, size), score, pathwise)
+
+
+def _differ(pathwise: Row, score: Row, size: Row) -> Bool[Tensor, " n"]:
+    """Whether two forms of a slope differ by more than rounding."""
+    return (pathwise - score).abs() > 1e-6 * pathwise.abs() + 1e-8 * size
+
+
+def _edges(reach: float, tops: Float[Tensor, "t p"]) -> Points:
+    """0, ±1, ±2, ±4 … ±reach and the tops, in order, for each example."""
+    side = 2.0 ** torch.arange(int(math.log2(reach)) + 1, dtype=tops.dtype, device=tops.device)
+    grid = torch.cat([-side, side.new_zeros(1), side])
+    return torch.cat([grid[:, None].expand(-1, tops.shape[1]), tops]).sort(0).values
 
 
 def _panels(edges: Points, high: Bool[Tensor, "k n"]) -> Panels:
@@ -141,7 +158,7 @@ def _log_estimate(examples: Examples, top: Row, panels: Panels) -> Estimate:
 
     The slope in μ is E_q̃[z]/√v and also E_q̃[ℓ′]; that in v is ½(E_q̃[z²] − 1)/v and also
     ½E_q̃[ℓ′z]/√v. The first forms suit a q̃ much narrower than q, the others one that is nearly q;
-    they are mixed by the variance of z.
+    they are mixed by the variance of z. A jump of p, which ℓ′ does not see, leaves the first.
     """
     owner, (z, widths) = panels.owner, panels.gauss_legendre()
     some, deviation = examples.of(owner), examples.deviation
@@ -156,6 +173,7 @@ def _log_estimate(examples: Examples, top: Row, panels: Panels) -> Estimate:
     first, second = examples.sum(owner, weights * z), examples.sum(owner, weights * z * z)
     pull, push = examples.sum(owner, weights * slope), examples.sum(owner, weights * slope * z)
     narrow = (1 - second + first * first).clamp(0.0, 1.0)
+    narrow = torch.where(_differ(pull, first / deviation, 1 / deviation), 1.0, narrow)
     mean_slope = narrow * first / deviation + (1 - narrow) * pull
     bend = narrow * (second - 1) / deviation + (1 - narrow) * push
     return Estimate(

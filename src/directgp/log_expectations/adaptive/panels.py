@@ -13,6 +13,7 @@ from torch import Tensor
 from directgp.errors import NumericalError
 
 Points = Float[Tensor, "k p"]
+Row = Float[Tensor, " p"]
 Owner = Int[Tensor, " p"]
 
 Integrand = Callable[[Owner, Points], Points]
@@ -21,6 +22,12 @@ Integrand = Callable[[Owner, Points], Points]
 _ORDER = 16
 _TOLERANCE = 1e-11
 """Two rules of 9 and 17 places agree to this share of the integral; the finer is far better."""
+
+_ROUNDING = 1e-3
+_SHARE = 0.15
+_GENERATIONS = 3
+"""Errors of this share of the integral are let be where halving does not lessen them: where log p
+itself is no better."""
 
 _HALVINGS = 60
 _MOST = 256
@@ -63,33 +70,47 @@ class Panels(NamedTuple):
         return torch.addcmul(self.left + half, column[0], half), column[1] * half
 
 
-def refined(integrand: Integrand, panels: Panels, rounding: Float[Tensor, " n"]) -> Panels:
+def refined(integrand: Integrand, panels: Panels, num_examples: int) -> Panels:
     """Panels, halved as often as it takes, on which the integrand is integrated well.
 
-    `rounding` is the relative error of the integrand of each example: more cannot be asked for.
+    Where both halves err as much as the whole they come from, some times in a row, that is rounding
+    and not a kink or a jump, which one of them has.
     """
     finished: list[Panels] = []
-    tolerance = torch.clamp(4 * rounding, min=_TOLERANCE)
-    known = torch.zeros_like(rounding)
+    known = panels.left.new_zeros(num_examples)
+    before, rough = torch.full_like(panels.left, torch.inf), torch.zeros_like(panels.owner)
     for _ in range(_HALVINGS):
-        z, weights = panels.clenshaw_curtis(_ORDER)
-        values = integrand(panels.owner, z)
+        values, weights, error = _evaluated(integrand, panels)
         size = (weights * values.abs()).sum(0)
-        if len(panels.owner) > _MOST * len(rounding) or not bool(torch.isfinite(size).all()):
+        if len(panels.owner) > _MOST * num_examples or not bool(torch.isfinite(size).all()):
             break
-        coarse = (panels.clenshaw_curtis(_ORDER // 2)[1] * values[::2]).sum(0)
-        error = ((weights * values).sum(0) - coarse).abs()
         scale = known.index_add(0, panels.owner, size)[panels.owner]
-        good = error <= tolerance[panels.owner] * scale
+        rough = (rough + 1) * (torch.minimum(error, _sibling(error)) > _SHARE * before)
+        noise = (rough >= _GENERATIONS) & (error <= _ROUNDING * scale)
+        good = (error <= _TOLERANCE * scale) | noise
         finished.append(panels.select(good))
         if bool(good.all()):
             return Panels(*(torch.cat(column) for column in zip(*finished, strict=True)))
         known = known.index_add(0, panels.owner, size * good)
         panels = panels.select(~good).halves()
+        before, rough = error[~good].repeat(2), rough[~good].repeat(2)
     raise NumericalError(
         f"Quadrature did not settle for {len(panels.owner.unique())} examples. Check that "
-        "log p(y given f) is finite and continuous in f."
+        "log p(y given f) is finite and does not oscillate fast in f."
     )
+
+
+def _evaluated(integrand: Integrand, panels: Panels) -> tuple[Points, Points, Row]:
+    """Values and weights at the places of panels, and how far two rules differ on each."""
+    z, weights = panels.clenshaw_curtis(_ORDER)
+    values = integrand(panels.owner, z)
+    coarse = (panels.clenshaw_curtis(_ORDER // 2)[1] * values[::2]).sum(0)
+    return values, weights, ((weights * values).sum(0) - coarse).abs()
+
+
+def _sibling(values: Row) -> Row:
+    """What the other half of each panel has, in the order of `Panels.halves`."""
+    return values.roll(len(values) // 2)
 
 
 @lru_cache(maxsize=4)

@@ -18,7 +18,7 @@ Height = Callable[[Points], Points]
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _SHRINKINGS = 40
 _DOUBLINGS = 40
-_MOST = 4
+_MOST = 12
 """Local maxima of a scan that are looked into."""
 
 
@@ -28,34 +28,38 @@ class Scan(NamedTuple):
     grid: Float[Tensor, " k"]
     heights: Points
 
-    @property
-    def at_an_end(self) -> Bool[Tensor, " n"]:
-        """Where the largest height is at an end of the grid."""
-        best = self.heights.argmax(0)
-        return (best == 0) | (best == len(self.grid) - 1)
+    def unfinished(self, nats: float) -> Bool[Tensor, " n"]:
+        """Where an end of the grid is less than so far below the largest height."""
+        return self.heights[[0, -1]].amax(0) > self.heights.amax(0) - nats
 
 
 def scan(height: Height, like: Row) -> Scan:
-    """Heights at 0, ±1, ±2, ±4 … ±64, for as many examples as the row has."""
-    side = 2.0 ** torch.arange(7, dtype=like.dtype, device=like.device)
-    grid = torch.cat([-side.flip(0), side.new_zeros(1), side])
-    return Scan(grid, _heights(height, grid, len(like)))
+    """Heights from −8 to 8 in eighths, for as many examples as the row has."""
+    grid = torch.linspace(-8, 8, 129, dtype=like.dtype, device=like.device)
+    heights = _heights(height, grid, len(like))
+    if bool(torch.isnan(heights).any()):
+        raise NumericalError(
+            "log p(y given f) is NaN. Check mean, variance and the likelihood's parameters."
+        )
+    return Scan(grid, heights)
 
 
-def widened(height: Height, found: Scan) -> Scan:
-    """A scan that goes on, doubling, until no example is highest at an end."""
+def widened(height: Height, found: Scan, nats: float) -> Scan:
+    """A scan that goes on, doubling, until both ends are so far below the largest height."""
     for _ in range(_DOUBLINGS):
-        if not bool(found.at_an_end.any()):
+        if not bool(found.unfinished(nats).any()):
             return found
         ends = 2 * found.grid[[0, -1]]
-        more = _heights(height, ends, found.heights.shape[1])
+        # Where a density breaks down so far out, it is taken to be nothing.
+        more = _heights(height, ends, found.heights.shape[1]).nan_to_num(nan=-torch.inf)
         found = Scan(
             torch.cat([ends[:1], found.grid, ends[1:]]),
             torch.cat([more[:1], found.heights, more[1:]]),
         )
+    number = int(found.unfinished(nats).sum())
     raise NumericalError(
-        f"No peak of q(f)·p(y given f) was found for {int(found.at_an_end.sum())} examples. Check "
-        "that log p(y given f) is finite near the mean of q, and does not outgrow f²."
+        f"No peak of q(f)·p(y given f) was found for {number} examples. Check that "
+        "log p(y given f) is finite near the mean of q, and does not outgrow f²."
     )
 
 
@@ -97,17 +101,5 @@ def climb(height: Height, low: Row, high: Row) -> Row:
     return torch.where(heights[0] >= heights[1], places[0], places[1])
 
 
-def rounding(height: Height, place: Row) -> Row:
-    """How far heights are off by rounding, from their spread about places a hair apart."""
-    hair = 1e-14 * torch.arange(-3, 4, dtype=place.dtype, device=place.device)[:, None]
-    heights = height(place + hair * place.abs().clamp(min=1.0))
-    return heights.amax(0) - heights.amin(0)
-
-
 def _heights(height: Height, grid: Tensor, num_examples: int) -> Points:
-    values = height(grid[:, None].expand(-1, num_examples))
-    if bool(torch.isnan(values).any()):
-        raise NumericalError(
-            "log p(y given f) is NaN. Check mean, variance and the likelihood's parameters."
-        )
-    return values
+    return height(grid[:, None].expand(-1, num_examples))
