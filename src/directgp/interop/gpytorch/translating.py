@@ -35,7 +35,7 @@ def translated(
         return likelihood.with_arguments(*args, **kwargs)
     # A subclass with a forward of its own is another likelihood.
     forward = type(likelihood).forward
-    gpytorchs = forward.__module__.startswith("gpytorch.")
+    gpytorchs = (forward.__module__ or "").startswith("gpytorch.")
     if isinstance(likelihood, _GaussianLikelihoodBase) and gpytorchs:
         return GivenGaussian(_noise(likelihood, shape, args, kwargs))
     if forward is BernoulliLikelihood.forward:
