@@ -13,7 +13,7 @@ from scipy.special import betaln, expit, xlogy
 from torch import Tensor
 
 from directgp import expected_log_prob, log_expectation
-from directgp.errors import InvalidInputError, UnsupportedError
+from directgp.errors import InvalidInputError, NumericalError, UnsupportedError
 from directgp.interop.gpytorch.adapted import Adapted
 from directgp.likelihoods import Likelihood, Logistic
 
@@ -281,3 +281,10 @@ def test_distributions_with_events() -> None:
 
     with pytest.raises(UnsupportedError, match="is a Independent of shape"):
         log_expectation(adapted(made(forward), 6), torch.zeros(6).double(), *ROWS)
+
+
+def test_a_density_that_is_undefined_somewhere_is_told() -> None:
+    source = made(lambda f: torch.distributions.Normal(f, f.abs()))
+    one = torch.ones(1).double()
+    with pytest.raises(NumericalError, match="log p.y given f. is NaN"):
+        log_expectation(adapted(source, 1), 2 * one, one, one)

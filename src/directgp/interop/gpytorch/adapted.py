@@ -106,8 +106,10 @@ class Adapted(Likelihood):
         name = type(self.source).__name__
         check_finite(y, name)
         f = torch.zeros(self._shape, dtype=torch.float64, device=y.device)
+        with unvalidated():
+            given = self._given(f)
         # A support that depends on f, as that of a uniform density, is no property of the class.
-        support = getattr(type(self._given(f)), "support", None)
+        support = getattr(type(given), "support", None)
         if isinstance(support, Constraint) and not is_dependent(support):
             inside = support.check(y.double())
             require_all(inside, y, f"y of {name}", "in the support of the likelihood")
@@ -121,7 +123,8 @@ class Adapted(Likelihood):
         """
         if self._taken:
             return
-        for self._indexed in (False, True):
+        for indexed in (False, True):
+            self._indexed = indexed
             if self._is_apart():
                 return
         raise UnsupportedError(
@@ -136,7 +139,7 @@ class Adapted(Likelihood):
         f = f.to(next(iter(self.source.parameters()), f).device)
         some = torch.arange(f.numel(), device=f.device).flip(0)[::2]
         part = self.take(torch.ones_like(f).bool()).take(some)
-        with torch.no_grad():
+        with torch.no_grad(), unvalidated():
             whole = _fingerprint(self._given(f))
             try:
                 found = _fingerprint(part._given(f.reshape(-1)[some]))
