@@ -286,5 +286,5 @@ def test_distributions_with_events() -> None:
 def test_a_density_that_is_undefined_somewhere_is_told() -> None:
     source = made(lambda f: torch.distributions.Normal(f, f.abs()))
     one = torch.ones(1).double()
-    with pytest.raises(NumericalError, match="log p.y given f. is NaN"):
+    with pytest.raises(NumericalError, match=r"log p.y given f. is NaN"):
         log_expectation(adapted(source, 1), 2 * one, one, one)
