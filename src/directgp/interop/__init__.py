@@ -3,10 +3,10 @@
 from importlib import import_module
 from typing import Any
 
-__all__ = ["botorch", "gpytorch"]
+_LIBRARIES = ("botorch", "gpytorch")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _LIBRARIES:
         raise AttributeError(f"module 'directgp.interop' has no attribute {name!r}")
     return import_module(f"directgp.interop.{name}")
