@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import gpytorch
 import numpy as np
@@ -288,3 +288,24 @@ def test_a_density_that_is_undefined_somewhere_is_told() -> None:
     one = torch.ones(1).double()
     with pytest.raises(NumericalError, match=r"log p.y given f. is NaN"):
         log_expectation(adapted(source, 1), 2 * one, one, one)
+
+
+class Bare(torch.distributions.Distribution):
+    """Somebody's own distribution, with log_prob and nothing else."""
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, loc: Tensor) -> None:
+        self.loc = loc
+        super().__init__(loc.shape, validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return -(value - self.loc).abs() - math.log(2)
+
+
+def test_distributions_with_log_prob_alone() -> None:
+    found = log_expectation(adapted(made(Bare), 6), torch.zeros(6).double(), *ROWS)
+    torch.testing.assert_close(found, laplace_at(ROWS[0], 1.0))
+    apart = adapted(made(lambda f: Bare(f - f.mean())), 6)
+    with pytest.raises(UnsupportedError, match="of its own"):
+        log_expectation(apart, torch.zeros(6).double(), *ROWS)

@@ -187,6 +187,24 @@ def test_missing_targets_of_some_tasks_and_of_labels(x: Tensor, y: Tensor) -> No
         torch.testing.assert_close(objective(model(x), labels), -kl / N)
 
 
+def test_missing_targets_of_a_batch_with_parameters_each(x: Tensor, y: Tensor) -> None:
+    """What is taken of the examples is taken of their parameters and arguments too."""
+    model, gaps = moved(x, batched(2), (2,)), torch.stack([y, y])
+    gaps[0, 2] = gaps[1, 7] = torch.nan
+    there = ~torch.isnan(gaps)
+    likelihood = gpytorch.likelihoods.LaplaceLikelihood(batch_shape=torch.Size([2])).double()
+    likelihood.noise = torch.tensor([[0.1], [2.0]], dtype=torch.float64)
+    with gpytorch.settings.observation_nan_policy("mask"):
+        found = DirectLogLoss(likelihood, model, N, beta=0.0)(model(x), gaps)
+    q = model(x)
+    for k, noise in enumerate((0.1, 2.0)):
+        alone = gpytorch.likelihoods.LaplaceLikelihood().double()
+        alone.noise = noise
+        some = MultivariateNormal(q.mean[k, there[k]], torch.diag(q.variance[k, there[k]]))
+        single = DirectLogLoss(alone, moved(x), N, beta=0.0)(some, y[there[k]])
+        torch.testing.assert_close(found[k], single * 11 / 12)
+
+
 def test_noise_of_each_example(x: Tensor, y: Tensor) -> None:
     noise = torch.linspace(0.1, 1, 12, dtype=torch.float64)
     model, likelihood = moved(x), gpytorch.likelihoods.FixedNoiseGaussianLikelihood(noise)

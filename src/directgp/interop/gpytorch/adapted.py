@@ -65,12 +65,12 @@ class Adapted(Likelihood):
 
     @override
     def value_and_slope(self, y: Values, f: Values) -> tuple[Values, Values]:
-        value, slope, f = self._differentiated(y, f)
-        return value.detach(), slope.detach()
+        value, slope, _ = self._differentiated(y, f, again=False)
+        return value.detach(), slope
 
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
-        value, first, f = self._differentiated(y, f)
+        value, first, f = self._differentiated(y, f, again=True)
         second = torch.zeros_like(first)
         # A slope that does not depend on f, as that of Laplace's density, has no graph.
         if first.requires_grad:
@@ -79,15 +79,15 @@ class Adapted(Likelihood):
             (second,) = torch.autograd.grad(total, f, allow_unused=True, materialize_grads=True)
         return Derivatives(value.detach(), first.detach(), second)
 
-    def _differentiated(self, y: Values, f: Values) -> tuple[Values, Values, Values]:
-        """ℓ, its slope, and the f that these are functions of."""
+    def _differentiated(self, y: Values, f: Values, again: bool) -> tuple[Values, Values, Values]:
+        """ℓ, its slope, differentiable where that is done again, and the f of both."""
         with torch.enable_grad():
             f = f.detach().requires_grad_()
             value = self.log_kernel(y, f)
             if not value.requires_grad:
                 return value, torch.zeros_like(f), f
             (slope,) = torch.autograd.grad(
-                value.sum(), f, create_graph=True, allow_unused=True, materialize_grads=True
+                value.sum(), f, create_graph=again, allow_unused=True, materialize_grads=True
             )
         return value, slope, f
 
@@ -105,7 +105,8 @@ class Adapted(Likelihood):
     def check_targets(self, y: Num[Tensor, "..."] | Bool[Tensor, "..."]) -> None:
         name = type(self.source).__name__
         check_finite(y, name)
-        f = torch.zeros(self._shape, dtype=torch.float64, device=y.device)
+        shape = y.shape if self._taken else self._shape
+        f = torch.zeros(shape, dtype=torch.float64, device=y.device)
         with unvalidated():
             given = self._given(f)
         # A support that depends on f, as that of a uniform density, is no property of the class.
@@ -179,12 +180,10 @@ class Adapted(Likelihood):
 
 
 def _fingerprint(given: Distribution) -> Tensor:
-    """What tells distributions apart: their parameters, or else their moments."""
-    names = [name for name in given.arg_constraints if name in given.__dict__]
-    values = [getattr(given, name) for name in names] or [given.mean, given.variance]
-    return torch.stack(
-        [torch.as_tensor(each).double().expand(given.batch_shape) for each in values]
-    )
+    """What tells distributions apart: what they hold for each example, or else their moments."""
+    held = [each for each in vars(given).values() if isinstance(each, Tensor)]
+    values = [each for each in held if each.shape == given.batch_shape]
+    return torch.stack([each.double() for each in values or [given.mean, given.variance]])
 
 
 def _described(given: object) -> str:

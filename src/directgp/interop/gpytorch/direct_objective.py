@@ -13,9 +13,10 @@ from typing_extensions import override
 
 from directgp.errors import UnsupportedError
 from directgp.interop.gpytorch.given import (
+    check_noiseless,
     check_observed,
     check_targets,
-    checked_latent,
+    checked_normal,
     missing,
 )
 from directgp.interop.gpytorch.likelihood import GPyTorchLikelihood
@@ -47,6 +48,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         combine_terms: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
+        # What it refuses is refused before the first step.
         Objective(point_loss, num_data, beta)
         if isinstance(likelihood, Likelihood):
             likelihood = GPyTorchLikelihood(likelihood)
@@ -81,10 +83,12 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
     ) -> Tensor:
         """The loss of each example."""
         who = type(self).__name__
-        q = checked_latent(who, output, self.likelihood, self.model)
+        q = checked_normal(who, output)
+        marginals = Marginals(q.mean, q.variance)
+        check_noiseless(who, q, marginals.variance, self.likelihood, self.model)
         check_targets(who, y, q)
         likelihood = translated(self.likelihood, q.mean.shape, args, kwargs)
-        losses = self._observed(likelihood, y, Marginals(q.mean, q.variance))
+        losses = self._observed(likelihood, y, marginals)
         if isinstance(self.model, DeepGP):
             losses = self._over_samples(losses)
         return losses.sum(-1) if len(q.event_shape) > 1 else losses
@@ -95,6 +99,8 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         if gone is None:
             check_observed(type(self).__name__, y)
             return self._checked(likelihood, y, q)
+        # Before some are taken, for it is of all that the likelihood has the shape.
+        likelihood.check_shape(tuple(q.mean.shape))
         there = ~gone.expand(q.mean.shape)
         some = Marginals(q.mean[there], q.variance[there])
         nothing = torch.zeros_like(q.mean)

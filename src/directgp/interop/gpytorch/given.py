@@ -13,20 +13,28 @@ from directgp.errors import InvalidInputError, UnsupportedError, require
 _REMEDY = "Pass model(x), not likelihood(model(x))."
 
 
-def checked_latent(
-    who: str, q: object, likelihood: torch.nn.Module, model: torch.nn.Module
-) -> MultivariateNormal:
-    """q(f), refused where it is something else, above all p(y)."""
+def checked_normal(who: str, q: object) -> MultivariateNormal:
+    """What may be q(f), refused where it is something else."""
     if not isinstance(q, MultivariateNormal):
         raise UnsupportedError(
             f"{who} must be given q(f), a MultivariateNormal. Got {type(q).__name__}. {_REMEDY}"
         )
-    if _depends_on(q.variance, likelihood, model) or _has_noise(q, likelihood):
+    return q
+
+
+def check_noiseless(
+    who: str,
+    q: MultivariateNormal,
+    variance: Tensor,
+    likelihood: torch.nn.Module,
+    model: torch.nn.Module,
+) -> None:
+    """Refuse p(y) in place of q(f)."""
+    if _depends_on(variance, likelihood, model) or _has_noise(q, likelihood):
         raise InvalidInputError(
             f"{who} must be given q(f), the distribution of the latent function. Got one with the "
             f"noise of {type(likelihood).__name__} in its variances. {_REMEDY}"
         )
-    return q
 
 
 def check_targets(who: str, y: Tensor, q: MultivariateNormal) -> None:
