@@ -1,0 +1,59 @@
+"""Stores of an earlier version give the same reports, and no fit is run again."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.frozen.golden import (
+    assert_same_document,
+    assert_same_text,
+    read_json,
+    read_text,
+    unpack,
+)
+from tests.frozen.reports import (
+    COMPARE,
+    REPRODUCE,
+    Case,
+    make_report,
+    masked_document,
+    masked_page,
+    prepare,
+    result_rows,
+    set_versions,
+    store_rows,
+)
+
+pytestmark = pytest.mark.usefixtures("without_shape_checks")
+
+REMEDY = "If this is meant: python -m tests.frozen.write reports"
+TOLERANCE = 1e-9
+
+
+@pytest.mark.parametrize("task", COMPARE)
+def test_compare_reports_the_same(task: str, here: Path) -> None:
+    case = COMPARE[task]
+    store = unpack(case.packed_store, here / "report" / case.store)
+    set_versions(store, read_json(case.folder / "versions.json"))
+    check_report(case, here)
+
+
+def test_reproduce_gives_the_same_verdicts(here: Path) -> None:
+    unpack(REPRODUCE.packed_store, here / "report" / REPRODUCE.store)
+    check_report(REPRODUCE, here)
+
+
+def check_report(case: Case, here: Path) -> None:
+    """Make the report of a store, and compare all that it says with the golden files."""
+    prepare(case, here)
+    store = here / "report" / case.store
+    before = store_rows(store)
+    answer = make_report(case, "--resume")
+    # A fit that is run again is written again, with other seconds.
+    assert before and store_rows(store) == before
+    golden = read_json(case.folder / "results.json")
+    assert_same_document(result_rows(here), golden, TOLERANCE, REMEDY)
+    golden = read_json(case.folder / case.document)
+    assert_same_document(masked_document(case, here), golden, TOLERANCE, REMEDY)
+    assert_same_text(masked_page(case, here), read_text(case.folder / "page.txt"), REMEDY)
+    assert_same_text(answer.out, read_text(case.folder / "printed.txt"), REMEDY)
