@@ -22,8 +22,8 @@ from benchmarks.datasets import TASKS, Part, Task, load, split
 from benchmarks.models import facts, now, starting_model, write
 from benchmarks.rules import show
 from directgp.training import LossRange, Monitor, Progress, TrainingResult
+from directgp.training.checkpoint import Journal
 from directgp.training.data import Data
-from directgp.training.journal import Journal
 from directgp.training.recipe import Recipe
 from directgp.training.runs import fixed_run, joint_run
 from directgp.training.trainer import Trainer

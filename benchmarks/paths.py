@@ -23,9 +23,9 @@ from benchmarks.rules import show
 from directgp.likelihoods import Likelihood
 from directgp.posteriors import SparsePosterior
 from directgp.training import Given, TrainingResult
+from directgp.training.beta_path import train_grid
+from directgp.training.checkpoint import Journal
 from directgp.training.data import Data
-from directgp.training.grid import train_grid
-from directgp.training.journal import Journal
 from directgp.training.recipe import Recipe
 from directgp.training.runs import elbo_run, fixed_run
 from directgp.training.trainer import Trainer

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from directgp.likelihoods import Gaussian, Likelihood, Logistic, Poisson, Probit
-from directgp.likelihoods.unimodal import UnimodalInF
+from directgp.likelihoods.base import UnimodalInF
 from directgp.log_expectations import BiasedMonteCarlo, ProductSampling, Quadrature, Rule
-from directgp.log_expectations.evaluate import resolve_rule
+from directgp.log_expectations.api import resolve_rule
 
 State = tuple[Likelihood, Tensor, Tensor, Tensor]
 

@@ -16,9 +16,9 @@ from rich.table import Table
 from torch import Tensor
 
 import directgp
-from directgp.diagnostics.exact import exact_log_expectation
+from directgp.diagnostics.rules import exact_log_expectation
 from directgp.likelihoods import Likelihood, Logistic, Poisson, Probit, StudentT
-from directgp.numerics.hermite import gauss_hermite
+from directgp.numerics.gaussian import gauss_hermite
 
 PICTURE = Path(__file__).resolve().parents[1] / "build/examples/tails.png"
 CASES: list[tuple[str, Likelihood, float, float, float]] = [

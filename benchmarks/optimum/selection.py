@@ -16,7 +16,7 @@ from benchmarks.optimum.race import run
 from benchmarks.optimum.truth import likelihood_of, nll_at, posterior_of
 from benchmarks.optimum.with_directgp import parameters_of
 from directgp.training import Given as Validation
-from directgp.training.selection import compare
+from directgp.training.beta_path import compare
 
 BETAS = (*(100 / 2**k for k in range(14)), 0.01)
 

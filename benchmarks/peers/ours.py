@@ -11,7 +11,7 @@ from benchmarks.peers.protocol import serve
 from directgp.likelihoods import Gaussian, Likelihood, Poisson, Probit
 from directgp.log_expectations import BiasedMonteCarlo
 from directgp.objectives import GibbsLoss, LogLoss
-from directgp.objectives.objective import Objective
+from directgp.objectives.base import Objective
 from directgp.posteriors import Prior, SparsePosterior
 from directgp.training.adam import AdamState
 from directgp.training.data import Data

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from directgp.estimators.count_regressor import SparseGPCountRegressor
     from directgp.estimators.regressor import SparseGPRegressor
     from directgp.estimators.saving import load
-    from directgp.log_expectations.evaluate import expected_log_prob, log_expectation
+    from directgp.log_expectations.api import expected_log_prob, log_expectation
     from directgp.shapes import Marginals
     from directgp.training.beta_path import beta_path
-    from directgp.training.processes import Processes
+    from directgp.training.distributed import Processes
     from directgp.training.train import train
     from directgp.training.train_stream import train_stream
 
@@ -34,14 +34,14 @@ __all__ = [
 
 _HOMES = {
     "Marginals": "directgp.shapes",
-    "Processes": "directgp.training.processes",
+    "Processes": "directgp.training.distributed",
     "SparseGPClassifier": "directgp.estimators.classifier",
     "SparseGPCountRegressor": "directgp.estimators.count_regressor",
     "SparseGPRegressor": "directgp.estimators.regressor",
     "beta_path": "directgp.training.beta_path",
-    "expected_log_prob": "directgp.log_expectations.evaluate",
+    "expected_log_prob": "directgp.log_expectations.api",
     "load": "directgp.estimators.saving",
-    "log_expectation": "directgp.log_expectations.evaluate",
+    "log_expectation": "directgp.log_expectations.api",
     "train": "directgp.training.train",
     "train_stream": "directgp.training.train_stream",
 }

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.capabilities import Binary
+from directgp.likelihoods.base import Binary, Likelihood
 from directgp.likelihoods.counts import CountLikelihood
 from directgp.predictive import (
     predictive_cdf,

@@ -1,21 +1,23 @@
-"""The axis vocabulary and the one object that crosses from posteriors to objectives.
-
-Axis names, used in every shape annotation:
-
-``n``
-    examples of the batch.
-``m``, ``d``
-    inducing points; input features.
-``*batch``
-    leading axes carried by every operation, for instance a grid of β.
-``k``
-    nodes or samples of a rule, always the first axis.
-"""
+"""Name the tensor axes; define `Marginals` and the checks of tensors."""
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from directgp.errors import refuse
+
+# Axis names, used in every shape annotation:
+#
+# ``n``
+# examples of the batch.
+# ``m``, ``d``
+# inducing points; input features.
+# ``*batch``
+# leading axes carried by every operation, for instance a grid of β.
+# ``k``
+# nodes or samples of a rule, always the first axis.
 
 
 @dataclass(frozen=True)
@@ -27,3 +29,14 @@ class Marginals:
 
     variance: Float[Tensor, "*batch n"]
     """v_i > 0."""
+
+
+def require_all(mask: Tensor, values: Tensor, who: str, allowed: str, remedy: str = "") -> None:
+    """Refuse the first value whose mask is False, naming its value and index."""
+    if bool(mask.all()):
+        return
+    bad = torch.nonzero(~mask)
+    first = tuple(bad[0].tolist())
+    index = first[0] if len(first) == 1 else first
+    others = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+    refuse(who, allowed, f"{values[first].item()!r} at index {index}{others}", remedy)

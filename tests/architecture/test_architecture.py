@@ -55,7 +55,7 @@ def test_nothing_seeds_or_configures_torch_for_everyone(path: Path) -> None:
     everyones = {"torch.manual_seed", "torch.seed", "torch.set_default_dtype", "np.random.seed"}
     assert not calls(path) & everyones
     # A worker is a process of our own, which nobody else configures.
-    if named(path) != "experiments/worker.py":
+    if named(path) != "experiments/workers.py":
         assert not re.search(r"set_num_threads|use_deterministic_algorithms", path.read_text())
 
 

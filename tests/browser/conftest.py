@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from directgp.reports.paper.writing import write_reproduction
-from directgp.reports.writing import write_report
+from directgp.reports.compare import write_report
+from directgp.reports.paper import write_reproduction
 from tests.unit.reports.made import Recipe, comparison
 from tests.unit.reports.paper.conftest import with_failures
 from tests.unit.reports.paper.made import SMALL, reproduction, results

@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 import pyarrow.parquet
 import pytest
 
-from directgp.cli import compare_running, places
+from directgp.cli import compare_run, output_paths
 from directgp.experiments import engine
-from directgp.reports import writing
+from directgp.reports import compare
 from tests.cli.running import class_table, count_table, regression_table, run, write_csv
 
 QUICK = ("--repeats", "2", "--betas", "4,1", "--inducing", "5", "--max-iter", "2")
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.usefixtures("here")
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No processes of its own: they take seconds to begin."""
-    monkeypatch.setattr(compare_running, "_workers", lambda *_: 0)
+    monkeypatch.setattr(compare_run, "_workers", lambda *_: 0)
 
 
 @pytest.fixture
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take seconds, and have tests of their own."""
-    monkeypatch.setattr(writing, "gallery", lambda _: [])
+    monkeypatch.setattr(compare, "gallery", lambda _: [])
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_processes_of_its_own_give_the_same_results(
 ) -> None:
     words = (table, *TARGET, *QUICK, "--methods", "elbo,log-fixed,square-fixed", "--quiet")
     assert run("compare", *words, "--jobs", "2", "--out", "two").code == 0
-    monkeypatch.setattr(compare_running, "_workers", lambda *_: 0)
+    monkeypatch.setattr(compare_run, "_workers", lambda *_: 0)
     assert run("compare", *words, "--out", "none").code == 0
     rows = [
         [{**row, "seconds": 0} for row in pyarrow.parquet.read_table(path).to_pylist()]
@@ -245,7 +245,7 @@ def test_a_folder_that_is_there_is_enough(here: Path, monkeypatch: pytest.Monkey
             raise PermissionError
         return TemporaryDirectory(prefix=prefix, dir=dir)
 
-    monkeypatch.setattr(places, "TemporaryDirectory", only_in_mine)
+    monkeypatch.setattr(output_paths, "TemporaryDirectory", only_in_mine)
     (here / "reports" / "mine").mkdir(parents=True)
     answers = [run("compare", "x.csv", "--out", out).err for out in ("reports/mine", "reports/no")]
     assert answers[0].startswith("Error: DATA must be a file that exists")

@@ -6,11 +6,10 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from directgp.cli.compare_progress import Lines, LiveBoard
+from directgp.cli.compare_run import Lines, LiveBoard
 from directgp.cli.terminal import Terminal
-from directgp.experiments.board import Activity
-from directgp.experiments.results import Finished
-from directgp.experiments.worker import Refused
+from directgp.experiments.cell import Finished
+from directgp.experiments.workers import Activity, Refused
 from tests.unit.reports.made import Recipe, comparison
 
 RECIPE = Recipe(repeats=5, sizes=(500, 1000, 2000, 5000), num_test=20)

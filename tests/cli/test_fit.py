@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from directgp import SparseGPCountRegressor, SparseGPRegressor, load
-from directgp.cli import training
+from directgp.cli import fit_run
 from directgp.cli.model_folder import write_folder
 from directgp.errors import NumericalError
 from tests.cli.running import QUICK, count_table, matrix, regression_table, run, write_csv
@@ -157,7 +157,7 @@ def test_a_fit_that_fails_leaves_everything_as_it_was(
         raise error
 
     # The model is written, and what stands beside it fails.
-    monkeypatch.setattr(training, "card_of", failing)
+    monkeypatch.setattr(fit_run, "card_of", failing)
     for words in ([*options, "m", "--force"], [*options, "new/er"]):
         answer = run(*words)
         known = (1, "Error: It broke.") if isinstance(error, Exception) else (130, "Interrupted.")

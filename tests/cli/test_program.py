@@ -12,10 +12,9 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from directgp.cli import errors
-from directgp.cli.errors import WrongUsageError, answering, exit_code, sentence
+from directgp.cli import terminal
 from directgp.cli.main import COMMANDS
-from directgp.cli.terminal import Terminal
+from directgp.cli.terminal import Terminal, WrongUsageError, answering, exit_code, sentence
 from directgp.errors import InvalidInputError
 from tests.cli.running import run
 
@@ -161,7 +160,7 @@ def test_what_is_raised_is_answered(
 def test_a_broken_pipe_is_left_in_silence(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(errors, "_leave_pipe", lambda: None)
+    monkeypatch.setattr(terminal, "_leave_pipe", lambda: None)
     with pytest.raises(SystemExit) as end, answering([]):
         raise BrokenPipeError
     assert (end.value.code, *capsys.readouterr()) == (1, "", "")
@@ -178,8 +177,8 @@ def test_terminals(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert printed(Terminal()) == ("result [red]\n", "note [bold] :smile:\nWarning: careful\n")
     assert printed(Terminal(quiet=True)) == ("", "")
-    for terminal in (Terminal(json=True), Terminal(quiet=True, json=True)):
-        out, err = printed(terminal)
+    for shown in (Terminal(json=True), Terminal(quiet=True, json=True)):
+        out, err = printed(shown)
         assert json.loads(out) == {"value": None, "β": [1, 2]} and err == ""
     assert not Terminal().live
 

@@ -12,14 +12,13 @@ import pyarrow.parquet
 import pytest
 
 from directgp.errors import NumericalError
-from directgp.experiments.paper import sweeping
-from directgp.experiments.paper.cells import FitCell, PaperCell
-from directgp.experiments.paper.results import Finished
-from directgp.experiments.paper.running import run_paper_cell
+from directgp.experiments.fit import CellData
+from directgp.experiments.paper import run as experiments_run
+from directgp.experiments.paper.cells import Finished, FitCell, PaperCell
+from directgp.experiments.paper.run import run_paper_cell
 from directgp.experiments.paper.scales import SCALES, CurveSizes
-from directgp.experiments.training_rows import CellData
-from directgp.reports.paper.figures.registry import FIGURES
-from directgp.training.monitors import Monitor
+from directgp.reports.paper_figures import FIGURES
+from directgp.training.callbacks import Monitor
 from tests.cli.running import Answer, run, write_parquet
 
 pytestmark = pytest.mark.usefixtures("here", "tiny")
@@ -74,7 +73,7 @@ def reproduce(papers: Path, *words: object, engine: str = "inline") -> Answer:
 @pytest.fixture
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take seconds, and have tests of their own."""
-    monkeypatch.setattr("directgp.reports.paper.writing.FIGURES", {})
+    monkeypatch.setattr("directgp.reports.paper.FIGURES", {})
 
 
 def outcomes(folder: str) -> dict[str, str]:
@@ -93,7 +92,7 @@ def outcomes(folder: str) -> dict[str, str]:
 def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of each kind: all of them take half a minute."""
     few = {name: FIGURES[name] for name in ("1a", "1c", "1f", "1g", "S1")}
-    monkeypatch.setattr("directgp.reports.paper.writing.FIGURES", few)
+    monkeypatch.setattr("directgp.reports.paper.FIGURES", few)
 
 
 @pytest.mark.usefixtures("without_shape_checks", "few_pictures")
@@ -168,9 +167,9 @@ def test_a_cell_that_fails_is_told_and_tried_again(
             raise NumericalError("The objective was not finite.")
         return run_paper_cell(cell, data, start, device, monitors)
 
-    sweep: Any = sweeping.run_sweep
+    sweep: Any = experiments_run.run_sweep
     monkeypatch.setattr(
-        "directgp.cli.reproduce_running.run_sweep",
+        "directgp.cli.reproduce_run.run_sweep",
         lambda *given, **settings: sweep(*given, **settings, function=failing),
     )
     words = ("--claim", "C5", "--dataset", "banana", "--json")

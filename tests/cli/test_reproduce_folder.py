@@ -5,13 +5,18 @@ from typing import Any
 
 import pytest
 
-from directgp.cli.reproduce_folder import STORE, begin_anew, check_place, store_in
-from directgp.cli.reproduce_place import place_of
-from directgp.cli.reproduce_request import ReproduceRequest
+from directgp.cli.reproduce_run import (
+    STORE,
+    ReproduceRequest,
+    begin_anew,
+    check_place,
+    place_of,
+    store_in,
+)
 from directgp.errors import InvalidInputError
 from directgp.experiments.paper.store import SharedStore
-from directgp.experiments.pools import InProcess, Processes
-from directgp.experiments.ray_pool import RayCluster
+from directgp.experiments.ray import RayCluster
+from directgp.experiments.workers import InProcess, Processes
 from tests.cli.running import run
 from tests.unit.experiments.paper import sweeps
 

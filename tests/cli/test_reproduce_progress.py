@@ -8,11 +8,10 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from directgp.cli import reproduce_progress
-from directgp.cli.reproduce_progress import Lines, LiveLines, watching
+from directgp.cli import reproduce_run
+from directgp.cli.reproduce_run import Lines, LiveLines, watching
 from directgp.cli.terminal import Terminal
-from directgp.experiments.board import Activity
-from directgp.experiments.worker import Refused
+from directgp.experiments.workers import Activity, Refused
 from tests.unit.experiments.paper import sweeps
 
 CELLS = [sweeps.fit("elbo"), sweeps.fit("fitc")]
@@ -39,7 +38,7 @@ def screen(written: str) -> list[str]:
 def shown(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     file = io.StringIO()
     moving = Console(file=file, force_terminal=True, width=100, highlight=False)
-    monkeypatch.setattr(reproduce_progress, "console", lambda err: moving)
+    monkeypatch.setattr(reproduce_run, "console", lambda err: moving)
     monkeypatch.setattr(Terminal, "live", property(lambda self: True))
     return file
 

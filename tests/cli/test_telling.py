@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from directgp import load
-from directgp.datasets.registry import embedded
-from directgp.estimators.reports.facts import facts_of
-from directgp.estimators.reports.summary import summary_text
+from directgp.datasets.sources import embedded
+from directgp.estimators.summary import facts_of, summary_text
 from tests.cli.running import class_table, run, write_csv
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.errors import DirectGPWarning, InvalidInputError, NumericalError
-from directgp.estimators import learning
-from directgp.estimators.reports.progress import FitProgress
+from directgp.estimators import base
+from directgp.estimators.progress import FitProgress
 from directgp.training.result import Progress
 from tests.estimators.small_data import COUNTING, COUNTS, LABELS, LIGHT, REGRESSION, X, Y
 
@@ -132,7 +132,7 @@ def test_a_fit_that_fails_leaves_the_model_before(
     def fail(*args: object) -> None:
         raise error
 
-    monkeypatch.setattr(learning, "fit_model", fail)
+    monkeypatch.setattr(base, "fit_model", fail)
     with pytest.raises(type(error)):
         model.fit(X[:, :1], np.asarray(y == y[0], dtype=float))
     np.testing.assert_array_equal(predictions(model), once)

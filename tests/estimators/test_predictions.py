@@ -339,5 +339,5 @@ def test_blocks_of_rows_are_as_all_rows(monkeypatch: pytest.MonkeyPatch) -> None
         ]
 
     whole = everything()
-    monkeypatch.setattr("directgp.estimators.predicting._BLOCK_VALUES", 50)
+    monkeypatch.setattr("directgp.estimators.base._BLOCK_VALUES", 50)
     np.testing.assert_allclose(everything(), whole, rtol=1e-9)

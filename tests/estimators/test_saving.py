@@ -19,12 +19,12 @@ from sklearn.exceptions import NotFittedError
 
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor, load
 from directgp.errors import InvalidInputError, ModelFileError, UnsupportedError
-from directgp.estimators.persistence.model_files import MODEL
-from directgp.files import read_file, write_file
+from directgp.io import read_file, write_file
 from directgp.likelihoods import Gaussian, Logistic, NegativeBinomial
 from directgp.log_expectations.product_sampling import ProductSampling
 from directgp.log_expectations.quadrature import Quadrature
 from directgp.objectives import LogLoss, PinballLoss, ZeroOneCost
+from directgp.persistence.models import MODEL
 from tests.estimators.fitted_models import (
     COUNTS,
     HOURS,

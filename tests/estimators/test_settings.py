@@ -11,10 +11,9 @@ from gpytorch.kernels import PeriodicKernel, RBFKernel, ScaleKernel
 
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.errors import DirectGPError, DirectGPWarning, InvalidInputError, UnsupportedError
-from directgp.estimators import learning
-from directgp.estimators.fitting import fit_model
+from directgp.estimators import base
+from directgp.estimators.fitting import check_kernel, fit_model
 from directgp.estimators.settings import recipe_of
-from directgp.estimators.starting_models import check_kernel
 from directgp.likelihoods import Gaussian, Likelihood, Logistic, NegativeBinomial, StudentT
 from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
 from directgp.log_expectations.product_sampling import ProductSampling
@@ -233,7 +232,7 @@ def start(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Any:
         return fit_model(recipe, choice, models, table, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(learning, "fit_model", watched)
+        patch.setattr(base, "fit_model", watched)
         fitted("numbers", **settings)
     return seen[0]
 

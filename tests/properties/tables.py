@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from directgp.interop.gpytorch.adapted import Adapted
-from directgp.interop.gpytorch.noise import GivenGaussian, GivenStudentT
+from directgp.interop.gpytorch.adapter import Adapted, GivenGaussian, GivenStudentT
 from directgp.likelihoods import (
     Gaussian,
     Likelihood,
@@ -25,7 +24,7 @@ from directgp.likelihoods import (
     Probit,
     StudentT,
 )
-from directgp.likelihoods.capabilities import ClosedFormLogPredictive
+from directgp.likelihoods.base import ClosedFormLogPredictive
 from directgp.likelihoods.counts import AtLeastOne
 from directgp.log_expectations import (
     BiasedMonteCarlo,

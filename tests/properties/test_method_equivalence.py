@@ -19,15 +19,10 @@ from directgp.log_expectations import BiasedMonteCarlo
 from directgp.objectives import GibbsLoss, LogLoss, Objective
 from directgp.posteriors import Prior, SparsePosterior
 from directgp.training import RelativeDecrease, Status, TrainingResult
+from directgp.training.callbacks import Run
 from directgp.training.data import Data
 from directgp.training.lbfgs import lbfgs
-from directgp.training.problems import (
-    FreeProblem,
-    HeldProblem,
-    Randomness,
-    trained_parameters,
-)
-from directgp.training.run import Run
+from directgp.training.problems import FreeProblem, HeldProblem, Randomness, trained_parameters
 from tests.reference import gaussian_process as reference
 from tests.reference.gaussian_process import Array
 

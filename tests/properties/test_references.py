@@ -3,7 +3,7 @@
 import mpmath
 import pytest
 
-from directgp.diagnostics.exact import exact_log_expectation
+from directgp.diagnostics.rules import exact_log_expectation
 from tests.properties.checks import relative_error
 from tests.properties.tables import LIKELIHOODS, LikelihoodRow, ordinary, points
 from tests.properties.test_accuracy import named

@@ -9,13 +9,16 @@ import torch
 from scipy.stats import kstest
 from torch import Tensor
 
-from directgp.likelihoods.unimodal import UnimodalInF
+from directgp.likelihoods.base import UnimodalInF
 from directgp.log_expectations import Quadrature
 from directgp.log_expectations.product_density import peak_of
-from directgp.log_expectations.samplers.cells import draw_from_cells
-from directgp.log_expectations.samplers.choice import draw_product
-from directgp.log_expectations.samplers.hat import build_hat, draw_with_hat
-from directgp.log_expectations.samplers.paper import draw_as_paper
+from directgp.log_expectations.samplers import (
+    build_hat,
+    draw_as_paper,
+    draw_from_cells,
+    draw_product,
+    draw_with_hat,
+)
 from tests.properties.checks import seeded
 from tests.properties.tables import LIKELIHOODS, LikelihoodRow, Point, columns, ordinary, points
 from tests.properties.test_accuracy import named

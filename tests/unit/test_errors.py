@@ -5,7 +5,6 @@ import re
 import pytest
 import torch
 
-from directgp.checks import require_all
 from directgp.errors import (
     DirectGPError,
     InvalidInputError,
@@ -14,6 +13,7 @@ from directgp.errors import (
     refuse,
     require,
 )
+from directgp.shapes import require_all
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ import torch
 from safetensors.torch import save
 
 from directgp.errors import CheckpointError, InvalidInputError, ModelFileError
-from directgp.files import FileKind, as_json, digest, read_file, write_file
-from directgp.files.container import CHECKSUM
+from directgp.io import CHECKSUM, FileKind, as_json, digest, read_file, write_file
 
 NOTE = FileKind(
     name="note",

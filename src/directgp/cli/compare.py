@@ -5,17 +5,6 @@ from typing import Annotated
 
 import typer
 
-from directgp.cli.data_checks import check_columns, check_task
-from directgp.cli.errors import WrongUsageError
-from directgp.cli.model_options import (
-    Inducing,
-    Kernel,
-    LikelihoodName,
-    MaxIter,
-    at_least_one,
-    weight,
-    whole_number,
-)
 from directgp.cli.options import (
     MODEL,
     OUTPUT,
@@ -26,14 +15,23 @@ from directgp.cli.options import (
     Drop,
     DropMissing,
     Force,
+    Inducing,
     Json,
+    Kernel,
+    LikelihoodName,
+    MaxIter,
     Positive,
     Quiet,
     Seed,
     Target,
     Task,
+    at_least_one,
+    check_columns,
+    check_task,
+    weight,
+    whole_number,
 )
-from directgp.cli.terminal import Terminal
+from directgp.cli.terminal import Terminal, WrongUsageError
 
 RUN = "Comparison"
 
@@ -146,10 +144,9 @@ def compare(
         raise WrongUsageError("--resume and --force cannot be given together. Leave one out.")
     check_task(task, positive)
     check_columns({"--target": [target], "--drop": drop})
-    from directgp.cli.compare_request import CompareRequest
-    from directgp.cli.compare_running import STORE, compare_and_report
-    from directgp.cli.opening import Request
-    from directgp.cli.places import check_report_place
+    from directgp.cli.compare_run import STORE, CompareRequest, compare_and_report
+    from directgp.cli.load_data import Request
+    from directgp.cli.output_paths import check_report_place
 
     asked = CompareRequest(
         methods=None if methods is None else names(methods),

@@ -5,17 +5,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from directgp.cli.data_checks import check_columns, check_task
-from directgp.cli.model_options import (
-    Inducing,
-    Kernel,
-    LikelihoodName,
-    MaxIter,
-    at_least_one,
-    check_likelihood,
-    weight,
-    whole_number,
-)
 from directgp.cli.options import (
     DATA,
     MODEL,
@@ -27,13 +16,23 @@ from directgp.cli.options import (
     Drop,
     DropMissing,
     Force,
+    Inducing,
     Json,
+    Kernel,
+    LikelihoodName,
+    MaxIter,
     Positive,
     Quiet,
     Seed,
     Target,
     Task,
+    at_least_one,
+    check_columns,
+    check_likelihood,
+    check_task,
     listed,
+    weight,
+    whole_number,
 )
 from directgp.cli.terminal import Terminal
 
@@ -160,8 +159,8 @@ def fit(
         {"--target": [target], "--exposure": [exposure], "--weights": [weights], "--drop": drop}
     )
 
+    from directgp.cli.load_data import Request, open_request
     from directgp.cli.model_folder import check_place
-    from directgp.cli.opening import Request, open_request
 
     check_place(out, force)
     request = Request(
@@ -180,6 +179,6 @@ def fit(
     check_likelihood(opened.problem.task, likelihood)
 
     # torch comes when the data have been opened, so that refusals come at once.
-    from directgp.cli.training import train_and_keep
+    from directgp.cli.fit_run import train_and_keep
 
     train_and_keep(opened, settings, out, force, Terminal(quiet, json))

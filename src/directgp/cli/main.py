@@ -1,4 +1,4 @@
-"""The program `directgp`: its commands, and what all of them have in common.
+"""Define the program `directgp` and its commands.
 
 Nothing slow is imported here or by the files of the commands, so that help comes at once.
 """
@@ -10,13 +10,13 @@ from typing import Annotated
 
 import typer
 
-from directgp.cli.commands import AnsweringGroup, PlainCommand
 from directgp.cli.compare import compare
 from directgp.cli.datasets import datasets
 from directgp.cli.fit import fit
 from directgp.cli.inspect import inspect
 from directgp.cli.predict import predict
 from directgp.cli.reproduce import reproduce
+from directgp.cli.terminal import AnsweringGroup, PlainCommand
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     compare,

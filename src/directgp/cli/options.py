@@ -1,11 +1,14 @@
-"""Options that several commands share, with their words of help."""
+"""Define options that several commands share, and check them."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import typer
 
-from directgp.cli.errors import WrongUsageError
+from directgp.cli.terminal import WrongUsageError
+from directgp.errors import InvalidInputError
 
 DATA, MODEL, OUTPUT = "Data", "Model", "Output"
 """Panels of the help."""
@@ -122,3 +125,102 @@ DataDir = Annotated[
         rich_help_panel=DATA,
     ),
 ]
+
+
+KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
+LikelihoodName = Literal[
+    "gaussian",
+    "student_t",
+    "probit",
+    "logistic",
+    "poisson",
+    "poisson_softplus",
+    "negative_binomial",
+]
+
+Kernel = Annotated[
+    KernelName,
+    typer.Option("--kernel", metavar="NAME", help=f"{listed(KernelName)}.", rich_help_panel=MODEL),
+]
+Inducing = Annotated[
+    str,
+    typer.Option(
+        "--inducing",
+        metavar="auto|NUMBER",
+        help="Number of inducing inputs.",
+        rich_help_panel=MODEL,
+    ),
+]
+MaxIter = Annotated[
+    int | None,
+    typer.Option(
+        "--max-iter", metavar="NUMBER", help="Steps of one run, at most.", rich_help_panel=MODEL
+    ),
+]
+
+
+def check_likelihood(task: TaskName, likelihood: str | None) -> None:
+    """Refuse one that is for other targets."""
+    from directgp.experiments.plan import chosen_likelihood
+
+    with naming_options():
+        chosen_likelihood(task, likelihood)
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """What cannot be planned was typed wrongly: arguments have the names of the options."""
+    try:
+        yield
+    except InvalidInputError as error:
+        raise WrongUsageError(f"--{error}") from error
+
+
+def at_least_one(option: str, number: int) -> int:
+    """Refuse less."""
+    if number < 1:
+        raise WrongUsageError(f"{option} must be at least 1. Got {number}.")
+    return number
+
+
+def whole_number(option: str, text: str, allowed: str = "'auto' or a whole number") -> int:
+    """Refuse anything else, and 0."""
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise WrongUsageError(f"{option} must be {allowed} of at least 1. Got {text!r}.")
+    return int(text)
+
+
+def weight(option: str, text: str, allowed: str = "'auto' or a number") -> float:
+    """A β: refuse what is not a finite number from 0 on."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise WrongUsageError(f"{option} must be {allowed} of at least 0. Got {text!r}.")
+    return value
+
+
+def check_task(task: str | None, positive: str | None, exposure: str | None = None) -> None:
+    """Refuse options that belong to another task."""
+    for option, value, own in (
+        ("--positive", positive, "classification"),
+        ("--exposure", exposure, "count"),
+    ):
+        if value is not None and task not in (None, own):
+            raise WrongUsageError(
+                f"{option} must be given with --task {own} only. Got --task {task}. Leave one out."
+            )
+
+
+def check_columns(roles: Mapping[str, Sequence[str | None] | None]) -> None:
+    """Refuse a column that is to be two things at once."""
+    taken: dict[str, str] = {}
+    for option, columns in roles.items():
+        for column in dict.fromkeys(each for each in columns or () if each is not None):
+            if column in taken:
+                raise WrongUsageError(
+                    f"{taken[column]} and {option} must name different columns."
+                    f" Got {column!r} for both."
+                )
+            taken[column] = option

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from directgp.cli.errors import WrongUsageError
 from directgp.cli.options import (
     DATA,
     OUTPUT,
@@ -19,7 +18,7 @@ from directgp.cli.options import (
     ModelArgument,
     Quiet,
 )
-from directgp.cli.terminal import Terminal
+from directgp.cli.terminal import Terminal, WrongUsageError
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".feather", ".csv.gz", ".tsv.gz")
 
@@ -85,8 +84,7 @@ def predict(
     _check_suffix(out)
     _check_coverage(coverage)
 
-    from directgp.cli.predicting import predict_and_write
-    from directgp.cli.prediction_rows import PredictionRequest
+    from directgp.cli.predict_run import PredictionRequest, predict_and_write
 
     request = PredictionRequest(
         model=model,

@@ -5,10 +5,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from directgp.cli.model_options import at_least_one
-from directgp.cli.options import OUTPUT, DataDir, Debug, Device, Force, Json, Quiet, Seed
-from directgp.cli.reproduce_checks import check_engine, check_ways
-from directgp.cli.terminal import Terminal
+from directgp.cli.options import (
+    OUTPUT,
+    DataDir,
+    Debug,
+    Device,
+    Force,
+    Json,
+    Quiet,
+    Seed,
+    at_least_one,
+)
+from directgp.cli.terminal import Terminal, WrongUsageError
 
 WHAT, RUN = "What", "How it is run"
 
@@ -177,14 +185,13 @@ def reproduce(
     """
     terminal = Terminal(quiet, json)
     if listed:
-        from directgp.cli.reproduce_listing import list_experiments
+        from directgp.cli.reproduce_run import list_experiments
 
         list_experiments(terminal)
         return
     check_ways(resume, force, report_only)
     check_engine(engine, jobs, address, cpus, gpus, device)
-    from directgp.cli.reproduce_folder import check_place
-    from directgp.cli.reproduce_request import ReproduceRequest
+    from directgp.cli.reproduce_run import ReproduceRequest, check_place
 
     check_place(out, resume or report_only, force)
     request = ReproduceRequest(
@@ -208,6 +215,39 @@ def reproduce(
         merge=tuple(merge or ()),
     )
     request.check()
-    from directgp.cli.reproduce_running import run_and_report
+    from directgp.cli.reproduce_run import run_and_report
 
     run_and_report(request, terminal)
+
+
+def check_ways(resume: bool, force: bool, report_only: bool) -> None:
+    """Refuse to begin anew and to go on."""
+    ways = {"--resume": resume, "--force": force, "--report-only": report_only}
+    given = [name for name, value in ways.items() if value]
+    if force and len(given) > 1:
+        raise WrongUsageError(f"{' and '.join(given)} cannot be given together. Leave one out.")
+
+
+def check_engine(
+    engine: str,
+    jobs: int | None,
+    address: str | None,
+    cpus: float | None,
+    gpus: float | None,
+    device: str,
+) -> None:
+    """Refuse options that another engine than the chosen one has, or that cannot be meant."""
+    if cpus is not None and not 0 < cpus < float("inf"):
+        raise WrongUsageError(f"--cpus must be more than 0 and finite. Got {cpus:g}.")
+    if gpus is not None and not 0 <= gpus < float("inf"):
+        raise WrongUsageError(f"--gpus must be at least 0 and finite. Got {gpus:g}.")
+    for name, value in (("--address", address), ("--cpus", cpus), ("--gpus", gpus)):
+        if value is not None and engine != "ray":
+            raise WrongUsageError(f"{name} is for --engine ray. Give it, or leave {name} out.")
+    if jobs is not None and (engine == "inline" or address is not None):
+        why = "--engine inline has one" if engine == "inline" else "the cluster has its own"
+        raise WrongUsageError(f"--jobs is for workers that are started, and {why}. Leave it out.")
+    if engine == "ray" and device == "cuda" and not gpus:
+        raise WrongUsageError(
+            "--device cuda needs --gpus with --engine ray. Give the GPUs of a cell, such as 0.25."
+        )

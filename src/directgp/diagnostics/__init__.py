@@ -1,28 +1,30 @@
 """What the gradients of the rules do, and what the paper's theory asks of them."""
 
-from directgp.diagnostics.attained_bounds import tight_bounds
-from directgp.diagnostics.bounds import DerivativeBounds
-from directgp.diagnostics.bounds_check import (
+from directgp.diagnostics.bounds import (
     MISPRINTS,
     BoundCheck,
+    DerivativeBounds,
     bounds_table,
     check_bounds,
     format_checks,
+    paper_bounds,
+    tight_bounds,
 )
-from directgp.diagnostics.gradient_comparison import compare_gradients, gradient_draws
-from directgp.diagnostics.gradient_statistics import (
+from directgp.diagnostics.gradients import (
     EachDraw,
     GradientStatistics,
     Measurement,
     block_statistics,
+    compare_gradients,
+    gradient_draws,
 )
-from directgp.diagnostics.published_bounds import paper_bounds
-from directgp.diagnostics.sample_sizes import Difficulty, difficulty
 from directgp.diagnostics.schedules import (
+    Difficulty,
     SampleSchedule,
     SampleSize,
     SmoothingSchedule,
     bmc_schedule,
+    difficulty,
     harmonic_step_size,
     smooth_bmc_schedules,
 )

@@ -2,8 +2,8 @@
 
 import argparse
 
-from directgp.diagnostics.bounds_check import MISPRINTS, bounds_table, format_checks
-from directgp.diagnostics.rule_accuracy import CASES, format_accuracy, grid_of, measure_all
+from directgp.diagnostics.bounds import MISPRINTS, bounds_table, format_checks
+from directgp.diagnostics.rules import CASES, format_accuracy, grid_of, measure_all
 
 
 def main() -> None:

@@ -1,15 +1,150 @@
-"""Schedules of the convergence corollaries, to be handed to `BiasedMonteCarlo`.
-
-The theory counts steps from t = 1, the rules from step = 0: t = step + 1.
-"""
+"""Compute sample sizes and schedules of the convergence corollaries."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
-from directgp.diagnostics.sample_sizes import Difficulty
+import torch
+from jaxtyping import Float, Num
+from torch import Tensor
+
+from directgp.diagnostics.bounds import DerivativeBounds, paper_bounds, tight_bounds
 from directgp.errors import NumericalError, require
+from directgp.likelihoods import Likelihood
+from directgp.log_expectations import Rule
+from directgp.log_expectations.api import resolve_rule
+from directgp.shapes import Marginals
+
+# They ask, at step t with step size γ_t and for every example i, for
+#
+# L_t > log(6n/δ_t)/(2γ_t²) · M_i,  M_i = max{B²/(E φ)², (B′−b′)²/P², (B″−b″)²/Q²},
+#
+# expectations over q(f_i), P = |E φ′| or 1 where that is 0, Q likewise with φ″. The corollaries are
+# about the gradient in V by φ″, `BiasedMonteCarlo(gradient="second_derivative")`, and hold while
+# E φ ≥ ζ > 0 and V stays away from singular.
+
+
+@dataclass(frozen=True)
+class Difficulty:
+    """What makes one state of a model hard to sample: the terms of M_i, and E φ."""
+
+    log_terms: Float[Tensor, "3 *batch n"]
+    """Logs of the three terms of M_i: for φ, φ′ and φ″."""
+
+    log_density: Float[Tensor, "*batch n"]
+    """log E φ."""
+
+    @property
+    def log_factor(self) -> Float[Tensor, "*batch n"]:
+        """The log of M_i."""
+        return self.log_terms.amax(dim=0)
+
+    @property
+    def zeta(self) -> float:
+        """ζ = min_i E φ; refused where it underflows, since ν_t = γ_t·ζ would smooth nothing."""
+        zeta = math.exp(float(self.log_density.min()))
+        if zeta == 0:
+            raise NumericalError(
+                "ζ = min E[p(y|f)] underflows: an example is so improbable that the corollary "
+                "gives no smoothing. Start from marginals nearer to the targets."
+            )
+        return zeta
+
+    @property
+    def num_data(self) -> int:
+        """How many examples: n."""
+        return self.log_density.shape[-1]
+
+    def required(self, step_size: float, failure: float) -> Float[Tensor, "*batch n"]:
+        """log(6n/δ_t)/(2γ_t²) · M_i, which L has to exceed for example i."""
+        _check_step_size(step_size)
+        require(0 < failure < 1, "failure", "between 0 and 1", failure)
+        log_scale = math.log(math.log(6 * self.num_data / failure) / 2) - 2 * math.log(step_size)
+        return torch.exp(log_scale + self.log_factor)
+
+
+def difficulty(
+    likelihood: Likelihood,
+    y: Num[Tensor, "..."],
+    marginals: Marginals,
+    *,
+    bounds: Literal["tight", "paper"] = "tight",
+    form: Literal["relative", "absolute"] = "relative",
+    rule: Rule | None = None,
+) -> Difficulty:
+    """Compute the terms of M_i = max{B²/(E φ)², (B′−b′)²/P², (B″−b″)²/Q²} for each example.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        With derivative bounds.
+    y : tensor
+        Targets (..., n), all n of the training set.
+    marginals : Marginals
+        Of the model's state.
+    bounds : {"tight", "paper"}
+        `tight_bounds` or `paper_bounds`.
+    form : {"relative", "absolute"}
+        The published condition; or M_i = max{B²/ζ², (B′−b′)², (B″−b″)²}, which suffices (an
+        absolute error of E φ′ and E φ″ does) and does not explode where E φ′ or E φ″ is small.
+    rule : Rule, optional
+        That gives E φ; the closed form or quadrature by default.
+    """
+    require(bounds in ("tight", "paper"), "bounds", "'tight' or 'paper'", repr(bounds))
+    require(form in ("relative", "absolute"), "form", "'relative' or 'absolute'", repr(form))
+    y = y.expand(marginals.mean.shape)
+    log_expectations = _log_expectations(
+        rule or resolve_rule("auto", likelihood), likelihood, y, marginals
+    )
+    log_density = log_expectations[0]
+    if form == "absolute":
+        log_expectations = _with_absolute_errors(log_density)
+    log_ranges = _log_ranges((tight_bounds if bounds == "tight" else paper_bounds)(likelihood, y))
+    return Difficulty(2 * (log_ranges - log_expectations), log_density)
+
+
+def _log_expectations(
+    rule: Rule, likelihood: Likelihood, y: Tensor, marginals: Marginals
+) -> Float[Tensor, "3 *batch n"]:
+    """Compute log E φ, log P, log Q from E φ′ = E φ · ∂_μ log E φ and E φ″ = E φ · 2∂_v log E φ."""
+    mean, variance = (
+        x.detach().double().requires_grad_() for x in (marginals.mean, marginals.variance)
+    )
+    with torch.enable_grad():
+        value = rule(likelihood, y, mean, variance)
+        by_mean, by_variance = torch.autograd.grad(value.sum(), (mean, variance))
+    log_density = value.detach()
+    return torch.stack(
+        [log_density, *(_log_size(log_density, x) for x in (by_mean, 2 * by_variance))]
+    )
+
+
+def _log_size(log_density: Tensor, slope: Tensor) -> Tensor:
+    """Return log |E φ · slope|, and log 1 for a slope of 0, where P or Q is to be 1."""
+    return torch.where(slope == 0, 0.0, log_density + torch.log(torch.abs(slope)))
+
+
+def _with_absolute_errors(log_density: Float[Tensor, "*batch n"]) -> Float[Tensor, "3 *batch n"]:
+    """Return log ζ, log 1, log 1, which give |N′/D′ − N/D| ≤ α(1 + B*)/(ζ(1−α))."""
+    log_zeta = log_density.amin(dim=-1, keepdim=True).expand(log_density.shape)
+    return torch.stack([log_zeta, torch.zeros_like(log_zeta), torch.zeros_like(log_zeta)])
+
+
+def _log_ranges(bounds: DerivativeBounds) -> Float[Tensor, "3 ..."]:
+    """Return log B, log(B′−b′), log(B″−b″)."""
+    ranges = [bounds.density_upper, bounds.slope_range, bounds.curvature_range]
+    return torch.log(torch.stack(ranges))
+
+
+def _check_step_size(step_size: float) -> None:
+    """Refuse γ_t > ½: the proof takes α = γ_t as relative error and needs α ≤ ½."""
+    require(0 < step_size <= 0.5, "step size", "above 0 and at most ½", step_size)
+
+
+# The theory counts steps from t = 1, the rules from step = 0: t = step + 1.
+
 
 StepSize = Callable[[int], float]
 """γ_t as a function of the training step: Σγ_t = ∞, Σγ_t² < ∞ and γ_t ≤ ½."""

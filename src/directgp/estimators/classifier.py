@@ -13,24 +13,31 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import refuse
-from directgp.estimators.base import Column
-from directgp.estimators.families import LABELS
-from directgp.estimators.fitting import Choice, Fitted
-from directgp.estimators.parameters import constraints
-from directgp.estimators.pictures import draw_labels, draw_reliability
-from directgp.estimators.reports.advice import one_class
-from directgp.estimators.tables.checks import check_two_classes, declared_classes, plain_labels
-from directgp.estimators.tables.training_table import TrainingTable
-from directgp.estimators.telling import TellingEstimator
-from directgp.estimators.unchanged import unchanged_on_error
-from directgp.estimators.updating import updated
-from directgp.estimators.user_types import ArrayLike, ValidationData
+from directgp.estimators.base import (
+    Column,
+    TellingEstimator,
+    draw_labels,
+    draw_reliability,
+    unchanged_on_error,
+    updated,
+)
+from directgp.estimators.fitting import LABELS, Choice, Fitted
+from directgp.estimators.messages import one_class
+from directgp.estimators.preprocessing import TrainingTable
+from directgp.estimators.settings import constraints
+from directgp.estimators.validation import (
+    ArrayLike,
+    ValidationData,
+    check_two_classes,
+    declared_classes,
+    plain_labels,
+)
 from directgp.likelihoods.base import Likelihood
-from directgp.objectives.zero_one_cost import ZeroOneCost
+from directgp.objectives.pointwise import ZeroOneCost
 from directgp.predictive import predictive_log_density
 from directgp.shapes import Marginals
-from directgp.training.candidates import Model
 from directgp.training.recipe import Recipe
+from directgp.training.search import Model
 from directgp.training.validation import Given
 
 if TYPE_CHECKING:

@@ -15,21 +15,25 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import DirectGPWarning, require
-from directgp.estimators.base import Column
-from directgp.estimators.families import COUNTS
-from directgp.estimators.parameters import constraints
-from directgp.estimators.pictures import draw_numbers, draw_pit
-from directgp.estimators.tables.checks import (
+from directgp.estimators.base import (
+    Column,
+    TellingEstimator,
+    draw_numbers,
+    draw_pit,
+    unchanged_on_error,
+)
+from directgp.estimators.fitting import COUNTS
+from directgp.estimators.preprocessing import TrainingTable
+from directgp.estimators.settings import constraints
+from directgp.estimators.validation import (
+    ArrayLike,
+    ValidationData,
     check_counts,
     check_exposure,
     check_finite_target,
     check_sample_weight,
     numbers,
 )
-from directgp.estimators.tables.training_table import TrainingTable
-from directgp.estimators.telling import TellingEstimator
-from directgp.estimators.unchanged import unchanged_on_error
-from directgp.estimators.user_types import ArrayLike, ValidationData
 from directgp.likelihoods.base import Likelihood
 from directgp.predictive import predictive_log_density, predictive_mean
 from directgp.shapes import Marginals

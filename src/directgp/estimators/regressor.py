@@ -9,16 +9,18 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import require
-from directgp.estimators.base import Column
-from directgp.estimators.families import REAL_VALUED
-from directgp.estimators.parameters import constraints
-from directgp.estimators.pictures import draw_numbers, draw_pit
-from directgp.estimators.reports.advice import regression_target
-from directgp.estimators.tables.checks import check_finite_target, numbers
-from directgp.estimators.tables.training_table import TrainingTable
-from directgp.estimators.telling import TellingEstimator
-from directgp.estimators.unchanged import unchanged_on_error
-from directgp.estimators.user_types import ArrayLike, ValidationData
+from directgp.estimators.base import (
+    Column,
+    TellingEstimator,
+    draw_numbers,
+    draw_pit,
+    unchanged_on_error,
+)
+from directgp.estimators.fitting import REAL_VALUED
+from directgp.estimators.messages import regression_target
+from directgp.estimators.preprocessing import TrainingTable
+from directgp.estimators.settings import constraints
+from directgp.estimators.validation import ArrayLike, ValidationData, check_finite_target, numbers
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.bernoulli import Bernoulli
 from directgp.likelihoods.counts import CountLikelihood

@@ -1,4 +1,4 @@
-"""Fitted estimators in files, and back."""
+"""Save and load fitted estimators."""
 
 import os
 from typing import TYPE_CHECKING, Any
@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from directgp.errors import ModelFileError
+from directgp.estimators.base import STRUCTURE
 from directgp.estimators.classifier import SparseGPClassifier
 from directgp.estimators.count_regressor import SparseGPCountRegressor
-from directgp.estimators.learning import STRUCTURE
-from directgp.estimators.persistence import ModelState, load_model
+from directgp.estimators.preprocessing import Scaling, Scalings
+from directgp.estimators.record import ChosenPath
 from directgp.estimators.regressor import SparseGPRegressor
-from directgp.estimators.reports.record import ChosenPath
 from directgp.estimators.settings import device_of
-from directgp.estimators.tables.scaling import Scaling
-from directgp.estimators.tables.training_table import Scalings
+from directgp.persistence import ModelState, load_model
 from directgp.training.result import TrainingResult
 
 if TYPE_CHECKING:
-    from directgp.estimators.telling import TellingEstimator
+    from directgp.estimators.base import TellingEstimator
+
 
 _CLASSES: dict[str, type["TellingEstimator"]] = {
     each.__name__: each for each in (SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor)

@@ -12,8 +12,12 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from directgp.errors import UnsupportedError, require
-from directgp.estimators.tables.checks import check_finite_target, check_sample_weight, numbers
-from directgp.estimators.user_types import ArrayLike
+from directgp.estimators.validation import (
+    ArrayLike,
+    check_finite_target,
+    check_sample_weight,
+    numbers,
+)
 
 _COVERAGE = 0.9
 

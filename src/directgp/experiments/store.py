@@ -1,17 +1,53 @@
-"""Finished cells in one SQLite file: each is there wholly or not at all, and never run again."""
+"""Keep finished cells in one SQLite file."""
 
 import sqlite3
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
 
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from directgp.experiments.cells import Cell
-from directgp.experiments.results import Finished, Outcome, Predictions, Run
-from directgp.experiments.store_files import schema_of, telling
+from directgp.errors import StoreError
+from directgp.experiments.cell import Cell, Finished, Outcome, Predictions, Run
+
+
+def schema_of(file: sqlite3.Connection, path: Path, reads: int) -> int:
+    """The schema of a store, 0 for a new one; refused unless it is the one that is read."""
+    (schema,) = file.execute("pragma user_version").fetchone()
+    if schema not in (0, reads):
+        raise StoreError(
+            f"{path} is a store of schema {schema}, and this version of directgp reads "
+            f"schema {reads}. Use the version that wrote it, or another folder."
+        )
+    return int(schema)
+
+
+@contextmanager
+def telling(path: Path, when_locked: str) -> Iterator[None]:
+    """Say in words what is wrong with the file."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):
+            raise StoreError(f"{path} {when_locked}") from error
+        raise StoreError(
+            f"{path} could not be opened or written: {error}. Give a folder that can be "
+            "written to and has space."
+        ) from error
+    except (sqlite3.DatabaseError, SafetensorError, ValueError) as error:
+        raise StoreError(
+            f"{path} is damaged or not a store of directgp ({_first_line(error)}). "
+            "Delete it, or take another folder."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
 
 _SCHEMA = 1
 

@@ -9,13 +9,11 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 from typing_extensions import override
 
-from directgp.checks import require_all
-from directgp.likelihoods.base import Derivatives
-from directgp.likelihoods.unimodal import UnimodalInF
-from directgp.numerics.noise import standard_normal
+from directgp.likelihoods.base import Derivatives, UnimodalInF
+from directgp.numerics.autograd import in_float64
+from directgp.numerics.random import sample_above, standard_normal
 from directgp.numerics.special import log_ndtr, log_ndtr_and_slope, log_ndtr_derivatives
-from directgp.numerics.truncated_normal import sample_above
-from directgp.numerics.wide import in_float64
+from directgp.shapes import require_all
 
 Values = Float[Tensor, "..."]
 

@@ -10,11 +10,10 @@ from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.checks import require_all
 from directgp.errors import UnsupportedError
-from directgp.likelihoods.base import Derivatives, Likelihood
-from directgp.likelihoods.unimodal import UnimodalInF
+from directgp.likelihoods.base import Derivatives, Likelihood, UnimodalInF
 from directgp.numerics.special import log1mexp
+from directgp.shapes import require_all
 
 Values = Float[Tensor, "..."]
 _EXPONENTIAL_BELOW = -400.0

@@ -9,12 +9,16 @@ from jaxtyping import Bool, Float, Num
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.likelihoods.base import Derivatives, check_finite
-from directgp.likelihoods.parameters import positive, unconstrained
-from directgp.likelihoods.unimodal import UnimodalInF
+from directgp.likelihoods.base import (
+    Derivatives,
+    UnimodalInF,
+    check_finite,
+    positive,
+    unconstrained,
+)
+from directgp.numerics.autograd import in_float64
 from directgp.numerics.gaussian import log_density
-from directgp.numerics.noise import standard_normal
-from directgp.numerics.wide import in_float64
+from directgp.numerics.random import standard_normal
 
 Values = Float[Tensor, "..."]
 

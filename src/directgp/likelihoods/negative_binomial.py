@@ -10,10 +10,9 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 from typing_extensions import override
 
-from directgp.likelihoods.base import Derivatives
+from directgp.likelihoods.base import Derivatives, positive, unconstrained
 from directgp.likelihoods.counts import CountLikelihood, on_cpu
-from directgp.likelihoods.parameters import positive, unconstrained
-from directgp.numerics.softplus import softplus
+from directgp.numerics.special import softplus
 
 Values = Float[Tensor, "..."]
 

@@ -13,13 +13,13 @@ from typing_extensions import override
 from directgp.errors import require
 from directgp.likelihoods.base import Derivatives
 from directgp.likelihoods.counts import CountLikelihood, on_cpu
-from directgp.numerics.softplus import (
+from directgp.numerics.autograd import in_float64
+from directgp.numerics.special import (
     log_softplus,
     log_softplus_derivatives,
     softplus_inverse,
+    wright_omega,
 )
-from directgp.numerics.special import wright_omega
-from directgp.numerics.wide import in_float64
 
 Values = Float[Tensor, "..."]
 

@@ -9,10 +9,14 @@ from jaxtyping import Bool, Float, Num
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.likelihoods.base import Derivatives, check_finite
-from directgp.likelihoods.parameters import positive, unconstrained
-from directgp.likelihoods.unimodal import UnimodalInF
-from directgp.numerics.log_square import expected_log_square
+from directgp.likelihoods.base import (
+    Derivatives,
+    UnimodalInF,
+    check_finite,
+    positive,
+    unconstrained,
+)
+from directgp.numerics.special import expected_log_square
 
 Values = Float[Tensor, "..."]
 

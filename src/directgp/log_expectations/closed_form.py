@@ -6,9 +6,8 @@ from typing import final
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError
-from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.capabilities import ClosedFormLogPredictive
-from directgp.log_expectations.base import Moment, Rule, Values
+from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood
+from directgp.log_expectations.rule import Moment, Rule, Values
 
 
 @final

@@ -9,23 +9,21 @@ from typing_extensions import override
 
 from directgp.errors import require
 from directgp.likelihoods.base import Likelihood
-from directgp.log_expectations.attach import evaluate
-from directgp.log_expectations.base import (
+from directgp.log_expectations.rule import (
+    Estimate,
     Moment,
+    Points,
+    Row,
     Rule,
     Schedule,
     Values,
     at_step,
     check_num_samples,
-)
-from directgp.log_expectations.estimate import (
-    Estimate,
-    Points,
-    Row,
+    evaluate,
     parameter_term,
     without_overflow,
 )
-from directgp.numerics.noise import standard_normal
+from directgp.numerics.random import standard_normal
 
 
 @final

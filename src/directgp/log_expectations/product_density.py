@@ -1,4 +1,4 @@
-"""The product density q̃(f) ∝ q(f)·p(y given f): its mode, its width, its effective support.
+"""Find mode, width and support of the product density q̃(f) ∝ q(f)·p(y|f).
 
 Everything is said in δ = f − μ, so that no digit is lost when v is tiny. The log density is
 h(δ) = ℓ(μ+δ) − δ²/(2v) up to a constant; for a log-concave likelihood h is concave.
@@ -13,8 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from directgp.errors import NumericalError
-from directgp.likelihoods.base import Derivatives, Likelihood
-from directgp.likelihoods.capabilities import ClosedFormMode
+from directgp.likelihoods.base import ClosedFormMode, Derivatives, Likelihood
 
 Values = Float[Tensor, "..."]
 Sides = Float[Tensor, "2 ..."]

@@ -1,28 +1,147 @@
-"""Unbiased product sampling (uPS): the gradient of log E_q[p] from exact draws of q̃."""
+"""Estimate the gradient of log E_q[p] without bias from exact draws of q̃ (uPS)."""
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal, NamedTuple, final
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import require
-from directgp.likelihoods.base import Likelihood
-from directgp.log_expectations.attach import evaluate
-from directgp.log_expectations.base import (
+from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood
+from directgp.log_expectations.product_density import Peak, peak_of
+from directgp.log_expectations.quadrature import Quadrature, hermite_nodes
+from directgp.log_expectations.rule import (
+    Estimate,
     Moment,
+    Points,
+    Row,
     Rule,
     Schedule,
     Values,
     at_step,
+    balanced_weight,
     check_num_samples,
+    evaluate,
+    mixed_slopes,
+    parameter_term,
+    row_blocks,
+    without_overflow,
 )
-from directgp.log_expectations.estimate import Estimate, Points, Row, parameter_term
-from directgp.log_expectations.mixed_slopes import balanced_weight, mixed_slopes
-from directgp.log_expectations.quadrature import Quadrature
-from directgp.log_expectations.samplers.choice import SamplerName, draw_product
-from directgp.log_expectations.sketch import Sketch, draw_sketch
-from directgp.log_expectations.stein import variates
+from directgp.log_expectations.samplers import SamplerName, draw_product
+
+# With s(f) = ℓ′(f) − (f−μ)/v, the slope of log q̃, Stein's identity says E_q̃[ψ′ + ψ·s] = 0 for
+# every smooth ψ. In x = (f−f̂)/τ, measured from the peak in its width, ψ = 1 and ψ = x give
+#
+# c₁ = τ·s,   c₂ = 1 + x·τ·s,
+#
+# and subtracting any multiple of them from an unbiased slope leaves it unbiased. The multiples are
+# those of a least-squares fit of the slope over q̃, done on nodes: they do not see the draw.
+
+
+AnyShape = Float[Tensor, "..."]
+AnyPoints = Float[Tensor, "k ..."]
+
+_RIDGE = 1e-3
+"""Keeps the fit tame where so few nodes carry weight that they cannot tell c₁ from c₂."""
+
+
+class Variates(NamedTuple):
+    """c₁ and c₂ at some points."""
+
+    first: AnyPoints
+    second: AnyPoints
+
+
+def variates(delta: AnyPoints, slope: AnyPoints, variance: AnyShape, peak: Peak) -> Variates:
+    """The control variates at f = μ + δ, given ℓ′(f)."""
+    tilt = torch.addcmul(slope, delta, 1 / variance, value=-1)
+    return Variates(peak.width * tilt, (delta - peak.delta).mul_(tilt).add_(1))
+
+
+class Fit(NamedTuple):
+    """Least-squares coefficients of a slope on c₁ and c₂."""
+
+    first: AnyShape
+    second: AnyShape
+
+    def reduce(self, slope: AnyPoints, at: Variates) -> AnyPoints:
+        """The slope less its fitted multiples of the control variates."""
+        return slope - self.first * at.first - self.second * at.second
+
+
+def fit(slopes: tuple[AnyPoints, AnyPoints], at: Variates, weights: AnyPoints) -> tuple[Fit, Fit]:
+    """Fits of both slopes over nodes whose weights sum to 1."""
+    weighted = Variates(weights * at.first, weights * at.second)
+    m11 = (1 + _RIDGE) * (weighted.first * at.first).sum(0)
+    m12 = (weighted.first * at.second).sum(0)
+    m22 = (1 + _RIDGE) * (weighted.second * at.second).sum(0)
+    determinant = m11 * m22 - m12 * m12
+
+    def one(slope: AnyPoints) -> Fit:
+        # Any constant would do, since the variates average to 0; this one spares digits.
+        centred = slope - slope[len(slope) // 2]
+        r1, r2 = (weighted.first * centred).sum(0), (weighted.second * centred).sum(0)
+        return Fit((r1 * m22 - r2 * m12) / determinant, (r2 * m11 - r1 * m12) / determinant)
+
+    return one(slopes[0]), one(slopes[1])
+
+
+_NODES = 5
+_NODES_IF_WIDE = 9
+_WIDE = 1.5
+"""Peaks wider than this are far from Gaussian, since likelihoods bend within a unit or two of f."""
+
+
+class Sketch(NamedTuple):
+    """A rough picture of q̃ for a log-concave likelihood."""
+
+    peak: Peak
+    """The mode of q̃ and its width."""
+
+    value: Row
+    """log E_q[p], roughly; exactly where that is a formula."""
+
+    weight: Row
+    """The balance of score and pathwise form, at curvature −E_q̃[ℓ″]."""
+
+    fits: tuple[Fit, Fit]
+    """How the slopes in mean and variance follow the control variates."""
+
+
+def draw_sketch(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Sketch:
+    """The sketch from Gauss–Hermite nodes fitted to the peak of q̃."""
+    peak = peak_of(likelihood, y, mean, variance)
+    number = _NODES_IF_WIDE if bool((peak.width > _WIDE).any()) else _NODES
+    parts = [
+        _judge(likelihood.take(index), y[part], mean[part], variance[part], peak[part], number)
+        for part, index in row_blocks(len(y), number, y.device)
+    ]
+    log_z, weight, *coefficients = (torch.cat(column) for column in zip(*parts, strict=True))
+    if isinstance(likelihood, ClosedFormLogPredictive):
+        log_z = likelihood.log_predictive(y, mean, variance)
+    else:
+        log_z = log_z + likelihood.log_base(y)
+    return Sketch(peak, log_z, weight, (Fit(*coefficients[:2]), Fit(*coefficients[2:])))
+
+
+def _judge(
+    likelihood: Likelihood, y: Row, mean: Row, variance: Row, peak: Peak, number: int
+) -> tuple[Row, Row, Row, Row, Row, Row]:
+    """log Z up to the part free of f, the weight, and the coefficients of the two fits."""
+    delta, log_weight = hermite_nodes(peak, number)
+    value, first, second = likelihood.derivatives(y, mean + delta)
+    log_mass = torch.addcmul(value, delta * delta, -0.5 / variance)
+    mass = log_mass.sub_(peak.height).add_(log_weight).exp_()
+    total = mass.sum(0)
+    mass /= total
+    first, second = without_overflow(mass, first, second)
+    weight = balanced_weight(-(mass * second).sum(0), variance)
+    slopes = mixed_slopes(delta, first, second, variance, weight)
+    mean_fit, variance_fit = fit(slopes, variates(delta, first, variance, peak), mass)
+    log_z = peak.height + torch.log(total / torch.sqrt(2 * torch.pi * variance))
+    return log_z, weight, *mean_fit, *variance_fit
 
 
 @final
@@ -30,11 +149,9 @@ from directgp.log_expectations.stein import variates
 class ProductSampling(Rule):
     """An unbiased estimate of the gradient of log E_q[p(y given f)], for any number of draws.
 
-    Draws f ~ q̃ ∝ q(f)·p(y given f) are exact, and the gradient averages the slopes of
-    `directgp.log_expectations.mixed_slopes` over them, less the control variates of
-    `directgp.log_expectations.stein`. The value plays no part in the gradient: it is the closed
-    form where there is one, else a sum over the nodes that weigh the slopes, or the exact value
-    if asked for.
+    Draws f ~ q̃ ∝ q(f)·p(y given f) are exact. The gradient is the mean of `mixed_slopes` over the
+    draws, less control variates. The value does not enter the gradient: it is the closed form where
+    there is one, else a sum over the nodes that weigh the slopes, or the exact value if requested.
 
     Parameters
     ----------

@@ -1,12 +1,15 @@
-"""Gaussian densities and divergences, covariances given by their lower Cholesky factors."""
+"""Compute Gaussian densities, divergences and Gauss–Hermite nodes in log space."""
 
 import math
+from functools import lru_cache
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["kl_divergence", "kl_from_standard", "log_density"]
+from directgp.errors import require
 
 
 def log_density(
@@ -46,3 +49,64 @@ def kl_divergence(
     u_mean = torch.linalg.solve_triangular(chol_p, offset, upper=False).squeeze(-1)
     u_chol = torch.linalg.solve_triangular(chol_p, chol_q, upper=False)
     return kl_from_standard(u_mean, u_chol)
+
+
+Array = NDArray[np.float64]
+
+
+def gauss_hermite(
+    num_nodes: int, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None
+) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
+    """Return nodes z_k and log weights with E[g(z)] ≈ Σ_k exp(log w_k) g(z_k), z ~ N(0, 1).
+
+    The rule is exact for polynomials up to degree 2K − 1. It is computed in float64 whatever
+    `dtype` is asked for, and works for several hundred nodes, whose outer weights underflow.
+
+    Parameters
+    ----------
+    num_nodes
+        K ≥ 1.
+    dtype, device
+        Of the tensors returned.
+
+    Returns
+    -------
+    nodes, log_weights
+        Both of shape ``(K,)``, nodes ascending.
+    """
+    require(num_nodes >= 1, "num_nodes", "at least 1", num_nodes)
+    nodes, log_weights = (
+        torch.tensor(values, dtype=dtype, device=device) for values in _rule(num_nodes)
+    )
+    return nodes, log_weights
+
+
+@lru_cache(maxsize=64)
+def _rule(num_nodes: int) -> tuple[Array, Array]:
+    """Golub and Welsch (1969) nodes, one Newton step, and w_k = 1 / (K h_{K−1}(z_k)²)."""
+    nodes = _jacobi_eigenvalues(num_nodes)
+    nodes = nodes - _hermite(nodes, num_nodes)[0] / num_nodes**0.5
+    nodes = (nodes - nodes[::-1]) / 2
+    log_weights = -np.log(num_nodes) - 2 * _hermite(nodes, num_nodes)[1]
+    return nodes, (log_weights + log_weights[::-1]) / 2
+
+
+def _jacobi_eigenvalues(num_nodes: int) -> Array:
+    """Eigenvalues of the tridiagonal matrix with zero diagonal and √1, √2, … beside it."""
+    beside = np.sqrt(np.arange(1, num_nodes, dtype=np.float64))
+    return np.linalg.eigvalsh(np.diag(beside, -1))
+
+
+def _hermite(z: Array, degree: int) -> tuple[Array, Array]:
+    """Compute h_K(z) / h_{K−1}(z) and log |h_{K−1}(z)| for the orthonormal polynomials h.
+
+    The ratio over √K = h_K / h_K′ is Newton's step towards a root of h_K. The recurrence is
+    √(n+1) h_{n+1} = z h_n − √n h_{n−1}; each step divides by the larger of the pair, since h_n(z)
+    overflows for large n.
+    """
+    previous, current, log_scale = np.zeros_like(z), np.ones_like(z), np.zeros_like(z)
+    for n in range(degree):
+        following = (z * current - n**0.5 * previous) / (n + 1) ** 0.5
+        size = np.maximum(np.abs(current), np.abs(following))
+        previous, current, log_scale = current / size, following / size, log_scale + np.log(size)
+    return current / previous, log_scale + np.log(np.abs(previous))

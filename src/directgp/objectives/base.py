@@ -1,6 +1,7 @@
-"""What every point loss is: the loss of one example, given its marginals."""
+"""Define `PointLoss` and `Objective`: (N/n)·Σ point loss + β·KL."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
@@ -8,8 +9,9 @@ from jaxtyping import Float, Num
 from torch import Tensor
 from typing_extensions import override
 
+from directgp.errors import require
 from directgp.likelihoods.base import Likelihood
-from directgp.shapes import Marginals
+from directgp.shapes import Marginals, require_all
 
 Values = Float[Tensor, "*batch n"]
 
@@ -82,3 +84,73 @@ class DeterministicLoss(PointLoss):
         self, likelihood: Likelihood, y: Values, mean: Values, variance: Values
     ) -> Values:
         """`__call__` on float64 tensors of one shape; refuses what `check` refuses."""
+
+
+@final
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised: point loss + β·KL.
+
+    Parameters
+    ----------
+    point_loss : PointLoss
+        The loss of one example.
+    num_data : int
+        N, the number of training examples, whatever the size of a batch.
+    beta : float or tensor
+        β ≥ 0, or a grid of values, one for each member of a batch of models.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from directgp import Marginals
+    >>> from directgp.likelihoods import Gaussian
+    >>> from directgp.objectives import LogLoss, Objective
+    >>> y, q = torch.ones(2), Marginals(torch.zeros(2), torch.ones(2))
+    >>> objective = Objective(LogLoss(), num_data=2, beta=0.5)
+    >>> float(objective(Gaussian(1.0), y, q, kl=torch.tensor(4.0)).detach())
+    2.5155...
+    """
+
+    point_loss: PointLoss
+    num_data: int
+    beta: float | Tensor = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        require(self.num_data >= 1, "num_data of Objective", "at least 1", self.num_data)
+        beta = torch.as_tensor(self.beta)
+        allowed = torch.isfinite(beta) & (beta >= 0)
+        require_all(
+            allowed.reshape(-1), beta.reshape(-1), "beta of Objective", "finite and at least 0"
+        )
+
+    def __call__(
+        self,
+        likelihood: Likelihood,
+        y: Num[Tensor, "*#batch n"],
+        marginals: Marginals,
+        kl: Float[Tensor, "*batch"],
+        *,
+        weights: Num[Tensor, "*#batch n"] | None = None,
+        generator: torch.Generator | None = None,
+        step: int = 0,
+    ) -> Float[Tensor, "*batch"]:
+        """(1/n) Σ_i weight_i·loss_i + (β/N)·KL: the objective over N, from a batch of n."""
+        losses = self.point_loss(likelihood, y, marginals, generator=generator, step=step)
+        return self.combine(losses, kl, weights)
+
+    def combine(
+        self,
+        losses: Float[Tensor, "*batch n"],
+        kl: Float[Tensor, "*batch"],
+        weights: Num[Tensor, "*#batch n"] | None = None,
+    ) -> Float[Tensor, "*batch"]:
+        """The same from losses already computed."""
+        mean = (losses if weights is None else weights * losses).mean(-1)
+        if isinstance(self.beta, Tensor):
+            beta = self.beta.to(kl)
+            # 0·KL is 0 even where q(u) has collapsed and the KL is infinite.
+            share = torch.where(beta > 0, beta * torch.where(beta > 0, kl, 0.0), 0.0)
+            return mean + share / self.num_data
+        return torch.add(mean, kl, alpha=self.beta / self.num_data) if self.beta > 0 else mean

@@ -1,4 +1,4 @@
-"""The two losses of the log likelihood: Gibbs (the ELBO's) and predictive (log-loss DLM)."""
+"""Define the Gibbs loss (ELBO) and the predictive log loss (log-loss DLM)."""
 
 from dataclasses import dataclass
 from typing import final
@@ -8,13 +8,12 @@ from jaxtyping import Float, Num
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.capabilities import ClosedFormGibbs, ScaleMixture
-from directgp.log_expectations.base import Rule
+from directgp.likelihoods.base import ClosedFormGibbs, Likelihood, ScaleMixture
+from directgp.log_expectations.api import resolve_rule
 from directgp.log_expectations.closed_form import ClosedForm
-from directgp.log_expectations.evaluate import resolve_rule
-from directgp.log_expectations.gibbs import gibbs_term
+from directgp.log_expectations.elbo_term import gibbs_term
 from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
+from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
 from directgp.shapes import Marginals
 
@@ -103,3 +102,21 @@ class LogLoss(PointLoss):
         return -rule(
             likelihood, y, marginals.mean, marginals.variance, generator=generator, step=step
         )
+
+
+def mean_curvature(
+    likelihood: Likelihood, y: Num[Tensor, "*#batch n"], marginals: Marginals, gibbs: bool
+) -> Float[Tensor, "*batch n"]:
+    """∂²loss/∂μ², or 0 where that is negative.
+
+    A Gaussian average satisfies ∂_v = ½∂²_μ. So the curvature of the Gibbs loss is 2 ∂_v loss, and
+    that of the log loss 2 ∂_v loss + (∂_μ loss)².
+    """
+    mean = marginals.mean.detach().requires_grad_()
+    variance = marginals.variance.detach().requires_grad_()
+    loss = GibbsLoss() if gibbs else LogLoss()
+    with torch.enable_grad():
+        total = loss(likelihood.frozen(), y, Marginals(mean, variance)).sum()
+    slope, variance_slope = torch.autograd.grad(total, (mean, variance))
+    curvature = 2 * variance_slope if gibbs else 2 * variance_slope + slope**2
+    return curvature.clamp(min=0.0)

@@ -1,30 +1,32 @@
-"""q(u) in closed form, where the loss is quadratic in f: VFE with any β, FITC and square loss.
-
-Each of the three minimises over q(u), given kernel and inducing inputs,
-
-    Σ_i ½ p_i ((y_i − a_iᵀw)² averaged over q(w)) + β·KL,     p_i the precision of example i,
-
-and differs only in p_i and in what is added that does not depend on q(u):
-
-    VFE          p_i = 1/σ²                  + ½ log 2πσ² + residual_i/(2σ²)
-    FITC         p_i = 1/(σ² + residual_i)   + ½ log 2π(σ² + residual_i)
-    square loss  p_i = 1                     (its q(u) is a point: u_mean alone enters)
-
-The minimum is at q(w) = N(P⁻¹ A p y, β P⁻¹), P = β I + A diag(p) Aᵀ. The derivative of the minimum
-in the hyperparameters is that of the expression with q(u) held there (envelope theorem), so the
-projection's closed-form gradient serves here too. At β = 1 the minimum is minus Titsias' bound for
-VFE and minus the log marginal likelihood −log N(y; mean, Q + diag(residual) + σ²I) for FITC.
-"""
+"""Solve for q(u) in closed form: VFE, FITC, square loss, and variances after square loss."""
 
 import math
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Num
 from torch import Tensor
 
-from directgp.numerics.cholesky import jittered_cholesky
-from directgp.posteriors.projection import Projected
+from directgp.numerics.linalg import jittered_cholesky
+from directgp.posteriors.projection import Projected, project_whitened
+from directgp.posteriors.sparse import Features, SparsePosterior
+
+# Each of the three minimises over q(u), given kernel and inducing inputs,
+#
+# Σ_i ½ p_i ((y_i − a_iᵀw)² averaged over q(w)) + β·KL,     p_i the precision of example i,
+#
+# and differs only in p_i and in what is added that does not depend on q(u):
+#
+# VFE          p_i = 1/σ²                  + ½ log 2πσ² + residual_i/(2σ²) FITC         p_i = 1/(σ²
+# + residual_i)   + ½ log 2π(σ² + residual_i) square loss  p_i = 1                     (its q(u) is
+# a point: u_mean alone enters)
+#
+# The minimum is at q(w) = N(P⁻¹ A p y, β P⁻¹), P = β I + A diag(p) Aᵀ. The derivative of the
+# minimum in the hyperparameters is that of the expression with q(u) held there (envelope theorem),
+# so the projection's closed-form gradient serves here too. At β = 1 the minimum is minus Titsias'
+# bound for VFE and minus the log marginal likelihood −log N(y; mean, Q + diag(residual) + σ²I) for
+# FITC.
+
 
 Correction = Literal["vfe", "fitc"]
 
@@ -94,3 +96,66 @@ def collapsed_losses(
     total = example_noise(correction, noise, projected.residual)
     square = (target - projected.mean) ** 2 + variance
     return 0.5 * (torch.log(2 * math.pi * total) + square / total)
+
+
+class Calibrated(NamedTuple):
+    """A posterior with the mean of another, its variances, and the noise that goes with them."""
+
+    posterior: SparsePosterior
+    noise: float
+
+
+def calibrate(
+    posterior: SparsePosterior,
+    X: Float[Tensor, "n d"],
+    y: Float[Tensor, " n"],
+    ridge: float,
+    weights: Num[Tensor, " n"] | None = None,
+) -> Calibrated:
+    """Keep the mean of f; choose kernel scale, q(u)'s covariance and noise for it.
+
+    Square loss with weight β on the KL gives the mean of a Gaussian model with kernel c·k and
+    noise variance c·β, for every c: ``ridge`` is that ratio ρ of noise to scale. The covariance is
+    that model's, and c maximises the leave-one-out log predictive density. With
+    h_i = a_iᵀ(ρI + AAᵀ)⁻¹a_i and residuals e_i = y_i − μ_i,
+
+        c = mean of (e_i/(1−h_i))² / (residual_i + ρ/(1−h_i)).
+    """
+    features = posterior.features(X)
+    ridge = max(ridge, 1e-10)
+    with torch.no_grad():
+        flat = torch.ones_like(features.mean) if weights is None else weights.to(X.dtype)
+        q = optimal_q(features.A, y - features.mean, flat, ridge)
+        held = project_whitened(features.A, features.residual, posterior.u_mean, q.u_chol)
+        leverage = ((held.variance - held.residual) / ridge * flat).clamp(max=1 - 1e-6)
+        error = (y - features.mean - held.mean) / (1 - leverage)
+        ratio = error.square() / (features.residual + ridge / (1 - leverage))
+        scale = max(float((flat * ratio).sum() / flat.sum()), torch.finfo(X.dtype).tiny ** 0.5)
+        calibrated = SparsePosterior(posterior.prior.rescaled(scale), posterior.Z, posterior.nugget)
+        calibrated.u_mean.copy_(posterior.u_mean / scale**0.5)
+        calibrated.u_chol.copy_(q.u_chol)
+    return Calibrated(calibrated, scale * ridge)
+
+
+# With q₀(w) = N(m₀, S₀S₀ᵀ) and w = m₀ + S₀w′, q(w′) = N(m′, S′S′ᵀ),
+#
+# KL[q(u) ‖ q₀(u)] = KL[q(w′) ‖ N(0, I)]
+# mean_i     = prior mean_i + a_iᵀm₀ + a′_iᵀm′,     A′ = S₀ᵀA
+# variance_i = residual_i + ‖S′ᵀa′_i‖²
+# m = m₀ + S₀m′,     S = S₀S′
+#
+# so whatever is done with features and N(0, I) as the prior is done with A′, and q₀ as the prior.
+
+
+def seen_from(before: Whitened, features: Features) -> Features:
+    """A′ = S₀ᵀA, and the mean of q₀ in the place of the prior's."""
+    A, residual, mean = features
+    known = (before.u_mean.unsqueeze(-2) @ A).squeeze(-2)
+    return Features(before.u_chol.mT @ A, residual, mean + known)
+
+
+def composed(before: Whitened, relative: Whitened) -> Whitened:
+    """The whitened moments of u: m₀ + S₀m′ and S₀S′, lower triangular as both factors are."""
+    S = before.u_chol
+    moved = (S @ relative.u_mean.unsqueeze(-1)).squeeze(-1)
+    return Whitened(before.u_mean + moved, S @ relative.u_chol)

@@ -1,43 +1,44 @@
-"""From the parameters of an RBF prior and q(u) to marginals and KL, with the gradient of it all.
-
-The chain of `directgp.posteriors.rbf`, a Cholesky factorisation and
-`directgp.posteriors.projection`, as one function without a tape:
-
-    A = L⁻¹ K_uf,     L Lᵀ = K_uu in float64
-    mean = Aᵀm,     variance = s² − ΣA² + Σ(SᵀA)²,     KL = ½ (‖S‖² + ‖m‖² − M) − Σ log abs S_jj
-
-and, for gradients g_μ, g_v and g_KL of a loss in these three,
-
-    (2H; dmᵀ) = (2 A diag g_v; g_μᵀ) Aᵀ             dS = tril(2H S) + g_KL (S − diag 1/S_jj)
-    dK_uf = L⁻ᵀ (S Sᵀ − I, m) (2 A diag g_v; g_μᵀ)
-    dK_uu = ½ L⁻ᵀ sym(2H − S (2H S)ᵀ − m dmᵀ) L⁻¹    sym: the lower triangle, mirrored
-
-because tril(Lᵀ tril(W)) = tril(Lᵀ W): what the factorisation passes on needs no solve with dL.
-With G = dK ∘ K the rest is G (b, 1, b∘b) (`directgp.posteriors.rbf_features`), of size M × d.
-"""
+"""Compute marginals and KL of an RBF prior in one function with closed-form gradients."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
 
-from directgp.numerics.aside import Aside
-from directgp.numerics.first_order import Gradients, first_order
+from directgp.numerics.autograd import Gradients, first_order
 from directgp.numerics.gaussian import kl_from_standard
-from directgp.numerics.triangular import lower_times, symmetric_product, upper_times
-from directgp.numerics.workspace import Workspace
+from directgp.numerics.linalg import Aside, Workspace, lower_times, symmetric_product, upper_times
 from directgp.posteriors.projection import residual_given
-from directgp.posteriors.rbf_features import (
+from directgp.posteriors.rbf import (
+    Inducing,
     centre_of,
     complete,
     covariance,
+    factorise,
     in_lengthscales,
     input_features,
+    through_gram,
 )
-from directgp.posteriors.rbf_inducing import Inducing, factorise, through_gram
+from directgp.shapes import Marginals
+
+# The chain of `directgp.posteriors.rbf`, a Cholesky factorisation and
+# `directgp.posteriors.projection`, as one function without a tape:
+#
+# A = L⁻¹ K_uf,     L Lᵀ = K_uu in float64
+# mean = Aᵀm,     variance = s² − ΣA² + Σ(SᵀA)²,     KL = ½ (‖S‖² + ‖m‖² − M) − Σ log abs S_jj
+#
+# and, for gradients g_μ, g_v and g_KL of a loss in these three,
+#
+# (2H; dmᵀ) = (2 A diag g_v; g_μᵀ) Aᵀ             dS = tril(2H S) + g_KL (S − diag 1/S_jj)
+# dK_uf = L⁻ᵀ (S Sᵀ − I, m) (2 A diag g_v; g_μᵀ)
+# dK_uu = ½ L⁻ᵀ sym(2H − S (2H S)ᵀ − m dmᵀ) L⁻¹    sym: the lower triangle, mirrored
+#
+# because tril(Lᵀ tril(W)) = tril(Lᵀ W): what the factorisation passes on needs no solve with dL.
+# With G = dK ∘ K the rest is G (b, 1, b∘b) (`directgp.posteriors.rbf`), of size M × d.
 
 
 class Fused(NamedTuple):
@@ -217,3 +218,49 @@ def _add_kl(
     dS = torch.addcmul(dS, g_kl[..., None, None], S)
     dS.diagonal(dim1=-2, dim2=-1).sub_(g_kl.unsqueeze(-1) / S.diagonal(dim1=-2, dim2=-1))
     return torch.addcmul(dm, g_kl.unsqueeze(-1), m), dS
+
+
+_CPU_ENTRIES = 2**17
+_DEVICE_ENTRIES = 2**24
+"""Entries of K_uf that one block holds; on a CPU they are to stay in a near cache."""
+
+
+@final
+class FusedPrediction:
+    """Marginals, less the prior mean, at any rows; see `rbf_marginals` for the arguments."""
+
+    def __init__(
+        self,
+        Z: Float[Tensor, "*#batch m d"],
+        lengthscale: Float[Tensor, "*#batch 1 k"],
+        log_scale: Float[Tensor, "*#batch"],
+        u_mean: Float[Tensor, "*#batch m"],
+        u_chol: Float[Tensor, "*#batch m m"],
+        nugget: float,
+    ) -> None:
+        (m, d), self._centre, self._workspace = Z.shape[-2:], centre_of(Z), Workspace()
+        self._lengthscale, self._top = lengthscale, log_scale[..., None, None]
+        batch = np.broadcast_shapes(Z.shape[:-2], lengthscale.shape[:-2], log_scale.shape)
+        self._left = self._workspace.take("left", (*batch, m, 2 * d + 1), Z)
+        a = in_lengthscales(Z, self._centre, lengthscale, out=self._left[..., :d])
+        complete(self._left, self._top)
+        self._inducing = factorise(a, log_scale, nugget, checked=True, workspace=self._workspace)
+        self._q = torch.cat([u_chol.tril(), u_mean.unsqueeze(-1)], -1)
+
+    def block_size(self) -> int:
+        """Rows to ask for at once."""
+        most = _CPU_ENTRIES if self._q.device.type == "cpu" else _DEVICE_ENTRIES
+        return max(1, most // self._q.shape[:-1].numel())
+
+    def __call__(self, X: Float[Tensor, "n d"]) -> Marginals:
+        """Mean and variance of f, less the prior mean, at the rows of one block."""
+        features = input_features(X, self._centre, self._lengthscale, self._workspace)
+        shape = *self._left.shape[:-1], len(X)
+        Kuf, A = (self._workspace.take(name, shape, X) for name in ("Kuf", "A"))
+        covariance(self._left, features, self._top, out=Kuf)
+        L, inverse = self._inducing.L, self._inducing.inverse
+        told = whiten_fast(L, inverse, Kuf, self._workspace, out=A)
+        known = self._q.mT @ A
+        mean, squares = known[..., -1, :].clone(), known[..., :-1, :].square_()
+        residual = residual_given(self._top.exp().squeeze(-1), told)
+        return Marginals(mean, residual + squares.sum(-2))

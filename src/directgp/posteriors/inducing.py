@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from directgp.errors import require
-from directgp.numerics.noise import fresh_generator
+from directgp.numerics.random import fresh_generator
 
 InducingName = Literal["kmeans++", "random"]
 

@@ -1,10 +1,8 @@
-"""The Gaussian process prior: a kernel, its scale and a mean.
-
-The one file of the core that knows gpytorch.
-"""
+"""Define the Gaussian process prior: kernel, output scale, mean and their starting values."""
 
 import copy
 import math
+from dataclasses import dataclass
 from typing import Literal, final
 
 import numpy as np
@@ -15,10 +13,120 @@ from jaxtyping import Float, Num
 from torch import Tensor, nn
 
 from directgp.errors import UnsupportedError, refuse, require
-from directgp.numerics.softplus import softplus, softplus_inverse
-from directgp.posteriors.matern import matern_gram
+from directgp.numerics.special import softplus, softplus_inverse
 from directgp.posteriors.rbf import farthest, rbf_covariance, rbf_gram
-from directgp.posteriors.starting_values import Start, starting_values
+
+
+def matern_gram(a: Float[Tensor, "*batch m d"], nu: float) -> Float[Tensor, "*batch m m"]:
+    """p(r)·e^−r with r = √(2ν)·‖a_i − a_j‖, for inputs already divided by the lengthscale.
+
+    p is 1, 1 + r or 1 + r + r²/3 for ν = ½, 1½ or 2½. Distances come from differences, as in
+    `rbf_gram`: gpytorch's are off by √eps times the distance from the mean.
+    """
+    r = math.sqrt(2 * nu) * torch.cdist(a, a, compute_mode="donot_use_mm_for_euclid_dist")
+    if nu == 0.5:
+        return torch.exp(-r)
+    polynomial = 1 + r if nu == 1.5 else 1 + r + r.square() / 3
+    return polynomial * torch.exp(-r)
+
+
+_SHORTENING_ROWS = 500
+"""Rows that are predicted from each other."""
+
+_FEWEST = 20
+_FACTORS = (1 / 4, 1 / 16)
+_NOISE = 0.1
+"""Noise variance, in that of the values."""
+
+_NOTHING, _MUCH = 0.1, 0.4
+"""Shares of the variance: explained by less, a start leads to a model of noise alone; a shorter one
+that explains more does not."""
+
+
+def shortening(
+    X: Float[Tensor, "n d"], values: Float[Tensor, " n"], lengthscale: Float[Tensor, "..."]
+) -> float:
+    """A factor of the lengthscale, 1 unless values vary much faster than that and can be foretold.
+
+    From a start at which f cannot follow the values, training ends in the optimum where all is
+    noise.
+    """
+    if len(X) < _FEWEST or not bool(values.std() > 0):
+        return 1.0
+    rows = torch.linspace(0, len(X) - 1, min(len(X), _SHORTENING_ROWS), device=X.device).long()
+    distances = torch.cdist(*2 * (X[rows].double() / lengthscale.double(),)).square()
+    centred = values[rows].double() - values[rows].double().mean()
+    if _foretold(distances, centred) > _NOTHING:
+        return 1.0
+    shares = {_foretold(distances / factor**2, centred): factor for factor in _FACTORS}
+    return shares[max(shares)] if max(shares) > _MUCH else 1.0
+
+
+def _foretold(distances: Float[Tensor, "n n"], values: Float[Tensor, " n"]) -> float:
+    """Share of the variance that each value's prediction from the others explains.
+
+    With P = (K + noise)⁻¹, the error of leaving out row i is (P y)_i / P_ii.
+    """
+    K = torch.exp(-0.5 * distances)
+    precision = torch.linalg.inv(K + _NOISE * torch.eye(len(K)).to(K))
+    errors = (precision @ values) / precision.diagonal()
+    return float(1 - errors.square().mean() / values.square().mean())
+
+
+_MEDIAN_ROWS = 1000
+"""Rows whose distances are looked at."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the hyperparameters of a prior start."""
+
+    lengthscale: Float[Tensor, "..."]
+    """() for one lengthscale, (d,) for one a feature."""
+
+    output_scale: Float[Tensor, ""]
+    mean: Float[Tensor, ""]
+
+
+def starting_values(
+    X: Float[Tensor, "n d"], latent: Num[Tensor, " n"] | None, *, ard: bool, constant_mean: bool
+) -> Start:
+    """Lengthscales from the spread of the inputs, scale and mean from rough values of f."""
+    if latent is None:
+        mean, scale = X.new_zeros(()), X.new_ones(())
+    else:
+        values = latent.to(X.dtype)
+        mean = values.mean() if constant_mean else values.new_zeros(())
+        scale = _or_one((values - mean).square().mean())
+    lengthscale = _lengthscale(X, ard)
+    if latent is not None:
+        lengthscale = lengthscale * shortening(X, latent.to(X.dtype), lengthscale)
+    return Start(lengthscale, scale, mean)
+
+
+def _lengthscale(X: Float[Tensor, "n d"], ard: bool) -> Float[Tensor, "..."]:
+    """√d standard deviations of each feature, or the median distance of two rows over √2.
+
+    The two agree for independent features of one spread.
+    """
+    spread = X.std(0, correction=0)
+    if ard:
+        return _or_one(spread * X.shape[-1] ** 0.5)
+    rows = X[torch.linspace(0, len(X) - 1, min(len(X), _MEDIAN_ROWS), device=X.device).long()]
+    distances = torch.pdist(rows)
+    if len(distances) == 0:
+        return X.new_ones(())
+    median = _or_one(distances.median() / 2**0.5)
+    return median if bool(distances.median() > 0) else _or_one(spread.square().sum().sqrt())
+
+
+def _or_one(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """The values, and 1 for those that say nothing."""
+    return torch.where((values > 0) & torch.isfinite(values), values, 1.0)
+
+
+# The one file of the core that knows gpytorch.
+
 
 KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
 MeanName = Literal["zero", "constant"]

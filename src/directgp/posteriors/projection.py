@@ -1,20 +1,7 @@
-"""From q(u) to the marginals of f, and the closed-form gradient of that map.
-
-With A = L_uu⁻¹ K_uf, m = u_mean and S = u_chol,
-
-    mean_i     = (Aᵀ m)_i                    (the prior mean is added by the caller)
-    residual_i = k_ii − Σ_j A_ji²            what the inducing inputs cannot tell about f_i
-    variance_i = residual_i + Σ_j (SᵀA)_ji²
-
-For gradients g_μ, g_v, g_r of a loss in these three, with h = g_v + g_r and H(g) = A diag(g) Aᵀ,
-
-    dm    = A g_μ                            dS = 2 tril(H(g_v) S)
-    dA    = m g_μᵀ + 2 S SᵀA diag(g_v) − 2 A diag(h)
-    dK_uf = L_uu⁻ᵀ dA                        dL_uu = −tril(L_uu⁻ᵀ dA Aᵀ)
-    dA Aᵀ = m dmᵀ + 2 S Sᵀ H(g_v) − 2 H(h)   of size m × m: no second pass over the examples
-"""
+"""Project q(u) onto f: marginals and joint distributions, with closed-form gradients."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +9,20 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
 
-from directgp.numerics.first_order import first_order
+from directgp.numerics.autograd import first_order
+
+# With A = L_uu⁻¹ K_uf, m = u_mean and S = u_chol,
+#
+# mean_i     = (Aᵀ m)_i                    (the prior mean is added by the caller)
+# residual_i = k_ii − Σ_j A_ji²            what the inducing inputs cannot tell about f_i
+# variance_i = residual_i + Σ_j (SᵀA)_ji²
+#
+# For gradients g_μ, g_v, g_r of a loss in these three, with h = g_v + g_r and H(g) = A diag(g) Aᵀ,
+#
+# dm    = A g_μ                            dS = 2 tril(H(g_v) S)
+# dA    = m g_μᵀ + 2 S SᵀA diag(g_v) − 2 A diag(h)
+# dK_uf = L_uu⁻ᵀ dA                        dL_uu = −tril(L_uu⁻ᵀ dA Aᵀ)
+# dA Aᵀ = m dmᵀ + 2 S Sᵀ H(g_v) − 2 H(h)   of size m × m: no second pass over the examples
 
 
 class Projected(NamedTuple):
@@ -149,3 +149,50 @@ class _Project(Function):
             dk.sum_to_size(k_diag.shape),
         )
         return *to_prior, *to_q, None
+
+
+# With A = L_uu⁻¹ K_uf, w ~ N(m, S Sᵀ), m = u_mean and S = u_chol,
+#
+# f given w:  mean prior mean + Aᵀw, covariance R = K_ff − AᵀA
+# f:          mean prior mean + Aᵀm, covariance R + AᵀS SᵀA
+#
+# The diagonals are the variances of `directgp.posteriors.projection`, which has them alone.
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Mean and covariance of q(f) at several inputs."""
+
+    mean: Float[Tensor, "*batch n"]
+    covariance: Float[Tensor, "*batch n n"]
+
+
+class Conditional(NamedTuple):
+    """f given the whitened inducing variables w."""
+
+    mean: Float[Tensor, "*batch n"]
+    """Prior mean, to which Aᵀw is added."""
+
+    A: Float[Tensor, "*batch m n"]
+    residual: Float[Tensor, "*batch n n"]
+    """R, which no w changes."""
+
+
+def residual_covariance(
+    Kff: Float[Tensor, "*#batch n n"],
+    k_diag: Float[Tensor, "*#batch n"],
+    A: Float[Tensor, "*#batch m n"],
+) -> Float[Tensor, "*batch n n"]:
+    """K_ff − AᵀA, on its diagonal no less than the rounding error of k_ii."""
+    rest = Kff - A.mT @ A
+    variance = residual_variance(k_diag, A).expand(rest.shape[:-1])
+    return torch.diagonal_scatter(rest, variance, dim1=-2, dim2=-1)
+
+
+def joint(
+    given: Conditional, u_mean: Float[Tensor, "*#batch m"], u_chol: Float[Tensor, "*#batch m m"]
+) -> Joint:
+    """q(f) with w integrated out, differentiable in everything."""
+    T = u_chol.tril().mT @ given.A
+    told = (given.A.mT @ u_mean.unsqueeze(-1)).squeeze(-1)
+    return Joint(given.mean + told, given.residual + T.mT @ T)

@@ -1,14 +1,16 @@
-"""The squared-exponential covariance, with its own derivative."""
+"""Compute the squared-exponential covariance and its gradients in closed form."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
 
-from directgp.numerics.first_order import first_order
+from directgp.numerics.autograd import first_order
+from directgp.numerics.linalg import Workspace, congruence, jittered_cholesky
 
 
 def farthest(dtype: torch.dtype) -> float:
@@ -89,3 +91,135 @@ class _RBF(Function):
         if ctx.needs_input_grad[2]:
             dscale = rows.sum(-1).sum_to_size(log_scale.shape)
         return da, db, dscale, None
+
+
+# With a = Z/ℓ and b = X/ℓ,
+#
+# log K_uf = (a, log s² − ½‖a‖², −½ 1ᵀ) · (b, 1, b∘b)ᵀ
+
+
+_FEW = 15
+
+
+def centre_of(Z: Float[Tensor, "*batch m d"]) -> Float[Tensor, "*batch 1 d"]:
+    """The median of some inducing inputs: amid them, and no single far one moves it."""
+    some = Z[..., :: -(-Z.shape[-2] // _FEW), :]
+    return some.median(-2, keepdim=True).values
+
+
+def in_lengthscales(
+    x: Float[Tensor, "*#batch n d"],
+    centre: Float[Tensor, "*#batch 1 d"],
+    lengthscale: Float[Tensor, "*#batch 1 k"],
+    out: Float[Tensor, "*batch n d"],
+) -> Float[Tensor, "*batch n d"]:
+    """From a centre, where squares lose the fewest digits, and within reach of them."""
+    reach = farthest(x.dtype)
+    return torch.sub(x.expand(out.shape), centre, out=out).div_(lengthscale).clamp_(-reach, reach)
+
+
+def complete(left: Float[Tensor, "*batch m c"], top: Float[Tensor, "*#batch 1 1"]) -> None:
+    """Write log s² − ½‖a‖² and −½ 1ᵀ beside a."""
+    d = left.shape[-1] // 2
+    squares = left[..., :d].square().sum(-1, keepdim=True)
+    left[..., d : d + 1] = torch.sub(top, squares, alpha=0.5)
+    left[..., d + 1 :] = -0.5
+
+
+def input_features(
+    X: Float[Tensor, "n d"],
+    centre: Float[Tensor, "*#batch 1 d"],
+    lengthscale: Float[Tensor, "*#batch 1 k"],
+    workspace: Workspace,
+) -> Float[Tensor, "*batch n c"]:
+    """(b, 1, b∘b)."""
+    n, d = X.shape
+    shapes = centre.shape[:-2], lengthscale.shape[:-2]
+    batch = np.broadcast_shapes(*shapes) if any(shapes) else ()
+    out = workspace.take("features", (*batch, n, 2 * d + 1), X)
+    b = in_lengthscales(X, centre, lengthscale, out[..., :d])
+    out[..., d] = 1
+    torch.mul(b, b, out=out[..., d + 1 :])
+    return out
+
+
+def covariance(
+    left: Float[Tensor, "*#batch m c"],
+    features: Float[Tensor, "*#batch n c"],
+    top: Float[Tensor, "*#batch 1 1"],
+    out: Float[Tensor, "*batch m n"],
+) -> Float[Tensor, "*batch m n"]:
+    """K_uf from the two factors, at most s² however it is rounded, written to `out`."""
+    torch.matmul(left, features.mT, out=out)
+    return torch.minimum(out, top, out=out).exp_()
+
+
+class Inducing(NamedTuple):
+    """What a step needs of the inducing inputs, in float64."""
+
+    inputs: Float[Tensor, "*batch m c"]
+    """(a, 1), with a in units of the lengthscales."""
+
+    Kuu: Float[Tensor, "*batch m m"]
+    L: Float[Tensor, "*batch m m"]
+    inverse: Float[Tensor, "*batch m m"]
+    """L⁻¹."""
+
+    jitter: Float[Tensor, "*batch"]
+
+
+def factorise(
+    a: Float[Tensor, "*batch m d"],
+    log_scale: Float[Tensor, "*#batch"],
+    nugget: float,
+    checked: bool,
+    workspace: Workspace,
+) -> Inducing:
+    """K_uu of inducing inputs in units of their lengthscales, and its factor inverted."""
+    m, d = a.shape[-2:]
+    top = log_scale.double()[..., None, None]
+    inputs = workspace.take("inducing inputs", (*a.shape[:-1], d + 1), top)
+    inputs[..., :d] = a
+    inputs[..., d] = 1
+    Kuu = _log_gram(inputs[..., :d], top, by_differences=a.dtype == torch.float64)
+    diagonal = Kuu.diagonal(dim1=-2, dim2=-1).copy_(top.squeeze(-1))
+    Kuu.exp_()
+    diagonal.mul_(1 + nugget)
+    if checked:
+        factorised = jittered_cholesky(Kuu)
+        L, jitter = factorised.factor, factorised.jitter
+    else:
+        L = torch.linalg.cholesky_ex(Kuu).L
+        jitter = L.new_zeros(L.shape[:-2])
+    inverse = torch.linalg.solve_triangular(L, workspace.identity(m, L), upper=False)
+    return Inducing(inputs, Kuu, L, inverse, jitter)
+
+
+def through_gram(
+    inner: Float[Tensor, "*batch m m"], inducing: Inducing
+) -> tuple[Float[Tensor, "*batch m d"], Float[Tensor, "*batch"]]:
+    """What K_uu passes on to a and, twice, to log s².
+
+    Its gradient is ½ L⁻ᵀ C L⁻¹, with C the lower triangle of `inner`, mirrored.
+    """
+    lower = inner.tril()
+    lower.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+    C = torch.add(lower, lower.mT, out=torch.empty_like(lower, dtype=torch.float64))
+    G = congruence(C, inducing.inverse).mul_(inducing.Kuu)
+    summed = G @ inducing.inputs
+    rows = summed[..., -1:]
+    da = torch.addcmul(summed[..., :-1], rows, inducing.inputs[..., :-1], value=-1)
+    return da.to(inner.dtype), rows.sum((-2, -1)).to(inner.dtype)
+
+
+def _log_gram(a: Tensor, top: Tensor, by_differences: bool) -> Tensor:
+    """log K of inputs with themselves; by a product where they come from float32.
+
+    There float64 has digits to spare. As for differences, see `rbf_gram`.
+    """
+    if by_differences:
+        distance = torch.cdist(a, a, compute_mode="donot_use_mm_for_euclid_dist")
+        return torch.sub(top, distance.square_(), alpha=0.5)
+    product = a @ a.mT
+    half = (product.diagonal(dim1=-2, dim2=-1) - top.squeeze(-1)).mul_(0.5).unsqueeze(-1)
+    return torch.minimum(product.sub_(half).sub_(half.mT), top, out=product)

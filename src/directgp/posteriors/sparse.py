@@ -8,18 +8,19 @@ from jaxtyping import Float, Num
 from torch import Tensor, nn
 
 from directgp.errors import require
-from directgp.numerics.cholesky import jittered_cholesky
 from directgp.numerics.gaussian import kl_from_standard
-from directgp.numerics.noise import fresh_generator, standard_normal
-from directgp.numerics.workspace import Workspace
-from directgp.posteriors.fused import Fused, rbf_marginals
-from directgp.posteriors.fused_prediction import FusedPrediction
+from directgp.numerics.linalg import Workspace, jittered_cholesky
+from directgp.numerics.random import fresh_generator, standard_normal
+from directgp.posteriors.fused import Fused, FusedPrediction, rbf_marginals
 from directgp.posteriors.inducing import InducingName, choose_inducing
-from directgp.posteriors.joint import Conditional, Joint, joint, residual_covariance
 from directgp.posteriors.prior import KernelName, MeanName, Prior
 from directgp.posteriors.projection import (
+    Conditional,
+    Joint,
+    joint,
     project,
     project_whitened,
+    residual_covariance,
     residual_variance,
     whiten,
 )

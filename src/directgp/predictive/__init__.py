@@ -1,13 +1,13 @@
 """The distribution of y at new inputs, given the marginals q(f) = N(μ, v)."""
 
-from directgp.predictive.crps import predictive_crps
-from directgp.predictive.density import predictive_log_density
-from directgp.predictive.moments import predictive_mean, predictive_variance
-from directgp.predictive.quantiles import (
+from directgp.predictive.api import (
     predictive_cdf,
+    predictive_crps,
     predictive_interval,
+    predictive_log_density,
     predictive_quantiles,
 )
+from directgp.predictive.moments import predictive_mean, predictive_variance
 
 __all__ = [
     "predictive_cdf",

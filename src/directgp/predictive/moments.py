@@ -1,22 +1,137 @@
-"""Mean and variance of y at new inputs."""
+"""Compute mean and variance of y at new inputs."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Num
 from torch import Tensor
 
-from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.capabilities import Binary, ClosedFormMoments
-from directgp.log_expectations.evaluate import resolve_rule
-from directgp.log_expectations.nodes import step_for
-from directgp.predictive.batches import integrate_in_batches
-from directgp.predictive.checks import wide_marginals
-from directgp.predictive.normal_average import normal_average
-from directgp.predictive.steps import DROP
-from directgp.shapes import Marginals
+from directgp.errors import require
+from directgp.likelihoods.base import Binary, ClosedFormMoments, Likelihood
+from directgp.log_expectations.api import resolve_rule
+from directgp.log_expectations.quadrature import blocks_by_nodes, step_for
+from directgp.shapes import Marginals, require_all
 
 Values = Float[Tensor, "..."]
+
+_INSIDE = "between 0 and 1, ends excluded"
+
+
+def wide_marginals(who: str, marginals: Marginals) -> tuple[Values, Values]:
+    """Mean and variance in float64, refused unless finite and the variance positive."""
+    mean, variance = marginals.mean, marginals.variance
+    require(mean.is_floating_point(), f"mean of {who}", "of a floating dtype", mean.dtype)
+    require(
+        mean.shape == variance.shape,
+        f"variance of {who}",
+        f"of the shape of the mean, {tuple(mean.shape)}",
+        f"shape {tuple(variance.shape)}",
+    )
+    require(
+        mean.dim() > 0, f"mean of {who}", "of shape (..., n)", "a scalar", "Reshape it to (1,)."
+    )
+    require_all(torch.isfinite(mean), mean, f"mean of {who}", "finite")
+    allowed = torch.isfinite(variance) & (variance > 0)
+    require_all(allowed, variance, f"variance of {who}", "positive and finite")
+    return mean.double(), variance.double()
+
+
+def wide_targets(who: str, y: Num[Tensor, "..."], like: Values) -> Values:
+    """Targets in float64, refused unless finite and of a shape that fits the marginals."""
+    fits = y.shape[-1:] == like.shape[-1:] and _broadcast(y, like)
+    allowed = f"of shape (..., {like.shape[-1]}), broadcasting with {tuple(like.shape)}"
+    require(fits, f"y of {who}", allowed, f"shape {tuple(y.shape)}", "Flatten a column first.")
+    require_all(torch.isfinite(y), y, f"y of {who}", "finite")
+    return y.double()
+
+
+def wide_levels(
+    who: str, levels: Sequence[float] | Float[Tensor, "..."], like: Values
+) -> Float[Tensor, "k ..."]:
+    """Levels in float64, with as many axes behind them as `like` has."""
+    tensor = torch.as_tensor(levels, dtype=torch.float64, device=like.device)
+    name = f"levels of {who}"
+    require(tensor.dim() == 1, name, "a list of numbers", f"shape {tuple(tensor.shape)}")
+    require_all((tensor > 0) & (tensor < 1), tensor, name, _INSIDE)
+    return tensor.reshape(-1, *([1] * like.dim()))
+
+
+def check_coverage(who: str, coverage: float) -> None:
+    """Refuse a coverage that no central interval has."""
+    require(0 < coverage < 1, f"coverage of {who}", _INSIDE, coverage)
+
+
+def _broadcast(*tensors: Tensor) -> bool:
+    """Whether the shapes broadcast."""
+    try:
+        np.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    except ValueError:
+        return False
+    return True
+
+
+# With step h the sum errs by growth(d)·e^{−2πd/h} for any d, where growth says how much larger the
+# integrand is on the line Im = d than on the real one (Trefethen and Weideman, SIAM Review 56,
+# 2014).
+
+
+DROP = 32.0
+"""Nodes reach to where a density has fallen by e^−32."""
+
+
+def log_gamma_step(width: Values) -> Values:
+    """The step for a density like that of log G, G ~ Gamma(a), of width τ = 1/√a at its mode.
+
+    growth(d) = (cos d)^−a for d up to π/2, nearly best at d = arctan 8τ.
+    """
+    x = math.sqrt(2 * DROP) * width
+    return 2 * math.pi * torch.arctan(x) / (DROP * (1 + torch.log1p(x**2) / x**2))
+
+
+def integrate_in_batches(
+    integral: Callable[..., Float[Tensor, " r"]],
+    likelihood: Likelihood,
+    needed: Values,
+    *examples: Values,
+) -> Values:
+    """Call ``integral(number, likelihood, *examples)`` on examples that need about `number` nodes.
+
+    Parameters
+    ----------
+    integral
+        Returns one value for each of its examples.
+    likelihood
+        For examples of the shape of `needed`.
+    needed
+        Nodes that each example needs, shape ``(..., n)``.
+    examples
+        Tensors that broadcast with `needed`.
+    """
+    flat = likelihood.take(torch.ones_like(needed, dtype=torch.bool))
+    columns = [example.expand(needed.shape).reshape(-1) for example in examples]
+    order, parts = [], []
+    for number, index in blocks_by_nodes(needed.reshape(-1)):
+        order.append(index)
+        parts.append(integral(number, flat.take(index), *(column[index] for column in columns)))
+    values = torch.cat(parts)
+    return torch.empty_like(values).index_copy(0, torch.cat(order), values).reshape(needed.shape)
+
+
+def normal_average(
+    function: Callable[[Values], Values],
+    mean: Values,
+    variance: Values,
+    number: int,
+    reach: float,
+) -> Values:
+    """E_q[function(f)] over equal steps in (f − μ)/√v; differentiable."""
+    z = (torch.arange(number, dtype=mean.dtype, device=mean.device) + 0.5) / number
+    z = (reach * (2 * z - 1)).reshape(-1, *([1] * mean.dim()))
+    weight = torch.exp(-0.5 * z**2)
+    return (weight * function(mean + torch.sqrt(variance) * z)).sum(0) / weight.sum()
+
 
 _REACH = 18.0
 """Standard deviations of q to either side; E_q[e^f] with v = 100 peaks 10 of them from μ."""

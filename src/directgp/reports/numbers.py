@@ -1,4 +1,4 @@
-"""Numbers as they are read: as many digits as their errors call for, and a real minus sign."""
+"""Format numbers for reports."""
 
 import math
 from collections.abc import Sequence

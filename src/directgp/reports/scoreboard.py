@@ -1,12 +1,12 @@
-"""The table of scores, cell by cell."""
+"""Build the table of scores."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from directgp.experiments.methods import Method
-from directgp.experiments.standings import Estimate, Standing
+from directgp.experiments.plan import Method
+from directgp.experiments.stats import Estimate, Standing
 from directgp.metrics import COVERAGE, Score
 from directgp.reports.numbers import decimals_of, number, percent, short, whole
 

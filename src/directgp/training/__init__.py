@@ -1,13 +1,22 @@
 """Training: to the optimum of an objective, with a reason for stopping."""
 
 from directgp.training.beta_path import BetaPath, PathPoint, beta_path
-from directgp.training.budgets import Cancel, EvaluationBudget, StepBudget, TimeBudget
-from directgp.training.journal import Checkpoints
-from directgp.training.monitors import Monitor, Observer
-from directgp.training.processes import Processes
-from directgp.training.progress import History, ProgressBar
+from directgp.training.callbacks import (
+    Cancel,
+    EvaluationBudget,
+    History,
+    LossRange,
+    Monitor,
+    Observer,
+    ProgressBar,
+    RelativeDecrease,
+    SmallGradient,
+    StepBudget,
+    TimeBudget,
+)
+from directgp.training.checkpoint import Checkpoints
+from directgp.training.distributed import Processes
 from directgp.training.result import Progress, StageResult, Status, Stop, TrainingResult
-from directgp.training.stopping import LossRange, RelativeDecrease, SmallGradient
 from directgp.training.train import train
 from directgp.training.train_stream import train_stream
 from directgp.training.update import update

@@ -1,18 +1,198 @@
-"""Adam, for batches of examples and for rules that draw."""
+"""Minimise by Adam: batches, sampled gradients and warm-up before L-BFGS."""
 
 import math
 from collections.abc import Callable
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from directgp.errors import InvalidInputError, NumericalError
-from directgp.training.flat_adam import FlatAdam
-from directgp.training.graphed import GraphedSteps
-from directgp.training.problem import Problem
+from directgp.log_expectations.quadrature import FixedNodes, fixed_nodes
+from directgp.training.callbacks import Run
+from directgp.training.problems import Problem
 from directgp.training.result import Status, Stop
-from directgp.training.run import Run
+
+_PIECE = 4096
+"""Entries that one block of threads works on; a longer piece would leave a device idle."""
+
+
+@final
+class FlatAdam:
+    """The values of some parameters with Adam's moments.
+
+    Parameters
+    ----------
+    parameters : dict of str to Parameter
+        Written after each step, and read once, here.
+    learning_rate : float
+        The size of a step.
+    floors : dict of str to float
+        Smallest value of some of them.
+    """
+
+    def __init__(
+        self,
+        parameters: dict[str, nn.Parameter],
+        learning_rate: float,
+        floors: dict[str, float],
+    ) -> None:
+        self._parameters = list(parameters.values())
+        self.learning_rate = learning_rate
+        self.values = self._join([parameter.detach() for parameter in self._parameters])
+        self._floors = self._join(
+            [torch.full_like(p, floors.get(name, -torch.inf)) for name, p in parameters.items()]
+        )
+        parts = self.values.split([parameter.numel() for parameter in self._parameters])
+        self._views = [
+            part.view(parameter.shape)
+            for part, parameter in zip(parts, self._parameters, strict=True)
+        ]
+        self._moments = torch.zeros_like(self.values), torch.zeros_like(self.values)
+        self._pieces = [self._split(values) for values in (self.values, *self._moments)]
+        number = len(self._pieces[0])
+        self._steps = torch.zeros(number, dtype=torch.float32, device=self.values.device)
+        self._step_of_each = list(self._steps.unbind())
+
+    def gradient(self) -> Tensor:
+        """The gradients of the parameters, 0 where there is none."""
+        found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
+        return self._join(found)
+
+    def clear_gradient(self) -> None:
+        """Forget the gradients."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def step(self, gradient: Tensor) -> None:
+        """One step; the parameters are at their floors at least after it."""
+        values, first, second = self._pieces
+        self._steps.add_(1)
+        torch._fused_adam_(
+            values,
+            self._split(gradient),
+            first,
+            second,
+            [],
+            self._step_of_each,
+            lr=self.learning_rate,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=0.0,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )
+        torch.maximum(self.values, self._floors, out=self.values)
+        self.write()
+
+    def write(self) -> None:
+        """Give the parameters their values."""
+        with torch.no_grad():
+            torch._foreach_copy_(tuple(self._parameters), self._views)
+
+    def spread(self, flags: Tensor) -> Tensor:
+        """What is said of each member of a batch of models, said of each of its values."""
+        wide = [flags.reshape(-1, *(1,) * (p.ndim - 1)).expand(p.shape) for p in self._parameters]
+        return self._join(wide)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that decides how the steps go on."""
+        first, second = self._moments
+        return {
+            "learning_rate": torch.tensor(self.learning_rate, dtype=torch.float64),
+            "values": self.values.clone(),
+            "first_moment": first.clone(),
+            "second_moment": second.clone(),
+            "step": self._steps[:1].clone(),
+        }
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Go to a state that `tensors` has told."""
+        self.learning_rate = float(tensors["learning_rate"])
+        self.values.copy_(tensors["values"])
+        for moment, name in zip(self._moments, ("first_moment", "second_moment"), strict=True):
+            moment.copy_(tensors[name])
+        self._steps.copy_(tensors["step"].expand(self._steps.shape))
+        self.write()
+
+    def _split(self, vector: Tensor) -> list[Tensor]:
+        return list(vector.split(_PIECE)) if vector.is_cuda else [vector]
+
+    def _join(self, tensors: list[Tensor]) -> Tensor:
+        return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+_WARM_UP = 3
+
+
+@final
+class GraphedSteps:
+    """Steps of one size recorded once and replayed; steps of other sizes are taken as they come.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its `prepare` chooses the examples of each step, outside of the graph.
+    advance : callable
+        One step without a look at its outcome; returns the losses before it.
+    nodes : int
+        The least that a quadrature in it is given.
+    """
+
+    def __init__(self, problem: Problem, advance: Callable[[], Tensor], nodes: int = 0) -> None:
+        self._problem, self._advance = problem, advance
+        self._nodes = FixedNodes(nodes)
+        problem.hold()
+        problem.checked = False
+        generator = problem.generator
+        state = None if generator is None else generator.get_state()
+        token = fixed_nodes.set(self._nodes)
+        try:
+            self._record()
+        finally:
+            fixed_nodes.reset(token)
+            problem.checked = True
+            if generator is not None and state is not None:
+                generator.set_state(state)
+
+    def run(self, number: int) -> Tensor:
+        """The losses before each of so many steps, on the device."""
+        losses = []
+        for _ in range(number):
+            if self._problem.prepare():
+                self._graph.replay()
+                losses.append(self._losses.clone())
+            else:
+                losses.append(self._unrecorded())
+        return torch.stack(losses)
+
+    def _unrecorded(self) -> Tensor:
+        try:
+            return self._advance()
+        except InvalidInputError as error:
+            # Of numbers that have gone wrong; what is wrong with the examples `prepare` tells.
+            raise NumericalError(str(error)) from error
+
+    def outgrown(self) -> int:
+        """How many nodes a quadrature should be given next time, where it had too few; else 0."""
+        return 2 * self._nodes.number if self._nodes.exceeded() else 0
+
+    def _record(self) -> None:
+        # Libraries set themselves up in the first steps, which a graph must not hold.
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP):
+                self._advance()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._nodes.record(next(iter(self._problem.parameters.values())).device)
+        self._graph = torch.cuda.CUDAGraph()
+        if self._problem.generator is not None:
+            self._graph.register_generator_state(self._problem.generator)
+        with torch.cuda.graph(self._graph):
+            self._losses = self._advance()
+
 
 _RETRIES = 5
 """Times that a run goes back to its last good state with half the learning rate."""

@@ -1,15 +1,23 @@
-"""One file that holds a run: tensors and a manifest, never half-written, never trusted."""
+"""Save and resume the stages of a run in one file."""
 
 import json
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, final
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from directgp.errors import CheckpointError
-from directgp.files import FileKind, as_json, digest, on_cpu, read_file, write_file
+from directgp.errors import CheckpointError, require
+from directgp.io import Contents, FileKind, as_json, digest, on_cpu, read_file, write_file
+from directgp.likelihoods.base import Likelihood
+from directgp.posteriors.sparse import SparsePosterior
+from directgp.training.data import Data
+from directgp.training.distributed import Together
+from directgp.training.result import StageResult, Status
 
 CHECKPOINT = FileKind(
     name="checkpoint",
@@ -21,18 +29,6 @@ CHECKPOINT = FileKind(
     if_damaged="Delete it and start again, or resume from another checkpoint.",
     if_other_schema="Resume with the version that wrote it, or start again.",
 )
-
-
-@final
-@dataclass(frozen=True)
-class Checkpoint:
-    """What `load_checkpoint` found."""
-
-    tensors: dict[str, Tensor]
-    """The tensors, on the CPU."""
-
-    manifest: dict[str, Any]
-    """The manifest, as it was saved."""
 
 
 def save_checkpoint(
@@ -62,12 +58,12 @@ def save_checkpoint(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_checkpoint(f"{folder}/run.ckpt", {"m": torch.ones(2)}, {"step": 7})
     ...     load_checkpoint(f"{folder}/run.ckpt")
-    Checkpoint(tensors={'m': tensor([1., 1.])}, manifest={'step': 7})
+    Contents(tensors={'m': tensor([1., 1.])}, manifest={'step': 7})
     """
     write_file(CHECKPOINT, path, tensors, manifest)
 
 
-def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+def load_checkpoint(path: str | os.PathLike[str]) -> Contents:
     """Read what `save_checkpoint` wrote, and check every byte of it.
 
     Parameters
@@ -80,7 +76,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     CheckpointError
         There is no such file, it is damaged, it is no checkpoint, or its schema is unknown.
     """
-    return Checkpoint(*read_file(CHECKPOINT, path))
+    return read_file(CHECKPOINT, path)
 
 
 def fingerprint(**entries: Any) -> str:
@@ -108,3 +104,227 @@ def fingerprint(**entries: Any) -> str:
     values = {name: value for name, value in entries.items() if name not in tensors}
     text = json.dumps(as_json(values, "fingerprint", tuples=True), sort_keys=True)
     return digest(text, {name: on_cpu(name, tensor) for name, tensor in tensors.items()})
+
+
+Tensors = dict[str, Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where and how often a run is kept on disk, to be taken up again after a fault.
+
+    Parameters
+    ----------
+    path : path
+        The file. A run with the same data and settings that finds it goes on from there, and ends
+        with the same parameters bit for bit (on the CPU, with the same number of threads).
+    every : int
+        Steps between two writes. L-BFGS forgets its curvature at each, so a small number costs
+        steps.
+    """
+
+    path: str | os.PathLike[str]
+    every: int = 200
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        require(self.every >= 1, "every of Checkpoints", "at least 1", self.every)
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """A stage that was interrupted."""
+
+    losses: list[float]
+    evaluations: int
+    tensors: Tensors
+
+
+@final
+class Journal:
+    """What is known of the stages of a run, in order, and the writing of it.
+
+    Parameters
+    ----------
+    checkpoints : Checkpoints
+        Where, or None to keep nothing.
+    fingerprint : str
+        Of data and settings; a file with another one is refused.
+    together : Together
+        The processes of the run: the first one reads for all, and writes.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints | None = None,
+        fingerprint: str = "",
+        together: Together | None = None,
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._together = together or Together()
+        self._fingerprint = fingerprint
+        self._finished: list[StageResult] = []
+        self._tensors: Tensors = {}
+        self._now: Tensors = {}
+        self._start: Tensors = {}
+        self._under_way: dict[str, Any] | None = None
+        self._replayed = self._kept = 0
+        if checkpoints is not None:
+            found = self._together.read(self._found_or_begun)
+            if found is not None:
+                self._load(checkpoints.path, found)
+
+    @property
+    def every(self) -> int | None:
+        """Steps between two writes; None for never."""
+        return None if self._checkpoints is None else self._checkpoints.every
+
+    def rewind(self, generator: torch.Generator) -> None:
+        """Set a generator to where it was when the run began."""
+        if "generator" in self._start:
+            generator.set_state(self._start["generator"])
+        self._start = {"generator": generator.get_state()}
+
+    def next_finished(self) -> tuple[StageResult, Tensors] | None:
+        """The next stage, where the file knows how it ended."""
+        if self._replayed == len(self._finished):
+            return None
+        index, self._replayed = self._replayed, self._replayed + 1
+        return self._finished[index], under(f"{index}.", self._tensors)
+
+    def take_up(self) -> UnderWay | None:
+        """The stage that was under way, once."""
+        found, self._under_way = self._under_way, None
+        return None if found is None else UnderWay(**found, tensors=self._now)
+
+    def keep(self, losses: list[float], evaluations: int, tensors: Tensors) -> None:
+        """Write down where the present stage is."""
+        self._write(tensors, {"losses": losses, "evaluations": evaluations})
+
+    def finish(self, result: StageResult, tensors: Tensors) -> None:
+        """Write down how the present stage ended."""
+        if self._checkpoints is None:
+            return
+        index = len(self._finished)
+        self._tensors |= {f"{index}.{name}": value.clone() for name, value in tensors.items()}
+        self._finished.append(result)
+        self._replayed += 1
+        self._write({}, None)
+
+    def way_back(self) -> str:
+        """How a run that broke off is taken up again."""
+        if self._checkpoints is None:
+            return "No checkpoints were kept: with checkpoints=Checkpoints(path) a job can go on."
+        path, stages = os.fspath(self._checkpoints.path), len(self._finished)
+        place = "the start" if stages == 0 else f"the end of {self._finished[-1].stage}"
+        place = f"step {self._kept}" if self._kept > 0 else place
+        return (
+            f"The checkpoint {path} is of {place}: start the job again with the same command, and "
+            "it goes on from there."
+        )
+
+    def _found_or_begun(self) -> Contents | None:
+        """What the file holds; where there is none, one is begun."""
+        if self._checkpoints is not None and Path(self._checkpoints.path).exists():
+            return load_checkpoint(self._checkpoints.path)
+        # A path that cannot be written to is better known before the work than after it.
+        self._write({}, None)
+        return None
+
+    def _write(self, now: Tensors, under_way: dict[str, Any] | None) -> None:
+        self._kept = 0 if under_way is None else len(under_way["losses"])
+        if self._checkpoints is None or not self._together.writes:
+            return
+        finished = {f"finished.{name}": value for name, value in self._tensors.items()}
+        manifest = {
+            "fingerprint": self._fingerprint,
+            "finished": [_plain(result) for result in self._finished],
+            "under_way": under_way,
+        }
+        present = {f"now.{name}": value for name, value in now.items()}
+        start = {f"start.{name}": value for name, value in self._start.items()}
+        save_checkpoint(self._checkpoints.path, finished | present | start, manifest)
+
+    def _load(self, path: str | os.PathLike[str], found: Contents) -> None:
+        if found.manifest.get("fingerprint") != self._fingerprint:
+            raise CheckpointError(
+                f"The checkpoint {os.fspath(path)} is of a run with other data or settings. Give "
+                "the data and settings of that run, or another path."
+            )
+        self._finished = [_stage_result(stage) for stage in found.manifest["finished"]]
+        self._under_way = found.manifest["under_way"]
+        self._kept = 0 if self._under_way is None else len(self._under_way["losses"])
+        self._tensors = under("finished.", found.tensors)
+        self._now = under("now.", found.tensors)
+        self._start = under("start.", found.tensors)
+
+
+def _plain(result: StageResult) -> dict[str, Any]:
+    """A stage's result as JSON knows it."""
+    lists = {"losses": list(result.losses), "at_floor": list(result.at_floor)}
+    return {**asdict(result), **lists, "status": result.status.value}
+
+
+def _stage_result(stage: dict[str, Any]) -> StageResult:
+    return StageResult(
+        **{
+            **stage,
+            "status": Status(stage["status"]),
+            "losses": tuple(stage["losses"]),
+            "at_floor": tuple(stage["at_floor"]),
+        }
+    )
+
+
+def under(prefix: str, tensors: Tensors) -> Tensors:
+    """The tensors whose names begin so, without the prefix."""
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
+
+
+def journal_for(
+    checkpoints: Checkpoints | None,
+    data: Data,
+    posterior: SparsePosterior,
+    likelihood: Likelihood,
+    settings: object,
+    together: Together | None = None,
+) -> Journal:
+    """The journal of a run with these data, this start and these settings.
+
+    Several processes are refused unless all have the same.
+    """
+    together = together or Together()
+    if checkpoints is None and together.alone:
+        return Journal()
+    start = {f"posterior.{name}": value for name, value in posterior.state_dict().items()}
+    start |= {f"likelihood.{name}": value for name, value in likelihood.state_dict().items()}
+    # Exposures are data, and no part of a state.
+    start |= {f"buffer.{name}": value for name, value in likelihood.named_buffers()}
+    start |= {"X": data.X, "y": data.y}
+    # Functions and objects without a text of their own show where they are in memory.
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(settings))
+    every = None if checkpoints is None else checkpoints.every
+    how = {"every": every, "settings": text, "weights": data.weights}
+    model = [_description(posterior), _description(likelihood)]
+    known = fingerprint(model=model, **how, **start)
+    together.require_same(known)
+    return Journal(checkpoints, known, together)
+
+
+def _description(model: nn.Module) -> list[object]:
+    """Classes, plain attributes and what is free: what the tensors of a model do not tell."""
+    free = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    parts = [
+        [type(part).__name__, {name: at for name, at in vars(part).items() if _is_plain(name, at)}]
+        for part in model.modules()
+    ]
+    return [free, parts]
+
+
+def _is_plain(name: str, value: object) -> bool:
+    return name != "training" and isinstance(value, bool | int | float | str)

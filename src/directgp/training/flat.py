@@ -1,11 +1,19 @@
-"""Parameters as one flat float64 vector, for optimisers that know vectors alone."""
+"""Pack parameters into one flat float64 vector with lower bounds."""
 
 from collections.abc import Mapping
 
 import numpy as np
 import torch
+from jaxtyping import Num
 from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.gaussian import Gaussian
+from directgp.likelihoods.negative_binomial import NegativeBinomial
+from directgp.likelihoods.student_t import StudentT
+from directgp.numerics.special import softplus_inverse
+from directgp.posteriors.sparse import SparsePosterior
 
 Vector = NDArray[np.float64]
 
@@ -83,3 +91,44 @@ class FlatParameters:
             parts[name] = parts[name].index_select(0, lower)
         vector: Vector = torch.cat(list(parts.values())).numpy()
         return vector
+
+
+# Joint log-loss training may drive the Gaussian noise towards 0 and let the variance of f carry it:
+# its floor is relative to the spread of the targets. Targets that do not vary may drive the output
+# scale of the kernel towards 0: its floor is where the variance of f would soon underflow.
+
+
+_RELATIVE_DEVIATION = 1e-3
+_SMALLEST_DF = 0.1
+_SMALLEST_DISPERSION = 1e-6
+
+
+def floors(
+    posterior: SparsePosterior, likelihood: Likelihood, y: Num[Tensor, " n"]
+) -> dict[str, float]:
+    """The floor of each raw parameter that has one, by name."""
+    smallest = torch.finfo(posterior.Z.dtype).tiny ** 0.5
+    found = {"prior.raw_output_scale": smallest}
+    deviation = _RELATIVE_DEVIATION * _spread(y)
+    if isinstance(likelihood, Gaussian):
+        found["likelihood.raw_noise"] = deviation * deviation
+    elif isinstance(likelihood, StudentT):
+        found |= {"likelihood.raw_scale": deviation, "likelihood.raw_df": _SMALLEST_DF}
+    elif isinstance(likelihood, NegativeBinomial):
+        found["likelihood.raw_dispersion"] = _SMALLEST_DISPERSION
+    values = torch.tensor([*found.values()], dtype=torch.float64)
+    return dict(zip(found, softplus_inverse(values).tolist(), strict=True))
+
+
+def _spread(y: Num[Tensor, " n"]) -> float:
+    """Interquartile range over that of a standard normal, which outliers do not move."""
+    if len(y) == 0:
+        return 1.0
+    wide = y.double()
+    ordered = wide.sort().values
+    quarter = len(y) // 4
+    lower, upper = ordered[quarter], ordered[len(y) - 1 - quarter]
+    for spread in ((upper - lower) / 1.349, wide.std(correction=0), wide.abs().max()):
+        if float(spread) > 0:
+            return float(spread)
+    return 1.0

@@ -1,7 +1,7 @@
-"""The problems that training poses: q(u) free, q(u) over held hyperparameters, q(u) eliminated."""
+"""Define the optimisation problems of training."""
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any, Literal, final
 
 import torch
@@ -14,26 +14,106 @@ from directgp.errors import NumericalError
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.gaussian import Gaussian
 from directgp.numerics.gaussian import kl_from_standard
-from directgp.numerics.workspace import Workspace
-from directgp.objectives.curvature import mean_curvature
-from directgp.objectives.log_losses import GibbsLoss
-from directgp.objectives.objective import Objective
+from directgp.numerics.linalg import Workspace
+from directgp.objectives.base import Objective
+from directgp.objectives.log_losses import GibbsLoss, mean_curvature
 from directgp.posteriors.collapsed import (
+    Correction,
     Whitened,
     collapsed_losses,
     example_noise,
     inverse_factor,
     optimal_q,
+    seen_from,
 )
-from directgp.posteriors.projection import project, residual_variance, whiten
-from directgp.posteriors.relative import seen_from
+from directgp.posteriors.projection import project, project_whitened, residual_variance, whiten
 from directgp.posteriors.sparse import Features, SparsePosterior
 from directgp.shapes import Marginals
-from directgp.training.data import Data
-from directgp.training.feeds import Feed, WholeFeed
-from directgp.training.floors import floors
-from directgp.training.problem import Problem
-from directgp.training.together import Together
+from directgp.training.data import Data, Feed, WholeFeed
+from directgp.training.distributed import Together
+from directgp.training.flat import floors
+
+
+class Problem(ABC):
+    """A function of some parameters, to be minimised.
+
+    Parameters
+    ----------
+    parameters : dict of str to Parameter
+        What is free, by name; changed in place by the minimiser.
+    floors : dict of str to float
+        Smallest value of some of them.
+    """
+
+    deterministic: bool = True
+    """Whether the same parameters give the same value."""
+
+    def __init__(self, parameters: dict[str, nn.Parameter], floors: dict[str, float]) -> None:
+        self.parameters = parameters
+        self.floors = {name: floor for name, floor in floors.items() if name in parameters}
+        self.checked = True
+        """Whether factorisations are looked at as they are made; not while a graph is recorded."""
+        self.jitter = 0.0
+        """Largest jitter that a factorisation has needed so far."""
+
+    @property
+    def generator(self) -> torch.Generator | None:
+        """What `value` draws from."""
+        return None
+
+    def prepare(self) -> bool:
+        """Choose what the next `value` looks at: the batch of examples, the noise.
+
+        Whether its size is that of a step that was recorded after `hold`.
+        """
+        return True
+
+    def hold(self) -> None:
+        """Keep the examples of all steps in one place of memory, where a CUDA graph reads them."""
+        return None
+
+    def place(self) -> dict[str, Tensor]:
+        """Where examples and noise are, for `go_to`."""
+        return {}
+
+    def go_to(self, place: dict[str, Tensor]) -> None:
+        """Go back to where `place` has told."""
+        return None
+
+    def recordable(self) -> bool:
+        """Whether `value` does the same work whatever the numbers, on a device with CUDA graphs."""
+        return False
+
+    @abstractmethod
+    def value(self, step: int) -> Float[Tensor, "*batch"]:
+        """The function, differentiable; one number for each member of a batch of models.
+
+        The step is read by schedules.
+        """
+
+    def pool(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The mean of losses and gradients over the processes that share the examples."""
+        return tensors
+
+    def frame(self) -> Float[Tensor, "m m"] | None:
+        """A lower triangular C such that the curvature in C⁻¹·u_mean and C⁻¹·u_chol is about 1.
+
+        For minimisers to look at q(u) in; None where there is no q(u) among the parameters.
+        """
+        return None
+
+    def at_floor(self) -> tuple[str, ...]:
+        """Names of the parameters that stand at their floor."""
+        return tuple(
+            name
+            for name, floor in self.floors.items()
+            if bool((self.parameters[name].detach() <= floor).any())
+        )
+
+    def note_jitter(self, jitter: Float[Tensor, "*batch"]) -> None:
+        """Remember the largest."""
+        self.jitter = max(self.jitter, float(jitter.detach().max()))
+
 
 _Q = ("u_mean", "u_chol")
 
@@ -227,7 +307,7 @@ class HeldProblem(QProblem):
     """q(u) alone is free; what the prior says about the examples is computed once.
 
     With a q(u) from before in the prior's place, the posterior has q(u) as seen from that one
-    (`directgp.posteriors.relative`).
+    (`directgp.posteriors.collapsed`).
     """
 
     def __init__(
@@ -325,3 +405,41 @@ class ProfiledProblem(ModelProblem):
         weights = 1 if self.data.weights is None else self.data.weights
         beta = float(self.objective.beta)
         return optimal_q(A, self.data.y - mean, weights / noise, beta)
+
+
+@final
+class CollapsedUpdate(ModelProblem):
+    """Nothing is free: the best q(u), as seen from the one before, is a formula.
+
+    Σ loss + β·KL[q ‖ q_before] has its minimum at `optimal_q` of A′ = S_beforeᵀA.
+    """
+
+    def __init__(
+        self,
+        posterior: SparsePosterior,
+        likelihood: Gaussian,
+        data: Data,
+        objective: Objective,
+        kind: Correction,
+        before: Whitened,
+        randomness: Randomness,
+    ) -> None:
+        super().__init__(posterior, likelihood, data, objective, {}, randomness)
+        self._kind = kind
+        with torch.no_grad():
+            self._noise = likelihood.noise.detach()
+            A, residual, mean = seen_from(before, posterior.features(data.X))
+            self._target = data.y - mean
+            noise = example_noise(kind, self._noise, residual)
+            weights = 1 if data.weights is None else data.weights
+            self._q = optimal_q(A, self._target, weights / noise, float(objective.beta))
+            self._projected = project_whitened(A, residual, *self._q)
+
+    @override
+    def value(self, step: int) -> Float[Tensor, ""]:
+        losses = collapsed_losses(self._kind, self._target, self._projected, self._noise)
+        return self.objective.combine(losses, kl_from_standard(*self._q), self.data.weights)
+
+    def write_q(self) -> None:
+        """Give the posterior the best q(u), as seen from the one before."""
+        self.posterior.set_q(*self._q)

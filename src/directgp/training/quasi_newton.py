@@ -1,12 +1,77 @@
-"""The inverse curvature that L-BFGS builds from the steps it has taken."""
+"""Approximate the inverse Hessian from past steps, in scaled coordinates."""
 
+from collections.abc import Callable
 from typing import final
 
 import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
+from torch import Tensor
 
-from directgp.training.coordinates import Coordinates
-from directgp.training.flat import Vector
+from directgp.errors import InvalidInputError, NumericalError
+from directgp.training.flat import FlatParameters, Vector
+from directgp.training.problems import Problem
+
+Columns = NDArray[np.float64]
+
+
+@final
+class Coordinates:
+    """A linear change x = T z of the vector of some parameters.
+
+    Parameters
+    ----------
+    flat : FlatParameters
+        The vector x.
+    frame : tensor of shape (m, m)
+        A lower triangular C: z holds C⁻¹·u_mean and C⁻¹·u_chol in place of the two.
+    units : dict of str to tensor
+        What the other parameters are measured in.
+    """
+
+    def __init__(
+        self,
+        flat: FlatParameters,
+        frame: Float[Tensor, "m m"] | None = None,
+        units: dict[str, Tensor] | None = None,
+    ) -> None:
+        self._units = flat.full(1.0, units or {})
+        self._plain = frame is None and not units
+        self._frame = None if frame is None else frame.double().cpu().numpy()
+        self._mean, self._chol = flat.place("u_mean"), flat.place("u_chol")
+        self._lower = np.tril_indices(0 if frame is None else len(frame))
+
+    def of_step(self, step: Vector) -> Vector:
+        """T⁻¹ s for a step s in x."""
+        return self._changed(step, 1 / self._units, self._solve)
+
+    def of_gradient(self, gradient: Vector) -> Vector:
+        """Tᵀ g for a gradient g in x."""
+        return self._changed(gradient, self._units, lambda frame, columns: frame.T @ columns)
+
+    def to_step(self, step: Vector) -> Vector:
+        """T z: a step in x for one in z."""
+        return self._changed(step, self._units, np.matmul)
+
+    def _changed(
+        self, vector: Vector, units: Vector, change: Callable[[Columns, Columns], Columns]
+    ) -> Vector:
+        if self._plain:
+            return vector
+        found: Vector = vector * units
+        if self._frame is not None:
+            columns = np.zeros_like(self._frame)
+            columns[self._lower] = vector[self._chol]
+            found[self._chol] = change(self._frame, columns)[self._lower]
+            found[self._mean] = change(self._frame, vector[self._mean])
+        return found
+
+    def _solve(self, frame: Columns, columns: Columns) -> Columns:
+        solved: Columns = solve_triangular(frame, columns, lower=True, check_finite=False)
+        return solved
+
 
 _LEAST_RISE = 1e-10
 """sᵀy / (‖s‖ ‖y‖) at which a pair still says something of the curvature."""
@@ -100,3 +165,66 @@ class InverseCurvature:
             self._S[i], self._Y[i] = self._S[i + shift], self._Y[i + shift]
         self._R[:number, :number] = self._R[shift : self._end, shift : self._end].copy()
         self._first, self._end = 0, number
+
+
+_PROBE = 1e-4
+"""Length of a probe, in natural units."""
+
+_NARROWEST, _WIDEST = 0.2, 5.0
+"""Bounds of a unit: one curvature speaks for a whole parameter, and only where it was probed."""
+
+
+def units(problem: Problem) -> dict[str, Tensor]:
+    """A unit for each parameter but q(u)'s, which has a frame.
+
+    The mean curvature c = vᵀHv / size of a parameter comes from one difference of gradients along
+    v, its natural unit with random signs (the spread of the inducing inputs in each feature; 1 or
+    the value itself for others). The unit is 1/√|c|, within bounds.
+    """
+    names = [name for name in problem.parameters if name not in ("u_mean", "u_chol")]
+    if not names:
+        return {}
+    signs = torch.Generator().manual_seed(0)
+    here = _gradient(problem)
+    return {name: _unit(problem, name, here, signs) for name in names}
+
+
+def _unit(
+    problem: Problem, name: str, here: dict[str, Tensor] | None, signs: torch.Generator
+) -> Tensor:
+    parameter = problem.parameters[name]
+    natural = _natural_unit(name, parameter.detach())
+    sign = 2 * torch.randint(2, parameter.shape, generator=signs).to(parameter) - 1
+    value = parameter.detach().clone()
+    with torch.no_grad():
+        parameter.add_(_PROBE * natural * sign)
+    there = _gradient(problem)
+    with torch.no_grad():
+        parameter.copy_(value)
+    if here is None or there is None:
+        return natural
+    rise = (natural * sign * (there[name] - here[name])).double().mean().abs() / _PROBE
+    stretch = torch.rsqrt(rise).nan_to_num(nan=1.0).clamp(_NARROWEST, _WIDEST)
+    return natural * stretch.to(natural)
+
+
+def _natural_unit(name: str, value: Tensor) -> Tensor:
+    if name != "Z":
+        return value.abs().clamp(min=1.0)
+    spread = value.std(-2, correction=0, keepdim=True)
+    return torch.where(spread > 0, spread, 1.0).expand(value.shape)
+
+
+def _gradient(problem: Problem) -> dict[str, Tensor] | None:
+    """The gradient of every parameter here, or None where it cannot be had."""
+    for parameter in problem.parameters.values():
+        parameter.grad = None
+    try:
+        problem.prepare()
+        problem.value(0).sum().backward()
+    except (InvalidInputError, NumericalError):
+        return None
+    return {
+        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+        for name, parameter in problem.parameters.items()
+    }

@@ -1,4 +1,4 @@
-"""How a run ended, and what it found."""
+"""Define how a run ended and what it found."""
 
 from dataclasses import dataclass
 from enum import StrEnum

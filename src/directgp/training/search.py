@@ -1,34 +1,163 @@
-"""A good model in little time: kernels and likelihoods by evidence, then β on held-out examples.
-
-`beta_path` trains the whole grid of the paper. Here the way outwards from β = 1 ends where the
-losses rise, splits are trained in step, and the chosen candidate is trained on all examples.
-"""
+"""Choose kernel, likelihood, mode and β."""
 
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, final
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from directgp.errors import NumericalError
 from directgp.likelihoods.base import Likelihood
-from directgp.training.candidates import Candidate, Model, SearchResult, Solution
+from directgp.posteriors.sparse import SparsePosterior
+from directgp.training.beta_path import (
+    Comparison,
+    batches_models,
+    brief,
+    compare_groups,
+    nearest_one,
+    train_grid,
+)
+from directgp.training.callbacks import close
+from directgp.training.checkpoint import Journal
 from directgp.training.data import Data
-from directgp.training.evidence import evidence, most_models, strongest, try_models
-from directgp.training.grid import batches_models, brief, nearest_one, train_grid
-from directgp.training.journal import Journal
-from directgp.training.monitors import close
 from directgp.training.recipe import Recipe
 from directgp.training.result import Failure, Phase, StageResult, TrainingResult
 from directgp.training.runs import elbo_run, fixed_run, joint_run
-from directgp.training.selection import compare_groups
 from directgp.training.trainer import Trainer
 from directgp.training.validation import Folds, Given, Split, Validation, split
+
+
+class Model(NamedTuple):
+    """Where training may start: prior, inducing inputs and likelihood."""
+
+    posterior: SparsePosterior
+    likelihood: Likelihood
+    name: str
+    """What sets it apart from the others."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The ELBO solution of a model."""
+
+    model: Model
+    result: TrainingResult
+    evidence: float
+    """ELBO − ½ k log n, k the number of hyperparameters; the more the better."""
+
+    whole: bool
+    """Whether all examples were looked at, not a part of many."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A mode and a β, trained on every split."""
+
+    hyperparameters: str
+    """"elbo", "fixed" or "joint"."""
+
+    beta: float
+    results: tuple[TrainingResult, ...]
+    """One for each split."""
+
+    losses: Float[Tensor, " v"]
+    """Of every validation example."""
+
+    @property
+    def loss(self) -> float:
+        """Mean validation loss; infinite where one is not a number."""
+        loss = float(self.losses.mean())
+        return math.inf if math.isnan(loss) else loss
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """Every candidate, the one chosen, and what came of it on all examples."""
+
+    best: TrainingResult
+    solutions: tuple[Solution, ...]
+    """The models that were tried."""
+
+    candidates: tuple[Candidate, ...]
+    """Of the best model, from the most to the least regularised; none where there was nothing to
+    choose, or training was ended before."""
+
+    comparison: Comparison | None
+    """Of the candidates, if there are any."""
+
+    loss: str
+    """Name of the loss that was compared."""
+
+    failed: tuple[Failure, ...]
+    seconds: float
+    end: StageResult | None = None
+    """The run that a budget, a monitor or Ctrl-C ended, and the search with it."""
+
+
+Place = tuple[int, int]
+
+
+def evidence(result: TrainingResult, data: Data) -> float:
+    """ELBO − ½ k log n: what a hyperparameter must gain to be worth having (Schwarz).
+
+    An example counts as often as its weight says, and the ELBO of a part of the data as if it were
+    that of all.
+    """
+    parameters = (*result.posterior.prior.parameters(), *result.likelihood.parameters())
+    k = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    n = len(data) if data.weights is None else float(data.weights.sum())
+    found = -len(data) * result.loss - 0.5 * k * math.log(max(n, 1.0))
+    return found if math.isfinite(found) else -math.inf
+
+
+def strongest(solutions: Sequence[Solution]) -> Solution:
+    """The one with the largest evidence."""
+    return max(solutions, key=lambda solution: solution.evidence)
+
+
+def most_models(models: Sequence[Sequence[Model]]) -> int:
+    """Models that `try_models` may look at: a column, a row, and another column."""
+    return 2 * len(models) + len(models[0]) - 2
+
+
+def try_models(
+    models: Sequence[Sequence[Model]], solve: Callable[[Model], list[Solution]]
+) -> list[Solution]:
+    """The solutions of a kernel chosen with the first likelihood, a likelihood, a kernel again.
+
+    Parameters
+    ----------
+    models : sequence of sequences of Model
+        For each kernel one model a likelihood.
+    solve : callable
+        The solution of a model, or nothing where it has none.
+    """
+    tried: dict[Place, list[Solution]] = {}
+
+    def best(places: Iterable[Place]) -> Place:
+        for i, j in places:
+            if (i, j) not in tried:
+                tried[i, j] = solve(models[i][j])
+        return max(tried, key=lambda place: _largest(tried[place]))
+
+    kernel, _ = best((i, 0) for i in range(len(models)))
+    _, likelihood = best((kernel, j) for j in range(len(models[0])))
+    best((i, likelihood) for i in range(len(models)))
+    return [found for some in tried.values() for found in some]
+
+
+def _largest(solutions: Sequence[Solution]) -> float:
+    return max((each.evidence for each in solutions), default=-math.inf)
+
+
+# `beta_path` trains the whole grid of the paper. Here the way outwards from β = 1 ends where the
+# losses rise, splits are trained in step, and the chosen candidate is trained on all examples.
+
 
 _PATIENCE = 1
 """So many losses in a row that are no lower end the way outwards."""

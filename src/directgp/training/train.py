@@ -9,20 +9,24 @@ from torch import Tensor
 
 from directgp.errors import require
 from directgp.likelihoods.base import Likelihood
-from directgp.log_expectations.base import Rule
-from directgp.numerics.noise import fresh_generator
+from directgp.log_expectations.rule import Rule
+from directgp.numerics.random import fresh_generator
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.beta_path import path_of
+from directgp.training.callbacks import Monitor, Observer, close
+from directgp.training.checkpoint import Checkpoints, journal_for
 from directgp.training.data import Data, check_data
-from directgp.training.journal import Checkpoints, journal_for
-from directgp.training.monitors import Monitor, Observer, close
-from directgp.training.parallel import common_order, common_start, parallel_recipe
-from directgp.training.processes import Processes
-from directgp.training.recipe import OptimizerName, Recipe
+from directgp.training.distributed import Processes, Together
+from directgp.training.recipe import (
+    OptimizerName,
+    Recipe,
+    common_order,
+    common_start,
+    parallel_recipe,
+)
 from directgp.training.result import TrainingResult
 from directgp.training.runs import mode_run
-from directgp.training.together import Together
 from directgp.training.trainer import Trainer
 from directgp.training.validation import Validation
 

@@ -9,21 +9,17 @@ import torch
 from directgp.datasets.streams import ParquetRows
 from directgp.errors import UnsupportedError, require
 from directgp.likelihoods.base import Likelihood
-from directgp.log_expectations.base import Rule
-from directgp.numerics.noise import fresh_generator
+from directgp.log_expectations.rule import Rule
+from directgp.numerics.random import fresh_generator
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.sparse import SparsePosterior
-from directgp.training.data import Data, check_data
-from directgp.training.journal import Checkpoints, journal_for
-from directgp.training.monitors import Monitor, Observer, close
-from directgp.training.parallel import common_order, common_start, parallel_recipe
-from directgp.training.processes import Processes
-from directgp.training.recipe import Recipe
+from directgp.training.callbacks import Monitor, Observer, SmallGradient, close
+from directgp.training.checkpoint import Checkpoints, journal_for
+from directgp.training.data import Data, as_data, check_data
+from directgp.training.distributed import Processes, Together
+from directgp.training.recipe import Recipe, common_order, common_start, parallel_recipe
 from directgp.training.result import TrainingResult
 from directgp.training.runs import mode_run
-from directgp.training.stopping import SmallGradient
-from directgp.training.stream_feed import as_data
-from directgp.training.together import Together
 from directgp.training.trainer import Trainer
 
 _NEVER = SmallGradient(0.0)

@@ -11,31 +11,27 @@ from directgp.datasets.streams import ParquetRows
 from directgp.errors import CheckpointError, LostProcessError, NumericalError
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.gaussian import Gaussian
-from directgp.objectives.objective import Objective
+from directgp.objectives.base import Objective
 from directgp.posteriors.collapsed import Whitened
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.adam import AdamState, adam
-from directgp.training.batches import Batches
-from directgp.training.collapsed_update import CollapsedUpdate
-from directgp.training.data import Data
-from directgp.training.feeds import BatchFeed, Feed, WholeFeed
-from directgp.training.journal import Journal, Tensors, under
+from directgp.training.callbacks import Observer, Run
+from directgp.training.checkpoint import Journal, Tensors, under
+from directgp.training.data import Batches, BatchFeed, Data, Feed, StreamFeed, WholeFeed
+from directgp.training.distributed import Together
 from directgp.training.lbfgs import lbfgs
-from directgp.training.monitors import Observer
-from directgp.training.problem import Problem
 from directgp.training.problems import (
+    CollapsedUpdate,
     FreeProblem,
     HeldProblem,
     ModelProblem,
+    Problem,
     ProfiledProblem,
     Randomness,
     trained_parameters,
 )
 from directgp.training.recipe import Recipe
 from directgp.training.result import Failure, Phase, StageResult, Status, Stop
-from directgp.training.run import Run
-from directgp.training.stream_feed import StreamFeed
-from directgp.training.together import Together
 
 
 @final

@@ -9,15 +9,14 @@ from torch import Tensor
 
 from directgp.errors import UnsupportedError, require
 from directgp.likelihoods.base import Likelihood
-from directgp.log_expectations.base import Rule
-from directgp.numerics.noise import fresh_generator
+from directgp.log_expectations.rule import Rule
+from directgp.numerics.random import fresh_generator
 from directgp.objectives.base import PointLoss
-from directgp.posteriors.collapsed import Whitened
-from directgp.posteriors.relative import composed
+from directgp.posteriors.collapsed import Whitened, composed
 from directgp.posteriors.sparse import SparsePosterior
+from directgp.training.callbacks import Monitor, close
+from directgp.training.checkpoint import Journal
 from directgp.training.data import Data, check_data
-from directgp.training.journal import Journal
-from directgp.training.monitors import Monitor, close
 from directgp.training.recipe import OptimizerName, Recipe
 from directgp.training.result import TrainingResult
 from directgp.training.runs import result_of

@@ -9,8 +9,7 @@ from jaxtyping import Float, Int, Num
 from torch import Tensor
 
 from directgp.errors import require
-from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.capabilities import Binary
+from directgp.likelihoods.base import Binary, Likelihood
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.checkpoint import fingerprint

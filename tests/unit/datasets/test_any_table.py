@@ -7,9 +7,9 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from directgp.datasets.encoding import Encoding
-from directgp.datasets.files import open_table, read_table
-from directgp.datasets.preparing import prepare
+from directgp.datasets.columns import Encoding
+from directgp.datasets.prepare import prepare
+from directgp.datasets.tables import open_table, read_table
 from directgp.errors import InvalidInputError
 
 ROWS = 24

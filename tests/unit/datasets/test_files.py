@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from directgp.datasets.files import SUFFIXES, open_table, read_table, stem_of
+from directgp.datasets.tables import SUFFIXES, open_table, read_table, stem_of
 from directgp.errors import InvalidInputError
 
 ROWS: list[dict[str, Any]] = [

@@ -6,9 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from directgp.datasets.generators.friedman import friedman1, friedman1_mean
-from directgp.datasets.generators.norms import ringnorm, twonorm
-from directgp.datasets.generators.rentals import rental_rate, rentals
+from directgp.datasets.embedded import (
+    friedman1,
+    friedman1_mean,
+    rental_rate,
+    rentals,
+    ringnorm,
+    twonorm,
+)
 
 MADE = [friedman1, twonorm, ringnorm, rentals]
 

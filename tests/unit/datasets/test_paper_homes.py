@@ -10,16 +10,18 @@ import pyarrow as pa
 import pytest
 from scipy.io import savemat
 
-from directgp.datasets.paper.matlab import read_peds1, read_ringnorm, read_sarcos
-from directgp.datasets.paper.text import (
+from directgp.datasets.paper.parse import (
     read_abalone,
     read_banana,
     read_cadata,
+    read_peds1,
     read_pol,
+    read_ringnorm,
+    read_sarcos,
     read_song,
+    read_thyroid,
     read_twonorm,
 )
-from directgp.datasets.paper.thyroid import read_thyroid
 
 Read = Callable[[list[Path]], pa.Table]
 

@@ -303,7 +303,7 @@ def test_a_home_out_of_reach(
 
 
 def test_a_home_that_does_not_answer(pol: PaperDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("directgp.datasets.paper.fetching._PATIENCE", 0.05)
+    monkeypatch.setattr("directgp.datasets.paper.download._PATIENCE", 0.05)
     with socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

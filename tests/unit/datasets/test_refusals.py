@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from directgp.datasets.encoding import Encoding
-from directgp.datasets.preparing import prepare
+from directgp.datasets.columns import Encoding
+from directgp.datasets.prepare import prepare
 from directgp.errors import InvalidInputError
 from tests.unit.datasets.small_tables import ROWS, repeated, small
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from directgp.datasets.tasks import guess_task
+from directgp.datasets.targets import guess_task
 
 RNG = np.random.default_rng(0)
 

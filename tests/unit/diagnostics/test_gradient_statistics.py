@@ -18,7 +18,7 @@ from directgp.errors import InvalidInputError
 from directgp.likelihoods import Gaussian, Likelihood, Probit
 from directgp.likelihoods.poisson import PoissonExp
 from directgp.log_expectations import BiasedMonteCarlo, ClosedForm, ProductSampling, Rule
-from directgp.log_expectations.base import Moment, Values
+from directgp.log_expectations.rule import Moment, Values
 from directgp.shapes import Marginals
 
 N = 20
@@ -220,7 +220,7 @@ def test_repeats_beyond_memory_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatc
             calls.append(tuple(mean.shape))
             return super()._evaluate(likelihood, y, mean, variance, moment)
 
-    monkeypatch.setattr("directgp.diagnostics.gradient_comparison._ELEMENTS_AT_ONCE", 4 * N + 1)
+    monkeypatch.setattr("directgp.diagnostics.gradients._ELEMENTS_AT_ONCE", 4 * N + 1)
     y, marginals = _state()
     block = compare_gradients(Counting(), Gaussian(), y, marginals, repeats=10)["mean"]
     assert calls == [(4, N), (4, N), (2, N)]

@@ -12,7 +12,6 @@ from gpytorch import kernels as k
 from gpytorch import means
 from torch import Tensor, nn
 
-from directgp.estimators.persistence import ModelState
 from directgp.likelihoods import Gaussian, Likelihood, Logistic, NegativeBinomial, Probit, StudentT
 from directgp.likelihoods.poisson import PoissonExp, PoissonSoftplus
 from directgp.log_expectations import (
@@ -32,6 +31,7 @@ from directgp.objectives import (
     SquareLoss,
     ZeroOneCost,
 )
+from directgp.persistence import ModelState
 from directgp.posteriors import Prior, SparsePosterior
 from directgp.training.result import StageResult, Status
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from directgp.errors import DirectGPError, ModelFileError
-from directgp.estimators.persistence import ModelState, load_model, model_files, save_model
-from directgp.estimators.persistence.model_files import MODEL
-from directgp.files import digest, read_file, write_file
+from directgp.io import digest, read_file, write_file
+from directgp.persistence import ModelState, load_model, models, save_model
+from directgp.persistence.models import MODEL
 from tests.unit.estimators.persistence_cases import bits, is_module, state
 
 CPU = torch.device("cpu")
@@ -115,7 +115,7 @@ def test_the_file_says_what_wrote_it(path: Path, old: bytes) -> None:
 def test_a_library_that_is_not_installed_is_unknown(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_files, "_LIBRARIES", ("directgp-that-is-not-there",))
+    monkeypatch.setattr(models, "_LIBRARIES", ("directgp-that-is-not-there",))
     save_model(path, state())
     assert load_model(path, CPU).versions["directgp-that-is-not-there"] == "unknown"
 

@@ -15,10 +15,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from directgp.errors import ModelFileError
-from directgp.estimators.persistence import load_model, save_model
-from directgp.estimators.persistence.model_files import MODEL
-from directgp.files import digest, read_file
-from directgp.files.container import CHECKSUM
+from directgp.io import CHECKSUM, digest, read_file
+from directgp.persistence import load_model, save_model
+from directgp.persistence.models import MODEL
 from directgp.training.checkpoint import save_checkpoint
 from tests.unit.estimators.persistence_cases import state
 
@@ -350,7 +349,7 @@ def test_loading_runs_nothing(whole: Path) -> None:
     """In a process of its own, since an audit hook cannot be taken back."""
     program = """
 import sys, torch
-from directgp.estimators.persistence import load_model
+from directgp.persistence import load_model
 bad = ("pickle.", "exec", "compile", "os.system", "os.exec", "os.posix_spawn", "subprocess.",
        "socket.", "marshal.", "ctypes.dlopen", "shutil.", "os.remove", "os.rename")
 load_model(sys.argv[1], torch.device("cpu"))

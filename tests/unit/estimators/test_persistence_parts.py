@@ -14,13 +14,12 @@ from gpytorch.priors import GammaPrior
 from torch.nn.functional import softplus
 
 from directgp.errors import InvalidInputError, UnsupportedError
-from directgp.estimators.persistence import choices, kernels, likelihoods, load_model, save_model
-from directgp.estimators.persistence import means as mean_specs
-from directgp.estimators.persistence.state import ModelState
 from directgp.likelihoods import Gaussian, Likelihood, Poisson
 from directgp.likelihoods.counts import AtLeastOne
 from directgp.log_expectations import BiasedMonteCarlo, ProductSampling, Quadrature, Rule
 from directgp.objectives import LogLoss, PointLoss
+from directgp.persistence import kernels, load_model, parts, save_model
+from directgp.persistence.parts import ModelState
 from directgp.posteriors import SparsePosterior
 from tests.unit.estimators.persistence_cases import (
     KERNELS,
@@ -64,18 +63,16 @@ def finals(root: type[Any]) -> set[str]:
 def test_the_tables_are_complete() -> None:
     kinds = {type(part).__name__ for make in KERNELS.values() for part in make().modules()}
     assert kinds >= kernels.KERNELS.keys()
-    assert {type(make()).__name__ for make in MEANS.values()} == mean_specs.MEANS.keys()
-    assert {
-        type(make()).__name__ for make in LIKELIHOODS.values()
-    } == likelihoods.LIKELIHOODS.keys()
-    assert {type(rule).__name__ for rule in RULES} == choices.RULES.keys()
-    assert {type(loss).__name__ for loss in LOSSES} == choices.LOSSES.keys()
+    assert {type(make()).__name__ for make in MEANS.values()} == kernels.MEANS.keys()
+    assert {type(make()).__name__ for make in LIKELIHOODS.values()} == parts.LIKELIHOODS.keys()
+    assert {type(rule).__name__ for rule in RULES} == parts.RULES.keys()
+    assert {type(loss).__name__ for loss in LOSSES} == parts.LOSSES.keys()
 
 
 def test_every_choice_of_the_package_can_be_saved() -> None:
-    assert finals(Rule) == choices.RULES.keys()
-    assert finals(PointLoss) == choices.LOSSES.keys()
-    assert finals(Likelihood) - {AtLeastOne.__name__} == likelihoods.LIKELIHOODS.keys()
+    assert finals(Rule) == parts.RULES.keys()
+    assert finals(PointLoss) == parts.LOSSES.keys()
+    assert finals(Likelihood) - {AtLeastOne.__name__} == parts.LIKELIHOODS.keys()
 
 
 def assert_same_posterior(found: SparsePosterior, saved: SparsePosterior) -> None:

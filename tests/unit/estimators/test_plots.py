@@ -16,9 +16,9 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from scipy import stats
 
+from directgp import plots
 from directgp.errors import InvalidInputError
-from directgp.estimators import plots
-from directgp.estimators.plots.reliability import wilson
+from directgp.plots.calibration import wilson
 
 X = np.linspace(-1, 1, 50)
 RNG = np.random.default_rng(0)
@@ -117,7 +117,7 @@ def test_without_axes_one_figure_is_made(picture: Callable[[Axes | None], Axes])
 
 
 def test_import_leaves_matplotlib_alone() -> None:
-    code = "import sys, directgp.estimators.plots; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, directgp.plots; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

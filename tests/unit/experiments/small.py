@@ -6,13 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from directgp.datasets.problem import Problem, Task
-from directgp.experiments.board import Activity
-from directgp.experiments.cells import Cell, Settings
-from directgp.experiments.comparison import DataFacts, Plan
-from directgp.experiments.methods import line_up
-from directgp.experiments.results import Finished
-from directgp.experiments.splits import parts_of
-from directgp.experiments.worker import Refused
+from directgp.experiments.cell import Cell, Finished, Settings
+from directgp.experiments.plan import DataFacts, Plan, line_up, parts_of
+from directgp.experiments.workers import Activity, Refused
 
 LIKELIHOOD = {"regression": "gaussian", "classification": "probit", "count": "poisson"}
 

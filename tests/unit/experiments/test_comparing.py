@@ -7,18 +7,15 @@ from pathlib import Path
 import pytest
 
 from directgp.errors import NumericalError
-from directgp.experiments import comparing
-from directgp.experiments.board import Activity, Board, BoardDesk
-from directgp.experiments.cells import Cell
-from directgp.experiments.comparing import Comparer
-from directgp.experiments.comparison import Comparison, Plan
-from directgp.experiments.results import Finished
-from directgp.experiments.running import run_cell
-from directgp.experiments.standings import standings
+from directgp.experiments import engine
+from directgp.experiments.cell import Cell, Finished
+from directgp.experiments.engine import Comparer
+from directgp.experiments.fit import CellData, run_cell
+from directgp.experiments.plan import Comparison, Plan
+from directgp.experiments.stats import standings
 from directgp.experiments.store import Store
-from directgp.experiments.training_rows import CellData
-from directgp.experiments.worker import Refused, Watch
-from directgp.training.monitors import Monitor
+from directgp.experiments.workers import Activity, Board, BoardDesk, Refused, Watch
+from directgp.training.callbacks import Monitor
 from directgp.training.result import Progress
 from tests.unit.experiments.small import Record, plan, problem
 
@@ -94,7 +91,7 @@ def test_a_failure_is_told_and_takes_along_what_starts_from_it(
             raise NumericalError("No way down.")
         return run_cell(cell, data, elbo, monitors)
 
-    monkeypatch.setattr(comparing, "run_cell", failing)
+    monkeypatch.setattr(engine, "run_cell", failing)
     whole = plan(GIVEN, ["elbo", "fitc", "log-fixed"], repeats=2)
     comparison = compare(whole, tmp_path / "store")
     told = [(f.cell.method, f.cell.repeat, f.reason) for f in comparison.failed]
@@ -120,7 +117,7 @@ def test_an_unexpected_error_fails_its_fit_alone(
             raise MemoryError("no room")
         return run_cell(cell, data, elbo, monitors)
 
-    monkeypatch.setattr(comparing, "run_cell", failing)
+    monkeypatch.setattr(engine, "run_cell", failing)
     comparison = compare(plan(GIVEN, ["elbo", "fitc"]), tmp_path / "store")
     assert [f.reason for f in comparison.failed] == ["MemoryError: no room"]
     assert len(comparison.runs) == 1
@@ -132,7 +129,7 @@ def test_a_start_that_nobody_asked_for_is_not_told_of(
     def failing(cell: Cell, *_: object, **__: object) -> Finished:
         raise NumericalError("No way down.")
 
-    monkeypatch.setattr(comparing, "run_cell", failing)
+    monkeypatch.setattr(engine, "run_cell", failing)
     comparison = compare(plan(GIVEN, ["log-fixed"]), tmp_path / "store")
     assert [f.cell.method for f in comparison.failed] == ["log-fixed"]
 

@@ -15,19 +15,20 @@ import pytest
 import torch
 
 from directgp.errors import InvalidInputError, StoreError
-from directgp.experiments.board import Activity
 from directgp.experiments.engine import Engine
-from directgp.experiments.interrupts import deaf_to_ctrl_c, hearing_ctrl_c
-from directgp.experiments.pools import (
+from directgp.experiments.workers import (
+    Activity,
     Call,
     InProcess,
     OpenPool,
     Pool,
     Processes,
+    Refused,
     Shared,
+    deaf_to_ctrl_c,
+    hearing_ctrl_c,
     local,
 )
-from directgp.experiments.worker import Refused
 from directgp.training.result import Progress
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from directgp.errors import InvalidInputError
-from directgp.experiments.planning import make_plan
+from directgp.experiments.plan import make_plan
 from tests.unit.experiments.small import problem
 
 

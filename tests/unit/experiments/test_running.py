@@ -11,13 +11,11 @@ from scipy import stats
 
 import directgp
 from directgp.datasets.problem import Task
-from directgp.estimators.tables.scaling import Scaling
-from directgp.experiments import method_training
-from directgp.experiments.cells import Cell
-from directgp.experiments.methods import METHODS
-from directgp.experiments.results import Finished
-from directgp.experiments.running import coarse_grid, run_cell, scaled, start_of
-from directgp.experiments.training_rows import CellData
+from directgp.estimators.preprocessing import Scaling
+from directgp.experiments import fit
+from directgp.experiments.cell import Cell, Finished
+from directgp.experiments.fit import CellData, coarse_grid, run_cell, scaled, start_of
+from directgp.experiments.plan import METHODS
 from directgp.likelihoods import Gaussian
 from directgp.training.beta_path import BetaPath, beta_path
 from tests.unit.experiments.small import plan, problem
@@ -78,7 +76,7 @@ def test_fixed_holds_what_the_elbo_found(
         paths.append(beta_path(*given, **settings))
         return paths[-1]
 
-    monkeypatch.setattr(method_training, "beta_path", spied)
+    monkeypatch.setattr(fit, "beta_path", spied)
     cell, data, found = run(method)
     elbo = start_of(cell, *scaled(cell, data).train)
     elbo.load(run("elbo")[2].model)

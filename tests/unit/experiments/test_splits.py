@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from directgp.errors import InvalidInputError
-from directgp.experiments.splits import parts_of, split
+from directgp.experiments.plan import parts_of, split
 from tests.unit.experiments.small import problem
 
 

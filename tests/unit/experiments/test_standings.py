@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from directgp.experiments.splits import Parts
-from directgp.experiments.standings import corrected_p_value, estimates
+from directgp.experiments.plan import Parts
+from directgp.experiments.stats import corrected_p_value, estimates
 from directgp.metrics import COVERED, ERROR, NLL
 
 PARTS = Parts(training=300, validation=40, test=100)

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from directgp.errors import StoreError
-from directgp.experiments.cells import Cell
-from directgp.experiments.methods import METHODS
-from directgp.experiments.results import BetaPoint, Finished, Outcome, Predictions
+from directgp.experiments.cell import BetaPoint, Cell, Finished, Outcome, Predictions
+from directgp.experiments.plan import METHODS
 from directgp.experiments.store import Store
 from tests.unit.experiments.small import plan, problem
 

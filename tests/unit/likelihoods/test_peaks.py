@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from directgp.likelihoods.base import UnimodalInF
 from directgp.likelihoods.counts import CountLikelihood
-from directgp.likelihoods.unimodal import UnimodalInF
 from tests.properties.tables import LIKELIHOODS, LikelihoodRow
 from tests.properties.test_accuracy import named
 

@@ -14,9 +14,15 @@ from typing_extensions import override
 from directgp import expected_log_prob, log_expectation
 from directgp.errors import NumericalError
 from directgp.likelihoods import Derivatives, Likelihood, Logistic, Poisson, Probit, StudentT
-from directgp.log_expectations.adaptive.estimates import adaptive_gibbs, adaptive_log_expectation
-from directgp.log_expectations.adaptive.panels import Panels, refined
-from directgp.log_expectations.adaptive.peaks import peaks, scan, widened
+from directgp.log_expectations.adaptive import (
+    Panels,
+    adaptive_gibbs,
+    adaptive_log_expectation,
+    peaks,
+    refined,
+    scan,
+    widened,
+)
 
 
 def row(*values: float) -> Tensor:

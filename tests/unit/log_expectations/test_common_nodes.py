@@ -11,11 +11,16 @@ from directgp.errors import NumericalError
 from directgp.likelihoods import Likelihood, Logistic, NegativeBinomial, Poisson, Probit
 from directgp.likelihoods.base import Derivatives
 from directgp.likelihoods.bernoulli import Bernoulli
-from directgp.log_expectations.common_nodes import _step, common_nodes
-from directgp.log_expectations.estimate import Estimate
-from directgp.log_expectations.gibbs import NATS_OF_FLOAT32, _integrate, gibbs_term
-from directgp.log_expectations.nodes import NATS, trapezoid_step
-from directgp.log_expectations.own_nodes import sum_apart
+from directgp.log_expectations.elbo_term import (
+    NATS_OF_FLOAT32,
+    _integrate,
+    _step,
+    common_nodes,
+    gibbs_term,
+    sum_apart,
+)
+from directgp.log_expectations.quadrature import NATS, trapezoid_step
+from directgp.log_expectations.rule import Estimate
 
 LIKELIHOODS: list[Likelihood] = [
     Probit(),

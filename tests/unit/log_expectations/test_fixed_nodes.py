@@ -3,8 +3,8 @@
 import torch
 
 from directgp.likelihoods import Probit
-from directgp.log_expectations.fixed_nodes import FixedNodes, fixed_nodes
-from directgp.log_expectations.gibbs import gibbs_term
+from directgp.log_expectations.elbo_term import gibbs_term
+from directgp.log_expectations.quadrature import FixedNodes, fixed_nodes
 
 CPU = torch.device("cpu")
 Y, MEAN = torch.ones(4, dtype=torch.float64), torch.tensor([-2.0, 0.0, 1.0, 6.0]).double()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from directgp.log_expectations.nodes import blocks_by_nodes, trapezoid_step
+from directgp.log_expectations.quadrature import blocks_by_nodes, trapezoid_step
 
 
 def assert_partition(needed: Tensor) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from directgp.errors import InvalidInputError, NumericalError
-from directgp.numerics.cholesky import jittered_cholesky
+from directgp.numerics.linalg import jittered_cholesky
 
 each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from directgp.errors import InvalidInputError
-from directgp.numerics.hermite import gauss_hermite
+from directgp.numerics.gaussian import gauss_hermite
 from tests.reference.hermite import node_and_log_weight
 
 

@@ -2,7 +2,7 @@ import mpmath as mp
 import pytest
 import torch
 
-from directgp.numerics.log_square import expected_log_square
+from directgp.numerics.special import expected_log_square
 
 
 def exact(c: float, mean: float, variance: float) -> float:

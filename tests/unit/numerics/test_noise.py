@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from directgp.numerics.noise import exponential, standard_normal, uniform
+from directgp.numerics.random import exponential, standard_normal, uniform
 
 SOURCES = [(standard_normal, "norm"), (uniform, "uniform"), (exponential, "expon")]
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from directgp.numerics import special
 from directgp.numerics.special import (
     inverse_mills,
     log1mexp,
@@ -45,12 +44,6 @@ def inside(function: Function, size: int = 5) -> Tensor:
     """Points of the function's domain."""
     x = torch.linspace(0.2, 3.0, size, dtype=torch.float64)
     return -x if function is log_ndtri else x
-
-
-def test_no_function_is_missing() -> None:
-    names = {function.__name__ for function in FUNCTIONS}
-    names |= {"log_mean_exp", "log_ndtr_and_slope", "log_ndtr_derivatives"}
-    assert names == set(special.__all__)
 
 
 @pytest.mark.parametrize(

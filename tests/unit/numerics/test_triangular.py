@@ -4,12 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from directgp.numerics.triangular import (
-    congruence,
-    lower_times,
-    symmetric_product,
-    upper_times,
-)
+from directgp.numerics.linalg import congruence, lower_times, symmetric_product, upper_times
 
 SIZES = [1, 7, 64, 131, 201, 514]
 """From whole products to four bands, of unequal heights too."""

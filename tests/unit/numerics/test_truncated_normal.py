@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from directgp.numerics.random import sample_above, sample_between
 from directgp.numerics.special import log1mexp, log_ndtr
-from directgp.numerics.truncated_normal import sample_above, sample_between
 
 INF = math.inf
 NUM_DRAWS = 20_000

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from directgp.numerics.wide import in_float64
+from directgp.numerics.autograd import in_float64
 
 
 def formula(y: Tensor, a: Tensor, b: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 import torch
 
-from directgp.numerics.workspace import Workspace
+from directgp.numerics.linalg import Workspace
 
 
 def test_a_name_keeps_its_array_while_shape_and_dtype_last() -> None:

@@ -10,8 +10,7 @@ from torch import Tensor
 import directgp
 from directgp.likelihoods import Gaussian
 from directgp.posteriors import Prior, SparsePosterior
-from directgp.posteriors.calibration import Calibrated, calibrate
-from directgp.posteriors.collapsed import optimal_q
+from directgp.posteriors.collapsed import Calibrated, calibrate, optimal_q
 from tests.reference import gaussian_process as reference
 
 N, M = 60, 8

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from directgp.errors import UnsupportedError
-from directgp.numerics.workspace import Workspace
+from directgp.numerics.linalg import Workspace
 from directgp.posteriors.fused import rbf_marginals
 
 M, N, D = 5, 8, 3

@@ -7,7 +7,7 @@ from sklearn.datasets import load_diabetes
 from torch import Tensor
 
 from directgp import SparseGPRegressor
-from directgp.posteriors.shortening import shortening
+from directgp.posteriors.prior import shortening
 
 RANDOM = np.random.default_rng(0)
 X = torch.as_tensor(RANDOM.uniform(0, 20, (200, 1)))

@@ -10,7 +10,7 @@ from scipy import integrate, stats
 from directgp.likelihoods import Gaussian, Logistic, NegativeBinomial, Poisson, Probit, StudentT
 from directgp.likelihoods.base import Likelihood
 from directgp.predictive import predictive_mean
-from directgp.predictive.crps import predictive_crps
+from directgp.predictive.api import predictive_crps
 from directgp.shapes import Marginals
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from directgp.reports.writing import write_report
+from directgp.reports.compare import write_report
 from tests.unit.reports.made import Recipe, comparison
 
 SMALL: dict[str, Recipe] = {

@@ -8,11 +8,8 @@ import numpy as np
 from scipy import stats
 
 from directgp.datasets.problem import Task
-from directgp.experiments.cells import Cell, Settings
-from directgp.experiments.comparison import Comparison, DataFacts, FailedCell, Plan
-from directgp.experiments.methods import line_up
-from directgp.experiments.results import BetaPoint, Outcome, Predictions, Run
-from directgp.experiments.splits import Parts
+from directgp.experiments.cell import BetaPoint, Cell, Outcome, Predictions, Run, Settings
+from directgp.experiments.plan import Comparison, DataFacts, FailedCell, Parts, Plan, line_up
 
 NLL: Mapping[str, float] = {
     "elbo": 0.366,

@@ -4,8 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from directgp.reports.calibration import pit_bars, reliability
-from directgp.reports.pooled import pooled
+from directgp.reports.verdict import pit_bars, pooled, reliability
 from tests.unit.reports.made import Recipe, comparison
 
 

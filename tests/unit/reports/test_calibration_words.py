@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from directgp.experiments.comparison import Comparison
-from directgp.reports.calibration import reliability
-from directgp.reports.calibration_words import calibration
-from directgp.reports.findings import Findings
+from directgp.experiments.plan import Comparison
+from directgp.reports.verdict import Findings, calibration, reliability
 from tests.unit.reports.made import Recipe, comparison
 
 ONE = comparison(Recipe(task="classification", repeats=1, methods=("elbo",)))

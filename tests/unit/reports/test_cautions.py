@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from directgp.experiments.comparison import Comparison
-from directgp.experiments.results import Run
-from directgp.reports.cautions import cautions
-from directgp.reports.findings import Findings
+from directgp.experiments.cell import Run
+from directgp.experiments.plan import Comparison
+from directgp.reports.verdict import Findings, cautions
 from tests.unit.reports.made import Recipe, comparison
 
 FIVE = Recipe(repeats=5, methods=("elbo", "fitc", "log-joint", "log-fixed"))

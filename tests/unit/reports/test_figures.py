@@ -11,15 +11,23 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from directgp.experiments.methods import METHODS
-from directgp.experiments.results import Predictions
-from directgp.reports.figures.inks import DARK, face_of, mark_of
-from directgp.reports.figures.picture import Picture
-from directgp.reports.figures.predicted_numbers import predicted_numbers
-from directgp.reports.figures.ranges import clear_range, widened
-from directgp.reports.figures.rendering import NARROW, WIDE, dimensions, drawn
-from directgp.reports.findings import Findings
-from directgp.reports.gallery import gallery
+from directgp.experiments.cell import Predictions
+from directgp.experiments.plan import METHODS
+from directgp.reports.compare import gallery
+from directgp.reports.drawing import (
+    DARK,
+    NARROW,
+    WIDE,
+    Picture,
+    clear_range,
+    dimensions,
+    drawn,
+    face_of,
+    mark_of,
+    widened,
+)
+from directgp.reports.figures import predicted_numbers
+from directgp.reports.verdict import Findings
 from tests.unit.reports.conftest import SMALL
 from tests.unit.reports.html import Page
 from tests.unit.reports.made import NLL, Recipe, comparison

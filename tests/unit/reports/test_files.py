@@ -8,11 +8,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from directgp.experiments.standings import standings
-from directgp.reports.document import report_json
-from directgp.reports.findings import Findings
-from directgp.reports.records import results_parquet
-from directgp.reports.verdict import verdict
+from directgp.experiments.stats import standings
+from directgp.reports.compare import report_json, results_parquet
+from directgp.reports.verdict import Findings, verdict
 from tests.unit.reports.conftest import SMALL
 from tests.unit.reports.made import NLL, Recipe, comparison
 

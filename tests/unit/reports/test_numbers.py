@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from directgp.datasets.wording import joined, several
-from directgp.experiments.standings import SIGNIFICANT
+from directgp.experiments.stats import SIGNIFICANT
 from directgp.reports.numbers import (
     decimals_of,
     duration,

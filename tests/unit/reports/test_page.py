@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from directgp.reports.findings import Findings
-from directgp.reports.page import page
-from directgp.reports.particulars import run_particulars
-from directgp.reports.steps import steps_allowed
-from directgp.reports.verdict import verdict
+from directgp.reports.compare import page, run_particulars
+from directgp.reports.verdict import Findings, steps_allowed, verdict
 from tests.unit.reports.conftest import SMALL
 from tests.unit.reports.html import Page
 from tests.unit.reports.made import NLL, Recipe, comparison

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from directgp.reports.findings import Findings
 from directgp.reports.scoreboard import Scoreboard, heading, scoreboard
+from directgp.reports.verdict import Findings
 from tests.unit.reports.made import NLL, Recipe, comparison
 
 

@@ -3,10 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from directgp.experiments.methods import METHODS
-from directgp.reports.advice import fit_command
-from directgp.reports.findings import Findings
-from directgp.reports.verdict import Verdict, verdict
+from directgp.experiments.plan import METHODS
+from directgp.reports.verdict import Findings, Verdict, fit_command, verdict
 from tests.unit.reports.made import NLL, Recipe, comparison
 
 PAIR = ("elbo", "log-joint")

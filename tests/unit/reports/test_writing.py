@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from directgp.reports import writing
-from directgp.reports.figures.rendering import Drawn, drawn
-from directgp.reports.findings import Findings
-from directgp.reports.gallery import gallery
-from directgp.reports.writing import write_report
+from directgp.reports import compare
+from directgp.reports.compare import gallery, write_report
+from directgp.reports.drawing import Drawn, drawn
+from directgp.reports.verdict import Findings
 from tests.unit.reports.made import Recipe, comparison
 
 PLAIN = Recipe(methods=("elbo",), repeats=1, failed=[("elbo", 0, 5000, "why")])
@@ -37,7 +36,7 @@ def test_the_same_picture_is_the_same_file() -> None:
 
 def test_the_page_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
-    monkeypatch.setattr(writing, "replace_file", lambda path, data: written.append(path.name))
+    monkeypatch.setattr(compare, "replace_file", lambda path, data: written.append(path.name))
     assert write_report(comparison(PLAIN), tmp_path) == tmp_path / "index.html"
     assert written == ["results.parquet", "report.json", "index.html"]
 
@@ -49,7 +48,7 @@ def test_a_failure_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.Monke
     def full(*_: object) -> bytes:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(writing, "report_json", full)
+    monkeypatch.setattr(compare, "report_json", full)
     with pytest.raises(OSError, match="No space"):
         write_report(comparison(PLAIN), tmp_path)
     assert index.read_bytes() == before
@@ -76,7 +75,7 @@ def test_without_sizes_the_learning_curves_go_and_the_rest_stays(
 ) -> None:
     one = Recipe(methods=("elbo",), repeats=1, num_test=20)
     empty = '<svg viewBox="0 0 1 1"/>'
-    monkeypatch.setattr(writing, "drawn", lambda each: Drawn(each, b"x", *[empty] * 4))
+    monkeypatch.setattr(compare, "drawn", lambda each: Drawn(each, b"x", *[empty] * 4))
     figures = tmp_path / "figures"
     write_report(comparison(replace(one, sizes=(500, 5000))), tmp_path)
     before = {path.name for path in figures.iterdir()}

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from directgp.likelihoods import Likelihood
 from directgp.posteriors import SparsePosterior
-from directgp.training.monitors import Monitor
+from directgp.training.callbacks import Monitor
 from directgp.training.result import Progress, Status, Stop, TrainingResult
 
 N, M = 40, 6

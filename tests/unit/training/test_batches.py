@@ -9,9 +9,7 @@ from torch import Tensor
 from directgp.errors import InvalidInputError
 from directgp.likelihoods import Gaussian, Likelihood, Poisson
 from directgp.objectives import LogLoss, Objective
-from directgp.training.batches import Batches
-from directgp.training.data import Data
-from directgp.training.feeds import BatchFeed
+from directgp.training.data import Batches, BatchFeed, Data
 from directgp.training.problems import FreeProblem, HeldProblem, Randomness, trained_parameters
 from tests.unit.training.models import counts, normal, regression, seeded, start
 

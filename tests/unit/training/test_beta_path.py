@@ -21,7 +21,7 @@ from directgp.training import (
     RelativeDecrease,
     Status,
 )
-from directgp.training.grid import beta_grid
+from directgp.training.beta_path import beta_grid
 from tests.unit.training.models import (
     N,
     StopAt,

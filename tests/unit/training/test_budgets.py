@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from directgp.errors import InvalidInputError
-from directgp.training.budgets import Cancel, EvaluationBudget, StepBudget, TimeBudget
-from directgp.training.monitors import Monitor
+from directgp.training.callbacks import Cancel, EvaluationBudget, Monitor, StepBudget, TimeBudget
 from directgp.training.result import Progress, Status
 
 

@@ -24,15 +24,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from directgp.errors import CheckpointError, DirectGPError, InvalidInputError
-from directgp.files.container import CHECKSUM
-from directgp.files.digest import digest
-from directgp.training.checkpoint import (
-    CHECKPOINT,
-    Checkpoint,
-    fingerprint,
-    load_checkpoint,
-    save_checkpoint,
-)
+from directgp.io import CHECKSUM, Contents, digest
+from directgp.training.checkpoint import CHECKPOINT, fingerprint, load_checkpoint, save_checkpoint
 
 GENERATOR = torch.Generator().manual_seed(3)
 TENSORS: dict[str, Tensor] = {
@@ -76,7 +69,7 @@ def same(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
 
 
-def equals(found: Checkpoint, tensors: dict[str, Tensor], manifest: dict[str, Any]) -> bool:
+def equals(found: Contents, tensors: dict[str, Tensor], manifest: dict[str, Any]) -> bool:
     return (
         found.tensors.keys() == tensors.keys()
         and all(same(found.tensors[name], tensors[name]) for name in tensors)
@@ -125,7 +118,7 @@ def test_a_save_replaces_what_was_there(path: Path, old: bytes) -> None:
 
 def test_nothing_at_all_can_be_saved(path: Path) -> None:
     save_checkpoint(path, {}, {})
-    assert load_checkpoint(path) == Checkpoint({}, {})
+    assert load_checkpoint(path) == Contents({}, {})
 
 
 def test_views_parameters_and_shared_memory_are_copied(path: Path) -> None:

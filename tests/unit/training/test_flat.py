@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from directgp.training.coordinates import Coordinates
 from directgp.training.flat import FlatParameters, Vector
+from directgp.training.quasi_newton import Coordinates
 
 M = 4
 CHOL = M * (M + 1) // 2

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from directgp.training.flat_adam import FlatAdam
+from directgp.training.adam import FlatAdam
 
 
 def parameters() -> dict[str, nn.Parameter]:

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from directgp.errors import NumericalError
-from directgp.training.budgets import Cancel, StepBudget
+from directgp.training.callbacks import Cancel, History, RelativeDecrease, SmallGradient, StepBudget
 from directgp.training.lbfgs import lbfgs
-from directgp.training.progress import History
 from directgp.training.result import Progress, Status, Stop
-from directgp.training.stopping import RelativeDecrease, SmallGradient
 from tests.unit.training.toys import Toy, bowl, rosenbrock, run_of, same
 
 Parameters = dict[str, nn.Parameter]

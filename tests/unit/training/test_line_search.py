@@ -6,8 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from directgp.training.floored import Floored
-from directgp.training.line_search import Point, line_search
+from directgp.training.lbfgs import Floored, Point, line_search
 
 Function = Callable[[float], tuple[float, float]]
 

@@ -5,11 +5,19 @@ from collections.abc import Callable
 
 import pytest
 
-from directgp.training.budgets import Cancel, EvaluationBudget, StepBudget, TimeBudget
-from directgp.training.monitors import Monitor
-from directgp.training.progress import History, ProgressBar
+from directgp.training.callbacks import (
+    Cancel,
+    EvaluationBudget,
+    History,
+    LossRange,
+    Monitor,
+    ProgressBar,
+    RelativeDecrease,
+    SmallGradient,
+    StepBudget,
+    TimeBudget,
+)
 from directgp.training.result import Progress, Stop
-from directgp.training.stopping import LossRange, RelativeDecrease, SmallGradient
 
 MONITORS: list[Callable[[], Monitor]] = [
     Cancel,

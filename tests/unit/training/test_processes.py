@@ -21,12 +21,9 @@ from torch.distributed.distributed_c10d import Store
 from directgp.errors import InvalidInputError
 from directgp.objectives import LogLoss, Objective
 from directgp.training import Processes
-from directgp.training.batches import Batches
-from directgp.training.data import Data
-from directgp.training.feeds import BatchFeed, Feed, WholeFeed
-from directgp.training.meeting import fresh_store
+from directgp.training.data import Batches, BatchFeed, Data, Feed, WholeFeed
+from directgp.training.distributed import Together, fresh_store
 from directgp.training.problems import FreeProblem, Randomness, trained_parameters
-from directgp.training.together import Together
 from tests.unit.training import torchrun_cases as cases
 from tests.unit.training.models import normal, seeded
 from tests.unit.training.toys import same

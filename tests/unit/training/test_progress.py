@@ -9,8 +9,7 @@ import threading
 import pytest
 from rich.console import Console
 
-from directgp.training.monitors import Monitor
-from directgp.training.progress import History, ProgressBar
+from directgp.training.callbacks import History, Monitor, ProgressBar
 from directgp.training.result import Phase, Progress
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"

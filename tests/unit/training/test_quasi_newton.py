@@ -6,9 +6,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from directgp.training.coordinates import Coordinates
 from directgp.training.flat import FlatParameters
-from directgp.training.quasi_newton import InverseCurvature
+from directgp.training.quasi_newton import Coordinates, InverseCurvature
 
 Array = NDArray[np.float64]
 SIZE = 5

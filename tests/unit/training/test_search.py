@@ -18,13 +18,12 @@ from directgp.likelihoods import Gaussian, Likelihood, Poisson, StudentT
 from directgp.likelihoods.counts import CountLikelihood
 from directgp.posteriors import SparsePosterior
 from directgp.posteriors.prior import Prior
-from directgp.training import search as searching
-from directgp.training.candidates import Model, SearchResult
+from directgp.training import search
+from directgp.training.callbacks import Monitor
 from directgp.training.data import Data
-from directgp.training.monitors import Monitor
 from directgp.training.recipe import Recipe
 from directgp.training.result import Failure, Phase, Progress, TrainingResult
-from directgp.training.search import Search
+from directgp.training.search import Model, Search, SearchResult
 from directgp.training.validation import Folds, Given, HoldOut, Validation
 from tests.unit.training.fake_runs import FakeRuns
 from tests.unit.training.models import StopAt, counts, regression, seeded
@@ -143,7 +142,7 @@ def test_kernel_then_likelihood_then_the_kernel_once_more(monkeypatch: pytest.Mo
         result: TrainingResult = ran(trainer, recipe, posterior, likelihood)
         return result
 
-    monkeypatch.setattr(searching, "elbo_run", elbo)
+    monkeypatch.setattr(search, "elbo_run", elbo)
     found = searched(HoldOut(), models=rows, modes=["elbo"])
     assert told == ["a0", "b0", "c0", "b1", "b2", "a1", "c1"]
     assert found.best.loss == 0.4
@@ -170,8 +169,8 @@ def test_a_parameter_more_has_to_pay(
 
 
 def test_many_examples_models_by_some_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "_MANY_EXAMPLES", 39)
-    monkeypatch.setattr(searching, "_SOME_EXAMPLES", 15)
+    monkeypatch.setattr(search, "_MANY_EXAMPLES", 39)
+    monkeypatch.setattr(search, "_SOME_EXAMPLES", 15)
     fake = FakeRuns().install(monkeypatch)
     found = searched(HoldOut(), models=rows_of(X), modes=["elbo"])
     assert [len(call.data) for call in fake.calls] == [15, 15, 15, 40]
@@ -185,15 +184,15 @@ def test_many_examples_models_by_some_of_them(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_many_examples_the_model_is_trained_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "_MANY_EXAMPLES", 39)
-    monkeypatch.setattr(searching, "_SOME_EXAMPLES", 15)
+    monkeypatch.setattr(search, "_MANY_EXAMPLES", 39)
+    monkeypatch.setattr(search, "_SOME_EXAMPLES", 15)
     found = searched(HoldOut(), models=rows_of(X), modes=["elbo"])
     by_hand = (expected_loss(found.best, X, Y) + kl(found.best)) / len(X)
     assert found.best.loss == pytest.approx(by_hand, rel=1e-6)
 
 
 def test_one_model_needs_no_choice_however_many_examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "_MANY_EXAMPLES", 39)
+    monkeypatch.setattr(search, "_MANY_EXAMPLES", 39)
     fake = FakeRuns().install(monkeypatch)
     searched(HoldOut(), modes=["elbo"])
     assert [len(call.data) for call in fake.calls] == [40]
@@ -346,8 +345,8 @@ def test_neighbours_get_a_tenth_of_the_steps(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_exposures_follow_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log exposure is the first feature, so that a row that lost its own is seen."""
-    monkeypatch.setattr(searching, "_MANY_EXAMPLES", 39)
-    monkeypatch.setattr(searching, "_SOME_EXAMPLES", 15)
+    monkeypatch.setattr(search, "_MANY_EXAMPLES", 39)
+    monkeypatch.setattr(search, "_SOME_EXAMPLES", 15)
     X, y, _ = counts()
     likelihood = Poisson().with_exposure(X[:, 0].exp())
     rows = [[model(X, likelihood, "one")], [model(X, copy.deepcopy(likelihood), "ARD", ard=True)]]
@@ -420,7 +419,7 @@ def test_a_model_that_fails_is_told_and_passed_over(monkeypatch: pytest.MonkeyPa
         result: TrainingResult = ran(trainer, recipe, posterior, likelihood)
         return result
 
-    monkeypatch.setattr(searching, "elbo_run", elbo)
+    monkeypatch.setattr(search, "elbo_run", elbo)
     found = searched(HoldOut(), models=rows, modes=["elbo"])
     assert [solution.model.name for solution in found.solutions] == [
         "ARD, gaussian",
@@ -456,7 +455,7 @@ def test_if_the_run_on_all_examples_fails_the_candidate_remains(
         result: TrainingResult = ran(trainer, *rest)
         return result
 
-    monkeypatch.setattr(searching, "joint_run", joint)
+    monkeypatch.setattr(search, "joint_run", joint)
     found = searched(HoldOut(), betas=[1.0], modes=["elbo", "joint"])
     assert found.best is found.candidates[1].results[0]
     assert found.failed == (Failure(1.0, "all examples", "Not on all."),)
@@ -570,7 +569,7 @@ def test_a_batch_that_fails_is_told_once(monkeypatch: pytest.MonkeyPatch) -> Non
         trainer.failures += [Failure(beta, mode, "No.") for beta in rest[2]]
         return []
 
-    monkeypatch.setattr(searching, "train_grid", train_grid)
+    monkeypatch.setattr(search, "train_grid", train_grid)
     found = searched(HoldOut(0.2), betas=[4.0, 1.0], optimizer="adam", max_steps=3)
     told = [(failure.hyperparameters, failure.beta) for failure in found.failed]
     assert told == [("fixed", 4.0), ("fixed", 1.0), ("joint", 4.0), ("joint", 1.0)]

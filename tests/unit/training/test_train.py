@@ -12,24 +12,12 @@ from torch import Tensor
 
 import directgp
 from directgp.errors import InvalidInputError, UnsupportedError
-from directgp.likelihoods import (
-    Gaussian,
-    Likelihood,
-    Poisson,
-    Probit,
-    StudentT,
-)
+from directgp.likelihoods import Gaussian, Likelihood, Poisson, Probit, StudentT
 from directgp.log_expectations import BiasedMonteCarlo
 from directgp.objectives import LogLoss, Objective, PointLoss
 from directgp.posteriors import SparsePosterior
-from directgp.training import (
-    HoldOut,
-    RelativeDecrease,
-    Status,
-    StepBudget,
-    TrainingResult,
-)
-from directgp.training.progress import History
+from directgp.training import HoldOut, RelativeDecrease, Status, StepBudget, TrainingResult
+from directgp.training.callbacks import History
 from tests.unit.training.models import (
     M,
     N,

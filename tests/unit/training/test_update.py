@@ -13,8 +13,7 @@ from directgp.errors import InvalidInputError, UnsupportedError
 from directgp.likelihoods import Gaussian, Likelihood, Poisson, Probit, StudentT
 from directgp.log_expectations import BiasedMonteCarlo
 from directgp.posteriors import SparsePosterior
-from directgp.posteriors.collapsed import Whitened, optimal_q
-from directgp.posteriors.relative import composed, seen_from
+from directgp.posteriors.collapsed import Whitened, composed, optimal_q, seen_from
 from directgp.predictive import predictive_log_density
 from directgp.training import RelativeDecrease, Status, StepBudget, TrainingResult, update
 from tests.unit.training.models import (

@@ -9,14 +9,13 @@ from torch import Tensor
 import directgp
 from directgp.errors import NumericalError
 from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson, Probit
-from directgp.training import trainer as training
-from directgp.training import warm_up as warming
+from directgp.training import runs, trainer
+from directgp.training.callbacks import LossRange
+from directgp.training.checkpoint import Journal
 from directgp.training.data import Data
-from directgp.training.journal import Journal
 from directgp.training.recipe import Recipe
 from directgp.training.result import Status, TrainingResult
 from directgp.training.runs import joint_run
-from directgp.training.stopping import LossRange
 from directgp.training.trainer import Trainer
 from tests.unit.training.models import (
     StopAt,
@@ -35,7 +34,7 @@ X, Y = regression()
 
 @pytest.fixture(autouse=True)
 def rows_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warming, "_FEWEST_ROWS", len(Y))
+    monkeypatch.setattr(runs, "_FEWEST_ROWS", len(Y))
 
 
 def fit(likelihood: Likelihood, y: Tensor, **settings: Any) -> TrainingResult:
@@ -66,7 +65,7 @@ def test_log_loss_has_one(likelihood: Likelihood, y: Tensor, stages: list[str]) 
 
 
 def test_few_rows_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warming, "_FEWEST_ROWS", len(Y) + 1)
+    monkeypatch.setattr(runs, "_FEWEST_ROWS", len(Y) + 1)
     assert names(fit(Gaussian(0.1).double(), Y, max_steps=3)) == ["elbo", "log_loss"]
     assert names(fit(Poisson(), COUNTS, max_steps=3)) == ["elbo", "log_loss"]
 
@@ -114,7 +113,7 @@ def test_small_beta_has_more_of_it(
     settings: dict[str, Any], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # None of them has settled so early.
-    monkeypatch.setattr(warming, "LossRange", lambda *_: LossRange(200, 0.0))
+    monkeypatch.setattr(runs, "LossRange", lambda *_: LossRange(200, 0.0))
     soon = [StopAt(most + 1)]
     result = fit(Probit(), LABELS, start="scratch", max_steps=110, monitors=soon, **settings)
     assert [stage.steps for stage in result.stages] == [most, 1]
@@ -132,7 +131,7 @@ def test_lbfgs_goes_on_from_where_adam_could_not(monkeypatch: pytest.MonkeyPatch
     def adam(*_: object, **__: object) -> None:
         raise NumericalError("Not finite.")
 
-    monkeypatch.setattr(training, "adam", adam)
+    monkeypatch.setattr(trainer, "adam", adam)
     result = fit(Probit(), LABELS, start="scratch")
     assert names(result) == WHOLE[1:] and result.loss < result.history[0]
     assert result.stages[0].status is Status.FAILED

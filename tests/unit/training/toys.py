@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from directgp.training.monitors import Monitor
-from directgp.training.problem import Problem
-from directgp.training.run import Run
-from directgp.training.stopping import LossRange
+from directgp.training.callbacks import LossRange, Monitor, Run
+from directgp.training.problems import Problem
 
 Function = Callable[[dict[str, nn.Parameter]], Tensor]
 

@@ -1,9 +1,7 @@
 """The data sets of the paper: what is known of each, and how it is opened."""
 
-from directgp.datasets.paper.facts import Download, Home, PaperDataset
-from directgp.datasets.paper.fetching import FetchError
-from directgp.datasets.paper.opening import Origin, PaperData, open_paper
-from directgp.datasets.paper.registry import PAPER
+from directgp.datasets.paper.download import FetchError, Origin, PaperData, open_paper
+from directgp.datasets.paper.sets import PAPER, Download, Home, PaperDataset
 
 __all__ = [
     "PAPER",

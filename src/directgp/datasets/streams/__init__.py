@@ -1,8 +1,6 @@
 """Rows of Parquet files that need not fit in memory, in batches of numbers."""
 
-from directgp.datasets.streams.batch import Batch
-from directgp.datasets.streams.row_stream import RowStream
-from directgp.datasets.streams.rows import ParquetRows
-from directgp.datasets.streams.scaling import Scaling
+from directgp.datasets.streams.reading import Batch, Scaling
+from directgp.datasets.streams.stream import ParquetRows, RowStream
 
 __all__ = ["Batch", "ParquetRows", "RowStream", "Scaling"]

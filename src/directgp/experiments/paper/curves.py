@@ -1,4 +1,4 @@
-"""A learning curve: Adam with one β and one rule, looked at on the way."""
+"""Record learning curves of Adam."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,19 +7,30 @@ from typing import final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from directgp.experiments.method_training import clock
-from directgp.experiments.models import Model, ScaledRows
-from directgp.experiments.paper.cells import CurveCell
-from directgp.experiments.paper.every_step import EveryStep
-from directgp.experiments.paper.results import CurveOutcome, CurvePoint
-from directgp.experiments.paper.scores import mean_scores, row_scores
-from directgp.experiments.paper.starting import scaled, start_of
-from directgp.experiments.training_rows import CellData
+from directgp.experiments.fit import CellData, Model, ScaledRows, clock
+from directgp.experiments.paper.cells import CurveCell, CurveOutcome, CurvePoint
+from directgp.experiments.paper.fits import mean_scores, row_scores, scaled, start_of
 from directgp.likelihoods.base import Likelihood
 from directgp.posteriors.sparse import SparsePosterior
-from directgp.training.monitors import Monitor, Observer
+from directgp.training.callbacks import Monitor, Observer
+from directgp.training.result import Progress
 from directgp.training.train import train
+
+
+@final
+class EveryStep(Monitor):
+    """Lets every step be taken, whether or not the training has converged."""
+
+    @override
+    def __call__(self, progress: Progress) -> None:
+        """Go on."""
+
+    @override
+    def reset(self) -> None:
+        """Nothing is remembered."""
+
 
 _ROWS_KEPT = 20_000
 """Test rows whose losses are kept, for paired tests over rows."""

@@ -1,10 +1,6 @@
-"""The study of product samplers along a training: proposals, time and error of the gradients.
+"""Study product samplers along a training run."""
 
-The paper's sampler in a loop over the examples is measured beside the authors' hybrid, on as many
-examples as time allows; uPS "of the paper" is our version of its sampler, which has no such loop
-and hands what it cannot serve soon to an exact sampler, with the paper's score gradient.
-"""
-
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,33 +8,182 @@ from functools import partial
 from typing import final
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from directgp.diagnostics.gradient_comparison import gradient_draws
+from directgp.diagnostics.gradients import gradient_draws
 from directgp.errors import UnsupportedError
-from directgp.experiments.models import Model
-from directgp.experiments.paper.cells import SamplerCell
-from directgp.experiments.paper.every_step import EveryStep
-from directgp.experiments.paper.one_by_one import Batch
-from directgp.experiments.paper.progress import tell
-from directgp.experiments.paper.proposals import (
-    expected_proposals,
-    our_proposals,
-    seen_proposals,
-)
-from directgp.experiments.paper.results import SamplerLook, SamplerOutcome
-from directgp.experiments.paper.starting import scaled, start_of
-from directgp.experiments.paper.timing import least_seconds
-from directgp.experiments.seeds import generator_of
-from directgp.experiments.training_rows import CellData
-from directgp.likelihoods.unimodal import UnimodalInF
-from directgp.log_expectations.base import Rule
-from directgp.log_expectations.evaluate import log_expectation, resolve_rule
+from directgp.experiments.cell import generator_of
+from directgp.experiments.fit import CellData, Model
+from directgp.experiments.paper.cells import Measured, SamplerCell, SamplerLook, SamplerOutcome
+from directgp.experiments.paper.curves import EveryStep
+from directgp.experiments.paper.fits import scaled, start_of, tell
+from directgp.likelihoods.base import ExactProductSampler, Likelihood, UnimodalInF
+from directgp.log_expectations.api import log_expectation, resolve_rule
 from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
+from directgp.log_expectations.product_density import peak_of
 from directgp.log_expectations.product_sampling import ProductSampling
+from directgp.log_expectations.rule import Rule
+from directgp.log_expectations.samplers import build_hat, draw_as_paper
 from directgp.shapes import Marginals
-from directgp.training.monitors import Monitor
+from directgp.training.callbacks import Monitor
 from directgp.training.train import train
+
+
+def least_seconds(rivals: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Least processor time of each, taken in turn: other programs can only make it longer."""
+    taken = [{name: _seconds(rival) for name, rival in rivals.items()} for _ in range(repeats)]
+    return {name: min(each[name] for each in taken) for name in rivals}
+
+
+def _seconds(rival: Callable[[], object]) -> float:
+    since = time.process_time()
+    rival()
+    return time.process_time() - since
+
+
+# Both choose the width of the proposals example by example and stop at the first that is valid, and
+# both loops work on tensors of one row. The hybrid makes two proposals for all examples at once and
+# uses the first success of each; those without one are served one by one.
+# `directgp.log_expectations.samplers` does the same without any loop over the examples.
+
+
+Row = Float[Tensor, " n"]
+
+MOST_PROPOSALS = 5_000
+"""For one draw. An example that would need more takes less time here than it ought to."""
+
+_WIDEST = 10
+_TOGETHER = 2
+"""Proposals that the hybrid makes for all examples at once."""
+
+
+@final
+@dataclass(frozen=True)
+class Batch:
+    """Examples to draw for, as differences from the means."""
+
+    likelihood: UnimodalInF
+    y: Row
+    mean: Row
+    variance: Row
+    log_max: Row
+    """Of the likelihood."""
+
+    @classmethod
+    def of(cls, likelihood: UnimodalInF, y: Row, mean: Row, variance: Row) -> "Batch":
+        """With the peaks of the likelihood found beforehand."""
+        return cls(likelihood, y, mean, variance, likelihood.log_max(y))
+
+    def one_by_one(self, generator: torch.Generator) -> Row:
+        """A draw from q̃ for each; NaN where all proposals were refused."""
+        examples = map(self._example, range(len(self.y)))
+        return torch.cat([one._draw(one._width(), generator) for one in examples])
+
+    def by_hybrid(self, generator: torch.Generator) -> Row:
+        """The same, with two proposals for all of them at once before."""
+        width = torch.cat([self._example(i)._width() for i in range(len(self.y))])
+        draws, missing = torch.zeros_like(self.mean), torch.ones_like(self.mean).bool()
+        for _ in range(_TOGETHER):
+            delta, hits = self._propose(width, generator)
+            draws = torch.where(missing & hits, delta, draws)
+            missing = missing & ~hits
+        for i in torch.nonzero(missing).flatten().tolist():
+            draws[i] = self._example(i)._draw(width[i : i + 1], generator)
+        return draws
+
+    def _example(self, i: int) -> "Batch":
+        """One of them."""
+        rows = (row[i : i + 1] for row in (self.y, self.mean, self.variance, self.log_max))
+        return Batch(self.likelihood.take(torch.tensor([i])), *rows)
+
+    def _width(self) -> Row:
+        """`choose_width` for a single example: the widest valid n."""
+        deviation, log_max = torch.sqrt(self.variance), float(self.log_max)
+        near = torch.cat([self.mean - deviation, self.mean + deviation])
+        n = 1
+        if float(self.likelihood.log_prob(self.y, near).max()) <= log_max - math.log(2):
+            n = next(filter(lambda n: self._valid(n, deviation, log_max), range(_WIDEST, 1, -1)), 1)
+        return torch.full_like(self.mean, n)
+
+    def _valid(self, n: int, deviation: Row, log_max: float) -> bool:
+        r = deviation * math.sqrt(math.log(n) / (1 - 1 / n))
+        inside = self.likelihood.log_max_between(self.y, self.mean - r, self.mean + r)
+        return float(inside) <= log_max - 0.5 * math.log(n)
+
+    def _draw(self, width: Row, generator: torch.Generator) -> Row:
+        """The first proposal for a single example that is accepted."""
+        for _ in range(MOST_PROPOSALS):
+            delta, hit = self._propose(width, generator)
+            if bool(hit):
+                return delta
+        return torch.full_like(self.mean, math.nan)
+
+    def _propose(self, width: Row, generator: torch.Generator) -> tuple[Row, Bool[Tensor, " n"]]:
+        """From N(μ, n·v) for each, and whether p_max·N(μ, n·v) accepts it."""
+        z = torch.randn(len(self.y), generator=generator, dtype=self.mean.dtype)
+        uniform = torch.rand(len(self.y), generator=generator, dtype=self.mean.dtype)
+        delta = torch.sqrt(width * self.variance) * z
+        log_ratio = 0.5 * (torch.log(width) - (width - 1) * z**2)
+        log_share = self.likelihood.log_prob(self.y, self.mean + delta) + log_ratio
+        return delta, torch.log(uniform) <= log_share - self.log_max
+
+
+_WORK = 2e7
+"""Proposals that one look may make."""
+
+_FEWEST_DRAWS, _MOST_DRAWS = 10, 200
+_ROUNDS = 5_000
+"""Of the paper's sampler, four proposals each; then an example is given up."""
+
+
+def expected_proposals(likelihood: UnimodalInF, y: Row, log_z: Row) -> Row:
+    """p_max / E_q[p]: of the paper's sampler for each example, whatever the width."""
+    return torch.exp(likelihood.log_max(y) - log_z)
+
+
+def seen_proposals(
+    likelihood: UnimodalInF,
+    y: Row,
+    mean: Row,
+    variance: Row,
+    expected: Row,
+    generator: torch.Generator,
+    *,
+    widen: bool,
+) -> Measured:
+    """Of the paper's sampler, mean over the examples.
+
+    The error is that of counting, since another width would serve the same examples: the number of
+    proposals of one draw is geometric, of variance p(p − 1) for mean p. An example of which most
+    draws are still refused after the last round counts as theory expects.
+    """
+    num_draws = max(_FEWEST_DRAWS, min(_MOST_DRAWS, int(_WORK / float(expected.sum()))))
+    draws = draw_as_paper(likelihood, y, mean, variance, num_draws, generator, _ROUNDS, widen)
+    seen = 2 * (~draws.unfinished).sum(0) >= num_draws
+    each = torch.where(seen, draws.proposals, expected)
+    variance_of_each = torch.where(seen, each * (each - 1) / draws.accepted, 0.0)
+    error = variance_of_each.sum().sqrt() / len(y)
+    return Measured(value=float(each.mean()), error=float(error))
+
+
+def our_proposals(likelihood: Likelihood, y: Row, mean: Row, variance: Row, log_z: Row) -> Measured:
+    """Of our sampler, mean over the examples: area of the hat over that of the density, no error.
+
+    One where draws are exact without rejection.
+    """
+    if isinstance(likelihood, ExactProductSampler):
+        return Measured(value=1.0, error=0.0)
+    hat = build_hat(likelihood, y, mean, variance, peak_of(likelihood, y, mean, variance))
+    log_area = hat.cap + torch.log(hat.left_scale + hat.left + hat.right + hat.right_scale)
+    log_density = log_z - likelihood.log_base(y) + 0.5 * torch.log(2 * math.pi * variance)
+    return Measured(value=float(torch.exp(log_area - log_density).mean()), error=0.0)
+
+
+# The paper's sampler in a loop over the examples is measured beside the authors' hybrid, on as many
+# examples as time allows; uPS "of the paper" is our version of its sampler, which has no such loop
+# and hands what it cannot serve soon to an exact sampler, with the paper's score gradient.
+
 
 _SWEEPS, _GRADIENTS = 5, 9
 """Repetitions of which the least time is taken."""

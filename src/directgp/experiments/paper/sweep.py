@@ -1,23 +1,24 @@
-"""Every cell of the paper's experiments at a scale."""
+"""List every cell of the experiments of the paper at a scale."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 from directgp.datasets.problem import Task
-from directgp.experiments.methods import METHODS, line_up
 from directgp.experiments.paper.cells import (
+    EXACT,
     CurveCell,
     FitCell,
     GradientCell,
     PaperCell,
-    Protocol,
+    ProtocolName,
+    RuleFacts,
     SamplerCell,
 )
-from directgp.experiments.paper.rows import LARGE, parts_of
-from directgp.experiments.paper.rules import EXACT, RuleFacts
+from directgp.experiments.paper.fits import LARGE, parts_of
 from directgp.experiments.paper.scales import Scale
-from directgp.training.grid import beta_grid
+from directgp.experiments.plan import METHODS, line_up
+from directgp.training.beta_path import beta_grid
 
 AIRLINE_BETAS = (0.1, 1.0, 10.0)
 _SAMPLED_BETA = 0.1
@@ -50,7 +51,7 @@ class SweepData:
 
 
 def sweep(
-    scale: Scale, data: Sequence[SweepData], protocol: Protocol | None = None, seed: int = 0
+    scale: Scale, data: Sequence[SweepData], protocol: ProtocolName | None = None, seed: int = 0
 ) -> tuple[PaperCell, ...]:
     """The cells of the experiments on these data sets, in the order of the paper."""
     makers = _Makers(scale, protocol or scale.protocol, seed)
@@ -85,7 +86,7 @@ class _Makers:
     """Cells of one data set at a time."""
 
     scale: Scale
-    protocol: Protocol
+    protocol: ProtocolName
     seed: int
 
     def fits(self, data: SweepData) -> Iterator[FitCell]:

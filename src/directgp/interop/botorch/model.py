@@ -1,23 +1,178 @@
-"""A fitted sparse Gaussian process as a BoTorch `Model`."""
+"""Wrap a fitted sparse Gaussian process as a BoTorch `Model`."""
 
+import copy
+from dataclasses import dataclass
 from typing import Any, NoReturn, final
 
+import numpy as np
 import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.model import Model
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.sampling.base import MCSampler
-from torch import Tensor
+from gpytorch.distributions import MultivariateNormal
+from jaxtyping import Float64
+from linear_operator.operators import DenseLinearOperator, TriangularLinearOperator
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
 from typing_extensions import override
 
-from directgp.errors import UnsupportedError, require
-from directgp.interop.botorch.noise import NoiseOfTargets
-from directgp.interop.botorch.normal import Covariance, Normal
-from directgp.interop.botorch.source import source_of
+from directgp.errors import UnsupportedError, refuse, require
 from directgp.likelihoods.base import Likelihood
-from directgp.posteriors.joint import Joint
-from directgp.posteriors.sparse import Factor
+from directgp.likelihoods.gaussian import Gaussian
+from directgp.numerics.linalg import jittered_cholesky
+from directgp.posteriors.projection import Joint
+from directgp.posteriors.sparse import Factor, SparsePosterior
+
+_NOISE_OWNER = "observation_noise of DirectModel"
+
+
+@final
+class NoiseOfTargets(nn.Module):
+    """A Gaussian likelihood's variance in squared units of y, or why there is none."""
+
+    variance: Tensor | None
+
+    def __init__(self, likelihood: Likelihood | None, y_scale: Tensor) -> None:
+        super().__init__()
+        self.likelihood = None if likelihood is None else type(likelihood).__name__
+        variance = None
+        if isinstance(likelihood, Gaussian):
+            variance = likelihood.noise.detach().to(y_scale) * y_scale.square()
+        self.register_buffer("variance", variance)
+
+    def added(self, covariance: Tensor, wanted: bool | Tensor) -> Tensor:
+        """The covariance of f, or that of y if wanted."""
+        if wanted is False:
+            return covariance
+        noise = self._variance(wanted, covariance.shape[:-1])
+        return covariance + torch.diag_embed(noise.expand(covariance.shape[:-1]))
+
+    def _variance(self, wanted: bool | Tensor, shape: torch.Size) -> Tensor:
+        """The given variances, or those of the likelihood."""
+        if self.variance is None and self.likelihood is not None:
+            self._refuse_likelihood()
+        if isinstance(wanted, Tensor):
+            return _checked(wanted, shape)
+        if self.variance is None:
+            remedy = "Give DirectModel the likelihood of the posterior, too."
+            refuse(_NOISE_OWNER, "False or a tensor where no likelihood is given", wanted, remedy)
+        return self.variance
+
+    def _refuse_likelihood(self) -> NoReturn:
+        raise UnsupportedError(
+            f"{_NOISE_OWNER} must be False where y given f is not Gaussian. Got the likelihood "
+            f"{self.likelihood}. Take the posterior of f, or fit with likelihood='gaussian'."
+        )
+
+
+def _checked(noise: Tensor, shape: torch.Size) -> Tensor:
+    """Variances of shape (..., q), from a tensor with the axis of outputs."""
+    wanted = (*shape, 1)
+    try:
+        fits = noise.shape[-1:] == (1,) and np.broadcast_shapes(noise.shape, wanted) == wanted
+    except ValueError:
+        fits = False
+    require(
+        fits, _NOISE_OWNER, f"of a shape that broadcasts to {wanted}", f"shape {tuple(noise.shape)}"
+    )
+    require(
+        bool((noise >= 0).all()), _NOISE_OWNER, "non-negative variances", "a negative one or NaN"
+    )
+    return noise.squeeze(-1)
+
+
+@final
+class Covariance(DenseLinearOperator):
+    """A covariance that may be singular but for rounding, as of an input that is there twice.
+
+    The jitter of its factor is relative to the variances, so that it suits any units; gpytorch's
+    own is 1e-8 to 1e-6 of whatever unit, and comes with a warning. The covariance has none of it.
+    """
+
+    @override
+    def _cholesky(self, upper: bool | None = False) -> TriangularLinearOperator:
+        L = jittered_cholesky(self.tensor).factor
+        return TriangularLinearOperator(L.mT if upper else L, upper=bool(upper))
+
+
+@final
+class Normal(MultivariateNormal):
+    """gpytorch's normal without its floor of 1e-10 below every variance, whatever its unit."""
+
+    @property
+    @override
+    def variance(self) -> Tensor:
+        variance: Tensor = self.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2)
+        return variance
+
+
+_SOURCE_OWNER = "fitted of DirectModel"
+_ALLOWED = "an estimator of directgp, fitted, or a SparsePosterior"
+
+
+@dataclass(frozen=True)
+class Units:
+    """Scaled x is (x − shift) / scale, and so is scaled y."""
+
+    x_shift: Float64[Tensor, " d"]
+    x_scale: Float64[Tensor, " d"]
+    y_shift: Float64[Tensor, ""]
+    y_scale: Float64[Tensor, ""]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A copy of a fitted model."""
+
+    posterior: SparsePosterior
+    likelihood: Likelihood | None
+    units: Units
+
+
+def source_of(fitted: Any, likelihood: Likelihood | None) -> Source:
+    """A copy in float64 that asks for no gradients; refuses what is not fitted."""
+    if isinstance(fitted, SparsePosterior):
+        return Source(_held(fitted), likelihood, _plain(fitted))
+    require(isinstance(fitted, BaseEstimator), _SOURCE_OWNER, _ALLOWED, type(fitted).__name__)
+    check_is_fitted(fitted)
+    posterior = getattr(fitted, "posterior_", None)
+    if not isinstance(posterior, SparsePosterior):
+        refuse(
+            _SOURCE_OWNER,
+            _ALLOWED,
+            type(fitted).__name__,
+            "Of a pipeline or a search, give the model.",
+        )
+    require(
+        likelihood is None,
+        "likelihood of DirectModel",
+        "left out where an estimator is given, which has its own",
+        type(likelihood).__name__,
+    )
+    return Source(_held(posterior), fitted.likelihood_, _units(fitted.scalings_, posterior))
+
+
+def _held(posterior: SparsePosterior) -> SparsePosterior:
+    twin = copy.deepcopy(posterior).double().requires_grad_(False)
+    # Training leaves its last gradients behind.
+    twin.zero_grad()
+    return twin
+
+
+def _plain(posterior: SparsePosterior) -> Units:
+    """Nothing is scaled."""
+    zero = posterior.Z.new_zeros(posterior.Z.shape[-1], dtype=torch.float64)
+    return Units(zero, zero + 1, zero[0].clone(), zero[0] + 1)
+
+
+def _units(scalings: Any, posterior: SparsePosterior) -> Units:
+    x, y = scalings.inputs, scalings.targets
+    values = (x.shift, x.scale, y.shift[0], y.scale[0])
+    device = posterior.Z.device
+    return Units(*(torch.tensor(each, dtype=torch.float64, device=device) for each in values))
 
 
 @final

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from directgp.datasets.streams.pieces import FileGroups, Piece, pieces_of, share_of
-from directgp.datasets.streams.plans import in_order, longest_turn, shuffled
+from directgp.datasets.streams.files import FileGroups, Piece, pieces_of, share_of
+from directgp.datasets.streams.shuffle import in_order, longest_turn, shuffled
 
 SIZES = st.lists(st.integers(1, 300), min_size=1, max_size=12)
 FILES = st.lists(st.lists(st.integers(0, 40), max_size=6), min_size=1, max_size=4)

@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from directgp.datasets.streams import RowStream
-from directgp.datasets.streams.batch import Batch
-from directgp.datasets.streams.read_ahead import ReadAhead
-from directgp.datasets.streams.shuffling import Buffer
+from directgp.datasets.streams.reading import Batch
+from directgp.datasets.streams.shuffle import Buffer
+from directgp.datasets.streams.stream import ReadAhead
 from directgp.errors import InvalidInputError
 from tests.unit.datasets.streams.small_files import drawn, numbered, numbers
 

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from directgp.datasets.streams import ParquetRows, Scaling
-from directgp.datasets.streams.pieces import FileGroups, Piece
+from directgp.datasets.streams.files import FileGroups, Piece
 from directgp.datasets.streams.reading import Opener
 from directgp.errors import InvalidInputError
 from tests.unit.datasets.streams.small_files import numbered, write

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from directgp.datasets.streams import Batch, ParquetRows
-from directgp.datasets.streams.batch import DType, joined
+from directgp.datasets.streams.reading import DType, joined
 from tests.unit.datasets.streams.small_files import numbered, numbers, write
 
 KINDS: dict[str, Any] = {

@@ -5,8 +5,8 @@ import pytest
 from numpy.typing import NDArray
 
 from directgp.errors import DirectGPWarning
-from directgp.estimators.reports import advice
-from directgp.training.grid import beta_grid
+from directgp.estimators import messages
+from directgp.training.beta_path import beta_grid
 from directgp.training.result import Status
 
 Array = NDArray[np.float64]
@@ -22,12 +22,12 @@ def test_a_warning_is_a_user_warning() -> None:
 
 def test_constant_columns_are_named() -> None:
     scaled = np.array([[0.0, 1.0, 0.0], [0.0, -1.0, 0.0]])
-    assert advice.constant_columns(scaled, None)[0].startswith(
+    assert messages.constant_columns(scaled, None)[0].startswith(
         "The same value in every training row: column 0, column 2."
     )
-    (sentence,) = advice.constant_columns(scaled, ["a", "b", "c"])
+    (sentence,) = messages.constant_columns(scaled, ["a", "b", "c"])
     assert "'a', 'c'." in sentence
-    assert advice.constant_columns(scaled[:, 1:2], None) == []
+    assert messages.constant_columns(scaled[:, 1:2], None) == []
 
 
 @pytest.mark.parametrize(
@@ -37,15 +37,15 @@ def test_constant_columns_are_named() -> None:
 def test_repeated_rows_are_mentioned_when_many(
     num_merged: int, num_rows: int, speaks: bool
 ) -> None:
-    said = advice.merged_rows(num_merged, num_rows)
+    said = messages.merged_rows(num_merged, num_rows)
     assert len(said) == speaks
     assert not speaks or f"{num_merged} of {num_rows} rows" in said[0]
 
 
 def test_weights_that_look_relative_are_mentioned() -> None:
-    (sentence,) = advice.small_weights(1.0, 200)
+    (sentence,) = messages.small_weights(1.0, 200)
     assert "sum to 1 for 200 rows" in sentence and "n/Σw = 200." in sentence
-    assert advice.small_weights(100.0, 200) == advice.small_weights(1e6, 200) == []
+    assert messages.small_weights(100.0, 200) == messages.small_weights(1e6, 200) == []
 
 
 @pytest.mark.parametrize(
@@ -60,15 +60,15 @@ def test_weights_that_look_relative_are_mentioned() -> None:
     ],
 )
 def test_rows_that_are_not_of_the_scaling_are_mentioned(column: Array, speaks: bool) -> None:
-    said = advice.outside_scaling(np.column_stack([0 * column, column]), ["a", "b"])
+    said = messages.outside_scaling(np.column_stack([0 * column, column]), ["a", "b"])
     assert len(said) == speaks
     assert not speaks or "first fitted to: 'b'." in said[0]
 
 
 def test_inducing_inputs_are_no_more_than_rows() -> None:
-    (sentence,) = advice.too_few_rows(30, 100)
+    (sentence,) = messages.too_few_rows(30, 100)
     assert "reduced to 30" in sentence
-    assert advice.too_few_rows(100, 100) == []
+    assert messages.too_few_rows(100, 100) == []
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_inducing_inputs_are_no_more_than_rows() -> None:
     ],
 )
 def test_counts_are_recognised(counts: Array) -> None:
-    (sentence,) = advice.regression_target(counts)
+    (sentence,) = messages.regression_target(counts)
     assert "SparseGPCountRegressor" in sentence
 
 
@@ -106,12 +106,12 @@ def test_counts_are_recognised(counts: Array) -> None:
     ],
 )
 def test_other_targets_are_left_alone(target: Array) -> None:
-    assert advice.regression_target(target) == []
+    assert messages.regression_target(target) == []
 
 
 @pytest.mark.parametrize("low", [0, -1])
 def test_two_values_may_be_classes(low: int) -> None:
-    (sentence,) = advice.regression_target(random().choice([low, 1], 50))
+    (sentence,) = messages.regression_target(random().choice([low, 1], 50))
     assert f"two values, {low} and 1." in sentence
     assert "SparseGPClassifier" in sentence
 
@@ -128,39 +128,39 @@ def test_two_values_may_be_classes(low: int) -> None:
     ],
 )
 def test_a_parameter_at_its_floor_is_named(name: str, words: str) -> None:
-    (sentence,) = advice.at_floor([name])
+    (sentence,) = messages.at_floor([name])
     assert words in sentence
 
 
 def test_nothing_at_a_floor_is_nothing_to_say() -> None:
-    assert advice.at_floor(()) == []
+    assert messages.at_floor(()) == []
 
 
 def test_features_without_influence_are_named() -> None:
     scales = np.array([1.0, 500.0, 99.0])
-    (sentence,) = advice.flat_features(scales, ["a", "b", "c"])
+    (sentence,) = messages.flat_features(scales, ["a", "b", "c"])
     assert "100 times the spread of the feature: 'b'." in sentence
-    assert advice.flat_features(scales[[0, 2]], None) == []
+    assert messages.flat_features(scales[[0, 2]], None) == []
 
 
 def test_the_ends_of_the_grid_are_mentioned() -> None:
     grid = beta_grid(100)
-    (largest,) = advice.beta_at_end(100.0, grid)
-    (smallest,) = advice.beta_at_end(0.01, grid)
+    (largest,) = messages.beta_at_end(100.0, grid)
+    (smallest,) = messages.beta_at_end(0.01, grid)
     assert "β = 100, the largest" in largest and "above" in largest
     assert "β = 0.01, the smallest" in smallest and "below" in smallest
-    assert all(advice.beta_at_end(beta, grid) == [] for beta in grid[1:-1])
+    assert all(messages.beta_at_end(beta, grid) == [] for beta in grid[1:-1])
 
 
 def test_a_beta_that_nobody_chose_is_not_mentioned() -> None:
-    assert advice.beta_at_end(1.0, [1.0]) == []
-    assert advice.beta_at_end(1.0, [10.0, 0.1]) == []
+    assert messages.beta_at_end(1.0, [1.0]) == []
+    assert messages.beta_at_end(1.0, [10.0, 0.1]) == []
 
 
 @pytest.mark.parametrize("status", Status)
 def test_how_training_ended_is_mentioned_once(status: Status) -> None:
     reason = "7 of 7 steps are used."
-    said = advice.not_converged(status, reason), advice.cut_short(status, reason)
+    said = messages.not_converged(status, reason), messages.cut_short(status, reason)
     assert len(said[0]) == (status is Status.BUDGET)
     assert len(said[1]) == (status in (Status.CANCELLED, Status.INTERRUPTED))
     assert all(f". {reason} " in sentence for part in said for sentence in part)
@@ -168,6 +168,6 @@ def test_how_training_ended_is_mentioned_once(status: Status) -> None:
 
 def test_a_share_of_the_steps_is_named() -> None:
     reason = "4 steps were taken, as many as allowed."
-    (alone,) = advice.not_converged(Status.BUDGET, reason)
-    (compared,) = advice.not_converged(Status.BUDGET, reason, compared=True)
+    (alone,) = messages.not_converged(Status.BUDGET, reason)
+    (compared,) = messages.not_converged(Status.BUDGET, reason, compared=True)
     assert "a tenth of max_iter" in compared and "max_iter" not in alone

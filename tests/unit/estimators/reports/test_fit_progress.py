@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from directgp.estimators.reports.progress import FitProgress
-from directgp.training.monitors import Monitor
+from directgp.estimators.progress import FitProgress
+from directgp.training.callbacks import Monitor
 from directgp.training.result import Phase, Progress
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from directgp.estimators.reports.plain_text import figure, with_errors
-from directgp.estimators.reports.record import BetaPoint, ChosenPath, ModelTried
-from directgp.estimators.reports.summary import Facts, summary_text
+from directgp.estimators.record import BetaPoint, ChosenPath, ModelTried
+from directgp.estimators.summary import Facts, figure, summary_text, with_errors
 
 POINTS = (
     BetaPoint(1.0, "elbo", 1.2512345678, 0.0213, 0.0162, 0.0041, "converged"),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from directgp.estimators.tables.canonical import CanonicalData, canonical
+from directgp.estimators.preprocessing import CanonicalData, canonical
 
 Array = NDArray[np.float64]
 

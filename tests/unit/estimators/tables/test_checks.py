@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from directgp.errors import InvalidInputError
-from directgp.estimators.tables.checks import (
+from directgp.estimators.validation import (
     check_counts,
     check_exposure,
     check_finite_inputs,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from directgp.estimators.tables.scaling import Scaling
+from directgp.estimators.preprocessing import Scaling
 
 Array = NDArray[np.float64]
 GRID = 2.0**-32

@@ -7,22 +7,26 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from directgp.experiments.paper.cells import CurveCell, FitCell, GradientCell, SamplerCell
-from directgp.experiments.paper.results import (
+from directgp.experiments.paper.cells import (
+    EXACT,
     Circumstances,
+    CurveCell,
     CurveOutcome,
     CurvePoint,
+    FitCell,
     FitOutcome,
+    GradientCell,
     GradientOutcome,
     GradientRow,
     Measured,
     Outcome,
     Record,
     Results,
+    RuleFacts,
+    SamplerCell,
     SamplerLook,
     SamplerOutcome,
 )
-from directgp.experiments.paper.rules import EXACT, RuleFacts
 
 TASKS: dict[str, Literal["regression", "classification", "count"]] = {
     **dict.fromkeys(("pol", "cadata", "sarcos", "song"), "regression"),

@@ -17,17 +17,20 @@ import numpy as np
 
 from directgp.datasets.problem import Problem
 from directgp.errors import NumericalError
-from directgp.experiments.board import Activity
-from directgp.experiments.paper.cells import CurveCell, FitCell, PaperCell
-from directgp.experiments.paper.results import Circumstances, Finished, FitOutcome
-from directgp.experiments.paper.rules import RuleFacts
-from directgp.experiments.paper.running import run_paper_cell
+from directgp.experiments.fit import CellData
+from directgp.experiments.paper.cells import (
+    Circumstances,
+    CurveCell,
+    Finished,
+    FitCell,
+    FitOutcome,
+    PaperCell,
+    RuleFacts,
+)
+from directgp.experiments.paper.run import run_paper_cell, run_sweep
 from directgp.experiments.paper.store import SharedStore
-from directgp.experiments.paper.sweeping import run_sweep
-from directgp.experiments.pools import InProcess
-from directgp.experiments.training_rows import CellData
-from directgp.experiments.worker import Refused
-from directgp.training.monitors import Monitor
+from directgp.experiments.workers import Activity, InProcess, Refused
+from directgp.training.callbacks import Monitor
 from tests.unit.experiments.small import problem
 
 GIVEN = problem()

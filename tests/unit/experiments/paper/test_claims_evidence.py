@@ -7,17 +7,27 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from directgp.experiments.paper.claims.base import Part, Verdict
-from directgp.experiments.paper.claims.contests import Compared, Contest, equal, lower, not_above
-from directgp.experiments.paper.claims.evidence import (
+from directgp.experiments.paper.claims.base import (
+    Compared,
+    Contest,
     Evidence,
+    Part,
+    Verdict,
+    all_of,
+    amount,
+    any_of,
+    called,
     differences,
+    equal,
+    figure,
+    hardest,
+    lower,
     measured,
+    not_above,
     over_repeats,
     over_rows,
+    p_text,
 )
-from directgp.experiments.paper.claims.verdicts import all_of, any_of, hardest
-from directgp.experiments.paper.claims.wording import amount, called, figure, p_text
 
 INF, NAN = math.inf, math.nan
 RANDOM = np.random.default_rng(3)

@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from directgp.experiments.paper.cells import CurveCell
+from directgp.experiments.paper.cells import (
+    EXACT,
+    CurveCell,
+    CurveOutcome,
+    Record,
+    Results,
+    RuleFacts,
+)
 from directgp.experiments.paper.claims.base import Finding, Part, Verdict
 from directgp.experiments.paper.claims.registry import CLAIMS
-from directgp.experiments.paper.results import CurveOutcome, Record, Results
-from directgp.experiments.paper.rules import EXACT, RuleFacts
 from tests.unit.experiments.paper.made_up import curve, curve_cell, results
 
 REGRESSION = ("pol", "cadata", "sarcos", "song")

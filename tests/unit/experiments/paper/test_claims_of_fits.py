@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from directgp.experiments.paper.cells import EXACT, FailedRecord, Record, Results
 from directgp.experiments.paper.claims.base import Finding, Part, Verdict
 from directgp.experiments.paper.claims.registry import CLAIMS
-from directgp.experiments.paper.results import FailedRecord, Record, Results
-from directgp.experiments.paper.rules import EXACT
 from tests.unit.experiments.paper.made_up import fit, fit_cell, fit_of, many, results, scored
 
 REGRESSION = ("pol", "cadata", "sarcos", "song")

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from directgp.experiments.paper.cells import Measured, Record, SamplerLook
 from directgp.experiments.paper.claims.base import Finding, Part, Verdict
 from directgp.experiments.paper.claims.registry import CLAIMS
-from directgp.experiments.paper.results import Measured, Record, SamplerLook
 from tests.unit.experiments.paper.made_up import gradients, look, results, samplers
 
 BIASES = {

@@ -5,11 +5,17 @@ from typing import Any
 
 import pytest
 
-from directgp.experiments.paper.cells import CurveCell, FitCell, PaperCell
+from directgp.experiments.paper.cells import (
+    EXACT,
+    CurveCell,
+    FitCell,
+    PaperCell,
+    Record,
+    Results,
+    RuleFacts,
+)
 from directgp.experiments.paper.claims.base import Claim, Finding
 from directgp.experiments.paper.claims.registry import CLAIMS
-from directgp.experiments.paper.results import Record, Results
-from directgp.experiments.paper.rules import EXACT, RuleFacts
 from tests.unit.experiments.paper.made_up import (
     TASKS,
     curve,

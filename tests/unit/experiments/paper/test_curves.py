@@ -7,13 +7,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from directgp.experiments.models import Model
-from directgp.experiments.paper.cells import CurveCell
+from directgp.experiments.fit import Model
+from directgp.experiments.paper.cells import CurveCell, CurveOutcome, RuleFacts
 from directgp.experiments.paper.curves import run_curve
-from directgp.experiments.paper.results import CurveOutcome
-from directgp.experiments.paper.rows import rows_of
-from directgp.experiments.paper.rules import RuleFacts
-from directgp.experiments.paper.starting import scaled, start_of
+from directgp.experiments.paper.fits import rows_of, scaled, start_of
 from tests.unit.experiments.small import problem
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")

@@ -4,19 +4,15 @@ import pytest
 import torch
 from scipy import stats
 
-from directgp.experiments.paper.cells import FitCell, Protocol
-from directgp.experiments.paper.fitting import run_fit
-from directgp.experiments.paper.results import FitOutcome
-from directgp.experiments.paper.rows import rows_of
-from directgp.experiments.paper.rules import RuleFacts
-from directgp.experiments.paper.starting import scaled, start_of
+from directgp.experiments.paper.cells import FitCell, FitOutcome, ProtocolName, RuleFacts
+from directgp.experiments.paper.fits import rows_of, run_fit, scaled, start_of
 from tests.unit.experiments.paper.made_up import TASKS, fit_cell
 from tests.unit.experiments.small import problem
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
 
 
-def cell_of(dataset: str, method: str, protocol: Protocol, max_steps: int = 40) -> FitCell:
+def cell_of(dataset: str, method: str, protocol: ProtocolName, max_steps: int = 40) -> FitCell:
     return fit_cell(
         dataset, method, size=100, num_inducing=10, protocol=protocol, max_steps=max_steps
     )
@@ -52,7 +48,7 @@ def constant_nll(dataset: str) -> float:
     ],
 )
 def test_a_fit_is_better_than_knowing_nothing_of_x(
-    dataset: str, method: str, protocol: Protocol
+    dataset: str, method: str, protocol: ProtocolName
 ) -> None:
     outcome, model = fitted(cell_of(dataset, method, protocol))
     assert outcome.scores["nll"] < constant_nll(dataset)
@@ -62,7 +58,9 @@ def test_a_fit_is_better_than_knowing_nothing_of_x(
 
 
 @pytest.mark.parametrize("protocol", ["paper", "best"])
-def test_the_smallest_validation_loss_is_chosen_and_its_scores_are_told(protocol: Protocol) -> None:
+def test_the_smallest_validation_loss_is_chosen_and_its_scores_are_told(
+    protocol: ProtocolName,
+) -> None:
     outcome, _ = fitted(cell_of("pol", "square-joint", protocol))
     best = min(outcome.path, key=lambda point: point.validation)
     assert outcome.beta == best.beta
@@ -83,7 +81,9 @@ def test_the_paper_stops_when_the_losses_lie_within_its_tolerance() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["paper", "best"])
-def test_fixed_holds_the_hyperparameters_of_the_elbo_and_begins_q_anew(protocol: Protocol) -> None:
+def test_fixed_holds_the_hyperparameters_of_the_elbo_and_begins_q_anew(
+    protocol: ProtocolName,
+) -> None:
     cell = cell_of("banana", "log-fixed", protocol).but(betas=(1e9,))
     assert cell.start is not None
     elbo, model = fitted(cell.start)

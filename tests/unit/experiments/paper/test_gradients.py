@@ -7,15 +7,19 @@ import pytest
 import torch
 
 from directgp.datasets.problem import Task
-from directgp.experiments.paper.cells import GradientCell
+from directgp.experiments.fit import CellData
+from directgp.experiments.paper.cells import (
+    EXACT,
+    GradientCell,
+    GradientOutcome,
+    GradientRow,
+    RuleFacts,
+)
+from directgp.experiments.paper.fits import scaled, start_of
 from directgp.experiments.paper.gradients import run_gradients
-from directgp.experiments.paper.results import GradientOutcome, GradientRow
-from directgp.experiments.paper.rules import EXACT, RuleFacts
-from directgp.experiments.paper.starting import scaled, start_of
-from directgp.experiments.training_rows import CellData
 from directgp.objectives import GibbsLoss, LogLoss, Objective
 from directgp.objectives.base import PointLoss
-from directgp.training.monitors import Monitor
+from directgp.training.callbacks import Monitor
 from directgp.training.result import Progress
 from tests.unit.experiments.small import problem
 

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from scipy import integrate, stats
 from torch import Tensor
 
-from directgp.experiments.paper import one_by_one
-from directgp.experiments.paper.one_by_one import Batch
+from directgp.experiments.paper import samplers
+from directgp.experiments.paper.samplers import Batch
 from directgp.likelihoods import Gaussian, Poisson, Probit
-from directgp.likelihoods.unimodal import UnimodalInF
-from directgp.log_expectations.samplers.paper import choose_width
+from directgp.likelihoods.base import UnimodalInF
+from directgp.log_expectations.samplers import choose_width
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
 
@@ -92,7 +92,7 @@ def test_the_hybrid_loops_only_where_both_proposals_failed(
 
 
 def test_hopeless_examples_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_by_one, "MOST_PROPOSALS", 20)
+    monkeypatch.setattr(samplers, "MOST_PROPOSALS", 20)
     rows = (torch.tensor([value], dtype=torch.float64) for value in (300.0, -3.0, 0.1))
     batch = Batch.of(Poisson(), *rows)
     for way in WAYS.values():

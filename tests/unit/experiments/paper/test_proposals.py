@@ -6,16 +6,12 @@ import torch
 from scipy import integrate, stats
 from torch import Tensor
 
-from directgp.experiments.paper import proposals
-from directgp.experiments.paper.proposals import (
-    expected_proposals,
-    our_proposals,
-    seen_proposals,
-)
+from directgp.experiments.paper import samplers
+from directgp.experiments.paper.samplers import expected_proposals, our_proposals, seen_proposals
 from directgp.likelihoods import Poisson, Probit
-from directgp.log_expectations.evaluate import log_expectation
+from directgp.log_expectations.api import log_expectation
 from directgp.log_expectations.product_density import peak_of
-from directgp.log_expectations.samplers.hat import _propose, build_hat
+from directgp.log_expectations.samplers import _propose, build_hat
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
 
@@ -74,7 +70,7 @@ def test_the_error_is_that_of_counting() -> None:
 def test_an_example_that_is_hardly_served_counts_as_expected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(proposals, "_ROUNDS", 2)
+    monkeypatch.setattr(samplers, "_ROUNDS", 2)
     y, mean, variance = torch.tensor([60.0, -1.0, 0.2], dtype=torch.float64).split(1)
     expected = expected_at(y, mean, variance)
     generator = torch.Generator().manual_seed(3)

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from directgp.diagnostics import gradient_draws
-from directgp.experiments.paper.pullback import ObjectivePullback
+from directgp.experiments.paper.gradients import ObjectivePullback
 from directgp.likelihoods import Gaussian, Likelihood, Poisson, Probit
-from directgp.log_expectations.evaluate import resolve_rule
+from directgp.log_expectations.api import resolve_rule
 from directgp.objectives import LogLoss, Objective
 from directgp.posteriors import SparsePosterior
 

@@ -13,15 +13,12 @@ from typing import Any
 import pytest
 
 from directgp.errors import InvalidInputError
-from directgp.experiments import ray_connection
+from directgp.experiments import ray as experiments_ray
 from directgp.experiments.paper.cells import PaperCell
-from directgp.experiments.paper.running import run_paper_cell
+from directgp.experiments.paper.run import run_paper_cell, run_sweep
 from directgp.experiments.paper.store import SharedStore
-from directgp.experiments.paper.sweeping import run_sweep
-from directgp.experiments.pools import Pool, Processes, Shared
-from directgp.experiments.ray_connection import connected
-from directgp.experiments.ray_pool import RayCluster
-from directgp.experiments.worker import Refused
+from directgp.experiments.ray import RayCluster, connected
+from directgp.experiments.workers import Pool, Processes, Refused, Shared
 from tests.unit.experiments.paper import sweeps
 from tests.unit.experiments.paper.sweeps import LOG, Seen, contents, curve, fit, given
 
@@ -118,7 +115,7 @@ def test_what_is_shared_is_sent_once(ray: Any, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_what_is_no_address(address: str, words: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        ray_connection._knock(address)
+        experiments_ray._knock(address)
     assert str(caught.value).startswith(words)
 
 
@@ -130,7 +127,7 @@ class NotConnected:
 
 
 def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_connection, "import_ray", NotConnected)
+    monkeypatch.setattr(experiments_ray, "import_ray", NotConnected)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -147,7 +144,7 @@ class Closed(NotConnected):
 
 
 def test_a_cluster_that_asks_for_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_connection, "import_ray", Closed)
+    monkeypatch.setattr(experiments_ray, "import_ray", Closed)
     words = "could not be reached: Failed to connect. It asks for a token"
     with pytest.raises(InvalidInputError, match=words), RayCluster("auto").open():
         pass

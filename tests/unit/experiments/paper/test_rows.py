@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from directgp.errors import InvalidInputError
-from directgp.experiments.paper.rows import parts_of, rows_of
+from directgp.experiments.paper.fits import parts_of, rows_of
 from tests.unit.experiments.paper.made_up import fit_cell
 from tests.unit.experiments.small import problem
 

@@ -9,10 +9,9 @@ import directgp
 from directgp.datasets.problem import Task
 from directgp.diagnostics import compare_gradients
 from directgp.experiments.paper import samplers
-from directgp.experiments.paper.cells import SamplerCell
-from directgp.experiments.paper.results import SamplerOutcome
+from directgp.experiments.paper.cells import SamplerCell, SamplerOutcome
+from directgp.experiments.paper.fits import scaled, start_of
 from directgp.experiments.paper.samplers import run_samplers
-from directgp.experiments.paper.starting import scaled, start_of
 from directgp.log_expectations import BiasedMonteCarlo, ProductSampling
 from tests.unit.experiments.paper.test_gradients import rows
 

@@ -13,10 +13,8 @@ import numpy as np
 import pytest
 
 from directgp.errors import StoreError
-from directgp.experiments.paper.merging import Merged
-from directgp.experiments.paper.owners import LEASE, Heart, Owner, host
-from directgp.experiments.paper.results import Circumstances, FailedRecord, Finished
-from directgp.experiments.paper.store import Failing, SharedStore
+from directgp.experiments.paper.cells import Circumstances, FailedRecord, Finished
+from directgp.experiments.paper.store import LEASE, Failing, Heart, Merged, Owner, SharedStore, host
 from directgp.experiments.store import Store
 from tests.unit.experiments.paper.sweeps import CIRCUMSTANCES, contents, finished, fit, outcome
 

@@ -8,7 +8,7 @@ from directgp.experiments.paper.cells import CurveCell, FitCell, read_cell
 from directgp.experiments.paper.claims.registry import CLAIMS
 from directgp.experiments.paper.scales import SCALES
 from directgp.experiments.paper.sweep import SweepData, chosen, sweep
-from directgp.reports.paper.figures.registry import FIGURES
+from directgp.reports.paper_figures import FIGURES
 
 DATA = (
     SweepData("pol", "regression", 15_000, "a", 100),

@@ -12,15 +12,11 @@ import pytest
 
 from directgp.datasets.problem import Problem
 from directgp.errors import InvalidInputError
-from directgp.experiments.board import Activity
-from directgp.experiments.paper.cells import PaperCell
-from directgp.experiments.paper.problems import Problems
-from directgp.experiments.paper.results import Finished
-from directgp.experiments.paper.rows import rows_of
+from directgp.experiments.paper.cells import Finished, PaperCell
+from directgp.experiments.paper.fits import rows_of
+from directgp.experiments.paper.run import Problems, run_sweep
 from directgp.experiments.paper.store import SharedStore
-from directgp.experiments.paper.sweeping import run_sweep
-from directgp.experiments.pools import InProcess
-from directgp.experiments.worker import Refused
+from directgp.experiments.workers import Activity, InProcess, Refused
 from tests.unit.experiments.paper import sweeps
 from tests.unit.experiments.paper.sweeps import (
     CELLS,

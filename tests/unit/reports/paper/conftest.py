@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from directgp.experiments.paper.results import FailedRecord, Results
-from directgp.reports.paper.writing import write_reproduction
+from directgp.experiments.paper.cells import FailedRecord, Results
+from directgp.reports.paper import write_reproduction
 from tests.unit.reports.paper.made import SMALL, reproduction, results
 
 

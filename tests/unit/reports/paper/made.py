@@ -8,32 +8,31 @@ from typing import Any
 import numpy as np
 
 from directgp.datasets.problem import Task
-from directgp.experiments.methods import METHODS
 from directgp.experiments.paper.cells import (
-    CurveCell,
-    FitCell,
-    GradientCell,
-    PaperCell,
-    SamplerCell,
-)
-from directgp.experiments.paper.claims.base import Claim, Finding, Part
-from directgp.experiments.paper.reproduction import DataRow, Reproduction
-from directgp.experiments.paper.results import (
+    EXACT,
     Circumstances,
+    CurveCell,
     CurveOutcome,
     CurvePoint,
+    FitCell,
     FitOutcome,
+    GradientCell,
     GradientOutcome,
     GradientRow,
     Measured,
     Outcome,
+    PaperCell,
     PathPoint,
     Record,
     Results,
+    RuleFacts,
+    SamplerCell,
     SamplerLook,
     SamplerOutcome,
 )
-from directgp.experiments.paper.rules import EXACT, RuleFacts
+from directgp.experiments.paper.claims.base import Claim, Finding, Part
+from directgp.experiments.paper.run import DataRow, Reproduction
+from directgp.experiments.plan import METHODS
 from directgp.metrics import SCORES
 
 TASKS: dict[str, Task] = {

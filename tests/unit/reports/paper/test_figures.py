@@ -12,18 +12,17 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from directgp.experiments.methods import METHODS
-from directgp.experiments.paper.results import FailedRecord, Record, Results
-from directgp.experiments.paper.rules import EXACT, RuleFacts
-from directgp.reports.figures.inks import DARK
-from directgp.reports.figures.picture import Picture
-from directgp.reports.figures.rendering import NARROW, WIDE, drawn
-from directgp.reports.paper.figures.averages import average
-from directgp.reports.paper.figures.axes import ratio_axis
-from directgp.reports.paper.figures.histograms import bin_edges
-from directgp.reports.paper.figures.marks import mark_of_beta, mark_of_rule
-from directgp.reports.paper.figures.names import told_apart
-from directgp.reports.paper.figures.registry import FIGURES
+from directgp.experiments.paper.cells import EXACT, FailedRecord, Record, Results, RuleFacts
+from directgp.experiments.plan import METHODS
+from directgp.reports.drawing import DARK, NARROW, WIDE, Picture, drawn
+from directgp.reports.paper_drawing import (
+    average,
+    mark_of_beta,
+    mark_of_rule,
+    ratio_axis,
+    told_apart,
+)
+from directgp.reports.paper_figures import FIGURES, bin_edges
 from tests.unit.reports.paper.made import (
     EVERYTHING,
     PRODUCT,

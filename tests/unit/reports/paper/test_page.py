@@ -8,17 +8,17 @@ from typing import get_args
 
 import pytest
 
-from directgp.experiments.paper.cells import Protocol
+from directgp.experiments.paper.cells import ProtocolName, Results
 from directgp.experiments.paper.claims.base import Finding, Part, Verdict
-from directgp.experiments.paper.results import Results
-from directgp.reports.paper.page import SIGNS, reproduction_page
-from directgp.reports.paper.words import (
+from directgp.reports.paper import (
     PROTOCOLS,
+    SIGNS,
     VERDICTS,
     counted_cells,
     effect_of,
     headline,
     p_of,
+    reproduction_page,
     run_facts,
     second_line,
 )
@@ -81,7 +81,7 @@ def test_the_table_has_every_claim_and_its_verdict(written: Page) -> None:
 def test_verdicts_are_words_and_signs() -> None:
     assert set(SIGNS) == set(VERDICTS) == set(get_args(Verdict))
     assert len(set(SIGNS.values())) == 3
-    assert set(PROTOCOLS) == set(get_args(Protocol))
+    assert set(PROTOCOLS) == set(get_args(ProtocolName))
 
 
 def test_every_claim_is_told(written: Page) -> None:

@@ -1,0 +1,124 @@
+"""Check output paths and replace files atomically."""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.ipc
+import pyarrow.parquet
+
+from directgp.errors import InvalidInputError
+
+
+def check_file_place(out: Path, force: bool, *, inputs: tuple[Path, ...] = ()) -> None:
+    """Refuse a place where something is that must not be replaced by a file."""
+    _check_parent(out)
+    if not os.path.lexists(out):
+        return
+    if out.is_dir():
+        _refuse(out, "a new file", "is a folder", "Name a file in it.")
+    if any(each.exists() and out.exists() and out.samefile(each) for each in inputs):
+        _refuse(out, "a new file", "is read from", "Name another.")
+    if not force:
+        _refuse(out, "a new file", "exists", "Name another, or replace it by --force.")
+
+
+def check_folder_place(out: Path, own: set[str], force: bool) -> None:
+    """Refuse a place where something else is than a folder of our own files, or than nothing."""
+    _check_parent(out)
+    held = _held_in(out)
+    if held and held != own:
+        _refuse(out, "a new folder or that of a model", "holds other things", "Name another.")
+    if held and not force:
+        _refuse(out, "a new folder", "holds a model", "Name another, or replace it by --force.")
+
+
+def check_report_place(out: Path, store: str, resume: bool, force: bool) -> None:
+    """Refuse a folder that holds something else, or fits that nobody spoke of."""
+    held = _held_in(out)
+    place = Path(os.path.realpath(out))
+    # A report is written into its folder, which need not be replaced.
+    _check_writable(out, (place, *place.parents))
+    if held and store not in held:
+        _refuse(out, "a new folder or that of a report", "holds other things", "Name another.")
+    if held and not resume and not force:
+        remedy = "Go on with them by --resume, or begin anew by --force."
+        _refuse(out, "a new folder", "holds the fits of an earlier run", remedy)
+
+
+def draft_of(place: Path) -> Path:
+    """Where to write what will be put in place, in a folder that is made where it is missing."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place.with_name(f".{place.name}.{secrets.token_hex(4)}.draft")
+
+
+def _held_in(out: Path) -> set[str]:
+    """Names in the folder at a place, where there is one yet."""
+    if not os.path.lexists(out):
+        return set()
+    if not out.is_dir():
+        _refuse(out, "a new folder", "is a file", "Name another.")
+    return {each.name for each in out.iterdir()}
+
+
+def _check_parent(out: Path) -> None:
+    _check_writable(out, Path(os.path.realpath(out)).parents)
+
+
+def _check_writable(out: Path, folders: Sequence[Path]) -> None:
+    """Refuse, before any work, a place that cannot be written to after it."""
+    nearest = next(each for each in folders if os.path.lexists(each))
+    try:
+        # The rights alone do not tell: nothing can be made in /proc, whatever it says.
+        TemporaryDirectory(prefix=".directgp.", dir=nearest).cleanup()
+    except OSError as error:
+        allowed = "in a folder that can be written to"
+        raise InvalidInputError(
+            f"--out must be {allowed}. Got {str(out)!r}. Name another."
+        ) from error
+
+
+def _refuse(out: Path, allowed: str, what: str, remedy: str) -> NoReturn:
+    raise InvalidInputError(f"--out must be {allowed}. Got {str(out)!r}, which {what}. {remedy}")
+
+
+Write = Callable[[pa.Table], None]
+
+
+@contextmanager
+def writing(out: Path, schema: pa.Schema) -> Iterator[Write]:
+    """Write a table in the format of the suffix; nothing is left behind if that fails."""
+    # A link stays a link: what it points to is replaced.
+    place = Path(os.path.realpath(out))
+    draft = draft_of(place)
+    try:
+        with ExitStack() as stack:
+            yield _writer(stack, draft, out.name.lower(), schema)
+        with open(draft, "rb+") as file:
+            os.fsync(file.fileno())
+        draft.replace(place)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _writer(stack: ExitStack, draft: Path, name: str, schema: pa.Schema) -> Write:
+    sink: Any = stack.enter_context(pa.OSFile(str(draft), "wb"))
+    if name.endswith(".gz"):
+        sink = stack.enter_context(pa.CompressedOutputStream(sink, "gzip"))
+    writer: Any
+    if name.endswith(".parquet"):
+        writer = pyarrow.parquet.ParquetWriter(sink, schema)
+    elif name.endswith(".feather"):
+        writer = pyarrow.ipc.new_file(sink, schema)
+    else:
+        mark = "\t" if ".tsv" in name[-len(".tsv.gz") :] else ","
+        options = pyarrow.csv.WriteOptions(delimiter=mark, quoting_style="needed")
+        writer = pyarrow.csv.CSVWriter(sink, schema, write_options=options)
+    write: Write = stack.enter_context(writer).write_table
+    return write

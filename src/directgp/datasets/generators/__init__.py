@@ -1,1 +1,0 @@
-"""Data sets made by formula: the same numbers each time."""

@@ -1,0 +1,337 @@
+"""Stream batches of rows that need not fit in memory."""
+
+import copy
+import threading
+import weakref
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from types import TracebackType
+from typing import final
+
+import numpy as np
+
+from directgp.datasets.streams.files import Named, parquet_files, pieces_of, share_of, survey
+from directgp.datasets.streams.reading import (
+    Batch,
+    DType,
+    Scaling,
+    check_positive,
+    joined,
+    measured,
+)
+from directgp.datasets.streams.shuffle import (
+    Buffer,
+    Reading,
+    ShuffledRows,
+    blocks_in_order,
+    longest_turn,
+    sampled,
+)
+from directgp.errors import refuse, require
+
+_DEPTH = 2
+"""Buffers held: the one in use, and the next."""
+
+_PATIENCE = 5.0
+"""Seconds to wait for a thread that is to end; one that waits for a dead disk is left alone."""
+
+
+@final
+class ReadAhead:
+    """Takes buffers from an iterator in a thread of its own."""
+
+    def __init__(self, buffers: Iterator[Buffer]) -> None:
+        self._buffers = buffers
+        self._held: deque[Buffer] = deque()
+        self._error: BaseException | None = None
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._read, name="directgp rows", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def at(self, position: int) -> Buffer | None:
+        """The buffer that has the row, once it is read; None if that row will not come.
+
+        Buffers that end before are let go. An error of the thread is raised here.
+        """
+        with self._changed:
+            while self._held and self._held[0].stop <= position:
+                self._held.popleft()
+                self._changed.notify_all()
+            self._changed.wait_for(lambda: self._held or self._error or not self._reading())
+            if self._held:
+                return self._held[0] if self._held[0].start <= position else None
+            if self._error:
+                raise self._error
+            return None
+
+    def close(self) -> None:
+        """End the thread; more than once is fine."""
+        with self._changed:
+            self._closed = True
+            self._held.clear()
+            self._changed.notify_all()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(_PATIENCE)
+
+    def _reading(self) -> bool:
+        """Whether more can come: not when closed, nor in a fork, which has no such thread."""
+        return not self._closed and self._thread.is_alive()
+
+    def _read(self) -> None:
+        try:
+            for buffer in self._buffers:
+                if not self._hold(buffer):
+                    break
+        except BaseException as error:  # Raised again where the rows are used.
+            self._fail(error)
+        finally:
+            close = getattr(self._buffers, "close", None)
+            if close is not None:
+                close()
+
+    def _hold(self, buffer: Buffer) -> bool:
+        """Wait for room and hold the buffer; False when closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._held) < _DEPTH or self._closed)
+            if not self._closed:
+                self._held.append(buffer)
+                self._changed.notify_all()
+            return not self._closed
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+
+@final
+class RowStream:
+    """Batches of rows in random order, epoch after epoch, read by a thread ahead of their use.
+
+    Every epoch has each row once, in an order of its own. Batches take no notice of where an epoch
+    ends: all have the same number of rows.
+    """
+
+    def __init__(self, rows: ShuffledRows, batch_size: int) -> None:
+        self._rows = rows
+        self._batch_size = batch_size
+        self._position = 0
+        self._closed = False
+        self._ahead: ReadAhead | None = None
+        self._ending: weakref.finalize[..., RowStream] | None = None
+
+    def next(self) -> Batch:
+        """The next batch, as soon as it is read."""
+        parts, position = [], self._position
+        end = position + self._batch_size
+        while position < end:
+            buffer = self._buffer_at(position)
+            stop = min(end, buffer.stop)
+            parts.append(buffer.batch.rows(position - buffer.start, stop - buffer.start))
+            position = stop
+        # Last of all: an interrupt before leaves the stream where it was.
+        self._position = end
+        return joined(parts)
+
+    @property
+    def rows(self) -> int:
+        """Rows of one epoch."""
+        return self._rows.rows
+
+    @property
+    def epochs(self) -> float:
+        """Rows given out, in epochs."""
+        return self._position / self.rows
+
+    def state(self) -> dict[str, int]:
+        """Where the stream is, for `restore`."""
+        return {"taken": self._position, **self._identity()}
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Go on where a stream of the same files, seed, share and buffer was."""
+        for name, here in self._identity().items():
+            if state.get(name) != here:
+                got = f"{state.get(name)} against {here} here"
+                remedy = "Resume with the same files, seed, buffer and number of processes."
+                refuse(f"{name} of the state", "that of the stream", got, remedy)
+        taken = state.get("taken", -1)
+        require(taken >= 0, "taken of the state", "a number of rows", state.get("taken"))
+        self._stop()
+        self._position = taken
+
+    def close(self) -> None:
+        """End the thread and let go of the files; more than once is fine."""
+        self._closed = True
+        self._stop()
+
+    def __enter__(self) -> "RowStream":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _identity(self) -> dict[str, int]:
+        """What decides the order of the rows."""
+        rank, size = self._rows.share
+        decided = {"seed": self._rows.seed, "share": rank, "shares": size}
+        return decided | {"rows": self.rows, "buffer_rows": self._rows.buffer_rows}
+
+    def _buffer_at(self, position: int) -> Buffer:
+        buffer = self._ahead.at(position) if self._ahead else None
+        while buffer is None:
+            require(not self._closed, "The stream", "open", "next() after close()")
+            # At the beginning, or where an interrupt left the reader ahead of the stream.
+            self._start(position)
+            buffer = self._ahead.at(position) if self._ahead else None
+        return buffer
+
+    def _start(self, position: int) -> None:
+        self._stop()
+        ahead = ReadAhead(self._rows.buffers(position))
+        self._ending = weakref.finalize(self, ahead.close)
+        self._ahead = ahead
+        ahead.start()
+
+    def _stop(self) -> None:
+        if self._ending is not None:
+            self._ending()
+        self._ahead = self._ending = None
+
+
+@final
+class ParquetRows:
+    """Rows of Parquet files that need not fit in memory.
+
+    Parameters
+    ----------
+    path : path or sequence of paths
+        Files, and folders with files whose names end with ``.parquet``, at any depth. Names that
+        begin with ``.`` or ``_`` are left out.
+    target : str
+        Name of the column of y.
+    features : sequence of str, optional
+        Names of the columns of X; all other columns of numbers unless given.
+    weights : str, optional
+        Name of the column of weights.
+    positive : object, optional
+        The value of the target that is class 1; all others are class 0. Without it the target is
+        taken as numbers.
+    dtype : {"float64", "float32"}
+        Type of what comes out.
+    buffer_rows : int
+        Rows that are shuffled at once. More mix better and take more memory, which is a small
+        multiple of them whatever the number of rows.
+
+    Examples
+    --------
+    >>> import tempfile, pyarrow as pa, pyarrow.parquet
+    >>> folder = tempfile.mkdtemp()
+    >>> table = pa.table({"age": [30, 40, 50, 60], "delay": [1.5, 0.0, 2.5, 4.0]})
+    >>> pyarrow.parquet.write_table(table, f"{folder}/flights.parquet")
+    >>> rows = ParquetRows(folder, target="delay")
+    >>> rows.num_rows, rows.feature_names
+    (4, ('age',))
+    >>> with rows.standardised().batches(batch_size=2, seed=0) as stream:
+    ...     batch = stream.next()
+    >>> batch.X.shape, batch.y.shape, stream.epochs
+    ((2, 1), (2,), 0.5)
+    """
+
+    def __init__(
+        self,
+        path: Named | Sequence[Named],
+        target: str,
+        *,
+        features: Sequence[str] | None = None,
+        weights: str | None = None,
+        positive: object | None = None,
+        dtype: DType = "float64",
+        buffer_rows: int = 2**18,
+    ) -> None:
+        allowed = "'float32' or 'float64'"
+        require(dtype in ("float32", "float64"), "dtype of ParquetRows", allowed, repr(dtype))
+        require(buffer_rows >= 1, "buffer_rows of ParquetRows", "at least 1", buffer_rows)
+        files = parquet_files(path)
+        self._columns, self._files = survey(files, target, features, weights, positive)
+        self._pieces = pieces_of(self._files, longest_turn(buffer_rows))
+        check_positive(self._pieces, self._columns)
+        self.buffer_rows = buffer_rows
+        self.dtype: DType = dtype
+        self.scaling: Scaling | None = None
+        """What is taken from the columns, and by what they are divided; None: nothing."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in all files."""
+        return sum(piece.rows for piece in self._pieces)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the columns of X."""
+        return self._columns.features
+
+    @property
+    def target(self) -> str:
+        """Name of the column of y."""
+        return self._columns.target
+
+    def sample(self, number: int, seed: int = 0) -> Batch:
+        """Rows drawn from all rows without replacement, in random order."""
+        allowed = f"from 1 to the number of rows, {self.num_rows:,}"
+        require(1 <= number <= self.num_rows, "number of rows of a sample", allowed, number)
+        require(seed >= 0, "seed of a sample", "at least 0", seed)
+        return sampled(self._pieces, self._reading(), number, np.random.default_rng(seed))
+
+    def standardised(self, target: bool = False) -> "ParquetRows":
+        """The same rows, each feature with mean 0 and deviation 1, and the target where asked.
+
+        All rows are read once. Weights count, and a constant column is only centred.
+        """
+        classes = target and self._columns.positive is not None
+        remedy = "Leave target=False."
+        require(not classes, "A target that is standardised", "numbers", "classes", remedy)
+        plain = Reading(self._columns, "float64", None)
+        blocks = blocks_in_order(self._pieces, plain, 2**14)
+        return self.scaled(measured(blocks, self.feature_names, self.target if target else None))
+
+    def scaled(self, scaling: Scaling) -> "ParquetRows":
+        """The same rows under a given scaling, such as that of the rows of training."""
+        allowed = f"of {len(self.feature_names)} features, as the rows are"
+        same = len(scaling.offsets) == len(scaling.scales) == len(self.feature_names)
+        require(same, "scaling", allowed, f"one of {len(scaling.offsets)}")
+        twin = copy.copy(self)
+        twin.scaling = scaling
+        return twin
+
+    def batches(self, batch_size: int, seed: int, share: tuple[int, int] = (0, 1)) -> RowStream:
+        """Batches in random order without end.
+
+        With share=(r, w) they are of part r of w parts, whose numbers of rows differ by one at
+        most: each of w processes asks for its own.
+        """
+        rank, size = share
+        allowed = f"(r, w) with 0 ≤ r < w ≤ {self.num_rows:,}, the number of rows"
+        require(0 <= rank < size <= self.num_rows, "share of batches", allowed, share)
+        require(seed >= 0, "seed of batches", "at least 0", seed)
+        pieces = share_of(self._pieces, rank, size)
+        rows = ShuffledRows(pieces, self._reading(), self.buffer_rows, seed, share)
+        allowed = f"from 1 to {rows.rows:,}, the rows of an epoch"
+        require(1 <= batch_size <= rows.rows, "batch_size", allowed, batch_size)
+        return RowStream(rows, batch_size)
+
+    def blocks(self, rows: int = 2**16) -> Generator[Batch, None, None]:
+        """All rows in the order of the files, in blocks; the last may have fewer rows."""
+        require(rows >= 1, "rows of a block", "at least 1", rows)
+        return blocks_in_order(self._pieces, self._reading(), rows)
+
+    def _reading(self) -> Reading:
+        return Reading(self._columns, self.dtype, self.scaling)

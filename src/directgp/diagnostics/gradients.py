@@ -1,0 +1,245 @@
+"""Measure bias and variance of gradient draws around the exact gradient."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Num
+from torch import Tensor
+
+from directgp.errors import require
+from directgp.likelihoods import Likelihood
+from directgp.log_expectations import Rule
+from directgp.log_expectations.api import resolve_rule
+from directgp.log_expectations.rule import Moment
+from directgp.shapes import Marginals
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A number from repeated draws, and its standard error."""
+
+    value: float
+    standard_error: float
+
+    def over(self, scale: float) -> "Measurement":
+        """Divide the number and its standard error by a positive constant."""
+        return Measurement(self.value / scale, self.standard_error / scale)
+
+
+@dataclass(frozen=True)
+class GradientStatistics:
+    """How draws g of one block's gradient lie around the exact gradient g*."""
+
+    alignment: Measurement
+    """Condition (i): ⟨g, g*⟩/‖g*‖²."""
+
+    squared_norm_ratio: Measurement
+    """Condition (ii): ‖g‖²/‖g*‖²."""
+
+    squared_error: Measurement
+    """E‖g − g*‖² of one draw: variance + squared bias."""
+
+    variance: Measurement
+    """E‖g − E g‖² of one draw."""
+
+    squared_bias: Measurement
+    """‖E g − g*‖², the Monte Carlo floor removed; may come out below 0."""
+
+    exact_squared_norm: float
+    """‖g*‖²."""
+
+    repeats: int
+    """How many draws."""
+
+    def relative(self) -> "GradientStatistics":
+        """Measure squared error, variance and squared bias in units of ‖g*‖²."""
+        return replace(
+            self,
+            squared_error=self.squared_error.over(self.exact_squared_norm),
+            variance=self.variance.over(self.exact_squared_norm),
+            squared_bias=self.squared_bias.over(self.exact_squared_norm),
+            exact_squared_norm=1.0,
+        )
+
+
+@dataclass(frozen=True)
+class EachDraw:
+    """What single draws g of one block's gradient say, in units of ‖g*‖²."""
+
+    alignment: Float[Tensor, " r"]
+    """Condition (i): ⟨g, g*⟩/‖g*‖²."""
+
+    squared_norm: Float[Tensor, " r"]
+    """Condition (ii): ‖g‖²/‖g*‖²."""
+
+    squared_error: Float[Tensor, " r"]
+    """‖g − g*‖²/‖g*‖²."""
+
+    @classmethod
+    def of(cls, draws: Float[Tensor, "r p"], exact: Float[Tensor, " p"]) -> "EachDraw":
+        """Of these draws around the exact gradient."""
+        norm = exact.square().sum()
+        error = (draws - exact).square().sum(dim=1)
+        return cls(draws @ exact / norm, draws.square().sum(dim=1) / norm, error / norm)
+
+
+def block_statistics(draws: Float[Tensor, "r p"], exact: Float[Tensor, " p"]) -> GradientStatistics:
+    """Summarise draws of one block's gradient; standard errors of the last two by jackknife."""
+    norm = exact.square().sum()
+    each = EachDraw.of(draws, exact)
+    variance, squared_bias = _variance_and_squared_bias(draws - exact)
+    return GradientStatistics(
+        _mean(each.alignment),
+        _mean(each.squared_norm),
+        _mean(norm * each.squared_error),
+        variance,
+        squared_bias,
+        float(norm),
+        len(draws),
+    )
+
+
+def _mean(values: Float[Tensor, " r"]) -> Measurement:
+    """Average independent values."""
+    return Measurement(float(values.mean()), float(values.std() / len(values) ** 0.5))
+
+
+def _variance_and_squared_bias(errors: Float[Tensor, "r p"]) -> tuple[Measurement, Measurement]:
+    """Σ‖e_r − ē‖²/(R−1) and ‖ē‖² − variance/R: the two add up to the mean squared error.
+
+    Without draw r, ē becomes ē − d_r/(R−1), d_r = e_r − ē, and the sum of squares around it falls
+    by ‖d_r‖² R/(R−1). Where the bias is 0 the jackknife overstates the standard error of its
+    square by about √2.
+    """
+    R = len(errors)
+    mean = errors.mean(dim=0)
+    deviations = errors - mean
+    squares = deviations.square().sum(dim=1)
+    variance = squares.sum() / (R - 1)
+    variance_without = (squares.sum() - squares * R / (R - 1)) / (R - 2)
+    mean_square = mean.square().sum()
+    shift = squares / (R - 1) ** 2 - 2 * (deviations @ mean) / (R - 1)
+    return (
+        _jackknife(variance, variance_without),
+        _jackknife(mean_square - variance / R, mean_square + shift - variance_without / (R - 1)),
+    )
+
+
+def _jackknife(value: Float[Tensor, ""], without: Float[Tensor, " r"]) -> Measurement:
+    """Find the standard error from the values without each draw: √((R−1)/R · Σ(θ_r − θ̄)²)."""
+    spread = without.var(correction=0) * (len(without) - 1)
+    return Measurement(float(value), float(torch.sqrt(spread)))
+
+
+Gradients = Mapping[str, Float[Tensor, "r ..."]]
+"""Draws of the gradient of each parameter block, along the first axis."""
+
+Pullback = Callable[[Float[Tensor, "r *batch n"], Float[Tensor, "r *batch n"]], Gradients]
+"""From draws of ∂_μ and ∂_v to draws of the gradients of named parameter blocks."""
+
+# With a hundred samples a draw, this many elements are 50 MB.
+_ELEMENTS_AT_ONCE = 2**16
+
+
+def marginal_blocks(
+    by_mean: Float[Tensor, "r *batch n"], by_variance: Float[Tensor, "r *batch n"]
+) -> Gradients:
+    """Name the gradients of the marginals themselves ``mean`` and ``variance``: no pullback."""
+    return {"mean": by_mean, "variance": by_variance}
+
+
+def compare_gradients(
+    rule: Rule,
+    likelihood: Likelihood,
+    y: Num[Tensor, "..."],
+    marginals: Marginals,
+    *,
+    repeats: int = 100,
+    generator: torch.Generator | None = None,
+    pullback: Pullback = marginal_blocks,
+    exact: Rule | None = None,
+    step: int = 0,
+) -> dict[str, GradientStatistics]:
+    """Compare draws g of a rule's gradient of Σ_i log E_q[p(y_i given f)] with the exact g*.
+
+    Parameters
+    ----------
+    rule : Rule
+        The rule to judge.
+    likelihood : Likelihood
+        Its parameters are held fixed.
+    y : tensor
+        Targets (..., n).
+    marginals : Marginals
+        Where the gradients are taken, shape (..., n).
+    repeats : int
+        Number R ≥ 3 of independent draws. All are kept: R numbers for each parameter.
+    generator : torch.Generator, optional
+        Source of the draws.
+    pullback : callable
+        Maps draws of the gradients with respect to means and variances, each (r, ..., n), to
+        named blocks, each (r, ...), for instance to ``u_mean`` and ``u_chol`` of a posterior. It
+        may add the gradient of a KL term.
+    exact : Rule, optional
+        That gives g*; the closed form or quadrature by default.
+    step : int
+        Training step, for rules with schedules.
+
+    Returns
+    -------
+    dict
+        `GradientStatistics` of each block.
+    """
+    require(repeats >= 3, "repeats", "at least 3", repeats)
+    judge = exact or resolve_rule("auto", likelihood)
+    truth = gradient_draws(judge, likelihood, y, marginals, 1, generator, step)
+    draws = gradient_draws(rule, likelihood, y, marginals, repeats, generator, step)
+    exact_blocks, blocks = pullback(*truth), pullback(*draws)
+    return {
+        name: block_statistics(blocks[name].flatten(1), exact_blocks[name].flatten())
+        for name in blocks
+    }
+
+
+def gradient_draws(
+    rule: Rule,
+    likelihood: Likelihood,
+    y: Num[Tensor, "..."],
+    marginals: Marginals,
+    repeats: int = 1,
+    generator: torch.Generator | None = None,
+    step: int = 0,
+) -> tuple[Float[Tensor, "r *batch n"], Float[Tensor, "r *batch n"]]:
+    """Draws of a rule's gradient of Σ_i log E_q[p(y_i given f)] in the means and the variances.
+
+    The arguments are those of `compare_gradients`. A deterministic rule is asked once and its
+    answer repeated; another one as often as memory wants.
+    """
+    moment, likelihood = Moment(step, generator), likelihood.frozen()
+    drawn = 1 if rule.deterministic else repeats
+    at_once = max(1, _ELEMENTS_AT_ONCE // marginals.mean.numel())
+    counts = [min(at_once, drawn - start) for start in range(0, drawn, at_once)]
+    parts = [_gradients(rule, likelihood, y, marginals, count, moment) for count in counts]
+    by_mean, by_variance = torch.cat(parts, dim=1)
+    shape = (repeats, *marginals.mean.shape)
+    return by_mean.expand(shape), by_variance.expand(shape)
+
+
+def _gradients(
+    rule: Rule,
+    likelihood: Likelihood,
+    y: Tensor,
+    marginals: Marginals,
+    count: int,
+    moment: Moment,
+) -> Float[Tensor, "2 r *batch n"]:
+    """Gradients of the sum over examples, from one call of the rule for all repeats."""
+    shape = (count, *marginals.mean.shape)
+    mean, variance = (
+        x.detach().double().expand(shape).clone().requires_grad_()
+        for x in (marginals.mean, marginals.variance)
+    )
+    with torch.enable_grad():
+        value = rule(likelihood, y, mean, variance, generator=moment.generator, step=moment.step)
+        return torch.stack(torch.autograd.grad(value.sum(), (mean, variance)))

@@ -1,1 +1,0 @@
-"""What an estimator tells people: progress, warnings, the choice of β, a summary."""

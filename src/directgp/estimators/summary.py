@@ -1,0 +1,385 @@
+"""Write the summary of a fitted estimator."""
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+
+from directgp.estimators.messages import length_scales
+from directgp.estimators.progress import duration
+from directgp.estimators.record import ChosenPath
+from directgp.likelihoods.gaussian import Gaussian
+from directgp.likelihoods.negative_binomial import NegativeBinomial
+from directgp.likelihoods.student_t import StudentT
+from directgp.objectives.base import PointLoss
+
+if TYPE_CHECKING:
+    from directgp.estimators.base import TellingEstimator
+
+
+WIDTH = 100
+_NAMES = 14
+_LONGEST_CELL = 40
+
+
+def figure(value: float) -> str:
+    """Four significant digits at most, and no exponent where it can be read without."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    if 1000 <= round(abs(value), 1) < 1e7:
+        return f"{value:,.0f}"
+    return f"{value:.4g}" if 1e-4 <= abs(value) < 1e7 else f"{value:.3g}"
+
+
+def with_errors(values: Sequence[float], errors: Sequence[float]) -> list[str]:
+    """Each value ± its error, all with as many decimals as a typical error calls for."""
+    known = [error for error in errors if math.isfinite(error) and error > 0]
+    decimals = _decimals(median(known)) if known else None
+
+    def words(value: float) -> str:
+        return figure(value) if decimals is None or abs(value) >= 1e7 else f"{value:.{decimals}f}"
+
+    def cell(value: float, error: float) -> str:
+        if not math.isfinite(value):
+            return "not finite"
+        return f"{words(value)} ± {words(error)}" if math.isfinite(error) else words(value)
+
+    return [cell(*pair) for pair in zip(values, errors, strict=True)]
+
+
+def count(number: int, what: str) -> str:
+    """So many of it."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def entry(name: str, text: str) -> str:
+    """A name in the margin, and what is said of it."""
+    return _wrapped(text, f"  {name:<{_NAMES}}", " " * (_NAMES + 2))
+
+
+def item(text: str) -> str:
+    """One of a list."""
+    return _wrapped(text, "  - ", "    ")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int]) -> str:
+    """Columns under a header, set right but for those in `left`."""
+    cells = [[_cell(text) for text in row] for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        padded = [
+            text.ljust(width) if j in left else text.rjust(width)
+            for j, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return ("  " + "   ".join(padded)).rstrip()
+
+    return "\n".join(line(row) for row in cells)
+
+
+def _cell(text: str) -> str:
+    """On one line, and not too long."""
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 1] + "…"
+
+
+def _decimals(error: float) -> int:
+    """Those that show two digits of it."""
+    return min(max(1 - math.floor(math.log10(error)), 0), 6)
+
+
+def _wrapped(text: str, first: str, others: str) -> str:
+    """Lines that do not end within "a ± b" or "a = b"."""
+    kept = text.replace(" ± ", "\xa0±\xa0").replace(" = ", "\xa0=\xa0")
+    filled = textwrap.fill(
+        kept, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
+    )
+    return filled.replace("\xa0", " ")
+
+
+def reason_for_choice(path: ChosenPath) -> str:
+    """Why the chosen candidate was taken."""
+    what = f"by {path.loss} on {path.validation}"
+    if len(path.points) == 1:
+        return "the only candidate that could be trained"
+    chosen = path.points[path.chosen]
+    number = count(len(path.points), "candidate")
+    if chosen.difference <= 0:
+        return f"the best of {number} {what}"
+    (gap,) = with_errors([chosen.difference], [chosen.difference_error])
+    return f"the safest of {number} that cannot be told from the best {what} ({gap} above it)"
+
+
+def choice_sections(path: ChosenPath) -> Iterator[str]:
+    """Models, candidates and failures, each where there is something to tell."""
+    if len(path.models) > 1:
+        yield _models(path)
+    if path.points:
+        yield _candidates(path)
+    if path.failed:
+        yield "\n".join(["Could not be trained", *map(item, path.failed)])
+
+
+def _models(path: ChosenPath) -> str:
+    """Kernels and likelihoods, the best first."""
+    best = max(model.evidence for model in path.models)
+    ranked = sorted(path.models, key=lambda model: -model.evidence)
+    rows = [
+        ("→" if i == 0 else "", model.name, figure(best - model.evidence) if i else "best")
+        for i, model in enumerate(ranked)
+    ]
+    header = "", "model", "log evidence, below the best"
+    return "Models compared\n" + table(header, rows, left=(0, 1))
+
+
+def _candidates(path: ChosenPath) -> str:
+    """The β path, from the most to the least regularised."""
+    points = path.points
+    losses = with_errors(
+        [point.validation_loss for point in points], [point.validation_error for point in points]
+    )
+    gaps = with_errors(
+        [point.difference for point in points], [point.difference_error for point in points]
+    )
+    rows = [
+        (
+            "→" if i == path.chosen else "",
+            f"{point.beta:.3g}",
+            point.hyperparameters,
+            losses[i],
+            gaps[i] if point.difference > 0 else "best",
+            point.status,
+        )
+        for i, point in enumerate(points)
+    ]
+    header = "", "β", "mode", "validation loss", "above the best", "training"
+    return f"Candidates compared, {path.loss}\n" + table(header, rows, left=(0, 2, 5))
+
+
+_MOST_FEATURES = 12
+
+_MODES = {
+    "joint": "everything trained together for it",
+    "fixed": "q(u) trained for it, hyperparameters kept from the ELBO",
+    "elbo": "the plain ELBO solution was kept, as none was clearly better",
+    "held": "q(u) trained for it, hyperparameters held where they start",
+}
+
+_WITHOUT_MODES = ("elbo", "vfe", "fitc")
+
+_STATUS = {"budget": "Out of steps or time"}
+
+
+@final
+@dataclass(frozen=True)
+class Facts:
+    """What there is to tell of a fitted estimator."""
+
+    estimator: str
+    num_rows: int
+    num_features: int
+    kernel: str
+    """With " ARD" where every feature has a length scale of its own."""
+
+    likelihood: str
+    num_inducing: int
+    objective: str
+    """The one that was asked for, also where the ELBO solution was chosen."""
+
+    hyperparameters: str
+    """"joint", "fixed", "elbo", or "held" where the first rows were of one class."""
+
+    beta: float
+    status: str
+    reason: str
+    steps: int
+    evaluations: int
+    seconds: float
+    beta_given: bool = False
+    """Whether the user named β."""
+
+    num_merged: int = 0
+    """Rows that repeat another one."""
+
+    jitter: float = 0.0
+    noise: tuple[tuple[str, float], ...] = ()
+    """Parameters of the likelihood by name, in the user's units."""
+
+    length_scales: tuple[tuple[str, float, float], ...] = ()
+    """Name of the feature, its length scale in the user's units, and in deviations of the feature.
+    One entry of name "" where all features share one; none where the kernel has none."""
+
+    output_scale: float | None = None
+    """Deviation of f under the prior, in the user's units."""
+
+    path: ChosenPath | None = None
+    warnings: tuple[str, ...] = ()
+    """One sentence or two for each."""
+
+
+def summary_text(facts: Facts) -> str:
+    """The facts as plain text of at most 100 columns."""
+    return "\n\n".join(_sections(facts))
+
+
+def _sections(facts: Facts) -> Iterator[str]:
+    yield "\n".join([facts.estimator, *_overview(facts)])
+    if len(facts.length_scales) > 1:
+        yield _length_scale_table(facts.length_scales)
+    if facts.path is not None:
+        yield from choice_sections(facts.path)
+    if facts.warnings:
+        yield "\n".join(["Warnings", *map(item, facts.warnings)])
+
+
+def _overview(facts: Facts) -> Iterator[str]:
+    yield entry("data", _data(facts))
+    yield entry("model", _model(facts))
+    yield entry("objective", _objective(facts))
+    yield entry("β", f"{facts.beta:.3g}{_reason_for_beta(facts)}")
+    if facts.noise:
+        yield entry("likelihood", ", ".join(f"{name} {figure(v)}" for name, v in facts.noise))
+    if facts.output_scale is not None:
+        yield entry("output scale", figure(facts.output_scale))
+    if len(facts.length_scales) == 1:
+        yield entry("length scale", _one_length_scale(*facts.length_scales[0]))
+    yield from _training(facts)
+
+
+def _data(facts: Facts) -> str:
+    rows = count(facts.num_rows, "row")
+    if facts.num_merged:
+        rows += f" ({facts.num_merged:,} repeated others and were merged with them)"
+    return f"{rows}, {count(facts.num_features, 'feature')}"
+
+
+def _model(facts: Facts) -> str:
+    kernel = facts.kernel if facts.kernel.endswith("Kernel") else f"{facts.kernel} kernel"
+    inducing = count(facts.num_inducing, "inducing input")
+    return f"{kernel}, {facts.likelihood} likelihood, {inducing}"
+
+
+def _objective(facts: Facts) -> str:
+    """With the mode, where the objective leaves a choice of it."""
+    mode = facts.hyperparameters
+    if facts.objective in _WITHOUT_MODES:
+        return facts.objective
+    if mode == "elbo" and (facts.path is None or not facts.path.points):
+        return f"{facts.objective}, elbo: the plain ELBO solution; nothing was compared with it"
+    return f"{facts.objective}, {mode}: {_MODES[mode]}"
+
+
+def _reason_for_beta(facts: Facts) -> str:
+    own = facts.objective in _WITHOUT_MODES
+    if facts.hyperparameters == "elbo" and not own:
+        words = ", that of the ELBO"
+    elif facts.beta_given:
+        words = ", as given"
+    else:
+        words = ", that of the objective itself" if own else ""
+    if facts.path is None or not facts.path.points:
+        return words
+    return f"{words}{';' if words else ','} {reason_for_choice(facts.path)}"
+
+
+def _one_length_scale(name: str, own: float, in_deviations: float) -> str:
+    if name:
+        return f"{figure(own)}, {figure(in_deviations)} standard deviations of {name}"
+    return f"{figure(in_deviations)} standard deviations, the same for every feature"
+
+
+def _length_scale_table(scales: tuple[tuple[str, float, float], ...]) -> str:
+    """The features on which f depends most first."""
+    ranked = sorted(scales, key=lambda scale: scale[2])
+    rows = [(name, figure(own), figure(of)) for name, own, of in ranked[:_MOST_FEATURES]]
+    text = table(("feature", "in its units", "in standard deviations"), rows, left=(0,))
+    more = len(ranked) - _MOST_FEATURES
+    title = "Length scales, the most relevant feature first"
+    return f"{title}\n{text}" + (f"\n  … and {more:,} more" if more > 0 else "")
+
+
+def _training(facts: Facts) -> Iterator[str]:
+    status = _STATUS.get(facts.status, facts.status.capitalize())
+    yield entry("training", f"{status}. {facts.reason}")
+    steps, evaluations = count(facts.steps, "step"), count(facts.evaluations, "evaluation")
+    words = f"{steps}, {evaluations}, {duration(facts.seconds)}"
+    yield entry("", f"{words}, jitter up to {facts.jitter:.1g}" if facts.jitter else words)
+
+
+def facts_of(model: "TellingEstimator") -> Facts:
+    """The facts of a fitted estimator, in the user's units."""
+    result = model.training_result_
+    objective = model.objective
+    return Facts(
+        estimator=type(model).__name__,
+        num_rows=model.num_rows_,
+        num_features=model.n_features_in_,
+        kernel=_kernel(model),
+        likelihood=type(model.likelihood_).__name__,
+        num_inducing=len(model.posterior_.Z),
+        objective=objective.name if isinstance(objective, PointLoss) else objective,
+        hyperparameters=model.hyperparameters_,
+        beta=model.beta_,
+        beta_given=model.beta != "auto",
+        status=result.status.value,
+        reason=result.reason,
+        steps=result.steps,
+        evaluations=result.evaluations,
+        seconds=model.fit_seconds_,
+        num_merged=model.num_merged_,
+        jitter=result.jitter,
+        noise=_noise(model),
+        length_scales=_length_scales(model),
+        output_scale=_in_units(model, float(model.posterior_.prior.scale.detach().sqrt())),
+        path=model.beta_path_,
+        warnings=model.findings_,
+    )
+
+
+def _kernel(model: "TellingEstimator") -> str:
+    kernel = model._structure["kernel"]
+    if isinstance(kernel, Kernel):
+        return type(kernel).__name__
+    scales = length_scales(model.posterior_)
+    return f"{kernel} ARD" if scales is not None and len(scales) > 1 else str(kernel)
+
+
+def _in_units(model: "TellingEstimator", deviation: float) -> float:
+    return float(model._deviation_in_units(np.array([deviation]))[0])
+
+
+def _noise(model: "TellingEstimator") -> tuple[tuple[str, float], ...]:
+    """Parameters of the likelihood."""
+    likelihood = model.likelihood_
+    with torch.no_grad():
+        if isinstance(likelihood, Gaussian):
+            noise = _in_units(model, float(likelihood.noise.sqrt()))
+            return (("noise standard deviation", noise),)
+        if isinstance(likelihood, StudentT):
+            scale = _in_units(model, float(likelihood.scale))
+            return ("noise scale", scale), ("degrees of freedom", float(likelihood.df))
+        if isinstance(likelihood, NegativeBinomial):
+            return (("dispersion", float(likelihood.dispersion)),)
+    return ()
+
+
+def _length_scales(model: "TellingEstimator") -> tuple[tuple[str, float, float], ...]:
+    """One for all features, or one for each, in its units and in its deviations."""
+    scales = length_scales(model.posterior_)
+    if scales is None:
+        return ()
+    spread = np.abs(model.scalings_.inputs.scale)
+    if len(scales) == 1 < model.n_features_in_:
+        return (("", float("nan"), float(scales[0])),)
+    numbers = [f"column {j}" for j in range(model.n_features_in_)]
+    names = getattr(model, "feature_names_in_", numbers)
+    return tuple(
+        (str(name), float(scale * unit), float(scale))
+        for name, scale, unit in zip(names, scales, spread, strict=True)
+    )

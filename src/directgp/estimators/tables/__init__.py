@@ -1,1 +1,0 @@
-"""From a user's table to training data: checks, scaling, canonical order."""

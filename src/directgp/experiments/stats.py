@@ -1,0 +1,154 @@
+"""Rank methods by paired tests over the repeats."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from directgp.experiments.plan import Comparison, Method, Parts
+from directgp.metrics import COVERAGE, SCORES, Score
+
+SIGNIFICANT = 0.05
+"""A method is told from the best where the paired test is below this."""
+
+
+@final
+@dataclass(frozen=True)
+class Estimate:
+    """A score of a method over the repeats."""
+
+    values: tuple[float, ...]
+    """One a repeat."""
+
+    mean: float
+    error: float
+    """Standard error of the mean; NaN for one repeat."""
+
+    best: bool
+    """Whether no method has a better mean."""
+
+    close: bool
+    """Whether it cannot be told from the best one; never so for one repeat, but for the best."""
+
+    p_value: float
+    """Of the paired test against the best one; NaN for the best and for one repeat."""
+
+
+@final
+@dataclass(frozen=True)
+class Standing:
+    """A method at one size of training set."""
+
+    method: Method
+    size: int
+    scores: dict[str, Estimate]
+    """By the names of the scores."""
+
+    betas: tuple[float, ...]
+    """The β of each repeat."""
+
+    seconds: float
+    """Mean over the repeats."""
+
+    @property
+    def beta(self) -> float:
+        """The median, of those chosen (the lower of two)."""
+        return sorted(self.betas)[(len(self.betas) - 1) // 2]
+
+
+def standings(comparison: Comparison, size: int) -> tuple[Standing, ...]:
+    """Methods in the order of the line-up, with every repeat that all of them have finished.
+
+    Smaller training sets share fewer rows: for them the paired test is on the safe side.
+    """
+    plan = comparison.plan
+    runs = {
+        (run.cell.method, run.cell.repeat): run for run in comparison.runs if run.cell.size == size
+    }
+    finished = {m: sum((m.name, r) in runs for r in range(plan.repeats)) for m in plan.methods}
+    # One that failed most of the time would leave nothing to compare the others by.
+    methods = [m for m, n in finished.items() if n and 2 * n >= max(finished.values())]
+    repeats = [r for r in range(plan.repeats) if all((m.name, r) in runs for m in methods)]
+    if not methods or not repeats:
+        return ()
+    tables = {
+        score.name: estimates(
+            score,
+            np.array(
+                [[runs[m.name, r].outcome.scores[score.name] for r in repeats] for m in methods]
+            ),
+            plan.parts,
+        )
+        for score in SCORES[plan.data.task]
+    }
+    return tuple(
+        Standing(
+            method=method,
+            size=size,
+            scores={name: table[i] for name, table in tables.items()},
+            betas=tuple(runs[method.name, r].outcome.beta for r in repeats),
+            seconds=float(np.mean([runs[method.name, r].outcome.seconds for r in repeats])),
+        )
+        for i, method in enumerate(methods)
+    )
+
+
+def estimates(score: Score, values: NDArray[np.float64], parts: Parts) -> list[Estimate]:
+    """Mean, error and place of each method; values of shape (methods, repeats)."""
+    repeats = values.shape[1]
+    ratio = parts.test / parts.training
+    resolution = 1 / parts.test if score.share else 0.0
+    cost = _cost(score, values.mean(1))
+    best = int(cost.argmin())
+    with np.errstate(invalid="ignore", over="ignore"):
+        errors = values.std(1, ddof=1) / math.sqrt(repeats) if repeats > 1 else np.nan * cost
+        p_values = [corrected_p_value(row - values[best], ratio, resolution) for row in values]
+    return [
+        Estimate(
+            values=tuple(row.tolist()),
+            mean=float(row.mean()),
+            error=float(errors[i]),
+            best=i == best,
+            close=i == best or p_values[i] >= SIGNIFICANT,
+            p_value=math.nan if i == best else p_values[i],
+        )
+        for i, row in enumerate(values)
+    ]
+
+
+def _cost(score: Score, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The less the better; what is not a number is worst."""
+    cost = np.abs(values - COVERAGE) if score.better == "nominal" else values
+    return np.where(np.isnan(cost), np.inf, cost)
+
+
+def corrected_p_value(
+    differences: NDArray[np.float64], test_over_training: float, resolution: float = 0.0
+) -> float:
+    """Paired t-test whose variance is corrected for splits that share rows, two-sided.
+
+    The variance of the mean is taken as (1/J + n_test/n_train) of that of a difference, since
+    random splits of one table are not independent (Nadeau and Bengio, 2003). Shares of few rows
+    often differ by the same amount: their deviation counts as no smaller than one row, the
+    resolution.
+    """
+    repeats = len(differences)
+    if repeats < 2:
+        return math.nan
+    mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
+    deviation = max(deviation, resolution)
+    if not math.isfinite(mean):
+        return math.nan
+    if deviation == 0:
+        return 1.0 if mean == 0 else 0.0
+    t = mean / (deviation * math.sqrt(1 / repeats + test_over_training))
+    return float(2 * stats.t.sf(abs(t), repeats - 1))
+
+
+def best_of(found: Sequence[Standing], score: str) -> Standing:
+    """The method with the best mean."""
+    return next(standing for standing in found if standing.scores[score].best)

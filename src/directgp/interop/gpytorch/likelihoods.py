@@ -1,0 +1,197 @@
+"""Provide likelihoods of directgp as GPyTorch likelihoods."""
+
+from typing import Any, ClassVar, final
+
+import numpy as np
+import torch
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from gpytorch.likelihoods import Likelihood as GPyTorchBase
+from jaxtyping import Float, Num
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.distributions.constraints import Constraint
+from typing_extensions import override
+
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.counts import exposed
+from directgp.likelihoods.gaussian import GaussianNoise
+from directgp.log_expectations.api import expected_log_prob, log_expectation
+from directgp.predictive import (
+    predictive_cdf,
+    predictive_log_density,
+    predictive_mean,
+    predictive_variance,
+)
+from directgp.predictive.api import distribution_of, sample_targets
+from directgp.shapes import Marginals, require_all
+
+Values = Float[Tensor, "..."]
+
+
+@final
+class Conditional(Distribution):
+    """p(y given f)."""
+
+    arg_constraints: ClassVar[dict[str, Constraint]] = {}
+
+    def __init__(self, likelihood: Likelihood, f: Values) -> None:
+        self.likelihood, self.f = likelihood, f
+        super().__init__(f.shape, validate_args=False)
+
+    @property
+    @override
+    def mean(self) -> Values:
+        return self.likelihood.conditional_mean(self.f)
+
+    @property
+    @override
+    def variance(self) -> Values:
+        return self.likelihood.conditional_variance(self.f)
+
+    @override
+    def log_prob(self, value: Num[Tensor, "..."]) -> Values:
+        return self.likelihood.log_prob(value, self.f)
+
+    @override
+    def sample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = ()) -> Values:
+        f = self.f.expand(self._extended_shape(torch.Size(sample_shape)))
+        return _drawn(self.likelihood, f)
+
+
+@final
+class Predictive(Distribution):
+    """p(y) = E_q[p(y given f)], each example by itself.
+
+    Values, tails and quantiles are exact, where GPyTorch has samples or nothing.
+    """
+
+    arg_constraints: ClassVar[dict[str, Constraint]] = {}
+
+    def __init__(self, likelihood: Likelihood, marginals: Marginals) -> None:
+        self.likelihood, self.marginals = likelihood, marginals
+        super().__init__(marginals.mean.shape, validate_args=False)
+
+    @property
+    @override
+    def mean(self) -> Values:
+        return predictive_mean(self.likelihood, self.marginals)
+
+    @property
+    @override
+    def variance(self) -> Values:
+        return predictive_variance(self.likelihood, self.marginals)
+
+    @override
+    def log_prob(self, value: Num[Tensor, "..."]) -> Values:
+        return predictive_log_density(self.likelihood, value, self.marginals)
+
+    @override
+    def cdf(self, value: Num[Tensor, "..."]) -> Values:
+        """P(Y ≤ value)."""
+        return predictive_cdf(self.likelihood, value, self.marginals)
+
+    @override
+    def icdf(self, value: float | Float[Tensor, "..."]) -> Values:
+        """The smallest y with P(Y ≤ y) ≥ value; levels broadcast with the examples."""
+        mean = self.marginals.mean
+        level = torch.as_tensor(value, dtype=torch.float64, device=mean.device)
+        rows = torch.broadcast_tensors(level, mean.double(), self.marginals.variance.double())
+        inside = (level > 0) & (level < 1)
+        require_all(inside.reshape(-1), level.reshape(-1), "level of icdf", "between 0 and 1")
+        level, mean, variance = rows
+        with torch.no_grad():
+            found = distribution_of(self.likelihood, mean, variance).quantile(level[None])[0]
+        return found.to(self.marginals.mean.dtype)
+
+    @override
+    def sample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = ()) -> Values:
+        shape = self._extended_shape(torch.Size(sample_shape))
+        mean, deviation = self.marginals.mean, self.marginals.variance.sqrt()
+        with torch.no_grad():
+            f = mean + deviation * torch.randn(shape, dtype=mean.dtype, device=mean.device)
+        return _drawn(self.likelihood, f)
+
+
+def _drawn(likelihood: Likelihood, f: Values) -> Values:
+    """One y for each f, by torch's own source of randomness, as is the custom of its classes."""
+    random = np.random.RandomState(int(torch.randint(2**31 - 1, ())))
+    return torch.as_tensor(sample_targets(likelihood, f, random)).to(f)
+
+
+@final
+class GPyTorchLikelihood(GPyTorchBase):
+    """A likelihood of directgp wherever GPyTorch wants one of its own.
+
+    Of latent values it makes p(y given f), of q(f) it makes p(y), whose ``log_prob``, ``mean``,
+    ``variance``, ``cdf`` and ``icdf`` are exact. Its expectations are those of directgp, so that
+    GPyTorch's own objectives are right in the tails with it.
+
+    Parameters
+    ----------
+    base : directgp.likelihoods.Likelihood
+        p(y given f). Counts take ``exposure=...`` in every call.
+
+    Examples
+    --------
+    >>> import torch, gpytorch
+    >>> from directgp.likelihoods import Poisson
+    >>> q = gpytorch.distributions.MultivariateNormal(torch.tensor([0.5]), 0.3 * torch.eye(1))
+    >>> likelihood = GPyTorchLikelihood(Poisson())
+    >>> likelihood.log_marginal(torch.tensor([300.0]), q)
+    tensor([-50.6238])
+    >>> likelihood(q).icdf(0.95)
+    tensor([5.])
+    """
+
+    def __init__(self, base: Likelihood) -> None:
+        super().__init__()
+        self.base = base
+
+    @property
+    def has_analytic_marginal(self) -> bool:
+        """Whether p(y) is Gaussian."""
+        return isinstance(self.base, GaussianNoise)
+
+    def with_arguments(self, *params: Any, exposure: Tensor | None = None) -> Likelihood:
+        """p(y given f) of directgp; inputs that GPyTorch hands on are passed over."""
+        return exposed(self.base, exposure)
+
+    @override
+    def forward(self, function_samples: Tensor, *params: Any, **kwargs: Any) -> Conditional:
+        """p(y given f)."""
+        return Conditional(self.with_arguments(**kwargs), function_samples)
+
+    @override
+    def marginal(
+        self, function_dist: MultivariateNormal, *params: Any, **kwargs: Any
+    ) -> MultivariateNormal | Predictive:
+        """p(y), jointly Gaussian where the noise is one number, each y by itself elsewhere."""
+        likelihood = self.with_arguments(**kwargs)
+        if not isinstance(likelihood, GaussianNoise) or likelihood.noise.numel() != 1:
+            return Predictive(likelihood, _marginals(function_dist))
+        noise = likelihood.noise.to(function_dist.mean)
+        covariance = function_dist.lazy_covariance_matrix.add_diagonal(noise)
+        if isinstance(function_dist, MultitaskMultivariateNormal):
+            order = function_dist._interleaved
+            return MultitaskMultivariateNormal(function_dist.mean, covariance, interleaved=order)
+        return MultivariateNormal(function_dist.mean, covariance)
+
+    @override
+    def expected_log_prob(
+        self, observations: Tensor, function_dist: MultivariateNormal, *params: Any, **kwargs: Any
+    ) -> Tensor:
+        """E_q[log p(y given f)] of each example."""
+        q = _marginals(function_dist)
+        return expected_log_prob(self.with_arguments(**kwargs), observations, q.mean, q.variance)
+
+    @override
+    def log_marginal(
+        self, observations: Tensor, function_dist: MultivariateNormal, *params: Any, **kwargs: Any
+    ) -> Tensor:
+        """log E_q[p(y given f)] of each example."""
+        q = _marginals(function_dist)
+        return log_expectation(self.with_arguments(**kwargs), observations, q.mean, q.variance)
+
+
+def _marginals(q: MultivariateNormal) -> Marginals:
+    return Marginals(q.mean, q.variance)

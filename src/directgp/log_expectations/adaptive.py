@@ -1,0 +1,395 @@
+"""Integrate over q for likelihoods known only by log p(y|f)."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from directgp.errors import NumericalError
+from directgp.likelihoods.base import Likelihood
+from directgp.log_expectations.rule import Estimate, Row, parameter_term
+
+PanelPoints = Float[Tensor, "k p"]
+PanelRow = Float[Tensor, " p"]
+Owner = Int[Tensor, " p"]
+
+Integrand = Callable[[Owner, PanelPoints], PanelPoints]
+"""The example of each panel and places on it → values there."""
+
+_ORDER = 16
+_TOLERANCE = 1e-11
+"""Two rules of 9 and 17 places agree to this share of the integral; the finer is far better."""
+
+_ROUNDING = 1e-3
+_SHARE = 0.15
+_GENERATIONS = 3
+"""Errors of this share of the integral are let be where halving does not lessen them: where log p
+itself is no better."""
+
+_HALVINGS = 60
+_MAX_PANELS = 256
+"""Panels that an example may have, on average: more are a sign of noise."""
+
+
+class Panels(NamedTuple):
+    """Intervals [left, right], each on the line of one example."""
+
+    owner: Owner
+    left: Float[Tensor, " p"]
+    right: Float[Tensor, " p"]
+
+    def select(self, mask: Tensor) -> "Panels":
+        """Some of the panels."""
+        return Panels(*(column[mask] for column in self))
+
+    def halves(self) -> "Panels":
+        """Twice as many panels over the same ground."""
+        middle = 0.5 * (self.left + self.right)
+        return Panels(
+            torch.cat([self.owner, self.owner]),
+            torch.cat([self.left, middle]),
+            torch.cat([middle, self.right]),
+        )
+
+    def gauss_legendre(self) -> tuple[PanelPoints, PanelPoints]:
+        """Places inside the panels and their weights: a kink at an end is on no place."""
+        return self._places(*np.polynomial.legendre.leggauss(_ORDER))
+
+    def clenshaw_curtis(self, order: int) -> tuple[PanelPoints, PanelPoints]:
+        """Places with both ends, so that a spike at an end is seen, and their weights."""
+        return self._places(*_clenshaw_curtis(order))
+
+    def _places(
+        self, x: NDArray[np.float64], weights: NDArray[np.float64]
+    ) -> tuple[PanelPoints, PanelPoints]:
+        half = 0.5 * (self.right - self.left)
+        column = torch.from_numpy(np.stack([x, weights])).to(half)[..., None]
+        return torch.addcmul(self.left + half, column[0], half), column[1] * half
+
+
+def refined(integrand: Integrand, panels: Panels, num_examples: int) -> Panels:
+    """Panels, halved as often as it takes, on which the integrand is integrated well.
+
+    Where both halves err as much as the whole they come from, some times in a row, that is rounding
+    and not a kink or a jump, which one of them has.
+    """
+    finished: list[Panels] = []
+    known = panels.left.new_zeros(num_examples)
+    before, rough = torch.full_like(panels.left, torch.inf), torch.zeros_like(panels.owner)
+    for _ in range(_HALVINGS):
+        values, weights, error = _evaluated(integrand, panels)
+        size = (weights * values.abs()).sum(0)
+        if len(panels.owner) > _MAX_PANELS * num_examples or not bool(torch.isfinite(size).all()):
+            break
+        scale = known.index_add(0, panels.owner, size)[panels.owner]
+        rough = (rough + 1) * (torch.minimum(error, _sibling(error)) > _SHARE * before)
+        noise = (rough >= _GENERATIONS) & (error <= _ROUNDING * scale)
+        good = (error <= _TOLERANCE * scale) | noise
+        finished.append(panels.select(good))
+        if bool(good.all()):
+            return Panels(*(torch.cat(column) for column in zip(*finished, strict=True)))
+        known = known.index_add(0, panels.owner, size * good)
+        panels = panels.select(~good).halves()
+        before, rough = error[~good].repeat(2), rough[~good].repeat(2)
+    raise NumericalError(
+        f"Quadrature did not settle for {len(panels.owner.unique())} examples. Check that "
+        "log p(y given f) is finite and does not oscillate fast in f."
+    )
+
+
+def _evaluated(integrand: Integrand, panels: Panels) -> tuple[PanelPoints, PanelPoints, PanelRow]:
+    """Values and weights at the places of panels, and how far two rules differ on each."""
+    z, weights = panels.clenshaw_curtis(_ORDER)
+    values = integrand(panels.owner, z)
+    coarse = (panels.clenshaw_curtis(_ORDER // 2)[1] * values[::2]).sum(0)
+    return values, weights, ((weights * values).sum(0) - coarse).abs()
+
+
+def _sibling(values: PanelRow) -> PanelRow:
+    """What the other half of each panel has, in the order of `Panels.halves`."""
+    return values.roll(len(values) // 2)
+
+
+@lru_cache(maxsize=4)
+def _clenshaw_curtis(order: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """cos(πj/order) for j = 0 … order, exact for polynomials of that degree on [−1, 1]."""
+    angle = np.pi * np.arange(order + 1) / order
+    k = np.arange(0, order + 1, 2)
+    moments = np.where(k == order, 1.0, 2.0) / (1.0 - k**2)
+    moments[0] = 1.0
+    weights = 2 / order * np.cos(np.outer(angle, k)) @ moments
+    weights[[0, -1]] /= 2
+    return np.cos(angle), weights
+
+
+Points = Float[Tensor, "k n"]
+
+Height = Callable[[Points], Points]
+
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_SHRINKINGS = 40
+_DOUBLINGS = 40
+_MAX_PEAKS = 12
+"""Local maxima of a scan that are looked into."""
+
+
+class Scan(NamedTuple):
+    """Heights on a grid of places that all examples share."""
+
+    grid: Float[Tensor, " k"]
+    heights: Points
+
+    def unfinished(self, nats: float) -> Bool[Tensor, " n"]:
+        """Where an end of the grid is less than so far below the largest height."""
+        return self.heights[[0, -1]].amax(0) > self.heights.amax(0) - nats
+
+
+def scan(height: Height, like: Row) -> Scan:
+    """Heights from −8 to 8 in eighths, for as many examples as the row has."""
+    grid = torch.linspace(-8, 8, 129, dtype=like.dtype, device=like.device)
+    heights = _heights(height, grid, len(like))
+    if bool(torch.isnan(heights).any()):
+        raise NumericalError(
+            "log p(y given f) is NaN. Check mean, variance and the likelihood's parameters."
+        )
+    return Scan(grid, heights)
+
+
+def widened(height: Height, found: Scan, nats: float) -> Scan:
+    """A scan that goes on, doubling, until both ends are so far below the largest height."""
+    for _ in range(_DOUBLINGS):
+        if not bool(found.unfinished(nats).any()):
+            return found
+        ends = 2 * found.grid[[0, -1]]
+        # Where a density breaks down so far out, it is taken to be nothing.
+        more = _heights(height, ends, found.heights.shape[1]).nan_to_num(nan=-torch.inf)
+        found = Scan(
+            torch.cat([ends[:1], found.grid, ends[1:]]),
+            torch.cat([more[:1], found.heights, more[1:]]),
+        )
+    number = int(found.unfinished(nats).sum())
+    raise NumericalError(
+        f"No peak of q(f)·p(y given f) was found for {number} examples. Check that "
+        "log p(y given f) is finite near the mean of q, and does not outgrow f²."
+    )
+
+
+def peaks(height: Height, found: Scan) -> Points:
+    """The highest place near each local maximum of the scan, the best one first.
+
+    Examples with fewer than others have their best one again.
+    """
+    inner, grid = found.heights[1:-1], found.grid
+    top = (inner >= found.heights[:-2]) & (inner > found.heights[2:])
+    ranked = torch.where(top, inner, -torch.inf).sort(0, descending=True)
+    best = found.heights.argmax(0).clamp(1, len(grid) - 2)
+    places = [climb(height, grid[best - 1], grid[best + 1])]
+    for values, index in zip(
+        ranked.values[1:_MAX_PEAKS], ranked.indices[1:_MAX_PEAKS], strict=True
+    ):
+        if bool((values == -torch.inf).all()):
+            break
+        # The scan is in the order of the grid, whose inner places begin at 1.
+        at = torch.where(values > -torch.inf, index + 1, best)
+        places.append(climb(height, grid[at - 1], grid[at + 1]))
+    return torch.stack(places)
+
+
+def climb(height: Height, low: Row, high: Row) -> Row:
+    """The highest place between two, by golden sections."""
+    span = _GOLDEN * (high - low)
+    places = torch.stack([high - span, low + span])
+    heights = height(places)
+    for _ in range(_SHRINKINGS):
+        left = heights[0] >= heights[1]
+        low, high = torch.where(left, low, places[0]), torch.where(left, places[1], high)
+        span = _GOLDEN * (high - low)
+        kept, at_kept = torch.where(left, places[0], places[1]), heights.amax(0)
+        fresh = torch.where(left, high - span, low + span)
+        at_fresh = height(fresh[None])[0]
+        places = torch.where(left, torch.stack([fresh, kept]), torch.stack([kept, fresh]))
+        heights = torch.where(
+            left, torch.stack([at_fresh, at_kept]), torch.stack([at_kept, at_fresh])
+        )
+    return torch.where(heights[0] >= heights[1], places[0], places[1])
+
+
+def _heights(height: Height, grid: Tensor, num_examples: int) -> Points:
+    return height(grid[:, None].expand(-1, num_examples))
+
+
+# Places are measured in standard deviations of q, z = (f − μ)/√v. Only the first derivative in f is
+# asked for, so that a kink, as in Laplace's density, does no harm.
+
+
+POINTS = 32
+"""Values of an example at a time, counted low: large blocks save more than they take."""
+
+_NATS = 45.0
+"""Panels are left out where the density is below e^−45 of its peak."""
+
+_REACH = 9.0
+_FARTHEST = 32.0
+"""Standard deviations to either side that E_q[log p] is summed over, and as far as it may be where
+log p grows as an exponential."""
+
+_LOG_ROOT = 0.5 * math.log(2 * math.pi)
+
+
+@final
+@dataclass(frozen=True)
+class Examples:
+    """Targets of a likelihood and their q, as functions of z."""
+
+    likelihood: Likelihood
+    y: Row
+    mean: Row
+    deviation: Row
+
+    def log_likelihood(self, z: PanelPoints) -> PanelPoints:
+        """ℓ at places of every example."""
+        return self.likelihood.log_kernel(self.y, self.f(z))
+
+    def log_density(self, z: PanelPoints) -> PanelPoints:
+        """ℓ − z²/2: the log of q̃ up to a constant."""
+        return self.log_likelihood(z) - 0.5 * z * z
+
+    def f(self, z: PanelPoints) -> PanelPoints:
+        """μ + z·√v."""
+        return torch.addcmul(self.mean, self.deviation, z)
+
+    def of(self, owner: Owner) -> "Examples":
+        """Those that own some panels, one for each panel."""
+        some = self.y[owner], self.mean[owner], self.deviation[owner]
+        return Examples(self.likelihood.take(owner), *some)
+
+    def sum(self, owner: Owner, values: PanelPoints) -> Row:
+        """Sums over the places of each example."""
+        return torch.zeros_like(self.mean).index_add(0, owner, values.sum(0))
+
+    def parameter_term(self, owner: Owner, z: PanelPoints, weights: PanelPoints) -> Row | None:
+        """The sum of log p(y given f), for its gradient in the likelihood's parameters."""
+        some = self.of(owner)
+        term = parameter_term(some.likelihood, some.y, some.f(z), weights)
+        if term is None:
+            return None
+        with torch.enable_grad():
+            return torch.zeros_like(self.mean).index_add(0, owner, term)
+
+
+def adaptive_log_expectation(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
+    """log E_q[p(y given f)] and its slopes, for a flat batch in float64 outside of any graph."""
+    examples = Examples(likelihood, y, mean, variance.sqrt())
+    found = widened(examples.log_density, scan(examples.log_density, mean), _NATS)
+    rise = Scan(found.grid, found.heights + 0.5 * found.grid[:, None] ** 2)
+    # A spike of p away from the bulk of q̃ is not its peak, but may hold much of its mass.
+    tops, spikes = peaks(examples.log_density, found), peaks(examples.log_likelihood, rise)
+    edges = _edges(found.grid[-1].item(), torch.cat([tops, spikes]))
+    heights = examples.log_density(edges)
+    top = heights.amax(0)
+
+    def density(owner: Owner, z: PanelPoints) -> PanelPoints:
+        return (examples.of(owner).log_density(z) - top[owner]).exp_() * (1 + z * z)
+
+    panels = _panels(edges, heights >= top - _NATS)
+    panels = refined(density, panels, len(y))
+    return _log_estimate(examples, top, panels)
+
+
+def adaptive_gibbs(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
+    """E_q[log p(y given f)] and its slopes, E_q[ℓ′] in μ and ½E_q[ℓ′z]/√v in v."""
+    examples = Examples(likelihood, y, mean, variance.sqrt())
+    found = scan(examples.log_likelihood, mean)
+    spikes = peaks(examples.log_likelihood, found)
+    edges = _edges(_FARTHEST, spikes)
+    heights = examples.log_likelihood(edges).abs().log() - 0.5 * edges * edges
+    # Where q is nothing, log p may well be −∞ by underflow.
+    matters = (heights < torch.inf) | (edges.abs() < _REACH)
+    high = matters & (heights >= heights.where(matters, -torch.inf).amax(0) - _NATS)
+
+    def term(owner: Owner, z: PanelPoints) -> PanelPoints:
+        return examples.of(owner).log_likelihood(z) * torch.exp(-0.5 * z * z) * (1 + z * z)
+
+    panels = _panels(edges, high)
+    panels = refined(term, panels, len(y))
+    owner, (z, widths) = panels.owner, panels.gauss_legendre()
+    some, weights = examples.of(owner), widths * torch.exp(-0.5 * z * z - _LOG_ROOT)
+    value, slope = some.likelihood.value_and_slope(some.y, some.f(z))
+    size = examples.sum(owner, weights * value.abs() * (1 + z * z))
+    return Estimate(
+        examples.sum(owner, weights * value) + likelihood.log_base(y),
+        _slope(
+            examples.sum(owner, weights * slope),
+            examples.sum(owner, weights * value * z) / examples.deviation,
+            size / examples.deviation,
+        ),
+        _slope(
+            0.5 * examples.sum(owner, weights * slope * z) / examples.deviation,
+            0.5 * examples.sum(owner, weights * value * (z * z - 1)) / variance,
+            size / variance,
+        ),
+        examples.parameter_term(owner, z, weights),
+    )
+
+
+def _slope(pathwise: Row, score: Row, size: Row) -> Row:
+    """The slope by ℓ′, or where that misses a jump by ℓ alone, which cancels about its size."""
+    return torch.where(_differ(pathwise, score, size), score, pathwise)
+
+
+def _differ(pathwise: Row, score: Row, size: Row) -> Bool[Tensor, " n"]:
+    """Whether two forms of a slope differ by more than rounding."""
+    return (pathwise - score).abs() > 1e-6 * pathwise.abs() + 1e-8 * size
+
+
+def _edges(reach: float, tops: Float[Tensor, "t p"]) -> PanelPoints:
+    """0, ±1, ±2, ±4 … ±reach and the tops, in order, for each example."""
+    side = 2.0 ** torch.arange(int(math.log2(reach)) + 1, dtype=tops.dtype, device=tops.device)
+    grid = torch.cat([-side, side.new_zeros(1), side])
+    return torch.cat([grid[:, None].expand(-1, tops.shape[1]), tops]).sort(0).values
+
+
+def _panels(edges: PanelPoints, high: Bool[Tensor, "k n"]) -> Panels:
+    """The panels between edges, where either is high and they are not one."""
+    left, right = edges[:-1], edges[1:]
+    wanted = (right > left) & (high[:-1] | high[1:])
+    owner = torch.arange(edges.shape[1], device=edges.device).expand(left.shape)
+    return Panels(owner[wanted], left[wanted], right[wanted])
+
+
+def _log_estimate(examples: Examples, top: Row, panels: Panels) -> Estimate:
+    """The estimate from panels on which the density is smooth.
+
+    The slope in μ is E_q̃[z]/√v and also E_q̃[ℓ′]; that in v is ½(E_q̃[z²] − 1)/v and also
+    ½E_q̃[ℓ′z]/√v. The first forms suit a q̃ much narrower than q, the others one that is nearly q;
+    they are mixed by the variance of z. A jump of p, which ℓ′ does not see, leaves the first.
+    """
+    owner, (z, widths) = panels.owner, panels.gauss_legendre()
+    some, deviation = examples.of(owner), examples.deviation
+    value, slope = some.likelihood.value_and_slope(some.y, some.f(z))
+    mass = widths * torch.exp(value - 0.5 * z * z - top[owner])
+    total = examples.sum(owner, mass)
+    if not bool((torch.isfinite(total) & (total > 0)).all()):
+        raise NumericalError(
+            "E_q[p(y given f)] is 0 or infinite. Check that log p(y given f) is finite in f."
+        )
+    weights = mass / total[owner]
+    first, second = examples.sum(owner, weights * z), examples.sum(owner, weights * z * z)
+    pull, push = examples.sum(owner, weights * slope), examples.sum(owner, weights * slope * z)
+    narrow = (1 - second + first * first).clamp(0.0, 1.0)
+    narrow = torch.where(_differ(pull, first / deviation, 1 / deviation), 1.0, narrow)
+    mean_slope = narrow * first / deviation + (1 - narrow) * pull
+    bend = narrow * (second - 1) / deviation + (1 - narrow) * push
+    return Estimate(
+        top + torch.log(total) - _LOG_ROOT + examples.likelihood.log_base(examples.y),
+        mean_slope,
+        0.5 * bend / deviation,
+        examples.parameter_term(owner, z, weights),
+    )

@@ -1,0 +1,230 @@
+"""Compute the data term of the ELBO, E_q[log p(y|f)]."""
+
+import math
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Num
+from numpy.typing import NDArray
+from torch import Tensor
+
+from directgp.likelihoods.base import ClosedFormGibbs, Derivatives, Likelihood, SymmetricLink
+from directgp.log_expectations.adaptive import POINTS, adaptive_gibbs
+from directgp.log_expectations.quadrature import (
+    NATS,
+    blocks_by_nodes,
+    fixed_nodes,
+    learn_nodes,
+    nodes_for_all,
+    trapezoid_step,
+)
+from directgp.log_expectations.rule import (
+    Estimate,
+    Points,
+    Row,
+    evaluate,
+    of_one_shape,
+    parameter_term,
+    row_blocks,
+    rows_for,
+)
+
+_MOST = 64
+"""More nodes than this are for few of the examples, and these are better taken apart."""
+
+_WIDEST = 1e30
+"""Standard deviations from where on powers of them overflow."""
+
+_GRAIN = 4
+"""Nodes end at whole quarters, so that they stay the same for many steps of training."""
+
+Array = NDArray[np.floating]
+
+
+class CommonNodes(NamedTuple):
+    """E_q[g(f)] ≈ Σ_k w_k g(μ + z_k·√v) for every example."""
+
+    z: Float[Tensor, "k 1"]
+    weights: Float[Tensor, " k"]
+
+    def places(self, mean: Row, deviation: Row) -> Points:
+        """μ + z_k·√v."""
+        return torch.addcmul(mean, self.z, deviation)
+
+    def averages(self, at: Derivatives) -> tuple[Row, Row, Row]:
+        """E_q[ℓ] with its slopes, E_q[ℓ′] in the mean and ½E_q[ℓ″] in the variance."""
+        return (
+            self.weights @ at.value,
+            self.weights @ at.first,
+            (self.weights @ at.second).mul_(0.5),
+        )
+
+
+def common_nodes(mean: Row, deviation: Row, strip: float, nats: float) -> CommonNodes | None:
+    """Equal steps over q that err by e^−nats for every example; None if they would be many.
+
+    They reach far enough for q alone, and for q·|ℓ| where ℓ is nearly 0 at the mean and its mass
+    lies towards f = 0, at most |μ| away. The widest q needs the smallest step in its own measure.
+    """
+    towards_zero = torch.minimum(deviation, deviation.reciprocal()).mul_(mean)
+    extremes = torch.stack([deviation.amax(), *towards_zero.aminmax()])
+    widest, lowest, highest = extremes.tolist()
+    if not 0 < widest < _WIDEST:
+        return None
+    step = _step(widest, strip, nats)
+    reach = math.sqrt(2 * nats)
+    # In this order NaN stays NaN, and compares as false.
+    left, right = reach + max(highest, 0.0), reach + max(-lowest, 0.0)
+    if not left + right <= (_MOST - 1) * step:
+        return None
+    left, right = (math.ceil(_GRAIN * side) / _GRAIN for side in (left, right))
+    # What is kept there must not be written to.
+    z, weights = _rule(math.ceil((left + right) / step), left, right)
+    return CommonNodes(torch.from_numpy(z).to(mean), torch.from_numpy(weights).to(mean))
+
+
+def _step(widest: float, strip: float, nats: float) -> float:
+    """The step of `step_for` over the widest q, in its standard deviation."""
+    more = nats + 1.5 * math.log1p(widest**4)
+    d = min(math.sqrt(2 * more), strip / widest)
+    return 2 * math.pi * d / (more + 0.5 * d * d)
+
+
+@lru_cache(maxsize=64)
+def _rule(number: int, left: float, right: float) -> tuple[Array, Array]:
+    """The middles of equal steps from −left to right, as a column, and their share of N(0, 1)."""
+    z: Array = (np.arange(number) + 0.5) * ((left + right) / number) - left
+    weights: Array = np.exp(-0.5 * z * z)
+    weights /= weights.sum()
+    return z[:, None], weights
+
+
+def sum_apart(likelihood: Likelihood, y: Row, mean: Row, variance: Row, nats: float) -> Estimate:
+    """E_q[ℓ] by the trapezoid rule over q, with an error of e^−nats."""
+    reach, needed = nodes_needed(likelihood.strip, mean, variance, nats)
+    number = nodes_for_all(needed)
+    if number is not None:
+        return _whole(likelihood, y, mean, variance, reach, number)
+    parts = []
+    for number, index in blocks_by_nodes(needed):
+        some = y[index], mean[index], variance[index], reach[index]
+        parts.append((index, _sum(likelihood.take(index), *some, number)))
+    return Estimate.gather(parts)
+
+
+def _whole(
+    likelihood: Likelihood, y: Row, mean: Row, variance: Row, reach: Row, number: int
+) -> Estimate:
+    """The same number of nodes for every example, in as few blocks as memory allows."""
+    return Estimate.join(
+        _sum(likelihood, y[rows], mean[rows], variance[rows], reach[rows], number)
+        for rows, _ in row_blocks(len(y), number, y.device)
+    )
+
+
+def nodes_needed(strip: float, mean: Row, variance: Row, nats: float) -> tuple[Row, Row]:
+    """How far from the mean the nodes of each example go, and how many they are.
+
+    Far enough for q alone, and for q·|ℓ| when ℓ is nearly 0 at the mean and its mass lies towards
+    f = 0, at most |μ| away.
+    """
+    deviation = torch.sqrt(variance)
+    reach = math.sqrt(2 * nats) * deviation + mean.abs() * variance.clamp(max=1.0)
+    return reach, 2 * reach / trapezoid_step(deviation, strip, nats - NATS)
+
+
+def _sum(
+    likelihood: Likelihood, y: Row, mean: Row, variance: Row, reach: Row, number: int
+) -> Estimate:
+    """Σ_k q(f_k)·ℓ(f_k), with slopes E_q[ℓ′] in the mean and ½E_q[ℓ″] in the variance."""
+    half = torch.arange(1 - number, number, 2, dtype=mean.dtype, device=mean.device)[:, None]
+    place = half / number
+    # From the node next to the mean, whose weight is then 1 however far it is.
+    nearest = (number + 1) % 2 / number
+    weights = ((nearest**2 - place * place) * (reach * reach / (2 * variance))).exp_()
+    weights /= weights.sum(0)
+    f = torch.addcmul(mean, place, reach)
+    value, first, second = likelihood.derivatives(y, f)
+    return Estimate(
+        (weights * value).sum(0) + likelihood.log_base(y),
+        (weights * first).sum(0),
+        0.5 * (weights * second).sum(0),
+        parameter_term(likelihood, y, f, weights),
+    )
+
+
+NATS_OF_FLOAT32 = 21.0
+"""Values err by some 1e-9 and slopes by less than float32 can show, 1e-7 of them."""
+
+
+def gibbs_term(
+    likelihood: Likelihood,
+    y: Num[Tensor, "..."] | Bool[Tensor, "..."],
+    mean: Float[Tensor, "..."],
+    variance: Float[Tensor, "..."],
+) -> Float[Tensor, "..."]:
+    """E_q[log p(y given f)] for q(f) = N(mean, variance), by closed form or quadrature.
+
+    Computed in float64, returned in the dtype of the mean; targets are not checked.
+    """
+    rows = of_one_shape(y, mean, variance)
+    if isinstance(likelihood, ClosedFormGibbs):
+        return likelihood.expected_log_prob(*rows)
+    if not likelihood.log_concave:
+        return evaluate(adaptive_gibbs, likelihood, *rows, POINTS)
+    nats = NATS_OF_FLOAT32 if mean.dtype == torch.float32 else NATS
+    return evaluate(partial(_integrate, nats=nats), likelihood, *rows)
+
+
+def _integrate(likelihood: Likelihood, y: Row, mean: Row, variance: Row, nats: float) -> Estimate:
+    """The trapezoid rule over q, with an error of e^−nats."""
+    fixed = fixed_nodes.get()
+    if not len(y) or (fixed is not None and fixed.recording):
+        return sum_apart(likelihood, y, mean, variance, nats)
+    rows = y, mean, torch.sqrt(variance)
+    if isinstance(likelihood, SymmetricLink) and not likelihood.state_dict():
+        estimate = _by_link(likelihood, *rows, nats)
+    else:
+        estimate = _together(likelihood, *rows, nats)
+    if estimate is None:
+        return sum_apart(likelihood, y, mean, variance, nats)
+    if fixed is not None:
+        learn_nodes(nodes_needed(likelihood.strip, mean, variance, nats)[1])
+    return estimate
+
+
+def _together(
+    likelihood: Likelihood, y: Row, mean: Row, deviation: Row, nats: float
+) -> Estimate | None:
+    """With nodes that all examples have in common, unless they would be many."""
+    nodes = common_nodes(mean, deviation, likelihood.strip, nats)
+    if nodes is None:
+        return None
+    parts = []
+    for rows, index in row_blocks(len(y), len(nodes.z), y.device):
+        some, target = likelihood.take(index), y[rows]
+        f = nodes.places(mean[rows], deviation[rows])
+        value, slope, variance_slope = nodes.averages(some.derivatives(target, f))
+        term = parameter_term(some, target, f, nodes.weights[:, None].expand(f.shape))
+        parts.append(Estimate(value + some.log_base(target), slope, variance_slope, term))
+    return Estimate.join(parts)
+
+
+def _by_link(
+    likelihood: SymmetricLink, y: Row, mean: Row, deviation: Row, nats: float
+) -> Estimate | None:
+    """The same in (2y−1)f, where every target is 1 and ℓ rises to 0."""
+    sign = 2 * y - 1
+    mirrored = sign * mean
+    nodes = common_nodes(mirrored.clamp(min=0.0), deviation, likelihood.strip, nats)
+    if nodes is None:
+        return None
+    size = rows_for(len(nodes.z), y.device)
+    parts = zip(mirrored.split(size), deviation.split(size), strict=True)
+    estimate = Estimate.join(
+        Estimate(*nodes.averages(likelihood.link_derivatives(nodes.places(*part))))
+        for part in parts
+    )
+    return Estimate(estimate.value, estimate.mean_slope * sign, estimate.variance_slope)

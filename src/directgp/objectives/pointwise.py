@@ -1,0 +1,266 @@
+"""Define the point losses other than the log losses: square, absolute, pinball, CRPS, 0–1 cost."""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from typing_extensions import override
+
+from directgp.errors import UnsupportedError, require
+from directgp.likelihoods.base import (
+    Binary,
+    ClosedFormCRPS,
+    ClosedFormLogPredictive,
+    ClosedFormMedian,
+    ClosedFormMoments,
+    ClosedFormQuantiles,
+    Likelihood,
+)
+from directgp.likelihoods.gaussian import GaussianNoise
+from directgp.likelihoods.student_t import StudentTNoise
+from directgp.log_expectations.api import resolve_rule
+from directgp.objectives.base import DeterministicLoss, Values
+
+
+@final
+@dataclass(frozen=True)
+class SquareLoss(DeterministicLoss):
+    """½(ŷ − y)² with ŷ = E[y], the predictive mean: μ for a Gaussian, e^{μ+v/2} for counts."""
+
+    name = "square_loss"
+
+    @override
+    def uses_variance(self, likelihood: Likelihood) -> bool:
+        return not isinstance(likelihood, GaussianNoise)
+
+    @override
+    def check(self, likelihood: Likelihood) -> None:
+        _with_mean(likelihood)
+
+    @override
+    def _evaluate(
+        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values
+    ) -> Values:
+        return 0.5 * (_with_mean(likelihood).predictive_mean(mean, variance) - y) ** 2
+
+
+def _with_mean(likelihood: Likelihood) -> ClosedFormMoments:
+    """The likelihood, refused where the loss cannot serve it."""
+    if isinstance(likelihood, StudentTNoise):
+        raise UnsupportedError(
+            "SquareLoss does not see Student's t noise, neither its scale nor its tails. Got "
+            "StudentT. Use Gaussian, or log_loss."
+        )
+    if isinstance(likelihood, ClosedFormMoments):
+        return likelihood
+    raise UnsupportedError(
+        f"SquareLoss needs a likelihood with a closed-form predictive mean. Got "
+        f"{type(likelihood).__name__}. Use Probit for labels, Poisson(link='exp') for "
+        f"counts, or log_loss."
+    )
+
+
+@final
+@dataclass(frozen=True)
+class AbsoluteLoss(DeterministicLoss):
+    """The distance of y from ŷ, the predictive median: μ for a Gaussian."""
+
+    name = "absolute_loss"
+
+    @override
+    def uses_variance(self, likelihood: Likelihood) -> bool:
+        return False
+
+    @override
+    def check(self, likelihood: Likelihood) -> None:
+        _with_median(likelihood)
+
+    @override
+    def _evaluate(
+        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values
+    ) -> Values:
+        return (y - _with_median(likelihood).predictive_median(mean, variance)).abs()
+
+
+def _with_median(likelihood: Likelihood) -> ClosedFormMedian:
+    """The likelihood, refused where it lacks the median."""
+    if isinstance(likelihood, ClosedFormMedian):
+        return likelihood
+    raise UnsupportedError(
+        f"AbsoluteLoss needs a likelihood with a closed-form predictive median. Got "
+        f"{type(likelihood).__name__}. Use Gaussian, or log_loss."
+    )
+
+
+@final
+@dataclass(frozen=True)
+class PinballLoss(DeterministicLoss):
+    """ρ_τ(y − ŷ) with ŷ the predictive τ-quantile and ρ_τ(r) = max(τr, (τ−1)r).
+
+    A target above ŷ costs τ a unit, one below it 1 − τ. At τ = ½ it is half the absolute loss.
+
+    Parameters
+    ----------
+    level : float
+        τ, strictly between 0 and 1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from directgp import Marginals
+    >>> from directgp.likelihoods import Gaussian
+    >>> q = Marginals(torch.zeros(2), torch.zeros(2))
+    >>> PinballLoss(level=0.9)(Gaussian(1.0), torch.tensor([2.2816, 0.2816]), q).detach()
+    tensor([0.9000, 0.1000])
+    """
+
+    level: float = 0.5
+
+    name = "pinball_loss"
+
+    def __post_init__(self) -> None:
+        """Refuse a level that is none."""
+        inside = 0 < self.level < 1
+        require(inside, "level of PinballLoss", "strictly between 0 and 1", self.level)
+
+    @override
+    def uses_variance(self, likelihood: Likelihood) -> bool:
+        return self.level != 0.5
+
+    @override
+    def check(self, likelihood: Likelihood) -> None:
+        _with_quantiles(likelihood)
+
+    @override
+    def _evaluate(
+        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values
+    ) -> Values:
+        level = torch.full_like(mean, self.level)
+        residual = y - _with_quantiles(likelihood).predictive_quantile(level, mean, variance)
+        return torch.maximum(self.level * residual, (self.level - 1) * residual)
+
+
+def _with_quantiles(likelihood: Likelihood) -> ClosedFormQuantiles:
+    """The likelihood, refused where it lacks quantiles."""
+    if isinstance(likelihood, ClosedFormQuantiles):
+        return likelihood
+    raise UnsupportedError(
+        f"PinballLoss needs a likelihood with closed-form predictive quantiles. Got "
+        f"{type(likelihood).__name__}. Use Gaussian, or log_loss."
+    )
+
+
+@final
+@dataclass(frozen=True)
+class CRPSLoss(DeterministicLoss):
+    """∫ (F(t) − 1{y ≤ t})² dt with F the predictive distribution function, in the units of y.
+
+    For a Gaussian it is s(z(2Φ(z) − 1) + 2φ(z) − 1/√π) with s = √(v + σ²), z = (y − μ)/s: a far
+    target costs its distance, where the log loss charges the square (Gneiting and Raftery, 2007).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from directgp import Marginals
+    >>> from directgp.likelihoods import Gaussian
+    >>> q = Marginals(torch.zeros(2), torch.full((2,), 0.5))
+    >>> CRPSLoss()(Gaussian(0.5), torch.tensor([0.0, 100.0]), q).detach()
+    tensor([ 0.2337, 99.4358])
+    """
+
+    name = "crps"
+
+    @override
+    def check(self, likelihood: Likelihood) -> None:
+        _with_crps(likelihood)
+
+    @override
+    def _evaluate(
+        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values
+    ) -> Values:
+        return _with_crps(likelihood).predictive_crps(y, mean, variance)
+
+
+def _with_crps(likelihood: Likelihood) -> ClosedFormCRPS:
+    """The likelihood, refused where it lacks the score."""
+    if isinstance(likelihood, ClosedFormCRPS):
+        return likelihood
+    raise UnsupportedError(
+        f"CRPSLoss needs a likelihood with a closed-form CRPS. Got {type(likelihood).__name__}. "
+        f"Use Gaussian, or log_loss."
+    )
+
+
+@final
+@dataclass(frozen=True)
+class ZeroOneCost(DeterministicLoss):
+    """c_y·E_q[p(1−y given f)]: what y costs when the label is drawn from the predictive.
+
+    Linear in the predictive probability, so that training on it drives probabilities towards the
+    cheaper label, 0 or 1: they say what to decide, not how likely a label is.
+
+    Parameters
+    ----------
+    false_positive : float
+        c_0 > 0, the cost of saying 1 where y = 0.
+    false_negative : float
+        c_1 > 0, the cost of saying 0 where y = 1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from directgp import Marginals
+    >>> from directgp.likelihoods import Probit
+    >>> q = Marginals(torch.zeros(2), torch.ones(2))
+    >>> ZeroOneCost(false_negative=10.0)(Probit(), torch.tensor([0.0, 1.0]), q)
+    tensor([0.5000, 5.0000])
+    """
+
+    false_positive: float = 1.0
+    false_negative: float = 1.0
+
+    name = "zero_one_cost"
+
+    def __post_init__(self) -> None:
+        """Refuse costs that cannot be meant."""
+        for key in ("false_positive", "false_negative"):
+            cost = getattr(self, key)
+            allowed = 0 < cost < math.inf
+            require(allowed, f"{key} of ZeroOneCost", "positive and finite", cost)
+
+    @property
+    def threshold(self) -> float:
+        """c_0/(c_0 + c_1): predict 1 where P(y = 1) exceeds it.
+
+        With p = P(y = 1), saying 1 costs c_0(1 − p) on average and saying 0 costs c_1·p. The first
+        is less where p > c_0/(c_0 + c_1). This asks for a p that is right, as after log-loss DLM.
+        """
+        return 1 / (1 + self.false_negative / self.false_positive)
+
+    @override
+    def fixed_work(self, likelihood: Likelihood) -> bool:
+        return isinstance(likelihood, ClosedFormLogPredictive)
+
+    @override
+    def check(self, likelihood: Likelihood) -> None:
+        _with_labels(likelihood)
+
+    @override
+    def _evaluate(
+        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values
+    ) -> Values:
+        wrong = _with_labels(likelihood).complement(y)
+        log_chance = resolve_rule("auto", likelihood)(likelihood, wrong, mean, variance)
+        cost = self.false_negative * y + self.false_positive * wrong
+        return cost * torch.exp(log_chance)
+
+
+def _with_labels(likelihood: Likelihood) -> Binary:
+    """The likelihood, refused where its targets are not two labels."""
+    if isinstance(likelihood, Binary):
+        return likelihood
+    raise UnsupportedError(
+        f"ZeroOneCost needs a likelihood of two labels. Got {type(likelihood).__name__}. "
+        f"Use Probit or Logistic; for real targets or counts, square_loss or log_loss."
+    )

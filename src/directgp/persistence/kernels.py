@@ -1,0 +1,318 @@
+"""Convert gpytorch kernels, means and constraints to specs and back."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, cast, get_args
+
+import gpytorch
+import numpy as np
+import torch
+from gpytorch import kernels
+from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
+from gpytorch.kernels import Kernel
+from gpytorch.means import ConstantMean, LinearMean, Mean, ZeroMean
+from torch import Tensor, nn
+
+from directgp.errors import ModelFileError, UnsupportedError
+from directgp.persistence.schema import ConstraintName, KernelSpec, MeanSpec
+from directgp.training.checkpoint import under
+
+_BOUNDS = ("_constraint.lower_bound", "_constraint.upper_bound")
+
+
+def frozen_names(module: nn.Module, who: str) -> list[str]:
+    """The parameters that ask for no gradient."""
+    named = list(module.named_parameters(remove_duplicate=False))
+    if len(named) != len(list(module.parameters())):
+        raise UnsupportedError(
+            f"A {who} whose parts share parameters cannot be saved: the sharing would be lost."
+            " Use copies of the parts."
+        )
+    return [name for name, parameter in named if not parameter.requires_grad]
+
+
+def fill(module: nn.Module, tensors: Mapping[str, Tensor], frozen: Iterable[str], who: str) -> None:
+    """Put copies of the tensors in the place of the module's own, whose shapes they must have."""
+    own = module.state_dict()
+    _same_names(own, tensors, who)
+    for name, tensor in tensors.items():
+        _fits(f"{name} of the {who}", tensor, own[name])
+    # A copy is aligned as memory usually is, and sums depend on it in the last bit.
+    copies = {name: tensor.clone() for name, tensor in tensors.items()}
+    module.load_state_dict(copies, strict=True, assign=True)
+    hold(module, frozen, who)
+
+
+def hold(module: nn.Module, frozen: Iterable[str], who: str) -> None:
+    """Let the named parameters, and no others, ask for no gradient."""
+    parameters = dict(module.named_parameters())
+    held = set(frozen)
+    if not held <= parameters.keys():
+        raise ModelFileError(f"the {who} holds parameters that it does not have")
+    for name, parameter in parameters.items():
+        parameter.requires_grad_(name not in held)
+
+
+def require_finite(name: str, tensor: Tensor) -> None:
+    """Refuse what no model can compute with."""
+    if not bool(torch.isfinite(tensor).all()):
+        raise ModelFileError(f"{name} must be finite, and holds NaN or infinity")
+
+
+def _same_names(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], who: str) -> None:
+    if own.keys() != tensors.keys():
+        missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+        raise ModelFileError(
+            f"the {who} lacks tensors or has too many (missing {missing[:3]}, extra {extra[:3]})"
+        )
+
+
+def _fits(name: str, tensor: Tensor, own: Tensor) -> None:
+    if tensor.shape != own.shape:
+        raise ModelFileError(f"{name} has shape {list(tensor.shape)} for {list(own.shape)}")
+    if tensor.is_floating_point() != own.is_floating_point():
+        raise ModelFileError(f"{name} cannot be of {tensor.dtype}")
+    # Of bounds infinity is allowed, and their own check has been passed.
+    if not name.split(" ")[0].endswith(_BOUNDS):
+        require_finite(name, tensor)
+
+
+_CLASSES: dict[str, type[Any]] = {
+    "Positive": Positive,
+    "GreaterThan": GreaterThan,
+    "LessThan": LessThan,
+    "Interval": Interval,
+}
+_SUFFIX = "_constraint"
+
+
+def constraint_names(module: gpytorch.Module) -> dict[str, ConstraintName]:
+    """The kind of each constraint of a module's own parameters, by the parameter's name."""
+    return {
+        name.removesuffix(_SUFFIX): _kind(constraint, type(module).__name__)
+        for name, constraint in module._constraints.items()
+    }
+
+
+def constrain(
+    module: gpytorch.Module, names: Mapping[str, ConstraintName], tensors: Mapping[str, Tensor]
+) -> None:
+    """Give the module's own parameters constraints of these kinds, with the tensors as bounds."""
+    for name, kind in names.items():
+        shape = getattr(module, name).shape
+        bounds = []
+        for side in ("lower_bound", "upper_bound"):
+            bound = tensors.get(f"{name}{_SUFFIX}.{side}")
+            if bound is None or not _broadcasts(bound.shape, shape):
+                raise ModelFileError(f"the {side} of {name} is missing or does not fit it")
+            bounds.append(bound)
+        module.register_constraint(name, _built(kind, *bounds))
+
+
+def _kind(constraint: Interval, owner: str) -> ConstraintName:
+    kind = type(constraint).__name__
+    if _CLASSES.get(kind) is type(constraint) and _usual(constraint):
+        return cast(ConstraintName, kind)
+    raise UnsupportedError(
+        f"The constraint {constraint} of {owner} cannot be saved. Those that can are"
+        f" {', '.join(get_args(ConstraintName))} of gpytorch, with their usual transforms."
+    )
+
+
+def _usual(constraint: Interval) -> bool:
+    transform = constraint._transform
+    if type(constraint) is Interval:
+        return transform is torch.sigmoid
+    softplus = type(transform) is nn.Softplus
+    return softplus and (transform.beta, transform.threshold) == (1, 20)
+
+
+def _built(kind: ConstraintName, lower: Tensor, upper: Tensor) -> Interval:
+    below, above = bool((lower == -math.inf).all()), bool((upper == math.inf).all())
+    finite = bool(torch.isfinite(lower).all()), bool(torch.isfinite(upper).all())
+    if kind == "Positive" and above and bool((lower == 0).all()):
+        return Positive()
+    if kind == "GreaterThan" and above and finite[0]:
+        return GreaterThan(lower)
+    if kind == "LessThan" and below and finite[1]:
+        return LessThan(upper)
+    if kind == "Interval" and all(finite) and bool((lower < upper).all()):
+        return Interval(lower, upper)
+    raise ModelFileError(f"the bounds of a constraint are not those of {kind}")
+
+
+def _broadcasts(shape: torch.Size, target: torch.Size) -> bool:
+    try:
+        return bool(np.broadcast_shapes(shape, target) == target)
+    except ValueError:
+        return False
+
+
+MEANS: dict[str, type[Any]] = {
+    "ConstantMean": ConstantMean,
+    "LinearMean": LinearMean,
+    "ZeroMean": ZeroMean,
+}
+
+
+def mean_spec(mean: Mean) -> MeanSpec:
+    """What rebuilds a mean, beside its state."""
+    kind = type(mean).__name__
+    if MEANS.get(kind) is not type(mean) or mean._priors or getattr(mean, "batch_shape", ()):
+        raise UnsupportedError(
+            f"The mean {kind} cannot be saved. Those that can are {', '.join(MEANS)}, without a"
+            " batch shape and without priors on their parameters."
+        )
+    return MeanSpec(kind=kind, constraints=constraint_names(mean))
+
+
+def build_mean(spec: MeanSpec, tensors: Mapping[str, Tensor], num_features: int) -> Mean:
+    """A mean like the one of the spec, whose state is still to be filled in."""
+    make = MEANS.get(spec.kind)
+    if make is None:
+        raise ModelFileError(f"no mean {spec.kind!r} is known")
+    # On this device nothing is allocated, and nothing drawn from torch's own generator.
+    with torch.device("meta"):
+        linear = {"input_size": num_features, "bias": "bias" in tensors}
+        mean = make(**(linear if make is LinearMean else {}))
+    allowed = {"raw_constant"} if make is ConstantMean else set()
+    if not spec.constraints.keys() <= allowed:
+        raise ModelFileError(f"the constraints of a {spec.kind} are not those of its parameters")
+    constrain(mean, spec.constraints, tensors)
+    return mean
+
+
+MAX_KERNELS = 100
+
+
+class _Row(NamedTuple):
+    """How a class is called."""
+
+    make: type[Any]
+    options: tuple[str, ...] = ("ard_num_dims",)
+    parts: str = ""
+    """Where the kernels inside it are: one of its own name, or a list."""
+
+
+KERNELS: dict[str, _Row] = {
+    "AdditiveKernel": _Row(kernels.AdditiveKernel, (), "kernels"),
+    "ConstantKernel": _Row(kernels.ConstantKernel, ()),
+    "CosineKernel": _Row(kernels.CosineKernel),
+    "LinearKernel": _Row(kernels.LinearKernel),
+    "MaternKernel": _Row(kernels.MaternKernel, ("nu", "ard_num_dims")),
+    "PeriodicKernel": _Row(kernels.PeriodicKernel),
+    "PiecewisePolynomialKernel": _Row(kernels.PiecewisePolynomialKernel, ("q", "ard_num_dims")),
+    "PolynomialKernel": _Row(kernels.PolynomialKernel, ("power", "ard_num_dims")),
+    "ProductKernel": _Row(kernels.ProductKernel, (), "kernels"),
+    "RBFKernel": _Row(kernels.RBFKernel),
+    "RQKernel": _Row(kernels.RQKernel),
+    "ScaleKernel": _Row(kernels.ScaleKernel, ("ard_num_dims",), "base_kernel"),
+    "SpectralMixtureKernel": _Row(kernels.SpectralMixtureKernel, ("num_mixtures", "ard_num_dims")),
+}
+
+
+def kernel_spec(kernel: Kernel) -> KernelSpec:
+    """What rebuilds a kernel, beside its state."""
+    kind = type(kernel).__name__
+    row = KERNELS.get(kind)
+    if row is None or row.make is not type(kernel):
+        raise UnsupportedError(
+            f"The kernel {kind} cannot be saved. Those that can are {', '.join(KERNELS)},"
+            " in any sum, product or scaling."
+        )
+    _check_plain(kernel, kind)
+    options = {name: getattr(kernel, name) for name in row.options}
+    return KernelSpec(
+        kind=kind,
+        options={name: value for name, value in options.items() if value is not None},
+        constraints=constraint_names(kernel),
+        parts=[kernel_spec(part) for part in _parts(kernel, row).values()],
+    )
+
+
+def load_kernel(
+    spec: KernelSpec, tensors: Mapping[str, Tensor], frozen: Iterable[str], num_features: int
+) -> Kernel:
+    """The kernel with its state; no tensor of it is larger than those given."""
+    kernel = build_kernel(spec, tensors, num_features)
+    fill(kernel, tensors, frozen, "kernel")
+    return kernel
+
+
+def build_kernel(spec: KernelSpec, tensors: Mapping[str, Tensor], num_features: int) -> Kernel:
+    """A kernel like the one of the spec, whose state is still to be filled in."""
+    if spec.size() > MAX_KERNELS:
+        raise ModelFileError(f"it has {spec.size()} kernels in one, and {MAX_KERNELS} are allowed")
+    return _build(spec, dict(tensors), num_features)
+
+
+def _build(spec: KernelSpec, tensors: dict[str, Tensor], num_features: int) -> Kernel:
+    row = KERNELS.get(spec.kind)
+    if row is None or not spec.options.keys() <= set(row.options):
+        raise ModelFileError(f"no kernel {spec.kind!r} with {sorted(spec.options)[:5]} is known")
+    own = {name: tensor for name, tensor in tensors.items() if "." not in name}
+    _check_sizes(spec, own, num_features)
+    parts = [
+        _build(part, under(prefix, tensors), num_features)
+        for prefix, part in zip(_prefixes(spec, row), spec.parts, strict=True)
+    ]
+    arguments: dict[str, Any] = dict(spec.options)
+    if row.parts != "kernels" and "active_dims" in own:
+        arguments["active_dims"] = _active_dims(own["active_dims"], num_features)
+    kernel = row.make(*parts, **arguments)
+    if spec.constraints.keys() != constraint_names(kernel).keys():
+        raise ModelFileError(f"the constraints of a {spec.kind} are not those of its parameters")
+    constrain(kernel, spec.constraints, tensors)
+    return kernel
+
+
+def _check_plain(kernel: Kernel, kind: str) -> None:
+    """Refuse what a spec does not tell."""
+    if kernel._batch_shape:
+        raise UnsupportedError(
+            f"A {kind} with a batch shape cannot be saved. Save the members of a batch one by one."
+        )
+    if kernel._priors:
+        raise UnsupportedError(
+            f"A {kind} with priors on its parameters cannot be saved. Leave them out: training"
+            " does not use them."
+        )
+
+
+def _parts(kernel: Kernel, row: _Row) -> dict[str, Kernel]:
+    """The kernels directly inside one, by their place in its state."""
+    if row.parts == "kernels":
+        return {f"kernels.{index}.": part for index, part in enumerate(kernel.kernels)}
+    return {"base_kernel.": kernel.base_kernel} if row.parts else {}
+
+
+def _prefixes(spec: KernelSpec, row: _Row) -> list[str]:
+    """The place of each part in the state."""
+    number = len(spec.parts)
+    if row.parts == "kernels" and number > 0:
+        return [f"kernels.{index}." for index in range(number)]
+    prefixes = ["base_kernel."] if row.parts == "base_kernel" else []
+    if row.parts == "kernels" or number != len(prefixes):
+        raise ModelFileError(f"a {spec.kind} cannot be made of {number} kernels")
+    return prefixes
+
+
+def _check_sizes(spec: KernelSpec, own: Mapping[str, Tensor], num_features: int) -> None:
+    """Refuse sizes that neither the kernel's own tensors nor the inputs have."""
+    size = 1
+    for name in {"ard_num_dims", "num_mixtures"} & spec.options.keys():
+        option = spec.options[name]
+        if not isinstance(option, int) or option < 1:
+            raise ModelFileError(f"{name} of a {spec.kind} is {option}, and has to be at least 1")
+        size *= option
+    largest = max([num_features, *(tensor.numel() for tensor in own.values())])
+    if size > largest:
+        raise ModelFileError(f"a {spec.kind} claims parameters larger than its tensors")
+
+
+def _active_dims(tensor: Tensor, num_features: int) -> Tensor:
+    """Indices of features, refused outside of them."""
+    indices = tensor.dtype == torch.int64 and tensor.ndim == 1 and tensor.numel() > 0
+    if not indices or bool(((tensor < 0) | (tensor >= num_features)).any()):
+        raise ModelFileError(f"active_dims of a kernel are not indices of {num_features} features")
+    return tensor

@@ -1,0 +1,211 @@
+"""Draw predictions along one input and against the targets."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from directgp.plots.style import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    SQUARE,
+    Array,
+    axis_name,
+    canvas,
+    check_coverage,
+    column,
+    draw_cloud,
+    finite,
+    head_row,
+    interval,
+    labels,
+    percent,
+    shares,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def plot_curve(
+    x: ArrayLike,
+    mean: ArrayLike,
+    lower: ArrayLike,
+    upper: ArrayLike,
+    coverage: float,
+    ax: "Axes | None" = None,
+    data: tuple[ArrayLike, ArrayLike] | None = None,
+    name: str = "x",
+    target: str = "y",
+) -> "Axes":
+    """Predictive mean and intervals along one input, over the data.
+
+    Parameters
+    ----------
+    x
+        Inputs in any order, shape ``(n,)``.
+    mean, lower, upper
+        Mean and ends of the predictive interval at each of them; there is a gap where they are
+        not finite.
+    coverage
+        Probability of the intervals.
+    ax
+        Axes to draw on; a new figure unless given.
+    data
+        Inputs and targets of examples.
+    name, target
+        Names of the input and of what is predicted.
+    """
+    inputs = finite(x, "x")
+    centre = column(mean, "mean", len(inputs))
+    low, high = interval(lower, upper, len(inputs))
+    check_coverage(coverage)
+    examples = None if data is None else _examples(*data)
+    ax = canvas(ax)
+    if examples is not None:
+        draw_cloud(ax, *examples, INK, "data")
+    order = np.argsort(inputs, kind="stable")
+    ax.fill_between(
+        inputs[order],
+        low[order],
+        high[order],
+        color=BLUE,
+        alpha=0.22,
+        linewidth=0,
+        label=f"{percent(coverage)} interval",
+    )
+    ax.plot(inputs[order], centre[order], color=BLUE, linewidth=1.8, label="mean")
+    ax.margins(x=0.01)
+    ax.set(xlabel=axis_name(name), ylabel=axis_name(target, 32))
+    head_row(ax)
+    return ax
+
+
+def _examples(x: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
+    inputs = finite(x, "x of the data")
+    return inputs, finite(y, "y of the data", len(inputs))
+
+
+_AWAY, _JITTER = 0.09, 0.045
+"""Marks of labels lie this far outside [0, 1], give or take the jitter."""
+
+
+def plot_label_curve(
+    x: ArrayLike,
+    probability: ArrayLike,
+    data: tuple[ArrayLike, ArrayLike] | None = None,
+    ax: "Axes | None" = None,
+    name: str = "x",
+    label: str = "1",
+) -> "Axes":
+    """Probability of a class along one input; the labels are marks below 0 and above 1.
+
+    Parameters
+    ----------
+    x
+        Inputs in any order, shape ``(n,)``.
+    probability
+        Probability of the class at each of them.
+    data
+        Inputs and labels 0 and 1 of examples.
+    ax
+        Axes to draw on; a new figure unless given.
+    name, label
+        Names of the input and of the class.
+    """
+    inputs = finite(x, "x")
+    p = shares(probability, "probability", len(inputs))
+    marks = None if data is None else _marks(*data)
+    ax = canvas(ax)
+    if marks is not None:
+        draw_cloud(ax, *marks, INK)
+    order = np.argsort(inputs, kind="stable")
+    ax.axhline(0.5, color=GREY, linewidth=0.8, linestyle="--")
+    ax.plot(inputs[order], p[order], color=BLUE, linewidth=1.8)
+    ax.margins(x=0.02)
+    edge = 0.03 if data is None else _AWAY + 2 * _JITTER
+    ax.set(ylim=(-edge, 1 + edge), yticks=np.linspace(0, 1, 6))
+    ax.set(xlabel=axis_name(name), ylabel=axis_name(f"P({label})", 32))
+    return ax
+
+
+def _marks(x: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
+    inputs = finite(x, "x of the data")
+    ones = labels(y, "y of the data", len(inputs))
+    jitter = np.random.default_rng(0).uniform(-_JITTER, _JITTER, len(inputs))
+    return inputs, np.where(ones == 1, 1 + _AWAY, -_AWAY) + jitter
+
+
+_FEW, _MANY = 200, 5000
+"""Intervals are drawn up to the one, and single points up to the other."""
+
+
+def plot_predicted_against_actual(
+    y: ArrayLike,
+    predicted: ArrayLike,
+    lower: ArrayLike,
+    upper: ArrayLike,
+    coverage: float,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Predictions against the targets, and the share of targets that their intervals cover.
+
+    Up to 200 examples have their intervals drawn; more than 5000 are shown by their density.
+
+    Parameters
+    ----------
+    y, predicted
+        Targets and predictions, shape ``(n,)``.
+    lower, upper
+        Ends of the predictive intervals.
+    coverage
+        Probability of the intervals.
+    ax
+        Axes to draw on; a new figure unless given.
+    """
+    targets = finite(y, "y")
+    n = len(targets)
+    centre = finite(predicted, "predicted", n)
+    low, high = interval(lower, upper, n)
+    check_coverage(coverage)
+    ax = canvas(ax, SQUARE)
+    covered = (low <= targets) & (targets <= high)
+    note = f"{percent(coverage)} intervals cover {100 * covered.mean():.1f} % of {n}"
+    start, end = _limits(targets, centre, low, high)
+    ax.axline((start, start), (end, end), color=GREY, linewidth=1.0, linestyle="--", zorder=2.5)
+    ax.set(xlim=(start, end), ylim=(start, end), xlabel="actual", ylabel="predicted")
+    if n > _MANY:
+        _draw_density(ax, targets, centre, (start, end, start, end))
+        head_row(ax, note)
+        return ax
+    for mask, color, label in ((covered, BLUE, note), (~covered, ORANGE, "missed")):
+        if mask.any() or label == note:
+            draw_cloud(ax, targets[mask], centre[mask], color, label, among=n)
+        if n <= _FEW:
+            ends = np.clip(low[mask], start, end), np.clip(high[mask], start, end)
+            ax.vlines(targets[mask], *ends, color=color, alpha=0.4, linewidth=1.0)
+    head_row(ax)
+    return ax
+
+
+def _limits(targets: Array, centre: Array, low: Array, high: Array) -> tuple[float, float]:
+    """Both axes from here to there: all points, and intervals unless they dwarf the points."""
+    middle = np.concatenate([targets, centre])
+    start, end = float(middle.min()), float(middle.max())
+    reach = 0.5 * (end - start) or max(0.05 * abs(end), 0.5)
+    if len(targets) <= _FEW:
+        start = max(start - reach, min(start, float(np.min(low))))
+        end = min(end + reach, max(end, float(np.max(high))))
+    return start - 0.08 * reach, end + 0.08 * reach
+
+
+def _draw_density(
+    ax: "Axes", x: Array, y: Array, extent: tuple[float, float, float, float]
+) -> None:
+    from matplotlib.colors import LogNorm
+
+    # Below one, so that a single example is seen.
+    norm = LogNorm(vmin=0.2)
+    ax.hexbin(x, y, gridsize=45, extent=extent, mincnt=1, norm=norm, cmap="Blues", linewidths=0.1)

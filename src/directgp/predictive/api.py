@@ -1,0 +1,309 @@
+"""Compute density, CDF, quantiles, intervals, CRPS and samples of y at new inputs."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Num
+from torch import Tensor
+
+from directgp.errors import UnsupportedError
+from directgp.likelihoods.base import (
+    Binary,
+    ClosedFormCRPS,
+    ClosedFormQuantiles,
+    Likelihood,
+    ScaleMixture,
+)
+from directgp.likelihoods.bernoulli import Bernoulli
+from directgp.likelihoods.counts import CountLikelihood
+from directgp.likelihoods.gaussian import Gaussian
+from directgp.likelihoods.negative_binomial import NegativeBinomial
+from directgp.likelihoods.poisson import PoissonCounts
+from directgp.likelihoods.student_t import StudentT
+from directgp.log_expectations.api import resolve_rule
+from directgp.predictive.counts import CountDistribution
+from directgp.predictive.distributions import (
+    Distribution,
+    FormulaDistribution,
+    LabelDistribution,
+    MixtureDistribution,
+)
+from directgp.predictive.moments import (
+    check_coverage,
+    predictive_mean,
+    wide_levels,
+    wide_marginals,
+    wide_targets,
+)
+from directgp.shapes import Marginals
+
+
+def predictive_log_density(
+    likelihood: Likelihood, y: Num[Tensor, "..."], marginals: Marginals
+) -> Float[Tensor, "..."]:
+    """Compute log p(y) = log E_q[p(y given f)], by formula or quadrature.
+
+    Parameters
+    ----------
+    likelihood
+        p(y given f).
+    y
+        Targets in the support of the likelihood; the shape broadcasts with ``(..., n)``.
+    marginals
+        q(f).
+
+    Returns
+    -------
+    log_density
+        Shape ``(..., n)``, dtype of the mean; differentiable.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from directgp.likelihoods import Poisson
+    >>> marginals = Marginals(torch.tensor([0.5]), torch.tensor([0.3]))
+    >>> predictive_log_density(Poisson(), torch.tensor([300]), marginals)
+    tensor([-50.6238])
+    """
+    who = "predictive_log_density"
+    mean, variance = wide_marginals(who, marginals)
+    wide = wide_targets(who, y, mean)
+    likelihood.check_targets(y)
+    value = resolve_rule("auto", likelihood)(likelihood, wide, mean, variance)
+    return value.to(marginals.mean.dtype)
+
+
+Values = Float[Tensor, "..."]
+
+
+@torch.no_grad()
+def predictive_cdf(
+    likelihood: Likelihood, y: Num[Tensor, "..."], marginals: Marginals
+) -> Float[Tensor, "..."]:
+    """Compute P(Y ≤ y) = E_q[P(Y ≤ y given f)].
+
+    Parameters
+    ----------
+    likelihood
+        p(y given f).
+    y
+        Any finite numbers, in the support or not; the shape broadcasts with ``(..., n)``.
+    marginals
+        q(f).
+
+    Returns
+    -------
+    probability
+        Shape ``(..., n)``, dtype of the mean; right to 1e-10, without gradient.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from directgp.likelihoods import Probit
+    >>> marginals = Marginals(torch.tensor([0.0]), torch.tensor([3.0]))
+    >>> predictive_cdf(Probit(), torch.tensor([0]), marginals)
+    tensor([0.5000])
+    """
+    mean, variance = wide_marginals("predictive_cdf", marginals)
+    wide = wide_targets("predictive_cdf", y, mean)
+    return distribution_of(likelihood, mean, variance).cdf(wide).to(marginals.mean.dtype)
+
+
+@torch.no_grad()
+def predictive_quantiles(
+    likelihood: Likelihood, marginals: Marginals, levels: Sequence[float] | Float[Tensor, "..."]
+) -> Float[Tensor, "k ..."]:
+    """Find the smallest y with P(Y ≤ y) ≥ level, for each level and example.
+
+    Parameters
+    ----------
+    likelihood
+        p(y given f).
+    marginals
+        q(f).
+    levels
+        Probabilities between 0 and 1, ends excluded.
+
+    Returns
+    -------
+    quantiles
+        Shape ``(k, ..., n)``, dtype of the mean, without gradient. Counts and labels are whole
+        numbers, exact as far as the dtype has them (to 2²⁴ in float32, 2⁵³ in float64).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from directgp.likelihoods import Poisson
+    >>> marginals = Marginals(torch.tensor([0.0, 7.0]), torch.tensor([0.5, 4.0]))
+    >>> predictive_quantiles(Poisson(), marginals, [0.5, 0.9])
+    tensor([[1.0000e+00, 1.0970e+03],
+            [3.0000e+00, 1.4230e+04]])
+    """
+    mean, variance = wide_marginals("predictive_quantiles", marginals)
+    level = wide_levels("predictive_quantiles", levels, mean)
+    return distribution_of(likelihood, mean, variance).quantile(level).to(marginals.mean.dtype)
+
+
+def predictive_interval(
+    likelihood: Likelihood, marginals: Marginals, coverage: float
+) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+    """Find the central interval: as much probability, (1 − coverage)/2, below as above.
+
+    For counts and labels the interval, ends included, holds at least `coverage`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from directgp.likelihoods import Gaussian
+    >>> marginals = Marginals(torch.tensor([1.0]), torch.tensor([0.75]))
+    >>> predictive_interval(Gaussian(noise=0.25), marginals, 0.95)
+    (tensor([-0.9600]), tensor([2.9600]))
+    """
+    check_coverage("predictive_interval", coverage)
+    tail = 0.5 * (1 - coverage)
+    lower, upper = predictive_quantiles(likelihood, marginals, [tail, 1 - tail])
+    return lower, upper
+
+
+def distribution_of(likelihood: Likelihood, mean: Values, variance: Values) -> Distribution:
+    """The distribution of y, by what the likelihood can do; parameters ask for no gradient."""
+    likelihood = likelihood.frozen()
+    if isinstance(likelihood, ClosedFormQuantiles):
+        return FormulaDistribution(likelihood, mean, variance)
+    if isinstance(likelihood, Binary):
+        return LabelDistribution(likelihood, mean, variance)
+    if isinstance(likelihood, CountLikelihood):
+        return CountDistribution(likelihood, mean, variance)
+    if isinstance(likelihood, ScaleMixture):
+        return MixtureDistribution(likelihood, mean, variance)
+    raise UnsupportedError(
+        f"Quantiles need a likelihood of labels or counts, one with formulas, or a scale mixture "
+        f"of Gaussians. Got {type(likelihood).__name__}. Give it the methods of "
+        f"ClosedFormQuantiles."
+    )
+
+
+Row = Float[Tensor, " n"]
+
+_TAIL = 1e-5
+"""Probability beyond which a tail is left out: it enters the score squared."""
+
+_MOST_COUNTS = 256
+"""Counts on either side of y that are looked at; the others lie between two of them."""
+
+_NODES = 64
+"""Of Gauss and Legendre, on either side of y."""
+
+
+@torch.no_grad()
+def predictive_crps(likelihood: Likelihood, y: Num[Tensor, " n"], marginals: Marginals) -> Row:
+    """∫ (P(Y ≤ t) − 1{y ≤ t})² dt for each example, in the units of y: the smaller the better.
+
+    For labels it is Brier's score, (P(Y = 1) − y)². By formula, or right to 1e-6 relative; where
+    counts may differ by hundreds, to 2e-3.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from directgp.likelihoods import Poisson
+    >>> q = Marginals(torch.tensor([0.0]), torch.tensor([0.1]))
+    >>> [round(float(predictive_crps(Poisson(), torch.tensor([y]), q)), 4) for y in (1, 10)]
+    [0.2254, 8.3863]
+    """
+    target = y.to(marginals.mean)
+    if isinstance(likelihood, ClosedFormCRPS):
+        return likelihood.predictive_crps(target, marginals.mean, marginals.variance)
+    if isinstance(likelihood, Binary):
+        return (predictive_mean(likelihood, marginals) - target).square()
+    low, high = predictive_quantiles(likelihood, marginals, [_TAIL, 1 - _TAIL])
+    if isinstance(likelihood, CountLikelihood):
+        below = _counted(likelihood, marginals, torch.minimum(low, target), target - 1, upper=False)
+        above = _counted(likelihood, marginals, target, torch.maximum(high, target), upper=True)
+    else:
+        below = _integrated(likelihood, marginals, torch.minimum(low, target), target, upper=False)
+        above = _integrated(likelihood, marginals, target, torch.maximum(high, target), upper=True)
+    return below + above
+
+
+def _counted(
+    likelihood: Likelihood, marginals: Marginals, first: Row, last: Row, *, upper: bool
+) -> Row:
+    """Σ P(Y ≤ k)² from the first to the last k, or Σ P(Y > k)²; trapezoids where there are many."""
+    number = (last - first + 1).clamp(min=0)
+    nodes = int(number.max().clamp(max=_MOST_COUNTS))
+    if nodes == 0:
+        return torch.zeros_like(first)
+    steps = torch.arange(nodes, dtype=first.dtype, device=first.device)[:, None]
+    # Equal steps of √k: a count varies on the scale of √k at least.
+    roots = torch.lerp(first.sqrt(), last.clamp(min=0).sqrt(), steps / max(1, nodes - 1))
+    k = torch.where(number <= nodes, first + steps, roots.square().round())
+    inside = k <= last
+    squares = _squares(likelihood, marginals, torch.where(inside, k, first), upper)
+    # A count stands for itself and for half of those between it and its neighbours.
+    gaps = torch.where(inside[1:], k.diff(dim=0), 1.0)
+    weights = torch.ones_like(k)
+    weights[1:] += (gaps - 1) / 2
+    weights[:-1] += (gaps - 1) / 2
+    return torch.where(inside, weights * squares, 0.0).sum(0)
+
+
+def _integrated(
+    likelihood: Likelihood, marginals: Marginals, start: Row, end: Row, *, upper: bool
+) -> Row:
+    """∫ P(Y ≤ t)² dt, or ∫ P(Y > t)² dt, over u with t = centre + scale·sinh(u)."""
+    low, centre, high = predictive_quantiles(likelihood, marginals, [0.25, 0.5, 0.75])
+    scale = high - low
+    x, weight = (
+        torch.as_tensor(each).to(start) for each in np.polynomial.legendre.leggauss(_NODES)
+    )
+    first, last = (torch.asinh((t - centre) / scale) for t in (start, end))
+    u = first + 0.5 * (x[:, None] + 1) * (last - first)
+    squares = _squares(likelihood, marginals, centre + scale * torch.sinh(u), upper)
+    slope = 0.5 * (last - first) * scale * torch.cosh(u)
+    total: Row = (weight[:, None] * squares * slope).sum(0)
+    return total
+
+
+def _squares(
+    likelihood: Likelihood, marginals: Marginals, t: Float[Tensor, "k n"], upper: bool
+) -> Float[Tensor, "k n"]:
+    many = Marginals(marginals.mean.expand_as(t), marginals.variance.expand_as(t))
+    probability = predictive_cdf(likelihood, t, many)
+    return (1 - probability if upper else probability).square()
+
+
+Draws = Float64[np.ndarray, "k n"]
+
+_LARGEST_RATE = 1e18
+
+
+@torch.no_grad()
+def sample_targets(likelihood: Likelihood, f: Tensor, random: np.random.RandomState) -> Draws:
+    """One draw of y for each f, of the same shape."""
+    latent = f.detach().double().cpu()
+    mean: Draws = likelihood.conditional_mean(latent.to(f.device)).detach().cpu().numpy()
+    if isinstance(likelihood, Gaussian):
+        noise = random.standard_normal(latent.shape)
+        return np.asarray(mean + np.sqrt(float(likelihood.noise)) * noise)
+    if isinstance(likelihood, StudentT):
+        # Its mean may not exist; f is the centre.
+        noise = random.standard_t(float(likelihood.df), latent.shape)
+        return latent.numpy() + float(likelihood.scale) * noise
+    if isinstance(likelihood, Bernoulli):
+        return (random.random_sample(latent.shape) < mean).astype(np.float64)
+    if isinstance(likelihood, NegativeBinomial):
+        r = float(likelihood.dispersion)
+        return _poisson(mean * random.gamma(r, 1 / r, latent.shape), random)
+    if isinstance(likelihood, PoissonCounts):
+        return _poisson(mean, random)
+    raise UnsupportedError(
+        f"Draws of y need a likelihood of directgp. Got {type(likelihood).__name__}. "
+        "Draw f, and y from it."
+    )
+
+
+def _poisson(mean: Draws, random: np.random.RandomState) -> Draws:
+    """Poisson draws; numpy has none beyond 9e18, where their spread is below rounding anyway."""
+    drawn = random.poisson(np.minimum(mean, _LARGEST_RATE)).astype(np.float64)
+    return np.asarray(np.where(mean > _LARGEST_RATE, np.floor(mean), drawn))

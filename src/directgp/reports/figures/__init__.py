@@ -1,1 +1,0 @@
-"""The pictures of a report, one file each, in colours that can be exchanged for dark ones."""

@@ -1,1 +1,0 @@
-"""The report of the paper's experiments: every claim with its verdict, every figure."""
