@@ -101,7 +101,7 @@ def fit(
         max_steps=steps,
         generator=generator,
     )
-    return [point.result for point in path.points], path
+    return [point.trained for point in path.points], path
 
 
 def judge(
@@ -127,8 +127,8 @@ def judge(
                 "validation": point.validation_loss,
                 "difference": point.difference,
                 "difference_error": point.difference_error,
-                "status": point.result.status,
-                **scores(task, point.result, parts.test),
+                "status": point.trained.status,
+                **scores(task, point.trained, parts.test),
             }
             for point in path.points
         ]

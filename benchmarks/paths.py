@@ -74,7 +74,7 @@ class Subject:
             hyperparameters=mode,
             max_steps=self.steps,
         )
-        return [point.result for point in path.points]
+        return [point.trained for point in path.points]
 
     def q_alone(self) -> Pair:
         """One fit of q(u) with β = 1, and every β, given the finished ELBO run."""

@@ -16,7 +16,7 @@ from benchmarks.optimum.race import run
 from benchmarks.optimum.truth import likelihood_of, nll_at, posterior_of
 from benchmarks.optimum.with_directgp import parameters_of
 from directgp.training import Given as Validation
-from directgp.training.beta_path import compare
+from directgp.training.validation import compare
 
 BETAS = (*(100 / 2**k for k in range(14)), 0.01)
 
@@ -68,7 +68,7 @@ def ours(given: Given, parts: Split, seed: int) -> Choice:
         generator=torch.Generator().manual_seed(seed),
     )
     seconds = time.process_time() - since
-    fits = {point.beta: parameters_of(point.result) for point in path.points}
+    fits = {point.beta: parameters_of(point.trained) for point in path.points}
     return _choose("directgp", given, parts, seconds, fits)
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from directgp.errors import UnsupportedError, require
 from directgp.estimators.preprocessing import TrainingTable
-from directgp.estimators.record import ChosenPath, chosen_path
 from directgp.estimators.validation import ArrayLike, about
 from directgp.likelihoods import Gaussian, Logistic, NegativeBinomial, Poisson, Probit, StudentT
 from directgp.likelihoods.base import Likelihood
@@ -27,7 +26,7 @@ from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.beta_path import beta_grid
 from directgp.training.data import Data, check_data
 from directgp.training.recipe import Recipe
-from directgp.training.result import StageResult, TrainingResult
+from directgp.training.result import BetaPath, StageResult, TrainingResult
 from directgp.training.search import Model, Search
 from directgp.training.train import train
 from directgp.training.validation import Folds, Given, HoldOut, Validation
@@ -295,7 +294,7 @@ class Fitted:
     """A trained model, and how it was chosen, if there was a choice."""
 
     result: TrainingResult
-    path: ChosenPath | None
+    path: BetaPath | None
     end: StageResult | None = None
     """The run during which the search for a model was ended from outside."""
 
@@ -344,7 +343,7 @@ def fit_model(
     )
     validation = given or _validation(choice, len(data))
     search = Search(recipe, data, validation, generator).run(models, betas, modes)
-    path = chosen_path(search, betas, _words(validation, len(data)))
+    path = replace(search.path, validation=_words(validation, len(data)))
     return Fitted(search.best, path, search.end)
 
 

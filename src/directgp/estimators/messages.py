@@ -8,10 +8,9 @@ from gpytorch.kernels import Kernel, ScaleKernel
 from jaxtyping import Bool, Float64, Num, Shaped
 
 from directgp.errors import DirectGPWarning
-from directgp.estimators.record import ChosenPath
 from directgp.estimators.validation import FeatureNames
 from directgp.posteriors.sparse import SparsePosterior
-from directgp.training.result import Status, TrainingResult
+from directgp.training.result import BetaPath, Status, TrainingResult
 
 # Each function returns what there is to say, most often nothing. The sentences are issued as
 # `DirectGPWarning`, those of `not_converged` as scikit-learn's `ConvergenceWarning`.
@@ -242,7 +241,7 @@ def length_scales(posterior: SparsePosterior) -> Float64[np.ndarray, " k"] | Non
 
 
 def findings_of_training(
-    result: TrainingResult, path: ChosenPath | None, feature_names: FeatureNames | None
+    result: TrainingResult, path: BetaPath | None, feature_names: FeatureNames | None
 ) -> list[str]:
     """What the result of a fit gives to think about."""
     # A model that has been compared with the ELBO may well let the variance of f be all the noise.

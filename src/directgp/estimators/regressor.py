@@ -105,7 +105,7 @@ class SparseGPRegressor(RegressorMixin, TellingEstimator):
     hyperparameters_ : str
         "joint", "fixed", or "elbo" where the plain ELBO solution was chosen; `partial_fit`
         leaves it.
-    beta_path_ : ChosenPath or None
+    beta_path_ : BetaPath or None
         The candidates and their validation losses, where something was chosen.
     training_result_ : TrainingResult
         How the last training or update went, and why it stopped.

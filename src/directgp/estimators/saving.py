@@ -10,11 +10,10 @@ from directgp.estimators.base import STRUCTURE
 from directgp.estimators.classifier import SparseGPClassifier
 from directgp.estimators.count_regressor import SparseGPCountRegressor
 from directgp.estimators.preprocessing import Scaling, Scalings
-from directgp.estimators.record import ChosenPath
 from directgp.estimators.regressor import SparseGPRegressor
 from directgp.estimators.settings import device_of
 from directgp.persistence import ModelState, load_model
-from directgp.training.result import TrainingResult
+from directgp.training.result import BetaPath, TrainingResult
 
 if TYPE_CHECKING:
     from directgp.estimators.base import TellingEstimator
@@ -79,7 +78,7 @@ def _estimator(state: ModelState, device: str) -> "TellingEstimator":
     model.scalings_ = Scalings(_scaling(state, "input", d), _scaling(state, "target", 1))
     model.beta_, model.hyperparameters_ = float(record["beta"]), str(record["hyperparameters"])
     path = record["path"]
-    model.beta_path_ = None if path is None else ChosenPath.from_json(path)
+    model.beta_path_ = None if path is None else BetaPath.from_json(path)
     model.training_result_ = TrainingResult(
         posterior=state.posterior,
         likelihood=state.likelihood,

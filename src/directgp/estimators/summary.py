@@ -13,11 +13,11 @@ from gpytorch.kernels import Kernel
 
 from directgp.estimators.messages import length_scales
 from directgp.estimators.progress import duration
-from directgp.estimators.record import ChosenPath
 from directgp.likelihoods.gaussian import Gaussian
 from directgp.likelihoods.negative_binomial import NegativeBinomial
 from directgp.likelihoods.student_t import StudentT
 from directgp.objectives.base import PointLoss
+from directgp.training.result import BetaPath
 
 if TYPE_CHECKING:
     from directgp.estimators.base import TellingEstimator
@@ -103,7 +103,7 @@ def _wrapped(text: str, first: str, others: str) -> str:
     return filled.replace("\xa0", " ")
 
 
-def reason_for_choice(path: ChosenPath) -> str:
+def reason_for_choice(path: BetaPath) -> str:
     """Why the chosen candidate was taken."""
     what = f"by {path.loss} on {path.validation}"
     if len(path.points) == 1:
@@ -116,17 +116,17 @@ def reason_for_choice(path: ChosenPath) -> str:
     return f"the safest of {number} that cannot be told from the best {what} ({gap} above it)"
 
 
-def choice_sections(path: ChosenPath) -> Iterator[str]:
+def choice_sections(path: BetaPath) -> Iterator[str]:
     """Models, candidates and failures, each where there is something to tell."""
     if len(path.models) > 1:
         yield _models(path)
     if path.points:
         yield _candidates(path)
     if path.failed:
-        yield "\n".join(["Could not be trained", *map(item, path.failed)])
+        yield "\n".join(["Could not be trained", *(item(str(failure)) for failure in path.failed)])
 
 
-def _models(path: ChosenPath) -> str:
+def _models(path: BetaPath) -> str:
     """Kernels and likelihoods, the best first."""
     best = max(model.evidence for model in path.models)
     ranked = sorted(path.models, key=lambda model: -model.evidence)
@@ -138,7 +138,7 @@ def _models(path: ChosenPath) -> str:
     return "Models compared\n" + table(header, rows, left=(0, 1))
 
 
-def _candidates(path: ChosenPath) -> str:
+def _candidates(path: BetaPath) -> str:
     """The β path, from the most to the least regularised."""
     points = path.points
     losses = with_errors(
@@ -218,7 +218,7 @@ class Facts:
     output_scale: float | None = None
     """Deviation of f under the prior, in the user's units."""
 
-    path: ChosenPath | None = None
+    path: BetaPath | None = None
     warnings: tuple[str, ...] = ()
     """One sentence or two for each."""
 

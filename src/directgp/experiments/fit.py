@@ -22,9 +22,9 @@ from directgp.metrics import Judged, judge
 from directgp.posteriors.prior import KernelName, MeanName
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.shapes import Marginals
-from directgp.training.beta_path import BetaPath, beta_grid, beta_path
+from directgp.training.beta_path import beta_grid, beta_path
 from directgp.training.callbacks import Monitor
-from directgp.training.result import StageResult, TrainingResult
+from directgp.training.result import BetaPath, StageResult, TrainingResult
 from directgp.training.train import train
 from directgp.training.validation import Given
 
@@ -177,7 +177,7 @@ class Trained:
 
     def stages(self) -> list[StageResult]:
         """Of everything that was trained; one that several results share counts once."""
-        results = [self.best] if self.path is None else [p.result for p in self.path.points]
+        results = [self.best] if self.path is None else [p.trained for p in self.path.points]
         return list({id(stage): stage for each in results for stage in each.stages}.values())
 
     def failures(self) -> tuple[str, ...]:
@@ -228,7 +228,7 @@ def train_method(
     # The paper's choice. `path.best` would take a larger β that cannot be told from the best, and a
     # few very wrong rows hide even large differences of NLL.
     best = min(path.points, key=lambda point: point.validation_loss)
-    return Trained(best.result, path)
+    return Trained(best.trained, path)
 
 
 def thinned(losses: Sequence[float]) -> tuple[tuple[int, float], ...]:

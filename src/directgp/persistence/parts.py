@@ -1,7 +1,7 @@
 """Convert likelihoods, posteriors, rules, losses and estimator parameters to specs and back."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, final
 
 import numpy as np
@@ -352,14 +352,12 @@ def _check_prior(prior: Prior, Z: Tensor) -> None:
 
 def stage_spec(stage: StageResult) -> StageSpec:
     """What rebuilds the result of a stage."""
-    lists = {"losses": list(stage.losses), "at_floor": list(stage.at_floor)}
-    return StageSpec(**{**asdict(stage), **lists})
+    return StageSpec(**stage.to_json())
 
 
 def load_stage(spec: StageSpec) -> StageResult:
     """The result of a stage."""
-    tuples = {"losses": tuple(spec.losses), "at_floor": tuple(spec.at_floor)}
-    return StageResult(**{**dict(spec), **tuples})
+    return StageResult.from_json(dict(spec))
 
 
 Label = bool | int | float | str

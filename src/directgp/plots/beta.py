@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from directgp.plots.style import (
     letters_of_text,
     lines_of_text,
 )
+from directgp.training.result import PathPoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,32 +121,7 @@ _BAND = 1.4
 """The range is widened up to this factor to hold standard errors."""
 
 
-@runtime_checkable
-class Candidate(Protocol):
-    """What is drawn of a `directgp.training.PathPoint`."""
-
-    @property
-    def beta(self) -> float:
-        """Factor of KL."""
-
-    @property
-    def hyperparameters(self) -> str:
-        """Held as the ELBO left them, trained too, or the ELBO: "fixed", "joint" or "elbo"."""
-
-    @property
-    def validation_loss(self) -> float:
-        """Mean over the validation examples."""
-
-    @property
-    def validation_error(self) -> float:
-        """Its standard error."""
-
-    @property
-    def difference_error(self) -> float:
-        """Standard error of the difference from the best candidate, example by example."""
-
-
-def loss_range(points: Sequence[Candidate], chosen: int) -> tuple[float, float]:
+def loss_range(points: Sequence[PathPoint], chosen: int) -> tuple[float, float]:
     """From the best loss up to where a loss is far above most others; NaN where none is finite.
 
     The chosen candidate and the ELBO are always inside.
@@ -164,7 +140,7 @@ def loss_range(points: Sequence[Candidate], chosen: int) -> tuple[float, float]:
     return best, best + max(span, min(_band_above(points, best, span), _BAND * span))
 
 
-def _band_above(points: Sequence[Candidate], best: float, span: float) -> float:
+def _band_above(points: Sequence[PathPoint], best: float, span: float) -> float:
     """How far above the best loss the standard errors of what is inside reach."""
     inside = [point for point in points if point.validation_loss <= best + span]
     ends = [point.validation_loss + point.difference_error - best for point in inside]
@@ -199,7 +175,7 @@ KINDS = (
 def draw_kind(
     ax: "Axes",
     axis: BetaAxis,
-    points: Sequence[Candidate],
+    points: Sequence[PathPoint],
     kind: Kind,
     losses: tuple[float, float],
 ) -> None:
@@ -245,7 +221,7 @@ _FOOT = 3.6
 
 
 def plot_beta_path(
-    points: Sequence[Candidate], chosen: int, loss: str, ax: "Axes | None" = None
+    points: Sequence[PathPoint], chosen: int, loss: str, ax: "Axes | None" = None
 ) -> "Axes":
     """Validation loss of every candidate of a path, with the chosen one ringed.
 
@@ -289,7 +265,7 @@ def plot_beta_path(
     return ax
 
 
-def _check(points: Sequence[Candidate], chosen: int) -> None:
+def _check(points: Sequence[PathPoint], chosen: int) -> None:
     require(len(points) > 0, "points", "at least one candidate", "none")
     require(0 <= chosen < len(points), "chosen", f"an index below {len(points)}", chosen)
     for point in points:
@@ -298,7 +274,7 @@ def _check(points: Sequence[Candidate], chosen: int) -> None:
         require(name in names, "hyperparameters", f"one of {names}", repr(name))
 
 
-def _mark_chosen(ax: "Axes", axis: BetaAxis, point: Candidate) -> None:
+def _mark_chosen(ax: "Axes", axis: BetaAxis, point: PathPoint) -> None:
     """A ring, and below all curves what it is."""
     x, y, text = axis.place(point.beta), point.validation_loss, _description(point)
     ax.plot([x], [y], "o", markersize=12, mfc="none", mec=INK, mew=1.5)
@@ -318,7 +294,7 @@ def _mark_chosen(ax: "Axes", axis: BetaAxis, point: Candidate) -> None:
     )
 
 
-def _description(point: Candidate) -> str:
+def _description(point: PathPoint) -> str:
     kind = f"{point.hyperparameters}, β = {point.beta:.3g}"
     if point.hyperparameters == "elbo":
         kind = "ELBO"

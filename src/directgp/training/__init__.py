@@ -1,6 +1,6 @@
 """Training: to the optimum of an objective, with a reason for stopping."""
 
-from directgp.training.beta_path import BetaPath, PathPoint, beta_path
+from directgp.training.beta_path import beta_path
 from directgp.training.callbacks import (
     Cancel,
     EvaluationBudget,
@@ -16,7 +16,15 @@ from directgp.training.callbacks import (
 )
 from directgp.training.checkpoint import Checkpoints
 from directgp.training.distributed import Processes
-from directgp.training.result import Progress, StageResult, Status, Stop, TrainingResult
+from directgp.training.result import (
+    BetaPath,
+    PathPoint,
+    Progress,
+    StageResult,
+    Status,
+    Stop,
+    TrainingResult,
+)
 from directgp.training.train import train
 from directgp.training.train_stream import train_stream
 from directgp.training.update import update

@@ -4,7 +4,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ from directgp.training.callbacks import Monitor, close
 from directgp.training.checkpoint import Checkpoints, journal_for
 from directgp.training.data import Data, check_data
 from directgp.training.recipe import OptimizerName, Recipe
-from directgp.training.result import Failure, TrainingResult
+from directgp.training.result import BetaPath, Failure, TrainingResult
 from directgp.training.runs import (
     elbo_run,
     fixed_run,
@@ -31,86 +31,16 @@ from directgp.training.runs import (
     short_elbo_run,
 )
 from directgp.training.trainer import Trainer
-from directgp.training.validation import Folds, Given, Split, Validation, default_validation, split
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Candidates compared with the best of them, example by example."""
-
-    mean: Float[Tensor, " c"]
-    """Mean validation loss of each candidate."""
-
-    error: Float[Tensor, " c"]
-    """Its standard error."""
-
-    difference: Float[Tensor, " c"]
-    """Mean of loss minus loss of the best candidate, over the same examples."""
-
-    difference_error: Float[Tensor, " c"]
-    """Its standard error: that of paired differences, far smaller than that of the means."""
-
-    chosen: int
-    """Index of the one to take."""
-
-
-def compare(losses: Float[Tensor, "c n"], threshold: float = 1.0) -> Comparison:
-    """Choose by paired differences with their standard error.
-
-    On few or heavy-tailed validation examples the smallest mean is noise. A candidate counts as
-    not distinguishable from the best while its mean difference is at most `threshold` standard
-    errors of that difference; of those the first is taken, so order them from the most to the
-    least regularised. A candidate whose losses are not finite is out.
-    """
-    comparison = _against_best(losses)
-    close = comparison.difference <= threshold * comparison.difference_error
-    close[comparison.chosen] = True
-    return replace(comparison, chosen=int(close.nonzero()[0]))
-
-
-def compare_groups(
-    losses: Float[Tensor, "c n"], groups: Sequence[str], threshold: float = 1.0
-) -> Comparison:
-    """Choose the best of the first group whose best is not distinguishable from the best of all.
-
-    Groups come from the safest to the boldest, as the ELBO solution, fixed and joint ones; within
-    a group the smallest mean counts. The rest is as in `compare`.
-    """
-    comparison = _against_best(losses)
-    mean = comparison.mean
-    for group in dict.fromkeys(groups):
-        members = [i for i, each in enumerate(groups) if each == group]
-        best = min(members, key=lambda i: float(mean[i]))
-        error = comparison.difference_error[best]
-        if best == comparison.chosen or comparison.difference[best] <= threshold * error:
-            return replace(comparison, chosen=best)
-    return comparison
-
-
-def _against_best(losses: Float[Tensor, "c n"]) -> Comparison:
-    """Every candidate against that of the smallest mean, which is the one chosen."""
-    wide = losses.double()
-    finite = torch.isfinite(wide).all(-1)
-    if not bool(finite.any()):
-        raise NumericalError(
-            "No candidate has a finite loss on every validation example. Look at the validation "
-            "data, or train with other settings."
-        )
-    mean = torch.where(finite, wide.mean(-1), torch.inf)
-    gap = wide - wide[mean.argmin()]
-    return Comparison(
-        mean=mean,
-        error=_standard_error(wide),
-        difference=torch.where(finite, gap.mean(-1), torch.inf),
-        difference_error=torch.where(finite, _standard_error(gap), torch.nan),
-        chosen=int(mean.argmin()),
-    )
-
-
-def _standard_error(values: Float[Tensor, "c n"]) -> Float[Tensor, " c"]:
-    n = values.shape[-1]
-    return values.std(-1) / n**0.5 if n > 1 else torch.full_like(values[:, 0], torch.inf)
-
+from directgp.training.validation import (
+    Comparison,
+    Folds,
+    Given,
+    Split,
+    Validation,
+    compare,
+    default_validation,
+    split,
+)
 
 _SHARE_OF_STEPS = 10
 """A neighbour gets the steps of a whole run, divided by this: it starts near its optimum."""
@@ -251,58 +181,6 @@ def _batched(
         own = replace(stage, loss=trainer.value(recipe, *member, beta))
         results.append(result_of(trainer, recipe, *member, beta, mode, (*base.stages, own)))
     return results
-
-
-@dataclass(frozen=True)
-class PathPoint:
-    """One candidate of a path."""
-
-    beta: float
-    hyperparameters: str
-    """"joint", "fixed", or "elbo" for the plain ELBO solution."""
-
-    result: TrainingResult
-    validation_loss: float
-    """Mean over the validation examples, of the loss that is optimised."""
-
-    validation_error: float
-    """Its standard error."""
-
-    difference: float
-    """Mean of this candidate's loss minus that of the best one, example by example."""
-
-    difference_error: float
-    """Standard error of that mean."""
-
-
-@dataclass(frozen=True)
-class BetaPath:
-    """Every candidate with its validation loss, and the one that is chosen."""
-
-    points: tuple[PathPoint, ...]
-    """From the most to the least regularised: ELBO, fixed with falling β, joint with falling β."""
-
-    chosen: int
-    """The most regularised one that is not distinguishable from the best; the β nearest 1 where
-    training was ended before any validation."""
-
-    loss: str
-    """Name of the loss that was compared."""
-
-    seconds: float
-
-    failed: tuple[Failure, ...] = ()
-    """Candidates whose training ended with an error."""
-
-    @property
-    def best(self) -> TrainingResult:
-        """The chosen candidate's result."""
-        return self.points[self.chosen].result
-
-    @property
-    def beta(self) -> float:
-        """The chosen β."""
-        return self.points[self.chosen].beta
 
 
 def beta_path(
@@ -513,18 +391,7 @@ def _path(
 ) -> BetaPath:
     results = found.results
     comparison = _without_validation(results) if losses is None else compare(losses)
-    points = tuple(
-        PathPoint(
-            beta=result.beta,
-            hyperparameters=result.hyperparameters,
-            result=result,
-            validation_loss=float(comparison.mean[i]),
-            validation_error=float(comparison.error[i]),
-            difference=float(comparison.difference[i]),
-            difference_error=float(comparison.difference_error[i]),
-        )
-        for i, result in enumerate(results)
-    )
+    points = comparison.points(results)
     return BetaPath(points, comparison.chosen, loss, seconds, found.failures)
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -17,7 +17,7 @@ from directgp.likelihoods.base import Likelihood
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.data import Data
 from directgp.training.distributed import Together
-from directgp.training.result import StageResult, Status
+from directgp.training.result import StageResult
 
 CHECKPOINT = FileKind(
     name="checkpoint",
@@ -239,7 +239,7 @@ class Journal:
         finished = {f"finished.{name}": value for name, value in self._tensors.items()}
         manifest = {
             "fingerprint": self._fingerprint,
-            "finished": [_plain(result) for result in self._finished],
+            "finished": [result.to_json() for result in self._finished],
             "under_way": under_way,
         }
         present = {f"now.{name}": value for name, value in now.items()}
@@ -252,29 +252,12 @@ class Journal:
                 f"The checkpoint {os.fspath(path)} is of a run with other data or settings. Give "
                 "the data and settings of that run, or another path."
             )
-        self._finished = [_stage_result(stage) for stage in found.manifest["finished"]]
+        self._finished = [StageResult.from_json(stage) for stage in found.manifest["finished"]]
         self._under_way = found.manifest["under_way"]
         self._kept = 0 if self._under_way is None else len(self._under_way["losses"])
         self._tensors = under("finished.", found.tensors)
         self._now = under("now.", found.tensors)
         self._start = under("start.", found.tensors)
-
-
-def _plain(result: StageResult) -> dict[str, Any]:
-    """A stage's result as JSON knows it."""
-    lists = {"losses": list(result.losses), "at_floor": list(result.at_floor)}
-    return {**asdict(result), **lists, "status": result.status.value}
-
-
-def _stage_result(stage: dict[str, Any]) -> StageResult:
-    return StageResult(
-        **{
-            **stage,
-            "status": Status(stage["status"]),
-            "losses": tuple(stage["losses"]),
-            "at_floor": tuple(stage["at_floor"]),
-        }
-    )
 
 
 def under(prefix: str, tensors: Tensors) -> Tensors:

@@ -1,7 +1,10 @@
-"""Define how a run ended and what it found."""
+"""Define the results of training: of a stage, of a run, and of a choice between candidates."""
 
-from dataclasses import dataclass
+import math
+import re
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from directgp.likelihoods.base import Likelihood
 from directgp.posteriors.sparse import SparsePosterior
@@ -104,6 +107,17 @@ class StageResult:
     ends_training: bool
     """Whether a budget, a callback or Ctrl-C ended not only this stage but the training."""
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain values, for checkpoints and model files."""
+        lists = {"losses": list(self.losses), "at_floor": list(self.at_floor)}
+        return {**asdict(self), **lists, "status": self.status.value}
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> "StageResult":
+        """Return the result that `to_json` described."""
+        lists = {name: tuple(plain[name]) for name in ("losses", "at_floor")}
+        return cls(**{**plain, **lists, "status": Status(plain["status"])})
+
 
 @dataclass(frozen=True)
 class TrainingResult:
@@ -174,8 +188,153 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class Failure:
-    """A candidate whose training ended with an error."""
+    """A candidate whose training raised an error."""
 
     beta: float
     hyperparameters: str
     reason: str
+
+    def __str__(self) -> str:
+        return f"{self.hyperparameters}, β = {self.beta:g}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class ModelTried:
+    """A kernel and a likelihood, with the evidence for them."""
+
+    name: str
+    evidence: float
+    """ELBO − ½ k log n, k the number of hyperparameters; beyond 5000 rows on 2500 of them."""
+
+
+@dataclass(frozen=True)
+class PathPoint:
+    """A candidate, which is a mode and a β, with its validation loss."""
+
+    beta: float
+    hyperparameters: str
+    """"joint", "fixed", or "elbo" for the plain ELBO solution."""
+
+    result: TrainingResult | None
+    """The trained model; None in the path of an estimator, which keeps only the losses."""
+
+    validation_loss: float
+    """Mean over the validation examples, of the loss that is optimised."""
+
+    validation_error: float
+    """Its standard error."""
+
+    difference: float
+    """Mean of this candidate's loss minus that of the best one, example by example."""
+
+    difference_error: float
+    """Standard error of that mean."""
+
+    status: str = ""
+    """Why its training stopped, in one word."""
+
+    @property
+    def trained(self) -> TrainingResult:
+        """The trained model; raises ValueError where only the losses are kept."""
+        if self.result is None:
+            raise ValueError("This path has only the losses of its candidates, not their models.")
+        return self.result
+
+
+@dataclass(frozen=True)
+class BetaPath:
+    """Every candidate with its validation loss, and the chosen one."""
+
+    points: tuple[PathPoint, ...]
+    """From the most to the least regularised: ELBO, fixed with falling β, joint with falling β.
+    Empty where an estimator had nothing to choose but the model."""
+
+    chosen: int
+    """Index of the chosen one: the most regularised that is not distinguishable from the best; the
+    β nearest 1 where training ended before any validation."""
+
+    loss: str
+    """Name of the loss that was compared."""
+
+    seconds: float
+
+    failed: tuple[Failure, ...] = ()
+    """Candidates whose training raised an error."""
+
+    validation: str = ""
+    """The validation examples of an estimator, in words."""
+
+    grid: tuple[float, ...] = ()
+    """The values of β that were allowed."""
+
+    models: tuple[ModelTried, ...] = ()
+    """Kernels and likelihoods that were compared before, the simplest first."""
+
+    @property
+    def best(self) -> TrainingResult:
+        """The chosen candidate's result."""
+        return self.points[self.chosen].trained
+
+    @property
+    def beta(self) -> float:
+        """The chosen β."""
+        return self.points[self.chosen].beta
+
+    def in_units(self, scale: float) -> "BetaPath":
+        """Return the path without models, its losses in the units of a target divided by scale."""
+        power = _POWERS.get(self.loss, 0)
+        shift = math.log(scale) if self.loss == "log_loss" else 0.0
+
+        def point(each: PathPoint) -> PathPoint:
+            errors = ("validation_error", "difference", "difference_error")
+            scaled = {name: scale**power * getattr(each, name) for name in errors}
+            loss = scale**power * each.validation_loss + shift
+            return replace(each, result=None, validation_loss=loss, **scaled)
+
+        return replace(self, points=tuple(map(point, self.points)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the path without models as plain values, for a model file."""
+        points = [asdict(replace(point, result=None)) for point in self.points]
+        for point in points:
+            del point["result"]
+        return {
+            "points": points,
+            "chosen": self.chosen,
+            "loss": self.loss,
+            "seconds": self.seconds,
+            "failed": [asdict(failure) for failure in self.failed],
+            "validation": self.validation,
+            "grid": list(self.grid),
+            "models": [asdict(model) for model in self.models],
+        }
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> "BetaPath":
+        """Return the path that `to_json` described, of this version or an earlier one."""
+        if not 0 <= plain["chosen"] < max(1, len(plain["points"])):
+            raise ValueError("the chosen candidate is none of those compared")
+        return cls(
+            points=tuple(PathPoint(result=None, **point) for point in plain["points"]),
+            chosen=plain["chosen"],
+            loss=plain["loss"],
+            seconds=plain.get("seconds", math.nan),
+            failed=tuple(map(_failure, plain["failed"])),
+            validation=plain["validation"],
+            grid=tuple(plain["grid"]),
+            models=tuple(ModelTried(**model) for model in plain["models"]),
+        )
+
+
+_POWERS = {"square_loss": 2, "absolute_loss": 1, "pinball_loss": 1, "crps": 1}
+"""Powers of the target's unit in which losses grow; log loss is shifted."""
+
+
+def _failure(plain: Any) -> Failure:
+    """Return a failure from its fields; earlier versions wrote its text."""
+    if isinstance(plain, dict):
+        return Failure(**plain)
+    parts = re.fullmatch(r"(.*?), β = (\S+): (.*)", plain, re.DOTALL)
+    if parts is None:
+        raise ValueError("a failed candidate has no β")
+    return Failure(float(parts[2]), parts[1], parts[3])

@@ -14,22 +14,30 @@ from torch import Tensor
 from directgp.errors import NumericalError
 from directgp.likelihoods.base import Likelihood
 from directgp.posteriors.sparse import SparsePosterior
-from directgp.training.beta_path import (
-    Comparison,
-    batches_models,
-    brief,
-    compare_groups,
-    nearest_one,
-    train_grid,
-)
+from directgp.training.beta_path import batches_models, brief, nearest_one, train_grid
 from directgp.training.callbacks import close
 from directgp.training.checkpoint import Journal
 from directgp.training.data import Data
 from directgp.training.recipe import Recipe
-from directgp.training.result import Failure, Phase, StageResult, TrainingResult
+from directgp.training.result import (
+    BetaPath,
+    Failure,
+    ModelTried,
+    PathPoint,
+    Phase,
+    StageResult,
+    TrainingResult,
+)
 from directgp.training.runs import elbo_run, fixed_run, joint_run
 from directgp.training.trainer import Trainer
-from directgp.training.validation import Folds, Given, Split, Validation, split
+from directgp.training.validation import (
+    Folds,
+    Given,
+    Split,
+    Validation,
+    compare_groups,
+    split,
+)
 
 
 class Model(NamedTuple):
@@ -55,8 +63,8 @@ class Solution:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A mode and a β, trained on every split."""
+class Trial:
+    """A candidate, a mode and a β, trained on every split."""
 
     hyperparameters: str
     """"elbo", "fixed" or "joint"."""
@@ -77,26 +85,21 @@ class Candidate:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Every candidate, the one chosen, and what came of it on all examples."""
+    """Every candidate, the chosen one, and that one trained on all examples."""
 
     best: TrainingResult
     solutions: tuple[Solution, ...]
     """The models that were tried."""
 
-    candidates: tuple[Candidate, ...]
+    trials: tuple[Trial, ...]
     """Of the best model, from the most to the least regularised; none where there was nothing to
-    choose, or training was ended before."""
+    choose, or training ended before."""
 
-    comparison: Comparison | None
-    """Of the candidates, if there are any."""
+    path: BetaPath
+    """The same candidates with their mean losses; `chosen` is 0 where there are none."""
 
-    loss: str
-    """Name of the loss that was compared."""
-
-    failed: tuple[Failure, ...]
-    seconds: float
     end: StageResult | None = None
-    """The run that a budget, a monitor or Ctrl-C ended, and the search with it."""
+    """The run that a budget, a callback or Ctrl-C ended, and the search with it."""
 
 
 Place = tuple[int, int]
@@ -230,26 +233,29 @@ class Search:
         self._parts = self._most_parts(models, betas, modes)
         solutions = self._solutions(models)
         base = self._whole(strongest(solutions))
-        best, comparison = base.result, None
-        candidates: list[Candidate] = []
+        best, chosen = base.result, 0
+        points: tuple[PathPoint, ...] = ()
+        trials: list[Trial] = []
         if _single(betas, modes):
             best = self._sole(base, betas[0], modes[0])
         elif not self._ended and modes != ["elbo"]:
-            candidates = self._compete(base, betas, modes)
-        if candidates:
-            losses = torch.stack([candidate.losses for candidate in candidates])
-            comparison = compare_groups(losses, [c.hyperparameters for c in candidates])
-            best = self._on_all(base, candidates[comparison.chosen])
-        return SearchResult(
-            best=best,
-            solutions=tuple(solutions),
-            candidates=tuple(candidates),
-            comparison=comparison,
+            trials = self._compete(base, betas, modes)
+        if trials:
+            losses = torch.stack([trial.losses for trial in trials])
+            comparison = compare_groups(losses, [trial.hyperparameters for trial in trials])
+            chosen = comparison.chosen
+            points = comparison.points([trial.results[0] for trial in trials])
+            best = self._on_all(base, trials[chosen])
+        path = BetaPath(
+            points=points,
+            chosen=chosen,
             loss=self.recipe.validation_loss().name,
-            failed=tuple(self._failures),
-            end=self._end,
             seconds=time.perf_counter() - self.since,
+            failed=tuple(self._failures),
+            grid=tuple(betas),
+            models=tuple(ModelTried(each.model.name, each.evidence) for each in solutions),
         )
+        return SearchResult(best, tuple(solutions), tuple(trials), path, self._end)
 
     @property
     def _ended(self) -> bool:
@@ -312,9 +318,7 @@ class Search:
         self._note(result)
         return result
 
-    def _compete(
-        self, base: Solution, betas: Sequence[float], modes: Sequence[str]
-    ) -> list[Candidate]:
+    def _compete(self, base: Solution, betas: Sequence[float], modes: Sequence[str]) -> list[Trial]:
         """The candidates of the best model, from the most to the least regularised."""
         arenas = self._arenas(base)
         elbo = self._elbo(base, arenas)
@@ -342,7 +346,7 @@ class Search:
         splits = split(self.validation, self.data, posterior, likelihood, self.generator)
         return [Arena(self._trainer(each.training, ""), each) for each in splits]
 
-    def _elbo(self, base: Solution, arenas: Sequence[Arena]) -> list[Candidate]:
+    def _elbo(self, base: Solution, arenas: Sequence[Arena]) -> list[Trial]:
         """The ELBO solution of every split, from that of all examples."""
 
         def training(_: int, arena: Arena) -> TrainingResult:
@@ -354,8 +358,8 @@ class Search:
         return self._try(arenas, "elbo", 1.0, "ELBO", training)
 
     def _grid(
-        self, arenas: Sequence[Arena], elbo: Candidate, betas: Sequence[float], held: bool
-    ) -> list[Candidate]:
+        self, arenas: Sequence[Arena], elbo: Trial, betas: Sequence[float], held: bool
+    ) -> list[Trial]:
         """The candidates of one mode, in the order of β."""
         first = elbo.results[0]
         if batches_models(arenas[0].trainer, self.recipe, first.posterior, first.likelihood):
@@ -369,14 +373,14 @@ class Search:
     def _outwards(
         self,
         arenas: Sequence[Arena],
-        elbo: Candidate,
+        elbo: Trial,
         betas: Sequence[float],
         held: bool,
-        found: dict[int, list[Candidate]],
+        found: dict[int, list[Trial]],
         middle: int,
         way: range,
     ) -> None:
-        """Candidates from the middle to one end, or to where the losses rise."""
+        """Trials from the middle to one end, or to where the losses rise."""
         known = found[middle]
         lowest, rising = min([each.loss for each in known], default=math.inf), 0
         for done, i in enumerate(way):
@@ -391,11 +395,11 @@ class Search:
     def _candidate(
         self,
         arenas: Sequence[Arena],
-        elbo: Candidate,
+        elbo: Trial,
         beta: float,
         held: bool,
-        neighbour: Candidate | None,
-    ) -> list[Candidate]:
+        neighbour: Trial | None,
+    ) -> list[Trial]:
         """A candidate that starts from its neighbour, or from the ELBO solution."""
         mode = "fixed" if held else "joint"
 
@@ -415,8 +419,8 @@ class Search:
         )
 
     def _batch(
-        self, arenas: Sequence[Arena], elbo: Candidate, betas: Sequence[float], held: bool
-    ) -> list[Candidate]:
+        self, arenas: Sequence[Arena], elbo: Trial, betas: Sequence[float], held: bool
+    ) -> list[Trial]:
         """Every β at once, as one batch of models."""
         mode = "fixed" if held else "joint"
         rows: list[list[TrainingResult]] = []
@@ -437,7 +441,7 @@ class Search:
 
     def _try(
         self, arenas: Sequence[Arena], mode: str, beta: float, name: str, training: Training
-    ) -> list[Candidate]:
+    ) -> list[Trial]:
         """The candidate, or nothing where it failed or the training has ended."""
         results: list[TrainingResult] = []
         for k, arena in enumerate(arenas):
@@ -454,13 +458,13 @@ class Search:
 
     def _judged(
         self, arenas: Sequence[Arena], mode: str, beta: float, results: Sequence[TrainingResult]
-    ) -> Candidate:
+    ) -> Trial:
         loss = self.recipe.validation_loss()
         pairs = zip(arenas, results, strict=True)
         losses = torch.cat([arena.split.losses(result, loss) for arena, result in pairs])
-        return Candidate(mode, beta, tuple(results), losses)
+        return Trial(mode, beta, tuple(results), losses)
 
-    def _on_all(self, base: Solution, chosen: Candidate) -> TrainingResult:
+    def _on_all(self, base: Solution, chosen: Trial) -> TrainingResult:
         """The chosen candidate trained on all examples, from where it was on a part of them."""
         found = chosen.results[0]
         if chosen.hyperparameters == "elbo":
@@ -476,7 +480,7 @@ class Search:
         self._note(result)
         return result
 
-    def _again(self, trainer: Trainer, base: Solution, chosen: Candidate) -> TrainingResult:
+    def _again(self, trainer: Trainer, base: Solution, chosen: Trial) -> TrainingResult:
         if chosen.hyperparameters == "fixed":
             return fixed_run(trainer, self.recipe, base.result, chosen.beta)
         found = chosen.results[0]

@@ -5,7 +5,6 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import matplotlib
 import numpy as np
@@ -19,27 +18,22 @@ from scipy import stats
 from directgp import plots
 from directgp.errors import InvalidInputError
 from directgp.plots.calibration import wilson
+from directgp.training.result import PathPoint
 
 X = np.linspace(-1, 1, 50)
 RNG = np.random.default_rng(0)
 UNIFORM = RNG.uniform(size=400)
 
 
-@dataclass(frozen=True)
-class Point:
-    beta: float
-    hyperparameters: str
-    validation_loss: float
-    validation_error: float = 0.03
-    difference: float = 0.0
-    difference_error: float = 0.01
+def point(beta: float, mode: str, loss: float, error: float = 0.01) -> PathPoint:
+    return PathPoint(beta, mode, None, loss, 0.03, 0.0, error)
 
 
 LOSSES = {100.0: 0.6, 10.0: 0.5, 1.0: 0.44, 0.1: 0.4, 0.0: 0.45}
 PATH = [
-    Point(1.0, "elbo", 0.48),
-    *(Point(beta, "fixed", loss + 0.02) for beta, loss in LOSSES.items()),
-    *(Point(beta, "joint", loss) for beta, loss in LOSSES.items()),
+    point(1.0, "elbo", 0.48),
+    *(point(beta, "fixed", loss + 0.02) for beta, loss in LOSSES.items()),
+    *(point(beta, "joint", loss) for beta, loss in LOSSES.items()),
 ]
 
 PICTURES: dict[str, Callable[[Axes | None], Axes]] = {
@@ -146,7 +140,7 @@ def test_beta_zero_stands_left_of_a_break() -> None:
 
 @pytest.mark.parametrize("absurd", [1e30, math.inf])
 def test_absurd_losses_are_arrows_and_do_not_flatten_the_rest(absurd: float) -> None:
-    points = [*PATH, Point(1000.0, "joint", absurd), Point(2000.0, "joint", absurd)]
+    points = [*PATH, point(1000.0, "joint", absurd), point(2000.0, "joint", absurd)]
     ax = plots.plot_beta_path(points, 9, "log_loss", ax=fresh())
     draw(ax)
     assert ax.get_ylim()[1] < 1
@@ -160,7 +154,10 @@ def test_absurd_losses_are_arrows_and_do_not_flatten_the_rest(absurd: float) -> 
 
 
 def test_path_with_nan_losses() -> None:
-    points = [Point(1.0, "joint", math.nan), Point(0.1, "joint", 0.5, math.inf, 0.0, math.inf)]
+    points = [
+        point(1.0, "joint", math.nan),
+        PathPoint(0.1, "joint", None, 0.5, math.inf, 0.0, math.inf),
+    ]
     ax = plots.plot_beta_path(points, 1, "crps", ax=fresh())
     draw(ax)
     assert "0.5" in texts(ax) and "±" not in texts(ax)
@@ -172,7 +169,7 @@ def test_path_with_nan_losses() -> None:
 
 
 def test_path_of_one_candidate() -> None:
-    ax = plots.plot_beta_path([Point(1.0, "elbo", 0.5)], 0, "log_loss", ax=fresh())
+    ax = plots.plot_beta_path([point(1.0, "elbo", 0.5)], 0, "log_loss", ax=fresh())
     assert "chosen: ELBO" in texts(ax)
     assert ax.get_ylim()[0] < 0.5 < ax.get_ylim()[1]
 
@@ -286,11 +283,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no points": (lambda: plots.plot_beta_path([], 0, "crps"), "points must be at least one"),
     "chosen": (lambda: plots.plot_beta_path(PATH, 11, "crps"), "chosen must be an index below 11"),
     "kind": (
-        lambda: plots.plot_beta_path([Point(1.0, "free", 0.0)], 0, "crps"),
+        lambda: plots.plot_beta_path([point(1.0, "free", 0.0)], 0, "crps"),
         "hyperparameters must be one of",
     ),
     "beta": (
-        lambda: plots.plot_beta_path([Point(-1.0, "joint", 0.0)], 0, "crps"),
+        lambda: plots.plot_beta_path([point(-1.0, "joint", 0.0)], 0, "crps"),
         "each β must be finite and at least 0",
     ),
 }

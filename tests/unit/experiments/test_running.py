@@ -17,7 +17,7 @@ from directgp.experiments.cell import Cell, Finished
 from directgp.experiments.fit import CellData, coarse_grid, run_cell, scaled, start_of
 from directgp.experiments.plan import METHODS
 from directgp.likelihoods import Gaussian
-from directgp.training.beta_path import BetaPath, beta_path
+from directgp.training import BetaPath, beta_path
 from tests.unit.experiments.small import plan, problem
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
@@ -82,7 +82,7 @@ def test_fixed_holds_what_the_elbo_found(
     elbo.load(run("elbo")[2].model)
     assert [point.beta for point in found.outcome.path] == [4.0, 1.0, 0.25]
     for point in paths[0].points:
-        assert torch.equal(point.result.posterior.Z, elbo.posterior.Z) == held
+        assert torch.equal(point.trained.posterior.Z, elbo.posterior.Z) == held
 
 
 @pytest.mark.parametrize(("method", "name"), [("log-fixed", "NLL"), ("square-fixed", "MSE")])

@@ -74,15 +74,15 @@ def test_any_order_is_put_in_order() -> None:
 @pytest.mark.parametrize("objective", ["log_loss", "square_loss", "elbo", "fitc"])
 def test_points_hold_their_results(objective: str) -> None:
     found = path(objective=objective)
-    assert [point.beta for point in found.points] == [r.result.beta for r in found.points]
+    assert [point.beta for point in found.points] == [r.trained.beta for r in found.points]
     assert found.loss == ("square_loss" if objective == "square_loss" else "log_loss")
-    assert found.best is found.points[found.chosen].result
+    assert found.best is found.points[found.chosen].trained
     assert found.beta == found.points[found.chosen].beta and found.seconds > 0
     loss = SquareLoss() if objective == "square_loss" else LogLoss()
     for point in found.points:
-        assert point.hyperparameters == point.result.hyperparameters == "joint"
-        marginals = point.result.posterior.predict(X_NEW)
-        expected = loss(point.result.likelihood, Y_NEW, marginals).detach()
+        assert point.hyperparameters == point.trained.hyperparameters == "joint"
+        marginals = point.trained.posterior.predict(X_NEW)
+        expected = loss(point.trained.likelihood, Y_NEW, marginals).detach()
         assert point.validation_loss == pytest.approx(float(expected.mean()), rel=1e-12)
         error = float(expected.std()) / math.sqrt(60)
         assert point.validation_error == pytest.approx(error, rel=1e-9)
@@ -96,12 +96,12 @@ def test_points_hold_their_results(objective: str) -> None:
 
 def test_posteriors_of_a_path_share_nothing() -> None:
     found = path(max_steps=3)
-    before = [tensors(point.result) for point in found.points]
+    before = [tensors(point.trained) for point in found.points]
     with torch.no_grad():
         for p in (*found.best.posterior.parameters(), *found.best.likelihood.parameters()):
             p.fill_(7.0)
     for i, point in enumerate(found.points):
-        assert same(tensors(point.result), before[i]) == (i != found.chosen)
+        assert same(tensors(point.trained), before[i]) == (i != found.chosen)
 
 
 def test_what_is_given_is_left_as_it_is() -> None:
@@ -127,16 +127,16 @@ def test_warm_starts_end_where_cold_starts_do(objective: str, mode: str) -> None
         cold = directgp.train(
             start(X, Y), Gaussian(0.1), X, Y, beta=point.beta, generator=seeded(7), **settings
         )
-        assert point.result.loss == pytest.approx(cold.loss, abs=1e-3), point.beta
+        assert point.trained.loss == pytest.approx(cold.loss, abs=1e-3), point.beta
 
 
 def test_neighbours_start_near_their_optimum() -> None:
     """The first β nearest 1 has the whole of the steps, the others a tenth."""
     found = path(max_steps=50, stopping=NEVER)
-    assert [point.result.stages[-1].steps for point in found.points] == [5, 5, 50, 5]
-    first = found.points[2].result.stages
+    assert [point.trained.stages[-1].steps for point in found.points] == [5, 5, 50, 5]
+    first = found.points[2].trained.stages
     assert [stage.stage for stage in first] == ["elbo", "log_loss"]
-    assert all(len(point.result.stages) == 1 for point in found.points if point.beta != 1.0)
+    assert all(len(point.trained.stages) == 1 for point in found.points if point.beta != 1.0)
 
 
 @pytest.mark.parametrize("family", ["gaussian", "negative_binomial"])
@@ -160,10 +160,10 @@ def test_a_batch_of_models_is_each_on_its_own(family: str) -> None:
     for i, beta in enumerate((9.0, 1.0, 0.1)):
         _, *alone = path(betas=(beta,), **settings).points
         for one, other in zip((together[1 + i], together[4 + i]), alone, strict=True):
-            assert one.result.stages[-1].steps == 25
+            assert one.trained.stages[-1].steps == 25
             assert (one.beta, one.hyperparameters) == (other.beta, other.hyperparameters)
-            expected = tensors(other.result)
-            for name, value in tensors(one.result).items():
+            expected = tensors(other.trained)
+            for name, value in tensors(one.trained).items():
                 # Sums over a batch of matrices round otherwise, and 25 steps carry that on.
                 torch.testing.assert_close(value, expected[name], rtol=1e-6, atol=1e-6, msg=name)
             assert one.validation_loss == pytest.approx(other.validation_loss, rel=1e-6)
@@ -172,11 +172,11 @@ def test_a_batch_of_models_is_each_on_its_own(family: str) -> None:
 def test_a_held_batch_leaves_hyperparameters_where_the_elbo_has_them() -> None:
     found = path(hyperparameters="fixed", optimizer="adam", max_steps=5)
     for point in found.points:
-        elbo = tensors(found.points[0].result)
-        for name, value in tensors(point.result).items():
+        elbo = tensors(found.points[0].trained)
+        for name, value in tensors(point.trained).items():
             if not name.startswith("posterior.u_"):
                 assert torch.equal(value, elbo[name]), name
-    assert len({float(p.result.posterior.u_mean[0].detach()) for p in found.points}) == len(BETAS)
+    assert len({float(p.trained.posterior.u_mean[0].detach()) for p in found.points}) == len(BETAS)
 
 
 @pytest.mark.parametrize("objective", ["vfe", "fitc", "square_loss", "absolute_loss"])
@@ -212,9 +212,9 @@ def test_auto_has_the_elbo_first() -> None:
         ("joint", 4.0),
         ("joint", 0.2),
     ]
-    elbo = tensors(found.points[0].result)
+    elbo = tensors(found.points[0].trained)
     for point in found.points[1:3]:
-        found_there = tensors(point.result)
+        found_there = tensors(point.trained)
         assert all(
             torch.equal(found_there[name], value)
             for name, value in elbo.items()
@@ -234,7 +234,7 @@ def test_folds_train_on_all_examples() -> None:
     settings: dict[str, Any] = {"objective": "elbo", "max_steps": 10}
     folded, given = path(validation=Folds(2), **settings), path(**settings)
     for one, other in zip(folded.points, given.points, strict=True):
-        assert same(tensors(one.result), tensors(other.result))
+        assert same(tensors(one.trained), tensors(other.trained))
         assert one.validation_loss != other.validation_loss
 
 
@@ -266,15 +266,15 @@ def test_held_out_examples_do_not_train() -> None:
     settings: dict[str, Any] = {"objective": "elbo", "validation": HoldOut(0.2), "max_steps": 10}
     one, two = (path(y=y, **settings) for y in (Y, other))
     for a, b in zip(one.points, two.points, strict=True):
-        assert same(tensors(a.result), tensors(b.result))
+        assert same(tensors(a.trained), tensors(b.trained))
         assert b.validation_loss > a.validation_loss + 100
 
 
 def test_noisy_rules_are_validated_exactly() -> None:
     found = path(rule="bmc", betas=(4.0, 1.0), max_steps=3)
     point = found.points[0]
-    marginals = point.result.posterior.predict(X_NEW)
-    exact = LogLoss()(point.result.likelihood, Y_NEW, marginals).detach().mean()
+    marginals = point.trained.posterior.predict(X_NEW)
+    exact = LogLoss()(point.trained.likelihood, Y_NEW, marginals).detach().mean()
     assert point.validation_loss == pytest.approx(float(exact), rel=1e-12)
 
 
@@ -334,8 +334,8 @@ def test_what_is_there_is_returned(
         max_steps=20,
     )
     assert monitor.seen == steps and monitor.closed == 1
-    ended = [point for point in found.points if point.result.stages[-1].ends_training]
-    assert ended and all(point.result.status is status for point in ended)
+    ended = [point for point in found.points if point.trained.stages[-1].ends_training]
+    assert ended and all(point.trained.status is status for point in ended)
     assert 0 <= found.chosen < len(found.points)
     if validation == "folds":
         assert all(math.isnan(point.validation_loss) for point in found.points)
@@ -386,7 +386,7 @@ def test_folds_that_were_finished_count() -> None:
     found = path(monitors=[monitor], **settings)
     assert monitor.seen == whole.seen - 3
     for one, other in zip(found.points, complete.points, strict=True):
-        assert same(tensors(one.result), tensors(other.result))
+        assert same(tensors(one.trained), tensors(other.trained))
         assert math.isfinite(one.validation_loss) and one.validation_loss != other.validation_loss
 
 
@@ -426,8 +426,8 @@ def test_a_path_that_was_ended_goes_on_to_the_same_end(
     ]
     assert found.chosen == expected.chosen
     for one, other in zip(found.points, expected.points, strict=True):
-        assert same(tensors(one.result), tensors(other.result))
-        assert one.result.history == other.result.history
+        assert same(tensors(one.trained), tensors(other.trained))
+        assert one.trained.history == other.trained.history
 
 
 def test_without_a_generator_a_path_goes_on_with_its_own_folds(tmp_path: Any) -> None:
@@ -488,7 +488,7 @@ def test_the_least_regularised_wins_where_data_are_plenty_and_clean() -> None:
 def test_stopping_rules_are_reset_between_candidates() -> None:
     """One object serves all; a window that ran on would stop the second β at once."""
     found = path(stopping=RelativeDecrease(3, 0.5), betas=(4.0, 1.0), max_steps=60)
-    assert all(point.result.stages[-1].steps >= 4 for point in found.points)
+    assert all(point.trained.stages[-1].steps >= 4 for point in found.points)
 
 
 @pytest.mark.parametrize("mode", ["joint", "fixed"])

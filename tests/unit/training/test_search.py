@@ -122,7 +122,7 @@ def test_evidence_by_hand() -> None:
         assert solution.evidence == pytest.approx(by_hand, rel=1e-5)
         assert solution.whole
     assert names == ["one, gaussian", "ARD, gaussian", "ARD, student", "one, student"]
-    assert found.comparison is None and not found.candidates
+    assert not found.path.points and not found.trials
 
 
 def test_kernel_then_likelihood_then_the_kernel_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,17 +224,16 @@ def parts_of(validation: Validation) -> list[slice]:
 def test_losses_by_hand_and_the_chosen_one_on_all(validation: Validation, mode: str) -> None:
     found = searched(validation, betas=[4.0, 1.0, 0.25], modes=[mode])
     there, targets = held_out(validation)
-    for candidate in found.candidates:
+    for candidate in found.trials:
         losses = [
             log_losses(result, there[part], targets[part])
             for result, part in zip(candidate.results, parts_of(validation), strict=True)
         ]
         np.testing.assert_allclose(candidate.losses, np.concatenate(losses), rtol=1e-9)
         assert candidate.loss == pytest.approx(np.concatenate(losses).mean())
-    assert found.comparison is not None
-    chosen = found.candidates[found.comparison.chosen]
-    means = [float(candidate.losses.mean()) for candidate in found.candidates]
-    assert found.comparison.chosen == int(np.argmin(means))
+    chosen = found.trials[found.path.chosen]
+    means = [float(candidate.losses.mean()) for candidate in found.trials]
+    assert found.path.chosen == int(np.argmin(means))
     assert (found.best.hyperparameters, found.best.beta) == (mode, chosen.beta)
     if isinstance(validation, Given):
         assert found.best is chosen.results[0]
@@ -263,7 +262,7 @@ def test_weights_count_in_losses() -> None:
     weights = torch.arange(40.0).double() % 3
     data = Data(X, Y, weights)
     found = searched(HoldOut(0.2), betas=[4.0, 1.0], modes=["joint"], data=data)
-    candidate = found.candidates[0]
+    candidate = found.trials[0]
     plain = log_losses(candidate.results[0], X[HELD[:8]], Y[HELD[:8]])
     relative = (weights[HELD[:8]] / weights[HELD[:8]].mean()).numpy()
     np.testing.assert_allclose(candidate.losses, relative * plain, rtol=1e-9)
@@ -281,7 +280,7 @@ def test_the_safest_that_cannot_be_told_from_the_best(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("mode", ["fixed", "joint"])
 def test_one_candidate_needs_no_validation(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = searched(HoldOut(0.2), models=rows_of(X), betas=[0.25], modes=[mode])
-    assert not found.candidates and found.comparison is None and len(found.solutions) >= 3
+    assert not found.trials and not found.path.points and len(found.solutions) >= 3
     assert (found.best.hyperparameters, found.best.beta) == (mode, 0.25)
     by_hand = log_losses(found.best, X, Y).sum() + 0.25 * kl(found.best)
     assert found.best.loss == pytest.approx(by_hand / len(X), rel=1e-6)
@@ -311,7 +310,7 @@ def test_the_way_outwards_ends_at_the_first_loss_that_is_no_lower(
     fake = FakeRuns(lambda mode, beta: 9.0 if mode == "elbo" else table[beta]).install(monkeypatch)
     found = searched(HoldOut(), modes=["joint"])
     assert fake.asked("joint")[:-1] == asked, "the last is on all examples"
-    assert [candidate.beta for candidate in found.candidates] == sorted(asked, reverse=True)
+    assert [candidate.beta for candidate in found.trials] == sorted(asked, reverse=True)
     # Of equal ones the most regularised.
     least = min(
         sorted(asked, reverse=True),
@@ -326,7 +325,7 @@ def test_both_modes_have_a_way_of_their_own(monkeypatch: pytest.MonkeyPatch) -> 
     found = searched(Given(X, Y))
     assert fake.asked("fixed") == [1.0, 4.0, 0.25, 0.0625]
     assert fake.asked("joint") == [1.0, 4.0, 16.0, 64.0, 0.25]
-    modes = [candidate.hyperparameters for candidate in found.candidates]
+    modes = [candidate.hyperparameters for candidate in found.trials]
     assert modes == ["elbo"] + 4 * ["fixed"] + 5 * ["joint"]
     assert (found.best.hyperparameters, found.best.beta) == ("joint", 64.0)
 
@@ -373,12 +372,12 @@ def test_counts_are_judged_with_their_exposures() -> None:
     rows = [[model(X, Poisson().with_exposure(exposure))]]
     found = searched(HoldOut(0.2), models=rows, data=Data(X, y), betas=[4.0, 1.0], modes=["joint"])
     held = HELD[:8]
-    q = found.candidates[0].results[0].posterior.predict(X[held])
+    q = found.trials[0].results[0].posterior.predict(X[held])
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
     f = q.mean.numpy() + q.variance.sqrt().numpy() * nodes[:, None]
     chances = stats.poisson.pmf(y[held].numpy(), exposure[held].numpy() * np.exp(f))
     by_hand = -np.log(weights @ chances / weights.sum())
-    np.testing.assert_allclose(found.candidates[0].losses, by_hand, rtol=1e-6)
+    np.testing.assert_allclose(found.trials[0].losses, by_hand, rtol=1e-6)
 
 
 # Failures
@@ -388,11 +387,11 @@ def test_a_candidate_that_fails_is_told_and_passed_over(monkeypatch: pytest.Monk
     failing = {("joint", 1.0), ("fixed", 4.0)}
     fake = FakeRuns(lambda mode, beta: beta, failing).install(monkeypatch)
     found = searched(Folds(3))
-    assert found.failed == (
+    assert found.path.failed == (
         Failure(4.0, "fixed", "fixed at 4 cannot be trained."),
         Failure(1.0, "joint", "joint at 1 cannot be trained."),
     )
-    kept = [(each.hyperparameters, each.beta) for each in found.candidates]
+    kept = [(each.hyperparameters, each.beta) for each in found.trials]
     assert not failing & set(kept) and ("fixed", 1.0) in kept and ("joint", 0.25) in kept
     assert fake.asked("joint").count(1.0) == 1, "the folds that come after are not tried"
 
@@ -425,7 +424,7 @@ def test_a_model_that_fails_is_told_and_passed_over(monkeypatch: pytest.MonkeyPa
         "ARD, gaussian",
         "ARD, student",
     ]
-    assert found.failed == (Failure(1.0, "elbo, one, gaussian", "Not this one."),)
+    assert found.path.failed == (Failure(1.0, "elbo, one, gaussian", "Not this one."),)
 
 
 def test_if_all_models_fail_so_does_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,7 +439,7 @@ def test_if_all_candidates_fail_the_elbo_solution_remains(monkeypatch: pytest.Mo
     assert searched(HoldOut(), modes=["fixed"]).best.hyperparameters == "elbo"
     found = searched(HoldOut())
     assert found.best is found.solutions[0].result
-    assert len(found.failed) == 2 * 3, "one and its two neighbours in each mode"
+    assert len(found.path.failed) == 2 * 3, "one and its two neighbours in each mode"
 
 
 def test_if_the_run_on_all_examples_fails_the_candidate_remains(
@@ -457,8 +456,8 @@ def test_if_the_run_on_all_examples_fails_the_candidate_remains(
 
     monkeypatch.setattr(search, "joint_run", joint)
     found = searched(HoldOut(), betas=[1.0], modes=["elbo", "joint"])
-    assert found.best is found.candidates[1].results[0]
-    assert found.failed == (Failure(1.0, "all examples", "Not on all."),)
+    assert found.best is found.trials[1].results[0]
+    assert found.path.failed == (Failure(1.0, "all examples", "Not on all."),)
 
 
 # Ends from outside
@@ -503,7 +502,7 @@ def test_ended_in_a_fold_the_candidate_is_not_compared(monkeypatch: pytest.Monke
     table = {"elbo": 1.0, "fixed": 0.0}
     FakeRuns(lambda mode, beta: table[mode], ending={("fixed", 1.0)}).install(monkeypatch)
     found = searched(Folds(3))
-    assert [each.hyperparameters for each in found.candidates] == ["elbo"]
+    assert [each.hyperparameters for each in found.trials] == ["elbo"]
     assert found.best is found.solutions[0].result
 
 
@@ -549,16 +548,16 @@ def test_the_last_part_is_the_last(validation: Validation, optimizer: str) -> No
 
 def test_adam_trains_every_beta_at_once() -> None:
     found = searched(Folds(2), betas=[4.0, 1.0, 0.25], optimizer="adam", max_steps=10)
-    kinds = [(each.hyperparameters, each.beta) for each in found.candidates]
+    kinds = [(each.hyperparameters, each.beta) for each in found.trials]
     grid = [4.0, 1.0, 0.25]
     assert kinds == [("elbo", 1.0), *(("fixed", b) for b in grid), *(("joint", b) for b in grid)]
-    for candidate in found.candidates:
+    for candidate in found.trials:
         losses = [
             log_losses(result, X[held], Y[held])
             for result, held in zip(candidate.results, HELD.tensor_split(2), strict=True)
         ]
         np.testing.assert_allclose(candidate.losses, np.concatenate(losses), rtol=1e-9)
-    means = {float(candidate.losses.mean()) for candidate in found.candidates}
+    means = {float(candidate.losses.mean()) for candidate in found.trials}
     assert len(means) == 7, "each has been trained on its own"
     assert found.best.posterior.u_mean.shape == (6,)
 
@@ -571,7 +570,7 @@ def test_a_batch_that_fails_is_told_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(search, "train_grid", train_grid)
     found = searched(HoldOut(0.2), betas=[4.0, 1.0], optimizer="adam", max_steps=3)
-    told = [(failure.hyperparameters, failure.beta) for failure in found.failed]
+    told = [(failure.hyperparameters, failure.beta) for failure in found.path.failed]
     assert told == [("fixed", 4.0), ("fixed", 1.0), ("joint", 4.0), ("joint", 1.0)]
     assert found.best is found.solutions[0].result
 
@@ -587,4 +586,4 @@ def test_what_is_given_is_left_as_it_was() -> None:
 def test_the_same_again_with_the_same_generator() -> None:
     first, second = (searched(HoldOut(0.2), betas=[4.0, 1.0]) for _ in range(2))
     assert torch.equal(first.best.posterior.u_mean, second.best.posterior.u_mean)
-    assert [c.loss for c in first.candidates] == [c.loss for c in second.candidates]
+    assert [c.loss for c in first.trials] == [c.loss for c in second.trials]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from directgp.errors import NumericalError
-from directgp.training.beta_path import compare, compare_groups
+from directgp.training.validation import compare, compare_groups
 from tests.unit.training.models import normal
 
 

@@ -28,9 +28,8 @@ from directgp.likelihoods.base import Likelihood
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.predictive import predictive_log_density, predictive_mean
 from directgp.shapes import Marginals
-from directgp.training.beta_path import BetaPath
 from directgp.training.callbacks import Monitor
-from directgp.training.result import Progress, TrainingResult
+from directgp.training.result import BetaPath, Progress, TrainingResult
 
 LARGE = "airline"
 """Without validation rows: β is not chosen there."""
@@ -184,7 +183,7 @@ def _points(cell: FitCell, path: BetaPath | None, rows: ScaledRows) -> tuple[Pat
             beta=point.beta,
             validation=factor * point.validation_loss,
             error=factor * point.validation_error,
-            test=_scores(cell, point.result, rows),
+            test=_scores(cell, point.trained, rows),
         )
         for point in path.points
     )

@@ -12,9 +12,9 @@ from directgp.experiments.cell import seed_of
 from directgp.experiments.fit import Model, ScaledRows, Trained
 from directgp.experiments.paper.cells import FitCell, ProtocolName
 from directgp.experiments.plan import METHODS
-from directgp.training.beta_path import BetaPath, PathPoint, beta_path
+from directgp.training.beta_path import beta_path
 from directgp.training.callbacks import LossRange, Monitor
-from directgp.training.result import Failure
+from directgp.training.result import BetaPath, Failure, PathPoint
 from directgp.training.validation import Given
 
 ScaleName = Literal["smoke", "small", "full"]

@@ -6,19 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from directgp.estimators.record import BetaPoint, ChosenPath, ModelTried
 from directgp.estimators.summary import Facts, figure, summary_text, with_errors
+from directgp.training.result import BetaPath, Failure, ModelTried, PathPoint
 
 POINTS = (
-    BetaPoint(1.0, "elbo", 1.2512345678, 0.0213, 0.0162, 0.0041, "converged"),
-    BetaPoint(10.0, "joint", 1.2412345678, 0.0213, 0.0023, 0.0041, "converged"),
-    BetaPoint(0.3898123, "joint", 1.2345678901, 0.0213, 0.0, 0.0, "budget"),
-    BetaPoint(0.00123, "joint", math.inf, math.nan, math.inf, math.nan, "converged"),
+    PathPoint(1.0, "elbo", None, 1.2512345678, 0.0213, 0.0162, 0.0041, "converged"),
+    PathPoint(10.0, "joint", None, 1.2412345678, 0.0213, 0.0023, 0.0041, "converged"),
+    PathPoint(0.3898123, "joint", None, 1.2345678901, 0.0213, 0.0, 0.0, "budget"),
+    PathPoint(0.00123, "joint", None, math.inf, math.nan, math.inf, math.nan, "converged"),
 )
-PATH = ChosenPath(
+PATH = BetaPath(
     points=POINTS,
     chosen=1,
     loss="log_loss",
+    seconds=1.0,
     validation="all 812 examples, in 3 folds",
     grid=(10.0, 0.3898123, 0.00123),
     models=(
@@ -26,7 +27,7 @@ PATH = ChosenPath(
         ModelTried("rbf ARD, gaussian", -1111.123),
         ModelTried("rbf ARD, student_t", -1100.2),
     ),
-    failed=("joint, β = 0.1: " + "The loss is not finite. " * 8,),
+    failed=(Failure(0.1, "joint", "The loss is not finite. " * 8),),
 )
 BARE = Facts(
     estimator="SparseGPRegressor",
