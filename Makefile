@@ -24,7 +24,7 @@ DEMO := build/demo
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
 .PHONY: demo examples test test-slow test-browser lint format bench bench-optimum bench-scale \
-  bench-rules bench-training bench-estimators docs linkcheck clean
+  bench-rules bench-accuracy bench-training bench-estimators docs linkcheck clean
 
 demo: $(INSTALLED)
 	@echo "Regression: disease progression of 442 diabetes patients."
@@ -73,6 +73,10 @@ bench: $(INSTALLED) $(INSTALLED_PEERS) $(INSTALLED_GPJAX)
 
 bench-rules: $(INSTALLED)
 	$(BIN)/python benchmarks/rules.py
+
+# Worst error of each rule, against mpmath.
+bench-accuracy: $(INSTALLED)
+	$(BIN)/python -m benchmarks.accuracy
 
 # Time to the optimum and choice of β, against peers.
 bench-optimum: $(INSTALLED) $(INSTALLED_PEERS) $(INSTALLED_GPJAX)

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from directgp.likelihoods.base import Binary, Likelihood
 from directgp.likelihoods.counts import CountLikelihood
@@ -17,9 +15,7 @@ from directgp.predictive import (
     predictive_log_density,
     predictive_mean,
 )
-from directgp.shapes import Marginals
-
-Row = Float[Tensor, " n"]
+from directgp.shapes import Marginals, Row
 
 COVERAGE = 0.9
 """Probability of the intervals whose coverage is reported."""

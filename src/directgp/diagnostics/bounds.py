@@ -13,6 +13,7 @@ from directgp.likelihoods import Gaussian, Likelihood, Logistic, NegativeBinomia
 from directgp.likelihoods.base import UnimodalInF
 from directgp.likelihoods.counts import CountLikelihood
 from directgp.likelihoods.poisson import PoissonExp, PoissonSoftplus
+from directgp.shapes import Values
 
 
 def text_table(lines: Sequence[Sequence[str]]) -> str:
@@ -22,9 +23,6 @@ def text_table(lines: Sequence[Sequence[str]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
-
-
-Values = Float[Tensor, "..."]
 
 
 @dataclass(frozen=True)
@@ -47,12 +45,12 @@ class DerivativeBounds:
     """B″."""
 
     @property
-    def slope_range(self) -> Float[Tensor, "..."]:
+    def slope_range(self) -> Values:
         """B′ − b′."""
         return self.slope_upper - self.slope_lower
 
     @property
-    def curvature_range(self) -> Float[Tensor, "..."]:
+    def curvature_range(self) -> Values:
         """B″ − b″."""
         return self.curvature_upper - self.curvature_lower
 
@@ -187,9 +185,7 @@ _ZOOMS = 10
 
 
 @torch.no_grad()
-def searched_bounds(
-    likelihood: UnimodalInF, y: Float[Tensor, "..."], num_nodes: int = 257
-) -> DerivativeBounds:
+def searched_bounds(likelihood: UnimodalInF, y: Values, num_nodes: int = 257) -> DerivativeBounds:
     """Search for sup φ and for inf and sup of φ′ and φ″ over f, on a grid and around its best node.
 
     The grid is centre + width·sinh(x) for equispaced x: dense within the peak, out to 200 widths.

@@ -227,12 +227,7 @@ def gradient_draws(
 
 
 def _gradients(
-    rule: Rule,
-    likelihood: Likelihood,
-    y: Tensor,
-    marginals: Marginals,
-    count: int,
-    moment: Moment,
+    rule: Rule, likelihood: Likelihood, y: Tensor, marginals: Marginals, count: int, moment: Moment
 ) -> Float[Tensor, "2 r *batch n"]:
     """Gradients of the sum over examples, from one call of the rule for all repeats."""
     shape = (count, *marginals.mean.shape)

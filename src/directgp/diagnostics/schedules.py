@@ -15,7 +15,7 @@ from directgp.errors import NumericalError, require
 from directgp.likelihoods import Likelihood
 from directgp.log_expectations import Rule
 from directgp.log_expectations.api import resolve_rule
-from directgp.shapes import Marginals
+from directgp.shapes import BatchedRow, Marginals
 
 # They ask, at step t with step size γ_t and for every example i, for
 #
@@ -33,11 +33,11 @@ class Difficulty:
     log_terms: Float[Tensor, "3 *batch n"]
     """Logs of the three terms of M_i: for φ, φ′ and φ″."""
 
-    log_density: Float[Tensor, "*batch n"]
+    log_density: BatchedRow
     """log E φ."""
 
     @property
-    def log_factor(self) -> Float[Tensor, "*batch n"]:
+    def log_factor(self) -> BatchedRow:
         """The log of M_i."""
         return self.log_terms.amax(dim=0)
 
@@ -57,7 +57,7 @@ class Difficulty:
         """How many examples: n."""
         return self.log_density.shape[-1]
 
-    def required(self, step_size: float, failure: float) -> Float[Tensor, "*batch n"]:
+    def required(self, step_size: float, failure: float) -> BatchedRow:
         """log(6n/δ_t)/(2γ_t²) · M_i, which L has to exceed for example i."""
         _check_step_size(step_size)
         require(0 < failure < 1, "failure", "between 0 and 1", failure)
@@ -126,7 +126,7 @@ def _log_size(log_density: Tensor, slope: Tensor) -> Tensor:
     return torch.where(slope == 0, 0.0, log_density + torch.log(torch.abs(slope)))
 
 
-def _with_absolute_errors(log_density: Float[Tensor, "*batch n"]) -> Float[Tensor, "3 *batch n"]:
+def _with_absolute_errors(log_density: BatchedRow) -> Float[Tensor, "3 *batch n"]:
     """Return log ζ, log 1, log 1, which give |N′/D′ − N/D| ≤ α(1 + B*)/(ζ(1−α))."""
     log_zeta = log_density.amin(dim=-1, keepdim=True).expand(log_density.shape)
     return torch.stack([log_zeta, torch.zeros_like(log_zeta), torch.zeros_like(log_zeta)])
@@ -236,7 +236,7 @@ def bmc_schedule(
     >>> import torch
     >>> from directgp.diagnostics import difficulty
     >>> from directgp.likelihoods import Probit
-    >>> from directgp.shapes import Marginals
+    >>> from directgp.shapes import BatchedRow, Marginals
     >>> y, zero, one = torch.ones(3), torch.zeros(3), torch.ones(3)
     >>> hard = difficulty(Probit(), y, Marginals(zero, one), form="absolute")
     >>> schedule = bmc_schedule(hard, cap=100)
@@ -248,10 +248,7 @@ def bmc_schedule(
 
 
 def smooth_bmc_schedules(
-    difficulty: Difficulty,
-    *,
-    step_size: StepSize = harmonic_step_size,
-    cap: int | None = None,
+    difficulty: Difficulty, *, step_size: StepSize = harmonic_step_size, cap: int | None = None
 ) -> tuple[SampleSchedule, SmoothingSchedule]:
     """Plan L_t with δ_t = γ_t⁴, and ν_t = γ_t ζ: smooth-bMC then converges with probability 1."""
     samples = SampleSchedule(difficulty, step_size, partial(_fourth_power, step_size), cap)

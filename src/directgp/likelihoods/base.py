@@ -7,12 +7,12 @@ from typing import ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Num
+from jaxtyping import Int, Num
 from torch import Tensor, nn
 
 from directgp.errors import require
 from directgp.numerics.special import softplus, softplus_inverse
-from directgp.shapes import require_all
+from directgp.shapes import Targets, Values, require_all
 
 SomeLikelihood = TypeVar("SomeLikelihood", bound="Likelihood")
 
@@ -20,9 +20,9 @@ SomeLikelihood = TypeVar("SomeLikelihood", bound="Likelihood")
 class Derivatives(NamedTuple):
     """ℓ up to the part free of f, and ℓ′, ℓ″: derivatives of log p(y given f) in f."""
 
-    value: Float[Tensor, "..."]
-    first: Float[Tensor, "..."]
-    second: Float[Tensor, "..."]
+    value: Values
+    first: Values
+    second: Values
 
 
 class Likelihood(nn.Module, ABC):
@@ -44,30 +44,28 @@ class Likelihood(nn.Module, ABC):
     it says how fine a quadrature must be (Trefethen and Weideman, SIAM Review 56, 2014)."""
 
     @abstractmethod
-    def log_kernel(self, y: Float[Tensor, "..."], f: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    def log_kernel(self, y: Values, f: Values) -> Values:
         """The part of log p(y given f) that depends on f, differentiable in f and parameters."""
 
     @abstractmethod
-    def derivatives(self, y: Float[Tensor, "..."], f: Float[Tensor, "..."]) -> Derivatives:
+    def derivatives(self, y: Values, f: Values) -> Derivatives:
         """`log_kernel` and the first two derivatives of log p(y given f) in f, outside a graph."""
 
-    def value_and_slope(
-        self, y: Float[Tensor, "..."], f: Float[Tensor, "..."]
-    ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+    def value_and_slope(self, y: Values, f: Values) -> tuple[Values, Values]:
         """`log_kernel` and its first derivative in f, outside a graph."""
         value, first, _ = self.derivatives(y, f)
         return value, first
 
     @abstractmethod
-    def conditional_mean(self, f: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    def conditional_mean(self, f: Values) -> Values:
         """E[y given f]."""
 
     @abstractmethod
-    def conditional_variance(self, f: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    def conditional_variance(self, f: Values) -> Values:
         """Var[y given f]."""
 
     @abstractmethod
-    def check_targets(self, y: Num[Tensor, "..."] | Bool[Tensor, "..."]) -> None:
+    def check_targets(self, y: Targets) -> None:
         """Refuse targets outside the support, naming the first such value and its index."""
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
@@ -86,11 +84,11 @@ class Likelihood(nn.Module, ABC):
             wanted = f"of a shape that broadcasts to that of the examples, {tuple(shape)}"
             require(fits, f"{key} of {name}", wanted, tuple(value.shape))
 
-    def log_base(self, y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    def log_base(self, y: Values) -> Values:
         """The part of log p(y given f) free of f; apart, because it is costly and constant."""
         return torch.zeros_like(y)
 
-    def log_prob(self, y: Num[Tensor, "..."], f: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    def log_prob(self, y: Num[Tensor, "..."], f: Values) -> Values:
         """log p(y given f), computed in float64 and returned in the dtype of f."""
         wide = y.double()
         return (self.log_kernel(wide, f.double()) + self.log_base(wide)).to(f.dtype)
@@ -155,12 +153,9 @@ class Likelihood(nn.Module, ABC):
         return bool(self.learned())
 
 
-def check_finite(y: Num[Tensor, "..."] | Bool[Tensor, "..."], who: str) -> None:
+def check_finite(y: Targets, who: str) -> None:
     """Refuse NaN and infinite targets."""
     require_all(torch.isfinite(y), y, f"y of {who}", "finite", "Drop or impute the missing rows.")
-
-
-Values = Float[Tensor, "..."]
 
 
 @runtime_checkable

@@ -4,7 +4,6 @@ from abc import abstractmethod
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float, Num
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 from typing_extensions import override
@@ -13,9 +12,7 @@ from directgp.likelihoods.base import Derivatives, UnimodalInF
 from directgp.numerics.autograd import in_float64
 from directgp.numerics.random import sample_above, standard_normal
 from directgp.numerics.special import log_ndtr, log_ndtr_and_slope, log_ndtr_derivatives
-from directgp.shapes import require_all
-
-Values = Float[Tensor, "..."]
+from directgp.shapes import Targets, Values, require_all
 
 
 def _ndtr(x: Values) -> Values:
@@ -48,7 +45,7 @@ class Bernoulli(UnimodalInF):
         return self.conditional_mean(f) * self.conditional_mean(-f)
 
     @override
-    def check_targets(self, y: Num[Tensor, "..."] | Bool[Tensor, "..."]) -> None:
+    def check_targets(self, y: Targets) -> None:
         labels = (y == 0) | (y == 1)
         name = type(self).__name__
         require_all(labels, y, f"y of {name}", "a label, 0 or 1", "Encode the two classes so.")

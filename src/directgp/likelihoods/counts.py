@@ -6,16 +6,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar, final
 
 import torch
-from jaxtyping import Bool, Float, Int, Num
+from jaxtyping import Int, Num
 from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError
 from directgp.likelihoods.base import Derivatives, Likelihood, UnimodalInF
 from directgp.numerics.special import log1mexp
-from directgp.shapes import require_all
+from directgp.shapes import Targets, Values, require_all
 
-Values = Float[Tensor, "..."]
 _EXPONENTIAL_BELOW = -400.0
 """Λ ∝ e^f to the last digit here, and further down it underflows."""
 
@@ -56,7 +55,7 @@ class CountLikelihood(UnimodalInF):
         return twin
 
     @override
-    def check_targets(self, y: Num[Tensor, "..."] | Bool[Tensor, "..."]) -> None:
+    def check_targets(self, y: Targets) -> None:
         counts = torch.isfinite(y) & (y >= 0) & (y == torch.floor(y))
         require_all(counts, y, f"y of {type(self).__name__}", "a count, 0, 1, 2, …")
 
@@ -155,5 +154,5 @@ class AtLeastOne(Likelihood):
         return self.conditional_mean(f) * (1 - self.conditional_mean(f))
 
     @override
-    def check_targets(self, y: Num[Tensor, "..."] | Bool[Tensor, "..."]) -> None:
+    def check_targets(self, y: Targets) -> None:
         self.counts.check_targets(y)

@@ -5,7 +5,6 @@ from abc import abstractmethod
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float, Num
 from torch import Tensor
 from typing_extensions import override
 
@@ -19,8 +18,7 @@ from directgp.likelihoods.base import (
 from directgp.numerics.autograd import in_float64
 from directgp.numerics.gaussian import log_density
 from directgp.numerics.random import standard_normal
-
-Values = Float[Tensor, "..."]
+from directgp.shapes import Targets, Values
 
 _LOG_ROOT = -0.5 * math.log(2 * math.pi)
 
@@ -58,7 +56,7 @@ class GaussianNoise(UnimodalInF):
         return self.noise.expand(f.shape)
 
     @override
-    def check_targets(self, y: Num[Tensor, "..."] | Bool[Tensor, "..."]) -> None:
+    def check_targets(self, y: Targets) -> None:
         check_finite(y, "Gaussian")
 
     @override

@@ -4,7 +4,6 @@ import math
 from typing import final
 
 import torch
-from jaxtyping import Float
 from scipy.special import betainc
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -13,8 +12,7 @@ from typing_extensions import override
 from directgp.likelihoods.base import Derivatives, positive, unconstrained
 from directgp.likelihoods.counts import CountLikelihood, on_cpu
 from directgp.numerics.special import softplus
-
-Values = Float[Tensor, "..."]
+from directgp.shapes import Values
 
 
 @final

@@ -4,9 +4,7 @@ import math
 from typing import Literal, final, overload
 
 import torch
-from jaxtyping import Float
 from scipy.special import gammaincc
-from torch import Tensor
 from torch.nn.functional import softplus
 from typing_extensions import override
 
@@ -20,8 +18,7 @@ from directgp.numerics.special import (
     softplus_inverse,
     wright_omega,
 )
-
-Values = Float[Tensor, "..."]
+from directgp.shapes import Values
 
 
 class PoissonCounts(CountLikelihood):

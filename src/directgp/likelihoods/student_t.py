@@ -5,7 +5,6 @@ from abc import abstractmethod
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float, Num
 from torch import Tensor
 from typing_extensions import override
 
@@ -17,8 +16,7 @@ from directgp.likelihoods.base import (
     unconstrained,
 )
 from directgp.numerics.special import expected_log_square
-
-Values = Float[Tensor, "..."]
+from directgp.shapes import Targets, Values
 
 
 class StudentTNoise(UnimodalInF):
@@ -69,7 +67,7 @@ class StudentTNoise(UnimodalInF):
         return torch.where(df > 2, finite, torch.inf).expand(f.shape)
 
     @override
-    def check_targets(self, y: Num[Tensor, "..."] | Bool[Tensor, "..."]) -> None:
+    def check_targets(self, y: Targets) -> None:
         check_finite(y, "StudentT")
 
     @override

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from directgp.errors import NumericalError
 from directgp.likelihoods.base import Likelihood
-from directgp.log_expectations.rule import Estimate, Row, parameter_term
+from directgp.log_expectations.rule import Estimate, parameter_term
+from directgp.shapes import Points, Row
 
 PanelPoints = Float[Tensor, "k p"]
 PanelRow = Float[Tensor, " p"]
@@ -128,8 +129,6 @@ def _clenshaw_curtis(order: int) -> tuple[NDArray[np.float64], NDArray[np.float6
     weights[[0, -1]] /= 2
     return np.cos(angle), weights
 
-
-Points = Float[Tensor, "k n"]
 
 Height = Callable[[Points], Points]
 

@@ -2,8 +2,6 @@
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Num
-from torch import Tensor
 
 from directgp.errors import InvalidInputError, require
 from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood
@@ -13,10 +11,7 @@ from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
 from directgp.log_expectations.product_sampling import ProductSampling
 from directgp.log_expectations.quadrature import Quadrature
 from directgp.log_expectations.rule import Rule
-from directgp.shapes import require_all
-
-Targets = Num[Tensor, "..."] | Bool[Tensor, "..."]
-Values = Float[Tensor, "..."]
+from directgp.shapes import Targets, Values, require_all
 
 _RULES: dict[str, Rule] = {
     "closed_form": ClosedForm(),

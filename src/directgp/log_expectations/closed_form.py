@@ -7,7 +7,8 @@ from typing_extensions import override
 
 from directgp.errors import UnsupportedError
 from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood
-from directgp.log_expectations.rule import Moment, Rule, Values
+from directgp.log_expectations.rule import Moment, Rule
+from directgp.shapes import Values
 
 
 @final

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Num
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -22,14 +22,13 @@ from directgp.log_expectations.quadrature import (
 )
 from directgp.log_expectations.rule import (
     Estimate,
-    Points,
-    Row,
     evaluate,
     of_one_shape,
     parameter_term,
     row_blocks,
     rows_for,
 )
+from directgp.shapes import Points, Row, Targets, Values
 
 _MOST = 64
 """More nodes than this are for few of the examples, and these are better taken apart."""
@@ -159,12 +158,7 @@ NATS_OF_FLOAT32 = 21.0
 """Values err by some 1e-9 and slopes by less than float32 can show, 1e-7 of them."""
 
 
-def gibbs_term(
-    likelihood: Likelihood,
-    y: Num[Tensor, "..."] | Bool[Tensor, "..."],
-    mean: Float[Tensor, "..."],
-    variance: Float[Tensor, "..."],
-) -> Float[Tensor, "..."]:
+def gibbs_term(likelihood: Likelihood, y: Targets, mean: Values, variance: Values) -> Values:
     """E_q[log p(y given f)] for q(f) = N(mean, variance), by closed form or quadrature.
 
     Computed in float64, returned in the dtype of the mean; targets are not checked.

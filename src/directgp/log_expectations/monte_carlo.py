@@ -12,11 +12,8 @@ from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.rule import (
     Estimate,
     Moment,
-    Points,
-    Row,
     Rule,
     Schedule,
-    Values,
     at_step,
     check_num_samples,
     evaluate,
@@ -24,6 +21,7 @@ from directgp.log_expectations.rule import (
     without_overflow,
 )
 from directgp.numerics.random import standard_normal
+from directgp.shapes import Points, Row, Values
 
 
 @final

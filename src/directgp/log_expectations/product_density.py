@@ -14,8 +14,8 @@ from torch import Tensor
 
 from directgp.errors import NumericalError
 from directgp.likelihoods.base import ClosedFormMode, Derivatives, Likelihood
+from directgp.shapes import Values
 
-Values = Float[Tensor, "..."]
 Sides = Float[Tensor, "2 ..."]
 
 Kernel = Callable[[Values], Derivatives]

@@ -15,11 +15,8 @@ from directgp.log_expectations.quadrature import Quadrature, hermite_nodes
 from directgp.log_expectations.rule import (
     Estimate,
     Moment,
-    Points,
-    Row,
     Rule,
     Schedule,
-    Values,
     at_step,
     balanced_weight,
     check_num_samples,
@@ -30,6 +27,7 @@ from directgp.log_expectations.rule import (
     without_overflow,
 )
 from directgp.log_expectations.samplers import SamplerName, draw_product
+from directgp.shapes import Points, Row, Values
 
 # With s(f) = ℓ′(f) − (f−μ)/v, the slope of log q̃, Stein's identity says E_q̃[ψ′ + ψ·s] = 0 for
 # every smooth ψ. In x = (f−f̂)/τ, measured from the peak in its width, ψ = 1 and ψ = x give
@@ -40,7 +38,6 @@ from directgp.log_expectations.samplers import SamplerName, draw_product
 # those of a least-squares fit of the slope over q̃, done on nodes: they do not see the draw.
 
 
-AnyShape = Float[Tensor, "..."]
 AnyPoints = Float[Tensor, "k ..."]
 
 _RIDGE = 1e-3
@@ -54,7 +51,7 @@ class Variates(NamedTuple):
     second: AnyPoints
 
 
-def variates(delta: AnyPoints, slope: AnyPoints, variance: AnyShape, peak: Peak) -> Variates:
+def variates(delta: AnyPoints, slope: AnyPoints, variance: Values, peak: Peak) -> Variates:
     """The control variates at f = μ + δ, given ℓ′(f)."""
     tilt = torch.addcmul(slope, delta, 1 / variance, value=-1)
     return Variates(peak.width * tilt, (delta - peak.delta).mul_(tilt).add_(1))
@@ -63,8 +60,8 @@ def variates(delta: AnyPoints, slope: AnyPoints, variance: AnyShape, peak: Peak)
 class Fit(NamedTuple):
     """Least-squares coefficients of a slope on c₁ and c₂."""
 
-    first: AnyShape
-    second: AnyShape
+    first: Values
+    second: Values
 
     def reduce(self, slope: AnyPoints, at: Variates) -> AnyPoints:
         """The slope less its fitted multiples of the control variates."""

@@ -19,10 +19,7 @@ from directgp.log_expectations.product_density import Peak, find_support, peak_o
 from directgp.log_expectations.rule import (
     Estimate,
     Moment,
-    Points,
-    Row,
     Rule,
-    Values,
     balanced_weight,
     evaluate,
     parameter_term,
@@ -30,6 +27,7 @@ from directgp.log_expectations.rule import (
     rows_for,
 )
 from directgp.numerics.gaussian import gauss_hermite, log_density
+from directgp.shapes import Points, Row, Values
 
 _ROOM = 1.5
 """Nodes that a recorded step has for each that the steps before it needed."""
@@ -64,7 +62,7 @@ class FixedNodes:
         """So many were needed by some example."""
         self.number = max(self.number, math.ceil(_ROOM * needed))
 
-    def take(self, needed: Float[Tensor, " n"]) -> int:
+    def take(self, needed: Row) -> int:
         """The number for all; remembers, on the device, whether one needed more."""
         if self._short is not None:
             self._short.logical_or_((needed > self.number).any())
@@ -92,7 +90,7 @@ _DEVICE_GROWTH = 2.0
 the number of passes counts for more than the number of nodes."""
 
 
-def nats_for(width: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+def nats_for(width: Values) -> Values:
     """How far down the nodes of a peak of width τ reach: NATS + 1.5·log(1 + τ⁴).
 
     The slope in v of a wide peak is a small difference of what is summed for it.
@@ -100,9 +98,7 @@ def nats_for(width: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     return NATS + 1.5 * torch.log1p(width**4)
 
 
-def step_for(
-    width: Float[Tensor, "..."], strip: float, nats: float | Float[Tensor, "..."]
-) -> Float[Tensor, "..."]:
+def step_for(width: Values, strip: float, nats: float | Values) -> Values:
     """The step h at which a trapezoid sum over a peak of standard deviation τ errs by e^−nats.
 
     The error is exp(d²/(2τ²) − 2πd/h) for any d up to the half-width of the strip in which the
@@ -112,9 +108,7 @@ def step_for(
     return 2 * math.pi * d / (nats + 0.5 * (d / width) ** 2)
 
 
-def trapezoid_step(
-    width: Float[Tensor, "..."], strip: float, more_nats: float = 0.0
-) -> Float[Tensor, "..."]:
+def trapezoid_step(width: Values, strip: float, more_nats: float = 0.0) -> Values:
     """`step_for` as many nats as a peak of this width is given, and some more where asked."""
     return step_for(width, strip, nats_for(width) + more_nats)
 
@@ -224,11 +218,7 @@ def _log_component(likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, t
 
 
 def _narrow(
-    likelihood: ScaleMixture,
-    y: Row,
-    mean: Row,
-    variance: Row,
-    bounds: Float[Tensor, "2 n"],
+    likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, bounds: Float[Tensor, "2 n"]
 ) -> Float[Tensor, "2 n"]:
     """The part of the range where the integrand is within reach of its top."""
     value = _log_component(likelihood, y, mean, variance, _nodes(bounds, _COARSE))
@@ -363,7 +353,7 @@ def sum_nodes(
     variance: Row,
     peak: Peak,
     delta: Points,
-    log_weight: Float[Tensor, "..."],
+    log_weight: Values,
 ) -> Estimate:
     """log Σ_k weight_k·q(f_k)·p(y given f_k) over nodes f = μ + δ, and its slopes.
 

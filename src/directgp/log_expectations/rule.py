@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import torch
-from jaxtyping import Bool, Float, Int, Num
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd import Function
 
@@ -16,8 +16,7 @@ from directgp.likelihoods.base import Likelihood
 from directgp.numerics.autograd import first_order
 from directgp.numerics.random import fresh_generator
 from directgp.numerics.special import log1mexp
-
-Values = Float[Tensor, "*batch n"]
+from directgp.shapes import BatchedRow, Points, Row, Targets, Values
 
 Schedule = int | float | Callable[[int], int | float]
 """A number, or a function of the training step."""
@@ -52,13 +51,13 @@ class Rule(ABC):
     def __call__(
         self,
         likelihood: Likelihood,
-        y: Num[Tensor, "..."] | Bool[Tensor, "..."],
-        mean: Float[Tensor, "..."],
-        variance: Float[Tensor, "..."],
+        y: Targets,
+        mean: Values,
+        variance: Values,
         *,
         generator: torch.Generator | None = None,
         step: int = 0,
-    ) -> Float[Tensor, "..."]:
+    ) -> Values:
         """log E_q[p(y given f)] for each example; shapes broadcast, targets are not checked."""
         if generator is None and not self.deterministic:
             generator = fresh_generator(mean.device)
@@ -67,16 +66,17 @@ class Rule(ABC):
 
     @abstractmethod
     def _evaluate(
-        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values, moment: Moment
-    ) -> Values:
+        self,
+        likelihood: Likelihood,
+        y: BatchedRow,
+        mean: BatchedRow,
+        variance: BatchedRow,
+        moment: Moment,
+    ) -> BatchedRow:
         """`__call__` on floating tensors of one shape; the rule sees to float64."""
 
 
-def of_one_shape(
-    y: Num[Tensor, "..."] | Bool[Tensor, "..."],
-    mean: Float[Tensor, "..."],
-    variance: Float[Tensor, "..."],
-) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."], Float[Tensor, "..."]]:
+def of_one_shape(y: Targets, mean: Values, variance: Values) -> tuple[Values, Values, Values]:
     """Floating targets and marginals, broadcast to one shape; themselves where they are that.
 
     What is not done here is not part of a graph either.
@@ -97,10 +97,6 @@ def check_num_samples(num_samples: int | float) -> int:
     """A number of samples, refused below 1."""
     require(num_samples >= 1, "num_samples", "at least 1", num_samples)
     return int(num_samples)
-
-
-Row = Float[Tensor, " n"]
-Points = Float[Tensor, "k n"]
 
 
 @dataclass(frozen=True)
@@ -210,8 +206,6 @@ def row_blocks(
     return [(block, index[block]) for block in slices]
 
 
-AnyShape = Float[Tensor, "..."]
-
 Estimator = Callable[[Likelihood, Row, Row, Row], Estimate]
 """Likelihood, y, mean, variance of a flat batch in float64 → estimate, outside of any graph."""
 
@@ -219,11 +213,11 @@ Estimator = Callable[[Likelihood, Row, Row, Row], Estimate]
 def evaluate(
     estimator: Estimator,
     likelihood: Likelihood,
-    y: AnyShape,
-    mean: AnyShape,
-    variance: AnyShape,
+    y: Values,
+    mean: Values,
+    variance: Values,
     points: int = 1,
-) -> AnyShape:
+) -> Values:
     """The estimated values, with the estimated slopes as their gradients, in the mean's dtype.
 
     y, mean and variance are of one shape (..., n) and any dtype. Examples are taken on in blocks,
@@ -240,9 +234,9 @@ def evaluate(
 def _in_blocks(
     estimator: Estimator,
     likelihood: Likelihood,
-    y: AnyShape,
-    mean: AnyShape,
-    variance: AnyShape,
+    y: Values,
+    mean: Values,
+    variance: Values,
     points: int,
 ) -> Estimate:
     rows = [tensor.reshape(-1).double() for tensor in (y, mean, variance)]
@@ -289,7 +283,7 @@ class _Attach(Function):
 # h = −ℓ″ the weight vh/(1+vh) makes g a constant.
 
 
-def balanced_weight(curvature: AnyShape, variance: AnyShape) -> AnyShape:
+def balanced_weight(curvature: Values, variance: Values) -> Values:
     """w = vh/(1+vh), which balances score and pathwise form for curvature h = −ℓ″ ≥ 0."""
     gain = variance * curvature
     return gain / (1 + gain)
@@ -299,8 +293,8 @@ def mixed_slopes(
     delta: Float[Tensor, "k ..."],
     first: Float[Tensor, "k ..."],
     second: Float[Tensor, "k ..."],
-    variance: AnyShape,
-    weight: AnyShape,
+    variance: Values,
+    weight: Values,
 ) -> tuple[Float[Tensor, "k ..."], Float[Tensor, "k ..."]]:
     """Slopes in mean and variance at each point f = μ + δ, whose averages over q̃ are exact."""
     rest = 1 - weight

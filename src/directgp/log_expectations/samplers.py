@@ -13,6 +13,7 @@ from directgp.likelihoods.base import ExactProductSampler, Likelihood, UnimodalI
 from directgp.log_expectations.product_density import Peak, find_fall, peak_of
 from directgp.numerics.random import exponential, sample_between, standard_normal, uniform
 from directgp.numerics.special import log1mexp, log_ndtr
+from directgp.shapes import Points, Row
 
 Proposal = Callable[
     [Int[Tensor, " r"] | None, int], tuple[Float[Tensor, "j r"], Bool[Tensor, "j r"]]
@@ -25,8 +26,8 @@ _TRIES = 4
 
 def draw_by_rejection(
     propose: Proposal, num_samples: int, max_rounds: int
-) -> tuple[Float[Tensor, "k n"], Bool[Tensor, "k n"]]:
-    """Draws, and which of them are still missing after the last round."""
+) -> tuple[Points, Bool[Tensor, "k n"]]:
+    """Points, and which of them are still missing after the last round."""
     draws, accepted = propose(None, num_samples)
     missing = torch.nonzero(~accepted.reshape(-1)).squeeze(-1)
     flat = draws.reshape(-1)
@@ -59,7 +60,6 @@ def require_finished(unfinished: Bool[Tensor, "k n"], who: str) -> None:
 # that cell, is accepted with probability p(y given f) / maximum. Exact for any cells.
 
 
-Row = Float[Tensor, " n"]
 Cells = Float[Tensor, "c n"]
 
 _CELLS_PER_SIDE = 48
@@ -78,7 +78,7 @@ def draw_from_cells(
     variance: Row,
     num_samples: int,
     generator: torch.Generator | None,
-) -> Float[Tensor, "k n"]:
+) -> Points:
     """Exact draws from q̃ minus the mean."""
     deviation = torch.sqrt(variance)
     edges = _edges(likelihood, y, mean, deviation)
@@ -169,7 +169,7 @@ def draw_with_hat(
     peak: Peak,
     num_samples: int,
     generator: torch.Generator | None,
-) -> Float[Tensor, "k n"]:
+) -> Points:
     """Exact draws from q̃ minus the mean, about 1.13 proposals for each."""
     hat = build_hat(likelihood, y, mean, variance, peak)
 
@@ -211,7 +211,7 @@ def _propose(
     tries: int,
     generator: torch.Generator | None,
 ) -> tuple[Float[Tensor, "j n"], Bool[Tensor, "j n"]]:
-    """Draws from the hat, and whether each lies under the density."""
+    """Points from the hat, and whether each lies under the density."""
     middle = hat.left + hat.right
     total = hat.left_scale + middle + hat.right_scale
     area = total * uniform(tries, mean, generator)
@@ -237,11 +237,11 @@ _WIDEST = 10
 class PaperDraws(NamedTuple):
     """What the paper's sampler achieved within its rounds."""
 
-    delta: Float[Tensor, "k n"]
-    """Draws minus the mean of q; meaningless where unfinished."""
+    delta: Points
+    """Points minus the mean of q; meaningless where unfinished."""
 
     unfinished: Bool[Tensor, "k n"]
-    """Draws that no proposal was accepted for."""
+    """Points that no proposal was accepted for."""
 
     proposals: Row
     """Expected number of proposals for each draw, p_max / E_q[p], as seen: proposals / accepted."""
@@ -260,7 +260,7 @@ def draw_as_paper(
     max_rounds: int,
     widen: bool = True,
 ) -> PaperDraws:
-    """Draws from q̃ by the paper's method; `widen=False` keeps n = 1."""
+    """Points from q̃ by the paper's method; `widen=False` keeps n = 1."""
     log_max = likelihood.log_max(y)
     width = choose_width(likelihood, y, mean, variance) if widen else torch.ones_like(mean)
     tried, accepted = torch.zeros_like(mean), torch.zeros_like(mean)
@@ -301,8 +301,6 @@ def choose_width(likelihood: UnimodalInF, y: Row, mean: Row, variance: Row) -> R
     return torch.where(on_peak, 1.0, width)
 
 
-Draws = Float[Tensor, "k n"]
-
 SamplerName = Literal["auto", "paper"]
 
 _PAPER_ROUNDS = 32
@@ -319,7 +317,7 @@ def draw_product(
     num_samples: int,
     generator: torch.Generator | None,
     sampler: SamplerName,
-) -> Draws:
+) -> Points:
     """Exact draws from q̃ minus the mean; `peak` is that of q̃, where it is known."""
     if sampler == "paper":
         return _bounded(likelihood, y, mean, variance, num_samples, generator, _PAPER_ROUNDS)
@@ -339,7 +337,7 @@ def _bounded(
     num_samples: int,
     generator: torch.Generator | None,
     max_rounds: int,
-) -> Draws:
+) -> Points:
     """The paper's sampler for some rounds, then an exact one for the draws left over."""
     if not isinstance(likelihood, UnimodalInF):
         raise UnsupportedError(
@@ -359,11 +357,11 @@ def _bounded(
 
 
 def _fill(
-    delta: Draws,
+    delta: Points,
     unfinished: Bool[Tensor, "k n"],
     left: Int[Tensor, " r"],
     rest: Float[Tensor, "k r"],
-) -> Draws:
+) -> Points:
     """Put the draws of the examples left over where none was accepted."""
     filled = delta.index_copy(1, left, rest)
     return torch.where(unfinished, filled, delta)

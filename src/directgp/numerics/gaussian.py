@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from directgp.errors import require
+from directgp.shapes import Values
 
 
-def log_density(
-    y: Float[Tensor, "..."], mean: Float[Tensor, "..."], variance: Float[Tensor, "..."]
-) -> Float[Tensor, "..."]:
+def log_density(y: Values, mean: Values, variance: Values) -> Values:
     """Compute log N(y; mean, variance) = −½ (log 2π + log variance + (y − mean)²/variance).
 
     Elementwise; the three broadcast.

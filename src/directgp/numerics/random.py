@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from directgp.numerics.special import log_ndtr, log_ndtri
+from directgp.shapes import Values
 
 
 def fresh_generator(device: torch.device) -> torch.Generator:
@@ -17,7 +18,7 @@ def fresh_generator(device: torch.device) -> torch.Generator:
 
 
 def standard_normal(
-    num_samples: int, like: Float[Tensor, "..."], generator: torch.Generator | None
+    num_samples: int, like: Values, generator: torch.Generator | None
 ) -> Float[Tensor, "k ..."]:
     """Draws from N(0, 1), `num_samples` for each element of `like`."""
     shape = num_samples, *like.shape
@@ -37,7 +38,7 @@ def _box_muller(number: int, generator: torch.Generator | None) -> Float[Tensor,
 
 
 def uniform(
-    num_samples: int, like: Float[Tensor, "..."], generator: torch.Generator | None
+    num_samples: int, like: Values, generator: torch.Generator | None
 ) -> Float[Tensor, "k ..."]:
     """Draws from the open interval (0, 1): 2⁻⁵⁴ stands for the 0 that `torch.rand` may return."""
     return torch.rand(
@@ -46,7 +47,7 @@ def uniform(
 
 
 def exponential(
-    num_samples: int, like: Float[Tensor, "..."], generator: torch.Generator | None
+    num_samples: int, like: Values, generator: torch.Generator | None
 ) -> Float[Tensor, "k ..."]:
     """Draws from the exponential distribution of rate 1."""
     return uniform(num_samples, like, generator).log_().neg_()

@@ -9,6 +9,9 @@ from torch.nn import functional
 
 from directgp.errors import NumericalError
 from directgp.numerics.autograd import with_slope
+from directgp.shapes import Values
+
+Elements = Float[Tensor, "*shape"]
 
 # φ and Φ are the standard normal density and distribution function.
 
@@ -20,7 +23,7 @@ _VERY_DEEP = -25.0
 """Five levels of that fraction do left of it, and x + λ(x) has its digits right of it."""
 
 
-def log_ndtr(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def log_ndtr(x: Elements) -> Elements:
     """Compute log Φ(x), with gradient λ(x) from `inverse_mills`.
 
     PyTorch's own gradient, exp(−x²/2 − log Φ(x)), cancels two large numbers in the left tail.
@@ -28,12 +31,12 @@ def log_ndtr(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return with_slope(x, torch.special.log_ndtr, inverse_mills)
 
 
-def inverse_mills(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def inverse_mills(x: Elements) -> Elements:
     """Compute λ(x) = φ(x) / Φ(x) = √(2/π) / erfcx(−x/√2), with gradient −λ(x) (x + λ(x))."""
     return with_slope(x, _inverse_mills, lambda x: -_mills_product(x))
 
 
-def mills_excess(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def mills_excess(x: Elements) -> Elements:
     """Compute x + λ(x) > 0 without cancellation, about 1/|x| for x → −∞.
 
     This is the mean of z + x for z ~ N(0, 1) given z > −x. Its gradient 1 − λ(x) (x + λ(x)) is the
@@ -42,9 +45,7 @@ def mills_excess(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return with_slope(x, _mills_excess, _mills_variance)
 
 
-def log_ndtr_derivatives(
-    x: Float[Tensor, "*shape"],
-) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
+def log_ndtr_derivatives(x: Elements) -> tuple[Elements, Elements, Elements]:
     """Compute log Φ(x) and its first two derivatives, λ(x) and −λ(x) (x + λ(x)), at once.
 
     On a CPU, where erfcx is slow, a vectorised erfc serves all three down to x = −10, and from
@@ -57,9 +58,7 @@ def log_ndtr_derivatives(
     return log_p, slope, bend
 
 
-def log_ndtr_and_slope(
-    x: Float[Tensor, "*shape"],
-) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
+def log_ndtr_and_slope(x: Elements) -> tuple[Elements, Elements]:
     """Compute log Φ(x) and λ(x) at once, in the fewest operations that the device has for them.
 
     Not differentiable.
@@ -70,12 +69,12 @@ def log_ndtr_and_slope(
     return log_p, slope
 
 
-def log_mean_exp(x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
+def log_mean_exp(x: Values, dim: int) -> Values:
     """Compute log (1/k) Σ exp(x) over the k entries along `dim`."""
     return torch.logsumexp(x, dim) - math.log(x.shape[dim])
 
 
-def log1mexp(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def log1mexp(x: Elements) -> Elements:
     """Compute log(1 − exp(−x)) for x > 0, with gradient 1 / (exp(x) − 1).
 
     The switch at log 2 is that of Mächler, "Accurately computing log(1 − exp(−|a|))" (2012).
@@ -83,12 +82,12 @@ def log1mexp(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return with_slope(x, _log1mexp, lambda x: -torch.exp(-x) / torch.expm1(-x))
 
 
-def log_ndtri(log_p: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def log_ndtri(log_p: Elements) -> Elements:
     """Compute the x with log Φ(x) = log_p, for any log_p < 0, with gradient 1 / λ(x)."""
     return with_slope(log_p, _log_ndtri, lambda log_p: 1 / inverse_mills(log_ndtri(log_p)))
 
 
-def wright_omega(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def wright_omega(x: Elements) -> Elements:
     """Compute the ω > 0 with ω + log ω = x, for any real x, with gradient ω / (1 + ω).
 
     ω(x) = W(exp(x)) with W the principal branch of Lambert's function.
@@ -96,7 +95,7 @@ def wright_omega(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return with_slope(x, _wright_omega, _wright_omega_slope)
 
 
-def log_wright_omega(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def log_wright_omega(x: Elements) -> Elements:
     """Compute log ω(x), the y with y + exp(y) = x, also where ω(x) underflows."""
     return with_slope(x, _log_wright_omega, lambda x: 1 / (1 + wright_omega(x)))
 
@@ -252,32 +251,26 @@ def _log_wright_omega(x: Tensor) -> Tensor:
     return torch.where(x < 1, x - omega, torch.log(omega))
 
 
-Values = Float[Tensor, "*shape"]
-
 # Below this e^f is so small that log s = f − e^f/2 to the last digit.
 _SMALL = -20.0
 # Above this s(f) = f to the last digit; torch's own default of 20 is off by 1e-10.
 _LINEAR_FROM = 40.0
 
 
-def softplus(f: Values) -> Values:
+def softplus(f: Elements) -> Elements:
     """log(1 + e^f), linear only from where that is exact."""
     return functional.softplus(f, threshold=_LINEAR_FROM)
 
 
-def log_softplus(f: Values) -> Values:
+def log_softplus(f: Elements) -> Elements:
     """log log(1 + e^f), which tends to f for f → −∞; differentiable."""
     small = f < _SMALL
     inner = torch.where(small, 0.0, f)
     series = torch.where(small, f, 0.0)
-    return torch.where(
-        small,
-        series - 0.5 * torch.exp(series),
-        torch.log(softplus(inner)),
-    )
+    return torch.where(small, series - 0.5 * torch.exp(series), torch.log(softplus(inner)))
 
 
-def log_softplus_derivatives(f: Values) -> tuple[Values, Values, Values]:
+def log_softplus_derivatives(f: Elements) -> tuple[Elements, Elements, Elements]:
     """log s, its slope ρ = σ(f)/s(f), and ρ′ = ρ(1 − σ(f) − ρ).
 
     With x = e^f, 1 − σ − ρ = (s − x) / ((1 + x)s), and s − x = −x²/2 + x³/3 − … where x is small.
@@ -289,26 +282,24 @@ def log_softplus_derivatives(f: Values) -> tuple[Values, Values, Values]:
     return log_softplus(f), rho, rho * excess
 
 
-def softplus_inverse(s: Values) -> Values:
+def softplus_inverse(s: Elements) -> Elements:
     """The f with s(f) = s ≥ 0; −∞ at 0."""
     return s + torch.log(-torch.expm1(-s))
 
 
-def _small_deficit(x: Values) -> Values:
+def _small_deficit(x: Elements) -> Elements:
     """(x − log(1+x)) / ((1+x) log(1+x)) for 0 ≤ x < 0.01, by series."""
     tail = x * (1 / 5 - x * (1 / 6 - x * (1 / 7 - x * (1 / 8 - x / 9))))
     deficit = x * (1 / 2 - x * (1 / 3 - x * (1 / 4 - tail)))
     return deficit / ((1 + x) * (1 - deficit))
 
 
-AnyShape = Float[Tensor, "..."]
-
 _STEP = 0.29
 _LOWEST = -36.0
 """log t below which the integrand is lost in rounding; the step errs by e^−34 in a strip of π/2."""
 
 
-def expected_log_square(offset: AnyShape, mean: AnyShape, variance: AnyShape) -> AnyShape:
+def expected_log_square(offset: Values, mean: Values, variance: Values) -> Values:
     """E[log(c + x²)] for x ~ N(mean, variance) and an offset c > 0, differentiable.
 
     log a = ∫ (e^{−t} − e^{−ta}) dt/t (Frullani), and E[e^{−tx²}] is a formula; so this is one

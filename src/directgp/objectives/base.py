@@ -11,9 +11,7 @@ from typing_extensions import override
 
 from directgp.errors import require
 from directgp.likelihoods.base import Likelihood
-from directgp.shapes import Marginals, require_all
-
-Values = Float[Tensor, "*batch n"]
+from directgp.shapes import BatchedRow, Marginals, require_all
 
 
 class PointLoss(ABC):
@@ -54,7 +52,7 @@ class PointLoss(ABC):
         *,
         generator: torch.Generator | None = None,
         step: int = 0,
-    ) -> Float[Tensor, "*batch n"]:
+    ) -> BatchedRow:
         """The loss of each example, differentiable in the marginals and the likelihood.
 
         Targets are not checked.
@@ -74,15 +72,15 @@ class DeterministicLoss(PointLoss):
         *,
         generator: torch.Generator | None = None,
         step: int = 0,
-    ) -> Float[Tensor, "*batch n"]:
+    ) -> BatchedRow:
         mean, variance = marginals.mean, marginals.variance
         wide = torch.broadcast_tensors(y.double(), mean.double(), variance.double())
         return self._evaluate(likelihood, *wide).to(mean.dtype)
 
     @abstractmethod
     def _evaluate(
-        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values
-    ) -> Values:
+        self, likelihood: Likelihood, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
+    ) -> BatchedRow:
         """`__call__` on float64 tensors of one shape; refuses what `check` refuses."""
 
 
@@ -142,7 +140,7 @@ class Objective:
 
     def combine(
         self,
-        losses: Float[Tensor, "*batch n"],
+        losses: BatchedRow,
         kl: Float[Tensor, "*batch"],
         weights: Num[Tensor, "*#batch n"] | None = None,
     ) -> Float[Tensor, "*batch"]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float, Num
+from jaxtyping import Num
 from torch import Tensor
 from typing_extensions import override
 
@@ -15,7 +15,7 @@ from directgp.log_expectations.elbo_term import gibbs_term
 from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
-from directgp.shapes import Marginals
+from directgp.shapes import BatchedRow, Marginals
 
 
 @final
@@ -47,7 +47,7 @@ class GibbsLoss(PointLoss):
         *,
         generator: torch.Generator | None = None,
         step: int = 0,
-    ) -> Float[Tensor, "*batch n"]:
+    ) -> BatchedRow:
         return -gibbs_term(likelihood, y, marginals.mean, marginals.variance)
 
 
@@ -97,7 +97,7 @@ class LogLoss(PointLoss):
         *,
         generator: torch.Generator | None = None,
         step: int = 0,
-    ) -> Float[Tensor, "*batch n"]:
+    ) -> BatchedRow:
         rule = resolve_rule(self.rule, likelihood)
         return -rule(
             likelihood, y, marginals.mean, marginals.variance, generator=generator, step=step
@@ -106,7 +106,7 @@ class LogLoss(PointLoss):
 
 def mean_curvature(
     likelihood: Likelihood, y: Num[Tensor, "*#batch n"], marginals: Marginals, gibbs: bool
-) -> Float[Tensor, "*batch n"]:
+) -> BatchedRow:
     """∂²loss/∂μ², or 0 where that is negative.
 
     A Gaussian average satisfies ∂_v = ½∂²_μ. So the curvature of the Gibbs loss is 2 ∂_v loss, and

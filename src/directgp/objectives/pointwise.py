@@ -20,7 +20,8 @@ from directgp.likelihoods.base import (
 from directgp.likelihoods.gaussian import GaussianNoise
 from directgp.likelihoods.student_t import StudentTNoise
 from directgp.log_expectations.api import resolve_rule
-from directgp.objectives.base import DeterministicLoss, Values
+from directgp.objectives.base import DeterministicLoss
+from directgp.shapes import BatchedRow
 
 
 @final
@@ -40,8 +41,8 @@ class SquareLoss(DeterministicLoss):
 
     @override
     def _evaluate(
-        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values
-    ) -> Values:
+        self, likelihood: Likelihood, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
+    ) -> BatchedRow:
         return 0.5 * (_with_mean(likelihood).predictive_mean(mean, variance) - y) ** 2
 
 
@@ -78,8 +79,8 @@ class AbsoluteLoss(DeterministicLoss):
 
     @override
     def _evaluate(
-        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values
-    ) -> Values:
+        self, likelihood: Likelihood, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
+    ) -> BatchedRow:
         return (y - _with_median(likelihood).predictive_median(mean, variance)).abs()
 
 
@@ -134,8 +135,8 @@ class PinballLoss(DeterministicLoss):
 
     @override
     def _evaluate(
-        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values
-    ) -> Values:
+        self, likelihood: Likelihood, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
+    ) -> BatchedRow:
         level = torch.full_like(mean, self.level)
         residual = y - _with_quantiles(likelihood).predictive_quantile(level, mean, variance)
         return torch.maximum(self.level * residual, (self.level - 1) * residual)
@@ -177,8 +178,8 @@ class CRPSLoss(DeterministicLoss):
 
     @override
     def _evaluate(
-        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values
-    ) -> Values:
+        self, likelihood: Likelihood, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
+    ) -> BatchedRow:
         return _with_crps(likelihood).predictive_crps(y, mean, variance)
 
 
@@ -248,8 +249,8 @@ class ZeroOneCost(DeterministicLoss):
 
     @override
     def _evaluate(
-        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values
-    ) -> Values:
+        self, likelihood: Likelihood, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
+    ) -> BatchedRow:
         wrong = _with_labels(likelihood).complement(y)
         log_chance = resolve_rule("auto", likelihood)(likelihood, wrong, mean, variance)
         cost = self.false_negative * y + self.false_positive * wrong

@@ -10,6 +10,7 @@ from torch import Tensor
 from directgp.numerics.linalg import jittered_cholesky
 from directgp.posteriors.projection import Projected, project_whitened
 from directgp.posteriors.sparse import Features, SparsePosterior
+from directgp.shapes import BatchedRow, Row, Values
 
 # Each of the three minimises over q(u), given kernel and inducing inputs,
 #
@@ -72,19 +73,14 @@ def inverse_factor(
     return lower
 
 
-def example_noise(
-    correction: Correction, noise: Float[Tensor, "..."], residual: Float[Tensor, "*batch n"]
-) -> Float[Tensor, "*batch n"]:
+def example_noise(correction: Correction, noise: Values, residual: BatchedRow) -> BatchedRow:
     """The variance that each example's Gaussian has around a_iᵀw."""
     return noise + residual if correction == "fitc" else noise.expand(residual.shape)
 
 
 def collapsed_losses(
-    correction: Correction,
-    target: Float[Tensor, "*#batch n"],
-    projected: Projected,
-    noise: Float[Tensor, "..."],
-) -> Float[Tensor, "*batch n"]:
+    correction: Correction, target: Float[Tensor, "*#batch n"], projected: Projected, noise: Values
+) -> BatchedRow:
     """Loss of each example at a given q(u): what is summed before β·KL is added.
 
     ½ (log 2πλ_i + ((y_i − μ_i)² + v_i)/λ_i), where the residual is part of the noise λ_i in FITC
@@ -108,7 +104,7 @@ class Calibrated(NamedTuple):
 def calibrate(
     posterior: SparsePosterior,
     X: Float[Tensor, "n d"],
-    y: Float[Tensor, " n"],
+    y: Row,
     ridge: float,
     weights: Num[Tensor, " n"] | None = None,
 ) -> Calibrated:

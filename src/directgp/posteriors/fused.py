@@ -23,7 +23,7 @@ from directgp.posteriors.rbf import (
     input_features,
     through_gram,
 )
-from directgp.shapes import Marginals
+from directgp.shapes import BatchedRow, Marginals
 
 # The chain of `directgp.posteriors.rbf`, a Cholesky factorisation and
 # `directgp.posteriors.projection`, as one function without a tape:
@@ -44,10 +44,10 @@ from directgp.shapes import Marginals
 class Fused(NamedTuple):
     """What a training step needs of a posterior."""
 
-    mean: Float[Tensor, "*batch n"]
+    mean: BatchedRow
     """Of f, less the prior mean."""
 
-    variance: Float[Tensor, "*batch n"]
+    variance: BatchedRow
     kl: Float[Tensor, "*batch"]
     jitter: Float[Tensor, "*batch"]
     """What the factorisation of K_uu needed beyond the nugget."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from directgp.errors import UnsupportedError, refuse, require
 from directgp.numerics.special import softplus, softplus_inverse
 from directgp.posteriors.rbf import farthest, rbf_covariance, rbf_gram
+from directgp.shapes import BatchedRow, Row, Values
 
 
 def matern_gram(a: Float[Tensor, "*batch m d"], nu: float) -> Float[Tensor, "*batch m m"]:
@@ -43,9 +44,7 @@ _NOTHING, _MUCH = 0.1, 0.4
 that explains more does not."""
 
 
-def shortening(
-    X: Float[Tensor, "n d"], values: Float[Tensor, " n"], lengthscale: Float[Tensor, "..."]
-) -> float:
+def shortening(X: Float[Tensor, "n d"], values: Row, lengthscale: Values) -> float:
     """A factor of the lengthscale, 1 unless values vary much faster than that and can be foretold.
 
     From a start at which f cannot follow the values, training ends in the optimum where all is
@@ -62,7 +61,7 @@ def shortening(
     return shares[max(shares)] if max(shares) > _MUCH else 1.0
 
 
-def _foretold(distances: Float[Tensor, "n n"], values: Float[Tensor, " n"]) -> float:
+def _foretold(distances: Float[Tensor, "n n"], values: Row) -> float:
     """Share of the variance that each value's prediction from the others explains.
 
     With P = (K + noise)⁻¹, the error of leaving out row i is (P y)_i / P_ii.
@@ -81,7 +80,7 @@ _MEDIAN_ROWS = 1000
 class Start:
     """Where the hyperparameters of a prior start."""
 
-    lengthscale: Float[Tensor, "..."]
+    lengthscale: Values
     """() for one lengthscale, (d,) for one a feature."""
 
     output_scale: Float[Tensor, ""]
@@ -104,7 +103,7 @@ def starting_values(
     return Start(lengthscale, scale, mean)
 
 
-def _lengthscale(X: Float[Tensor, "n d"], ard: bool) -> Float[Tensor, "..."]:
+def _lengthscale(X: Float[Tensor, "n d"], ard: bool) -> Values:
     """√d standard deviations of each feature, or the median distance of two rows over √2.
 
     The two agree for independent features of one spread.
@@ -120,7 +119,7 @@ def _lengthscale(X: Float[Tensor, "n d"], ard: bool) -> Float[Tensor, "..."]:
     return median if bool(distances.median() > 0) else _or_one(spread.square().sum().sqrt())
 
 
-def _or_one(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+def _or_one(values: Values) -> Values:
     """The values, and 1 for those that say nothing."""
     return torch.where((values > 0) & torch.isfinite(values), values, 1.0)
 
@@ -231,12 +230,12 @@ class Prior(nn.Module):
         """Whether the mean is 0 everywhere."""
         return isinstance(self.mean_function, ZeroMean)
 
-    def mean(self, X: Float[Tensor, "*#batch n d"]) -> Float[Tensor, "*batch n"]:
+    def mean(self, X: Float[Tensor, "*#batch n d"]) -> BatchedRow:
         """The prior mean at each input."""
         values: Tensor = self.mean_function(X)
         return values
 
-    def variance(self, X: Float[Tensor, "*#batch n d"]) -> Float[Tensor, "*batch n"]:
+    def variance(self, X: Float[Tensor, "*#batch n d"]) -> BatchedRow:
         """k(x_i, x_i)."""
         if self.rbf is not None:
             scale = self.scale

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from directgp.numerics.autograd import first_order
+from directgp.shapes import BatchedRow
 
 # With A = L_uu⁻¹ K_uf, m = u_mean and S = u_chol,
 #
@@ -28,9 +29,9 @@ from directgp.numerics.autograd import first_order
 class Projected(NamedTuple):
     """Moments of f − prior mean at each example."""
 
-    mean: Float[Tensor, "*batch n"]
-    variance: Float[Tensor, "*batch n"]
-    residual: Float[Tensor, "*batch n"]
+    mean: BatchedRow
+    variance: BatchedRow
+    residual: BatchedRow
     """The part of the variance that no q(u) can take away."""
 
 
@@ -77,14 +78,14 @@ def whiten(
 
 def residual_variance(
     k_diag: Float[Tensor, "*#batch n"], A: Float[Tensor, "*batch m n"]
-) -> Float[Tensor, "*batch n"]:
+) -> BatchedRow:
     """k_ii − Σ_j A_ji², but no less than the rounding error of k_ii."""
     return residual_given(k_diag, A.square().sum(-2))
 
 
 def residual_given(
     k_diag: Float[Tensor, "*#batch #n"], told: Float[Tensor, "*#batch n"]
-) -> Float[Tensor, "*batch n"]:
+) -> BatchedRow:
     """`residual_variance` where Σ_j A_ji² is at hand, in the dtype of k_ii."""
     rounding = torch.finfo(k_diag.dtype).eps * k_diag
     return torch.maximum((k_diag - told).to(k_diag.dtype), rounding)
@@ -163,14 +164,14 @@ class _Project(Function):
 class Joint:
     """Mean and covariance of q(f) at several inputs."""
 
-    mean: Float[Tensor, "*batch n"]
+    mean: BatchedRow
     covariance: Float[Tensor, "*batch n n"]
 
 
 class Conditional(NamedTuple):
     """f given the whitened inducing variables w."""
 
-    mean: Float[Tensor, "*batch n"]
+    mean: BatchedRow
     """Prior mean, to which Aᵀw is added."""
 
     A: Float[Tensor, "*batch m n"]

@@ -24,7 +24,7 @@ from directgp.posteriors.projection import (
     residual_variance,
     whiten,
 )
-from directgp.shapes import Marginals
+from directgp.shapes import BatchedRow, Marginals
 
 _BLOCK_VALUES = 2**24
 """Entries of K_uf that one block of predictions holds, 128 MB in float64."""
@@ -47,8 +47,8 @@ class Cross(NamedTuple):
     """Lower Cholesky factor of K_uu."""
 
     Kuf: Float[Tensor, "*batch m n"]
-    k_diag: Float[Tensor, "*batch n"]
-    mean: Float[Tensor, "*batch n"]
+    k_diag: BatchedRow
+    mean: BatchedRow
     """Prior mean."""
 
     jitter: Float[Tensor, "*batch"]
@@ -59,8 +59,8 @@ class Features(NamedTuple):
     """What is constant of some examples while kernel, mean and inducing inputs are held."""
 
     A: Float[Tensor, "*batch m n"]
-    residual: Float[Tensor, "*batch n"]
-    mean: Float[Tensor, "*batch n"]
+    residual: BatchedRow
+    mean: BatchedRow
 
 
 @final
@@ -140,11 +140,7 @@ class SparsePosterior(nn.Module):
         return Marginals(cross.mean + projected.mean, projected.variance)
 
     def fused(
-        self,
-        X: Float[Tensor, "n d"],
-        *,
-        checked: bool = True,
-        workspace: Workspace | None = None,
+        self, X: Float[Tensor, "n d"], *, checked: bool = True, workspace: Workspace | None = None
     ) -> Fused | None:
         """Marginals, less the prior mean, and KL in one piece, for a plain RBF kernel.
 
@@ -173,10 +169,7 @@ class SparsePosterior(nn.Module):
         """`marginals` without gradients, in blocks of rows, so that memory stays bounded."""
         self.check_inputs(X, "X of predict")
         require(
-            block_size is None or block_size >= 1,
-            "block_size of predict",
-            "at least 1",
-            block_size,
+            block_size is None or block_size >= 1, "block_size of predict", "at least 1", block_size
         )
         with torch.no_grad():
             rbf = self.prior.rbf

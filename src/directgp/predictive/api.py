@@ -36,12 +36,12 @@ from directgp.predictive.moments import (
     wide_marginals,
     wide_targets,
 )
-from directgp.shapes import Marginals
+from directgp.shapes import Marginals, Points, Row, Values
 
 
 def predictive_log_density(
     likelihood: Likelihood, y: Num[Tensor, "..."], marginals: Marginals
-) -> Float[Tensor, "..."]:
+) -> Values:
     """Compute log p(y) = log E_q[p(y given f)], by formula or quadrature.
 
     Parameters
@@ -74,13 +74,8 @@ def predictive_log_density(
     return value.to(marginals.mean.dtype)
 
 
-Values = Float[Tensor, "..."]
-
-
 @torch.no_grad()
-def predictive_cdf(
-    likelihood: Likelihood, y: Num[Tensor, "..."], marginals: Marginals
-) -> Float[Tensor, "..."]:
+def predictive_cdf(likelihood: Likelihood, y: Num[Tensor, "..."], marginals: Marginals) -> Values:
     """Compute P(Y ≤ y) = E_q[P(Y ≤ y given f)].
 
     Parameters
@@ -112,7 +107,7 @@ def predictive_cdf(
 
 @torch.no_grad()
 def predictive_quantiles(
-    likelihood: Likelihood, marginals: Marginals, levels: Sequence[float] | Float[Tensor, "..."]
+    likelihood: Likelihood, marginals: Marginals, levels: Sequence[float] | Values
 ) -> Float[Tensor, "k ..."]:
     """Find the smallest y with P(Y ≤ y) ≥ level, for each level and example.
 
@@ -147,7 +142,7 @@ def predictive_quantiles(
 
 def predictive_interval(
     likelihood: Likelihood, marginals: Marginals, coverage: float
-) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+) -> tuple[Values, Values]:
     """Find the central interval: as much probability, (1 − coverage)/2, below as above.
 
     For counts and labels the interval, ends included, holds at least `coverage`.
@@ -183,8 +178,6 @@ def distribution_of(likelihood: Likelihood, mean: Values, variance: Values) -> D
         f"ClosedFormQuantiles."
     )
 
-
-Row = Float[Tensor, " n"]
 
 _TAIL = 1e-5
 """Probability beyond which a tail is left out: it enters the score squared."""
@@ -265,9 +258,7 @@ def _integrated(
     return total
 
 
-def _squares(
-    likelihood: Likelihood, marginals: Marginals, t: Float[Tensor, "k n"], upper: bool
-) -> Float[Tensor, "k n"]:
+def _squares(likelihood: Likelihood, marginals: Marginals, t: Points, upper: bool) -> Points:
     many = Marginals(marginals.mean.expand_as(t), marginals.variance.expand_as(t))
     probability = predictive_cdf(likelihood, t, many)
     return (1 - probability if upper else probability).square()

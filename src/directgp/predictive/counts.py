@@ -15,8 +15,7 @@ from directgp.likelihoods.counts import CountLikelihood
 from directgp.log_expectations.product_density import Peak, find_support
 from directgp.predictive.distributions import Distribution, forgiving
 from directgp.predictive.moments import DROP, integrate_in_batches, log_gamma_step, normal_average
-
-Row = Float[Tensor, " n"]
+from directgp.shapes import Row, Values
 
 CountCdf = Callable[[Int[Tensor, " r"], Float[Tensor, " r"]], Float[Tensor, " r"]]
 """P(Y ≤ k) for some examples, by index, and a count for each."""
@@ -111,7 +110,7 @@ def _enclose(offset: CountCdf, guess: Row) -> Bracket:
     return Bracket(torch.where(reached, lower, upper), upper, below, above, reached)
 
 
-def _neighbours(k: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+def _neighbours(k: Values) -> Values:
     """The distance of neighbours: 1, or above 2⁵⁰ the least that float64 tells apart with ease."""
     return (4 * torch.finfo(k.dtype).eps * k).clamp(min=1.0)
 
@@ -125,8 +124,6 @@ def _neighbours(k: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 # The function that is averaged is a step as sharp as the other density is narrow: over q for a
 # large k it is 1/√k wide. So each example is integrated over whichever density costs less.
 
-
-Values = Float[Tensor, "..."]
 
 _REACH = math.sqrt(2 * DROP)
 """Standard deviations of q to either side, where its density has fallen by e^−32."""

@@ -6,8 +6,6 @@ from typing import final
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import NumericalError, UnsupportedError
@@ -20,8 +18,7 @@ from directgp.predictive.moments import (
     label_probability,
     log_gamma_step,
 )
-
-Values = Float[Tensor, "..."]
+from directgp.shapes import Values
 
 _ROUNDING = 2e-11
 

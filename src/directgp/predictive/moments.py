@@ -12,9 +12,7 @@ from directgp.errors import require
 from directgp.likelihoods.base import Binary, ClosedFormMoments, Likelihood
 from directgp.log_expectations.api import resolve_rule
 from directgp.log_expectations.quadrature import blocks_by_nodes, step_for
-from directgp.shapes import Marginals, require_all
-
-Values = Float[Tensor, "..."]
+from directgp.shapes import Marginals, Values, require_all
 
 _INSIDE = "between 0 and 1, ends excluded"
 
@@ -47,9 +45,7 @@ def wide_targets(who: str, y: Num[Tensor, "..."], like: Values) -> Values:
     return y.double()
 
 
-def wide_levels(
-    who: str, levels: Sequence[float] | Float[Tensor, "..."], like: Values
-) -> Float[Tensor, "k ..."]:
+def wide_levels(who: str, levels: Sequence[float] | Values, like: Values) -> Float[Tensor, "k ..."]:
     """Levels in float64, with as many axes behind them as `like` has."""
     tensor = torch.as_tensor(levels, dtype=torch.float64, device=like.device)
     name = f"levels of {who}"
@@ -120,11 +116,7 @@ def integrate_in_batches(
 
 
 def normal_average(
-    function: Callable[[Values], Values],
-    mean: Values,
-    variance: Values,
-    number: int,
-    reach: float,
+    function: Callable[[Values], Values], mean: Values, variance: Values, number: int, reach: float
 ) -> Values:
     """E_q[function(f)] over equal steps in (f − μ)/√v; differentiable."""
     z = (torch.arange(number, dtype=mean.dtype, device=mean.device) + 0.5) / number
@@ -137,7 +129,7 @@ _REACH = 18.0
 """Standard deviations of q to either side; E_q[e^f] with v = 100 peaks 10 of them from μ."""
 
 
-def predictive_mean(likelihood: Likelihood, marginals: Marginals) -> Float[Tensor, "..."]:
+def predictive_mean(likelihood: Likelihood, marginals: Marginals) -> Values:
     """Compute E[y] = E_q[E[y given f]].
 
     Shape ``(..., n)``, dtype of the mean; differentiable. NaN where the likelihood has no mean.
@@ -159,7 +151,7 @@ def predictive_mean(likelihood: Likelihood, marginals: Marginals) -> Float[Tenso
     return value.to(marginals.mean.dtype)
 
 
-def predictive_variance(likelihood: Likelihood, marginals: Marginals) -> Float[Tensor, "..."]:
+def predictive_variance(likelihood: Likelihood, marginals: Marginals) -> Values:
     """Compute Var[y] = E_q[Var[y given f]] + Var_q[E[y given f]].
 
     Shape ``(..., n)``, dtype of the mean; differentiable. Infinite where the likelihood's is.

@@ -18,8 +18,8 @@ from directgp.errors import InvalidInputError
 from directgp.likelihoods import Gaussian, Likelihood, Probit
 from directgp.likelihoods.poisson import PoissonExp
 from directgp.log_expectations import BiasedMonteCarlo, ClosedForm, ProductSampling, Rule
-from directgp.log_expectations.rule import Moment, Values
-from directgp.shapes import Marginals
+from directgp.log_expectations.rule import Moment
+from directgp.shapes import Marginals, Values
 
 N = 20
 SCALE, NOISE = 1.1, 0.3

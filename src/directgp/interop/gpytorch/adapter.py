@@ -16,7 +16,6 @@ from gpytorch.likelihoods import (
     _GaussianLikelihoodBase,
     _MultitaskGaussianLikelihoodBase,
 )
-from jaxtyping import Bool, Float, Num
 from linear_operator.operators import ZeroLinearOperator
 from torch import Tensor
 from torch.distributions import Distribution
@@ -29,9 +28,7 @@ from directgp.likelihoods import Poisson, Probit
 from directgp.likelihoods.base import Derivatives, Likelihood, check_finite
 from directgp.likelihoods.gaussian import GaussianNoise
 from directgp.likelihoods.student_t import StudentTNoise
-from directgp.shapes import require_all
-
-Values = Float[Tensor, "..."]
+from directgp.shapes import Targets, Values, require_all
 
 
 @final
@@ -186,7 +183,7 @@ class Adapted(Likelihood):
         return variance
 
     @override
-    def check_targets(self, y: Num[Tensor, "..."] | Bool[Tensor, "..."]) -> None:
+    def check_targets(self, y: Targets) -> None:
         name = type(self.source).__name__
         check_finite(y, name)
         shape = y.shape if self._taken else self._shape

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.likelihoods import Likelihood as GPyTorchBase
-from jaxtyping import Float, Num
+from jaxtyping import Num
 from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
@@ -23,9 +23,7 @@ from directgp.predictive import (
     predictive_variance,
 )
 from directgp.predictive.api import distribution_of, sample_targets
-from directgp.shapes import Marginals, require_all
-
-Values = Float[Tensor, "..."]
+from directgp.shapes import Marginals, Values, require_all
 
 
 @final
@@ -91,7 +89,7 @@ class Predictive(Distribution):
         return predictive_cdf(self.likelihood, value, self.marginals)
 
     @override
-    def icdf(self, value: float | Float[Tensor, "..."]) -> Values:
+    def icdf(self, value: float | Values) -> Values:
         """The smallest y with P(Y ≤ y) ≥ value; levels broadcast with the examples."""
         mean = self.marginals.mean
         level = torch.as_tensor(value, dtype=torch.float64, device=mean.device)
