@@ -11,8 +11,7 @@ from torch import Tensor
 from directgp.errors import UnsupportedError
 from directgp.likelihoods import Gaussian, Likelihood, Logistic, NegativeBinomial, Probit, StudentT
 from directgp.likelihoods.base import UnimodalInF
-from directgp.likelihoods.counts import CountLikelihood
-from directgp.likelihoods.poisson import PoissonExp, PoissonSoftplus
+from directgp.likelihoods.counts import CountLikelihood, PoissonExp, PoissonSoftplus
 from directgp.shapes import Values
 
 

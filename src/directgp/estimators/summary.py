@@ -13,8 +13,8 @@ from gpytorch.kernels import Kernel
 
 from directgp.estimators.messages import length_scales
 from directgp.estimators.progress import duration
+from directgp.likelihoods.counts import NegativeBinomial
 from directgp.likelihoods.gaussian import Gaussian
-from directgp.likelihoods.negative_binomial import NegativeBinomial
 from directgp.likelihoods.student_t import StudentT
 from directgp.objectives.base import PointLoss
 from directgp.training.result import BetaPath

@@ -2,9 +2,8 @@
 
 from directgp.likelihoods.base import Derivatives, Likelihood
 from directgp.likelihoods.bernoulli import Logistic, Probit
+from directgp.likelihoods.counts import NegativeBinomial, Poisson
 from directgp.likelihoods.gaussian import Gaussian
-from directgp.likelihoods.negative_binomial import NegativeBinomial
-from directgp.likelihoods.poisson import Poisson
 from directgp.likelihoods.student_t import StudentT
 
 __all__ = [

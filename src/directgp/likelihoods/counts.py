@@ -1,22 +1,36 @@
-"""Counts with exposure: what likelihoods of a rate share."""
+"""Likelihoods of counts with exposure: Poisson and negative binomial."""
 
 import copy
+import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeVar, final
+from typing import Any, Literal, TypeVar, final, overload
 
 import torch
 from jaxtyping import Int, Num
+from scipy.special import betainc, gammaincc
 from torch import Tensor
+from torch.nn import functional
 from typing_extensions import override
 
-from directgp.errors import UnsupportedError
-from directgp.likelihoods.base import Derivatives, Likelihood, UnimodalInF
-from directgp.numerics.special import log1mexp
+from directgp.errors import UnsupportedError, refuse
+from directgp.likelihoods.base import (
+    Derivatives,
+    Likelihood,
+    UnimodalInF,
+    positive,
+    unconstrained,
+)
+from directgp.numerics.autograd import in_float64
+from directgp.numerics.special import (
+    log1mexp,
+    log_softplus,
+    log_softplus_derivatives,
+    softplus,
+    softplus_inverse,
+    wright_omega,
+)
 from directgp.shapes import Targets, Values, require_all
-
-_EXPONENTIAL_BELOW = -400.0
-"""Λ ∝ e^f to the last digit here, and further down it underflows."""
 
 SomeCount = TypeVar("SomeCount", bound="CountLikelihood")
 
@@ -32,27 +46,26 @@ class CountLikelihood(UnimodalInF):
         self.register_buffer("log_exposure", None, persistent=False)
 
     def with_exposure(self: SomeCount, exposure: Num[Tensor, "..."]) -> SomeCount:
-        """This likelihood, sharing its parameters, for examples of the given exposures (..., n)."""
+        """Return this likelihood for exposures of shape (..., n), sharing its parameters."""
         name = f"exposure of {type(self).__name__}"
         allowed = torch.isfinite(exposure) & (exposure > 0)
         require_all(allowed, exposure, name, "positive and finite")
-        twin = copy.copy(self)
-        twin._buffers = {**self._buffers, "log_exposure": torch.log(exposure.double())}
-        return twin
+        return self._with_log_exposure(torch.log(exposure.double()))
 
     def without_exposure(self: SomeCount) -> SomeCount:
-        """This likelihood, sharing its parameters, for exposures of 1."""
+        """Return this likelihood, sharing its parameters, for exposures of 1."""
+        return self._with_log_exposure(None)
+
+    def _with_log_exposure(self: SomeCount, log_exposure: Tensor | None) -> SomeCount:
         twin = copy.copy(self)
-        twin._buffers = {**self._buffers, "log_exposure": None}
+        twin._buffers = {**self._buffers, "log_exposure": log_exposure}
         return twin
 
     @override
     def for_rows(self: SomeCount, index: Int[Tensor, " r"]) -> SomeCount:
         if self.log_exposure is None:
             return self
-        twin = copy.copy(self)
-        twin._buffers = {**self._buffers, "log_exposure": self.log_exposure[..., index]}
-        return twin
+        return self._with_log_exposure(self.log_exposure[..., index])
 
     @override
     def check_targets(self, y: Targets) -> None:
@@ -86,10 +99,7 @@ class CountLikelihood(UnimodalInF):
 
 
 def exposed(likelihood: Likelihood, exposure: Num[Tensor, "..."] | None) -> Likelihood:
-    """A likelihood of counts for examples of these exposures; any likelihood where there are none.
-
-    The parameters are shared.
-    """
+    """Return the likelihood for these exposures, sharing its parameters; itself for None."""
     if exposure is None:
         return likelihood
     if not isinstance(likelihood, CountLikelihood):
@@ -101,9 +111,253 @@ def exposed(likelihood: Likelihood, exposure: Num[Tensor, "..."] | None) -> Like
 
 
 def on_cpu(function: Callable[..., Any], *arguments: Tensor) -> Tensor:
-    """A function of `scipy.special` on tensors of any device; not differentiable."""
+    """Apply a function of `scipy.special` to tensors of any device; not differentiable."""
     arrays = (argument.detach().cpu().numpy() for argument in arguments)
     return torch.as_tensor(function(*arrays)).to(arguments[-1])
+
+
+class ExponentialRate(CountLikelihood):
+    """Base of count likelihoods with λ = e^f."""
+
+    # exp(−e^f) decays to the right only while cos(Im f) > 0.
+    strip = 0.5 * math.pi
+
+    @override
+    def conditional_mean(self, f: Values) -> Values:
+        return torch.exp(self._log_rate(f))
+
+    @override
+    def argmax(self, y: Values) -> Values:
+        return torch.log(self._per_exposure(y))
+
+    @override
+    def log_rate_slope(self, f: Values) -> Values:
+        return self._log_rate(f)
+
+    def predictive_mean(self, mean: Values, variance: Values) -> Values:
+        """e·exp(μ + v/2)."""
+        return torch.exp(self._log_rate(mean) + 0.5 * variance)
+
+
+class PoissonCounts(CountLikelihood):
+    """Base of the Poisson likelihoods with either link."""
+
+    @override
+    def log_base(self, y: Values) -> Values:
+        return -torch.lgamma(y + 1)
+
+    @override
+    def conditional_variance(self, f: Values) -> Values:
+        return self.conditional_mean(f)
+
+    @override
+    def cdf(self, y: Values, f: Values) -> Values:
+        return on_cpu(gammaincc, y + 1, self.conditional_mean(f))
+
+    @override
+    def log_arrival(self, y: Values, delta: Values) -> Derivatives:
+        events = y + 1
+        growth = torch.expm1(delta)
+        return Derivatives(-events * _exp_excess(delta), -events * growth, -events * (1 + growth))
+
+
+def _exp_excess(x: Values) -> Values:
+    """e^x − 1 − x, by series where the difference cancels."""
+    series = 0.5 * x**2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5 * (1 + x / 6))))
+    return torch.where(x.abs() < 0.01, series, torch.expm1(x) - x)
+
+
+@final
+class PoissonExp(ExponentialRate, PoissonCounts):
+    """Poisson counts with λ = e^f."""
+
+    @override
+    def log_kernel(self, y: Values, f: Values) -> Values:
+        log_rate = self._log_rate(f)
+        return y * log_rate - torch.exp(log_rate)
+
+    @override
+    def derivatives(self, y: Values, f: Values) -> Derivatives:
+        log_rate = self._log_rate(f)
+        rate = torch.exp(log_rate)
+        return Derivatives((y * log_rate).sub_(rate), y - rate, rate.neg_())
+
+    def product_mode(self, y: Values, mean: Values, variance: Values) -> Values:
+        """δ = vy − ω(log v + μ + log e + vy), where ω + log ω = x (Wright's function)."""
+        pull = variance * y
+        return pull - wright_omega(torch.log(variance) + self._log_rate(mean) + pull)
+
+    def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
+        """y(μ + log e) − e·exp(μ + v/2) − log y!."""
+        return in_float64(self._gibbs, self._gibbs_and_slopes, y, mean, variance)
+
+    def _gibbs(self, y: Values, mean: Values, variance: Values) -> Values:
+        log_rate = self._log_rate(mean)
+        return y * log_rate - torch.exp(log_rate + 0.5 * variance) + self.log_base(y)
+
+    def _gibbs_and_slopes(
+        self, y: Values, mean: Values, variance: Values
+    ) -> tuple[Values, Values, Values]:
+        """The same, y − λ̄ and −λ̄/2 with λ̄ = e·exp(μ + v/2)."""
+        log_rate = self._log_rate(mean)
+        rate = torch.add(log_rate, variance, alpha=0.5).exp_()
+        value = (torch.lgamma(y + 1) + rate).neg_().addcmul_(y, log_rate)
+        return value, y - rate, rate.mul_(-0.5)
+
+    def predictive_variance(self, mean: Values, variance: Values) -> Values:
+        """E y + (e^v − 1)(E y)²."""
+        expected = self.predictive_mean(mean, variance)
+        return expected + torch.expm1(variance) * expected**2
+
+
+@final
+class PoissonSoftplus(PoissonCounts):
+    """Poisson counts with λ = log(1 + e^f)."""
+
+    # With a large exposure the peak lies where λ = e^f, as with the other link.
+    strip = 0.5 * math.pi
+
+    @override
+    def log_kernel(self, y: Values, f: Values) -> Values:
+        log_rate = self._log_rate(log_softplus(f))
+        return y * log_rate - torch.exp(log_rate)
+
+    @override
+    def derivatives(self, y: Values, f: Values) -> Derivatives:
+        log_s, rho, rho_slope = log_softplus_derivatives(f)
+        log_rate = self._log_rate(log_s)
+        rate = torch.exp(log_rate)
+        first = (y - rate) * rho
+        return Derivatives(
+            y * log_rate - rate, first, y * rho_slope - rate * rho * torch.sigmoid(-f)
+        )
+
+    @override
+    def conditional_mean(self, f: Values) -> Values:
+        return torch.exp(self._log_rate(log_softplus(f)))
+
+    @override
+    def argmax(self, y: Values) -> Values:
+        return softplus_inverse(self._per_exposure(y))
+
+    @override
+    def log_rate_slope(self, f: Values) -> Values:
+        return self._log_rate(-functional.softplus(-f))
+
+
+@overload
+def Poisson(link: Literal["exp"] = "exp") -> PoissonExp: ...
+@overload
+def Poisson(link: Literal["softplus"]) -> PoissonSoftplus: ...
+def Poisson(link: Literal["exp", "softplus"] = "exp") -> PoissonCounts:
+    """Counts with rate λ(f), times an optional exposure: the class that fits the link.
+
+    Parameters
+    ----------
+    link : {"exp", "softplus"}
+        λ = e^f, or λ = log(1 + e^f).
+
+    Examples
+    --------
+    >>> import torch
+    >>> Poisson(link="exp").log_prob(torch.tensor([3.0]), torch.tensor([1.0]))
+    tensor([-1.5100])
+    """
+    if link not in _LINKS:
+        refuse("link of Poisson", "'exp' or 'softplus'", repr(link))
+    return _LINKS[link]()
+
+
+_LINKS: dict[str, type[PoissonExp] | type[PoissonSoftplus]] = {
+    "exp": PoissonExp,
+    "softplus": PoissonSoftplus,
+}
+
+
+@final
+class NegativeBinomial(ExponentialRate):
+    """p(y given f) = Γ(y+r)/(y! Γ(r)) · (r/(r+λ))^r (λ/(r+λ))^y with λ = e^f.
+
+    Parameters
+    ----------
+    dispersion : float or tensor
+        r > 0 to start from; Poisson is the limit r → ∞.
+
+    Examples
+    --------
+    >>> import torch
+    >>> likelihood = NegativeBinomial(dispersion=2.0)
+    >>> likelihood.conditional_variance(torch.tensor([0.0], dtype=torch.float64)).item()
+    1.5
+    """
+
+    # `strip` holds here too: for λ well above r the kernel is exp(−y·r·e^{−f}) to leading order.
+
+    def __init__(self, dispersion: float | Tensor = 1.0) -> None:
+        super().__init__()
+        self.raw_dispersion = unconstrained(dispersion, "dispersion of NegativeBinomial")
+
+    @property
+    def dispersion(self) -> Tensor:
+        """The dispersion r."""
+        return self._per_example(positive(self.raw_dispersion))
+
+    @override
+    def log_kernel(self, y: Values, f: Values) -> Values:
+        z = self._log_odds(f)
+        return y * functional.logsigmoid(z) - self.dispersion * softplus(z)
+
+    @override
+    def log_base(self, y: Values) -> Values:
+        r = self.dispersion
+        return torch.lgamma(y + r) - torch.lgamma(r) - torch.lgamma(y + 1)
+
+    @override
+    def derivatives(self, y: Values, f: Values) -> Derivatives:
+        z, r = self._log_odds(f), self.dispersion
+        success, failure = torch.sigmoid(z), torch.sigmoid(-z)
+        value = y * functional.logsigmoid(z) - r * softplus(z)
+        return Derivatives(value, y * failure - r * success, -(y + r) * success * failure)
+
+    @override
+    def conditional_variance(self, f: Values) -> Values:
+        rate = self.conditional_mean(f)
+        return rate + rate**2 / self.dispersion
+
+    def predictive_variance(self, mean: Values, variance: Values) -> Values:
+        """E y + (e^v/r + e^v − 1)(E y)²."""
+        expected = self.predictive_mean(mean, variance)
+        factor = torch.exp(variance) / self.dispersion + torch.expm1(variance)
+        return expected + factor * expected**2
+
+    @override
+    def cdf(self, y: Values, f: Values) -> Values:
+        # I(r, y+1; 1−p) = 1 − I(y+1, r; p): the smaller of p = λ/(r+λ) and 1 − p has its digits.
+        z, r, events = self._log_odds(f), self.dispersion, y + 1
+        rare = z < 0
+        first, second = torch.where(rare, events, r), torch.where(rare, r, events)
+        value = on_cpu(betainc, first, second, torch.sigmoid(-z.abs()))
+        return torch.where(rare, 1 - value, value)
+
+    @override
+    def log_arrival(self, y: Values, delta: Values) -> Derivatives:
+        # With a = y + 1, m = min(a, r) and x = δ, or −δ where a < r, the log density is
+        # −m·x − (a + r) log(1 + m/(a + r)·(e^−x − 1)), without cancellation for large a or r.
+        events, r = y + 1, self.dispersion
+        total, smaller = events + r, torch.minimum(events, r)
+        x = torch.where(events < r, -delta, delta)
+        value = -smaller * x - total * torch.log1p(smaller / total * torch.expm1(-x))
+        z = torch.log(events / r) + delta
+        success, failure = torch.sigmoid(z), torch.sigmoid(-z)
+        return Derivatives(value, events * failure - r * success, -total * success * failure)
+
+    def _log_odds(self, f: Values) -> Values:
+        """log(λ/r)."""
+        return self._log_rate(f) - torch.log(self.dispersion)
+
+
+_EXPONENTIAL_BELOW = -400.0
+"""At this f Λ ∝ e^f to the last digit; further down Λ underflows."""
 
 
 @final

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from directgp.errors import ModelFileError, UnsupportedError
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.bernoulli import Logistic, Probit
+from directgp.likelihoods.counts import NegativeBinomial, PoissonExp, PoissonSoftplus
 from directgp.likelihoods.gaussian import Gaussian
-from directgp.likelihoods.negative_binomial import NegativeBinomial
-from directgp.likelihoods.poisson import PoissonExp, PoissonSoftplus
 from directgp.likelihoods.student_t import StudentT
 from directgp.log_expectations.closed_form import ClosedForm
 from directgp.log_expectations.monte_carlo import BiasedMonteCarlo

@@ -16,10 +16,8 @@ from directgp.likelihoods.base import (
     ScaleMixture,
 )
 from directgp.likelihoods.bernoulli import Bernoulli
-from directgp.likelihoods.counts import CountLikelihood
+from directgp.likelihoods.counts import CountLikelihood, NegativeBinomial, PoissonCounts
 from directgp.likelihoods.gaussian import Gaussian
-from directgp.likelihoods.negative_binomial import NegativeBinomial
-from directgp.likelihoods.poisson import PoissonCounts
 from directgp.likelihoods.student_t import StudentT
 from directgp.log_expectations.api import resolve_rule
 from directgp.predictive.counts import CountDistribution

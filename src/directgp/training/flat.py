@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.counts import NegativeBinomial
 from directgp.likelihoods.gaussian import Gaussian
-from directgp.likelihoods.negative_binomial import NegativeBinomial
 from directgp.likelihoods.student_t import StudentT
 from directgp.numerics.special import softplus_inverse
 from directgp.posteriors.sparse import SparsePosterior

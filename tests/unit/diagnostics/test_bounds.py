@@ -21,7 +21,7 @@ from directgp.diagnostics.bounds import density_derivatives, searched_bounds
 from directgp.errors import InvalidInputError, UnsupportedError
 from directgp.likelihoods import Gaussian, Logistic, NegativeBinomial, Probit, StudentT
 from directgp.likelihoods.base import UnimodalInF
-from directgp.likelihoods.poisson import PoissonExp, PoissonSoftplus
+from directgp.likelihoods.counts import PoissonExp, PoissonSoftplus
 
 LABELS = torch.tensor([0.0, 1.0])
 COUNTS = torch.tensor([0.0, 1.0, 2.0, 3.0, 7.0, 30.0, 100.0, 1000.0])

@@ -16,7 +16,7 @@ from directgp.diagnostics import (
 )
 from directgp.errors import InvalidInputError
 from directgp.likelihoods import Gaussian, Likelihood, Probit
-from directgp.likelihoods.poisson import PoissonExp
+from directgp.likelihoods.counts import PoissonExp
 from directgp.log_expectations import BiasedMonteCarlo, ClosedForm, ProductSampling, Rule
 from directgp.log_expectations.rule import Moment
 from directgp.shapes import Marginals, Values

@@ -22,7 +22,7 @@ from directgp.diagnostics import (
 )
 from directgp.errors import InvalidInputError, NumericalError
 from directgp.likelihoods import Gaussian, Probit
-from directgp.likelihoods.poisson import PoissonExp
+from directgp.likelihoods.counts import PoissonExp
 from directgp.log_expectations import BiasedMonteCarlo
 from directgp.shapes import Marginals
 

@@ -13,7 +13,7 @@ from gpytorch import means
 from torch import Tensor, nn
 
 from directgp.likelihoods import Gaussian, Likelihood, Logistic, NegativeBinomial, Probit, StudentT
-from directgp.likelihoods.poisson import PoissonExp, PoissonSoftplus
+from directgp.likelihoods.counts import PoissonExp, PoissonSoftplus
 from directgp.log_expectations import (
     BiasedMonteCarlo,
     ClosedForm,
