@@ -1,7 +1,7 @@
-# On a machine with python3 (3.11 or newer) and make:
-#   make demo     the environment, then `directgp compare` on three problems
-#   make test     the environment, then every check
-#   make docs     the environment and Sphinx, then the pages
+# Needs python3 (3.11 or newer) and make:
+#   make demo     create the environment, run `directgp compare` on three problems
+#   make test     create the environment, run every check
+#   make docs     create the environment, install Sphinx, build the pages
 
 PYTHON ?= python3
 WORKERS ?= 2
@@ -13,14 +13,14 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 INSTALLED_BROWSER := $(VENV)/.installed-browser
-# The peers of the benchmarks: gpflow needs numpy < 2, so nothing of it can be shared with ours.
+# Environments of the other libraries in the benchmarks: gpflow needs numpy < 2.
 VENV_PEERS := .venv-peers
 VENV_GPJAX := .venv-gpjax
 INSTALLED_PEERS := $(VENV_PEERS)/.installed
 INSTALLED_GPJAX := $(VENV_GPJAX)/.installed
 PAGES := docs/_build/html
 DEMO := build/demo
-# One thread for each test worker: more would fight over the same cores.
+# One thread per test worker: more threads would compete for the same cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
 .PHONY: demo examples test test-slow test-browser lint format bench bench-optimum bench-scale \
@@ -31,9 +31,9 @@ demo: $(INSTALLED)
 	@$(BIN)/directgp compare diabetes --force --out $(DEMO)/regression
 	@echo; echo "Classification: two overlapping classes in 20 dimensions (ringnorm)."
 	@$(BIN)/directgp compare ringnorm --no-ard --sizes 500 --force --out $(DEMO)/classification
-	@echo; echo "Counts: rentals, made up by a formula."
+	@echo; echo "Counts: synthetic rentals."
 	@$(BIN)/directgp compare counts --sizes 500 --force --out $(DEMO)/counts
-	@echo; echo "Three reports to look at in a browser:"
+	@echo; echo "Three reports to open in a browser:"
 	@ls -1 $(DEMO)/*/index.html
 
 examples: $(INSTALLED)
@@ -47,12 +47,12 @@ test: lint
 test-slow: $(INSTALLED)
 	$(PYTEST) -m slow
 
-# The report in a real browser, the system's own or one that is installed for it.
+# Test the report in a browser: the system's own, or a newly installed one.
 test-browser: $(INSTALLED_BROWSER)
 	@if command -v chromium || command -v chromium-browser || command -v google-chrome \
 	  || command -v google-chrome-stable || $(BIN)/playwright install chromium; \
 	then $(PYTEST) -m browser tests/browser; \
-	else echo "No browser is here, and none could be installed: the report was not looked at." >&2; \
+	else echo "No browser was found or could be installed: the report was not tested." >&2; \
 	  DIRECTGP_NO_BROWSER=1 $(PYTEST) -m browser tests/browser; \
 	fi
 
@@ -67,7 +67,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Steps, predictions and memory against peers, which have environments of their own.
+# Steps, predictions and memory compared with other libraries in separate environments.
 bench: $(INSTALLED) $(INSTALLED_PEERS) $(INSTALLED_GPJAX)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.peers --tables docs/tables
 
@@ -78,7 +78,7 @@ bench-rules: $(INSTALLED)
 bench-accuracy: $(INSTALLED)
 	$(BIN)/python -m benchmarks.accuracy
 
-# Time to the optimum and choice of β, against peers.
+# Time to the optimum and choice of β, compared with other libraries.
 bench-optimum: $(INSTALLED) $(INSTALLED_PEERS) $(INSTALLED_GPJAX)
 	@test -n "$(DATA)" || { \
 	  echo "bench-optimum needs the data sets. Name their folder: make bench-optimum DATA=..." >&2; \

@@ -1,8 +1,8 @@
 """Two million flights, 20 epochs: log-loss DLM with a probit likelihood.
 
 ``python benchmarks/airline.py --data FOLDER --device cuda`` trains on all flights but 100,000 and
-prints the seconds of training (the evaluations on the way are not counted) and the mean log loss
-on those left out.
+prints the seconds of training (without the evaluations after each epoch) and the mean log loss of
+these test rows.
 """
 
 import argparse
@@ -36,7 +36,7 @@ class Looks:
         self.points: list[dict[str, object]] = []
 
     def see(self, step: int, posterior: SparsePosterior, likelihood: Likelihood) -> None:
-        """Judge the model as it is."""
+        """Record the test loss of the current model."""
         now = self._now()
         loss = test_loss(posterior, likelihood, self._X, self._y)
         seconds = now - self._since - self._looking
@@ -60,7 +60,7 @@ def test_loss(posterior: SparsePosterior, likelihood: Likelihood, X: Tensor, y: 
 
 
 def main() -> None:
-    """Train, look after each epoch, and write what was seen."""
+    """Train, compute the test loss after each epoch, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
     parser.add_argument("--device", default="cpu")

@@ -1,4 +1,4 @@
-"""The paper's data sets, and its way to split them.
+"""Load the paper's data sets and split them as the paper does.
 
 ``python benchmarks/datasets.py --data FOLDER --out FOLDER`` writes NAME.npz for each NAME.parquet,
 for machines without pyarrow.
@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Task:
-    """What a data set asks for, and the paper's number M of inducing inputs."""
+    """Task of a data set and the paper's number M of inducing inputs."""
 
     kind: Literal["regression", "classification", "counts"]
     num_inducing: int
@@ -46,7 +46,7 @@ class Part(NamedTuple):
     y: Tensor
 
     def to(self, device: str, dtype: torch.dtype) -> "Part":
-        """The same examples elsewhere, or in another dtype."""
+        """Return the examples on another device or with another dtype."""
         return Part(self.X.to(device, dtype), self.y.to(device, dtype))
 
 
@@ -58,7 +58,7 @@ class Split(NamedTuple):
     test: Part
 
     def to(self, device: str, dtype: torch.dtype) -> "Split":
-        """The same parts elsewhere, or in another dtype."""
+        """Return the parts on another device or with another dtype."""
         return Split(*(part.to(device, dtype) for part in self))
 
 
@@ -70,7 +70,7 @@ def load(folder: Path, name: str) -> tuple[Array, Array]:
             return arrays["X"].astype(np.float64), arrays["y"].astype(np.float64)
     if not path.exists():
         raise FileNotFoundError(f"{folder} must have {archive.name} or {path.name}. It has none.")
-    # Not everywhere, and needed for this kind of file alone.
+    # Imported here because pyarrow is optional and only Parquet files need it.
     import pyarrow.parquet as parquet
 
     table = parquet.read_table(path)
@@ -80,7 +80,7 @@ def load(folder: Path, name: str) -> tuple[Array, Array]:
 
 
 def split(name: str, X: Array, y: Array, seed: int, train_rows: int | None = None) -> Split:
-    """Permute, divide as the paper does, and normalise by the rows that are trained on.
+    """Permute the rows, split them as the paper does, and normalise by the training rows.
 
     Parameters
     ----------
@@ -89,9 +89,9 @@ def split(name: str, X: Array, y: Array, seed: int, train_rows: int | None = Non
     X, y : array of shape (n, d), (n,)
         The whole data set.
     seed : int
-        Of the permutation.
+        Seed of the permutation.
     train_rows : int
-        Train on so many rows at most; validation and test rows stay as they are.
+        Maximum number of training rows; validation and test rows do not change.
     """
     kind = TASKS[name].kind
     training, validation, test = _rows(kind, len(y), np.random.default_rng(seed))

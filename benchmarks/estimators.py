@@ -1,9 +1,9 @@
-"""The estimators with all defaults, against their variants and against scikit-learn's own.
+"""Compare the default estimators with their variants and with scikit-learn's estimators.
 
 ``python benchmarks/estimators.py --data FOLDER`` fits every data set (a permutation, 75 % to train
-on) and every made-up problem at 200, 1000 and 5000 rows, several at a time, and writes each row to
-benchmarks/results/estimators.json. NLL of regressions is that of the target scaled by its training
-deviation.
+on) and every synthetic problem at 200, 1000 and 5000 rows, several at a time, and writes each row
+to benchmarks/results/estimators.json. The NLL of regressions is that of the target divided by its
+training standard deviation.
 """
 
 import argparse
@@ -54,7 +54,7 @@ COVERAGE = 0.9
 
 
 def table(name: str, rows: int | None, folder: Path, seed: int) -> Table:
-    """A problem, or a data set divided 75 to 25 after a permutation."""
+    """Return a synthetic problem, or a permuted data set split 75 to 25."""
     if name in PROBLEMS:
         return problem(name, rows or 1000, seed)
     X, y = load(folder, name)
@@ -65,7 +65,7 @@ def table(name: str, rows: int | None, folder: Path, seed: int) -> Table:
 
 
 def ours(data: Table, variant: str, device: str) -> Row:
-    """One of our estimators: NLL, score, coverage and what was chosen."""
+    """Fit a directgp estimator and return NLL, score, coverage and the choices."""
     kinds: dict[Kind, Any] = {
         "regression": SparseGPRegressor,
         "classification": SparseGPClassifier,
@@ -90,7 +90,7 @@ def ours(data: Table, variant: str, device: str) -> Row:
 
 
 def peer(data: Table, name: str) -> Row:
-    """One of scikit-learn's estimators."""
+    """Fit a scikit-learn estimator and return its scores."""
     since = time.perf_counter()
     found = {PEERS[0]: _exact_gp, PEERS[1]: _boosting, PEERS[2]: _linear}[name](data)
     return {"seconds": time.perf_counter() - since, **found}
@@ -151,12 +151,12 @@ def _of_counts(data: Table, mean: Array) -> Row:
 
 
 def _log_unit(data: Table) -> float:
-    """Log of the training deviation of a regression's target."""
+    """Return the log of the training standard deviation of a regression target."""
     return float(np.log(data.y.std())) if data.kind == "regression" else 0.0
 
 
 def job(name: str, rows: int | None, method: str, folder: Path, device: str, seed: int) -> Row:
-    """One cell of the table."""
+    """Compute one cell of the table."""
     data = table(name, rows, folder, seed)
     row: Row = {"data": name, "rows": len(data.y), "kind": data.kind, "method": method}
     if method == "simplest likelihood" and data.kind not in SIMPLEST:
@@ -172,7 +172,7 @@ def job(name: str, rows: int | None, method: str, folder: Path, device: str, see
 
 
 def summary(rows: list[Row], figure: str, digits: int) -> list[dict[str, object]]:
-    """One line for each table, one column for each method."""
+    """Return one line per table with one column per method."""
     lines: dict[str, dict[str, object]] = {}
     methods = [*OURS, *PEERS]
     for row in sorted(rows, key=lambda row: (row["kind"], row["data"], row["rows"])):
@@ -184,7 +184,7 @@ def summary(rows: list[Row], figure: str, digits: int) -> list[dict[str, object]
 
 
 def main() -> None:
-    """Fit everything that is asked for, and write after each fit."""
+    """Run the requested fits and write the results after each fit."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
     names = [*TASKS, *PROBLEMS]

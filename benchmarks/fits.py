@@ -1,7 +1,7 @@
-"""Test losses of every method of the paper on its data sets.
+"""Compute test losses of every method of the paper on its data sets.
 
 ``python benchmarks/fits.py --data FOLDER`` trains ELBO, β-ELBO, FITC and the direct losses, joint
-and fixed, prints a table for each data set and a summary, and writes every step of it to
+and fixed, prints a table for each data set and a summary, and writes all results to
 benchmarks/results/fits.json. Losses are in units of the normalised target.
 """
 
@@ -54,7 +54,7 @@ SHORT = [10.0, 1.0, 0.1, 0.01]
 
 
 def scores(task: Task, result: TrainingResult, test: Part) -> Row:
-    """Exact NLL, and MSE, error rate or MRE: means over the test examples."""
+    """Return exact NLL, and MSE, error rate or MRE: means over the test examples."""
     marginals = result.posterior.predict(test.X)
     mean, variance = marginals.mean, marginals.variance
     with torch.no_grad():
@@ -77,7 +77,7 @@ def fit(
     steps: int | None,
     seed: int,
 ) -> tuple[list[TrainingResult], BetaPath | None]:
-    """All that a method trains, and the path it chooses from."""
+    """Train a method; return its results and the path it chooses from."""
     posterior, likelihood = starting_model(task, parts.training, seed)
     generator = torch.Generator(parts.training.X.device).manual_seed(seed)
     if not method.chooses_beta:
@@ -107,7 +107,7 @@ def fit(
 def judge(
     name: str, method: str, parts: Split, betas: list[float] | None, steps: int | None, seed: int
 ) -> Row:
-    """Train by one method and look at the test examples."""
+    """Train one method and score it on the test examples."""
     task = TASKS[name]
     row: Row = {"data": name, "method": method}
     since = time.perf_counter()
@@ -136,14 +136,14 @@ def judge(
 
 
 def _status(best: TrainingResult, results: list[TrainingResult]) -> str:
-    """Why the chosen run stopped, and how many of a path converged."""
+    """Describe why the chosen run stopped and how many runs of a path converged."""
     converged = sum(result.status == Status.CONVERGED for result in results)
     of_path = f"; {converged} of {len(results)} converged" if len(results) > 1 else ""
     return f"{best.status}{of_path}"
 
 
 def table(kind: str, rows: Iterable[Row]) -> list[dict[str, object]]:
-    """Rows to print, with as many digits as differences need."""
+    """Return the rows to print, with enough digits to show differences."""
     heads = ("method", "NLL", SECOND[kind], "beta", "seconds", "evaluations", "status")
     return [{head: _cell(head, row.get(head)) for head in heads} for row in rows]
 
@@ -157,7 +157,7 @@ def _cell(head: str, value: object) -> str:
 
 
 def summary(rows: list[Row], methods: list[str]) -> list[dict[str, object]]:
-    """One line for each data set, one column for each method."""
+    """Return one line per data set with one column per method."""
     lines: dict[str, Row] = {}
     for row in rows:
         name, method = str(row["data"]), str(row["method"])
@@ -169,7 +169,7 @@ def summary(rows: list[Row], methods: list[str]) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    """Train everything that is asked for, and write after each fit."""
+    """Run the requested fits and write the results after each fit."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
     parser.add_argument("--names", nargs="+", choices=TASKS, default=list(TASKS))

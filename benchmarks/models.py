@@ -1,4 +1,4 @@
-"""What the training benchmarks share: the paper's models, a clock, and a file of results."""
+"""The paper's models, timing and result files of the training benchmarks."""
 
 import json
 import platform
@@ -15,7 +15,7 @@ from directgp.training import TrainingResult
 
 
 def starting_model(task: Task, training: Part, seed: int) -> tuple[SparsePosterior, Likelihood]:
-    """Isotropic RBF kernel with zero mean (constant for labels), before training."""
+    """Return the untrained model: isotropic RBF kernel, zero mean (constant for labels)."""
     X, y = training.to("cpu", training.X.dtype)
     latent = {"regression": y, "classification": None, "counts": torch.log(y + 0.5)}
     posterior = SparsePosterior.from_data(
@@ -35,7 +35,7 @@ def starting_model(task: Task, training: Part, seed: int) -> tuple[SparsePosteri
 
 
 def now(device: str) -> float:
-    """Processor time on a CPU, which other programs disturb least; else wall time."""
+    """Return processor time on a CPU, which other programs affect least, else wall time."""
     if device == "cpu":
         return time.process_time()
     torch.cuda.synchronize()
@@ -43,7 +43,7 @@ def now(device: str) -> float:
 
 
 def evaluations(results: Iterable[TrainingResult], without: TrainingResult | None = None) -> int:
-    """Evaluations of an objective in all stages, less those of a run that was there before.
+    """Count the evaluations of all stages, without those of an earlier run.
 
     A stage that several results share counts once.
     """
@@ -54,14 +54,14 @@ def evaluations(results: Iterable[TrainingResult], without: TrainingResult | Non
 
 
 def facts(device: str) -> dict[str, object]:
-    """Where the figures come from."""
+    """Return the machine and the versions of the libraries."""
     threads = f"{torch.get_num_threads()} thread(s)"
     where = torch.cuda.get_device_name() if device != "cpu" else f"{platform.machine()}, {threads}"
     return {"device": where, "torch": torch.__version__}
 
 
 def write(path: Path, content: object) -> None:
-    """Replace the file at once, so that a run that is cut off leaves the last whole one."""
+    """Write the file atomically, so that an interrupted run leaves the last complete one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".draft")
     draft.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

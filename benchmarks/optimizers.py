@@ -1,9 +1,9 @@
-"""L-BFGS against Adam with the paper's settings, as ratios within one run.
+"""Compare L-BFGS with Adam and the paper's settings, as ratios within one run.
 
-``python benchmarks/optimizers.py --data FOLDER`` starts both from one state and tells what each
-needs to come within 0.001 nats per example of the best objective that either finds; the figures go
-to benchmarks/results/optimizers.json too. Adam: learning rate 0.1, all examples at once, ended by
-the paper's rule or after 5000 (regression) or 3000 steps.
+``python benchmarks/optimizers.py --data FOLDER`` starts both from one state and reports the
+time that each needs to come within 0.001 nats per example of the best objective that either finds.
+It writes the results to benchmarks/results/optimizers.json. Adam: learning rate 0.1, all examples
+at once, until the paper's stopping rule or 5000 (regression) or 3000 steps.
 """
 
 import argparse
@@ -42,7 +42,7 @@ SHORT_RUN = 50
 
 
 class Moment(NamedTuple):
-    """The objective after a step, and what it took to get there."""
+    """Objective after a step, with its time and number of evaluations."""
 
     loss: float
     step: int
@@ -53,45 +53,45 @@ class Moment(NamedTuple):
 @final
 @dataclass(eq=False)
 class Clock(Monitor):
-    """The moments of a run; time counts from when this is made."""
+    """Record the moments of a run; the time starts at construction."""
 
     device: str
     moments: list[Moment] = field(default_factory=list)
     _since: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """Start."""
+        """Start the clock."""
         self._since = now(self.device)
 
     @override
     def __call__(self, progress: Progress) -> None:
-        """Take the time."""
+        """Record the time of a step."""
         seconds = now(self.device) - self._since
         self.moments.append(Moment(progress.loss, progress.step, progress.evaluations, seconds))
 
     @override
     def reset(self) -> None:
-        """Nothing: there is one stage."""
+        """Do nothing: there is one stage."""
 
 
 @dataclass(frozen=True)
 class Descent:
-    """How an optimiser went down."""
+    """Objective of an optimiser over time."""
 
     moments: list[Moment]
     status: str
 
     @property
     def objective(self) -> float:
-        """The lowest."""
+        """Return the lowest objective."""
         return min(moment.loss for moment in self.moments)
 
     def reached(self, target: float) -> Moment | None:
-        """The first moment at or below a target."""
+        """Return the first moment at or below a target."""
         return next((moment for moment in self.moments if moment.loss <= target), None)
 
     def told(self, target: float) -> str:
-        """Time and evaluations to a target, or that it was not reached."""
+        """Describe the time and evaluations to a target, or that it was not reached."""
         moment = self.reached(target)
         if moment is None:
             last = self.moments[-1]
@@ -99,7 +99,7 @@ class Descent:
         return f"{moment.seconds:.3g} s, {moment.evaluations} evaluations"
 
     def to_dict(self, target: float) -> dict[str, object]:
-        """What is kept of it."""
+        """Return the values for the result file."""
         reached = self.reached(target)
         return {
             "objective": self.objective,
@@ -111,7 +111,7 @@ class Descent:
 
 @dataclass(frozen=True)
 class Match:
-    """Both optimisers on one problem."""
+    """Results of both optimisers on one problem."""
 
     name: str
     num_data: int
@@ -121,11 +121,11 @@ class Match:
 
     @property
     def target(self) -> float:
-        """As good as the best."""
+        """Return the objective that counts as reached."""
         return min(self.lbfgs.objective, self.adam.objective) + NEAR
 
     def ratio(self, cost: Literal["seconds", "evaluations"]) -> str:
-        """Adam's cost of the target over that of L-BFGS; a bound where one did not get there."""
+        """Return the cost ratio Adam / L-BFGS; a bound if one did not reach the target."""
         adam, lbfgs = self.adam.reached(self.target), self.lbfgs.reached(self.target)
         above = getattr(adam or self.adam.moments[-1], cost)
         below = getattr(lbfgs or self.lbfgs.moments[-1], cost)
@@ -133,7 +133,7 @@ class Match:
         return f"{sign}{above / below:.3g}"
 
     def to_dict(self) -> dict[str, object]:
-        """What is kept of it."""
+        """Return the values for the result file."""
         return {
             "data": self.name,
             "n": self.num_data,
@@ -146,7 +146,7 @@ class Match:
         }
 
     def line(self) -> dict[str, object]:
-        """What is printed of it."""
+        """Return the line to print."""
         return {
             "data": f"{self.name}, n = {self.num_data}",
             "hyperparameters": self.mode,
@@ -160,7 +160,7 @@ class Match:
 
 
 def paper_adam(task: Task, steps: int | None) -> Recipe:
-    """Adam with the paper's settings."""
+    """Return Adam with the paper's settings."""
     window, most = (50, 5000) if task.kind == "regression" else (20, 3000)
     return Recipe(
         optimizer="adam",
@@ -171,7 +171,7 @@ def paper_adam(task: Task, steps: int | None) -> Recipe:
 
 
 def descend(recipe: Recipe, mode: str, base: TrainingResult, training: Part) -> Descent:
-    """Log loss with β = 0.1, from the state of the base, or with its hyperparameters held."""
+    """Minimise log loss with β = 0.1 from the base state, optionally with fixed hyperparameters."""
     generator = torch.Generator(training.X.device).manual_seed(0)
     trainer = Trainer(Data(*training), generator, Journal())
     clock = Clock(training.X.device.type)
@@ -184,7 +184,7 @@ def descend(recipe: Recipe, mode: str, base: TrainingResult, training: Part) -> 
 
 
 def match(name: str, mode: str, training: Part, seed: int, steps: int | None) -> Match:
-    """Both optimisers from the same state."""
+    """Run both optimisers from the same state."""
     task = TASKS[name]
     elbo_steps = steps if mode == "fixed" else SHORT_RUN
     base = directgp.train(
@@ -192,14 +192,14 @@ def match(name: str, mode: str, training: Part, seed: int, steps: int | None) ->
     )
     recipes = (Recipe(optimizer="lbfgs", max_steps=steps), paper_adam(task, steps))
     for recipe in recipes:
-        # What is done for the first time in a process takes longer.
+        # Warm up: the first run in a process is slower.
         descend(replace(recipe, max_steps=2), mode, base, training)
     lbfgs, adam = (descend(recipe, mode, base, training) for recipe in recipes)
     return Match(name, len(training.y), mode, lbfgs, adam)
 
 
 def main() -> None:
-    """Run every match, and write after each."""
+    """Run every match and write the results after each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
     parser.add_argument("--names", nargs="+", choices=TASKS, default=list(NAMES))

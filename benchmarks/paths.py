@@ -1,7 +1,8 @@
-"""Cost of a path of 15 β against one fit, as ratios within one run.
+"""Compare the cost of a path of 15 β with one fit, as ratios within one run.
 
 ``python benchmarks/paths.py --data FOLDER`` prints the table and writes it to
-benchmarks/results/paths.json. Log loss; the bars are 4 for fixed hyperparameters, 6 for joint ones.
+benchmarks/results/paths.json. The objective is log loss. The limits are 4 for fixed
+hyperparameters and 6 for joint ones.
 """
 
 import argparse
@@ -40,7 +41,7 @@ BETAS = [*(100 / 2**k for k in range(14)), 0.01]
 
 
 class Pair(NamedTuple):
-    """One fit, a path, and how many times the time of the one the other may take."""
+    """One fit, a path, and the maximum ratio of their times."""
 
     one: Fits
     path: Fits
@@ -50,7 +51,7 @@ class Pair(NamedTuple):
 
 
 class Subject:
-    """What is trained: a model before training, with its data."""
+    """An untrained model with its data."""
 
     def __init__(self, name: str, parts: Split, seed: int, steps: int | None) -> None:
         self.parts, self.steps = parts, steps
@@ -59,12 +60,12 @@ class Subject:
         self.posterior, self.likelihood = starting_model(TASKS[name], parts.training, seed)
 
     def one(self, mode: Mode) -> list[TrainingResult]:
-        """One fit with β = 1, from the beginning."""
+        """Train one fit with β = 1 from the start."""
         model = (self.posterior, self.likelihood, *self.parts.training)
         return [directgp.train(*model, beta=1.0, hyperparameters=mode, max_steps=self.steps)]
 
     def path(self, mode: Mode) -> list[TrainingResult]:
-        """Every β, from the beginning."""
+        """Train every β from the start."""
         path = directgp.beta_path(
             self.posterior,
             self.likelihood,
@@ -77,7 +78,7 @@ class Subject:
         return [point.trained for point in path.points]
 
     def q_alone(self) -> Pair:
-        """One fit of q(u) with β = 1, and every β, given the finished ELBO run."""
+        """Time one fit of q(u) with β = 1 and every β, given the finished ELBO run."""
         training = self.parts.training
         generator = torch.Generator(training.X.device).manual_seed(0)
         trainer = Trainer(Data(*training), generator, Journal())
@@ -93,7 +94,7 @@ class Subject:
 
 
 def pairs(subject: Subject) -> dict[str, Pair]:
-    """Path and one fit: fixed, its q(u) alone, and joint."""
+    """Return the pairs to time: fixed, its q(u) alone, and joint."""
     return {
         "fixed": Pair(partial(subject.one, "fixed"), partial(subject.path, "fixed"), 4.0),
         "fixed, q(u) alone": subject.q_alone(),
@@ -102,7 +103,7 @@ def pairs(subject: Subject) -> dict[str, Pair]:
 
 
 def compare(pair: Pair, rounds: int, device: str) -> dict[str, object]:
-    """Time and evaluations of both, and the median of the ratios of time."""
+    """Return time and evaluations of both, and the median ratio of the times."""
     seconds: list[tuple[float, float]] = []
     for _ in range(rounds):
         begun = now(device)
@@ -123,7 +124,7 @@ def compare(pair: Pair, rounds: int, device: str) -> dict[str, object]:
 
 
 def main() -> None:
-    """Time every path, and write after each."""
+    """Time every path and write the results after each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
     parser.add_argument("--names", nargs="+", choices=TASKS, default=list(ROWS))
@@ -142,7 +143,7 @@ def main() -> None:
         most = arguments.train_rows or ROWS.get(name)
         parts = split(name, *load(arguments.data, name), arguments.seed, most)
         parts = parts.to(arguments.device, torch.float64)
-        # What is done for the first time in a process takes longer.
+        # Warm up: the first run in a process is slower.
         Subject(name, parts, arguments.seed, 2).one("fixed")
         subject = Subject(name, parts, arguments.seed, arguments.max_steps)
         for what, pair in pairs(subject).items():

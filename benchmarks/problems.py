@@ -1,4 +1,4 @@
-"""Problems made to be hard on a single likelihood: heavy tails, changing noise, overdispersion."""
+"""Synthetic problems that are hard for one likelihood: heavy tails, noise, overdispersion."""
 
 from typing import Literal, NamedTuple
 
@@ -18,7 +18,7 @@ TEST_ROWS = 5000
 
 
 class Table(NamedTuple):
-    """Rows to train on and rows to judge by."""
+    """Training rows and test rows."""
 
     kind: Kind
     X: Array
@@ -28,7 +28,7 @@ class Table(NamedTuple):
 
 
 def problem(name: str, rows: int, seed: int) -> Table:
-    """Three features, of which two matter, and as many training rows as asked for."""
+    """Return a problem with three features, two of them relevant."""
     random = np.random.default_rng(seed)
     n = rows + TEST_ROWS
     X = random.uniform(-2, 2, (n, 3))

@@ -1,4 +1,4 @@
-"""Speed and accuracy of the rules, as ratios within one run.
+"""Measure speed and accuracy of the rules, as ratios within one run.
 
 ``python benchmarks/rules.py`` prints three tables and writes them to benchmarks/results/rules.json:
 time of a gradient against bMC with 10 samples, time of the sampler against one-example-at-a-time
@@ -48,7 +48,7 @@ JUDGED: dict[str, Rule] = {
 
 
 def make_state(name: str, variance: float, n: int, device: str = "cpu") -> State:
-    """Targets drawn from the likelihood at f, and marginals that f is a plausible draw of."""
+    """Return targets drawn from the likelihood at f, and marginals that f is drawn from."""
     likelihood = LIKELIHOODS[name]
     generator = torch.Generator().manual_seed(1)
     likelihood = likelihood.cpu()
@@ -67,7 +67,7 @@ def make_state(name: str, variance: float, n: int, device: str = "cpu") -> State
 
 
 def gradient(rule: Rule, state: State, generator: torch.Generator | None) -> Tensor:
-    """Slopes in mean and variance, shape (2, n)."""
+    """Return the slopes in mean and variance, shape (2, n)."""
     likelihood, y, mean, variance = state
     mean, variance = mean.clone().requires_grad_(), variance.clone().requires_grad_()
     value = rule(likelihood, y, mean, variance, generator=generator)
@@ -75,7 +75,7 @@ def gradient(rule: Rule, state: State, generator: torch.Generator | None) -> Ten
 
 
 def seconds(task: Callable[[], object], device: str) -> float:
-    """Time of one call: processor time on a CPU, which other programs disturb least."""
+    """Return the time of one call: processor time on a CPU, which other programs affect least."""
     if device == "cpu":
         start = time.process_time()
         task()
@@ -90,7 +90,7 @@ def seconds(task: Callable[[], object], device: str) -> float:
 def interleaved(
     tasks: Mapping[str, Callable[[], object]], rounds: int, device: str
 ) -> dict[str, list[float]]:
-    """Times of each task, taken in turns after a warm-up."""
+    """Time the tasks in turn after a warm-up."""
     for task in tasks.values():
         task()
     times: dict[str, list[float]] = {name: [] for name in tasks}
@@ -101,14 +101,14 @@ def interleaved(
 
 
 def ratio(times: dict[str, list[float]], name: str, base: str) -> tuple[float, float, float]:
-    """Median and quartiles of the ratio of two tasks, round by round."""
+    """Return median and quartiles of the ratio of two tasks within each round."""
     ratios = [a / b for a, b in zip(times[name], times[base], strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     return middle, low, high
 
 
 def reject_one_by_one(state: State, generator: torch.Generator) -> Tensor:
-    """Draws from q̃, one example after the other: f ~ q until accepted with p(y given f)/p_max."""
+    """Draw from q̃, one example at a time: f ~ q until accepted with p(y given f)/p_max."""
     likelihood, y, mean, variance = state
     assert isinstance(likelihood, UnimodalInF)
     log_max = likelihood.log_max(y)
@@ -126,7 +126,7 @@ def reject_one_by_one(state: State, generator: torch.Generator) -> Tensor:
 
 
 def time_rules(n: int, rounds: int, device: str) -> list[dict[str, object]]:
-    """Ratios of the time of a gradient, and of quadrature's error where it is said to be small."""
+    """Return time ratios of a gradient, and the error of quadrature."""
     rows: list[dict[str, object]] = []
     generator = torch.Generator(device).manual_seed(0)
     for name in ("probit", "logistic", "Poisson"):
@@ -156,7 +156,7 @@ def time_rules(n: int, rounds: int, device: str) -> list[dict[str, object]]:
 
 
 def time_samplers(n: int, some: int, device: str) -> list[dict[str, object]]:
-    """How much longer one-at-a-time rejection takes; it is timed on some of the n examples."""
+    """Time one-at-a-time rejection, on some of the n examples, against our sampler."""
     rows: list[dict[str, object]] = []
     generator = torch.Generator(device).manual_seed(0)
     slow_generator = torch.Generator().manual_seed(0)
@@ -184,7 +184,7 @@ def time_samplers(n: int, some: int, device: str) -> list[dict[str, object]]:
 
 
 def relative_error(rule: Rule, state: State, exact: Tensor, repeats: int) -> list[float]:
-    """Σ squared error / Σ squared gradient, for the slopes in mean and variance."""
+    """Return Σ squared error / Σ squared gradient, for the slopes in mean and variance."""
     generator = torch.Generator(state[1].device).manual_seed(2)
     error = torch.zeros(2, dtype=exact.dtype, device=exact.device)
     for _ in range(repeats):
@@ -193,7 +193,7 @@ def relative_error(rule: Rule, state: State, exact: Tensor, repeats: int) -> lis
 
 
 def judge_rules(n: int, repeats: int, device: str) -> list[dict[str, object]]:
-    """Relative squared error of one gradient for each rule, likelihood and variance."""
+    """Return the relative squared error of one gradient per rule, likelihood and variance."""
     rows: list[dict[str, object]] = []
     for name in LIKELIHOODS:
         for variance in (0.01, 0.1, 1.0, 9.0, 50.0):

@@ -1,7 +1,7 @@
-"""Rows streamed from Parquet beside rows in memory: rate of training, and peak memory.
+"""Compare rows streamed from Parquet with rows in memory: training rate and peak memory.
 
-``python benchmarks/streaming.py`` writes made-up rows to a folder, trains one epoch on them in a
-process of its own for each way and size, and prints rows a second (wall time of training alone)
+``python benchmarks/streaming.py`` writes synthetic rows to a folder, trains one epoch on them in a
+separate process for each method and size, and prints rows per second (wall time of training alone)
 and the peak resident memory of each process.
 """
 
@@ -35,7 +35,7 @@ BATCH, INDUCING = 1000, 100
 
 
 def make(folder: Path, rows: int) -> None:
-    """Labels of a smooth function, a million rows a file."""
+    """Write labels of a smooth function, a million rows per file."""
     folder.mkdir()
     for number, start in enumerate(range(0, rows, FILE_ROWS)):
         random = np.random.default_rng(number)
@@ -47,7 +47,7 @@ def make(folder: Path, rows: int) -> None:
 
 
 def train(way: str, folder: Path) -> dict[str, float]:
-    """One epoch; wall and processor seconds of it, and the peak memory of this process."""
+    """Train one epoch; return wall and processor seconds and the peak memory of the process."""
     torch.set_num_threads(1)
     rows = ParquetRows(folder, target="y", dtype="float32")
     sample = torch.as_tensor(rows.blocks(20_000).__next__().X)
@@ -80,7 +80,7 @@ def train(way: str, folder: Path) -> dict[str, float]:
 
 
 def apart(way: str, folder: Path) -> dict[str, float]:
-    """`train` in a process of its own."""
+    """Run `train` in a separate process."""
     command = [sys.executable, __file__, "--way", way, "--folder", str(folder)]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found: dict[str, float] = json.loads(told)
@@ -88,7 +88,7 @@ def apart(way: str, folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Train each way, and write what was seen."""
+    """Train with each method and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--in-memory", type=int, default=1_000_000, help="largest size in memory")

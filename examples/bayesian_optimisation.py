@@ -1,9 +1,9 @@
 """Bayesian optimisation with BoTorch: the settings of a support vector machine.
 
 The function to minimise is real: the cross-validated error of a support vector machine on
-scikit-learn's breast cancer data, over log C and log γ. A sparse GP trained for log loss models
-the log of the error, BoTorch says where to look next, and random search from the same first points
-stands beside it. The figures are printed as they come out, whichever wins. Run it with
+scikit-learn's breast cancer data, over log C and log γ. A sparse GP trained on log loss models
+the log of the error, BoTorch chooses the next settings, and random search starts from the same
+points for comparison. The results are printed whichever method wins. Run it with
 OMP_NUM_THREADS=1; `--quick` makes one short run.
 """
 
@@ -35,7 +35,7 @@ from directgp.interop.botorch import DirectModel
 
 PICTURE = Path(__file__).resolve().parents[1] / "build/examples/bayesian_optimisation.png"
 LOWER, UPPER = (-3.0, -6.0), (4.0, 1.0)
-"""Of log₁₀ C and log₁₀ γ."""
+"""Bounds of log₁₀ C and log₁₀ γ."""
 
 DATA = load_breast_cancer(return_X_y=True)
 
@@ -44,7 +44,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is done."""
+    """Size of the experiment."""
 
     first: int
     further: int
@@ -52,7 +52,7 @@ class Plan:
 
     @property
     def evaluations(self) -> int:
-        """Of one run."""
+        """Return the number of evaluations of one run."""
         return self.first + self.further
 
 
@@ -60,7 +60,7 @@ FULL, QUICK = Plan(first=8, further=12, runs=3), Plan(first=5, further=3, runs=1
 
 
 def error(settings: Numbers) -> float:
-    """Per cent of the rows that five-fold cross-validation gets wrong."""
+    """Return the error of five-fold cross-validation in per cent."""
     C, gamma = (10**settings).tolist()
     machine = make_pipeline(StandardScaler(), SVC(C=C, gamma=gamma))
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
@@ -69,12 +69,12 @@ def error(settings: Numbers) -> float:
 
 
 def errors(settings: Numbers) -> Numbers:
-    """The error of each row."""
+    """Return the error of each row of settings."""
     return np.array([error(row) for row in settings])
 
 
 def next_settings(settings: Numbers, found: Numbers) -> Numbers:
-    """Where to look next, given the errors found so far."""
+    """Return the next settings to try, given the errors so far."""
     model = SparseGPRegressor(
         objective="log_loss",
         beta=1.0,
@@ -84,7 +84,7 @@ def next_settings(settings: Numbers, found: Numbers) -> Numbers:
         random_state=0,
     )
     with warnings.catch_warnings():
-        # That few rows are few.
+        # Ignore warnings about few rows.
         warnings.simplefilter("ignore", DirectGPWarning)
         model.fit(settings, -np.log(found))
     wanted = qLogNoisyExpectedImprovement(DirectModel(model), torch.as_tensor(settings))
@@ -94,7 +94,7 @@ def next_settings(settings: Numbers, found: Numbers) -> Numbers:
 
 
 def one_run(seed: int, plan: Plan) -> tuple[Numbers, Numbers]:
-    """Errors in the order they were found, by the model and by random search."""
+    """Return the errors of the model and of random search, in order of evaluation."""
     torch.manual_seed(seed)
     settings = np.random.default_rng(seed).uniform(LOWER, UPPER, (plan.evaluations, 2))
     by_chance = errors(settings)
@@ -106,12 +106,12 @@ def one_run(seed: int, plan: Plan) -> tuple[Numbers, Numbers]:
 
 
 def best_so_far(runs: list[Numbers]) -> Numbers:
-    """The smallest error up to each evaluation, a row for each run."""
+    """Return the smallest error up to each evaluation, one row per run."""
     return np.minimum.accumulate(np.stack(runs), axis=1)
 
 
 def table(plan: Plan, by_model: Numbers, by_chance: Numbers) -> Table:
-    """The smallest error after some numbers of evaluations, mean over the runs."""
+    """Return a table of the smallest error after some evaluations, mean over the runs."""
     shown = Table(title=f"smallest error in %, mean of {plan.runs} run(s)", box=SIMPLE_HEAD)
     shown.add_column("evaluations", justify="right")
     for name in ("random search", "directgp and BoTorch"):
@@ -123,7 +123,7 @@ def table(plan: Plan, by_model: Numbers, by_chance: Numbers) -> Table:
 
 
 def draw(plan: Plan, by_model: Numbers, by_chance: Numbers) -> None:
-    """Every run as a thin line, their mean as a thick one."""
+    """Draw every run as a thin line and their mean as a thick line."""
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     number = np.arange(plan.first, plan.evaluations + 1)
     kinds = ((by_chance, "#777777", "--", "random search"), (by_model, "#0072b2", "-", "directgp"))

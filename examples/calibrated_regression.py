@@ -1,9 +1,9 @@
-"""Intervals as wide as they need to be: diabetes, the ELBO beside log loss.
+"""Prediction intervals for diabetes: the ELBO and log loss.
 
-Ten measurements of 442 patients say how far their diabetes will have come a year later, and say
-more of those who are well than of the others. A Gaussian likelihood has one noise level: trained by
-the ELBO it gives everybody about the same interval. Trained for log loss, the variance of f varies
-with the patient. Every patient is predicted by a model that has not seen them.
+Ten measurements of 442 patients predict the progress of their diabetes after a year. The prediction
+is more accurate for patients with little progress. A Gaussian likelihood has one noise level:
+trained with the ELBO it gives all patients about the same interval. Trained on log loss, the
+variance of f depends on the patient. Every patient is predicted by a model trained without them.
 """
 
 import argparse
@@ -30,7 +30,7 @@ COLOURS = {"ELBO": "#D55E00", "log loss": "#0072B2"}
 
 
 def predict_unseen(settings: dict[str, Any], folds: int) -> dict[str, Any]:
-    """What is predicted of each patient by a model trained on the other folds."""
+    """Predict each patient with a model trained on the other folds."""
     X, y = load_diabetes(return_X_y=True, scaled=False)
     unseen: dict[str, Any] = {key: np.empty(len(y)) for key in ("mean", "loss", "lower", "upper")}
     for training, test in KFold(folds, shuffle=True, random_state=0).split(X):
@@ -43,13 +43,13 @@ def predict_unseen(settings: dict[str, Any], folds: int) -> dict[str, Any]:
 
 
 def by_fifths(unseen: dict[str, Any]) -> list[float]:
-    """Per cent inside their interval, from the fifth with the lowest predictions to the highest."""
+    """Return the coverage in per cent of each fifth, ordered by the prediction."""
     inside = unseen["inside"][unseen["mean"].argsort()]
     return [100 * float(part.mean()) for part in np.array_split(inside, 5)]
 
 
-def tell(results: dict[str, dict[str, Any]]) -> Table:
-    """A line for each method."""
+def compare(results: dict[str, dict[str, Any]]) -> Table:
+    """Return a table with one row per method."""
     table = Table(title="diabetes: 442 patients, each predicted unseen", box=SIMPLE_HEAD)
     for head in ("trained for", "NLL", "in 90 %", "by fifths", "widths"):
         table.add_column(head, no_wrap=True)
@@ -62,7 +62,7 @@ def tell(results: dict[str, dict[str, Any]]) -> Table:
 
 
 def draw(results: dict[str, dict[str, Any]]) -> Figure:
-    """How often the 90 % interval held, from patients who are well to those who are ill."""
+    """Draw the coverage of the 90 % interval against the predicted progress."""
     axes = (figure := Figure(figsize=(7, 4), layout="constrained")).subplots()
     chance = 196 * (0.9 * 0.1 / (442 / 5)) ** 0.5
     axes.axhspan(90 - chance, 90 + chance, color="0.92", label="what chance allows, 95 %")
@@ -83,7 +83,7 @@ def main() -> None:
     size = {"num_inducing": 10, "max_iter": 40} if quick else {"num_inducing": 20}
     folds = 2 if quick else 5
     results = {name: predict_unseen({**how, **size}, folds) for name, how in METHODS.items()}
-    Console().print(tell(results))
+    Console().print(compare(results))
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     draw(results).savefig(PICTURE, dpi=100)
     print(f"The picture is {PICTURE}.")

@@ -1,8 +1,8 @@
-"""Probabilities to rely on: handwritten digits, odd or even.
+"""Calibrated probabilities: handwritten digits, odd or even.
 
-A small model trained by the ELBO, the same model trained for log loss, and logistic regression say
-of 1,797 images whether the digit is odd, and how sure they are. Each image is judged by a model
-that was trained on the other half. Who is right as often as they say?
+A small model trained with the ELBO, the same model trained on log loss, and logistic regression
+predict for 1,797 images the probability that the digit is odd. Each image is predicted by a model
+that was trained on the other half. The table and the figure show how well each is calibrated.
 """
 
 import argparse
@@ -31,7 +31,7 @@ Numbers = NDArray[np.float64]
 
 
 def models(quick: bool) -> dict[str, Any]:
-    """What is compared; β and mode of log loss are chosen by validation."""
+    """Return the models; β and mode of log loss are chosen by validation."""
     size = {"num_inducing": 10, "max_iter": 20} if quick else {"num_inducing": 20}
     common: dict[str, Any] = {"ard": False, "random_state": 0, **size}
     return {
@@ -42,15 +42,15 @@ def models(quick: bool) -> dict[str, Any]:
 
 
 def reliability(odds: Numbers, y: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Five bins from 50 to 100 % sure: share of the images, mean certainty, share of them right."""
+    """Return image share, mean confidence and accuracy of five bins from 50 to 100 %."""
     sure, right = odds.max(1), odds.argmax(1) == y
     bins = np.minimum((10 * sure - 5).astype(int), 4)
     share, said, came = (np.bincount(bins, each, 5) / len(y) for each in (sure**0, sure, right))
     return share, said / share, came / share
 
 
-def tell(predicted: dict[str, Numbers], y: Numbers) -> Table:
-    """A line for each model."""
+def compare(predicted: dict[str, Numbers], y: Numbers) -> Table:
+    """Return a table with one row per model."""
     table = Table(title=f"digits, odd or even: {len(y)} images, unseen", box=SIMPLE_HEAD)
     for head in ("trained for", "NLL", "calibration error", "wrong"):
         table.add_column(head, no_wrap=True)
@@ -63,7 +63,7 @@ def tell(predicted: dict[str, Numbers], y: Numbers) -> Table:
 
 
 def draw(predicted: dict[str, Numbers], y: Numbers) -> Figure:
-    """How often right against how sure; on the diagonal they agree."""
+    """Draw accuracy against confidence; on the diagonal they are equal."""
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     axes.plot([50, 100], [50, 100], color="0.5", linewidth=1, label="right as often as they say")
@@ -87,7 +87,7 @@ def main() -> None:
         name: cross_val_predict(model, X, y, cv=halves, method="predict_proba")
         for name, model in models(quick).items()
     }
-    Console().print(tell(predicted, y))
+    Console().print(compare(predicted, y))
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     draw(predicted, y).savefig(PICTURE, dpi=100)
     print(f"The picture is {PICTURE}.")

@@ -1,9 +1,9 @@
-"""Counts that vary more than Poisson's: drivers killed on British roads, month by month.
+"""Counts with more variance than Poisson: drivers killed on British roads per month.
 
 The counts are those of Harvey and Durbin (1986), 1969 to 1984; the features are time and season.
-Poisson's variance is its mean, and these counts have more. By the ELBO the Poisson model is too
-sure; trained for log loss it is as unsure as it should be; a likelihood with a dispersion is the
-other way out. Every month is predicted by a model that has not seen it.
+The variance of a Poisson count equals its mean, and these counts vary more. With the ELBO the
+Poisson model is overconfident. Trained on log loss it is calibrated. A likelihood with a dispersion
+is the other solution. Every month is predicted by a model trained without it.
 """
 
 import argparse
@@ -45,7 +45,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def predict_unseen(settings: dict[str, Any], folds: int) -> dict[str, Any]:
-    """What is predicted of each month by a model trained on the other folds."""
+    """Predict each month with a model trained on the other folds."""
     unseen: dict[str, Any] = {key: np.empty(len(KILLED)) for key in ("loss", "lower", "upper")}
     for training, test in KFold(folds, shuffle=True, random_state=0).split(FEATURES):
         model = SparseGPCountRegressor(ard=False, random_state=0, **settings)
@@ -55,8 +55,8 @@ def predict_unseen(settings: dict[str, Any], folds: int) -> dict[str, Any]:
     return unseen | {"inside": (unseen["lower"] <= KILLED) & (KILLED <= unseen["upper"])}
 
 
-def tell(results: dict[str, dict[str, Any]]) -> Table:
-    """A line for each method."""
+def compare(results: dict[str, dict[str, Any]]) -> Table:
+    """Return a table with one row per method."""
     table = Table(title="drivers killed: 192 months, each predicted unseen", box=SIMPLE_HEAD)
     for head in ("model", "NLL", "in 90 %", "mean width"):
         table.add_column(head, no_wrap=True)
@@ -68,7 +68,7 @@ def tell(results: dict[str, dict[str, Any]]) -> Table:
 
 
 def draw(results: dict[str, dict[str, Any]]) -> Figure:
-    """The counts and their intervals, those outside marked, a strip for each method."""
+    """Draw counts and intervals, one panel per method; mark counts outside."""
     figure = Figure(figsize=(7, 7), layout="constrained")
     strips = figure.subplots(len(results), sharex=True, sharey=True)
     for axes, (name, unseen) in zip(strips, results.items(), strict=True):
@@ -90,7 +90,7 @@ def main() -> None:
     size = {"num_inducing": 10, "max_iter": 40} if quick else {"num_inducing": 20}
     folds = 2 if quick else 5
     results = {name: predict_unseen({**how, **size}, folds) for name, how in METHODS.items()}
-    Console().print(tell(results))
+    Console().print(compare(results))
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     draw(results).savefig(PICTURE, dpi=100)
     print(f"The picture is {PICTURE}.")

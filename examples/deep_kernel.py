@@ -1,8 +1,8 @@
-"""A network in front of the kernel, in a training loop of GPyTorch: digits, odd or even.
+"""A neural network in front of the kernel, in a GPyTorch training loop: digits, odd or even.
 
-The model is an `ApproximateGP` on two features that a network makes of an image. It is trained
-twice, by the same loop: with GPyTorch's `VariationalELBO`, and with `DirectLogLoss` in its place.
-The picture shows the two features of unseen images, and how sure the model is where.
+The model is an `ApproximateGP` on two features that a network computes from an image. The same loop
+trains it twice: with GPyTorch's `VariationalELBO` and with `DirectLogLoss`. The figure shows the
+two features of test images and the predicted probabilities.
 """
 
 import argparse
@@ -28,7 +28,7 @@ BATCH = 100
 
 
 class Model(gpytorch.models.ApproximateGP):
-    """An RBF kernel on the features of a network; inducing inputs lie among the features."""
+    """RBF kernel on the features of a network; inducing inputs are features too."""
 
     def __init__(self, num_inducing: int) -> None:
         q = CholeskyVariationalDistribution(num_inducing)
@@ -40,16 +40,16 @@ class Model(gpytorch.models.ApproximateGP):
         )
 
     def forward(self, features: Tensor) -> MultivariateNormal:
-        """The prior of f at some features."""
+        """Return the prior of f at features."""
         return MultivariateNormal(self.mean(features), self.kernel(features))
 
     def __call__(self, x: Tensor, prior: bool = False) -> MultivariateNormal:
-        """q(f) at images."""
+        """Return q(f) at images."""
         return super().__call__(self.network(x), prior=prior)
 
 
 def trained(objective: Any, x: Tensor, y: Tensor, epochs: int) -> Model:
-    """A model after some epochs of Adam; the objective is the one line that differs."""
+    """Train a model with Adam; only the line of the objective differs."""
     torch.manual_seed(0)
     model, likelihood = Model(num_inducing=20), GPyTorchLikelihood(Probit())
     mll = objective(likelihood, model, num_data=len(x))
@@ -64,8 +64,8 @@ def trained(objective: Any, x: Tensor, y: Tensor, epochs: int) -> Model:
     return model
 
 
-def tell(models: dict[str, Model], x: Tensor, y: Tensor) -> Table:
-    """A line for each objective."""
+def compare(models: dict[str, Model], x: Tensor, y: Tensor) -> Table:
+    """Return a table with one row per objective."""
     table = Table(title=f"digits, odd or even: {len(y)} images, unseen", box=SIMPLE_HEAD)
     for head in ("objective", "NLL", "wrong"):
         table.add_column(head, no_wrap=True)
@@ -77,7 +77,7 @@ def tell(models: dict[str, Model], x: Tensor, y: Tensor) -> Table:
 
 
 def draw(models: dict[str, Model], x: Tensor, y: Tensor) -> Figure:
-    """Unseen images by their two features, over the probability of odd."""
+    """Draw test images by their two features, and the probability of odd."""
     figure = Figure(figsize=(9, 4.4), layout="constrained")
     for axes, (name, model) in zip(figure.subplots(1, 2), models.items(), strict=True):
         features = model.network(x)
@@ -109,7 +109,7 @@ def main() -> None:
     }
     models = {name: trained(each, x, y, epochs) for name, each in objectives.items()}
     with torch.no_grad():
-        Console().print(tell(models, unseen, labels))
+        Console().print(compare(models, unseen, labels))
         figure = draw(models, unseen, labels)
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(PICTURE, dpi=100)

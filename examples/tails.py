@@ -1,7 +1,7 @@
-"""log E[p(y|f)] where it is hard: the usual recipe against directgp, in both precisions.
+"""log E[p(y|f)] in the tails: the standard estimate against directgp, in both precisions.
 
-The usual recipe averages p(y|f) over 20 Gauss-Hermite nodes of q(f) and takes the log. Far from
-what q expects it is wrong first, then infinite, and so is its gradient.
+The standard estimate averages p(y|f) over 20 Gauss-Hermite nodes of q(f) and takes the log. For
+targets far from the mean of q it is first inaccurate, then infinite. So is its gradient.
 """
 
 import argparse
@@ -78,14 +78,14 @@ def exact(log_prob: LogProb, y: float, mean: float, variance: float) -> tuple[fl
 
 
 def usual(likelihood: Likelihood, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """Exponentiate, average, take the log."""
+    """Return the standard estimate: exponentiate, average, take the log."""
     nodes, log_weights = gauss_hermite(20, mean.dtype)
     f = mean + torch.sqrt(variance) * nodes[:, None]
     return torch.log((torch.exp(log_weights)[:, None] * likelihood.log_prob(y, f).exp()).sum(0))
 
 
 def describe(value: Tensor, mean: Tensor) -> str:
-    """The value and its gradient in the mean."""
+    """Return the value and its gradient in the mean."""
     (slope,) = torch.autograd.grad(value.sum(), mean)
     return f"{value.item():.5g} ({slope.item():.5g})"
 
@@ -108,7 +108,7 @@ def compare() -> Table:
 
 
 def draw(points: int) -> Figure:
-    """Poisson counts up to 320 where 1.9 is expected: the recipe leaves the truth."""
+    """Draw Poisson counts up to 320 with mean 1.9, where the standard estimate fails."""
     axes = (figure := Figure(figsize=(7, 4.5), layout="constrained")).subplots()
     y = torch.arange(0.0, 321.0)
     for dtype, colour, width in ((torch.float32, "#F0C27B", 6), (torch.float64, "#D55E00", 2)):

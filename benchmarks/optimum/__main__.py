@@ -1,8 +1,8 @@
-"""Time to the optimum, and β selection, against the peers.
+"""Measure the time to the optimum and β selection against other libraries.
 
 ``python -m benchmarks.optimum --data FOLDER`` runs both; results go to benchmarks/results, tables
-to docs/tables. Contenders run in environments of their own, one thread each, on processor time:
-set-up and compilation count, imports and reading of data do not.
+to docs/tables. Contenders run in separate environments with one thread each. Times are processor
+times; set-up and compilation count, imports and reading of data do not.
 """
 
 import argparse
@@ -13,9 +13,9 @@ from sys import executable
 import torch
 
 from benchmarks.models import facts, write
-from benchmarks.optimum.contest import Contest, Limits, Round
+from benchmarks.optimum.descent import NEAR
 from benchmarks.optimum.problems import CONTENDERS, PROBLEMS, ROWS
-from benchmarks.optimum.race import NEAR
+from benchmarks.optimum.rounds import Contest, Limits, Round
 from benchmarks.optimum.selection import BETAS, Choice, select
 from benchmarks.optimum.tables import optimum_rows, selection_rows, write_table
 
@@ -30,7 +30,7 @@ _PYTHONS = {
 
 
 def optimum(arguments: argparse.Namespace, pythons: dict[str, Path]) -> None:
-    """Every problem in rounds, and write after each round."""
+    """Run every problem in rounds and write the results after each round."""
     limits = Limits(
         arguments.screening, arguments.patience, most=arguments.most, longer=arguments.longer
     )
@@ -50,7 +50,7 @@ def optimum(arguments: argparse.Namespace, pythons: dict[str, Path]) -> None:
 
 
 def selection(arguments: argparse.Namespace, pythons: dict[str, Path]) -> None:
-    """Every data set in rounds, and write after each."""
+    """Run every data set in rounds and write the results after each."""
     choices: dict[tuple[str, int], list[Choice]] = {}
     first = arguments.first_seed
     for seed in range(first, first + arguments.selection_rounds):
@@ -86,12 +86,12 @@ def _named_path(text: str) -> tuple[str, Path]:
     name, _, path = text.partition("=")
     if name not in CONTENDERS or not path:
         raise argparse.ArgumentTypeError(f"must be NAME=PATH with NAME of {CONTENDERS}")
-    # Not resolved: the link to an interpreter is what makes it that of its environment.
+    # Do not resolve symbolic links: a resolved interpreter loses its environment.
     return name, Path(path).absolute()
 
 
 def main() -> None:
-    """Run what is asked for."""
+    """Run the requested benchmarks."""
     parser = argparse.ArgumentParser(prog="benchmarks.optimum", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
     parser.add_argument("--suites", nargs="+", choices=("optimum", "selection"))

@@ -1,4 +1,4 @@
-"""The problems that contenders meet on, and how each contender may train."""
+"""Problems of the benchmark, and the training settings of each contender."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Literal
 
 from benchmarks.datasets import TASKS, Part, Split, load, split
 from benchmarks.models import starting_model
-from benchmarks.optimum.given import Given, Settings
+from benchmarks.optimum.jobs import Given, Settings
 
 ROWS = {"abalone": None, "banana": None, "pol": 3000}
 """Rows to train on; None is all that the paper trains on."""
@@ -24,7 +24,7 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """In words, for tables."""
+        """Return the name for tables."""
         return "ELBO" if self.objective == "elbo" else f"log loss, β = {self.beta:g}"
 
 
@@ -40,12 +40,12 @@ PROBLEMS = tuple(
 
 
 def parts_of(folder: Path, data: str, seed: int, rows: int | None = None) -> Split:
-    """The parts of a data set."""
+    """Return the parts of a data set."""
     return split(data, *load(folder, data), seed, rows or ROWS[data])
 
 
 def given_of(problem: Problem, training: Part, seed: int) -> Given:
-    """What every contender starts from: one choice of Z and hyperparameters by our defaults."""
+    """Return the common start: Z and hyperparameters from our defaults."""
     task = TASKS[problem.data]
     posterior, likelihood = starting_model(task, training, seed)
     prior = posterior.prior
@@ -66,7 +66,7 @@ def given_of(problem: Problem, training: Part, seed: int) -> Given:
 
 
 def settings_of(contender: str, problem: Problem, seconds: float, seed: int) -> list[Settings]:
-    """Ways to train that the contender's documentation shows; none where it lacks the objective."""
+    """Return the settings from the contender's documentation; none if it lacks the objective."""
     if contender == "directgp":
         return [Settings(seconds, seed=seed)]
     rates = (0.1, 0.01)

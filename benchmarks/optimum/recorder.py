@@ -1,18 +1,18 @@
-"""A clock that stands while it looks, and what it has seen."""
+"""Record parameters during training; recording time is not counted."""
 
 import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from benchmarks.optimum.given import NAMES, Array, Given, Parameters, Run, Settings
+from benchmarks.optimum.jobs import NAMES, Array, Given, Parameters, Run, Settings
 
 _FIRST, _GROWTH = 0.05, 1.15
 """Seconds to the first look, and the factor between the times of two."""
 
 
 class Recorder:
-    """Keeps the parameters of a run at times that grow by a factor.
+    """Record the parameters of a run at geometrically growing times.
 
     Parameters
     ----------
@@ -33,18 +33,18 @@ class Recorder:
 
     @property
     def seconds(self) -> float:
-        """Processor time so far, less that of looking."""
+        """Return the processor time without the time of recording."""
         return time.process_time() - self._since - self._away
 
     def keep(self) -> None:
-        """Look."""
+        """Record the current parameters."""
         now = self.seconds
         self._seconds.append(now)
         self._kept.append({name: np.array(value) for name, value in self.look().items()})
         self._away += self.seconds - now
 
     def step(self, loss: float | None = None) -> bool:
-        """Count a step, look if it is time; whether the run is over."""
+        """Count a step, record if it is due, and return whether the run is over."""
         self.steps += 1
         if loss is not None:
             self._losses.append(loss)
@@ -61,7 +61,7 @@ class Recorder:
         return settled or self.steps == self._settings.steps
 
     def run(self, claimed: float, trace: Array | None = None) -> Run:
-        """What was seen, with the end of it."""
+        """Return the recorded run, including the final parameters."""
         total = self.seconds
         self.keep()
         stacked = {name: np.stack([kept[name] for kept in self._kept]) for name in NAMES}
@@ -73,7 +73,7 @@ class Recorder:
 
 
 def start(given: Given) -> Parameters:
-    """q(u) = p(u), and the rest as given."""
+    """Return the starting parameters with q(u) = p(u)."""
     m = len(given.Z)
     return {
         "Z": given.Z,
@@ -88,7 +88,7 @@ def start(given: Given) -> Parameters:
 
 
 def batches(n: int, size: int | None, seed: int) -> Iterator[Array | slice]:
-    """Rows of each step, without end: all, or those of shuffled epochs."""
+    """Yield the rows of each step: all rows, or batches of shuffled epochs."""
     random = np.random.default_rng(seed)
     while size is None or size >= n:
         yield slice(None)

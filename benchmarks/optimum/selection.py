@@ -1,4 +1,4 @@
-"""Choosing β among 15 values: our path against 15 fits of GPyTorch, by one rule of choice."""
+"""Choice of β among 15 values: our path against 15 fits of GPyTorch."""
 
 import tempfile
 import time
@@ -10,10 +10,10 @@ import torch
 
 import directgp
 from benchmarks.datasets import Part, Split
-from benchmarks.optimum.given import Array, Given, Parameters, Settings
+from benchmarks.optimum.descent import run
+from benchmarks.optimum.jobs import Array, Given, Parameters, Settings
 from benchmarks.optimum.problems import Problem, given_of, parts_of
-from benchmarks.optimum.race import run
-from benchmarks.optimum.truth import likelihood_of, nll_at, posterior_of
+from benchmarks.optimum.reference import likelihood_of, nll_at, posterior_of
 from benchmarks.optimum.with_directgp import parameters_of
 from directgp.training import Given as Validation
 from directgp.training.validation import compare
@@ -26,7 +26,7 @@ _EPOCHS, _BATCH = 4, 1024
 
 @dataclass(frozen=True)
 class Choice:
-    """A contender's fits, and which of them validation chooses."""
+    """Fits of a contender and the one chosen by validation."""
 
     contender: str
     seconds: float
@@ -42,12 +42,12 @@ class Choice:
 
     @property
     def nll(self) -> float:
-        """Of the test rows, with the chosen β."""
+        """Return the NLL of the test rows with the chosen β."""
         return self.test[self.chosen]
 
 
 def ways(kind: str, num_data: int, seconds: float) -> dict[str, Settings]:
-    """GPyTorch's example to its end, and until the objective has settled as in the paper."""
+    """Return the settings: GPyTorch's example, and training until the loss settles."""
     steps = _EPOCHS * -(-num_data // _BATCH)
     window, most = (50, 5000) if kind == "regression" else (20, 3000)
     example = Settings(seconds, steps, 0.01, _BATCH, "float32")
@@ -56,7 +56,7 @@ def ways(kind: str, num_data: int, seconds: float) -> dict[str, Settings]:
 
 
 def ours(given: Given, parts: Split, seed: int) -> Choice:
-    """The path with its defaults."""
+    """Run `beta_path` with its defaults."""
     model = posterior_of(given), likelihood_of(given)
     since = time.process_time()
     path = directgp.beta_path(
@@ -75,10 +75,10 @@ def ours(given: Given, parts: Split, seed: int) -> Choice:
 def theirs(
     name: str, python: Path, given: Given, parts: Split, settings: Settings, seconds: float
 ) -> Choice:
-    """A fit for each β, from the same start; those that time is left for."""
+    """Fit each β from the same start, within the time limit."""
     fits: dict[float, Parameters] = {}
     spent = 0.0
-    # From the middle outwards, so that few fits still span the likely choices.
+    # Start in the middle, so that a few fits already cover the likely choices.
     for beta in sorted(BETAS, key=lambda beta: abs(np.log(beta))):
         if fits and spent > seconds:
             break
@@ -92,7 +92,7 @@ def theirs(
 def _choose(
     name: str, given: Given, parts: Split, seconds: float, fits: dict[float, Parameters]
 ) -> Choice:
-    """The rule of `beta_path`: the most regularised that is not distinguishable from the best."""
+    """Choose as `beta_path` does: the most regularised fit not distinguishable from the best."""
     betas = sorted(fits, reverse=True)
     validation = np.stack([_nll(given, fits[beta], parts.validation) for beta in betas])
     test = [float(_nll(given, fits[beta], parts.test).mean()) for beta in betas]
@@ -108,7 +108,7 @@ def _nll(given: Given, at: Parameters, part: Part) -> Array:
 def select(
     data: Path, name: str, python: Path, seed: int, patience: float, rows: int | None = None
 ) -> list[Choice]:
-    """Everybody's choice on one data set."""
+    """Return the choice of each contender on one data set."""
     parts = parts_of(data, name, seed, rows)
     given = given_of(Problem(name, "log_loss"), parts.training, seed)
     mine = ours(given, parts, seed)

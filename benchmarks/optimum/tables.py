@@ -1,18 +1,18 @@
-"""Tables of what was found, in Markdown."""
+"""Markdown tables of the results."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.optimum.contest import Round, ratio, told
 from benchmarks.optimum.problems import CONTENDERS
+from benchmarks.optimum.rounds import Round, ratio, told
 from benchmarks.optimum.selection import Choice
 
 Row = dict[str, str]
 
 
-def optimum_rows(contests: Sequence[Sequence[Round]], peers: Sequence[str]) -> list[Row]:
-    """One row a problem: time of each to the target, and its ratio to ours."""
-    return [_optimum_row(rounds, peers) for rounds in contests if rounds]
+def optimum_rows(problems: Sequence[Sequence[Round]], peers: Sequence[str]) -> list[Row]:
+    """Return one row per problem: the time of each contender and its ratio to ours."""
+    return [_optimum_row(rounds, peers) for rounds in problems if rounds]
 
 
 def _optimum_row(rounds: Sequence[Round], peers: Sequence[str]) -> Row:
@@ -28,7 +28,7 @@ def _optimum_row(rounds: Sequence[Round], peers: Sequence[str]) -> Row:
 
 
 def selection_rows(choices: dict[tuple[str, int], Sequence[Choice]]) -> list[Row]:
-    """One row a contender and data set; the rounds of a data set side by side."""
+    """Return one row per contender and data set, with the rounds side by side."""
     rows: list[Row] = []
     for data in dict.fromkeys(name for name, _ in choices):
         rounds = [found for (name, _), found in choices.items() if name == data]
@@ -55,7 +55,7 @@ def _selection_row(data: str, same: list[Choice]) -> Row:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Rows as a table."""
+    """Return rows as a Markdown table."""
     heads = list(rows[0])
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     lines += ["| " + " | ".join(row[head] for head in heads) + " |" for row in rows]
@@ -63,7 +63,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def write_table(path: Path, rows: Sequence[Row]) -> None:
-    """Print a table and keep it."""
+    """Print a table and write it to a file."""
     text = markdown(rows)
     print("\n" + text, flush=True)
     path.parent.mkdir(parents=True, exist_ok=True)

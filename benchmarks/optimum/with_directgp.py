@@ -1,4 +1,4 @@
-"""directgp, with its defaults: the objective after every step is the exact one, so it is kept."""
+"""directgp with its defaults; the objective after each step is exact, so it is recorded."""
 
 import time
 from dataclasses import dataclass, field
@@ -9,16 +9,16 @@ import torch
 from typing_extensions import override
 
 import directgp
-from benchmarks.optimum.given import Given, Parameters, Run, Settings, run_jobs
+from benchmarks.optimum.jobs import Given, Parameters, Run, Settings, run_jobs
 from benchmarks.optimum.recorder import Recorder
-from benchmarks.optimum.truth import likelihood_of, posterior_of
+from benchmarks.optimum.reference import likelihood_of, posterior_of
 from directgp.training import Monitor, Progress, TrainingResult
 
 
 @final
 @dataclass(eq=False)
 class Trace(Monitor):
-    """Processor time and objective after each step of the stage that is asked for."""
+    """Record processor time and objective after each step of one stage."""
 
     stage: str
     moments: list[tuple[float, float]] = field(default_factory=list)
@@ -26,17 +26,17 @@ class Trace(Monitor):
 
     @override
     def __call__(self, progress: Progress) -> None:
-        """Keep the step; those of a short ELBO run before it take time, and are another's."""
+        """Record a step of the stage; steps of the preceding ELBO run only take time."""
         if progress.stage in (self.stage, f"{self.stage}, warm-up"):
             self.moments.append((time.process_time() - self._since, progress.loss))
 
     @override
     def reset(self) -> None:
-        """Nothing: the clock runs through all stages."""
+        """Do nothing: the clock runs through all stages."""
 
 
 def parameters_of(result: TrainingResult) -> Parameters:
-    """The numbers that decide the predictions."""
+    """Return the parameters that determine the predictions."""
     posterior, prior = result.posterior, result.posterior.prior
     noise = getattr(result.likelihood, "noise", torch.zeros(()))
     values = {
@@ -53,7 +53,7 @@ def parameters_of(result: TrainingResult) -> Parameters:
 
 
 def train(given: Given, settings: Settings) -> Run:
-    """One call of `directgp.train`."""
+    """Call `directgp.train` once."""
     X, y = torch.from_numpy(given.X), torch.from_numpy(given.y)
     posterior, likelihood = posterior_of(given), likelihood_of(given)
     recorder, trace = Recorder(settings), Trace(given.objective)

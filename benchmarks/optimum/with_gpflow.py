@@ -7,7 +7,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.optimum.given import Given, Parameters, Run, Settings, run_jobs
+from benchmarks.optimum.jobs import Given, Parameters, Run, Settings, run_jobs
 from benchmarks.optimum.recorder import Recorder, batches
 
 _GAMMA = {"regression": 1.0, "classification": 0.1, "counts": 0.1}
@@ -15,7 +15,7 @@ _GAMMA = {"regression": 1.0, "classification": 0.1, "counts": 0.1}
 
 
 def model_of(given: Given) -> Any:
-    """Its SVGP with the hyperparameters that are given."""
+    """Return its SVGP with the given hyperparameters."""
     likelihoods = {
         "regression": lambda: gpflow.likelihoods.Gaussian(given.noise),
         "classification": gpflow.likelihoods.Bernoulli,
@@ -33,7 +33,7 @@ def model_of(given: Given) -> Any:
 
 
 def loss_of(given: Given, model: Any) -> Callable[[Any], Any]:
-    """The mean objective of a batch: minus its ELBO, or what a user writes for log loss."""
+    """Return the mean objective of a batch: minus its ELBO, or a user-written log loss."""
     n = len(given.y)
 
     def elbo(data: Any) -> Any:
@@ -49,7 +49,7 @@ def loss_of(given: Given, model: Any) -> Callable[[Any], Any]:
 
 
 def parameters_of(model: Any) -> Parameters:
-    """The numbers that decide the predictions."""
+    """Return the parameters that determine the predictions."""
     mean, noise = model.mean_function, getattr(model.likelihood, "variance", None)
     values = {
         "Z": model.inducing_variable.Z,
@@ -68,7 +68,7 @@ def parameters_of(model: Any) -> Parameters:
 
 
 def step_of(given: Given, settings: Settings, model: Any) -> Any:
-    """One compiled step; the loss before it comes back."""
+    """Return a compiled step that returns the loss before it."""
     loss = loss_of(given, model)
     adam = tf.optimizers.Adam(settings.rate)
     natural = gpflow.optimizers.NaturalGradient(_GAMMA[given.kind])
@@ -90,7 +90,7 @@ def step_of(given: Given, settings: Settings, model: Any) -> Any:
 
 
 def train(given: Given, settings: Settings) -> Run:
-    """The loop of the documentation, until time or steps are over."""
+    """Run the loop of the documentation until the time or step limit."""
     tf.random.set_seed(settings.seed)
     X, y = tf.constant(given.X), tf.constant(given.y[:, None])
     recorder = Recorder(settings)

@@ -13,14 +13,14 @@ import numpy as np
 import optax
 from gpjax.parameters import val
 
-from benchmarks.optimum.given import Given, Parameters, Run, Settings, run_jobs
+from benchmarks.optimum.jobs import Given, Parameters, Run, Settings, run_jobs
 from benchmarks.optimum.recorder import Recorder, batches
 
 _JITTER = 1e-6
 
 
 def model_of(given: Given) -> Any:
-    """Its whitened family with the hyperparameters that are given."""
+    """Return its whitened family with the given hyperparameters."""
     likelihoods = {
         "regression": lambda: gpx.likelihoods.Gaussian(obs_stddev=jnp.sqrt(given.noise)),
         "classification": gpx.likelihoods.Bernoulli,
@@ -36,7 +36,7 @@ def model_of(given: Given) -> Any:
 
 
 def parameters_of(given: Given, q: Any) -> Parameters:
-    """The numbers that decide the predictions."""
+    """Return the parameters that determine the predictions."""
     prior, likelihood = q.model.prior, q.model.likelihood
     mean = 0.0 if given.mean is None else val(prior.mean_function.constant)
     noise = val(likelihood.obs_stddev) ** 2 if given.kind == "regression" else 0.0
@@ -54,7 +54,7 @@ def parameters_of(given: Given, q: Any) -> Parameters:
 
 
 def train(given: Given, settings: Settings) -> Run:
-    """Steps of its loop, until time or steps are over."""
+    """Run the steps of its loop until the time or step limit."""
     data = gpx.Dataset(X=jnp.array(given.X), y=jnp.array(given.y[:, None]))
     n, adam = len(given.y), optax.adam(settings.rate)
     recorder, q = Recorder(settings), model_of(given)

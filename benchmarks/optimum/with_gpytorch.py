@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.optimum.given import Given, Parameters, Run, Settings, run_jobs
+from benchmarks.optimum.jobs import Given, Parameters, Run, Settings, run_jobs
 from benchmarks.optimum.recorder import Recorder, batches
 
 
 class Model(gpytorch.models.ApproximateGP):
-    """The model of its SVGP example, with the hyperparameters that are given."""
+    """Model of its SVGP example with the given hyperparameters."""
 
     def __init__(self, given: Given, dtype: torch.dtype) -> None:
         Z = torch.tensor(given.Z, dtype=dtype)
@@ -33,19 +33,19 @@ class Model(gpytorch.models.ApproximateGP):
             self.mean_module.initialize(constant=torch.tensor(given.mean, dtype=dtype))
 
     def forward(self, x: Tensor) -> Any:
-        """The prior at x."""
+        """Return the prior at x."""
         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
 class Poisson(gpytorch.likelihoods.likelihood._OneDimensionalLikelihood):
-    """What its documentation has a user write for counts, with the logarithm kept outside exp."""
+    """Count likelihood as its documentation describes, with the log outside exp."""
 
     def forward(self, function_samples: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """p(y given f)."""
+        """Return p(y given f)."""
         return torch.distributions.Poisson(function_samples.exp())
 
     def log_marginal(self, observations: Tensor, function_dist: Any, *_: Any, **__: Any) -> Tensor:
-        """log E[p(y given f)] by the library's Gauss–Hermite nodes."""
+        """Return log E[p(y given f)] with the library's Gauss–Hermite nodes."""
         places, weights = self.quadrature.locations, self.quadrature.weights
         places, weights = places.to(observations), weights.to(observations)
         f = function_dist.mean + (2 * function_dist.variance).sqrt() * places[:, None]
@@ -55,7 +55,7 @@ class Poisson(gpytorch.likelihoods.likelihood._OneDimensionalLikelihood):
 
 
 def likelihood_of(given: Given) -> Any:
-    """Its likelihood of the kind."""
+    """Return its likelihood of this kind."""
     if given.kind == "regression":
         gaussian = gpytorch.likelihoods.GaussianLikelihood()
         gaussian.noise = given.noise
@@ -66,7 +66,7 @@ def likelihood_of(given: Given) -> Any:
 
 
 def parameters_of(model: Any, likelihood: Any) -> Parameters:
-    """The numbers that decide the predictions."""
+    """Return the parameters that determine the predictions."""
     strategy, kernel = model.variational_strategy, model.covar_module
     q = strategy._variational_distribution
     values = {
@@ -83,7 +83,7 @@ def parameters_of(model: Any, likelihood: Any) -> Parameters:
 
 
 def train(given: Given, settings: Settings) -> Run:
-    """The loop of the documentation, until time or steps are over."""
+    """Run the loop of the documentation until the time or step limit."""
     torch.manual_seed(settings.seed)
     dtype = getattr(torch, settings.dtype)
     X, y = torch.tensor(given.X, dtype=dtype), torch.tensor(given.y, dtype=dtype)

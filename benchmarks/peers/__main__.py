@@ -1,7 +1,7 @@
-"""Steps, predictions and memory against GPyTorch, GPflow and GPJax.
+"""Compare steps, predictions and memory with GPyTorch, GPflow and GPJax.
 
 ``python -m benchmarks.peers`` measures on the CPU, ``--device cuda`` on a GPU. Every contender has
-a process and an interpreter of its own; ``--python gpytorch=python3`` names another interpreter.
+its own process and interpreter; ``--python gpytorch=python3`` sets another interpreter.
 """
 
 import argparse
@@ -24,7 +24,7 @@ _ON_GPU = (*_ALWAYS, "GPyTorch")
 
 
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
-    """What was typed, with what suits the device in place of the rest."""
+    """Return the arguments, with defaults that depend on the device."""
     parser = argparse.ArgumentParser(prog="benchmarks.peers", description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--cases", nargs="+", choices=CASES)
@@ -80,7 +80,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _measured(settings: Settings, cases: list[str], with_growth: bool) -> Iterator[dict[str, Any]]:
-    """The results so far, after each case."""
+    """Yield the results after each case."""
     rate, device = matmul_rate(settings)
     settings.tell(f"matrix products: {2e-9 * rate:.0f} Gflop/s in float32")
     results: dict[str, Any] = {

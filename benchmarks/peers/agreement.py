@@ -1,4 +1,4 @@
-"""Whether a contender computes the loss it is timed on."""
+"""Check that a contender computes the loss it is timed on."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -19,7 +19,7 @@ scale, each good to 1e-7 in float32, and a nugget of 1e-5 lets K_uu lose two dig
 
 @dataclass(frozen=True)
 class Agreement:
-    """A loss beside the reference's, with and without what the library adds to it."""
+    """A loss and the reference, with and without the library's known changes."""
 
     loss: float
     difference: float
@@ -34,12 +34,12 @@ class Agreement:
 def check(
     process: Process, case: Case, objective: str, file: Path, dtype: str, device: str
 ) -> Agreement:
-    """Set the contender up, and raise unless its loss is the reference's.
+    """Set up the contender and raise if its loss differs from the reference.
 
     Raises
     ------
     ContenderError
-        Beyond rounding, or for a loss that is drawn beyond five standard errors.
+        If the difference exceeds rounding, or five standard errors for a random loss.
     """
     told = set_up(process, case, objective, file, dtype, device)
     found = process.ask("loss", draws=_DRAWS)
@@ -61,7 +61,7 @@ def check(
 
 @lru_cache(maxsize=4)
 def _reference(file: str, nugget: float) -> tuple[Arrays, tuple[Any, Any]]:
-    """The numbers of a file and the marginals they imply, which all contenders share."""
+    """Return the parameters of a file and their marginals, common to all contenders."""
     arrays = read_parameters(file, "float64")
     return arrays, marginals(arrays, nugget)
 
@@ -74,7 +74,7 @@ def compare(
     relative: float,
     inaccuracy: float = 0.0,
 ) -> Agreement:
-    """The difference, and what rounding, five standard errors and known inaccuracy allow."""
+    """Return the difference and the tolerance: rounding, standard errors, known inaccuracy."""
     rounding = relative * max(1.0, abs(expected.loss))
     allowed = rounding + 5 * math.hypot(error, expected.error) + inaccuracy
     return Agreement(loss, loss - expected.loss, expected.loss - plain.loss, allowed)
@@ -83,7 +83,7 @@ def compare(
 def set_up(
     process: Process, case: Case, objective: str, file: Path, dtype: str, device: str
 ) -> dict[str, Any]:
-    """Have the contender build its model from the numbers of a file."""
+    """Let the contender build its model from a parameter file."""
     return process.ask(
         "set_up",
         file=str(file),

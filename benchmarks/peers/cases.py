@@ -1,4 +1,4 @@
-"""The sizes at which a step is measured, and the numbers every contender starts from."""
+"""Problem sizes, and the parameters that every contender starts from."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,7 +43,7 @@ NUGGET = {"float64": 1e-6, "float32": 1e-5}
 
 
 def growth_cases(around: Case) -> dict[str, list[tuple[int, Case]]]:
-    """Sizes from a case upwards, one dimension at a time."""
+    """Return growing sizes of a case, one dimension at a time."""
     return {
         "n": [(k, replace(around, n=k)) for k in _doubled(around.n)],
         "M": [(k, replace(around, m=k)) for k in _doubled(around.m)],
@@ -56,7 +56,7 @@ def _doubled(first: int) -> list[int]:
 
 
 def parameters(case: Case, seed: int = 0) -> Arrays:
-    """Data and a model in the midst of training, in float64: q(u) is neither p(u) nor sharp."""
+    """Return data and a partly trained model in float64: q(u) is neither p(u) nor narrow."""
     random = np.random.default_rng(seed)
     X = random.standard_normal((case.n, case.d))
     f = np.sin(X[:, 0]) + 0.5 * X[:, 1]
@@ -83,6 +83,6 @@ def write_parameters(path: Path, case: Case) -> None:
 
 
 def read_parameters(path: str, dtype: str) -> Arrays:
-    """What was written, in the precision asked for."""
+    """Return the parameters of a file in the requested precision."""
     with np.load(path) as stored:
         return {name: stored[name].astype(dtype) for name in stored.files}

@@ -1,4 +1,4 @@
-"""How the time of a step grows with n, M and d."""
+"""Growth of the step time with n, M and d."""
 
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -14,7 +14,7 @@ _ROUNDS = 3
 
 
 def measure_growth(settings: Settings) -> list[Row]:
-    """Exponents of the step time in n, M and d, from S2 upwards, of directgp and GPyTorch."""
+    """Return exponents of the step time in n, M and d, from S2 upwards."""
     names = [name for name in settings.names if name in ("directgp", "GPyTorch")]
     with ExitStack() as stack:
         processes = {

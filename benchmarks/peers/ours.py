@@ -1,4 +1,4 @@
-"""directgp's own step: the one file of the benchmark that knows its insides."""
+"""Step of directgp; the only file of the benchmark that uses its internals."""
 
 import torch
 from gpytorch.kernels import RBFKernel

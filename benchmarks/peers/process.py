@@ -1,4 +1,4 @@
-"""A contender as the coordinator sees it: a process that answers."""
+"""Contender processes, as the coordinator uses them."""
 
 import json
 import os
@@ -37,11 +37,11 @@ _ONE_THREAD = {
 
 
 class ContenderError(RuntimeError):
-    """A contender could not do what it was told."""
+    """Raised if a contender fails a request."""
 
 
 def interpreters(given: dict[str, str]) -> dict[str, str]:
-    """The Python of each contender: those of the Makefile's environments, unless given."""
+    """Return the interpreter of each contender, by default from the Makefile's environments."""
     found = {
         "directgp": sys.executable,
         "floor": sys.executable,
@@ -57,7 +57,7 @@ def interpreters(given: dict[str, str]) -> dict[str, str]:
 
 
 def check_interpreters(pythons: dict[str, str], names: Iterable[str]) -> None:
-    """Refuse to begin where one of them is missing."""
+    """Raise if an interpreter is missing."""
     for name in names:
         require(
             shutil.which(pythons[name]) is not None,
@@ -69,11 +69,11 @@ def check_interpreters(pythons: dict[str, str], names: Iterable[str]) -> None:
 
 
 class Process:
-    """One contender, running; it ends with the ``with`` block."""
+    """A running contender; it ends with the ``with`` block."""
 
     def __init__(self, name: str, python: str, module: str | None = None) -> None:
         self.name = name
-        # Read when something went wrong.
+        # Read only after an error.
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self._process = subprocess.Popen(
             [python, "-m", MODULES[name] if module is None else module],
@@ -98,7 +98,7 @@ class Process:
         self._log.close()
 
     def ask(self, do: str, **arguments: Any) -> Message:
-        """Tell the contender what to do and wait for its answer."""
+        """Send a request to the contender and return its answer."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")

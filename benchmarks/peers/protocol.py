@@ -1,6 +1,6 @@
-"""What coordinator and contenders say to each other: one JSON object a line, one answer each.
+"""Protocol of coordinator and contenders: one JSON object per line, one answer each.
 
-A contender runs under an interpreter of its own, so this file needs nothing beyond Python.
+A contender has its own interpreter, so this file needs only the standard library.
 """
 
 import json
@@ -14,9 +14,9 @@ Message = dict[str, Any]
 
 
 def serve(answer: Callable[[Message], Message]) -> None:
-    """Answer every line of standard input until it ends; an error is an answer too."""
+    """Answer every line of standard input; errors are sent as answers."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    # What libraries print must not stand between the answers.
+    # Output of libraries must not mix with the answers.
     os.dup2(2, 1)
     _serve(answer, sys.stdin, replies)
 

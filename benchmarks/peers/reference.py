@@ -1,4 +1,4 @@
-"""The loss everyone has to compute, in NumPy, with what a library is known to add to it."""
+"""Reference loss in NumPy, with the known changes of each library."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _LOG_WEIGHTS = np.log(_WEIGHTS / np.sqrt(2 * np.pi) + 1e-300)
 
 @dataclass(frozen=True)
 class Departures:
-    """What a library changes in the loss, beside the nugget of K_uu that all have."""
+    """Changes of a library to the loss, except the nugget of K_uu that all have."""
 
     variance_jitter: float = 0.0
     """Added to the variance of every f_i."""
@@ -32,7 +32,7 @@ class Departures:
 
 @dataclass(frozen=True)
 class Expected:
-    """A loss and the standard error with which it is known."""
+    """A loss and its standard error."""
 
     loss: float
     error: float = 0.0
@@ -45,7 +45,7 @@ def expected_loss(
     moments: tuple[Array, Array],
     departures: Departures,
 ) -> Expected:
-    """Mean loss of an example plus KL/n, for `moments` from `marginals`."""
+    """Return the mean loss of an example plus KL/n, for `moments` from `marginals`."""
     mean, variance = moments
     variance = variance + departures.variance_jitter
     kl = divergence(arrays) / case.n
@@ -62,7 +62,7 @@ def expected_loss(
 
 
 def marginals(arrays: Arrays, nugget: float) -> tuple[Array, Array]:
-    """Mean and variance of each q(f_i)."""
+    """Return mean and variance of each q(f_i)."""
     Z, X = arrays["Z"] / arrays["lengthscale"], arrays["X"] / arrays["lengthscale"]
     scale = float(arrays["output_scale"])
     L = np.linalg.cholesky(_rbf(Z, Z, scale) + nugget * scale * np.eye(len(Z)))
@@ -73,14 +73,14 @@ def marginals(arrays: Arrays, nugget: float) -> tuple[Array, Array]:
 
 
 def divergence(arrays: Arrays) -> float:
-    """KL[q(u) ‖ p(u)]."""
+    """Return KL[q(u) ‖ p(u)]."""
     m, S = arrays["u_mean"], np.tril(arrays["u_chol"])
     log_det = 2 * np.log(np.abs(np.diag(S))).sum()
     return 0.5 * float(m @ m + np.square(S).sum() - len(m) - log_det)
 
 
 def averaged(draw: Callable[[Any], float], number: int = 400) -> tuple[float, float]:
-    """Mean of so many draws, and its standard error."""
+    """Return the mean of the draws and its standard error."""
     random = np.random.default_rng(1)
     values = np.array([draw(random) for _ in range(number)])
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(number))

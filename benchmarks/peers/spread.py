@@ -23,7 +23,7 @@ class Spread:
 
 
 def ratios(numerator: Sequence[float], denominator: Sequence[float]) -> Spread:
-    """Ratio of two times, taken within each round."""
+    """Return the ratio of two times within each round."""
     return Spread.of([a / b for a, b in zip(numerator, denominator, strict=True)])
 
 
@@ -36,7 +36,7 @@ class Exponent:
 
 
 def exponent(sizes: Sequence[float], times: Sequence[float]) -> Exponent:
-    """Least squares of log time on log size."""
+    """Fit log time to log size by least squares."""
     x, y = [math.log(size) for size in sizes], [math.log(time) for time in times]
     fit = statistics.linear_regression(x, y)
     residuals = [b - fit.slope * a - fit.intercept for a, b in zip(x, y, strict=True)]

@@ -25,7 +25,7 @@ LEFT_OUT = {
 
 @dataclass(frozen=True)
 class Settings:
-    """How long, where and with whom."""
+    """Duration, device and contenders of a run."""
 
     device: str
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ class Settings:
 
 
 def measure_case(key: str, settings: Settings) -> list[Row]:
-    """Every figure of one case: memory first, while the processes are fresh."""
+    """Measure one case: memory first, while the processes are new."""
     case, file = CASES[key], settings.folder / f"{key}.npz"
     write_parameters(file, case)
     with ExitStack() as stack:
@@ -110,7 +110,7 @@ def _line(case: Case, row: Row) -> str:
 
 
 def matmul_rate(settings: Settings) -> tuple[float, str]:
-    """Multiply-adds a second of a large float32 product, and the name of the device."""
+    """Return the multiply-adds per second of a large float32 product, and the device name."""
     with Process("floor", settings.pythons["floor"]) as process:
         file = settings.folder / "rate.npz"
         write_parameters(file, CASES["S4"])

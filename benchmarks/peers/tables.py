@@ -1,4 +1,4 @@
-"""Results as Markdown tables, for the terminal and for the documentation."""
+"""Markdown tables of the results, for the terminal and the documentation."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,14 +10,14 @@ _PEERS = ("GPyTorch", "GPflow", "GPJax")
 
 
 def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table; the first column is of words, the others of numbers."""
+    """Return a table; the first column is text, the others are numbers."""
     rule = "|---|" + "---:|" * (len(heads) - 1)
     body = ["| " + " | ".join(line) + " |" for line in (heads, *lines)]
     return "\n".join([body[0], rule, *body[1:]]) + "\n"
 
 
 def all_tables(results: Row) -> dict[str, str]:
-    """Every table by its name, the empty name being the main one."""
+    """Return every table by name; the main table has the empty name."""
     steps, growth = results["steps"], results["growth"]
     measured = [row for row in steps if "memory" in row]
     rate = results["matmul_rate"]
@@ -32,14 +32,14 @@ def all_tables(results: Row) -> dict[str, str]:
 
 
 def write_tables(folder: Path, stem: str, tables: dict[str, str]) -> None:
-    """One file a table."""
+    """Write one file per table."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in tables.items():
         (folder / f"{'_'.join(filter(None, (stem, name)))}.md").write_text(text, encoding="utf-8")
 
 
 def step_table(rows: list[Row]) -> str:
-    """Our time of a step, and how many times as long the others take."""
+    """Return our step time and the ratios of the others."""
     peers = _present(rows, "ratio")
     heads = ["", "directgp, ms", *(f"{peer} / directgp" for peer in peers)]
     return markdown(
@@ -53,7 +53,7 @@ def step_table(rows: list[Row]) -> str:
 
 
 def floor_table(rows: list[Row], rate: float) -> str:
-    """Our time over that of the raw operations, and the share of the matrix rate reached."""
+    """Return our time relative to the raw operations, and the share of the matrix rate."""
     heads = ["", "directgp / floor", "of the matrix rate", "triangles and symmetry counted"]
     return markdown(heads, (_floor_line(row, rate) for row in rows))
 
@@ -68,7 +68,7 @@ def _floor_line(row: Row, rate: float) -> list[str]:
 
 
 def prediction_table(rows: list[Row]) -> str:
-    """Rows a second, and how many times as long the others take for a row."""
+    """Return rows per second and the ratios of the others."""
     peers = _present(rows, "prediction_ratio")
     heads = ["", "directgp, rows/s", *(f"{peer} / directgp" for peer in peers)]
     return markdown(
@@ -82,7 +82,7 @@ def prediction_table(rows: list[Row]) -> str:
 
 
 def memory_table(rows: list[Row]) -> str:
-    """The most memory that steps held, in MB."""
+    """Return the peak memory of steps in MB."""
     names = ["directgp", *_present(rows, "memory")]
     heads = ["", *(f"{name}, MB" for name in names)]
     return markdown(
@@ -92,7 +92,7 @@ def memory_table(rows: list[Row]) -> str:
 
 
 def growth_table(rows: list[Row]) -> str:
-    """Exponents with standard errors."""
+    """Return exponents with standard errors."""
     names = list(rows[0]["exponent"]) if rows else []
     heads = ["time of a step grows with", *names]
     return markdown(
@@ -106,7 +106,7 @@ def growth_table(rows: list[Row]) -> str:
 
 
 def agreement_table(rows: list[Row]) -> str:
-    """Differences of the losses to the reference, and what the libraries change in them."""
+    """Return differences from the reference, and the known changes of the libraries."""
     lines = (
         [_label(row), name, *_differences(found)]
         for row in rows

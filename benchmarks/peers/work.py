@@ -1,4 +1,4 @@
-"""The multiply-adds that a step needs, counted."""
+"""Number of multiply-adds of a step."""
 
 from dataclasses import dataclass
 

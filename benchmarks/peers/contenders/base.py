@@ -1,4 +1,4 @@
-"""What a contender does, and how its time and memory are read."""
+"""Base class of the contenders, with time and memory measurement."""
 
 import math
 import time
@@ -19,7 +19,7 @@ BLOCK_VALUES = 2**24
 
 
 class Contender(ABC):
-    """One library, told by messages what to do."""
+    """One library, controlled by messages."""
 
     device = "cpu"
 
@@ -44,7 +44,7 @@ class Contender(ABC):
         return {"departures": self.departures()}
 
     def do_loss(self, draws: int) -> Message:
-        """The loss, or the mean of so many draws of it with the standard error."""
+        """Return the loss, or the mean of several draws with its standard error."""
         first = self.loss()
         values = [first] + [self.loss() for _ in range(draws - 1 if self.stochastic() else 0)]
         mean = sum(values) / len(values)
@@ -61,7 +61,7 @@ class Contender(ABC):
         X = self.new_rows(rows)
         block = max(1, BLOCK_VALUES // len(self.arrays["Z"]))
         if rows != self._warm_for:
-            # Both sizes of block that occur are compiled before the clock runs.
+            # Compile both block sizes before the clock starts.
             self.predict(X[: block + rows % block], block)
             self._warm_for = rows
         since = self.now()
@@ -69,7 +69,7 @@ class Contender(ABC):
         return {"seconds": self.now() - since}
 
     def do_memory(self, number: int) -> Message:
-        """The most bytes held during some steps, beyond those of the bare process."""
+        """Return the peak memory of some steps in bytes, minus that of the bare process."""
         self.steps(1)
         reset_peak()
         self.steps(number)
@@ -79,27 +79,27 @@ class Contender(ABC):
         return {"version": self.version()}
 
     def begin(self) -> None:  # noqa: B027
-        """Called before a model is built."""
+        """Prepare; called before a model is built."""
 
     def new_rows(self, rows: int) -> Any:
-        """Rows to predict for, taken from the data again and again."""
+        """Return rows for prediction, repeated from the data."""
         X = self.arrays["X"]
         return X[np.arange(rows) % len(X)]
 
     def now(self) -> float:
-        """Processor time, which other programs disturb least."""
+        """Return processor time, which other programs affect least."""
         return time.process_time()
 
     def stochastic(self) -> bool:
         return self.likelihood == "poisson" and self.objective == "log_loss"
 
     def departures(self) -> dict[str, float]:
-        """What the library changes in the loss: fields of `reference.Departures`."""
+        """Return the library's changes to the loss: fields of `reference.Departures`."""
         return {}
 
     @abstractmethod
     def version(self) -> str:
-        """Name and number of the library."""
+        """Return name and version of the library."""
 
     @abstractmethod
     def set_up(self, arrays: Arrays) -> None:
@@ -107,12 +107,12 @@ class Contender(ABC):
 
     @abstractmethod
     def loss(self) -> float:
-        """Mean loss of an example plus KL/n at the present parameters."""
+        """Return the mean loss of an example plus KL/n at the current parameters."""
 
     @abstractmethod
     def steps(self, number: int) -> None:
-        """Take so many steps of Adam and wait for the last."""
+        """Take a number of Adam steps and wait for the last."""
 
     @abstractmethod
     def predict(self, X: Any, block: int) -> None:
-        """Mean and variance of f at the rows of X, in blocks."""
+        """Return mean and variance of f at the rows of X, in blocks."""

@@ -1,4 +1,4 @@
-"""What the machine could do: the large operations of a step, and nothing else."""
+"""Lower bound of the step time: only the large operations of a step."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ class Floor(TorchContender):
             self._run()
 
     def _recorded(self) -> Callable[[], None]:
-        """The step as a CUDA graph: one launch, as ours has."""
+        """Return the step as a CUDA graph with one launch, like ours."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -60,7 +60,7 @@ class Floor(TorchContender):
             self._T = self._S.mT @ torch.linalg.solve_triangular(L, K, upper=False)
 
     def do_matmul_rate(self, size: int, number: int) -> Message:
-        """Multiply-adds a second of a product of square matrices."""
+        """Return the multiply-adds per second of a product of square matrices."""
         a = torch.rand(size, size, device=self.device)
         a @ a
         since = self.now()

@@ -1,4 +1,4 @@
-"""Memory of the process, as Linux tells it."""
+"""Memory of the process, as reported by Linux."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def peak_bytes() -> int:
 
 
 def reset_peak() -> None:
-    """Let the peak begin at what is held now (Linux)."""
+    """Reset the peak to the current memory (Linux)."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 

@@ -1,4 +1,4 @@
-"""What the contenders written in PyTorch share."""
+"""Base class of the contenders written in PyTorch."""
 
 import time
 
@@ -25,7 +25,7 @@ class TorchContender(Contender):
     def do_memory(self, number: int) -> Message:
         if self.device == "cpu":
             return super().do_memory(number)
-        # Steps that are replayed from a graph took their memory as they were recorded.
+        # Replayed steps allocated their memory during recording.
         self.steps(number)
         return {"bytes": torch.cuda.max_memory_allocated() - self._held}
 
@@ -36,7 +36,7 @@ class TorchContender(Contender):
         return time.perf_counter()
 
     def new_rows(self, rows: int) -> Tensor:
-        """On the device already: what is measured there is the prediction, not the way to it."""
+        """Return rows that are already on the device, so that no transfer is timed."""
         return torch.as_tensor(super().new_rows(rows)).to(self.device)
 
     def tensors(self, arrays: Arrays) -> dict[str, Tensor]:

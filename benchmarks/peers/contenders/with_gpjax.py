@@ -43,8 +43,8 @@ class GPJax(Contender):
         )
         self._adam = optax.adam(LEARNING_RATE)
         self._moments = self._adam.init(eqx.filter(self._model, eqx.is_array))
-        # New functions each time: what was compiled for a bound method is kept, whatever the
-        # objective has become since.
+        # Create new functions each time: jit caches a bound method and would ignore a changed
+        # objective.
         self._jitted_loss = eqx.filter_jit(lambda *given: self._loss(*given))
         self._jitted_step = eqx.filter_jit(lambda *given: self._step(*given))
         self._jitted_predict = eqx.filter_jit(lambda *given: self._marginals(*given))

@@ -70,7 +70,7 @@ class GPyTorch(TorchContender):
         return self.likelihood == "poisson"
 
     def departures(self) -> dict[str, float]:
-        # Its log Φ is a series left of −1, off by up to 1.9e-3 there.
+        # Its log Φ is a series below −1, with errors up to 1.9e-3.
         rough = self.likelihood == "probit" and self.objective == "elbo"
         return {"variance_jitter": self.nugget, "inaccuracy": 2e-4 if rough else 0.0}
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from benchmarks.optimum.given import Given, Goal, Kind, Parameters
+from benchmarks.optimum.jobs import Given, Goal, Kind, Parameters
 from benchmarks.optimum.recorder import start
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.optimum.given import NAMES, Given, Kind, Parameters, Run, Settings
+from benchmarks.optimum.jobs import NAMES, Given, Kind, Parameters, Run, Settings
 from benchmarks.optimum.recorder import Recorder, batches, start
 from tests.benchmarks.optimum.problem import moved, small
 

@@ -1,4 +1,4 @@
-"""Contenders on one problem: who comes how near to the best objective, and when."""
+"""Run contenders on one problem and compute the exact objective over time."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.optimum.given import (
+from benchmarks.optimum.jobs import (
     Array,
     Given,
     Parameters,
@@ -17,7 +17,7 @@ from benchmarks.optimum.given import (
     result_path,
     write_jobs,
 )
-from benchmarks.optimum.truth import claim_at, objective_at
+from benchmarks.optimum.reference import claim_at, objective_at
 
 NEAR = 1e-3
 """Nats per example within which an objective counts as reached."""
@@ -38,7 +38,7 @@ _INEXACT = {("gpytorch", "classification", "elbo"): 1e-3}
 
 @dataclass(frozen=True)
 class Descent:
-    """How a contender went down."""
+    """Objective of a contender over time."""
 
     contender: str
     settings: Settings
@@ -52,11 +52,11 @@ class Descent:
 
     @property
     def best(self) -> float:
-        """The lowest objective."""
+        """Return the lowest objective."""
         return float(self.objectives.min())
 
     def reached(self, target: float) -> float | None:
-        """Seconds to a target; None where it was not reached."""
+        """Return the seconds to a target, or None if it was not reached."""
         there = np.flatnonzero(self.objectives <= target)
         return float(self.seconds[there[0]]) if len(there) else None
 
@@ -64,7 +64,7 @@ class Descent:
 def run(
     contender: str, python: Path, given: Given, settings: Sequence[Settings], folder: Path
 ) -> list[Descent]:
-    """Train in a process of the contender's own environment, and judge what it did."""
+    """Train in a process of the contender's environment and evaluate its run."""
     given.save(folder / "given.npz")
     jobs = folder / f"{contender}.json"
     write_jobs(jobs, folder / "given.npz", list(settings))
@@ -80,7 +80,7 @@ def run(
 
 
 def judge(contender: str, given: Given, settings: Settings, run: Run) -> Descent:
-    """The true objective along a run, after a check that the contender means the same one."""
+    """Return the exact objective of a run, after checking the contender's own value."""
     check_claim(contender, given, settings, run)
     seconds, values = run.seconds, [objective_at(given, run.at(i)) for i in range(len(run.seconds))]
     if len(run.trace):
@@ -91,7 +91,7 @@ def judge(contender: str, given: Given, settings: Settings, run: Run) -> Descent
 
 
 def check_claim(contender: str, given: Given, settings: Settings, run: Run) -> None:
-    """Refuse a contender that computes another objective at its first parameters."""
+    """Raise if a contender computes another objective at its first parameters."""
     if np.isnan(run.claimed):
         return
     at = run.at(0)
@@ -110,7 +110,7 @@ def check_claim(contender: str, given: Given, settings: Settings, run: Run) -> N
 
 
 def _check_end(contender: str, claimed: float, expected: float) -> None:
-    # The best state is kept, which may be one before the last.
+    # Keep the best state, which need not be the last.
     if not expected <= claimed + 1e-6 * max(1.0, abs(claimed)):
         raise ValueError(
             f"The last objective of {contender} must be {expected:.8g}. Got {claimed:.8g}."
@@ -118,7 +118,7 @@ def _check_end(contender: str, claimed: float, expected: float) -> None:
 
 
 def best_of(descents: Sequence[Descent]) -> float:
-    """The lowest objective that anyone reached."""
+    """Return the lowest objective of all contenders."""
     return min(descent.best for descent in descents)
 
 

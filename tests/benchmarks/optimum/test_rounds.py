@@ -6,15 +6,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks.optimum import contest as contests
-from benchmarks.optimum.contest import Contest, Limits, Round, ratio, told
-from benchmarks.optimum.given import Given, Run, Settings
+from benchmarks.optimum import rounds as rounds_module
+from benchmarks.optimum.descent import Descent, check_claim
+from benchmarks.optimum.jobs import Given, Run, Settings
 from benchmarks.optimum.problems import PROBLEMS, Problem, settings_of
-from benchmarks.optimum.race import Descent, check_claim
 from benchmarks.optimum.recorder import Recorder
+from benchmarks.optimum.reference import claim_at, objective_at
+from benchmarks.optimum.rounds import Contest, Limits, Round, ratio, told
 from benchmarks.optimum.selection import Choice
 from benchmarks.optimum.tables import markdown, optimum_rows, selection_rows
-from benchmarks.optimum.truth import claim_at, objective_at
 from tests.benchmarks.optimum.problem import moved, small
 
 
@@ -118,9 +118,9 @@ def test_the_best_way_of_the_screening_is_carried_on(monkeypatch: pytest.MonkeyP
         ]
 
     given = small("regression", "log_loss")
-    monkeypatch.setattr(contests, "run", fake)
-    monkeypatch.setattr(contests, "parts_of", lambda *_: SimpleNamespace(training=None))
-    monkeypatch.setattr(contests, "given_of", lambda *_: given)
+    monkeypatch.setattr(rounds_module, "run", fake)
+    monkeypatch.setattr(rounds_module, "parts_of", lambda *_: SimpleNamespace(training=None))
+    monkeypatch.setattr(rounds_module, "given_of", lambda *_: given)
     pythons = {"directgp": Path("a"), "gpytorch": Path("b")}
     contest = Contest(PROBLEMS[0], pythons, Limits(0.8, 6.0, most=20.0, longer=200.0))
     for seed in (3, 4):

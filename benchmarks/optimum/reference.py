@@ -1,4 +1,4 @@
-"""What an objective is at a contender's parameters: in float64, by the exact rule, by our code."""
+"""Exact objective at a contender's parameters, in float64."""
 
 import math
 
@@ -10,7 +10,7 @@ from numpy.polynomial.hermite import hermgauss
 from scipy.special import gammaln, log_ndtr, logsumexp
 from torch import Tensor
 
-from benchmarks.optimum.given import Array, Given, Parameters
+from benchmarks.optimum.jobs import Array, Given, Parameters
 from benchmarks.optimum.recorder import start
 from directgp.errors import DirectGPError
 from directgp.likelihoods import Gaussian, Likelihood, Poisson, Probit
@@ -22,14 +22,14 @@ _LEAST = 1e-12
 
 
 def posterior_of(given: Given, at: Parameters | None = None) -> SparsePosterior:
-    """The posterior with some parameters; the one to start from unless they are given.
+    """Return the posterior with these parameters, or the starting one.
 
-    A contender's jitter of K_uu is part of what its u means, and so becomes our nugget.
+    A contender's jitter of K_uu is part of the definition of u, so it becomes our nugget.
     """
     values = start(given) if at is None else at
     scale = float(values["output_scale"])
     kernel = RBFKernel().double()
-    # A bare float would be set in single precision.
+    # A plain float would be stored in single precision.
     kernel.lengthscale = _tensor(values["lengthscale"])
     mean = ZeroMean()
     if given.mean is not None:
@@ -43,14 +43,14 @@ def posterior_of(given: Given, at: Parameters | None = None) -> SparsePosterior:
 
 
 def likelihood_of(given: Given, at: Parameters | None = None) -> Likelihood:
-    """The likelihood with some parameters, or the one to start from."""
+    """Return the likelihood with these parameters, or the starting one."""
     if given.kind == "regression":
         return Gaussian(given.noise if at is None else float(at["noise"])).double()
     return Probit() if given.kind == "classification" else Poisson()
 
 
 def objective_at(given: Given, at: Parameters) -> float:
-    """The objective; infinite where the parameters give none."""
+    """Return the objective, infinity for invalid parameters."""
     loss = GibbsLoss() if given.objective == "elbo" else LogLoss()
     objective = Objective(loss, len(given.y), given.beta)
     try:
@@ -64,7 +64,7 @@ def objective_at(given: Given, at: Parameters) -> float:
 
 
 def nll_at(given: Given, at: Parameters, X: Array, y: Array) -> Array:
-    """−log p(y given x) of each row, exact."""
+    """Return the exact −log p(y given x) of each row."""
     marginals = posterior_of(given, at).predict(torch.from_numpy(X))
     with torch.no_grad():
         losses: Tensor = LogLoss()(likelihood_of(given, at), torch.from_numpy(y), marginals)
@@ -72,9 +72,9 @@ def nll_at(given: Given, at: Parameters, X: Array, y: Array) -> Array:
 
 
 def claim_at(given: Given, at: Parameters, floor: float, extra: float) -> float:
-    """The objective as a contender means to compute it: 20 nodes, its floors, its jitter.
+    """Return the objective as a contender defines it: 20 nodes, its floors, its jitter.
 
-    Nothing of `directgp.objectives` is used here.
+    This does not use `directgp.objectives`.
     """
     posterior = posterior_of(given, at)
     marginals = posterior.predict(torch.from_numpy(given.X))
@@ -84,7 +84,7 @@ def claim_at(given: Given, at: Parameters, floor: float, extra: float) -> float:
 
 
 def _losses(given: Given, at: Parameters, m: Array, v: Array, floor: float) -> Array:
-    """Loss of each example."""
+    """Return the loss of each example."""
     gibbs = given.objective == "elbo"
     if given.kind == "regression":
         noise = float(at["noise"])
@@ -109,7 +109,7 @@ def _log_count(y: Array, f: Array) -> Array:
 
 
 def _log_label(y: Array, f: Array, floor: float) -> Array:
-    """log Φ(±f), with a share of both labels taken for sure."""
+    """Return log Φ(±f), mixed with a constant share of both labels."""
     sure: Array = log_ndtr((2 * y - 1) * f)
     return sure if floor == 0 else np.log(np.exp(sure) * (1 - 2 * floor) + floor)
 

@@ -1,8 +1,8 @@
-"""One model trained by several processes: time of a step, and the objective.
+"""Train one model with several processes: time of a step, and the objective.
 
-``torchrun --nproc-per-node 2 benchmarks/together.py`` trains on made-up rows, all at once, and
-prints the wall time of a step and the last loss; run it with 1 and with 2 processes, one thread
-each (OMP_NUM_THREADS=1).
+``torchrun --nproc-per-node 2 benchmarks/distributed.py`` trains on all synthetic rows in each step
+and prints the wall time of a step and the last loss. Run it with 1 and with 2 processes, one
+thread each (OMP_NUM_THREADS=1).
 """
 
 import argparse
@@ -21,7 +21,7 @@ from directgp.training import Processes, SmallGradient, TrainingResult
 
 
 def main() -> None:
-    """Train twice, the first time to warm up."""
+    """Train twice; the first time is a warm-up."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--num-inducing", type=int, default=100)

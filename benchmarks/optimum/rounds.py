@@ -1,4 +1,4 @@
-"""Time to the optimum: every contender on every problem, in rounds of other splits and starts."""
+"""Time to the optimum of every contender, in rounds with different splits and starts."""
 
 import statistics
 import tempfile
@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from benchmarks.optimum.given import Given, Settings
+from benchmarks.optimum.descent import NEAR, Descent, best_of, run
+from benchmarks.optimum.jobs import Given, Settings
 from benchmarks.optimum.problems import Problem, given_of, parts_of, settings_of
-from benchmarks.optimum.race import NEAR, Descent, best_of, run
 
 Row = dict[str, object]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long peers may train, in multiples of the time of our whole run."""
+    """Time limits of the peers, in multiples of the time of our whole run."""
 
     screening: float
     """For each way to train, in the first round."""
@@ -31,17 +31,17 @@ class Limits:
     """Seconds for the best way at least, whatever the other limits say: for peers that are late."""
 
     def screening_seconds(self, ours: float) -> float:
-        """For one way to train."""
+        """Return the time limit of one trial setting."""
         return min(self.most, max(self.least, self.screening * ours))
 
     def patient_seconds(self, ours: float) -> float:
-        """For the best way."""
+        """Return the time limit of the best setting."""
         return max(self.longer, min(self.most, max(self.least, self.patience * ours)))
 
 
 @dataclass(frozen=True)
 class Round:
-    """Every contender on one problem from one start."""
+    """Results of every contender on one problem from one start."""
 
     problem: Problem
     seed: int
@@ -51,11 +51,11 @@ class Round:
 
     @property
     def target(self) -> float:
-        """As good as the best that anyone reached."""
+        """Return the objective that counts as reached."""
         return best_of(self.descents) + NEAR
 
     def seconds(self, contender: str) -> tuple[float, bool] | None:
-        """Time to the target and True, or the time that was not enough and False."""
+        """Return the time to the target and True, or the time limit and False."""
         descent = next((d for d in self.descents if d.contender == contender), None)
         if descent is None:
             return None
@@ -63,7 +63,7 @@ class Round:
         return (descent.total, False) if reached is None else (reached, True)
 
     def to_dict(self) -> Row:
-        """What is kept of it."""
+        """Return the values for the result file."""
         found = [_kept(descent, self.target) for descent in self.descents]
         about = {"n": self.num_data, "seed": self.seed, "target": self.target}
         return {**asdict(self.problem), **about, "contenders": found}
@@ -99,7 +99,7 @@ class Contest:
         self.screened: list[Row] = []
 
     def round(self, data: Path, seed: int, rows: int | None = None) -> Round:
-        """Everybody once, from the same start."""
+        """Run every contender once from the same start."""
         training = parts_of(data, self.problem.data, seed, rows).training
         given = given_of(self.problem, training, seed)
         with tempfile.TemporaryDirectory() as name:
@@ -114,14 +114,14 @@ class Contest:
         return Round(self.problem, seed, len(given.y), descents)
 
     def _peers(self) -> list[str]:
-        """All in the first round; after that the one that has every objective."""
+        """Return all peers in the first round; later the one that has every objective."""
         peers = [name for name in self._pythons if name != "directgp"]
         return [name for name in peers if name == "gpytorch"] if self._ways else peers
 
     def _way(
         self, peer: str, given: Given, ours: Descent, seed: int, folder: Path
     ) -> Settings | None:
-        """How the peer trains best: the lowest objective after a short time."""
+        """Return the peer's best setting: the lowest objective after a short time."""
         if peer not in self._ways:
             seconds = self._limits.screening_seconds(ours.total)
             ways = settings_of(peer, self.problem, seconds, seed)
@@ -143,7 +143,7 @@ class Contest:
 
 
 def ratio(rounds: Sequence[Round], peer: str) -> str:
-    """The peer's time over ours, median (least to most); bounds where one did not get there."""
+    """Return the time ratio peer / ours, median (min to max); bounds if one missed the target."""
     pairs = [(r.seconds(peer), r.seconds("directgp")) for r in rounds]
     known = [(theirs, ours) for theirs, ours in pairs if theirs is not None and ours is not None]
     if not known:
@@ -151,18 +151,18 @@ def ratio(rounds: Sequence[Round], peer: str) -> str:
     ratios = [theirs[0] / ours[0] for theirs, ours in known]
     late = not all(theirs[1] for theirs, _ in known)
     lost = not all(ours[1] for _, ours in known)
-    # Whose time is a bound from below makes the ratio one, in the other direction for ours.
+    # A lower bound of the peer's time gives a lower bound of the ratio; of ours, an upper bound.
     sign = {(False, False): "", (True, False): "≥ ", (False, True): "≤ "}.get((late, lost), "? ")
     return f"{sign}{statistics.median(ratios):.2g}{_between(ratios)}"
 
 
 def _between(ratios: Sequence[float]) -> str:
-    """The least and the most, of several."""
+    """Describe minimum and maximum of several values."""
     return f" ({min(ratios):.2g} to {max(ratios):.2g})" if len(ratios) > 1 else ""
 
 
 def told(rounds: Sequence[Round], contender: str) -> str:
-    """Seconds to the target, or how far off it ended."""
+    """Describe the seconds to the target, or the remaining gap."""
     found = [(r, next((d for d in r.descents if d.contender == contender), None)) for r in rounds]
     known = [(r, d) for r, d in found if d is not None]
     if not known:

@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import integrate, stats
 
-from benchmarks.optimum.given import Given, Goal, Kind, Parameters
-from benchmarks.optimum.truth import claim_at, nll_at, objective_at
+from benchmarks.optimum.jobs import Given, Goal, Kind, Parameters
+from benchmarks.optimum.reference import claim_at, nll_at, objective_at
 from tests.benchmarks.optimum.problem import moved, small
 
 KINDS = ("regression", "classification", "counts")

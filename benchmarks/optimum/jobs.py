@@ -1,6 +1,6 @@
-"""What every contender is given and what it hands back: files of numpy arrays, nothing else.
+"""Input and output files of the contenders: numpy arrays only.
 
-Contenders run in environments of their own, so this file needs numpy alone.
+Contenders run in separate environments, so this file imports only numpy.
 """
 
 import json
@@ -26,7 +26,7 @@ Goal = Literal["elbo", "log_loss"]
 
 @dataclass(frozen=True)
 class Given:
-    """Data, an objective, and where its minimisation starts."""
+    """Data, an objective, and the starting parameters."""
 
     kind: Kind
     objective: Goal
@@ -43,14 +43,14 @@ class Given:
     """Variance of a Gaussian likelihood."""
 
     def save(self, path: Path) -> None:
-        """Write it."""
+        """Write the arrays to a file."""
         content = {field.name: getattr(self, field.name) for field in fields(self)}
         known = {name: value for name, value in content.items() if value is not None}
         np.savez(path, **known)
 
     @classmethod
     def load(cls, path: Path) -> "Given":
-        """Read it again."""
+        """Read the arrays from a file."""
         with np.load(path) as arrays:
             content = {name: arrays[name] for name in arrays.files}
         plain = {name: a if a.ndim else a.item() for name, a in content.items()}
@@ -59,7 +59,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a contender trains; what it cannot be told it leaves alone."""
+    """Training settings; a contender ignores settings that it does not support."""
 
     seconds: float
     """Processor time after which it ends."""
@@ -82,7 +82,7 @@ class Settings:
 
     @property
     def name(self) -> str:
-        """In words, for tables."""
+        """Return the name for tables."""
         rows = "all rows" if self.batch_size is None else f"batches of {self.batch_size}"
         how = "natural gradients + Adam" if self.natural else "Adam"
         return f"{how} {self.rate:g}, {rows}, {self.dtype}"
@@ -90,7 +90,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Run:
-    """What a contender did."""
+    """Parameters of a contender over time."""
 
     seconds: Array
     """When each of its parameters was."""
@@ -109,11 +109,11 @@ class Run:
     """Seconds and objectives that the contender knows exactly; shape (0, 2) for none."""
 
     def at(self, index: int) -> Parameters:
-        """The parameters of one time."""
+        """Return the parameters at one time."""
         return {name: values[index] for name, values in self.parameters.items()}
 
     def save(self, path: Path) -> None:
-        """Write it."""
+        """Write the arrays to a file."""
         names = ("seconds", "claimed", "steps", "total", "trace")
         content: dict[str, Any] = {name: getattr(self, name) for name in names}
         content |= {f"parameter.{name}": value for name, value in self.parameters.items()}
@@ -121,7 +121,7 @@ class Run:
 
     @classmethod
     def load(cls, path: Path) -> "Run":
-        """Read it again."""
+        """Read the arrays from a file."""
         with np.load(path) as arrays:
             content = {name: arrays[name] for name in arrays.files}
         parameters = {name: content.pop(f"parameter.{name}") for name in NAMES}
@@ -130,7 +130,7 @@ class Run:
 
 
 def write_jobs(path: Path, given: Path, runs: list[Settings]) -> None:
-    """Write what one process of a contender is to do."""
+    """Write the jobs of one contender process."""
     path.write_text(json.dumps({"given": str(given), "runs": [asdict(run) for run in runs]}))
 
 
@@ -139,12 +139,12 @@ def run_jobs(train: Callable[[Given, Settings], Run]) -> None:
     path = Path(sys.argv[1])
     jobs = json.loads(path.read_text())
     given = Given.load(Path(jobs["given"]))
-    # What a library loads when it is first used is no part of training; each run compiles anew.
+    # Loading of libraries does not count as training; each run compiles again.
     train(given, Settings(seconds=0.0, steps=2))
     for number, settings in enumerate(jobs["runs"]):
         train(given, Settings(**settings)).save(result_path(path, number))
 
 
 def result_path(jobs: Path, number: int) -> Path:
-    """Where a run of a file of jobs is kept."""
+    """Return the path of the result of a job."""
     return jobs.with_suffix(f".{number}.npz")
