@@ -98,7 +98,7 @@ def test_fits_are_kept_and_never_repeated(table: Path) -> None:
     assert refused.code == 1
     assert refused.err == (
         "Error: --out must be a new folder. Got 'report', which holds the fits of an earlier run."
-        " Go on with them by --resume, or begin anew by --force.\n"
+        " Continue with --resume, or start again with --force.\n"
     )
     assert Path("report/results.parquet").read_bytes() == before
     more = run("compare", *words, "elbo,log-fixed", "--resume")
@@ -223,7 +223,7 @@ def test_refusals(table: Path, words: str, sentence: str) -> None:
         ("houses.csv", "a new folder. Got 'houses.csv', which is a file. Name another."),
         (
             ".",
-            "a new folder or that of a report. Got '.', which holds other things. Name another.",
+            "a new folder or that of a report. Got '.', which holds other files. Name another.",
         ),
         (
             "houses.csv/report",

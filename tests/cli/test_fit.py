@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from directgp import SparseGPCountRegressor, SparseGPRegressor, load
-from directgp.cli import fit_run
-from directgp.cli.model_folder import write_folder
+from directgp.cli import model_folder
 from directgp.errors import NumericalError
 from tests.cli.running import QUICK, count_table, matrix, regression_table, run, write_csv
 
@@ -69,10 +68,8 @@ def test_what_it_says(here: Path) -> None:
     write_csv(regression_table(), here / "reg.csv")
     answer = run("fit", "reg.csv", "--target", "y", "--drop", "code", "--out", "my model", *QUICK)
     assert answer.code == 0
-    assert (
-        "'y' is taken for a regression target because it has numbers with fractions" in answer.err
-    )
-    assert "Column 'kind' is coded by 2 columns of 0 and 1" in answer.err
+    assert "'y' suggests the task regression: it has numbers with fractions." in answer.err
+    assert "Column 'kind' is encoded as 2 columns of 0 and 1" in answer.err
     assert answer.err.count("Warning: Training has not converged.") == 1
     lines = answer.out.splitlines()
     assert lines[0].startswith("Trained a model of 'y' in ")
@@ -136,7 +133,7 @@ def test_a_model_is_replaced_by_force_alone(trained: Path, here: Path) -> None:
     assert (answer.code, answer.out) == (1, "")
     assert answer.err == (
         "Error: --out must be a new folder. Got 'm', which holds a model."
-        " Name another, or replace it by --force.\n"
+        " Name another, or replace it with --force.\n"
     )
     assert (here / "m" / "model.safetensors").read_bytes() == before
     assert run(*options, "--seed", "3", "--force").code == 0
@@ -157,7 +154,7 @@ def test_a_fit_that_fails_leaves_everything_as_it_was(
         raise error
 
     # The model is written, and what stands beside it fails.
-    monkeypatch.setattr(fit_run, "card_of", failing)
+    monkeypatch.setattr(model_folder, "card_of", failing)
     for words in ([*options, "m", "--force"], [*options, "new/er"]):
         answer = run(*words)
         known = (1, "Error: It broke.") if isinstance(error, Exception) else (130, "Interrupted.")
@@ -170,6 +167,7 @@ def test_a_fit_that_fails_leaves_everything_as_it_was(
 def test_a_model_comes_back_where_the_new_one_cannot_be_put(
     trained: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write_csv(regression_table(), here / "reg.csv")
     shutil.copytree(trained / "reg", here / "m")
     rename = Path.rename
 
@@ -179,9 +177,10 @@ def test_a_model_comes_back_where_the_new_one_cannot_be_put(
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", unlucky)
-    with pytest.raises(OSError, match="No space left"):
-        write_folder(here / "m", True, lambda folder: None)
-    assert [each.name for each in here.iterdir()] == ["m"]
+    options = ("fit", "reg.csv", "--target", "y", "--drop", "code", *QUICK, "--out", "m")
+    answer = run(*options, "--force")
+    assert (answer.code, answer.err.splitlines()[-1]) == (1, "Error: No space left on device.")
+    assert sorted(each.name for each in here.iterdir()) == ["m", "reg.csv"]
     assert load(here / "m" / "model.safetensors").num_rows_ == 40
 
 

@@ -13,11 +13,11 @@ def test_the_papers_sets_are_listed(here: Path) -> None:
     shown = run("datasets", "--data-dir", "sets").out.split("Of the paper: ")[1].splitlines()
     lines = {line.split()[0]: line for line in shown[2:]}
     assert list(lines) == list(PAPER)
-    assert lines["pol"].split("  ")[-1] == "fetched from raw.githubusercontent.com"
+    assert lines["pol"].split("  ")[-1] == "downloaded from raw.githubusercontent.com"
     assert "15,000 × 26  100" in lines["pol"]
     assert lines["banana"].endswith("in the data folder: banana.csv")
-    assert lines["twonorm"].endswith("fetched from sci2s.ugr.es, else drawn anew")
-    assert f"not to be had: {PAPER['airline'].not_fetched}" in lines["airline"]
+    assert lines["twonorm"].endswith("downloaded from sci2s.ugr.es, else generated")
+    assert f"not available: {PAPER['airline'].not_fetched}" in lines["airline"]
 
 
 def test_the_papers_sets_in_json(here: Path) -> None:
@@ -28,7 +28,7 @@ def test_the_papers_sets_in_json(here: Path) -> None:
     assert list(by_name) == list(PAPER)
     song = by_name["song"]
     assert (song["rows"], song["features"], song["num_inducing"]) == (515345, 90, 100)
-    assert song["file"] is None and song["where"] == "fetched from archive.ics.uci.edu"
+    assert song["file"] is None and song["where"] == "downloaded from archive.ics.uci.edu"
     assert song["differences"] == PAPER["song"].differences
     assert by_name["banana"]["file"] == "banana.csv"
 

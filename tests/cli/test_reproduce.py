@@ -121,7 +121,7 @@ def test_what_is_there_is_not_run_again(papers: Path) -> None:
     assert reproduce(papers, *words).code == 0
     before = outcomes("reproduction")
     refused = reproduce(papers, *words)
-    assert refused.code == 1 and "Go on with them by --resume" in refused.err
+    assert refused.code == 1 and "Continue with --resume" in refused.err
     again = reproduce(papers, *words, "--resume")
     assert "0 cells to run. 8 results there already." in again.err
     more = reproduce(papers, "--claim", "C3", "--dataset", "pol", "--resume")

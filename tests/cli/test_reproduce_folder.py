@@ -43,7 +43,7 @@ def test_what_a_run_left_is_not_run_over(folder: Path, what: str) -> None:
             store.fail(CELL, "No way down.")
         else:
             store.claim(CELL)
-        with pytest.raises(InvalidInputError, match="Go on with them by --resume"):
+        with pytest.raises(InvalidInputError, match="Continue with --resume"):
             check_place(folder, goes_on=False, force=False)
         check_place(folder, goes_on=True, force=False)
         check_place(folder, goes_on=False, force=True)
@@ -51,7 +51,7 @@ def test_what_a_run_left_is_not_run_over(folder: Path, what: str) -> None:
 
 def test_a_store_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / STORE).write_bytes(b"not a database, but perhaps all that is left of one" * 50)
-    with pytest.raises(InvalidInputError, match="Go on with them by --resume"):
+    with pytest.raises(InvalidInputError, match="Continue with --resume"):
         check_place(tmp_path, goes_on=False, force=False)
 
 

@@ -124,7 +124,7 @@ FAILURES = [
     (
         "fit reg.csv --target y --drop code --out other --force",
         "--out must be a new folder or that of a model. Got 'other', which holds other"
-        " things. Name another.",
+        " files. Name another.",
     ),
     (
         "fit reg.csv --target y --drop code --out notes.txt/m",
@@ -145,12 +145,12 @@ FAILURES = [
     ),
     (
         "predict reg reg.csv --out reg.csv --force",
-        "--out must be a new file. Got 'reg.csv', which is read from. Name another.",
+        "--out must be a new file. Got 'reg.csv', which is an input. Name another.",
     ),
     (
         "predict reg reg.csv --out notes.txt.csv",
         "--out must be a new file. Got 'notes.txt.csv', which exists. Name another, or replace it"
-        " by --force.",
+        " with --force.",
     ),
     (
         "predict reg reg.csv --out folder.csv --force",
@@ -183,8 +183,8 @@ FAILURES = [
     ("predict reg empty.parquet --out p.csv", "DATA must have rows to predict. Got none."),
     (
         "predict cls labels.parquet --out p.csv",
-        "The target 'label' must be 'sick' or 'well', as in training. Got 'dead'."
-        " Leave it unread with --no-score.",
+        "The target 'label' must be of the classes 'sick' and 'well'. Got other labels with their"
+        " counts: 'dead' (1). Correct or remove these rows, or ignore the target with --no-score.",
     ),
     (
         "inspect other",

@@ -145,7 +145,7 @@ def compare(
     check_task(task, positive)
     check_columns({"--target": [target], "--drop": drop})
     from directgp.cli.compare_run import STORE, CompareRequest, compare_and_report
-    from directgp.cli.load_data import Request
+    from directgp.cli.data import Request
     from directgp.cli.output_paths import check_report_place
 
     asked = CompareRequest(

@@ -19,7 +19,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from directgp.cli.load_data import Request, open_request
+from directgp.cli.data import Request, open_request
 from directgp.cli.options import naming_options
 from directgp.cli.terminal import Terminal, WrongUsageError, console
 from directgp.datasets.problem import Problem, Task

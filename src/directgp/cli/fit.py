@@ -1,14 +1,11 @@
-"""`directgp fit`: what may be typed, and what is refused before any work is done."""
+"""The command `directgp fit`: train a model on a table and save it."""
 
+import shlex
+import warnings
 from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
+from typing import Annotated, Any, Literal
 
 from directgp.cli.options import (
-    DATA,
-    MODEL,
-    OUTPUT,
     DataArgument,
     DataDir,
     Debug,
@@ -28,9 +25,12 @@ from directgp.cli.options import (
     Task,
     at_least_one,
     check_columns,
-    check_likelihood,
     check_task,
+    data_option,
     listed,
+    model_option,
+    naming_options,
+    output_option,
     weight,
     whole_number,
 )
@@ -60,86 +60,64 @@ def fit(
     positive: Positive = None,
     exposure: Annotated[
         str | None,
-        typer.Option(
-            "--exposure",
-            metavar="COLUMN",
-            help="What counts were counted over: time, area, people.",
-            rich_help_panel=DATA,
-        ),
+        data_option("--exposure", metavar="COLUMN", help="Exposure of counts: time, area, people."),
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option(
-            "--weights",
-            metavar="COLUMN",
-            help="How often each row counts.",
-            rich_help_panel=DATA,
-        ),
+        data_option("--weights", metavar="COLUMN", help="How often each row counts."),
     ] = None,
     data_dir: DataDir = None,
     objective: Annotated[
         ObjectiveName,
-        typer.Option(
-            "--objective",
-            metavar="NAME",
-            help=f"What to train for: {listed(ObjectiveName)}.",
-            rich_help_panel=MODEL,
+        model_option(
+            "--objective", metavar="NAME", help=f"What to train for: {listed(ObjectiveName)}."
         ),
     ] = "log_loss",
     beta: Annotated[
         str,
-        typer.Option(
+        model_option(
             "--beta",
             metavar="auto|NUMBER",
-            help="Weight of the KL term, or chosen by validation.",
-            rich_help_panel=MODEL,
+            help="Weight of the KL term; auto chooses it by validation.",
         ),
     ] = "auto",
     hyperparameters: Annotated[
         ModeName,
-        typer.Option(
+        model_option(
             "--hyperparameters",
             metavar="NAME",
             help="joint (trained with the rest), fixed (kept from the ELBO), or auto.",
-            rich_help_panel=MODEL,
         ),
     ] = "auto",
     likelihood: Annotated[
         LikelihoodName | None,
-        typer.Option(
+        model_option(
             "--likelihood",
             metavar="NAME",
             help="gaussian or student_t, probit or logistic, poisson, poisson_softplus or "
-            "negative_binomial; the one with the larger evidence unless given.",
-            rich_help_panel=MODEL,
+            "negative_binomial; by default the one with the larger evidence.",
         ),
     ] = None,
     kernel: Kernel = "rbf",
     ard: Annotated[
         bool | None,
-        typer.Option(
+        model_option(
             "--ard/--no-ard",
             metavar="",
-            help="A length scale for each feature, or one for all; by evidence unless given.",
-            rich_help_panel=MODEL,
+            help="A length scale for each feature, or one for all; by evidence by default.",
         ),
     ] = None,
     inducing: Inducing = "auto",
     max_iter: MaxIter = None,
     seed: Seed = 0,
     device: Device = "auto",
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", metavar="FOLDER", help="Where the model goes.", rich_help_panel=OUTPUT
-        ),
-    ],
+    out: Annotated[Path, output_option("--out", metavar="FOLDER", help="The folder to write.")],
     force: Force = False,
     quiet: Quiet = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train a model on a table and keep it in a folder."""
+    """Train a model on a table and save it in a folder."""
     settings = {
         "objective": objective,
         "beta": beta if beta == "auto" else weight("--beta", beta),
@@ -154,12 +132,12 @@ def fit(
     }
     check_task(task, positive, exposure)
     if task is not None:
-        check_likelihood(task, likelihood)
+        _check_likelihood(task, likelihood)
     check_columns(
         {"--target": [target], "--exposure": [exposure], "--weights": [weights], "--drop": drop}
     )
 
-    from directgp.cli.load_data import Request, open_request
+    from directgp.cli.data import Request, open_request
     from directgp.cli.model_folder import check_place
 
     check_place(out, force)
@@ -176,9 +154,105 @@ def fit(
         data_dir=data_dir,
     )
     opened = open_request(request)
-    check_likelihood(opened.problem.task, likelihood)
+    _check_likelihood(opened.problem.task, likelihood)
+    _train_and_save(opened, settings, out, force, Terminal(quiet, json))
 
-    # torch comes when the data have been opened, so that refusals come at once.
-    from directgp.cli.fit_run import train_and_keep
 
-    train_and_keep(opened, settings, out, force, Terminal(quiet, json))
+def _check_likelihood(task: Any, likelihood: str | None) -> None:
+    """Raise `WrongUsageError` if the likelihood belongs to another task."""
+    from directgp.experiments.plan import chosen_likelihood
+
+    with naming_options():
+        chosen_likelihood(task, likelihood)
+
+
+def _train_and_save(
+    opened: Any, settings: dict[str, Any], out: Path, force: bool, terminal: Terminal
+) -> None:
+    # Imported after the data are opened, so that errors come without waiting for torch.
+    from directgp.cli.model_folder import write_folder
+    from directgp.training.result import Status
+
+    problem = opened.problem
+    for note in problem.notes:
+        terminal.say(note)
+    model = _train(opened, {**settings, "verbose": int(terminal.live)})
+    if model.training_result_.status is Status.INTERRUPTED:
+        raise KeyboardInterrupt
+    for finding in model.findings_:
+        terminal.warn(finding)
+    write_folder(out, force, model, opened)
+    facts = _facts(model, problem)
+    terminal.answer({**facts, "model": str(out), "notes": problem.notes})
+    terminal.show(_summary(facts, problem, out))
+
+
+def _train(opened: Any, settings: dict[str, Any]) -> Any:
+    """Return the fitted estimator of the task; its warnings are in `findings_`."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    from directgp.cli.data import named_columns
+    from directgp.errors import DirectGPWarning
+    from directgp.estimators import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
+
+    problem, given = opened.problem, {"sample_weight": opened.weights}
+    model: Any
+    if problem.task == "regression":
+        model = SparseGPRegressor(**settings)
+    elif problem.task == "classification":
+        model = SparseGPClassifier(**settings)
+    else:
+        model = SparseGPCountRegressor(**settings)
+        given["exposure"] = opened.exposure
+    with warnings.catch_warnings():
+        for category in (DirectGPWarning, ConvergenceWarning):
+            warnings.simplefilter("ignore", category)
+        return model.fit(named_columns(problem.X, problem.feature_names), problem.y, **given)
+
+
+def _facts(model: Any, problem: Any) -> dict[str, Any]:
+    """Return the facts of a fit, for JSON."""
+    path, validation = model.beta_path_, None
+    if path is not None and path.points:
+        chosen = path.points[path.chosen]
+        validation = {
+            "loss": path.loss,
+            "mean": chosen.validation_loss,
+            "error": chosen.validation_error,
+        }
+    return {
+        "source": problem.source,
+        "rows": len(problem.y),
+        "features": list(problem.feature_names),
+        "task": problem.task,
+        "target": problem.target,
+        "classes": problem.classes,
+        "objective": model.objective,
+        "beta": model.beta_,
+        "hyperparameters": model.hyperparameters_,
+        "status": model.training_result_.status.value,
+        "validation": validation,
+        "warnings": list(model.findings_),
+        "seconds": model.fit_seconds_,
+    }
+
+
+def _summary(facts: dict[str, Any], problem: Any, out: Path) -> str:
+    """Return the summary of a fit, and the next command."""
+    from directgp.estimators.progress import duration
+    from directgp.estimators.summary import count, entry, figure, with_errors
+
+    lines = [
+        f"Trained a model of {problem.target!r} in {duration(facts['seconds'])}.",
+        entry("data", f"{count(len(problem.y), 'row')}, {count(problem.X.shape[1], 'feature')}"),
+        entry("task", problem.task),
+        entry("objective", f"{facts['objective']}, {facts['hyperparameters']}"),
+        entry("β", figure(facts["beta"])),
+    ]
+    found = facts["validation"]
+    if found is not None:
+        (mean,) = with_errors([found["mean"]], [found["error"]])
+        lines.append(entry("validation", f"{found['loss']} {mean}"))
+    lines.append(entry("model", str(out)))
+    lines.append(f"Next: directgp predict {shlex.quote(str(out))} DATA --out predictions.csv")
+    return "\n".join(lines)

@@ -1,6 +1,7 @@
 """Define the program `directgp` and its commands.
 
-Nothing slow is imported here or by the files of the commands, so that help comes at once.
+The modules of the commands import torch, numpy and pyarrow only inside functions, so that
+``--help`` is fast.
 """
 
 import os
@@ -11,9 +12,8 @@ from typing import Annotated
 import typer
 
 from directgp.cli.compare import compare
-from directgp.cli.datasets import datasets
 from directgp.cli.fit import fit
-from directgp.cli.inspect import inspect
+from directgp.cli.inspect import datasets, inspect
 from directgp.cli.predict import predict
 from directgp.cli.reproduce import reproduce
 from directgp.cli.terminal import AnsweringGroup, PlainCommand
@@ -26,7 +26,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     reproduce,
     datasets,
 )
-"""In the order of the help; each is named as its function is."""
+"""In the order of the help; each command has the name of its function."""
 
 app = typer.Typer(
     cls=AnsweringGroup,
@@ -38,8 +38,8 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the command that was typed, and exit."""
-    # Threads that spin while they wait make training many times slower where other programs run.
+    """Run the command line, and exit."""
+    # Spinning OpenMP threads slow training down many times on a machine that other programs use.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     app(prog_name="directgp")
 

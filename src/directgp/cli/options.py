@@ -1,7 +1,8 @@
-"""Define options that several commands share, and check them."""
+"""Define options that several commands share, and validate their values."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -13,18 +14,32 @@ from directgp.errors import InvalidInputError
 DATA, MODEL, OUTPUT = "Data", "Model", "Output"
 """Panels of the help."""
 
+data_option = partial(typer.Option, rich_help_panel=DATA)
+model_option = partial(typer.Option, rich_help_panel=MODEL)
+output_option = partial(typer.Option, rich_help_panel=OUTPUT)
+
 TaskName = Literal["regression", "classification", "count"]
 DeviceName = Literal["auto", "cpu", "cuda"]
+KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
+LikelihoodName = Literal[
+    "gaussian",
+    "student_t",
+    "probit",
+    "logistic",
+    "poisson",
+    "poisson_softplus",
+    "negative_binomial",
+]
 
 
 def listed(choices: Any) -> str:
-    """The values of a `Literal` in words."""
+    """Return the values of a `Literal`, as in ``a, b or c``."""
     *first, last = get_args(choices)
     return f"{', '.join(first)} or {last}"
 
 
 def check_seed(seed: int) -> int:
-    """Refuse what numpy does not take for a seed."""
+    """Return the seed; raise `WrongUsageError` if numpy does not accept it."""
     if not 0 <= seed < 2**32:
         raise WrongUsageError(f"--seed must be from 0 to 2³² − 1. Got {seed}.")
     return seed
@@ -39,137 +54,69 @@ ModelArgument = Annotated[
     typer.Argument(metavar="MODEL", help="The folder of a model.", show_default=False),
 ]
 Quiet = Annotated[
-    bool,
-    typer.Option(
-        "--quiet", "-q", metavar="", help="Print nothing but errors.", rich_help_panel=OUTPUT
-    ),
+    bool, output_option("--quiet", "-q", metavar="", help="Print nothing but errors.")
 ]
 Json = Annotated[
-    bool,
-    typer.Option(
-        "--json", metavar="", help="Print one JSON document, for machines.", rich_help_panel=OUTPUT
-    ),
+    bool, output_option("--json", metavar="", help="Print one JSON document, for programs.")
 ]
 Debug = Annotated[
-    bool,
-    typer.Option(
-        "--debug", metavar="", help="Show the traceback of an error.", rich_help_panel=OUTPUT
-    ),
+    bool, output_option("--debug", metavar="", help="Show the traceback of an error.")
 ]
 Force = Annotated[
-    bool, typer.Option("--force", metavar="", help="Replace what is there.", rich_help_panel=OUTPUT)
+    bool, output_option("--force", metavar="", help="Replace the output if it exists.")
 ]
 Seed = Annotated[
     int,
-    typer.Option(
-        "--seed",
-        metavar="NUMBER",
-        callback=check_seed,
-        help="Of everything random.",
-        rich_help_panel=MODEL,
-    ),
+    model_option("--seed", metavar="NUMBER", callback=check_seed, help="Random seed."),
 ]
 Device = Annotated[
-    DeviceName,
-    typer.Option("--device", metavar="NAME", help="auto, cpu or cuda.", rich_help_panel=MODEL),
+    DeviceName, model_option("--device", metavar="NAME", help=f"{listed(DeviceName)}.")
+]
+Kernel = Annotated[
+    KernelName, model_option("--kernel", metavar="NAME", help=f"{listed(KernelName)}.")
+]
+Inducing = Annotated[
+    str, model_option("--inducing", metavar="auto|NUMBER", help="Number of inducing inputs.")
+]
+MaxIter = Annotated[
+    int | None, model_option("--max-iter", metavar="NUMBER", help="Maximum steps of one run.")
 ]
 Target = Annotated[
     str | None,
-    typer.Option(
-        "--target",
-        metavar="COLUMN",
-        help="What is to be predicted; needed for files.",
-        rich_help_panel=DATA,
-    ),
+    data_option("--target", metavar="COLUMN", help="The column to predict; required for files."),
 ]
 Task = Annotated[
     TaskName | None,
-    typer.Option(
-        "--task",
-        metavar="TASK",
-        help="regression, classification or count; guessed from the target unless given.",
-        rich_help_panel=DATA,
+    data_option(
+        "--task", metavar="TASK", help=f"{listed(TaskName)}; guessed from the target by default."
     ),
 ]
 Drop = Annotated[
     list[str] | None,
-    typer.Option(
-        "--drop",
-        metavar="COLUMN",
-        help="Leave this column out; may be repeated.",
-        rich_help_panel=DATA,
-    ),
+    data_option("--drop", metavar="COLUMN", help="Leave out this column; may be repeated."),
 ]
 DropMissing = Annotated[
     bool,
-    typer.Option(
-        "--drop-missing", metavar="", help="Leave rows with gaps out.", rich_help_panel=DATA
-    ),
+    data_option("--drop-missing", metavar="", help="Leave out rows with missing values."),
 ]
 Positive = Annotated[
     str | None,
-    typer.Option(
-        "--positive",
-        metavar="LABEL",
-        help="The class whose probability is meant; the others are the rest.",
-        rich_help_panel=DATA,
-    ),
+    data_option("--positive", metavar="LABEL", help="The label of class 1; others are class 0."),
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option(
+    data_option(
         "--data-dir",
         metavar="FOLDER",
-        help="A folder of data sets, to be named without path and suffix; that of the variable "
-        "DIRECTGP_DATA unless given.",
-        rich_help_panel=DATA,
+        help="A folder of data sets, named without path and suffix; by default that of the variable"
+        " DIRECTGP_DATA.",
     ),
 ]
-
-
-KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
-LikelihoodName = Literal[
-    "gaussian",
-    "student_t",
-    "probit",
-    "logistic",
-    "poisson",
-    "poisson_softplus",
-    "negative_binomial",
-]
-
-Kernel = Annotated[
-    KernelName,
-    typer.Option("--kernel", metavar="NAME", help=f"{listed(KernelName)}.", rich_help_panel=MODEL),
-]
-Inducing = Annotated[
-    str,
-    typer.Option(
-        "--inducing",
-        metavar="auto|NUMBER",
-        help="Number of inducing inputs.",
-        rich_help_panel=MODEL,
-    ),
-]
-MaxIter = Annotated[
-    int | None,
-    typer.Option(
-        "--max-iter", metavar="NUMBER", help="Steps of one run, at most.", rich_help_panel=MODEL
-    ),
-]
-
-
-def check_likelihood(task: TaskName, likelihood: str | None) -> None:
-    """Refuse one that is for other targets."""
-    from directgp.experiments.plan import chosen_likelihood
-
-    with naming_options():
-        chosen_likelihood(task, likelihood)
 
 
 @contextmanager
 def naming_options() -> Iterator[None]:
-    """What cannot be planned was typed wrongly: arguments have the names of the options."""
+    """Turn `InvalidInputError` on an argument into `WrongUsageError` on the option of its name."""
     try:
         yield
     except InvalidInputError as error:
@@ -177,21 +124,21 @@ def naming_options() -> Iterator[None]:
 
 
 def at_least_one(option: str, number: int) -> int:
-    """Refuse less."""
+    """Return the number; raise `WrongUsageError` if it is less than 1."""
     if number < 1:
         raise WrongUsageError(f"{option} must be at least 1. Got {number}.")
     return number
 
 
 def whole_number(option: str, text: str, allowed: str = "'auto' or a whole number") -> int:
-    """Refuse anything else, and 0."""
+    """Return a whole number of at least 1; raise `WrongUsageError` for other text."""
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise WrongUsageError(f"{option} must be {allowed} of at least 1. Got {text!r}.")
     return int(text)
 
 
 def weight(option: str, text: str, allowed: str = "'auto' or a number") -> float:
-    """A β: refuse what is not a finite number from 0 on."""
+    """Return a finite β of at least 0; raise `WrongUsageError` for other text."""
     try:
         value = float(text)
     except ValueError:
@@ -202,7 +149,7 @@ def weight(option: str, text: str, allowed: str = "'auto' or a number") -> float
 
 
 def check_task(task: str | None, positive: str | None, exposure: str | None = None) -> None:
-    """Refuse options that belong to another task."""
+    """Raise `WrongUsageError` if an option belongs to another task."""
     for option, value, own in (
         ("--positive", positive, "classification"),
         ("--exposure", exposure, "count"),
@@ -214,7 +161,7 @@ def check_task(task: str | None, positive: str | None, exposure: str | None = No
 
 
 def check_columns(roles: Mapping[str, Sequence[str | None] | None]) -> None:
-    """Refuse a column that is to be two things at once."""
+    """Raise `WrongUsageError` if two options name the same column."""
     taken: dict[str, str] = {}
     for option, columns in roles.items():
         for column in dict.fromkeys(each for each in columns or () if each is not None):

@@ -1,4 +1,4 @@
-"""Check output paths and replace files atomically."""
+"""Check output paths, and write tables atomically."""
 
 import os
 import secrets
@@ -17,49 +17,49 @@ from directgp.errors import InvalidInputError
 
 
 def check_file_place(out: Path, force: bool, *, inputs: tuple[Path, ...] = ()) -> None:
-    """Refuse a place where something is that must not be replaced by a file."""
-    _check_parent(out)
+    """Raise `InvalidInputError` if a file cannot be written to the path."""
+    _check_writable(out, Path(os.path.realpath(out)).parents)
     if not os.path.lexists(out):
         return
     if out.is_dir():
         _refuse(out, "a new file", "is a folder", "Name a file in it.")
     if any(each.exists() and out.exists() and out.samefile(each) for each in inputs):
-        _refuse(out, "a new file", "is read from", "Name another.")
+        _refuse(out, "a new file", "is an input", "Name another.")
     if not force:
-        _refuse(out, "a new file", "exists", "Name another, or replace it by --force.")
+        _refuse(out, "a new file", "exists", "Name another, or replace it with --force.")
 
 
 def check_folder_place(out: Path, own: set[str], force: bool) -> None:
-    """Refuse a place where something else is than a folder of our own files, or than nothing."""
-    _check_parent(out)
+    """Raise `InvalidInputError` if the folder holds other files, or `own` files without `force`."""
+    _check_writable(out, Path(os.path.realpath(out)).parents)
     held = _held_in(out)
     if held and held != own:
-        _refuse(out, "a new folder or that of a model", "holds other things", "Name another.")
+        _refuse(out, "a new folder or that of a model", "holds other files", "Name another.")
     if held and not force:
-        _refuse(out, "a new folder", "holds a model", "Name another, or replace it by --force.")
+        _refuse(out, "a new folder", "holds a model", "Name another, or replace it with --force.")
 
 
 def check_report_place(out: Path, store: str, resume: bool, force: bool) -> None:
-    """Refuse a folder that holds something else, or fits that nobody spoke of."""
+    """Raise `InvalidInputError` if the folder holds other files, or fits without `resume`."""
     held = _held_in(out)
     place = Path(os.path.realpath(out))
-    # A report is written into its folder, which need not be replaced.
+    # A report is written into its folder, which is not replaced.
     _check_writable(out, (place, *place.parents))
     if held and store not in held:
-        _refuse(out, "a new folder or that of a report", "holds other things", "Name another.")
+        _refuse(out, "a new folder or that of a report", "holds other files", "Name another.")
     if held and not resume and not force:
-        remedy = "Go on with them by --resume, or begin anew by --force."
+        remedy = "Continue with --resume, or start again with --force."
         _refuse(out, "a new folder", "holds the fits of an earlier run", remedy)
 
 
 def draft_of(place: Path) -> Path:
-    """Where to write what will be put in place, in a folder that is made where it is missing."""
+    """Return a path beside the place for a draft, and create the folder if it is missing."""
     place.parent.mkdir(parents=True, exist_ok=True)
     return place.with_name(f".{place.name}.{secrets.token_hex(4)}.draft")
 
 
 def _held_in(out: Path) -> set[str]:
-    """Names in the folder at a place, where there is one yet."""
+    """Return the names in the folder, empty if it does not exist."""
     if not os.path.lexists(out):
         return set()
     if not out.is_dir():
@@ -67,15 +67,11 @@ def _held_in(out: Path) -> set[str]:
     return {each.name for each in out.iterdir()}
 
 
-def _check_parent(out: Path) -> None:
-    _check_writable(out, Path(os.path.realpath(out)).parents)
-
-
 def _check_writable(out: Path, folders: Sequence[Path]) -> None:
-    """Refuse, before any work, a place that cannot be written to after it."""
+    """Raise `InvalidInputError` if the first of the folders that exists cannot be written to."""
     nearest = next(each for each in folders if os.path.lexists(each))
     try:
-        # The rights alone do not tell: nothing can be made in /proc, whatever it says.
+        # Permissions are not enough: nothing can be created in /proc, whatever they are.
         TemporaryDirectory(prefix=".directgp.", dir=nearest).cleanup()
     except OSError as error:
         allowed = "in a folder that can be written to"
@@ -93,8 +89,8 @@ Write = Callable[[pa.Table], None]
 
 @contextmanager
 def writing(out: Path, schema: pa.Schema) -> Iterator[Write]:
-    """Write a table in the format of the suffix; nothing is left behind if that fails."""
-    # A link stays a link: what it points to is replaced.
+    """Write a table in the format of the suffix; a failure leaves no file behind."""
+    # realpath: the target of a link is replaced, not the link.
     place = Path(os.path.realpath(out))
     draft = draft_of(place)
     try:

@@ -1,13 +1,9 @@
-"""`directgp predict`: what may be typed, and what is refused before any work is done."""
+"""The options of `directgp predict`; `predict_run` is apart because its types need pyarrow."""
 
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from directgp.cli.options import (
-    DATA,
-    OUTPUT,
     DataArgument,
     DataDir,
     Debug,
@@ -17,6 +13,8 @@ from directgp.cli.options import (
     Json,
     ModelArgument,
     Quiet,
+    data_option,
+    output_option,
 )
 from directgp.cli.terminal import Terminal, WrongUsageError
 
@@ -29,49 +27,32 @@ def predict(
     *,
     id_columns: Annotated[
         list[str] | None,
-        typer.Option(
-            "--id",
-            metavar="COLUMN",
-            help="Keep this column beside the predictions; may be repeated.",
-            rich_help_panel=DATA,
-        ),
+        data_option("--id", metavar="COLUMN", help="Copy this column; may be repeated."),
     ] = None,
     drop_missing: DropMissing = False,
     exposure: Annotated[
         str | None,
-        typer.Option(
+        data_option(
             "--exposure",
             metavar="COLUMN",
-            help="What counts are counted over; as in training unless given.",
-            rich_help_panel=DATA,
+            help="Exposure of counts; by default the column of training.",
         ),
     ] = None,
     data_dir: DataDir = None,
     out: Annotated[
         Path,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            help=f"Where the predictions go: {', '.join(SUFFIXES)}.",
-            rich_help_panel=OUTPUT,
-        ),
+        output_option("--out", metavar="FILE", help=f"The file to write: {', '.join(SUFFIXES)}."),
     ],
     coverage: Annotated[
         float,
-        typer.Option(
-            "--coverage",
-            metavar="SHARE",
-            help="Probability of the intervals, between 0 and 1.",
-            rich_help_panel=OUTPUT,
+        output_option(
+            "--coverage", metavar="SHARE", help="Probability of the intervals, between 0 and 1."
         ),
     ] = 0.9,
     score: Annotated[
         bool,
-        typer.Option(
-            "--score/--no-score",
-            metavar="",
-            help="Judge the predictions where DATA has the target.",
-            rich_help_panel=OUTPUT,
+        output_option(
+            "--score/--no-score", metavar="", help="Score the predictions if DATA has the target."
         ),
     ] = True,
     device: Device = "auto",
@@ -81,8 +62,11 @@ def predict(
     debug: Debug = False,
 ) -> None:
     """Predict the rows of a table with a model."""
-    _check_suffix(out)
-    _check_coverage(coverage)
+    if not out.name.lower().endswith(SUFFIXES):
+        allowed = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+        raise WrongUsageError(f"--out must be a file that ends in {allowed}. Got {str(out)!r}.")
+    if not 0 < coverage < 1:
+        raise WrongUsageError(f"--coverage must be between 0 and 1. Got {coverage:g}.")
 
     from directgp.cli.predict_run import PredictionRequest, predict_and_write
 
@@ -100,14 +84,3 @@ def predict(
         force=force,
     )
     predict_and_write(request, Terminal(quiet, json))
-
-
-def _check_suffix(out: Path) -> None:
-    if not out.name.lower().endswith(SUFFIXES):
-        allowed = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
-        raise WrongUsageError(f"--out must be a file that ends in {allowed}. Got {str(out)!r}.")
-
-
-def _check_coverage(coverage: float) -> None:
-    if not 0 < coverage < 1:
-        raise WrongUsageError(f"--coverage must be between 0 and 1. Got {coverage:g}.")

@@ -1,7 +1,8 @@
-"""From a user's file to numbers, and the data sets that come with directgp."""
+"""Read tables, prepare them for training, and provide embedded data sets."""
 
-from directgp.datasets.columns import Encoding, complete_rows
+from directgp.datasets.columns import complete_rows
 from directgp.datasets.embedded import DatasetInfo
+from directgp.datasets.encoding import Encoding
 from directgp.datasets.prepare import prepare
 from directgp.datasets.problem import TASKS, Problem, Task
 from directgp.datasets.sources import (

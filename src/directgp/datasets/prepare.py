@@ -3,29 +3,19 @@
 import re
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from directgp.datasets.columns import (
-    CategoryColumn,
-    Encoding,
-    complete_rows,
-    missing_counts,
-    refuse_empty,
-    refuse_missing,
-)
+from directgp.datasets.columns import drop_incomplete_rows, refuse_empty
+from directgp.datasets.encoding import CategoryColumn, Encoding
 from directgp.datasets.problem import Problem, Task
-from directgp.datasets.targets import guess_task, target_values
-from directgp.datasets.wording import counted, listed, refuse_name, several
+from directgp.datasets.targets import encode_target, guess_task
+from directgp.datasets.wording import listed, refuse_name, several
 from directgp.errors import InvalidInputError, refuse
 
-_FEWEST_ROWS = 20
-
-_IF_MISSING = "Leave out these rows with --drop-missing, or these columns with --drop."
+_MIN_ROWS = 20
 
 _INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
-"""Names of columns without one, such as the index of a frame that pandas stored."""
+"""Names of columns without a name of their own, such as the index of a pandas frame."""
 
 
 def prepare(
@@ -40,34 +30,56 @@ def prepare(
     positive: str | None = None,
     notes: Sequence[str] = (),
 ) -> tuple[Problem, Encoding]:
-    """A table made ready for training, and what will make new tables ready in the same way.
+    """Return the problem of a table, and the encoding that prepares new tables in the same way.
 
     Parameters
     ----------
     table : pyarrow.Table
-        One row an example.
+        One row for each example.
     target : str
-        The column to be predicted.
+        The column to predict.
     task : {"regression", "classification", "count"}, optional
-        Guessed from the target unless given.
+        Guessed from the target by default.
     name, source : str
-        What the table is called, and where it is from, in the user's words.
+        The name of the table, and where it comes from, for reports.
     drop : sequence of str
         Columns to leave out.
     drop_missing : bool
-        Whether to leave out rows with missing values; without it they are refused.
+        Whether to leave out rows with missing values; otherwise they raise an error.
     positive : str, optional
-        The class of the target that is class 1; the other one, or the rest, is class 0.
+        The label of the target that is class 1; the other one, or all others, are class 0.
     notes : sequence of str
-        What the user should hear of the table already.
+        Notes on the table that come before those of the preparation.
     """
-    names, said = _chosen(table, target, drop)
-    said = [*notes, *said]
-    table, rows = _complete(table.select([*names, target]), target, drop_missing, said)
-    task = _task(table, target, task, positive, said)
-    values = target_values(table.column(target), target, task, positive, rows)
+    names, all_notes = _feature_columns(table, target, drop), list(notes)
+    index = [each for each in names if _INDEX.fullmatch(each)]
+    if index:
+        names = [each for each in names if not _INDEX.fullmatch(each)]
+        all_notes.append(f"Left out because they have no name: {listed(index)}.")
+    table = table.select([*names, target])
+    refuse_empty(table, target)
+    remedy = "Leave out these rows with --drop-missing, or these columns with --drop."
+    table, rows, dropped = drop_incomplete_rows(
+        table, table.column_names, allowed=drop_missing, remedy=remedy
+    )
+    if len(rows) < _MIN_ROWS:
+        what = "rows without missing values" if dropped else "rows"
+        raise InvalidInputError(
+            f"The table must have at least {_MIN_ROWS} {what}. Got {len(rows)}."
+        )
+    all_notes += dropped
+    column = table.column(target)
+    if task is None and positive is not None:
+        task = "classification"
+    if task is None:
+        task, reason = guess_task(column, target)
+        all_notes.append(
+            f"The target {target!r} suggests the task {task}: {reason}."
+            " Choose another task with --task."
+        )
+    encoded = encode_target(column, target, task, positive, rows)
     encoding = Encoding.learn(table, exclude=[target])
-    said += [*values.notes, *_coding_notes(encoding, names)]
+    all_notes += [*encoded.notes, *_encoding_notes(encoding, names)]
     if not encoding.columns:
         got = f"no column that varies beside {target!r}"
         refuse("The table", "of a target and features", got, "Add columns to predict it from.")
@@ -77,88 +89,38 @@ def prepare(
         target=target,
         feature_names=encoding.feature_names,
         X=encoding.apply(table),
-        y=values.y,
-        classes=values.classes,
+        y=encoded.y,
+        classes=encoded.classes,
         source=source,
-        notes=tuple(said),
+        notes=tuple(all_notes),
         rows=rows,
     )
     return problem, encoding
 
 
-def _chosen(table: pa.Table, target: str, drop: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The columns to predict from, and what to say of those left out."""
-    _check_target(table, target)
-    for column in drop:
-        if column not in table.column_names:
-            refuse_name("A column to drop", column, table.column_names)
-    if target in drop:
-        refuse("A column to drop", "another one than the target", repr(target))
-    kept = [one for one in table.column_names if one != target and one not in drop]
-    index = [one for one in kept if _INDEX.fullmatch(one)]
-    notes = [f"Left out, for want of a name of their own: {listed(index)}."] if index else []
-    return [one for one in kept if one not in index], notes
-
-
-def _check_target(table: pa.Table, target: str) -> None:
+def _feature_columns(table: pa.Table, target: str, drop: Sequence[str]) -> list[str]:
+    """Return all columns but the target and those to drop, which must be in the table."""
     names = table.column_names
-    if target in names:
-        return
-    if names and all(re.fullmatch(r"[-+]?\d*\.?\d+([eE][-+]?\d+)?", name) for name in names):
-        remedy = "Its first row has numbers for names: add a row of names above."
-        refuse("The target", "a column of the table", repr(target), remedy)
-    refuse_name("The target", target, names)
+    known, dropped = set(names), set(drop)
+    if target not in known:
+        if names and all(re.fullmatch(r"[-+]?\d*\.?\d+([eE][-+]?\d+)?", name) for name in names):
+            remedy = "The first row has numbers instead of names: add a row of names above."
+            refuse("The target", "a column of the table", repr(target), remedy)
+        refuse_name("The target", target, names)
+    for column in drop:
+        if column not in known:
+            refuse_name("A column to drop", column, names)
+    if target in dropped:
+        refuse("A column to drop", "another one than the target", repr(target))
+    return [name for name in names if name != target and name not in dropped]
 
 
-def _complete(
-    table: pa.Table, target: str, drop_missing: bool, notes: list[str]
-) -> tuple[pa.Table, NDArray[np.int64]]:
-    """The rows without missing values, and where they stand."""
-    refuse_empty(table, target)
-    counts = missing_counts(table, table.column_names)
-    if not drop_missing:
-        refuse_missing(table, counts, _IF_MISSING)
-    rows = np.arange(table.num_rows, dtype=np.int64)
-    if counts:
-        rows = np.flatnonzero(complete_rows(table, counts))
-        lost = several(table.num_rows - len(rows), "row")
-        notes.append(f"Left out {lost} with missing values: {counted(counts)}.")
-        table = table.take(pa.array(rows))
-    if len(rows) < _FEWEST_ROWS:
-        what = "rows without missing values" if counts else "rows"
-        raise InvalidInputError(
-            f"The table must have at least {_FEWEST_ROWS} {what}. Got {len(rows)}."
-        )
-    return table, rows
-
-
-def _task(
-    table: pa.Table, target: str, task: Task | None, positive: str | None, notes: list[str]
-) -> Task:
-    if task is not None:
-        return task
-    if positive is not None:
-        return "classification"
-    guessed, reason = guess_task(table.column(target), target)
-    notes.append(
-        f"The target {target!r} is taken for {_ARTICLES[guessed]} because {reason};"
-        " --task overrules that."
-    )
-    return guessed
-
-
-_ARTICLES = {
-    "regression": "a regression target",
-    "classification": "a classification target",
-    "count": "a count",
-}
-
-
-def _coding_notes(encoding: Encoding, names: list[str]) -> list[str]:
-    constant = [name for name in names if name not in encoding.column_names]
-    notes = [f"Left out because it has one value only: {name!r}." for name in constant]
-    return notes + [
-        f"Column {column.name!r} is coded by {several(len(column.levels), 'column')} of 0 and 1;"
+def _encoding_notes(encoding: Encoding, names: Sequence[str]) -> list[str]:
+    """Return a note for each column that is constant or a category."""
+    used = set(encoding.column_names)
+    constant = [name for name in names if name not in used]
+    return [f"Left out because it has one value only: {name!r}." for name in constant] + [
+        f"Column {column.name!r} is encoded as {several(len(column.levels), 'column')} of 0 and 1;"
         f" its base level is {column.base!r}."
         for column in encoding.columns
         if isinstance(column, CategoryColumn)

@@ -1,4 +1,4 @@
-"""A table made ready for training."""
+"""Define a learning problem: features, targets and what they mean."""
 
 import hashlib
 import json
@@ -13,12 +13,13 @@ Task = Literal["regression", "classification", "count"]
 TASKS: tuple[Task, ...] = ("regression", "classification", "count")
 
 _ROWS_AT_ONCE = 65536
+"""Rows copied at once for the fingerprint, which bounds its memory."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A table made ready for training."""
+    """A table prepared for training."""
 
     name: str
     """Stem of the file, or name of the data set."""
@@ -26,10 +27,10 @@ class Problem:
     task: Task
 
     target: str
-    """Name of the column that is to be predicted."""
+    """Name of the column to predict."""
 
     feature_names: tuple[str, ...]
-    """One a column of X; a category has several."""
+    """One for each column of X; a category has several."""
 
     X: NDArray[np.float64]
     """Features, finite, of shape (n, d)."""
@@ -38,28 +39,23 @@ class Problem:
     """Targets, of shape (n,); 0 and 1 in classification."""
 
     classes: tuple[str, str] | None
-    """Names of class 0 and of class 1; None unless classes are to be predicted."""
+    """Names of class 0 and class 1 in classification, else None."""
 
     source: str
     """The table as the user named it."""
 
     notes: tuple[str, ...]
-    """What the user should hear: how the task was guessed, how columns were coded, what was left
-    out."""
+    """Notes for the user: how the task was guessed, how columns were encoded, what was left out."""
 
     rows: NDArray[np.int64]
-    """Where each row stands in the table as read, from 0; some are missing where rows with missing
-    values were left out."""
+    """Index of each row in the table as read; rows with missing values may be left out."""
 
     def fingerprint(self) -> str:
-        """sha256 of names, task, shape and numbers, in hex: equal for equal problems only."""
-        digest = hashlib.sha256(self._heading().encode())
+        """Return the sha256 of names, task, shape and numbers, in hex."""
+        heading = [self.task, self.target, self.feature_names, self.classes, self.X.shape]
+        digest = hashlib.sha256(json.dumps(heading).encode())
         for start in range(0, len(self.X), _ROWS_AT_ONCE):
             rows = self.X[start : start + _ROWS_AT_ONCE]
             digest.update(np.ascontiguousarray(rows, dtype="<f8").data)
         digest.update(np.ascontiguousarray(self.y, dtype="<f8").data)
         return digest.hexdigest()
-
-    def _heading(self) -> str:
-        names = [self.task, self.target, self.feature_names, self.classes, self.X.shape]
-        return json.dumps(names)

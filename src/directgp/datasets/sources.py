@@ -1,4 +1,4 @@
-"""Resolve the name of a data set or a file to a problem."""
+"""Find a data set by its name or its path, and open it as a problem."""
 
 import os
 from collections.abc import Sequence
@@ -7,24 +7,27 @@ from pathlib import Path
 from typing import NoReturn, final
 
 import pyarrow as pa
+from typing_extensions import override
 
-from directgp.datasets.columns import Encoding
-from directgp.datasets.embedded import EMBEDDED, DatasetInfo, Embedded
+from directgp.datasets.embedded import EMBEDDED, DatasetInfo
+from directgp.datasets.encoding import Encoding
 from directgp.datasets.prepare import prepare
 from directgp.datasets.problem import Problem, Task
 from directgp.datasets.tables import ReadableTable, open_table, stem_of, suffix_of, tables_in
 from directgp.datasets.targets import guess_task
-from directgp.datasets.wording import listed, nearest, suggestion
+from directgp.datasets.wording import did_you_mean, listed, suggestion
 from directgp.errors import InvalidInputError, refuse
 
 FOLDER_VARIABLE = "DIRECTGP_DATA"
 """Environment variable with the folder of data sets."""
 
+_USUAL_TARGETS = ("y", "target")
+
 
 @final
 @dataclass(frozen=True)
 class Source:
-    """A table that has been found, and what is known of it before it is read."""
+    """A table that has been found but not read."""
 
     table: ReadableTable
 
@@ -32,21 +35,21 @@ class Source:
     """Stem of the file, or name of the data set."""
 
     shown: str
-    """What the user named."""
+    """The name that the user gave."""
 
     target: str | None = None
-    """Column to be predicted, where that is known."""
+    """Column to predict, if known."""
 
     task: Task | None = None
-    """Task, where that is known."""
+    """Task, if known."""
 
     notes: tuple[str, ...] = ()
-    """What the user should hear."""
+    """Notes for the user."""
 
     def choose(
         self, target: str | None, task: Task | None, positive: str | None
     ) -> tuple[str, Task | None]:
-        """Target and task as given, else as known; None leaves the task to be guessed."""
+        """Return target and task as given, else as known; the task is None if it is to guess."""
         wanted = target or self.target
         if wanted is None:
             columns = f"The columns of {self.shown!r} are {listed(self.table.names)}."
@@ -59,118 +62,101 @@ class Source:
 class EmbeddedTable(ReadableTable):
     """The table of an embedded data set."""
 
-    def __init__(self, embedded: Embedded) -> None:
-        super().__init__(f"embedded: {embedded.info.name}")
-        self._table = embedded.table()
+    def __init__(self, name: str) -> None:
+        super().__init__(f"embedded: {name}")
+        self._table = EMBEDDED[name][1]()
 
-    def _names(self) -> tuple[str, ...]:
-        return tuple(self._table.column_names)
+    @override
+    def _names(self) -> Sequence[str]:
+        names: list[str] = self._table.column_names
+        return names
 
-    def _read(self, columns: Sequence[str]) -> pa.Table:
-        return self._table.select(list(columns))
+    @override
+    def _read(self, columns: list[str], as_text: set[str]) -> pa.Table:
+        return self._table.select(columns)
 
 
 def open_source(data: str, data_dir: Path | None = None) -> Source:
-    """The table that `data` names, found and not yet read.
+    """Find the table that `data` names, without reading it.
 
-    Looked for in this order: a file at that path, an embedded data set, a file in the data folder,
-    with or without its suffix.
+    Tried in this order: a file at that path, an embedded data set, a file in the data folder, with
+    or without its suffix.
     """
     if data_dir is not None:
-        # An option is never passed over; the variable is looked at where it is needed.
+        # A wrong option is always an error; the variable is only checked if it is needed.
         data_folder(data_dir)
     if suffix_of(data) and Path(data).exists():
-        return _file(Path(data), data)
+        return Source(open_table(data), stem_of(data), data)
     folder = data_folder(data_dir)
     found = find_in_folder(data, folder)
     if data in EMBEDDED:
-        return _embedded(EMBEDDED[data], found)
+        info = EMBEDDED[data][0]
+        notes = (f"The data folder has another {data!r}: {found.name!r}.",) if found else ()
+        table = EmbeddedTable(data)
+        return Source(table, data, table.shown, info.target, info.task, notes)
     if found is not None:
-        return _file(found, data)
+        return Source(open_table(found), stem_of(found), data)
     _refuse_unknown(data, folder)
 
 
 def data_folder(option: Path | None) -> Path | None:
-    """The folder of data sets: the one given, else that of DIRECTGP_DATA, else None."""
-    who, value = ("--data-dir", str(option)) if option else (FOLDER_VARIABLE, _variable())
+    """Return the folder of data sets: the option, else DIRECTGP_DATA, else None."""
+    value = str(option) if option else os.environ.get(FOLDER_VARIABLE, "")
     if not value:
         return None
     folder = Path(value)
     if not folder.is_dir():
+        who = "--data-dir" if option else FOLDER_VARIABLE
         refuse(who, "a folder that exists", repr(value), "Correct it or leave it out.")
     return folder
 
 
 def find_in_folder(data: str, folder: Path | None) -> Path | None:
-    """The file of that name in the data folder, with or without its suffix, or None."""
+    """Return the file of that name in the data folder, with or without its suffix, or None."""
     files = tables_in(folder) if folder else []
     return next((file for file in files if data in (file.name, stem_of(file))), None)
 
 
-def _variable() -> str:
-    return os.environ.get(FOLDER_VARIABLE, "")
-
-
-def _file(path: Path, data: str) -> Source:
-    return Source(open_table(path), stem_of(path), data)
-
-
-def _embedded(embedded: Embedded, found: Path | None) -> Source:
-    info = embedded.info
-    notes = (f"The data folder has another {info.name!r}: {found.name!r}.",) if found else ()
-    shown = f"embedded: {info.name}"
-    return Source(EmbeddedTable(embedded), info.name, shown, info.target, info.task, notes)
-
-
 def _refuse_unknown(data: str, folder: Path | None) -> NoReturn:
+    """Raise `InvalidInputError` for data that is neither a file nor a known name."""
+    # Imported here: the sets of the paper are opened with functions of this module.
+    from directgp.datasets.paper.sets import PAPER
+
     path = Path(data)
     if path.exists() or path.parent != Path("."):
         open_table(path)
-    _refuse_missing_paper(data)
+    allowed = "a file that exists or the name of a data set"
+    if data in PAPER:
+        facts = PAPER[data]
+        got = f"{data!r}, one of the paper's data sets, which does not come with directgp"
+        refuse("DATA", allowed, got, f"{facts.remedy} Its source: {facts.source}, {facts.url}")
     stored = tables_in(folder) if folder else []
     files = [file.name for file in (*tables_in(path.parent), *stored)]
-    names = [*EMBEDDED, *map(stem_of, stored)]
-    close = nearest(data, dict.fromkeys(files if suffix_of(data) else [*names, *files]))
-    remedy = f"Did you mean {' or '.join(map(repr, close))}?" if close else _KNOWN
-    refuse("DATA", _ALLOWED, repr(data), remedy)
-
-
-def _refuse_missing_paper(name: str) -> None:
-    """Say of a data set of the paper that is not here where it is to be had."""
-    # The paper's sets are opened by way of this module.
-    from directgp.datasets.paper.sets import PAPER
-
-    if name in PAPER:
-        facts = PAPER[name]
-        got = f"{name!r}, one of the paper's data sets, which does not come with directgp"
-        refuse("DATA", _ALLOWED, got, f"{facts.remedy} Its source: {facts.source}, {facts.url}")
-
-
-_ALLOWED = "a file that exists or the name of a data set"
-_KNOWN = "Names of data sets are listed by 'directgp datasets'."
-
-
-_USUAL_TARGETS = ("y", "target")
+    names = [] if suffix_of(data) else [*EMBEDDED, *map(stem_of, stored)]
+    known = "Names of data sets are listed by 'directgp datasets'."
+    refuse(
+        "DATA", allowed, repr(data), did_you_mean(data, dict.fromkeys([*names, *files])) or known
+    )
 
 
 def embedded() -> tuple[DatasetInfo, ...]:
-    """The data sets that come with directgp."""
-    return tuple(row.info for row in EMBEDDED.values())
+    """Describe the data sets that come with directgp."""
+    return tuple(info for info, _ in EMBEDDED.values())
 
 
 def in_folder(folder: Path) -> tuple[DatasetInfo, ...]:
-    """The tables in the files of a folder; of each, only the likely target is read.
+    """Describe the tables in the files of a folder; of each, only the likely target is read.
 
-    A file that cannot be used is listed with what is wrong with it.
+    The description of a file that cannot be used has the error.
     """
-    return tuple(_info(file, str(folder)) for file in tables_in(folder))
+    return tuple(_describe(file, str(folder)) for file in tables_in(folder))
 
 
 def load_embedded(name: str) -> Problem:
-    """An embedded data set, ready for training."""
+    """Return an embedded data set, ready for training."""
     if name not in EMBEDDED:
-        remedy = suggestion(name, EMBEDDED, "There are")
-        refuse("The name", "one of an embedded data set", repr(name), remedy)
+        remedy = suggestion(name, EMBEDDED, "The data sets")
+        refuse("The name", "that of an embedded data set", repr(name), remedy)
     return open_problem(name)[0]
 
 
@@ -184,18 +170,18 @@ def open_problem(
     positive: str | None = None,
     data_dir: Path | None = None,
 ) -> tuple[Problem, Encoding]:
-    """The problem that `data` names, and the encoding that led there.
+    """Return the problem that `data` names, and its encoding.
 
     Parameters
     ----------
     data : str
         Path of a file, name of an embedded data set, or name of a file in the data folder.
     target : str, optional
-        The column to be predicted; embedded data sets know theirs.
+        The column to predict; embedded data sets have a default.
     task, drop, drop_missing, positive
         As in `prepare`.
     data_dir : path, optional
-        The data folder; else that of the environment variable DIRECTGP_DATA, if it is set.
+        The data folder; by default that of the environment variable DIRECTGP_DATA, if it is set.
     """
     return prepare_source(
         open_source(data, data_dir),
@@ -216,7 +202,7 @@ def prepare_source(
     drop_missing: bool = False,
     positive: str | None = None,
 ) -> tuple[Problem, Encoding]:
-    """The problem in a table that has been found."""
+    """Return the problem of a table that has been found, and its encoding."""
     wanted, task = source.choose(target, task, positive)
     return prepare(
         source.table.read(),
@@ -231,23 +217,20 @@ def prepare_source(
     )
 
 
-def _info(file: Path, where: str) -> DatasetInfo:
-    name = stem_of(file)
+def _describe(file: Path, where: str) -> DatasetInfo:
+    """Describe the table in a file, or the error in reading it."""
+    task: Task | None = None
+    rows: int | None = None
+    features: int | None = None
+    target: str | None = None
     try:
         table = open_table(file)
-        target = _likely_target(table.names)
-        column = table.read([target]).column(target)
-    except InvalidInputError as error:
-        return DatasetInfo(name, None, None, None, None, str(error), where)
-    rows, features = len(column), len(table.names) - 1
-    try:
+        usual = (name for name in table.names if name.casefold() in _USUAL_TARGETS)
+        name = next(usual, table.names[-1])
+        column = table.read([name]).column(name)
+        rows, features, target = len(column), len(table.names) - 1, name
         task, reason = guess_task(column, target)
+        about = f"{file.name}; the task is a guess: {reason}."
     except InvalidInputError as error:
-        return DatasetInfo(name, None, rows, features, target, str(error), where)
-    about = f"{file.name}; the task is a guess: {reason}."
-    return DatasetInfo(name, task, rows, features, target, about, where)
-
-
-def _likely_target(names: Sequence[str]) -> str:
-    usual = (name for name in names if name.casefold() in _USUAL_TARGETS)
-    return next(usual, names[-1])
+        about = str(error)
+    return DatasetInfo(stem_of(file), task, rows, features, target, about, where)

@@ -1,6 +1,5 @@
-"""Guess the task of a target column and code it as numbers."""
+"""Guess the task of a target column and encode it as numbers."""
 
-from collections.abc import Mapping
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -8,126 +7,56 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from directgp.datasets.columns import kind_of, level_counts, look_of
+from directgp.datasets.columns import kind_of, level_counts, text_format, to_numbers
 from directgp.datasets.problem import Task
 from directgp.datasets.wording import counted, listed, several, suggestion
 from directgp.errors import InvalidInputError, refuse
 
 _YES = {"true", "t", "yes", "y", "positive", "pos"}
+"""Labels that are class 1 by default, in any case."""
 
+_MAX_COUNTS_ALWAYS = 15
+"""Counts may have this many different values in any number of rows."""
 
-def labels(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """The class of each row as text: ``0`` and ``1`` for numbers, whatever their type."""
-    if kind_of(column.type) not in ("number", "category"):
-        got = f"values of type {column.type}"
-        refuse(f"The target {name!r}", "classes", got, "Name another target.")
-    if pa.types.is_floating(column.type):
-        # −0 is no class beside 0.
-        column = pc.add(pc.cast(column, pa.float64()), 0.0)
-    return pc.cast(column, pa.string())
+_ROWS_PER_COUNT = 10
+"""More different values need this many rows for each of them."""
 
+_MIN_DENSE = 0.8
+"""Least part of the rows whose count is next to another count that occurs."""
 
-def two_classes(
-    counts: Mapping[str, int], name: str, positive: str | None, *, numbers: bool
-) -> tuple[str, str]:
-    """Names of class 0 and of class 1, given how often each label occurs.
-
-    Class 1 is what is positive, where that is given. Else it is the label that means yes, the
-    larger number, or the last in the order of the alphabet.
-    """
-    if len(counts) < 2:
-        got = f"{listed(counts)} in every row"
-        refuse(f"The target {name!r}", "of two classes", got, "Name another target.")
-    if positive is not None:
-        return _against_the_rest(list(counts), positive)
-    if len(counts) > 2:
-        raise InvalidInputError(
-            f"The target {name!r} must be of two classes. Got {len(counts):,}:"
-            f" {listed(sorted(counts))}. Give --positive LABEL to predict one class against the"
-            " rest."
-        )
-    zero, one = sorted(counts, key=lambda label: (_means_yes(label), _size(label, numbers), label))
-    return zero, one
-
-
-def _against_the_rest(found: list[str], positive: str) -> tuple[str, str]:
-    if positive not in found:
-        remedy = suggestion(positive, sorted(found), "The classes")
-        refuse("The positive class", "a class of the target", repr(positive), remedy)
-    others = [label for label in found if label != positive]
-    return others[0] if len(others) == 1 else f"not {positive}", positive
-
-
-def refuse_other_labels(text: pa.ChunkedArray, name: str, classes: tuple[str, str]) -> None:
-    """Refuse labels that were not seen in training, unless all others are class 0."""
-    if classes[0] == f"not {classes[1]}":
-        return
-    known = pc.is_in(text, value_set=pa.array(classes))
-    others = level_counts(text.filter(pc.invert(known)))
-    if others:
-        got = f"other labels with their counts: {counted(others)}"
-        remedy = "Correct or remove these rows."
-        refuse(f"The target {name!r}", f"of the classes {listed(classes)}", got, remedy)
-
-
-def _means_yes(label: str) -> bool:
-    return label.strip().casefold() in _YES
-
-
-def _size(label: str, numbers: bool) -> float:
-    return float(label) if numbers and label not in ("true", "false") else 0.0
-
-
-_ALWAYS_FEW = 15
-"""As many different counts are few in any number of rows."""
-
-_ROWS_A_VALUE = 10
-"""More different counts need this many rows each."""
-
-_DENSE = 0.8
-"""Part of the rows that have a count beside which another one occurs."""
-
-_DISPERSION = 0.5
+_MIN_DISPERSION = 0.5
 """Least ratio of variance to mean. It is 1 or more for any mixture of Poisson counts, and small for
 numbers that are far from 0, such as years, or bounded on both sides, such as grades."""
 
 
 def guess_task(column: pa.ChunkedArray, name: str = "y") -> tuple[Task, str]:
-    """The task that a target column suggests, and the reason in words.
+    """Return the task that the values of a target suggest, and the reason.
 
-    Two different values are classes. Whole numbers from 0 on are counts if few of them are
-    different, most stand side by side, and they scatter as counts do. Other numbers are a
-    regression target.
+    Two different values are classes. Whole numbers of at least 0 are counts if few of them are
+    different, most are next to each other, and their variance is large enough for counts. Other
+    numbers are a regression target.
     """
     kind = kind_of(column.type)
     if kind == "category":
-        return _guess_text(column, name)
+        values = list(level_counts(column))
+        if len(values) > 2:
+            _refuse_text(name, values)
+        return "classification", f"it has {several(len(values), 'different value')}"
     if kind != "number":
-        got = f"values of type {column.type}"
-        refuse(f"The target {name!r}", "numbers or classes", got, "Name another target.")
-    numbers = pc.cast(column.drop_null(), pa.float64(), safe=False).to_numpy()
-    return _guess_numbers(numbers[~np.isnan(numbers)])
-
-
-def _guess_text(column: pa.ChunkedArray, name: str) -> tuple[Task, str]:
-    values = list(level_counts(column))
-    if len(values) > 2:
-        refuse_text(name, values)
-    return "classification", f"it has {several(len(values), 'different value')}"
-
-
-def _guess_numbers(numbers: NDArray[np.float64]) -> tuple[Task, str]:
+        _refuse_type(column, name, "numbers or classes")
+    numbers = to_numbers(column)
+    numbers = numbers[~np.isnan(numbers)]
     if len(np.unique(numbers)) == 2:
         return "classification", "it has 2 different values"
-    reason = _no_count(numbers)
+    reason = _why_not_counts(numbers)
     if reason:
         return "regression", reason
     ends = f"{numbers.min():.0f} to {numbers.max():.0f}"
     return "count", f"it has whole numbers from {ends} that scatter as counts do"
 
 
-def _no_count(numbers: NDArray[np.float64]) -> str | None:
-    """Why the numbers are no counts, or None if they seem to be."""
+def _why_not_counts(numbers: NDArray[np.float64]) -> str | None:
+    """Return why the numbers are not counts, or None if they may be."""
     if not np.isfinite(numbers).all() or (numbers != np.floor(numbers)).any():
         return "it has numbers with fractions"
     if (numbers < 0).any():
@@ -135,30 +64,18 @@ def _no_count(numbers: NDArray[np.float64]) -> str | None:
     values, counts = np.unique(numbers, return_counts=True)
     if len(values) < 2:
         return "it has no different values"
-    if len(values) > max(_ALWAYS_FEW, len(numbers) / _ROWS_A_VALUE):
+    if len(values) > max(_MAX_COUNTS_ALWAYS, len(numbers) / _ROWS_PER_COUNT):
         return f"it has {len(values):,} different numbers"
-    beside = np.diff(values) == 1
-    if counts[np.append(beside, False) | np.append(False, beside)].sum() < _DENSE * len(numbers):
+    next_to = np.diff(values) == 1
+    dense = counts[np.append(next_to, False) | np.append(False, next_to)].sum()
+    if dense < _MIN_DENSE * len(numbers):
         return "its whole numbers are too far apart for counts"
-    if numbers.var() < _DISPERSION * numbers.mean():
+    if numbers.var() < _MIN_DISPERSION * numbers.mean():
         return "its whole numbers scatter less than counts do"
     return None
 
 
-def refuse_text(name: str, values: list[str]) -> NoReturn:
-    """Refuse a target of text that is neither numbers nor two classes."""
-    look = look_of(values)
-    who = f"The target {name!r}"
-    if look:
-        got = f"text that looks like {look.name}, such as {values[0]!r}"
-        refuse(who, "numbers or two classes", got, look.remedy)
-    raise InvalidInputError(
-        f"{who} must be numbers or two classes. Got {len(values):,} classes:"
-        f" {listed(sorted(values))}. Give --positive LABEL to predict one class against the rest."
-    )
-
-
-class Target(NamedTuple):
+class EncodedTarget(NamedTuple):
     """The target as numbers."""
 
     y: NDArray[np.float64]
@@ -169,95 +86,144 @@ class Target(NamedTuple):
     notes: tuple[str, ...]
 
 
-def target_values(
+def encode_target(
     column: pa.ChunkedArray,
     name: str,
     task: Task,
     positive: str | None,
     rows: NDArray[np.int64],
-) -> Target:
-    """The target for a task, from a column without missing values.
+) -> EncodedTarget:
+    """Encode a target without missing values for training.
 
-    `rows` are the places of the values in the table as read, to name them in a refusal.
+    `rows` are the indices of the values in the table as read, for error messages.
     """
-    if task == "classification":
-        return _classes(column, name, positive, rows)
-    if positive is not None:
-        got = f"it with the task {task}"
-        refuse("--positive", "given for classification alone", got, "Leave one of them out.")
-    y = _numbers(column, name, rows)
-    _check_counts(y, rows, name, task)
-    if (y == y[0]).all():
-        got = f"{y[0]:g} in every row"
-        refuse(f"The target {name!r}", "different in some rows", got, "Name another target.")
-    return Target(y, None, ())
-
-
-def _classes(
-    column: pa.ChunkedArray, name: str, positive: str | None, rows: NDArray[np.int64]
-) -> Target:
-    if kind_of(column.type) == "number":
-        _numbers(column, name, rows)
-    text = labels(column, name)
-    counts = level_counts(text)
-    classes = two_classes(counts, name, positive, numbers=kind_of(column.type) == "number")
-    y = _indicator(text, classes[1])
+    if task != "classification":
+        if positive is not None:
+            got = f"it with the task {task}"
+            refuse("--positive", "given for classification alone", got, "Leave one of them out.")
+        y = _numbers(column, name, task, rows)
+        if (y == y[0]).all():
+            got = f"{y[0]:g} in every row"
+            refuse(f"The target {name!r}", "different in some rows", got, "Name another target.")
+        return EncodedTarget(y, None, ())
+    is_number = kind_of(column.type) == "number"
+    if is_number:
+        _numbers(column, name, task, rows)
+    counts = level_counts(_labels(column, name))
+    classes = _two_classes(counts, name, positive, is_number)
     ones = counts[classes[1]]
-    sizes = [several(len(y) - ones, "row"), several(ones, "row")]
+    sizes = [several(len(column) - ones, "row"), several(ones, "row")]
     note = f"Class 1 is {classes[1]!r} ({sizes[1]}), class 0 is {classes[0]!r} ({sizes[0]})"
-    hint = "" if positive else f"; --positive {classes[0]} would turn that round"
-    return Target(y, classes, (f"{note}{hint}.",))
+    hint = "" if positive else f"; --positive {classes[0]} exchanges them"
+    return EncodedTarget(encode_classes(column, name, classes), classes, (f"{note}{hint}.",))
 
 
 def coded(
     column: pa.ChunkedArray, name: str, task: Task, classes: tuple[str, str] | None
 ) -> NDArray[np.float64]:
-    """The target of new data, without missing values, as in training."""
-    rows = np.arange(len(column), dtype=np.int64)
+    """Encode the target of new data, without missing values, as in training."""
     if classes is None:
-        y = _numbers(column, name, rows)
-        _check_counts(y, rows, name, task)
-        return y
-    text = labels(column, name)
-    refuse_other_labels(text, name, classes)
-    return _indicator(text, classes[1])
+        return _numbers(column, name, task, np.arange(len(column), dtype=np.int64))
+    return encode_classes(column, name, classes)
 
 
-def _indicator(text: pa.ChunkedArray, label: str) -> NDArray[np.float64]:
-    return np.array(pc.cast(pc.equal(text, label), pa.float64()).to_numpy(), dtype=np.float64)
+def encode_classes(
+    column: pa.ChunkedArray,
+    name: str,
+    classes: tuple[str, str],
+    remedy: str = "Correct or remove these rows.",
+) -> NDArray[np.float64]:
+    """Return 1 for class 1, 0 for class 0 and NaN for missing labels.
+
+    Raise `InvalidInputError` for another label, unless class 0 is all labels but class 1.
+    """
+    text = _labels(column, name)
+    if classes[0] != f"not {classes[1]}":
+        known = pc.is_in(text, value_set=pa.array([*classes, None], pa.string()))
+        others = level_counts(text.filter(pc.invert(known)))
+        if others:
+            got = f"other labels with their counts: {counted(others)}"
+            refuse(f"The target {name!r}", f"of the classes {listed(classes)}", got, remedy)
+    return to_numbers(pc.equal(text, classes[1]))
 
 
-def _numbers(column: pa.ChunkedArray, name: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+def _labels(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """Return the class of each row as text; numbers of any type are ``0`` and ``1``."""
+    if kind_of(column.type) not in ("number", "category"):
+        _refuse_type(column, name, "classes")
+    if pa.types.is_floating(column.type):
+        # Adding 0 turns −0 into 0; NaN is a missing label.
+        column = pc.add(pc.cast(column, pa.float64()), 0.0)
+        column = pc.if_else(pc.is_nan(column), None, column)
+    return pc.cast(column, pa.string())
+
+
+def _two_classes(
+    counts: dict[str, int], name: str, positive: str | None, is_number: bool
+) -> tuple[str, str]:
+    """Return the names of class 0 and class 1, given how often each label occurs.
+
+    Class 1 is the positive label if that is given. Otherwise it is the label that means yes, the
+    larger number, or the last label in alphabetical order.
+    """
+    if len(counts) < 2:
+        got = f"{listed(counts)} in every row"
+        refuse(f"The target {name!r}", "of two classes", got, "Name another target.")
+    if positive is not None:
+        if positive not in counts:
+            remedy = suggestion(positive, sorted(counts), "The classes")
+            refuse("The positive class", "a class of the target", repr(positive), remedy)
+        others = [label for label in counts if label != positive]
+        return others[0] if len(others) == 1 else f"not {positive}", positive
+    if len(counts) > 2:
+        _refuse_many(f"The target {name!r} must be of two classes. Got {len(counts):,}", counts)
+
+    def rank(label: str) -> tuple[bool, float, str]:
+        size = float(label) if is_number and label not in ("true", "false") else 0.0
+        return label.strip().casefold() in _YES, size, label
+
+    zero, one = sorted(counts, key=rank)
+    return zero, one
+
+
+def _numbers(
+    column: pa.ChunkedArray, name: str, task: Task, rows: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return a target of finite numbers; for counts, of whole numbers of at least 0."""
     kind = kind_of(column.type)
     if kind == "category":
-        refuse_text(name, list(level_counts(column)))
+        _refuse_text(name, list(level_counts(column)))
     if kind != "number":
-        got = f"values of type {column.type}"
-        refuse(f"The target {name!r}", "numbers", got, "Name another target.")
-    y = np.array(pc.cast(column, pa.float64(), safe=False).to_numpy(), dtype=np.float64)
-    _require(np.isfinite(y), y, rows, name, "finite", "Correct or remove such rows.")
-    return y
-
-
-def _check_counts(y: NDArray[np.float64], rows: NDArray[np.int64], name: str, task: Task) -> None:
-    if task == "count":
-        allowed, remedy = (
-            "whole numbers from 0 on, as counts are",
-            "Use --task regression if it is no count.",
-        )
-        _require((y >= 0) & (y == np.floor(y)), y, rows, name, allowed, remedy)
-
-
-def _require(
-    good: NDArray[np.bool_],
-    y: NDArray[np.float64],
-    rows: NDArray[np.int64],
-    name: str,
-    allowed: str,
-    remedy: str,
-) -> None:
+        _refuse_type(column, name, "numbers")
+    y = to_numbers(column)
+    good, allowed, remedy = np.isfinite(y), "finite", "Correct or remove such rows."
+    if task == "count" and good.all():
+        good, allowed = (y >= 0) & (y == np.floor(y)), "whole numbers of at least 0, as counts are"
+        remedy = "Use --task regression if it is not a count."
     bad = np.flatnonzero(~good)
     if len(bad):
         got = f"{y[bad[0]]:g} in row {rows[bad[0]] + 1}"
         got += f" and others in {several(len(bad) - 1, 'row')}" if len(bad) > 1 else ""
         refuse(f"The target {name!r}", allowed, got, remedy)
+    return y
+
+
+def _refuse_type(column: pa.ChunkedArray, name: str, allowed: str) -> NoReturn:
+    got = f"values of type {column.type}"
+    refuse(f"The target {name!r}", allowed, got, "Name another target.")
+
+
+def _refuse_text(name: str, values: list[str]) -> NoReturn:
+    """Raise `InvalidInputError` for a target of text that is neither numbers nor two classes."""
+    who, allowed, found = f"The target {name!r}", "numbers or two classes", text_format(values)
+    if found:
+        got = f"text that looks like {found.name}, such as {values[0]!r}"
+        refuse(who, allowed, got, found.remedy)
+    _refuse_many(f"{who} must be {allowed}. Got {len(values):,} classes", values)
+
+
+def _refuse_many(start: str, labels: "dict[str, int] | list[str]") -> NoReturn:
+    raise InvalidInputError(
+        f"{start}: {listed(sorted(labels))}."
+        " Give --positive LABEL to predict one class against the rest."
+    )

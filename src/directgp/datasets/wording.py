@@ -47,13 +47,16 @@ def nearest(name: str, names: Iterable[str], most: int = 3) -> list[str]:
     return [candidate for folded in close for candidate in by_folded[folded]][:most]
 
 
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return ``Did you mean 'price'?``, or an empty text if no name is similar."""
+    close = nearest(name, names)
+    return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
 def suggestion(name: str, names: Iterable[str], what: str) -> str:
-    """``Did you mean 'price'?``, or else all that there is."""
+    """Return ``Did you mean 'price'?``, or a list of all names if none is similar."""
     known = list(names)
-    close = nearest(name, known)
-    if close:
-        return f"Did you mean {' or '.join(repr(one) for one in close)}?"
-    return f"{what}: {listed(known)}." if known else f"{what}: none."
+    return did_you_mean(name, known) or f"{what}: {listed(known) if known else 'none'}."
 
 
 def refuse_name(who: str, name: str, names: Iterable[str]) -> NoReturn:

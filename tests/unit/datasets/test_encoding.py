@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from directgp.datasets.columns import CategoryColumn, Encoding, NumberColumn
+from directgp.datasets.encoding import CategoryColumn, Encoding, NumberColumn
 from tests.unit.datasets.small_tables import ROWS, repeated, small
 
 KINDS: list[Any] = [

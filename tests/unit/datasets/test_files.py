@@ -117,7 +117,7 @@ BAD_FILES: list[tuple[str, bytes, str]] = [
         "t.csv",
         b"a,b\n1,2\n3\n4,5\n",
         "Rows of the data file must be of 2 values, as many as there are names. Got 1 value in row"
-        " 2 after the names of 't.csv'. Correct that row.",
+        " 2 after the names in 't.csv'. Correct that row.",
     ),
     ("t.tsv", b"a\tb\n1\t2\t3\n", "as many as there are names. Got 3 values in row 1 after"),
     (
@@ -129,21 +129,25 @@ BAD_FILES: list[tuple[str, bytes, str]] = [
     ("t.csv", b"a,b\n" + b"1,x\n" * 400_000 + b"\xe9\n", "Got 1 value in row 400001 after"),
     ("t.csv", "a,b\n1,2\n".encode("utf-16"), "The data file must be text in UTF-8. Got other"),
     ("t.csv", b"PK\x03\x04\x00\x00", "The data file must be text in UTF-8. Got other bytes"),
-    ("t.csv.gz", b"a,b\n1,2\n", "The data file must be readable. Got 't.csv.gz', of which"),
+    ("t.csv.gz", b"a,b\n1,2\n", "The data file must be readable. Got 't.csv.gz', with the error: "),
     (
         "t.csv.gz",
         gzip.compress(b"a,b\n1,2\n", mtime=0)[:-9],
         "The data file must be readable. Got 't.csv.gz'",
     ),
-    ("t.parquet", b"", "The data file must be readable. Got 't.parquet', of which the reader says"),
+    ("t.parquet", b"", "The data file must be readable. Got 't.parquet', with the error: "),
     ("t.parquet", b"a,b\n1,2\n" * 9, "Write it again, or give it the suffix of its format."),
-    ("t.feather", b"", "The data file must be readable. Got 't.feather', of which the reader says"),
+    ("t.feather", b"", "The data file must be readable. Got 't.feather', with the error: "),
     (
         "t.feather",
         b"FEA1" + b"\0" * 99,
-        "The data file must be readable. Got 't.feather', of which",
+        "The data file must be readable. Got 't.feather', with the error: ",
     ),
-    ("t.arrow", b"ARROW1\0\0garbage", "The data file must be readable. Got 't.arrow', of which"),
+    (
+        "t.arrow",
+        b"ARROW1\0\0garbage",
+        "The data file must be readable. Got 't.arrow', with the error: ",
+    ),
     (
         "t.xlsx",
         b"PK",
@@ -153,7 +157,7 @@ BAD_FILES: list[tuple[str, bytes, str]] = [
     (
         "t.json",
         b"{}",
-        "Got 't.json'. Rename it where it is one of these, or write it again as CSV.",
+        "Got 't.json'. Rename it if it is one of these, or write it again as CSV.",
     ),
 ]
 

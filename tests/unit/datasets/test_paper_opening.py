@@ -267,7 +267,7 @@ def test_other_numbers_than_the_known_ones(
     at_home(monkeypatch, server, table, fingerprint=fingerprint(KNOWN))
     said = refusal()
     assert f"The data set 'pol' at {server.url}/pol.bin {words}" in said
-    assert said.endswith(f"It may have changed there. {REMEDY}")
+    assert said.endswith(f"The file may have changed. {REMEDY}")
     # What was wrong is not in the way of what is right.
     assert not list((tmp_path / "home" / "directgp").iterdir())
     at_home(monkeypatch, server, fingerprint=fingerprint(KNOWN))
@@ -278,7 +278,7 @@ def test_a_page_in_place_of_the_file(
     server: Server, pol: PaperDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_home(monkeypatch, server).write_text("<html>Please log in.</html>")
-    assert "must be readable. Got a file of which the reader says: " in refusal()
+    assert "must be readable. Got a file with the error: " in refusal()
 
 
 def test_a_home_that_is_gone(
@@ -288,8 +288,8 @@ def test_a_home_that_is_gone(
     with pytest.raises(FetchError) as raised:
         open_paper("pol")
     assert str(raised.value) == (
-        "The data set 'pol' must be in the data folder, or its home within reach. Got an error from"
-        f" {server.url}/pol.bin: HTTP Error 404: File not found. {REMEDY}"
+        "The data set 'pol' must be in the data folder, or available for download. Got an error"
+        f" from {server.url}/pol.bin: HTTP Error 404: File not found. {REMEDY}"
     )
 
 
@@ -303,7 +303,7 @@ def test_a_home_out_of_reach(
 
 
 def test_a_home_that_does_not_answer(pol: PaperDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("directgp.datasets.paper.download._PATIENCE", 0.05)
+    monkeypatch.setattr("directgp.datasets.paper.download._TIMEOUT", 0.05)
     with socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -319,8 +319,8 @@ def test_nothing_is_fetched_unless_it_may_be(
 ) -> None:
     at_home(monkeypatch, server)
     assert refusal(download=False) == (
-        "The data set 'pol' must be in the data folder. Got no file of that name there, and none is"
-        f" fetched: nothing is to be fetched. {REMEDY} Its source: {pol.source}, {pol.url}"
+        "The data set 'pol' must be in the data folder. Got no file of that name there, and no"
+        f" download: downloads are not allowed. {REMEDY} Its source: {pol.source}, {pol.url}"
     )
 
 
@@ -328,7 +328,7 @@ def test_nothing_is_fetched_unless_it_may_be(
 def test_what_cannot_be_fetched_is_said_to_be_so(name: str) -> None:
     facts = PAPER[name]
     words = refusal(name)
-    assert f"none is fetched: {facts.not_fetched}. Give --data-dir with {name}.parquet" in words
+    assert f"no download: {facts.not_fetched}. Give --data-dir with {name}.parquet" in words
     assert facts.url in words
 
 

@@ -59,7 +59,7 @@ def test_one_set_stands_for_three() -> None:
     assert peds1.stands_for == ("peds1_dir0", "peds1_dir1", "peds1_dir2")
     for name in peds1.stands_for:
         assert PAPER[name].size == peds1.size and PAPER[name].home is None
-        assert PAPER[name].where_from.startswith("not to be had: ")
+        assert PAPER[name].where_from.startswith("not available: ")
 
 
 @every_set

@@ -30,10 +30,10 @@ def test_a_problem() -> None:
     assert problem.y.tolist() == table["y"].to_pylist()
     assert problem.rows.tolist() == list(range(ROWS))
     assert problem.notes == (
-        "The target 'y' is taken for a regression target because it has numbers with fractions;"
-        " --task overrules that.",
+        "The target 'y' suggests the task regression: it has numbers with fractions. Choose another"
+        " task with --task.",
         "Left out because it has one value only: 'same'.",
-        "Column 'sex' is coded by 1 column of 0 and 1; its base level is 'F'.",
+        "Column 'sex' is encoded as 1 column of 0 and 1; its base level is 'F'.",
     )
 
 
@@ -54,7 +54,7 @@ def test_missing_values_of_columns_left_out_do_not_matter() -> None:
 def test_columns_without_a_name_are_left_out(name: str) -> None:
     problem = prepared(small(**{name: range(ROWS)}))
     assert problem.feature_names == ("a", "b")
-    assert problem.notes[0] == f"Left out, for want of a name of their own: {name!r}."
+    assert problem.notes[0] == f"Left out because they have no name: {name!r}."
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_new_targets_are_coded_as_in_training() -> None:
         "The target 'y' must be of the classes 'a' and 'b'. Got other labels with their counts:"
         " 'c' (2). Correct or remove these rows."
     )
-    with pytest.raises(InvalidInputError, match="whole numbers from 0 on"):
+    with pytest.raises(InvalidInputError, match="whole numbers of at least 0"):
         coded(pa.chunked_array([[1.5]]), "y", "count", None)
 
 

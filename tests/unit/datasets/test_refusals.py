@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from directgp.datasets.columns import Encoding
+from directgp.datasets.encoding import Encoding
 from directgp.datasets.prepare import prepare
 from directgp.errors import InvalidInputError
 from tests.unit.datasets.small_tables import ROWS, repeated, small
@@ -29,8 +29,8 @@ REFUSED: list[tuple[Callable[[], pa.Table], dict[str, Any], str]] = [
     (
         lambda: pa.table({"5.1": repeated(1, 2), "-3e2": repeated(1, 2)}),
         {},
-        "The target must be a column of the table. Got 'y'. Its first row has numbers for names:"
-        " add a row of names above.",
+        "The target must be a column of the table. Got 'y'. The first row has numbers"
+        " instead of names: add a row of names above.",
     ),
     (
         small,
@@ -107,8 +107,8 @@ REFUSED: list[tuple[Callable[[], pa.Table], dict[str, Any], str]] = [
     (
         lambda: small(**{"s=x": repeated(1, 2), "s": repeated("x", "z", "z")}),
         {},
-        "Names of features must be different once categories are coded. Got 's=x' more than once."
-        " Rename the column of that name.",
+        "Names of features must be different after categories are encoded. Got 's=x' more than"
+        " once. Rename the column of that name.",
     ),
     (
         lambda: small(m=repeated(None, 1.0, float("nan")), s=repeated("x", None)),
@@ -209,21 +209,21 @@ REFUSED: list[tuple[Callable[[], pa.Table], dict[str, Any], str]] = [
     (
         lambda: small(y=[3, 1, -2, *repeated(0, 1)[3:]]),
         {"task": "count"},
-        "The target 'y' must be whole numbers from 0 on, as counts are. Got -2 in row 3. Use --task"
-        " regression if it is no count.",
+        "The target 'y' must be whole numbers of at least 0, as counts are. Got -2 in row 3. Use"
+        " --task regression if it is not a count.",
     ),
     (
         lambda: small(y=[0.5, *repeated(0, 1, 2)[1:]], m=[1.0, None, *repeated(2)[2:]]),
         {"task": "count", "drop_missing": True},
-        "The target 'y' must be whole numbers from 0 on, as counts are. Got 0.5 in row 1. Use"
-        " --task regression if it is no count.",
+        "The target 'y' must be whole numbers of at least 0, as counts are. Got 0.5 in row 1. Use"
+        " --task regression if it is not a count.",
     ),
     # Rows keep their numbers when others have been left out above them.
     (
         lambda: small(y=[*repeated(0, 1, 2)[:-1], 0.5], m=[None, *repeated(2, 3)[1:]]),
         {"task": "count", "drop_missing": True},
-        "The target 'y' must be whole numbers from 0 on, as counts are. Got 0.5 in row 30. Use"
-        " --task regression if it is no count.",
+        "The target 'y' must be whole numbers of at least 0, as counts are. Got 0.5 in row 30. Use"
+        " --task regression if it is not a count.",
     ),
 ]
 

@@ -135,7 +135,7 @@ def test_what_cannot_be_found(folder: Path) -> None:
     with pytest.raises(InvalidInputError) as raised:
         load_embedded("twnorm")
     assert str(raised.value).startswith(
-        "The name must be one of an embedded data set. Got 'twnorm'. Did you mean 'twonorm'"
+        "The name must be that of an embedded data set. Got 'twnorm'. Did you mean 'twonorm'"
     )
 
 

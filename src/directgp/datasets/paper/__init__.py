@@ -1,4 +1,4 @@
-"""The data sets of the paper: what is known of each, and how it is opened."""
+"""Describe and open the data sets of the paper."""
 
 from directgp.datasets.paper.download import FetchError, Origin, PaperData, open_paper
 from directgp.datasets.paper.sets import PAPER, Download, Home, PaperDataset

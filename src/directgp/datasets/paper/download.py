@@ -1,19 +1,19 @@
-"""Open a data set of the paper: a local copy, a download or a formula."""
+"""Open a data set of the paper: from a local file, a download or a formula."""
 
 import socket
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
-from typing import Literal, NoReturn, final
+from typing import Literal, final
 from urllib.error import HTTPError, URLError
 
 import numpy as np
 import pyarrow as pa
 
-from directgp.datasets.paper.sets import PAPER, Download, Home, PaperDataset, size
+from directgp.datasets.paper.sets import PAPER, Download, Home, PaperDataset, format_size
 from directgp.datasets.prepare import prepare
 from directgp.datasets.problem import Problem
 from directgp.datasets.sources import data_folder, find_in_folder
@@ -21,133 +21,15 @@ from directgp.datasets.tables import open_table
 from directgp.datasets.wording import suggestion
 from directgp.errors import DirectGPError, InvalidInputError, refuse
 
+_TIMEOUT = 20.0
+"""Seconds without data after which a download fails."""
 
-def numbers_fingerprint(problem: Problem) -> str:
-    """Fingerprint of the numbers in single precision, as which the known copies are kept.
-
-    So a copy that went through text, which gives 0.1 for what was 0.1 in single precision, is
-    recognised all the same.
-    """
-    with np.errstate(over="ignore"):
-        X, y = (each.astype(np.float32).astype(np.float64) for each in (problem.X, problem.y))
-    return replace(problem, X=X, y=y).fingerprint()
-
-
-def differences_of(facts: PaperDataset, problem: Problem) -> str:
-    """What a copy of a user's has otherwise than the paper's table; empty if nothing."""
-    if numbers_fingerprint(problem) in facts.copies:
-        return facts.differences
-    found = size(*problem.X.shape)
-    if found == facts.size:
-        return f"A copy that is not known, of {found} rows × features, as in the paper."
-    return f"A copy that is not known, of {found} rows × features instead of {facts.size}."
-
-
-_PATIENCE = 20.0
-"""Seconds of silence after which a home is out of reach."""
+Origin = Literal["folder", "fetched", "generated"]
 
 
 @final
 class FetchError(DirectGPError, OSError):
-    """The public home of a data set is out of reach."""
-
-
-def fetch_problem(facts: PaperDataset, home: Home) -> Problem:
-    """The data set from its public home, or from the cache, checked against what is known of it."""
-    files = [_fetch(facts, each) for each in home.files]
-    try:
-        problem = _read(facts, home, files)
-        _check(facts, home, problem)
-    except InvalidInputError:
-        # Else the cache would give the wrong files again.
-        for file in files:
-            file.unlink(missing_ok=True)
-        raise
-    return problem
-
-
-def _fetch(facts: PaperDataset, download: Download) -> Path:
-    from sklearn.datasets import fetch_file, get_data_home
-
-    url, sha256 = download.url, download.sha256
-    folder = Path(get_data_home()) / "directgp"
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with _impatient():
-            return Path(fetch_file(url, folder=folder, sha256=sha256, n_retries=0))
-    except (URLError, TimeoutError, ConnectionError, HTTPException) as error:
-        if isinstance(error, HTTPError):
-            error.close()
-        raise _out_of_reach(facts, url, error) from error
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        got = f"another file there ({_words(error)})"
-        raise _wrong(facts, url, f"the file of sha256 {sha256}", got) from error
-
-
-@contextmanager
-def _impatient() -> Iterator[None]:
-    """Wait for a home no longer than a user would, and say nothing before it is sure."""
-    before = socket.getdefaulttimeout()
-    # scikit-learn passes on no timeout of its own.
-    socket.setdefaulttimeout(_PATIENCE)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        socket.setdefaulttimeout(before)
-
-
-def _read(facts: PaperDataset, home: Home, files: Sequence[Path]) -> Problem:
-    url = home.files[0].url
-    try:
-        table = home.read(files)
-    except MemoryError:
-        raise
-    except Exception as error:
-        # Readers of foreign formats raise what they like.
-        got = f"a file of which the reader says: {_words(error)}"
-        raise _wrong(facts, url, "readable", got) from error
-    return prepare(table, "y", task=facts.task, name=facts.name, source=url)[0]
-
-
-def _check(facts: PaperDataset, home: Home, problem: Problem) -> None:
-    url, found = home.files[0].url, size(*problem.X.shape)
-    if found != facts.size:
-        raise _wrong(facts, url, f"of {facts.size} rows × features, as in the paper", found)
-    if home.fingerprint is None:
-        return
-    numbers = numbers_fingerprint(problem)
-    if numbers != home.fingerprint:
-        known = f"the numbers of fingerprint {home.fingerprint}"
-        raise _wrong(facts, url, known, f"others, of fingerprint {numbers}")
-
-
-def _wrong(facts: PaperDataset, url: str, allowed: str, got: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"The data set {facts.name!r} at {url} must be {allowed}. Got {got}."
-        f" It may have changed there. {facts.remedy}"
-    )
-
-
-def _out_of_reach(facts: PaperDataset, url: str, error: Exception) -> FetchError:
-    return FetchError(
-        f"The data set {facts.name!r} must be in the data folder, or its home within reach."
-        f" Got an error from {url}: {_words(error)}. {facts.remedy}"
-    )
-
-
-def _words(error: Exception) -> str:
-    """What an error says, in one line without the stop."""
-    said = error.reason if type(error) is URLError else error
-    return " ".join(str(said).split()).rstrip(".") or type(error).__name__
-
-
-Origin = Literal["folder", "fetched", "generated"]
-
-_DRAWN = "Drawn anew from the formula, with a fixed seed: not the rows of DELVE that the paper has."
+    """A data set could not be downloaded."""
 
 
 @final
@@ -160,71 +42,160 @@ class PaperData:
     facts: PaperDataset
 
     origin: Origin
-    """A data folder, the public home, or the formula."""
+    """The data folder, a download, or the formula."""
 
     differences: str
-    """What these numbers have otherwise than the paper's table; empty if nothing."""
+    """How these numbers differ from the paper's table; empty if they do not."""
 
 
 def open_paper(name: str, data_dir: Path | None = None, download: bool = True) -> PaperData:
-    """A data set of the paper, with what is otherwise than in the paper.
+    """Open a data set of the paper, and tell how it differs from the paper's.
 
     Parameters
     ----------
     name : str
         One of `PAPER`.
     data_dir : path, optional
-        The folder that is looked into first, for a file of that name in any format with the target
-        in column ``y``; else that of the environment variable DIRECTGP_DATA, if it is set.
+        The folder with a file of that name in any format, with the target in column ``y``; by
+        default that of the environment variable DIRECTGP_DATA, if it is set.
     download : bool
-        Whether to fetch what the folder does not have from its public home, into a cache. What has
-        a formula is drawn if its home is out of reach.
+        Whether to download what the folder does not have, into a cache. If the download fails, a
+        set that has a formula is generated.
     """
-    facts = _facts(name)
+    if name not in PAPER:
+        remedy = suggestion(name, PAPER, "The data sets")
+        refuse("The name", "one of the paper's data sets", repr(name), remedy)
+    facts = PAPER[name]
     file = find_in_folder(name, data_folder(data_dir))
     if file is not None:
-        return _from_folder(facts, file)
+        problem = _prepare(facts, open_table(file).read(), file.name)
+        return PaperData(problem, facts, "folder", _differences(facts, problem))
     if download and facts.home is not None:
         try:
-            return _from_home(facts, facts.home)
+            problem = _download_problem(facts, facts.home)
         except FetchError:
             if facts.generator is None:
                 raise
+        else:
+            # Files without a fingerprint hold the paper's whole set, not one of the known copies.
+            differences = facts.differences if facts.home.fingerprint else ""
+            return PaperData(problem, facts, "fetched", differences)
     if facts.generator is not None:
-        return _from_formula(facts, facts.generator())
-    _refuse_missing(facts)
-
-
-def _facts(name: str) -> PaperDataset:
-    if name not in PAPER:
-        remedy = suggestion(name, PAPER, "There are")
-        refuse("The name", "one of the paper's data sets", repr(name), remedy)
-    return PAPER[name]
-
-
-def _from_folder(facts: PaperDataset, file: Path) -> PaperData:
-    table = open_table(file).read()
-    problem, _ = prepare(table, "y", task=facts.task, name=facts.name, source=file.name)
-    return PaperData(problem, facts, "folder", differences_of(facts, problem))
-
-
-def _from_home(facts: PaperDataset, home: Home) -> PaperData:
-    problem = fetch_problem(facts, home)
-    # What is checked against the known copy has its differences; else it is all the paper has.
-    return PaperData(problem, facts, "fetched", facts.differences if home.fingerprint else "")
-
-
-def _from_formula(facts: PaperDataset, drawn: pa.Table) -> PaperData:
-    table = drawn.rename_columns([*(f"x{j}" for j in range(facts.features)), "y"])
-    problem, _ = prepare(table, "y", task=facts.task, name=facts.name, source="drawn by formula")
-    return PaperData(problem, facts, "generated", _DRAWN)
-
-
-def _refuse_missing(facts: PaperDataset) -> NoReturn:
-    why = facts.not_fetched or "nothing is to be fetched"
+        names = [*(f"x{j}" for j in range(facts.features)), "y"]
+        problem = _prepare(facts, facts.generator().rename_columns(names), "generated by a formula")
+        note = "Generated by the formula with a fixed seed: not the rows of DELVE in the paper."
+        return PaperData(problem, facts, "generated", note)
+    why = facts.not_fetched or "downloads are not allowed"
     refuse(
-        f"The data set {facts.name!r}",
+        f"The data set {name!r}",
         "in the data folder",
-        f"no file of that name there, and none is fetched: {why}",
+        f"no file of that name there, and no download: {why}",
         f"{facts.remedy} Its source: {facts.source}, {facts.url}",
     )
+
+
+def _prepare(facts: PaperDataset, table: pa.Table, source: str) -> Problem:
+    return prepare(table, "y", task=facts.task, name=facts.name, source=source)[0]
+
+
+def _differences(facts: PaperDataset, problem: Problem) -> str:
+    """Return how a copy of the user differs from the paper's table; empty if it does not."""
+    if _single_fingerprint(problem) in facts.copies:
+        return facts.differences
+    found = format_size(*problem.X.shape)
+    same = ", as in the paper" if found == facts.size else f" instead of {facts.size}"
+    return f"A copy that is not known, of {found} rows × features{same}."
+
+
+def _single_fingerprint(problem: Problem) -> str:
+    """Return the fingerprint of the numbers in single precision.
+
+    Known copies are in single precision. A copy that went through text, in which the float32 0.1
+    became the float64 0.1, has the same fingerprint.
+    """
+    with np.errstate(over="ignore"):
+        X, y = (each.astype(np.float32).astype(np.float64) for each in (problem.X, problem.y))
+    return replace(problem, X=X, y=y).fingerprint()
+
+
+def _download_problem(facts: PaperDataset, home: Home) -> Problem:
+    """Return the data set from its public files or the cache, and check size and numbers."""
+    files = [_fetch(facts, each) for each in home.files]
+    try:
+        return _read(facts, home, files)
+    except InvalidInputError:
+        # Otherwise the cache would return the wrong files again.
+        for file in files:
+            file.unlink(missing_ok=True)
+        raise
+
+
+def _fetch(facts: PaperDataset, download: Download) -> Path:
+    from sklearn.datasets import fetch_file, get_data_home
+
+    url, sha256 = download.url, download.sha256
+    folder = Path(get_data_home()) / "directgp"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with _timeout():
+            return Path(fetch_file(url, folder=folder, sha256=sha256, n_retries=0))
+    except (URLError, TimeoutError, ConnectionError, HTTPException) as error:
+        if isinstance(error, HTTPError):
+            error.close()
+        raise FetchError(
+            f"The data set {facts.name!r} must be in the data folder, or available for download."
+            f" Got an error from {url}: {_one_line(error)}. {facts.remedy}"
+        ) from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        got = f"another file ({_one_line(error)})"
+        raise _wrong(facts, url, f"the file of sha256 {sha256}", got) from error
+
+
+@contextmanager
+def _timeout() -> Iterator[None]:
+    """Limit the wait for a server, and silence the warnings of scikit-learn."""
+    before = socket.getdefaulttimeout()
+    # fetch_file has no timeout of its own.
+    socket.setdefaulttimeout(_TIMEOUT)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def _read(facts: PaperDataset, home: Home, files: list[Path]) -> Problem:
+    url = home.files[0].url
+    try:
+        table = home.read(files)
+    except MemoryError:
+        raise
+    except Exception as error:
+        # The readers of the public formats document no exceptions.
+        got = f"a file with the error: {_one_line(error)}"
+        raise _wrong(facts, url, "readable", got) from error
+    problem = _prepare(facts, table, url)
+    found = format_size(*problem.X.shape)
+    if found != facts.size:
+        raise _wrong(facts, url, f"of {facts.size} rows × features, as in the paper", found)
+    fingerprint = home.fingerprint and _single_fingerprint(problem)
+    if fingerprint != home.fingerprint:
+        known = f"the numbers of fingerprint {home.fingerprint}"
+        raise _wrong(facts, url, known, f"others, of fingerprint {fingerprint}")
+    return problem
+
+
+def _wrong(facts: PaperDataset, url: str, allowed: str, got: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"The data set {facts.name!r} at {url} must be {allowed}. Got {got}."
+        f" The file may have changed. {facts.remedy}"
+    )
+
+
+def _one_line(error: Exception) -> str:
+    """Return the message of an error in one line without the final stop."""
+    text = error.reason if type(error) is URLError else error
+    return " ".join(str(text).split()).rstrip(".") or type(error).__name__

@@ -7,28 +7,16 @@ from typing import final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from directgp.cli.options import naming_options
-from directgp.datasets.columns import (
-    Encoding,
-    complete_rows,
-    kind_of,
-    missing_counts,
-    refuse_missing,
-)
+from directgp.datasets.columns import drop_incomplete_rows, kind_of, to_numbers
+from directgp.datasets.encoding import Encoding
 from directgp.datasets.prepare import prepare
 from directgp.datasets.problem import Problem, Task
 from directgp.datasets.sources import open_source
-from directgp.datasets.wording import counted, refuse_name, several
+from directgp.datasets.wording import refuse_name
 from directgp.errors import refuse
-
-
-def named_columns(X: NDArray[np.float64], names: Sequence[str]) -> pa.Table:
-    """A table of the columns of X, so that a model keeps and checks their names."""
-    return pa.table([pa.array(column) for column in X.T], names=list(names))
-
 
 _EXPOSURE, _WEIGHTS = "--exposure", "--weights"
 
@@ -36,7 +24,7 @@ _EXPOSURE, _WEIGHTS = "--exposure", "--weights"
 @final
 @dataclass(frozen=True)
 class Request:
-    """What was typed of the data."""
+    """The options of a command that describe its data."""
 
     data: str
     target: str | None = None
@@ -49,7 +37,7 @@ class Request:
     data_dir: Path | None = None
 
     def words(self) -> list[str]:
-        """What was typed, but for the task, exposure and weights."""
+        """Return the command-line words of the options, without task, exposure and weights."""
         given = {"--target": self.target, "--positive": self.positive, "--data-dir": self.data_dir}
         words = [self.data]
         for option, value in given.items():
@@ -62,7 +50,7 @@ class Request:
 @final
 @dataclass(frozen=True)
 class Opened:
-    """A problem and all that belongs to its rows."""
+    """A problem, with the exposures and weights of its rows."""
 
     request: Request
     problem: Problem
@@ -72,55 +60,42 @@ class Opened:
 
 
 def open_request(request: Request) -> Opened:
-    """Read the data and make them ready for training."""
+    """Read the data and prepare them for training."""
     source = open_source(request.data, request.data_dir)
-    beside = _beside(request, source.table.names)
+    given = {_EXPOSURE: request.exposure, _WEIGHTS: request.weights}
+    extra = {option: name for option, name in given.items() if name is not None}
+    for option, name in extra.items():
+        if name not in source.table.names:
+            refuse_name(option, name, source.table.names)
     with naming_options():
         target, task = source.choose(request.target, request.task, request.positive)
-    table, notes = _complete(source.table.read(), beside, request.drop_missing)
+    table, _, notes = drop_incomplete_rows(
+        source.table.read(), extra.values(), allowed=request.drop_missing
+    )
     problem, encoding = prepare(
         table,
         target,
         task=task,
         name=source.name,
         source=source.shown,
-        drop=[*request.drop, *beside.values()],
+        drop=[*request.drop, *extra.values()],
         drop_missing=request.drop_missing,
         positive=request.positive,
         notes=(*source.notes, *notes),
     )
-    rows = table.select(list(beside.values())).take(pa.array(problem.rows))
-    columns = {option: numbers_in(rows, name, option) for option, name in beside.items()}
+    rows = table.select(list(extra.values())).take(pa.array(problem.rows))
+    columns = {option: numbers_in(rows, name, option) for option, name in extra.items()}
     return Opened(request, problem, encoding, columns.get(_EXPOSURE), columns.get(_WEIGHTS))
 
 
-def _beside(request: Request, names: Sequence[str]) -> dict[str, str]:
-    """Columns that are no features, by their options."""
-    given = {_EXPOSURE: request.exposure, _WEIGHTS: request.weights}
-    beside = {option: name for option, name in given.items() if name is not None}
-    for option, name in beside.items():
-        if name not in names:
-            refuse_name(option, name, names)
-    return beside
-
-
-def _complete(
-    table: pa.Table, beside: dict[str, str], drop_missing: bool
-) -> tuple[pa.Table, list[str]]:
-    """Rows that have an exposure and a weight, where these are asked for."""
-    counts = missing_counts(table, beside.values())
-    if not counts:
-        return table, []
-    if not drop_missing:
-        refuse_missing(table, counts, "Leave out these rows with --drop-missing.")
-    left = table.filter(pa.array(complete_rows(table, counts)))
-    lost = several(table.num_rows - left.num_rows, "row")
-    return left, [f"Left out {lost} with missing values: {counted(counts)}."]
+def named_columns(X: NDArray[np.float64], names: Sequence[str]) -> pa.Table:
+    """Return the columns of X as a table, so that a model stores and checks their names."""
+    return pa.table([pa.array(column) for column in X.T], names=list(names))
 
 
 def numbers_in(table: pa.Table, name: str, who: str) -> NDArray[np.float64]:
-    """A column as numbers, NaN where some are missing."""
+    """Return a column as numbers, with NaN for missing values."""
     column = table.column(name)
     if kind_of(column.type) != "number":
         refuse(who, "a column of numbers", f"{name!r}, of type {column.type}", "Name another.")
-    return np.array(pc.cast(column, pa.float64(), safe=False).to_numpy(), dtype=np.float64)
+    return to_numbers(column)

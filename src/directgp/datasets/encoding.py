@@ -1,0 +1,241 @@
+"""Encode the columns of a table as numeric features."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Annotated, Literal, NoReturn, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from directgp.datasets.columns import (
+    kind_of,
+    level_counts,
+    refuse_missing,
+    text_format,
+    to_numbers,
+)
+from directgp.datasets.wording import drop_options, listed, several, suggestion
+from directgp.errors import InvalidInputError, refuse
+
+_MAX_LEVELS_ALWAYS = 50
+"""A column of text may have this many levels in any number of rows."""
+
+_ROWS_PER_LEVEL = 20
+"""A column with more levels needs this many rows for each of them."""
+
+_MAX_LEVELS = 500
+
+
+@final
+class NumberColumn(BaseModel):
+    """A column of numbers, used unchanged."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    kind: Literal["number"] = "number"
+    name: str
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The name of the column."""
+        return (self.name,)
+
+    def fill(self, column: pa.ChunkedArray, features: NDArray[np.float64]) -> None:
+        """Write the values to the features, of shape (n, 1)."""
+        if kind_of(column.type) != "number":
+            self._refuse(column)
+        values = to_numbers(column)
+        infinite = np.flatnonzero(~np.isfinite(values))
+        if len(infinite):
+            got = f"{values[infinite[0]]:g} in {several(len(infinite), 'row')}"
+            refuse(f"Column {self.name!r}", "finite", got, "Correct or remove these rows.")
+        features[:, 0] = values
+
+    def _refuse(self, column: pa.ChunkedArray) -> NoReturn:
+        who, allowed = f"Column {self.name!r}", "numbers, as in training"
+        if kind_of(column.type) != "category":
+            refuse(who, allowed, f"values of type {column.type}")
+        values = [str(value) for value in column.unique().to_pylist()]
+        found = text_format(values)
+        remedy = f"These look like {found.name}. {found.remedy}" if found else ""
+        first = next((value for value in values if not _is_float(value)), values[0])
+        refuse(who, allowed, f"text, such as {first!r}", remedy)
+
+
+@final
+class CategoryColumn(BaseModel):
+    """A column of L categories, encoded as L − 1 columns of 0 and 1."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    kind: Literal["category"] = "category"
+    name: str
+
+    base: str
+    """The level whose columns are all 0: the most frequent one."""
+
+    levels: tuple[str, ...]
+    """The other levels, each with a column that is 1 where it occurs."""
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names such as ``sex=M``, one for each level but the base."""
+        return tuple(f"{self.name}={level}" for level in self.levels)
+
+    def fill(self, column: pa.ChunkedArray, features: NDArray[np.float64]) -> None:
+        """Write the 0/1 columns to the features, which are 0 before."""
+        if kind_of(column.type) not in ("number", "category"):
+            got = f"values of type {column.type}"
+            refuse(f"Column {self.name!r}", "categories, as in training", got)
+        text = pc.cast(column, pa.string())
+        known = pa.array([self.base, *self.levels], pa.string())
+        level = pc.index_in(text, value_set=known)
+        if level.null_count:
+            self._refuse_unknown(text.filter(pc.is_null(level)), known)
+        level = level.to_numpy()
+        rows = np.flatnonzero(level)
+        features[rows, level[rows] - 1] = 1.0
+
+    def _refuse_unknown(self, unknown: pa.ChunkedArray, known: pa.Array) -> NoReturn:
+        counts = level_counts(unknown)
+        first, others = next(iter(counts)), len(counts) - 1
+        got = f"{first!r} in {several(counts[first], 'row')}"
+        got += f", and {several(others, 'other new level')}" if others else ""
+        allowed = f"of the levels seen in training, {listed(sorted(known.to_pylist()), most=12)}"
+        remedy = "Correct or remove these rows, or train again with such rows."
+        refuse(f"Column {self.name!r}", allowed, got, remedy)
+
+
+Column = Annotated[NumberColumn | CategoryColumn, Field(discriminator="kind")]
+
+
+@final
+class Encoding(BaseModel):
+    """Turns the columns of a table into features.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> table = pa.table({"size": [3.0, 1.0, 2.0], "sex": ["F", "M", "F"]})
+    >>> encoding = Encoding.learn(table, exclude=[])
+    >>> encoding.feature_names
+    ('size', 'sex=M')
+    >>> encoding.apply(table).tolist()
+    [[3.0, 0.0], [1.0, 1.0], [2.0, 0.0]]
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    columns: tuple[Column, ...]
+
+    @classmethod
+    def learn(cls, table: pa.Table, exclude: Collection[str]) -> "Encoding":
+        """Return the encoding of all columns but those excluded; no value may be missing.
+
+        A column that has only one value is left out.
+        """
+        excluded = set(exclude)
+        names = [name for name in table.column_names if name not in excluded]
+        _refuse_unusable(table, names)
+        columns = [_learn_column(name, table.column(name)) for name in names]
+        encoding = cls(columns=tuple(column for column in columns if column is not None))
+        counts = Counter(encoding.feature_names)
+        repeated = [name for name, count in counts.items() if count > 1]
+        if repeated:
+            allowed = "different after categories are encoded"
+            remedy = "Rename the column of that name."
+            refuse("Names of features", allowed, f"{listed(repeated)} more than once", remedy)
+        return encoding
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The columns that a table must have."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the features, one for each column of X."""
+        return tuple(name for column in self.columns for name in column.feature_names)
+
+    def apply(self, table: pa.Table) -> NDArray[np.float64]:
+        """Return the features of a table, of shape (n, d).
+
+        Columns are found by name, in any order; other columns are ignored.
+        """
+        names = self.column_names
+        known = set(table.column_names)
+        absent = next((name for name in names if name not in known), None)
+        if absent is not None:
+            raise InvalidInputError(
+                f"The table must have all columns used in training. Got no {absent!r}."
+                f" {suggestion(absent, table.column_names, 'Its columns')}"
+            )
+        refuse_missing(table, names)
+        features = np.zeros((table.num_rows, len(self.feature_names)))
+        start = 0
+        for column in self.columns:
+            stop = start + len(column.feature_names)
+            column.fill(table.column(column.name), features[:, start:stop])
+            start = stop
+        return features
+
+
+def _learn_column(name: str, column: pa.ChunkedArray) -> NumberColumn | CategoryColumn | None:
+    """Return how a column will be encoded, or None if it has only one value."""
+    if kind_of(column.type) == "number":
+        # Arrow has no minimum of 16-bit floats.
+        ends = pc.min_max(pc.cast(column, pa.float64(), safe=False)).as_py()
+        return NumberColumn(name=name) if ends["min"] != ends["max"] else None
+    counts = level_counts(column)
+    _refuse_unless_categories(name, counts, len(column))
+    if len(counts) < 2:
+        return None
+    base = min(counts, key=lambda level: (-counts[level], level))
+    levels = tuple(sorted(level for level in counts if level != base))
+    return CategoryColumn(name=name, base=base, levels=levels)
+
+
+def _refuse_unusable(table: pa.Table, names: Sequence[str]) -> None:
+    """Raise `InvalidInputError` if a column is neither numbers nor text."""
+    types = {name: table.column(name).type for name in names}
+    times = [name for name in names if kind_of(types[name]) == "time"]
+    if times:
+        raise InvalidInputError(
+            f"Columns of dates and times cannot be used as they are: {listed(times)}."
+            " Give numbers instead, such as year, month or days since a date,"
+            f" or leave {'it' if len(times) == 1 else 'them'} out with {drop_options(times)}."
+        )
+    for name, data_type in types.items():
+        if kind_of(data_type) == "other":
+            allowed, got = "numbers or categories", f"values of type {data_type}"
+            refuse(f"Column {name!r}", allowed, got, f"Leave it out with {drop_options([name])}.")
+
+
+def _refuse_unless_categories(name: str, counts: dict[str, int], rows: int) -> None:
+    """Raise `InvalidInputError` if the text is numbers, dates, identifiers or free text."""
+    levels = len(counts)
+    too_many = levels == rows > 2 or (
+        levels > _MAX_LEVELS_ALWAYS and levels > min(rows / _ROWS_PER_LEVEL, _MAX_LEVELS)
+    )
+    found = text_format(counts)
+    if found and (too_many or not found.may_be_category):
+        got = f"text that looks like {found.name}, such as {next(iter(counts))!r}"
+        remedy = f"{found.remedy} Or leave it out with {drop_options([name])}."
+        refuse(f"Column {name!r}", "numbers or categories", got, remedy)
+    if too_many:
+        raise InvalidInputError(
+            f"Column {name!r} must be of categories that recur. Got {levels:,} different texts"
+            f" in {rows:,} rows, such as {next(iter(counts))!r}, which looks like an identifier or"
+            f" free text. Leave it out with {drop_options([name])}."
+        )
+
+
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
