@@ -23,7 +23,6 @@ from directgp.cli.data import Request, open_request
 from directgp.cli.options import naming_options
 from directgp.cli.terminal import Terminal, WrongUsageError, console
 from directgp.datasets.problem import Problem, Task
-from directgp.datasets.wording import several
 from directgp.errors import InvalidInputError
 from directgp.experiments.cell import Cell, Finished
 from directgp.experiments.engine import Watcher
@@ -37,9 +36,9 @@ from directgp.experiments.plan import (
 )
 from directgp.experiments.store import Store
 from directgp.experiments.workers import Activity, Refused
-from directgp.reports.numbers import duration, number, short
 from directgp.reports.scoreboard import CLOSE, Entry, Scoreboard, heading, scoreboard
 from directgp.reports.verdict import Findings
+from directgp.text import duration, fixed, number, plural, time_left
 
 
 @final
@@ -249,14 +248,14 @@ class LiveBoard:
         if not by_size:
             return ""
         values = by_size[max(by_size)]
-        return number(sum(values) / len(values), 3)
+        return fixed(sum(values) / len(values), 3)
 
     def _clock(self) -> str:
         """Fits done, time spent, time left."""
         spent = time.monotonic() - self._since
         text = f"{len(self._results)} of {len(self._cells)} fits, {duration(float(round(spent)))}"
         left = self._left(spent)
-        return text if left is None else f"{text}, about {duration(float(round(left)))} left"
+        return text if left is None else f"{text}, {time_left(left)}"
 
     def _left(self, spent: float) -> float | None:
         """What is to be done, at the pace of what was done: each method has its own."""
@@ -284,14 +283,14 @@ def _told(result: Finished | Refused) -> str:
     if isinstance(result, Refused):
         return f"failed: {result.reason}"
     outcome = result.outcome
-    scores = ", ".join(f"{name} {short(value, 4)}" for name, value in outcome.scores.items())
-    return f"{scores}, β {short(outcome.beta)}, {duration(outcome.seconds)}"
+    scores = ", ".join(f"{name} {number(value, 4)}" for name, value in outcome.scores.items())
+    return f"{scores}, β {number(outcome.beta)}, {duration(outcome.seconds)}"
 
 
 def _now(activity: Activity) -> str:
     if activity.step == 0:
         return "starting"
-    loss = short(activity.loss, 4)
+    loss = number(activity.loss, 4)
     return f"run {activity.run}, step {activity.step} of {activity.max_steps}, loss {loss}"
 
 
@@ -434,9 +433,9 @@ def tell_plan(plan: Plan, problem: Problem, all_unless_many: bool, terminal: Ter
     rows = " and ".join(f"{size:,}" for size in plan.sizes)
     n, d = problem.X.shape
     terminal.say(
-        f"{plan.data.name}: {several(n, 'row')}, {several(d, 'feature')}. Training on {rows} rows, "
+        f"{plan.data.name}: {plural(n, 'row')}, {plural(d, 'feature')}. Training on {rows} rows, "
         f"choosing β by {plan.parts.validation:,}, judging by {plan.parts.test:,}; "
-        f"{several(plan.repeats, 'split')}, {several(len(plan.methods), 'method')}."
+        f"{plural(plan.repeats, 'split')}, {plural(len(plan.methods), 'method')}."
     )
     if all_unless_many and plan.sizes[-1] < plan.parts.training:
         terminal.say(

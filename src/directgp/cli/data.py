@@ -15,7 +15,7 @@ from directgp.datasets.encoding import Encoding
 from directgp.datasets.prepare import prepare
 from directgp.datasets.problem import Problem, Task
 from directgp.datasets.sources import open_source
-from directgp.datasets.wording import refuse_name
+from directgp.datasets.tables import refuse_column
 from directgp.errors import refuse
 
 _EXPOSURE, _WEIGHTS = "--exposure", "--weights"
@@ -66,7 +66,7 @@ def open_request(request: Request) -> Opened:
     extra = {option: name for option, name in given.items() if name is not None}
     for option, name in extra.items():
         if name not in source.table.names:
-            refuse_name(option, name, source.table.names)
+            refuse_column(option, name, source.table.names)
     with naming_options():
         target, task = source.choose(request.target, request.task, request.positive)
     table, _, notes = drop_incomplete_rows(

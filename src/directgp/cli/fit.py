@@ -3,7 +3,7 @@
 import shlex
 import warnings
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from directgp.cli.options import (
     DataArgument,
@@ -27,7 +27,6 @@ from directgp.cli.options import (
     check_columns,
     check_task,
     data_option,
-    listed,
     model_option,
     naming_options,
     output_option,
@@ -35,6 +34,7 @@ from directgp.cli.options import (
     whole_number,
 )
 from directgp.cli.terminal import Terminal
+from directgp.text import duration, entry, joined, number, plural, with_error
 
 ObjectiveName = Literal[
     "log_loss",
@@ -70,7 +70,9 @@ def fit(
     objective: Annotated[
         ObjectiveName,
         model_option(
-            "--objective", metavar="NAME", help=f"What to train for: {listed(ObjectiveName)}."
+            "--objective",
+            metavar="NAME",
+            help=f"What to train for: {joined(get_args(ObjectiveName), 'or')}.",
         ),
     ] = "log_loss",
     beta: Annotated[
@@ -239,19 +241,16 @@ def _facts(model: Any, problem: Any) -> dict[str, Any]:
 
 def _summary(facts: dict[str, Any], problem: Any, out: Path) -> str:
     """Return the summary of a fit, and the next command."""
-    from directgp.estimators.progress import duration
-    from directgp.estimators.summary import count, entry, figure, with_errors
-
     lines = [
         f"Trained a model of {problem.target!r} in {duration(facts['seconds'])}.",
-        entry("data", f"{count(len(problem.y), 'row')}, {count(problem.X.shape[1], 'feature')}"),
+        entry("data", f"{plural(len(problem.y), 'row')}, {plural(problem.X.shape[1], 'feature')}"),
         entry("task", problem.task),
         entry("objective", f"{facts['objective']}, {facts['hyperparameters']}"),
-        entry("β", figure(facts["beta"])),
+        entry("β", number(facts["beta"])),
     ]
     found = facts["validation"]
     if found is not None:
-        (mean,) = with_errors([found["mean"]], [found["error"]])
+        mean = with_error(found["mean"], found["error"])
         lines.append(entry("validation", f"{found['loss']} {mean}"))
     lines.append(entry("model", str(out)))
     lines.append(f"Next: directgp predict {shlex.quote(str(out))} DATA --out predictions.csv")

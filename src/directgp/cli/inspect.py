@@ -10,6 +10,7 @@ from rich.text import Text
 
 from directgp.cli.options import DataDir, Debug, Json, ModelArgument
 from directgp.cli.terminal import Terminal
+from directgp.text import bullet, entry, plural
 
 _PAPER_FACTS = (
     *("name", "task", "rows", "features", "num_inducing"),
@@ -33,14 +34,13 @@ def inspect(model: ModelArgument, json: Json = False, debug: Debug = False) -> N
 def _card_sections(card: Any) -> Iterable[str]:
     """Yield the sections of the text: the table, and its columns."""
     from directgp.datasets.encoding import CategoryColumn
-    from directgp.estimators.summary import count, entry, item
 
     task = card.task
     if card.classes is not None:
         task = f"classification: {card.classes[1]!r} against {card.classes[0]!r}"
     extra = {"exposure": card.exposure, "weights": card.weights}
     lines = {
-        "source": f"{card.source}, {count(card.rows, 'row')}",
+        "source": f"{card.source}, {plural(card.rows, 'row')}",
         "target": f"{card.target}, {task}",
         **{role: column for role, column in extra.items() if column is not None},
         "fingerprint": card.fingerprint,
@@ -56,7 +56,7 @@ def _card_sections(card: Any) -> Iterable[str]:
         for each in columns
         if isinstance(each, CategoryColumn)
     ]
-    yield "\n".join(["Columns", *map(item, items)])
+    yield "\n".join(["Columns", *map(bullet, items)])
 
 
 def datasets(data_dir: DataDir = None, json: Json = False, debug: Debug = False) -> None:

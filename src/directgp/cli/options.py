@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import typer
 
 from directgp.cli.terminal import WrongUsageError
 from directgp.errors import InvalidInputError
+from directgp.text import joined
 
 DATA, MODEL, OUTPUT = "Data", "Model", "Output"
 """Panels of the help."""
@@ -30,12 +31,6 @@ LikelihoodName = Literal[
     "poisson_softplus",
     "negative_binomial",
 ]
-
-
-def listed(choices: Any) -> str:
-    """Return the values of a `Literal`, as in ``a, b or c``."""
-    *first, last = get_args(choices)
-    return f"{', '.join(first)} or {last}"
 
 
 def check_seed(seed: int) -> int:
@@ -70,10 +65,12 @@ Seed = Annotated[
     model_option("--seed", metavar="NUMBER", callback=check_seed, help="Random seed."),
 ]
 Device = Annotated[
-    DeviceName, model_option("--device", metavar="NAME", help=f"{listed(DeviceName)}.")
+    DeviceName,
+    model_option("--device", metavar="NAME", help=f"{joined(get_args(DeviceName), 'or')}."),
 ]
 Kernel = Annotated[
-    KernelName, model_option("--kernel", metavar="NAME", help=f"{listed(KernelName)}.")
+    KernelName,
+    model_option("--kernel", metavar="NAME", help=f"{joined(get_args(KernelName), 'or')}."),
 ]
 Inducing = Annotated[
     str, model_option("--inducing", metavar="auto|NUMBER", help="Number of inducing inputs.")
@@ -88,7 +85,9 @@ Target = Annotated[
 Task = Annotated[
     TaskName | None,
     data_option(
-        "--task", metavar="TASK", help=f"{listed(TaskName)}; guessed from the target by default."
+        "--task",
+        metavar="TASK",
+        help=f"{joined(get_args(TaskName), 'or')}; guessed from the target by default.",
     ),
 ]
 Drop = Annotated[

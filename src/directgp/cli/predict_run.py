@@ -15,13 +15,13 @@ from directgp.cli.output_paths import check_file_place, writing
 from directgp.cli.terminal import Terminal
 from directgp.datasets.columns import drop_incomplete_rows, missing_counts
 from directgp.datasets.sources import open_source
+from directgp.datasets.tables import refuse_column
 from directgp.datasets.targets import encode_classes
-from directgp.datasets.wording import refuse_name, several, suggestion
 from directgp.errors import InvalidInputError, refuse
-from directgp.estimators.summary import figure
 from directgp.likelihoods.counts import exposed
 from directgp.predictive import predictive_variance
 from directgp.shapes import Marginals
+from directgp.text import number, plural, suggestion
 
 Column = NDArray[np.float64]
 Columns = dict[str, pa.Array]
@@ -74,11 +74,11 @@ def predict_and_write(request: PredictionRequest, terminal: Terminal) -> None:
             "notes": list(rows.notes),
         }
     )
-    terminal.show(f"Wrote predictions of {several(len(rows.X), 'row')} to {request.out}.")
+    terminal.show(f"Wrote predictions of {plural(len(rows.X), 'row')} to {request.out}.")
     if found is not None:
         names = _SCORE_NAMES | {"coverage": f"coverage of {100 * request.coverage:g} % intervals"}
-        parts = ", ".join(f"{names[name]} {figure(value)}" for name, value in found.items())
-        terminal.show(f"Compared with {card.target!r} in {several(scores.rows, 'row')}: {parts}.")
+        parts = ", ".join(f"{names[name]} {number(value, 4)}" for name, value in found.items())
+        terminal.show(f"Compared with {card.target!r} in {plural(scores.rows, 'row')}: {parts}.")
 
 
 def _write(
@@ -136,7 +136,7 @@ def read_rows(request: PredictionRequest, card: ModelCard) -> PredictionRows:
     predicted = set(schema_of(card).names)
     for name in request.id_columns:
         if name not in names:
-            refuse_name("--id", name, source.table.names)
+            refuse_column("--id", name, source.table.names)
         if name in predicted:
             got = f"{name!r}, which is one of the predictions"
             refuse("--id", "a column of another name", got, "Rename it in the data.")

@@ -24,7 +24,6 @@ from directgp.cli.output_paths import check_report_place
 from directgp.cli.terminal import Terminal, WrongUsageError, console, print_line
 from directgp.datasets.paper.download import PaperData, open_paper
 from directgp.datasets.paper.sets import PAPER
-from directgp.datasets.wording import joined, several, suggestion
 from directgp.errors import DirectGPError, InvalidInputError, StoreError
 from directgp.experiments.paper.cells import (
     CurveOutcome,
@@ -41,9 +40,9 @@ from directgp.experiments.paper.scales import SCALES, Scale
 from directgp.experiments.paper.store import SharedStore
 from directgp.experiments.paper.sweep import SweepData, chosen, sweep
 from directgp.experiments.workers import Activity, InProcess, Pool, Processes, Refused
-from directgp.reports.numbers import duration, short
 from directgp.reports.paper import write_reproduction
 from directgp.reports.paper_figures import FIGURES
+from directgp.text import duration, joined, number, plural, suggestion, time_left
 
 STORE = "cells.sqlite"
 _OURS = (STORE, f"{STORE}-journal", "index.html", "verdicts.json", "results.parquet", "figures")
@@ -320,8 +319,8 @@ class Lines:
     def begin(self, cells: Sequence[PaperCell], known: int) -> None:
         """Say how much there is to do."""
         self._total = len(cells)
-        there = f" {several(known, 'result')} there already." if known else ""
-        self.say(f"{several(len(cells), 'cell')} to run.{there}")
+        there = f" {plural(known, 'result')} there already." if known else ""
+        self.say(f"{plural(len(cells), 'cell')} to run.{there}")
 
     def finished(self, cell: PaperCell, result: Finished | Refused) -> None:
         """Say what came of a cell."""
@@ -335,11 +334,11 @@ class Lines:
     def clock(self) -> str:
         """Cells done, time spent, and time left at that pace."""
         spent = time.monotonic() - self._since
-        text = f"{self._done} of {several(self._total, 'cell')}, {duration(float(round(spent)))}"
+        text = f"{self._done} of {plural(self._total, 'cell')}, {duration(float(round(spent)))}"
         if not self._done:
             return text
         left = spent * (self._total - self._done) / self._done
-        return f"{text}, about {duration(float(round(left)))} left"
+        return f"{text}, {time_left(left)}"
 
 
 @final
@@ -371,7 +370,7 @@ class LiveLines:
             return f"{title}: starting"
         now = f"{title}: step {activity.step} of {activity.max_steps}"
         # Studies, which are no training, have none.
-        return now if math.isnan(activity.loss) else f"{now}, loss {short(activity.loss, 4)}"
+        return now if math.isnan(activity.loss) else f"{now}, loss {number(activity.loss, 4)}"
 
 
 def _told(result: Finished | Refused) -> str:
@@ -383,7 +382,7 @@ def _told(result: Finished | Refused) -> str:
         scores = outcome.scores
     elif isinstance(outcome, CurveOutcome):
         scores = outcome.points[-1].scores
-    words = [f"{name} {short(value, 4)}" for name, value in scores.items()]
+    words = [f"{name} {number(value, 4)}" for name, value in scores.items()]
     return ", ".join([*words, duration(outcome.seconds)])
 
 
@@ -406,7 +405,7 @@ def summary(told: Reproduction) -> str:
     """How many claims held."""
     found = Counter[str](finding.verdict for _, finding in told.findings)
     counts = ", ".join(f"{found[verdict]} {verdict}" for verdict in _STYLES)
-    return f"Of {several(len(told.findings), 'claim')}: {counts}. Scale {told.scale}."
+    return f"Of {plural(len(told.findings), 'claim')}: {counts}. Scale {told.scale}."
 
 
 _NOTHING = "The folder must have results of this scale and seed. Got none. Run them first."
@@ -472,7 +471,7 @@ def _take_in(request: ReproduceRequest, store: SharedStore, terminal: Terminal) 
     for place in request.merge:
         merged = store.merge(store_in(place))
         terminal.say(
-            f"{place}: {several(merged.added, 'result')} taken in, {merged.known} known already, "
+            f"{place}: {plural(merged.added, 'result')} taken in, {merged.known} known already, "
             f"{merged.differing} known with another outcome, of which ours is kept."
         )
 
@@ -527,7 +526,7 @@ def _show(told: Reproduction, index: Path, terminal: Terminal) -> None:
     for failed in told.results.failed:
         terminal.warn(f"{failed.cell.title}, failed: {failed.reason}")
     if told.results.missing:
-        terminal.warn(f"{several(len(told.results.missing), 'cell')} of this scale not run yet.")
+        terminal.warn(f"{plural(len(told.results.missing), 'cell')} of this scale not run yet.")
     terminal.show(f"\n{summary(told)}")
     terminal.show(f"Report:    {index}")
     terminal.answer(json.loads((index.parent / "verdicts.json").read_bytes()))

@@ -1,7 +1,5 @@
 """Print results and errors on a terminal."""
 
-import json
-import math
 import os
 import sys
 import traceback
@@ -18,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
 from directgp.errors import DirectGPError
+from directgp.text import one_line, strict_json
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 """Exit codes; 0 is success. Commands raise exceptions, and `answering` turns them into codes."""
@@ -104,15 +103,7 @@ def print_line(where: Console, text: str, style: str | None = None) -> None:
 def print_json(document: dict[str, Any]) -> None:
     """Print a JSON document on standard output; numbers that are not finite become null."""
     # ASCII only, so that it can be printed in any encoding.
-    print(json.dumps(_finite(document), indent=2, allow_nan=False), flush=True)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    print(strict_json(document, ascii_only=True), flush=True)
 
 
 @final
@@ -144,15 +135,15 @@ def sentence(error: Exception) -> str:
     if isinstance(error, typer.TyperException):
         return _usage_sentence(error)
     if isinstance(error, DirectGPError):
-        return _one_line(str(error))
+        return one_line(str(error))
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return "There is not enough memory for this. Take fewer rows or inducing inputs."
     if isinstance(error, OSError):
-        what = error.strerror or _one_line(str(error)) or type(error).__name__
+        what = error.strerror or one_line(str(error)) or type(error).__name__
         # Of two files, the first is a draft of the second.
         file = error.filename2 or error.filename
-        return f"{_one_line(str(file))}: {what}." if file else f"{what}."
-    what = _one_line(f"{type(error).__name__}: {error}").rstrip(":. ")
+        return f"{one_line(str(file))}: {what}." if file else f"{what}."
+    what = one_line(f"{type(error).__name__}: {error}").rstrip(":. ")
     return f"directgp failed unexpectedly: {what}; run again with --debug for the traceback."
 
 
@@ -186,17 +177,12 @@ def _usage_sentence(error: typer.TyperException) -> str:
     else:
         # typer converts with pydantic, which adds a prefix.
         words = error.format_message().replace("Value error, ", "").replace("?.", "?")
-    words = _one_line(words)
+    words = one_line(words)
     context = getattr(error, "ctx", None)
     if not words or context is None:
         return words
     end = "" if words.endswith((".", "?")) else "."
     return f"{words}{end} See '{context.command_path} --help'."
-
-
-def _one_line(text: str) -> str:
-    """Return the text without line breaks and control characters."""
-    return "".join(c for c in " ".join(text.split()) if c.isprintable())
 
 
 def _leave_pipe() -> None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from shlex import quote
 from typing import Literal, final
 
 import numpy as np
@@ -11,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from directgp.datasets.wording import counted, drop_options, listed, several
 from directgp.errors import InvalidInputError
+from directgp.text import counted, listed, plural
 
 Kind = Literal["number", "category", "time", "empty", "other"]
 
@@ -154,7 +155,7 @@ def drop_incomplete_rows(
     if not allowed:
         refuse_missing(table, counts, remedy)
     rows = np.flatnonzero(complete_rows(table, counts))
-    dropped = several(table.num_rows - len(rows), "row")
+    dropped = plural(table.num_rows - len(rows), "row")
     note = f"Left out {dropped} with missing values: {counted(counts)}."
     return table.take(pa.array(rows)), rows, (note,)
 
@@ -192,3 +193,8 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the values of a dictionary column, which may have an entry for missing values."""
     is_dictionary = pa.types.is_dictionary(column.type)
     return pc.cast(column, column.type.value_type) if is_dictionary else column
+
+
+def drop_options(names: Iterable[str]) -> str:
+    """Format ``--drop a --drop b``, quoted for a shell where needed."""
+    return " ".join(f"--drop {quote(name)}" for name in names)

@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from directgp.datasets.columns import (
+    drop_options,
     kind_of,
     level_counts,
     refuse_missing,
     text_format,
     to_numbers,
 )
-from directgp.datasets.wording import drop_options, listed, several, suggestion
 from directgp.errors import InvalidInputError, refuse
+from directgp.text import listed, plural, suggestion
 
 _MAX_LEVELS_ALWAYS = 50
 """A column of text may have this many levels in any number of rows."""
@@ -50,7 +51,7 @@ class NumberColumn(BaseModel):
         values = to_numbers(column)
         infinite = np.flatnonzero(~np.isfinite(values))
         if len(infinite):
-            got = f"{values[infinite[0]]:g} in {several(len(infinite), 'row')}"
+            got = f"{values[infinite[0]]:g} in {plural(len(infinite), 'row')}"
             refuse(f"Column {self.name!r}", "finite", got, "Correct or remove these rows.")
         features[:, 0] = values
 
@@ -102,9 +103,9 @@ class CategoryColumn(BaseModel):
     def _refuse_unknown(self, unknown: pa.ChunkedArray, known: pa.Array) -> NoReturn:
         counts = level_counts(unknown)
         first, others = next(iter(counts)), len(counts) - 1
-        got = f"{first!r} in {several(counts[first], 'row')}"
-        got += f", and {several(others, 'other new level')}" if others else ""
-        allowed = f"of the levels seen in training, {listed(sorted(known.to_pylist()), most=12)}"
+        got = f"{first!r} in {plural(counts[first], 'row')}"
+        got += f", and {plural(others, 'other new level')}" if others else ""
+        allowed = f"of the levels seen in training, {listed(sorted(known.to_pylist()), limit=12)}"
         remedy = "Correct or remove these rows, or train again with such rows."
         refuse(f"Column {self.name!r}", allowed, got, remedy)
 

@@ -8,9 +8,10 @@ import pyarrow as pa
 from directgp.datasets.columns import drop_incomplete_rows, refuse_empty
 from directgp.datasets.encoding import CategoryColumn, Encoding
 from directgp.datasets.problem import Problem, Task
+from directgp.datasets.tables import refuse_column
 from directgp.datasets.targets import encode_target, guess_task
-from directgp.datasets.wording import listed, refuse_name, several
 from directgp.errors import InvalidInputError, refuse
+from directgp.text import listed, plural
 
 _MIN_ROWS = 20
 
@@ -106,10 +107,10 @@ def _feature_columns(table: pa.Table, target: str, drop: Sequence[str]) -> list[
         if names and all(re.fullmatch(r"[-+]?\d*\.?\d+([eE][-+]?\d+)?", name) for name in names):
             remedy = "The first row has numbers instead of names: add a row of names above."
             refuse("The target", "a column of the table", repr(target), remedy)
-        refuse_name("The target", target, names)
+        refuse_column("The target", target, names)
     for column in drop:
         if column not in known:
-            refuse_name("A column to drop", column, names)
+            refuse_column("A column to drop", column, names)
     if target in dropped:
         refuse("A column to drop", "another one than the target", repr(target))
     return [name for name in names if name != target and name not in dropped]
@@ -120,7 +121,7 @@ def _encoding_notes(encoding: Encoding, names: Sequence[str]) -> list[str]:
     used = set(encoding.column_names)
     constant = [name for name in names if name not in used]
     return [f"Left out because it has one value only: {name!r}." for name in constant] + [
-        f"Column {column.name!r} is encoded as {several(len(column.levels), 'column')} of 0 and 1;"
+        f"Column {column.name!r} is encoded as {plural(len(column.levels), 'column')} of 0 and 1;"
         f" its base level is {column.base!r}."
         for column in encoding.columns
         if isinstance(column, CategoryColumn)

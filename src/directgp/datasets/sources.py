@@ -15,8 +15,8 @@ from directgp.datasets.prepare import prepare
 from directgp.datasets.problem import Problem, Task
 from directgp.datasets.tables import ReadableTable, open_table, stem_of, suffix_of, tables_in
 from directgp.datasets.targets import guess_task
-from directgp.datasets.wording import did_you_mean, listed, suggestion
 from directgp.errors import InvalidInputError, refuse
+from directgp.text import did_you_mean, listed, suggestion
 
 FOLDER_VARIABLE = "DIRECTGP_DATA"
 """Environment variable with the folder of data sets."""

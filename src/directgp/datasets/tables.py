@@ -18,8 +18,8 @@ import pyarrow.ipc
 from typing_extensions import override
 
 from directgp.datasets.columns import MISSING, parse_text
-from directgp.datasets.wording import did_you_mean, listed, refuse_name, several
 from directgp.errors import refuse
+from directgp.text import did_you_mean, listed, plural, suggestion
 
 _HEAD_BYTES = 1 << 20
 """Bytes in which the first row of a text file has to end."""
@@ -55,6 +55,11 @@ def refuse_absent(who: str, allowed: str, path: Path, names: Iterable[str]) -> N
     """Raise `InvalidInputError` for a path that does not exist, with similar names there."""
     remedy = did_you_mean(path.name, names) or "Check the path."
     refuse(who, allowed, repr(str(path)), remedy)
+
+
+def refuse_column(who: str, name: str, names: Iterable[str]) -> NoReturn:
+    """Raise `InvalidInputError` for the name of a column that the table does not have."""
+    refuse(who, "a column of the table", repr(name), suggestion(name, names, "Its columns"))
 
 
 class ReadableTable(ABC):
@@ -94,7 +99,7 @@ class ReadableTable(ABC):
         known = set(self.names)
         for name in chosen:
             if name not in known:
-                refuse_name(f"A column of {self.shown!r}", name, self.names)
+                refuse_column(f"A column of {self.shown!r}", name, self.names)
         return self._read(chosen, set(as_text))
 
     @abstractmethod
@@ -187,8 +192,8 @@ class TextTable(ReadableTable):
         except pa.ArrowInvalid as error:
             for row, expected, actual in _RAGGED.findall(str(error)):
                 number = int(row) - 1 if row else "?"
-                got = f"{several(int(actual), 'value')} in row {number} after the names"
-                allowed = f"of {several(int(expected), 'value')}, as many as there are names"
+                got = f"{plural(int(actual), 'value')} in row {number} after the names"
+                allowed = f"of {plural(int(expected), 'value')}, as many as there are names"
                 remedy = "Correct that row."
                 refuse("Rows of the data file", allowed, f"{got} in {self.shown!r}", remedy)
 

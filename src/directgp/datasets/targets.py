@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from directgp.datasets.columns import kind_of, level_counts, text_format, to_numbers
 from directgp.datasets.problem import Task
-from directgp.datasets.wording import counted, listed, several, suggestion
 from directgp.errors import InvalidInputError, refuse
+from directgp.text import counted, listed, plural, suggestion
 
 _YES = {"true", "t", "yes", "y", "positive", "pos"}
 """Labels that are class 1 by default, in any case."""
@@ -41,7 +41,7 @@ def guess_task(column: pa.ChunkedArray, name: str = "y") -> tuple[Task, str]:
         values = list(level_counts(column))
         if len(values) > 2:
             _refuse_text(name, values)
-        return "classification", f"it has {several(len(values), 'different value')}"
+        return "classification", f"it has {plural(len(values), 'different value')}"
     if kind != "number":
         _refuse_type(column, name, "numbers or classes")
     numbers = to_numbers(column)
@@ -112,7 +112,7 @@ def encode_target(
     counts = level_counts(_labels(column, name))
     classes = _two_classes(counts, name, positive, is_number)
     ones = counts[classes[1]]
-    sizes = [several(len(column) - ones, "row"), several(ones, "row")]
+    sizes = [plural(len(column) - ones, "row"), plural(ones, "row")]
     note = f"Class 1 is {classes[1]!r} ({sizes[1]}), class 0 is {classes[0]!r} ({sizes[0]})"
     hint = "" if positive else f"; --positive {classes[0]} exchanges them"
     return EncodedTarget(encode_classes(column, name, classes), classes, (f"{note}{hint}.",))
@@ -203,7 +203,7 @@ def _numbers(
     bad = np.flatnonzero(~good)
     if len(bad):
         got = f"{y[bad[0]]:g} in row {rows[bad[0]] + 1}"
-        got += f" and others in {several(len(bad) - 1, 'row')}" if len(bad) > 1 else ""
+        got += f" and others in {plural(len(bad) - 1, 'row')}" if len(bad) > 1 else ""
         refuse(f"The target {name!r}", allowed, got, remedy)
     return y
 

@@ -13,15 +13,7 @@ from directgp.likelihoods import Gaussian, Likelihood, Logistic, NegativeBinomia
 from directgp.likelihoods.base import UnimodalInF
 from directgp.likelihoods.counts import CountLikelihood, PoissonExp, PoissonSoftplus
 from directgp.shapes import Values
-
-
-def text_table(lines: Sequence[Sequence[str]]) -> str:
-    """Lay out rows of cells, the head first, in columns as wide as they need."""
-    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+from directgp.text import text_table
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from importlib.util import find_spec
 from typing import final
 
@@ -19,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
+from directgp.text import duration, plural, time_left
 from directgp.training.callbacks import Monitor
 from directgp.training.result import Progress
 
@@ -88,9 +88,13 @@ class Tally:
         """How far it is."""
         if self.last is None:
             return ""
-        words = [self._place(), f"loss {self.last.loss:.4g}", _clock(now - self.since)]
+        words = [
+            self._place(),
+            f"loss {self.last.loss:.4g}",
+            duration(float(round(now - self.since))),
+        ]
         left = self.seconds_left(now)
-        return ", ".join(words if left is None else [*words, f"{_rough(left)} left"])
+        return ", ".join(words if left is None else [*words, time_left(left)])
 
     def part_line(self, now: float) -> str:
         """The part that is over."""
@@ -98,13 +102,13 @@ class Tally:
             return ""
         phase, seconds = self.last.phase, duration(now - self._part_since)
         place = f"{phase.part} of {phase.parts}: " if phase.name else ""
-        steps = _count(self._part_steps, "step")
+        steps = plural(self._part_steps, "step")
         return f"{place}{self.name()}: {steps}, loss {self.last.loss:.4g}, {seconds}"
 
     def closing_line(self, now: float, failed: bool) -> str:
         """The fit that is over."""
         seconds = duration(now - self.since)
-        counts = f"{_count(self.runs, 'run')}, {_count(self.steps, 'step')}"
+        counts = f"{plural(self.runs, 'run')}, {plural(self.steps, 'step')}"
         if failed:
             return f"Not fitted, ended after {seconds}: {counts}."
         return f"Fitted in {seconds}: {counts}{self._final_loss()}."
@@ -125,32 +129,9 @@ class Tally:
         return f", loss {self.last.loss:.4g}"
 
 
-def duration(seconds: float) -> str:
-    """Seconds below a minute, h:mm:ss above."""
-    return f"{seconds:.1f} s" if seconds < 59.95 else str(timedelta(seconds=round(seconds)))
-
-
-def _clock(seconds: float) -> str:
-    """Whole seconds, which do not flicker."""
-    return f"{int(seconds)} s" if seconds < 60 else duration(seconds)
-
-
 def _part(progress: Progress) -> tuple[int, str]:
     """What tells a part from the others; the stages of a single run are parts of it."""
     return progress.phase.part, progress.phase.name or progress.stage
-
-
-def _rough(seconds: float) -> str:
-    """No more precise than an estimate is."""
-    if seconds < 10:
-        return f"{max(1, round(seconds))} s"
-    if seconds < 90:
-        return f"{5 * round(seconds / 5)} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 _REDRAWN_EVERY = 0.1
@@ -186,8 +167,8 @@ class FitProgress(Monitor):
     >>> shown = FitProgress(2, Console(file=sys.stdout), clock=lambda: 0.0)
     >>> shown(Progress("elbo", 1, 100, 2, 0.5, 0.1, 1.0, Phase("ELBO, rbf", 1, 9)))
     >>> shown.close()
-    1 of 9: ELBO, rbf: 1 step, loss 0.5, 0.0 s
-    Fitted in 0.0 s: 1 run, 1 step.
+    1 of 9: ELBO, rbf: 1 step, loss 0.5, 0 s
+    Fitted in 0 s: 1 run, 1 step.
     """
 
     level: int = 1

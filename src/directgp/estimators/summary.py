@@ -1,10 +1,8 @@
 """Write the summary of a fitted estimator."""
 
-import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -12,95 +10,24 @@ import torch
 from gpytorch.kernels import Kernel
 
 from directgp.estimators.messages import length_scales
-from directgp.estimators.progress import duration
 from directgp.likelihoods.counts import NegativeBinomial
 from directgp.likelihoods.gaussian import Gaussian
 from directgp.likelihoods.student_t import StudentT
 from directgp.objectives.base import PointLoss
+from directgp.text import (
+    bullet,
+    decimals_for,
+    duration,
+    entry,
+    number,
+    plural,
+    text_table,
+    with_error,
+)
 from directgp.training.result import BetaPath
 
 if TYPE_CHECKING:
     from directgp.estimators.base import TellingEstimator
-
-
-WIDTH = 100
-_NAMES = 14
-_LONGEST_CELL = 40
-
-
-def figure(value: float) -> str:
-    """Four significant digits at most, and no exponent where it can be read without."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    if 1000 <= round(abs(value), 1) < 1e7:
-        return f"{value:,.0f}"
-    return f"{value:.4g}" if 1e-4 <= abs(value) < 1e7 else f"{value:.3g}"
-
-
-def with_errors(values: Sequence[float], errors: Sequence[float]) -> list[str]:
-    """Each value ± its error, all with as many decimals as a typical error calls for."""
-    known = [error for error in errors if math.isfinite(error) and error > 0]
-    decimals = _decimals(median(known)) if known else None
-
-    def words(value: float) -> str:
-        return figure(value) if decimals is None or abs(value) >= 1e7 else f"{value:.{decimals}f}"
-
-    def cell(value: float, error: float) -> str:
-        if not math.isfinite(value):
-            return "not finite"
-        return f"{words(value)} ± {words(error)}" if math.isfinite(error) else words(value)
-
-    return [cell(*pair) for pair in zip(values, errors, strict=True)]
-
-
-def count(number: int, what: str) -> str:
-    """So many of it."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
-def entry(name: str, text: str) -> str:
-    """A name in the margin, and what is said of it."""
-    return _wrapped(text, f"  {name:<{_NAMES}}", " " * (_NAMES + 2))
-
-
-def item(text: str) -> str:
-    """One of a list."""
-    return _wrapped(text, "  - ", "    ")
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int]) -> str:
-    """Columns under a header, set right but for those in `left`."""
-    cells = [[_cell(text) for text in row] for row in (header, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-
-    def line(row: Sequence[str]) -> str:
-        padded = [
-            text.ljust(width) if j in left else text.rjust(width)
-            for j, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        return ("  " + "   ".join(padded)).rstrip()
-
-    return "\n".join(line(row) for row in cells)
-
-
-def _cell(text: str) -> str:
-    """On one line, and not too long."""
-    text = " ".join(text.split())
-    return text if len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 1] + "…"
-
-
-def _decimals(error: float) -> int:
-    """Those that show two digits of it."""
-    return min(max(1 - math.floor(math.log10(error)), 0), 6)
-
-
-def _wrapped(text: str, first: str, others: str) -> str:
-    """Lines that do not end within "a ± b" or "a = b"."""
-    kept = text.replace(" ± ", "\xa0±\xa0").replace(" = ", "\xa0=\xa0")
-    filled = textwrap.fill(
-        kept, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
-    )
-    return filled.replace("\xa0", " ")
 
 
 def reason_for_choice(path: BetaPath) -> str:
@@ -109,11 +36,11 @@ def reason_for_choice(path: BetaPath) -> str:
     if len(path.points) == 1:
         return "the only candidate that could be trained"
     chosen = path.points[path.chosen]
-    number = count(len(path.points), "candidate")
+    candidates = plural(len(path.points), "candidate")
     if chosen.difference <= 0:
-        return f"the best of {number} {what}"
-    (gap,) = with_errors([chosen.difference], [chosen.difference_error])
-    return f"the safest of {number} that cannot be told from the best {what} ({gap} above it)"
+        return f"the best of {candidates} {what}"
+    gap = with_error(chosen.difference, chosen.difference_error)
+    return f"the safest of {candidates} that cannot be told from the best {what} ({gap} above it)"
 
 
 def choice_sections(path: BetaPath) -> Iterator[str]:
@@ -123,7 +50,9 @@ def choice_sections(path: BetaPath) -> Iterator[str]:
     if path.points:
         yield _candidates(path)
     if path.failed:
-        yield "\n".join(["Could not be trained", *(item(str(failure)) for failure in path.failed)])
+        yield "\n".join(
+            ["Could not be trained", *(bullet(str(failure)) for failure in path.failed)]
+        )
 
 
 def _models(path: BetaPath) -> str:
@@ -131,20 +60,30 @@ def _models(path: BetaPath) -> str:
     best = max(model.evidence for model in path.models)
     ranked = sorted(path.models, key=lambda model: -model.evidence)
     rows = [
-        ("→" if i == 0 else "", model.name, figure(best - model.evidence) if i else "best")
+        ("→" if i == 0 else "", model.name, number(best - model.evidence, 4) if i else "best")
         for i, model in enumerate(ranked)
     ]
     header = "", "model", "log evidence, below the best"
-    return "Models compared\n" + table(header, rows, left=(0, 1))
+    return "Models compared\n" + _table(header, rows, right=(2,))
+
+
+def _with_errors(values: Sequence[float], errors: Sequence[float]) -> list[str]:
+    """Format values ± errors with one decimal more than the median error needs."""
+    decimals = decimals_for(values, errors) + 1
+    return [with_error(*pair, decimals) for pair in zip(values, errors, strict=True)]
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> str:
+    return textwrap.indent(text_table([header, *rows], right), "  ")
 
 
 def _candidates(path: BetaPath) -> str:
     """The β path, from the most to the least regularised."""
     points = path.points
-    losses = with_errors(
+    losses = _with_errors(
         [point.validation_loss for point in points], [point.validation_error for point in points]
     )
-    gaps = with_errors(
+    gaps = _with_errors(
         [point.difference for point in points], [point.difference_error for point in points]
     )
     rows = [
@@ -159,7 +98,7 @@ def _candidates(path: BetaPath) -> str:
         for i, point in enumerate(points)
     ]
     header = "", "β", "mode", "validation loss", "above the best", "training"
-    return f"Candidates compared, {path.loss}\n" + table(header, rows, left=(0, 2, 5))
+    return f"Candidates compared, {path.loss}\n" + _table(header, rows, right=(1, 3, 4))
 
 
 _MOST_FEATURES = 12
@@ -235,7 +174,7 @@ def _sections(facts: Facts) -> Iterator[str]:
     if facts.path is not None:
         yield from choice_sections(facts.path)
     if facts.warnings:
-        yield "\n".join(["Warnings", *map(item, facts.warnings)])
+        yield "\n".join(["Warnings", *map(bullet, facts.warnings)])
 
 
 def _overview(facts: Facts) -> Iterator[str]:
@@ -244,24 +183,24 @@ def _overview(facts: Facts) -> Iterator[str]:
     yield entry("objective", _objective(facts))
     yield entry("β", f"{facts.beta:.3g}{_reason_for_beta(facts)}")
     if facts.noise:
-        yield entry("likelihood", ", ".join(f"{name} {figure(v)}" for name, v in facts.noise))
+        yield entry("likelihood", ", ".join(f"{name} {number(v, 4)}" for name, v in facts.noise))
     if facts.output_scale is not None:
-        yield entry("output scale", figure(facts.output_scale))
+        yield entry("output scale", number(facts.output_scale, 4))
     if len(facts.length_scales) == 1:
         yield entry("length scale", _one_length_scale(*facts.length_scales[0]))
     yield from _training(facts)
 
 
 def _data(facts: Facts) -> str:
-    rows = count(facts.num_rows, "row")
+    rows = plural(facts.num_rows, "row")
     if facts.num_merged:
         rows += f" ({facts.num_merged:,} repeated others and were merged with them)"
-    return f"{rows}, {count(facts.num_features, 'feature')}"
+    return f"{rows}, {plural(facts.num_features, 'feature')}"
 
 
 def _model(facts: Facts) -> str:
     kernel = facts.kernel if facts.kernel.endswith("Kernel") else f"{facts.kernel} kernel"
-    inducing = count(facts.num_inducing, "inducing input")
+    inducing = plural(facts.num_inducing, "inducing input")
     return f"{kernel}, {facts.likelihood} likelihood, {inducing}"
 
 
@@ -290,15 +229,16 @@ def _reason_for_beta(facts: Facts) -> str:
 
 def _one_length_scale(name: str, own: float, in_deviations: float) -> str:
     if name:
-        return f"{figure(own)}, {figure(in_deviations)} standard deviations of {name}"
-    return f"{figure(in_deviations)} standard deviations, the same for every feature"
+        return f"{number(own, 4)}, {number(in_deviations, 4)} standard deviations of {name}"
+    return f"{number(in_deviations, 4)} standard deviations, the same for every feature"
 
 
 def _length_scale_table(scales: tuple[tuple[str, float, float], ...]) -> str:
     """The features on which f depends most first."""
     ranked = sorted(scales, key=lambda scale: scale[2])
-    rows = [(name, figure(own), figure(of)) for name, own, of in ranked[:_MOST_FEATURES]]
-    text = table(("feature", "in its units", "in standard deviations"), rows, left=(0,))
+    rows = [(name, number(own, 4), number(of, 4)) for name, own, of in ranked[:_MOST_FEATURES]]
+    header = "feature", "in its units", "in standard deviations"
+    text = _table(header, rows, right=(1, 2))
     more = len(ranked) - _MOST_FEATURES
     title = "Length scales, the most relevant feature first"
     return f"{title}\n{text}" + (f"\n  … and {more:,} more" if more > 0 else "")
@@ -307,7 +247,7 @@ def _length_scale_table(scales: tuple[tuple[str, float, float], ...]) -> str:
 def _training(facts: Facts) -> Iterator[str]:
     status = _STATUS.get(facts.status, facts.status.capitalize())
     yield entry("training", f"{status}. {facts.reason}")
-    steps, evaluations = count(facts.steps, "step"), count(facts.evaluations, "evaluation")
+    steps, evaluations = plural(facts.steps, "step"), plural(facts.evaluations, "evaluation")
     words = f"{steps}, {evaluations}, {duration(facts.seconds)}"
     yield entry("", f"{words}, jitter up to {facts.jitter:.1g}" if facts.jitter else words)
 

@@ -22,6 +22,7 @@ from directgp.plots.style import (
     letters_of_text,
     lines_of_text,
 )
+from directgp.text import with_error
 from directgp.training.result import PathPoint
 
 if TYPE_CHECKING:
@@ -298,13 +299,4 @@ def _description(point: PathPoint) -> str:
     kind = f"{point.hyperparameters}, β = {point.beta:.3g}"
     if point.hyperparameters == "elbo":
         kind = "ELBO"
-    return f"chosen: {kind}\n{_with_error(point.validation_loss, point.validation_error)}"
-
-
-def _with_error(value: float, error: float) -> str:
-    """A value with two digits of its standard error, as far as there is one."""
-    if not 0 < error < math.inf:
-        return f"{value:.4g}".replace("-", "−")
-    decimals = 1 - math.floor(math.log10(error))
-    form = f".{max(decimals, 0)}f" if -3 <= decimals <= 5 else ".2e"
-    return f"{value:{form}} ± {error:{form}}".replace("-", "−")
+    return f"chosen: {kind}\n{with_error(point.validation_loss, point.validation_error)}"

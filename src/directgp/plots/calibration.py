@@ -18,6 +18,7 @@ from directgp.plots.style import (
     labels,
     shares,
 )
+from directgp.text import p_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,7 +64,7 @@ def plot_pit(pit: ArrayLike, ax: "Axes | None" = None, bins: int | None = None) 
 def _summary(values: ArrayLike) -> str:
     p = float(stats.kstest(values, "uniform").pvalue)
     n = len(np.asarray(values))
-    return f"n = {n}, KS p {'< 0.001' if p < 0.001 else f'= {p:.2g}'}"
+    return f"n = {n}, KS {p_value(p)}"
 
 
 _TALLEST = 0.16

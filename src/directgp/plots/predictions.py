@@ -21,9 +21,9 @@ from directgp.plots.style import (
     head_row,
     interval,
     labels,
-    percent,
     shares,
 )
+from directgp.text import percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -172,7 +172,7 @@ def plot_predicted_against_actual(
     check_coverage(coverage)
     ax = canvas(ax, SQUARE)
     covered = (low <= targets) & (targets <= high)
-    note = f"{percent(coverage)} intervals cover {100 * covered.mean():.1f} % of {n}"
+    note = f"{percent(coverage)} intervals cover {percent(covered.mean(), 1)} of {n}"
     start, end = _limits(targets, centre, low, high)
     ax.axline((start, start), (end, end), color=GREY, linewidth=1.0, linestyle="--", zorder=2.5)
     ax.set(xlim=(start, end), ylim=(start, end), xlabel="actual", ylabel="predicted")

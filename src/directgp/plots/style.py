@@ -86,11 +86,6 @@ def axis_name(name: str, width: int = 48) -> str:
     return textwrap.fill(name, width).replace("$", r"\$")
 
 
-def percent(share: float) -> str:
-    """``0.9`` as ``90 %``."""
-    return f"{100 * share:.4g} %"
-
-
 Array = NDArray[np.float64]
 
 

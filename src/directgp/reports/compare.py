@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from directgp.datasets.wording import several
 from directgp.experiments.cell import Cell, Run
 from directgp.experiments.plan import Comparison, Method
 from directgp.experiments.stats import SIGNIFICANT, Standing
@@ -25,10 +24,10 @@ from directgp.reports.figures import (
     scores_picture,
     training_picture,
 )
-from directgp.reports.html import PAPER, digest, glossary, inline, plain, strict_json, template
-from directgp.reports.numbers import duration, short, whole
+from directgp.reports.html import PAPER, digest, glossary, inline, template
 from directgp.reports.scoreboard import CLOSE, heading, scoreboard
 from directgp.reports.verdict import TASKS, Findings, Verdict, asked, called, steps_allowed, verdict
+from directgp.text import duration, number, one_line, plural, strict_json
 
 SCHEMA = 1
 """Raised when a reader of an older document would be misled."""
@@ -36,7 +35,7 @@ SCHEMA = 1
 
 def report_json(findings: Findings, verdict: Verdict) -> bytes:
     """Strict JSON; what is not finite is null."""
-    return strict_json(_document(findings, verdict))
+    return strict_json(_document(findings, verdict)).encode()
 
 
 def _document(findings: Findings, verdict: Verdict) -> dict[str, Any]:
@@ -90,13 +89,13 @@ def data_particulars(findings: Findings) -> dict[str, str]:
     """Of the data."""
     data = findings.comparison.plan.data
     found = {
-        "source": plain(data.source, 200),
-        "rows": whole(data.num_rows),
+        "source": one_line(data.source, 200),
+        "rows": f"{data.num_rows:,}",
         "features": _features(data.feature_names),
-        "target": plain(data.target, 200),
+        "target": one_line(data.target, 200),
     }
     if data.classes:
-        found["classes"] = f"{plain(data.classes[0])} and {plain(data.classes[1])}"
+        found["classes"] = f"{one_line(data.classes[0], 40)} and {one_line(data.classes[1], 40)}"
     return {**found, "fingerprint": data.fingerprint}
 
 
@@ -107,13 +106,13 @@ def run_particulars(findings: Findings) -> dict[str, str]:
     inducing = settings.num_inducing
     versions = (f"{name} {version}" for name, version in comparison.versions.items())
     return {
-        "training rows": ", ".join(whole(size) for size in plan.sizes),
-        "validation rows": whole(plan.parts.validation),
-        "test rows": whole(plan.parts.test),
+        "training rows": ", ".join(f"{size:,}" for size in plan.sizes),
+        "validation rows": f"{plan.parts.validation:,}",
+        "test rows": f"{plan.parts.test:,}",
         "repeats": f"{plan.repeats}, seed {plan.seed}",
         "likelihood": settings.likelihood,
         "kernel": f"{settings.kernel}, {_lengthscales(settings.ard)}",
-        "inducing inputs": _INDUCING if inducing is None else whole(inducing),
+        "inducing inputs": _INDUCING if inducing is None else f"{inducing:,}",
         "grid of β": _grid(settings.betas),
         "steps": steps_allowed(plan),
         "precision": f"{settings.dtype} on {settings.device}",
@@ -125,7 +124,7 @@ def run_particulars(findings: Findings) -> dict[str, str]:
 
 
 def _features(names: tuple[str, ...]) -> str:
-    shown = ", ".join(plain(name) for name in names[:_MOST_NAMES])
+    shown = ", ".join(one_line(name, 40) for name in names[:_MOST_NAMES])
     more = len(names) - _MOST_NAMES
     return f"{len(names)}: {shown}{f' and {more} more' if more > 0 else ''}"
 
@@ -135,14 +134,14 @@ def _lengthscales(ard: bool) -> str:
 
 
 def _grid(betas: tuple[float, ...] | None) -> str:
-    return _BETAS if betas is None else ", ".join(map(short, betas))
+    return _BETAS if betas is None else ", ".join(map(number, betas))
 
 
 def _time(comparison: Comparison) -> str:
     """Of the fits themselves, whichever run of the command they were finished in."""
     where = "one core" if comparison.plan.settings.device == "cpu" else "the GPU"
     seconds = math.fsum(run.outcome.seconds for run in comparison.runs)
-    return f"{duration(seconds)} of {where} in all, for {several(len(comparison.runs), 'fit')}"
+    return f"{duration(seconds)} of {where} in all, for {plural(len(comparison.runs), 'fit')}"
 
 
 def page(findings: Findings, verdict: Verdict, pictures: Sequence[Drawn]) -> str:
@@ -151,13 +150,13 @@ def page(findings: Findings, verdict: Verdict, pictures: Sequence[Drawn]) -> str
     script = inline("report.js")
     boards = [scoreboard(found, findings.scores) for found in findings.by_size.values()]
     return template("report.html").render(
-        name=plain(data.name, 80),
-        question=asked(data.task, plain(data.target, 80)),
+        name=one_line(data.name, 80),
+        question=asked(data.task, one_line(data.target, 80)),
         task=TASKS[data.task],
         verdict=verdict,
         boards=boards,
         heading=heading,
-        several=several,
+        plural=plural,
         called=called,
         close=CLOSE,
         coverage=COVERAGE,

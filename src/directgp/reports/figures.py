@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy import stats
 
-from directgp.datasets.wording import joined, several
 from directgp.experiments.cell import Predictions, Run
 from directgp.experiments.plan import Method
 from directgp.experiments.stats import Estimate, Standing, best_of
@@ -32,9 +31,8 @@ from directgp.reports.drawing import (
     panels,
     widened,
 )
-from directgp.reports.html import plain
-from directgp.reports.numbers import decimals_of, number, percent, short, whole, with_error
 from directgp.reports.verdict import Array, Findings, pit_bars, pooled, reliability
+from directgp.text import decimals_for, fixed, joined, number, one_line, percent, plural, with_error
 
 _BETA_TICKS = 3
 """Decades that have a tick, at most."""
@@ -71,7 +69,7 @@ def _choosing(findings: Findings) -> dict[Method, list[Run]]:
 def _betas_in_words(chosen: dict[Method, list[Run]]) -> str:
     parts = []
     for method, runs in chosen.items():
-        betas = [short(run.outcome.beta) for run in runs]
+        betas = [number(run.outcome.beta) for run in runs]
         parts.append(f"{method.label}: β = {joined(betas)}")
     return f"Validation loss along β; chosen in each repeat by {'; by '.join(parts)}."
 
@@ -119,7 +117,7 @@ def _draw_ticks(ax: Axes, axis: BetaAxis) -> None:
     """A few decades, and zero: panels are small."""
     first, last = math.ceil(math.log10(axis.low) - 1e-9), math.floor(math.log10(axis.high) + 1e-9)
     stride = max(1, math.ceil((last - first + 1) / _BETA_TICKS))
-    ticks = {10.0**k: short(10.0**k) for k in range(last, first - 1, -stride)}
+    ticks = {10.0**k: number(10.0**k) for k in range(last, first - 1, -stride)}
     zero = {axis.place(0.0): "0"} if axis.has_zero else {}
     if zero:
         ticks = {tick: name for tick, name in ticks.items() if axis.across(tick) > _APART}
@@ -219,7 +217,7 @@ _TALLEST, _FLOOR = 0.14, -0.18
 def reliability_picture(found: dict[Method, Predictions]) -> Picture:
     """A panel a method."""
     errors = [
-        f"{m.label}: {percent(reliability(p.actual, p.mean).expected_error)}"
+        f"{m.label}: {percent(reliability(p.actual, p.mean).expected_error, 1)}"
         for m, p in found.items()
     ]
     return Picture(
@@ -332,7 +330,7 @@ def _draw_learning_score(ax: Axes, findings: Findings, score: Score) -> None:
     for method, curve in curves.items():
         _draw_learning_method(ax, method, curve)
     ax.set_xscale("log")
-    ax.set_xticks(sizes, [whole(size) for size in sizes])
+    ax.set_xticks(sizes, [f"{size:,}" for size in sizes])
     ax.minorticks_off()
     ax.set(xlabel="training rows", ylabel=score.label, ylim=(low, high))
 
@@ -445,7 +443,7 @@ def _covered(predictions: Predictions) -> NDArray[np.bool_]:
 def _covered_in_words(predictions: Predictions) -> str:
     n = len(predictions.actual)
     error = float(np.sqrt(np.mean((predictions.mean - predictions.actual) ** 2)))
-    inside = percent(float(_covered(predictions).mean()))
+    inside = percent(float(_covered(predictions).mean()), 1)
     return f"{n:,} rows, root mean squared error {error:.3g}, {inside} inside their interval"
 
 
@@ -493,8 +491,8 @@ def _set_axes(ax: Axes, low: float, high: float, skewed: bool) -> None:
         powers = [10**k for k in range(int(np.log10(high)) + 1)]
         ax.set_xscale("symlog", linthresh=1)
         ax.set_yscale("symlog", linthresh=1)
-        ax.set_xticks([0, *powers], ["0", *map(whole, powers)])
-        ax.set_yticks([0, *powers], ["0", *map(whole, powers)])
+        ax.set_xticks([0, *powers], ["0", *(f"{power:,}" for power in powers)])
+        ax.set_yticks([0, *powers], ["0", *(f"{power:,}" for power in powers)])
         ax.minorticks_off()
     ax.set(xlim=limits, ylim=limits)
 
@@ -523,8 +521,8 @@ def predicted_picture(findings: Findings) -> Picture | None:
         return None
     data = findings.comparison.plan.data
     if data.classes:
-        return predicted_labels(found, *(plain(name, _SHORT) for name in data.classes))
-    return predicted_numbers(found, plain(data.target), counts=data.task == "count")
+        return predicted_labels(found, *(one_line(name, _SHORT) for name in data.classes))
+    return predicted_numbers(found, one_line(data.target, 40), counts=data.task == "count")
 
 
 def _shown(findings: Findings) -> list[Method]:
@@ -558,12 +556,12 @@ def scores_picture(findings: Findings) -> Picture:
 
 def _scores_in_words(standings: Sequence[Standing], score: Score) -> str:
     found = [standing.scores[score.name] for standing in standings]
-    decimals = decimals_of([e.mean for e in found], [e.error for e in found])
+    decimals = decimals_for([e.mean for e in found], [e.error for e in found])
     values = [
         f"{standing.method.label} {with_error(each.mean, each.error, decimals)}"
         for standing, each in zip(standings, found, strict=True)
     ]
-    repeats = several(len(found[0].values), "repeat")
+    repeats = plural(len(found[0].values), "repeat")
     return f"{score.label}, mean of {repeats}: {'; '.join(values)}."
 
 
@@ -632,7 +630,7 @@ def _draw_far(ax: Axes, mean: float, color: str, row: int) -> None:
     """An arrow at the edge, and how far it goes."""
     at = ax.get_yaxis_transform()
     ax.plot(0.985, row, ">", color=color, markersize=6, transform=at, clip_on=False)
-    text = "not finite" if not math.isfinite(mean) else number(mean, 1)
+    text = "not finite" if not math.isfinite(mean) else fixed(mean, 1)
     ax.text(0.96, row, text, transform=at, ha="right", va="center", fontsize="small")
 
 

@@ -2,10 +2,7 @@
 
 import base64
 import hashlib
-import json
-import math
 from importlib.resources import files
-from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
@@ -13,8 +10,8 @@ from markupsafe import Markup
 from directgp.experiments.stats import SIGNIFICANT
 from directgp.metrics import Score
 from directgp.reports.drawing import address, dimensions
-from directgp.reports.numbers import percent
 from directgp.reports.scoreboard import CLOSE
+from directgp.text import percent
 
 
 def template(name: str) -> Template:
@@ -43,29 +40,6 @@ def inline(name: str) -> Markup:
 def digest(script: str) -> str:
     """By which a page allows this script and no other."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def strict_json(document: Any) -> bytes:
-    """Strict JSON; what is not finite is null."""
-    return json.dumps(_strict(document), ensure_ascii=False, indent=1, allow_nan=False).encode()
-
-
-def _strict(value: Any) -> Any:
-    """The same with null for numbers that JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _strict(each) for key, each in value.items()}
-    return [_strict(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-_LONGEST = 40
-
-
-def plain(name: str, longest: int = _LONGEST) -> str:
-    """On one line, printable, and not too long."""
-    text = " ".join("".join(letter if letter.isprintable() else " " for letter in name).split())
-    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 PAPER = (

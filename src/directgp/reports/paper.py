@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from markupsafe import Markup
 
-from directgp.datasets.wording import joined, several
 from directgp.experiments.paper.cells import (
     CurveCell,
     CurveOutcome,
@@ -25,7 +24,7 @@ from directgp.experiments.paper.cells import (
     Record,
     Results,
 )
-from directgp.experiments.paper.claims.base import Claim, Finding, Part, Verdict, amount, p_text
+from directgp.experiments.paper.claims.base import Claim, Finding, Part, Verdict
 from directgp.experiments.paper.claims.fits import CONVERGED
 from directgp.experiments.paper.run import Reproduction
 from directgp.experiments.plan import METHODS
@@ -33,9 +32,9 @@ from directgp.io import replace_file
 from directgp.metrics import SCORES
 from directgp.reports.compare import write_pictures
 from directgp.reports.drawing import Drawn, drawn
-from directgp.reports.html import PAPER, digest, inline, strict_json, template
-from directgp.reports.numbers import duration, whole
+from directgp.reports.html import PAPER, digest, inline, template
 from directgp.reports.paper_figures import FIGURES, Figure, method_of
+from directgp.text import duration, joined, p_value, plural, strict_json, with_error
 
 GLOSSARY = {
     "ELBO, β-ELBO": (
@@ -105,7 +104,7 @@ VERDICTS: dict[Verdict, str] = {
 def headline(told: Reproduction) -> str:
     """``11 of 14 claims held, 1 not held, 2 not decided``, as a sentence."""
     counts = Counter(finding.verdict for _, finding in told.findings)
-    total = several(len(told.findings), "claim")
+    total = plural(len(told.findings), "claim")
     others = [f"{counts[v]} {v}" for v in get_args(Verdict)[1:] if counts[v]]
     held = f"{counts['held']} of {total} held"
     return f"{', '.join([held, *others])}."
@@ -115,14 +114,14 @@ def second_line(told: Reproduction) -> str:
     """Scale, protocol, cells and repeats."""
     results = told.results
     repeats = len({record.cell.repeat for record in results.records})
-    parts = [f"{several(len(results.records), 'cell')} run, {several(repeats, 'repeat')}"]
+    parts = [f"{plural(len(results.records), 'cell')} run, {plural(repeats, 'repeat')}"]
     early = len(_stopped(results))
     if early:
-        parts.append(f"{early:,} of {several(len(results.fits()), 'fit')} stopped unconverged")
+        parts.append(f"{early:,} of {plural(len(results.fits()), 'fit')} stopped unconverged")
     if results.failed:
-        parts.append(f"{several(len(results.failed), 'cell')} failed")
+        parts.append(f"{plural(len(results.failed), 'cell')} failed")
     if results.missing:
-        parts.append(f"{several(len(results.missing), 'cell')} not run")
+        parts.append(f"{plural(len(results.missing), 'cell')} not run")
     return f"Scale {told.scale}, protocol {told.protocol}: {'; '.join(parts)}."
 
 
@@ -132,9 +131,9 @@ def counted_cells(cells: Iterable[PaperCell]) -> str:
     for cell in cells:
         sets.setdefault(cell.kind, []).append(cell.dataset)
     every = [
-        f"{_several(len(sets[kind]), noun)} ({', '.join(dict.fromkeys(sets[kind]))})"
+        f"{plural(len(names), noun, _MANY.get(noun, ''))} ({', '.join(dict.fromkeys(names))})"
         for kind, noun in KINDS.items()
-        if kind in sets
+        if (names := sets.get(kind))
     ]
     return joined(every) if every else "none"
 
@@ -170,7 +169,7 @@ def _unconverged(results: Results) -> str:
     if not stopped:
         return "none"
     named = [f"{METHODS[m].label} {stopped[m]} of {every[m]}" for m in METHODS if stopped[m]]
-    total = f"{stopped.total():,} of {several(every.total(), 'fit')}"
+    total = f"{stopped.total():,} of {plural(every.total(), 'fit')}"
     return f"{total} ended at their limit of steps: {'; '.join(named)}"
 
 
@@ -179,25 +178,20 @@ def _passed_over(told: Reproduction) -> str:
     fits = [outcome.failed for _, outcome in told.results.fits() if outcome.failed]
     if not fits:
         return "none"
-    values = several(sum(map(len, fits)), "value")
-    return f"{values} in {several(len(fits), 'fit')} could not be trained; the first: {fits[0][0]}"
+    values = plural(sum(map(len, fits)), "value")
+    return f"{values} in {plural(len(fits), 'fit')} could not be trained; the first: {fits[0][0]}"
 
 
 def effect_of(part: Part) -> str:
     """``−0.103 ± 0.012 NLL``; a dash where it was not run."""
     if math.isnan(part.effect):
         return "–"
-    return f"{amount(part.effect, part.error)} {part.unit}".rstrip()
+    return f"{with_error(part.effect, part.error)} {part.unit}".rstrip()
 
 
 def p_of(part: Part) -> str:
     """``p = 0.012``; a dash where there is no test."""
-    return p_text(part.p_value) or "–"
-
-
-def _several(number: int, noun: str) -> str:
-    plural = _MANY.get(noun)
-    return f"{number:,} {plural}" if plural and number != 1 else several(number, noun)
+    return p_value(part.p_value) or "–"
 
 
 def _versions(versions: dict[str, str]) -> str:
@@ -209,7 +203,7 @@ def _tallied(counts: Counter[str]) -> str:
     """One alone as it is, several with their numbers of cells."""
     if len(counts) < 2:
         return "".join(counts) or "none"
-    return "; ".join(f"{text}: {several(n, 'cell')}" for text, n in counts.most_common())
+    return "; ".join(f"{text}: {plural(n, 'cell')}" for text, n in counts.most_common())
 
 
 @final
@@ -343,7 +337,7 @@ SCHEMA = 1
 def verdicts_json(told: Reproduction) -> bytes:
     """Strict JSON; what is not finite is null."""
     results = told.results
-    return strict_json(
+    text = strict_json(
         {
             "schema": SCHEMA,
             "summary": headline(told),
@@ -368,6 +362,7 @@ def verdicts_json(told: Reproduction) -> bytes:
             "circumstances": _circumstances(results),
         }
     )
+    return text.encode()
 
 
 def _circumstances(results: Results) -> list[dict[str, Any]]:
@@ -411,8 +406,7 @@ def reproduction_page(told: Reproduction, pictures: Mapping[str, Drawn]) -> str:
         effect_of=effect_of,
         p_of=p_of,
         joined=joined,
-        several=several,
-        whole=whole,
+        plural=plural,
         signs=SIGNS,
         glossary=GLOSSARY | dict(VERDICTS),
         paper=PAPER,

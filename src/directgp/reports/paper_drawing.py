@@ -24,7 +24,7 @@ from directgp.reports.drawing import (
     panels,
     widened,
 )
-from directgp.reports.numbers import short, whole
+from directgp.text import number
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -71,7 +71,7 @@ _FEWEST = 3
 
 def step_axis(ax: Axes) -> None:
     """Steps of training along the horizontal axis: ``1,000``."""
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda step, _: whole(round(step))))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{round(step):,}"))
 
 
 def ratio_axis(ax: Axes) -> None:
@@ -80,7 +80,7 @@ def ratio_axis(ax: Axes) -> None:
     low, high = ax.get_ylim()
     if high / low < _DECADES:
         ticks = _ticks(low, high)
-        ax.set_yticks(ticks, [short(tick, 2) for tick in ticks])
+        ax.set_yticks(ticks, [number(tick, 2) for tick in ticks])
         ax.set_ylim(low, high)
     ax.minorticks_off()
 
@@ -102,7 +102,7 @@ def size_axis(ax: Axes, sizes: Sequence[float]) -> None:
     ax.set_xscale("log")
     ax.set_xlim(low / margin, high * margin)
     shown = _apart(ax, sizes)
-    ax.set_xticks(list(sizes), [whole(int(s)) if s in shown else "" for s in sizes])
+    ax.set_xticks(list(sizes), [f"{int(s):,}" if s in shown else "" for s in sizes])
     ax.minorticks_off()
 
 

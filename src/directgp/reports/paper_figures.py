@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from directgp.datasets.wording import joined, several
 from directgp.experiments.paper.cells import (
     CurveCell,
     CurveOutcome,
@@ -26,7 +25,6 @@ from directgp.experiments.plan import METHODS
 from directgp.plots.beta import BetaAxis
 from directgp.plots.style import BLUE, GREEN, ORANGE
 from directgp.reports.drawing import GREY, INK, PURPLE, Mark, Picture, mark_of
-from directgp.reports.numbers import short, whole
 from directgp.reports.paper_drawing import (
     Average,
     Layout,
@@ -45,6 +43,7 @@ from directgp.reports.paper_drawing import (
     told_apart,
     varied,
 )
+from directgp.text import joined, number, plural
 
 MAIN, APPENDIX = "main text", "appendix"
 """Where a figure is in the paper."""
@@ -102,7 +101,7 @@ class Figure:
         failed = sum(self.uses(each.cell) for each in results.failed)
         missing = sum(map(self.uses, results.missing))
         lacking = [
-            f"{several(number, 'cell')} {what}"
+            f"{plural(number, 'cell')} {what}"
             for number, what in ((missing, "not run"), (failed, "failed"))
             if number
         ]
@@ -163,9 +162,9 @@ def _kind(cell: FitCell) -> tuple[str, str, str]:
 def _in_words(lines: Sequence[Line], label: str) -> str:
     size = max(size for line in lines for size in line.points)
     ends = [
-        f"{line.label} {short(line.points[size].mean)}" for line in lines if size in line.points
+        f"{line.label} {number(line.points[size].mean)}" for line in lines if size in line.points
     ]
-    return f"mean test {label} at {whole(int(size))} training rows, {', '.join(ends)}"
+    return f"mean test {label} at {int(size):,} training rows, {', '.join(ends)}"
 
 
 def _draw_sizes(ax: Axes, lines: Sequence[Line], label: str) -> None:
@@ -204,8 +203,8 @@ def beta_panel(results: Results, dataset: str, size: int | None) -> Panel | None
     if size is None or not fits:
         return None
     lines = [(_line(*way), sorted(o.beta for _, o in way[2])) for way in ways_of_fitting(fits)]
-    words = [f"{line.label} chose β = {', '.join(map(short, betas))}" for line, betas in lines]
-    title = f"{dataset}, {whole(size)} rows"
+    words = [f"{line.label} chose β = {', '.join(map(number, betas))}" for line, betas in lines]
+    title = f"{dataset}, {size:,} rows"
     return Panel(title, "; ".join(words), lambda ax: _draw_betas(ax, lines))
 
 
@@ -344,7 +343,7 @@ def curve_panel(
         return None
     ends = [(line.label, *list(line.points.items())[-1]) for line in lines]
     words = ", ".join(
-        f"{name} {short(each.mean)} at {against} {short(x)}" for name, x, each in ends
+        f"{name} {number(each.mean)} at {against} {number(x)}" for name, x, each in ends
     )
     return Panel(
         title, f"mean test {label}, {words}", lambda ax: _draw_curves(ax, lines, label, against)
@@ -432,7 +431,7 @@ def histogram_panel(
     if not draws:
         return None
     edges = bin_edges(np.concatenate(list(_draws(results, statistic, [rule, *beside]).values())))
-    words = [f"{facts.label} {short(float(np.median(each)))}" for facts, each in draws.items()]
+    words = [f"{facts.label} {number(float(np.median(each)))}" for facts, each in draws.items()]
     return Panel(
         title,
         f"medians of {AXES[statistic]}, {', '.join(words)}",
@@ -506,7 +505,7 @@ def _scale_axis(ax: Axes, low: float, high: float) -> None:
     ax.set_xscale(_scale(low, high))
     if ax.get_xscale() == "asinh":
         ticks = _signed_ticks(low, high, most=int(inches_across(ax) / _BETWEEN))
-        ax.set_xticks(ticks, [short(tick) for tick in ticks])
+        ax.set_xticks(ticks, [number(tick) for tick in ticks])
     if ax.get_xscale() != "linear":
         ax.minorticks_off()
 
@@ -573,15 +572,15 @@ def _panel(results: Results, dataset: str, label: str) -> Panel:
         Line(name, mark, averages((float(steps.index(x.step)), number(x)) for x in looks))
         for name, (mark, number) in _PANELS[label].items()
     ]
-    ends = ", ".join(f"{line.label} {short(line.means[-1])}" for line in lines)
-    words = f"{label} after {whole(steps[-1])} steps, {ends}"
+    ends = ", ".join(f"{line.label} {number(line.means[-1])}" for line in lines)
+    words = f"{label} after {steps[-1]:,} steps, {ends}"
     return Panel(f"{dataset}", words, lambda ax: _draw_samplers(ax, lines, steps, label))
 
 
 def _draw_samplers(ax: Axes, lines: list[Line], steps: list[int], label: str) -> None:
     draw_lines(ax, lines)
     ratio_axis(ax)
-    ax.set_xticks(range(len(steps)), [whole(step) for step in steps])
+    ax.set_xticks(range(len(steps)), [f"{step:,}" for step in steps])
     ax.set(xlabel="steps of training (not to scale)", ylabel=label)
 
 

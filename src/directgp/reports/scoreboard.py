@@ -8,7 +8,7 @@ from typing import final
 from directgp.experiments.plan import Method
 from directgp.experiments.stats import Estimate, Standing
 from directgp.metrics import COVERAGE, Score
-from directgp.reports.numbers import decimals_of, number, percent, short, whole
+from directgp.text import decimals_for, fixed, number, percent
 
 CLOSE = "≈"
 """After a value that cannot be told from the best."""
@@ -81,12 +81,12 @@ def _scores(estimates: Sequence[Estimate], score: Score) -> list[Entry]:
     nominal = score.better == "nominal"
     factor = 100.0 if nominal else 1.0
     means, errors = ([factor * v for v in vs] for vs in _means_and_errors(estimates))
-    decimals = min(decimals_of(means, errors), 1 if nominal else 20)
+    decimals = min(decimals_for(means, errors), 1 if nominal else 20)
     contest = len(estimates) > 1
     return [
         Entry(
-            text=number(mean, decimals),
-            error=number(error, decimals) if math.isfinite(error + mean) else "",
+            text=fixed(mean, decimals),
+            error=fixed(error, decimals) if math.isfinite(error + mean) else "",
             unit=" %" if nominal else "",
             rank=_rank(abs(each.mean - COVERAGE) if nominal else each.mean),
             best=each.best and contest and math.isfinite(mean),
@@ -105,12 +105,12 @@ def _beta(standing: Standing) -> Entry:
     if standing.method.objective == "fitc":
         return Entry("–", None)
     low, high = min(standing.betas), max(standing.betas)
-    note = f"{short(low, 2)} to {short(high, 2)}" if low != high else ""
-    return Entry(short(standing.beta), _rank(standing.beta), note=note)
+    note = f"{number(low, 2)} to {number(high, 2)}" if low != high else ""
+    return Entry(number(standing.beta), _rank(standing.beta), note=note)
 
 
 def _seconds(standing: Standing) -> Entry:
-    return Entry(short(standing.seconds, 2), _rank(standing.seconds))
+    return Entry(number(standing.seconds, 2), _rank(standing.seconds))
 
 
 def _rank(value: float) -> float | None:
@@ -120,4 +120,4 @@ def _rank(value: float) -> float | None:
 def heading(board: Scoreboard) -> str:
     """What the table is of."""
     repeats = f"mean ± standard error of {board.repeats} repeats"
-    return f"{whole(board.size)} training rows, " + (repeats if board.repeats > 1 else "one repeat")
+    return f"{board.size:,} training rows, " + (repeats if board.repeats > 1 else "one repeat")

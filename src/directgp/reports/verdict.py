@@ -13,14 +13,13 @@ import torch
 from numpy.typing import NDArray
 
 from directgp.datasets.problem import Task
-from directgp.datasets.wording import joined, several
 from directgp.estimators.fitting import auto_inducing
 from directgp.experiments.cell import Predictions, Run, Settings
 from directgp.experiments.fit import FAMILIES, coarse_grid
 from directgp.experiments.plan import ELBO, Comparison, DataFacts, Method, Plan
 from directgp.experiments.stats import Estimate, Standing, best_of, standings
 from directgp.metrics import COVERAGE, SCORES, Score
-from directgp.reports.numbers import decimals_of, number, p_value, percent, whole
+from directgp.text import decimals_for, fixed, joined, p_value, percent, plural
 from directgp.training.beta_path import brief
 from directgp.training.recipe import Recipe
 from directgp.training.result import Status
@@ -73,8 +72,8 @@ class Findings:
     def value(self, standing: Standing, score: str) -> str:
         """A mean with the digits that the table gives it."""
         column = [each.scores[score] for each in self.standings]
-        decimals = decimals_of([e.mean for e in column], [e.error for e in column])
-        return number(standing.scores[score].mean, decimals)
+        decimals = decimals_for([e.mean for e in column], [e.error for e in column])
+        return fixed(standing.scores[score].mean, decimals)
 
     def runs(self, method: str) -> list[Run]:
         """Those of a method at the largest size, by repeat."""
@@ -209,7 +208,7 @@ def _probabilities(findings: Findings, standing: Standing) -> str:
     # A row is in the test rows of any other repeat with this share of the table for probability.
     times = 1 + (rows - rows / len(runs)) / findings.comparison.plan.data.num_rows
     judged = _judged(error, found.error_by_chance(times))
-    return f"The probabilities of {name} are {judged}, off by {percent(error)} on average"
+    return f"The probabilities of {name} are {judged}, off by {percent(error, 1)} on average"
 
 
 def _judged(error: float, chance: float) -> str:
@@ -230,7 +229,7 @@ def _coverage(findings: Findings, standing: Standing) -> str:
         much = "somewhat too" if abs(share - COVERAGE) <= _SOMEWHAT else "too"
         judged = f"so they are {much} {'wide' if share > COVERAGE else 'narrow'}"
     intervals = f"The {percent(COVERAGE, 0)} intervals of {called(standing.method)}"
-    return f"{intervals} hold {percent(share)} of the test rows, {judged}"
+    return f"{intervals} hold {percent(share, 1)} of the test rows, {judged}"
 
 
 _NAMES = {"lbfgs": "L-BFGS", "adam": "Adam"}
@@ -245,7 +244,7 @@ def steps_allowed(plan: Plan) -> str:
     """``at most 500 of L-BFGS in a run, and 50 in one that starts from a neighbouring β``."""
     shortened = any(method.chooses_beta for method in plan.methods)
     return "; ".join(
-        f"at most {whole(limit)} of {_NAMES[optimizer]} in a run"
+        f"at most {limit:,} of {_NAMES[optimizer]} in a run"
         + _neighbour(shorter, shortened and optimizer == "lbfgs")
         for optimizer, (limit, shorter) in _limits(plan).items()
     )
@@ -253,7 +252,7 @@ def steps_allowed(plan: Plan) -> str:
 
 def _neighbour(steps: int, told: bool) -> str:
     # Adam trains all β at once, each by whole runs.
-    return f", and {whole(steps)} in one that starts from a neighbouring β" if told else ""
+    return f", and {steps:,} in one that starts from a neighbouring β" if told else ""
 
 
 def _limits(plan: Plan) -> dict[str, tuple[int, int]]:
@@ -278,9 +277,9 @@ def without_convergence(findings: Findings) -> Iterator[str]:
     if ended:
         whose = [f"{ended[m.name]} of {called(m)}" for m in plan.methods if m.name in ended]
         yield (
-            f"{whole(ended.total())} of {several(len(runs), 'fit')} ended at the last step "
+            f"{ended.total():,} of {plural(len(runs), 'fit')} ended at the last step "
             f"allowed, not by convergence: {joined(whose)}; --max-iter above "
-            f"{whole(most_steps(plan))} may change the scores."
+            f"{most_steps(plan):,} may change the scores."
         )
 
 
@@ -330,11 +329,11 @@ def _failures(findings: Findings) -> Iterator[str]:
     if comparison.failed:
         fits = len(comparison.failed) + len(comparison.runs)
         listed_as = "it is" if len(comparison.failed) == 1 else "they are"
-        failed = f"{len(comparison.failed)} of {several(fits, 'fit')} failed"
+        failed = f"{len(comparison.failed)} of {plural(fits, 'fit')} failed"
         yield f"{failed}; {listed_as} listed below."
     yield from _absent(findings)
     if 0 < findings.num_repeats < comparison.plan.repeats:
-        kept = f"the {several(findings.num_repeats, 'repeat')} that all methods finished"
+        kept = f"the {plural(findings.num_repeats, 'repeat')} that all methods finished"
         yield f"Only {kept} (of {comparison.plan.repeats}) are compared."
 
 
@@ -344,7 +343,7 @@ def _absent(findings: Findings) -> Iterator[str]:
     absent = [m for m in findings.comparison.plan.methods if shown and m not in shown]
     none = [called(m) for m in absent if not findings.runs(m.name)]
     few = [called(m) for m in absent if findings.runs(m.name)]
-    size = several(findings.size, "training row")
+    size = plural(findings.size, "training row")
     for names, finished in ((none, "no repeat"), (few, "too few repeats")):
         if names:
             yield f"With {size}, {joined(names)} finished {finished} and cannot be judged."
@@ -368,7 +367,7 @@ def _rare_class(findings: Findings) -> Iterator[str]:
     rarer = round(min(ones, len(labels) - ones) * rows / max(len(labels), 1))
     if rarer < _RARE:
         yield (
-            f"Only {'about ' if len(labels) < rows else ''}{rarer} of {several(rows, 'test row')}, "
+            f"Only {'about ' if len(labels) < rows else ''}{rarer} of {plural(rows, 'test row')}, "
             f"over all repeats, {'is' if rarer == 1 else 'are'} of the rarer class: too few to say "
             "how well it is predicted."
         )

@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol, final, runtime_checkable
 
@@ -19,6 +18,7 @@ from typing_extensions import override
 from directgp.errors import require
 from directgp.likelihoods.base import Likelihood
 from directgp.posteriors.sparse import SparsePosterior
+from directgp.text import duration
 from directgp.training.result import Phase, Progress, Status, Stop
 
 
@@ -583,10 +583,5 @@ def _figures(progress: Progress) -> str:
     """What is known after a step, in words."""
     return (
         f"{progress.step}/{progress.max_steps} steps, loss {progress.loss:.5g},"
-        f" {progress.evaluations} evaluations, {_duration(progress.seconds)}"
+        f" {progress.evaluations} evaluations, {duration(progress.seconds)}"
     )
-
-
-def _duration(seconds: float) -> str:
-    """Seconds below a minute, h:mm:ss above."""
-    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=int(seconds)))

@@ -57,9 +57,9 @@ def test_elsewhere_each_finished_stage_is_one_line() -> None:
             for step in (1, 100, 120):
                 bar(at(step, stage, seconds))
     assert file.getvalue() == (
-        "elbo 120/200 steps, loss 1.1667, 240 evaluations, 2.0 s\n"
-        "β = [b]0.5[/b] 120/200 steps, loss 1.1667, 240 evaluations, 0:01:01\n"
-        "log_loss 120/200 steps, loss 1.1667, 240 evaluations, 1:02:05\n"
+        "elbo 120/200 steps, loss 1.1667, 240 evaluations, 2 s\n"
+        "β = [b]0.5[/b] 120/200 steps, loss 1.1667, 240 evaluations, 1 min 2 s\n"
+        "log_loss 120/200 steps, loss 1.1667, 240 evaluations, 1 h 2 min\n"
     )
 
 
@@ -110,7 +110,7 @@ def test_on_a_terminal_each_stage_keeps_its_line_with_a_bar(width: int) -> None:
     for line, stage in zip(lines, ("elbo", "[b]log_loss[/b]"), strict=True):
         assert line.startswith(stage)
         assert "━" in line
-        assert line.endswith("120/200 steps, loss 1.1667, 240 evaluations, 1.0 s")
+        assert line.endswith("120/200 steps, loss 1.1667, 240 evaluations, 1 s")
         assert len(line) <= width
 
 

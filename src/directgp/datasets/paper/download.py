@@ -18,8 +18,8 @@ from directgp.datasets.prepare import prepare
 from directgp.datasets.problem import Problem
 from directgp.datasets.sources import data_folder, find_in_folder
 from directgp.datasets.tables import open_table
-from directgp.datasets.wording import suggestion
 from directgp.errors import DirectGPError, InvalidInputError, refuse
+from directgp.text import suggestion
 
 _TIMEOUT = 20.0
 """Seconds without data after which a download fails."""

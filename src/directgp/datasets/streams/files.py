@@ -12,8 +12,9 @@ from typing import Any, NoReturn, final
 import pyarrow as pa
 
 from directgp.datasets.columns import kind_of
-from directgp.datasets.wording import listed, nearest, refuse_name, several
+from directgp.datasets.tables import refuse_column
 from directgp.errors import refuse, require
+from directgp.text import did_you_mean, listed, plural
 
 Named = str | os.PathLike[str]
 
@@ -60,8 +61,7 @@ def _is_data(path: Path) -> bool:
 
 def _refuse_absent(path: Path) -> None:
     beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-    close = nearest(path.name, beside)
-    remedy = f"Did you mean {' or '.join(map(repr, close))}?" if close else "Check the path."
+    remedy = did_you_mean(path.name, beside) or "Check the path."
     refuse(_WHO, "a file or a folder that exists", repr(str(path)), remedy)
 
 
@@ -149,7 +149,7 @@ _CODE = "Leave it out of features, or write it to the files as numbers."
 def _check_name(name: str, schema: pa.Schema, path: str) -> None:
     number = schema.names.count(name)
     if not number:
-        refuse_name(f"A column asked of {path!r}", name, schema.names)
+        refuse_column(f"A column asked of {path!r}", name, schema.names)
     if number > 1:
         got = f"{number} of the name {name!r} in {path!r}"
         refuse("Columns that are used", "of different names", got, "Rename or remove them.")
@@ -273,7 +273,7 @@ def survey(
     columns = chosen_columns(schema, path, target, features, weights, positive)
     groups = tuple(_groups(str(file), columns) for file in files)
     if not any(sum(file.group_rows) for file in groups):
-        got = f"none in {several(len(groups), 'file')}, such as {path!r}"
+        got = f"none in {plural(len(groups), 'file')}, such as {path!r}"
         refuse("The data", "at least one row", got, "Check how the files were written.")
     return columns, groups
 
@@ -316,7 +316,7 @@ def _refuse_missing(metadata: Any, names: Sequence[str], path: str) -> None:
         for name, leaf in wanted:
             statistics = row_group.column(leaf).statistics
             if statistics is not None and statistics.has_null_count and statistics.null_count:
-                got = f"{several(statistics.null_count, 'missing value')} in row group {group}"
+                got = f"{plural(statistics.null_count, 'missing value')} in row group {group}"
                 refuse_value(name, "without missing values", f"{got} of {path!r}")
 
 

@@ -22,8 +22,8 @@ from directgp.datasets.streams.files import (
     readable,
     refuse_value,
 )
-from directgp.datasets.wording import suggestion
 from directgp.errors import refuse, require
+from directgp.text import suggestion
 
 DType = Literal["float32", "float64"]
 

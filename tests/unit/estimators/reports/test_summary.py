@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from directgp.estimators.summary import Facts, figure, summary_text, with_errors
+from directgp.estimators.summary import Facts, summary_text
 from directgp.training.result import BetaPath, Failure, ModelTried, PathPoint
 
 POINTS = (
@@ -85,7 +85,7 @@ def test_the_least_that_can_be_told() -> None:
         "  objective     log_loss, joint: everything trained together for it",
         "  β             0.5, as given",
         "  training      Converged. The last 20 losses lie within 0.0001 of each other.",
-        "                1 step, 1,502 evaluations, 12.3 s",
+        "                1 step, 1,502 evaluations, 12 s",
     ]
 
 
@@ -94,7 +94,7 @@ def test_everything_is_told() -> None:
     assert "812 rows (31 repeated others and were merged with them), 50 features" in text
     assert "rbf ARD kernel, student_t likelihood, 100 inducing inputs" in text
     assert "likelihood scale 1,235, degrees of freedom 4.123 output scale 0.1235" in text
-    assert "12.3 s, jitter up to 1e-06" in text
+    assert "12 s, jitter up to 1e-06" in text
     assert "Could not be trained - joint, β = 0.1: The loss" in text
     assert text.endswith("- Another.")
 
@@ -102,7 +102,7 @@ def test_everything_is_told() -> None:
 def test_why_this_beta() -> None:
     assert (
         "β 10, the safest of 4 candidates that cannot be told from the best by log_loss on all 812 "
-        "examples, in 3 folds (0.0023 ± 0.0041 above it)"
+        "examples, in 3 folds (0.002 ± 0.004 above it)"
     ) in words(FULL)
     best = replace(FULL, beta=0.3898123, path=replace(PATH, chosen=2))
     assert "β 0.39, the best of 4 candidates by log_loss on all 812 examples" in words(best)
@@ -131,10 +131,10 @@ def test_the_candidates_in_a_table() -> None:
     start = lines.index("Candidates compared, log_loss")
     assert lines[start + 1 : start + 6] == [
         "            β   mode    validation loss    above the best   training",
-        "            1   elbo      1.251 ± 0.021   0.0162 ± 0.0041   converged",
-        "  →        10   joint     1.241 ± 0.021   0.0023 ± 0.0041   converged",
-        "         0.39   joint     1.235 ± 0.021              best   budget",
-        "      0.00123   joint        not finite        not finite   converged",
+        "            1   elbo    1.2512 ± 0.0213   0.0162 ± 0.0041   converged",
+        "  →        10   joint   1.2412 ± 0.0213   0.0023 ± 0.0041   converged",
+        "         0.39   joint   1.2346 ± 0.0213              best   budget",
+        "      0.00123   joint                 ∞                 ∞   converged",
     ]
 
 
@@ -169,27 +169,3 @@ def test_names_that_would_break_the_table_are_cut() -> None:
     text = summary_text(replace(FULL, length_scales=scales))
     assert "  a long long" in text
     assert all(len(line) <= 100 for line in text.splitlines())
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0"),
-        (1.0, "1"),
-        (-0.123456, "-0.1235"),
-        (999.96, "1,000"),
-        (12345.678, "12,346"),
-        (1.23456e9, "1.23e+09"),
-        (1.23456e-7, "1.23e-07"),
-        (math.inf, "inf"),
-        (math.nan, "nan"),
-    ],
-)
-def test_figures(value: float, text: str) -> None:
-    assert figure(value) == text
-
-
-def test_errors_that_are_not_known_are_left_out() -> None:
-    assert with_errors([0.5, 2.0], [math.inf, math.inf]) == ["0.5", "2"]
-    assert with_errors([0.5, 2.0], [math.inf, 0.1]) == ["0.50", "2.00 ± 0.10"]
-    assert with_errors([1.5e9], [2.5e8]) == ["1.5e+09 ± 2.5e+08"]

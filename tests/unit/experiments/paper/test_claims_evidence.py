@@ -14,19 +14,16 @@ from directgp.experiments.paper.claims.base import (
     Part,
     Verdict,
     all_of,
-    amount,
     any_of,
     called,
     differences,
     equal,
-    figure,
     hardest,
     lower,
     measured,
     not_above,
     over_repeats,
     over_rows,
-    p_text,
 )
 
 INF, NAN = math.inf, math.nan
@@ -221,39 +218,6 @@ def test_differences_are_told_with_the_side_and_the_test() -> None:
     assert lower(_contest(measured(0.07, 0.05))).clause == (
         "a 0.07 ± 0.05 above b in NLL (p = 0.16, undecided)"
     )
-
-
-@pytest.mark.parametrize(
-    ("value", "error", "text"),
-    [
-        (0.43210, 0.0213, "0.432 ± 0.021"),
-        (-12.3456, 1.04, "−12.3 ± 1.0"),
-        (1234.0, 250.0, "1,230 ± 250"),
-        (0.5, NAN, "0.5"),
-        (-INF, NAN, "−∞"),
-        (0.25, 0.0, "0.25"),
-        (0.1787, 0.0096, "0.179 ± 0.010"),
-        (-1.96e-6, 1.66e-6, "(−2.0 ± 1.7)·10⁻⁶"),
-        (1.13e-5, 4.2e-9, "(1.1300 ± 0.0004)·10⁻⁵"),
-        (-1e-9, 0.00009, "0.00000 ± 0.00009"),
-    ],
-)
-def test_amounts(value: float, error: float, text: str) -> None:
-    assert amount(value, error) == text
-
-
-def test_p_values_near_the_level_show_their_side() -> None:
-    assert p_text(0.0123) == "p = 0.012" and p_text(1e-9) == p_text(0.0004) == "p < 0.001"
-    assert p_text(0.04875) == "p = 0.049" and p_text(0.04996) == "p = 0.04996"
-    assert p_text(NAN) == ""
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(13828.0, "13,828"), (1000.0, "1,000"), (0.05, "0.05"), (10.0, "10"), (1.74e-8, "1.74·10⁻⁸")],
-)
-def test_numbers_on_their_own(value: float, text: str) -> None:
-    assert figure(value) == text and figure(-value) == f"−{text}"
 
 
 def test_names_of_methods() -> None:

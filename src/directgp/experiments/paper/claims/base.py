@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from directgp.datasets.wording import joined, several
 from directgp.experiments.paper.cells import PaperCell, Results
 from directgp.experiments.plan import METHODS
 from directgp.experiments.stats import SIGNIFICANT, corrected_p_value
+from directgp.text import joined, number, p_value, plural, with_error
 
 LEVEL = 1 - SIGNIFICANT
 """Of the intervals: an interval leaves out 0 where the test of the same level is passed."""
@@ -195,7 +195,7 @@ def over_repeats(values: NDArray[np.float64], ratio: float, resolution: float = 
         p_value=corrected_p_value(finite, ratio, resolution),
         low=mean - _half_width(finite, ratio, resolution),
         high=mean + _half_width(finite, ratio, resolution),
-        over=several(len(values), "repeat"),
+        over=plural(len(values), "repeat"),
     )
     return _with_infinite(found, values)
 
@@ -208,7 +208,7 @@ def over_rows(repeats: Sequence[NDArray[np.float64]]) -> Evidence:
     found = measured(
         float(moments[:, 0].sum()) / number, float(np.linalg.norm(moments[:, 1])) / number
     )
-    over = several(sum(map(len, repeats)), "test row")
+    over = plural(sum(map(len, repeats)), "test row")
     return _with_infinite(replace(found, over=over), np.concatenate(repeats))
 
 
@@ -251,7 +251,7 @@ def _with_infinite(found: Evidence, values: NDArray[np.float64]) -> Evidence:
     if not above + below:
         return found
     end = math.nan if above and below else math.inf if above else -math.inf
-    note = f"{above + below} of {several(len(values), 'difference')} infinite"
+    note = f"{above + below} of {plural(len(values), 'difference')} infinite"
     infinite = replace(found, effect=end, error=math.nan, note=note)
     if above + below == len(values):
         return _all_infinite(infinite, len(values))
@@ -274,12 +274,6 @@ def _all_infinite(found: Evidence, number: int) -> Evidence:
 TINY = 0.0001
 """What is smaller need not be told to a digit."""
 
-_LEAST_P = 0.001
-_DECIMALS = 6
-"""More than that are told by a power of ten."""
-
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
 
 def called(method: str) -> str:
     """``the ELBO``, ``log-loss DLM (joint)``."""
@@ -288,74 +282,16 @@ def called(method: str) -> str:
     return f"{article}{name} ({mode})" if comma else f"{article}{name}"
 
 
-def figure(value: float, digits: int = 3) -> str:
-    """A number on its own: ``0.05``, ``13,828``, ``1.7·10⁻⁸``."""
-    if math.isnan(value):
-        return "–"
-    if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    if value == 0:
-        return "0"
-    decimals = digits - 1 - _exponent(value)
-    if decimals > _DECIMALS:
-        return f"{_fixed(value / 10.0 ** _exponent(value), digits - 1)}{_power(_exponent(value))}"
-    text = _fixed(value, max(0, decimals))
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def amount(value: float, error: float) -> str:
-    """``0.431 ± 0.012``: as many digits as the error calls for; none told, none shown.
-
-    One digit of the error is shown, and two where it is below 3.55, as physicists do.
-    """
-    if not (math.isfinite(value) and math.isfinite(error) and error > 0):
-        return figure(value)
-    exponent = _exponent(error)
-    decimals = (error < 3.55 * 10.0**exponent) - exponent
-    if decimals <= _DECIMALS:
-        return f"{_fixed(value, decimals)} ± {_fixed(error, decimals)}"
-    shared = _exponent(max(abs(value), error))
-    scale, decimals = 10.0**shared, decimals + shared
-    return (
-        f"({_fixed(value / scale, decimals)} ± {_fixed(error / scale, decimals)}){_power(shared)}"
-    )
-
-
 def at_most_tiny(value: float, error: float) -> str:
     """The same of a size, where nothing below a ten-thousandth is of interest."""
     small = abs(value) + (error if math.isfinite(error) else 0.0) < TINY
-    return f"less than {TINY:.4f}" if small else amount(value, error)
-
-
-def p_text(p_value: float) -> str:
-    """``p = 0.012``; near 0.05 with the digits that tell the side; nothing where there is none."""
-    if math.isnan(p_value):
-        return ""
-    if p_value < _LEAST_P:
-        return f"p < {_LEAST_P:g}"
-    texts = (f"{p_value:.{digits}g}" for digits in range(2, 18))
-    return f"p = {next((text for text in texts if float(text) != SIGNIFICANT), SIGNIFICANT)}"
+    return f"less than {TINY:.4f}" if small else with_error(value, error)
 
 
 def in_brackets(*remarks: str) -> str:
     """Those that say something, with a blank before the bracket."""
     said = ", ".join(remark for remark in remarks if remark)
     return f" ({said})" if said else ""
-
-
-def _exponent(value: float) -> int:
-    return math.floor(math.log10(abs(value)))
-
-
-def _fixed(value: float, decimals: int) -> str:
-    """With so many decimals, or rounded to tens, hundreds, …; a nought has no sign."""
-    text = f"{round(value, decimals):,.{max(0, decimals)}f}"
-    sign = "−" if text.startswith("-") and text.strip("-0.") else ""
-    return sign + text.removeprefix("-")
-
-
-def _power(exponent: int) -> str:
-    return f"·10{str(exponent).translate(_RAISED)}"
 
 
 NOT_RUN = "not run"
@@ -426,8 +362,8 @@ def lower(contest: Contest, decides: bool = True) -> Compared:
         verdict = "held" if evidence.effect < 0 else "not held"
     part = _part(contest, evidence, verdict, decides)
     doubt = "undecided" if verdict == "not decided" else ""
-    size = (at_most_tiny if doubt else amount)(abs(part.effect), part.error)
-    clause = _in_words(contest, part, size) + in_brackets(p_text(part.p_value), doubt)
+    size = (at_most_tiny if doubt else with_error)(abs(part.effect), part.error)
+    clause = _in_words(contest, part, size) + in_brackets(p_value(part.p_value), doubt)
     return Compared(contest.place, part, clause, part.effect)
 
 
@@ -481,7 +417,7 @@ def _within(
     excess: float,
     decides: bool,
 ) -> Compared:
-    interval = f"95 % interval {figure(evidence.low, 2)} to {figure(evidence.high, 2)}"
+    interval = f"95 % interval {number(evidence.low, 2)} to {number(evidence.high, 2)}"
     part = _part(contest, evidence, verdict, decides, f"{interval}, margin {margin:g}")
     clause = _in_words(contest, part, at_most_tiny(abs(part.effect), part.error))
     kept = _KEPT[verdict].format(f"{margin:g}")

@@ -8,7 +8,6 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from directgp.datasets.wording import several
 from directgp.experiments.paper.cells import (
     EXACT,
     CurveCell,
@@ -30,7 +29,6 @@ from directgp.experiments.paper.claims.base import (
     Part,
     Verdict,
     absent,
-    amount,
     differences,
     equal,
     finding,
@@ -39,10 +37,10 @@ from directgp.experiments.paper.claims.base import (
     measured,
     over_repeats,
     over_rows,
-    p_text,
 )
 from directgp.experiments.paper.claims.fits import COUNT_SETS, REGRESSION_SETS, absence, count_sets
 from directgp.experiments.stats import SIGNIFICANT
+from directgp.text import p_value, plural, with_error
 
 AIRLINE = "airline"
 
@@ -111,7 +109,7 @@ class Duel:
         number = sum(map(len, kept))
         if number >= all_rows or not math.isfinite(found.effect):
             return found
-        over = f"{several(all_rows, 'test row')}, their scatter by {number:,} of them"
+        over = f"{plural(all_rows, 'test row')}, their scatter by {number:,} of them"
         return replace(measured(mean, found.error * math.sqrt(number / all_rows)), over=over)
 
     def repeats_at(self, step: int) -> Evidence:
@@ -127,7 +125,7 @@ class Duel:
         """In words."""
         cell, (last, _) = self.cell, self.looks[-1]
         how = f"β = {cell.beta:g}, learning rate {cell.learning_rate:g}"
-        return f"{several(cell.size, 'row')}, {how}, {several(last, 'step')}"
+        return f"{plural(cell.size, 'row')}, {how}, {plural(last, 'step')}"
 
     def at_the_end(self) -> Evidence:
         """At the last look, over the repeats.
@@ -260,15 +258,15 @@ def _judged(contest: Contest, looks: list[_Look], decides: bool) -> Compared:
     """With the figures of the last look, and the verdict of all."""
     epoch, last = looks[-1]
     at, worst = max(looks, key=lambda look: look[1].effect)
-    seen = f"lower at {sum(e.effect < 0 for _, e in looks)} of {several(len(looks), 'look')}"
-    least = f"least so after epoch {at:.3g} ({amount(worst.effect, worst.error)})"
+    seen = f"lower at {sum(e.effect < 0 for _, e in looks)} of {plural(len(looks), 'look')}"
+    least = f"least so after epoch {at:.3g} ({with_error(worst.effect, worst.error)})"
     note = f"after epoch {epoch:.3g}; {seen}, {least}"
     part = lower(replace(contest, evidence=last, note=note), decides).part
     verdict = _verdict(looks)
     doubt = "undecided" if verdict == "not decided" else ""
     clause = (
         f"{contest.one} with {contest.setting} ends {_apart(part)} {contest.other} in NLL"
-        f"{in_brackets(p_text(part.p_value), seen, doubt)}"
+        f"{in_brackets(p_value(part.p_value), seen, doubt)}"
     )
     return Compared(contest.place, replace(part, verdict=verdict), clause, worst.effect)
 
@@ -276,7 +274,7 @@ def _judged(contest: Contest, looks: list[_Look], decides: bool) -> Compared:
 def _apart(part: Part) -> str:
     side = "below" if part.effect < 0 else "above"
     far = math.isinf(part.effect)
-    return f"{'infinitely far' if far else amount(abs(part.effect), part.error)} {side}"
+    return f"{'infinitely far' if far else with_error(abs(part.effect), part.error)} {side}"
 
 
 def _verdict(looks: list[_Look]) -> Verdict:

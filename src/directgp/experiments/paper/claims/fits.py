@@ -8,7 +8,6 @@ from typing import final
 
 import numpy as np
 
-from directgp.datasets.wording import several
 from directgp.experiments.paper.cells import (
     EXACT,
     FitCell,
@@ -37,7 +36,6 @@ from directgp.experiments.paper.claims.base import (
     any_of,
     called,
     differences,
-    figure,
     finding,
     finding_of_all,
     hardest,
@@ -47,6 +45,7 @@ from directgp.experiments.paper.claims.base import (
     over_repeats,
 )
 from directgp.metrics import SCORES
+from directgp.text import number, plural
 
 CONVERGED = "converged"
 """Status of a fit that did not stop at a limit."""
@@ -79,7 +78,7 @@ class Meeting:
         every = [outcome for pair in self.pairs for outcome in pair]
         early = sum(outcome.status != CONVERGED for outcome in every)
         stopped = f"{early} of {len(every)} fits not converged" if early else ""
-        left = f"{several(self.alone, 'repeat')} of one alone left out" if self.alone else ""
+        left = f"{plural(self.alone, 'repeat')} of one alone left out" if self.alone else ""
         return "; ".join(note for note in (protocol, stopped, left) if note)
 
 
@@ -91,7 +90,7 @@ def contest(results: Results, dataset: str, one: str, other: str, score: str) ->
         why = absence(results, lambda cell: _is_fit(cell, dataset, (one, other)))
         return Contest(dataset, "", called(one), called(other), unit, None, why)
     evidence = _evidence(found, score)
-    size = several(found.cell.size, "row")
+    size = plural(found.cell.size, "row")
     return Contest(dataset, size, called(one), called(other), unit, evidence, found.note)
 
 
@@ -326,7 +325,7 @@ def _contest(results: Results, fits: list[Fit], method: str, small: bool, above:
     first = fits[0][1]
     logs = np.array([_log(outcome.beta) for _, outcome in fits])
     evidence = over_repeats(-logs if above else logs, first.num_test / first.num_training)
-    place = f"{_SET} with {several(fits[0][0].size, 'row')}"
+    place = f"{_SET} with {plural(fits[0][0].size, 'row')}"
     return Contest(place, "", "", "", _UNIT, evidence, _in_words(fits), question)
 
 
@@ -365,9 +364,9 @@ def _log(beta: float) -> float:
 def _in_words(fits: list[Fit]) -> str:
     betas = [outcome.beta for _, outcome in fits]
     if min(betas) == max(betas):
-        return f"β = {figure(betas[0])}{' each time' if len(betas) > 1 else ''}"
-    ends = f"{figure(min(betas))} to {figure(max(betas))}"
-    return f"β from {ends}, median {figure(median(betas))}"
+        return f"β = {number(betas[0])}{' each time' if len(betas) > 1 else ''}"
+    ends = f"{number(min(betas))} to {number(max(betas))}"
+    return f"β from {ends}, median {number(median(betas))}"
 
 
 C4 = Claim(

@@ -8,7 +8,6 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from directgp.datasets.wording import several
 from directgp.experiments.paper.cells import (
     GradientCell,
     GradientOutcome,
@@ -36,9 +35,7 @@ from directgp.experiments.paper.claims.base import (
     Verdict,
     absent,
     all_of,
-    amount,
     differences,
-    figure,
     finding,
     finding_of_all,
     in_brackets,
@@ -48,6 +45,7 @@ from directgp.experiments.paper.claims.base import (
 )
 from directgp.experiments.paper.claims.curves import rule
 from directgp.experiments.paper.claims.fits import absence, summary
+from directgp.text import number, plural, with_error
 
 SAMPLER_SETS = ("abalone", "banana")
 """Counts, and labels."""
@@ -112,7 +110,7 @@ def at_every_look(results: Results, dataset: str, asked: Asked, decides: bool = 
     beyond = [worst(np.array([asked.beyond(ratio) for ratio in each])) for each in ratios]
     effect, error = _over_repeats([float(each.mean()) for each in beyond])
     every = [ratio for each in ratios for ratio in each]
-    note = f"{_range(every)} at {several(len(every), 'look')}"
+    note = f"{_range(every)} at {plural(len(every), 'look')}"
     verdict = _verdict(np.concatenate(beyond))
     clause = asked.told.format(_range(every)) + in_brackets(_DOUBTS[verdict])
     part = replace(nothing.part, verdict=verdict, effect=effect, error=error, note=note)
@@ -140,7 +138,7 @@ def _range(ratios: list[float]) -> str:
 
 def _ratio(ratio: float) -> str:
     """Of two digits; a tiny one is told as such."""
-    return f"less than {TINY:.4f}" if 0 <= ratio < TINY else figure(ratio, 2)
+    return f"less than {TINY:.4f}" if 0 <= ratio < TINY else number(ratio, 2)
 
 
 _SET = "abalone"
@@ -285,9 +283,9 @@ def _rejections(results: Results, name: str) -> Compared:
     outside = found.high < least or found.low > most
     verdict: Verdict = "held" if inside else "not held" if outside else "not decided"
     effect = max(least - found.effect, found.effect - most)
-    note = f"{amount(found.effect, found.error)} rejected draws"
+    note = f"{with_error(found.effect, found.error)} rejected draws"
     part = replace(nothing.part, verdict=verdict, effect=effect, error=found.error, note=note)
-    told = f"the paper's sampler rejects {figure(found.effect, 2)} draws on average"
+    told = f"the paper's sampler rejects {number(found.effect, 2)} draws on average"
     return Compared(name, part, told + _against_the_paper(found, verdict))
 
 
@@ -310,7 +308,7 @@ def _width(results: Results, name: str) -> Compared:
         return nothing
     found = _difference([x.proposals for x in looks], [x.proposals_narrow for x in looks])
     verdict = all_of(_same(look) for look in looks)
-    told = f"its width changes the number of proposals by {amount(found.effect, found.error)}"
+    told = f"its width changes the number of proposals by {with_error(found.effect, found.error)}"
     doubt = {"held": "", "not held": "not as claimed", "not decided": "undecided"}[verdict]
     part = replace(
         nothing.part,
@@ -318,7 +316,7 @@ def _width(results: Results, name: str) -> Compared:
         effect=found.effect,
         error=found.error,
         p_value=found.p_value,
-        note=several(len(looks), "look"),
+        note=plural(len(looks), "look"),
     )
     return Compared(name, part, told + in_brackets(doubt))
 

@@ -1,0 +1,246 @@
+"""Format numbers, durations, lists of names, plain-text tables and JSON."""
+
+import json
+import math
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from statistics import median
+from typing import Any
+
+_MAX_DECIMALS = 6
+"""Numbers that need more decimals are written with a power of ten."""
+
+_LARGE = 1e6
+"""Numbers from here on are written with a power of ten."""
+
+_SMALL = 1e-5
+"""Numbers below are written with a power of ten."""
+
+_MIN_P = 0.001
+"""Smallest p-value that is written with its digits."""
+
+_WIDTH = 100
+"""Columns of plain text."""
+
+_MARGIN = 14
+"""Columns of the names in the margin of a summary."""
+
+_MAX_CELL = 40
+"""Characters of a cell in a plain-text table."""
+
+_MAX_NAMES = 8
+"""Names in a list; the rest is counted."""
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Format a number with significant digits: ``0.05``, ``13,828``, ``1.7·10⁻⁸``."""
+    if value == 0 or not math.isfinite(value):
+        return fixed(value, 0)
+    if not _SMALL <= abs(value) < _LARGE:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        return f"{_trim(_minus(mantissa))}·{_power(int(exponent))}"
+    return _trim(_minus(f"{value:,.{max(0, digits - 1 - _exponent(value))}f}"))
+
+
+def fixed(value: float, decimals: int) -> str:
+    """Format a number with fixed decimals; with a power of ten if that would be long."""
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value and (abs(value) >= _LARGE or decimals > _MAX_DECIMALS):
+        return number(value)
+    return _minus(f"{value:,.{decimals}f}")
+
+
+def decimals_for(values: Sequence[float], errors: Sequence[float]) -> int:
+    """Return the decimals that show the median error, or four digits of the median value.
+
+    The error gets one digit, or two if they are below 3.55 (the rule of the Particle Data Group).
+    """
+    known = [error for error in errors if math.isfinite(error) and error > 0]
+    if known:
+        typical = median(known)
+        exponent = _exponent(typical)
+        return max(0, (typical < 3.55 * 10.0**exponent) - exponent)
+    sizes = [abs(value) for value in values if math.isfinite(value) and value != 0]
+    return max(0, 3 - _exponent(median(sizes))) if sizes else 0
+
+
+def with_error(value: float, error: float, decimals: int | None = None) -> str:
+    """Format ``0.366 ± 0.012``; the value alone if it or the error is not finite.
+
+    Without `decimals`, the error decides their number.
+    """
+    if not (math.isfinite(value) and math.isfinite(error) and (error > 0 or decimals is not None)):
+        return number(value) if decimals is None else fixed(value, decimals)
+    if decimals is None:
+        decimals = decimals_for([value], [error])
+    size = max(abs(value), error)
+    if decimals <= _MAX_DECIMALS and size < _LARGE:
+        return f"{fixed(value, decimals)} ± {fixed(error, decimals)}"
+    exponent = _exponent(size)
+    digits = decimals_for([value], [error / 10.0**exponent])
+    parts = [fixed(each / 10.0**exponent, digits) for each in (value, error)]
+    return f"({' ± '.join(parts)})·{_power(exponent)}"
+
+
+def percent(share: float, decimals: int | None = None) -> str:
+    """Format ``0.906`` as ``90.6 %``, with fixed decimals if they are given."""
+    if not math.isfinite(share):
+        return "–"
+    return f"{number(100 * share, 4) if decimals is None else fixed(100 * share, decimals)} %"
+
+
+def p_value(p: float, level: float = 0.05) -> str:
+    """Format ``p = 0.012`` or ``p < 0.001``, with digits that show on which side of `level` p is.
+
+    Returns an empty string for NaN.
+    """
+    if math.isnan(p):
+        return ""
+    if p < _MIN_P:
+        return f"p < {_MIN_P:g}"
+    texts = (f"{p:.{digits}g}" for digits in range(2, 18))
+    return f"p = {next((text for text in texts if float(text) != level), level)}"
+
+
+def duration(seconds: float) -> str:
+    """Format ``4.1 s``, ``1 min 23 s`` or ``2 h 1 min``."""
+    if not math.isfinite(seconds):
+        return "–"
+    if seconds < 59.5:
+        return f"{number(seconds, 2)} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def time_left(seconds: float) -> str:
+    """Format an estimate as ``about 25 s left``, ``about 3 min left`` or ``about 1.5 h left``."""
+    if seconds < 10:
+        rough = f"{max(1, round(seconds))} s"
+    elif seconds < 90:
+        rough = f"{5 * round(seconds / 5)} s"
+    else:
+        rough = f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return f"about {rough} left"
+
+
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """Format ``1 row`` or ``25,000 rows``; `nouns` is an irregular plural."""
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def joined(parts: Sequence[str], word: str = "and") -> str:
+    """Format ``a``, ``a and b`` or ``a, b and c``."""
+    return f" {word} ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def listed(names: Iterable[str], limit: int = _MAX_NAMES) -> str:
+    """Quote and join names; those beyond `limit` are counted.
+
+    Examples
+    --------
+    >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c", "d"], limit=2)
+    ("'a'", "'a' and 'b'", "'a', 'b' and 2 more")
+    """
+    return _limited([repr(name) for name in names], limit)
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Format ``'a' (3) and 'b' (1)``."""
+    return _limited([f"{name!r} ({count})" for name, count in counts.items()], _MAX_NAMES)
+
+
+def did_you_mean(name: str, names: Iterable[str], limit: int = 3) -> str:
+    """Format ``Did you mean 'price'?``, ignoring case; an empty string if no name is similar."""
+    by_folded: dict[str, list[str]] = {}
+    for candidate in names:
+        by_folded.setdefault(candidate.casefold(), []).append(candidate)
+    folded = get_close_matches(name.casefold(), by_folded, n=limit, cutoff=0.5)
+    close = [repr(candidate) for each in folded for candidate in by_folded[each]][:limit]
+    return f"Did you mean {' or '.join(close)}?" if close else ""
+
+
+def suggestion(name: str, names: Iterable[str], title: str) -> str:
+    """Format ``Did you mean 'price'?``, or the title with all names if none is similar."""
+    known = list(names)
+    return did_you_mean(name, known) or f"{title}: {listed(known) if known else 'none'}."
+
+
+def one_line(text: str, limit: int | None = None) -> str:
+    """Return the text without line breaks and control characters, cut to `limit` characters."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
+
+
+def text_table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Align rows of cells, the header first, in columns; those in `right` to the right."""
+    cells = [[one_line(cell, _MAX_CELL) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = (
+        "   ".join(
+            cell.rjust(width) if j in right else cell.ljust(width)
+            for j, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def entry(name: str, text: str) -> str:
+    """Format a paragraph of a summary, with its name in the margin."""
+    return _wrapped(text, f"  {name:<{_MARGIN}}", " " * (_MARGIN + 2))
+
+
+def bullet(text: str) -> str:
+    """Format a paragraph of a bulleted list."""
+    return _wrapped(text, "  - ", "    ")
+
+
+def strict_json(document: Any, ascii_only: bool = False) -> str:
+    """Return the document as indented JSON; numbers that are not finite become null."""
+    return json.dumps(_finite(document), ensure_ascii=ascii_only, indent=2, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _limited(parts: Sequence[str], limit: int) -> str:
+    more = len(parts) - limit
+    return joined([*parts[:limit], f"{more} more"] if more > 0 else parts)
+
+
+def _wrapped(text: str, first: str, others: str) -> str:
+    """Wrap text without line breaks within "a ± b" or "a = b"."""
+    kept = text.replace(" ± ", "\xa0±\xa0").replace(" = ", "\xa0=\xa0")
+    filled = textwrap.fill(
+        kept, _WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
+    )
+    return filled.replace("\xa0", " ")
+
+
+def _exponent(value: float) -> int:
+    return math.floor(math.log10(abs(value)))
+
+
+def _power(exponent: int) -> str:
+    return f"10{str(exponent).translate(_SUPERSCRIPTS)}"
+
+
+def _minus(text: str) -> str:
+    """Write the minus sign as "−", and no sign before zero."""
+    return text.replace("-", "−" if text.strip("-0.") else "")
+
+
+def _trim(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text
