@@ -1,4 +1,4 @@
-"""Rows of Parquet files that need not fit in memory, in batches of numbers."""
+"""Stream rows of Parquet files that do not fit in memory, in batches of numbers."""
 
 from directgp.datasets.streams.reading import Batch, Scaling
 from directgp.datasets.streams.stream import ParquetRows, RowStream

@@ -5,40 +5,39 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from types import TracebackType
 from typing import final
 
 import numpy as np
 
-from directgp.datasets.streams.files import Named, parquet_files, pieces_of, share_of, survey
+from directgp.datasets.streams.files import FilePath, parquet_files, pieces_of, share_of, survey
 from directgp.datasets.streams.reading import (
     Batch,
+    Decoder,
     DType,
     Scaling,
     check_positive,
-    joined,
-    measured,
+    join_batches,
+    measure_scaling,
 )
 from directgp.datasets.streams.shuffle import (
     Buffer,
-    Reading,
     ShuffledRows,
     blocks_in_order,
     longest_turn,
-    sampled,
+    sample_rows,
 )
 from directgp.errors import refuse, require
 
-_DEPTH = 2
-"""Buffers held: the one in use, and the next."""
+_MAX_BUFFERS = 2
+"""Buffers in memory: the one in use, and the next."""
 
-_PATIENCE = 5.0
-"""Seconds to wait for a thread that is to end; one that waits for a dead disk is left alone."""
+_JOIN_TIMEOUT = 5.0
+"""Seconds to wait for the thread to end; one that hangs on a dead disk is left alone."""
 
 
 @final
 class ReadAhead:
-    """Takes buffers from an iterator in a thread of its own."""
+    """Reads buffers from an iterator in a background thread."""
 
     def __init__(self, buffers: Iterator[Buffer]) -> None:
         self._buffers = buffers
@@ -49,13 +48,13 @@ class ReadAhead:
         self._thread = threading.Thread(target=self._read, name="directgp rows", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the thread."""
         self._thread.start()
 
     def at(self, position: int) -> Buffer | None:
-        """The buffer that has the row, once it is read; None if that row will not come.
+        """Wait for the buffer that has the row, and return it; None if that row will not come.
 
-        Buffers that end before are let go. An error of the thread is raised here.
+        Buffers that end before the row are dropped. An error of the thread is raised here.
         """
         with self._changed:
             while self._held and self._held[0].stop <= position:
@@ -69,16 +68,16 @@ class ReadAhead:
             return None
 
     def close(self) -> None:
-        """End the thread; more than once is fine."""
+        """End the thread; may be called again."""
         with self._changed:
             self._closed = True
             self._held.clear()
             self._changed.notify_all()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(_PATIENCE)
+            self._thread.join(_JOIN_TIMEOUT)
 
     def _reading(self) -> bool:
-        """Whether more can come: not when closed, nor in a fork, which has no such thread."""
+        """Return whether more can come: not if closed, nor in a fork, which has no thread."""
         return not self._closed and self._thread.is_alive()
 
     def _read(self) -> None:
@@ -86,34 +85,31 @@ class ReadAhead:
             for buffer in self._buffers:
                 if not self._hold(buffer):
                     break
-        except BaseException as error:  # Raised again where the rows are used.
-            self._fail(error)
+        except BaseException as error:  # Raised again by `at`.
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
         finally:
             close = getattr(self._buffers, "close", None)
             if close is not None:
                 close()
 
     def _hold(self, buffer: Buffer) -> bool:
-        """Wait for room and hold the buffer; False when closed."""
+        """Wait until a buffer fits and keep this one; return False if closed."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._held) < _DEPTH or self._closed)
+            self._changed.wait_for(lambda: len(self._held) < _MAX_BUFFERS or self._closed)
             if not self._closed:
                 self._held.append(buffer)
                 self._changed.notify_all()
             return not self._closed
 
-    def _fail(self, error: BaseException) -> None:
-        with self._changed:
-            self._error = error
-            self._changed.notify_all()
-
 
 @final
 class RowStream:
-    """Batches of rows in random order, epoch after epoch, read by a thread ahead of their use.
+    """Batches of rows in random order, epoch after epoch, read ahead by a background thread.
 
-    Every epoch has each row once, in an order of its own. Batches take no notice of where an epoch
-    ends: all have the same number of rows.
+    Every epoch has each row once, in another order. All batches have the same number of rows; a
+    batch may have the end of one epoch and the beginning of the next.
     """
 
     def __init__(self, rows: ShuffledRows, batch_size: int) -> None:
@@ -125,7 +121,7 @@ class RowStream:
         self._ending: weakref.finalize[..., RowStream] | None = None
 
     def next(self) -> Batch:
-        """The next batch, as soon as it is read."""
+        """Wait for the next batch and return it."""
         parts, position = [], self._position
         end = position + self._batch_size
         while position < end:
@@ -133,9 +129,9 @@ class RowStream:
             stop = min(end, buffer.stop)
             parts.append(buffer.batch.rows(position - buffer.start, stop - buffer.start))
             position = stop
-        # Last of all: an interrupt before leaves the stream where it was.
+        # Last: an interrupt before this line leaves the stream where it was.
         self._position = end
-        return joined(parts)
+        return join_batches(parts)
 
     @property
     def rows(self) -> int:
@@ -144,15 +140,15 @@ class RowStream:
 
     @property
     def epochs(self) -> float:
-        """Rows given out, in epochs."""
+        """Number of epochs returned so far, with the fraction of the current one."""
         return self._position / self.rows
 
     def state(self) -> dict[str, int]:
-        """Where the stream is, for `restore`."""
+        """Return the state of the stream, for `restore`."""
         return {"taken": self._position, **self._identity()}
 
     def restore(self, state: dict[str, int]) -> None:
-        """Go on where a stream of the same files, seed, share and buffer was."""
+        """Continue from the state of a stream of the same files, seed, share and buffer."""
         for name, here in self._identity().items():
             if state.get(name) != here:
                 got = f"{state.get(name)} against {here} here"
@@ -164,42 +160,39 @@ class RowStream:
         self._position = taken
 
     def close(self) -> None:
-        """End the thread and let go of the files; more than once is fine."""
+        """End the thread and close the files; may be called again."""
         self._closed = True
         self._stop()
 
     def __enter__(self) -> "RowStream":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _identity(self) -> dict[str, int]:
-        """What decides the order of the rows."""
+        """Return the settings that determine the order of the rows."""
         rank, size = self._rows.share
-        decided = {"seed": self._rows.seed, "share": rank, "shares": size}
-        return decided | {"rows": self.rows, "buffer_rows": self._rows.buffer_rows}
+        return {
+            "seed": self._rows.seed,
+            "share": rank,
+            "shares": size,
+            "rows": self.rows,
+            "buffer_rows": self._rows.buffer_rows,
+        }
 
     def _buffer_at(self, position: int) -> Buffer:
         buffer = self._ahead.at(position) if self._ahead else None
         while buffer is None:
             require(not self._closed, "The stream", "open", "next() after close()")
-            # At the beginning, or where an interrupt left the reader ahead of the stream.
-            self._start(position)
-            buffer = self._ahead.at(position) if self._ahead else None
+            # At the beginning, or after an interrupt that left the reader ahead of the stream.
+            self._stop()
+            ahead = ReadAhead(self._rows.buffers(position))
+            self._ending = weakref.finalize(self, ahead.close)
+            self._ahead = ahead
+            ahead.start()
+            buffer = ahead.at(position)
         return buffer
-
-    def _start(self, position: int) -> None:
-        self._stop()
-        ahead = ReadAhead(self._rows.buffers(position))
-        self._ending = weakref.finalize(self, ahead.close)
-        self._ahead = ahead
-        ahead.start()
 
     def _stop(self) -> None:
         if self._ending is not None:
@@ -215,21 +208,21 @@ class ParquetRows:
     ----------
     path : path or sequence of paths
         Files, and folders with files whose names end with ``.parquet``, at any depth. Names that
-        begin with ``.`` or ``_`` are left out.
+        begin with ``.`` or ``_`` are ignored.
     target : str
         Name of the column of y.
     features : sequence of str, optional
-        Names of the columns of X; all other columns of numbers unless given.
+        Names of the columns of X; by default all other columns of numbers.
     weights : str, optional
         Name of the column of weights.
     positive : object, optional
         The value of the target that is class 1; all others are class 0. Without it the target is
-        taken as numbers.
+        numbers.
     dtype : {"float64", "float32"}
-        Type of what comes out.
+        Type of the arrays.
     buffer_rows : int
-        Rows that are shuffled at once. More mix better and take more memory, which is a small
-        multiple of them whatever the number of rows.
+        Rows that are shuffled at once. More rows mix better and need more memory, which is a small
+        multiple of theirs whatever the size of the files.
 
     Examples
     --------
@@ -248,7 +241,7 @@ class ParquetRows:
 
     def __init__(
         self,
-        path: Named | Sequence[Named],
+        path: FilePath | Sequence[FilePath],
         target: str,
         *,
         features: Sequence[str] | None = None,
@@ -267,7 +260,7 @@ class ParquetRows:
         self.buffer_rows = buffer_rows
         self.dtype: DType = dtype
         self.scaling: Scaling | None = None
-        """What is taken from the columns, and by what they are divided; None: nothing."""
+        """Offsets and scales of the columns; None if they are not scaled."""
 
     @property
     def num_rows(self) -> int:
@@ -285,26 +278,27 @@ class ParquetRows:
         return self._columns.target
 
     def sample(self, number: int, seed: int = 0) -> Batch:
-        """Rows drawn from all rows without replacement, in random order."""
+        """Draw rows without replacement, in random order."""
         allowed = f"from 1 to the number of rows, {self.num_rows:,}"
         require(1 <= number <= self.num_rows, "number of rows of a sample", allowed, number)
         require(seed >= 0, "seed of a sample", "at least 0", seed)
-        return sampled(self._pieces, self._reading(), number, np.random.default_rng(seed))
+        return sample_rows(self._pieces, self._decoder(), number, np.random.default_rng(seed))
 
     def standardised(self, target: bool = False) -> "ParquetRows":
-        """The same rows, each feature with mean 0 and deviation 1, and the target where asked.
+        """Return the same rows with features, and optionally the target, of mean 0 and deviation 1.
 
-        All rows are read once. Weights count, and a constant column is only centred.
+        All rows are read once. Means and deviations are weighted; a constant column is only
+        centred.
         """
         classes = target and self._columns.positive is not None
         remedy = "Leave target=False."
         require(not classes, "A target that is standardised", "numbers", "classes", remedy)
-        plain = Reading(self._columns, "float64", None)
-        blocks = blocks_in_order(self._pieces, plain, 2**14)
-        return self.scaled(measured(blocks, self.feature_names, self.target if target else None))
+        blocks = blocks_in_order(self._pieces, Decoder(self._columns, "float64", None), 2**14)
+        scaled_target = self.target if target else None
+        return self.scaled(measure_scaling(blocks, self.feature_names, scaled_target))
 
     def scaled(self, scaling: Scaling) -> "ParquetRows":
-        """The same rows under a given scaling, such as that of the rows of training."""
+        """Return the same rows with a given scaling, such as that of the training rows."""
         allowed = f"of {len(self.feature_names)} features, as the rows are"
         same = len(scaling.offsets) == len(scaling.scales) == len(self.feature_names)
         require(same, "scaling", allowed, f"one of {len(scaling.offsets)}")
@@ -313,25 +307,25 @@ class ParquetRows:
         return twin
 
     def batches(self, batch_size: int, seed: int, share: tuple[int, int] = (0, 1)) -> RowStream:
-        """Batches in random order without end.
+        """Return an endless stream of batches in random order.
 
-        With share=(r, w) they are of part r of w parts, whose numbers of rows differ by one at
-        most: each of w processes asks for its own.
+        share=(r, w) selects part r of w parts, whose numbers of rows differ by at most one, for
+        process r of w.
         """
         rank, size = share
         allowed = f"(r, w) with 0 ≤ r < w ≤ {self.num_rows:,}, the number of rows"
         require(0 <= rank < size <= self.num_rows, "share of batches", allowed, share)
         require(seed >= 0, "seed of batches", "at least 0", seed)
         pieces = share_of(self._pieces, rank, size)
-        rows = ShuffledRows(pieces, self._reading(), self.buffer_rows, seed, share)
+        rows = ShuffledRows(pieces, self._decoder(), self.buffer_rows, seed, share)
         allowed = f"from 1 to {rows.rows:,}, the rows of an epoch"
         require(1 <= batch_size <= rows.rows, "batch_size", allowed, batch_size)
         return RowStream(rows, batch_size)
 
     def blocks(self, rows: int = 2**16) -> Generator[Batch, None, None]:
-        """All rows in the order of the files, in blocks; the last may have fewer rows."""
+        """Yield all rows in the order of the files, in blocks; the last may have fewer rows."""
         require(rows >= 1, "rows of a block", "at least 1", rows)
-        return blocks_in_order(self._pieces, self._reading(), rows)
+        return blocks_in_order(self._pieces, self._decoder(), rows)
 
-    def _reading(self) -> Reading:
-        return Reading(self._columns, self.dtype, self.scaling)
+    def _decoder(self) -> Decoder:
+        return Decoder(self._columns, self.dtype, self.scaling)

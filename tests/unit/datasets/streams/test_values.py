@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from directgp.datasets.streams import Batch, ParquetRows
-from directgp.datasets.streams.reading import DType, joined
+from directgp.datasets.streams.reading import DType, join_batches
 from tests.unit.datasets.streams.small_files import numbered, numbers, write
 
 KINDS: dict[str, Any] = {
@@ -31,7 +31,7 @@ OTHERS: dict[str, Any] = {
 
 
 def all_of(blocks: Iterator[Batch]) -> Batch:
-    return joined(list(blocks))
+    return join_batches(list(blocks))
 
 
 def test_all_numbers_are_features_unless_named(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_the_type_asked_for(tmp_path: Path, dtype: DType) -> None:
 def test_blocks_are_in_the_order_of_the_files(tmp_path: Path, block: int) -> None:
     rows = numbered(tmp_path, [[10, 50], [3], [41, 2]])
     blocks = list(rows.blocks(block))
-    np.testing.assert_array_equal(numbers(joined(blocks)), np.arange(106))
+    np.testing.assert_array_equal(numbers(join_batches(blocks)), np.arange(106))
     assert {len(one.y) for one in blocks[:-1]} <= {block}
 
 
