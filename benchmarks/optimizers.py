@@ -22,11 +22,9 @@ from benchmarks.datasets import TASKS, Part, Task, load, split
 from benchmarks.models import facts, now, starting_model, write
 from benchmarks.rules import show
 from directgp.training import LossRange, Monitor, Progress, TrainingResult
-from directgp.training.checkpoint import Journal
-from directgp.training.data import Data
+from directgp.training.data import Data, Model
 from directgp.training.recipe import Recipe
-from directgp.training.runs import fixed_run, joint_run
-from directgp.training.trainer import Trainer
+from directgp.training.trainer import Trainer, fixed_run, joint_run
 
 NAMES = ("abalone", "banana", "pol")
 ROWS = {"pol": 3000}
@@ -173,13 +171,13 @@ def paper_adam(task: Task, steps: int | None) -> Recipe:
 def descend(recipe: Recipe, mode: str, base: TrainingResult, training: Part) -> Descent:
     """Minimise log loss with β = 0.1 from the base state, optionally with fixed hyperparameters."""
     generator = torch.Generator(training.X.device).manual_seed(0)
-    trainer = Trainer(Data(*training), generator, Journal())
+    trainer = Trainer(Data(*training), generator)
     clock = Clock(training.X.device.type)
     watched = replace(recipe, monitors=(clock,))
     if mode == "fixed":
         result = fixed_run(trainer, watched, base, BETA)
     else:
-        result = joint_run(trainer, watched, base.posterior, base.likelihood, BETA)
+        result = joint_run(trainer, watched, Model(base.posterior, base.likelihood), BETA)
     return Descent(clock.moments, result.status)
 
 

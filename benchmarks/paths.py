@@ -25,11 +25,9 @@ from directgp.likelihoods import Likelihood
 from directgp.posteriors import SparsePosterior
 from directgp.training import Given, TrainingResult
 from directgp.training.beta_path import train_grid
-from directgp.training.checkpoint import Journal
-from directgp.training.data import Data
+from directgp.training.data import Data, Model
 from directgp.training.recipe import Recipe
-from directgp.training.runs import elbo_run, fixed_run
-from directgp.training.trainer import Trainer
+from directgp.training.trainer import Trainer, elbo_run, fixed_run
 
 Fits = Callable[[], list[TrainingResult]]
 Mode = Literal["joint", "fixed"]
@@ -81,13 +79,13 @@ class Subject:
         """Time one fit of q(u) with β = 1 and every β, given the finished ELBO run."""
         training = self.parts.training
         generator = torch.Generator(training.X.device).manual_seed(0)
-        trainer = Trainer(Data(*training), generator, Journal())
+        trainer = Trainer(Data(*training), generator)
         recipe = Recipe(max_steps=self.steps)
-        base = elbo_run(trainer, recipe, self.posterior, self.likelihood)
-        model = (self.posterior, self.likelihood)
+        model = Model(self.posterior, self.likelihood)
+        base = elbo_run(trainer, recipe, model)
         return Pair(
             lambda: [fixed_run(trainer, recipe, base, 1.0)],
-            lambda: train_grid(trainer, recipe, *model, BETAS, base, held=True),
+            lambda: train_grid(trainer, recipe, model, BETAS, base, held=True),
             4.0,
             base,
         )

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from directgp.shapes import Marginals
     from directgp.training.beta_path import beta_path
     from directgp.training.distributed import Processes
-    from directgp.training.train import train
-    from directgp.training.train_stream import train_stream
+    from directgp.training.train import train, train_stream
 
 __all__ = [
     "Marginals",
@@ -43,7 +42,7 @@ _HOMES = {
     "load": "directgp.estimators.saving",
     "log_expectation": "directgp.log_expectations.api",
     "train": "directgp.training.train",
-    "train_stream": "directgp.training.train_stream",
+    "train_stream": "directgp.training.train",
 }
 
 

@@ -76,11 +76,11 @@ from directgp.predictive import predictive_cdf, predictive_log_density, predicti
 from directgp.predictive.api import sample_targets
 from directgp.predictive.moments import check_coverage
 from directgp.shapes import Marginals
+from directgp.training.data import Model
 from directgp.training.recipe import Recipe
 from directgp.training.result import TrainingResult
-from directgp.training.runs import as_elbo
-from directgp.training.search import Model
-from directgp.training.update import update
+from directgp.training.train import update
+from directgp.training.trainer import as_elbo
 from directgp.training.validation import Given
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ from directgp.likelihoods.base import Likelihood
 from directgp.objectives.pointwise import ZeroOneCost
 from directgp.predictive import predictive_log_density
 from directgp.shapes import Marginals
+from directgp.training.data import Model
 from directgp.training.recipe import Recipe
-from directgp.training.search import Model
 from directgp.training.validation import Given
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ from directgp.posteriors.inducing import InducingName, choose_inducing
 from directgp.posteriors.prior import KernelName, Prior
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.beta_path import beta_grid
-from directgp.training.data import Data, check_data
+from directgp.training.data import Data, Model, check_data
 from directgp.training.recipe import Recipe
 from directgp.training.result import BetaPath, StageResult, TrainingResult
-from directgp.training.search import Model, Search
+from directgp.training.search import Search
 from directgp.training.train import train
 from directgp.training.validation import Folds, Given, HoldOut, Validation
 

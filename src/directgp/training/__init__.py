@@ -25,9 +25,7 @@ from directgp.training.result import (
     Stop,
     TrainingResult,
 )
-from directgp.training.train import train
-from directgp.training.train_stream import train_stream
-from directgp.training.update import update
+from directgp.training.train import train, train_stream, update
 from directgp.training.validation import Folds, Given, HoldOut
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Minimise by Adam: batches, sampled gradients and warm-up before L-BFGS."""
+"""Minimise by Adam: for batches, sampled gradients, and a warm-up before L-BFGS."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from directgp.errors import InvalidInputError, NumericalError
 from directgp.log_expectations.quadrature import FixedNodes, fixed_nodes
 from directgp.training.callbacks import Run
 from directgp.training.problems import Problem
-from directgp.training.result import Status, Stop
+from directgp.training.result import INTERRUPTED, Stop
 
 _PIECE = 4096
 """Entries that one block of threads works on; a longer piece would leave a device idle."""
@@ -19,16 +19,9 @@ _PIECE = 4096
 
 @final
 class FlatAdam:
-    """The values of some parameters with Adam's moments.
+    """Adam on one vector of parameters with lower bounds.
 
-    Parameters
-    ----------
-    parameters : dict of str to Parameter
-        Written after each step, and read once, here.
-    learning_rate : float
-        The size of a step.
-    floors : dict of str to float
-        Smallest value of some of them.
+    The parameters are read once, here, and written after each step.
     """
 
     def __init__(
@@ -55,17 +48,17 @@ class FlatAdam:
         self._step_of_each = list(self._steps.unbind())
 
     def gradient(self) -> Tensor:
-        """The gradients of the parameters, 0 where there is none."""
+        """Return the gradients of the parameters, 0 where there is none."""
         found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
         return self._join(found)
 
     def clear_gradient(self) -> None:
-        """Forget the gradients."""
+        """Set the gradients to None."""
         for parameter in self._parameters:
             parameter.grad = None
 
     def step(self, gradient: Tensor) -> None:
-        """One step; the parameters are at their floors at least after it."""
+        """Take one step, then raise parameters to their lower bounds."""
         values, first, second = self._pieces
         self._steps.add_(1)
         torch._fused_adam_(
@@ -87,17 +80,17 @@ class FlatAdam:
         self.write()
 
     def write(self) -> None:
-        """Give the parameters their values."""
+        """Write the values to the parameters."""
         with torch.no_grad():
             torch._foreach_copy_(tuple(self._parameters), self._views)
 
     def spread(self, flags: Tensor) -> Tensor:
-        """What is said of each member of a batch of models, said of each of its values."""
+        """Return a flag for each value from one for each member of a batch of models."""
         wide = [flags.reshape(-1, *(1,) * (p.ndim - 1)).expand(p.shape) for p in self._parameters]
         return self._join(wide)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything that decides how the steps go on."""
+    def state(self) -> dict[str, Tensor]:
+        """Return values, moments, step and learning rate."""
         first, second = self._moments
         return {
             "learning_rate": torch.tensor(self.learning_rate, dtype=torch.float64),
@@ -107,13 +100,13 @@ class FlatAdam:
             "step": self._steps[:1].clone(),
         }
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Go to a state that `tensors` has told."""
-        self.learning_rate = float(tensors["learning_rate"])
-        self.values.copy_(tensors["values"])
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Go to a state that `state` returned."""
+        self.learning_rate = float(state["learning_rate"])
+        self.values.copy_(state["values"])
         for moment, name in zip(self._moments, ("first_moment", "second_moment"), strict=True):
-            moment.copy_(tensors[name])
-        self._steps.copy_(tensors["step"].expand(self._steps.shape))
+            moment.copy_(state[name])
+        self._steps.copy_(state["step"].expand(self._steps.shape))
         self.write()
 
     def _split(self, vector: Tensor) -> list[Tensor]:
@@ -124,26 +117,21 @@ class FlatAdam:
 
 
 _WARM_UP = 3
+"""Steps before a graph is recorded, in which libraries allocate their memory."""
 
 
 @final
 class GraphedSteps:
-    """Steps of one size recorded once and replayed; steps of other sizes are taken as they come.
+    """Steps replayed from a CUDA graph; batches of another size than the recorded are not.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its `prepare` chooses the examples of each step, outside of the graph.
-    advance : callable
-        One step without a look at its outcome; returns the losses before it.
-    nodes : int
-        The least that a quadrature in it is given.
+    `advance` takes a step without checks, and returns the losses before it; `nodes` is the least
+    number of quadrature nodes in it. `prepare` of the problem runs outside of the graph.
     """
 
     def __init__(self, problem: Problem, advance: Callable[[], Tensor], nodes: int = 0) -> None:
         self._problem, self._advance = problem, advance
         self._nodes = FixedNodes(nodes)
-        problem.hold()
+        problem.use_static_buffers()
         problem.checked = False
         generator = problem.generator
         state = None if generator is None else generator.get_state()
@@ -157,29 +145,25 @@ class GraphedSteps:
                 generator.set_state(state)
 
     def run(self, number: int) -> Tensor:
-        """The losses before each of so many steps, on the device."""
+        """Take some steps, and return the losses before each of them, on the device."""
         losses = []
         for _ in range(number):
             if self._problem.prepare():
                 self._graph.replay()
                 losses.append(self._losses.clone())
-            else:
-                losses.append(self._unrecorded())
+                continue
+            try:
+                losses.append(self._advance())
+            except InvalidInputError as error:
+                # The numbers are at fault: `prepare` has checked the examples.
+                raise NumericalError(str(error)) from error
         return torch.stack(losses)
 
-    def _unrecorded(self) -> Tensor:
-        try:
-            return self._advance()
-        except InvalidInputError as error:
-            # Of numbers that have gone wrong; what is wrong with the examples `prepare` tells.
-            raise NumericalError(str(error)) from error
-
     def outgrown(self) -> int:
-        """How many nodes a quadrature should be given next time, where it had too few; else 0."""
+        """Return the nodes that a quadrature needs next time, if it had too few; else 0."""
         return 2 * self._nodes.number if self._nodes.exceeded() else 0
 
     def _record(self) -> None:
-        # Libraries set themselves up in the first steps, which a graph must not hold.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -198,9 +182,10 @@ _RETRIES = 5
 """Times that a run goes back to its last good state with half the learning rate."""
 
 _SNAPSHOT_EVERY = 50
+"""Steps between two copies of the state to go back to."""
 
-_STEPS_PER_LOOK = 50
-"""Steps replayed from a graph between two looks at their losses."""
+_STEPS_PER_REPLAY = 50
+"""Steps replayed from a graph before their losses are checked."""
 
 
 def adam(
@@ -215,22 +200,8 @@ def adam(
 
     The parameters end at the best state of a deterministic problem, else at the last one. A value
     or gradient that is not finite takes the run back to its last good state, with half the
-    learning rate.
-
-    Parameters
-    ----------
-    problem : Problem
-        What to minimise; its parameters are changed in place.
-    run : Run
-        Counts and stops.
-    state : AdamState
-        The optimiser with its moments.
-    segment : int
-        Steps after which `after_segment` is called; never, when None.
-    after_segment : callable
-        Keeps a checkpoint.
-    at_last_state : callable
-        Called when the run has stopped, before the parameters go to the best state.
+    learning rate. `after_segment` is called every `segment` steps, and `at_last_state` at the end,
+    before the parameters go to the best state.
 
     Raises
     ------
@@ -255,7 +226,7 @@ def adam(
                         "optimizer='lbfgs'."
                     )
                 rate = state.learning_rate / 2
-                state.load(state.good)
+                state.load_state(state.good)
                 state.learning_rate = rate
                 continue
             stop = next(filter(None, map(run.step, losses)), None)
@@ -263,9 +234,9 @@ def adam(
                 after_segment()
         at_last_state()
     except KeyboardInterrupt:
-        stop = Stop(Status.INTERRUPTED, "Interrupted; the best state so far is kept.")
+        stop = INTERRUPTED
     except NumericalError:
-        state.load(state.good)
+        state.load_state(state.good)
         raise
     finally:
         state.restore_best()
@@ -274,18 +245,18 @@ def adam(
 
 @final
 class AdamState:
-    """Parameters with Adam's moments, and the best state seen of a deterministic problem."""
+    """Adam's parameters and moments, with the best state of a deterministic problem."""
 
     def __init__(self, problem: Problem, learning_rate: float) -> None:
         self._problem = problem
         self._graphed: GraphedSteps | None = None
-        self._trusts = True
+        self._graphs_allowed = True
         self._nodes = 0
         self._optimizer = FlatAdam(problem.parameters, learning_rate, problem.floors)
         self._best = self._optimizer.values.clone()
         self._best_loss: Tensor | None = None
-        self.good = self.tensors()
-        """The last state that is known to be good."""
+        self.good = self.state()
+        """The last state with finite value and gradient."""
 
     @property
     def learning_rate(self) -> float:
@@ -297,36 +268,36 @@ class AdamState:
         self._optimizer.learning_rate = rate
 
     def steps(self, step: int, at_most: int) -> tuple[list[float], str]:
-        """The losses before some steps, means over a batch of models; or what went wrong.
+        """Take steps, and return the losses before them, or an error text.
 
-        One step at a time, or several from a CUDA graph where the problem allows it. After
-        trouble the steps are watched one by one.
+        Takes several steps from a CUDA graph where the problem allows it, until a value is not
+        finite; else one step, with checks. Losses are means over a batch of models.
         """
-        if self._graphed is None and self._problem.recordable() and self._trusts:
-            before = self.tensors()
+        if self._graphed is None and self._problem.recordable() and self._graphs_allowed:
+            before = self.state()
             self._graphed = GraphedSteps(self._problem, self._advance, self._nodes)
-            self.load(before)
+            self.load_state(before)
         if self._graphed is None:
-            return self._watched_step(step)
-        self.good, place = self.tensors(), self._problem.place()
+            return self._checked_step(step)
+        self.good, position = self.state(), self._problem.state()
         try:
-            losses = self._graphed.run(min(at_most, _STEPS_PER_LOOK))
+            losses = self._graphed.run(min(at_most, _STEPS_PER_REPLAY))
         except NumericalError as error:
-            self._graphed, self._trusts = None, False
+            self._graphed, self._graphs_allowed = None, False
             return [], str(error)
         self._nodes = self._graphed.outgrown()
         if self._nodes > 0:
             self._graphed = None
-            self.load(self.good)
-            self._problem.go_to(place)
+            self.load_state(self.good)
+            self._problem.load_state(position)
             return [], ""
         finite = losses.isfinite().all() & self._optimizer.values.isfinite().all()
         if not bool(finite):
-            self._graphed, self._trusts = None, False
+            self._graphed, self._graphs_allowed = None, False
             return [], "The objective or a parameter was not finite."
         return losses.reshape(len(losses), -1).mean(-1).tolist(), ""
 
-    def _watched_step(self, step: int) -> tuple[list[float], str]:
+    def _checked_step(self, step: int) -> tuple[list[float], str]:
         self._optimizer.clear_gradient()
         self._problem.prepare()
         trouble = ""
@@ -334,21 +305,22 @@ class AdamState:
             losses, gradient = self._losses_and_gradient(step)
         except (InvalidInputError, NumericalError) as error:
             trouble = str(error)
-            # Other processes wait for this one, and go back with it.
+            # Other processes wait for this one, and go back too.
             gradient = torch.full_like(self._optimizer.values, torch.nan)
             losses = gradient.new_tensor(torch.nan)
-        losses, gradient = self._problem.pool(losses, gradient)
+        losses, gradient = self._problem.average(losses, gradient)
         if not (_finite(losses) and _finite(gradient)):
-            said = f"The objective was {losses.tolist()}, or its gradient not finite."
-            return [], trouble or said
+            return [], trouble or (
+                f"The objective was {losses.tolist()}, or its gradient not finite."
+            )
         if step % _SNAPSHOT_EVERY == 0:
-            # Here the value is known to be finite; where the step leads it is not yet.
-            self.good = self.tensors()
+            # The value is finite here; after the step it may not be.
+            self.good = self.state()
         self._update(losses, gradient)
         return [float(losses.mean())], ""
 
     def _advance(self) -> Tensor:
-        """One step, unwatched."""
+        """Take one step without checks."""
         self._optimizer.clear_gradient()
         losses, gradient = self._losses_and_gradient(0)
         self._update(losses, gradient)
@@ -370,24 +342,24 @@ class AdamState:
             self._optimizer.values.copy_(self._best)
             self._optimizer.write()
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything that decides how the run goes on."""
-        found = self._optimizer.tensors() | {"best": self._best.clone()}
+    def state(self) -> dict[str, Tensor]:
+        """Return the state of the optimiser, with the best parameters and their loss."""
+        found = self._optimizer.state() | {"best": self._best.clone()}
         if self._best_loss is not None:
             found["best_loss"] = self._best_loss.clone()
         return found
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Go to a state that `tensors` has told."""
-        self._optimizer.load(tensors)
-        self._best.copy_(tensors["best"])
-        if "best_loss" not in tensors:
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Go to a state that `state` returned."""
+        self._optimizer.load_state(state)
+        self._best.copy_(state["best"])
+        if "best_loss" not in state:
             # The tensor stays: a graph may write to it.
             self._best_loss = None if self._best_loss is None else self._best_loss.fill_(torch.inf)
         elif self._best_loss is None:
-            self._best_loss = tensors["best_loss"].to(self._best.device, copy=True)
+            self._best_loss = state["best_loss"].to(self._best.device, copy=True)
         else:
-            self._best_loss.copy_(tensors["best_loss"])
+            self._best_loss.copy_(state["best_loss"])
 
     def _remember(self, losses: Tensor) -> None:
         """Keep the state of each model whose loss is the lowest yet."""
@@ -402,5 +374,5 @@ class AdamState:
 
 
 def _finite(values: Tensor) -> bool:
-    """Whether all are; where their sum is, which is quicker to tell, all are."""
+    """Return whether all values are finite; a finite sum, which is faster, implies it."""
     return math.isfinite(values.sum()) or bool(values.isfinite().all())

@@ -1,11 +1,11 @@
-"""Train a grid of β and validate each posterior."""
+"""Train a grid of β and choose one by validation."""
 
 import copy
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Num
@@ -18,19 +18,18 @@ from directgp.numerics.random import fresh_generator
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.callbacks import Monitor, close
-from directgp.training.checkpoint import Checkpoints, journal_for
-from directgp.training.data import Data, check_data
+from directgp.training.checkpoint import Checkpoints, open_checkpoint
+from directgp.training.data import Data, Model, check_data
 from directgp.training.recipe import OptimizerName, Recipe
 from directgp.training.result import BetaPath, Failure, TrainingResult
-from directgp.training.runs import (
+from directgp.training.trainer import (
+    Trainer,
     elbo_run,
     fixed_run,
     given_run,
     joint_run,
-    result_of,
     short_elbo_run,
 )
-from directgp.training.trainer import Trainer
 from directgp.training.validation import (
     Comparison,
     Folds,
@@ -43,144 +42,10 @@ from directgp.training.validation import (
 )
 
 _SHARE_OF_STEPS = 10
-"""A neighbour gets the steps of a whole run, divided by this: it starts near its optimum."""
+"""A neighbour starts near its optimum: it gets the steps of a whole run divided by this."""
 
 _SMALLEST = 0.01
-
-
-def beta_grid(num_data: int) -> list[float]:
-    """n, n/2, n/4, … and 0.01: the paper's grid."""
-    halvings = max(0, math.floor(math.log2(num_data / _SMALLEST)))
-    grid = [num_data / 2**k for k in range(halvings + 1)]
-    return grid if grid[-1] == _SMALLEST else [*grid, _SMALLEST]
-
-
-def check_betas(betas: Sequence[float]) -> list[float]:
-    """The values in falling order, refused where one cannot be meant."""
-    require(len(betas) >= 1, "betas", "at least one value", "none")
-    for beta in betas:
-        require(0 <= beta < math.inf, "each of betas", "finite and at least 0", beta)
-    return sorted(set(map(float, betas)), reverse=True)
-
-
-def nearest_one(betas: Sequence[float]) -> int:
-    """Where the β nearest 1 is, from which the ELBO solution is near."""
-    return min(range(len(betas)), key=lambda i: abs(math.log(max(betas[i], 1e-300))))
-
-
-def brief(recipe: Recipe, optimizer: str, likelihood: Likelihood) -> Recipe:
-    """The recipe with the steps of a run that starts near its optimum."""
-    whole = recipe.chosen_max_steps(optimizer, likelihood)
-    return replace(recipe, max_steps=max(1, whole // _SHARE_OF_STEPS))
-
-
-def batches_models(
-    trainer: Trainer, recipe: Recipe, posterior: SparsePosterior, likelihood: Likelihood
-) -> bool:
-    """Whether a grid of β is trained as one batch of models: by Adam, where all can be free."""
-    optimizer = trainer.optimizer(recipe, posterior)
-    size = recipe.chosen_batch_size(len(trainer.data), posterior.Z.shape[-2])
-    closed_form = recipe.eliminated(likelihood, 1.0, optimizer, size is not None) is not None
-    free = recipe.point_loss().uses_variance(likelihood)
-    return optimizer == "adam" and not closed_form and free
-
-
-def train_grid(
-    trainer: Trainer,
-    recipe: Recipe,
-    posterior: SparsePosterior,
-    likelihood: Likelihood,
-    betas: Sequence[float],
-    base: TrainingResult | None,
-    held: bool,
-) -> list[TrainingResult]:
-    """A result for each β, in order; fewer where a budget or a callback ended the training.
-
-    Hyperparameters are held at those of the base, or trained from it, or from a short ELBO run
-    where there is no base.
-    """
-    if len(betas) > 1 and batches_models(trainer, recipe, posterior, likelihood):
-        return _batched(trainer, recipe, posterior, likelihood, betas, base, held)
-    return _neighbours(trainer, recipe, posterior, likelihood, betas, base, held)
-
-
-def _neighbours(
-    trainer: Trainer,
-    recipe: Recipe,
-    posterior: SparsePosterior,
-    likelihood: Likelihood,
-    betas: Sequence[float],
-    base: TrainingResult | None,
-    held: bool,
-) -> list[TrainingResult]:
-    """From the β nearest 1, where the ELBO solution is near, outwards to both ends."""
-    shorter = brief(recipe, trainer.optimizer(recipe, posterior), likelihood)
-
-    def first(beta: float) -> TrainingResult:
-        if held and base is not None:
-            return fixed_run(trainer, recipe, base, beta)
-        if base is not None:
-            start = base.posterior, base.likelihood
-            return joint_run(trainer, recipe, *start, beta, start="scratch")
-        return joint_run(trainer, recipe, posterior, likelihood, beta, start="elbo")
-
-    def after(neighbour: TrainingResult, beta: float) -> TrainingResult:
-        if held and base is not None:
-            return fixed_run(trainer, shorter, base, beta, start=neighbour.posterior)
-        return joint_run(trainer, shorter, neighbour.posterior, neighbour.likelihood, beta)
-
-    def attempt(beta: float, neighbour: TrainingResult | None) -> TrainingResult | None:
-        try:
-            return first(beta) if neighbour is None else after(neighbour, beta)
-        except NumericalError as error:
-            trainer.failures.append(Failure(beta, "fixed" if held else "joint", str(error)))
-            return None
-
-    middle = nearest_one(betas)
-    found = {middle: attempt(betas[middle], None)}
-    for outwards in (range(middle - 1, -1, -1), range(middle + 1, len(betas))):
-        neighbour = found[middle]
-        for i in outwards:
-            if any(result is not None and result.ended for result in found.values()):
-                break
-            found[i] = attempt(betas[i], neighbour)
-            neighbour = found[i] or neighbour
-    return [result for _, result in sorted(found.items()) if result is not None]
-
-
-def _batched(
-    trainer: Trainer,
-    recipe: Recipe,
-    posterior: SparsePosterior,
-    likelihood: Likelihood,
-    betas: Sequence[float],
-    base: TrainingResult | None,
-    held: bool,
-) -> list[TrainingResult]:
-    """Every β at once, as one batch of models; K_uf is shared where hyperparameters are held."""
-    if base is None:
-        base = short_elbo_run(trainer, recipe, posterior, likelihood)
-    if base.ended:
-        return [base]
-    like = copy.deepcopy(base.posterior)
-    if held:
-        like.reset()
-    many = like.repeated(len(betas), shared_prior=held)
-    noises = base.likelihood if held else base.likelihood.repeated(len(betas))
-    grid = torch.tensor(betas, dtype=like.Z.dtype, device=like.Z.device)
-    mode = "fixed" if held else "joint"
-    try:
-        stage = trainer.stage(recipe.name, recipe, many, noises, grid, held=held)
-    except NumericalError as error:
-        trainer.failures += [Failure(beta, mode, str(error)) for beta in betas]
-        return []
-    results = []
-    for i, beta in enumerate(betas):
-        noise = copy.deepcopy(noises) if held else noises.member(i, base.likelihood)
-        member = many.member(i, like), noise
-        own = replace(stage, loss=trainer.value(recipe, *member, beta))
-        results.append(result_of(trainer, recipe, *member, beta, mode, (*base.stages, own)))
-    return results
+"""Smallest β of the paper's grid."""
 
 
 def beta_path(
@@ -217,17 +82,17 @@ def beta_path(
     posterior, likelihood, X, y
         As in `directgp.train`.
     betas : sequence of float
-        The grid; n, n/2, n/4, … and 0.01 unless given.
+        The grid; by default n, n/2, n/4, … and 0.01.
     validation : Given, HoldOut or Folds
-        Examples to compare by; a tenth of the examples is set aside, or five folds below 1000
-        examples, unless given. With folds the posteriors are trained on all examples, and the
-        losses come from models trained without the fold.
+        Examples that compare the candidates; by default a tenth of the examples, or five folds
+        below 1000 examples. With folds the posteriors are trained on all examples, and the losses
+        come from models trained without the fold.
     hyperparameters : {"joint", "fixed", "auto"}
-        As in `directgp.train`; "auto" has both grids and the plain ELBO solution for candidates.
+        As in `directgp.train`; the candidates of "auto" are both grids and the plain ELBO solution.
     start : {"elbo", "given"}
-        Where the way begins: at an ELBO run of its own; or at posterior and likelihood as they are,
-        a finished ELBO run: fixed runs hold their hyperparameters, joint ones start there. Then
-        validation has to be `Given`, rows that this run has not seen.
+        The start: an ELBO run of its own; or posterior and likelihood as given, a finished ELBO
+        run: fixed runs keep their hyperparameters, joint ones start there. Then validation has to
+        be `Given`, with rows that this ELBO run has not seen.
     objective, rule, optimizer, weights, batch_size, learning_rate, max_steps, stopping, monitors, \
 checkpoints, generator
         As in `directgp.train`. The steps are those of the first β; its neighbours, which start near
@@ -258,39 +123,28 @@ checkpoints, generator
         stopping=stopping,
         monitors=monitors,
     )
-    data = Data(X, y, weights)
-    return path_of(
-        recipe,
-        posterior,
-        likelihood,
-        data,
-        betas,
-        validation,
-        hyperparameters,
-        checkpoints,
-        generator,
-        start,
-    )
+    model, data = Model(posterior, likelihood), Data(X, y, weights)
+    choice = betas, validation, hyperparameters
+    return path_of(recipe, model, data, *choice, checkpoints, generator, start)
 
 
 def path_of(
     recipe: Recipe,
-    posterior: SparsePosterior,
-    likelihood: Likelihood,
+    model: Model,
     data: Data,
     betas: Sequence[float] | None,
     validation: Validation | None,
-    hyperparameters: str,
+    mode: str,
     checkpoints: Checkpoints | None,
     generator: torch.Generator | None,
     start: str = "elbo",
 ) -> BetaPath:
-    """`beta_path` for a recipe."""
+    """Return the path of a recipe; the arguments are those of `beta_path`."""
     modes = ("joint", "fixed", "auto")
-    require(hyperparameters in modes, "hyperparameters", f"one of {modes}", repr(hyperparameters))
+    require(mode in modes, "hyperparameters", f"one of {modes}", repr(mode))
     require(start in ("elbo", "given"), "start", "'elbo' or 'given'", repr(start))
-    check_data("beta_path", data, posterior, likelihood)
-    recipe.check(likelihood)
+    check_data("beta_path", data, model.posterior, model.likelihood)
+    recipe.check(model.likelihood)
     grid = beta_grid(len(data)) if betas is None else check_betas(betas)
     random = generator or fresh_generator(data.X.device)
     how = default_validation(len(data)) if validation is None else validation
@@ -300,78 +154,69 @@ def path_of(
         "Given: the run that is given has seen all other rows",
         type(how).__name__,
     )
-    settings = (recipe.settings(), grid, hyperparameters, how.settings(), start)
-    journal = journal_for(checkpoints, data, posterior, likelihood, settings)
-    journal.rewind(random)
-    splits = split(how, data, posterior, likelihood, random)
-    loss = recipe.validation_loss()
-    since = time.perf_counter()
+    settings = (recipe.settings(), grid, mode, how.settings(), start)
+    checkpoint = open_checkpoint(checkpoints, data, model, settings)
+    checkpoint.restore_generator(random)
+    splits = split(how, data, model.posterior, model.likelihood, random)
+    loss, since = recipe.validation_loss(), time.perf_counter()
 
-    def candidates(data: Data, likelihood: Likelihood) -> Candidates:
-        trainer = Trainer(data, random, journal, since)
-        results = _train(trainer, recipe, posterior, likelihood, grid, hyperparameters, start)
-        return Candidates(results, tuple(trainer.failures))
+    def train(data: Data, likelihood: Likelihood) -> tuple[list[TrainingResult], list[Failure]]:
+        trainer = Trainer(data, random, checkpoint, since)
+        own = Model(model.posterior, likelihood)
+        return _candidates(trainer, recipe, own, grid, mode, start), trainer.failures
 
     try:
-        folds = isinstance(how, Folds)
-        first = splits[0]
-        found = (
-            candidates(data, likelihood) if folds else candidates(first.training, first.likelihood)
-        )
-        if not found.results:
-            raise NumericalError(found.failures[0].reason)
+        folds, first = isinstance(how, Folds), splits[0]
+        whole = (data, model.likelihood) if folds else (first.training, first.likelihood)
+        results, failures = train(*whole)
+        if not results:
+            raise NumericalError(failures[0].reason)
         losses = (
-            _fold_losses(splits, candidates, loss, found.results)
+            _fold_losses(splits, lambda *part: train(*part)[0], loss, results)
             if folds
-            else torch.stack([first.losses(result, loss) for result in found.results])
+            else torch.stack([first.losses(result, loss) for result in results])
         )
     finally:
         close(recipe.monitors)
-    return _path(found, losses, loss.name, time.perf_counter() - since)
+    comparison = _not_validated(results) if losses is None else compare(losses)
+    points, seconds = comparison.points(results), time.perf_counter() - since
+    return BetaPath(points, comparison.chosen, loss.name, seconds, tuple(failures))
 
 
-class Candidates(NamedTuple):
-    """What could be trained, and what could not."""
-
-    results: list[TrainingResult]
-    failures: tuple[Failure, ...]
-
-
-def _train(
+def _candidates(
     trainer: Trainer,
     recipe: Recipe,
-    posterior: SparsePosterior,
-    likelihood: Likelihood,
+    model: Model,
     betas: Sequence[float],
     mode: str,
     start: str,
 ) -> list[TrainingResult]:
-    """The candidates, from the most to the least regularised."""
-    given = given_run(trainer, recipe, posterior, likelihood) if start == "given" else None
+    """Train the candidates, from the most to the least regularised."""
+    given = given_run(trainer, recipe, model) if start == "given" else None
     if mode == "joint":
-        return train_grid(trainer, recipe, posterior, likelihood, betas, given, held=False)
-    base = given or elbo_run(trainer, recipe, posterior, likelihood)
+        return train_grid(trainer, recipe, model, betas, given, held=False)
+    base = given or elbo_run(trainer, recipe, model)
     results = [base] if mode == "auto" else []
     for held in (True, False) if mode == "auto" else (True,):
         if _ended(results or [base]):
             return results or [base]
-        results += train_grid(trainer, recipe, posterior, likelihood, betas, base, held=held)
+        results += train_grid(trainer, recipe, model, betas, base, held=held)
     return results
 
 
 def _fold_losses(
     splits: Sequence[Split],
-    candidates: Callable[[Data, Likelihood], Candidates],
+    train: Callable[[Data, Likelihood], list[TrainingResult]],
     loss: PointLoss,
     results: Sequence[TrainingResult],
 ) -> Float[Tensor, "c n"] | None:
-    """The validation losses of every fold that was trained to its end, side by side.
+    """Return the validation losses of every fold that was trained to its end.
 
     They are NaN where a candidate could not be trained without the fold.
     """
     parts = []
     for fold in () if _ended(results) else splits:
-        found = candidates(fold.training, fold.likelihood).results
+        found = train(fold.training, fold.likelihood)
         if _ended(found):
             break
         known = {(r.hyperparameters, r.beta): fold.losses(r, loss) for r in found}
@@ -382,21 +227,129 @@ def _fold_losses(
 
 
 def _ended(results: Sequence[TrainingResult]) -> bool:
-    """Whether a budget, a callback or Ctrl-C has ended the training."""
     return any(result.ended for result in results)
 
 
-def _path(
-    found: Candidates, losses: Float[Tensor, "c n"] | None, loss: str, seconds: float
-) -> BetaPath:
-    results = found.results
-    comparison = _without_validation(results) if losses is None else compare(losses)
-    points = comparison.points(results)
-    return BetaPath(points, comparison.chosen, loss, seconds, found.failures)
+def _not_validated(results: Sequence[TrainingResult]) -> Comparison:
+    """Return a comparison without losses, which chooses the β nearest 1."""
+    nan = torch.full((len(results),), torch.nan)
+    return Comparison(nan, nan, nan, nan, nearest_one([result.beta for result in results]))
 
 
-def _without_validation(results: Sequence[TrainingResult]) -> Comparison:
-    """What is known of candidates whose training was ended before any fold was: nothing."""
-    nothing = torch.full((len(results),), torch.nan)
-    distance = [abs(math.log(max(result.beta, 1e-300))) for result in results]
-    return Comparison(nothing, nothing, nothing, nothing, distance.index(min(distance)))
+def beta_grid(num_data: int) -> list[float]:
+    """Return the paper's grid: n, n/2, n/4, … and 0.01."""
+    halvings = max(0, math.floor(math.log2(num_data / _SMALLEST)))
+    grid = [num_data / 2**k for k in range(halvings + 1)]
+    return grid if grid[-1] == _SMALLEST else [*grid, _SMALLEST]
+
+
+def check_betas(betas: Sequence[float]) -> list[float]:
+    """Return the values in falling order; raise `InvalidInputError` if one is not valid."""
+    require(len(betas) >= 1, "betas", "at least one value", "none")
+    for beta in betas:
+        require(0 <= beta < math.inf, "each of betas", "finite and at least 0", beta)
+    return sorted(set(map(float, betas)), reverse=True)
+
+
+def nearest_one(betas: Sequence[float]) -> int:
+    """Return the index of the β nearest 1, whose optimum is nearest to the ELBO solution."""
+    return min(range(len(betas)), key=lambda i: abs(math.log(max(betas[i], 1e-300))))
+
+
+def brief(recipe: Recipe, optimizer: str, likelihood: Likelihood) -> Recipe:
+    """Return the recipe with fewer steps, for a run that starts near its optimum."""
+    whole = recipe.chosen_max_steps(optimizer, likelihood)
+    return replace(recipe, max_steps=max(1, whole // _SHARE_OF_STEPS))
+
+
+def batches_models(trainer: Trainer, recipe: Recipe, model: Model) -> bool:
+    """Return whether a grid of β is trained as one batch of models: by Adam, without formulas."""
+    optimizer = trainer.optimizer(recipe, model.posterior)
+    size = recipe.chosen_batch_size(len(trainer.data), model.posterior.Z.shape[-2])
+    formula = recipe.eliminated(model.likelihood, 1.0, optimizer, size is not None) is not None
+    free = recipe.point_loss().uses_variance(model.likelihood)
+    return optimizer == "adam" and not formula and free
+
+
+def train_grid(
+    trainer: Trainer,
+    recipe: Recipe,
+    model: Model,
+    betas: Sequence[float],
+    base: TrainingResult | None,
+    held: bool,
+) -> list[TrainingResult]:
+    """Return a result for each β, in order; fewer where a budget or a callback ended the training.
+
+    Hyperparameters are held at those of the base, or trained from it, or from a short ELBO run
+    where there is no base.
+    """
+    if len(betas) > 1 and batches_models(trainer, recipe, model):
+        return _batched(trainer, recipe, model, betas, base, held)
+    shorter = brief(recipe, trainer.optimizer(recipe, model.posterior), model.likelihood)
+
+    def run(beta: float, neighbour: TrainingResult | None) -> TrainingResult:
+        how = recipe if neighbour is None else shorter
+        if held and base is not None:
+            start = None if neighbour is None else neighbour.posterior
+            return fixed_run(trainer, how, base, beta, start=start)
+        near = neighbour or base
+        if near is None:
+            return joint_run(trainer, how, model, beta, start="elbo")
+        nearest = Model(near.posterior, near.likelihood)
+        return joint_run(trainer, how, nearest, beta, "scratch" if neighbour is None else "near")
+
+    def attempt(beta: float, neighbour: TrainingResult | None) -> TrainingResult | None:
+        try:
+            return run(beta, neighbour)
+        except NumericalError as error:
+            trainer.failures.append(Failure(beta, "fixed" if held else "joint", str(error)))
+            return None
+
+    # From the β nearest 1, where the ELBO solution is near, outwards to both ends.
+    middle = nearest_one(betas)
+    found = {middle: attempt(betas[middle], None)}
+    for outwards in (range(middle - 1, -1, -1), range(middle + 1, len(betas))):
+        neighbour = found[middle]
+        for i in outwards:
+            if any(result is not None and result.ended for result in found.values()):
+                break
+            found[i] = attempt(betas[i], neighbour)
+            neighbour = found[i] or neighbour
+    return [result for _, result in sorted(found.items()) if result is not None]
+
+
+def _batched(
+    trainer: Trainer,
+    recipe: Recipe,
+    model: Model,
+    betas: Sequence[float],
+    base: TrainingResult | None,
+    held: bool,
+) -> list[TrainingResult]:
+    """Train every β at once, as one batch of models; they share K_uf where it is held."""
+    base = base or short_elbo_run(trainer, recipe, model)
+    if base.ended:
+        return [base]
+    like = copy.deepcopy(base.posterior)
+    if held:
+        like.reset()
+    many = Model(
+        like.repeated(len(betas), shared_prior=held),
+        base.likelihood if held else base.likelihood.repeated(len(betas)),
+    )
+    grid = torch.tensor(betas, dtype=like.Z.dtype, device=like.Z.device)
+    mode = "fixed" if held else "joint"
+    try:
+        stage = trainer.stage(recipe.name, recipe, many, grid, held=held)
+    except NumericalError as error:
+        trainer.failures += [Failure(beta, mode, str(error)) for beta in betas]
+        return []
+    results = []
+    for i, beta in enumerate(betas):
+        noises = many.likelihood
+        noise = copy.deepcopy(noises) if held else noises.member(i, base.likelihood)
+        member = Model(many.posterior.member(i, like), noise)
+        own = replace(stage, loss=trainer.value(recipe, member, beta))
+        results.append(trainer.result(recipe, member, beta, mode, (*base.stages, own)))
+    return results

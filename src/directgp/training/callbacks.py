@@ -1,4 +1,4 @@
-"""Watch a run and end it: monitors, stopping rules, budgets, progress."""
+"""Callbacks of a run: stopping rules, budgets, cancelling, history and progress bars."""
 
 import math
 import threading
@@ -24,7 +24,7 @@ from directgp.training.result import Phase, Progress, Status, Stop
 
 @runtime_checkable
 class Monitor(Protocol):
-    """Sees every step of a run, and may end it.
+    """A callback that sees every step of a run, and may end it.
 
     Examples
     --------
@@ -38,66 +38,52 @@ class Monitor(Protocol):
 
     @abstractmethod
     def __call__(self, progress: Progress) -> Stop | None:
-        """Look at the step just taken; a returned `Stop` ends the run."""
+        """Handle the step just taken; a returned `Stop` ends the run."""
 
     @abstractmethod
     def reset(self) -> None:
-        """Forget the steps seen: a run, or the next stage of one, begins."""
+        """Forget the steps: a run, or its next stage, begins."""
 
     def close(self) -> None:
-        """Let go of what is held; called once at the end of a run, also after an error."""
+        """Release resources; called once at the end of a run, also after an error."""
         return None
 
 
 @final
 @dataclass(frozen=True)
 class Observer:
-    """Looks at the model itself while Adam trains it: for learning curves.
+    """A callback that gets the model itself while Adam trains it, for learning curves.
 
-    It sees the model as a step has left it, after the last step too; the result has the best state
+    It gets the model after a step, and after the last step too; the result has the best state
     where the loss is exact.
 
     Parameters
     ----------
     every : int
-        Steps between two looks.
+        Steps between two calls.
     see : callable
-        Given the steps taken, the posterior and the likelihood as they are then; it must leave
-        them as they are.
+        Called with the number of steps, the posterior and the likelihood, which it must not change.
     """
 
     every: int
     see: Callable[[int, SparsePosterior, Likelihood], None]
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
         require(self.every >= 1, "every of Observer", "at least 1", self.every)
 
 
 def close(monitors: Sequence[Monitor]) -> None:
-    """Close each that can be closed; a monitor of one's own may have no `close`."""
+    """Close each monitor; one that a user wrote may have no `close`."""
     for monitor in monitors:
         getattr(monitor, "close", lambda: None)()
 
 
 @final
 class Run:
-    """Counts steps and evaluations, keeps the losses, and asks the monitors whether to stop.
+    """Counts the steps and evaluations of a stage, and calls the monitors.
 
-    Parameters
-    ----------
-    stage : str
-        Its name.
-    max_steps : int
-        Steps allowed.
-    monitors : sequence of Monitor
-        Asked after each step.
-    since : float
-        `time.perf_counter` at the beginning of the first stage.
-    phase : Phase
-        Which of several runs this is.
-    agree : callable
-        Makes of a monitor's reason to stop, or of none, that of all processes.
+    `since` is `time.perf_counter` at the start of the first stage. `agree` turns the stop of this
+    process, or None, into that of all processes.
     """
 
     def __init__(
@@ -107,18 +93,15 @@ class Run:
         monitors: Sequence[Monitor],
         since: float,
         phase: Phase | None = None,
-        agree: Callable[[Stop | None], Stop | None] = lambda stop: stop,
+        agree: Callable[[Stop | None], Stop | None] | None = None,
     ) -> None:
-        self.stage = stage
-        self.max_steps = max_steps
+        self.stage, self.max_steps = stage, max_steps
         self.evaluations = 0
         self.losses: list[float] = []
         self.exhausted = False
         """Whether the run ended because its own steps were taken."""
-        self._monitors = monitors
-        self._since = since
+        self._monitors, self._since, self._agree = monitors, since, agree
         self._phase = phase or Phase()
-        self._agree = agree
         for monitor in monitors:
             monitor.reset()
 
@@ -127,27 +110,23 @@ class Run:
         """Steps taken."""
         return len(self.losses)
 
-    @property
-    def seconds(self) -> float:
-        """Wall time since the beginning."""
-        return time.perf_counter() - self._since
-
     def resume(self, losses: Sequence[float], evaluations: int) -> None:
-        """Take on the past of an interrupted run, so that monitors know what they knew then."""
+        """Replay the losses of an interrupted run to the monitors."""
         for loss in losses:
             self._watch(loss, math.nan)
         self.evaluations = evaluations
 
     def step(self, loss: float, gradient_norm: float = math.nan) -> Stop | None:
-        """Record one step; a reason to stop, if there is one."""
-        stop = self._agree(self._watch(loss, gradient_norm))
+        """Record one step, and return a reason to stop, if there is one."""
+        stop = self._watch(loss, gradient_norm)
+        if self._agree is not None:
+            stop = self._agree(stop)
         if stop is None and self.steps >= self.max_steps:
             self.exhausted = True
             stop = Stop(Status.BUDGET, f"{self.max_steps} steps were taken, as many as allowed.")
         return stop
 
     def _watch(self, loss: float, gradient_norm: float) -> Stop | None:
-        """Show the monitors a step; the reason to stop of the first that has one."""
         self.losses.append(loss)
         progress = Progress(
             stage=self.stage,
@@ -156,10 +135,10 @@ class Run:
             evaluations=self.evaluations,
             loss=loss,
             gradient_norm=gradient_norm,
-            seconds=self.seconds,
+            seconds=time.perf_counter() - self._since,
             phase=self._phase,
         )
-        # Each sees every step, also those after one that stops.
+        # Every monitor sees every step, also after one that stops.
         stops = [monitor(progress) for monitor in self._monitors]
         return next((stop for stop in stops if stop is not None), None)
 
@@ -167,24 +146,22 @@ class Run:
 @final
 @dataclass(frozen=True)
 class TimeBudget(Monitor):
-    """Wall time for a whole run, with all its stages; the step under way is finished."""
+    """Wall time for a whole run, with all its stages; the current step is finished."""
 
     seconds: float
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
         require(self.seconds > 0, "seconds of TimeBudget", "positive", self.seconds)
 
     @override
     def __call__(self, progress: Progress) -> Stop | None:
-        """Stop when the time is over."""
         if progress.seconds < self.seconds:
             return None
         return _spent(f"{progress.seconds:.1f} of {self.seconds:g} seconds", progress)
 
     @override
     def reset(self) -> None:
-        """Nothing: the clock of the run goes on through its stages."""
+        """Keep the clock, which runs through all stages."""
 
 
 @final
@@ -196,12 +173,10 @@ class StepBudget(Monitor):
     _taken: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
         require(self.steps >= 1, "steps of StepBudget", "at least 1", self.steps)
 
     @override
     def __call__(self, progress: Progress) -> Stop | None:
-        """Stop when the steps are used up."""
         self._taken += 1
         if self._taken < self.steps:
             return None
@@ -209,7 +184,7 @@ class StepBudget(Monitor):
 
     @override
     def reset(self) -> None:
-        """Nothing: the steps of all stages count."""
+        """Keep the count, which is of all stages."""
 
 
 @final
@@ -222,17 +197,11 @@ class EvaluationBudget(Monitor):
     _here: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
-        require(
-            self.evaluations >= 1,
-            "evaluations of EvaluationBudget",
-            "at least 1",
-            self.evaluations,
-        )
+        number = self.evaluations
+        require(number >= 1, "evaluations of EvaluationBudget", "at least 1", number)
 
     @override
     def __call__(self, progress: Progress) -> Stop | None:
-        """Stop when the evaluations are used up."""
         self._here = progress.evaluations
         total = self._before + self._here
         if total < self.evaluations:
@@ -241,16 +210,16 @@ class EvaluationBudget(Monitor):
 
     @override
     def reset(self) -> None:
-        """Add up the stages: the counts of `Progress` begin anew in each."""
+        # The counts of `Progress` start again in each stage.
         self._before, self._here = self._before + self._here, 0
 
 
 @final
 @dataclass(eq=False)
 class Cancel(Monitor):
-    """Ends a run after its current step when another thread asks for it.
+    """Ends a run after its current step when another thread calls `cancel`.
 
-    Once cancelled it stays so, through all stages; take a new one for another run.
+    It stays cancelled through all stages; use a new one for another run.
 
     Examples
     --------
@@ -266,13 +235,12 @@ class Cancel(Monitor):
     _reason: str = field(default="", init=False, repr=False)
 
     def cancel(self, reason: str = "") -> None:
-        """Ask the run to end; from any thread, any number of times."""
+        """End the run; may be called from any thread, any number of times."""
         self._reason = reason or self._reason
         self._asked.set()
 
     @override
     def __call__(self, progress: Progress) -> Stop | None:
-        """Stop if that was asked for."""
         if not self._asked.is_set():
             return None
         reason = self._reason or f"Cancelled at step {progress.step} of {progress.stage}."
@@ -280,15 +248,11 @@ class Cancel(Monitor):
 
     @override
     def reset(self) -> None:
-        """Nothing: who asked before a stage began is heard all the same."""
+        """Keep the request: it holds for all stages."""
 
 
 def _spent(what: str, progress: Progress) -> Stop:
-    """A stop at the end of a budget."""
     return Stop(Status.BUDGET, f"{what} are used, at a loss of {progress.loss:.5g}.")
-
-
-# A loss that is not finite never satisfies a rule; the rule starts again after it.
 
 
 @final
@@ -296,14 +260,16 @@ def _spent(what: str, progress: Progress) -> Stop:
 class LossRange(Monitor):
     """max − min of the last losses ≤ tolerance: the rule of the paper.
 
+    A loss that is not finite resets the rule.
+
     Parameters
     ----------
     window : int
-        How many losses are compared; the rule waits until it has seen as many.
+        Number of losses that are compared.
     tolerance : float
         Largest range, in units of the loss of one example.
     smoothing : float
-        s in [0, 1). With s > 0 the rule looks at the moving average a_t = s·a_{t−1} + (1−s)·loss_t,
+        s in [0, 1). With s > 0 the rule uses the moving average a_t = s·a_{t−1} + (1−s)·loss_t,
         divided by 1 − s^t, instead of the losses: for losses with noise.
 
     Examples
@@ -325,44 +291,38 @@ class LossRange(Monitor):
     _weight: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
         require(self.window >= 2, "window of LossRange", "at least 2", self.window)
         _check_tolerance(self.tolerance, "LossRange")
-        require(
-            0 <= self.smoothing < 1,
-            "smoothing of LossRange",
-            "at least 0 and less than 1",
-            self.smoothing,
-        )
+        inside = 0 <= self.smoothing < 1
+        allowed = "at least 0 and less than 1"
+        require(inside, "smoothing of LossRange", allowed, self.smoothing)
         self.reset()
 
     @override
     def __call__(self, progress: Progress) -> Stop | None:
-        """Stop once the last `window` losses are as good as equal."""
         if not math.isfinite(progress.loss):
             self.reset()
             return None
-        self._recent.append(self._smoothed(progress.loss))
+        # The moving average, without its bias towards the start at 0.
+        s = self.smoothing
+        self._average = s * self._average + (1 - s) * progress.loss
+        self._weight = s * self._weight + (1 - s)
+        self._recent.append(self._average / self._weight)
         spread = max(self._recent) - min(self._recent)
         if len(self._recent) < self.window or spread > self.tolerance:
             return None
         what = "moving averages of the loss" if self.smoothing > 0 else "losses"
-        return _converged(
-            f"The last {self.window} {what} lie within {spread:.3g} (tolerance {self.tolerance:g})."
+        return Stop(
+            Status.CONVERGED,
+            f"The last {self.window} {what} lie within {spread:.3g}"
+            f" (tolerance {self.tolerance:g}).",
         )
 
     @override
     def reset(self) -> None:
-        """Forget the losses and their average."""
         self._recent = deque(maxlen=self.window)
         self._average = 0.0
         self._weight = 0.0
-
-    def _smoothed(self, loss: float) -> float:
-        """The moving average up to this loss, free of the bias towards its start at 0."""
-        self._average = self.smoothing * self._average + (1 - self.smoothing) * loss
-        self._weight = self.smoothing * self._weight + (1 - self.smoothing)
-        return self._average / self._weight
 
 
 @final
@@ -370,13 +330,13 @@ class LossRange(Monitor):
 class RelativeDecrease(Monitor):
     """loss_{t−window} − loss_t ≤ tolerance·max(1, abs(loss_t)).
 
-    A loss that rose counts as one that did not decrease, so this is a rule for optimisers whose
-    steps do not raise the loss, such as L-BFGS; for noisy losses take `LossRange`.
+    For optimisers whose steps do not raise the loss, such as L-BFGS; use `LossRange` for noisy
+    losses. A loss that is not finite resets the rule.
 
     Parameters
     ----------
     window : int
-        Over how many steps the decrease is measured.
+        Number of steps over which the decrease is measured.
     tolerance : float
         Largest decrease, relative to the loss where that is above 1.
     """
@@ -386,14 +346,12 @@ class RelativeDecrease(Monitor):
     _recent: deque[float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
         require(self.window >= 1, "window of RelativeDecrease", "at least 1", self.window)
         _check_tolerance(self.tolerance, "RelativeDecrease")
         self.reset()
 
     @override
     def __call__(self, progress: Progress) -> Stop | None:
-        """Stop once `window` steps no longer lower the loss."""
         if not math.isfinite(progress.loss):
             self.reset()
             return None
@@ -402,14 +360,14 @@ class RelativeDecrease(Monitor):
         allowed = self.tolerance * max(1.0, abs(progress.loss))
         if len(self._recent) <= self.window or decrease > allowed:
             return None
-        return _converged(
+        return Stop(
+            Status.CONVERGED,
             f"The last {self.window} steps lowered the loss by {decrease:.3g}"
-            f" (tolerance {allowed:.3g} at a loss of {progress.loss:.5g})."
+            f" (tolerance {allowed:.3g} at a loss of {progress.loss:.5g}).",
         )
 
     @override
     def reset(self) -> None:
-        """Forget the losses."""
         self._recent = deque(maxlen=self.window + 1)
 
 
@@ -418,37 +376,30 @@ class RelativeDecrease(Monitor):
 class SmallGradient(Monitor):
     """Largest absolute entry of the gradient ≤ tolerance.
 
-    Where the optimiser does not look at the gradient, the rule is never satisfied.
+    Adam does not compute it, and never satisfies the rule.
     """
 
     tolerance: float = 1e-6
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
         _check_tolerance(self.tolerance, "SmallGradient")
 
     @override
     def __call__(self, progress: Progress) -> Stop | None:
-        """Stop where the loss is flat."""
         if not progress.gradient_norm <= self.tolerance:
             return None
-        return _converged(
+        return Stop(
+            Status.CONVERGED,
             f"The largest entry of the gradient is {progress.gradient_norm:.3g}"
-            f" (tolerance {self.tolerance:g})."
+            f" (tolerance {self.tolerance:g}).",
         )
 
     @override
     def reset(self) -> None:
-        """Nothing is remembered."""
-
-
-def _converged(reason: str) -> Stop:
-    """A stop for the best of reasons."""
-    return Stop(Status.CONVERGED, reason)
+        """Do nothing: the rule has no memory."""
 
 
 def _check_tolerance(tolerance: float, who: str) -> None:
-    """Refuse what cannot be a tolerance."""
     allowed = math.isfinite(tolerance) and tolerance >= 0
     require(allowed, f"tolerance of {who}", "finite and at least 0", tolerance)
 
@@ -456,10 +407,10 @@ def _check_tolerance(tolerance: float, who: str) -> None:
 @final
 @dataclass(eq=False)
 class ProgressBar(Monitor):
-    """One line for each stage: name, bar, steps, loss, evaluations and time of the run.
+    """Shows a line for each stage: name, bar, steps, loss, evaluations and time of the run.
 
     On a terminal the line of the current stage moves. Elsewhere (a file, a pipe, a notebook)
-    one line is printed when a stage is over, and nothing before.
+    the line is printed at the end of the stage.
 
     Parameters
     ----------
@@ -484,7 +435,6 @@ class ProgressBar(Monitor):
 
     @override
     def __call__(self, progress: Progress) -> None:
-        """Move the bar."""
         if self._last is not None and self._last.stage != progress.stage:
             self.reset()
         self._last = progress
@@ -493,7 +443,6 @@ class ProgressBar(Monitor):
 
     @override
     def reset(self) -> None:
-        """Finish the line of the stage, so that the next step begins another."""
         if self._bars is not None and self._task is not None:
             self._bars.stop_task(self._task)
         elif self._last is not None:
@@ -503,7 +452,6 @@ class ProgressBar(Monitor):
 
     @override
     def close(self) -> None:
-        """Finish the last line and give the terminal back."""
         try:
             self.reset()
         finally:
@@ -523,40 +471,38 @@ class ProgressBar(Monitor):
         self.close()
 
     def _target(self) -> Console:
-        """The console, made when it is first needed."""
         self.console = Console(stderr=True) if self.console is None else self.console
         return self.console
 
     def _draw(self, progress: Progress) -> None:
-        """Show the step on a terminal."""
         if self._bars is None:
-            self._bars = _bars(self._target())
+            self._bars = Bars(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[figures]}", markup=False),
+                console=self._target(),
+            )
             self._bars.start()
         if self._task is None:
             self._task = self._bars.add_task(progress.stage, figures="")
-        self._bars.update(
-            self._task,
-            completed=progress.step,
-            total=progress.max_steps,
-            figures=_figures(progress),
-        )
+        done, total = progress.step, progress.max_steps
+        self._bars.update(self._task, completed=done, total=total, figures=_figures(progress))
 
 
 @final
 @dataclass(eq=False)
 class History(Monitor):
-    """Every step of a run, through all its stages; take a new one for another run."""
+    """Records every step of a run, of all its stages; use a new one for another run."""
 
     records: list[Progress] = field(default_factory=list)
 
     @override
     def __call__(self, progress: Progress) -> None:
-        """Keep the step."""
         self.records.append(progress)
 
     @override
     def reset(self) -> None:
-        """Nothing: the stages of a run make one history."""
+        """Keep the records, which are of all stages."""
 
     @property
     def losses(self) -> list[float]:
@@ -569,18 +515,7 @@ class History(Monitor):
         return {column.name: [row[column.name] for row in rows] for column in fields(Progress)}
 
 
-def _bars(console: Console) -> Bars:
-    """The layout of a line; the bar gives way where the terminal is narrow."""
-    return Bars(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[figures]}", markup=False),
-        console=console,
-    )
-
-
 def _figures(progress: Progress) -> str:
-    """What is known after a step, in words."""
     return (
         f"{progress.step}/{progress.max_steps} steps, loss {progress.loss:.5g},"
         f" {progress.evaluations} evaluations, {duration(progress.seconds)}"

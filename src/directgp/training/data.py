@@ -1,8 +1,9 @@
-"""Hold training data: checks, batches, streams and validation splits."""
+"""Hold training data and models; give each step its batch of examples."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float, Int, Num
@@ -28,27 +29,37 @@ class Data:
         return len(self.X)
 
     def weighted_targets(self) -> Num[Tensor, " r"]:
-        """The targets that have a weight."""
+        """Return the targets with a positive weight."""
         return self.y if self.weights is None else self.y[self.weights > 0]
 
     def to(self, device: torch.device) -> "Data":
-        """The same examples elsewhere."""
-        weights = None if self.weights is None else self.weights.to(device)
-        return Data(self.X.to(device), self.y.to(device), weights)
+        """Return the examples on a device."""
+        return self._map(lambda tensor: tensor.to(device))
 
     def clone(self) -> "Data":
-        """A copy."""
-        weights = None if self.weights is None else self.weights.clone()
-        return Data(self.X.clone(), self.y.clone(), weights)
+        """Return a copy."""
+        return self._map(torch.clone)
 
     def take(self, index: Int[Tensor, " r"]) -> "Data":
-        """Some of the examples."""
-        weights = None if self.weights is None else self.weights[index]
-        return Data(self.X[index], self.y[index], weights)
+        """Return some of the examples."""
+        return self._map(lambda tensor: tensor[index])
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "Data":
+        weights = None if self.weights is None else change(self.weights)
+        return Data(change(self.X), change(self.y), weights)
+
+
+class Model(NamedTuple):
+    """A posterior and a likelihood, to start from or trained."""
+
+    posterior: SparsePosterior
+    likelihood: Likelihood
+    name: str = ""
+    """Kernel and likelihood, where a search compares several."""
 
 
 def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Likelihood) -> None:
-    """Refuse data that cannot be meant, before any work is done."""
+    """Raise `InvalidInputError` if shapes, devices, targets or weights do not fit the model."""
     n = len(data.X)
     require(n >= 1, f"X of {who}", "at least one row", f"shape {tuple(data.X.shape)}")
     require(
@@ -82,86 +93,42 @@ def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Lik
         require(bool((weights > 0).any()), f"weights of {who}", "positive somewhere", "zeros")
 
 
-@final
-class Batches:
-    """Indices of the examples of each step.
-
-    Parameters
-    ----------
-    num_data : int
-        N.
-    batch_size : int
-        Examples a step; the last step of an epoch takes what is left.
-    generator : torch.Generator
-        Permutes each epoch, on its own device.
-    """
-
-    def __init__(self, num_data: int, batch_size: int, generator: torch.Generator) -> None:
-        require(batch_size >= 1, "batch_size", "at least 1", batch_size)
-        self._num_data = num_data
-        self.size = min(batch_size, num_data)
-        """Examples of each step but the last of an epoch."""
-        self._generator = generator
-        self._epoch = torch.empty(0, dtype=torch.int64, device=generator.device)
-        self._taken = 0
-
-    def next(self) -> Int[Tensor, " n"]:
-        """The examples of the next step."""
-        if self._taken >= len(self._epoch):
-            self._epoch = torch.randperm(
-                self._num_data, generator=self._generator, device=self._generator.device
-            )
-            self._taken = 0
-        batch = self._epoch[self._taken : self._taken + self.size]
-        self._taken += len(batch)
-        return batch
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Where in which epoch the batches are; the generator's state is its owner's to keep."""
-        return {"epoch": self._epoch, "taken": torch.tensor(self._taken)}
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Go to a place that `tensors` has told."""
-        self._epoch = tensors["epoch"].to(self._generator.device)
-        self._taken = int(tensors["taken"])
-
-
-class Feed(ABC):
-    """Gives a problem the examples of one step after another."""
+class Batches(ABC):
+    """The examples of one step after another."""
 
     whole: bool = False
-    """Whether every step looks at all examples."""
+    """Whether every step uses all examples."""
 
-    shared: bool = False
-    """Whether the examples are those of one of several processes already."""
+    distributed: bool = False
+    """Whether these are the examples of this process alone."""
 
     @abstractmethod
     def advance(self) -> bool:
-        """Go on to the next step; whether it has as many examples as `hold` has made room for."""
-
-    @abstractmethod
-    def hold(self) -> None:
-        """Keep the examples of all steps in one place of memory, where a CUDA graph reads them."""
+        """Go to the next step; return whether it has the size of the static buffers."""
 
     @abstractmethod
     def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
-        """Those of the present step, with the likelihood for them."""
+        """Return the examples of the current step, with the likelihood for them."""
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Where the feed is, for a checkpoint."""
+    def use_static_buffers(self) -> None:
+        """Keep the examples of all steps in the same memory, as a CUDA graph needs."""
+        return None
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the position, for a checkpoint; without the state of the generator."""
         return {}
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Go to a place that `tensors` has told."""
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Go to a position that `state` returned."""
         return None
 
     def close(self) -> None:
-        """No more examples are needed."""
+        """Release files and threads."""
         return None
 
 
 @final
-class WholeFeed(Feed):
+class FullBatch(Batches):
     """All examples at each step."""
 
     whole = True
@@ -174,102 +141,103 @@ class WholeFeed(Feed):
         return True
 
     @override
-    def hold(self) -> None:
-        return None
-
-    @override
     def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
         return self._data, likelihood
 
 
 @final
-class BatchFeed(Feed):
-    """Batches of examples that are in memory; before the first step, as many from the beginning."""
+class RandomBatches(Batches):
+    """Batches of examples in memory, in a random order that changes each epoch.
 
-    def __init__(self, data: Data, batches: Batches) -> None:
-        self._data, self._batches = data, batches
-        self._index = torch.arange(batches.size, device=data.X.device)
-        self._held: Int[Tensor, " n"] | None = None
+    The last batch of an epoch has the remaining examples. The generator draws on its own device.
+    """
+
+    def __init__(self, data: Data, batch_size: int, generator: torch.Generator) -> None:
+        self._data, self._generator = data, generator
+        self._size = min(batch_size, len(data))
+        self._epoch = torch.empty(0, dtype=torch.int64, device=generator.device)
+        self._taken = 0
+        self.index: Int[Tensor, " n"] = torch.arange(self._size, device=data.X.device)
+        """Rows of the current step; before the first step, the first rows."""
+        self._buffer: Int[Tensor, " n"] | None = None
 
     @override
     def advance(self) -> bool:
-        index = self._batches.next().to(self._data.X.device)
-        usual = len(index) == self._batches.size
-        if usual and self._held is not None:
-            index = self._held.copy_(index)
-        self._index = index
-        return usual
-
-    @override
-    def hold(self) -> None:
-        self._held = self._index = torch.arange(self._batches.size, device=self._data.X.device)
+        if self._taken >= len(self._epoch):
+            generator = self._generator
+            number = len(self._data)
+            self._epoch = torch.randperm(number, generator=generator, device=generator.device)
+            self._taken = 0
+        index = self._epoch[self._taken : self._taken + self._size].to(self._data.X.device)
+        self._taken += len(index)
+        full = len(index) == self._size
+        self.index = self._buffer.copy_(index) if full and self._buffer is not None else index
+        return full
 
     @override
     def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
-        return self._data.take(self._index), likelihood.for_rows(self._index)
+        return self._data.take(self.index), likelihood.for_rows(self.index)
 
     @override
-    def tensors(self) -> dict[str, Tensor]:
-        return self._batches.tensors()
+    def use_static_buffers(self) -> None:
+        self._buffer = self.index = torch.arange(self._size, device=self._data.X.device)
 
     @override
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        self._batches.load(tensors)
+    def state(self) -> dict[str, Tensor]:
+        return {"epoch": self._epoch, "taken": torch.tensor(self._taken)}
+
+    @override
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self._epoch = state["epoch"].to(self._generator.device)
+        self._taken = int(state["taken"])
 
 
 @final
-class StreamFeed(Feed):
-    """A batch of a stream at each step; before the first step, one that was read beforehand.
+class StreamBatches(Batches):
+    """Batches of a stream; before the first step, one that was read beforehand.
 
-    Each of several processes has a stream of its own share of the rows.
-
-    Parameters
-    ----------
-    stream : RowStream
-        Closed with the feed.
-    first : Data
-        As many rows as the batches of the stream have.
-    likelihood : Likelihood
-        Refuses targets that it cannot have.
+    Each process has a stream of its own rows. Targets are checked against the likelihood.
     """
 
-    shared = True
+    distributed = True
 
     def __init__(self, stream: RowStream, first: Data, likelihood: Likelihood) -> None:
         self._stream, self._likelihood = stream, likelihood
         self._data = first
-        self._held = False
+        self._static = False
 
     @override
     def advance(self) -> bool:
         found = as_data(self._stream.next())
         self._likelihood.check_targets(found.y)
-        if self._held:
-            for here, there in zip(_tensors(self._data), _tensors(found), strict=True):
-                here.copy_(there)
-        else:
+        if not self._static:
             self._data = found.to(self._data.X.device)
+            return True
+        self._data.X.copy_(found.X)
+        self._data.y.copy_(found.y)
+        if self._data.weights is not None and found.weights is not None:
+            self._data.weights.copy_(found.weights)
         return True
-
-    @override
-    def hold(self) -> None:
-        self._held = True
-        self._data = self._data.clone()
 
     @override
     def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
         return self._data, likelihood
 
     @override
-    def tensors(self) -> dict[str, Tensor]:
+    def use_static_buffers(self) -> None:
+        self._static = True
+        self._data = self._data.clone()
+
+    @override
+    def state(self) -> dict[str, Tensor]:
         return {name: torch.tensor(value) for name, value in self._stream.state().items()}
 
     @override
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        # The file is of the first process; all have taken as many rows, each of its own share.
-        told = {name: int(value) for name, value in tensors.items()}
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        # The checkpoint is of the first process; every process has read as many rows of its own.
+        saved = {name: int(value) for name, value in state.items()}
         here = self._stream.state()
-        self._stream.restore({**told, "share": here["share"], "rows": here["rows"]})
+        self._stream.restore({**saved, "share": here["share"], "rows": here["rows"]})
 
     @override
     def close(self) -> None:
@@ -277,10 +245,6 @@ class StreamFeed(Feed):
 
 
 def as_data(batch: Batch) -> Data:
-    """Rows as tensors that share their memory."""
+    """Return rows of a stream as tensors that share their memory."""
     weights = None if batch.weights is None else torch.from_numpy(batch.weights)
     return Data(torch.from_numpy(batch.X), torch.from_numpy(batch.y), weights)
-
-
-def _tensors(data: Data) -> list[Tensor]:
-    return [data.X, data.y] if data.weights is None else [data.X, data.y, data.weights]

@@ -1,5 +1,6 @@
 """Train one model with several processes of torchrun."""
 
+import copy
 import json
 import os
 import re
@@ -25,54 +26,35 @@ from typing_extensions import override
 from directgp.errors import CheckpointError, InvalidInputError, LostProcessError, require
 from directgp.io import Contents, on_cpu
 from directgp.likelihoods.base import Likelihood
-from directgp.training.data import Data, Feed
-from directgp.training.result import Status, Stop
+from directgp.training.data import Batches, Data, Model
+from directgp.training.result import INTERRUPTED, Status, Stop
 
-_LOOKS_EVERY = 0.02
+_POLL_EVERY = 0.02
+"""Seconds between two reads of the store."""
 
 
 def fresh_store(store: Store, rank: int, size: int, timeout: float) -> Store:
-    """A part of a store that no earlier attempt has written to.
+    """Return a part of a store that no earlier attempt has written to.
 
-    torchrun keeps one store through its restarts, with the addresses of processes that are gone.
-    So the first process names a room, each other one leaves a word of its own there, and believes
-    the room once the first has repeated that word: an attempt before this one cannot know it.
-
-    Parameters
-    ----------
-    store : Store
-        Common to the processes of all attempts.
-    rank, size : int
-        Which process this is, of how many.
-    timeout : float
-        Seconds to wait for the others.
-
-    Raises
-    ------
-    RuntimeError
-        Not all came in time.
+    torchrun keeps one store through its restarts, with the addresses of processes that have ended.
+    So the first process publishes a random prefix, each other process writes a random token under
+    it, and uses the prefix once the first process has repeated the token: an earlier attempt cannot
+    know it. Raises `RuntimeError` if the first process does not answer in time.
     """
-    word = secrets.token_hex(8)
-    room = _open_room(store, word, size) if rank == 0 else _find_room(store, word, rank, timeout)
-    return PrefixStore(room, store)
-
-
-def _open_room(store: Store, room: str, size: int) -> str:
-    store.set("room", room)
-    words = [store.get(f"{room}/{rank}").decode() for rank in range(1, size)]
-    store.set(f"{room}/words", " ".join(words))
-    return room
-
-
-def _find_room(store: Store, word: str, rank: int, timeout: float) -> str:
+    token = secrets.token_hex(8)
+    if rank == 0:
+        store.set("room", token)
+        tokens = [store.get(f"{token}/{other}").decode() for other in range(1, size)]
+        store.set(f"{token}/words", " ".join(tokens))
+        return PrefixStore(token, store)
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        room = store.get("room").decode()
-        store.set(f"{room}/{rank}", word)
-        words = f"{room}/words"
-        if store.check([words]) and word in store.get(words).decode().split():
-            return room
-        time.sleep(_LOOKS_EVERY)
+        prefix = store.get("room").decode()
+        store.set(f"{prefix}/{rank}", token)
+        repeated = f"{prefix}/words"
+        if store.check([repeated]) and token in store.get(repeated).decode().split():
+            return PrefixStore(prefix, store)
+        time.sleep(_POLL_EVERY)
     raise RuntimeError(f"the first process did not answer within {timeout:g} seconds")
 
 
@@ -81,19 +63,19 @@ _ASSIGNED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 @final
 class Processes:
-    """The processes that train one model together, as one of them sees them.
+    """The processes that train one model, as one of them sees them.
 
-    Made by `from_torchrun`, used in a ``with`` block and given to `directgp.train`. What they send
-    each other is the same in all of them, bit for bit, once it has arrived.
+    Made by `from_torchrun`, used in a ``with`` block and given to `directgp.train`. Means and
+    messages are the same in all processes, bit for bit.
 
     Parameters
     ----------
     rank : int
         The number of this process, from 0.
     size : int
-        How many there are.
+        Number of processes.
     device : torch.device
-        Where this one computes.
+        The device of this process.
     """
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
@@ -104,10 +86,10 @@ class Processes:
     def from_torchrun(
         cls, device: str | torch.device = "auto", timeout: float = 600.0
     ) -> "Processes":
-        """Meet the other processes that torchrun has started.
+        """Join the process group that torchrun has started.
 
-        Every process has to call this, on each of the machines. On the CPU they talk by gloo; on
-        CUDA by nccl, or by gloo where several processes share one GPU.
+        Every process has to call this, on each machine. The backend is gloo on the CPU, and nccl on
+        CUDA, or gloo where several processes share one GPU.
 
         Parameters
         ----------
@@ -115,22 +97,27 @@ class Processes:
             "cpu", "cuda" (the GPU of this process by LOCAL_RANK), or "auto" for CUDA where there
             is a GPU.
         timeout : float
-            Seconds after which a process that does not answer counts as lost. It has to be longer
-            than what one process may do alone between two steps.
+            Seconds after which a process that does not answer counts as lost; more than a process
+            needs between two steps.
 
         Raises
         ------
         InvalidInputError
             This process was not started by torchrun.
         LostProcessError
-            Not all processes came.
+            Not all processes have joined.
         """
         require(0 < timeout < float("inf"), "timeout of Processes", "positive", timeout)
-        _require_torchrun()
+        if missing := [name for name in _ASSIGNED if name not in os.environ]:
+            raise InvalidInputError(
+                "Processes.from_torchrun must be called in a process that torchrun has started. "
+                f"Got an environment without {', '.join(missing)}. Start the script with: "
+                "torchrun --nproc-per-node 2 script.py"
+            )
         again = dist.is_initialized()
         require(not again, "Processes.from_torchrun", "called once at a time", "a group is there")
         chosen = _device(device)
-        # A collective of nccl then ends with an error where it would end the process.
+        # With it a failed collective of nccl raises an error instead of ending the process.
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         limit = timedelta(seconds=timeout)
@@ -144,7 +131,7 @@ class Processes:
         return cls(rank, size, chosen)
 
     def mean(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The mean of each tensor over the processes, in the dtype of the last one."""
+        """Return the mean of each tensor over the processes, in the dtype of the last one."""
         flat = torch.cat([tensor.detach().reshape(-1).to(tensors[-1]) for tensor in tensors])
         with self._contact():
             dist.all_reduce(flat)
@@ -152,14 +139,14 @@ class Processes:
         return tuple(p.reshape(t.shape) for p, t in zip(parts, tensors, strict=True))
 
     def smallest(self, number: int) -> int:
-        """The smallest number that any process gives."""
+        """Return the smallest number of any process."""
         found = torch.tensor([number])
         with self._contact():
             dist.all_reduce(found, dist.ReduceOp.MIN)
         return int(found)
 
     def told(self, message: bytes, by: int = 0) -> bytes:
-        """The message of one of the processes."""
+        """Broadcast the message of one process, and return it."""
         length = torch.tensor([len(message)])
         with self._contact():
             dist.broadcast(length, by)
@@ -171,7 +158,7 @@ class Processes:
         return message if self.rank == by else data.numpy().tobytes()
 
     def close(self) -> None:
-        """Part from the other processes."""
+        """Leave the process group."""
         if self._open and not self._lost:
             dist.destroy_process_group()
         self._open = False
@@ -198,33 +185,20 @@ class Processes:
 
 @contextmanager
 def _contact(what: str) -> Iterator[None]:
-    """What a backend says of lost processes, in our words."""
+    """Raise `LostProcessError` for errors of the backend."""
     try:
         yield
     except LostProcessError:
         raise
     except RuntimeError as error:
-        raise LostProcessError(f"{what} ({_gist(error)}).") from error
-
-
-def _gist(error: RuntimeError) -> str:
-    """The first sentence, without the place in the source of the backend."""
-    text = re.sub(r"\[\S*\.cc:\d+\]\s*", "", str(error))
-    return re.split(r"\.\s|\.?$", text, maxsplit=1, flags=re.MULTILINE)[0] or type(error).__name__
-
-
-def _require_torchrun() -> None:
-    missing = [name for name in _ASSIGNED if name not in os.environ]
-    if missing:
-        raise InvalidInputError(
-            "Processes.from_torchrun must be called in a process that torchrun has started. Got "
-            f"an environment without {', '.join(missing)}. Start the script with: "
-            "torchrun --nproc-per-node 2 script.py"
-        )
+        # The first sentence, without the place in the source of the backend.
+        text = re.sub(r"\[\S*\.cc:\d+\]\s*", "", str(error))
+        sentence = re.split(r"\.\s|\.?$", text, maxsplit=1, flags=re.MULTILINE)[0]
+        raise LostProcessError(f"{what} ({sentence or type(error).__name__}).") from error
 
 
 def _device(device: str | torch.device) -> torch.device:
-    """Where this process computes; a GPU becomes the current one."""
+    """Return the device of this process, and make a GPU the current one."""
     auto = "cuda" if torch.cuda.is_available() else "cpu"
     asked = str(auto if device == "auto" else device)
     usable = asked == "cpu" or (asked.split(":")[0] == "cuda" and torch.cuda.is_available())
@@ -244,42 +218,31 @@ def _backend(device: torch.device) -> str:
     if device.type != "cuda":
         return "gloo"
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    # nccl refuses two processes on one GPU. Messages go by gloo, which hears at once of a loss.
+    # nccl refuses two processes on one GPU. gloo sends messages: it detects a lost process at once.
     return "cpu:gloo,cuda:nccl" if here <= torch.cuda.device_count() else "gloo"
 
 
 @final
-class SharedFeed(Feed):
+class DistributedBatches(Batches):
     """Rows r, r + s, r + 2s, … of each step, for process r of s.
 
     The weights of its n_r of n rows are scaled by s·n_r/n: the mean over the processes of
     (1/n_r) Σ weight·loss is then the mean over all rows. A process without a row takes the first
     one with weight 0, so that its KL counts.
-
-    Parameters
-    ----------
-    feed : Feed
-        The examples of all processes, the same in each of them.
-    rank, size : int
-        Which process this is, of how many.
     """
 
-    def __init__(self, feed: Feed, rank: int, size: int) -> None:
-        self.whole = feed.whole
-        self._feed, self._rank, self._size = feed, rank, size
+    def __init__(self, batches: Batches, rank: int, size: int) -> None:
+        self.whole = batches.whole
+        self._batches, self._rank, self._size = batches, rank, size
         self._kept: Data | None = None
 
     @override
     def advance(self) -> bool:
-        return self._feed.advance()
-
-    @override
-    def hold(self) -> None:
-        self._feed.hold()
+        return self._batches.advance()
 
     @override
     def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
-        data, likelihood = self._feed.examples(likelihood)
+        data, likelihood = self._batches.examples(likelihood)
         rows = torch.arange(len(data), device=data.X.device)[self._rank :: self._size]
         factor = self._size * len(rows) / len(data)
         rows = rows if len(rows) > 0 else rows.new_zeros(1)
@@ -288,139 +251,124 @@ class SharedFeed(Feed):
         return self._kept, likelihood.for_rows(rows)
 
     @override
-    def tensors(self) -> dict[str, Tensor]:
-        return self._feed.tensors()
+    def use_static_buffers(self) -> None:
+        self._batches.use_static_buffers()
 
     @override
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        self._feed.load(tensors)
+    def state(self) -> dict[str, Tensor]:
+        return self._batches.state()
+
+    @override
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self._batches.load_state(state)
 
     @override
     def close(self) -> None:
-        self._feed.close()
+        self._batches.close()
 
 
 def _scaled(data: Data, factor: float) -> Data:
-    """The same examples with their weights times a factor."""
+    """Return the same examples with their weights times a factor."""
     if factor == 1:
         return data
-    return Data(data.X, data.y, factor * _weights(data))
-
-
-def _weights(data: Data) -> Num[Tensor, " n"]:
-    if data.weights is None:
-        return torch.ones_like(data.X[:, 0])
-    return data.weights if data.weights.is_floating_point() else data.weights.to(data.X)
+    weights: Num[Tensor, " n"] | None = data.weights
+    if weights is None:
+        weights = torch.ones_like(data.X[:, 0])
+    elif not weights.is_floating_point():
+        weights = weights.to(data.X)
+    return Data(data.X, data.y, factor * weights)
 
 
 @final
-class Together:
-    """The steps at which processes wait for each other; for one process alone, none.
+class ProcessGroup:
+    """The collective operations of a run with several processes."""
 
-    Parameters
-    ----------
-    processes : Processes
-        All of them, or None for this one alone.
-    """
-
-    def __init__(self, processes: Processes | None = None) -> None:
-        several = processes is not None and processes.size > 1
-        self._processes = processes if several else None
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self.rank, self.size = processes.rank, processes.size
         self._interrupted = False
 
     @property
-    def alone(self) -> bool:
-        """Whether there is but one process."""
-        return self._processes is None
+    def is_main(self) -> bool:
+        """Whether this process writes files."""
+        return self.rank == 0
 
-    @property
-    def rank(self) -> int | None:
-        """The number of this process among several; None alone."""
-        return None if self._processes is None else self._processes.rank
-
-    @property
-    def size(self) -> int:
-        """How many processes there are."""
-        return 1 if self._processes is None else self._processes.size
-
-    @property
-    def writes(self) -> bool:
-        """Whether this process is the one that keeps files and shows progress."""
-        return not self.rank
-
-    def share(self, feed: Feed) -> Feed:
-        """This process's share of the examples."""
-        if self._processes is None or feed.shared:
-            return feed
-        return SharedFeed(feed, self._processes.rank, self._processes.size)
+    def split(self, batches: Batches) -> Batches:
+        """Return the part of the examples of this process."""
+        if batches.distributed:
+            return batches
+        return DistributedBatches(batches, self.rank, self.size)
 
     def mean(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The mean of each tensor over the processes."""
-        return tensors if self._processes is None else self._processes.mean(tensors)
+        """Return the mean of each tensor over the processes."""
+        return self._processes.mean(tensors)
 
     def agree(self, stop: Stop | None) -> Stop | None:
-        """The reason to stop of the first process that has one, in all of them."""
-        if self._processes is None:
-            return stop
+        """Return, in all processes, the stop of the first process that has one."""
         if stop is None and self._interrupted:
-            stop = Stop(Status.INTERRUPTED, "Interrupted; the best state so far is kept.")
-        rank, size = self._processes.rank, self._processes.size
-        speaker = self._processes.smallest(size if stop is None else rank)
-        if speaker == size:
+            stop = INTERRUPTED
+        speaker = self._processes.smallest(self.size if stop is None else self.rank)
+        if speaker == self.size:
             return None
         self._interrupted = False
-        said = None if stop is None else [stop.status.value, stop.reason]
-        status, reason = self._told(said, speaker)
+        mine = None if stop is None else [stop.status.value, stop.reason]
+        status, reason = self._broadcast(mine, speaker)
         return Stop(Status(status), reason)
 
     def require_same(self, fingerprint: str) -> None:
-        """Refuse processes that were given something else than the first one."""
-        if self._processes is None:
-            return
-        rank, size = self._processes.rank, self._processes.size
-        other = self._processes.smallest(size if self._told(fingerprint) == fingerprint else rank)
+        """Raise `InvalidInputError` if a process has another fingerprint than the first."""
+        same = self._broadcast(fingerprint) == fingerprint
+        other = self._processes.smallest(self.size if same else self.rank)
         require(
-            other == size,
+            other == self.size,
             "Data, model and settings of train",
             "the same in every process",
             f"others in process {other} than in process 0",
             "Read the same rows in the same order, and build the same model.",
         )
 
-    def first(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of the first process, on the CPU."""
-        if self._processes is None:
-            return tensors
+    def same_start(self, model: Model) -> Model:
+        """Return a copy of the model with the numbers of the first process."""
+        parts = (model.posterior, model.likelihood)
+        shapes = [
+            [(name, str(t.dtype), tuple(t.shape)) for name, t in part.state_dict().items()]
+            for part in parts
+        ]
+        self.require_same(f"{shapes[0]} {shapes[1]}")
+        copied = copy.deepcopy(model)
+        for part in (copied.posterior, copied.likelihood):
+            part.load_state_dict(self.tensors_of_first(part.state_dict()))
+        return copied
+
+    def tensors_of_first(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of the first process, on the CPU."""
         mine = {name: on_cpu(name, tensor).clone() for name, tensor in tensors.items()}
-        return load(self._processes.told(save(mine) if self.writes else b""))
+        return load(self._processes.told(save(mine) if self.is_main else b""))
 
     def read(self, read: Callable[[], Contents | None]) -> Contents | None:
-        """What the first process reads, or why it cannot."""
-        if self._processes is None:
-            return read()
+        """Return the contents of a file that the first process reads, or raise its error."""
         found, trouble = None, ""
         try:
-            found = read() if self.writes else None
+            found = read() if self.is_main else None
         except CheckpointError as error:
             trouble = str(error)
-        if trouble := self._told(trouble):
+        if trouble := self._broadcast(trouble):
             raise CheckpointError(trouble)
-        manifest = self._told(None if found is None else found.manifest)
-        tensors = self.first({} if found is None else found.tensors)
+        manifest = self._broadcast(None if found is None else found.manifest)
+        tensors = self.tensors_of_first({} if found is None else found.tensors)
         return None if manifest is None else Contents(tensors, manifest)
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Ctrl-C waits for the end of the step, so that all processes stop at the same one.
+    def deferred_signals(self) -> Iterator[None]:
+        """Delay Ctrl-C to the end of a step, so that all processes stop at the same one.
 
-        The SIGTERM by which torchrun ends a job that has lost a process becomes an error that says
-        so.
+        The SIGTERM with which torchrun ends a job that has lost a process raises an error.
         """
-        if self._processes is None or threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread():
             yield
             return
-        mine = {signal.SIGINT: self._interrupt, signal.SIGTERM: _terminate}
-        before = {number: signal.signal(number, handler) for number, handler in mine.items()}
+        handlers = {signal.SIGINT: self._interrupt, signal.SIGTERM: _terminate}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
         finally:
@@ -432,11 +380,9 @@ class Together:
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self._interrupted = True
 
-    def _told(self, value: Any, by: int = 0) -> Any:
-        """A value of one of several processes, of what JSON knows."""
-        if self._processes is None:
-            return value
-        mine = json.dumps(value) if self._processes.rank == by else ""
+    def _broadcast(self, value: Any, by: int = 0) -> Any:
+        """Return the JSON value of one of the processes."""
+        mine = json.dumps(value) if self.rank == by else ""
         return json.loads(self._processes.told(mine.encode(), by))
 
 

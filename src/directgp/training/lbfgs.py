@@ -1,164 +1,23 @@
-"""Minimise deterministic problems by L-BFGS with lower bounds."""
+"""Minimise deterministic problems by L-BFGS with lower bounds and scaled coordinates."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, final
 
 import numpy as np
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+from torch import Tensor, nn
 
 from directgp.errors import InvalidInputError, NumericalError
 from directgp.training.callbacks import Run
-from directgp.training.flat import FlatParameters, Vector
 from directgp.training.problems import Problem
-from directgp.training.quasi_newton import Coordinates, InverseCurvature, units
-from directgp.training.result import Status, Stop
+from directgp.training.result import INTERRUPTED, Status, Stop
 
-_ENOUGH_DECREASE = 1e-4
-_LEFT_OF_SLOPE = 0.9
-"""The conditions of Wolfe: share of the decrease that the slope promises, share of the slope."""
-
-_MOST_EVALUATIONS = 30
-_MOST_EQUAL = 2
-"""Values equal to the first, after which the rest is known to be rounding."""
-
-_LEAST_SHARE, _MOST_SHARE = 0.1, 0.5
-"""Of an interval, where the next length is sought in it."""
-
-
-class Point(NamedTuple):
-    """A place with what is known of it."""
-
-    x: Vector
-    value: float
-    gradient: Vector
-
-
-class _Reach(NamedTuple):
-    """A length with the value and the slope there."""
-
-    length: float
-    value: float
-    slope: float
-
-
-def line_search(
-    at: Callable[[float], Point | None],
-    start: Point,
-    direction: Vector,
-    length: float,
-    longest: float = math.inf,
-) -> Point | None:
-    """A point that satisfies Wolfe's conditions.
-
-    Where none is found, the lowest that satisfies the first of them; else None.
-
-    Parameters
-    ----------
-    at : callable
-        The point at a length; None where its value is not finite.
-    start : Point
-        Where the length is 0.
-    direction : array
-        Down.
-    length, longest : float
-        The first length that is tried, and the largest.
-    """
-    low, high = _Reach(0.0, start.value, float(start.gradient @ direction)), math.inf
-    slope, lower, equal = low.slope, None, 0
-    for _ in range(_MOST_EVALUATIONS):
-        point = at(length)
-        equal += point is not None and point.value == start.value
-        if equal == _MOST_EQUAL:
-            break
-        if point is None:
-            high, length = length, low.length + _LEAST_SHARE * (length - low.length)
-        elif _too_high(point.value, start.value, length * slope, low):
-            high, length = length, _between(low, length, point.value)
-        else:
-            reach = _Reach(length, point.value, float(point.gradient @ direction))
-            if reach.slope >= _LEFT_OF_SLOPE * slope or length >= longest:
-                return point
-            lower, low, length = point, reach, _beyond(length, high, longest)
-        if length <= low.length or length >= high:
-            break
-    return lower
-
-
-def _too_high(value: float, first: float, promised: float, low: _Reach) -> bool:
-    return value > first + _ENOUGH_DECREASE * promised or (low.length > 0 and value >= low.value)
-
-
-def _between(low: _Reach, high: float, value: float) -> float:
-    """Where the parabola through the two has its minimum, within bounds."""
-    width = high - low.length
-    bend = value - low.value - low.slope * width
-    lowest = -low.slope * width**2 / (2 * bend) if bend > 0 else width
-    return low.length + min(max(lowest, _LEAST_SHARE * width), _MOST_SHARE * width)
-
-
-def _beyond(length: float, high: float, longest: float) -> float:
-    return min(longest, 2 * length) if high == math.inf else (length + high) / 2
-
-
-@final
-class Floored:
-    """The smallest values of the entries of a vector, −∞ for none.
-
-    Parameters
-    ----------
-    floors : array
-        None where there is no floor at all.
-    """
-
-    def __init__(self, floors: Vector | None) -> None:
-        self._floors = floors
-
-    def lifted(self, x: Vector) -> Vector:
-        """At the floors at least."""
-        return x if self._floors is None else np.maximum(x, self._floors)
-
-    def free(self, x: Vector, gradient: Vector) -> Vector:
-        """The gradient, 0 for what only a floor keeps from descending."""
-        if self._floors is None:
-            return gradient
-        return np.where((x <= self._floors) & (gradient > 0), 0.0, gradient)
-
-    def bent(self, x: Vector, direction: Vector, gradient: Vector) -> Vector:
-        """A direction whose full length leads no entry below its floor.
-
-        What the floor holds at x does not move.
-        """
-        if self._floors is None:
-            return direction
-        held = (x <= self._floors) & (gradient > 0)
-        return np.where(held, 0.0, np.maximum(x + direction, self._floors) - x)
-
-    def longest(self, x: Vector, direction: Vector) -> float:
-        """The length at which a first floor is met."""
-        if self._floors is None:
-            return math.inf
-        falling = (direction < 0) & np.isfinite(self._floors)
-        lengths = (self._floors - x)[falling] / direction[falling]
-        return float(lengths.min(initial=math.inf))
-
-
-Units = dict[str, Tensor]
-
-_MEMORY = 50
-"""Pairs of steps and gradient changes that the curvature is built from."""
-
-_NEW_FRAME_EVERY = 50
-"""Steps after which the frame is chosen anew."""
-
-_FARTHEST = 1.0
-"""Of a raw parameter in one step, or half of its value: a factor of about e. Beyond it one pair
-says nothing of the curvature, and there are valleys from which no way leads back."""
-
-_UNDERFLOWS_SQUARED = 1e-150
-_OVERFLOWS_SQUARED = 1e100
-"""Gradients are squared and multiplied: those beyond are seen in a unit of their own."""
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
 
 
 def lbfgs(
@@ -167,24 +26,15 @@ def lbfgs(
     segment: int | None = None,
     after_segment: Callable[[], None] = lambda: None,
 ) -> Stop:
-    """Descend until the run stops or nothing descends; the parameters end at the best state.
+    """Descend until the run stops or no step descends; the parameters end at the best state.
 
-    Parameters
-    ----------
-    problem : Problem
-        What to minimise; its parameters are changed in place.
-    run : Run
-        Counts and stops.
-    segment : int
-        Steps after which the curvature is forgotten and `after_segment` is called, so that a run
-        taken up from there goes on as this one does.
-    after_segment : callable
-        Keeps a checkpoint.
+    After every `segment` steps the curvature is forgotten and `after_segment` writes a checkpoint,
+    so that a run resumed from there takes the same steps as this one.
 
     Raises
     ------
     NumericalError
-        If the value is not finite at the start, or on every way down from a state.
+        If the value is not finite at the start, or in every direction from a state.
     """
     stop, descent = None, None
     try:
@@ -193,25 +43,48 @@ def lbfgs(
             before = descent.best.value
             stop = descent.descend(segment)
             if stop is None and descent.stuck:
-                # A fresh start, without what was learnt of the curvature, as long as that helps.
+                # Start again without the learnt curvature, as long as that lowers the value.
                 if not descent.best.value < before:
                     stop = descent.end_of_descent()
             elif stop is None:
                 descent.restore()
                 after_segment()
-                # As a run begins that is taken up from here.
+                # The state of a run that is resumed from this checkpoint.
                 descent = _Descent(problem, run)
     except KeyboardInterrupt:
-        stop = Stop(Status.INTERRUPTED, "Interrupted; the best state so far is kept.")
+        stop = INTERRUPTED
     finally:
         if descent is not None:
             descent.restore()
     return stop
 
 
+class Point(NamedTuple):
+    """A vector with the value and the gradient there."""
+
+    x: Vector
+    value: float
+    gradient: Vector
+
+
+_MEMORY = 50
+"""Pairs of steps and gradient changes that the inverse Hessian is built from."""
+
+_NEW_FRAME_EVERY = 50
+"""Steps after which the coordinates are computed again."""
+
+_MAX_CHANGE = 1.0
+"""Largest change of a raw parameter in one step, or half of its value: a factor of about e.
+Beyond it one pair says nothing of the curvature, and some valleys have no way back."""
+
+_UNDERFLOWS_SQUARED = 1e-150
+_OVERFLOWS_SQUARED = 1e100
+"""Gradients are squared and multiplied: larger ones are divided by their largest entry."""
+
+
 @final
 class _Descent:
-    """The best state so far, and ways down from it."""
+    """The current and the best state, and the steps from there."""
 
     def __init__(self, problem: Problem, run: Run) -> None:
         self._problem, self._run = problem, run
@@ -222,7 +95,7 @@ class _Descent:
         self._trouble: str | None = None
         self._unit = 1.0
         self.stuck = False
-        """Whether no way down was found."""
+        """Whether no step lowered the value."""
         start = self._evaluate(self._floored.lifted(self._flat.read()))
         if start is None:
             raise NumericalError(
@@ -230,16 +103,12 @@ class _Descent:
                 "targets, remove duplicate inducing inputs, or start from other hyperparameters, "
                 "such as a smaller output scale."
             )
-        self.best = self._here = start
+        self._here = self.best = start
 
     def descend(self, segment: int | None) -> Stop | None:
-        """Down from the best state to the end of a segment, or until stuck; the reason to stop.
-
-        q(u) is seen in a frame, and the rest in units, in which the curvature is about 1. The frame
-        is renewed along the way; the units stay.
-        """
+        """Take steps from the best point until one is a reason to stop, or the segment ends."""
         self._here, self._trouble, self.stuck = self.best, None, False
-        slope = self._steepest()
+        slope = self._max_slope()
         stop = _at_rest(slope)
         self._unit = slope if slope > _OVERFLOWS_SQUARED else 1.0
         memory, coordinates, scales = InverseCurvature(len(self._here.x), _MEMORY), None, None
@@ -252,7 +121,7 @@ class _Descent:
         return stop
 
     def end_of_descent(self) -> Stop:
-        """Why nothing goes down from the best point."""
+        """Return why no step descends from the best point."""
         if self._trouble is not None:
             raise NumericalError(
                 f"No finite way down was found from an objective of {self.best.value:.6g} after "
@@ -267,23 +136,24 @@ class _Descent:
         """Set the parameters to the best state."""
         self._flat.write(self.best.x)
 
-    def _coordinates(self, scales: Units | None) -> tuple[Coordinates, Units | None]:
-        """Coordinates for where it is, in units that are known or measured here."""
+    def _coordinates(
+        self, scales: dict[str, Tensor] | None
+    ) -> tuple["Coordinates", dict[str, Tensor] | None]:
+        """Return coordinates for the current point, and the units of the other parameters."""
         self._flat.write(self._here.x)
         frame = self._problem.frame()
-        # Without q(u) the rest is of one kind, and units gain nothing.
+        # Without q(u) the parameters are of one kind, and units gain nothing.
         if scales is None and frame is not None:
             scales = units(self._problem)
             self._run.evaluations += 1 + len(scales) if scales else 0
         return Coordinates(self._flat, frame, scales), scales
 
-    def _step(self, memory: InverseCurvature, coordinates: Coordinates) -> Stop | None:
-        """One step down; a reason to stop, if there is one."""
+    def _step(self, memory: "InverseCurvature", coordinates: "Coordinates") -> Stop | None:
         here, direction = self._here, self._direction(memory, coordinates)
         length = self._first_length(coordinates) if memory.empty else 1.0
-        reach = self._reach(here.x, direction)
-        length = min(length, reach)
-        longest = max(length, min(reach, max(1.0, self._floored.longest(here.x, direction))))
+        limit = self._max_length(here.x, direction)
+        length = min(length, limit)
+        longest = max(length, min(limit, max(1.0, self._floored.longest(here.x, direction))))
 
         def at(length: float) -> Point | None:
             return self._try(self._floored.lifted(here.x + length * direction))
@@ -294,50 +164,50 @@ class _Descent:
             return None
         memory.add(found.x - here.x, (found.gradient - here.gradient) / self._unit, coordinates)
         self._here, self.stuck = found, not found.value < here.value
-        slope = self._steepest()
+        slope = self._max_slope()
         return self._run.step(found.value, slope) or _at_rest(slope)
 
-    def _direction(self, memory: InverseCurvature, coordinates: Coordinates) -> Vector:
-        """Down by the inverse curvature, bent where it would lead below a floor."""
+    def _direction(self, memory: "InverseCurvature", coordinates: "Coordinates") -> Vector:
+        """Return −H·gradient, projected to where no entry falls below its floor."""
         x, slopes = self._here.x, self._here.gradient
         gradient = self._floored.free(x, slopes) / self._unit
         down = self._floored.bent(x, -memory.times(gradient, coordinates), slopes)
         if float(down @ gradient) < 0:
             return down
-        # Bent, it may lead upwards; by the diagonal it does not.
+        # The projection may lead upwards; that of the diagonal does not.
         return self._floored.bent(x, -memory.diagonal_times(gradient, coordinates), slopes)
 
-    def _reach(self, x: Vector, direction: Vector) -> float:
-        """The length at which a raw parameter has gone as far as one step may lead it."""
+    def _max_length(self, x: Vector, direction: Vector) -> float:
+        """Return the step length at which a raw parameter has changed as far as it may."""
         raw, move = x[self._raw], np.abs(direction[self._raw])
-        share = float(np.max(move / np.maximum(_FARTHEST, 0.5 * np.abs(raw)), initial=0.0))
-        # No length that is tried makes up for so small a share, and 1 / share might overflow.
+        share = float(np.max(move / np.maximum(_MAX_CHANGE, 0.5 * np.abs(raw)), initial=0.0))
+        # No line search makes a step a million times longer, and 1 / share might overflow.
         return 1 / share if share > 1e-6 else math.inf
 
-    def _first_length(self, coordinates: Coordinates) -> float:
-        """No further than 1 in the coordinates while nothing is known of the curvature."""
+    def _first_length(self, coordinates: "Coordinates") -> float:
+        """Return a length of at most 1 in the coordinates, for a step without known curvature."""
         gradient = coordinates.of_gradient(self._here.gradient / self._unit)
         return min(1.0, 1 / float(np.abs(gradient).sum()))
 
-    def _steepest(self) -> float:
-        """The largest entry of the gradient; what only a floor keeps from descending is at rest."""
+    def _max_slope(self) -> float:
+        """Return the largest entry of the gradient, without entries that a floor stops."""
         free = self._floored.free(self._here.x, self._here.gradient)
         return float(np.abs(free).max(initial=0.0))
 
     def _try(self, x: Vector) -> Point | None:
-        """The value at x, remembered where it is the best."""
+        """Evaluate at x, and keep the point if it is the best."""
         point = self._evaluate(x)
         if point is None:
             return None
         if not np.allclose(x, self._here.x, rtol=1e-12, atol=1e-12):
-            # A line search that finds other finite values has come round the trouble.
+            # The line search has found a finite value elsewhere.
             self._trouble = None
         if point.value <= self.best.value:
             self.best = point
         return point
 
     def _evaluate(self, x: Vector) -> Point | None:
-        """The value at x, or None and a note of the trouble where it is not finite."""
+        """Return the point at x, or None where value or gradient are not finite."""
         self._flat.write(x)
         self._flat.clear_gradient()
         self._run.evaluations += 1
@@ -356,7 +226,353 @@ class _Descent:
 
 
 def _at_rest(slope: float) -> Stop | None:
-    """A stop where the gradient is so small that its square is 0."""
+    """Return a stop where the square of the gradient underflows."""
     if slope >= _UNDERFLOWS_SQUARED:
         return None
     return Stop(Status.CONVERGED, f"The largest entry of the gradient is {slope:.3g}.")
+
+
+_ENOUGH_DECREASE = 1e-4
+_LEFT_OF_SLOPE = 0.9
+"""Wolfe's conditions: share of the decrease that the slope predicts, share of the slope."""
+
+_MAX_EVALUATIONS = 30
+_MAX_EQUAL = 2
+"""Values equal to the first one after which differences are known to be rounding."""
+
+_MIN_SHARE, _MAX_SHARE = 0.1, 0.5
+"""Bounds of the next length, as shares of the interval."""
+
+
+def line_search(
+    at: Callable[[float], Point | None],
+    start: Point,
+    direction: Vector,
+    length: float,
+    longest: float = math.inf,
+) -> Point | None:
+    """Return a point that satisfies Wolfe's conditions.
+
+    Where none is found, the lowest that satisfies the first of them; else None. `at` returns the
+    point at a length, or None where it is not finite; `length` is tried first, `longest` at most.
+    """
+    low, low_value, low_slope = 0.0, start.value, float(start.gradient @ direction)
+    high, slope, lower, equal = math.inf, low_slope, None, 0
+    for _ in range(_MAX_EVALUATIONS):
+        point = at(length)
+        equal += point is not None and point.value == start.value
+        if equal == _MAX_EQUAL:
+            break
+        if point is None:
+            high, length = length, low + _MIN_SHARE * (length - low)
+        elif point.value > start.value + _ENOUGH_DECREASE * (length * slope) or (
+            low > 0 and point.value >= low_value
+        ):
+            # The minimum of the parabola through the ends of the interval, within bounds.
+            high, width = length, length - low
+            bend = point.value - low_value - low_slope * width
+            lowest = -low_slope * width**2 / (2 * bend) if bend > 0 else width
+            length = low + min(max(lowest, _MIN_SHARE * width), _MAX_SHARE * width)
+        else:
+            new_slope = float(point.gradient @ direction)
+            if new_slope >= _LEFT_OF_SLOPE * slope or length >= longest:
+                return point
+            lower, low, low_value, low_slope = point, length, point.value, new_slope
+            length = min(longest, 2 * length) if high == math.inf else (length + high) / 2
+        if length <= low or length >= high:
+            break
+    return lower
+
+
+@final
+class Floored:
+    """Lower bounds of the entries of a vector, −∞ for none; None where no entry has one."""
+
+    def __init__(self, floors: Vector | None) -> None:
+        self._floors = floors
+
+    def lifted(self, x: Vector) -> Vector:
+        """Return x with entries below their floor set to it."""
+        return x if self._floors is None else np.maximum(x, self._floors)
+
+    def free(self, x: Vector, gradient: Vector) -> Vector:
+        """Return the gradient, with 0 for entries that only a floor keeps from descending."""
+        if self._floors is None:
+            return gradient
+        return np.where((x <= self._floors) & (gradient > 0), 0.0, gradient)
+
+    def bent(self, x: Vector, direction: Vector, gradient: Vector) -> Vector:
+        """Return a direction whose full length leads no entry below its floor."""
+        if self._floors is None:
+            return direction
+        held = (x <= self._floors) & (gradient > 0)
+        return np.where(held, 0.0, np.maximum(x + direction, self._floors) - x)
+
+    def longest(self, x: Vector, direction: Vector) -> float:
+        """Return the length at which the first floor is met."""
+        if self._floors is None:
+            return math.inf
+        falling = (direction < 0) & np.isfinite(self._floors)
+        lengths = (self._floors - x)[falling] / direction[falling]
+        return float(lengths.min(initial=math.inf))
+
+
+@final
+class FlatParameters:
+    """Values and gradients of parameters in one float64 vector; of u_chol the lower triangle."""
+
+    def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._lower = {
+            name: torch.ones(p.shape).tril().reshape(-1).nonzero()[:, 0]
+            for name, p in parameters.items()
+            if name == "u_chol"
+        }
+        sizes = [self._lower.get(name, p).numel() for name, p in parameters.items()]
+        ends = np.cumsum([0, *sizes]).tolist()
+        self._slices = {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(parameters)}
+
+    def read(self) -> Vector:
+        """Return the values."""
+        return self._join({name: p.detach() for name, p in self._parameters.items()})
+
+    def write(self, vector: Vector) -> None:
+        """Set the values."""
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                part = torch.from_numpy(vector[self.slice_of(name)])
+                if name in self._lower:
+                    zeros = part.new_zeros(parameter.numel())
+                    part = zeros.index_copy_(0, self._lower[name], part)
+                parameter.copy_(part.view(parameter.shape))
+
+    def gradient(self) -> Vector:
+        """Return the gradients, 0 where there is none."""
+        return self._join(
+            {
+                name: torch.zeros_like(p) if p.grad is None else p.grad
+                for name, p in self._parameters.items()
+            }
+        )
+
+    def clear_gradient(self) -> None:
+        """Set the gradients to None."""
+        for parameter in self._parameters.values():
+            parameter.grad = None
+
+    def floors(self, floors: dict[str, float]) -> Vector | None:
+        """Return the vector of lower bounds, if there are any."""
+        return self.full(-np.inf, floors) if floors else None
+
+    def full(self, value: float, others: Mapping[str, float | Tensor]) -> Vector:
+        """Return a vector of one value, with other values for some parameters."""
+        return self._join(
+            {
+                name: torch.as_tensor(others.get(name, value), dtype=torch.float64).expand(p.shape)
+                for name, p in self._parameters.items()
+            }
+        )
+
+    def slice_of(self, name: str) -> slice:
+        """Return the slice of a parameter; an empty one if it is not in the vector."""
+        return self._slices.get(name, slice(0, 0))
+
+    def _join(self, tensors: dict[str, Tensor]) -> Vector:
+        parts = {name: tensor.reshape(-1).double().cpu() for name, tensor in tensors.items()}
+        for name, lower in self._lower.items():
+            parts[name] = parts[name].index_select(0, lower)
+        vector: Vector = torch.cat(list(parts.values())).numpy()
+        return vector
+
+
+@final
+class Coordinates:
+    """A linear change x = T z of the vector of parameters.
+
+    z holds C⁻¹·u_mean and C⁻¹·u_chol, C the lower triangular frame, and the other parameters
+    divided by their units.
+    """
+
+    def __init__(
+        self,
+        flat: FlatParameters,
+        frame: Float[Tensor, "m m"] | None = None,
+        units: dict[str, Tensor] | None = None,
+    ) -> None:
+        self._units = flat.full(1.0, units or {})
+        self._plain = frame is None and not units
+        self._frame = None if frame is None else frame.double().cpu().numpy()
+        self._mean, self._chol = flat.slice_of("u_mean"), flat.slice_of("u_chol")
+        self._lower = np.tril_indices(0 if frame is None else len(frame))
+
+    def of_step(self, step: Vector) -> Vector:
+        """Return T⁻¹ s for a step s in x."""
+        return self._changed(
+            step,
+            1 / self._units,
+            lambda C, columns: solve_triangular(C, columns, lower=True, check_finite=False),
+        )
+
+    def of_gradient(self, gradient: Vector) -> Vector:
+        """Return Tᵀ g for a gradient g in x."""
+        return self._changed(gradient, self._units, lambda C, columns: C.T @ columns)
+
+    def to_step(self, step: Vector) -> Vector:
+        """Return T z, the step in x for one in z."""
+        return self._changed(step, self._units, np.matmul)
+
+    def _changed(
+        self, vector: Vector, units: Vector, change: Callable[[Matrix, Matrix], Matrix]
+    ) -> Vector:
+        if self._plain:
+            return vector
+        found: Vector = vector * units
+        if self._frame is not None:
+            columns = np.zeros_like(self._frame)
+            columns[self._lower] = vector[self._chol]
+            found[self._chol] = change(self._frame, columns)[self._lower]
+            found[self._mean] = change(self._frame, vector[self._mean])
+        return found
+
+
+_MIN_CURVATURE = 1e-10
+"""sᵀy / (‖s‖ ‖y‖) from which a pair counts."""
+
+_SPARE_ROWS = 10
+"""Rows beyond the memory, so that the pairs, which stay in their order, are moved rarely."""
+
+_MAX_STRETCH = 1e6
+"""Largest factor by which one pair may increase an entry of the diagonal."""
+
+
+@final
+class InverseCurvature:
+    """H ≈ (∇²f)⁻¹ from the last `memory` pairs of steps s and changes y of the gradient.
+
+    H starts, before its pairs, with T D Tᵀ: T is the change of coordinates, and the diagonal D is
+    updated by the diagonal of the BFGS formula (Gilbert and Lemaréchal 1989), which corrects for
+    curvatures that differ between the entries of a parameter. Pairs are kept in x, so that the
+    coordinates may change at any time.
+    """
+
+    def __init__(self, size: int, memory: int) -> None:
+        self._memory = memory
+        rows = memory + _SPARE_ROWS
+        self._S, self._Y = np.empty((rows, size)), np.empty((rows, size))
+        self._R = np.zeros((rows, rows))
+        """s_iᵀ y_j for i ≤ j."""
+        self._first, self._end = 0, 0
+        self._D = np.ones(size)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no pair yet."""
+        return self._end == 0
+
+    def times(self, gradient: Vector, coordinates: Coordinates) -> Vector:
+        """Return H g, by the two loops of L-BFGS, each as two products and a triangular solve.
+
+        α_i = s_iᵀ q_i / s_iᵀ y_i with q_i = g − Σ_{j>i} α_j y_j is R α = S g, and the second loop
+        adds Σ c_i s_i with Rᵀ c = diag(R) α − Y H₀ q.
+        """
+        if self.empty:
+            return self.diagonal_times(gradient, coordinates)
+        kept = slice(self._first, self._end)
+        S, Y, R = self._S[kept], self._Y[kept], self._R[kept, kept]
+        a = solve_triangular(R, S @ gradient, check_finite=False)
+        found = self.diagonal_times(gradient - a @ Y, coordinates)
+        right = R.diagonal() * a - Y @ found
+        c = solve_triangular(R, right, trans="T", check_finite=False)
+        total: Vector = found + c @ S
+        return total
+
+    def diagonal_times(self, gradient: Vector, coordinates: Coordinates) -> Vector:
+        """Return T D Tᵀ g, which is H g without the pairs."""
+        return coordinates.to_step(self._D * coordinates.of_gradient(gradient))
+
+    def add(self, step: Vector, change: Vector, coordinates: Coordinates) -> None:
+        """Add a pair, unless the slope has not risen along the step."""
+        s, y = coordinates.of_step(step), coordinates.of_gradient(change)
+        rise = float(step @ change)
+        if not rise > _MIN_CURVATURE * float(np.linalg.norm(s) * np.linalg.norm(y)):
+            return
+        if self._end == len(self._S):
+            self._move_to_front()
+        last = self._end
+        self._S[last], self._Y[last] = step, change
+        self._first, self._end = max(0, last + 1 - self._memory), last + 1
+        kept = slice(self._first, self._end)
+        self._R[kept, last] = self._S[kept] @ change
+        # D⁻¹ becomes the diagonal of its BFGS update, after D was scaled to have yᵀDy = sᵀy.
+        self._D *= rise / float(y @ (self._D * y))
+        back = s / self._D
+        curvature = 1 / self._D + y**2 / rise - back**2 / float(s @ back)
+        self._D = 1 / np.maximum(curvature, 1 / (_MAX_STRETCH * self._D))
+
+    def _move_to_front(self) -> None:
+        number = self._memory - 1
+        shift = self._end - number
+        # Row by row, without a copy of all rows.
+        for i in range(number):
+            self._S[i], self._Y[i] = self._S[i + shift], self._Y[i + shift]
+        self._R[:number, :number] = self._R[shift : self._end, shift : self._end].copy()
+        self._first, self._end = 0, number
+
+
+_PROBE = 1e-4
+"""Length of a finite difference, in natural units."""
+
+_MIN_UNIT, _MAX_UNIT = 0.2, 5.0
+"""Bounds of a unit: one curvature, measured at one point, stands for a whole parameter."""
+
+
+def units(problem: Problem) -> dict[str, Tensor]:
+    """Return a unit for each parameter but q(u)'s, which has a frame.
+
+    The mean curvature c = vᵀHv / size of a parameter comes from one difference of gradients along
+    v, its natural unit with random signs (the spread of the inducing inputs in each feature; 1 or
+    the value itself for others). The unit is 1/√|c|, within bounds.
+    """
+    names = [name for name in problem.parameters if name not in ("u_mean", "u_chol")]
+    if not names:
+        return {}
+    signs = torch.Generator().manual_seed(0)
+    here = _gradient(problem)
+    return {name: _unit(problem, name, here, signs) for name in names}
+
+
+def _unit(
+    problem: Problem, name: str, here: dict[str, Tensor] | None, signs: torch.Generator
+) -> Tensor:
+    parameter = problem.parameters[name]
+    value = parameter.detach().clone()
+    natural = value.abs().clamp(min=1.0)
+    if name == "Z":
+        spread = value.std(-2, correction=0, keepdim=True)
+        natural = torch.where(spread > 0, spread, 1.0).expand(value.shape)
+    sign = 2 * torch.randint(2, parameter.shape, generator=signs).to(parameter) - 1
+    with torch.no_grad():
+        parameter.add_(_PROBE * natural * sign)
+    there = _gradient(problem)
+    with torch.no_grad():
+        parameter.copy_(value)
+    if here is None or there is None:
+        return natural
+    rise = (natural * sign * (there[name] - here[name])).double().mean().abs() / _PROBE
+    stretch = torch.rsqrt(rise).nan_to_num(nan=1.0).clamp(_MIN_UNIT, _MAX_UNIT)
+    return natural * stretch.to(natural)
+
+
+def _gradient(problem: Problem) -> dict[str, Tensor] | None:
+    """Return the gradient of every parameter, or None where it cannot be computed."""
+    for parameter in problem.parameters.values():
+        parameter.grad = None
+    try:
+        problem.prepare()
+        problem.value(0).sum().backward()
+    except (InvalidInputError, NumericalError):
+        return None
+    return {
+        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+        for name, parameter in problem.parameters.items()
+    }

@@ -1,4 +1,4 @@
-"""Define the optimisation problems of training."""
+"""Define the functions that training minimises."""
 
 import math
 from abc import ABC, abstractmethod
@@ -29,21 +29,13 @@ from directgp.posteriors.collapsed import (
 from directgp.posteriors.projection import project, project_whitened, residual_variance, whiten
 from directgp.posteriors.sparse import Features, SparsePosterior
 from directgp.shapes import Marginals
-from directgp.training.data import Data, Feed, WholeFeed
-from directgp.training.distributed import Together
+from directgp.training.data import Batches, Data, FullBatch
+from directgp.training.distributed import ProcessGroup
 from directgp.training.flat import floors
 
 
 class Problem(ABC):
-    """A function of some parameters, to be minimised.
-
-    Parameters
-    ----------
-    parameters : dict of str to Parameter
-        What is free, by name; changed in place by the minimiser.
-    floors : dict of str to float
-        Smallest value of some of them.
-    """
+    """A function of named parameters, which the optimiser changes, some with lower bounds."""
 
     deterministic: bool = True
     """Whether the same parameters give the same value."""
@@ -52,58 +44,58 @@ class Problem(ABC):
         self.parameters = parameters
         self.floors = {name: floor for name, floor in floors.items() if name in parameters}
         self.checked = True
-        """Whether factorisations are looked at as they are made; not while a graph is recorded."""
+        """Whether factorisations are checked at once; not while a CUDA graph is recorded."""
         self.jitter = 0.0
-        """Largest jitter that a factorisation has needed so far."""
+        """Largest jitter that a factorisation has needed."""
 
     @property
     def generator(self) -> torch.Generator | None:
-        """What `value` draws from."""
+        """Source of the random numbers of `value`."""
         return None
 
     def prepare(self) -> bool:
-        """Choose what the next `value` looks at: the batch of examples, the noise.
+        """Choose the batch and the noise of the next `value`.
 
-        Whether its size is that of a step that was recorded after `hold`.
+        Returns whether the batch has the size of the static buffers.
         """
         return True
 
-    def hold(self) -> None:
-        """Keep the examples of all steps in one place of memory, where a CUDA graph reads them."""
+    def use_static_buffers(self) -> None:
+        """Keep the examples of all steps in the same memory, as a CUDA graph needs."""
         return None
 
-    def place(self) -> dict[str, Tensor]:
-        """Where examples and noise are, for `go_to`."""
+    def state(self) -> dict[str, Tensor]:
+        """Return the position in the batches and the state of the generator."""
         return {}
 
-    def go_to(self, place: dict[str, Tensor]) -> None:
-        """Go back to where `place` has told."""
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Go to a state that `state` returned."""
         return None
 
     def recordable(self) -> bool:
-        """Whether `value` does the same work whatever the numbers, on a device with CUDA graphs."""
+        """Whether a CUDA graph can replay `value`: the same work whatever the numbers."""
         return False
 
     @abstractmethod
     def value(self, step: int) -> Float[Tensor, "*batch"]:
-        """The function, differentiable; one number for each member of a batch of models.
+        """Return the differentiable value, one number for each member of a batch of models.
 
-        The step is read by schedules.
+        Schedules read the step.
         """
 
-    def pool(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The mean of losses and gradients over the processes that share the examples."""
+    def average(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return the means of losses and gradients over the processes."""
         return tensors
 
     def frame(self) -> Float[Tensor, "m m"] | None:
-        """A lower triangular C such that the curvature in C⁻¹·u_mean and C⁻¹·u_chol is about 1.
+        """Return a lower triangular C that makes the curvature in C⁻¹·u_mean and C⁻¹·u_chol ≈ 1.
 
-        For minimisers to look at q(u) in; None where there is no q(u) among the parameters.
+        None where q(u) is not among the parameters.
         """
         return None
 
     def at_floor(self) -> tuple[str, ...]:
-        """Names of the parameters that stand at their floor."""
+        """Return the names of parameters at their lower bound."""
         return tuple(
             name
             for name, floor in self.floors.items()
@@ -111,7 +103,7 @@ class Problem(ABC):
         )
 
     def note_jitter(self, jitter: Float[Tensor, "*batch"]) -> None:
-        """Remember the largest."""
+        """Keep the largest jitter."""
         self.jitter = max(self.jitter, float(jitter.detach().max()))
 
 
@@ -121,25 +113,18 @@ _Q = ("u_mean", "u_chol")
 def trained_parameters(
     posterior: SparsePosterior, likelihood: Likelihood
 ) -> dict[str, nn.Parameter]:
-    """Every parameter that asks for a gradient, by name."""
+    """Return every parameter that requires a gradient, by name."""
     named = [(name, p) for name, p in posterior.named_parameters() if p.requires_grad]
     named += [(f"likelihood.{name}", p) for name, p in likelihood.named_parameters()]
     return {name: p for name, p in named if p.requires_grad}
 
 
 class Randomness:
-    """What a stochastic problem draws from.
+    """The random numbers of a stochastic problem.
 
-    Parameters
-    ----------
-    generator : torch.Generator
-        Of the device of the data.
-    frozen : bool
-        Every evaluation draws the same numbers (common random numbers), so that the value is a
-        smooth function of the parameters.
-    rank : int
-        The number of this process among several: each has noise of its own, and draws their
-        common seed from the generator that is given, the same in all of them.
+    Frozen, every evaluation draws the same numbers (common random numbers), so that the value is a
+    smooth function of the parameters. Each of several processes (`rank` of them) draws numbers of
+    its own, from a seed that the generator, the same in all, gives.
     """
 
     def __init__(self, generator: torch.Generator, frozen: bool, rank: int | None = None) -> None:
@@ -147,19 +132,19 @@ class Randomness:
         self.frozen = frozen
         self._rank = rank
         if frozen or rank is not None:
-            # One of its own: rewinding the given one would make its owner's draws repeat.
+            # A generator of its own: setting the seed of the given one would repeat its draws.
             where = generator.device
             self._seed = int(torch.randint(2**62, (), generator=generator, device=where))
             self.generator = torch.Generator(where)
         self.renew(0)
 
     def begin(self) -> None:
-        """Called before each evaluation."""
+        """Set the seed of frozen numbers; called before each evaluation."""
         if self.frozen:
             self.generator.manual_seed(self._seed)
 
     def renew(self, step: int) -> None:
-        """Begin the noise of one of several processes anew; a run taken up there does the same."""
+        """Set the seed of one of several processes, so that a run can resume at this step."""
         if self._rank is not None:
             mixed = SeedSequence([self._seed, self._rank, step]).generate_state(1, "uint64")
             self.generator.manual_seed(int(mixed[0]) >> 1)
@@ -176,23 +161,23 @@ class ModelProblem(Problem):
         objective: Objective,
         parameters: dict[str, nn.Parameter],
         randomness: Randomness,
-        feed: Feed | None = None,
-        together: Together | None = None,
+        batches: Batches | None = None,
+        group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(parameters, floors(posterior, likelihood, data.weighted_targets()))
-        self._together = together or Together()
         self.posterior, self.likelihood = posterior, likelihood
         self.data, self.objective = data, objective
-        self.randomness = randomness
-        self.feed = self._together.share(feed or WholeFeed(data))
+        self.randomness, self._group = randomness, group
+        self.batches = batches or FullBatch(data)
+        if group is not None:
+            self.batches = group.split(self.batches)
         exact = objective.point_loss.deterministic or randomness.frozen
-        self.deterministic = exact and self.feed.whole
+        self.deterministic = exact and self.batches.whole
 
     @override
     def prepare(self) -> bool:
-        """Rewind frozen noise; go on to the next examples."""
         self.randomness.begin()
-        return self.feed.advance()
+        return self.batches.advance()
 
     @property
     @override
@@ -200,31 +185,31 @@ class ModelProblem(Problem):
         return self.randomness.generator
 
     @override
-    def hold(self) -> None:
-        self.feed.hold()
+    def use_static_buffers(self) -> None:
+        self.batches.use_static_buffers()
 
     @override
-    def pool(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return self._together.mean(*tensors)
+    def average(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tensors if self._group is None else self._group.mean(*tensors)
 
     def features(self, X: Float[Tensor, "n d"]) -> Features:
-        """What q(u) is applied to at these inputs while the rest is held."""
+        """Return the features of the inputs to which q(u) is applied."""
         return self.posterior.features(X)
 
     @override
-    def place(self) -> dict[str, Tensor]:
-        return {**self.feed.tensors(), "generator": self.generator.get_state()}
+    def state(self) -> dict[str, Tensor]:
+        return {**self.batches.state(), "generator": self.generator.get_state()}
 
     @override
-    def go_to(self, place: dict[str, Tensor]) -> None:
-        feed = {name: value for name, value in place.items() if name != "generator"}
-        if feed:
-            self.feed.load(feed)
-        self.generator.set_state(place["generator"])
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        batches = {name: value for name, value in state.items() if name != "generator"}
+        if batches:
+            self.batches.load_state(batches)
+        self.generator.set_state(state["generator"])
 
     @override
     def recordable(self) -> bool:
-        if not (self.data.X.is_cuda and self._together.alone and self.posterior.prior.fused):
+        if not (self.data.X.is_cuda and self._group is None and self.posterior.prior.fused):
             return False
         return self.objective.point_loss.fixed_work(self.likelihood)
 
@@ -233,8 +218,8 @@ class ModelProblem(Problem):
         """C with C Cᵀ = N·P⁻¹, P = β I + A diag(p) Aᵀ, p the curvature of the loss in the mean.
 
         N·P⁻¹ is then the inverse curvature of the objective in u_mean, and about that in each
-        column of u_chol. Losses other than the ELBO's count as log loss here. Where the curvature
-        is beyond the range of numbers, q(u) is seen as it is.
+        column of u_chol. Losses other than the ELBO's count as log loss here. None where the
+        curvature is not finite.
         """
         if any(name not in self.parameters for name in _Q):
             return None
@@ -255,12 +240,12 @@ class ModelProblem(Problem):
 
 
 class QProblem(ModelProblem):
-    """q(u) is among what is free."""
+    """An objective with q(u) among its parameters."""
 
     @final
     @override
     def value(self, step: int) -> Float[Tensor, "*batch"]:
-        data, likelihood = self.feed.examples(self.likelihood)
+        data, likelihood = self.batches.examples(self.likelihood)
         marginals, kl = self.q(data.X)
         return self.objective(
             likelihood,
@@ -274,12 +259,12 @@ class QProblem(ModelProblem):
 
     @abstractmethod
     def q(self, X: Float[Tensor, "n d"]) -> tuple[Marginals, Float[Tensor, "*batch"]]:
-        """q(f_i) at the inputs of this step, and the KL."""
+        """Return q(f_i) at the inputs of this step, and the KL."""
 
 
 @final
 class FreeProblem(QProblem):
-    """Everything is free: q(u), and whichever hyperparameters ask for a gradient."""
+    """Trains q(u) and the hyperparameters that require a gradient."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -289,25 +274,23 @@ class FreeProblem(QProblem):
     def q(self, X: Float[Tensor, "n d"]) -> tuple[Marginals, Float[Tensor, "*batch"]]:
         fused = self.posterior.fused(X, checked=self.checked, workspace=self._workspace)
         if fused is not None:
-            self._note(fused.jitter)
+            if self.checked:
+                self.note_jitter(fused.jitter)
             prior = self.posterior.prior
             mean = fused.mean if prior.centred else prior.mean(X) + fused.mean
             return Marginals(mean, fused.variance), fused.kl
         cross = self.posterior.cross(X, checked=self.checked)
-        self._note(cross.jitter)
-        return self.posterior.marginals_from(cross), self.posterior.kl()
-
-    def _note(self, jitter: Float[Tensor, "*batch"]) -> None:
         if self.checked:
-            self.note_jitter(jitter)
+            self.note_jitter(cross.jitter)
+        return self.posterior.marginals_from(cross), self.posterior.kl()
 
 
 @final
 class HeldProblem(QProblem):
-    """q(u) alone is free; what the prior says about the examples is computed once.
+    """Trains q(u) alone; the features of the examples are computed once.
 
-    With a q(u) from before in the prior's place, the posterior has q(u) as seen from that one
-    (`directgp.posteriors.collapsed`).
+    With `before`, an earlier q(u) that takes the place of the prior, the posterior holds q(u)
+    relative to it (`directgp.posteriors.collapsed`).
     """
 
     def __init__(
@@ -317,17 +300,17 @@ class HeldProblem(QProblem):
         data: Data,
         objective: Objective,
         randomness: Randomness,
-        feed: Feed | None = None,
-        together: Together | None = None,
+        batches: Batches | None = None,
+        group: ProcessGroup | None = None,
         before: Whitened | None = None,
     ) -> None:
         parameters = {name: getattr(posterior, name) for name in _Q}
         held = likelihood.frozen()
-        super().__init__(posterior, held, data, objective, parameters, randomness, feed, together)
+        super().__init__(posterior, held, data, objective, parameters, randomness, batches, group)
         with torch.no_grad():
             self._factor = posterior.factor()
         self._before = before
-        rows = self.feed.examples(held)[0] if self.feed.whole else None
+        rows = self.batches.examples(held)[0] if self.batches.whole else None
         self._features = None if rows is None else self.features(rows.X)
 
     @override
@@ -346,10 +329,10 @@ Eliminated = Literal["vfe", "fitc", "square_loss"]
 
 @final
 class ProfiledProblem(ModelProblem):
-    """q(u) is eliminated by its closed form; the hyperparameters are free.
+    """Trains the hyperparameters, with the closed form of the optimal q(u).
 
     The value is the minimum over q(u) of the objective, its gradient that of the objective with
-    q(u) held at the minimum (`directgp.posteriors.collapsed`).
+    q(u) fixed at the minimum (`directgp.posteriors.collapsed`).
     """
 
     def __init__(
@@ -370,7 +353,7 @@ class ProfiledProblem(ModelProblem):
 
     @override
     def recordable(self) -> bool:
-        # The factorisation that eliminates q(u) is looked at.
+        # The factorisation that eliminates q(u) is checked on the CPU.
         return False
 
     @override
@@ -391,13 +374,13 @@ class ProfiledProblem(ModelProblem):
         return self.objective.combine(losses, kl, self.data.weights)
 
     def write_q(self) -> None:
-        """Give the posterior the q(u) that was eliminated."""
+        """Set the posterior to the optimal q(u)."""
         features = self.posterior.features(self.data.X)
         with torch.no_grad():
             self.posterior.set_q(*self._optimal_q(*features))
 
     def _optimal_q(self, A: Tensor, residual: Tensor, mean: Tensor) -> Whitened:
-        """The best q(u) for the present hyperparameters."""
+        """Return the optimal q(u) for the current hyperparameters."""
         if self._kind == "square_loss":
             noise = torch.ones_like(residual)
         else:
@@ -409,7 +392,7 @@ class ProfiledProblem(ModelProblem):
 
 @final
 class CollapsedUpdate(ModelProblem):
-    """Nothing is free: the best q(u), as seen from the one before, is a formula.
+    """An update with the closed form of the optimal q(u), relative to the one before.
 
     Σ loss + β·KL[q ‖ q_before] has its minimum at `optimal_q` of A′ = S_beforeᵀA.
     """
@@ -441,5 +424,5 @@ class CollapsedUpdate(ModelProblem):
         return self.objective.combine(losses, kl_from_standard(*self._q), self.data.weights)
 
     def write_q(self) -> None:
-        """Give the posterior the best q(u), as seen from the one before."""
+        """Set the posterior to the optimal q(u), relative to the one before."""
         self.posterior.set_q(*self._q)

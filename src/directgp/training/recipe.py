@@ -1,12 +1,10 @@
-"""Define how to train: the choices that hold for every stage of a run."""
+"""Define how to train: the settings of a run, and the defaults that depend on the data."""
 
-import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from directgp.errors import UnsupportedError, require
 from directgp.likelihoods.base import Likelihood
@@ -17,10 +15,7 @@ from directgp.objectives.base import PointLoss
 from directgp.objectives.log_losses import GibbsLoss, LogLoss
 from directgp.objectives.pointwise import SquareLoss
 from directgp.objectives.registry import resolve_point_loss
-from directgp.posteriors.sparse import SparsePosterior
-from directgp.training.callbacks import LossRange, Monitor, Observer, ProgressBar, RelativeDecrease
-from directgp.training.data import Data
-from directgp.training.distributed import Processes, Together
+from directgp.training.callbacks import LossRange, Monitor, Observer, RelativeDecrease
 from directgp.training.problems import Eliminated
 
 OptimizerName = Literal["auto", "lbfgs", "adam"]
@@ -29,11 +24,12 @@ _FULL_BATCH_ENTRIES = 5 * 10**7
 """Entries of K_uf beyond which "auto" trains on batches."""
 
 _BATCH_SIZE = 1024
+"""Examples of a batch chosen by "auto"."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is minimised, and how; see `directgp.train` for the fields."""
+    """The settings of a run; see `directgp.train` for the fields."""
 
     objective: str | PointLoss = "log_loss"
     rule: Rule | str = "auto"
@@ -46,7 +42,6 @@ class Recipe:
     observer: Observer | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
         names = ("auto", "lbfgs", "adam")
         require(self.optimizer in names, "optimizer", f"one of {names}", repr(self.optimizer))
         for name in ("batch_size", "max_steps"):
@@ -57,25 +52,25 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """The objective, by its name."""
+        """Name of the objective."""
         return self.objective if isinstance(self.objective, str) else self.objective.name
 
     @property
     def collapsed(self) -> Literal["vfe", "fitc"] | None:
-        """The collapsed objective, where it is one."""
+        """The objective, where it is a collapsed one."""
         if self.objective == "vfe":
             return "vfe"
         return "fitc" if self.objective == "fitc" else None
 
     def point_loss(self) -> PointLoss:
-        """The loss of one example; that of the ELBO where VFE or FITC eliminate q(u)."""
+        """Return the loss of one example; for VFE and FITC that of the ELBO."""
         if self.collapsed is not None:
             require(self.rule == "auto", f"rule for {self.name}", "'auto'", repr(self.rule))
             return GibbsLoss()
         return resolve_point_loss(self.objective, self.rule)
 
     def validation_loss(self) -> PointLoss:
-        """What candidates are compared by: the loss being optimised, by its exact rule.
+        """Return the loss that compares candidates: the optimised one, by its exact rule.
 
         ELBO, VFE and FITC are compared by log loss.
         """
@@ -83,7 +78,7 @@ class Recipe:
         return LogLoss() if isinstance(loss, GibbsLoss | LogLoss) else loss
 
     def settings(self) -> tuple[object, ...]:
-        """What decides how a run goes; monitors only watch it."""
+        """Return the fields that decide the result of a run; callbacks do not."""
         return (
             self.objective,
             self.rule,
@@ -94,7 +89,7 @@ class Recipe:
         )
 
     def check(self, likelihood: Likelihood) -> None:
-        """Refuse a combination that cannot work, before any work is done."""
+        """Raise an error for settings that do not fit each other or the likelihood."""
         if self.observer is not None:
             allowed = "'adam' with an observer"
             require(self.optimizer == "adam", "optimizer", allowed, repr(self.optimizer))
@@ -112,14 +107,14 @@ class Recipe:
             _check_smooth(loss)
 
     def chosen_optimizer(self, num_data: int, num_inducing: int) -> Literal["lbfgs", "adam"]:
-        """L-BFGS wherever it applies: full batch, and a value that is what its gradient is of."""
+        """Return L-BFGS for full batches and a deterministic loss, else Adam."""
         if self.optimizer != "auto":
             return self.optimizer
         batches = self.chosen_batch_size(num_data, num_inducing) is not None
         return "adam" if batches or not self.point_loss().deterministic else "lbfgs"
 
     def chosen_batch_size(self, num_data: int, num_inducing: int) -> int | None:
-        """Examples a step; None is all of them."""
+        """Return the examples of a step; None for all."""
         if self.batch_size is not None:
             return self.batch_size if self.batch_size < num_data else None
         large = num_data * num_inducing > _FULL_BATCH_ENTRIES
@@ -127,13 +122,13 @@ class Recipe:
         return None if whole else _BATCH_SIZE
 
     def chosen_learning_rate(self, batches: bool) -> float:
-        """The paper's: 0.1 for all examples at once, 0.001 for batches."""
+        """Return the paper's rate: 0.1 for all examples at once, 0.001 for batches."""
         if self.learning_rate is not None:
             return self.learning_rate
         return 1e-3 if batches else 0.1
 
     def chosen_max_steps(self, optimizer: str, likelihood: Likelihood) -> int:
-        """500 for L-BFGS; the paper's 5000 (regression) or 3000 for Adam."""
+        """Return 500 for L-BFGS, or the paper's 5000 (regression) or 3000 for Adam."""
         if self.max_steps is not None:
             return self.max_steps
         if optimizer == "lbfgs":
@@ -143,9 +138,9 @@ class Recipe:
     def chosen_stopping(
         self, optimizer: str, likelihood: Likelihood, *, noisy: bool, held: bool
     ) -> Monitor:
-        """The paper's rule for Adam, on a moving average where losses are noisy.
+        """Return the paper's rule for Adam, on a moving average where losses are noisy.
 
-        L-BFGS over q(u) alone, in its frame, needs a shorter look back.
+        L-BFGS over q(u) alone, in its scaled coordinates, needs a shorter window.
         """
         if self.stopping is not None:
             return self.stopping
@@ -157,7 +152,7 @@ class Recipe:
     def eliminated(
         self, likelihood: Likelihood, beta: float | Tensor, optimizer: str, batches: bool
     ) -> Eliminated | None:
-        """How q(u) is eliminated, where there is a formula; of the ELBO only for L-BFGS."""
+        """Return how q(u) is eliminated, if a formula exists; for the ELBO only with L-BFGS."""
         if self.collapsed is not None:
             return self.collapsed
         if not isinstance(likelihood, Gaussian) or batches:
@@ -178,7 +173,7 @@ class Recipe:
 
 
 def _check_smooth(loss: PointLoss) -> None:
-    """Refuse a rule whose gradient is not that of its value, even with its noise held."""
+    """Raise `UnsupportedError` if the gradient of the rule is not that of its value."""
     rule = loss.rule if isinstance(loss, LogLoss) else None
     smooth = loss.deterministic or rule in ("bmc", "smooth_bmc")
     if isinstance(rule, BiasedMonteCarlo):
@@ -188,63 +183,3 @@ def _check_smooth(loss: PointLoss) -> None:
             "optimizer='lbfgs' needs a rule whose gradient is that of its value: exact, or bMC "
             f"with its samples held and no schedule. Got {rule}. Use optimizer='adam'."
         )
-
-
-_WHERE = "with processes"
-
-
-def parallel_recipe(
-    recipe: Recipe,
-    data: Data,
-    posterior: SparsePosterior,
-    likelihood: Likelihood,
-    beta: float,
-    processes: Processes,
-) -> Recipe:
-    """The recipe for one of the processes; refused where it needs all examples at once.
-
-    Adam is chosen whatever their number, so that one process trains as several do.
-    """
-    here = data.X.device
-    require(here == processes.device, f"X {_WHERE}", f"on {processes.device}, theirs", here)
-    allowed = "'auto' or 'adam', which need no more than the gradient"
-    require(recipe.optimizer != "lbfgs", f"optimizer {_WHERE}", allowed, "'lbfgs'")
-    with_adam = replace(recipe, optimizer="adam", monitors=_heard(recipe, processes))
-    batches = with_adam.chosen_batch_size(len(data), posterior.Z.shape[-2]) is not None
-    require(
-        with_adam.eliminated(likelihood, beta, "adam", batches) is None,
-        f"objective {_WHERE}",
-        "one that trains q(u) by its gradient",
-        f"'{recipe.name}', which solves for q(u) from all examples at once",
-        "Use objective='elbo', or for 'square_loss' a batch_size.",
-    )
-    return with_adam
-
-
-def common_start(
-    together: Together, posterior: SparsePosterior, likelihood: Likelihood
-) -> tuple[SparsePosterior, Likelihood]:
-    """Copies that begin with the numbers of the first process, for all to begin at the same."""
-    if together.alone:
-        return posterior, likelihood
-    together.require_same(f"{_outline(posterior)} {_outline(likelihood)}")
-    posterior, likelihood = copy.deepcopy((posterior, likelihood))
-    for model in (posterior, likelihood):
-        model.load_state_dict(together.first(model.state_dict()))
-    return posterior, likelihood
-
-
-def common_order(together: Together, generator: torch.Generator) -> None:
-    """Set the generator to the state that it has in the first process."""
-    generator.set_state(together.first({"state": generator.get_state()})["state"])
-
-
-def _outline(model: nn.Module) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Names, dtypes and shapes of what a model holds."""
-    return [(name, str(t.dtype), tuple(t.shape)) for name, t in model.state_dict().items()]
-
-
-def _heard(recipe: Recipe, processes: Processes) -> tuple[Monitor, ...]:
-    """The monitors of this process: one progress bar is enough."""
-    shows = processes.rank == 0
-    return tuple(m for m in recipe.monitors if shows or not isinstance(m, ProgressBar))

@@ -11,7 +11,7 @@ from directgp.posteriors.sparse import SparsePosterior
 
 
 class Status(StrEnum):
-    """Why a run stopped, in one word."""
+    """Reason for the end of a run."""
 
     CONVERGED = "converged"
     """A stopping rule was satisfied."""
@@ -20,13 +20,13 @@ class Status(StrEnum):
     """Steps, evaluations or time ran out."""
 
     CANCELLED = "cancelled"
-    """A callback asked for it."""
+    """A callback ended the run."""
 
     INTERRUPTED = "interrupted"
     """Ctrl-C; the best state so far is kept."""
 
     FAILED = "failed"
-    """No finite way down was found; such a stage ends with an error."""
+    """No step had a finite value; the stage raised an error."""
 
 
 @dataclass(frozen=True)
@@ -37,26 +37,29 @@ class Stop:
     reason: str
 
 
+INTERRUPTED = Stop(Status.INTERRUPTED, "Interrupted; the best state so far is kept.")
+
+
 @dataclass(frozen=True)
 class Phase:
-    """One of several runs that make up a training."""
+    """One of the runs of a search."""
 
     name: str = ""
-    """What is being tried, in words."""
+    """Its candidate, in words."""
 
     part: int = 1
     """Its number."""
 
     parts: int = 1
-    """How many there will be at most."""
+    """Largest number of runs."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is; what stopping rules and callbacks see after each step."""
+    """The state of a run after a step, for stopping rules and callbacks."""
 
     stage: str
-    """What is being trained: "elbo", "log_loss", …"""
+    """Name of the stage: "elbo", "log_loss", …"""
 
     step: int
     """Steps taken; an accepted L-BFGS iteration, or one Adam update."""
@@ -71,18 +74,18 @@ class Progress:
     """Objective, as a mean over the examples."""
 
     gradient_norm: float
-    """Largest absolute entry of the gradient; NaN where the optimiser does not look at it."""
+    """Largest absolute entry of the gradient; NaN with Adam, which does not compute it."""
 
     seconds: float
-    """Wall time since the run began."""
+    """Wall time since the start of the run."""
 
     phase: Phase = Phase()
-    """Which of the runs of a search this is."""
+    """The run of a search."""
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """How one stage of training went."""
+    """The outcome of one stage of training."""
 
     stage: str
     """Its name, as in `Progress`."""
@@ -121,9 +124,9 @@ class StageResult:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What training found, and why it stopped.
+    """The trained model and the reason for the end of training.
 
-    The posterior and the likelihood are new; those that were given are as they were.
+    The posterior and the likelihood are copies; those that were given are not changed.
     """
 
     posterior: SparsePosterior
@@ -132,11 +135,11 @@ class TrainingResult:
     beta: float
 
     hyperparameters: str
-    """"joint", "fixed", "elbo" where the plain ELBO solution was chosen, or "held" where `update`
-    took them as they were."""
+    """"joint", "fixed", "elbo" where the plain ELBO solution was chosen, or "held" after
+    `update`."""
 
     stages: tuple[StageResult, ...]
-    """What came before, such as an ELBO run or a warm-up of Adam, and the run itself."""
+    """The stages before, such as an ELBO run or a warm-up by Adam, and the run itself."""
 
     seconds: float
 
@@ -147,7 +150,7 @@ class TrainingResult:
 
     @property
     def status(self) -> Status:
-        """Why the last stage stopped, in one word."""
+        """Why the last stage stopped."""
         return self.stages[-1].status
 
     @property

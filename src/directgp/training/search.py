@@ -12,12 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from directgp.errors import NumericalError
-from directgp.likelihoods.base import Likelihood
-from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.beta_path import batches_models, brief, nearest_one, train_grid
 from directgp.training.callbacks import close
-from directgp.training.checkpoint import Journal
-from directgp.training.data import Data
+from directgp.training.data import Data, Model
 from directgp.training.recipe import Recipe
 from directgp.training.result import (
     BetaPath,
@@ -28,8 +25,7 @@ from directgp.training.result import (
     StageResult,
     TrainingResult,
 )
-from directgp.training.runs import elbo_run, fixed_run, joint_run
-from directgp.training.trainer import Trainer
+from directgp.training.trainer import Trainer, elbo_run, fixed_run, joint_run
 from directgp.training.validation import (
     Folds,
     Given,
@@ -38,15 +34,6 @@ from directgp.training.validation import (
     compare_groups,
     split,
 )
-
-
-class Model(NamedTuple):
-    """Where training may start: prior, inducing inputs and likelihood."""
-
-    posterior: SparsePosterior
-    likelihood: Likelihood
-    name: str
-    """What sets it apart from the others."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +46,12 @@ class Solution:
     """ELBO − ½ k log n, k the number of hyperparameters; the more the better."""
 
     whole: bool
-    """Whether all examples were looked at, not a part of many."""
+    """Whether it was trained on all examples."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate, a mode and a β, trained on every split."""
+    """A candidate, which is a mode and a β, trained on every split."""
 
     hyperparameters: str
     """"elbo", "fixed" or "joint"."""
@@ -74,11 +61,11 @@ class Trial:
     """One for each split."""
 
     losses: Float[Tensor, " v"]
-    """Of every validation example."""
+    """Loss of every validation example."""
 
     @property
     def loss(self) -> float:
-        """Mean validation loss; infinite where one is not a number."""
+        """Mean validation loss; infinite where one is NaN."""
         loss = float(self.losses.mean())
         return math.inf if math.isnan(loss) else loss
 
@@ -102,14 +89,10 @@ class SearchResult:
     """The run that a budget, a callback or Ctrl-C ended, and the search with it."""
 
 
-Place = tuple[int, int]
-
-
 def evidence(result: TrainingResult, data: Data) -> float:
-    """ELBO − ½ k log n: what a hyperparameter must gain to be worth having (Schwarz).
+    """Return ELBO − ½ k log n, k the number of hyperparameters (Schwarz).
 
-    An example counts as often as its weight says, and the ELBO of a part of the data as if it were
-    that of all.
+    An example counts by its weight, and the ELBO of a part of the data as that of all.
     """
     parameters = (*result.posterior.prior.parameters(), *result.likelihood.parameters())
     k = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
@@ -118,83 +101,58 @@ def evidence(result: TrainingResult, data: Data) -> float:
     return found if math.isfinite(found) else -math.inf
 
 
-def strongest(solutions: Sequence[Solution]) -> Solution:
-    """The one with the largest evidence."""
-    return max(solutions, key=lambda solution: solution.evidence)
-
-
 def most_models(models: Sequence[Sequence[Model]]) -> int:
-    """Models that `try_models` may look at: a column, a row, and another column."""
+    """Return the largest number of models of `try_models`: a column, a row, another column."""
     return 2 * len(models) + len(models[0]) - 2
 
 
 def try_models(
-    models: Sequence[Sequence[Model]], solve: Callable[[Model], list[Solution]]
+    models: Sequence[Sequence[Model]], solve: Callable[[Model], Solution | None]
 ) -> list[Solution]:
-    """The solutions of a kernel chosen with the first likelihood, a likelihood, a kernel again.
+    """Return the solutions of a kernel chosen with the first likelihood, a likelihood, a kernel.
 
-    Parameters
-    ----------
-    models : sequence of sequences of Model
-        For each kernel one model a likelihood.
-    solve : callable
-        The solution of a model, or nothing where it has none.
+    `models` has one row for each kernel, with one model for each likelihood.
     """
-    tried: dict[Place, list[Solution]] = {}
+    tried: dict[tuple[int, int], Solution | None] = {}
 
-    def best(places: Iterable[Place]) -> Place:
+    def evidence_at(place: tuple[int, int]) -> float:
+        found = tried[place]
+        return -math.inf if found is None else found.evidence
+
+    def best(places: Iterable[tuple[int, int]]) -> tuple[int, int]:
         for i, j in places:
             if (i, j) not in tried:
                 tried[i, j] = solve(models[i][j])
-        return max(tried, key=lambda place: _largest(tried[place]))
+        return max(tried, key=evidence_at)
 
     kernel, _ = best((i, 0) for i in range(len(models)))
     _, likelihood = best((kernel, j) for j in range(len(models[0])))
     best((i, likelihood) for i in range(len(models)))
-    return [found for some in tried.values() for found in some]
-
-
-def _largest(solutions: Sequence[Solution]) -> float:
-    return max((each.evidence for each in solutions), default=-math.inf)
-
-
-# `beta_path` trains the whole grid of the paper. Here the way outwards from β = 1 ends where the
-# losses rise, splits are trained in step, and the chosen candidate is trained on all examples.
+    return [found for found in tried.values() if found is not None]
 
 
 _PATIENCE = 1
-"""So many losses in a row that are no lower end the way outwards."""
-
+"""Losses in a row that are no lower, after which the grid is not continued outwards."""
 
 _MANY_EXAMPLES, _SOME_EXAMPLES = 5000, 2500
-"""Beyond the first number models are chosen by the second, drawn at random."""
+"""Beyond the first number models are compared on the second number, drawn at random."""
 
 
-class Arena(NamedTuple):
-    """One split of the data, and who trains on it."""
+class Fold(NamedTuple):
+    """A split of the data with its trainer."""
 
     trainer: Trainer
     split: Split
 
 
-Training = Callable[[int, Arena], TrainingResult]
-
-
 @final
 @dataclass
 class Search:
-    """Trains candidates on every split, in step, and compares them.
+    """Chooses kernel, likelihood, mode and β.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        What is minimised, and how.
-    data : Data
-        All examples.
-    validation : HoldOut, Folds or Given
-        How candidates are compared.
-    generator : torch.Generator
-        Randomness, of the data's device.
+    `beta_path` trains the whole grid of the paper. Here the grid is followed from β = 1 outwards to
+    where the losses rise, each candidate is trained on every split before the next candidate, and
+    the chosen one is trained on all examples.
     """
 
     recipe: Recipe
@@ -210,17 +168,11 @@ class Search:
     def run(
         self, models: Sequence[Sequence[Model]], betas: Sequence[float], modes: Sequence[str]
     ) -> SearchResult:
-        """Choose a model by its evidence, then mode and β, then train on all examples.
+        """Choose a model by its evidence, then mode and β by validation; train on all examples.
 
-        Parameters
-        ----------
-        models : sequence of sequences of Model
-            For each kernel one model a likelihood. The kernel is chosen with the first likelihood,
-            the likelihood with that kernel, and the kernel once more with that likelihood.
-        betas : sequence of float
-            The grid, falling.
-        modes : sequence of {"elbo", "fixed", "joint"}
-            What may be chosen.
+        The kernel (row of `models`) is chosen with the first likelihood (column), the likelihood
+        with that kernel, and the kernel once more with that likelihood. β falls along the grid, and
+        the modes are "elbo", "fixed" and "joint".
         """
         try:
             return self._run(models, betas, modes)
@@ -232,7 +184,7 @@ class Search:
     ) -> SearchResult:
         self._parts = self._most_parts(models, betas, modes)
         solutions = self._solutions(models)
-        base = self._whole(strongest(solutions))
+        base = self._whole(max(solutions, key=lambda solution: solution.evidence))
         best, chosen = base.result, 0
         points: tuple[PathPoint, ...] = ()
         trials: list[Trial] = []
@@ -262,77 +214,75 @@ class Search:
         return self._end is not None
 
     def _note(self, result: TrainingResult) -> None:
-        """Remember a run that a budget, a monitor or Ctrl-C ended."""
+        """Keep the last stage of a run that a budget, a callback or Ctrl-C ended."""
         if result.ended:
             self._end = result.stages[-1]
 
     def _solutions(self, models: Sequence[Sequence[Model]]) -> list[Solution]:
-        """The ELBO solution of each model that is tried, on some examples where there are many."""
-        rows = self._some_rows() if len(models) * len(models[0]) > 1 else None
+        """Return the ELBO solution of each model, on some of the examples where there are many."""
+        n, random, rows = len(self.data), self.generator, None
+        if len(models) * len(models[0]) > 1 and n > _MANY_EXAMPLES:
+            rows = torch.randperm(n, generator=random, device=random.device)[:_SOME_EXAMPLES]
         solutions = try_models(models, lambda model: self._solution(model, rows))
         self._parts -= most_models(models) - self._part
         if not solutions:
             raise NumericalError(self._failures[0].reason)
         return solutions
 
-    def _some_rows(self) -> Int[Tensor, " r"] | None:
-        n, device = len(self.data), self.generator.device
-        if n <= _MANY_EXAMPLES:
-            return None
-        return torch.randperm(n, generator=self.generator, device=device)[:_SOME_EXAMPLES]
-
-    def _solution(self, model: Model, rows: Int[Tensor, " r"] | None) -> list[Solution]:
+    def _solution(self, model: Model, rows: Int[Tensor, " r"] | None) -> Solution | None:
         if self._ended:
-            return []
+            return None
         data = self.data if rows is None else self.data.take(rows)
         likelihood = model.likelihood if rows is None else model.likelihood.for_rows(rows)
         trainer = self._trainer(data, f"ELBO, {model.name}")
         try:
-            result = elbo_run(trainer, self.recipe, model.posterior, likelihood)
+            result = elbo_run(trainer, self.recipe, Model(model.posterior, likelihood))
         except NumericalError as error:
             self._failures.append(Failure(1.0, f"elbo, {model.name}", str(error)))
-            return []
+            return None
         self._note(result)
-        return [Solution(model, result, evidence(result, self.data), whole=rows is None)]
+        return Solution(model, result, evidence(result, self.data), whole=rows is None)
 
     def _whole(self, found: Solution) -> Solution:
-        """The solution on all examples, from that on some of them."""
+        """Return the solution on all examples, trained from that on some of them."""
         if found.whole or self._ended:
             return found
         trainer = self._trainer(self.data, f"ELBO, {found.model.name}, all examples")
-        likelihood = _with_parameters(found.model.likelihood, found.result.likelihood)
-        result = elbo_run(trainer, self.recipe, found.result.posterior, likelihood, near=True)
+        start = _for_all(found.model, found.result)
+        result = elbo_run(trainer, self.recipe, start, near=True)
         self._note(result)
         return replace(found, result=result, whole=True)
 
     def _sole(self, base: Solution, beta: float, mode: str) -> TrainingResult:
-        """The one candidate there is, on all examples."""
+        """Train the only candidate on all examples."""
         if self._ended:
             return base.result
         trainer = self._trainer(self.data, f"{self.recipe.name}, {mode}, all examples")
         if mode == "fixed":
             result = fixed_run(trainer, self.recipe, base.result, beta)
         else:
-            start = base.result.posterior, base.result.likelihood
-            result = joint_run(trainer, self.recipe, *start, beta)
+            start = Model(base.result.posterior, base.result.likelihood)
+            result = joint_run(trainer, self.recipe, start, beta)
         self._note(result)
         return result
 
     def _compete(self, base: Solution, betas: Sequence[float], modes: Sequence[str]) -> list[Trial]:
-        """The candidates of the best model, from the most to the least regularised."""
-        arenas = self._arenas(base)
-        elbo = self._elbo(base, arenas)
+        """Train the candidates of the best model, from the most to the least regularised."""
+        start = base.result.posterior, base.result.likelihood
+        splits = split(self.validation, self.data, *start, self.generator)
+        folds = [Fold(self._trainer(each.training, ""), each) for each in splits]
+        elbo = self._elbo(base, folds)
         candidates = elbo if "elbo" in modes else []
         for mode in ("fixed", "joint") if elbo else ():
             if mode in modes:
-                grid = self._grid(arenas, elbo[0], betas, held=mode == "fixed")
+                grid = self._grid(folds, elbo[0], betas, held=mode == "fixed")
                 candidates = candidates + grid
         return candidates
 
     def _most_parts(
         self, models: Sequence[Sequence[Model]], betas: Sequence[float], modes: Sequence[str]
     ) -> int:
-        """Runs that there may be: models, candidates on every split, and one on all examples."""
+        """Return the largest number of runs: models, candidates of every split, the chosen one."""
         splits = self.validation.number if isinstance(self.validation, Folds) else 1
         grids = sum(mode != "elbo" for mode in modes)
         competition = splits * (1 + grids * len(betas)) + 1 if grids else 0
@@ -341,38 +291,34 @@ class Search:
         again = len(models) * len(models[0]) > 1 and len(self.data) > _MANY_EXAMPLES
         return most_models(models) + again + competition
 
-    def _arenas(self, base: Solution) -> list[Arena]:
-        posterior, likelihood = base.result.posterior, base.result.likelihood
-        splits = split(self.validation, self.data, posterior, likelihood, self.generator)
-        return [Arena(self._trainer(each.training, ""), each) for each in splits]
+    def _elbo(self, base: Solution, folds: Sequence[Fold]) -> list[Trial]:
+        """Train the ELBO solution of every split, from that of all examples."""
 
-    def _elbo(self, base: Solution, arenas: Sequence[Arena]) -> list[Trial]:
-        """The ELBO solution of every split, from that of all examples."""
-
-        def training(_: int, arena: Arena) -> TrainingResult:
+        def training(_: int, fold: Fold) -> TrainingResult:
             if isinstance(self.validation, Given):
                 return base.result
-            near, likelihood = base.result, arena.split.likelihood
-            return elbo_run(arena.trainer, self._brief(near), near.posterior, likelihood, near=True)
+            start = Model(base.result.posterior, fold.split.likelihood)
+            return elbo_run(fold.trainer, self._brief(base.result), start, near=True)
 
-        return self._try(arenas, "elbo", 1.0, "ELBO", training)
+        return self._try(folds, "elbo", 1.0, "ELBO", training)
 
     def _grid(
-        self, arenas: Sequence[Arena], elbo: Trial, betas: Sequence[float], held: bool
+        self, folds: Sequence[Fold], elbo: Trial, betas: Sequence[float], held: bool
     ) -> list[Trial]:
-        """The candidates of one mode, in the order of β."""
+        """Train the candidates of one mode, and return them in the order of β."""
         first = elbo.results[0]
-        if batches_models(arenas[0].trainer, self.recipe, first.posterior, first.likelihood):
-            return self._batch(arenas, elbo, betas, held)
+        start = Model(first.posterior, first.likelihood)
+        if batches_models(folds[0].trainer, self.recipe, start):
+            return self._batch(folds, elbo, betas, held)
         middle = nearest_one(betas)
-        found = {middle: self._candidate(arenas, elbo, betas[middle], held, None)}
+        found = {middle: self._candidate(folds, elbo, betas[middle], held, None)}
         for way in (range(middle - 1, -1, -1), range(middle + 1, len(betas))):
-            self._outwards(arenas, elbo, betas, held, found, middle, way)
+            self._outwards(folds, elbo, betas, held, found, middle, way)
         return [candidate for _, some in sorted(found.items()) for candidate in some]
 
     def _outwards(
         self,
-        arenas: Sequence[Arena],
+        folds: Sequence[Fold],
         elbo: Trial,
         betas: Sequence[float],
         held: bool,
@@ -380,56 +326,55 @@ class Search:
         middle: int,
         way: range,
     ) -> None:
-        """Trials from the middle to one end, or to where the losses rise."""
+        """Train candidates from the middle to one end, or to where the losses rise."""
         known = found[middle]
         lowest, rising = min([each.loss for each in known], default=math.inf), 0
         for done, i in enumerate(way):
             if rising == _PATIENCE:
-                self._parts -= len(arenas) * (len(way) - done)
+                self._parts -= len(folds) * (len(way) - done)
                 return
-            found[i] = self._candidate(arenas, elbo, betas[i], held, known[0] if known else None)
+            found[i] = self._candidate(folds, elbo, betas[i], held, known[0] if known else None)
             known = found[i] or known
             loss = found[i][0].loss if found[i] else math.inf
             lowest, rising = (loss, 0) if loss < lowest else (lowest, rising + 1)
 
     def _candidate(
         self,
-        arenas: Sequence[Arena],
+        folds: Sequence[Fold],
         elbo: Trial,
         beta: float,
         held: bool,
         neighbour: Trial | None,
     ) -> list[Trial]:
-        """A candidate that starts from its neighbour, or from the ELBO solution."""
+        """Train a candidate from its neighbour, or from the ELBO solution."""
         mode = "fixed" if held else "joint"
 
-        def training(k: int, arena: Arena) -> TrainingResult:
+        def training(k: int, fold: Fold) -> TrainingResult:
             base = elbo.results[k]
             start = base if neighbour is None else neighbour.results[k]
-            # Folds are for few examples, on which a long joint run overfits.
+            # Folds are used for few examples, on which a long joint run overfits.
             whole = neighbour is None and (held or not isinstance(self.validation, Folds))
             recipe = self.recipe if whole else self._brief(base)
             if held:
                 warm = None if neighbour is None else start.posterior
-                return fixed_run(arena.trainer, recipe, base, beta, start=warm)
-            return joint_run(arena.trainer, recipe, start.posterior, start.likelihood, beta)
+                return fixed_run(fold.trainer, recipe, base, beta, start=warm)
+            return joint_run(fold.trainer, recipe, Model(start.posterior, start.likelihood), beta)
 
-        return self._try(
-            arenas, mode, beta, f"{self.recipe.name}, {mode}, β = {beta:.3g}", training
-        )
+        name = f"{self.recipe.name}, {mode}, β = {beta:.3g}"
+        return self._try(folds, mode, beta, name, training)
 
     def _batch(
-        self, arenas: Sequence[Arena], elbo: Trial, betas: Sequence[float], held: bool
+        self, folds: Sequence[Fold], elbo: Trial, betas: Sequence[float], held: bool
     ) -> list[Trial]:
-        """Every β at once, as one batch of models."""
+        """Train every β at once, as one batch of models."""
         mode = "fixed" if held else "joint"
         rows: list[list[TrainingResult]] = []
-        for k, (trainer, _) in enumerate(arenas):
+        for k, (trainer, _) in enumerate(folds):
             self._announce(trainer, f"{self.recipe.name}, {mode}, {len(betas)} values of β", k)
             self._part += len(betas) - 1
             base = elbo.results[k]
-            start = base.posterior, base.likelihood
-            rows.append(train_grid(trainer, self.recipe, *start, betas, base, held))
+            start = Model(base.posterior, base.likelihood)
+            rows.append(train_grid(trainer, self.recipe, start, betas, base, held))
             self._failures += trainer.failures
             trainer.failures = []
             for result in rows[-1]:
@@ -437,35 +382,40 @@ class Search:
             if self._ended or len(rows[-1]) < len(betas):
                 return []
         members = zip(betas, zip(*rows, strict=True), strict=True)
-        return [self._judged(arenas, mode, beta, many) for beta, many in members]
+        return [self._validated(folds, mode, beta, many) for beta, many in members]
 
     def _try(
-        self, arenas: Sequence[Arena], mode: str, beta: float, name: str, training: Training
+        self,
+        folds: Sequence[Fold],
+        mode: str,
+        beta: float,
+        name: str,
+        training: Callable[[int, Fold], TrainingResult],
     ) -> list[Trial]:
-        """The candidate, or nothing where it failed or the training has ended."""
+        """Train a candidate on every split; return none where it failed or the training ended."""
         results: list[TrainingResult] = []
-        for k, arena in enumerate(arenas):
+        for k, fold in enumerate(folds):
             if self._ended:
                 return []
-            self._announce(arena.trainer, name, k)
+            self._announce(fold.trainer, name, k)
             try:
-                results.append(training(k, arena))
+                results.append(training(k, fold))
             except NumericalError as error:
                 self._failures.append(Failure(beta, mode, str(error)))
                 return []
             self._note(results[-1])
-        return [self._judged(arenas, mode, beta, results)]
+        return [self._validated(folds, mode, beta, results)]
 
-    def _judged(
-        self, arenas: Sequence[Arena], mode: str, beta: float, results: Sequence[TrainingResult]
+    def _validated(
+        self, folds: Sequence[Fold], mode: str, beta: float, results: Sequence[TrainingResult]
     ) -> Trial:
         loss = self.recipe.validation_loss()
-        pairs = zip(arenas, results, strict=True)
-        losses = torch.cat([arena.split.losses(result, loss) for arena, result in pairs])
+        pairs = zip(folds, results, strict=True)
+        losses = torch.cat([fold.split.losses(result, loss) for fold, result in pairs])
         return Trial(mode, beta, tuple(results), losses)
 
     def _on_all(self, base: Solution, chosen: Trial) -> TrainingResult:
-        """The chosen candidate trained on all examples, from where it was on a part of them."""
+        """Train the chosen candidate on all examples, from its state on a part of them."""
         found = chosen.results[0]
         if chosen.hyperparameters == "elbo":
             return base.result
@@ -473,47 +423,44 @@ class Search:
             return found
         trainer = self._trainer(self.data, "all examples")
         try:
-            result = self._again(trainer, base, chosen)
+            if chosen.hyperparameters == "fixed":
+                result = fixed_run(trainer, self.recipe, base.result, chosen.beta)
+            else:
+                start = _for_all(base.model, found)
+                result = joint_run(trainer, self._brief(found), start, chosen.beta)
         except NumericalError as error:
             self._failures.append(Failure(chosen.beta, "all examples", str(error)))
             return found
         self._note(result)
         return result
 
-    def _again(self, trainer: Trainer, base: Solution, chosen: Trial) -> TrainingResult:
-        if chosen.hyperparameters == "fixed":
-            return fixed_run(trainer, self.recipe, base.result, chosen.beta)
-        found = chosen.results[0]
-        likelihood = _with_parameters(base.model.likelihood, found.likelihood)
-        return joint_run(trainer, self._brief(found), found.posterior, likelihood, chosen.beta)
-
     def _brief(self, near: TrainingResult) -> Recipe:
-        """The recipe with the steps of a run that starts near its optimum."""
+        """Return the recipe with fewer steps, for a run that starts near its optimum."""
         m = near.posterior.Z.shape[-2]
         optimizer = self.recipe.chosen_optimizer(len(self.data), m)
         return brief(self.recipe, optimizer, near.likelihood)
 
     def _trainer(self, data: Data, name: str) -> Trainer:
-        trainer = Trainer(data, self.generator, Journal(), self.since)
+        trainer = Trainer(data, self.generator, since=self.since)
         if name:
             self._announce(trainer, name)
         return trainer
 
-    def _announce(self, trainer: Trainer, name: str, fold: int | None = None) -> None:
-        """Tell the monitors what comes next."""
+    def _announce(self, trainer: Trainer, name: str, number: int | None = None) -> None:
+        """Set the phase of the next run, which callbacks see."""
         self._part += 1
-        folded = isinstance(self.validation, Folds) and fold is not None
-        where = f", fold {(fold or 0) + 1}" if folded else ""
+        folded = isinstance(self.validation, Folds) and number is not None
+        where = f", fold {(number or 0) + 1}" if folded else ""
         trainer.phase = Phase(name + where, self._part, max(self._part, self._parts))
 
 
 def _single(betas: Sequence[float], modes: Sequence[str]) -> bool:
-    """Whether β and mode are given, so that only the model is to be chosen."""
+    """Return whether β and mode are given, so that only the model is chosen."""
     return len(betas) == len(modes) == 1 and modes[0] != "elbo"
 
 
-def _with_parameters(likelihood: Likelihood, trained: Likelihood) -> Likelihood:
-    """The likelihood of all examples, with the parameters of one trained on some of them."""
-    twin = copy.deepcopy(likelihood)
-    twin.load_state_dict(trained.state_dict())
-    return twin
+def _for_all(model: Model, trained: TrainingResult) -> Model:
+    """Return a model trained on some examples, with the likelihood of all examples."""
+    likelihood = copy.deepcopy(model.likelihood)
+    likelihood.load_state_dict(trained.likelihood.state_dict())
+    return Model(trained.posterior, likelihood)

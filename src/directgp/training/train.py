@@ -1,33 +1,32 @@
-"""Training a sparse posterior for an objective: joint, fixed, or whichever validates better."""
+"""Train a sparse posterior for an objective, on data in memory, on a stream, or on new data."""
 
+import copy
+import math
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from directgp.errors import require
+from directgp.datasets.streams import ParquetRows
+from directgp.errors import UnsupportedError, require
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.rule import Rule
 from directgp.numerics.random import fresh_generator
 from directgp.objectives.base import PointLoss
+from directgp.posteriors.collapsed import Whitened, composed
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.beta_path import path_of
-from directgp.training.callbacks import Monitor, Observer, close
-from directgp.training.checkpoint import Checkpoints, journal_for
-from directgp.training.data import Data, check_data
-from directgp.training.distributed import Processes, Together
-from directgp.training.recipe import (
-    OptimizerName,
-    Recipe,
-    common_order,
-    common_start,
-    parallel_recipe,
-)
+from directgp.training.callbacks import Monitor, Observer, ProgressBar, SmallGradient, close
+from directgp.training.checkpoint import Checkpoints, open_checkpoint
+from directgp.training.data import Data, Model, as_data, check_data
+from directgp.training.distributed import Processes, ProcessGroup
+from directgp.training.recipe import OptimizerName, Recipe
 from directgp.training.result import TrainingResult
-from directgp.training.runs import mode_run
-from directgp.training.trainer import Trainer
+from directgp.training.trainer import Trainer, mode_run
 from directgp.training.validation import Validation
 
 HyperparameterMode = Literal["joint", "fixed", "auto"]
@@ -57,36 +56,36 @@ def train(
     generator: torch.Generator | None = None,
     processes: Processes | None = None,
 ) -> TrainingResult:
-    """Minimise (N/n)·Σ loss + β·KL, and say why it stopped.
+    """Minimise (N/n)·Σ loss + β·KL.
 
     Parameters
     ----------
     posterior : SparsePosterior
-        Where to start from; it is left as it is.
+        The start; it is not changed.
     likelihood : Likelihood
-        p(y given f), likewise.
+        p(y given f); it is not changed.
     X, y : tensor of shape (n, d), (n,)
         Training data, on the posterior's device.
     objective : str or PointLoss
         "log_loss", "square_loss", "elbo", "vfe", "fitc", "absolute_loss", "pinball_loss",
-        "zero_one_cost", "crps", or a point loss of your own.
+        "zero_one_cost", "crps", or a `PointLoss` object.
     beta : float
         β ≥ 0, the weight of the KL term.
     rule : Rule or str
         For "log_loss", as in `directgp.log_expectation`.
     hyperparameters : {"joint", "fixed", "auto"}
-        Train kernel, mean, noise and inducing inputs together with q(u); or take them from a
-        finished ELBO run, hold them, and train q(u) from scratch; or whichever of the two, and of
-        the plain ELBO solution, validates better.
+        "joint" trains kernel, mean, noise and inducing inputs together with q(u); "fixed" takes
+        them from a finished ELBO run and trains q(u) alone, from scratch; "auto" takes whichever of
+        the two, and of the plain ELBO solution, validates better.
     start : {"elbo", "scratch"}
-        Where a joint run starts: from a short ELBO run, or from the posterior as given. From 1000
-        rows on, some steps of Adam come before L-BFGS over q(u) and the rest, a stage named
-        "warm-up", and there is no ELBO run for counts.
+        The start of a joint run: a short ELBO run, or the posterior as given. From 1000 rows on, a
+        stage named "warm-up" of some steps of Adam comes before joint L-BFGS, and there is no ELBO
+        run for counts.
     validation : Given, HoldOut or Folds
         For "auto", as in `directgp.beta_path`.
     optimizer : {"auto", "lbfgs", "adam"}
-        "auto" is L-BFGS for all examples at once and a deterministic rule, else Adam. L-BFGS with
-        bMC holds the base samples fixed.
+        "auto" is L-BFGS for full batches and a deterministic rule, else Adam. L-BFGS with bMC
+        keeps the base samples fixed.
     weights : tensor of shape (n,)
         Factor of each example's loss.
     batch_size : int
@@ -94,36 +93,35 @@ def train(
     learning_rate : float
         Adam's; 0.1 for all examples at once and 0.001 for batches, as in the paper.
     max_steps : int
-        Steps of the run, those before it aside; 500 for L-BFGS, 5000 (regression) or 3000 for
-        Adam, as in the paper.
+        Steps of the run, without those of the stages before; 500 for L-BFGS, 5000 (regression) or
+        3000 for Adam, as in the paper.
     stopping : Monitor
         A stopping rule in place of the default.
     monitors : sequence of Monitor
-        Progress bars, budgets, cancelling, and whatever else wants to see each step.
+        Callbacks that see each step: progress bars, budgets, cancelling, your own.
     observer : Observer
-        With optimizer="adam": looks at the model of the last stage every so many steps.
+        With optimizer="adam": a callback that gets the model of the last stage.
     checkpoints : Checkpoints
-        Keep the run on disk and go on from there.
+        The file from which an interrupted run resumes.
     generator : torch.Generator
         Randomness, of the data's device; freshly seeded when none is given.
     processes : Processes
-        Those that torchrun has started, to share the examples of each step among them. Each calls
-        `train` with the same data and settings, and gets the same result; model and randomness
-        begin as in the first one. Adam only. Checkpoints are read and written by the first
-        process. Progress bars are shown by the first one; other monitors are asked in each, and
-        any of them may stop all.
+        The processes that torchrun has started; each computes a part of every step. Each calls
+        `train` with the same data and settings, and gets the same result; model and random numbers
+        start as in the first one. Adam only. The first process reads and writes checkpoints and
+        shows progress bars; other monitors are called in each process, and any may stop all.
 
     Returns
     -------
     TrainingResult
-        The trained posterior and likelihood, and how training went.
+        The trained posterior and likelihood, and the reason for the end of training.
 
     Raises
     ------
     NumericalError
-        If no finite way down could be found; it says what happened and what to try.
+        If no step has a finite value.
     LostProcessError
-        If one of the processes is gone; it says from where the job goes on.
+        If a process has ended; the text says how the job resumes.
 
     Examples
     --------
@@ -148,23 +146,13 @@ def train(
         monitors=monitors,
         observer=observer,
     )
+    model, data = Model(posterior, likelihood), Data(X, y, weights)
     if hyperparameters == "auto":
         allowed = "None with hyperparameters='auto'"
         require(processes is None, "processes", allowed, "some", "Use 'joint' or 'fixed'.")
         require(start == "elbo", "start with hyperparameters='auto'", "'elbo'", repr(start))
-        return path_of(
-            recipe,
-            posterior,
-            likelihood,
-            Data(X, y, weights),
-            [beta],
-            validation,
-            "auto",
-            checkpoints,
-            generator,
-        ).best
-    modes = ("joint", "fixed", "auto")
-    require(hyperparameters in modes, "hyperparameters", f"one of {modes}", repr(hyperparameters))
+        return path_of(recipe, model, data, [beta], validation, "auto", checkpoints, generator).best
+    _check_choices(hyperparameters, ("joint", "fixed", "auto"), start, beta)
     require(
         validation is None,
         f"validation with hyperparameters='{hyperparameters}'",
@@ -172,23 +160,312 @@ def train(
         type(validation).__name__,
         "It is for 'auto'.",
     )
-    require(start in ("elbo", "scratch"), "start", "'elbo' or 'scratch'", repr(start))
-    require(0 <= beta < float("inf"), "beta", "finite and at least 0", beta)
-    data = Data(X, y, weights)
     check_data("train", data, posterior, likelihood)
+    group = _group(processes)
     if processes is not None:
-        recipe = parallel_recipe(recipe, data, posterior, likelihood, beta, processes)
+        recipe = _distributed_recipe(recipe, model, data, beta, processes)
     recipe.check(likelihood)
-    together, settings = Together(processes), (recipe.settings(), beta, hyperparameters, start)
+    settings = (recipe.settings(), beta, hyperparameters, start)
+    run = recipe, model, beta, hyperparameters, start
+    return _train(*run, data, settings, checkpoints, generator, group)
+
+
+def train_stream(
+    posterior: SparsePosterior,
+    likelihood: Likelihood,
+    rows: ParquetRows,
+    *,
+    epochs: float = 1.0,
+    batch_size: int = 1024,
+    objective: str | PointLoss = "log_loss",
+    beta: float = 1.0,
+    rule: Rule | str = "auto",
+    hyperparameters: Literal["joint", "fixed"] = "joint",
+    start: Literal["elbo", "scratch"] = "elbo",
+    learning_rate: float | None = None,
+    stopping: Monitor | None = None,
+    monitors: Sequence[Monitor] = (),
+    observer: Observer | None = None,
+    checkpoints: Checkpoints | None = None,
+    generator: torch.Generator | None = None,
+    processes: Processes | None = None,
+) -> TrainingResult:
+    """Train by Adam on rows that are read from disk as they are needed.
+
+    Memory depends on `batch_size`, on the number of inducing inputs and on the buffer of the rows,
+    not on the number of rows. Arguments that are not listed here are those of `directgp.train`.
+
+    Parameters
+    ----------
+    posterior : SparsePosterior
+        The start, of the dtype of the rows; it is not changed.
+    rows : ParquetRows
+        Training data; standardise them first.
+    epochs : float
+        Number of passes over the rows, for the objective and, with hyperparameters="fixed", for
+        the ELBO run before it.
+    batch_size : int
+        Rows of one step.
+    stopping : Monitor
+        A rule to stop before the last epoch; none by default.
+    checkpoints : Checkpoints
+        As in `train`; the files of the rows must be the same when the run resumes.
+    processes : Processes
+        As in `train`. Each process reads its own part of the rows; their number must divide
+        `batch_size`.
+
+    Returns
+    -------
+    TrainingResult
+        As from `train`.
+
+    Raises
+    ------
+    InvalidInputError
+        Also in the middle of a run, for a row that is not valid.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, pyarrow as pa, pyarrow.parquet, torch, directgp
+    >>> from directgp.datasets.streams import ParquetRows
+    >>> from directgp.likelihoods import Gaussian
+    >>> from directgp.posteriors import SparsePosterior
+    >>> folder, x = tempfile.mkdtemp(), np.linspace(-3, 3, 4000)
+    >>> table = pa.table({"x": x, "y": np.sin(2 * x)})
+    >>> pyarrow.parquet.write_table(table, f"{folder}/part.parquet")
+    >>> rows = ParquetRows(folder, target="y").standardised()
+    >>> X, y = map(torch.as_tensor, rows.sample(500)[:2])
+    >>> posterior = SparsePosterior.from_data(X, y, num_inducing=10)
+    >>> result = directgp.train_stream(
+    ...     posterior, Gaussian(0.1), rows, epochs=2.0, batch_size=200, learning_rate=0.01
+    ... )
+    >>> result.steps
+    80
+    """
+    kind = type(rows).__name__
+    require(isinstance(rows, ParquetRows), "rows of train_stream", "ParquetRows", kind)
+    whole = isinstance(batch_size, int) and batch_size >= 1
+    require(whole, "batch_size of train_stream", "an integer, at least 1", batch_size)
+    _check_choices(hyperparameters, ("joint", "fixed"), start, beta)
+    require(0 < epochs < math.inf, "epochs of train_stream", "positive and finite", epochs)
+    dtype = str(posterior.Z.dtype).removeprefix("torch.")
+    remedy = f"Open them with ParquetRows(..., dtype='{dtype}')."
+    allowed = f"of the posterior's dtype {dtype}"
+    require(rows.dtype == dtype, "rows of train_stream", allowed, rows.dtype, remedy)
+    recipe = Recipe(
+        objective=objective,
+        rule=rule,
+        optimizer="adam",
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        max_steps=math.ceil(epochs * rows.num_rows / batch_size),
+        stopping=stopping or _NEVER,
+        monitors=monitors,
+        observer=observer,
+    )
+    recipe.check(likelihood)
+    _check_streams(recipe, likelihood)
+    group = _group(processes)
+    size = 1 if group is None else group.size
+    allowed = f"a multiple of the number of processes, {size}"
+    require(batch_size % size == 0, "batch_size of train_stream", allowed, batch_size)
+    with rows.batches(batch_size, seed=0) as stream:
+        # A copy: the batch is part of a whole buffer.
+        first = as_data(stream.next()).clone().to(posterior.Z.device)
+    # Other batches may have positive weights where this one has none.
+    check_data("train_stream", Data(first.X, first.y), posterior, likelihood)
+    model = Model(posterior, likelihood)
+    if processes is not None:
+        recipe = _distributed_recipe(recipe, model, first, beta, processes)
+    settings = (recipe.settings(), beta, hyperparameters, start, rows.num_rows, rows.feature_names)
+    run = recipe, model, beta, hyperparameters, start
+    return _train(*run, first, settings, checkpoints, generator, group, rows)
+
+
+_NEVER = SmallGradient(0.0)
+"""A rule that Adam never satisfies, so that it runs through all epochs."""
+
+
+def _check_streams(recipe: Recipe, likelihood: Likelihood) -> None:
+    """Raise `UnsupportedError` for losses and likelihoods that need all rows at once."""
+    if not recipe.point_loss().uses_variance(likelihood):
+        raise UnsupportedError(
+            f"train_stream needs a loss that sees the variance of f, since it never has all rows "
+            f"at once to set the variance afterwards. Got '{recipe.name}'. Use 'log_loss', 'crps' "
+            "or 'elbo', or train on a sample."
+        )
+    if any(buffer.numel() > 1 for buffer in likelihood.buffers()):
+        raise UnsupportedError(
+            "train_stream needs a likelihood that is the same for every row. Got one with "
+            "exposures. Train on a sample, or leave out the exposures."
+        )
+
+
+def _check_choices(mode: str, modes: tuple[str, ...], start: str, beta: float) -> None:
+    require(mode in modes, "hyperparameters", f"one of {modes}", repr(mode))
+    require(start in ("elbo", "scratch"), "start", "'elbo' or 'scratch'", repr(start))
+    require(0 <= beta < math.inf, "beta", "finite and at least 0", beta)
+
+
+def _group(processes: Processes | None) -> ProcessGroup | None:
+    """Return the operations of several processes; None for a single one."""
+    return None if processes is None or processes.size == 1 else ProcessGroup(processes)
+
+
+def _distributed_recipe(
+    recipe: Recipe, model: Model, data: Data, beta: float, processes: Processes
+) -> Recipe:
+    """Return the recipe for a process, or raise an error if it needs all examples at once.
+
+    Adam is chosen whatever the number of processes, so that one process trains as several do.
+    """
+    here, where = data.X.device, "with processes"
+    require(here == processes.device, f"X {where}", f"on {processes.device}, theirs", here)
+    allowed = "'auto' or 'adam', which need no more than the gradient"
+    require(recipe.optimizer != "lbfgs", f"optimizer {where}", allowed, "'lbfgs'")
+    # One progress bar is enough.
+    shown = [m for m in recipe.monitors if processes.rank == 0 or not isinstance(m, ProgressBar)]
+    by_adam = replace(recipe, optimizer="adam", monitors=tuple(shown))
+    batches = by_adam.chosen_batch_size(len(data), model.posterior.Z.shape[-2]) is not None
+    require(
+        by_adam.eliminated(model.likelihood, beta, "adam", batches) is None,
+        f"objective {where}",
+        "one that trains q(u) by its gradient",
+        f"'{recipe.name}', which solves for q(u) from all examples at once",
+        "Use objective='elbo', or for 'square_loss' a batch_size.",
+    )
+    return by_adam
+
+
+def _train(
+    recipe: Recipe,
+    model: Model,
+    beta: float,
+    mode: str,
+    start: str,
+    data: Data,
+    settings: object,
+    checkpoints: Checkpoints | None,
+    generator: torch.Generator | None,
+    group: ProcessGroup | None,
+    rows: ParquetRows | None = None,
+) -> TrainingResult:
+    """Train from a checkpoint or from the start, in one or several processes."""
     try:
-        with together.listening():
-            posterior, likelihood = common_start(together, posterior, likelihood)
-            journal = journal_for(checkpoints, data, posterior, likelihood, settings, together)
-            random = generator or fresh_generator(X.device)
-            common_order(together, random)
-            journal.rewind(random)
-            trainer = Trainer(data, random, journal, together=together)
-            model = posterior, likelihood
-            return mode_run(trainer, recipe, *model, beta, hyperparameters, start)
+        with nullcontext() if group is None else group.deferred_signals():
+            model = model if group is None else group.same_start(model)
+            checkpoint = open_checkpoint(checkpoints, data, model, settings, group)
+            random = generator or fresh_generator(data.X.device)
+            if group is not None:
+                state = group.tensors_of_first({"state": random.get_state()})
+                random.set_state(state["state"])
+            checkpoint.restore_generator(random)
+            if rows is not None and group is not None:
+                # The rows of one batch of this process.
+                data = data.take(torch.arange(len(data) // group.size, device=data.X.device))
+            trainer = Trainer(data, random, checkpoint, group=group, rows=rows)
+            return mode_run(trainer, recipe, model, beta, mode, start)
+    finally:
+        close(recipe.monitors)
+
+
+def update(
+    posterior: SparsePosterior,
+    likelihood: Likelihood,
+    X: Float[Tensor, "n d"],
+    y: Num[Tensor, " n"],
+    *,
+    objective: str | PointLoss = "log_loss",
+    beta: float = 1.0,
+    rule: Rule | str = "auto",
+    optimizer: OptimizerName = "auto",
+    weights: Num[Tensor, " n"] | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    max_steps: int | None = None,
+    stopping: Monitor | None = None,
+    monitors: Sequence[Monitor] = (),
+    generator: torch.Generator | None = None,
+) -> TrainingResult:
+    """Minimise Σ loss + β·KL[q(u) ‖ q_before(u)] over q(u), the sum over the new examples alone.
+
+    Kernel, mean, likelihood and inducing inputs are held, and nothing but q_before is needed of
+    earlier examples. For "elbo" with a Gaussian likelihood, "vfe" and "fitc" the result is a
+    formula, and equals the q(u) of all examples at once, for any β and in any order. Otherwise it
+    is an approximation: only q(u) is kept of the earlier examples.
+
+    Examples far from the inducing inputs change little: q(u) cannot represent them. `train` moves
+    the inducing inputs.
+
+    Parameters
+    ----------
+    posterior : SparsePosterior
+        With q_before; it is not changed.
+    likelihood : Likelihood
+        p(y given f); it is not changed.
+    X, y : tensor of shape (n, d), (n,)
+        New examples, on the posterior's device.
+    objective : str or PointLoss
+        As in `directgp.train`, but one that depends on the variance of f.
+    beta : float
+        β > 0, the same as before: KL[q ‖ q_before] stands for all earlier examples.
+    rule, optimizer, weights, batch_size, learning_rate, max_steps, stopping, monitors, generator
+        As in `directgp.train`.
+
+    Returns
+    -------
+    TrainingResult
+        The updated posterior, with `hyperparameters` "held". The loss is a mean over the new
+        examples.
+
+    Examples
+    --------
+    >>> import torch, directgp
+    >>> from directgp.likelihoods import Gaussian
+    >>> from directgp.posteriors import SparsePosterior
+    >>> from directgp.training import update
+    >>> X = torch.linspace(-3, 3, 60, dtype=torch.float64).reshape(-1, 1)
+    >>> y = torch.sin(2 * X[:, 0])
+    >>> posterior = SparsePosterior.from_data(X, y, num_inducing=10)
+    >>> first = directgp.train(posterior, Gaussian(0.1), X[::2], y[::2], objective="elbo")
+    >>> both = update(first.posterior, first.likelihood, X[1::2], y[1::2], objective="elbo")
+    >>> both.reason
+    'The optimum is a formula.'
+    """
+    recipe = Recipe(
+        objective=objective,
+        rule=rule,
+        optimizer=optimizer,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        max_steps=max_steps,
+        stopping=stopping,
+        monitors=monitors,
+    )
+    remedy = "Nothing else is left of earlier examples; take `train` to do without them."
+    require(0 < beta < math.inf, "beta of update", "positive and finite", beta, remedy)
+    data = Data(X, y, weights)
+    check_data("update", data, posterior, likelihood)
+    recipe.check(likelihood)
+    # A loss of the mean alone forms no covariance, which stands for the earlier examples.
+    if not recipe.point_loss().uses_variance(likelihood):
+        raise UnsupportedError(
+            "update needs an objective that sees the variance of f. Got "
+            f"'{recipe.name}' with {type(likelihood).__name__}. Use 'elbo' or 'log_loss'; 'elbo' "
+            "with beta=1 after training for square loss gives the mean that square loss has for "
+            "all examples."
+        )
+    trainer = Trainer(data, generator or fresh_generator(X.device))
+    model = copy.deepcopy(Model(posterior, likelihood))
+    posterior = model.posterior
+    before = Whitened(posterior.u_mean.detach().clone(), posterior.u_chol.detach().tril())
+    # During training the posterior holds q(u) relative to the one before.
+    posterior.reset()
+    try:
+        stage = trainer.stage(recipe.name, recipe, model, beta, held=True, before=before)
     finally:
         close(monitors)
+    with torch.no_grad():
+        relative = Whitened(posterior.u_mean, posterior.u_chol.tril())
+        posterior.set_q(*composed(before, relative))
+    return trainer.result(recipe, model, beta, "held", (stage,))

@@ -1,7 +1,9 @@
-"""One stage after another: builds the problem of each, minimises it, keeps a journal."""
+"""Train in stages: ELBO, warm-up, joint and fixed runs, each a problem and an optimiser."""
 
+import copy
 import math
 import time
+from dataclasses import replace
 from typing import Literal, final
 
 import torch
@@ -9,16 +11,19 @@ from torch import Tensor
 
 from directgp.datasets.streams import ParquetRows
 from directgp.errors import CheckpointError, LostProcessError, NumericalError
-from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.bernoulli import Bernoulli
+from directgp.likelihoods.counts import CountLikelihood
 from directgp.likelihoods.gaussian import Gaussian
+from directgp.numerics.special import softplus_inverse
 from directgp.objectives.base import Objective
-from directgp.posteriors.collapsed import Whitened
+from directgp.objectives.log_losses import GibbsLoss
+from directgp.posteriors.collapsed import Whitened, calibrate
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.adam import AdamState, adam
-from directgp.training.callbacks import Observer, Run
-from directgp.training.checkpoint import Journal, Tensors, under
-from directgp.training.data import Batches, BatchFeed, Data, Feed, StreamFeed, WholeFeed
-from directgp.training.distributed import Together
+from directgp.training.callbacks import LossRange, Observer, Run
+from directgp.training.checkpoint import Checkpoint, Tensors, model_tensors, under
+from directgp.training.data import Batches, Data, FullBatch, Model, RandomBatches, StreamBatches
+from directgp.training.distributed import ProcessGroup
 from directgp.training.lbfgs import lbfgs
 from directgp.training.problems import (
     CollapsedUpdate,
@@ -31,146 +36,134 @@ from directgp.training.problems import (
     trained_parameters,
 )
 from directgp.training.recipe import Recipe
-from directgp.training.result import Failure, Phase, StageResult, Status, Stop
+from directgp.training.result import Failure, Phase, StageResult, Status, Stop, TrainingResult
 
 
 @final
 class Trainer:
     """Runs the stages of a training on one set of data.
 
-    Parameters
-    ----------
-    data : Data
-        What to train on.
-    generator : torch.Generator
-        Randomness of every stage, of the device of the data.
-    journal : Journal
-        Knows stages that are finished, and is told of progress.
-    since : float
-        `time.perf_counter` when all of it began; now, unless given.
-    together : Together
-        The processes that share the examples; this one alone, unless given.
-    rows : ParquetRows
-        Where all examples are, when `data` is but one batch of them.
+    `since` is `time.perf_counter` at the start of the whole training. With `rows`, the examples are
+    read from there, and `data` is the first batch of this process.
     """
 
     def __init__(
         self,
         data: Data,
         generator: torch.Generator,
-        journal: Journal,
+        checkpoint: Checkpoint | None = None,
         since: float | None = None,
-        together: Together | None = None,
+        group: ProcessGroup | None = None,
         rows: ParquetRows | None = None,
     ) -> None:
         self.data = data
-        self._rows = rows
-        self._together = together or Together()
-        self._generator = generator
-        self._journal = journal
+        self._rows, self._group, self._generator = rows, group, generator
+        self._checkpoint = checkpoint or Checkpoint()
         self._since = time.perf_counter() if since is None else since
         self.failures: list[Failure] = []
         """Candidates that could not be trained."""
         self.phase = Phase()
-        """What monitors are told about the run that comes next."""
-
-    @property
-    def seconds(self) -> float:
-        """Wall time since the beginning."""
-        return time.perf_counter() - self._since
+        """The phase of the next run, for callbacks."""
 
     def optimizer(self, recipe: Recipe, posterior: SparsePosterior) -> Literal["lbfgs", "adam"]:
-        """What "auto" chooses here."""
+        """Return the optimiser that the recipe chooses for these data."""
         return recipe.chosen_optimizer(len(self.data), posterior.Z.shape[-2])
 
     def stage(
         self,
         name: str,
         recipe: Recipe,
-        posterior: SparsePosterior,
-        likelihood: Likelihood,
+        model: Model,
         beta: float | Tensor,
         held: bool = False,
         before: Whitened | None = None,
     ) -> StageResult:
-        """Minimise the recipe's objective in place; with the rest held, over q(u) alone.
+        """Minimise the recipe's objective in place; with the hyperparameters held, over q(u) alone.
 
-        With a q(u) from before in the prior's place, the posterior has q(u) as seen from it.
+        With `before`, an earlier q(u) that takes the place of the prior, the posterior holds q(u)
+        relative to it. A stage that the checkpoint has as finished is loaded.
         """
-        known = self._journal.next_finished()
+        known = self._checkpoint.next_finished()
         if known is not None:
-            result, tensors = known
-            if result.stage != name:
-                raise CheckpointError(
-                    f"The checkpoint must have '{name}' for its next stage. Got '{result.stage}'. "
-                    "Resume with the version that wrote it, or start again."
-                )
-            self._load_model(posterior, likelihood, tensors)
-            if result.status == Status.FAILED:
-                raise NumericalError(result.reason)
-            return result
+            return self._load_stage(name, model, *known)
         try:
-            result = self._run(name, recipe, posterior, likelihood, beta, held, before)
+            result = self._run(name, recipe, model, beta, held, before)
         except NumericalError as error:
-            # A stage that follows must find its own place in the journal when this is replayed.
+            # The failed stage is saved too, so that those after it keep their places.
             failed = without_steps(name, Status.FAILED, str(error))
-            self._journal.finish(failed, self._model_tensors(posterior, likelihood))
+            self._checkpoint.finish(failed, self._state(model))
             raise
         except LostProcessError as error:
-            error.add(self._journal.way_back())
+            error.add(self._checkpoint.resume_hint())
             raise
         except KeyboardInterrupt:
             return without_steps(name, Status.INTERRUPTED, "Interrupted before the first step.")
         if not result.ends_training:
-            # One that was ended from outside goes on, next time, from where it was last kept.
-            self._journal.finish(result, self._model_tensors(posterior, likelihood))
+            # A stage that was ended from outside resumes from the last save instead.
+            self._checkpoint.finish(result, self._state(model))
         return result
 
-    def value(
-        self, recipe: Recipe, posterior: SparsePosterior, likelihood: Likelihood, beta: float
-    ) -> float:
-        """The objective over all examples, as a mean."""
+    def value(self, recipe: Recipe, model: Model, beta: float) -> float:
+        """Return the objective of all examples, as a mean."""
         data = self.data
         objective = Objective(recipe.point_loss(), len(data), beta)
         with torch.no_grad():
-            marginals = posterior.predict(data.X)
             loss = objective(
-                likelihood,
+                model.likelihood,
                 data.y,
-                marginals,
-                posterior.kl(),
+                model.posterior.predict(data.X),
+                model.posterior.kl(),
                 weights=data.weights,
                 generator=self._generator,
             )
         return float(loss)
 
+    def result(
+        self,
+        recipe: Recipe,
+        model: Model,
+        beta: float,
+        mode: str,
+        stages: tuple[StageResult, ...],
+    ) -> TrainingResult:
+        """Return the result of stages that were run."""
+        return TrainingResult(
+            posterior=model.posterior,
+            likelihood=model.likelihood,
+            objective=recipe.name,
+            beta=beta,
+            hyperparameters=mode,
+            stages=stages,
+            seconds=time.perf_counter() - self._since,
+        )
+
     def _run(
         self,
         name: str,
         recipe: Recipe,
-        posterior: SparsePosterior,
-        likelihood: Likelihood,
+        model: Model,
         beta: float | Tensor,
         held: bool,
         before: Whitened | None,
     ) -> StageResult:
-        optimizer = self.optimizer(recipe, posterior)
-        problem = self._problem(recipe, posterior, likelihood, beta, held, before, optimizer)
-        steps = recipe.chosen_max_steps(optimizer, likelihood)
+        optimizer = self.optimizer(recipe, model.posterior)
+        problem = self._problem(recipe, model, beta, held, before, optimizer)
+        steps = recipe.chosen_max_steps(optimizer, model.likelihood)
         noisy = not problem.deterministic
-        stopping = recipe.chosen_stopping(optimizer, likelihood, noisy=noisy, held=held)
+        stopping = recipe.chosen_stopping(optimizer, model.likelihood, noisy=noisy, held=held)
         monitors = (stopping, *recipe.monitors)
-        run = Run(name, steps, monitors, self._since, self.phase, self._together.agree)
+        agree = None if self._group is None else self._group.agree
+        run = Run(name, steps, monitors, self._since, self.phase, agree)
         if not problem.parameters:
             stop, loss = Stop(Status.CONVERGED, "The optimum is a formula."), _value(problem)
         elif optimizer == "lbfgs":
             stop, loss = self._lbfgs(problem, run), _value(problem)
         else:
-            rate = recipe.chosen_learning_rate(not problem.feed.whole)
+            rate = recipe.chosen_learning_rate(not problem.batches.whole)
             try:
                 stop = self._adam(problem, run, rate, recipe.observer)
             finally:
-                problem.feed.close()
+                problem.batches.close()
             last = run.losses[-1] if run.losses else math.nan
             loss = _value(problem) if problem.deterministic else last
         _write_q(problem)
@@ -191,22 +184,23 @@ class Trainer:
     def _problem(
         self,
         recipe: Recipe,
-        posterior: SparsePosterior,
-        likelihood: Likelihood,
+        model: Model,
         beta: float | Tensor,
         held: bool,
         before: Whitened | None,
         optimizer: str,
     ) -> ModelProblem:
-        data = self.data
+        data, group = self.data, self._group
+        posterior, likelihood = model.posterior, model.likelihood
         number = len(data) if self._rows is None else self._rows.num_rows
         objective = Objective(recipe.point_loss(), number, beta)
         draws = not objective.point_loss.deterministic
-        rank = self._together.rank if draws else None
+        rank = group.rank if draws and group is not None else None
         randomness = Randomness(self._generator, draws and optimizer == "lbfgs", rank)
-        feed = self._feed(recipe, posterior, likelihood)
-        kind = recipe.eliminated(likelihood, beta, optimizer, not feed.whole)
+        batches = self._batches(recipe, model)
+        kind = recipe.eliminated(likelihood, beta, optimizer, not batches.whole)
         parameters = {} if held else trained_parameters(posterior, likelihood)
+        common = posterior, likelihood, data, objective
         if before is not None and kind in ("vfe", "fitc") and isinstance(likelihood, Gaussian):
             return CollapsedUpdate(posterior, likelihood, data, objective, kind, before, randomness)
         if kind is not None and isinstance(likelihood, Gaussian):
@@ -214,103 +208,98 @@ class Trainer:
                 posterior, likelihood, data, objective, kind, parameters, randomness
             )
         if held:
-            return HeldProblem(
-                posterior, likelihood, data, objective, randomness, feed, self._together, before
-            )
-        return FreeProblem(
-            posterior, likelihood, data, objective, parameters, randomness, feed, self._together
-        )
+            return HeldProblem(*common, randomness, batches, group, before)
+        return FreeProblem(*common, parameters, randomness, batches, group)
 
-    def _feed(self, recipe: Recipe, posterior: SparsePosterior, likelihood: Likelihood) -> Feed:
+    def _batches(self, recipe: Recipe, model: Model) -> Batches:
         data, random = self.data, self._generator
         if self._rows is not None:
             seed = int(torch.randint(2**31, (), generator=random, device=random.device))
-            share = self._together.rank or 0, self._together.size
-            return StreamFeed(self._rows.batches(len(data), seed, share), data, likelihood)
-        size = recipe.chosen_batch_size(len(data), posterior.Z.shape[-2])
-        return (
-            WholeFeed(data) if size is None else BatchFeed(data, Batches(len(data), size, random))
-        )
+            share = (0, 1) if self._group is None else (self._group.rank, self._group.size)
+            return StreamBatches(self._rows.batches(len(data), seed, share), data, model.likelihood)
+        size = recipe.chosen_batch_size(len(data), model.posterior.Z.shape[-2])
+        return FullBatch(data) if size is None else RandomBatches(data, size, random)
 
     def _lbfgs(self, problem: ModelProblem, run: Run) -> Stop:
-        found = self._journal.take_up()
+        found = self._checkpoint.resume_stage()
         if found is not None:
-            _load_parameters(problem, found.tensors)
+            with torch.no_grad():
+                for name, parameter in problem.parameters.items():
+                    parameter.copy_(found.tensors[name])
             run.resume(found.losses, found.evaluations)
 
-        def keep() -> None:
+        def save() -> None:
             tensors = {name: p.detach() for name, p in problem.parameters.items()}
-            self._journal.keep(run.losses, run.evaluations, tensors)
+            self._checkpoint.save_progress(run.losses, run.evaluations, tensors)
 
-        return lbfgs(problem, run, self._journal.every, keep)
+        return lbfgs(problem, run, self._checkpoint.every, save)
 
     def _adam(
         self, problem: ModelProblem, run: Run, rate: float, observer: Observer | None
     ) -> Stop:
-        state = AdamState(problem, rate)
-        found = self._journal.take_up()
+        state, every = AdamState(problem, rate), self._checkpoint.every
+        found = self._checkpoint.resume_stage()
         if found is not None:
-            state.load(under("adam.", found.tensors))
-            state.good = state.tensors()
+            state.load_state(under("adam.", found.tensors))
+            state.good = state.state()
             self._generator.set_state(found.tensors["generator"])
-            problem.feed.load(under("batches.", found.tensors))
+            problem.batches.load_state(under("batches.", found.tensors))
             run.resume(found.losses, found.evaluations)
             problem.randomness.renew(run.steps)
 
-        def keep() -> None:
-            tensors = {f"adam.{name}": value for name, value in state.tensors().items()}
+        def save() -> None:
+            tensors = {f"adam.{name}": value for name, value in state.state().items()}
             tensors["generator"] = self._generator.get_state()
-            feed = problem.feed.tensors()
-            tensors |= {f"batches.{name}": value for name, value in feed.items()}
-            self._journal.keep(run.losses, run.evaluations, tensors)
+            batches = problem.batches.state()
+            tensors |= {f"batches.{name}": value for name, value in batches.items()}
+            self._checkpoint.save_progress(run.losses, run.evaluations, tensors)
             problem.randomness.renew(run.steps)
 
-        def look() -> None:
+        def observe() -> None:
             if observer is not None and run.steps % observer.every == 0:
                 _write_q(problem)
                 observer.see(run.steps, problem.posterior, problem.likelihood)
 
         def after_segment() -> None:
-            look()
-            if self._journal.every is not None and run.steps % self._journal.every == 0:
-                keep()
+            observe()
+            if every is not None and run.steps % every == 0:
+                save()
 
-        spans = [self._journal.every, None if observer is None else observer.every]
-        known = [span for span in spans if span is not None]
-        segment = math.gcd(*known) if known else None
+        spans = [span for span in (every, observer and observer.every) if span is not None]
+        segment = math.gcd(*spans) if spans else None
         try:
-            return adam(problem, run, state, segment, after_segment, look)
+            return adam(problem, run, state, segment, after_segment, observe)
         except LostProcessError as error:
             error.add(f"That was at step {run.steps + 1} of {run.stage}.")
             raise
 
-    def _model_tensors(self, posterior: SparsePosterior, likelihood: Likelihood) -> Tensors:
-        tensors = {f"posterior.{name}": value for name, value in posterior.state_dict().items()}
-        tensors |= {f"likelihood.{name}": value for name, value in likelihood.state_dict().items()}
-        return tensors | {"generator": self._generator.get_state()}
+    def _state(self, model: Model) -> Tensors:
+        return model_tensors(model) | {"generator": self._generator.get_state()}
 
-    def _load_model(
-        self, posterior: SparsePosterior, likelihood: Likelihood, tensors: Tensors
-    ) -> None:
-        posterior.load_state_dict(under("posterior.", tensors))
-        likelihood.load_state_dict(under("likelihood.", tensors))
+    def _load_stage(
+        self, name: str, model: Model, result: StageResult, tensors: Tensors
+    ) -> StageResult:
+        if result.stage != name:
+            raise CheckpointError(
+                f"The checkpoint must have '{name}' for its next stage. Got '{result.stage}'. "
+                "Resume with the version that wrote it, or start again."
+            )
+        model.posterior.load_state_dict(under("posterior.", tensors))
+        model.likelihood.load_state_dict(under("likelihood.", tensors))
         self._generator.set_state(tensors["generator"])
+        if result.status == Status.FAILED:
+            raise NumericalError(result.reason)
+        return result
 
 
 def without_steps(name: str, status: Status, reason: str) -> StageResult:
-    """The result of a stage that has nothing to tell but why it ended."""
+    """Return the result of a stage that took no step."""
     ends = status == Status.INTERRUPTED
     return StageResult(name, status, reason, 0, 0, math.nan, (), 0.0, (), ends)
 
 
-def _load_parameters(problem: Problem, tensors: Tensors) -> None:
-    with torch.no_grad():
-        for name, parameter in problem.parameters.items():
-            parameter.copy_(tensors[name])
-
-
 def _write_q(problem: ModelProblem) -> None:
-    """Put q(u) into the posterior, where a formula gives it."""
+    """Set q(u) of the posterior, where a formula gives it."""
     if isinstance(problem, ProfiledProblem | CollapsedUpdate):
         problem.write_q()
 
@@ -318,5 +307,186 @@ def _write_q(problem: ModelProblem) -> None:
 def _value(problem: Problem) -> float:
     with torch.no_grad():
         problem.prepare()
-        (losses,) = problem.pool(problem.value(0))
+        (losses,) = problem.average(problem.value(0))
         return float(losses.mean())
+
+
+# Runs: one or more stages that give a result.
+
+_SHORT_RUN = {"lbfgs": 50, "adam": 300}
+"""Steps of the ELBO run before a joint run."""
+
+
+def mode_run(
+    trainer: Trainer, recipe: Recipe, model: Model, beta: float, mode: str, start: str
+) -> TrainingResult:
+    """Train jointly, or with hyperparameters fixed at those of an ELBO run."""
+    if mode == "fixed":
+        return fixed_run(trainer, recipe, elbo_run(trainer, recipe, model), beta)
+    return joint_run(trainer, recipe, model, beta, start)
+
+
+def elbo_run(trainer: Trainer, recipe: Recipe, model: Model, near: bool = False) -> TrainingResult:
+    """Train for the ELBO until it converges; without a warm-up where the start is near."""
+    elbo, model = as_elbo(recipe), copy.deepcopy(model)
+    stages = () if near else warm_up(trainer, elbo, model, 1.0)
+    if not _ended(stages):
+        stages = (*stages, trainer.stage("elbo", elbo, model, 1.0))
+    return trainer.result(elbo, model, 1.0, "elbo", stages)
+
+
+def given_run(trainer: Trainer, recipe: Recipe, model: Model) -> TrainingResult:
+    """Return the result of an ELBO run that was finished before."""
+    stage = without_steps("elbo", Status.CONVERGED, "Trained before.")
+    return trainer.result(as_elbo(recipe), model, 1.0, "elbo", (stage,))
+
+
+def short_elbo_run(trainer: Trainer, recipe: Recipe, model: Model) -> TrainingResult:
+    """Train for the ELBO for a few steps, to start a joint run from."""
+    steps = _SHORT_RUN[trainer.optimizer(as_elbo(recipe), model.posterior)]
+    steps = min(steps, recipe.max_steps or steps)
+    return elbo_run(trainer, replace(recipe, max_steps=steps), model, near=True)
+
+
+def joint_run(
+    trainer: Trainer, recipe: Recipe, model: Model, beta: float, start: str = "near"
+) -> TrainingResult:
+    """Train q(u) and hyperparameters: from "near" the optimum, "scratch", or a short "elbo" run."""
+    given, model = model.posterior, copy.deepcopy(model)
+    stages: tuple[StageResult, ...] = ()
+    if start == "elbo" and _gains_from_elbo(trainer, recipe, model, beta):
+        base = short_elbo_run(trainer, recipe, model)
+        if base.ended:
+            return base
+        model, stages = Model(base.posterior, base.likelihood), base.stages
+    sees_variance = recipe.point_loss().uses_variance(model.likelihood)
+    if not sees_variance:
+        model = model._replace(posterior=model.posterior.with_unit_scale())
+    if start != "near":
+        stages = (*stages, *warm_up(trainer, recipe, model, beta))
+    if not _ended(stages):
+        stages = (*stages, trainer.stage(recipe.name, recipe, model, beta))
+    if not sees_variance:
+        model = _with_variances(trainer, recipe, model, beta, given)
+    return trainer.result(recipe, model, beta, "joint", stages)
+
+
+def fixed_run(
+    trainer: Trainer,
+    recipe: Recipe,
+    base: TrainingResult,
+    beta: float,
+    start: SparsePosterior | None = None,
+) -> TrainingResult:
+    """Train q(u) with the hyperparameters of an ELBO run.
+
+    q(u) starts at the prior, or at that of a posterior with the same hyperparameters.
+    """
+    if base.ended:
+        return base
+    model = copy.deepcopy(Model(base.posterior, base.likelihood))
+    posterior = model.posterior
+    if start is None:
+        posterior.reset()
+    else:
+        # The scale of the other prior may have been calibrated since.
+        ratio = (start.prior.scale / posterior.prior.scale).detach().sqrt()
+        posterior.set_q(ratio * start.u_mean.detach(), start.u_chol.detach())
+    stage = trainer.stage(recipe.name, recipe, model, beta, held=True)
+    if not recipe.point_loss().uses_variance(model.likelihood):
+        model = _with_variances(trainer, recipe, model, beta, base.posterior)
+    return trainer.result(recipe, model, beta, "fixed", (*base.stages, stage))
+
+
+def as_elbo(recipe: Recipe) -> Recipe:
+    """Return the recipe with the ELBO for its objective."""
+    return replace(recipe, objective="elbo", rule="auto", observer=None)
+
+
+def _ended(stages: tuple[StageResult, ...]) -> bool:
+    return any(stage.ends_training for stage in stages)
+
+
+_WARM_UP_FROM = 1000
+"""Rows from which a warm-up by Adam saves time before L-BFGS."""
+
+_STEPS, _FEWER_STEPS, _RATE = 100, 50, 0.1
+_SMALL_BETA = 0.5
+"""Below it log loss needs more steps; above it, and for the ELBO, fewer do."""
+
+_GAUSSIAN_STEPS, _GAUSSIAN_RATE = 300, 0.05
+"""With Gaussian noise the losses are steeper, and need more and smaller steps."""
+
+
+def warm_up(trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> tuple[StageResult, ...]:
+    """Train by Adam, in place, where L-BFGS gains from it; the best state is kept."""
+    if not gains(trainer, recipe, model, beta):
+        return ()
+    gaussian = isinstance(model.likelihood, Gaussian)
+    far = beta < _SMALL_BETA and not isinstance(recipe.point_loss(), GibbsLoss)
+    steps = _GAUSSIAN_STEPS if gaussian else _STEPS if far else _FEWER_STEPS
+    by_adam = replace(
+        recipe,
+        optimizer="adam",
+        # All examples at once, even where "auto" would choose batches.
+        batch_size=len(trainer.data),
+        learning_rate=_GAUSSIAN_RATE if gaussian else _RATE,
+        max_steps=min(steps, recipe.max_steps or steps),
+        stopping=LossRange(20, 1e-4),
+    )
+    name = f"{recipe.name}, warm-up"
+    try:
+        return (trainer.stage(name, by_adam, model, beta),)
+    except NumericalError as error:
+        # The last good state is kept, and a line search may find a way from there.
+        return (without_steps(name, Status.FAILED, str(error)),)
+
+
+def gains(trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> bool:
+    """Return whether L-BFGS follows over q(u), Z and many rows, with a deterministic value."""
+    if len(trainer.data) < _WARM_UP_FROM or not model.posterior.Z.requires_grad:
+        return False
+    loss = recipe.point_loss()
+    lbfgs = trainer.optimizer(recipe, model.posterior) == "lbfgs"
+    free = recipe.eliminated(model.likelihood, beta, "lbfgs", batches=False) is None
+    return lbfgs and free and loss.deterministic and loss.uses_variance(model.likelihood)
+
+
+def _gains_from_elbo(trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> bool:
+    """Return whether a short ELBO run is a good start.
+
+    For many counts or labels it is not: its lengthscales are so long that log loss with small β
+    does not leave them, and a warm-up gets further.
+    """
+    if recipe.name in ("elbo", "vfe", "fitc"):
+        return False
+    discrete = isinstance(model.likelihood, CountLikelihood | Bernoulli)
+    return not (discrete and gains(trainer, recipe, model, beta))
+
+
+def _with_variances(
+    trainer: Trainer, recipe: Recipe, model: Model, beta: float, given: SparsePosterior
+) -> Model:
+    """Return the model with variances of f and the noise, for a loss that saw neither.
+
+    The loss counts as ½p·(y − μ)² with p chosen so that its sum is right; for square loss p = 1.
+    The parameters that require a gradient are those of the given posterior.
+    """
+    data, likelihood = trainer.data, model.likelihood
+    with torch.no_grad():
+        marginals = model.posterior.predict(data.X)
+        losses = recipe.point_loss()(likelihood, data.y, marginals)
+        square = (data.y - marginals.mean).square()
+        if data.weights is not None:
+            losses, square = data.weights * losses, data.weights * square
+        total = float(square.sum())
+        precision = 2 * float(losses.sum()) / total if total > 0 else 1.0
+    y = data.y.to(data.X)
+    calibrated = calibrate(model.posterior, data.X, y, beta / precision, data.weights)
+    if isinstance(likelihood, Gaussian):
+        noise = torch.as_tensor(calibrated.noise, dtype=likelihood.raw_noise.dtype)
+        with torch.no_grad():
+            likelihood.raw_noise.copy_(softplus_inverse(noise))
+    for before, after in zip(given.parameters(), calibrated.posterior.parameters(), strict=True):
+        after.requires_grad_(before.requires_grad)
+    return model._replace(posterior=calibrated.posterior)

@@ -26,7 +26,6 @@ class HoldOut:
     fraction: float = 0.1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
         inside = 0 < self.fraction < 1
         require(inside, "fraction of HoldOut", "between 0 and 1, ends excluded", self.fraction)
 
@@ -43,7 +42,6 @@ class Folds:
     number: int = 5
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
         require(self.number >= 2, "number of Folds", "at least 2", self.number)
 
     def settings(self) -> str:

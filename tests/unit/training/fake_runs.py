@@ -11,9 +11,8 @@ from torch import Tensor
 from directgp.errors import NumericalError
 from directgp.likelihoods import Likelihood
 from directgp.objectives.base import PointLoss
-from directgp.posteriors import SparsePosterior
 from directgp.training import search
-from directgp.training.data import Data
+from directgp.training.data import Data, Model
 from directgp.training.recipe import Recipe
 from directgp.training.result import StageResult, Status, TrainingResult
 from directgp.training.trainer import Trainer
@@ -56,31 +55,22 @@ class FakeRuns:
         """The values of β that runs of a mode had, in the order of time."""
         return [call.beta for call in self.calls if call.mode == mode]
 
-    def _elbo(
-        self, trainer: Trainer, recipe: Recipe, posterior: Any, likelihood: Any, near: bool = False
-    ) -> Any:
-        return self._ran("elbo", trainer, recipe, posterior, likelihood, 1.0)
+    def _elbo(self, trainer: Trainer, recipe: Recipe, model: Model, near: bool = False) -> Any:
+        return self._ran("elbo", trainer, recipe, model, 1.0)
 
     def _fixed(
         self, trainer: Trainer, recipe: Recipe, base: Any, beta: float, start: Any = None
     ) -> Any:
         posterior = base.posterior if start is None else start
-        return self._ran("fixed", trainer, recipe, posterior, base.likelihood, beta)
+        return self._ran("fixed", trainer, recipe, Model(posterior, base.likelihood), beta)
 
-    def _joint(
-        self, trainer: Trainer, recipe: Recipe, posterior: Any, likelihood: Any, beta: float
-    ) -> Any:
-        return self._ran("joint", trainer, recipe, posterior, likelihood, beta)
+    def _joint(self, trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> Any:
+        return self._ran("joint", trainer, recipe, model, beta)
 
     def _ran(
-        self,
-        mode: str,
-        trainer: Trainer,
-        recipe: Recipe,
-        posterior: SparsePosterior,
-        likelihood: Likelihood,
-        beta: float,
+        self, mode: str, trainer: Trainer, recipe: Recipe, model: Model, beta: float
     ) -> TrainingResult:
+        posterior, likelihood, _ = model
         self.calls.append(Call(mode, beta, trainer.data, likelihood, recipe, posterior))
         if (mode, beta) in self.failing:
             raise NumericalError(f"{mode} at {beta:g} cannot be trained.")

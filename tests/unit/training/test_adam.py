@@ -49,7 +49,7 @@ def test_a_state_before_its_first_step_has_moved_nothing() -> None:
     before = toy.state()
     state = AdamState(toy, 0.1)
     assert same(toy.state(), before)
-    tensors = state.tensors()
+    tensors = state.state()
     assert all(not tensors[key].any() for key in ("first_moment", "second_moment", "step"))
     state.restore_best()
     assert same(toy.state(), before)
@@ -250,26 +250,26 @@ def test_a_state_goes_on_bit_for_bit(deterministic: bool) -> None:
     """Moments, step count, rate and best state: nothing else decides how a run goes on."""
     toy, run = Toy(rosenbrock, {"x": [-1.2, 1.0]}, deterministic=deterministic), run_of(40)
     state, kept = AdamState(toy, 0.3), list[dict[str, Tensor]]()
-    adam(toy, run, state, 15, lambda: kept.append(state.tensors()))
+    adam(toy, run, state, 15, lambda: kept.append(state.state()))
     other = Toy(rosenbrock, {"x": [9.0, 9.0]}, deterministic=deterministic)
     again = AdamState(other, 77.0)
-    again.load(kept[0])
+    again.load_state(kept[0])
     rerun = run_of(40)
     rerun.resume(run.losses[:15], 15)
     adam(other, rerun, again)
     assert rerun.losses == run.losses
     assert same(other.state(), toy.state())
-    assert same(again.tensors(), state.tensors())
+    assert same(again.state(), state.state())
 
 
 def test_what_a_state_tells_is_a_copy() -> None:
     toy = Toy(rosenbrock, {"x": [-1.2, 1.0]})
     state = AdamState(toy, 0.3)
     adam(toy, run_of(1), state)
-    told = state.tensors()
+    told = state.state()
     before = {name: value.clone() for name, value in told.items()}
     adam(toy, run_of(1), state)
-    assert same(told, before) and not same(told, state.tensors())
+    assert same(told, before) and not same(told, state.state())
 
 
 def test_float32_and_float64_parameters_together() -> None:

@@ -6,23 +6,30 @@ import pytest
 import torch
 from torch import Tensor
 
-from directgp.errors import InvalidInputError
 from directgp.likelihoods import Gaussian, Likelihood, Poisson
 from directgp.objectives import LogLoss, Objective
-from directgp.training.data import Batches, BatchFeed, Data
+from directgp.training.data import Data, RandomBatches
 from directgp.training.problems import FreeProblem, HeldProblem, Randomness, trained_parameters
 from tests.unit.training.models import counts, normal, regression, seeded, start
 
 
-def epoch(batches: Batches, steps: int) -> list[list[int]]:
-    return [batches.next().tolist() for _ in range(steps)]
+def made(n: int, size: int, generator: torch.Generator) -> RandomBatches:
+    return RandomBatches(Data(normal(n, 1), normal(n)), size, generator)
+
+
+def epoch(batches: RandomBatches, steps: int) -> list[list[int]]:
+    found = []
+    for _ in range(steps):
+        batches.advance()
+        found.append(batches.index.tolist())
+    return found
 
 
 @pytest.mark.parametrize(
     ("n", "size", "sizes"), [(10, 4, [4, 4, 2]), (9, 3, [3, 3, 3]), (3, 7, [3])]
 )
 def test_an_epoch_takes_every_example_once(n: int, size: int, sizes: list[int]) -> None:
-    batches = Batches(n, size, seeded())
+    batches = made(n, size, seeded())
     orders = []
     for _ in range(4):
         taken = epoch(batches, len(sizes))
@@ -34,35 +41,30 @@ def test_an_epoch_takes_every_example_once(n: int, size: int, sizes: list[int]) 
 
 
 def test_the_seed_decides() -> None:
-    one, same, other = (epoch(Batches(30, 7, seeded(seed)), 12) for seed in (0, 0, 1))
+    one, same, other = (epoch(made(30, 7, seeded(seed)), 12) for seed in (0, 0, 1))
     assert one == same != other
 
 
 def test_every_order_is_as_likely() -> None:
     """All 6 orders of 3 examples, 600 times 6 draws: 4 standard deviations are 91."""
-    batches = Batches(3, 3, seeded())
-    orders = [tuple(batches.next().tolist()) for _ in range(3600)]
+    batches = made(3, 3, seeded())
+    orders = list(map(tuple, epoch(batches, 3600)))
     assert all(abs(orders.count(order) - 600) < 91 for order in set(orders))
     assert len(set(orders)) == 6
 
 
-def test_it_goes_on_from_what_it_has_told() -> None:
+def test_it_resumes_from_its_state() -> None:
     generator = seeded()
-    batches = Batches(11, 4, generator)
+    batches = made(11, 4, generator)
     epoch(batches, 4)
-    told = {name: value.clone() for name, value in batches.tensors().items()}
+    position = {name: value.clone() for name, value in batches.state().items()}
     state = generator.get_state()
     expected = epoch(batches, 9)
     other = seeded(99)
-    again = Batches(11, 4, other)
-    again.load(told)
+    again = made(11, 4, other)
+    again.load_state(position)
     other.set_state(state)
     assert epoch(again, 9) == expected
-
-
-def test_no_batch_of_none() -> None:
-    with pytest.raises(InvalidInputError, match="batch_size must be at least 1"):
-        Batches(3, 0, seeded())
 
 
 def problem(
@@ -72,13 +74,11 @@ def problem(
     posterior.set_q(0.3 * normal(6), 0.5 * torch.eye(6).double() + 0.1 * normal(6, 6).tril())
     objective = Objective(LogLoss(), len(data), 0.7)
     randomness = Randomness(seeded(), frozen=False)
-    feed = None
-    if batch_size is not None:
-        feed = BatchFeed(data, Batches(len(data), batch_size, seeded()))
+    batches = None if batch_size is None else RandomBatches(data, batch_size, seeded())
     if kind == "held":
-        return HeldProblem(posterior, likelihood, data, objective, randomness, feed)
+        return HeldProblem(posterior, likelihood, data, objective, randomness, batches)
     free = trained_parameters(posterior, likelihood)
-    return FreeProblem(posterior, likelihood, data, objective, free, randomness, feed)
+    return FreeProblem(posterior, likelihood, data, objective, free, randomness, batches)
 
 
 def value(problem: FreeProblem | HeldProblem) -> Tensor:
@@ -117,9 +117,9 @@ def test_a_short_batch_is_right_on_average(kind: str) -> None:
     values = []
     for pair in combinations(range(6), 2):
         rest = [i for i in range(6) if i not in pair]
-        parts.feed.load({"epoch": torch.tensor([*rest, *pair]), "taken": torch.tensor(4)})
+        parts.batches.load_state({"epoch": torch.tensor([*rest, *pair]), "taken": torch.tensor(4)})
         values.append(value(parts))
-    assert parts.feed.tensors()["taken"] == 6
+    assert parts.batches.state()["taken"] == 6
     torch.testing.assert_close(torch.stack(values).mean(), whole, rtol=1e-13, atol=0)
     assert float(torch.stack(values).std()) > 0.01
 

@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from directgp.training.flat import FlatParameters, Vector
-from directgp.training.quasi_newton import Coordinates
+from directgp.training.lbfgs import Coordinates, FlatParameters, Vector
 
 M = 4
 CHOL = M * (M + 1) // 2
@@ -62,10 +61,10 @@ def test_where_each_parameter_is() -> None:
     parameters = q_of_u()
     flat = FlatParameters(parameters)
     vector = flat.read()
-    np.testing.assert_array_equal(vector[flat.place("u_mean")], parameters["u_mean"].detach())
+    np.testing.assert_array_equal(vector[flat.slice_of("u_mean")], parameters["u_mean"].detach())
     chol = parameters["u_chol"].detach().numpy()
-    np.testing.assert_array_equal(vector[flat.place("u_chol")], chol[np.tril_indices(M)])
-    assert vector[flat.place("absent")].size == 0
+    np.testing.assert_array_equal(vector[flat.slice_of("u_chol")], chol[np.tril_indices(M)])
+    assert vector[flat.slice_of("absent")].size == 0
 
 
 def value_of(parameters: dict[str, nn.Parameter]) -> Tensor:

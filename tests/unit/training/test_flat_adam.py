@@ -51,11 +51,11 @@ def test_a_state_that_was_kept_goes_on_bit_for_bit() -> None:
     p = parameters()
     adam = FlatAdam(p, 0.05, {})
     advance(p, adam, 7)
-    kept = adam.tensors()
+    kept = adam.state()
     advance(p, adam, 5)
     again = parameters()
     other = FlatAdam(again, 0.9, {})
-    other.load(kept)
+    other.load_state(kept)
     advance(again, other, 5)
     assert other.learning_rate == 0.05
     assert all(torch.equal(again[name], value) for name, value in p.items())

@@ -21,8 +21,8 @@ from torch.distributed.distributed_c10d import Store
 from directgp.errors import InvalidInputError
 from directgp.objectives import LogLoss, Objective
 from directgp.training import Processes
-from directgp.training.data import Batches, BatchFeed, Data, Feed, WholeFeed
-from directgp.training.distributed import Together, fresh_store
+from directgp.training.data import Batches, Data, FullBatch, RandomBatches
+from directgp.training.distributed import ProcessGroup, fresh_store
 from directgp.training.problems import FreeProblem, Randomness, trained_parameters
 from tests.unit.training import torchrun_cases as cases
 from tests.unit.training.models import normal, seeded
@@ -223,7 +223,7 @@ def test_one_process_by_nccl_and_two_that_share_a_gpu(tmp_path: Path) -> None:
     torch.testing.assert_close(several[0].found, alone.found, rtol=1e-8, atol=1e-8)
 
 
-def problems(feed: Callable[[Data], Feed], size: int, rule: str) -> list[FreeProblem]:
+def problems(batches: Callable[[Data], Batches], size: int, rule: str) -> list[FreeProblem]:
     """That of each process, all at the same parameters."""
     given = cases.poisson()
     data = Data(given["X"], given["y"], 0.5 + normal(cases.N, seed=9).abs())
@@ -238,8 +238,8 @@ def problems(feed: Callable[[Data], Feed], size: int, rule: str) -> list[FreePro
             objective,
             free,
             Randomness(seeded(2), False, rank),
-            feed(data),
-            Together(Processes(rank, size, CPU)),
+            batches(data),
+            ProcessGroup(Processes(rank, size, CPU)),
         )
         for rank in range(size)
     ]
@@ -251,17 +251,19 @@ def mean_value(problems: list[FreeProblem]) -> Tensor:
     return torch.stack([problem.value(0) for problem in problems]).mean()
 
 
-FEEDS: dict[str, Callable[[Data], Feed]] = {
-    "whole": WholeFeed,
-    "one row": lambda data: BatchFeed(data, Batches(len(data), 1, seeded())),
-    "odd": lambda data: BatchFeed(data, Batches(len(data), 7, seeded())),
+BATCHES: dict[str, Callable[[Data], Batches]] = {
+    "whole": FullBatch,
+    "one row": lambda data: RandomBatches(data, 1, seeded()),
+    "odd": lambda data: RandomBatches(data, 7, seeded()),
 }
 
 
-@pytest.mark.parametrize("feed", FEEDS.values(), ids=FEEDS)
+@pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES)
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_the_mean_over_the_shares_is_the_objective(feed: Callable[[Data], Feed], size: int) -> None:
-    whole, shared = problems(feed, 1, "auto"), problems(feed, size, "auto")
+def test_the_mean_over_the_processes_is_the_objective(
+    batches: Callable[[Data], Batches], size: int
+) -> None:
+    whole, shared = problems(batches, 1, "auto"), problems(batches, size, "auto")
     for _ in range(7):
         one, several = mean_value(whole), mean_value(shared)
         # The quadrature chooses its nodes for all rows that it is given together.
@@ -285,7 +287,7 @@ def test_noise_of_each_process_is_its_own_and_comes_again() -> None:
 
 @pytest.mark.usefixtures("without_shape_checks")
 def test_noise_of_several_agrees_in_expectation() -> None:
-    several, alone = problems(WholeFeed, 3, "bmc"), problems(WholeFeed, 1, "bmc")
+    several, alone = problems(FullBatch, 3, "bmc"), problems(FullBatch, 1, "bmc")
     number = 150
     pooled = torch.stack([mean_value(several).detach() for _ in range(number)])
     single = torch.stack([mean_value(alone).detach() for _ in range(number)])

@@ -6,8 +6,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from directgp.training.flat import FlatParameters
-from directgp.training.quasi_newton import Coordinates, InverseCurvature
+from directgp.training.lbfgs import Coordinates, FlatParameters, InverseCurvature
 
 Array = NDArray[np.float64]
 SIZE = 5

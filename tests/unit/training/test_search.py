@@ -20,10 +20,10 @@ from directgp.posteriors import SparsePosterior
 from directgp.posteriors.prior import Prior
 from directgp.training import search
 from directgp.training.callbacks import Monitor
-from directgp.training.data import Data
+from directgp.training.data import Data, Model
 from directgp.training.recipe import Recipe
 from directgp.training.result import Failure, Phase, Progress, TrainingResult
-from directgp.training.search import Model, Search, SearchResult
+from directgp.training.search import Search, SearchResult
 from directgp.training.validation import Folds, Given, HoldOut, Validation
 from tests.unit.training.fake_runs import FakeRuns
 from tests.unit.training.models import StopAt, counts, regression, seeded
@@ -134,12 +134,10 @@ def test_kernel_then_likelihood_then_the_kernel_once_more(monkeypatch: pytest.Mo
     ran = fake._elbo
     told: list[str] = []
 
-    def elbo(
-        trainer: Any, recipe: Any, posterior: Any, likelihood: Any, near: bool = False
-    ) -> TrainingResult:
-        told.append(names[id(posterior)])
+    def elbo(trainer: Any, recipe: Any, model: Model, near: bool = False) -> TrainingResult:
+        told.append(names[id(model.posterior)])
         fake.loss = lambda mode, beta: losses[told[-1]]
-        result: TrainingResult = ran(trainer, recipe, posterior, likelihood)
+        result: TrainingResult = ran(trainer, recipe, model)
         return result
 
     monkeypatch.setattr(search, "elbo_run", elbo)
@@ -410,12 +408,10 @@ def test_a_model_that_fails_is_told_and_passed_over(monkeypatch: pytest.MonkeyPa
     fake = FakeRuns().install(monkeypatch)
     ran = fake._elbo
 
-    def elbo(
-        trainer: Any, recipe: Any, posterior: Any, likelihood: Any, near: bool = False
-    ) -> TrainingResult:
-        if posterior is rows[0][0].posterior:
+    def elbo(trainer: Any, recipe: Any, model: Model, near: bool = False) -> TrainingResult:
+        if model.posterior is rows[0][0].posterior:
             raise NumericalError("Not this one.")
-        result: TrainingResult = ran(trainer, recipe, posterior, likelihood)
+        result: TrainingResult = ran(trainer, recipe, model)
         return result
 
     monkeypatch.setattr(search, "elbo_run", elbo)
@@ -565,7 +561,7 @@ def test_adam_trains_every_beta_at_once() -> None:
 def test_a_batch_that_fails_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def train_grid(trainer: Any, recipe: Any, *rest: Any) -> list[TrainingResult]:
         mode = "fixed" if rest[-1] else "joint"
-        trainer.failures += [Failure(beta, mode, "No.") for beta in rest[2]]
+        trainer.failures += [Failure(beta, mode, "No.") for beta in rest[1]]
         return []
 
     monkeypatch.setattr(search, "train_grid", train_grid)

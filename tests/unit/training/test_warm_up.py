@@ -9,14 +9,12 @@ from torch import Tensor
 import directgp
 from directgp.errors import NumericalError
 from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson, Probit
-from directgp.training import runs, trainer
+from directgp.training import trainer
 from directgp.training.callbacks import LossRange
-from directgp.training.checkpoint import Journal
-from directgp.training.data import Data
+from directgp.training.data import Data, Model
 from directgp.training.recipe import Recipe
 from directgp.training.result import Status, TrainingResult
-from directgp.training.runs import joint_run
-from directgp.training.trainer import Trainer
+from directgp.training.trainer import Trainer, joint_run
 from tests.unit.training.models import (
     StopAt,
     counts,
@@ -34,7 +32,7 @@ X, Y = regression()
 
 @pytest.fixture(autouse=True)
 def rows_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_FEWEST_ROWS", len(Y))
+    monkeypatch.setattr(trainer, "_WARM_UP_FROM", len(Y))
 
 
 def fit(likelihood: Likelihood, y: Tensor, **settings: Any) -> TrainingResult:
@@ -65,7 +63,7 @@ def test_log_loss_has_one(likelihood: Likelihood, y: Tensor, stages: list[str]) 
 
 
 def test_few_rows_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_FEWEST_ROWS", len(Y) + 1)
+    monkeypatch.setattr(trainer, "_WARM_UP_FROM", len(Y) + 1)
     assert names(fit(Gaussian(0.1).double(), Y, max_steps=3)) == ["elbo", "log_loss"]
     assert names(fit(Poisson(), COUNTS, max_steps=3)) == ["elbo", "log_loss"]
 
@@ -113,7 +111,7 @@ def test_small_beta_has_more_of_it(
     settings: dict[str, Any], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # None of them has settled so early.
-    monkeypatch.setattr(runs, "LossRange", lambda *_: LossRange(200, 0.0))
+    monkeypatch.setattr(trainer, "LossRange", lambda *_: LossRange(200, 0.0))
     soon = [StopAt(most + 1)]
     result = fit(Probit(), LABELS, start="scratch", max_steps=110, monitors=soon, **settings)
     assert [stage.steps for stage in result.stages] == [most, 1]
@@ -149,10 +147,10 @@ def test_it_leads_to_a_lower_valley() -> None:
     """Where as many steps of L-BFGS from the same place, without it, end higher."""
     x = normal(200, 2, seed=1)
     latent = torch.sin(2 * x[:, 0]) + torch.cos(2 * x[:, 1])
-    trainer = Trainer(Data(x, latent + 0.3 * normal(200, seed=4)), seeded(7), Journal())
+    trainer = Trainer(Data(x, latent + 0.3 * normal(200, seed=4)), seeded(7))
 
     def loss(where: str, steps: int) -> float:
         given = start(x, m=12), Gaussian(0.1).double()
-        return joint_run(trainer, Recipe(max_steps=steps), *given, 0.1, where).loss
+        return joint_run(trainer, Recipe(max_steps=steps), Model(*given), 0.1, where).loss
 
     assert loss("scratch", 60) < loss("near", 60) - 0.02
