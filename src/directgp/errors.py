@@ -1,13 +1,13 @@
-"""One error tree, and the sentence every refusal is written in.
+"""Define the errors, and the form of their messages.
 
-A refusal says who speaks, what is allowed, what came, and what to do.
+A message tells what is wrong, what is allowed, what was given, and what to do.
 """
 
 from typing import NoReturn
 
 
 class DirectGPError(Exception):
-    """Base of every error raised on purpose by directgp."""
+    """Base class of all errors that directgp raises on purpose."""
 
 
 class InvalidInputError(DirectGPError, ValueError):
@@ -15,35 +15,35 @@ class InvalidInputError(DirectGPError, ValueError):
 
 
 class UnsupportedError(DirectGPError, TypeError):
-    """A rule or a loss was asked for a likelihood that lacks what it needs."""
+    """A rule or a loss does not support the likelihood."""
 
 
 class NumericalError(DirectGPError, ArithmeticError):
-    """A computation could not be carried out in the given precision."""
+    """A computation failed in the given precision."""
 
 
 class CheckpointError(DirectGPError, OSError):
-    """A checkpoint could not be written or read, or is not what it claims to be."""
+    """A checkpoint could not be written or read, or has wrong contents."""
 
 
 class ModelFileError(DirectGPError, OSError):
-    """A model file could not be written or read, or is not what it claims to be."""
+    """A model file could not be written or read, or has wrong contents."""
 
 
 class StoreError(DirectGPError, OSError):
-    """A store of finished fits could not be written or read, or is not what it claims to be."""
+    """A store of finished fits could not be written or read, or has wrong contents."""
 
 
 class LostProcessError(DirectGPError, RuntimeError):
-    """One of the processes that train together is gone, or did not answer in time."""
+    """A process of distributed training ended, or did not answer in time."""
 
     def add(self, sentence: str) -> None:
-        """Say one thing more."""
+        """Add a sentence to the message."""
         self.args = (f"{self} {sentence}",)
 
 
 class DirectGPWarning(UserWarning):
-    """Something that training found and a user should know."""
+    """A warning about training that the user should read."""
 
 
 def refuse(who: str, allowed: str, got: object, remedy: str = "") -> NoReturn:
@@ -52,6 +52,6 @@ def refuse(who: str, allowed: str, got: object, remedy: str = "") -> NoReturn:
 
 
 def require(condition: bool, who: str, allowed: str, got: object, remedy: str = "") -> None:
-    """`refuse` unless the condition holds."""
+    """Raise `InvalidInputError`, as `refuse` does, unless the condition holds."""
     if not condition:
         refuse(who, allowed, got, remedy)

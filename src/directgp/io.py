@@ -17,9 +17,18 @@ from torch import Tensor
 
 from directgp.errors import DirectGPError, refuse, require
 
+CHECKSUM = "sha256"
+"""Key of the checksum in the metadata; it covers the manifest and all tensors."""
+
+DTYPES = (
+    *(torch.bool, torch.uint8, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+)
+"""Types of tensors that are written and read."""
+
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Put the data where the path points, in one step that survives a power cut."""
+    """Write the data to the path atomically; the old or the new file survives a power cut."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with open(draft, "xb") as file:
@@ -31,14 +40,14 @@ def replace_file(path: Path, data: bytes) -> None:
         with suppress(OSError):
             draft.unlink()
         if isinstance(error, OSError):
-            # A full disk does not say which file it has no room for.
+            # The error of a full disk does not name the file.
             error.filename = str(path)
         raise
-    _flush_folder(path.parent)
+    _sync_folder(path.parent)
 
 
-def _flush_folder(folder: Path) -> None:
-    """Make a renaming last; some systems cannot be asked for it."""
+def _sync_folder(folder: Path) -> None:
+    """Write the renaming to the disk, on systems that support it."""
     if os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -51,20 +60,8 @@ def _flush_folder(folder: Path) -> None:
         os.close(handle)
 
 
-DTYPES = (
-    torch.bool,
-    torch.uint8,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-)
-
-
 def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
-    """sha256 of a text and of tensors on the CPU, each part announced by its length."""
+    """Return the sha256 of a text and of the names, types, shapes and bytes of CPU tensors."""
     sha = hashlib.sha256()
     parts = [text]
     for name in sorted(tensors):
@@ -77,21 +74,23 @@ def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def on_cpu(name: str, tensor: Tensor) -> Tensor:
-    """The tensor's values, contiguous on the CPU."""
-    allowed = tensor.layout == torch.strided and tensor.dtype in DTYPES
+    """Return the tensor's values, contiguous on the CPU."""
     require(
-        allowed,
+        tensor.layout == torch.strided and tensor.dtype in DTYPES,
         f"tensor {name!r}",
         "dense, of a bool, integer or floating dtype",
         f"{tensor.layout}, {tensor.dtype}",
     )
     values = tensor.detach().cpu().contiguous()
-    # A single number counts as contiguous whatever its stride, and cannot be viewed as bytes then.
+    # A single number counts as contiguous with any stride, but then cannot be viewed as bytes.
     return values.clone(memory_format=torch.contiguous_format) if values.numel() == 1 else values
 
 
 def as_json(value: Any, where: str, tuples: bool = False) -> Any:
-    """The value itself, refused unless JSON gives it back as it was."""
+    """Return a copy of the value; raise `InvalidInputError` if JSON would change it.
+
+    With `tuples`, tuples become lists.
+    """
     if isinstance(value, dict):
         keys = [key for key in value if not isinstance(key, str)]
         require(not keys, f"keys of {where}", "strings", keys)
@@ -104,7 +103,7 @@ def as_json(value: Any, where: str, tuples: bool = False) -> Any:
         where,
         "None, a bool, number or string, or a list or dict of these",
         f"a {type(value).__name__}",
-        "Convert it first; tensors go by names of their own.",
+        "Convert it first; give tensors apart, by name.",
     )
 
 
@@ -114,67 +113,38 @@ class FileKind:
     """A kind of file, such as a checkpoint or a model."""
 
     name: str
-    """What users call it."""
+    """Name in error messages."""
 
     writer: str
     """The function that writes it."""
 
     key: str
-    """Where in the metadata the manifest is; no two kinds share it."""
+    """Key of the manifest in the metadata; different for each kind."""
 
     schema: int
     """Version of the layout that is written, and the only one that is read."""
 
     error: type[DirectGPError]
-    """Raised where such a file cannot be written or read."""
+    """Raised if such a file cannot be written or read."""
 
     if_unreadable: str
-    """What to do about a path that cannot be read."""
+    """Remedy for a path that cannot be read."""
 
     if_damaged: str
-    """What to do about a file that is not what it claims to be."""
+    """Remedy for a file with wrong contents."""
 
     if_other_schema: str
-    """What to do about a file of another layout."""
-
-    def unwritable(self, path: str, cause: Exception) -> NoReturn:
-        """Say that the file could not be written."""
-        raise self.error(
-            f"The {self.name} {path} could not be written: {cause}."
-            " Give a file in a folder that exists, can be written to and has space;"
-            f" a {self.name} that was there has not been damaged."
-        ) from cause
-
-    def unreadable(self, path: str, cause: Exception) -> NoReturn:
-        """Say that nothing could be read at the path."""
-        raise self.error(
-            f"The {self.name} {path} could not be read: {cause}. {self.if_unreadable}"
-        ) from cause
+    """Remedy for a file of another layout."""
 
     def damaged(self, path: str, what: str, cause: Exception | None = None) -> NoReturn:
-        """Say what is wrong with the contents."""
+        """Raise the error for a file with wrong contents."""
         raise self.error(
             f"{path} cannot be loaded as a {self.name}: {what}. {self.if_damaged}"
         ) from cause
 
-    def check_schema(self, path: str, schema: object) -> None:
-        """Refuse another layout."""
-        if schema != self.schema:
-            raise self.error(
-                f"{path} is a {self.name} of schema {schema!r}, and this version of directgp"
-                f" reads schema {self.schema}. {self.if_other_schema}"
-            )
-
-
-# The manifest stands beside the number of its schema. The sha256 is taken over the manifest and the
-# names, dtypes, shapes and bytes of all tensors.
-
-
-CHECKSUM = "sha256"
-
 
 class Contents(NamedTuple):
-    """What a file holds."""
+    """The contents of a file."""
 
     tensors: dict[str, Tensor]
     """The tensors, on the CPU."""
@@ -188,70 +158,73 @@ def write_file(
     tensors: Mapping[str, Tensor],
     manifest: Mapping[str, Any],
 ) -> None:
-    """Write tensors and manifest to one file, which is the old one or the new one at any moment."""
-    copies = {name: _copy(name, tensor) for name, tensor in tensors.items()}
-    plain = as_json(dict(manifest), "manifest")
-    text = json.dumps({"schema": kind.schema, "manifest": plain})
+    """Write tensors and manifest to one file, atomically."""
+    who, allowed = "name of a tensor", "another name; safetensors uses this one"
+    require("__metadata__" not in tensors, who, allowed, "__metadata__")
+    copies = {
+        name: on_cpu(name, tensor).clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+    text = json.dumps({"schema": kind.schema, "manifest": as_json(dict(manifest), "manifest")})
     data = save(copies, {kind.key: text, CHECKSUM: digest(text, copies)})
     try:
-        # A link stays a link: what it points to is replaced.
+        # realpath: the target of a link is replaced, not the link.
         replace_file(Path(os.path.realpath(path)), data)
     except (OSError, ValueError) as error:
-        kind.unwritable(os.fspath(path), error)
+        raise kind.error(
+            f"The {kind.name} {os.fspath(path)} could not be written: {error}."
+            " Give a file in a folder that exists, can be written to and has space;"
+            f" a {kind.name} that was there has not been damaged."
+        ) from error
 
 
 def read_file(kind: FileKind, path: str | os.PathLike[str]) -> Contents:
-    """Read what `write_file` wrote, and check every byte of it."""
+    """Read a file that `write_file` wrote, and check its schema and checksum."""
     name = os.fspath(path)
-    tensors, metadata = _parse(kind, name, _read(kind, name))
+    try:
+        # All bytes at once: the file may be replaced at any moment.
+        data = Path(name).read_bytes()
+    except (OSError, ValueError) as error:
+        raise kind.error(
+            f"The {kind.name} {name} could not be read: {error}. {kind.if_unreadable}"
+        ) from error
+    tensors, metadata = _parse(kind, name, data)
     text = metadata.get(kind.key)
     if text is None:
         kind.damaged(name, f"it was not written by {kind.writer}")
-    manifest = _unpack(kind, name, text)
+    manifest = _manifest(kind, name, text)
     if metadata.get(CHECKSUM) != digest(text, tensors):
         kind.damaged(name, "its contents do not match their sha256")
     return Contents(tensors, manifest)
 
 
-def _copy(name: str, tensor: Tensor) -> Tensor:
-    """The tensor's values, shared with no other tensor."""
-    require(name != "__metadata__", "name of a tensor", "free; safetensors uses this one", name)
-    return on_cpu(name, tensor).clone(memory_format=torch.contiguous_format)
-
-
-def _read(kind: FileKind, name: str) -> bytes:
-    """All bytes of a file, taken at once: it may be replaced at any moment."""
-    try:
-        return Path(name).read_bytes()
-    except (OSError, ValueError) as error:
-        kind.unreadable(name, error)
-
-
 def _parse(kind: FileKind, name: str, data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a safetensors file; `load` leaves the metadata out."""
+    """Return tensors and metadata of a safetensors file; `load` leaves out the metadata."""
     try:
         tensors: dict[str, Tensor] = load(data)
         length = int.from_bytes(data[:8], "little")
         metadata: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__") or {}
-    except Exception as error:  # safetensors documents none for bytes that are not its own
+    except Exception as error:  # safetensors documents no exceptions for foreign bytes.
         kind.damaged(name, f"it is not a whole safetensors file ({error})", error)
-    strange = next(
-        (tensor.dtype for tensor in tensors.values() if tensor.dtype not in DTYPES), None
-    )
-    if strange is not None:
-        kind.damaged(name, f"{kind.writer} writes no tensors of {strange}")
+    for tensor in tensors.values():
+        if tensor.dtype not in DTYPES:
+            kind.damaged(name, f"{kind.writer} writes no tensors of {tensor.dtype}")
     return tensors, metadata
 
 
-def _unpack(kind: FileKind, name: str, text: str) -> dict[str, Any]:
-    """The manifest, if its schema is known."""
+def _manifest(kind: FileKind, name: str, text: str) -> dict[str, Any]:
+    """Return the manifest, if its schema is known."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         kind.damaged(name, "its manifest cannot be read", error)
     if not (isinstance(document, dict) and "schema" in document):
         kind.damaged(name, "its manifest has no schema")
-    kind.check_schema(name, document["schema"])
+    if document["schema"] != kind.schema:
+        raise kind.error(
+            f"{name} is a {kind.name} of schema {document['schema']!r}, and this version of"
+            f" directgp reads schema {kind.schema}. {kind.if_other_schema}"
+        )
     manifest = document.get("manifest")
     if not isinstance(manifest, dict):
         kind.damaged(name, "its manifest is missing")

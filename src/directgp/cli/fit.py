@@ -5,34 +5,7 @@ import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from directgp.cli.options import (
-    DataArgument,
-    DataDir,
-    Debug,
-    Device,
-    Drop,
-    DropMissing,
-    Force,
-    Inducing,
-    Json,
-    Kernel,
-    LikelihoodName,
-    MaxIter,
-    Positive,
-    Quiet,
-    Seed,
-    Target,
-    Task,
-    at_least_one,
-    check_columns,
-    check_task,
-    data_option,
-    model_option,
-    naming_options,
-    output_option,
-    weight,
-    whole_number,
-)
+from directgp.cli import options
 from directgp.cli.terminal import Terminal
 from directgp.text import duration, entry, joined, number, plural, with_error
 
@@ -51,25 +24,27 @@ ModeName = Literal["auto", "joint", "fixed"]
 
 
 def fit(
-    data: DataArgument,
+    data: options.DataArgument,
     *,
-    target: Target = None,
-    task: Task = None,
-    drop: Drop = None,
-    drop_missing: DropMissing = False,
-    positive: Positive = None,
+    target: options.Target = None,
+    task: options.Task = None,
+    drop: options.Drop = None,
+    drop_missing: options.DropMissing = False,
+    positive: options.Positive = None,
     exposure: Annotated[
         str | None,
-        data_option("--exposure", metavar="COLUMN", help="Exposure of counts: time, area, people."),
+        options.data_option(
+            "--exposure", metavar="COLUMN", help="Exposure of counts: time, area, people."
+        ),
     ] = None,
     weights: Annotated[
         str | None,
-        data_option("--weights", metavar="COLUMN", help="How often each row counts."),
+        options.data_option("--weights", metavar="COLUMN", help="How often each row counts."),
     ] = None,
-    data_dir: DataDir = None,
+    data_dir: options.DataDir = None,
     objective: Annotated[
         ObjectiveName,
-        model_option(
+        options.model_option(
             "--objective",
             metavar="NAME",
             help=f"What to train for: {joined(get_args(ObjectiveName), 'or')}.",
@@ -77,7 +52,7 @@ def fit(
     ] = "log_loss",
     beta: Annotated[
         str,
-        model_option(
+        options.model_option(
             "--beta",
             metavar="auto|NUMBER",
             help="Weight of the KL term; auto chooses it by validation.",
@@ -85,57 +60,60 @@ def fit(
     ] = "auto",
     hyperparameters: Annotated[
         ModeName,
-        model_option(
+        options.model_option(
             "--hyperparameters",
             metavar="NAME",
             help="joint (trained with the rest), fixed (kept from the ELBO), or auto.",
         ),
     ] = "auto",
     likelihood: Annotated[
-        LikelihoodName | None,
-        model_option(
+        options.LikelihoodName | None,
+        options.model_option(
             "--likelihood",
             metavar="NAME",
             help="gaussian or student_t, probit or logistic, poisson, poisson_softplus or "
             "negative_binomial; by default the one with the larger evidence.",
         ),
     ] = None,
-    kernel: Kernel = "rbf",
+    kernel: options.Kernel = "rbf",
     ard: Annotated[
         bool | None,
-        model_option(
+        options.model_option(
             "--ard/--no-ard",
             metavar="",
             help="A length scale for each feature, or one for all; by evidence by default.",
         ),
     ] = None,
-    inducing: Inducing = "auto",
-    max_iter: MaxIter = None,
-    seed: Seed = 0,
-    device: Device = "auto",
-    out: Annotated[Path, output_option("--out", metavar="FOLDER", help="The folder to write.")],
-    force: Force = False,
-    quiet: Quiet = False,
-    json: Json = False,
-    debug: Debug = False,
+    inducing: options.Inducing = "auto",
+    max_iter: options.MaxIter = None,
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
+    out: Annotated[
+        Path, options.output_option("--out", metavar="FOLDER", help="The folder to write.")
+    ],
+    force: options.Force = False,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
+    debug: options.Debug = False,
 ) -> None:
     """Train a model on a table and save it in a folder."""
+    num_inducing = inducing if inducing == "auto" else options.whole_number("--inducing", inducing)
     settings = {
         "objective": objective,
-        "beta": beta if beta == "auto" else weight("--beta", beta),
+        "beta": beta if beta == "auto" else options.weight("--beta", beta),
         "hyperparameters": hyperparameters,
         "likelihood": likelihood or "auto",
         "kernel": kernel,
         "ard": "auto" if ard is None else ard,
-        "num_inducing": inducing if inducing == "auto" else whole_number("--inducing", inducing),
-        "max_iter": None if max_iter is None else at_least_one("--max-iter", max_iter),
+        "num_inducing": num_inducing,
+        "max_iter": None if max_iter is None else options.at_least_one("--max-iter", max_iter),
         "random_state": seed,
         "device": device,
     }
-    check_task(task, positive, exposure)
+    options.check_task(task, positive, exposure)
     if task is not None:
         _check_likelihood(task, likelihood)
-    check_columns(
+    options.check_columns(
         {"--target": [target], "--exposure": [exposure], "--weights": [weights], "--drop": drop}
     )
 
@@ -164,7 +142,7 @@ def _check_likelihood(task: Any, likelihood: str | None) -> None:
     """Raise `WrongUsageError` if the likelihood belongs to another task."""
     from directgp.experiments.plan import chosen_likelihood
 
-    with naming_options():
+    with options.naming_options():
         chosen_likelihood(task, likelihood)
 
 

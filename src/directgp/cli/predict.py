@@ -3,63 +3,53 @@
 from pathlib import Path
 from typing import Annotated
 
-from directgp.cli.options import (
-    DataArgument,
-    DataDir,
-    Debug,
-    Device,
-    DropMissing,
-    Force,
-    Json,
-    ModelArgument,
-    Quiet,
-    data_option,
-    output_option,
-)
+from directgp.cli import options
 from directgp.cli.terminal import Terminal, WrongUsageError
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".feather", ".csv.gz", ".tsv.gz")
 
 
 def predict(
-    model: ModelArgument,
-    data: DataArgument,
+    model: options.ModelArgument,
+    data: options.DataArgument,
     *,
     id_columns: Annotated[
         list[str] | None,
-        data_option("--id", metavar="COLUMN", help="Copy this column; may be repeated."),
+        options.data_option("--id", metavar="COLUMN", help="Copy this column; may be repeated."),
     ] = None,
-    drop_missing: DropMissing = False,
+    drop_missing: options.DropMissing = False,
     exposure: Annotated[
         str | None,
-        data_option(
+        options.data_option(
             "--exposure",
             metavar="COLUMN",
             help="Exposure of counts; by default the column of training.",
         ),
     ] = None,
-    data_dir: DataDir = None,
+    data_dir: options.DataDir = None,
     out: Annotated[
         Path,
-        output_option("--out", metavar="FILE", help=f"The file to write: {', '.join(SUFFIXES)}."),
+        options.output_option(
+            "--out", metavar="FILE", help=f"The file to write: {', '.join(SUFFIXES)}."
+        ),
     ],
     coverage: Annotated[
         float,
-        output_option(
+        options.output_option(
             "--coverage", metavar="SHARE", help="Probability of the intervals, between 0 and 1."
         ),
     ] = 0.9,
     score: Annotated[
         bool,
-        output_option(
+        options.output_option(
             "--score/--no-score", metavar="", help="Score the predictions if DATA has the target."
         ),
     ] = True,
-    device: Device = "auto",
-    force: Force = False,
-    quiet: Quiet = False,
-    json: Json = False,
-    debug: Debug = False,
+    device: options.Device = "auto",
+    force: options.Force = False,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
+    debug: options.Debug = False,
 ) -> None:
     """Predict the rows of a table with a model."""
     if not out.name.lower().endswith(SUFFIXES):
