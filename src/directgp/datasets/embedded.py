@@ -128,7 +128,7 @@ class DatasetInfo:
     """None if the file cannot be read."""
 
     features: int | None
-    """Columns beside the target; None if the file cannot be read."""
+    """Columns besides the target; None if the file cannot be read."""
 
     target: str | None
     """Column to predict; a guess for a file."""

@@ -82,7 +82,7 @@ def prepare(
     encoding = Encoding.learn(table, exclude=[target])
     all_notes += [*encoded.notes, *_encoding_notes(encoding, names)]
     if not encoding.columns:
-        got = f"no column that varies beside {target!r}"
+        got = f"no column that varies besides {target!r}"
         refuse("The table", "of a target and features", got, "Add columns to predict it from.")
     problem = Problem(
         name=name,

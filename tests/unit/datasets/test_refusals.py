@@ -45,13 +45,13 @@ REFUSED: list[tuple[Callable[[], pa.Table], dict[str, Any], str]] = [
     (
         small,
         {"drop": ["a", "b"]},
-        "The table must be of a target and features. Got no column that varies beside 'y'."
+        "The table must be of a target and features. Got no column that varies besides 'y'."
         " Add columns to predict it from.",
     ),
     (
         lambda: small(a=repeated(1), b=repeated("x")),
         {},
-        "The table must be of a target and features. Got no column that varies beside 'y'."
+        "The table must be of a target and features. Got no column that varies besides 'y'."
         " Add columns to predict it from.",
     ),
     (lambda: small().slice(0, 19), {}, "The table must have at least 20 rows. Got 19."),

@@ -122,7 +122,7 @@ def choose_columns(
     columns = Columns(chosen, target, weights, positive)
     columns.check(schema, path)
     if not chosen:
-        got = f"none beside the target {target!r} in {path!r}"
+        got = f"none besides the target {target!r} in {path!r}"
         refuse("Features", "at least one column of numbers", got, "Add columns of numbers.")
     repeated = sorted(name for name, count in Counter(columns.names).items() if count > 1)
     if repeated:

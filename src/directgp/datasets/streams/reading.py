@@ -96,12 +96,27 @@ def measure_scaling(
     A column that is constant, up to rounding, is only centred. The target is scaled if named.
     """
     names = (*features, target) if target else features
-    moments = _Moments(len(names))
+    total, mean, squares = 0.0, np.zeros(len(names)), np.zeros(len(names))
+    low, high = np.full(len(names), np.inf), np.full(len(names), -np.inf)
     for block in blocks:
-        values = np.column_stack([block.X, block.y]) if target else block.X
-        moments.add(values, block.weights)
-    require(moments.total > 0, "Weights", "positive somewhere", "a weight of zero for every row")
-    offsets, scales = moments.mean.tolist(), moments.scales().tolist()
+        values, weights = np.column_stack([block.X, block.y]) if target else block.X, block.weights
+        if weights is not None:
+            values, weights = values[weights > 0], weights[weights > 0]
+        if not len(values):
+            continue
+        columns = np.ascontiguousarray(values.T)
+        low, high = np.minimum(low, columns.min(axis=1)), np.maximum(high, columns.max(axis=1))
+        # The moments of two blocks are merged as by Chan, Golub and LeVeque (1983).
+        with np.errstate(over="ignore", invalid="ignore"):
+            more, block_mean, block_squares = _block_moments(columns, weights)
+            both, shift = total + more, block_mean - mean
+            mean = mean + shift * (more / both)
+            squares = squares + block_squares + shift**2 * (total * more / both)
+            total = both
+    require(total > 0, "Weights", "positive somewhere", "a weight of zero for every row")
+    with np.errstate(over="ignore"):
+        constant = high - low <= _ROUNDING * np.maximum(np.abs(low), np.abs(high))
+    offsets, scales = mean.tolist(), np.where(constant, 1.0, np.sqrt(squares / total)).tolist()
     for name, scale in zip(names, scales, strict=True):
         allowed, remedy = "of numbers whose squares are finite", "Give it in a larger unit."
         require(math.isfinite(scale), f"Column {name!r}", allowed, "larger ones", remedy)
@@ -110,53 +125,14 @@ def measure_scaling(
     return Scaling(tuple(offsets[:-1]), tuple(scales[:-1]), offsets[-1], scales[-1])
 
 
-@final
-class _Moments:
-    """Mean and sum of squared deviations of each column, over all blocks so far."""
-
-    def __init__(self, columns: int) -> None:
-        self.total = 0.0
-        self.mean: Vector = np.zeros(columns)
-        self.squares: Vector = np.zeros(columns)
-        self.minimum: Vector = np.full(columns, np.inf)
-        self.maximum: Vector = np.full(columns, -np.inf)
-
-    def add(self, values: Vector, weights: Vector | None) -> None:
-        """Merge the moments of a block (Chan, Golub and LeVeque 1983)."""
-        if weights is not None:
-            values, weights = values[weights > 0], weights[weights > 0]
-        if not len(values):
-            return
-        columns = np.ascontiguousarray(values.T)
-        self.minimum = np.minimum(self.minimum, columns.min(axis=1))
-        self.maximum = np.maximum(self.maximum, columns.max(axis=1))
-        with np.errstate(over="ignore", invalid="ignore"):
-            total, mean, squares = _block_moments(columns, weights)
-            both, shift = self.total + total, mean - self.mean
-            self.mean = self.mean + shift * (total / both)
-            self.squares = self.squares + squares + shift**2 * (self.total * total / both)
-            self.total = both
-
-    def scales(self) -> Vector:
-        """Return the standard deviation of each column, 1 for a constant column."""
-        largest = np.maximum(np.abs(self.minimum), np.abs(self.maximum))
-        with np.errstate(over="ignore"):
-            constant = self.maximum - self.minimum <= _ROUNDING * largest
-        return np.where(constant, 1.0, np.sqrt(self.squares / self.total))
-
-
 def _block_moments(columns: Vector, weights: Vector | None) -> tuple[float, Vector, Vector]:
     """Return the sum of weights, and mean and sum of squared deviations of each column."""
-
-    def weighted_sum(values: Vector) -> Vector:
-        sums: Vector = (values if weights is None else values * weights).sum(axis=1)
-        return sums
-
+    ones = 1.0 if weights is None else weights
     total = float(columns.shape[1] if weights is None else weights.sum())
     # Relative to the first row, since sums of numbers far from 0 lose their last digits.
-    first = columns[:, 0]
-    mean = first + weighted_sum(columns - first[:, None]) / total
-    return total, mean, weighted_sum((columns - mean[:, None]) ** 2)
+    first = columns[:, :1]
+    mean = first + ((columns - first) * ones).sum(axis=1, keepdims=True) / total
+    return total, mean[:, 0], ((columns - mean) ** 2 * ones).sum(axis=1)
 
 
 @final

@@ -87,7 +87,7 @@ def test_names(tmp_path: Path) -> None:
         assert "Columns must be used once. Got '" in refusal(path, "y", features=features)
     only = write(tmp_path / "only.parquet", {"y": [1], "t": ["a"]})
     assert refusal(only, "y") == (
-        "Features must be at least one column of numbers. Got none beside the target 'y' in"
+        "Features must be at least one column of numbers. Got none besides the target 'y' in"
         f" {str(only)!r}. Add columns of numbers."
     )
 
