@@ -33,8 +33,8 @@ from directgp.experiments.paper.cells import (
     ProtocolName,
     Results,
 )
+from directgp.experiments.paper.claims import CLAIMS
 from directgp.experiments.paper.claims.base import Claim
-from directgp.experiments.paper.claims.registry import CLAIMS
 from directgp.experiments.paper.run import DataRow, Reproduction, SweepWatcher, run_sweep
 from directgp.experiments.paper.scales import SCALES, Scale
 from directgp.experiments.paper.store import SharedStore

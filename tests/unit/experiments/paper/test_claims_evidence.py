@@ -9,29 +9,27 @@ from scipy import stats
 
 from directgp.experiments.paper.claims.base import (
     Compared,
-    Contest,
-    Evidence,
+    Difference,
+    Pair,
     Part,
     Verdict,
     all_of,
     any_of,
-    called,
+    compare,
     differences,
-    equal,
     hardest,
-    lower,
     measured,
-    not_above,
     over_repeats,
     over_rows,
 )
+from directgp.experiments.paper.claims.fits import method_name
 
 INF, NAN = math.inf, math.nan
 RANDOM = np.random.default_rng(3)
 
 
-def _contest(evidence: Evidence | None) -> Contest:
-    return Contest("pol", "2,000 rows", "a", "b", "NLL", evidence, "")
+def _pair(difference: Difference | None) -> Pair:
+    return Pair("pol", "a", "b", "NLL", difference, note="", setting="2,000 rows")
 
 
 def test_without_shared_rows_it_is_the_paired_t_test_and_its_interval() -> None:
@@ -108,8 +106,8 @@ def test_what_is_not_finite_is_worst_and_two_of_them_are_equal() -> None:
 )
 def test_verdicts_over_repeats(values: list[float], strict: Verdict, margin: Verdict) -> None:
     evidence = over_repeats(np.array(values), 0.2)
-    assert lower(_contest(evidence)).part.verdict == strict
-    assert not_above(_contest(evidence), 0.1).part.verdict == margin
+    assert compare(_pair(evidence)).part.verdict == strict
+    assert compare(_pair(evidence), "not above", 0.1).part.verdict == margin
 
 
 @pytest.mark.parametrize(
@@ -124,28 +122,28 @@ def test_verdicts_over_repeats(values: list[float], strict: Verdict, margin: Ver
     ],
 )
 def test_margins(low: float, high: float, one_sided: Verdict, two_sided: Verdict) -> None:
-    contest = _contest(Evidence((low + high) / 2, 0.1, 0.5, low, high))
-    assert not_above(contest, 0.01).part.verdict == one_sided
-    assert equal(contest, 0.01).part.verdict == two_sided
+    pair = _pair(Difference((low + high) / 2, 0.1, 0.5, low, high))
+    assert compare(pair, "not above", 0.01).part.verdict == one_sided
+    assert compare(pair, "equal", 0.01).part.verdict == two_sided
 
 
 def test_infinite_effects_are_told_and_noted() -> None:
-    judged = lower(_contest(over_repeats(np.array([INF, 0.5, 0.6]), 0.2)))
+    judged = compare(_pair(over_repeats(np.array([INF, 0.5, 0.6]), 0.2)))
     assert judged.part.effect == INF
     assert "1 of 3 differences infinite" in judged.part.note
     assert judged.clause.startswith("a infinitely far above b in NLL")
-    both = lower(_contest(over_repeats(np.array([INF, -INF]), 0.2)))
-    assert math.isnan(both.part.effect) and "infinite" in both.clause and both.was_run
+    both = compare(_pair(over_repeats(np.array([INF, -INF]), 0.2)))
+    assert math.isnan(both.part.effect) and "infinite" in both.clause and both.clause
 
 
 def test_rows_that_are_infinite_do_not_win() -> None:
     rows = np.full(1000, -0.5) + RANDOM.normal(0, 0.1, 1000)
-    assert lower(_contest(over_rows([rows]))).part.verdict == "held"
+    assert compare(_pair(over_rows([rows]))).part.verdict == "held"
     rows[3] = INF
     found = over_rows([rows])
     assert found.effect == INF and math.isnan(found.p_value)
-    assert lower(_contest(found)).part.verdict == "not decided"
-    assert lower(_contest(over_rows([np.full(50, INF)]))).part.verdict == "not held"
+    assert compare(_pair(found)).part.verdict == "not decided"
+    assert compare(_pair(over_rows([np.full(50, INF)]))).part.verdict == "not held"
 
 
 def test_a_measured_difference() -> None:
@@ -156,8 +154,8 @@ def test_a_measured_difference() -> None:
 
 
 def test_nothing_is_not_run() -> None:
-    judged = lower(replace(_contest(None), note="not run"))
-    assert not judged.was_run and judged.part.verdict == "not decided"
+    judged = compare(replace(_pair(None), note="not run"))
+    assert not judged.clause and judged.part.verdict == "not decided"
     assert math.isnan(judged.part.effect) and judged.part.note == "not run"
 
 
@@ -189,12 +187,12 @@ def test_the_hardest_speaks_most_against_the_claim() -> None:
 
 def test_of_two_that_have_to_be_equal_the_one_further_off_is_harder() -> None:
     below, above = measured(-0.004, 0.001), measured(0.0001, 0.001)
-    contests = [
-        replace(_contest(evidence), one=name) for name, evidence in (("x", below), ("y", above))
-    ]
-    assert hardest([equal(each, 0.01) for each in contests]).clause.startswith("x 0.0040 ± 0.0010")
+    pairs = [replace(_pair(evidence), one=name) for name, evidence in (("x", below), ("y", above))]
+    assert hardest([compare(each, "equal", 0.01) for each in pairs]).clause.startswith(
+        "x 0.0040 ± 0.0010"
+    )
     # Where one has to be lower, the sign counts.
-    assert hardest([lower(each) for each in contests]).clause.startswith("y")
+    assert hardest([compare(each) for each in pairs]).clause.startswith("y")
 
 
 @pytest.mark.parametrize(
@@ -208,20 +206,20 @@ def test_of_two_that_have_to_be_equal_the_one_further_off_is_harder() -> None:
     ],
 )
 def test_margins_are_told_with_the_side(effect: float, error: float, clause: str) -> None:
-    assert equal(_contest(measured(effect, error)), 0.01).clause == clause
+    assert compare(_pair(measured(effect, error)), "equal", 0.01).clause == clause
 
 
 def test_differences_are_told_with_the_side_and_the_test() -> None:
-    assert lower(_contest(measured(-0.179, 0.0096))).clause == (
+    assert compare(_pair(measured(-0.179, 0.0096))).clause == (
         "a 0.179 ± 0.010 below b in NLL (p < 0.001)"
     )
-    assert lower(_contest(measured(0.07, 0.05))).clause == (
+    assert compare(_pair(measured(0.07, 0.05))).clause == (
         "a 0.07 ± 0.05 above b in NLL (p = 0.16, undecided)"
     )
 
 
 def test_names_of_methods() -> None:
-    assert [called(m) for m in ("elbo", "fitc", "log-joint")] == [
+    assert [method_name(m) for m in ("elbo", "fitc", "log-joint")] == [
         "the ELBO",
         "FITC",
         "log-loss DLM (joint)",

@@ -16,8 +16,8 @@ from directgp.experiments.paper.cells import (
     Results,
     RuleFacts,
 )
+from directgp.experiments.paper.claims import CLAIMS
 from directgp.experiments.paper.claims.base import Finding, Part, Verdict
-from directgp.experiments.paper.claims.registry import CLAIMS
 from tests.unit.experiments.paper.made_up import curve, curve_cell, results
 
 REGRESSION = ("pol", "cadata", "sarcos", "song")
@@ -64,18 +64,20 @@ def test_c7_held() -> None:
     found = _judge("C7", _airline(BETTER, ELBO))
     assert found.verdict == "held"
     assert sum(part.decides for part in found.parts) == 6 and len(found.parts) == 10
-    part = _part(found, "β = 10: log-loss DLM (fixed) against the ELBO of β = 10")
+    part = _part(found, "β = 10: log-loss DLM (fixed) against the ELBO with β = 10")
     assert part.effect == pytest.approx(-0.01, abs=1e-6)
-    assert "after epoch 3; lower at 3 of 3 looks" in part.note
+    assert "after epoch 3; lower at 3 of 3 evaluations" in part.note
     assert found.sentence.startswith("airline (6 of 6 hold): log-loss DLM")
-    assert "lower at 3 of 3 looks" in found.sentence and "ends 0.0100 ± " in found.sentence
+    assert "lower at 3 of 3 evaluations" in found.sentence and "ends 0.0100 ± " in found.sentence
 
 
 def test_c7_figures_by_hand() -> None:
     records = _airline(BETTER, ELBO)
     elbo, joint = records[0].arrays["losses"][-1], records[1].arrays["losses"][-1]
     rows = joint.astype(np.float64) - elbo.astype(np.float64)
-    part = _part(_judge("C7", records), "β = 0.1: log-loss DLM (joint) against the ELBO of β = 0.1")
+    part = _part(
+        _judge("C7", records), "β = 0.1: log-loss DLM (joint) against the ELBO with β = 0.1"
+    )
     assert part.error == pytest.approx(stats.sem(rows))
     assert part.p_value == pytest.approx(2 * stats.norm.sf(abs(rows.mean()) / stats.sem(rows)))
 
@@ -91,7 +93,7 @@ def test_c7_rows_whose_losses_were_not_kept_count_too() -> None:
     of_all, of_few = (_part(_judge("C7", records), name) for records in (whole, few))
     assert of_few.effect == pytest.approx(of_all.effect, abs=1e-6)
     assert of_few.error == pytest.approx(of_all.error, rel=0.3)
-    assert "400 test rows, their scatter by 100 of them" in of_few.note
+    assert "400 test rows, standard error from 100 of them" in of_few.note
 
 
 def test_c7_a_row_that_was_not_kept_may_be_infinite() -> None:
@@ -149,7 +151,7 @@ def test_c7_looks_that_one_curve_alone_has_do_not_count() -> None:
     found = _judge("C7", [r for r in records if r.cell != one], broken)
     part = _part(found, "β = 1: log-loss DLM (joint)")
     assert part.verdict == "held" and part.effect == -math.inf
-    assert "lower at 3 of 3 looks" in part.note
+    assert "lower at 3 of 3 evaluations" in part.note
 
 
 def test_the_last_of_two_looks_at_one_step_counts() -> None:
@@ -175,10 +177,10 @@ def test_c7_averages_over_repeats() -> None:
 def test_c7_not_run_or_too_short() -> None:
     cells = {r: r.cell for r in _airline(BETTER, ELBO) if isinstance(r.cell, CurveCell)}
     found = _judge("C7", [r for r, cell in cells.items() if cell.beta != 10.0])
-    assert found.verdict == "not decided" and "Run in part only: airline." in found.sentence
+    assert found.verdict == "not decided" and "Partly run: airline." in found.sentence
     assert _judge("C7").sentence == "Not run: airline."
     short = [curve(cell, (0.7, 0.6), looks=(0, 5)) for cell in cells.values()]
-    assert _judge("C7", short).parts[0].note == "no look after the first epoch"
+    assert _judge("C7", short).parts[0].note == "no evaluation after the first epoch"
 
 
 def _sampled(levels: dict[RuleFacts, float], dataset: str, **changes: Any) -> list[Record]:

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from directgp.experiments.paper.cells import EXACT, FailedRecord, Record, Results
+from directgp.experiments.paper.claims import CLAIMS
 from directgp.experiments.paper.claims.base import Finding, Part, Verdict
-from directgp.experiments.paper.claims.registry import CLAIMS
 from tests.unit.experiments.paper.made_up import fit, fit_cell, fit_of, many, results, scored
 
 REGRESSION = ("pol", "cadata", "sarcos", "song")
@@ -103,7 +103,7 @@ def test_c1_data_sets_that_were_not_run() -> None:
 
 def test_c1_a_method_that_was_not_run_leaves_it_open() -> None:
     found = _judge("C1", [r for r in _regression() if _where(r) != ("pol", "fitc")])
-    assert found.verdict == "not decided" and "Run in part only: pol." in found.sentence
+    assert found.verdict == "not decided" and "Partly run: pol." in found.sentence
 
 
 def test_c1_of_one_repeat() -> None:
@@ -157,7 +157,7 @@ def test_repeats_that_one_alone_has_are_left_out() -> None:
     more = many({"elbo": 0.4}, REGRESSION)
     less = many({"beta-elbo": 0.3}, REGRESSION, repeats=3)
     part = _judge("C3", more, less).parts[0]
-    assert "3 repeats" in part.note and "2 repeats of one alone left out" in part.note
+    assert "3 repeats" in part.note and "2 repeats of only one method left out" in part.note
 
 
 def test_fits_that_did_not_converge_are_noted() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from directgp.experiments.paper.cells import Measured, Record, SamplerLook
+from directgp.experiments.paper.claims import CLAIMS
 from directgp.experiments.paper.claims.base import Finding, Part, Verdict
-from directgp.experiments.paper.claims.registry import CLAIMS
 from tests.unit.experiments.paper.made_up import gradients, look, results, samplers
 
 BIASES = {
@@ -194,7 +194,7 @@ def test_c14_looks_that_disagree_decide_nothing() -> None:
 def test_c14_error_over_repeats_and_missing_data() -> None:
     slower = samplers("abalone", [look(100, paper_ups_seconds=0.02)], repeat=1)
     found = _judge("C14", samplers("abalone", [look(100)]), slower)
-    part = _part(found, "abalone", "the paper's uPS costs at least")
+    part = _part(found, "abalone", "the paper's uPS takes at least")
     # 10 and 20 times, where 3 are claimed.
     assert part.effect == pytest.approx(3 - 15) and part.error == pytest.approx(5.0)
     assert found.verdict == "not decided" and "Not run: banana." in found.sentence

@@ -14,8 +14,8 @@ from directgp.experiments.paper.cells import (
     Results,
     RuleFacts,
 )
+from directgp.experiments.paper.claims import CLAIMS
 from directgp.experiments.paper.claims.base import Claim, Finding
-from directgp.experiments.paper.claims.registry import CLAIMS
 from tests.unit.experiments.paper.made_up import (
     TASKS,
     curve,

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from directgp.experiments.paper.cells import CurveCell, FitCell, read_cell
-from directgp.experiments.paper.claims.registry import CLAIMS
+from directgp.experiments.paper.claims import CLAIMS
 from directgp.experiments.paper.scales import SCALES
 from directgp.experiments.paper.sweep import SweepData, chosen, sweep
 from directgp.reports.paper_figures import FIGURES

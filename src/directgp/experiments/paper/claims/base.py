@@ -1,80 +1,81 @@
-"""Define claims, verdicts and the tests that decide them."""
+"""Claims, verdicts, the statistical tests behind them, and their wording."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 from directgp.experiments.paper.cells import PaperCell, Results
-from directgp.experiments.plan import METHODS
 from directgp.experiments.stats import SIGNIFICANT, corrected_p_value
 from directgp.text import joined, number, p_value, plural, with_error
 
+# Thresholds of all claims. They were fixed before the experiments were run.
+
 LEVEL = 1 - SIGNIFICANT
-"""Of the intervals: an interval leaves out 0 where the test of the same level is passed."""
+"""Level of the intervals: an interval excludes 0 exactly if the test is significant."""
 
 NLL_MARGIN = 0.01
 """Nats within which two test NLLs of labels or counts count as equal.
 
-The paper calls such curves comparable: 0.01 is a width of line of its plots, and a probability
-that is 1 % off on average. "No significant difference" between rules has the same margin.
+The paper calls such curves comparable: 0.01 is a line width of its plots, and a probability that
+is 1 % off on average. "No significant difference" between rules has the same margin.
 """
 
 RECOVERY_MARGIN = 0.05
 """Nats of the normalised target within which bMC recovers exact gradients in regression.
 
-Regression NLLs of the paper's four sets spread over more than 1 nat; 0.05 is a width of line there.
+Regression NLLs of the paper's four sets spread over more than 1 nat; 0.05 is a line width there.
 """
 
 AIRLINE_MARGIN = 0.002
 """Nats within which a rule recovers the exact curve on airline.
 
-ELBO and DLM, which the paper tells apart, differ by about 0.01 there: a fifth of it is small.
+ELBO and DLM, which the paper calls different, differ by about 0.01 there: a fifth of it is small.
 """
 
 ERROR_MARGIN = 0.01
-"""Share of wrong labels that would not count as sacrificed: ten of the paper's 1,000 test rows."""
+"""Increase of the error rate that still counts as equal: ten of the paper's 1,000 test rows."""
 
 MRE_MARGIN = 0.01
-"""Mean relative error that would still count as competitive: one percent of the count."""
+"""Increase of the mean relative error that is still competitive: one percent of the count."""
 
 SMALL_SIZE = 691
 """Training rows of the paper's plot of β on cadata."""
 
 SMALL_FACTOR = 2.0
-"""Sizes further from 691 than by this factor are another experiment."""
+"""Maximum factor between a training size and 691; other sizes are another experiment."""
 
 LARGE_SIZE = 2000
-"""Training rows of cadata from which a sample counts as large: three times the small one."""
+"""Minimum training rows of a large sample of cadata: three times the small one."""
 
 FIRST_EPOCH = 0.999
-"""Airline is judged from the end of the first epoch on; before, curves show their start.
+"""First epoch that counts on airline; earlier points show the starting values.
 
-A little below 1, for epochs that are counted in steps of full batches.
+A little below 1, because epochs are counted in steps of full batches.
 """
 
 FIRST_STEPS = 50
 """Steps of Adam after which "an initial set of learning iterations" is over."""
 
 REJECTIONS = (1.0, 3.0)
-"""Rejected draws that count as "approximately 2"."""
+"""Range of rejected draws that counts as "approximately 2"."""
 
 VECTORISED = 0.6
-"""Share of the time that vectorising must leave at most; the paper says 0.5, and clocks vary."""
+"""Maximum share of the time after vectorising; the paper says 0.5, and timings vary."""
 
 SAME_ERRORS, SAME_SHARE = 3.0, 0.05
-"""Standard errors, and share, within which two numbers of proposals are the same.
+"""Standard errors, and share, within which two numbers of proposals are equal.
 
-Theory says they are equal: three errors leave room for the many looks, and the share keeps a
-difference that nobody would notice from being called one.
+Theory says they are equal. Three errors allow for many evaluations, and the share ignores
+differences without practical importance.
 """
 
 SLOWER = 3.0
-"""Times that count as "significantly slower in practice"."""
+"""Time ratio that counts as "significantly slower in practice"."""
 
 
 Verdict = Literal["held", "not held", "not decided"]
@@ -86,36 +87,34 @@ class Part:
     """One comparison within a claim."""
 
     what: str
-    """In words: "pol, 2,000 rows: log-loss DLM, joint, against the ELBO"."""
+    """Description: "pol, 2,000 rows: log-loss DLM (joint) against the ELBO"."""
 
     verdict: Verdict
     effect: float
-    """Mean difference over the repeats, negative where the claim is right; NaN if not run."""
+    """Mean difference over the repeats, negative if it supports the claim; NaN if not run."""
 
     error: float
-    """Its standard error; NaN for one repeat."""
+    """Standard error of the effect; NaN for one repeat."""
 
     p_value: float
-    """Of the paired test, two-sided; NaN where there is none."""
+    """Two-sided p-value of the paired test; NaN if there is none."""
 
     unit: str
-    """Of the effect: "NLL", "MSE", "log10 β", …"""
+    """Unit of the effect: "NLL", "MSE", "log10 β", …"""
 
     note: str = ""
-    """What should be known besides."""
-
     decides: bool = True
-    """False for comparisons that are told beside the claim."""
+    """Whether the verdict of the claim depends on it."""
 
 
 @final
 @dataclass(frozen=True)
 class Finding:
-    """What results say of a claim."""
+    """Verdict on a claim, with its reasons."""
 
     verdict: Verdict
     sentence: str
-    """Why, in one or two sentences, with the figures."""
+    """The reason in one or two sentences, with numbers."""
 
     parts: tuple[Part, ...]
 
@@ -123,129 +122,113 @@ class Finding:
 @final
 @dataclass(frozen=True)
 class Claim:
-    """One of C1 to C14."""
+    """A claim of the paper: one of C1 to C14."""
 
     id: str
     statement: str
-    """What the paper says."""
-
     where: str
-    """In the paper: "fig. 1a"."""
+    """Place in the paper: "fig. 1a"."""
 
     criterion: str
-    """When it counts as held, as not held; fixed before anything was run."""
+    """Conditions for "held" and "not held", fixed before the experiments were run."""
 
     figures: tuple[str, ...]
-    """That show it, by their names in `directgp.reports.paper`: "1a", "2", …"""
+    """Figures that show it, by their names in `directgp.reports.paper`: "1a", "2", …"""
 
     uses: Callable[[PaperCell], bool]
-    """Whether it needs a cell."""
+    """Return whether the claim needs a cell."""
 
     judge: Callable[[Results], Finding]
+
+
+# Statistics of differences.
+
+
+@final
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference with its test and its 95 % interval."""
+
+    effect: float
+    error: float
+    """Standard error; NaN if unknown."""
+
+    p_value: float
+    """Two-sided; NaN if there is no test."""
+
+    low: float
+    high: float
+    over: str = ""
+    """What was averaged: "5 repeats"."""
+
+    note: str = ""
 
 
 _UPPER = (1 + LEVEL) / 2
 
 
-@final
-@dataclass(frozen=True)
-class Evidence:
-    """Of a mean difference."""
-
-    effect: float
-    error: float
-    """Standard error; NaN where it is not known."""
-
-    p_value: float
-    """Two-sided; NaN where there is no test."""
-
-    low: float
-    high: float
-    """The 95 % interval; all numbers where nothing is known."""
-
-    over: str = ""
-    """What was averaged over: "5 repeats"."""
-
-    note: str = ""
-
-
 def differences(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
-    """One minus other in float64; what is not finite is worst, and two of the worst are equal."""
-    first, second = worst(one), worst(other)
+    """Return one − other in float64; values that are not finite count as ∞, and ∞ − ∞ as 0."""
+    first, second = finite_or_infinite(one), finite_or_infinite(other)
     tie = np.isinf(first) & np.isinf(second)
     return np.subtract(first, second, out=np.zeros_like(first), where=~tie)
 
 
-def worst(values: NDArray[Any]) -> NDArray[np.float64]:
-    """The same in float64, with ∞ for what is not finite."""
+def finite_or_infinite(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Convert to float64 and replace values that are not finite by ∞, the worst score."""
     wide = np.asarray(values, dtype=np.float64)
     return np.where(np.isfinite(wide), wide, np.inf)
 
 
-def over_repeats(values: NDArray[np.float64], ratio: float, resolution: float = 0.0) -> Evidence:
-    """Of one difference a repeat: the paired t-test of `corrected_p_value`, and its interval.
+def over_repeats(values: NDArray[np.float64], ratio: float, resolution: float = 0.0) -> Difference:
+    """Test the mean of one difference per repeat with `corrected_p_value`.
 
-    The standard error is the plain one; test and interval have the corrected variance.
+    The standard error is the plain one; test and interval use the corrected variance.
     """
     finite = values[np.isfinite(values)]
     mean, error = _mean_and_error(finite)
-    found = Evidence(
-        effect=mean,
-        error=error,
-        p_value=corrected_p_value(finite, ratio, resolution),
-        low=mean - _half_width(finite, ratio, resolution),
-        high=mean + _half_width(finite, ratio, resolution),
-        over=plural(len(values), "repeat"),
-    )
-    return _with_infinite(found, values)
+    count, half = len(finite), math.inf
+    if count > 1:
+        deviation = max(float(finite.std(ddof=1)), resolution)
+        half = float(stats.t.ppf(_UPPER, count - 1)) * deviation * math.sqrt(1 / count + ratio)
+    p = corrected_p_value(finite, ratio, resolution)
+    over = plural(len(values), "repeat")
+    return _with_infinite(Difference(mean, error, p, mean - half, mean + half, over), values)
 
 
-def over_rows(repeats: Sequence[NDArray[np.float64]]) -> Evidence:
-    """Of the differences of test rows, averaged over repeats: a z-test."""
+def over_rows(repeats: Sequence[NDArray[np.float64]]) -> Difference:
+    """Test the differences of test rows, averaged over repeats, with a z-test."""
     finite = [rows[np.isfinite(rows)] for rows in repeats]
     moments = np.array([_mean_and_error(rows) for rows in finite if len(rows)]).reshape(-1, 2)
-    number = max(len(moments), 1)
-    found = measured(
-        float(moments[:, 0].sum()) / number, float(np.linalg.norm(moments[:, 1])) / number
-    )
+    count = max(len(moments), 1)
+    effect, error = float(moments[:, 0].sum()) / count, np.linalg.norm(moments[:, 1]) / count
     over = plural(sum(map(len, repeats)), "test row")
-    return _with_infinite(replace(found, over=over), np.concatenate(repeats))
+    found = replace(measured(effect, float(error)), over=over)
+    return _with_infinite(found, np.concatenate(repeats))
 
 
-def measured(effect: float, error: float) -> Evidence:
-    """Of a number whose standard error is known: a z-test."""
+def measured(effect: float, error: float) -> Difference:
+    """Test a number with a known standard error with a z-test."""
     if not (math.isfinite(effect) and math.isfinite(error)):
-        return Evidence(effect, math.nan, math.nan, -math.inf, math.inf)
+        return Difference(effect, math.nan, math.nan, -math.inf, math.inf)
     half = float(stats.norm.ppf(_UPPER)) * error
-    return Evidence(effect, error, _z_test(effect, error), effect - half, effect + half)
+    if error == 0:
+        p = 1.0 if effect == 0 else 0.0
+    else:
+        p = float(2 * stats.norm.sf(abs(effect) / error))
+    return Difference(effect, error, p, effect - half, effect + half)
 
 
 def _mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Of finite values; NaN where there are too few."""
-    number = len(values)
-    mean = float(values.mean()) if number else math.nan
-    return mean, float(values.std(ddof=1)) / math.sqrt(number) if number > 1 else math.nan
+    count = len(values)
+    mean = float(values.mean()) if count else math.nan
+    return mean, float(values.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
 
 
-def _half_width(values: NDArray[np.float64], ratio: float, resolution: float) -> float:
-    """Of the interval that belongs to `corrected_p_value`."""
-    number = len(values)
-    if number < 2:
-        return math.inf
-    deviation = max(float(values.std(ddof=1)), resolution)
-    return float(stats.t.ppf(_UPPER, number - 1)) * deviation * math.sqrt(1 / number + ratio)
+def _with_infinite(found: Difference, values: NDArray[np.float64]) -> Difference:
+    """Add infinite differences to a test of the finite ones.
 
-
-def _z_test(effect: float, error: float) -> float:
-    if error == 0:
-        return 1.0 if effect == 0 else 0.0
-    return float(2 * stats.norm.sf(abs(effect) / error))
-
-
-def _with_infinite(found: Evidence, values: NDArray[np.float64]) -> Evidence:
-    """The same with infinite differences, which decide alone only where there is nothing else.
-
-    An infinite one says for whom it is but not how surely: the finite ones have to say the same.
+    An infinite difference shows a direction, but no certainty: the finite ones must agree.
     """
     above, below = int(np.isposinf(values).sum()), int(np.isneginf(values).sum())
     if not above + below:
@@ -253,305 +236,296 @@ def _with_infinite(found: Evidence, values: NDArray[np.float64]) -> Evidence:
     end = math.nan if above and below else math.inf if above else -math.inf
     note = f"{above + below} of {plural(len(values), 'difference')} infinite"
     infinite = replace(found, effect=end, error=math.nan, note=note)
-    if above + below == len(values):
-        return _all_infinite(infinite, len(values))
-    agrees = found.effect * end > 0
-    return replace(
-        infinite,
-        p_value=found.p_value if agrees else math.nan,
-        low=-math.inf if below else found.low,
-        high=math.inf if above else found.high,
-    )
-
-
-def _all_infinite(found: Evidence, number: int) -> Evidence:
-    """Sure of itself, unless there is but one or they contradict each other."""
-    if number == 1 or math.isnan(found.effect):
-        return replace(found, p_value=math.nan, low=-math.inf, high=math.inf)
-    return replace(found, p_value=0.0, low=found.effect, high=found.effect)
+    if above + below < len(values):
+        return replace(
+            infinite,
+            p_value=found.p_value if found.effect * end > 0 else math.nan,
+            low=-math.inf if below else found.low,
+            high=math.inf if above else found.high,
+        )
+    # All are infinite: this is certain, unless there is only one or they contradict each other.
+    if len(values) == 1 or math.isnan(end):
+        return replace(infinite, p_value=math.nan, low=-math.inf, high=math.inf)
+    return replace(infinite, p_value=0.0, low=end, high=end)
 
 
 TINY = 0.0001
-"""What is smaller need not be told to a digit."""
-
-
-def called(method: str) -> str:
-    """``the ELBO``, ``log-loss DLM (joint)``."""
-    name, comma, mode = METHODS[method].label.partition(", ")
-    article = "the " if name.endswith("ELBO") else ""
-    return f"{article}{name} ({mode})" if comma else f"{article}{name}"
-
-
-def at_most_tiny(value: float, error: float) -> str:
-    """The same of a size, where nothing below a ten-thousandth is of interest."""
-    small = abs(value) + (error if math.isfinite(error) else 0.0) < TINY
-    return f"less than {TINY:.4f}" if small else with_error(value, error)
+"""Smaller numbers are not written with digits."""
 
 
 def in_brackets(*remarks: str) -> str:
-    """Those that say something, with a blank before the bracket."""
-    said = ", ".join(remark for remark in remarks if remark)
-    return f" ({said})" if said else ""
+    """Join the remarks that are not empty, in brackets after a blank."""
+    text = ", ".join(filter(None, remarks))
+    return f" ({text})" if text else ""
 
+
+# Comparisons: one description, one test, one wording.
 
 NOT_RUN = "not run"
 
-_KEPT: dict[Verdict, str] = {
-    "held": "margin {} kept",
-    "not held": "margin {} exceeded",
-    "not decided": "undecided, margin {}",
+Relation = Literal["lower", "not above", "equal"]
+"""Claimed relation of one to other.
+
+"lower" is a test at 5 %. "not above" bounds the upper end of the 95 % interval of the difference by
+a margin, "equal" bounds both ends.
+"""
+
+_MARGINS: dict[Verdict, str] = {
+    "held": "margin {:g} kept",
+    "not held": "margin {:g} exceeded",
+    "not decided": "undecided, margin {:g}",
 }
 
 
 @final
 @dataclass(frozen=True)
-class Contest:
-    """One against another, where lower is better."""
+class Pair:
+    """Two methods or rules on a data set, with the difference of their scores."""
 
-    place: str
-    """The data set."""
-
-    setting: str
-    """What else is to be said of where: "2,000 rows"; may be empty."""
-
+    dataset: str
     one: str
     other: str
     unit: str
-    evidence: Evidence | None
-    """Of one minus other; None where there is none."""
+    difference: Difference | None = None
+    """one − other; None if not run. Lower is better."""
 
     note: str = NOT_RUN
-    """What should be known besides, or why there is nothing."""
+    setting: str = ""
+    """More about the data: "2,000 rows"."""
 
-    question: str = ""
-    """What is asked, if it is not one against the other."""
+    title: str = ""
+    """Description of the comparison; "one against other" if empty."""
 
     @property
     def what(self) -> str:
-        """``pol, 2,000 rows: log-loss DLM (joint) against the ELBO``."""
-        where = f"{self.place}, {self.setting}" if self.setting else self.place
-        return f"{where}: {self.question or f'{self.one} against {self.other}'}"
+        """Return ``pol, 2,000 rows: log-loss DLM (joint) against the ELBO``."""
+        where = f"{self.dataset}, {self.setting}" if self.setting else self.dataset
+        return f"{where}: {self.title or f'{self.one} against {self.other}'}"
 
 
 @final
 @dataclass(frozen=True)
 class Compared:
-    """A contest that was judged."""
+    """A tested comparison."""
 
-    place: str
+    dataset: str
     part: Part
     clause: str
-    """The same in words, to stand in a sentence after "pol: "."""
+    """The result in words, for a sentence that begins "pol: "; empty if not run."""
 
     excess: float = math.nan
-    """How far the effect is from what is allowed; negative where it is as claimed."""
-
-    @property
-    def was_run(self) -> bool:
-        """Whether there was anything to judge."""
-        return bool(self.clause)
+    """Distance of the effect from the claimed range; negative inside."""
 
 
-def lower(contest: Contest, decides: bool = True) -> Compared:
-    """Whether one is lower: a test at 5 %."""
-    evidence = contest.evidence
-    if evidence is None:
-        return absent(contest, decides)
-    verdict: Verdict = "not decided"
-    if evidence.p_value < SIGNIFICANT and evidence.effect != 0:
-        verdict = "held" if evidence.effect < 0 else "not held"
-    part = _part(contest, evidence, verdict, decides)
-    doubt = "undecided" if verdict == "not decided" else ""
-    size = (at_most_tiny if doubt else with_error)(abs(part.effect), part.error)
-    clause = _in_words(contest, part, size) + in_brackets(p_value(part.p_value), doubt)
-    return Compared(contest.place, part, clause, part.effect)
-
-
-def not_above(contest: Contest, margin: float, decides: bool = True) -> Compared:
-    """Whether one is at most a margin above the other: the upper end of the 95 % interval."""
-    evidence = contest.evidence
-    if evidence is None:
-        return absent(contest, decides)
-    verdict = _verdict(evidence.high <= margin, evidence.low > margin)
-    return _within(contest, evidence, margin, verdict, evidence.effect - margin, decides)
-
-
-def equal(contest: Contest, margin: float, decides: bool = True) -> Compared:
-    """Whether the two differ by a margin at most: the 95 % interval, both ends."""
-    evidence = contest.evidence
-    if evidence is None:
-        return absent(contest, decides)
-    inside = -margin <= evidence.low and evidence.high <= margin
-    verdict = _verdict(inside, evidence.low > margin or evidence.high < -margin)
-    return _within(contest, evidence, margin, verdict, abs(evidence.effect) - margin, decides)
-
-
-def absent(contest: Contest, decides: bool) -> Compared:
-    """Nothing to judge."""
-    nan = math.nan
-    part = Part(contest.what, "not decided", nan, nan, nan, contest.unit, contest.note, decides)
-    return Compared(contest.place, part, "")
-
-
-def _in_words(contest: Contest, part: Part, size: str) -> str:
-    """``the β-ELBO 0.012 ± 0.003 below the ELBO in NLL``."""
-    one, other = contest.one, contest.other
-    if math.isnan(part.effect):
-        return f"{one} and {other} each infinite in {contest.unit} where the other is not"
-    if part.effect == 0:
-        return f"{one} equal to {other} in {contest.unit}"
-    side = "below" if part.effect < 0 else "above"
-    far = "infinitely far" if math.isinf(part.effect) else size
-    return f"{one} {far} {side} {other} in {contest.unit}"
-
-
-def _verdict(inside: bool, outside: bool) -> Verdict:
-    return "held" if inside else "not held" if outside else "not decided"
-
-
-def _within(
-    contest: Contest,
-    evidence: Evidence,
-    margin: float,
-    verdict: Verdict,
-    excess: float,
-    decides: bool,
+def compare(
+    pair: Pair, relation: Relation = "lower", margin: float = 0.0, decides: bool = True
 ) -> Compared:
-    interval = f"95 % interval {number(evidence.low, 2)} to {number(evidence.high, 2)}"
-    part = _part(contest, evidence, verdict, decides, f"{interval}, margin {margin:g}")
-    clause = _in_words(contest, part, at_most_tiny(abs(part.effect), part.error))
-    kept = _KEPT[verdict].format(f"{margin:g}")
-    return Compared(contest.place, part, clause + in_brackets(kept), excess)
-
-
-def _part(
-    contest: Contest, evidence: Evidence, verdict: Verdict, decides: bool, more: str = ""
-) -> Part:
-    notes = [more, evidence.over, evidence.note, contest.note]
-    return Part(
-        what=contest.what,
-        verdict=verdict,
-        effect=evidence.effect,
-        error=evidence.error,
-        p_value=evidence.p_value,
-        unit=contest.unit,
-        note="; ".join(note for note in notes if note),
-        decides=decides,
+    """Test whether a pair has the claimed relation."""
+    found = pair.difference
+    if found is None:
+        nan = math.nan
+        part = Part(pair.what, "not decided", nan, nan, nan, pair.unit, pair.note, decides)
+        return Compared(pair.dataset, part, "")
+    verdict, excess = _test(found, relation, margin)
+    notes = [found.over, found.note, pair.note]
+    if relation != "lower":
+        interval = f"95 % interval {number(found.low, 2)} to {number(found.high, 2)}"
+        notes.insert(0, f"{interval}, margin {margin:g}")
+    note = "; ".join(filter(None, notes))
+    part = Part(
+        pair.what, verdict, found.effect, found.error, found.p_value, pair.unit, note, decides
     )
+    return Compared(pair.dataset, part, _clause(pair, part, relation, margin), excess)
+
+
+def _test(found: Difference, relation: Relation, margin: float) -> tuple[Verdict, float]:
+    """Return the verdict, and the distance of the effect from the claimed range."""
+    low, high, effect = found.low, found.high, found.effect
+    match relation:
+        case "lower":
+            significant = found.p_value < SIGNIFICANT
+            return verdict_of(significant and effect < 0, significant and effect > 0), effect
+        case "not above":
+            return verdict_of(high <= margin, low > margin), effect - margin
+        case "equal":
+            inside = -margin <= low and high <= margin
+            return verdict_of(inside, low > margin or high < -margin), abs(effect) - margin
+
+
+def _clause(pair: Pair, part: Part, relation: Relation, margin: float) -> str:
+    """Return ``the β-ELBO 0.012 ± 0.003 below the ELBO in NLL (p = 0.03)``."""
+    one, other = pair.one, pair.other
+    undecided = "undecided" if part.verdict == "not decided" else ""
+    if relation == "lower":
+        remarks = in_brackets(p_value(part.p_value), undecided)
+    else:
+        remarks = in_brackets(_MARGINS[part.verdict].format(margin))
+    size = distance(part)
+    if abs(part.effect) + (part.error if math.isfinite(part.error) else 0.0) < TINY:
+        size = size if relation == "lower" and not undecided else f"less than {TINY:.4f}"
+    if math.isnan(part.effect):
+        text = f"{one} and {other} each infinite in {pair.unit} where the other is not"
+    elif part.effect == 0:
+        text = f"{one} equal to {other} in {pair.unit}"
+    else:
+        side = "below" if part.effect < 0 else "above"
+        text = f"{one} {size} {side} {other} in {pair.unit}"
+    return text + remarks
+
+
+def distance(part: Part) -> str:
+    """Return the size of an effect in words: ``0.012 ± 0.003``."""
+    if math.isinf(part.effect):
+        return "infinitely far"
+    return with_error(abs(part.effect), part.error)
+
+
+# Verdicts and sentences of several comparisons.
+
+
+def verdict_of(held: bool, contradicted: bool) -> Verdict:
+    """Return the verdict of two conditions that exclude each other."""
+    return "held" if held else "not held" if contradicted else "not decided"
 
 
 def all_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """Held if all are, not held if any is not; of nothing, nothing is decided."""
+    """Return "held" if all are held, "not held" if any is not held."""
     found = set(verdicts)
-    if "not held" in found:
-        return "not held"
-    return "held" if found == {"held"} else "not decided"
+    return verdict_of(found == {"held"}, "not held" in found)
 
 
 def any_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """Held if any is, not held if none is; of nothing, nothing is decided."""
+    """Return "held" if any is held, "not held" if none is."""
     found = set(verdicts)
-    if "held" in found:
-        return "held"
-    return "not held" if found == {"not held"} else "not decided"
+    return verdict_of("held" in found, found == {"not held"})
 
 
-def together(parts: Iterable[Part]) -> Verdict:
-    """Of the parts that decide."""
-    return all_of(part.verdict for part in parts if part.decides)
+def all_held(compared: Iterable[Compared]) -> Verdict:
+    """Return the verdict of all comparisons together."""
+    return all_of(each.part.verdict for each in compared)
 
 
 def hardest(compared: Iterable[Compared]) -> Compared:
-    """The one that speaks most against the claim; what was run before what was not."""
+    """Return the comparison that contradicts the claim most; those that were run come first."""
     order = {"not held": 0, "not decided": 1, "held": 2}
 
-    def place(each: Compared) -> tuple[bool, int, bool, float]:
-        unknown = each.excess != each.excess
-        return not each.was_run, order[each.part.verdict], unknown, 0.0 if unknown else -each.excess
+    def rank(each: Compared) -> tuple[bool, int, bool, float]:
+        unknown = math.isnan(each.excess)
+        excess = 0.0 if unknown else -each.excess
+        return not each.clause, order[each.part.verdict], unknown, excess
 
-    return min(compared, key=place)
+    return min(compared, key=rank)
 
 
-def finding(compared: Sequence[Compared], closing: str = "") -> Finding:
-    """All comparisons that decide have to hold; on each data set the closest of them is told.
+def combined(title: str, verdict: Verdict, of: Sequence[Compared]) -> Compared:
+    """Return a comparison that decides, with the numbers of the hardest one that it is made of."""
+    least = hardest(of)
+    where, _, what = least.part.what.partition(": ")
+    if not least.clause:
+        where, verdict, note = least.dataset, "not decided", of[0].part.note
+    else:
+        note = "; ".join(filter(None, (f"the closest: {what}", least.part.note)))
+    part = replace(least.part, what=f"{where}: {title}", verdict=verdict, note=note, decides=True)
+    return replace(least, part=part)
 
-    What is told beside the claim is left out where it was not run. The closing sentence comes last,
-    if there is one.
+
+def finding(compared: Sequence[Compared], closing: str = "", every: bool = False) -> Finding:
+    """Return the verdict of all comparisons that decide, with a sentence about them.
+
+    The sentence has the hardest comparison of each data set, or every one that decides. Comparisons
+    that do not decide are dropped if they were not run.
     """
-    return _found(compared, _by_unit(compared), closing)
-
-
-def finding_of_all(compared: Sequence[Compared]) -> Finding:
-    """The same, where every comparison that decides is told."""
-    deciding = [each for each in compared if each.part.decides and each.was_run]
-    told = [
-        f"{place}: {'; '.join(each.clause for each in found)}."
-        for place, found in _by_place(deciding)
-    ]
-    return _found(compared, " ".join(told))
-
-
-def _found(compared: Sequence[Compared], told: str, closing: str = "") -> Finding:
-    parts = tuple(each.part for each in compared if each.part.decides or each.was_run)
-    sentence = f"{told} {_lacking(compared)} {closing}"
-    return Finding(together(parts), " ".join(sentence.split()), parts)
+    parts = tuple(each.part for each in compared if each.part.decides or each.clause)
+    deciding = [each for each in compared if each.part.decides]
+    run = [each for each in deciding if each.clause]
+    text = _by_unit(run)
+    if every:
+        text = " ".join(
+            f"{name}: {'; '.join(each.clause for each in found)}."
+            for name, found in _by_dataset(run).items()
+        )
+    sentence = " ".join(f"{text} {_missing(deciding)} {closing}".split())
+    return Finding(all_held(deciding), sentence, parts)
 
 
 def _by_unit(compared: Sequence[Compared]) -> str:
-    """Of the first unit every data set; of each other unit the closest comparison."""
+    """Describe every data set in the first unit, and the hardest comparison in each other unit."""
     units: dict[str, list[Compared]] = {}
     for each in compared:
-        if each.part.decides and each.was_run:
-            units.setdefault(each.part.unit, []).append(each)
-    first, *others = units.values() or [[]]
-    return " ".join([_places(first), *map(_one, others)])
-
-
-def _places(compared: Sequence[Compared]) -> str:
-    """``pol (3 of 3 hold): …; song: ….``, with the unit where it is named first."""
-    clauses = [f"{place}{_score(found)}: {_closest(found)}" for place, found in _by_place(compared)]
-    unit = f" in {compared[0].part.unit}" if compared else ""
-    later = [clause.replace(unit, "", 1) for clause in clauses[1:]]
-    return f"{'; '.join([*clauses[:1], *later])}." if clauses else ""
-
-
-def _one(compared: Sequence[Compared]) -> str:
-    least = hardest(compared)
-    if len(compared) == 1:
-        return f"{least.place}: {least.clause}."
-    held = f"{_held(compared)} of {len(compared)} hold"
-    clause = least.clause.replace(f" in {least.part.unit}", "", 1)
-    return f"In {least.part.unit} {held}, the closest on {least.place}: {clause}."
+        units.setdefault(each.part.unit, []).append(each)
+    sentences: list[str] = []
+    for unit, found in units.items():
+        suffix = f" in {unit}"
+        if not sentences:
+            clauses = [
+                f"{name}{in_brackets(_score(some))}: {hardest(some).clause}"
+                for name, some in _by_dataset(found).items()
+            ]
+            # The unit is written once.
+            later = [clause.replace(suffix, "", 1) for clause in clauses[1:]]
+            sentences.append("; ".join([clauses[0], *later]))
+        elif len(found) == 1:
+            sentences.append(f"{found[0].dataset}: {found[0].clause}")
+        else:
+            least = hardest(found)
+            clause = least.clause.replace(suffix, "", 1)
+            sentences.append(f"In {unit} {_score(found)}, the closest on {least.dataset}: {clause}")
+    return " ".join(f"{sentence}." for sentence in sentences)
 
 
 def _score(compared: Sequence[Compared]) -> str:
-    number = len(compared)
-    return f" ({_held(compared)} of {number} hold)" if number > 1 else ""
+    """Return ``2 of 3 hold``; nothing for a single comparison."""
+    held = sum(each.part.verdict == "held" for each in compared)
+    return f"{held} of {len(compared)} hold" if len(compared) > 1 else ""
 
 
-def _held(compared: Sequence[Compared]) -> int:
-    return sum(each.part.verdict == "held" for each in compared)
-
-
-def _closest(compared: Sequence[Compared]) -> str:
-    return hardest(compared).clause
-
-
-def _lacking(compared: Sequence[Compared]) -> str:
-    """Which data sets were not run, or not all of what is needed there."""
+def _missing(deciding: Sequence[Compared]) -> str:
+    """List the data sets that were not run, and those that were run in part."""
     nowhere, partly = [], []
-    for place, found in _by_place([each for each in compared if each.part.decides]):
-        if not any(each.was_run for each in found):
-            nowhere.append(place)
-        elif not all(each.was_run for each in found):
-            partly.append(place)
+    for name, found in _by_dataset(deciding).items():
+        if not any(each.clause for each in found):
+            nowhere.append(name)
+        elif not all(each.clause for each in found):
+            partly.append(name)
     sentence = f"Not run: {joined(nowhere)}." if nowhere else ""
-    return f"{sentence} Run in part only: {joined(partly)}." if partly else sentence
+    return f"{sentence} Partly run: {joined(partly)}." if partly else sentence
 
 
-def _by_place(compared: Sequence[Compared]) -> list[tuple[str, list[Compared]]]:
-    """In the order of their coming."""
-    places: dict[str, list[Compared]] = {}
+def _by_dataset(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
+    found: dict[str, list[Compared]] = {}
     for each in compared:
-        places.setdefault(each.place, []).append(each)
-    return list(places.items())
+        found.setdefault(each.dataset, []).append(each)
+    return found
+
+
+# Results of two methods on the same splits.
+
+Split = tuple[int, int]
+"""Repeat and seed."""
+
+_Run = TypeVar("_Run")
+_Cell = TypeVar("_Cell", bound=PaperCell)
+
+
+def by_setting(
+    runs: Iterable[tuple[_Cell, _Run]], free: set[str]
+) -> dict[str, dict[Split, tuple[_Cell, _Run]]]:
+    """Group runs whose cells differ only in the split and in the free fields."""
+    settings: dict[str, dict[Split, tuple[_Cell, _Run]]] = {}
+    for cell, run in runs:
+        setting = cell.model_dump_json(exclude=free | {"repeat", "seed"})
+        settings.setdefault(setting, {})[cell.repeat, cell.seed] = (cell, run)
+    return settings
+
+
+def shared_splits(
+    ones: Mapping[Split, _Run], others: Mapping[Split, _Run]
+) -> tuple[tuple[_Run, _Run], ...]:
+    """Return the pairs of runs with the same split."""
+    return tuple((ones[split], others[split]) for split in sorted(ones.keys() & others.keys()))
+
+
+def absence(results: Results, concerns: Callable[[PaperCell], bool]) -> str:
+    """Return why there is no result: not run, or the reason of a failure."""
+    reasons = [failed.reason for failed in results.failed if concerns(failed.cell)]
+    return f"failed: {reasons[0]}" if reasons else NOT_RUN
