@@ -11,8 +11,10 @@ import pytest
 
 from directgp.cli import compare_run, output_paths
 from directgp.experiments import engine
+from directgp.experiments.store import Store
 from directgp.reports import compare
 from tests.cli.running import class_table, count_table, regression_table, run, write_csv
+from tests.unit.experiments.paper import sweeps
 
 QUICK = ("--repeats", "2", "--betas", "4,1", "--inducing", "5", "--max-iter", "2")
 
@@ -102,7 +104,7 @@ def test_fits_are_kept_and_never_repeated(table: Path) -> None:
     )
     assert Path("report/results.parquet").read_bytes() == before
     more = run("compare", *words, "elbo,log-fixed", "--resume")
-    assert "2 fits to run. 2 are there already." in more.err
+    assert "2 fits to run. 2 fits finished already." in more.err
     anew = run("compare", *words, "elbo", "--force")
     assert "2 fits to run.\n" in anew.err
     table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
@@ -257,10 +259,24 @@ def test_interrupted(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine.Engine, "run", stopped)
+    monkeypatch.setattr(engine.Runner, "run", stopped)
     answer = run("compare", table, *TARGET, *QUICK)
     assert answer.code == 130
     assert answer.err.splitlines()[-2:] == [
         "What is finished is kept: the same command with --resume goes on.",
         "Interrupted.",
     ]
+
+
+@pytest.mark.usefixtures("in_this_process", "without_pictures")
+def test_two_programs_share_a_folder_but_do_not_delete_each_others_work(table: Path) -> None:
+    words = (table, *TARGET, *QUICK, "--methods", "elbo")
+    assert run("compare", *words).code == 0
+    with Store(Path("report/fits.sqlite")) as other:
+        assert other.lease(sweeps.fit())
+        shared = run("compare", *words, "--resume")
+        assert shared.code == 0 and "0 fits to run. 2 fits finished already." in shared.err
+        refused = run("compare", *words, "--force")
+    assert refused.code == 1
+    assert "report/fits.sqlite is in use by another program." in refused.err
+    assert run("compare", *words, "--force").code == 0

@@ -1,7 +1,9 @@
 """`directgp reproduce`: the paper's experiments in, verdicts and a report out."""
 
 import json
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 from directgp.errors import NumericalError
 from directgp.experiments.fit import CellData
 from directgp.experiments.paper import run as experiments_run
-from directgp.experiments.paper.cells import Finished, FitCell, PaperCell
+from directgp.experiments.paper.cells import FitCell, PaperCell, PaperRecord
 from directgp.experiments.paper.run import run_paper_cell
 from directgp.experiments.paper.scales import SCALES, CurveSizes
 from directgp.reports.paper_figures import FIGURES
@@ -29,7 +31,7 @@ TINY = replace(
     repeats=2,
     sizes=(40, 80),
     other_sizes=(40,),
-    most_inducing=5,
+    max_inducing=5,
     betas=(10.0, 1.0),
     max_steps=3,
     curves=CurveSizes(rows=40, steps=4, looks=2, repeats=2),
@@ -78,14 +80,12 @@ def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def outcomes(folder: str) -> dict[str, str]:
     """Of every cell in a folder, but for what depends on the clock."""
-    from directgp.experiments.paper.store import SharedStore
-
-    with SharedStore(Path(folder) / "cells.sqlite") as store:
-        return {
-            record.cell.key: record.outcome.model_copy(update={"seconds": 0.0}).model_dump_json()
-            for record in store.records()
-            if isinstance(record.cell, FitCell)
-        }
+    path = Path(folder) / "cells.sqlite"
+    with closing(sqlite3.connect(path)) as file:
+        rows = file.execute(
+            "select key, outcome from results where cell like '%\"fit\"%'"
+        ).fetchall()
+    return {key: json.dumps({**json.loads(outcome), "seconds": 0}) for key, outcome in rows}
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_what_is_there_is_not_run_again(papers: Path) -> None:
     refused = reproduce(papers, *words)
     assert refused.code == 1 and "Continue with --resume" in refused.err
     again = reproduce(papers, *words, "--resume")
-    assert "0 cells to run. 8 results there already." in again.err
+    assert "0 cells to run. 8 cells finished already." in again.err
     more = reproduce(papers, "--claim", "C3", "--dataset", "pol", "--resume")
     assert "8 cells to run." in more.err
     assert before.items() <= outcomes("reproduction").items()
@@ -147,7 +147,7 @@ def test_results_of_another_folder_are_taken_in(papers: Path) -> None:
     words = ("--claim", "C5", "--dataset", "banana", "--out", "second", "--merge", "first")
     answer = reproduce(papers, *words, "--report-only")
     assert answer.code == 0, answer.err
-    assert "first: 8 results taken in, 0 known already" in answer.err
+    assert "first: 8 results added, 0 known already" in answer.err
     assert "to run" not in answer.err
     assert outcomes("second") == outcomes("first")
 
@@ -159,13 +159,14 @@ def test_a_cell_that_fails_is_told_and_tried_again(
     def failing(
         cell: PaperCell,
         data: CellData,
-        start: bytes,
-        device: str,
+        start: bytes = b"",
         monitors: Sequence[Monitor] = (),
-    ) -> Finished:
+        *,
+        device: str = "cpu",
+    ) -> PaperRecord:
         if isinstance(cell, FitCell) and cell.method == "log-joint":
             raise NumericalError("The objective was not finite.")
-        return run_paper_cell(cell, data, start, device, monitors)
+        return run_paper_cell(cell, data, start, monitors, device=device)
 
     sweep: Any = experiments_run.run_sweep
     monkeypatch.setattr(
@@ -183,7 +184,7 @@ def test_a_cell_that_fails_is_told_and_tried_again(
     monkeypatch.chdir(papers.parent)
     monkeypatch.setitem(SCALES, "smoke", TINY)
     again = reproduce(papers, "--claim", "C5", "--dataset", "banana", "--resume")
-    assert "2 cells to run. 6 results there already." in again.err
+    assert "2 cells to run. 6 cells finished already." in again.err
 
 
 def test_the_list_names_every_claim_figure_and_scale() -> None:

@@ -5,18 +5,12 @@ from typing import Any
 
 import pytest
 
-from directgp.cli.reproduce_run import (
-    STORE,
-    ReproduceRequest,
-    begin_anew,
-    check_place,
-    place_of,
-    store_in,
-)
+from directgp.cli.experiment import check_run_folder, clear_run_folder
+from directgp.cli.reproduce_run import DOCUMENT, STORE, ReproduceRequest, store_in, workers_of
 from directgp.errors import InvalidInputError
-from directgp.experiments.paper.store import SharedStore
 from directgp.experiments.ray import RayCluster
-from directgp.experiments.workers import InProcess, Processes
+from directgp.experiments.store import Store
+from directgp.experiments.workers import InProcess, LocalWorkers
 from tests.cli.running import run
 from tests.unit.experiments.paper import sweeps
 
@@ -26,33 +20,33 @@ CELL = sweeps.fit()
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """With a store that has nothing."""
-    SharedStore(tmp_path / STORE).close()
+    Store(tmp_path / STORE).close()
     return tmp_path
 
 
 def test_a_run_that_was_refused_leaves_a_folder_that_can_be_taken(folder: Path) -> None:
-    check_place(folder, goes_on=False, force=False)
+    check_run_folder(folder, STORE, resume=False, force=False)
 
 
-@pytest.mark.parametrize("what", ["result", "failure", "claim"])
+@pytest.mark.parametrize("what", ["result", "failure", "lease"])
 def test_what_a_run_left_is_not_run_over(folder: Path, what: str) -> None:
-    with SharedStore(folder / STORE) as store:
+    with Store(folder / STORE) as store:
         if what == "result":
-            store.put(CELL, sweeps.finished())
+            store.put(sweeps.finished(CELL))
         elif what == "failure":
             store.fail(CELL, "No way down.")
         else:
-            store.claim(CELL)
+            store.lease(CELL)
         with pytest.raises(InvalidInputError, match="Continue with --resume"):
-            check_place(folder, goes_on=False, force=False)
-        check_place(folder, goes_on=True, force=False)
-        check_place(folder, goes_on=False, force=True)
+            check_run_folder(folder, STORE, resume=False, force=False)
+        check_run_folder(folder, STORE, resume=True, force=False)
+        check_run_folder(folder, STORE, resume=False, force=True)
 
 
 def test_a_store_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / STORE).write_bytes(b"not a database, but perhaps all that is left of one" * 50)
     with pytest.raises(InvalidInputError, match="Continue with --resume"):
-        check_place(tmp_path, goes_on=False, force=False)
+        check_run_folder(tmp_path, STORE, resume=False, force=False)
 
 
 def test_force_forgets_our_files_and_no_others(folder: Path) -> None:
@@ -61,7 +55,7 @@ def test_force_forgets_our_files_and_no_others(folder: Path) -> None:
     for name in ("index.html", "verdicts.json", "results.parquet", "notes.txt"):
         (folder / name).touch()
     (folder / "mine").mkdir()
-    begin_anew(folder)
+    clear_run_folder(folder, STORE, DOCUMENT)
     assert {path.name for path in folder.iterdir()} == {"notes.txt", "mine"}
 
 
@@ -71,20 +65,20 @@ def test_force_does_not_delete_what_another_program_writes_to(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "reproduction").mkdir()
     words = ("reproduce", "--claim", "C5", "--dataset", "twonorm", "--no-download", "--force")
-    with SharedStore(tmp_path / "reproduction" / STORE) as store:
-        store.claim(CELL)
+    with Store(tmp_path / "reproduction" / STORE) as store:
+        store.lease(CELL)
         answer = run(*words)
     assert answer.code == 1
     assert f"reproduction/{STORE} is in use by another program." in answer.err
 
 
 def test_a_folder_is_not_merged_with_itself(folder: Path) -> None:
-    with SharedStore(folder / STORE) as store:
-        store.put(CELL, sweeps.finished())
+    with Store(folder / STORE) as store:
+        store.put(sweeps.finished(CELL))
     answer = run("reproduce", "--out", folder, "--merge", folder, "--force")
     assert answer.code == 2 and "--merge must be another folder than --out" in answer.err
     assert store_in(folder) == store_in(folder / STORE) == folder / STORE
-    with SharedStore(folder / STORE) as store:
+    with Store(folder / STORE) as store:
         assert CELL in store
 
 
@@ -113,9 +107,8 @@ def request(**changes: Any) -> ReproduceRequest:
 
 
 def test_engines() -> None:
-    local = place_of(request(), [CELL])
-    assert (local.pool, local.device) == (Processes(3), "cpu")
-    assert place_of(request(engine="inline"), [CELL]).pool == InProcess()
+    assert workers_of(request(), [CELL]) == (LocalWorkers(3), "cpu")
+    assert workers_of(request(engine="inline"), [CELL]) == (InProcess(), "cpu")
 
 
 @pytest.mark.parametrize(
@@ -126,9 +119,8 @@ def test_on_ray_a_cell_has_a_gpu_where_it_is_given_one(
     device: str, gpus: float, expected: str
 ) -> None:
     """Whatever this machine has."""
-    place = place_of(request(engine="ray", device=device, gpus=gpus), [CELL])
-    assert place.device == expected
-    assert place.pool == RayCluster(workers=3, gpus=gpus)
+    found = workers_of(request(engine="ray", device=device, gpus=gpus), [CELL])
+    assert found == (RayCluster(workers=3, gpus=gpus), expected)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`directgp compare`: what may be typed, and what is refused before any work is done."""
+"""Define the command `directgp compare` and check its options."""
 
 from pathlib import Path
 from typing import Annotated
@@ -144,28 +144,27 @@ def compare(
         raise WrongUsageError("--resume and --force cannot be given together. Leave one out.")
     check_task(task, positive)
     check_columns({"--target": [target], "--drop": drop})
-    from directgp.cli.compare_run import STORE, CompareRequest, compare_and_report
-    from directgp.cli.data import Request
-    from directgp.cli.output_paths import check_report_place
-
-    asked = CompareRequest(
-        methods=None if methods is None else names(methods),
-        repeats=at_least_one("--repeats", repeats),
-        sizes=None if sizes is None else tuple(_size(text) for text in names(sizes)),
-        betas=None
+    options = {
+        "methods": None if methods is None else _names(methods),
+        "repeats": at_least_one("--repeats", repeats),
+        "sizes": None if sizes is None else tuple(_size(text) for text in _names(sizes)),
+        "betas": None
         if betas is None
-        else tuple(weight("--betas", text, "numbers") for text in names(betas)),
-        jobs=None if jobs is None else at_least_one("--jobs", jobs),
-        likelihood=likelihood,
-        kernel=kernel,
-        ard=ard,
-        num_inducing=None if inducing == "auto" else whole_number("--inducing", inducing),
-        max_steps=None if max_iter is None else at_least_one("--max-iter", max_iter),
-        seed=seed,
-        device=device,
-    )
-    asked.check(task)
-    check_report_place(out, STORE, resume, force)
+        else tuple(weight("--betas", text, "numbers") for text in _names(betas)),
+        "likelihood": likelihood,
+        "kernel": kernel,
+        "ard": ard,
+        "num_inducing": None if inducing == "auto" else whole_number("--inducing", inducing),
+        "max_steps": None if max_iter is None else at_least_one("--max-iter", max_iter),
+        "seed": seed,
+    }
+    jobs = None if jobs is None else at_least_one("--jobs", jobs)
+    from directgp.cli.compare_run import STORE, check_options, compare_and_report
+    from directgp.cli.data import Request
+    from directgp.cli.experiment import check_run_folder
+
+    check_options(options, task)
+    check_run_folder(out, STORE, resume, force)
     request = Request(
         data=data,
         target=target,
@@ -175,14 +174,22 @@ def compare(
         positive=positive,
         data_dir=data_dir,
     )
-    compare_and_report(request, asked, out, force, Terminal(quiet, json))
+    compare_and_report(
+        request,
+        options,
+        jobs=jobs,
+        device=device,
+        out=out,
+        force=force,
+        terminal=Terminal(quiet, json),
+    )
 
 
-def names(text: str) -> tuple[str, ...]:
-    """What stands between commas."""
+def _names(text: str) -> tuple[str, ...]:
+    """Split a list at its commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _size(text: str) -> int | None:
-    """A number of rows; None for all."""
+    """Return a number of rows; None for all."""
     return None if text == "all" else whole_number("--sizes", text, "'all' or whole numbers")

@@ -1,4 +1,4 @@
-"""`directgp reproduce`: what may be typed, and what is refused before any work is done."""
+"""Define the command `directgp reproduce` and check its options."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -189,11 +189,15 @@ def reproduce(
 
         list_experiments(terminal)
         return
-    check_ways(resume, force, report_only)
+    ways = {"--resume": resume, "--force": force, "--report-only": report_only}
+    given = [name for name, value in ways.items() if value]
+    if force and len(given) > 1:
+        raise WrongUsageError(f"{' and '.join(given)} cannot be given together. Leave one out.")
     check_engine(engine, jobs, address, cpus, gpus, device)
-    from directgp.cli.reproduce_run import ReproduceRequest, check_place
+    from directgp.cli.experiment import check_run_folder
+    from directgp.cli.reproduce_run import STORE, ReproduceRequest, run_and_report
 
-    check_place(out, resume or report_only, force)
+    check_run_folder(out, STORE, resume or report_only, force)
     request = ReproduceRequest(
         claims=tuple(name.upper() for name in claims or ()),
         figures=tuple(figures or ()),
@@ -215,17 +219,7 @@ def reproduce(
         merge=tuple(merge or ()),
     )
     request.check()
-    from directgp.cli.reproduce_run import run_and_report
-
     run_and_report(request, terminal)
-
-
-def check_ways(resume: bool, force: bool, report_only: bool) -> None:
-    """Refuse to begin anew and to go on."""
-    ways = {"--resume": resume, "--force": force, "--report-only": report_only}
-    given = [name for name, value in ways.items() if value]
-    if force and len(given) > 1:
-        raise WrongUsageError(f"{' and '.join(given)} cannot be given together. Leave one out.")
 
 
 def check_engine(
@@ -236,7 +230,7 @@ def check_engine(
     gpus: float | None,
     device: str,
 ) -> None:
-    """Refuse options that another engine than the chosen one has, or that cannot be meant."""
+    """Raise `WrongUsageError` for options that do not belong to the engine."""
     if cpus is not None and not 0 < cpus < float("inf"):
         raise WrongUsageError(f"--cpus must be more than 0 and finite. Got {cpus:g}.")
     if gpus is not None and not 0 <= gpus < float("inf"):

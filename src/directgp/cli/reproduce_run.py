@@ -1,80 +1,49 @@
 """Run experiments of the paper and print their verdicts."""
 
 import json
-import math
 import platform
-import shutil
-import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import final
 
-from rich.console import Group
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from directgp.cli.compare_run import command_typed, cores
-from directgp.cli.output_paths import check_report_place
-from directgp.cli.terminal import Terminal, WrongUsageError, console, print_line
+from directgp.cli.experiment import (
+    clear_run_folder,
+    command_typed,
+    cores,
+    plain_table,
+    show_progress,
+)
+from directgp.cli.terminal import Terminal, WrongUsageError
 from directgp.datasets.paper.download import PaperData, open_paper
 from directgp.datasets.paper.sets import PAPER
-from directgp.errors import DirectGPError, InvalidInputError, StoreError
-from directgp.experiments.paper.cells import (
-    CurveOutcome,
-    Finished,
-    FitOutcome,
-    PaperCell,
-    ProtocolName,
-    Results,
-)
+from directgp.errors import DirectGPError, InvalidInputError
+from directgp.estimators.settings import device_of
+from directgp.experiments.paper.cells import PaperCell, ProtocolName, Results
 from directgp.experiments.paper.claims import CLAIMS
 from directgp.experiments.paper.claims.base import Claim
-from directgp.experiments.paper.run import DataRow, Reproduction, SweepWatcher, run_sweep
+from directgp.experiments.paper.run import DataRow, Reproduction, run_sweep
 from directgp.experiments.paper.scales import SCALES, Scale
-from directgp.experiments.paper.store import SharedStore
 from directgp.experiments.paper.sweep import SweepData, chosen, sweep
-from directgp.experiments.workers import Activity, InProcess, Pool, Processes, Refused
+from directgp.experiments.ray import RayCluster
+from directgp.experiments.store import Store
+from directgp.experiments.workers import InProcess, LocalWorkers, Pool
 from directgp.reports.paper import write_reproduction
 from directgp.reports.paper_figures import FIGURES
-from directgp.text import duration, joined, number, plural, suggestion, time_left
+from directgp.text import joined, plural, suggestion
 
-STORE = "cells.sqlite"
-_OURS = (STORE, f"{STORE}-journal", "index.html", "verdicts.json", "results.parquet", "figures")
-_ANYTHING = "select 1 from results union all select 1 from failures union all select 1 from claims"
-
-
-def check_place(out: Path, goes_on: bool, force: bool) -> None:
-    """Refuse a folder that holds something else, or results that nobody spoke of."""
-    check_report_place(out, STORE, goes_on or _is_blank(out / STORE), force)
-
-
-def begin_anew(out: Path) -> None:
-    """Forget the results and the report of an earlier run; what others have put there stays."""
-    for path in (out / name for name in _OURS):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+STORE, DOCUMENT = "cells.sqlite", "verdicts.json"
 
 
 def store_in(place: Path) -> Path:
-    """The store of a folder, or the file itself."""
+    """Return the store of a folder, or the file itself."""
     return place / STORE if place.is_dir() else place
-
-
-def _is_blank(store: Path) -> bool:
-    """Whether a run left nothing but the store: it was refused, or ended before its first cell."""
-    try:
-        with closing(sqlite3.connect(f"{store.absolute().as_uri()}?mode=ro", uri=True)) as file:
-            return file.execute(_ANYTHING).fetchone() is None
-    except sqlite3.Error:
-        return False
 
 
 @final
@@ -107,7 +76,7 @@ class ReproduceRequest:
         return SCALES[self.scale]
 
     def check(self) -> None:
-        """Refuse what can be told to be wrong without the data."""
+        """Raise `WrongUsageError` for options that are wrong for any data."""
         for option, given, known in (
             ("--claim", self.claims, CLAIMS),
             ("--figure", self.figures, FIGURES),
@@ -124,23 +93,19 @@ class ReproduceRequest:
                 raise WrongUsageError(
                     f"--merge must be a folder with {STORE}, or such a file. Got {str(place)!r}."
                 )
-            if _is_same(store_in(place), self.out / STORE):
+            if (self.out / STORE).exists() and store_in(place).samefile(self.out / STORE):
                 raise WrongUsageError(
                     f"--merge must be another folder than --out. Got {str(place)!r} for both."
                 )
 
     def wanted(self) -> list[Callable[[PaperCell], bool]]:
-        """What chooses cells: any claim or figure that is named, or everything."""
+        """Return the predicates of the named claims and figures; by default, all cells."""
         named = [CLAIMS[name].uses for name in self.claims]
         named += [FIGURES[name].uses for name in self.figures]
         every = named or [lambda cell: True]
         if not self.datasets:
             return every
         return [lambda cell: cell.dataset in self.datasets and any(uses(cell) for uses in every)]
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    return other.exists() and one.samefile(other)
 
 
 _ORIGINS = {
@@ -151,18 +116,25 @@ _ORIGINS = {
 
 
 def cells_of(request: ReproduceRequest, data: Sequence[SweepData]) -> tuple[PaperCell, ...]:
-    """What the request means on these data sets."""
+    """Return the cells of the request on these data sets."""
     every = sweep(request.sizes, data, request.protocol, request.seed)
     return chosen(every, request.wanted())
 
 
 def open_all(request: ReproduceRequest, terminal: Terminal) -> dict[str, PaperData]:
-    """Every data set that is needed and can be had; one that is named must be."""
+    """Open the data sets of the request; those that are missing are left out unless named."""
+    table = [SweepData(f.name, f.task, f.rows, "", f.num_inducing) for f in PAPER.values()]
+    used = {cell.dataset for cell in cells_of(request, table)}
+    if not used:
+        named = [f"claim {each}" for each in request.claims]
+        named += [f"figure {each}" for each in request.figures]
+        on = f" on {joined(request.datasets)}" if request.datasets else ""
+        raise WrongUsageError(
+            f"There is no experiment of {joined(named) or 'the paper'}{on} at scale "
+            f"{request.scale}. Name others, or another scale."
+        )
     opened: dict[str, PaperData] = {}
-    needed = _needed(request)
-    if not needed:
-        raise WrongUsageError(_nothing_there(request))
-    for name in needed:
+    for name in (name for name in PAPER if name in used):
         try:
             opened[name] = open_paper(name, request.data_dir, request.download)
         except DirectGPError as error:
@@ -177,30 +149,14 @@ def open_all(request: ReproduceRequest, terminal: Terminal) -> dict[str, PaperDa
     return opened
 
 
-def _nothing_there(request: ReproduceRequest) -> str:
-    named = [f"claim {each}" for each in request.claims]
-    named += [f"figure {each}" for each in request.figures]
-    on = f" on {joined(request.datasets)}" if request.datasets else ""
-    return (
-        f"There is no experiment of {joined(named) or 'the paper'}{on} at scale {request.scale}. "
-        "Name others, or another scale."
-    )
-
-
-def sweep_data(opened: PaperData) -> SweepData:
-    """What cells must know of a data set."""
-    problem = opened.problem
+def _sweep_data(opened: PaperData) -> SweepData:
+    facts, problem = opened.facts, opened.problem
     return SweepData(
-        name=opened.facts.name,
-        task=opened.facts.task,
-        num_rows=len(problem.y),
-        fingerprint=problem.fingerprint(),
-        num_inducing=opened.facts.num_inducing,
+        facts.name, facts.task, len(problem.y), problem.fingerprint(), facts.num_inducing
     )
 
 
-def data_row(opened: PaperData) -> DataRow:
-    """What the report tells of a data set."""
+def _data_row(opened: PaperData) -> DataRow:
     facts = opened.facts
     rows, features = opened.problem.X.shape
     return DataRow(
@@ -218,18 +174,8 @@ def data_row(opened: PaperData) -> DataRow:
     )
 
 
-def _needed(request: ReproduceRequest) -> list[str]:
-    """Names of the data sets that any wanted cell is about, as far as the paper's table tells."""
-    table = [
-        SweepData(facts.name, facts.task, facts.rows, "", facts.num_inducing)
-        for facts in PAPER.values()
-    ]
-    used = {cell.dataset for cell in cells_of(request, table)}
-    return [name for name in PAPER if name in used]
-
-
 def list_experiments(terminal: Terminal) -> None:
-    """Claims, figures and scales."""
+    """Print claims, figures and scales."""
     terminal.answer(
         {
             "claims": [
@@ -240,195 +186,81 @@ def list_experiments(terminal: Terminal) -> None:
         }
     )
     claims = [(c.id, c.statement, ", ".join(c.figures)) for c in CLAIMS.values()]
-    terminal.show(_table("Claims", ("claim", "what the paper says", "figures"), claims))
+    terminal.show(plain_table(("claim", "what the paper says", "figures"), claims, "Claims"))
     figures = [(f.name, f.title) for f in FIGURES.values()]
-    terminal.show(_table("\nFigures", ("figure", "what it shows"), figures))
+    terminal.show(plain_table(("figure", "what it shows"), figures, "\nFigures"))
     scales = [(s.name, s.about) for s in SCALES.values()]
-    terminal.show(_table("\nScales", ("scale", "what is run"), scales))
+    terminal.show(plain_table(("scale", "what is run"), scales, "\nScales"))
 
 
-def _table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for i, head in enumerate(heads):
-        table.add_column(head, no_wrap=i == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
-
-
-@final
-@dataclass(frozen=True)
-class Place:
-    """Workers, and "cpu" or "cuda" on each."""
-
-    pool: Pool
-    device: str
-
-
-def place_of(request: ReproduceRequest, cells: Sequence[PaperCell]) -> Place:
-    """What the request means; nothing is started yet."""
+def workers_of(request: ReproduceRequest, cells: Sequence[PaperCell]) -> tuple[Pool, str]:
+    """Return the pool of the request, and "cpu" or "cuda"; nothing is started yet."""
     if request.engine == "ray":
-        return _on_ray(request)
-    from directgp.estimators.settings import device_of
-
+        pool = RayCluster(request.address, request.jobs or cores(), request.cpus, request.gpus)
+        # The machines of a cluster may differ from this one: a cell uses the GPU it is given.
+        return pool, "cuda" if request.gpus > 0 and request.device != "cpu" else "cpu"
     device = device_of(request.device, "reproduce", max(cell.size for cell in cells)).type
     if request.engine == "inline":
-        return Place(InProcess(), device)
-    return Place(Processes(request.jobs or (cores() if device == "cpu" else 1)), device)
-
-
-def _on_ray(request: ReproduceRequest) -> Place:
-    """Its machines need not be like this one: a cell has a GPU where it is given one."""
-    from directgp.experiments.ray import RayCluster
-
-    pool = RayCluster(
-        address=request.address,
-        workers=request.jobs or cores(),
-        cpus=request.cpus,
-        gpus=request.gpus,
-    )
-    given = request.gpus > 0 and request.device != "cpu"
-    return Place(pool, "cuda" if given else "cpu")
-
-
-@contextmanager
-def watching(terminal: Terminal) -> Iterator[SweepWatcher]:
-    """What moves, lines, or nothing."""
-    if not terminal.live:
-        yield Lines(terminal.say)
-        return
-    with Live(console=console(err=True), transient=True, refresh_per_second=4) as live:
-        yield LiveLines(live, Lines(_above(live) if terminal.talks else terminal.say))
-
-
-def _above(live: Live) -> Callable[[str], None]:
-    """Says lines above what moves: no other console knows where that is."""
-    return lambda line: print_line(live.console, line)
-
-
-@final
-@dataclass
-class Lines:
-    """A line for each cell that is done."""
-
-    say: Callable[[str], None]
-    _total: int = field(default=0, init=False)
-    _done: int = field(default=0, init=False)
-    _since: float = field(default_factory=time.monotonic, init=False)
-
-    def begin(self, cells: Sequence[PaperCell], known: int) -> None:
-        """Say how much there is to do."""
-        self._total = len(cells)
-        there = f" {plural(known, 'result')} there already." if known else ""
-        self.say(f"{plural(len(cells), 'cell')} to run.{there}")
-
-    def finished(self, cell: PaperCell, result: Finished | Refused) -> None:
-        """Say what came of a cell."""
-        self._done += 1
-        self.say(f"[{self._done}/{self._total}] {cell.title}: {_told(result)}")
-
-    def looking(self, active: Sequence[Activity]) -> None:
-        """Nothing: lines are for what is done."""
-
-    @property
-    def clock(self) -> str:
-        """Cells done, time spent, and time left at that pace."""
-        spent = time.monotonic() - self._since
-        text = f"{self._done} of {plural(self._total, 'cell')}, {duration(float(round(spent)))}"
-        if not self._done:
-            return text
-        left = spent * (self._total - self._done) / self._done
-        return f"{text}, {time_left(left)}"
-
-
-@final
-@dataclass
-class LiveLines:
-    """Lines, and below them what each worker is at."""
-
-    live: Live
-    lines: Lines
-    _cells: Sequence[PaperCell] = field(default=(), init=False)
-
-    def begin(self, cells: Sequence[PaperCell], known: int) -> None:
-        """Begin."""
-        self._cells = cells
-        self.lines.begin(cells, known)
-
-    def finished(self, cell: PaperCell, result: Finished | Refused) -> None:
-        """A line."""
-        self.lines.finished(cell, result)
-
-    def looking(self, active: Sequence[Activity]) -> None:
-        """Draw what is going on."""
-        now = [Text(self._now(each), no_wrap=True, overflow="ellipsis") for each in active]
-        self.live.update(Group(*now, Text(self.lines.clock, style="dim")))
-
-    def _now(self, activity: Activity) -> str:
-        title = self._cells[activity.cell].title
-        if activity.step == 0:
-            return f"{title}: starting"
-        now = f"{title}: step {activity.step} of {activity.max_steps}"
-        # Studies, which are no training, have none.
-        return now if math.isnan(activity.loss) else f"{now}, loss {number(activity.loss, 4)}"
-
-
-def _told(result: Finished | Refused) -> str:
-    if isinstance(result, Refused):
-        return f"failed: {result.reason}"
-    outcome = result.outcome
-    scores: dict[str, float] = {}
-    if isinstance(outcome, FitOutcome):
-        scores = outcome.scores
-    elif isinstance(outcome, CurveOutcome):
-        scores = outcome.points[-1].scores
-    words = [f"{name} {number(value, 4)}" for name, value in scores.items()]
-    return ", ".join([*words, duration(outcome.seconds)])
+        return InProcess(), device
+    return LocalWorkers(request.jobs or (cores() if device == "cpu" else 1)), device
 
 
 _STYLES = {"held": "green", "not held": "red", "not decided": "yellow"}
 
 
 def verdict_table(told: Reproduction) -> Table:
-    """A row a claim, with what was seen."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("claim", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("what was seen", overflow="fold")
-    for claim, finding in told.findings:
-        verdict = Text(finding.verdict, style=_STYLES[finding.verdict])
-        table.add_row(claim.id, verdict, Text(finding.sentence))
-    return table
+    """Return the verdict and the evidence of each claim."""
+    rows = [
+        (claim.id, Text(finding.verdict, style=_STYLES[finding.verdict]), finding.sentence)
+        for claim, finding in told.findings
+    ]
+    return plain_table(("claim", "verdict", "what was seen"), rows)
 
 
 def summary(told: Reproduction) -> str:
-    """How many claims held."""
+    """Return the number of claims with each verdict."""
     found = Counter[str](finding.verdict for _, finding in told.findings)
     counts = ", ".join(f"{found[verdict]} {verdict}" for verdict in _STYLES)
     return f"Of {plural(len(told.findings), 'claim')}: {counts}. Scale {told.scale}."
 
 
-_NOTHING = "The folder must have results of this scale and seed. Got none. Run them first."
+_NO_RESULTS = "The folder must have results of this scale and seed. Got none. Run them first."
 
 
 def run_and_report(request: ReproduceRequest, terminal: Terminal) -> None:
-    """Run everything that is not known yet, judge the claims, write and show what came of it."""
+    """Run the cells that are not finished, judge the claims, and write and print the report."""
     began, since = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     opened = open_all(request, terminal)
-    cells = cells_of(request, [sweep_data(each) for each in opened.values()])
-    where = None if request.report_only else place_of(request, cells)
-    _prepare(request)
-    with SharedStore(request.out / STORE) as store:
-        _take_in(request, store, terminal)
-        if where is not None:
-            _run(where, cells, opened, store, terminal)
+    cells = cells_of(request, [_sweep_data(each) for each in opened.values()])
+    workers = None if request.report_only else workers_of(request, cells)
+    if request.report_only and not request.merge and not (request.out / STORE).exists():
+        raise InvalidInputError(_NO_RESULTS)
+    request.out.mkdir(parents=True, exist_ok=True)
+    if request.force:
+        clear_run_folder(request.out, STORE, DOCUMENT)
+    with Store(request.out / STORE) as store:
+        _merge(request, store, terminal)
+        if workers is not None:
+            pool, device = workers
+            with show_progress(terminal, "cell") as callback:
+                run_sweep(
+                    cells,
+                    lambda name: opened[name].problem,
+                    store,
+                    pool,
+                    callback=callback,
+                    device=device,
+                )
         results = _results(store, cells)
     if not results.records:
-        raise InvalidInputError(_nothing(results))
+        failed = results.failed
+        raise InvalidInputError(
+            f"No cell could be finished. {failed[0].reason}" if failed else _NO_RESULTS
+        )
     told = Reproduction(
         results=results,
         findings=tuple((claim, claim.judge(results)) for claim in _claims(request)),
-        data=tuple(data_row(each) for each in opened.values()),
+        data=tuple(_data_row(each) for each in opened.values()),
         scale=request.scale,
         scale_words=request.sizes.about,
         protocol=request.protocol or request.sizes.protocol,
@@ -437,91 +269,34 @@ def run_and_report(request: ReproduceRequest, terminal: Terminal) -> None:
         seconds=time.perf_counter() - since,
         machine=f"{platform.system()} {platform.machine()}",
     )
-    _show(told, write_reproduction(told, request.out), terminal)
+    _print(told, write_reproduction(told, request.out), terminal)
 
 
-def _prepare(request: ReproduceRequest) -> None:
-    """Make the folder, or empty it; refuse to report from one that has nothing."""
-    store = request.out / STORE
-    if request.report_only and not request.merge and not store.exists():
-        raise InvalidInputError(_NOTHING)
-    request.out.mkdir(parents=True, exist_ok=True)
-    if request.force:
-        _check_alone(store)
-        begin_anew(request.out)
-
-
-def _check_alone(path: Path) -> None:
-    """Refuse to delete a store that another program is writing to."""
-    if not path.exists():
-        return
-    try:
-        with SharedStore(path) as store:
-            shared = bool(store.view().taken)
-    except StoreError:
-        # Damaged, or of another version: to be deleted all the more.
-        return
-    if shared:
-        raise InvalidInputError(
-            f"{path} is in use by another program. End it first, or name another folder by --out."
-        )
-
-
-def _take_in(request: ReproduceRequest, store: SharedStore, terminal: Terminal) -> None:
+def _merge(request: ReproduceRequest, store: Store, terminal: Terminal) -> None:
     for place in request.merge:
         merged = store.merge(store_in(place))
         terminal.say(
-            f"{place}: {plural(merged.added, 'result')} taken in, {merged.known} known already, "
+            f"{place}: {plural(merged.added, 'result')} added, {merged.known} known already, "
             f"{merged.differing} known with another outcome, of which ours is kept."
         )
 
 
-def _run(
-    where: Place,
-    cells: Sequence[PaperCell],
-    opened: dict[str, PaperData],
-    store: SharedStore,
-    terminal: Terminal,
-) -> None:
-    try:
-        with watching(terminal) as watcher:
-            run_sweep(
-                cells,
-                lambda name: opened[name].problem,
-                store,
-                where.pool,
-                watcher=watcher,
-                device=where.device,
-            )
-    except KeyboardInterrupt:
-        terminal.say("What is finished is kept: the same command with --resume goes on.")
-        raise
-
-
-def _results(store: SharedStore, cells: Sequence[PaperCell]) -> Results:
-    by_key = {cell.key: cell for cell in cells}
-    records = store.records(by_key)
-    failed = [each for each in store.failures() if each.cell.key in by_key]
-    known = {record.cell.key for record in records} | {each.cell.key for each in failed}
-    missing = tuple(cell for key, cell in by_key.items() if key not in known)
+def _results(store: Store, cells: Sequence[PaperCell]) -> Results:
+    records, failed = store.records(cells), store.failures(cells)
+    known = {each.cell for each in records} | {each.cell for each in failed}
+    missing = tuple(cell for cell in cells if cell not in known)
     return Results(tuple(records), tuple(failed), missing)
 
 
-def _nothing(results: Results) -> str:
-    if results.failed:
-        return f"No cell could be finished. {results.failed[0].reason}"
-    return _NOTHING
-
-
 def _claims(request: ReproduceRequest) -> list[Claim]:
-    """Those named; without any, those that the named figures show; without these, all."""
+    """Return the named claims, or those that the figures show; by default all."""
     if request.claims:
         return [claim for claim in CLAIMS.values() if claim.id in request.claims]
     shown = set(request.figures or FIGURES)
     return [claim for claim in CLAIMS.values() if shown & set(claim.figures)]
 
 
-def _show(told: Reproduction, index: Path, terminal: Terminal) -> None:
+def _print(told: Reproduction, index: Path, terminal: Terminal) -> None:
     terminal.show(verdict_table(told))
     for failed in told.results.failed:
         terminal.warn(f"{failed.cell.title}, failed: {failed.reason}")
@@ -529,4 +304,4 @@ def _show(told: Reproduction, index: Path, terminal: Terminal) -> None:
         terminal.warn(f"{plural(len(told.results.missing), 'cell')} of this scale not run yet.")
     terminal.show(f"\n{summary(told)}")
     terminal.show(f"Report:    {index}")
-    terminal.answer(json.loads((index.parent / "verdicts.json").read_bytes()))
+    terminal.answer(json.loads((index.parent / DOCUMENT).read_bytes()))

@@ -1,174 +1,285 @@
-"""Describe one cell of a comparison and its result."""
+"""Define methods, cells, and the records of finished cells."""
 
 import hashlib
 import platform
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal, final
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
+from typing_extensions import override
 
 from directgp.datasets.problem import Task
+from directgp.errors import require
+
+
+@final
+@dataclass(frozen=True)
+class Method:
+    """A training objective, the parameters it trains, and whether β is chosen."""
+
+    name: str
+    """Name on the command line."""
+
+    label: str
+    """Name in tables and figures."""
+
+    objective: str
+    """Objective of `directgp.train`."""
+
+    hyperparameters: Literal["joint", "fixed"]
+    chooses_beta: bool
+    """Whether β is chosen by validation; otherwise β = 1."""
+
+    about: str
+    """Description in one sentence."""
+
+    gaussian_only: bool = False
+    """Whether the method requires a real-valued target with Gaussian noise."""
+
+
+_ALL = (
+    Method(
+        "elbo",
+        "ELBO",
+        "elbo",
+        "joint",
+        False,
+        "The evidence lower bound, β = 1: the usual way to train a sparse Gaussian process.",
+    ),
+    Method(
+        "beta-elbo",
+        "β-ELBO",
+        "elbo",
+        "joint",
+        True,
+        "The evidence lower bound with its KL term weighted by β.",
+    ),
+    Method(
+        "fitc",
+        "FITC",
+        "fitc",
+        "joint",
+        False,
+        "The fully independent training conditional, by its own marginal likelihood.",
+        gaussian_only=True,
+    ),
+    Method(
+        "log-joint",
+        "log-loss DLM, joint",
+        "log_loss",
+        "joint",
+        True,
+        "The log loss of predictions plus β·KL, over everything that can be trained.",
+    ),
+    Method(
+        "log-fixed",
+        "log-loss DLM, fixed",
+        "log_loss",
+        "fixed",
+        True,
+        "The log loss plus β·KL over q(u) alone; kernel, noise and inducing inputs are the ELBO's.",
+    ),
+    Method(
+        "square-joint",
+        "square-loss DLM, joint",
+        "square_loss",
+        "joint",
+        True,
+        "The squared error of predictions plus β·KL, over everything that can be trained.",
+        gaussian_only=True,
+    ),
+    Method(
+        "square-fixed",
+        "square-loss DLM, fixed",
+        "square_loss",
+        "fixed",
+        True,
+        "The squared error plus β·KL over q(u) alone; the rest is the ELBO's.",
+        gaussian_only=True,
+    ),
+)
+
+METHODS = {method.name: method for method in _ALL}
+
+ELBO = METHODS["elbo"]
+"""Methods that choose β start from its solution."""
+
+
+def line_up(
+    task: Task, names: Sequence[str] | None = None, likelihood: str = "gaussian"
+) -> tuple[Method, ...]:
+    """Return the named methods in table order; without names, all that suit the task."""
+    gaussian = task == "regression" and likelihood == "gaussian"
+    suited = [method.name for method in _ALL if gaussian or not method.gaussian_only]
+    wanted = suited if names is None else list(names)
+    require(bool(wanted), "methods", f"at least one of {', '.join(suited)}", "none")
+    for name in wanted:
+        remedy = ""
+        if name in METHODS:
+            remedy = f"{METHODS[name].label} needs a real-valued target with Gaussian noise."
+        require(name in suited, "methods", f"of {', '.join(suited)} here", repr(name), remedy)
+    return tuple(METHODS[name] for name in suited if name in wanted)
+
 
 _LIBRARIES = ("directgp", "torch", "gpytorch", "numpy", "scipy", "scikit-learn")
 
 
-def _version_of(library: str) -> str:
-    """Of a library; a source tree that is not installed has none."""
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return "not installed"
-
-
 @cache
 def versions() -> dict[str, str]:
-    """Of Python and the libraries."""
-    return {"python": platform.python_version(), **{n: _version_of(n) for n in _LIBRARIES}}
+    """Return the versions of Python and of the libraries that affect the numbers."""
+    found = {"python": platform.python_version()}
+    for library in _LIBRARIES:
+        try:
+            found[library] = version(library)
+        except PackageNotFoundError:
+            # A source tree that is not installed.
+            found[library] = "not installed"
+    return found
 
 
 class Frozen(BaseModel):
-    """Plain facts, checked when they are read, never changed."""
+    """An immutable, validated record that is stored as JSON."""
 
-    # Losses may be infinite, and come back so.
+    # Losses may be infinite or NaN, and are restored as such.
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants"
     )
 
 
-@final
-class Settings(Frozen):
-    """How every method is trained."""
+class Outcome(Frozen):
+    """The numbers that a cell produces."""
 
-    likelihood: str
-    kernel: str
-    ard: bool = True
-    num_inducing: int | None = None
-    """None: a quarter of the training rows, from 50 to 100."""
-
-    betas: tuple[float, ...] | None = None
-    """None: every second of n, n/2, n/4, …, 0.01, and 1."""
-
-    max_steps: int | None = None
-    """Steps of one run; None leaves it to the optimiser."""
-
-    dtype: Literal["float64", "float32"] = "float64"
-    device: str = "cpu"
-
-
-@final
-class Cell(Frozen):
-    """One method, trained and judged on one split."""
-
-    data: str
-    """Fingerprint of the problem."""
-
-    task: Task
-    method: str
-    repeat: int
-    size: int
-    """Rows that are trained on."""
-
-    seed: int
-    settings: Settings
+    seconds: float
+    """Processor time of the training; wall time on a GPU."""
 
     @property
-    def key(self) -> str:
-        """The same for cells that must have the same result; other versions may have another."""
-        text = f"{versions()} {self.model_dump_json()}"
-        return hashlib.sha256(text.encode()).hexdigest()
+    def headline(self) -> dict[str, float]:
+        """The numbers to print when the cell is finished."""
+        return {}
 
 
-@final
-class BetaPoint(Frozen):
-    """One candidate of the grid of β."""
-
-    beta: float
-    loss: float
-    """Mean validation loss, of the kind that is optimised, in the units of the target."""
-
-    error: float
-    """Its standard error."""
-
-
-@final
-class Outcome(Frozen):
-    """The result of a cell, but for its predictions."""
+class TrainingOutcome(Outcome):
+    """The numbers of a trained method."""
 
     scores: dict[str, float]
-    """Means over the test rows, by the names of `directgp.metrics.Score`."""
+    """Means over the test rows, by the names of `directgp.metrics`."""
 
     num_test: int
     beta: float
-    path: tuple[BetaPoint, ...]
-    """In falling order of β; empty where β is not chosen."""
-
-    validation_loss: str
-    """Name of the loss in the path."""
-
-    curve: tuple[tuple[int, float], ...]
-    """(step, objective) of the chosen run, thinned."""
-
     status: str
     reason: str
     """Why the chosen run stopped."""
 
     evaluations: int
-    seconds: float
-    """Of one core; without the ELBO run that it started from."""
-
     failed: tuple[str, ...] = ()
-    """Candidates that could not be trained, and why."""
+    """Values of β that could not be trained, each with the reason."""
+
+    @property
+    @override
+    def headline(self) -> dict[str, float]:
+        return {**self.scores, "β": self.beta}
+
+
+_Self = TypeVar("_Self", bound="Cell")
+
+
+class Cell(Frozen):
+    """One unit of work: everything that decides a result."""
+
+    outcome_type: ClassVar[type[Outcome]]
+
+    if TYPE_CHECKING:
+        # Each subclass declares its fields, since their order is part of the key.
+        size: int
+        """Training rows."""
+
+    @property
+    def key(self) -> str:
+        """The sha256 of all fields: equal for equal cells only."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+    @property
+    def start(self) -> "Cell | None":
+        """The cell whose trained model this one starts from."""
+        return None
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """Description in one line."""
+
+    @property
+    @abstractmethod
+    def group(self) -> str:
+        """Row of the cell in the progress display; cells of a group take similar time per row."""
+
+    def replace(self: _Self, **changes: Any) -> _Self:
+        """Return a validated copy with some fields changed."""
+        return type(self).model_validate({**dict(self), **changes})
+
+
+C = TypeVar("C", bound=Cell)
+C_co = TypeVar("C_co", bound=Cell, covariant=True)
+O_co = TypeVar("O_co", bound=Outcome, covariant=True)
+
+
+@final
+class Circumstances(Frozen):
+    """Where and with which versions a cell was run; they are no part of its key."""
+
+    versions: dict[str, str]
+    machine: str
+    device: str
+    finished: str
+    """Date and time, UTC."""
+
+    @classmethod
+    def here(cls, device: str) -> "Circumstances":
+        """Return the circumstances of this process."""
+        return cls(
+            versions=versions(),
+            machine=f"{platform.system()} {platform.machine()}",
+            device="CPU" if device == "cpu" else torch.cuda.get_device_name(device),
+            finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Record(Generic[C_co, O_co]):
+    """A finished cell."""
+
+    cell: C_co
+    outcome: O_co
+    circumstances: Circumstances
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    model: bytes = b""
+    """The trained model, where other cells start from it; `Store.records` leaves it out."""
 
 
 @final
 @dataclass(frozen=True)
-class Predictions:
-    """Some test rows, for pictures; each array of shape (k,)."""
+class FailedRecord(Generic[C_co]):
+    """A cell that failed."""
 
-    actual: NDArray[np.float64]
-    mean: NDArray[np.float64]
-    """Mean of y; for labels the probability of class 1."""
-
-    lower: NDArray[np.float64]
-    upper: NDArray[np.float64]
-    """Ends of the central 90 % interval."""
-
-    below: NDArray[np.float64]
-    up_to: NDArray[np.float64]
-    """P(Y < y) and P(Y ≤ y), the same for real numbers."""
-
-
-@final
-@dataclass(frozen=True)
-class Finished:
-    """What a cell leaves behind."""
-
-    outcome: Outcome
-    predictions: Predictions
-    model: bytes
-    """The ELBO solution, from which others start; empty for them."""
-
-
-@final
-@dataclass(frozen=True)
-class Run:
-    """A cell that has been run."""
-
-    cell: Cell
-    outcome: Outcome
-    predictions: Predictions
+    cell: C_co
+    reason: str
+    attempts: int = 1
 
 
 def seed_of(*numbers: int) -> int:
-    """A seed; other numbers give another, independent one."""
+    """Return a seed that is independent for different numbers."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
 def generator_of(*numbers: int) -> torch.Generator:
-    """A generator of the CPU, so seeded."""
+    """Return a CPU generator with the seed of these numbers."""
     return torch.Generator().manual_seed(seed_of(*numbers))

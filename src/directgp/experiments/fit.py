@@ -1,10 +1,10 @@
-"""Run one cell: train by its method, choose β, score."""
+"""Train a method on the rows of a cell, choose β, and score its predictions."""
 
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast, final
+from typing import Any, Literal, cast, final
 
 import numpy as np
 import torch
@@ -15,16 +15,23 @@ from torch import Tensor
 from directgp.datasets.problem import Problem, Task
 from directgp.estimators.fitting import COUNTS, LABELS, REAL_VALUED, auto_inducing
 from directgp.estimators.preprocessing import Scaling
-from directgp.experiments.cell import BetaPoint, Cell, Finished, Outcome, Predictions, generator_of
-from directgp.experiments.plan import ELBO, METHODS, Method, Rows, split
+from directgp.experiments.cell import (
+    ELBO,
+    METHODS,
+    Circumstances,
+    Method,
+    Record,
+    generator_of,
+)
+from directgp.experiments.plan import BetaLoss, CompareCell, CompareOutcome, Rows, split
 from directgp.likelihoods.base import Likelihood
-from directgp.metrics import Judged, judge
+from directgp.metrics import judge
 from directgp.posteriors.prior import KernelName, MeanName
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_grid, beta_path
 from directgp.training.callbacks import Monitor
-from directgp.training.result import BetaPath, StageResult, TrainingResult
+from directgp.training.result import BetaPath, TrainingResult
 from directgp.training.train import train
 from directgp.training.validation import Given
 
@@ -34,7 +41,7 @@ Array = NDArray[np.float64]
 @final
 @dataclass(frozen=True)
 class CellData:
-    """Rows of the three parts, as they are in the table."""
+    """The rows of the three parts of a split, unscaled."""
 
     X_train: Array
     y_train: Array
@@ -43,23 +50,23 @@ class CellData:
     X_test: Array
     y_test: Array
     num_training: int = 0
-    """Rows of the training part, of which X_train may be a few; 0 where that is not needed."""
+    """Rows of the training part, of which X_train may be a subset; 0 if not recorded."""
 
     @classmethod
-    def of(cls, problem: Problem, cell: Cell) -> "CellData":
-        """The rows that a cell is about."""
-        rows = split(problem, cell.repeat, cell.size, cell.seed)
-        return cls.of_rows(problem, rows.training, rows.validation, rows.test)
-
-    @classmethod
-    def of_rows(
+    def of(
         cls, problem: Problem, training: Rows, validation: Rows, test: Rows, num_training: int = 0
     ) -> "CellData":
-        """These rows of a problem."""
+        """Return these rows of a problem."""
         X, y = problem.X, problem.y
         return cls(
             X[training], y[training], X[validation], y[validation], X[test], y[test], num_training
         )
+
+
+def compare_rows(cell: CompareCell, problem: Problem) -> CellData:
+    """Return the rows of a cell of a comparison."""
+    rows = split(problem, cell.repeat, cell.size, cell.seed)
+    return CellData.of(problem, rows.training, rows.validation, rows.test)
 
 
 FAMILIES = {"regression": REAL_VALUED, "classification": LABELS, "count": COUNTS}
@@ -68,7 +75,7 @@ FAMILIES = {"regression": REAL_VALUED, "classification": LABELS, "count": COUNTS
 @final
 @dataclass(frozen=True)
 class ScaledRows:
-    """Tensors to train on and to judge by, and the units of y."""
+    """Scaled tensors of the three parts, and the units of y."""
 
     train: tuple[Tensor, Tensor]
     validation: tuple[Tensor, Tensor]
@@ -84,7 +91,7 @@ class ScaledRows:
         dtype: Literal["float64", "float32"] = "float64",
         device: str = "cpu",
     ) -> "ScaledRows":
-        """Inputs, and real-valued targets, with mean 0 and deviation 1 on the training rows."""
+        """Scale inputs and real-valued targets to mean 0, deviation 1 on the training rows."""
         inputs = Scaling.from_data(data.X_train)
         targets = Scaling.from_data(data.y_train[:, None])
         if task != "regression":
@@ -109,14 +116,14 @@ class ScaledRows:
 
 @final
 @dataclass(frozen=True)
-class Model:
+class GPModel:
     """A posterior and its likelihood."""
 
     posterior: SparsePosterior
     likelihood: Likelihood
 
     def to_bytes(self) -> bytes:
-        """All that training changed."""
+        """Return the state of both."""
         parts = {"posterior": self.posterior, "likelihood": self.likelihood}
         tensors = {
             f"{name}.{key}": value.detach().cpu().contiguous()
@@ -126,7 +133,7 @@ class Model:
         return save(tensors)
 
     def load(self, data: bytes) -> None:
-        """Take over what another model of the same cell has learnt."""
+        """Load the state of a model of the same shape."""
         tensors = load(data)
         for name, part in (("posterior", self.posterior), ("likelihood", self.likelihood)):
             prefix = f"{name}."
@@ -146,10 +153,10 @@ def starting_model(
     mean: MeanName,
     num_inducing: int | None,
     generator: torch.Generator,
-) -> Model:
-    """Before training: q(u) at the prior, hyperparameters and inducing inputs that suit the rows.
+) -> GPModel:
+    """Return an untrained model: q(u) at the prior, hyperparameters initialised from the rows.
 
-    `num_inducing` None is as many as the estimators take; the generator is of the CPU.
+    `num_inducing` None is the default of the estimators; the generator is on the CPU.
     """
     latent = {"regression": y, "classification": None, "count": torch.log(y + 0.5)}[task]
     posterior = SparsePosterior.from_data(
@@ -161,34 +168,50 @@ def starting_model(
         mean=mean,
         generator=generator,
     )
-    return Model(posterior.to(X.device), FAMILIES[task].named(likelihood, y))
+    return GPModel(posterior.to(X.device), FAMILIES[task].named(likelihood, y))
 
 
-_POINTS_OF_CURVE = 200
+_CURVE_POINTS = 200
+"""Points of a thinned training curve."""
 
 
 @final
 @dataclass(frozen=True)
 class Trained:
-    """What a method has trained, and what it chose from."""
+    """The chosen run of a method, and the path of β it was chosen from."""
 
     best: TrainingResult
     path: BetaPath | None
 
-    def stages(self) -> list[StageResult]:
-        """Of everything that was trained; one that several results share counts once."""
+    def facts(self) -> dict[str, Any]:
+        """Return the fields of `TrainingOutcome` that training decides."""
         results = [self.best] if self.path is None else [p.trained for p in self.path.points]
-        return list({id(stage): stage for each in results for stage in each.stages}.values())
-
-    def failures(self) -> tuple[str, ...]:
-        """Values of β that could not be trained, and why."""
+        # A stage that several results share counts once.
+        stages = {id(stage): stage for each in results for stage in each.stages}.values()
         failed = () if self.path is None else self.path.failed
-        return tuple(f"β = {each.beta:.3g}: {each.reason}" for each in failed)
+        return {
+            "beta": self.best.beta,
+            "status": self.best.status.value,
+            "reason": self.best.reason,
+            "evaluations": sum(stage.evaluations for stage in stages),
+            "failed": tuple(f"β = {each.beta:.3g}: {each.reason}" for each in failed),
+        }
+
+    def curve(self) -> tuple[tuple[int, float], ...]:
+        """Return (step, objective) of the chosen run, thinned; the last step is always there."""
+        losses = self.best.history
+        every = max(1, math.ceil(len(losses) / _CURVE_POINTS))
+        kept = {*range(0, len(losses), every), len(losses) - 1} if losses else set()
+        return tuple((step + 1, losses[step]) for step in sorted(kept))
+
+    def to_bytes(self) -> bytes:
+        """Return the state of the chosen model."""
+        return GPModel(self.best.posterior, self.best.likelihood).to_bytes()
 
 
 def train_method(
     method: Method,
-    model: Model,
+    model: GPModel,
     rows: ScaledRows,
     *,
     betas: Sequence[float],
@@ -196,7 +219,7 @@ def train_method(
     max_steps: int | None,
     monitors: Sequence[Monitor],
 ) -> Trained:
-    """By our optimisers; a method that chooses β begins at the ELBO solution, which is given."""
+    """Train with the default optimisers; β is chosen along a path that starts at the model."""
     X, y = rows.train
     generator = torch.Generator(X.device).manual_seed(seed)
     if not method.chooses_beta:
@@ -225,89 +248,86 @@ def train_method(
         monitors=monitors,
         generator=generator,
     )
-    # The paper's choice. `path.best` would take a larger β that cannot be told from the best, and a
-    # few very wrong rows hide even large differences of NLL.
+    # The paper's choice. `path.best` would take a larger β within the standard error of the best,
+    # and a few rows with a very large loss make that error large.
     best = min(path.points, key=lambda point: point.validation_loss)
     return Trained(best.trained, path)
 
 
-def thinned(losses: Sequence[float]) -> tuple[tuple[int, float], ...]:
-    """Steps and losses, so many at most, the last one always."""
-    every = max(1, math.ceil(len(losses) / _POINTS_OF_CURVE))
-    kept = {*range(0, len(losses), every), len(losses) - 1} if losses else set()
-    return tuple((step + 1, losses[step]) for step in sorted(kept))
-
-
 def clock(device: str) -> float:
-    """Processor time, which other programs disturb least; wall time where a GPU works."""
+    """Return processor time, which other programs disturb least; wall time on a GPU."""
     return time.process_time() if device == "cpu" else time.perf_counter()
 
 
-_ROWS_OF_PICTURES = 2000
+_ROWS_KEPT = 2000
+"""Test rows whose predictions are stored, for figures."""
+
+_PREDICTIONS = ("actual", "mean", "lower", "upper", "below", "up_to")
+"""Arrays that are stored, fields of `Predictions`."""
 
 
-def needs_elbo(method: Method) -> bool:
-    """Whether a method starts from the ELBO solution of its split."""
-    return method.chooses_beta
-
-
-def run_cell(
-    cell: Cell, data: CellData, elbo: bytes = b"", monitors: Sequence[Monitor] = ()
-) -> Finished:
-    """Train on the split's rows, choose β by its validation rows, judge by its test rows.
+def run_compare_cell(
+    cell: CompareCell, data: CellData, start: bytes = b"", monitors: Sequence[Monitor] = ()
+) -> Record[CompareCell, CompareOutcome]:
+    """Train on the training rows, choose β by the validation rows, score on the test rows.
 
     Parameters
     ----------
-    cell : Cell
-        What to run.
+    cell : CompareCell
+        Method, split and settings.
     data : CellData
-        Its rows.
-    elbo : bytes
-        The ELBO solution of the same split, for methods that start from it.
+        Rows of the cell.
+    start : bytes
+        The model of `cell.start`.
     monitors : sequence of Monitor
-        See every step.
+        Called at each step.
     """
-    rows = scaled(cell, data)
-    method = METHODS[cell.method]
-    model = start_of(cell, *rows.train)
-    if needs_elbo(method):
-        model.load(elbo)
-    since = clock(cell.settings.device)
+    settings, method = cell.settings, METHODS[cell.method]
+    rows = ScaledRows.of(data, cell.task, settings.dtype, settings.device)
+    model = untrained_model(cell, *rows.train)
+    if cell.start is not None:
+        model.load(start)
+    since = clock(settings.device)
     trained = train_method(
         method,
         model,
         rows,
-        betas=cell.settings.betas or coarse_grid(cell.size),
+        betas=settings.betas or coarse_grid(cell.size),
         seed=cell.seed,
-        max_steps=cell.settings.max_steps,
+        max_steps=settings.max_steps,
         monitors=monitors,
     )
-    seconds = clock(cell.settings.device) - since
-    judged = _judged(cell, trained.best, rows)
-    outcome = Outcome(
+    seconds = clock(settings.device) - since
+    X, y = rows.test
+    q = trained.best.posterior.predict(X)
+    judged = judge(
+        cell.task,
+        trained.best.likelihood.to("cpu", torch.float64),
+        y.double().cpu(),
+        Marginals(q.mean.double().cpu(), q.variance.double().cpu()),
+        rows.offset,
+        rows.scale,
+    )
+    outcome = CompareOutcome(
+        **trained.facts(),
         scores={name: float(values.mean()) for name, values in judged.scores.items()},
         num_test=len(data.y_test),
-        beta=trained.best.beta,
-        path=_points(trained.path, rows.scale),
+        path=_losses(trained.path, rows.scale),
         validation_loss="MSE" if method.objective == "square_loss" else "NLL",
-        curve=thinned(trained.best.history),
-        status=trained.best.status.value,
-        reason=trained.best.reason,
-        evaluations=sum(stage.evaluations for stage in trained.stages()),
+        curve=trained.curve(),
         seconds=seconds,
-        failed=trained.failures(),
     )
-    kept = Model(trained.best.posterior, trained.best.likelihood)
-    return Finished(outcome, _predictions(judged), kept.to_bytes() if method == ELBO else b"")
+    return Record(
+        cell,
+        outcome,
+        Circumstances.here(settings.device),
+        {name: getattr(judged, name)[:_ROWS_KEPT].numpy() for name in _PREDICTIONS},
+        trained.to_bytes() if method == ELBO else b"",
+    )
 
 
-def scaled(cell: Cell, data: CellData) -> ScaledRows:
-    """The rows of a cell, as its settings want them."""
-    return ScaledRows.of(data, cell.task, cell.settings.dtype, cell.settings.device)
-
-
-def start_of(cell: Cell, X: Tensor, y: Tensor) -> Model:
-    """The model before training; the same for every method of a split."""
+def untrained_model(cell: CompareCell, X: Tensor, y: Tensor) -> GPModel:
+    """Return the untrained model of a cell, the same for every method of a split."""
     settings = cell.settings
     return starting_model(
         cell.task,
@@ -323,32 +343,19 @@ def start_of(cell: Cell, X: Tensor, y: Tensor) -> Model:
 
 
 def coarse_grid(num_data: int) -> list[float]:
-    """Every second β of the paper's grid, its last, and 1."""
+    """Return every second β of the paper's grid, its last, and 1."""
     grid = beta_grid(num_data)
     return sorted({*grid[::2], grid[-1], 1.0}, reverse=True)
 
 
-def _judged(cell: Cell, result: TrainingResult, rows: ScaledRows) -> Judged:
-    X, y = rows.test
-    q = result.posterior.predict(X)
-    wide = Marginals(q.mean.double().cpu(), q.variance.double().cpu())
-    likelihood = result.likelihood.to("cpu", torch.float64)
-    return judge(cell.task, likelihood, y.double().cpu(), wide, rows.offset, rows.scale)
-
-
-def _predictions(judged: Judged) -> Predictions:
-    names = ("actual", "mean", "lower", "upper", "below", "up_to")
-    return Predictions(*(getattr(judged, n)[:_ROWS_OF_PICTURES].numpy() for n in names))
-
-
-def _points(path: BetaPath | None, scale: float) -> tuple[BetaPoint, ...]:
-    """The losses of a path in the units of y: NLL, or the squared error without its half."""
+def _losses(path: BetaPath | None, scale: float) -> tuple[BetaLoss, ...]:
+    """Return the losses of a path in the units of y: NLL, or the squared error without its ½."""
     if path is None:
         return ()
     square = path.loss == "square_loss"
     factor, shift = (2 * scale * scale, 0.0) if square else (1.0, math.log(scale))
     return tuple(
-        BetaPoint(
+        BetaLoss(
             beta=point.beta,
             loss=factor * point.validation_loss + shift,
             error=factor * point.validation_error,

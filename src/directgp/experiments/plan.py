@@ -1,146 +1,167 @@
-"""Plan a comparison: methods, splits, cells."""
+"""Plan a comparison of methods: its cells, its splits, and its results."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from directgp.datasets.problem import Problem, Task
 from directgp.errors import refuse, require
-from directgp.experiments.cell import Cell, Frozen, Run, Settings
+from directgp.experiments.cell import (
+    ELBO,
+    METHODS,
+    Cell,
+    FailedRecord,
+    Frozen,
+    Method,
+    TrainingOutcome,
+    line_up,
+    versions,
+)
+
+
+@final
+class Settings(Frozen):
+    """The settings that all methods share."""
+
+    likelihood: str
+    kernel: str
+    ard: bool = True
+    num_inducing: int | None = None
+    """None: a quarter of the training rows, from 50 to 100."""
+
+    betas: tuple[float, ...] | None = None
+    """None: every second of n, n/2, n/4, …, 0.01, and 1."""
+
+    max_steps: int | None = None
+    """Steps of one run; None is the default of the optimiser."""
+
+    dtype: Literal["float64", "float32"] = "float64"
+    device: str = "cpu"
+
+
+@final
+class BetaLoss(Frozen):
+    """The validation loss of one β."""
+
+    beta: float
+    loss: float
+    """Mean validation loss, of the kind that is optimised, in the units of the target."""
+
+    error: float
+    """Its standard error."""
+
+
+@final
+class CompareOutcome(TrainingOutcome):
+    """The numbers of a `CompareCell`; its predictions are stored as arrays."""
+
+    path: tuple[BetaLoss, ...]
+    """By falling β; empty where β is not chosen."""
+
+    validation_loss: str
+    """Name of the loss in the path."""
+
+    curve: tuple[tuple[int, float], ...]
+    """(step, objective) of the chosen run, thinned."""
+
+
+@final
+class CompareCell(Cell):
+    """One method, trained and scored on one split."""
+
+    outcome_type = CompareOutcome
+
+    data: str
+    """Fingerprint of the problem."""
+
+    task: Task
+    method: str
+    repeat: int
+    size: int
+    """Training rows."""
+
+    seed: int
+    settings: Settings
+
+    @property
+    @override
+    def key(self) -> str:
+        """The sha256 of all fields and of the versions of the libraries."""
+        text = f"{versions()} {self.model_dump_json()}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    @override
+    def start(self) -> "CompareCell | None":
+        """The ELBO of the same split, for methods that choose β."""
+        return self.replace(method=ELBO.name) if METHODS[self.method].chooses_beta else None
+
+    @property
+    @override
+    def title(self) -> str:
+        return f"{self.group}, {self.size:,} rows, repeat {self.repeat + 1}"
+
+    @property
+    @override
+    def group(self) -> str:
+        return METHODS[self.method].label
 
 
 @final
 @dataclass(frozen=True)
-class Method:
-    """An objective, what is trained with it, and whether β is chosen."""
+class Predictions:
+    """Predictions of some test rows, for figures; each array of shape (k,)."""
 
-    name: str
-    """What users type."""
+    actual: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    """Mean of y; for labels the probability of class 1."""
 
-    label: str
-    """What tables and pictures call it."""
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+    """Ends of the central 90 % interval."""
 
-    objective: str
-    """As in `directgp.train`."""
-
-    hyperparameters: Literal["joint", "fixed"]
-    chooses_beta: bool
-    """By validation; else β = 1."""
-
-    about: str
-    """What it does, in one sentence."""
-
-    gaussian_only: bool = False
-    """Whether it needs a real-valued target with Gaussian noise."""
+    below: NDArray[np.float64]
+    up_to: NDArray[np.float64]
+    """P(Y < y) and P(Y ≤ y), the same for real numbers."""
 
 
-_ALL = (
-    Method(
-        "elbo",
-        "ELBO",
-        "elbo",
-        "joint",
-        False,
-        "The evidence lower bound, β = 1: the usual way to train a sparse Gaussian process.",
-    ),
-    Method(
-        "beta-elbo",
-        "β-ELBO",
-        "elbo",
-        "joint",
-        True,
-        "The evidence lower bound with its KL term weighted by β.",
-    ),
-    Method(
-        "fitc",
-        "FITC",
-        "fitc",
-        "joint",
-        False,
-        "The fully independent training conditional, by its own marginal likelihood.",
-        gaussian_only=True,
-    ),
-    Method(
-        "log-joint",
-        "log-loss DLM, joint",
-        "log_loss",
-        "joint",
-        True,
-        "The log loss of predictions plus β·KL, over everything that can be trained.",
-    ),
-    Method(
-        "log-fixed",
-        "log-loss DLM, fixed",
-        "log_loss",
-        "fixed",
-        True,
-        "The log loss plus β·KL over q(u) alone; kernel, noise and inducing inputs are the ELBO's.",
-    ),
-    Method(
-        "square-joint",
-        "square-loss DLM, joint",
-        "square_loss",
-        "joint",
-        True,
-        "The squared error of predictions plus β·KL, over everything that can be trained.",
-        gaussian_only=True,
-    ),
-    Method(
-        "square-fixed",
-        "square-loss DLM, fixed",
-        "square_loss",
-        "fixed",
-        True,
-        "The squared error plus β·KL over q(u) alone; the rest is the ELBO's.",
-        gaussian_only=True,
-    ),
-)
+@final
+@dataclass(frozen=True)
+class ComparedFit:
+    """A finished cell of a comparison."""
 
-METHODS = {method.name: method for method in _ALL}
-
-ELBO = METHODS["elbo"]
-"""Every other method starts from its solution."""
-
-
-def line_up(
-    task: Task, names: Sequence[str] | None = None, likelihood: str = "gaussian"
-) -> tuple[Method, ...]:
-    """The methods of these names, all that suit task and likelihood unless given, in order."""
-    gaussian = task == "regression" and likelihood == "gaussian"
-    suited = [method.name for method in _ALL if gaussian or not method.gaussian_only]
-    wanted = suited if names is None else list(names)
-    require(bool(wanted), "methods", f"at least one of {', '.join(suited)}", "none")
-    for name in wanted:
-        require(name in suited, "methods", f"of {', '.join(suited)} here", repr(name), _why(name))
-    return tuple(METHODS[name] for name in suited if name in wanted)
-
-
-def _why(name: str) -> str:
-    known = name in METHODS
-    return f"{METHODS[name].label} needs a real-valued target with Gaussian noise." if known else ""
+    cell: CompareCell
+    outcome: CompareOutcome
+    predictions: Predictions
 
 
 Rows = NDArray[np.int64]
 
 VALIDATION, TEST = 0.08, 0.25
-"""Shares of the table, as in the paper; the rest may be trained on."""
+"""Shares of the table, as in the paper; the rest is for training."""
 
-_LEAST_VALIDATION, _MOST_OF_TABLE = 100, 0.2
-"""β is chosen by so many rows at least, unless that is more than this share of the table."""
+_MIN_VALIDATION = 100
+"""Rows needed to choose β."""
 
-_MOST_VALIDATION, _MOST_TEST = 5_000, 20_000
+_MAX_VALIDATION_SHARE = 0.2
+"""Upper bound of the validation share in small tables; it precedes `_MIN_VALIDATION`."""
+
+_MAX_VALIDATION, _MAX_TEST = 5_000, 20_000
+"""Rows in large tables; more would not change a score by much."""
 
 
 @final
 @dataclass(frozen=True)
 class Parts:
-    """How many rows go where."""
+    """Numbers of rows of each part of a split."""
 
     training: int
-    """At most."""
+    """Upper bound of the training rows."""
 
     validation: int
     test: int
@@ -148,8 +169,8 @@ class Parts:
 
 @final
 @dataclass(frozen=True)
-class Split:
-    """The rows of each part."""
+class SplitRows:
+    """Row numbers of each part of a split."""
 
     training: Rows
     validation: Rows
@@ -157,30 +178,30 @@ class Split:
 
 
 def parts_of(num_rows: int) -> Parts:
-    """67/8/25 %, with enough rows to choose by and no more than are needed to judge by."""
-    wanted = max(VALIDATION * num_rows, min(_MOST_OF_TABLE * num_rows, _LEAST_VALIDATION))
-    validation = min(round(wanted), _MOST_VALIDATION)
-    test = min(round(TEST * num_rows), _MOST_TEST)
+    """Return 67/8/25 % of the rows, adjusted for small and for large tables."""
+    wanted = max(VALIDATION * num_rows, min(_MAX_VALIDATION_SHARE * num_rows, _MIN_VALIDATION))
+    validation = min(round(wanted), _MAX_VALIDATION)
+    test = min(round(TEST * num_rows), _MAX_TEST)
     return Parts(num_rows - validation - test, validation, test)
 
 
-def split(problem: Problem, repeat: int, size: int, seed: int) -> Split:
-    """One split; those of other sizes have the same test rows, and smaller ones fewer to train on.
+def split(problem: Problem, repeat: int, size: int, seed: int) -> SplitRows:
+    """Return a random split, stratified by class.
 
-    Labels are spread evenly, so that every part has its share of each.
+    All sizes of a repeat have the same test and validation rows, and the training rows of a
+    smaller size are among those of a larger one.
     """
     parts = parts_of(len(problem.y))
     require(1 <= size <= parts.training, "size", f"from 1 to {parts.training}", size)
     generator = np.random.default_rng([seed, repeat])
     strata = problem.y if problem.task == "classification" else np.zeros(len(problem.y))
-    order = _spread(strata, generator)
-    ends = np.cumsum([parts.test, parts.validation])
-    test, validation, rest = np.split(order, ends)
-    return Split(rest[:size], validation, test)
+    order = _stratified_order(strata, generator)
+    test, validation, rest = np.split(order, np.cumsum([parts.test, parts.validation]))
+    return SplitRows(rest[:size], validation, test)
 
 
-def _spread(strata: NDArray[np.float64], generator: np.random.Generator) -> Rows:
-    """A random order in which each stratum is spread evenly: its i-th row near i/n of the way."""
+def _stratified_order(strata: NDArray[np.float64], generator: np.random.Generator) -> Rows:
+    """Return a random order in which the i-th row of a stratum of n is near i/n of the way."""
     place = np.empty(len(strata))
     for stratum in np.unique(strata):
         members = np.flatnonzero(strata == stratum)
@@ -191,7 +212,7 @@ def _spread(strata: NDArray[np.float64], generator: np.random.Generator) -> Rows
 
 @final
 class DataFacts(Frozen):
-    """A problem without its numbers."""
+    """The description of a problem, without its numbers."""
 
     name: str
     source: str
@@ -203,11 +224,11 @@ class DataFacts(Frozen):
     fingerprint: str
     notes: tuple[str, ...]
     arguments: tuple[str, ...] = ()
-    """What names the data on the command line."""
+    """Words of the command line that name the data."""
 
     @classmethod
     def of(cls, problem: Problem, arguments: Sequence[str] = ()) -> "DataFacts":
-        """What there is to say of a problem."""
+        """Return the description of a problem."""
         return cls(
             name=problem.name,
             source=problem.source,
@@ -225,20 +246,20 @@ class DataFacts(Frozen):
 @final
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run."""
+    """The cells of a comparison."""
 
     data: DataFacts
     methods: tuple[Method, ...]
     repeats: int
     sizes: tuple[int, ...]
-    """Rising."""
+    """Numbers of training rows, rising."""
 
     seed: int
     settings: Settings
     parts: Parts
 
-    def cells(self) -> tuple[Cell, ...]:
-        """Every cell, in the order in which they are best run: small sizes and the ELBO first."""
+    def cells(self) -> tuple[CompareCell, ...]:
+        """Return all cells in the order to run them: small sizes first, ELBO before the others."""
         return tuple(
             self.cell(method, repeat, size)
             for size in self.sizes
@@ -246,9 +267,9 @@ class Plan:
             for method in sorted(self.methods, key=lambda method: method != ELBO)
         )
 
-    def cell(self, method: Method, repeat: int, size: int) -> Cell:
-        """One of the cells."""
-        return Cell(
+    def cell(self, method: Method, repeat: int, size: int) -> CompareCell:
+        """Return one cell."""
+        return CompareCell(
             data=self.data.fingerprint,
             task=self.data.task,
             method=method.name,
@@ -261,48 +282,39 @@ class Plan:
 
 @final
 @dataclass(frozen=True)
-class FailedCell:
-    """A cell that could not be run."""
-
-    cell: Cell
-    reason: str
-
-
-@final
-@dataclass(frozen=True)
 class Comparison:
-    """All that a report tells."""
+    """The results of a plan."""
 
     plan: Plan
-    runs: tuple[Run, ...]
-    failed: tuple[FailedCell, ...]
+    runs: tuple[ComparedFit, ...]
+    failed: tuple[FailedRecord[CompareCell], ...]
     versions: dict[str, str]
-    """Of directgp, Python and the libraries that decide the numbers."""
+    """Versions of directgp, Python and the libraries that affect the numbers."""
 
     machine: str
-    """Processor, number of cores and device, in words."""
+    """Description of processor, number of workers and device."""
 
     command: str
-    """What repeats it."""
+    """The command that repeats the comparison."""
 
     began: str
     """Date and time, UTC."""
 
     seconds: float
-    """Wall time of this run; what was finished in earlier ones is not in it."""
+    """Wall time of this run, without the cells that were finished before."""
 
 
-MOST_ROWS = 20_000
-"""Trained on unless sizes are named: more take hours."""
+_MAX_ROWS = 20_000
+"""Default bound of the training rows: more take hours."""
 
-FEWEST_ROWS = 10
+_MIN_ROWS = 10
 
 LIKELIHOODS: dict[Task, tuple[str, ...]] = {
     "regression": ("gaussian", "student_t"),
     "classification": ("probit", "logistic"),
     "count": ("poisson", "poisson_softplus", "negative_binomial"),
 }
-"""The first is the usual one."""
+"""The first of each task is the default."""
 
 
 def make_plan(
@@ -322,7 +334,7 @@ def make_plan(
     device: str = "cpu",
     arguments: Sequence[str] = (),
 ) -> Plan:
-    """What is to be run to compare methods on a problem.
+    """Plan a comparison of methods on a problem.
 
     Parameters
     ----------
@@ -330,25 +342,25 @@ def make_plan(
         The data.
     methods : sequence of str
         Of "elbo", "beta-elbo", "fitc", "log-joint", "log-fixed", "square-joint", "square-fixed";
-        all that suit task and likelihood unless given.
+        by default all that suit task and likelihood.
     repeats : int
-        Random splits.
+        Number of random splits.
     sizes : sequence of int or None
-        Numbers of rows to train on, None for all; all up to 20,000 unless given.
+        Numbers of training rows, None for all; by default all, up to 20,000.
     betas : sequence of float
-        To choose from; every second of n, n/2, n/4, …, 0.01, and 1 unless given.
+        Candidates of β; by default every second of n, n/2, n/4, …, 0.01, and 1.
     likelihood : str
-        By the names of the estimators; Gaussian, probit or Poisson unless given.
+        A name of the estimators; by default "gaussian", "probit" or "poisson".
     kernel, ard, num_inducing, max_steps
         As `kernel`, `ard`, `num_inducing` and `max_iter` of the estimators.
     seed : int
-        Of splits and starting points.
+        Seed of splits and starting points.
     dtype : {"float64", "float32"}
-        Precision of training; predictions are judged in float64.
+        Precision of training; predictions are scored in float64.
     device : str
         "cpu" or "cuda".
     arguments : sequence of str
-        What names the data on the command line.
+        Words of the command line that name the data.
     """
     task = problem.task
     require(repeats >= 1, "repeats", "at least 1", repeats)
@@ -379,21 +391,21 @@ def make_plan(
 
 
 def chosen_likelihood(task: Task, name: str | None) -> str:
-    """The one that is named, or the usual one of the task."""
+    """Return the named likelihood, or the default of the task."""
     allowed = LIKELIHOODS[task]
     if name is not None and name not in allowed:
         refuse("likelihood", f"{' or '.join(allowed)} for {task}", repr(name))
     return name or allowed[0]
 
 
-def _sizes(sizes: Sequence[int | None] | None, most: int) -> tuple[int, ...]:
+def _sizes(sizes: Sequence[int | None] | None, available: int) -> tuple[int, ...]:
     if sizes is None:
-        return (min(most, MOST_ROWS),)
+        return (min(available, _MAX_ROWS),)
     for size in sizes:
         require(
-            size is None or FEWEST_ROWS <= size <= most,
+            size is None or _MIN_ROWS <= size <= available,
             "sizes",
-            f"'all' or from {FEWEST_ROWS} to {most}, the rows of this table to train on",
+            f"'all' or from {_MIN_ROWS} to {available}, the rows of this table to train on",
             size,
         )
-    return tuple(sorted({most if size is None else size for size in sizes}))
+    return tuple(sorted({available if size is None else size for size in sizes}))

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,32 +18,33 @@ from typing_extensions import override
 
 from directgp.errors import InvalidInputError, refuse, require
 from directgp.experiments.workers import (
-    Activity,
     Call,
-    Desk,
+    FailedJob,
     OpenPool,
     Pool,
-    Refused,
     Shared,
-    on_one_thread,
-    work_at,
+    StatusReporter,
+    WorkerStatus,
+    limit_threads,
+    run_job,
 )
 
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # What Ray has to say of workers that are lost would fill the terminal.
+    # Messages about lost workers would fill the terminal.
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
-    # A job that asks for too much memory is not tried for ever.
+    # A job that needs too much memory is not retried without end.
     "RAY_task_oom_retries": "3",
 }
 
 _QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
 
-_SECONDS_TO_ANSWER = 5.0
+_CONNECT_TIMEOUT = 5.0
+"""Seconds to wait for the head of a cluster."""
 
 
 def import_ray() -> Any:
-    """The package, which is no dependency of directgp."""
+    """Import Ray, an optional dependency."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     try:
@@ -56,9 +57,9 @@ def import_ray() -> Any:
 
 @contextmanager
 def connected(address: str | None, num_cpus: int) -> Iterator[Any]:
-    """Ray, with a cluster: that of this program, that of an address, or one that is started.
+    """Yield Ray, connected to the cluster of this program, of an address, or to a new one.
 
-    What was started is ended, and what was connected to is left, at the end of the block.
+    After the block a connection is closed, and a cluster that was started here is shut down.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -77,7 +78,7 @@ def connected(address: str | None, num_cpus: int) -> Iterator[Any]:
 def _start(ray: Any, num_cpus: int) -> None:
     with _same_path():
         try:
-            # Not None, which would join a cluster that happens to be there.
+            # None would join any cluster that runs on this machine.
             ray.init("local", num_cpus=num_cpus, include_dashboard=False, **_QUIET)
         except Exception as error:
             raise InvalidInputError(
@@ -88,7 +89,7 @@ def _start(ray: Any, num_cpus: int) -> None:
 
 @contextmanager
 def _same_path() -> Iterator[None]:
-    """Processes that are started in this block find the modules that this one finds."""
+    """Give processes started in this block the import path of this process."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(part or os.getcwd() for part in sys.path)
     try:
@@ -103,7 +104,7 @@ def _same_path() -> Iterator[None]:
 def _connect(ray: Any, address: str) -> None:
     try:
         if address != "auto":
-            _knock(address)
+            check_address(address)
         ray.init(address, **_QUIET)
     except InvalidInputError:
         raise
@@ -115,7 +116,7 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _remedy(error: BaseException | None) -> str:
-    """What to do: Ray says only in a cause that it was not let in."""
+    """Return the advice for a failed connection; Ray names an authentication error as a cause."""
     while error is not None:
         if "AuthenticationError" in f"{type(error).__name__} {error}":
             return "It asks for a token: set RAY_AUTH_MODE=token, and see Ray's documentation."
@@ -123,8 +124,8 @@ def _remedy(error: BaseException | None) -> str:
     return "Start one with 'ray start --head', or leave the address out for one of this machine."
 
 
-def _knock(address: str) -> None:
-    """See that somebody answers: Ray itself would wait for minutes."""
+def check_address(address: str) -> None:
+    """Raise unless the address accepts connections: Ray itself would wait for minutes."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         where = parts.hostname, parts.port
@@ -132,7 +133,7 @@ def _knock(address: str) -> None:
         where = None, None
     if where[0] is None or where[1] is None:
         refuse("address", "'auto' or host:port of a Ray cluster", repr(address))
-    socket.create_connection((where[0], where[1]), timeout=_SECONDS_TO_ANSWER).close()
+    socket.create_connection((where[0], where[1]), timeout=_CONNECT_TIMEOUT).close()
 
 
 def _first_line(error: Exception) -> str:
@@ -141,61 +142,59 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
-_BETWEEN_NOTICES = 0.5
-"""Seconds between two notices of a worker."""
+_REPORT_INTERVAL = 0.5
+"""Seconds between two reports of a worker."""
+
+_RESOURCE_INTERVAL = 5.0
+"""Seconds between two reads of the size of the cluster."""
+
+_SHARED_KEPT = 3
+"""Shared values kept in the object store of the cluster."""
 
 
 @final
-class Noticeboard:
-    """One notice a cell; lives in a process of its own."""
+class StatusActor:
+    """A Ray actor that holds the statuses of all workers."""
 
     def __init__(self) -> None:
-        self._notices: dict[int, Activity] = {}
+        self._statuses: dict[int, WorkerStatus] = {}
 
-    def show(self, activity: Activity) -> None:
-        """Post where the worker of a cell is."""
-        self._notices[activity.cell] = activity
+    def write(self, status: WorkerStatus) -> None:
+        """Store the status of a job."""
+        self._statuses[status.job] = status
 
-    def clear(self, cell: int) -> None:
-        """Take the notice of a cell down."""
-        self._notices.pop(cell, None)
+    def clear(self, job: int) -> None:
+        """Remove the status of a job."""
+        self._statuses.pop(job, None)
 
-    def read(self) -> list[Activity]:
-        """All notices."""
-        return list(self._notices.values())
+    def read(self) -> list[WorkerStatus]:
+        """Return all statuses."""
+        return list(self._statuses.values())
 
 
 @final
 @dataclass
-class PostingDesk(Desk):
-    """Posts to the noticeboard now and then, and waits for no answer."""
+class RayReporter(StatusReporter):
+    """Reports to a `StatusActor` from time to time, without waiting for it."""
 
-    board: Any
-    """Ray's handle of a `Noticeboard`."""
-
-    cell: int
+    actor: Any
+    job: int
     _last: float = field(default=-1.0, init=False)
 
     @override
-    def show(self, activity: Activity) -> None:
-        if time.monotonic() - self._last > _BETWEEN_NOTICES:
+    def report(self, status: WorkerStatus) -> None:
+        if time.monotonic() - self._last > _REPORT_INTERVAL:
             self._last = time.monotonic()
-            self.board.show.remote(activity)
+            self.actor.write.remote(status)
 
     @override
     def clear(self) -> None:
-        self.board.clear.remote(self.cell)
+        self.actor.clear.remote(self.job)
 
     @override
-    def interrupted(self) -> bool:
-        """Never: Ray ends the workers of a program that is gone."""
+    def is_stopped(self) -> bool:
+        """Return False: Ray itself ends the workers of a program that is gone."""
         return False
-
-
-_BETWEEN_COUNTS = 5.0
-"""Seconds between two looks at how large the cluster is."""
-
-_SHARED_KEPT = 3
 
 
 @final
@@ -203,8 +202,8 @@ _SHARED_KEPT = 3
 class RayCluster(Pool):
     """Workers of a Ray cluster.
 
-    A job whose worker or machine is lost is run again elsewhere. Each job has one thread, as with
-    local processes, and the same result.
+    A job whose worker or machine is lost is run again elsewhere. Each job has one thread and the
+    same result as in a local process.
 
     Parameters
     ----------
@@ -212,13 +211,13 @@ class RayCluster(Pool):
         host:port of the head, or "auto"; None starts a cluster on this machine, unless this
         program is connected to one.
     workers : int
-        Jobs at once on a cluster that is started; None is one a core.
+        Number of jobs at once on a cluster that is started; None is one per core.
     cpus : float
-        Cores that a job needs.
+        Cores per job.
     gpus : float
-        GPUs that a job needs: 0.25 lets four share one.
+        GPUs per job: 0.25 lets four jobs share one.
     retries : int
-        How often a job that was lost is run again.
+        Number of retries of a job whose worker was lost.
     """
 
     address: str | None = None
@@ -236,88 +235,85 @@ class RayCluster(Pool):
     @override
     @contextmanager
     def open(self) -> Iterator[OpenPool]:
-        with connected(self.address, self._cores()) as ray:
-            pool = _OnRay(ray, self)
+        # Cores of a cluster that is started here.
+        cores = math.ceil((self.workers or os.cpu_count() or 1) * self.cpus)
+        with connected(self.address, cores) as ray:
+            pool = _OpenCluster(ray, self)
             try:
                 yield pool
             finally:
                 pool.cancel()
 
-    def _cores(self) -> int:
-        """Of a cluster that is started."""
-        workers = self.workers or os.cpu_count() or 1
-        return math.ceil(workers * self.cpus)
-
 
 @final
 @dataclass
-class _OnRay(OpenPool):
-    """Hands jobs to Ray, as many as the cluster has room for."""
+class _OpenCluster(OpenPool):
+    """Submits as many jobs to Ray as the cluster has resources for."""
 
     ray: Any
     needs: RayCluster
-    _work: Any = field(init=False)
-    _board: Any = field(init=False)
+    _run_job: Any = field(init=False)
+    _actor: Any = field(init=False)
     _running: dict[int, Any] = field(default_factory=dict, init=False)
-    _shared: dict[int, tuple[Shared, Any]] = field(default_factory=dict, init=False)
-    _places: int = field(default=0, init=False)
-    _counted: float = field(default=-math.inf, init=False)
+    _shared: dict[int, tuple[Any, Any]] = field(default_factory=dict, init=False)
+    """Values with their Ray references, by identity."""
+
+    _capacity: int = field(default=0, init=False)
+    _capacity_read: float = field(default=-math.inf, init=False)
     _reading: Future[Any] | None = field(default=None, init=False)
-    _read: list[Activity] = field(default_factory=list, init=False)
+    _statuses: list[WorkerStatus] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         needs = self.needs
-        self._work = self.ray.remote(
+        self._run_job = self.ray.remote(
             num_cpus=needs.cpus, num_gpus=needs.gpus, max_retries=needs.retries
-        )(work_posted)
-        self._board = self.ray.remote(num_cpus=0, max_restarts=-1)(Noticeboard).remote()
-        if self._room() < 1:
+        )(run_ray_job)
+        self._actor = self.ray.remote(num_cpus=0, max_restarts=-1)(StatusActor).remote()
+        if self._read_capacity() < 1:
             has = self.ray.cluster_resources()
             raise InvalidInputError(
-                f"The Ray cluster has no room for a cell: it needs cpus={needs.cpus:g} and "
+                f"The Ray cluster has no resources for a cell: it needs cpus={needs.cpus:g} and "
                 f"gpus={needs.gpus:g}, and there are {has.get('CPU', 0):g} and "
                 f"{has.get('GPU', 0):g} in all. Ask for less, or add machines."
             )
 
     @override
-    def places(self) -> int:
-        """Looked up again from time to time: machines come and go."""
-        if time.monotonic() - self._counted > _BETWEEN_COUNTS:
-            self._places, self._counted = max(1, self._room()), time.monotonic()
-        return self._places
+    def capacity(self) -> int:
+        """Return the number of jobs at once; it is read again, since machines come and go."""
+        if time.monotonic() - self._capacity_read > _RESOURCE_INTERVAL:
+            self._capacity, self._capacity_read = max(1, self._read_capacity()), time.monotonic()
+        return self._capacity
 
-    def _room(self) -> int:
+    def _read_capacity(self) -> int:
         has = self.ray.cluster_resources()
         needed = {"CPU": self.needs.cpus, "GPU": self.needs.gpus}
-        # A little more, so that ten tenths are one.
-        rooms = (has.get(kind, 0.0) / much + 1e-9 for kind, much in needed.items() if much > 0)
-        return int(min(rooms))
+        # The small addend makes ten tenths one.
+        jobs = (has.get(kind, 0.0) / much + 1e-9 for kind, much in needed.items() if much > 0)
+        return int(min(jobs))
 
     @override
     def submit(self, number: int, call: Call) -> Future[Any]:
         function, arguments = call
-        sent = (self._sent(each) for each in arguments)
-        task = self._work.remote(self._board, number, function, *sent)
+        selects = [each.select if isinstance(each, Shared) else None for each in arguments]
+        sent = (self._reference(a.value) if isinstance(a, Shared) else a for a in arguments)
+        task = self._run_job.remote(self._actor, number, function, selects, *sent)
         self._running[number] = task
         answer: Future[Any] = Future()
-        task.future().add_done_callback(lambda done: self._hand_on(number, done, answer))
+        task.future().add_done_callback(lambda done: self._resolve(number, done, answer))
         return answer
 
-    def _sent(self, argument: Any) -> Any:
-        """What many jobs share goes to the cluster once; the last few are remembered."""
-        if not isinstance(argument, Shared):
-            return argument
-        key = id(argument.value)
-        known = self._shared.pop(key, None)
-        self._shared[key] = known or (argument, self.ray.put(argument.value))
+    def _reference(self, value: Any) -> Any:
+        """Return the Ray reference of a shared value; it is sent once while it is kept."""
+        known = self._shared.pop(id(value), None)
+        self._shared[id(value)] = known or (value, self.ray.put(value))
         for oldest in list(self._shared)[:-_SHARED_KEPT]:
             del self._shared[oldest]
-        return self._shared[key][1]
+        return self._shared[id(value)][1]
 
-    def _hand_on(self, number: int, done: Future[Any], answer: Future[Any]) -> None:
+    def _resolve(self, number: int, done: Future[Any], answer: Future[Any]) -> None:
         self._running.pop(number, None)
         error = done.exception()
-        answer.set_result(done.result() if error is None else Refused(self._reason(error)))
+        answer.set_result(done.result() if error is None else FailedJob(self._reason(error)))
 
     def _reason(self, error: BaseException) -> str:
         last = (str(error).strip().splitlines() or [""])[-1].strip()
@@ -327,23 +323,31 @@ class _OnRay(OpenPool):
         return f"Its worker was lost {times}, perhaps for lack of memory. Ray says: {last}"
 
     @override
-    def activities(self) -> list[Activity]:
-        """As they were a moment ago."""
+    def statuses(self) -> list[WorkerStatus]:
+        """Return the statuses of the last read, which is repeated without waiting."""
         if self._reading is not None and self._reading.done():
-            self._read = [] if self._reading.exception() else self._reading.result()
+            self._statuses = [] if self._reading.exception() else self._reading.result()
             self._reading = None
         if self._reading is None:
-            self._reading = self._board.read.remote().future()
-        return [each for each in self._read if each.cell in self._running]
+            self._reading = self._actor.read.remote().future()
+        return [each for each in self._statuses if each.job in self._running]
 
     def cancel(self) -> None:
-        """End what is under way, and the noticeboard."""
+        """Cancel the running jobs and end the actor."""
         for task in list(self._running.values()):
             self.ray.cancel(task, force=True)
-        self.ray.kill(self._board)
+        self.ray.kill(self._actor)
 
 
-def work_posted(board: Any, number: int, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a job in a process of Ray's, on one thread."""
-    on_one_thread()
-    return work_at(PostingDesk(board, number), number, function, arguments)
+def run_ray_job(
+    actor: Any,
+    number: int,
+    function: Callable[..., Any],
+    selects: Sequence[Callable[[Any], Any] | None],
+    *arguments: Any,
+) -> Any:
+    """Run a job in a Ray worker, on one thread; `selects` are those of `Shared`."""
+    limit_threads()
+    pairs = zip(selects, arguments, strict=True)
+    selected = [each if select is None else select(each) for select, each in pairs]
+    return run_job(RayReporter(actor, number), number, function, selected)

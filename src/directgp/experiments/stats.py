@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from directgp.experiments.plan import Comparison, Method, Parts
+from directgp.experiments.cell import Method
+from directgp.experiments.plan import Comparison, Parts
 from directgp.metrics import COVERAGE, SCORES, Score
 
 SIGNIFICANT = 0.05
@@ -18,7 +19,7 @@ SIGNIFICANT = 0.05
 
 @final
 @dataclass(frozen=True)
-class Estimate:
+class ScoreEstimate:
     """A score of a method over the repeats."""
 
     values: tuple[float, ...]
@@ -45,7 +46,7 @@ class Standing:
 
     method: Method
     size: int
-    scores: dict[str, Estimate]
+    scores: dict[str, ScoreEstimate]
     """By the names of the scores."""
 
     betas: tuple[float, ...]
@@ -97,7 +98,7 @@ def standings(comparison: Comparison, size: int) -> tuple[Standing, ...]:
     )
 
 
-def estimates(score: Score, values: NDArray[np.float64], parts: Parts) -> list[Estimate]:
+def estimates(score: Score, values: NDArray[np.float64], parts: Parts) -> list[ScoreEstimate]:
     """Mean, error and place of each method; values of shape (methods, repeats)."""
     repeats = values.shape[1]
     ratio = parts.test / parts.training
@@ -108,7 +109,7 @@ def estimates(score: Score, values: NDArray[np.float64], parts: Parts) -> list[E
         errors = values.std(1, ddof=1) / math.sqrt(repeats) if repeats > 1 else np.nan * cost
         p_values = [corrected_p_value(row - values[best], ratio, resolution) for row in values]
     return [
-        Estimate(
+        ScoreEstimate(
             values=tuple(row.tolist()),
             mean=float(row.mean()),
             error=float(errors[i]),

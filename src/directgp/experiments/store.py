@@ -1,9 +1,17 @@
-"""Keep finished cells in one SQLite file."""
+"""Keep the results of cells in one SQLite file that several programs share."""
 
+import json
+import os
+import platform
 import sqlite3
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import fields
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
@@ -12,70 +20,164 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from directgp.errors import StoreError
-from directgp.experiments.cell import Cell, Finished, Outcome, Predictions, Run
+from directgp.experiments.cell import C, Cell, Circumstances, FailedRecord, Record
 
+# The file has no write-ahead log, which needs shared memory: so it works on network file systems.
 
-def schema_of(file: sqlite3.Connection, path: Path, reads: int) -> int:
-    """The schema of a store, 0 for a new one; refused unless it is the one that is read."""
-    (schema,) = file.execute("pragma user_version").fetchone()
-    if schema not in (0, reads):
-        raise StoreError(
-            f"{path} is a store of schema {schema}, and this version of directgp reads "
-            f"schema {reads}. Use the version that wrote it, or another folder."
-        )
-    return int(schema)
+_SCHEMA = 1001
+_OLD_SCHEMA = 1
+"""Stores of `compare` up to version 0.5: one table `cells`, which is read and never written."""
+
+_TIMEOUT = 60.0
+"""Seconds to wait for the lock of another program; each program holds it for milliseconds."""
+
+LEASE = 120.0
+"""Seconds without renewal after which a lease expires."""
+
+_TABLES = (
+    """
+    create table results (
+        key text primary key,
+        cell text not null,
+        outcome text not null,
+        circumstances text not null,
+        model blob not null,
+        arrays blob not null
+    ) strict
+    """,
+    """
+    create table failures (
+        key text primary key,
+        cell text not null,
+        reason text not null,
+        attempts integer not null,
+        failed text not null
+    ) strict
+    """,
+    """
+    create table claims (
+        key text primary key,
+        owner text not null,
+        host text not null,
+        pid integer not null,
+        beat real not null
+    ) strict
+    """,
+)
+
+_OLD_CIRCUMSTANCES = '{"versions": {}, "machine": "", "device": "", "finished": ""}'
+
+_ALL_RESULTS = "create temp view all_results as select * from results"
+_OLD_RESULTS = f"""
+union all select key, cell, outcome, '{_OLD_CIRCUMSTANCES}', model, predictions from cells
+"""
+
+_FAIL = """
+insert into failures values (?, ?, ?, 1, ?)
+on conflict (key) do update
+set reason = excluded.reason, attempts = attempts + 1, failed = excluded.failed
+"""
+
+Row = tuple[Any, ...]
 
 
 @contextmanager
-def telling(path: Path, when_locked: str) -> Iterator[None]:
-    """Say in words what is wrong with the file."""
+def _store_errors(path: Path) -> Iterator[None]:
+    """Raise `StoreError` for errors of the file."""
     try:
         yield
     except sqlite3.OperationalError as error:
         if "locked" in str(error):
-            raise StoreError(f"{path} {when_locked}") from error
+            raise StoreError(
+                f"{path} has been locked by another program for a minute. End that program, or "
+                "use another file."
+            ) from error
         raise StoreError(
             f"{path} could not be opened or written: {error}. Give a folder that can be "
             "written to and has space."
         ) from error
     except (sqlite3.DatabaseError, SafetensorError, ValueError) as error:
+        what = (str(error).splitlines() or [type(error).__name__])[0]
         raise StoreError(
-            f"{path} is damaged or not a store of directgp ({_first_line(error)}). "
-            "Delete it, or take another folder."
+            f"{path} is damaged or not a store of directgp ({what}). Delete it, or use another "
+            "folder."
         ) from error
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+@cache
+def host() -> str:
+    """Return the name of the process namespace: the machine, and on Linux the container."""
+    try:
+        return f"{platform.node()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return platform.node()
 
 
-_SCHEMA = 1
+def _is_alive(where: str, pid: int, renewed: float) -> bool:
+    """Return whether a lease has not expired and its process exists, as far as can be checked."""
+    if time.time() - renewed > LEASE:
+        return False
+    # Windows has no harmless way to ask whether a process exists.
+    if where != host() or os.name == "nt":
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
-_TABLE = """
-create table if not exists cells (
-    key text primary key,
-    cell text not null,
-    outcome text not null,
-    predictions blob not null,
-    model blob not null
-) strict
-"""
+
+@final
+@dataclass(frozen=True)
+class MergeCounts:
+    """The result of merging another store."""
+
+    added: int
+    """Results that this store did not have."""
+
+    known: int
+    """Results that both have; those of this store are kept."""
+
+    differing: int
+    """Known results that differ in more than times."""
+
+
+@final
+@dataclass(frozen=True)
+class StoreView:
+    """The state of a store, by the keys of the cells."""
+
+    finished: set[str]
+    failed: dict[str, tuple[int, str]]
+    """Attempts, and the reason of the last one."""
+
+    leased: set[str]
+    """Cells that other running programs work on."""
 
 
 @final
 class Store:
-    """Cells by their keys; one program at a time has it open.
+    """Results, failures and leases of cells.
+
+    Each change is one transaction: after a kill or a power cut a result is stored wholly or not at
+    all. A program leases a cell before it runs it. A lease expires when its program dies.
 
     Parameters
     ----------
     path : Path
-        The file, made where there is none.
+        The file, created if missing.
+    timeout : float
+        Seconds to wait for the lock of another program.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with self._telling():
-            self._file = sqlite3.connect(path, isolation_level=None, timeout=1.0)
+    def __init__(self, path: Path, timeout: float = _TIMEOUT) -> None:
+        self.path = path
+        self._token = uuid.uuid4().hex
+        self._renewal: _LeaseRenewal | None = None
+        with _store_errors(path):
+            self._file = sqlite3.connect(path, isolation_level=None, timeout=timeout)
             try:
                 self._open()
             except BaseException:
@@ -83,13 +185,25 @@ class Store:
                 raise
 
     def _open(self) -> None:
-        self._file.execute("pragma locking_mode = exclusive")
         self._file.execute("pragma synchronous = full")
-        self._file.execute("begin exclusive")
-        schema_of(self._file, self._path, _SCHEMA)
-        self._file.execute(_TABLE)
-        self._file.execute(f"pragma user_version = {_SCHEMA}")
-        self._file.execute("commit")
+        if self._schema() != _SCHEMA:
+            with self._transaction():
+                # Another program may have created the tables meanwhile.
+                if self._schema() != _SCHEMA:
+                    for table in _TABLES:
+                        self._file.execute(table)
+                    self._file.execute(f"pragma user_version = {_SCHEMA}")
+        self._old = bool(self._rows("select 1 from sqlite_master where name = 'cells'"))
+        self._file.execute(_ALL_RESULTS + (_OLD_RESULTS if self._old else ""))
+
+    def _schema(self) -> int:
+        ((schema,),) = self._rows("pragma user_version")
+        if schema not in (0, _OLD_SCHEMA, _SCHEMA):
+            raise StoreError(
+                f"{self.path} is a store of schema {schema}, and this version of directgp reads "
+                f"schema {_SCHEMA}. Use the version that wrote it, or another folder."
+            )
+        return int(schema)
 
     def __enter__(self) -> "Store":
         return self
@@ -100,49 +214,207 @@ class Store:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._file.close()
+        self.close()
+
+    def close(self) -> None:
+        """Release all leases and close the file."""
+        try:
+            self.release_all()
+        finally:
+            self._file.close()
+
+    def _rows(self, query: str, *values: object) -> list[Row]:
+        with _store_errors(self.path):
+            return self._file.execute(query, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with _store_errors(self.path):
+            self._file.execute("begin immediate")
+            try:
+                yield
+                self._file.execute("commit")
+            except BaseException:
+                self._file.rollback()
+                raise
 
     def __contains__(self, cell: Cell) -> bool:
-        return self._row("select 1 from cells where key = ?", cell) is not None
+        return bool(self._rows("select 1 from all_results where key = ?", cell.key))
 
-    def clear(self) -> None:
-        """Forget every cell."""
-        with self._telling():
-            self._file.execute("delete from cells")
+    def records(self, cells: Iterable[C]) -> list[Record[C, Any]]:
+        """Return the records of these cells, as far as they are finished."""
+        query = "select outcome, circumstances, arrays from all_results where key = ?"
+        found = []
+        for cell in cells:
+            for outcome, circumstances, arrays in self._rows(query, cell.key):
+                with _store_errors(self.path):
+                    record = Record(
+                        cell,
+                        cell.outcome_type.model_validate_json(outcome),
+                        Circumstances.model_validate_json(circumstances),
+                        load(arrays),
+                    )
+                found.append(record)
+        return found
 
-    def put(self, cell: Cell, finished: Finished) -> None:
-        """Keep a cell; it survives a power cut from here on."""
-        arrays = {f.name: getattr(finished.predictions, f.name) for f in fields(Predictions)}
-        row = (
-            cell.key,
-            cell.model_dump_json(),
-            finished.outcome.model_dump_json(),
-            save(arrays),
-            finished.model,
-        )
-        with self._telling():
-            self._file.execute("insert or replace into cells values (?, ?, ?, ?, ?)", row)
-
-    def run(self, cell: Cell) -> Run:
-        """What is known of a cell that is there."""
-        row = self._row("select outcome, predictions from cells where key = ?", cell)
-        if row is None:
-            raise KeyError(cell.key)
-        with self._telling():
-            outcome, predictions = row
-            return Run(cell, Outcome.model_validate_json(outcome), Predictions(**load(predictions)))
+    def failures(self, cells: Iterable[C]) -> list[FailedRecord[C]]:
+        """Return those of these cells that failed."""
+        failed = self.view().failed
+        keys = ((cell, cell.key) for cell in cells)
+        return [
+            FailedRecord(cell, reason, attempts)
+            for cell, key in keys
+            if key in failed
+            for attempts, reason in [failed[key]]
+        ]
 
     def model(self, cell: Cell) -> bytes:
-        """The model that a cell left behind."""
-        row = self._row("select model from cells where key = ?", cell)
-        if row is None:
+        """Return the trained model of a finished cell."""
+        rows = self._rows("select model from all_results where key = ?", cell.key)
+        if not rows:
             raise KeyError(cell.key)
-        return bytes(row[0])
+        return bytes(rows[0][0])
 
-    def _row(self, query: str, cell: Cell) -> tuple[Any, ...] | None:
-        with self._telling():
-            found: tuple[Any, ...] | None = self._file.execute(query, (cell.key,)).fetchone()
-            return found
+    def view(self) -> StoreView:
+        """Return what is finished, has failed, and is leased by other programs."""
+        # Leases are read first: a cell that finishes meanwhile is then found finished.
+        leases = self._rows("select key, owner, host, pid, beat from claims")
+        failed = self._rows("select key, attempts, reason from failures")
+        finished = self._rows("select key from all_results")
+        return StoreView(
+            {key for (key,) in finished},
+            {key: (attempts, reason) for key, attempts, reason in failed},
+            {key for key, *lease in leases if self._is_foreign(*lease)},
+        )
 
-    def _telling(self) -> AbstractContextManager[None]:
-        return telling(self._path, "is in use by another run. Wait for it, or take another folder.")
+    def is_empty(self) -> bool:
+        """Return whether there are no results, failures or leases."""
+        tables = ("all_results", "failures", "claims")
+        return not any(self._rows(f"select 1 from {table} limit 1") for table in tables)
+
+    def _is_foreign(self, token: str, where: str, pid: int, renewed: float) -> bool:
+        return token != self._token and _is_alive(where, pid, renewed)
+
+    def lease(self, cell: Cell) -> bool:
+        """Lease a cell; return False if it is finished, or leased by another running program."""
+        key = cell.key
+        with self._transaction():
+            leases = self._rows("select owner, host, pid, beat from claims where key = ?", key)
+            if cell in self or any(self._is_foreign(*lease) for lease in leases):
+                return False
+            values = (key, self._token, host(), os.getpid(), time.time())
+            self._rows("insert or replace into claims values (?, ?, ?, ?, ?)", *values)
+        self._renewal = self._renewal or _LeaseRenewal(self.path, self._token)
+        return True
+
+    def release_all(self) -> None:
+        """Release the leases of this program."""
+        if self._renewal is None:
+            return
+        self._renewal.stop()
+        self._renewal = None
+        with self._transaction():
+            self._rows("delete from claims where owner = ?", self._token)
+
+    def renew(self, token: str) -> None:
+        """Renew the leases that were made with a token."""
+        with self._transaction():
+            self._rows("update claims set beat = ? where owner = ?", time.time(), token)
+
+    def put(self, record: Record[Any, Any]) -> None:
+        """Store a result and end its lease."""
+        key = record.cell.key
+        row = (
+            key,
+            record.cell.model_dump_json(),
+            record.outcome.model_dump_json(),
+            record.circumstances.model_dump_json(),
+            record.model,
+            save(record.arrays),
+        )
+        with self._transaction():
+            self._rows("insert or replace into results values (?, ?, ?, ?, ?, ?)", *row)
+            self._rows("delete from failures where key = ?", key)
+            self._rows("delete from claims where key = ?", key)
+
+    def fail(self, cell: Cell, reason: str) -> None:
+        """Store a failure and end its lease; a result that exists is kept."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        key = cell.key
+        with self._transaction():
+            if cell not in self:
+                self._rows(_FAIL, key, cell.model_dump_json(), reason, now)
+            self._rows("delete from claims where key = ? and owner = ?", key, self._token)
+
+    def merge(self, other: Path) -> MergeCounts:
+        """Add the results of another store that this one lacks.
+
+        A result that both have is kept as it is here. A failure is added if neither store has a
+        result of its cell.
+        """
+        if not other.is_file():
+            raise StoreError(
+                f"There is no store {other}. Give a file that `reproduce` has written."
+            )
+        if other.samefile(self.path):
+            raise StoreError(f"{other} is the store itself. Give that of another machine.")
+        with Store(other) as theirs:
+            return self._merge(theirs)
+
+    def _merge(self, theirs: "Store") -> MergeCounts:
+        query = "select * from all_results where key = ?"
+        keys = theirs._rows("select key from all_results order by key")
+        added = known = differing = 0
+        with self._transaction():
+            for (key,) in keys:
+                (their_row,), our_rows = theirs._rows(query, key), self._rows(query, key)
+                if our_rows:
+                    known += 1
+                    differing += _content(our_rows[0]) != _content(their_row)
+                else:
+                    added += 1
+                    self._rows("insert into results values (?, ?, ?, ?, ?, ?)", *their_row)
+            for failure in theirs._rows("select * from failures order by key"):
+                self._rows("insert or ignore into failures values (?, ?, ?, ?, ?)", *failure)
+            self._rows("delete from failures where key in (select key from all_results)")
+        return MergeCounts(added, known, differing)
+
+
+def _content(row: Row) -> tuple[str, bytes]:
+    """Return outcome and arrays of a row of results, without times."""
+    _, _, outcome, _, _, arrays = row
+    # As text, since NaN is not equal to itself.
+    return json.dumps(_without_times(json.loads(outcome)), sort_keys=True), arrays
+
+
+def _without_times(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_times(each) for each in value]
+    if isinstance(value, dict):
+        kept = (name for name in value if not name.endswith("seconds"))
+        return {name: _without_times(value[name]) for name in kept}
+    return value
+
+
+@final
+class _LeaseRenewal:
+    """A thread that renews the leases of a program until it is stopped."""
+
+    def __init__(self, path: Path, token: str, seconds: float = LEASE / 6) -> None:
+        self._path, self._token, self._seconds = path, token, seconds
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease renewal", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._seconds):
+            try:
+                with closing(Store(self._path, self._seconds)) as store:
+                    store.renew(self._token)
+            except StoreError:
+                # The next renewal is in time: a lease lasts six intervals.
+                continue

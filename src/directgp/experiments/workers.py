@@ -9,11 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from multiprocessing.context import SpawnContext
+from dataclasses import astuple, dataclass, field
 from multiprocessing.synchronize import Event
 from types import FrameType
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, final
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -23,19 +22,23 @@ from directgp.errors import DirectGPError, require
 from directgp.training.callbacks import Monitor
 from directgp.training.result import Progress
 
-_FIELDS = 5
+_POLL = 0.2
+"""Seconds between two checks of the stop event."""
+
+_GRACE = 3.0
+"""Seconds in which a worker may end by itself after the stop event."""
 
 
 @final
 @dataclass(frozen=True)
-class Activity:
-    """Where a worker is."""
+class WorkerStatus:
+    """The progress of one worker."""
 
-    cell: int
-    """Number of the cell among those to be run."""
+    job: int
+    """Number of the job that it runs."""
 
     run: int
-    """Number of the run in it: the ELBO has one, a path of β many."""
+    """Number of the training run within the job; a path of β has many."""
 
     step: int
     max_steps: int
@@ -43,88 +46,74 @@ class Activity:
     """Objective, as a mean over the examples."""
 
 
+_FIELDS = 5
+"""Numbers of a `WorkerStatus`."""
+
+
 @final
-class Board:
-    """One place a worker. What is read may be a step old, or in part a step older."""
+class StatusTable:
+    """Shared memory with one slot per worker; a slot that is read may be a step old."""
 
-    def __init__(self, places: int, context: SpawnContext | None = None) -> None:
-        context = context or multiprocessing.get_context("spawn")
-        self._values: MutableSequence[float] = context.RawArray("d", [-1.0] * (places * _FIELDS))
-        self.places = places
+    def __init__(self, slots: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._values: MutableSequence[float] = context.RawArray("d", [-1.0] * (slots * _FIELDS))
+        self.slots = slots
 
-    def show(self, place: int, activity: Activity) -> None:
-        """Say where the worker of a place is."""
-        at = place * _FIELDS
-        for offset, value in enumerate(
-            (activity.cell, activity.run, activity.step, activity.max_steps, activity.loss)
-        ):
-            self._values[at + offset] = float(value)
+    def write(self, slot: int, status: WorkerStatus) -> None:
+        """Store the status of a worker."""
+        for field_number, value in enumerate(astuple(status)):
+            self._values[slot * _FIELDS + field_number] = float(value)
 
-    def clear(self, place: int) -> None:
-        """Say that the worker of a place has nothing to do."""
-        self._values[place * _FIELDS] = -1.0
+    def clear(self, slot: int) -> None:
+        """Mark a worker as idle."""
+        self._values[slot * _FIELDS] = -1.0
 
-    def read(self) -> list[Activity]:
-        """The workers that have something to do."""
+    def read(self) -> list[WorkerStatus]:
+        """Return the statuses of the busy workers."""
         found = []
-        for at in range(0, self.places * _FIELDS, _FIELDS):
-            cell, run, step, most, loss = self._values[at : at + _FIELDS]
-            if cell >= 0:
-                found.append(Activity(int(cell), int(run), int(step), int(most), loss))
+        for at in range(0, self.slots * _FIELDS, _FIELDS):
+            job, run, step, max_steps, loss = self._values[at : at + _FIELDS]
+            if job >= 0:
+                found.append(WorkerStatus(int(job), int(run), int(step), int(max_steps), loss))
         return found
 
 
-@runtime_checkable
-class Wish(Protocol):
-    """That work should end; an event of processes or threads is one."""
-
-    def is_set(self) -> bool:
-        """Whether somebody has it."""
-
-
-class Desk(ABC):
-    """Where a worker says what it is at, and hears whether it should end."""
+class StatusReporter(ABC):
+    """The connection of a worker to the program that waits for its result."""
 
     @abstractmethod
-    def show(self, activity: Activity) -> None:
-        """Say where the worker is."""
+    def report(self, status: WorkerStatus) -> None:
+        """Publish the progress of the worker."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Say that it has nothing to do."""
+        """Publish that the worker is idle."""
 
     @abstractmethod
-    def interrupted(self) -> bool:
-        """Whether nobody waits for the result any more."""
+    def is_stopped(self) -> bool:
+        """Return whether the program no longer waits for the result."""
 
 
 @final
 @dataclass(frozen=True)
-class BoardDesk(Desk):
-    """A place on a board in memory."""
+class TableReporter(StatusReporter):
+    """Reports to a slot of a `StatusTable`."""
 
-    board: Board
-    place: int
-    stop: Wish | None = None
+    table: StatusTable
+    slot: int = 0
+    stop: Event | threading.Event | None = None
 
     @override
-    def show(self, activity: Activity) -> None:
-        self.board.show(self.place, activity)
+    def report(self, status: WorkerStatus) -> None:
+        self.table.write(self.slot, status)
 
     @override
     def clear(self) -> None:
-        self.board.clear(self.place)
+        self.table.clear(self.slot)
 
     @override
-    def interrupted(self) -> bool:
+    def is_stopped(self) -> bool:
         return self.stop is not None and self.stop.is_set()
-
-
-_BETWEEN_LOOKS = 0.2
-"""Seconds between two looks at whether anybody still waits for the result."""
-
-_GRACE = 3.0
-"""Seconds in which work may end by itself."""
 
 
 @final
@@ -134,65 +123,92 @@ class StoppedError(DirectGPError):
 
 @final
 @dataclass(frozen=True)
-class Refused:
-    """A job that could not be run, and why."""
+class FailedJob:
+    """The result of a job that failed."""
 
     reason: str
 
 
 @final
 @dataclass(eq=False)
-class Watch(Monitor):
-    """Shows each step at the desk; ends the work when nobody waits for it any more."""
+class StatusMonitor(Monitor):
+    """Reports each training step; raises `StoppedError` when the job is to stop."""
 
-    desk: Desk
-    cell: int
+    reporter: StatusReporter
+    job: int
     _run: int = field(default=0, init=False)
-    _last: float = field(default=-1.0, init=False)
+    _last_check: float = field(default=-1.0, init=False)
 
     @override
     def __call__(self, progress: Progress) -> None:
-        """Show the step."""
-        here = Activity(self.cell, self._run, progress.step, progress.max_steps, progress.loss)
-        self.desk.show(here)
-        if time.monotonic() - self._last > _BETWEEN_LOOKS:
-            self._last = time.monotonic()
-            self._look()
+        self.reporter.report(
+            WorkerStatus(self.job, self._run, progress.step, progress.max_steps, progress.loss)
+        )
+        if time.monotonic() - self._last_check > _POLL:
+            self._last_check = time.monotonic()
+            if self.reporter.is_stopped():
+                raise StoppedError("The run was interrupted.")
 
     @override
     def reset(self) -> None:
-        """Another run of the cell begins."""
         self._run += 1
 
-    def _look(self) -> None:
-        if self.desk.interrupted():
-            raise StoppedError("The run was interrupted.")
+
+def run_job(
+    reporter: StatusReporter, number: int, function: Callable[..., Any], arguments: Sequence[Any]
+) -> Any:
+    """Return the result of the function, or `FailedJob`."""
+    reporter.report(WorkerStatus(number, 1, 0, 0, float("nan")))
+    try:
+        return function(*arguments, monitors=(StatusMonitor(reporter, number),))
+    except StoppedError:
+        raise
+    except DirectGPError as error:
+        return FailedJob(str(error))
+    except Exception as error:
+        # An unexpected error fails this job and leaves the others running.
+        return FailedJob(f"{type(error).__name__}: {error}")
+    finally:
+        reporter.clear()
 
 
-_desk: list[Desk] = []
-"""Of this process, set when it begins."""
+_reporter: list[StatusReporter] = []
+"""The reporter of this worker process, set when it starts."""
 
 
-def begin(board: Board, next_place: Any, stop: Event, parent: int) -> None:
-    """Set a process up: one thread, a place on the board, and Ctrl-C left to the parent."""
+def _start_worker(table: StatusTable, next_slot: Any, stop: Event, parent: int) -> None:
+    """Set up a worker process: one thread, a slot in the table, Ctrl-C left to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    on_one_thread()
-    with next_place.get_lock():
-        place, next_place.value = next_place.value, next_place.value + 1
-    _desk[:] = [BoardDesk(board, place % board.places, stop)]
-    threading.Thread(target=_end_with, args=(parent, stop), daemon=True).start()
+    limit_threads()
+    with next_slot.get_lock():
+        slot, next_slot.value = next_slot.value, next_slot.value + 1
+    _reporter[:] = [TableReporter(table, slot % table.slots, stop)]
+    threading.Thread(target=_exit_with_parent, args=(parent, stop), daemon=True).start()
 
 
-def on_one_thread() -> None:
-    """Leave the other cores to the other workers; results do not depend on how many there are."""
+def _exit_with_parent(parent: int, stop: Event) -> None:
+    """End this process when its parent was killed, or a few seconds after the stop event."""
+    while os.getppid() == parent and not stop.is_set():
+        time.sleep(_POLL)
+    if os.getppid() == parent:
+        time.sleep(_GRACE)
+    os._exit(1)
+
+
+def _run_in_worker(number: int, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    return run_job(_reporter[0], number, function, arguments)
+
+
+def limit_threads() -> None:
+    """Use one thread in this process; so results do not depend on the number of workers."""
     torch.set_num_threads(1)
-    # numpy and scipy have threads of their own, which wait by spinning.
+    # numpy and scipy have their own threads, which wait by spinning.
     threadpool_limits(1)
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """The same for a while, in a process that has other things to do as well."""
+def single_thread() -> Iterator[None]:
+    """Use one thread within the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -202,42 +218,9 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _end_with(parent: int, stop: Event) -> None:
-    """End this process when its parent was killed, or does not want the result any more.
-
-    Work that looks up sees that by itself; work that does not is given a few seconds.
-    """
-    while os.getppid() == parent and not stop.is_set():
-        time.sleep(_BETWEEN_LOOKS)
-    if os.getppid() == parent:
-        time.sleep(_GRACE)
-    os._exit(1)
-
-
-def work(number: int, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """Run a job in this process."""
-    return work_at(_desk[0], number, function, arguments)
-
-
-def work_at(desk: Desk, number: int, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """What the function returns, or `Refused`."""
-    desk.show(Activity(number, 1, 0, 0, float("nan")))
-    try:
-        return function(*arguments, monitors=(Watch(desk, number),))
-    except StoppedError:
-        raise
-    except DirectGPError as error:
-        return Refused(str(error))
-    except Exception as error:
-        # One fit that fails unexpectedly must not take the others with it.
-        return Refused(f"{type(error).__name__}: {error}")
-    finally:
-        desk.clear()
-
-
 @contextmanager
-def deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes that begin in this block do not hear Ctrl-C, not even before they ignore it."""
+def block_interrupt() -> Iterator[None]:
+    """Start processes in this block that never receive Ctrl-C, not even while they start."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -248,78 +231,75 @@ def deaf_to_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-@final
-@dataclass
-class CtrlC:
-    """Whether it was pressed."""
-
-    pressed: bool = False
-
-    def is_set(self) -> bool:
-        """Whether work should end."""
-        return self.pressed
-
-    def press(self, number: int, frame: FrameType | None) -> None:
-        """Ask work to end; who presses twice does not want to wait."""
-        if self.pressed:
-            raise KeyboardInterrupt
-        self.pressed = True
-
-
 @contextmanager
-def hearing_ctrl_c() -> Iterator[CtrlC]:
-    """Ctrl-C asks the work in this block to end, and is raised at its end.
+def defer_interrupt() -> Iterator[threading.Event]:
+    """Set the event on Ctrl-C, and raise `KeyboardInterrupt` at the end of the block.
 
-    Raised at once, a training would take it for a wish to end early with what it has.
+    Training would take an immediate `KeyboardInterrupt` as a request to end early with its current
+    result. A second Ctrl-C raises at once.
     """
-    heard = CtrlC()
-    # Only the main thread hears signals, and what was told to ignore them goes on doing so.
-    hears = threading.current_thread() is threading.main_thread()
-    if not hears or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield heard
+    stop = threading.Event()
+    # Signals arrive in the main thread only, and a handler set by others is left in place.
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield stop
         return
-    signal.signal(signal.SIGINT, heard.press)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    signal.signal(signal.SIGINT, handle)
     try:
-        yield heard
+        yield stop
     except StoppedError as error:
         raise KeyboardInterrupt from error
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if heard.pressed:
+    if stop.is_set():
         raise KeyboardInterrupt
 
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A function of the top level of a module, and its arguments but for `monitors`."""
+"""A function at the top level of a module, and its arguments without `monitors`."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """An argument that many jobs have in common: it travels to each machine once."""
+    """An argument made from a value that many jobs share.
+
+    Worker processes receive only the argument; a cluster receives the value once per machine.
+    """
 
     value: Any
+    select: Callable[[Any], Any] | None = None
+    """Makes the argument of a job from the value; None passes the value itself."""
+
+    def argument(self) -> Any:
+        """Return the argument of the job."""
+        return self.value if self.select is None else self.select(self.value)
 
 
-def plain(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Arguments as the function takes them."""
-    return tuple(each.value if isinstance(each, Shared) else each for each in arguments)
+def _resolve(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(each.argument() if isinstance(each, Shared) else each for each in arguments)
 
 
 class OpenPool(ABC):
-    """Workers that are there."""
+    """Running workers."""
 
     @abstractmethod
-    def places(self) -> int:
-        """Jobs that can be under way at once, as things are now."""
+    def capacity(self) -> int:
+        """Return the number of jobs that can run at once."""
 
     @abstractmethod
     def submit(self, number: int, call: Call) -> Future[Any]:
-        """Begin a job; its result is that of the function, or `Refused`."""
+        """Start a job; its result is that of the function, or `FailedJob`."""
 
     @abstractmethod
-    def activities(self) -> list[Activity]:
-        """What the workers are at."""
+    def statuses(self) -> list[WorkerStatus]:
+        """Return the statuses of the busy workers."""
 
 
 class Pool(ABC):
@@ -327,35 +307,34 @@ class Pool(ABC):
 
     @abstractmethod
     def open(self) -> AbstractContextManager[OpenPool]:
-        """Have them there, and let them go at the end of the block."""
+        """Start the workers, and end them after the block."""
 
-    def after_a_loss(self) -> "Pool":
-        """What to go on with when the system has ended a worker."""
+    def after_loss(self) -> "Pool":
+        """Return the pool to continue with after the system has killed a worker."""
         return self
 
 
 @final
 @dataclass(frozen=True)
 class InProcess(Pool):
-    """No workers but this process: for tests, for a debugger, and where nothing else can be."""
+    """This process as the only worker: for tests and debuggers."""
 
     @override
     @contextmanager
     def open(self) -> Iterator[OpenPool]:
-        # As in a process of its own, so that results do not depend on where they come from.
-        with one_thread():
-            yield _Here(Board(1))
+        with single_thread():
+            yield _Inline(StatusTable(1))
 
 
 @final
 @dataclass(frozen=True)
-class Processes(Pool):
+class LocalWorkers(Pool):
     """Processes of this machine, each on one core.
 
     Parameters
     ----------
     workers : int
-        How many.
+        Number of processes.
     """
 
     workers: int
@@ -367,68 +346,67 @@ class Processes(Pool):
     @contextmanager
     def open(self) -> Iterator[OpenPool]:
         context = multiprocessing.get_context("spawn")
-        board, stop = Board(self.workers, context), context.Event()
-        settings = (board, context.Value("i", 0), stop, os.getpid())
-        executor = ProcessPoolExecutor(self.workers, context, initializer=begin, initargs=settings)
+        table, stop = StatusTable(self.workers), context.Event()
+        settings = (table, context.Value("i", 0), stop, os.getpid())
+        executor = ProcessPoolExecutor(
+            self.workers, context, initializer=_start_worker, initargs=settings
+        )
         try:
-            yield _Executed(executor, board)
+            yield _Executor(table, executor)
         finally:
             stop.set()
             executor.shutdown(wait=True, cancel_futures=True)
 
     @override
-    def after_a_loss(self) -> "Processes":
-        """One at a time, so that the one that asks too much is found."""
-        return Processes(1)
+    def after_loss(self) -> "LocalWorkers":
+        """Return a single worker, so that the job that needs too much memory is identified."""
+        return LocalWorkers(1)
 
 
-def local(workers: int) -> Pool:
-    """So many processes; 0 is none but this one."""
-    return InProcess() if workers == 0 else Processes(workers)
+def local_pool(workers: int) -> Pool:
+    """Return a pool of this many processes; 0 is this process."""
+    return InProcess() if workers == 0 else LocalWorkers(workers)
+
+
+@dataclass(frozen=True)
+class _LocalPool(OpenPool):
+    """Workers that report to a table in memory."""
+
+    table: StatusTable
+
+    @override
+    def capacity(self) -> int:
+        return self.table.slots
+
+    @override
+    def statuses(self) -> list[WorkerStatus]:
+        return self.table.read()
 
 
 @final
 @dataclass(frozen=True)
-class _Here(OpenPool):
-    """Runs what is submitted at once."""
-
-    board: Board
-
-    @override
-    def places(self) -> int:
-        return 1
+class _Inline(_LocalPool):
+    """Runs each job when it is submitted."""
 
     @override
     def submit(self, number: int, call: Call) -> Future[Any]:
-        """Ctrl-C ends the work; its result, of a training that was cut short, is let go."""
+        arguments = _resolve(call[1])
         future: Future[Any] = Future()
-        with hearing_ctrl_c() as stop:
-            desk = BoardDesk(self.board, 0, stop)
-            future.set_result(work_at(desk, number, call[0], plain(call[1])))
+        with defer_interrupt() as stop:
+            reporter = TableReporter(self.table, stop=stop)
+            future.set_result(run_job(reporter, number, call[0], arguments))
         return future
 
-    @override
-    def activities(self) -> list[Activity]:
-        return self.board.read()
-
 
 @final
 @dataclass(frozen=True)
-class _Executed(OpenPool):
-    """Hands jobs to processes, which write on a board in memory."""
+class _Executor(_LocalPool):
+    """Passes jobs to processes."""
 
     executor: ProcessPoolExecutor
-    board: Board
-
-    @override
-    def places(self) -> int:
-        return self.board.places
 
     @override
     def submit(self, number: int, call: Call) -> Future[Any]:
-        with deaf_to_ctrl_c():
-            return self.executor.submit(work, number, call[0], plain(call[1]))
-
-    @override
-    def activities(self) -> list[Activity]:
-        return self.board.read()
+        arguments = _resolve(call[1])
+        with block_interrupt():
+            return self.executor.submit(_run_in_worker, number, call[0], arguments)

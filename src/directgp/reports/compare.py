@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from directgp.experiments.cell import Cell, Run
-from directgp.experiments.plan import Comparison, Method
+from directgp.experiments.cell import Method
+from directgp.experiments.plan import CompareCell, ComparedFit, Comparison
 from directgp.experiments.stats import SIGNIFICANT, Standing
 from directgp.io import replace_file
 from directgp.metrics import COVERAGE, SCORES
@@ -249,7 +249,7 @@ def _schema(comparison: Comparison) -> Any:
     )
 
 
-def _named(cell: Cell, labels: dict[str, Method]) -> dict[str, Any]:
+def _named(cell: CompareCell, labels: dict[str, Method]) -> dict[str, Any]:
     return {
         "method": cell.method,
         "label": labels[cell.method].label,
@@ -259,7 +259,7 @@ def _named(cell: Cell, labels: dict[str, Method]) -> dict[str, Any]:
     }
 
 
-def _finished(run: Run, labels: dict[str, Method]) -> dict[str, Any]:
+def _finished(run: ComparedFit, labels: dict[str, Method]) -> dict[str, Any]:
     outcome = run.outcome
     return {
         **_named(run.cell, labels),

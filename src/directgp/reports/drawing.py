@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from directgp.experiments.plan import Method
+from directgp.experiments.cell import Method
 from directgp.plots.style import BLUE, GREEN, ORANGE, axis_name, canvas
 
 INK, GREY, PALE, PAPER = "#262626", "#737373", "#ebebeb", "#ffffff"

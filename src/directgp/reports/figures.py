@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy import stats
 
-from directgp.experiments.cell import Predictions, Run
-from directgp.experiments.plan import Method
-from directgp.experiments.stats import Estimate, Standing, best_of
+from directgp.experiments.cell import Method
+from directgp.experiments.plan import ComparedFit, Predictions
+from directgp.experiments.stats import ScoreEstimate, Standing, best_of
 from directgp.metrics import Score
 from directgp.plots.beta import BetaAxis
 from directgp.plots.calibration import wilson
@@ -59,14 +59,14 @@ def betas_picture(findings: Findings) -> Picture | None:
     )
 
 
-def _choosing(findings: Findings) -> dict[Method, list[Run]]:
+def _choosing(findings: Findings) -> dict[Method, list[ComparedFit]]:
     """Runs with a path, by method."""
     every = {m: findings.runs(m.name) for m in findings.comparison.plan.methods}
     found = {m: [run for run in runs if run.outcome.path] for m, runs in every.items()}
     return {method: runs for method, runs in found.items() if runs}
 
 
-def _betas_in_words(chosen: dict[Method, list[Run]]) -> str:
+def _betas_in_words(chosen: dict[Method, list[ComparedFit]]) -> str:
     parts = []
     for method, runs in chosen.items():
         betas = [number(run.outcome.beta) for run in runs]
@@ -74,14 +74,14 @@ def _betas_in_words(chosen: dict[Method, list[Run]]) -> str:
     return f"Validation loss along β; chosen in each repeat by {'; by '.join(parts)}."
 
 
-def _draw_betas(chosen: dict[Method, list[Run]], width: float) -> Figure:
+def _draw_betas(chosen: dict[Method, list[ComparedFit]], width: float) -> Figure:
     figure, axes = panels(len(chosen), width, 2.1, 2.2 if width > 6 else 3.0)
     for ax, (method, runs) in zip(axes, chosen.items(), strict=True):
         _draw_beta_method(ax, method, runs)
     return figure
 
 
-def _draw_beta_method(ax: Axes, method: Method, runs: Sequence[Run]) -> None:
+def _draw_beta_method(ax: Axes, method: Method, runs: Sequence[ComparedFit]) -> None:
     axis = BetaAxis.of([point.beta for run in runs for point in run.outcome.path])
     color = mark_of(method).color
     for run in runs:
@@ -95,7 +95,7 @@ def _draw_beta_method(ax: Axes, method: Method, runs: Sequence[Run]) -> None:
     head(ax, method.label)
 
 
-def _draw_losses(ax: Axes, runs: Sequence[Run]) -> None:
+def _draw_losses(ax: Axes, runs: Sequence[ComparedFit]) -> None:
     """The vertical axis: means that can be told apart, and every choice."""
     rings = [loss for run in runs if math.isfinite(loss := _loss_of_choice(run))]
     every = [loss for run in runs for loss in _path(run).values() if math.isfinite(loss)]
@@ -108,7 +108,7 @@ def _draw_losses(ax: Axes, runs: Sequence[Run]) -> None:
     ax.set_ylabel(runs[0].outcome.validation_loss.replace("_", " "))
 
 
-def _path(run: Run) -> dict[float, float]:
+def _path(run: ComparedFit) -> dict[float, float]:
     """Losses in rising order of β."""
     return {p.beta: p.loss for p in sorted(run.outcome.path, key=lambda point: point.beta)}
 
@@ -125,14 +125,14 @@ def _draw_ticks(ax: Axes, axis: BetaAxis) -> None:
         ax.set_xticks([*zero, *ticks], [*zero.values(), *ticks.values()])
 
 
-def _mean(runs: Sequence[Run]) -> dict[float, float]:
+def _mean(runs: Sequence[ComparedFit]) -> dict[float, float]:
     """Mean loss at each β that every repeat has tried."""
     paths = [_path(run) for run in runs]
     common = sorted(set.intersection(*(set(path) for path in paths)))
     return {beta: float(np.mean([path[beta] for path in paths])) for beta in common}
 
 
-def _loss_of_choice(run: Run) -> float:
+def _loss_of_choice(run: ComparedFit) -> float:
     return _path(run).get(run.outcome.beta, math.nan)
 
 
@@ -144,7 +144,7 @@ def _draw_line(
     ax.plot(x, y, color=color, linewidth=width, alpha=alpha)
 
 
-def _draw_ring(ax: Axes, axis: BetaAxis, run: Run, color: str) -> None:
+def _draw_ring(ax: Axes, axis: BetaAxis, run: ComparedFit, color: str) -> None:
     ax.plot(
         axis.place(run.outcome.beta),
         _loss_of_choice(run),
@@ -302,7 +302,7 @@ def _methods(findings: Findings) -> list[Method]:
     return [method for method in findings.comparison.plan.methods if method.name in found]
 
 
-def _curve(findings: Findings, method: Method, score: str) -> list[tuple[int, Estimate]]:
+def _curve(findings: Findings, method: Method, score: str) -> list[tuple[int, ScoreEstimate]]:
     """Sizes in rising order, and the scores there."""
     return [
         (size, standing.scores[score])
@@ -335,7 +335,9 @@ def _draw_learning_score(ax: Axes, findings: Findings, score: Score) -> None:
     ax.set(xlabel="training rows", ylabel=score.label, ylim=(low, high))
 
 
-def _draw_learning_method(ax: Axes, method: Method, curve: Sequence[tuple[int, Estimate]]) -> None:
+def _draw_learning_method(
+    ax: Axes, method: Method, curve: Sequence[tuple[int, ScoreEstimate]]
+) -> None:
     mark = mark_of(method)
     sizes = np.array([size for size, _ in curve])
     mean = np.array([e.mean if math.isfinite(e.mean) else np.nan for _, e in curve])
@@ -593,13 +595,13 @@ def _draw_score(ax: Axes, standings: Sequence[Standing], score: Score) -> None:
     ax.locator_params(axis="x", nbins=6)
 
 
-def _reach(estimate: Estimate) -> list[float]:
+def _reach(estimate: ScoreEstimate) -> list[float]:
     """All that should be seen of a method."""
     error = estimate.error if math.isfinite(estimate.error) else 0.0
     return [*estimate.values, estimate.mean - error, estimate.mean + error]
 
 
-def _draw_row(ax: Axes, standing: Standing, estimate: Estimate, row: int, high: float) -> None:
+def _draw_row(ax: Axes, standing: Standing, estimate: ScoreEstimate, row: int, high: float) -> None:
     mark = mark_of(standing.method)
     _draw_repeats(ax, [value for value in estimate.values if value <= high], mark.color, row)
     if not math.isfinite(estimate.mean) or estimate.mean > high:
@@ -660,14 +662,14 @@ def training_picture(findings: Findings) -> Picture | None:
     )
 
 
-def _training_in_words(method: Method, run: Run) -> str:
+def _training_in_words(method: Method, run: ComparedFit) -> str:
     (_, first), (steps, last) = run.outcome.curve[0], run.outcome.curve[-1]
     return (
         f"{method.label}: from {first:.4g} to {last:.4g} in {steps:,} steps, {run.outcome.status}"
     )
 
 
-def _draw_training(found: dict[Method, Run], width: float) -> Figure:
+def _draw_training(found: dict[Method, ComparedFit], width: float) -> Figure:
     figure, axes = panels(len(found), width, 1.75, 2.1 if width > 6 else 1.75)
     for ax, (method, run) in zip(axes, found.items(), strict=True):
         _draw_run(ax, method, run.outcome.curve)

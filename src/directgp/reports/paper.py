@@ -13,21 +13,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from markupsafe import Markup
 
+from directgp.experiments.cell import METHODS
 from directgp.experiments.paper.cells import (
     CurveCell,
     CurveOutcome,
     FitCell,
     FitOutcome,
-    Outcome,
     PaperCell,
+    PaperOutcome,
+    PaperRecord,
     ProtocolName,
-    Record,
     Results,
 )
 from directgp.experiments.paper.claims.base import Claim, Finding, Part, Verdict
 from directgp.experiments.paper.claims.fits import CONVERGED
 from directgp.experiments.paper.run import Reproduction
-from directgp.experiments.plan import METHODS
 from directgp.io import replace_file
 from directgp.metrics import SCORES
 from directgp.reports.compare import write_pictures
@@ -301,7 +301,7 @@ def _particular(cell: PaperCell) -> dict[str, Any]:
     return {"beta": cell.beta}
 
 
-def _finished(record: Record) -> dict[str, Any]:
+def _finished(record: PaperRecord) -> dict[str, Any]:
     about = record.circumstances
     return {
         **_named(record.cell),
@@ -315,7 +315,7 @@ def _finished(record: Record) -> dict[str, Any]:
     }
 
 
-def _found(outcome: Outcome) -> dict[str, Any]:
+def _found(outcome: PaperOutcome) -> dict[str, Any]:
     """Scores of test rows; of a curve, those at its end."""
     if isinstance(outcome, FitOutcome):
         ended = {"status": outcome.status, "reason": outcome.reason}

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from directgp.experiments.cell import METHODS
 from directgp.experiments.paper.cells import RuleFacts
-from directgp.experiments.plan import METHODS
 from directgp.plots.style import BLUE, GREEN, ORANGE
 from directgp.reports.drawing import (
     INK,

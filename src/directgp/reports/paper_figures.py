@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from directgp.experiments.cell import METHODS
 from directgp.experiments.paper.cells import (
     CurveCell,
     CurveOutcome,
@@ -21,7 +22,6 @@ from directgp.experiments.paper.cells import (
     SamplerCell,
     SamplerLook,
 )
-from directgp.experiments.plan import METHODS
 from directgp.plots.beta import BetaAxis
 from directgp.plots.style import BLUE, GREEN, ORANGE
 from directgp.reports.drawing import GREY, INK, PURPLE, Mark, Picture, mark_of
@@ -360,7 +360,7 @@ def _lines(
     """One a way of training, means over its repeats."""
     ways: dict[Hashable, list[tuple[CurveCell, CurveOutcome]]] = {}
     for cell, outcome in sorted(curves, key=lambda pair: look(pair[0]).place):
-        ways.setdefault(cell.but(repeat=0, seed=0), []).append((cell, outcome))
+        ways.setdefault(cell.replace(repeat=0, seed=0), []).append((cell, outcome))
     looks = [look(runs[0][0]) for runs in ways.values()]
     told = [particulars(runs[0][0]) for runs in ways.values()]
     names = told_apart([(each.label, more) for each, more in zip(looks, told, strict=True)])

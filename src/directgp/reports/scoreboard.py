@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from directgp.experiments.plan import Method
-from directgp.experiments.stats import Estimate, Standing
+from directgp.experiments.cell import Method
+from directgp.experiments.stats import ScoreEstimate, Standing
 from directgp.metrics import COVERAGE, Score
 from directgp.text import decimals_for, fixed, number, percent
 
@@ -76,7 +76,7 @@ def _title(score: Score) -> str:
     return f"{score.label} of {percent(COVERAGE, 0)}" if score.better == "nominal" else score.label
 
 
-def _scores(estimates: Sequence[Estimate], score: Score) -> list[Entry]:
+def _scores(estimates: Sequence[ScoreEstimate], score: Score) -> list[Entry]:
     """One column; alone, a method is not called the best."""
     nominal = score.better == "nominal"
     factor = 100.0 if nominal else 1.0
@@ -96,7 +96,7 @@ def _scores(estimates: Sequence[Estimate], score: Score) -> list[Entry]:
     ]
 
 
-def _means_and_errors(estimates: Sequence[Estimate]) -> tuple[list[float], list[float]]:
+def _means_and_errors(estimates: Sequence[ScoreEstimate]) -> tuple[list[float], list[float]]:
     return [each.mean for each in estimates], [each.error for each in estimates]
 
 

@@ -14,10 +14,17 @@ from numpy.typing import NDArray
 
 from directgp.datasets.problem import Task
 from directgp.estimators.fitting import auto_inducing
-from directgp.experiments.cell import Predictions, Run, Settings
+from directgp.experiments.cell import ELBO, Method
 from directgp.experiments.fit import FAMILIES, coarse_grid
-from directgp.experiments.plan import ELBO, Comparison, DataFacts, Method, Plan
-from directgp.experiments.stats import Estimate, Standing, best_of, standings
+from directgp.experiments.plan import (
+    ComparedFit,
+    Comparison,
+    DataFacts,
+    Plan,
+    Predictions,
+    Settings,
+)
+from directgp.experiments.stats import ScoreEstimate, Standing, best_of, standings
 from directgp.metrics import COVERAGE, SCORES, Score
 from directgp.text import decimals_for, fixed, joined, p_value, percent, plural
 from directgp.training.beta_path import brief
@@ -75,7 +82,7 @@ class Findings:
         decimals = decimals_for([e.mean for e in column], [e.error for e in column])
         return fixed(standing.scores[score].mean, decimals)
 
-    def runs(self, method: str) -> list[Run]:
+    def runs(self, method: str) -> list[ComparedFit]:
         """Those of a method at the largest size, by repeat."""
         found = [
             run
@@ -172,7 +179,7 @@ def reliability(ones: Array, probability: Array, bins: int = 10) -> Reliability:
     return Reliability(count[kept], predicted, observed)
 
 
-def pooled(runs: Sequence[Run]) -> Predictions:
+def pooled(runs: Sequence[ComparedFit]) -> Predictions:
     """The test rows of all runs whose predictions are finite."""
     columns = zip(*(astuple(run.predictions) for run in runs), strict=True)
     actual, mean, lower, upper, below, up_to = (np.concatenate(each) for each in columns)
@@ -300,11 +307,11 @@ def betas_at_ends(findings: Findings) -> Iterator[str]:
             )
 
 
-def _mostly_at(which: str, runs: list[Run]) -> bool:
+def _mostly_at(which: str, runs: list[ComparedFit]) -> bool:
     return 2 * sum(run.outcome.beta == _end(which, run) for run in runs) > len(runs)
 
 
-def _end(which: str, run: Run) -> float | None:
+def _end(which: str, run: ComparedFit) -> float | None:
     """Of the grid as it was asked for; none where nothing lies beyond."""
     grid = run.cell.settings.betas or coarse_grid(run.cell.size)
     end = min(grid) if which == "smallest" else max(grid)
@@ -485,7 +492,7 @@ def second_sentence(findings: Findings, use: Standing) -> str:
     return f"{calibration(findings, use)}, and its {score.label} is {value}{clause}."
 
 
-def _always_above(mine: Estimate, best: Estimate) -> bool:
+def _always_above(mine: ScoreEstimate, best: ScoreEstimate) -> bool:
     return all(a > b for a, b in zip(mine.values, best.values, strict=True))
 
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from directgp.datasets.problem import Problem, Task
-from directgp.experiments.cell import Cell, Finished, Settings
-from directgp.experiments.plan import DataFacts, Plan, line_up, parts_of
-from directgp.experiments.workers import Activity, Refused
+from directgp.experiments.cell import Cell, Record, line_up
+from directgp.experiments.engine import RunCallback
+from directgp.experiments.plan import DataFacts, Plan, Settings, parts_of
+from directgp.experiments.workers import FailedJob, WorkerStatus
 
 LIKELIHOOD = {"regression": "gaussian", "classification": "probit", "count": "poisson"}
 
@@ -64,18 +66,19 @@ def plan(
 
 
 @dataclass
-class Record:
-    """A watcher that remembers."""
+class Recorder(RunCallback):
+    """A callback that keeps what it receives."""
 
     begun: list[Cell] = field(default_factory=list)
-    known: int = 0
-    results: list[tuple[Cell, Finished | Refused]] = field(default_factory=list)
+    known: int = -1
+    results: list[tuple[Cell, Record[Any, Any] | FailedJob]] = field(default_factory=list)
+    updates: int = 0
 
     def begin(self, cells: Sequence[Cell], known: int) -> None:
         self.begun, self.known = list(cells), known
 
-    def finished(self, cell: Cell, result: Finished | Refused) -> None:
+    def finished(self, cell: Cell, result: Record[Any, Any] | FailedJob) -> None:
         self.results.append((cell, result))
 
-    def looking(self, active: Sequence[Activity]) -> None:
-        pass
+    def update(self, statuses: Sequence[WorkerStatus]) -> None:
+        self.updates += 1

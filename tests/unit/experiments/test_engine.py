@@ -1,144 +1,236 @@
-"""The engine, with a client that only takes notes and workers that are killed."""
+"""The runner: alone, beside another program, and after one that was killed."""
 
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
+from directgp.datasets.problem import Problem
 from directgp.errors import InvalidInputError, StoreError
-from directgp.experiments.engine import Engine
-from directgp.experiments.workers import (
-    Activity,
-    Call,
-    InProcess,
-    OpenPool,
-    Pool,
-    Processes,
-    Refused,
-    Shared,
-    deaf_to_ctrl_c,
-    hearing_ctrl_c,
-    local,
+from directgp.experiments.cell import Cell, Record
+from directgp.experiments.paper.cells import PaperCell, PaperRecord
+from directgp.experiments.paper.fits import paper_rows
+from directgp.experiments.paper.run import run_sweep
+from directgp.experiments.store import Store
+from directgp.experiments.workers import Call, FailedJob, InProcess, OpenPool, Pool, WorkerStatus
+from tests.unit.experiments.paper import sweeps
+from tests.unit.experiments.paper.sweeps import (
+    CELLS,
+    GIVEN,
+    LOG,
+    contents,
+    failing,
+    fit,
+    given,
+    measured,
 )
-from directgp.training.result import Progress
+from tests.unit.experiments.small import Recorder
 
 
-@dataclass(frozen=True)
-class Number:
-    """A job: a number to be doubled."""
-
-    value: int
-
-    @property
-    def key(self) -> str:
-        return str(self.value)
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "store") as opened:
+        yield opened
 
 
-JOBS = [Number(value) for value in range(4)]
+def sweep(
+    store: Store,
+    cells: Sequence[PaperCell] = CELLS,
+    function: Callable[..., PaperRecord] = measured,
+) -> Recorder:
+    seen = Recorder()
+    run_sweep(cells, given, store, InProcess(), callback=seen, function=function)
+    return seen
 
 
-def doubled(value: int, factor: int, monitors: Sequence[Any]) -> int:
-    assert len(monitors) == 1
-    return factor * value
+def test_each_cell_has_its_rows_and_its_start(store: Store) -> None:
+    seen = sweep(store)
+    assert [cell for cell, _ in seen.results] == seen.begun == CELLS and seen.known == 0
+    for record in store.records(CELLS):
+        start = record.cell.start
+        model = b"" if start is None else start.key.encode()
+        total = paper_rows(record.cell, GIVEN).y_train.sum() + sum(model)
+        assert record.outcome.model_dump()["scores"] == {"nll": total}
 
 
-@dataclass
-class Notes:
-    """A client whose jobs are all ready."""
-
-    results: list[tuple[Number, Any]] = field(default_factory=list)
-    looks: int = 0
-
-    def known(self, job: Number) -> bool:
-        return False
-
-    def ready(self, job: Number) -> bool:
-        return True
-
-    def obstacle(self, job: Number) -> str | None:
-        return None
-
-    def call(self, job: Number) -> Call:
-        return doubled, (job.value, Shared(2))
-
-    def finished(self, job: Number, result: Any) -> None:
-        self.results.append((job, result))
-
-    def looking(self, active: Sequence[Activity]) -> None:
-        self.looks += 1
+def test_what_is_there_is_not_run_again(store: Store) -> None:
+    sweep(store, CELLS[:3])
+    before = contents(store, CELLS)
+    seen = sweep(store, CELLS)
+    assert seen.begun == CELLS[3:] and seen.known == 3
+    after = contents(store, CELLS)
+    assert len(after) == len(CELLS) and all(after[key] == each for key, each in before.items())
+    assert sweep(store, CELLS, failing).begun == []
 
 
-@pytest.mark.parametrize("pool", [InProcess(), Processes(1)])
-def test_every_job_is_run_once(pool: Pool) -> None:
-    notes = Notes()
-    Engine(notes, pool).run(JOBS)
-    assert sorted(notes.results, key=lambda each: each[0].value) == [
-        (job, 2 * job.value) for job in JOBS
-    ]
+def test_what_others_start_from_is_run_though_nobody_asked(store: Store) -> None:
+    seen = sweep(store, [fit("log-fixed")])
+    assert seen.begun == [fit(), fit("log-fixed")]
 
 
-def test_pools_by_number() -> None:
-    assert local(0) == InProcess() and local(3) == Processes(3)
-    with pytest.raises(InvalidInputError, match=r"workers must be at least 1\. Got 0\."):
-        Processes(0)
+def test_failures_are_kept_and_tried_again(store: Store) -> None:
+    cells = [fit("log-fixed"), fit("fitc")]
+    seen = sweep(store, cells, failing)
+    expected = {
+        fit(): "No way down.",
+        cells[0]: "The run that it starts from failed: No way down.",
+        cells[1]: "No way down.",
+    }
+    assert {cell: result for cell, result in seen.results} == {
+        cell: FailedJob(reason) for cell, reason in expected.items()
+    }
+    assert {each.cell: each.reason for each in store.failures(list(expected))} == expected
+    sweep(store, cells, failing)
+    assert {each.attempts for each in store.failures(list(expected))} == {2}
+    assert len(sweep(store, cells).results) == 3
+    assert store.failures(list(expected)) == []
+    assert len(store.records(list(expected))) == 3
 
 
-class Elsewhere(Notes):
-    """Some jobs are finished by somebody else, and one waits for that."""
+def test_a_data_set_that_cannot_be_loaded_fails_its_cells_alone(store: Store) -> None:
+    def problem_of(name: str) -> Problem:
+        if name == "gone":
+            raise InvalidInputError("It cannot be fetched.")
+        return GIVEN
 
-    def known(self, job: Number) -> bool:
-        return self.looks > 1 and job == JOBS[0]
-
-    def ready(self, job: Number) -> bool:
-        return job != JOBS[0] and (job != JOBS[1] or self.looks > 2)
-
-
-def test_what_is_not_ready_is_waited_for_without_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
-    notes = Elsewhere()
-    Engine(notes, InProcess()).run(JOBS)
-    assert [job for job, _ in notes.results] == [JOBS[2], JOBS[3], JOBS[1]]
-    assert len(slept) == notes.looks - len(notes.results) > 0
+    cells = [fit("fitc", dataset="gone"), fit(dataset="gone"), fit("fitc"), fit()]
+    run_sweep(cells, problem_of, store, InProcess(), function=measured)
+    assert {each.reason for each in store.failures(cells)} == {"It cannot be fetched."}
+    assert [each.cell for each in store.records(cells)] == cells[2:]
 
 
-class Missing(Notes):
-    """The arguments of one job cannot be had."""
+def test_a_broken_store_ends_the_run(store: Store) -> None:
+    def problem_of(name: str) -> Problem:
+        raise StoreError("Damaged.")
 
-    error: Exception
-
-    def call(self, job: Number) -> Call:
-        if job == JOBS[1]:
-            raise self.error
-        return super().call(job)
-
-
-def test_a_job_whose_arguments_cannot_be_had_is_refused_alone() -> None:
-    notes = Missing()
-    notes.error = InvalidInputError("No such data.")
-    Engine(notes, InProcess()).run(JOBS)
-    assert [result for _, result in notes.results] == [0, Refused("No such data."), 4, 6]
-
-
-def test_a_broken_store_ends_it_all() -> None:
-    notes = Missing()
-    notes.error = StoreError("Damaged.")
     with pytest.raises(StoreError):
-        Engine(notes, InProcess()).run(JOBS)
+        run_sweep(CELLS, problem_of, store, InProcess(), function=measured)
+
+
+def test_rows_that_do_not_exist_fail_their_cell_alone(store: Store) -> None:
+    cells = [fit(size=1000), fit("fitc")]
+    sweep(store, cells)
+    assert [each.cell for each in store.failures(cells)] == cells[:1]
+
+
+class Interrupted(Recorder):
+    """Ctrl-C after the first cell."""
+
+    def finished(self, cell: Cell, result: Record[Any, Any] | FailedJob) -> None:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_sweep_keeps_what_is_done_and_nothing_else(
+    store: Store, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(CELLS, given, store, InProcess(), callback=Interrupted(), function=measured)
+    assert [each.cell for each in store.records(CELLS)] == CELLS[:1]
+    with Store(tmp_path / "store") as other:
+        assert other.view().leased == set() and not other.failures(CELLS)
+
+
+class Elsewhere(Recorder):
+    """Does as another program the first time that this one has nothing to do."""
+
+    def __init__(self, other: Store, result: PaperRecord | FailedJob) -> None:
+        super().__init__()
+        self.other, self.result = other, result
+
+    def update(self, statuses: Sequence[WorkerStatus]) -> None:
+        if self.other.view().failed or fit() in self.other:
+            return
+        if isinstance(self.result, FailedJob):
+            self.other.fail(fit(), self.result.reason)
+        else:
+            self.other.put(self.result)
+
+
+@pytest.mark.parametrize(
+    "result", [sweeps.finished(fit(), model=b"other"), FailedJob("Not there either.")]
+)
+def test_what_another_program_has_under_way_is_waited_for(
+    store: Store, tmp_path: Path, result: PaperRecord | FailedJob
+) -> None:
+    with Store(tmp_path / "store") as other:
+        assert other.lease(fit())
+        seen = Elsewhere(other, result)
+        cells = [fit("log-fixed")]
+        run_sweep(cells, given, store, InProcess(), callback=seen, function=measured)
+    assert seen.begun == [cell for cell, _ in seen.results] == [fit(), fit("log-fixed")]
+    told = seen.results[0][1]
+    if isinstance(result, FailedJob):
+        assert told == result
+        assert seen.results[1][1] == FailedJob(
+            f"The run that it starts from failed: {result.reason}"
+        )
+    else:
+        assert isinstance(told, Record) and told.outcome.model_dump()["scores"] == {"nll": 0.5}
+        assert isinstance(seen.results[1][1], Record)
+
+
+def program(store: Path, function: str) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "tests.unit.experiments.paper.sweeps", str(store), function]
+    return subprocess.Popen(words, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+
+
+def test_two_programs_share_the_work(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LOG, str(tmp_path / "log"))
+    other = program(tmp_path / "store", "noted")
+    sweep(store, CELLS, sweeps.noted)
+    assert other.wait() == 0
+    lines = [line.split() for line in sweeps.notes()]
+    assert Counter(key for _, key in lines) == {cell.key: 1 for cell in CELLS}
+    assert {int(pid) for pid, _ in lines} == {os.getpid(), other.pid}
+    with Store(tmp_path / "alone") as alone:
+        sweep(alone)
+        assert contents(alone, CELLS) == contents(store, CELLS)
+
+
+class Killer(Recorder):
+    """Kills another program as soon as this one waits for it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        super().__init__()
+        self.process = process
+
+    def update(self, statuses: Sequence[WorkerStatus]) -> None:
+        if self.process.poll() is None and len(self.results) == len(CELLS) - 2:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+
+
+def test_what_a_killed_program_had_under_way_is_taken_over(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LOG, str(tmp_path / "log"))
+    process = program(tmp_path / "store", "endless")
+    sweeps.wait_for(1)
+    assert store.view().leased == {CELLS[0].key} and not store.lease(CELLS[0])
+    seen = Killer(process)
+    run_sweep(CELLS, given, store, InProcess(), callback=seen, function=measured)
+    assert process.returncode == -signal.SIGKILL
+    # All but the cell of the other and the one that starts from it could be run before.
+    assert [cell for cell, _ in seen.results] == [*CELLS[2:], *CELLS[:2]]
+    assert len(store.records(CELLS)) == len(CELLS)
 
 
 @dataclass
 class Breaking(Pool, OpenPool):
-    """Workers that are lost with one of the jobs, as it begins or as it is submitted."""
+    """Workers that are lost with one of the jobs, when it is submitted or when it runs."""
 
     bad: int
     at_submit: bool
@@ -151,13 +243,13 @@ class Breaking(Pool, OpenPool):
         self.opened.append(self.size)
         yield self
 
-    def after_a_loss(self) -> Pool:
+    def after_loss(self) -> Pool:
         return Breaking(self.bad, self.at_submit, self.opened, 1)
 
-    def places(self) -> int:
+    def capacity(self) -> int:
         return self.size
 
-    def activities(self) -> list[Activity]:
+    def statuses(self) -> list[WorkerStatus]:
         return []
 
     def submit(self, number: int, call: Call) -> Future[Any]:
@@ -168,85 +260,31 @@ class Breaking(Pool, OpenPool):
         if self.broken:
             future.set_exception(BrokenProcessPool())
         else:
-            future.set_result("ran")
+            future.set_result(sweeps.finished(call[1][0]))
         return future
 
 
 @pytest.mark.parametrize("at_submit", [False, True])
-def test_a_job_that_kills_its_worker_is_tried_twice(at_submit: bool) -> None:
+def test_a_job_that_kills_its_worker_is_tried_twice(store: Store, at_submit: bool) -> None:
     opened: list[int] = []
-    notes = Notes()
-    Engine(notes, Breaking(1, at_submit, opened)).run(JOBS)
-    told = {job.key: result for job, result in notes.results}
-    assert len(notes.results) == len(JOBS) == len(told)
-    killed = Refused("Its process was ended by the system twice, perhaps for lack of memory.")
-    assert told.pop("1") == killed
-    assert set(told.values()) == {"ran"}
+    cells = [fit(repeat=repeat) for repeat in range(4)]
+    seen = Recorder()
+    run_sweep(cells, given, store, Breaking(1, at_submit, opened), callback=seen)
+    assert len(seen.results) == len(cells) == len(dict(seen.results))
+    (failed,) = store.failures(cells)
+    assert failed.cell == cells[1] and failed.attempts == 1
+    assert failed.reason == "The system ended its process twice, perhaps for lack of memory."
     # After the first loss one at a time.
     assert opened[0] == 2 and set(opened[1:]) == {1}
 
 
-def test_after_a_loss_processes_go_on_one_at_a_time() -> None:
-    assert Processes(7).after_a_loss() == Processes(1)
-
-
-def test_workers_do_not_hear_ctrl_c_from_their_first_moment() -> None:
-    code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
-    command = [sys.executable, "-c", code]
-    with deaf_to_ctrl_c():
-        within = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    after = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert (within, after) == ("True\n", "False\n")
-
-
-def on_how_many_threads(monitors: Sequence[Any]) -> int:
-    return torch.get_num_threads()
-
-
-def test_this_process_works_on_one_thread_as_others_do_and_only_then() -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        with InProcess().open() as pool:
-            assert pool.submit(0, (on_how_many_threads, ())).result() == 1
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-
-
-def swallowing(steps: list[int], monitors: Sequence[Any]) -> str:
-    """A training that takes Ctrl-C for a wish to end early, as ours do."""
-    try:
-        for step in range(1, 10):
-            steps.append(step)
-            if step == 2:
-                signal.raise_signal(signal.SIGINT)
-            monitors[0](Progress("elbo", step, 10, step, 0.0, 0.0, 0.0))
-            time.sleep(0.3)
-    except KeyboardInterrupt:
-        pass
-    return "cut short"
-
-
-def test_ctrl_c_in_this_process_leaves_no_result_of_a_training_that_was_cut_short() -> None:
-    steps: list[int] = []
-    with InProcess().open() as pool, pytest.raises(KeyboardInterrupt):
-        pool.submit(0, (swallowing, (steps,)))
-    assert steps == [1, 2]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_who_presses_ctrl_c_twice_does_not_wait() -> None:
-    with pytest.raises(KeyboardInterrupt), hearing_ctrl_c() as stop:
-        signal.raise_signal(signal.SIGINT)
-        assert stop.is_set()
-        signal.raise_signal(signal.SIGINT)
-        raise AssertionError("not reached")
-
-
-def test_ctrl_c_during_work_that_never_looks_up_is_raised_at_its_end() -> None:
-    reached = []
-    with pytest.raises(KeyboardInterrupt), hearing_ctrl_c():
-        signal.raise_signal(signal.SIGINT)
-        reached.append("end")
-    assert reached == ["end"]
+def test_waiting_does_not_spin(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    with Store(tmp_path / "store") as other:
+        assert other.lease(fit())
+        seen = Elsewhere(other, sweeps.finished(fit()))
+        run_sweep([fit()], given, store, InProcess(), callback=seen, function=measured)
+    assert len(slept) >= 1

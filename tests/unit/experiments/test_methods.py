@@ -4,7 +4,7 @@ import pytest
 
 from directgp.datasets.problem import Task
 from directgp.errors import InvalidInputError
-from directgp.experiments.plan import METHODS, line_up
+from directgp.experiments.cell import METHODS, line_up
 
 
 def test_regression_has_all() -> None:

@@ -13,9 +13,16 @@ import directgp
 from directgp.datasets.problem import Task
 from directgp.estimators.preprocessing import Scaling
 from directgp.experiments import fit
-from directgp.experiments.cell import Cell, Finished
-from directgp.experiments.fit import CellData, coarse_grid, run_cell, scaled, start_of
-from directgp.experiments.plan import METHODS
+from directgp.experiments.cell import METHODS, Record
+from directgp.experiments.fit import (
+    CellData,
+    ScaledRows,
+    coarse_grid,
+    compare_rows,
+    run_compare_cell,
+    untrained_model,
+)
+from directgp.experiments.plan import CompareCell, CompareOutcome
 from directgp.likelihoods import Gaussian
 from directgp.training import BetaPath, beta_path
 from tests.unit.experiments.small import plan, problem
@@ -25,16 +32,16 @@ pytestmark = pytest.mark.usefixtures("without_shape_checks")
 
 def run(
     method: str, task: Task = "regression", max_steps: int = 3
-) -> tuple[Cell, CellData, Finished]:
+) -> tuple[CompareCell, CellData, Record[CompareCell, CompareOutcome]]:
     given = problem(task)
     whole = plan(given, max_steps=max_steps)
     elbo = whole.cell(METHODS["elbo"], 0, 30)
-    data = CellData.of(given, elbo)
-    base = run_cell(elbo, data)
+    data = compare_rows(elbo, given)
+    base = run_compare_cell(elbo, data)
     if method == "elbo":
         return elbo, data, base
     cell = whole.cell(METHODS[method], 0, 30)
-    return cell, data, run_cell(cell, data, base.model)
+    return cell, data, run_compare_cell(cell, data, base.model)
 
 
 def test_the_elbo_cell_is_directgp_train() -> None:
@@ -42,7 +49,7 @@ def test_the_elbo_cell_is_directgp_train() -> None:
     inputs, targets = Scaling.from_data(data.X_train), Scaling.from_data(data.y_train[:, None])
     X, X_new = (torch.as_tensor(inputs.forward(each)) for each in (data.X_train, data.X_test))
     y = torch.as_tensor(targets.exact(data.y_train[:, None])[:, 0])
-    model = start_of(cell, X, y)
+    model = untrained_model(cell, X, y)
     result = directgp.train(model.posterior, model.likelihood, X, y, objective="elbo", max_steps=20)
     q = result.posterior.predict(X_new)
     assert isinstance(result.likelihood, Gaussian)
@@ -52,17 +59,17 @@ def test_the_elbo_cell_is_directgp_train() -> None:
     expected = -stats.norm.logpdf(data.y_test, mean, deviation).mean()
     assert found.outcome.scores["nll"] == pytest.approx(expected, rel=1e-10)
     assert found.outcome.scores["mse"] == pytest.approx(np.mean((mean - data.y_test) ** 2))
-    assert found.predictions.mean == pytest.approx(mean)
+    assert found.arrays["mean"] == pytest.approx(mean)
     assert found.outcome.path == () and found.outcome.beta == 1.0
 
 
 def test_the_same_cell_has_the_same_result() -> None:
     first, second = (run("log-joint")[2] for _ in range(2))
     assert replace_seconds(first) == replace_seconds(second)
-    assert first.predictions.mean.tobytes() == second.predictions.mean.tobytes()
+    assert first.arrays["mean"].tobytes() == second.arrays["mean"].tobytes()
 
 
-def replace_seconds(finished: Finished) -> str:
+def replace_seconds(finished: Record[CompareCell, CompareOutcome]) -> str:
     return finished.outcome.model_copy(update={"seconds": 0.0}).model_dump_json()
 
 
@@ -78,7 +85,7 @@ def test_fixed_holds_what_the_elbo_found(
 
     monkeypatch.setattr(fit, "beta_path", spied)
     cell, data, found = run(method)
-    elbo = start_of(cell, *scaled(cell, data).train)
+    elbo = untrained_model(cell, *ScaledRows.of(data, cell.task).train)
     elbo.load(run("elbo")[2].model)
     assert [point.beta for point in found.outcome.path] == [4.0, 1.0, 0.25]
     for point in paths[0].points:
@@ -94,9 +101,9 @@ def test_losses_of_the_path_are_in_the_units_of_the_target(method: str, name: st
         scaled = replace(given, y=factor * given.y)
         whole = plan(scaled)
         elbo = whole.cell(METHODS["elbo"], 0, 30)
-        data = CellData.of(scaled, elbo)
-        base = run_cell(elbo, data)
-        outcome = run_cell(whole.cell(METHODS[method], 0, 30), data, base.model).outcome
+        data = compare_rows(elbo, scaled)
+        base = run_compare_cell(elbo, data)
+        outcome = run_compare_cell(whole.cell(METHODS[method], 0, 30), data, base.model).outcome
         assert outcome.validation_loss == name
         losses.append([point.loss for point in outcome.path])
     small, large = np.array(losses)
@@ -127,13 +134,13 @@ def test_the_usual_grid_has_one() -> None:
 def test_targets_whose_squares_overflow() -> None:
     given = replace(problem(), y=1e300 * problem().y)
     elbo = plan(given).cell(METHODS["elbo"], 0, 30)
-    outcome = run_cell(elbo, CellData.of(given, elbo)).outcome
+    outcome = run_compare_cell(elbo, compare_rows(elbo, given)).outcome
     assert outcome.scores["mse"] == math.inf and math.isfinite(outcome.scores["nll"])
 
 
 def test_float32_is_near_float64() -> None:
     cell, data, found = run("elbo", max_steps=20)
     single = cell.settings.model_copy(update={"dtype": "float32"})
-    other = run_cell(cell.model_copy(update={"settings": single}), data)
-    assert other.predictions.mean == pytest.approx(found.predictions.mean, rel=1e-2)
+    other = run_compare_cell(cell.model_copy(update={"settings": single}), data)
+    assert other.arrays["mean"] == pytest.approx(found.arrays["mean"], rel=1e-2)
     assert other.model != found.model

@@ -8,8 +8,19 @@ import numpy as np
 from scipy import stats
 
 from directgp.datasets.problem import Task
-from directgp.experiments.cell import BetaPoint, Cell, Outcome, Predictions, Run, Settings
-from directgp.experiments.plan import Comparison, DataFacts, FailedCell, Parts, Plan, line_up
+from directgp.experiments.cell import FailedRecord, line_up
+from directgp.experiments.plan import (
+    BetaLoss,
+    CompareCell,
+    ComparedFit,
+    CompareOutcome,
+    Comparison,
+    DataFacts,
+    Parts,
+    Plan,
+    Predictions,
+    Settings,
+)
 
 NLL: Mapping[str, float] = {
     "elbo": 0.366,
@@ -73,7 +84,7 @@ def comparison(recipe: Recipe) -> Comparison:
     cells = plan.cells()
     runs = [_run(recipe, c) for c in cells if (c.method, c.repeat, c.size) not in failed]
     lost = [
-        FailedCell(c, failed[c.method, c.repeat, c.size])
+        FailedRecord(c, failed[c.method, c.repeat, c.size])
         for c in cells
         if (c.method, c.repeat, c.size) in failed
     ]
@@ -121,16 +132,20 @@ def _plan(recipe: Recipe) -> Plan:
     )
 
 
-def _run(recipe: Recipe, cell: Cell) -> Run:
+def _run(recipe: Recipe, cell: CompareCell) -> ComparedFit:
     known = [cell.repeat, cell.size, *cell.method.encode()]
     random = np.random.default_rng(known)
     shared = np.random.default_rng([cell.repeat, cell.size])
     late = 0.25 * np.log(max(recipe.sizes) / cell.size)
     common = 0.03 * shared.standard_normal() + late
-    return Run(cell, _outcome(recipe, cell, random, common), _predictions(recipe, cell, shared))
+    return ComparedFit(
+        cell, _outcome(recipe, cell, random, common), _predictions(recipe, cell, shared)
+    )
 
 
-def _outcome(recipe: Recipe, cell: Cell, random: np.random.Generator, common: float) -> Outcome:
+def _outcome(
+    recipe: Recipe, cell: CompareCell, random: np.random.Generator, common: float
+) -> CompareOutcome:
     nll = recipe.nll[cell.method] + common + recipe.noise * random.standard_normal()
     second = recipe.second[cell.method] * (1 + 0.3 * common + 0.01 * random.standard_normal())
     coverage = recipe.coverage.get(cell.method, 0.93) + 0.003 * random.standard_normal()
@@ -142,7 +157,7 @@ def _outcome(recipe: Recipe, cell: Cell, random: np.random.Generator, common: fl
     chooses = cell.method not in ("elbo", "fitc")
     path = _path(recipe.betas, nll, random) if chooses else ()
     best = min(path, key=lambda point: point.loss).beta if path else 1.0
-    return Outcome(
+    return CompareOutcome(
         scores={key: float(value) for key, value in scores.items()},
         num_test=recipe.num_test,
         beta=best,
@@ -157,16 +172,16 @@ def _outcome(recipe: Recipe, cell: Cell, random: np.random.Generator, common: fl
     )
 
 
-def _path(betas: Sequence[float], nll: float, random: np.random.Generator) -> tuple[BetaPoint, ...]:
+def _path(betas: Sequence[float], nll: float, random: np.random.Generator) -> tuple[BetaLoss, ...]:
     place = np.log10(np.maximum(np.array(betas), 1e-3)) - 0.3 * random.standard_normal() + 0.5
     losses = nll + 0.08 * place**2 + 0.004 * random.standard_normal(len(place))
     return tuple(
-        BetaPoint(beta=float(b), loss=float(loss), error=0.01)
+        BetaLoss(beta=float(b), loss=float(loss), error=0.01)
         for b, loss in sorted(zip(betas, losses, strict=True), reverse=True)
     )
 
 
-def _predictions(recipe: Recipe, cell: Cell, shared: np.random.Generator) -> Predictions:
+def _predictions(recipe: Recipe, cell: CompareCell, shared: np.random.Generator) -> Predictions:
     signal = shared.standard_normal(recipe.num_test)
     width = SPREAD.get(cell.method, 1.1)
     if recipe.task == "classification":

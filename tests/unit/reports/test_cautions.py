@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from directgp.experiments.cell import Run
-from directgp.experiments.plan import Comparison
+from directgp.experiments.plan import ComparedFit, Comparison
 from directgp.reports.verdict import Findings, cautions
 from tests.unit.reports.made import Recipe, comparison
 
@@ -18,7 +17,7 @@ def said(made: Comparison) -> tuple[str, ...]:
     return cautions(Findings(made))
 
 
-def with_outcomes(made: Comparison, change: Callable[[Run], dict[str, Any]]) -> Comparison:
+def with_outcomes(made: Comparison, change: Callable[[ComparedFit], dict[str, Any]]) -> Comparison:
     runs = (replace(r, outcome=r.outcome.model_copy(update=change(r))) for r in made.runs)
     return replace(made, runs=tuple(runs))
 

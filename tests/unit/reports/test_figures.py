@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from directgp.experiments.cell import Predictions
-from directgp.experiments.plan import METHODS
+from directgp.experiments.cell import METHODS
+from directgp.experiments.plan import Predictions
 from directgp.reports.compare import gallery
 from directgp.reports.drawing import (
     DARK,

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from directgp.experiments.plan import METHODS
+from directgp.experiments.cell import METHODS
 from directgp.reports.verdict import Findings, Verdict, fit_command, verdict
 from tests.unit.reports.made import NLL, Recipe, comparison
 

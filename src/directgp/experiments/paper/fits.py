@@ -1,5 +1,6 @@
 """Train and score one fit of the paper."""
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -9,41 +10,41 @@ from jaxtyping import Float
 from torch import Tensor
 
 from directgp.datasets.problem import Problem, Task
-from directgp.errors import require
-from directgp.experiments.cell import generator_of
+from directgp.errors import NumericalError, require
+from directgp.experiments.cell import ELBO, METHODS, generator_of, seed_of
 from directgp.experiments.fit import (
     CellData,
-    Model,
+    GPModel,
     ScaledRows,
     Trained,
     clock,
     starting_model,
-    thinned,
     train_method,
 )
-from directgp.experiments.paper.cells import CurveCell, FitCell, FitOutcome, PaperCell, PathPoint
-from directgp.experiments.paper.scales import train_as_paper
-from directgp.experiments.plan import ELBO, METHODS, TEST, VALIDATION, Parts
+from directgp.experiments.paper.cells import BetaScores, CurveCell, FitCell, FitOutcome, PaperCell
+from directgp.experiments.plan import TEST, VALIDATION, Parts
 from directgp.likelihoods.base import Likelihood
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.predictive import predictive_log_density, predictive_mean
 from directgp.shapes import Marginals
-from directgp.training.callbacks import Monitor
-from directgp.training.result import BetaPath, Progress, TrainingResult
+from directgp.training.beta_path import beta_path
+from directgp.training.callbacks import LossRange, Monitor
+from directgp.training.result import BetaPath, Failure, Progress, TrainingResult
+from directgp.training.validation import Given
 
 LARGE = "airline"
-"""Without validation rows: β is not chosen there."""
+"""The data set without validation rows: β is not chosen there."""
 
 _LARGE_TEST = 100_000
-_MOST_TEST = {"song": 10_000}
+_MAX_TEST = {"song": 10_000}
 _OTHER_TEST, _OTHER_VALIDATION = 1_000, 0.1
 
 
-def parts_of(dataset: str, task: Task, num_rows: int) -> Parts:
-    """How many rows go where.
+def paper_parts(dataset: str, task: Task, num_rows: int) -> Parts:
+    """Return the numbers of rows of each part of a split.
 
     Regression: 67/8/25 %, at most 10,000 test rows of song. Classification and count: a tenth of
-    all to validate, up to 1000 of the rest to judge by. Airline: 100,000 to judge by.
+    all rows for validation, up to 1000 of the rest for the test. Airline: 100,000 for the test.
     """
     if dataset == LARGE:
         test = min(_LARGE_TEST, num_rows // 4)
@@ -51,26 +52,26 @@ def parts_of(dataset: str, task: Task, num_rows: int) -> Parts:
     if task == "regression":
         validation = round(VALIDATION * num_rows)
         training = num_rows - validation - round(TEST * num_rows)
-        test = min(num_rows - validation - training, _MOST_TEST.get(dataset, num_rows))
+        test = min(num_rows - validation - training, _MAX_TEST.get(dataset, num_rows))
         return Parts(training, validation, test)
     validation = round(_OTHER_VALIDATION * num_rows)
     test = min(_OTHER_TEST, (num_rows - validation) // 2)
     return Parts(num_rows - validation - test, validation, test)
 
 
-def rows_of(problem: Problem, cell: PaperCell) -> CellData:
-    """The rows of a cell; smaller sizes of a repeat have fewer rows to train on, else the same."""
-    parts = parts_of(cell.dataset, cell.task, len(problem.y))
+def paper_rows(cell: PaperCell, problem: Problem) -> CellData:
+    """Return the rows of a cell; sizes of a repeat differ in the training rows only."""
+    parts = paper_parts(cell.dataset, cell.task, len(problem.y))
     require(1 <= cell.size <= parts.training, "size", f"from 1 to {parts.training}", cell.size)
     order = np.random.default_rng([cell.seed, cell.repeat]).permutation(len(problem.y))
     test, validation, rest = np.split(order, np.cumsum([parts.test, parts.validation]))
     if isinstance(cell, CurveCell):
         test = test[: cell.num_test]
-    return CellData.of_rows(problem, rest[: cell.size], validation, test, parts.training)
+    return CellData.of(problem, rest[: cell.size], validation, test, parts.training)
 
 
 SECOND: dict[Task, str] = {"regression": "mse", "classification": "error", "count": "mre"}
-"""By the names of `directgp.metrics`."""
+"""The score beside NLL, by the names of `directgp.metrics`."""
 
 
 @torch.no_grad()
@@ -81,7 +82,7 @@ def row_scores(
     X: Float[Tensor, "n d"],
     y: Float[Tensor, " n"],
 ) -> dict[str, Float[Tensor, " n"]]:
-    """NLL and the second score of each row, on the CPU, in float64."""
+    """Return NLL and the second score of each row, on the CPU, in float64."""
     q = posterior.predict(X)
     wide = Marginals(q.mean.double(), q.variance.double())
     targets = y.double()
@@ -96,7 +97,7 @@ def row_scores(
 
 
 def mean_scores(rows: dict[str, Float[Tensor, " n"]]) -> dict[str, float]:
-    """Means over the rows."""
+    """Return the means over the rows."""
     return {name: float(values.mean()) for name, values in rows.items()}
 
 
@@ -107,13 +108,8 @@ _LIKELIHOODS: dict[Task, str] = {
 }
 
 
-def scaled(data: CellData, task: Task, device: str = "cpu") -> ScaledRows:
-    """Inputs, and real-valued targets, normalised by the training rows, in float64."""
-    return ScaledRows.of(data, task, device=device)
-
-
-def start_of(cell: PaperCell, X: Tensor, y: Tensor) -> Model:
-    """The paper's kernel, mean and likelihood, q(u) at the prior; the same for cells of a split."""
+def paper_model(cell: PaperCell, X: Tensor, y: Tensor) -> GPModel:
+    """Return the untrained model of the paper, the same for all cells of a split."""
     return starting_model(
         cell.task,
         X,
@@ -130,56 +126,48 @@ def start_of(cell: PaperCell, X: Tensor, y: Tensor) -> Model:
 def run_fit(
     cell: FitCell, data: CellData, start: bytes, device: str, monitors: Sequence[Monitor]
 ) -> tuple[FitOutcome, bytes]:
-    """What came of it, and the ELBO solution for those that start there."""
-    rows = scaled(data, cell.task, device)
-    model = start_of(cell, *rows.train)
+    """Return the outcome, and the ELBO solution for the cells that start from it."""
+    rows = ScaledRows.of(data, cell.task, device=device)
+    model = paper_model(cell, *rows.train)
     if cell.start is not None:
         model.load(start)
     since = clock(device)
-    trained = _trained(cell, model, rows, monitors)
+    if cell.protocol == "paper":
+        trained = _train_as_paper(cell, model, rows, monitors)
+    else:
+        trained = train_method(
+            METHODS[cell.method],
+            model,
+            rows,
+            betas=cell.betas,
+            seed=cell.seed,
+            max_steps=cell.max_steps,
+            monitors=monitors,
+        )
     seconds = clock(device) - since
     outcome = FitOutcome(
+        **trained.facts(),
         scores=_scores(cell, trained.best, rows),
         num_test=len(data.y_test),
         num_training=data.num_training,
-        beta=trained.best.beta,
-        path=_points(cell, trained.path, rows),
-        history=thinned(trained.best.history),
-        status=trained.best.status.value,
-        reason=trained.best.reason,
-        evaluations=sum(stage.evaluations for stage in trained.stages()),
+        path=_path(cell, trained.path, rows),
+        history=trained.curve(),
         seconds=seconds,
-        failed=trained.failures(),
     )
-    kept = Model(trained.best.posterior, trained.best.likelihood)
-    return outcome, kept.to_bytes() if cell.method == ELBO.name else b""
-
-
-def _trained(cell: FitCell, model: Model, rows: ScaledRows, monitors: Sequence[Monitor]) -> Trained:
-    if cell.protocol == "paper":
-        return train_as_paper(cell, model, rows, monitors)
-    return train_method(
-        METHODS[cell.method],
-        model,
-        rows,
-        betas=cell.betas,
-        seed=cell.seed,
-        max_steps=cell.max_steps,
-        monitors=monitors,
-    )
+    return outcome, trained.to_bytes() if cell.method == ELBO.name else b""
 
 
 def _scores(cell: FitCell, result: TrainingResult, rows: ScaledRows) -> dict[str, float]:
     return mean_scores(row_scores(cell.task, result.posterior, result.likelihood, *rows.test))
 
 
-def _points(cell: FitCell, path: BetaPath | None, rows: ScaledRows) -> tuple[PathPoint, ...]:
-    """The path, its squared error without the half that the objective has."""
+def _path(cell: FitCell, path: BetaPath | None, rows: ScaledRows) -> tuple[BetaScores, ...]:
+    """Return the scores of each β; the squared error is without the ½ of the objective."""
     if path is None or not METHODS[cell.method].chooses_beta:
         return ()
     factor = 2.0 if path.loss == "square_loss" else 1.0
     return tuple(
-        PathPoint(
+        BetaScores(
             beta=point.beta,
             validation=factor * point.validation_loss,
             error=factor * point.validation_error,
@@ -189,8 +177,68 @@ def _points(cell: FitCell, path: BetaPath | None, rows: ScaledRows) -> tuple[Pat
     )
 
 
-def tell(monitors: Sequence[Monitor], stage: str, step: int, steps: int) -> None:
-    """So many steps of a study are done; a monitor that wants to end the cell raises."""
+def report_step(monitors: Sequence[Monitor], stage: str, step: int, steps: int) -> None:
+    """Report a finished step of a study to the monitors; a monitor may raise to end the cell."""
     progress = Progress(stage, step, steps, step, math.nan, math.nan, math.nan)
     for monitor in monitors:
         monitor(progress)
+
+
+_BATCH = 6000
+"""Batch size of the log loss where there are more rows."""
+
+_TOLERANCE = 1e-4
+_WINDOW, _OTHER_WINDOW = 50, 20
+"""Losses that must lie within the tolerance: in regression, and in the other tasks."""
+
+
+def _train_as_paper(
+    cell: FitCell, model: GPModel, rows: ScaledRows, monitors: Sequence[Monitor]
+) -> Trained:
+    """Train each β from the given model, and choose the smallest validation loss.
+
+    The ELBO of regression is the collapsed one, as FITC's objective is, and q(u) of the square loss
+    is its closed form. Learning rates (0.1 for all rows, 0.001 for batches) and numbers of steps
+    (5000 for regression, 3000 otherwise) are the defaults of `directgp.train` for Adam.
+    """
+    paths: list[BetaPath] = []
+    failed: list[Failure] = []
+    for beta in cell.betas:
+        try:
+            paths.append(_train_one_beta(cell, model, rows, beta, monitors))
+        except NumericalError as error:
+            failed.append(Failure(beta, METHODS[cell.method].hyperparameters, str(error)))
+    if not paths:
+        raise NumericalError(failed[0].reason)
+    points = tuple(point for path in paths for point in path.points)
+    losses = [point.validation_loss for point in points]
+    chosen, seconds = losses.index(min(losses)), sum(path.seconds for path in paths)
+    found = BetaPath(points, chosen, paths[0].loss, seconds, tuple(failed))
+    return Trained(found.best, found)
+
+
+def _train_one_beta(
+    cell: FitCell, model: GPModel, rows: ScaledRows, beta: float, monitors: Sequence[Monitor]
+) -> BetaPath:
+    method, regression = METHODS[cell.method], cell.task == "regression"
+    collapsed = regression and method.objective == "elbo"
+    batches = regression and method.objective == "log_loss" and cell.size > _BATCH
+    X, y = rows.train
+    return beta_path(
+        copy.deepcopy(model.posterior),
+        model.likelihood,
+        X,
+        y,
+        betas=[beta],
+        validation=Given(*rows.validation),
+        objective="vfe" if collapsed else method.objective,
+        rule=cell.rule.rule() if method.objective == "log_loss" else "auto",
+        hyperparameters=method.hyperparameters,
+        start="given",
+        optimizer="adam",
+        batch_size=_BATCH if batches else None,
+        max_steps=cell.max_steps,
+        stopping=LossRange(_WINDOW if regression else _OTHER_WINDOW, _TOLERANCE),
+        monitors=monitors,
+        generator=torch.Generator(X.device).manual_seed(seed_of(cell.seed, cell.repeat)),
+    )

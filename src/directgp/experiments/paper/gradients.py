@@ -1,4 +1,4 @@
-"""Study the gradients of each rule around the exact gradient."""
+"""Measure bias and variance of the gradients of each rule."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from directgp.diagnostics.gradients import EachDraw, Measurement, block_statistics, gradient_draws
 from directgp.experiments.cell import generator_of
-from directgp.experiments.fit import CellData
+from directgp.experiments.fit import CellData, ScaledRows
 from directgp.experiments.paper.cells import (
     EXACT,
     GradientCell,
@@ -23,7 +23,7 @@ from directgp.experiments.paper.cells import (
     Measured,
     RuleFacts,
 )
-from directgp.experiments.paper.fits import scaled, start_of, tell
+from directgp.experiments.paper.fits import paper_model, report_step
 from directgp.experiments.paper.samplers import least_seconds
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.api import resolve_rule
@@ -44,7 +44,7 @@ Draws = Float[Tensor, "r n"]
 @final
 @dataclass(frozen=True)
 class ObjectivePullback:
-    """What is constant of a posterior while gradients are drawn; a `Pullback` of diagnostics."""
+    """Maps gradients in means and variances of f to gradients in q(u), for a fixed posterior."""
 
     A: Float[Tensor, "m n"]
     u_chol: Float[Tensor, "m m"]
@@ -55,14 +55,14 @@ class ObjectivePullback:
     def of(
         cls, posterior: SparsePosterior, X: Float[Tensor, "n d"], beta: float
     ) -> "ObjectivePullback":
-        """At a posterior as it is, for examples X."""
+        """Return the map at a posterior for examples X."""
         with torch.enable_grad():
             kl = torch.autograd.grad(beta * posterior.kl(), (posterior.u_mean, posterior.u_chol))
         A = posterior.features(X).A
         return cls(A, posterior.u_chol.detach().tril(), (kl[0], kl[1].tril()))
 
     def __call__(self, by_mean: Draws, by_variance: Draws) -> dict[str, Float[Tensor, "r ..."]]:
-        """Draws of the gradients in ``u_mean`` and ``u_chol``."""
+        """Return draws of the gradients in ``u_mean`` and ``u_chol``."""
         n = self.A.shape[-1]
         by_u_mean = self.kl[0] - by_mean @ self.A.mT
         by_u_chol = torch.stack([self.kl[1] - self._chol_slope(g) for g in by_variance])
@@ -72,9 +72,9 @@ class ObjectivePullback:
         return 2 * ((self.A * g) @ (self.A.mT @ self.u_chol)).tril()
 
 
-# The paper calls the squared error of single draws "bias" and takes bMC with 10,000 samples for the
-# truth. Here the truth is exact, bias and variance are told apart, and how far the paper's truth is
-# off is told as well.
+# The paper calls the squared error of single draws "bias" and takes bMC with 10,000 samples as the
+# truth. Here the truth is exact, bias and variance are separated, and the error of the paper's
+# truth is measured as well.
 
 
 Arrays = dict[str, NDArray[np.float32]]
@@ -90,35 +90,34 @@ def run_gradients(
 ) -> tuple[GradientOutcome, Arrays]:
     """Draw gradients of the objective in q(u), and compare them with the exact gradient.
 
-    Parameters
-    ----------
-    cell : GradientCell
-        What to run.
-    data : CellData
-        Its rows.
-    monitors : sequence of Monitor
-        Told after each rule.
-
-    Returns
-    -------
-    tuple
-        The outcome, and each draw's statistics under ``{statistic}.{rule label}.{block}``, in the
-        units of the outcome's rows.
+    Returns the outcome, and the statistics of each draw under ``{statistic}.{rule label}.{block}``,
+    in the units of the outcome's rows. The monitors are called after each rule.
     """
     since = time.process_time()
-    state = State.of(cell, data)
+    seed = (cell.seed, cell.repeat)
+    state = GradientState.of(cell, data)
     exact = state.exact()
-    seconds = _seconds(cell, state)
+    timing = generator_of(*seed, _TIMING)
+    rivals = {rule.label: partial(state.marginal_draws, rule, 1, timing) for rule in cell.rules}
+    seconds = least_seconds(rivals, _TIMINGS)
     rows: list[GradientRow] = []
     arrays: Arrays = {}
     for number, rule in enumerate(cell.rules):
-        draws = state.draws(rule, cell.draws, generator_of(*_seed(cell), _RULES, number))
+        draws = state.draws(rule, cell.draws, generator_of(*seed, _RULES, number))
         for block, truth in exact.items():
             flat = draws[block].flatten(1)
             rows.append(_row(rule, block, flat, truth, seconds[rule.label]))
-            arrays |= _arrays(f"{rule.label}.{block}", EachDraw.of(flat, truth))
-        tell(monitors, "gradients", number + 1, len(cell.rules))
-    truth_error = _truth_error(cell, state, exact)
+            each = EachDraw.of(flat, truth)
+            for statistic in ("alignment", "squared_norm", "squared_error"):
+                values = getattr(each, statistic).float().numpy()
+                arrays[f"{statistic}.{rule.label}.{block}"] = values
+        report_step(monitors, "gradients", number + 1, len(cell.rules))
+    paper_truth = RuleFacts(name="bmc", samples=cell.truth_samples)
+    draws = state.draws(paper_truth, 1, generator_of(*seed, _TRUTH))
+    truth_error = {
+        block: float(EachDraw.of(draws[block].flatten(1), truth).squared_error)
+        for block, truth in exact.items()
+    }
     outcome = GradientOutcome(
         rows=tuple(rows), truth_error=truth_error, seconds=time.process_time() - since
     )
@@ -127,8 +126,8 @@ def run_gradients(
 
 @final
 @dataclass(frozen=True)
-class State:
-    """Where gradients are drawn."""
+class GradientState:
+    """The untrained model at which gradients are drawn."""
 
     likelihood: Likelihood
     y: Tensor
@@ -136,10 +135,10 @@ class State:
     pullback: ObjectivePullback
 
     @classmethod
-    def of(cls, cell: GradientCell, data: CellData) -> "State":
-        """Right after initialisation: first hyperparameters, q(u) at the prior."""
-        X, y = scaled(data, cell.task).train
-        model = start_of(cell, X, y)
+    def of(cls, cell: GradientCell, data: CellData) -> "GradientState":
+        """Return the state right after initialisation, with q(u) at the prior."""
+        X, y = ScaledRows.of(data, cell.task).train
+        model = paper_model(cell, X, y)
         marginals = model.posterior.predict(X)
         pullback = ObjectivePullback.of(model.posterior, X, cell.beta)
         return cls(model.likelihood, y, marginals, pullback)
@@ -147,45 +146,24 @@ class State:
     def marginal_draws(
         self, rule: RuleFacts, repeats: int, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Draws of the gradients in means and variances."""
+        """Return draws of the gradients in means and variances."""
         resolved = resolve_rule(rule.rule(), self.likelihood)
         return gradient_draws(resolved, self.likelihood, self.y, self.marginals, repeats, generator)
 
     def draws(
         self, rule: RuleFacts, repeats: int, generator: torch.Generator | None = None
     ) -> Blocks:
-        """Draws of the gradients in u_mean and u_chol."""
+        """Return draws of the gradients in u_mean and u_chol."""
         return self.pullback(*self.marginal_draws(rule, repeats, generator))
 
     def exact(self) -> Blocks:
-        """The exact gradients, flat, of the blocks that have one.
+        """Return the exact gradients, flattened, of the blocks where they are not 0.
 
-        That of u_chol is 0 where every mean of a probit model is: then nothing can be relative to
-        it, and the block is left out.
+        The gradient in u_chol is 0 if all means of a probit model are 0. Then no relative error is
+        defined, and the block is left out.
         """
         blocks = {name: draws[0].flatten() for name, draws in self.draws(EXACT, 1).items()}
         return {name: gradient for name, gradient in blocks.items() if bool(gradient.any())}
-
-
-def _seed(cell: GradientCell) -> tuple[int, int]:
-    return cell.seed, cell.repeat
-
-
-def _seconds(cell: GradientCell, state: State) -> dict[str, float]:
-    """Processor time of one draw of the marginals' gradients, by the rules' labels."""
-    generator = generator_of(*_seed(cell), _TIMING)
-    rivals = {rule.label: partial(state.marginal_draws, rule, 1, generator) for rule in cell.rules}
-    return least_seconds(rivals, _TIMINGS)
-
-
-def _truth_error(cell: GradientCell, state: State, exact: Blocks) -> dict[str, float]:
-    """How far the gradient is off that the paper takes for the truth."""
-    paper = RuleFacts(name="bmc", samples=cell.truth_samples)
-    draws = state.draws(paper, 1, generator_of(*_seed(cell), _TRUTH))
-    return {
-        block: float(EachDraw.of(draws[block].flatten(1), truth).squared_error)
-        for block, truth in exact.items()
-    }
 
 
 def _row(rule: RuleFacts, block: str, draws: Tensor, exact: Tensor, seconds: float) -> GradientRow:
@@ -204,8 +182,3 @@ def _row(rule: RuleFacts, block: str, draws: Tensor, exact: Tensor, seconds: flo
 
 def _measured(found: Measurement) -> Measured:
     return Measured(value=found.value, error=found.standard_error)
-
-
-def _arrays(name: str, each: EachDraw) -> Arrays:
-    statistics = ("alignment", "squared_norm", "squared_error")
-    return {f"{what}.{name}": getattr(each, what).float().numpy() for what in statistics}

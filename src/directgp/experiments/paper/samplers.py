@@ -1,4 +1,4 @@
-"""Study product samplers along a training run."""
+"""Measure product samplers along a training run."""
 
 import math
 import time
@@ -14,10 +14,10 @@ from torch import Tensor
 from directgp.diagnostics.gradients import gradient_draws
 from directgp.errors import UnsupportedError
 from directgp.experiments.cell import generator_of
-from directgp.experiments.fit import CellData, Model
+from directgp.experiments.fit import CellData, GPModel, ScaledRows
 from directgp.experiments.paper.cells import Measured, SamplerCell, SamplerLook, SamplerOutcome
 from directgp.experiments.paper.curves import EveryStep
-from directgp.experiments.paper.fits import scaled, start_of, tell
+from directgp.experiments.paper.fits import paper_model, report_step
 from directgp.likelihoods.base import ExactProductSampler, Likelihood, UnimodalInF
 from directgp.log_expectations.api import log_expectation, resolve_rule
 from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
@@ -31,60 +31,59 @@ from directgp.training.train import train
 
 
 def least_seconds(rivals: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Least processor time of each, taken in turn: other programs can only make it longer."""
-    taken = [{name: _seconds(rival) for name, rival in rivals.items()} for _ in range(repeats)]
-    return {name: min(each[name] for each in taken) for name in rivals}
+    """Return the least processor time of each over some repeats, which are interleaved."""
+    taken: dict[str, list[float]] = {name: [] for name in rivals}
+    for _ in range(repeats):
+        for name, rival in rivals.items():
+            since = time.process_time()
+            rival()
+            taken[name].append(time.process_time() - since)
+    return {name: min(seconds) for name, seconds in taken.items()}
 
 
-def _seconds(rival: Callable[[], object]) -> float:
-    since = time.process_time()
-    rival()
-    return time.process_time() - since
-
-
-# Both choose the width of the proposals example by example and stop at the first that is valid, and
-# both loops work on tensors of one row. The hybrid makes two proposals for all examples at once and
-# uses the first success of each; those without one are served one by one.
-# `directgp.log_expectations.samplers` does the same without any loop over the examples.
+# The authors' two implementations of product sampling. Both choose the width of the proposals in a
+# loop over the examples. The hybrid makes two proposals for all examples at once, takes the first
+# success of each, and draws for the others in a loop. `directgp.log_expectations.samplers` has no
+# loop over the examples.
 
 
 Row = Float[Tensor, " n"]
 
-MOST_PROPOSALS = 5_000
-"""For one draw. An example that would need more takes less time here than it ought to."""
+MAX_PROPOSALS = 5_000
+"""Proposals for one draw. The time of an example that needs more is underestimated."""
 
-_WIDEST = 10
-_TOGETHER = 2
+_MAX_WIDTH = 10
+_VECTORISED_PROPOSALS = 2
 """Proposals that the hybrid makes for all examples at once."""
 
 
 @final
 @dataclass(frozen=True)
-class Batch:
-    """Examples to draw for, as differences from the means."""
+class Examples:
+    """Examples to draw for; draws are differences from the means."""
 
     likelihood: UnimodalInF
     y: Row
     mean: Row
     variance: Row
     log_max: Row
-    """Of the likelihood."""
+    """Maximum of the log-likelihood over f."""
 
     @classmethod
-    def of(cls, likelihood: UnimodalInF, y: Row, mean: Row, variance: Row) -> "Batch":
-        """With the peaks of the likelihood found beforehand."""
+    def of(cls, likelihood: UnimodalInF, y: Row, mean: Row, variance: Row) -> "Examples":
+        """Return the examples with the maxima of the likelihood."""
         return cls(likelihood, y, mean, variance, likelihood.log_max(y))
 
     def one_by_one(self, generator: torch.Generator) -> Row:
-        """A draw from q̃ for each; NaN where all proposals were refused."""
+        """Return a draw from q̃ for each; NaN where all proposals were rejected."""
         examples = map(self._example, range(len(self.y)))
         return torch.cat([one._draw(one._width(), generator) for one in examples])
 
     def by_hybrid(self, generator: torch.Generator) -> Row:
-        """The same, with two proposals for all of them at once before."""
+        """Return the same by the hybrid."""
         width = torch.cat([self._example(i)._width() for i in range(len(self.y))])
         draws, missing = torch.zeros_like(self.mean), torch.ones_like(self.mean).bool()
-        for _ in range(_TOGETHER):
+        for _ in range(_VECTORISED_PROPOSALS):
             delta, hits = self._propose(width, generator)
             draws = torch.where(missing & hits, delta, draws)
             missing = missing & ~hits
@@ -92,18 +91,20 @@ class Batch:
             draws[i] = self._example(i)._draw(width[i : i + 1], generator)
         return draws
 
-    def _example(self, i: int) -> "Batch":
-        """One of them."""
+    def _example(self, i: int) -> "Examples":
+        """Return one example."""
         rows = (row[i : i + 1] for row in (self.y, self.mean, self.variance, self.log_max))
-        return Batch(self.likelihood.take(torch.tensor([i])), *rows)
+        return Examples(self.likelihood.take(torch.tensor([i])), *rows)
 
     def _width(self) -> Row:
-        """`choose_width` for a single example: the widest valid n."""
+        """Return the largest valid width n of a single example."""
         deviation, log_max = torch.sqrt(self.variance), float(self.log_max)
         near = torch.cat([self.mean - deviation, self.mean + deviation])
         n = 1
         if float(self.likelihood.log_prob(self.y, near).max()) <= log_max - math.log(2):
-            n = next(filter(lambda n: self._valid(n, deviation, log_max), range(_WIDEST, 1, -1)), 1)
+            n = next(
+                filter(lambda n: self._valid(n, deviation, log_max), range(_MAX_WIDTH, 1, -1)), 1
+            )
         return torch.full_like(self.mean, n)
 
     def _valid(self, n: int, deviation: Row, log_max: float) -> bool:
@@ -112,15 +113,15 @@ class Batch:
         return float(inside) <= log_max - 0.5 * math.log(n)
 
     def _draw(self, width: Row, generator: torch.Generator) -> Row:
-        """The first proposal for a single example that is accepted."""
-        for _ in range(MOST_PROPOSALS):
+        """Return the first accepted proposal of a single example."""
+        for _ in range(MAX_PROPOSALS):
             delta, hit = self._propose(width, generator)
             if bool(hit):
                 return delta
         return torch.full_like(self.mean, math.nan)
 
     def _propose(self, width: Row, generator: torch.Generator) -> tuple[Row, Bool[Tensor, " n"]]:
-        """From N(μ, n·v) for each, and whether p_max·N(μ, n·v) accepts it."""
+        """Propose from N(μ, n·v) for each, and accept with the envelope p_max·N(μ, n·v)."""
         z = torch.randn(len(self.y), generator=generator, dtype=self.mean.dtype)
         uniform = torch.rand(len(self.y), generator=generator, dtype=self.mean.dtype)
         delta = torch.sqrt(width * self.variance) * z
@@ -130,15 +131,15 @@ class Batch:
 
 
 _WORK = 2e7
-"""Proposals that one look may make."""
+"""Budget of proposals of one measurement."""
 
-_FEWEST_DRAWS, _MOST_DRAWS = 10, 200
+_MIN_DRAWS, _MAX_DRAWS = 10, 200
 _ROUNDS = 5_000
-"""Of the paper's sampler, four proposals each; then an example is given up."""
+"""Maximum rounds of the paper's sampler, of four proposals each."""
 
 
 def expected_proposals(likelihood: UnimodalInF, y: Row, log_z: Row) -> Row:
-    """p_max / E_q[p]: of the paper's sampler for each example, whatever the width."""
+    """Return p_max / E_q[p], the expected proposals of the paper's sampler at any width."""
     return torch.exp(likelihood.log_max(y) - log_z)
 
 
@@ -152,13 +153,13 @@ def seen_proposals(
     *,
     widen: bool,
 ) -> Measured:
-    """Of the paper's sampler, mean over the examples.
+    """Return the mean number of proposals of the paper's sampler over the examples.
 
-    The error is that of counting, since another width would serve the same examples: the number of
-    proposals of one draw is geometric, of variance p(p − 1) for mean p. An example of which most
-    draws are still refused after the last round counts as theory expects.
+    The error is that of counting, since both widths are measured on the same examples: the number
+    of proposals of one draw is geometric, with variance p(p − 1) for mean p. An example with most
+    draws still rejected after the last round enters with its expected number.
     """
-    num_draws = max(_FEWEST_DRAWS, min(_MOST_DRAWS, int(_WORK / float(expected.sum()))))
+    num_draws = max(_MIN_DRAWS, min(_MAX_DRAWS, int(_WORK / float(expected.sum()))))
     draws = draw_as_paper(likelihood, y, mean, variance, num_draws, generator, _ROUNDS, widen)
     seen = 2 * (~draws.unfinished).sum(0) >= num_draws
     each = torch.where(seen, draws.proposals, expected)
@@ -168,9 +169,9 @@ def seen_proposals(
 
 
 def our_proposals(likelihood: Likelihood, y: Row, mean: Row, variance: Row, log_z: Row) -> Measured:
-    """Of our sampler, mean over the examples: area of the hat over that of the density, no error.
+    """Return the mean number of proposals of our sampler: area of the hat over the density's.
 
-    One where draws are exact without rejection.
+    It is exact, and 1 where draws need no rejection.
     """
     if isinstance(likelihood, ExactProductSampler):
         return Measured(value=1.0, error=0.0)
@@ -181,52 +182,45 @@ def our_proposals(likelihood: Likelihood, y: Row, mean: Row, variance: Row, log_
 
 
 # The paper's sampler in a loop over the examples is measured beside the authors' hybrid, on as many
-# examples as time allows; uPS "of the paper" is our version of its sampler, which has no such loop
-# and hands what it cannot serve soon to an exact sampler, with the paper's score gradient.
+# examples as time allows. uPS "of the paper" is our loop-free version of its sampler, with the
+# paper's score gradient; it passes examples with many rejections to an exact sampler.
 
 
 _SWEEPS, _GRADIENTS = 5, 9
-"""Repetitions of which the least time is taken."""
+"""Repeats of a timing, of which the least counts."""
 
 _ERROR_DRAWS = 20
 _LOOP_WORK = 10_000
-"""Proposals that a loop over the examples may make, about half a second."""
+"""Budget of proposals of a loop over the examples, about half a second."""
 
-_FEWEST_EXAMPLES = 50
+_MIN_EXAMPLES = 50
 
 
 def run_samplers(
     cell: SamplerCell, data: CellData, monitors: Sequence[Monitor] = ()
 ) -> SamplerOutcome:
-    """Train for the log loss by its exact rule, and look at the samplers at some steps.
+    """Train for the log loss by its exact rule, and measure the samplers at some steps.
 
-    Parameters
-    ----------
-    cell : SamplerCell
-        What to run.
-    data : CellData
-        Its rows.
-    monitors : sequence of Monitor
-        See every step of training, and are told after each look.
+    The monitors are called at each step of training and after each measurement.
     """
     since = time.process_time()
     looks = []
-    X, y = scaled(data, cell.task).train
-    start = start_of(cell, X, y)
+    X, y = ScaledRows.of(data, cell.task).train
+    start = paper_model(cell, X, y)
     for number, step in enumerate(cell.looks):
         model = _trained(cell, start, X, y, step, monitors)
         with torch.no_grad():
-            looks.append(_look(cell, step, State.of(model, X, y)))
-        tell(monitors, "samplers", number + 1, len(cell.looks))
+            looks.append(_measure(cell, step, SamplerState.of(model, X, y)))
+        report_step(monitors, "samplers", number + 1, len(cell.looks))
     return SamplerOutcome(
         samples=cell.samples, looks=tuple(looks), seconds=time.process_time() - since
     )
 
 
 def _trained(
-    cell: SamplerCell, start: Model, X: Tensor, y: Tensor, steps: int, monitors: Sequence[Monitor]
-) -> Model:
-    """The best model of so many steps, each time from the start: the run is deterministic."""
+    cell: SamplerCell, start: GPModel, X: Tensor, y: Tensor, steps: int, monitors: Sequence[Monitor]
+) -> GPModel:
+    """Return the best model of a run of this many steps; the run is deterministic."""
     if steps == 0:
         return start
     result = train(
@@ -244,13 +238,13 @@ def _trained(
         monitors=monitors,
         generator=generator_of(cell.seed, cell.repeat),
     )
-    return Model(result.posterior, result.likelihood)
+    return GPModel(result.posterior, result.likelihood)
 
 
 @final
 @dataclass(frozen=True)
-class State:
-    """Targets and marginals of the training rows, in the midst of training."""
+class SamplerState:
+    """Targets and marginals of the training rows at one step of training."""
 
     likelihood: UnimodalInF
     y: Tensor
@@ -259,8 +253,8 @@ class State:
     """log E_q[p], exact."""
 
     @classmethod
-    def of(cls, model: Model, X: Tensor, y: Tensor) -> "State":
-        """Of a model as it is."""
+    def of(cls, model: GPModel, X: Tensor, y: Tensor) -> "SamplerState":
+        """Return the state of a model."""
         likelihood = model.likelihood.frozen()
         if not isinstance(likelihood, UnimodalInF):
             raise UnsupportedError(
@@ -271,18 +265,18 @@ class State:
         return cls(likelihood, y, q, log_expectation(likelihood, y, q.mean, q.variance))
 
     def gradient(self, rule: Rule, repeats: int, generator: torch.Generator) -> Tensor:
-        """Draws of the gradient in means and variances, of shape (repeats, 2n)."""
+        """Return draws of the gradient in means and variances, of shape (repeats, 2n)."""
         parts = gradient_draws(rule, self.likelihood, self.y, self.marginals, repeats, generator)
         return torch.cat(parts, dim=-1)
 
-    def batch(self, size: int, generator: torch.Generator) -> Batch:
-        """Some of the examples, at random."""
+    def sample(self, size: int, generator: torch.Generator) -> Examples:
+        """Return a random subset of the examples."""
         some = torch.randperm(len(self.y), generator=generator)[:size]
         q = self.marginals
-        return Batch.of(self.likelihood.take(some), self.y[some], q.mean[some], q.variance[some])
+        return Examples.of(self.likelihood.take(some), self.y[some], q.mean[some], q.variance[some])
 
 
-def _look(cell: SamplerCell, step: int, state: State) -> SamplerLook:
+def _measure(cell: SamplerCell, step: int, state: SamplerState) -> SamplerLook:
     random = generator_of(cell.seed, cell.repeat, step)
     rows = state.likelihood, state.y, state.marginals.mean, state.marginals.variance
     expected = expected_proposals(state.likelihood, state.y, state.log_z)
@@ -303,8 +297,10 @@ def _look(cell: SamplerCell, step: int, state: State) -> SamplerLook:
     )
 
 
-def _errors(state: State, rules: Mapping[str, Rule], random: torch.Generator) -> dict[str, float]:
-    """Mean squared error of one draw of each rule's gradient, relative to the exact one."""
+def _errors(
+    state: SamplerState, rules: Mapping[str, Rule], random: torch.Generator
+) -> dict[str, float]:
+    """Return the mean squared error of one gradient draw of each rule, relative to the exact."""
     exact = state.gradient(resolve_rule("auto", state.likelihood), 1, random)
     norm = exact.square().sum()
 
@@ -315,27 +311,29 @@ def _errors(state: State, rules: Mapping[str, Rule], random: torch.Generator) ->
     return {f"{name}_error": error(rule) for name, rule in rules.items()}
 
 
-def _loop_seconds(state: State, proposals: float, random: torch.Generator) -> dict[str, float]:
-    """Of a draw for every example; measured on some of them where that would take long."""
+def _loop_seconds(
+    state: SamplerState, proposals: float, random: torch.Generator
+) -> dict[str, float]:
+    """Return the time of a draw for every example, extrapolated from a subset if that is long."""
     n = len(state.y)
-    size = min(n, max(_FEWEST_EXAMPLES, int(_LOOP_WORK / proposals)))
-    batch = state.batch(size, random)
+    size = min(n, max(_MIN_EXAMPLES, int(_LOOP_WORK / proposals)))
+    examples = state.sample(size, random)
     seed = int(torch.randint(2**31, (), generator=random))
 
     def sweep(way: Callable[[torch.Generator], Tensor]) -> Tensor:
-        # Rejections take their time by chance: every repetition shall have the same.
+        # The same seed gives every repeat the same rejections.
         return way(torch.Generator().manual_seed(seed))
 
     rivals = {
-        "one_by_one_seconds": partial(sweep, batch.one_by_one),
-        "vectorised_seconds": partial(sweep, batch.by_hybrid),
+        "one_by_one_seconds": partial(sweep, examples.one_by_one),
+        "vectorised_seconds": partial(sweep, examples.by_hybrid),
     }
     taken = least_seconds(rivals, _SWEEPS)
     return {name: seconds * n / size for name, seconds in taken.items()}
 
 
 def _gradient_seconds(
-    state: State, rules: Mapping[str, Rule], random: torch.Generator
+    state: SamplerState, rules: Mapping[str, Rule], random: torch.Generator
 ) -> dict[str, float]:
     rivals = {
         f"{name}_seconds": partial(state.gradient, rule, 1, random) for name, rule in rules.items()

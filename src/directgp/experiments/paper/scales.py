@@ -1,21 +1,9 @@
-"""Define how much of the paper is run, and by which protocol."""
+"""Define the scales at which the paper's experiments are run."""
 
-import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
-import torch
-
-from directgp.errors import NumericalError
-from directgp.experiments.cell import seed_of
-from directgp.experiments.fit import Model, ScaledRows, Trained
-from directgp.experiments.paper.cells import FitCell, ProtocolName
-from directgp.experiments.plan import METHODS
-from directgp.training.beta_path import beta_path
-from directgp.training.callbacks import LossRange, Monitor
-from directgp.training.result import BetaPath, Failure, PathPoint
-from directgp.training.validation import Given
+from directgp.experiments.paper.cells import ProtocolName
 
 ScaleName = Literal["smoke", "small", "full"]
 
@@ -23,10 +11,10 @@ ScaleName = Literal["smoke", "small", "full"]
 @final
 @dataclass(frozen=True)
 class CurveSizes:
-    """Of learning curves."""
+    """Sizes of learning curves."""
 
     rows: int | None
-    """Trained on at most; None is all."""
+    """Maximum number of training rows; None is all."""
 
     steps: int
     looks: int
@@ -36,7 +24,7 @@ class CurveSizes:
 @final
 @dataclass(frozen=True)
 class AirlineSizes:
-    """Of the curves of airline, in batches."""
+    """Sizes of the learning curves of airline, in batches."""
 
     rows: int | None
     num_test: int
@@ -44,45 +32,45 @@ class AirlineSizes:
     batch_size: int
     epochs: int
     all_betas: bool
-    """Whether sampling is run for every β, or for 0.1 alone."""
+    """Whether sampling rules are run for every β, or for 0.1 alone."""
 
 
 @final
 @dataclass(frozen=True)
 class Scale:
-    """Sizes of everything that is run."""
+    """Sizes of all experiments."""
 
     name: ScaleName
     about: str
     repeats: int
     sizes: tuple[int | float, ...]
-    """Training rows in regression: numbers, or shares of the training part below 1."""
+    """Training rows in regression: numbers, or below 1 shares of the training part."""
 
     other_sizes: tuple[int, ...]
     """Training rows in classification and count."""
 
-    most_inducing: int | None
-    """None leaves the paper's M."""
+    max_inducing: int | None
+    """Bound of the number of inducing inputs; None is the paper's M."""
 
     betas: tuple[float, ...] | None
-    """None is the paper's grid n, n/2, n/4, …, 0.01."""
+    """Candidates of β; None is the paper's grid n, n/2, n/4, …, 0.01."""
 
     max_steps: int | None
-    """Of one run; None is the protocol's own."""
+    """Steps of one run; None is the default of the protocol."""
 
     protocol: ProtocolName
-    """Unless another is asked for."""
+    """Default protocol."""
 
     curves: CurveSizes
     airline: AirlineSizes
     draws: int
-    """Of gradients, in the study of their bias."""
+    """Draws of each gradient in the study of their bias."""
 
     study_rows: int
-    """Rows in the studies of gradients and samplers."""
+    """Training rows in the studies of gradients and samplers."""
 
     looks: tuple[int, ...]
-    """Steps of training at which samplers are looked at."""
+    """Steps of training at which samplers are measured."""
 
 
 _DECADES = (100.0, 10.0, 1.0, 0.1, 0.01)
@@ -95,7 +83,7 @@ SCALES: dict[str, Scale] = {
         repeats=2,
         sizes=(150, 400),
         other_sizes=(150,),
-        most_inducing=20,
+        max_inducing=20,
         betas=(10.0, 1.0, 0.1),
         max_steps=30,
         protocol="best",
@@ -114,7 +102,7 @@ SCALES: dict[str, Scale] = {
         repeats=5,
         sizes=(691, 2000, 5000),
         other_sizes=(200, 1000),
-        most_inducing=None,
+        max_inducing=None,
         betas=_DECADES,
         max_steps=None,
         protocol="best",
@@ -137,7 +125,7 @@ SCALES: dict[str, Scale] = {
         repeats=5,
         sizes=(0.05, 0.1, 0.2, 0.4, 0.8),
         other_sizes=(100, 200, 500, 1000, 2000),
-        most_inducing=None,
+        max_inducing=None,
         betas=None,
         max_steps=None,
         protocol="paper",
@@ -155,66 +143,3 @@ SCALES: dict[str, Scale] = {
         looks=(0, 50, 200, 500, 1000, 2000),
     ),
 }
-
-
-_BATCH = 6000
-"""Rows of a step where there are more, for the log loss."""
-
-_TOLERANCE = 1e-4
-_WINDOW, _OTHER_WINDOW = 50, 20
-"""Losses that must lie within the tolerance: regression, and the rest."""
-
-
-def train_as_paper(
-    cell: FitCell, model: Model, rows: ScaledRows, monitors: Sequence[Monitor]
-) -> Trained:
-    """Every β on its own, each from the model that is given; the smallest validation loss wins.
-
-    The ELBO of regression is the collapsed one, as FITC's objective is, and q(u) of the square loss
-    is its closed form. Learning rates (0.1 for all rows, 0.001 for batches) and numbers of steps
-    (5000 for regression, 3000 else) are those that `directgp.train` has for Adam.
-    """
-    seconds = 0.0
-    points: list[PathPoint] = []
-    failed: list[Failure] = []
-    for beta in cell.betas:
-        try:
-            path = _one(cell, model, rows, beta, monitors)
-        except NumericalError as error:
-            failed.append(Failure(beta, METHODS[cell.method].hyperparameters, str(error)))
-            continue
-        seconds += path.seconds
-        points += path.points
-    if not points:
-        raise NumericalError(failed[0].reason)
-    losses = [point.validation_loss for point in points]
-    chosen = losses.index(min(losses))
-    found = BetaPath(tuple(points), chosen, path.loss, seconds, tuple(failed))
-    return Trained(found.best, found)
-
-
-def _one(
-    cell: FitCell, model: Model, rows: ScaledRows, beta: float, monitors: Sequence[Monitor]
-) -> BetaPath:
-    method, regression = METHODS[cell.method], cell.task == "regression"
-    collapsed = regression and method.objective == "elbo"
-    batches = regression and method.objective == "log_loss" and cell.size > _BATCH
-    X, y = rows.train
-    return beta_path(
-        copy.deepcopy(model.posterior),
-        model.likelihood,
-        X,
-        y,
-        betas=[beta],
-        validation=Given(*rows.validation),
-        objective="vfe" if collapsed else method.objective,
-        rule=cell.rule.rule() if method.objective == "log_loss" else "auto",
-        hyperparameters=method.hyperparameters,
-        start="given",
-        optimizer="adam",
-        batch_size=_BATCH if batches else None,
-        max_steps=cell.max_steps,
-        stopping=LossRange(_WINDOW if regression else _OTHER_WINDOW, _TOLERANCE),
-        monitors=monitors,
-        generator=torch.Generator(X.device).manual_seed(seed_of(cell.seed, cell.repeat)),
-    )

@@ -1,10 +1,11 @@
-"""List every cell of the experiments of the paper at a scale."""
+"""List the cells of the paper's experiments at a scale."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 from directgp.datasets.problem import Task
+from directgp.experiments.cell import METHODS, line_up
 from directgp.experiments.paper.cells import (
     EXACT,
     CurveCell,
@@ -15,32 +16,33 @@ from directgp.experiments.paper.cells import (
     RuleFacts,
     SamplerCell,
 )
-from directgp.experiments.paper.fits import LARGE, parts_of
+from directgp.experiments.paper.fits import LARGE, paper_parts
 from directgp.experiments.paper.scales import Scale
-from directgp.experiments.plan import METHODS, line_up
 from directgp.training.beta_path import beta_grid
 
 AIRLINE_BETAS = (0.1, 1.0, 10.0)
 _SAMPLED_BETA = 0.1
 """β of curves that compare rules."""
 
-_MOST_ROWS = 2000
-"""Trained on in classification and count."""
+_MAX_ROWS = 2000
+"""Training rows in classification and count."""
 
 _BATCH = 6000
+"""Batch size where there are more rows, in regression."""
+
 _FULL_RATE, _BATCH_RATE, _COUNT_RATE = 0.1, 1e-3, 0.01
 """Learning rates: all rows, batches, and rules compared on counts."""
 
 _GRADIENTS, _SAMPLERS = ("abalone",), ("abalone", "banana")
 _TRUTH_SAMPLES = 10_000
-_DRAWN = 10
+_SAMPLES = 10
 """Samples in the study of samplers."""
 
 
 @final
 @dataclass(frozen=True)
 class SweepData:
-    """What a sweep must know of a data set."""
+    """The facts of a data set that a sweep depends on."""
 
     name: str
     task: Task
@@ -53,7 +55,7 @@ class SweepData:
 def sweep(
     scale: Scale, data: Sequence[SweepData], protocol: ProtocolName | None = None, seed: int = 0
 ) -> tuple[PaperCell, ...]:
-    """The cells of the experiments on these data sets, in the order of the paper."""
+    """Return the cells of the experiments on these data sets, in the order of the paper."""
     makers = _Makers(scale, protocol or scale.protocol, seed)
     moderate = [each for each in data if each.name != LARGE]
     return tuple(
@@ -70,27 +72,28 @@ def sweep(
 def chosen(
     cells: Iterable[PaperCell], wanted: Sequence[Callable[[PaperCell], bool]]
 ) -> tuple[PaperCell, ...]:
-    """Those that any of some claims and figures uses, each after the one that it starts from."""
+    """Return the cells that any predicate selects, each after the cell it starts from."""
     found: dict[str, PaperCell] = {}
     for cell in cells:
         if any(uses(cell) for uses in wanted):
-            for each in (cell.start, cell):
-                if each is not None:
-                    found.setdefault(each.key, each)
+            start: Any = cell.start
+            if start is not None:
+                found.setdefault(start.key, start)
+            found.setdefault(cell.key, cell)
     return tuple(found.values())
 
 
 @final
 @dataclass(frozen=True)
 class _Makers:
-    """Cells of one data set at a time."""
+    """Makes the cells of one data set."""
 
     scale: Scale
     protocol: ProtocolName
     seed: int
 
     def fits(self, data: SweepData) -> Iterator[FitCell]:
-        """Every method, size and repeat; the ELBO first."""
+        """Yield every method, size and repeat; the ELBO first."""
         for size in self._sizes(data):
             for repeat in range(self.scale.repeats):
                 for method in line_up(data.task):
@@ -110,13 +113,13 @@ class _Makers:
         )
 
     def curves(self, data: SweepData) -> Iterator[CurveCell]:
-        """Rules compared, by the log loss with everything trained, β = 0.1."""
+        """Yield the comparison of rules: log loss, joint, β = 0.1."""
         for repeat in range(self.scale.curves.repeats):
             for rule in _CURVE_RULES[data.task]:
                 yield self._curve(data, repeat, rule)
 
     def _curve(self, data: SweepData, repeat: int, rule: RuleFacts) -> CurveCell:
-        sizes, most = self.scale.curves, self._most(data)
+        sizes, most = self.scale.curves, self._max_rows(data)
         size = most if sizes.rows is None else min(sizes.rows, most)
         in_batches = data.task == "regression" and size > _BATCH
         full_rate = _COUNT_RATE if data.task == "count" else _FULL_RATE
@@ -134,8 +137,8 @@ class _Makers:
         )
 
     def airline(self, data: SweepData) -> Iterator[CurveCell]:
-        """ELBO and both DLM for every β, and the rules compared."""
-        sizes, most = self.scale.airline, self._most(data)
+        """Yield ELBO and both DLM for every β, and the comparison of rules."""
+        sizes, most = self.scale.airline, self._max_rows(data)
         size = most if sizes.rows is None else min(sizes.rows, most)
         an_epoch = -(-size // sizes.batch_size)
         base = CurveCell(
@@ -151,16 +154,16 @@ class _Makers:
             num_test=sizes.num_test,
         )
         for beta in AIRLINE_BETAS:
-            yield base.but(beta=beta)
-            yield base.but(beta=beta, objective="log_loss")
-            yield base.but(beta=beta, objective="log_loss", hyperparameters="fixed")
+            yield base.replace(beta=beta)
+            yield base.replace(beta=beta, objective="log_loss")
+            yield base.replace(beta=beta, objective="log_loss", hyperparameters="fixed")
         for beta in AIRLINE_BETAS if sizes.all_betas else (_SAMPLED_BETA,):
             for rule in _AIRLINE_RULES:
-                yield base.but(beta=beta, objective="log_loss", rule=rule)
+                yield base.replace(beta=beta, objective="log_loss", rule=rule)
 
     def gradients(self, data: SweepData) -> GradientCell:
-        """The study of bias."""
-        size = min(self.scale.study_rows, self._most(data))
+        """Return the study of bias."""
+        size = min(self.scale.study_rows, self._max_rows(data))
         return GradientCell(
             **self._facts(data, size),
             rules=_STUDIED_RULES,
@@ -170,18 +173,18 @@ class _Makers:
         )
 
     def samplers(self, data: SweepData) -> SamplerCell:
-        """The study of product samplers."""
-        size = min(self.scale.study_rows, self._most(data))
+        """Return the study of product samplers."""
+        size = min(self.scale.study_rows, self._max_rows(data))
         return SamplerCell(
             **self._facts(data, size),
             looks=self.scale.looks,
-            samples=_DRAWN,
+            samples=_SAMPLES,
             beta=1.0,
             learning_rate=_FULL_RATE,
         )
 
     def _facts(self, data: SweepData, size: int, repeat: int = 0) -> dict[str, Any]:
-        """What every cell says."""
+        """Return the fields that every cell has."""
         return {
             "dataset": data.name,
             "data": data.fingerprint,
@@ -194,16 +197,16 @@ class _Makers:
 
     def _sizes(self, data: SweepData) -> list[int]:
         wanted = self.scale.sizes if data.task == "regression" else self.scale.other_sizes
-        most = self._most(data)
+        most = self._max_rows(data)
         rows = (round(each * most) if each < 1 else int(each) for each in wanted)
         return sorted({min(each, most) for each in rows})
 
-    def _most(self, data: SweepData) -> int:
-        most = parts_of(data.name, data.task, data.num_rows).training
-        return most if data.task == "regression" or data.name == LARGE else min(most, _MOST_ROWS)
+    def _max_rows(self, data: SweepData) -> int:
+        most = paper_parts(data.name, data.task, data.num_rows).training
+        return most if data.task == "regression" or data.name == LARGE else min(most, _MAX_ROWS)
 
     def _inducing(self, data: SweepData, size: int) -> int:
-        return min(data.num_inducing, self.scale.most_inducing or data.num_inducing, size)
+        return min(data.num_inducing, self.scale.max_inducing or data.num_inducing, size)
 
     def _betas(self, size: int) -> tuple[float, ...]:
         return tuple(beta_grid(size)) if self.scale.betas is None else self.scale.betas

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from directgp.experiments.cell import Circumstances, Record
 from directgp.experiments.paper.cells import (
     EXACT,
-    Circumstances,
     CurveCell,
     CurveOutcome,
     CurvePoint,
@@ -19,8 +19,8 @@ from directgp.experiments.paper.cells import (
     GradientOutcome,
     GradientRow,
     Measured,
-    Outcome,
-    Record,
+    PaperOutcome,
+    PaperRecord,
     Results,
     RuleFacts,
     SamplerCell,
@@ -42,7 +42,7 @@ _LOOKS = (0, 10, 20, 30)
 """Steps; ten are an epoch."""
 
 
-def record(cell: Any, outcome: Outcome, arrays: dict[str, Any] | None = None) -> Record:
+def record(cell: Any, outcome: PaperOutcome, arrays: dict[str, Any] | None = None) -> PaperRecord:
     return Record(cell, outcome, _CIRCUMSTANCES, arrays or {})
 
 
@@ -67,7 +67,7 @@ def fit_cell(dataset: str, method: str, repeat: int = 0, **changes: Any) -> FitC
 
 def fit(
     cell: FitCell, scores: dict[str, float], beta: float = 1.0, num_training: int = 4000
-) -> Record:
+) -> PaperRecord:
     outcome = FitOutcome(
         scores=scores,
         num_test=1000,
@@ -92,7 +92,7 @@ def scored(
     jitter: float = 0.0005,
     others: dict[str, float] | None = None,
     **changes: Any,
-) -> list[Record]:
+) -> list[PaperRecord]:
     """A method whose score has this level on average, and a jitter of its own about the splits.
 
     Other scores are the same everywhere.
@@ -111,13 +111,13 @@ def scored(
     ]
 
 
-def fit_of(record: Record) -> tuple[FitCell, FitOutcome]:
+def fit_of(record: PaperRecord) -> tuple[FitCell, FitOutcome]:
     """Both of a record that is known to be of a fit."""
     assert isinstance(record.cell, FitCell) and isinstance(record.outcome, FitOutcome)
     return record.cell, record.outcome
 
 
-def many(levels: dict[str, float], datasets: Sequence[str], **settings: Any) -> list[Record]:
+def many(levels: dict[str, float], datasets: Sequence[str], **settings: Any) -> list[PaperRecord]:
     """Methods by their levels, on several data sets."""
     return [
         each
@@ -127,8 +127,8 @@ def many(levels: dict[str, float], datasets: Sequence[str], **settings: Any) -> 
     ]
 
 
-def results(*records: Record | Sequence[Record]) -> Results:
-    flat: list[Record] = []
+def results(*records: PaperRecord | Sequence[PaperRecord]) -> Results:
+    flat: list[PaperRecord] = []
     for each in records:
         flat.extend([each] if isinstance(each, Record) else each)
     return Results(tuple(flat))
@@ -162,7 +162,7 @@ def curve(
     level: float | Sequence[float],
     noise: float = 0.01,
     looks: Sequence[int] = _LOOKS,
-) -> Record:
+) -> PaperRecord:
     """NLL of 400 rows around a level, one a look or one for all; rows vary much, cells little."""
     levels = [level] * len(looks) if isinstance(level, float) else list(level)
     common = np.random.default_rng(cell.repeat).normal(1.0, 1.0, 400)
@@ -184,7 +184,7 @@ def curve(
 
 def gradients(
     biases: Mapping[tuple[str, int], float], error: float = 0.01, **changes: Any
-) -> Record:
+) -> PaperRecord:
     """Squared biases by rule and number of samples, alike in both blocks; squared errors of 1."""
     facts: dict[str, Any] = {
         "dataset": "abalone",
@@ -238,7 +238,7 @@ def look(step: int = 100, **changes: Any) -> SamplerLook:
     return SamplerLook.model_validate({**facts, **changes})
 
 
-def samplers(dataset: str, looks: Sequence[SamplerLook], repeat: int = 0) -> Record:
+def samplers(dataset: str, looks: Sequence[SamplerLook], repeat: int = 0) -> PaperRecord:
     cell = SamplerCell(
         dataset=dataset,
         data=dataset,

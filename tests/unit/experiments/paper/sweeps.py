@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,19 @@ import numpy as np
 
 from directgp.datasets.problem import Problem
 from directgp.errors import NumericalError
+from directgp.experiments.cell import Circumstances, Record
 from directgp.experiments.fit import CellData
 from directgp.experiments.paper.cells import (
-    Circumstances,
     CurveCell,
-    Finished,
     FitCell,
     FitOutcome,
     PaperCell,
+    PaperRecord,
     RuleFacts,
 )
 from directgp.experiments.paper.run import run_paper_cell, run_sweep
-from directgp.experiments.paper.store import SharedStore
-from directgp.experiments.workers import Activity, InProcess, Refused
+from directgp.experiments.store import Store
+from directgp.experiments.workers import InProcess
 from directgp.training.callbacks import Monitor
 from tests.unit.experiments.small import problem
 
@@ -93,50 +92,33 @@ CIRCUMSTANCES = Circumstances(
 )
 
 
-def finished(nll: float = 0.5, seconds: float = 1.0, model: bytes = b"") -> Finished:
+def finished(
+    cell: PaperCell, nll: float = 0.5, seconds: float = 1.0, model: bytes = b""
+) -> PaperRecord:
     losses = np.arange(6, dtype=np.float32).reshape(2, 3)
-    return Finished(outcome(nll, seconds), CIRCUMSTANCES, model, {"losses": losses})
+    return Record(cell, outcome(nll, seconds), CIRCUMSTANCES, {"losses": losses}, model)
 
 
 def measured(
-    cell: PaperCell, data: CellData, start: bytes, device: str, monitors: Sequence[Monitor]
-) -> Finished:
-    """A number that tells rows and start from others."""
-    return finished(float(data.y_train.sum() + sum(start)), model=cell.key.encode())
+    cell: PaperCell, data: CellData, start: bytes, monitors: Sequence[Monitor], device: str
+) -> PaperRecord:
+    """Return a number that depends on the rows and the start."""
+    return finished(cell, float(data.y_train.sum() + sum(start)), model=cell.key.encode())
 
 
-def refused(cell: PaperCell, *_: Any) -> Finished:
+def failing(cell: PaperCell, *_: Any, **__: Any) -> PaperRecord:
     raise NumericalError("No way down.")
 
 
-@dataclass
-class Seen:
-    """A watcher that remembers."""
-
-    begun: list[PaperCell] = field(default_factory=list)
-    known: int = -1
-    results: list[tuple[PaperCell, Finished | Refused]] = field(default_factory=list)
-    active: list[Activity] = field(default_factory=list)
-
-    def begin(self, cells: Sequence[PaperCell], known: int) -> None:
-        self.begun, self.known = list(cells), known
-
-    def finished(self, cell: PaperCell, result: Finished | Refused) -> None:
-        self.results.append((cell, result))
-
-    def looking(self, active: Sequence[Activity]) -> None:
-        self.active += active
-
-
-def contents(store: SharedStore) -> dict[str, Any]:
-    """All that a store has, but for times."""
+def contents(store: Store, cells: Sequence[PaperCell]) -> dict[str, Any]:
+    """Return the results of cells without times."""
     return {
         record.cell.key: (
             without_seconds(json.loads(record.outcome.model_dump_json())),
             {name: values.tobytes() for name, values in record.arrays.items()},
             store.model(record.cell),
         )
-        for record in store.records()
+        for record in store.records(cells)
     }
 
 
@@ -166,28 +148,28 @@ def wait_for(notes_wanted: int) -> None:
         time.sleep(0.02)
 
 
-def noted(cell: PaperCell, *others: Any) -> Finished:
+def noted(cell: PaperCell, *others: Any, **settings: Any) -> PaperRecord:
     """Waits for a second program; then as `measured`."""
     note(f"{os.getpid()} {cell.key}")
     wait_for(2)
-    return measured(cell, *others)
+    return measured(cell, *others, **settings)
 
 
-def endless(cell: PaperCell, *_: Any) -> Finished:
+def endless(cell: PaperCell, *_: Any, **__: Any) -> PaperRecord:
     """Until it is killed."""
     note(str(os.getpid()))
     time.sleep(120)
     raise AssertionError("nobody killed it")
 
 
-def killed_once(cell: PaperCell, data: CellData, *others: Any) -> Finished:
+def killed_once(cell: PaperCell, data: CellData, *others: Any, **settings: Any) -> PaperRecord:
     """The first worker that comes waits to be killed."""
     if isinstance(cell, FitCell) and cell.method == "fitc" and not notes():
         endless(cell)
-    return run_paper_cell(cell, data, *others)
+    return run_paper_cell(cell, data, *others, **settings)
 
 
-def deadly(cell: PaperCell, *_: Any) -> Finished:
+def deadly(cell: PaperCell, *_: Any, **__: Any) -> PaperRecord:
     """Takes its process along, as the system does when there is no memory left."""
     note(str(os.getpid()))
     os.kill(os.getpid(), signal.SIGKILL)
@@ -198,5 +180,5 @@ CELLS = [fit(method, repeat) for repeat in range(6) for method in ("elbo", "log-
 
 if __name__ == "__main__":
     chosen = {"noted": noted, "endless": endless}[sys.argv[2]]
-    with SharedStore(Path(sys.argv[1])) as opened:
+    with Store(Path(sys.argv[1])) as opened:
         run_sweep(CELLS, given, opened, InProcess(), function=chosen)

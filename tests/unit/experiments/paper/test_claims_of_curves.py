@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from directgp.experiments.cell import Record
 from directgp.experiments.paper.cells import (
     EXACT,
     CurveCell,
     CurveOutcome,
-    Record,
+    PaperRecord,
     Results,
     RuleFacts,
 )
@@ -32,7 +33,7 @@ UPS = {n: _rule("ups", n) for n in (1, 10)}
 SMOOTH = {n: _rule("smooth-bmc", n) for n in (1, 10, 100)}
 
 
-def _judge(claim: str, *records: Record | list[Record]) -> Finding:
+def _judge(claim: str, *records: PaperRecord | list[PaperRecord]) -> Finding:
     return CLAIMS[claim].judge(results(*records))
 
 
@@ -42,7 +43,7 @@ def _part(finding: Finding, *words: str) -> Part:
     return found[0]
 
 
-def _airline(dlm: Sequence[float], elbo: Sequence[float], **changes: Any) -> list[Record]:
+def _airline(dlm: Sequence[float], elbo: Sequence[float], **changes: Any) -> list[PaperRecord]:
     """Levels at the four looks, the first of which is before training."""
     kinds: list[tuple[dict[str, Any], Sequence[float]]] = [
         ({"objective": "elbo"}, elbo),
@@ -183,7 +184,7 @@ def test_c7_not_run_or_too_short() -> None:
     assert _judge("C7", short).parts[0].note == "no evaluation after the first epoch"
 
 
-def _sampled(levels: dict[RuleFacts, float], dataset: str, **changes: Any) -> list[Record]:
+def _sampled(levels: dict[RuleFacts, float], dataset: str, **changes: Any) -> list[PaperRecord]:
     return [curve(curve_cell(dataset, r, **changes), x) for r, x in levels.items()]
 
 
@@ -227,7 +228,7 @@ LEARNT = {EXACT: 0.1, BMC[10]: 0.12, BMC[100]: 0.1, BMC[1]: 0.4}
 
 def _regression(
     levels: dict[RuleFacts, float], repeats: int = 1, jitter: float = 0.0
-) -> list[Record]:
+) -> list[PaperRecord]:
     random = np.random.default_rng(5)
     return [
         curve(curve_cell(name, rule, repeat=repeat), level + jitter * float(random.normal()))

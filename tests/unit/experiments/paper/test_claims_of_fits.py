@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from directgp.experiments.paper.cells import EXACT, FailedRecord, Record, Results
+from directgp.experiments.cell import FailedRecord, Record
+from directgp.experiments.paper.cells import EXACT, PaperRecord, Results
 from directgp.experiments.paper.claims import CLAIMS
 from directgp.experiments.paper.claims.base import Finding, Part, Verdict
 from tests.unit.experiments.paper.made_up import fit, fit_cell, fit_of, many, results, scored
@@ -17,7 +18,7 @@ LABELS = ("banana", "thyroid", "twonorm", "ringnorm")
 BEST_BY_LOG_LOSS = {"elbo": 0.5, "beta-elbo": 0.4, "fitc": 0.45, "log-joint": 0.2}
 
 
-def _judge(claim: str, *records: Record | list[Record]) -> Finding:
+def _judge(claim: str, *records: PaperRecord | list[PaperRecord]) -> Finding:
     return CLAIMS[claim].judge(results(*records))
 
 
@@ -28,12 +29,12 @@ def _part(finding: Finding, *words: str) -> Part:
     return found[0]
 
 
-def _where(record: Record) -> tuple[str, str]:
+def _where(record: PaperRecord) -> tuple[str, str]:
     cell, _ = fit_of(record)
     return cell.dataset, cell.method
 
 
-def _regression(joint: float = 0.2, fixed: float = 0.3) -> list[Record]:
+def _regression(joint: float = 0.2, fixed: float = 0.3) -> list[PaperRecord]:
     """The variant of the paper has the level of joint, the other that of fixed."""
     rivals = {"elbo": 0.5, "beta-elbo": 0.4, "fitc": 0.45}
     most = many({**rivals, "log-joint": joint, "log-fixed": fixed}, ("pol", "sarcos", "song"))
@@ -173,7 +174,7 @@ def test_fits_that_did_not_converge_are_noted() -> None:
 
 def test_seeds_may_differ_from_repeat_to_repeat() -> None:
     records = [
-        fit(cell.but(seed=7 + cell.repeat), outcome.scores)
+        fit(cell.replace(seed=7 + cell.repeat), outcome.scores)
         for cell, outcome in map(fit_of, many({"elbo": 0.4, "beta-elbo": 0.3}, REGRESSION))
     ]
     found = _judge("C3", records)
@@ -195,7 +196,7 @@ def test_c3(beta_elbo: float, verdict: Verdict) -> None:
     assert _judge("C3", records).verdict == verdict
 
 
-def _square(joint: float, log_joint: float) -> list[Record]:
+def _square(joint: float, log_joint: float) -> list[PaperRecord]:
     rivals = {"elbo": 0.5, "beta-elbo": 0.4, "fitc": 0.45, "log-fixed": 0.5}
     levels = {**rivals, "log-joint": log_joint, "square-joint": joint, "square-fixed": 0.8}
     swapped = {**levels, "square-joint": 0.8, "square-fixed": joint}
@@ -210,7 +211,7 @@ def test_c2_has_log_loss_among_its_rivals() -> None:
     assert _judge("C2", _square(0.2, log_joint=0.1)).verdict == "not held"
 
 
-def _betas(size: int, chosen: dict[str, list[float]], **changes: int) -> list[Record]:
+def _betas(size: int, chosen: dict[str, list[float]], **changes: int) -> list[PaperRecord]:
     return [
         fit(fit_cell("cadata", method, repeat, size=size, **changes), {"nll": 0.0}, beta=beta)
         for method, betas in chosen.items()
@@ -271,7 +272,7 @@ def test_c4_of_one_repeat_and_without_regularisation() -> None:
     assert _judge("C4", _betas(691, ABOVE), _betas(5000, none)).verdict == "held"
 
 
-def _labels(joint: float, fixed: float, ringnorm: float = 0.1) -> list[Record]:
+def _labels(joint: float, fixed: float, ringnorm: float = 0.1) -> list[PaperRecord]:
     rivals = {"elbo": 0.3, "beta-elbo": 0.29}
     most = many({**rivals, "log-joint": joint, "log-fixed": fixed}, LABELS[:3])
     return most + many({**rivals, "log-joint": ringnorm, "log-fixed": fixed}, ("ringnorm",))
@@ -315,7 +316,7 @@ def test_c5_not_run() -> None:
     assert found.verdict == "not decided" and "Not run: thyroid." in found.sentence
 
 
-def _counts(levels: dict[str, dict[str, float]], **settings: dict[str, float]) -> list[Record]:
+def _counts(levels: dict[str, dict[str, float]], **settings: dict[str, float]) -> list[PaperRecord]:
     rivals = {"elbo": 2.3, "beta-elbo": 2.29}
     return [
         each

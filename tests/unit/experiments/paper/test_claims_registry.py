@@ -10,7 +10,7 @@ from directgp.experiments.paper.cells import (
     CurveCell,
     FitCell,
     PaperCell,
-    Record,
+    PaperRecord,
     Results,
     RuleFacts,
 )
@@ -40,7 +40,7 @@ RULES = [
 ]
 
 
-def _everything() -> list[Record]:
+def _everything() -> list[PaperRecord]:
     """Some record of each kind that a sweep may have, and more; two repeats, all alike."""
     sets = [name for name in TASKS if name != "airline"]
     scores = {"nll": 0.5, "mse": 0.5, "error": 0.1, "mre": 0.2}
@@ -80,7 +80,7 @@ def _everything() -> list[Record]:
 
 
 @pytest.fixture(scope="module")
-def everything() -> list[Record]:
+def everything() -> list[PaperRecord]:
     return _everything()
 
 
@@ -107,7 +107,9 @@ def _described(finding: Finding) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_what_a_claim_does_not_use_does_not_matter(name: str, everything: list[Record]) -> None:
+def test_what_a_claim_does_not_use_does_not_matter(
+    name: str, everything: list[PaperRecord]
+) -> None:
     claim = CLAIMS[name]
     used = [record for record in everything if claim.uses(record.cell)]
     assert 0 < len(used) < len(everything)
@@ -128,7 +130,7 @@ def _kind(cell: PaperCell) -> tuple[object, ...]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CLAIMS)
-def test_what_a_claim_uses_does_matter(name: str, everything: list[Record]) -> None:
+def test_what_a_claim_uses_does_matter(name: str, everything: list[PaperRecord]) -> None:
     claim = CLAIMS[name]
     used = [record for record in everything if claim.uses(record.cell)]
     whole = _described(claim.judge(Results(tuple(used))))
@@ -139,7 +141,7 @@ def test_what_a_claim_uses_does_matter(name: str, everything: list[Record]) -> N
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_parts_are_told_in_words(name: str, everything: list[Record]) -> None:
+def test_parts_are_told_in_words(name: str, everything: list[PaperRecord]) -> None:
     found = CLAIMS[name].judge(Results(tuple(everything)))
     assert found.sentence.endswith(".") and not re.search(r"\bnan\b", found.sentence)
     for part in found.parts:

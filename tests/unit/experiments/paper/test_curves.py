@@ -7,10 +7,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from directgp.experiments.fit import Model
+from directgp.experiments.fit import GPModel, ScaledRows
 from directgp.experiments.paper.cells import CurveCell, CurveOutcome, RuleFacts
 from directgp.experiments.paper.curves import run_curve
-from directgp.experiments.paper.fits import rows_of, scaled, start_of
+from directgp.experiments.paper.fits import paper_model, paper_rows
 from tests.unit.experiments.small import problem
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
@@ -42,7 +42,7 @@ def cell_of(**changes: Any) -> CurveCell:
 
 def run(cell: CurveCell) -> tuple[CurveOutcome, bytes, NDArray[np.float32]]:
     start = b"" if cell.start is None else run(cell.start)[1]
-    return run_curve(cell, rows_of(GIVEN, cell), start, "cpu", ())
+    return run_curve(cell, paper_rows(cell, GIVEN), start, "cpu", ())
 
 
 def test_every_look_is_told_with_its_epoch_and_the_losses_of_rows() -> None:
@@ -98,9 +98,9 @@ def test_fixed_trains_q_alone_from_scratch() -> None:
     _, model, _ = run(cell.start)
     # With a learning rate of next to nothing it stays where it begins: the prior of the ELBO.
     still = cell_of(hyperparameters="fixed", learning_rate=1e-12, steps=5)
-    outcome, _, losses = run_curve(still, rows_of(GIVEN, still), model, "cpu", ())
-    rows = scaled(rows_of(GIVEN, still), "classification")
-    held = start_of(still, *rows.train)
+    outcome, _, losses = run_curve(still, paper_rows(still, GIVEN), model, "cpu", ())
+    rows = ScaledRows.of(paper_rows(still, GIVEN), "classification")
+    held = paper_model(still, *rows.train)
     held.load(model)
     held.posterior.reset()
     q = held.posterior.predict(rows.test[0])
@@ -112,8 +112,8 @@ def test_fixed_trains_q_alone_from_scratch() -> None:
 
 def test_the_elbo_of_beta_1_is_kept_for_others() -> None:
     _, model, _ = run(cell_of(objective="elbo", beta=1.0))
-    rows = scaled(rows_of(GIVEN, cell_of()), "classification")
-    loaded: Model = start_of(cell_of(), *rows.train)
+    rows = ScaledRows.of(paper_rows(cell_of(), GIVEN), "classification")
+    loaded: GPModel = paper_model(cell_of(), *rows.train)
     before = loaded.posterior.Z.detach().clone()
     loaded.load(model)
     assert not torch.equal(loaded.posterior.Z, before)

@@ -4,8 +4,9 @@ import pytest
 import torch
 from scipy import stats
 
+from directgp.experiments.fit import ScaledRows
 from directgp.experiments.paper.cells import FitCell, FitOutcome, ProtocolName, RuleFacts
-from directgp.experiments.paper.fits import rows_of, run_fit, scaled, start_of
+from directgp.experiments.paper.fits import paper_model, paper_rows, run_fit
 from tests.unit.experiments.paper.made_up import TASKS, fit_cell
 from tests.unit.experiments.small import problem
 
@@ -19,7 +20,7 @@ def cell_of(dataset: str, method: str, protocol: ProtocolName, max_steps: int = 
 
 
 def fitted(cell: FitCell) -> tuple[FitOutcome, bytes]:
-    data = rows_of(problem(TASKS[cell.dataset], n=240), cell)
+    data = paper_rows(cell, problem(TASKS[cell.dataset], n=240))
     start = b"" if cell.start is None else fitted(cell.start)[1]
     return run_fit(cell, data, start, "cpu", ())
 
@@ -70,7 +71,7 @@ def test_the_smallest_validation_loss_is_chosen_and_its_scores_are_told(
 def test_the_paper_runs_every_beta_from_the_same_start() -> None:
     """The result of a β does not depend on which others are tried."""
     several, _ = fitted(cell_of("pol", "log-joint", "paper", 10))
-    alone = cell_of("pol", "log-joint", "paper", 10).but(betas=(0.1,))
+    alone = cell_of("pol", "log-joint", "paper", 10).replace(betas=(0.1,))
     assert fitted(alone)[0].path[0].test == several.path[-1].test
 
 
@@ -84,11 +85,11 @@ def test_the_paper_stops_when_the_losses_lie_within_its_tolerance() -> None:
 def test_fixed_holds_the_hyperparameters_of_the_elbo_and_begins_q_anew(
     protocol: ProtocolName,
 ) -> None:
-    cell = cell_of("banana", "log-fixed", protocol).but(betas=(1e9,))
+    cell = cell_of("banana", "log-fixed", protocol).replace(betas=(1e9,))
     assert cell.start is not None
     elbo, model = fitted(cell.start)
-    rows = scaled(rows_of(problem("classification", n=240), cell), "classification")
-    prior = start_of(cell, *rows.train)
+    rows = ScaledRows.of(paper_rows(cell, problem("classification", n=240)), "classification")
+    prior = paper_model(cell, *rows.train)
     prior.load(model)
     prior.posterior.reset()
     # So large a β leaves q(u) at the prior of the ELBO's hyperparameters, where it begins.
@@ -102,11 +103,11 @@ def test_fixed_holds_the_hyperparameters_of_the_elbo_and_begins_q_anew(
 def test_repetitions_of_sampling_draw_other_numbers() -> None:
     """The same rows, so that all that is left to differ is chance."""
     cells = [
-        cell_of("abalone", "log-joint", "paper", 5).but(
+        cell_of("abalone", "log-joint", "paper", 5).replace(
             repeat=repeat, rule=RuleFacts(name="bmc", samples=2), betas=(1.0,)
         )
         for repeat in (0, 0, 1)
     ]
-    data = rows_of(problem("count", n=240), cells[0])
+    data = paper_rows(cells[0], problem("count", n=240))
     first, again, other = (run_fit(cell, data, b"", "cpu", ())[0].history for cell in cells)
     assert first == again != other

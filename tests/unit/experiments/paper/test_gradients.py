@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from directgp.datasets.problem import Task
-from directgp.experiments.fit import CellData
+from directgp.experiments.fit import CellData, ScaledRows
 from directgp.experiments.paper.cells import (
     EXACT,
     GradientCell,
@@ -15,7 +15,7 @@ from directgp.experiments.paper.cells import (
     GradientRow,
     RuleFacts,
 )
-from directgp.experiments.paper.fits import scaled, start_of
+from directgp.experiments.paper.fits import paper_model
 from directgp.experiments.paper.gradients import run_gradients
 from directgp.objectives import GibbsLoss, LogLoss, Objective
 from directgp.objectives.base import PointLoss
@@ -50,7 +50,7 @@ def a_cell(rules: tuple[RuleFacts, ...], **changes: Any) -> GradientCell:
         beta=0.1,
         truth_samples=100,
     )
-    return cell.but(**changes)
+    return cell.replace(**changes)
 
 
 def row_of(outcome: GradientOutcome, rule: RuleFacts, block: str) -> GradientRow:
@@ -59,8 +59,8 @@ def row_of(outcome: GradientOutcome, rule: RuleFacts, block: str) -> GradientRow
 
 def gradient(cell: GradientCell, data: CellData, loss: PointLoss) -> dict[str, torch.Tensor]:
     """Of the objective that training minimises, by automatic differentiation."""
-    X, y = scaled(data, cell.task).train
-    model = start_of(cell, X, y)
+    X, y = ScaledRows.of(data, cell.task).train
+    model = paper_model(cell, X, y)
     posterior = model.posterior
     objective = Objective(loss, num_data=len(y), beta=cell.beta)
     objective(model.likelihood, y, posterior.marginals(X), posterior.kl()).backward()
@@ -142,7 +142,7 @@ def plain(outcome: GradientOutcome) -> dict[str, Any]:
 def test_the_same_cell_has_the_same_result_and_another_repeat_another() -> None:
     cell, data = a_cell(BMC[1:2], draws=3), rows()
     first, again, other = (
-        plain(run_gradients(each, data)[0]) for each in (cell, cell, cell.but(repeat=1))
+        plain(run_gradients(each, data)[0]) for each in (cell, cell, cell.replace(repeat=1))
     )
     assert first == again and first != other
 

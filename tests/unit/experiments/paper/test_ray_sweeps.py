@@ -16,11 +16,12 @@ from directgp.errors import InvalidInputError
 from directgp.experiments import ray as experiments_ray
 from directgp.experiments.paper.cells import PaperCell
 from directgp.experiments.paper.run import run_paper_cell, run_sweep
-from directgp.experiments.paper.store import SharedStore
 from directgp.experiments.ray import RayCluster, connected
-from directgp.experiments.workers import Pool, Processes, Refused, Shared
+from directgp.experiments.store import Store
+from directgp.experiments.workers import FailedJob, LocalWorkers, Pool, Shared
 from tests.unit.experiments.paper import sweeps
-from tests.unit.experiments.paper.sweeps import LOG, Seen, contents, curve, fit, given
+from tests.unit.experiments.paper.sweeps import LOG, contents, curve, fit, given
+from tests.unit.experiments.small import Recorder
 
 CELLS: list[PaperCell] = [fit(), fit("log-fixed"), fit("fitc", repeat=1), curve()]
 """Five cells, with the one that the curve starts from."""
@@ -47,16 +48,17 @@ def ray(log: Path) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What local processes make of the cells."""
-    found = swept(tmp_path_factory.mktemp("local"), Processes(1))
+    found = swept(tmp_path_factory.mktemp("local"), LocalWorkers(1))
     assert len(found) == 5
     return found
 
 
 def swept(folder: Path, pool: Pool, function: Any = run_paper_cell) -> dict[str, Any]:
-    with SharedStore(folder / "store") as store:
+    with Store(folder / "store") as store:
         run_sweep(CELLS, given, store, pool, function=function)
-        assert store.failures() == []
-        return contents(store)
+        every: list[Any] = [*CELLS, curve().start]
+        assert store.failures(every) == []
+        return contents(store, every)
 
 
 def test_ray_has_the_results_of_local_processes(
@@ -68,19 +70,19 @@ def test_ray_has_the_results_of_local_processes(
 
 
 def test_errors_come_back(ray: Any, tmp_path: Path) -> None:
-    seen = Seen()
-    with SharedStore(tmp_path / "store") as store:
-        run_sweep([fit()], given, store, RayCluster(), watcher=seen, function=sweeps.refused)
-    assert seen.results == [(fit(), Refused("No way down."))]
+    seen = Recorder()
+    with Store(tmp_path / "store") as store:
+        run_sweep([fit()], given, store, RayCluster(), callback=seen, function=sweeps.failing)
+    assert seen.results == [(fit(), FailedJob("No way down."))]
 
 
 def test_as_many_places_as_the_cluster_has_room_for(ray: Any) -> None:
     rooms = {1.0: 2, 0.5: 4, 2.0: 1, 0.1: 20}
     for cpus, room in rooms.items():
         with RayCluster(cpus=cpus).open() as pool:
-            assert pool.places() == room
+            assert pool.capacity() == room
     for too_much in (RayCluster(cpus=3.0), RayCluster(gpus=0.5)):
-        with pytest.raises(InvalidInputError, match="has no room for a cell"), too_much.open():
+        with pytest.raises(InvalidInputError, match="has no resources for a cell"), too_much.open():
             pass
 
 
@@ -115,7 +117,7 @@ def test_what_is_shared_is_sent_once(ray: Any, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_what_is_no_address(address: str, words: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        experiments_ray._knock(address)
+        experiments_ray.check_address(address)
     assert str(caught.value).startswith(words)
 
 
@@ -198,11 +200,11 @@ def test_a_cell_that_is_lost_every_time_is_refused_alone(
     ray: Any, log: Path, tmp_path: Path
 ) -> None:
     log.unlink(missing_ok=True)
-    seen = Seen()
-    with SharedStore(tmp_path / "store") as store:
+    seen = Recorder()
+    with Store(tmp_path / "store") as store:
         pool = RayCluster(retries=1)
-        run_sweep([fit()], given, store, pool, watcher=seen, function=sweeps.deadly)
-        (failed,) = store.failures()
+        run_sweep([fit()], given, store, pool, callback=seen, function=sweeps.deadly)
+        (failed,) = store.failures([fit()])
     assert failed.reason.startswith("Its worker was lost 2 times, perhaps for lack of memory. Ray")
-    assert seen.results == [(fit(), Refused(failed.reason))]
+    assert seen.results == [(fit(), FailedJob(failed.reason))]
     assert len(set(sweeps.notes())) == 2, "two processes have tried"

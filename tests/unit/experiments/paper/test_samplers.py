@@ -8,9 +8,10 @@ import torch
 import directgp
 from directgp.datasets.problem import Task
 from directgp.diagnostics import compare_gradients
+from directgp.experiments.fit import ScaledRows
 from directgp.experiments.paper import samplers
 from directgp.experiments.paper.cells import SamplerCell, SamplerOutcome
-from directgp.experiments.paper.fits import scaled, start_of
+from directgp.experiments.paper.fits import paper_model
 from directgp.experiments.paper.samplers import run_samplers
 from directgp.log_expectations import BiasedMonteCarlo, ProductSampling
 from tests.unit.experiments.paper.test_gradients import rows
@@ -23,7 +24,7 @@ def brief_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samplers, "_SWEEPS", 2)
     monkeypatch.setattr(samplers, "_GRADIENTS", 1)
     monkeypatch.setattr(samplers, "_LOOP_WORK", 100)
-    monkeypatch.setattr(samplers, "_FEWEST_EXAMPLES", 5)
+    monkeypatch.setattr(samplers, "_MIN_EXAMPLES", 5)
 
 
 def a_cell(**changes: Any) -> SamplerCell:
@@ -40,7 +41,7 @@ def a_cell(**changes: Any) -> SamplerCell:
         beta=0.1,
         learning_rate=0.1,
     )
-    return cell.but(**changes)
+    return cell.replace(**changes)
 
 
 def plain(outcome: SamplerOutcome) -> list[dict[str, Any]]:
@@ -63,8 +64,8 @@ def test_the_paper_s_sampler_does_as_theory_says_at_every_look(task: Task) -> No
 
 def test_looks_are_at_the_trained_model() -> None:
     cell, data = a_cell(), rows()
-    X, y = scaled(data, "count").train
-    start = start_of(cell, X, y)
+    X, y = ScaledRows.of(data, "count").train
+    start = paper_model(cell, X, y)
     result = directgp.train(
         start.posterior,
         start.likelihood,
@@ -90,8 +91,8 @@ def test_errors_are_those_of_the_diagnostics(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(samplers, "_ERROR_DRAWS", 1000)
     cell, data = a_cell(looks=(0,)), rows()
     look = run_samplers(cell, data).looks[0]
-    X, y = scaled(data, "count").train
-    start = start_of(cell, X, y)
+    X, y = ScaledRows.of(data, "count").train
+    start = paper_model(cell, X, y)
     rules = {"bmc_error": BiasedMonteCarlo(4), "our_ups_error": ProductSampling(4)}
     for name, rule in rules.items():
         blocks = compare_gradients(
@@ -110,7 +111,7 @@ def test_errors_are_those_of_the_diagnostics(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_same_cell_has_the_same_result_and_another_seed_another() -> None:
     cell, data = a_cell(looks=(0, 3)), rows()
     first, again, other = (
-        plain(run_samplers(each, data)) for each in (cell, cell, cell.but(seed=2))
+        plain(run_samplers(each, data)) for each in (cell, cell, cell.replace(seed=2))
     )
     assert first == again and first != other
 
@@ -130,7 +131,7 @@ def test_long_loops_are_measured_on_some_examples_and_scaled(
 
     monkeypatch.setattr(samplers, "least_seconds", measured)
     monkeypatch.setattr(samplers, "_LOOP_WORK", 0)
-    monkeypatch.setattr(samplers, "_FEWEST_EXAMPLES", 8)
+    monkeypatch.setattr(samplers, "_MIN_EXAMPLES", 8)
     look = run_samplers(a_cell(looks=(0,)), rows()).looks[0]
     assert sizes == [8, 8]
     assert (look.one_by_one_seconds, look.vectorised_seconds) == (5.0, 5.0)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from directgp.experiments.paper.cells import FailedRecord, Results
+from directgp.experiments.cell import FailedRecord
+from directgp.experiments.paper.cells import Results
 from directgp.reports.paper import write_reproduction
 from tests.unit.reports.paper.made import SMALL, reproduction, results
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from directgp.datasets.problem import Task
+from directgp.experiments.cell import METHODS, Circumstances, Record
 from directgp.experiments.paper.cells import (
     EXACT,
-    Circumstances,
+    BetaScores,
     CurveCell,
     CurveOutcome,
     CurvePoint,
@@ -20,10 +21,9 @@ from directgp.experiments.paper.cells import (
     GradientOutcome,
     GradientRow,
     Measured,
-    Outcome,
     PaperCell,
-    PathPoint,
-    Record,
+    PaperOutcome,
+    PaperRecord,
     Results,
     RuleFacts,
     SamplerCell,
@@ -32,7 +32,6 @@ from directgp.experiments.paper.cells import (
 )
 from directgp.experiments.paper.claims.base import Claim, Finding, Part
 from directgp.experiments.paper.run import DataRow, Reproduction
-from directgp.experiments.plan import METHODS
 from directgp.metrics import SCORES
 
 TASKS: dict[str, Task] = {
@@ -171,12 +170,12 @@ def _curves(dataset: str, repeat: int) -> Iterator[CurveCell]:
         yield _curve(dataset, repeat, beta=0.1, rule=rule, batch_size=None)
 
 
-def record(cell: PaperCell, recipe: Recipe) -> Record:
+def record(cell: PaperCell, recipe: Recipe) -> PaperRecord:
     """A cell with what may come of it."""
     random = np.random.default_rng([int(cell.key[:8], 16)])
     shared = 0.03 * np.random.default_rng([cell.repeat, cell.size]).standard_normal()
     arrays: dict[str, Any] = {}
-    outcome: Outcome
+    outcome: PaperOutcome
     if isinstance(cell, FitCell):
         outcome = _fit(cell, random, shared)
     elif isinstance(cell, CurveCell):
@@ -212,12 +211,12 @@ def _fit(cell: FitCell, random: np.random.Generator, shared: float) -> FitOutcom
     )
 
 
-def _path(cell: FitCell, nll: float, random: np.random.Generator) -> tuple[PathPoint, ...]:
+def _path(cell: FitCell, nll: float, random: np.random.Generator) -> tuple[BetaScores, ...]:
     points = []
     for beta in cell.betas:
         away = math.log10(beta) - 0.5 + 0.2 * random.standard_normal()
         loss = float(nll + 0.06 * away**2)
-        points.append(PathPoint(beta=beta, validation=loss, error=0.01, test={"nll": loss + 0.01}))
+        points.append(BetaScores(beta=beta, validation=loss, error=0.01, test={"nll": loss + 0.01}))
     return tuple(points)
 
 

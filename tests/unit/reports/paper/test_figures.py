@@ -12,8 +12,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from directgp.experiments.paper.cells import EXACT, FailedRecord, Record, Results, RuleFacts
-from directgp.experiments.plan import METHODS
+from directgp.experiments.cell import METHODS, FailedRecord
+from directgp.experiments.paper.cells import EXACT, PaperRecord, Results, RuleFacts
 from directgp.reports.drawing import DARK, NARROW, WIDE, Picture, drawn
 from directgp.reports.paper_drawing import (
     average,
@@ -151,7 +151,7 @@ def test_rules_and_protocols_are_not_averaged_over() -> None:
     once = results(recipe).records
     sampled = [r for r in once if r.cell.dataset == "abalone"]
     again = tuple(
-        replace(r, cell=r.cell.but(rule=RuleFacts(name="bmc", samples=10)))
+        replace(r, cell=r.cell.replace(rule=RuleFacts(name="bmc", samples=10)))
         for r in sampled
         if getattr(r.cell, "method", "") == "log-joint"
     )
@@ -165,7 +165,7 @@ def test_rules_and_protocols_are_not_averaged_over() -> None:
 
 def test_protocols_have_lines_of_beta_of_their_own() -> None:
     once = results(Recipe(fits=("cadata",), sizes=(691,), methods=("log-joint",))).records
-    again = tuple(replace(r, cell=r.cell.but(protocol="paper")) for r in once)
+    again = tuple(replace(r, cell=r.cell.replace(protocol="paper")) for r in once)
     assert texts(shown("1c", Results(once + again)).draw(WIDE)) == [
         "log-loss DLM, joint (best protocol)",
         "log-loss DLM, joint (paper protocol)",
@@ -260,7 +260,7 @@ def test_cells_that_lines_lack_are_counted() -> None:
     found = Results(
         (kept,),
         (FailedRecord(failed.cell, "out of memory", 1),),
-        (*(record.cell for record in missing), missing[0].cell.but(dataset="pol")),
+        (*(record.cell for record in missing), missing[0].cell.replace(dataset="pol")),
     )
     assert shown("1a", found).caption.endswith("Of this figure, 2 cells not run and 1 cell failed.")
     assert "Of this figure" not in shown("1a", whole).caption
@@ -330,7 +330,7 @@ def test_ticks_of_sizes_do_not_touch(width: float) -> None:
         assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
 
 
-def odd(record: Record, value: float) -> Record:
+def odd(record: PaperRecord, value: float) -> PaperRecord:
     """With a score that is not finite."""
     outcome: Any = record.outcome
     if outcome.kind == "fit":

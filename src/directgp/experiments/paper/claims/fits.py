@@ -7,6 +7,7 @@ from statistics import median
 
 import numpy as np
 
+from directgp.experiments.cell import METHODS
 from directgp.experiments.paper.cells import (
     EXACT,
     FitCell,
@@ -42,7 +43,6 @@ from directgp.experiments.paper.claims.base import (
     over_repeats,
     shared_splits,
 )
-from directgp.experiments.plan import METHODS
 from directgp.metrics import SCORES
 from directgp.text import number, plural
 

@@ -1,0 +1,126 @@
+"""Workers: statuses, threads and interrupts."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from directgp.errors import InvalidInputError
+from directgp.experiments.workers import (
+    InProcess,
+    LocalWorkers,
+    Shared,
+    StatusMonitor,
+    StatusTable,
+    TableReporter,
+    WorkerStatus,
+    block_interrupt,
+    defer_interrupt,
+    local_pool,
+)
+from directgp.training.result import Progress
+
+
+def test_pools_by_number() -> None:
+    assert local_pool(0) == InProcess() and local_pool(3) == LocalWorkers(3)
+    with pytest.raises(InvalidInputError, match=r"workers must be at least 1\. Got 0\."):
+        LocalWorkers(0)
+
+
+def test_after_a_loss_there_is_one_worker() -> None:
+    assert LocalWorkers(7).after_loss() == LocalWorkers(1)
+
+
+def doubled(value: int, factor: int, monitors: Sequence[Any]) -> int:
+    assert len(monitors) == 1
+    return factor * value
+
+
+def increased(value: int) -> int:
+    return value + 1
+
+
+@pytest.mark.parametrize("pool", [InProcess(), LocalWorkers(1)])
+def test_shared_arguments_are_selected(pool: InProcess | LocalWorkers) -> None:
+    with pool.open() as workers:
+        calls = [(doubled, (n, Shared(1, increased))) for n in range(3)]
+        futures = [workers.submit(n, call) for n, call in enumerate(calls)]
+        assert [future.result() for future in futures] == [0, 2, 4]
+
+
+def test_the_status_table_has_steps_and_runs() -> None:
+    table = StatusTable(2)
+    monitor = StatusMonitor(TableReporter(table, 1), job=5)
+    for run in (1, 2):
+        monitor.reset()
+        monitor(Progress("elbo", 3, 10, 4, 0.25, 0.1, 1.0))
+        assert table.read() == [WorkerStatus(5, run, 3, 10, 0.25)]
+    table.clear(1)
+    assert table.read() == []
+
+
+def test_workers_do_not_hear_ctrl_c_from_their_first_moment() -> None:
+    code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    command = [sys.executable, "-c", code]
+    with block_interrupt():
+        within = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    after = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert (within, after) == ("True\n", "False\n")
+
+
+def on_how_many_threads(monitors: Sequence[Any]) -> int:
+    return torch.get_num_threads()
+
+
+def test_this_process_works_on_one_thread_as_others_do_and_only_then() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with InProcess().open() as pool:
+            assert pool.submit(0, (on_how_many_threads, ())).result() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def swallowing(steps: list[int], monitors: Sequence[Any]) -> str:
+    """A training that takes Ctrl-C for a wish to end early, as ours do."""
+    try:
+        for step in range(1, 10):
+            steps.append(step)
+            if step == 2:
+                signal.raise_signal(signal.SIGINT)
+            monitors[0](Progress("elbo", step, 10, step, 0.0, 0.0, 0.0))
+            time.sleep(0.3)
+    except KeyboardInterrupt:
+        pass
+    return "cut short"
+
+
+def test_ctrl_c_in_this_process_leaves_no_result_of_a_training_that_was_cut_short() -> None:
+    steps: list[int] = []
+    with InProcess().open() as pool, pytest.raises(KeyboardInterrupt):
+        pool.submit(0, (swallowing, (steps,)))
+    assert steps == [1, 2]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_who_presses_ctrl_c_twice_does_not_wait() -> None:
+    with pytest.raises(KeyboardInterrupt), defer_interrupt() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.is_set()
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("not reached")
+
+
+def test_ctrl_c_during_work_that_never_looks_up_is_raised_at_its_end() -> None:
+    reached = []
+    with pytest.raises(KeyboardInterrupt), defer_interrupt():
+        signal.raise_signal(signal.SIGINT)
+        reached.append("end")
+    assert reached == ["end"]
