@@ -62,21 +62,12 @@ class Curve:
         """Return the index of each evaluated step; of two at the same step, the later one."""
         return {point.step: index for index, point in enumerate(self.outcome.points)}
 
-    def reaches(self, step: int) -> bool:
-        """Return whether it was evaluated at a step, or ended before it."""
-        return step in self.indices or step > max(self.indices)
-
-    def rows_at(self, step: int) -> NDArray[np.float64]:
-        """Return the NLL of the test rows; ∞ if the curve ended before."""
-        if step not in self.indices:
-            return np.full(self.losses.shape[1], np.inf)
-        return np.asarray(self.losses[self.indices[step]], dtype=np.float64)
-
-    def nll_at(self, step: int) -> float:
-        """Return the mean NLL of the test rows; ∞ if the curve ended before."""
-        if step not in self.indices:
-            return math.inf
-        return self.outcome.points[self.indices[step]].scores["nll"]
+    def at(self, step: int) -> tuple[float, NDArray[np.float64]]:
+        """Return the mean NLL and the stored NLLs of test rows; ∞ if the curve ended before."""
+        index = self.indices.get(step)
+        if index is None:
+            return math.inf, np.full(self.losses.shape[1], np.inf)
+        return self.outcome.points[index].scores["nll"], self.losses[index].astype(np.float64)
 
 
 @final
@@ -92,9 +83,13 @@ class CurvePairs:
     @property
     def evaluations(self) -> list[tuple[int, float]]:
         """Return the steps and epochs at which all curves that had not ended were evaluated."""
-        curves = [curve for pair in self.pairs for curve in pair]
-        points = {point.step: point.epoch for curve in curves for point in curve.outcome.points}
-        return sorted((s, e) for s, e in points.items() if all(c.reaches(s) for c in curves))
+        curves = [(curve, curve.indices) for pair in self.pairs for curve in pair]
+        epochs = {p.step: p.epoch for curve, _ in curves for p in curve.outcome.points}
+        return sorted(
+            (step, epoch)
+            for step, epoch in epochs.items()
+            if all(step in indices or step > max(indices) for _, indices in curves)
+        )
 
     def rows_at(self, step: int) -> Difference:
         """Test the difference paired over the test rows, averaged over the repeats.
@@ -102,34 +97,32 @@ class CurvePairs:
         If only some rows have stored losses, the standard error comes from them, and the mean from
         the scores of all rows.
         """
-        stored = [differences(a.rows_at(step), b.rows_at(step)) for a, b in self.pairs]
+        points = [(one.at(step), other.at(step)) for one, other in self.pairs]
+        stored = [differences(one[1], other[1]) for one, other in points]
         found, all_rows = over_rows(stored), sum(one.outcome.num_test for one, _ in self.pairs)
-        mean = float(np.mean([a.nll_at(step) - b.nll_at(step) for a, b in self.pairs]))
-        number = sum(map(len, stored))
-        if number >= all_rows or not math.isfinite(found.effect):
+        count = sum(map(len, stored))
+        if count >= all_rows or not math.isfinite(found.effect):
             return found
-        over = f"{plural(all_rows, 'test row')}, standard error from {number:,} of them"
-        return replace(measured(mean, found.error * math.sqrt(number / all_rows)), over=over)
+        mean = float(np.mean([one[0] - other[0] for one, other in points]))
+        over = f"{plural(all_rows, 'test row')}, standard error from {count:,} of them"
+        return replace(measured(mean, found.error * math.sqrt(count / all_rows)), over=over)
 
-    def at_the_end(self) -> Difference:
-        """Test the difference at the last evaluation, paired over the repeats.
+    def at_the_end(self, one: RuleFacts, other: RuleFacts) -> Pair:
+        """Compare two rules at the last evaluation, paired over the repeats.
 
-        It is paired over the test rows if there is one repeat, and on airline, which has many rows.
+        They are paired over the test rows if there is one repeat, and on airline, which has many.
         """
-        last = self.evaluations[-1][0]
-        if len(self.pairs) == 1 or self.cell.dataset == AIRLINE:
-            return self.rows_at(last)
-        nll = np.array([[one.nll_at(last), other.nll_at(last)] for one, other in self.pairs])
-        outcome = self.pairs[0][0].outcome
-        ratio = outcome.num_test / (outcome.num_training or self.cell.size)
-        return over_repeats(differences(nll[:, 0], nll[:, 1]), ratio)
-
-    @property
-    def setting(self) -> str:
-        """Describe the settings."""
         cell, last = self.cell, self.evaluations[-1][0]
+        if len(self.pairs) == 1 or cell.dataset == AIRLINE:
+            found = self.rows_at(last)
+        else:
+            nll = np.array([[curve.at(last)[0] for curve in pair] for pair in self.pairs])
+            outcome = self.pairs[0][0].outcome
+            ratio = outcome.num_test / (outcome.num_training or cell.size)
+            found = over_repeats(differences(nll[:, 0], nll[:, 1]), ratio)
         how = f"β = {cell.beta:g}, learning rate {cell.learning_rate:g}"
-        return f"{plural(cell.size, 'row')}, {how}, {plural(last, 'step')}"
+        setting = f"{plural(cell.size, 'row')}, {how}, {plural(last, 'step')}"
+        return Pair(cell.dataset, one.label, other.label, "NLL", found, "", setting)
 
 
 def curve_pairs(
@@ -197,16 +190,10 @@ def rule_pair(
 
     found = rule_pairs(results, selected, one, other)
     if found:
-        return _at_the_end(found[0], one, other)
+        return found[0].at_the_end(one, other)
     why = absence(results, uses_curves(selected, (one, other)))
     setting = "" if beta is None else f"β = {beta:g}"
     return Pair(dataset, one.label, other.label, "NLL", note=why, setting=setting)
-
-
-def _at_the_end(found: CurvePairs, one: RuleFacts, other: RuleFacts) -> Pair:
-    difference = found.at_the_end()
-    labels = one.label, other.label
-    return Pair(found.cell.dataset, *labels, "NLL", difference, note="", setting=found.setting)
 
 
 # C7: DLM and ELBO on airline.
@@ -408,7 +395,7 @@ def _equal_bmc(
         largest: dict[tuple[float, float], CurvePairs] = {}
         for each in found:
             largest.setdefault((each.cell.learning_rate, each.cell.beta), each)
-        pairs = [_at_the_end(each, one, other) for each in largest.values()]
+        pairs = [each.at_the_end(one, other) for each in largest.values()]
         if not pairs:
             wanted = uses_curves(lambda cell: is_joint(cell, (dataset,)), (one, other))
             why = absence(results, wanted)
