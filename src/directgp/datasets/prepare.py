@@ -78,9 +78,9 @@ def prepare(
             f"The target {target!r} suggests the task {task}: {reason}."
             " Choose another task with --task."
         )
-    encoded = encode_target(column, target, task, positive, rows)
+    y, classes, target_notes = encode_target(column, target, task, positive, rows)
     encoding = Encoding.learn(table, exclude=[target])
-    all_notes += [*encoded.notes, *_encoding_notes(encoding, names)]
+    all_notes += [*target_notes, *_encoding_notes(encoding, names)]
     if not encoding.columns:
         got = f"no column that varies besides {target!r}"
         refuse("The table", "of a target and features", got, "Add columns to predict it from.")
@@ -90,8 +90,8 @@ def prepare(
         target=target,
         feature_names=encoding.feature_names,
         X=encoding.apply(table),
-        y=encoded.y,
-        classes=encoded.classes,
+        y=y,
+        classes=classes,
         source=source,
         notes=tuple(all_notes),
         rows=rows,

@@ -254,17 +254,9 @@ def _arrow_reader(source: Any, **options: Any) -> Any:
 
 
 _READERS: dict[str, type[ReadableTable]] = {
-    ".csv": TextTable,
-    ".tsv": TextTable,
-    ".txt": TextTable,
-    ".csv.gz": TextTable,
-    ".tsv.gz": TextTable,
-    ".txt.gz": TextTable,
-    ".parquet": ParquetTable,
-    ".pq": ParquetTable,
-    ".feather": ArrowTable,
-    ".arrow": ArrowTable,
-    ".ipc": ArrowTable,
+    **dict.fromkeys((".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz"), TextTable),
+    **dict.fromkeys((".parquet", ".pq"), ParquetTable),
+    **dict.fromkeys((".feather", ".arrow", ".ipc"), ArrowTable),
 }
 
 SUFFIXES = tuple(_READERS)

@@ -1,6 +1,6 @@
 """Guess the task of a target column and encode it as numbers."""
 
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -75,25 +75,14 @@ def _why_not_counts(numbers: NDArray[np.float64]) -> str | None:
     return None
 
 
-class EncodedTarget(NamedTuple):
-    """The target as numbers."""
-
-    y: NDArray[np.float64]
-
-    classes: tuple[str, str] | None
-    """Names of class 0 and class 1."""
-
-    notes: tuple[str, ...]
-
-
 def encode_target(
     column: pa.ChunkedArray,
     name: str,
     task: Task,
     positive: str | None,
     rows: NDArray[np.int64],
-) -> EncodedTarget:
-    """Encode a target without missing values for training.
+) -> tuple[NDArray[np.float64], tuple[str, str] | None, list[str]]:
+    """Return a target without missing values as numbers, the names of its classes, and notes.
 
     `rows` are the indices of the values in the table as read, for error messages.
     """
@@ -105,7 +94,7 @@ def encode_target(
         if (y == y[0]).all():
             got = f"{y[0]:g} in every row"
             refuse(f"The target {name!r}", "different in some rows", got, "Name another target.")
-        return EncodedTarget(y, None, ())
+        return y, None, []
     is_number = kind_of(column.type) == "number"
     if is_number:
         _numbers(column, name, task, rows)
@@ -115,7 +104,7 @@ def encode_target(
     sizes = [plural(len(column) - ones, "row"), plural(ones, "row")]
     note = f"Class 1 is {classes[1]!r} ({sizes[1]}), class 0 is {classes[0]!r} ({sizes[0]})"
     hint = "" if positive else f"; --positive {classes[0]} exchanges them"
-    return EncodedTarget(encode_classes(column, name, classes), classes, (f"{note}{hint}.",))
+    return encode_classes(column, name, classes), classes, [f"{note}{hint}."]
 
 
 def coded(
