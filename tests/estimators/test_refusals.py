@@ -165,9 +165,9 @@ SETTINGS = [
         D,
         "SparseGPClassifier for labels",
     ),
-    Row("density of labels", lambda: classifier(likelihood=Gaussian()), P, "Bernoulli"),
-    Row("density of counts", lambda: counts(likelihood=Gaussian()), P, "CountLikelihood"),
-    Row("counts of labels", lambda: classifier(likelihood=Poisson()), P, "Bernoulli"),
+    Row("density of labels", lambda: classifier(likelihood=Gaussian()), D, "classification"),
+    Row("density of counts", lambda: counts(likelihood=Gaussian()), D, "count"),
+    Row("counts of labels", lambda: classifier(likelihood=Poisson()), D, "classification"),
     Row("kernel", lambda: regressor(kernel="linear"), P, "'kernel' .*Got 'linear'"),
     Row(
         "kernel of a batch",

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from directgp.cli.options import (
+    LIKELIHOOD_NAMES,
     MODEL,
     OUTPUT,
     DataArgument,
@@ -18,7 +19,6 @@ from directgp.cli.options import (
     Inducing,
     Json,
     Kernel,
-    LikelihoodName,
     MaxIter,
     Positive,
     Quiet,
@@ -27,11 +27,13 @@ from directgp.cli.options import (
     Task,
     at_least_one,
     check_columns,
+    check_name,
     check_task,
     weight,
     whole_number,
 )
 from directgp.cli.terminal import Terminal, WrongUsageError
+from directgp.registry import LIKELIHOODS
 
 RUN = "Comparison"
 
@@ -92,12 +94,11 @@ def compare(
         ),
     ] = None,
     likelihood: Annotated[
-        LikelihoodName | None,
+        str | None,
         typer.Option(
             "--likelihood",
             metavar="NAME",
-            help="gaussian or student_t, probit or logistic, poisson, poisson_softplus or "
-            "negative_binomial; the first of its task unless given.",
+            help=f"{LIKELIHOOD_NAMES}; the first of its task unless given.",
             rich_help_panel=MODEL,
         ),
     ] = None,
@@ -142,6 +143,7 @@ def compare(
     """
     if resume and force:
         raise WrongUsageError("--resume and --force cannot be given together. Leave one out.")
+    check_name("--likelihood", likelihood, LIKELIHOODS.names())
     check_task(task, positive)
     check_columns({"--target": [target], "--drop": drop})
     options = {

@@ -19,7 +19,8 @@ from directgp.errors import InvalidInputError
 from directgp.estimators.settings import device_of
 from directgp.experiments.cell import METHODS, line_up
 from directgp.experiments.engine import compare
-from directgp.experiments.plan import Comparison, Plan, chosen_likelihood, make_plan
+from directgp.experiments.plan import Comparison, Plan, make_plan
+from directgp.registry import chosen_likelihood
 from directgp.reports.compare import write_report
 from directgp.reports.scoreboard import CLOSE, Entry, Scoreboard, heading, scoreboard
 from directgp.reports.verdict import Findings, verdict

@@ -3,23 +3,13 @@
 import shlex
 import warnings
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from directgp.cli import options
 from directgp.cli.terminal import Terminal
+from directgp.registry import LIKELIHOODS, LOSSES, chosen_likelihood
 from directgp.text import duration, entry, joined, number, plural, with_error
 
-ObjectiveName = Literal[
-    "log_loss",
-    "square_loss",
-    "elbo",
-    "vfe",
-    "fitc",
-    "crps",
-    "absolute_loss",
-    "pinball_loss",
-    "zero_one_cost",
-]
 ModeName = Literal["auto", "joint", "fixed"]
 
 
@@ -43,11 +33,11 @@ def fit(
     ] = None,
     data_dir: options.DataDir = None,
     objective: Annotated[
-        ObjectiveName,
+        str,
         options.model_option(
             "--objective",
             metavar="NAME",
-            help=f"What to train for: {joined(get_args(ObjectiveName), 'or')}.",
+            help=f"What to train for: {joined(LOSSES.names(), 'or')}.",
         ),
     ] = "log_loss",
     beta: Annotated[
@@ -67,12 +57,11 @@ def fit(
         ),
     ] = "auto",
     likelihood: Annotated[
-        options.LikelihoodName | None,
+        str | None,
         options.model_option(
             "--likelihood",
             metavar="NAME",
-            help="gaussian or student_t, probit or logistic, poisson, poisson_softplus or "
-            "negative_binomial; by default the one with the larger evidence.",
+            help=f"{options.LIKELIHOOD_NAMES}; by default the one with the larger evidence.",
         ),
     ] = None,
     kernel: options.Kernel = "rbf",
@@ -110,6 +99,8 @@ def fit(
         "random_state": seed,
         "device": device,
     }
+    options.check_name("--objective", objective, LOSSES.names())
+    options.check_name("--likelihood", likelihood, LIKELIHOODS.names())
     options.check_task(task, positive, exposure)
     if task is not None:
         _check_likelihood(task, likelihood)
@@ -140,8 +131,6 @@ def fit(
 
 def _check_likelihood(task: Any, likelihood: str | None) -> None:
     """Raise `WrongUsageError` if the likelihood belongs to another task."""
-    from directgp.experiments.plan import chosen_likelihood
-
     with options.naming_options():
         chosen_likelihood(task, likelihood)
 

@@ -10,6 +10,7 @@ import typer
 
 from directgp.cli.terminal import WrongUsageError
 from directgp.errors import InvalidInputError
+from directgp.registry import likelihoods_of
 from directgp.text import joined
 
 DATA, MODEL, OUTPUT = "Data", "Model", "Output"
@@ -22,15 +23,6 @@ output_option = partial(typer.Option, rich_help_panel=OUTPUT)
 TaskName = Literal["regression", "classification", "count"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
-LikelihoodName = Literal[
-    "gaussian",
-    "student_t",
-    "probit",
-    "logistic",
-    "poisson",
-    "poisson_softplus",
-    "negative_binomial",
-]
 
 
 def check_seed(seed: int) -> int:
@@ -111,6 +103,15 @@ DataDir = Annotated[
         " DIRECTGP_DATA.",
     ),
 ]
+
+
+LIKELIHOOD_NAMES = ", ".join(" or ".join(likelihoods_of(task)) for task in get_args(TaskName))
+
+
+def check_name(option: str, name: str | None, names: Sequence[str]) -> None:
+    """Raise `WrongUsageError` if the name is none of the names."""
+    if name is not None and name not in names:
+        raise WrongUsageError(f"{option} must be one of {', '.join(names)}. Got {name!r}.")
 
 
 @contextmanager

@@ -3,12 +3,12 @@
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
-Task = Literal["regression", "classification", "count"]
+from directgp.registry import Task as Task
 
 TASKS: tuple[Task, ...] = ("regression", "classification", "count")
 

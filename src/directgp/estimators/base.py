@@ -28,9 +28,7 @@ from torch import Tensor
 from directgp.errors import refuse, require
 from directgp.estimators import messages
 from directgp.estimators.fitting import (
-    COUNTS,
     Choice,
-    Family,
     Fitted,
     ModelSettings,
     auto_inducing,
@@ -41,7 +39,7 @@ from directgp.estimators.fitting import (
 )
 from directgp.estimators.messages import findings_of_training, issue, still_falling
 from directgp.estimators.preprocessing import Scalings, TrainingTable, training_table
-from directgp.estimators.settings import choice_of, device_of, dtype_of, recipe_of
+from directgp.estimators.settings import choice_of, constraints, device_of, dtype_of, recipe_of
 from directgp.estimators.summary import facts_of, summary_text
 from directgp.estimators.validation import (
     ArrayLike,
@@ -57,10 +55,8 @@ from directgp.estimators.validation import (
     refuse_times,
     with_stand_ins,
 )
-from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.counts import CountLikelihood, exposed
-from directgp.likelihoods.gaussian import Gaussian
-from directgp.objectives.pointwise import SquareLoss
+from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
+from directgp.likelihoods.counts import exposed
 from directgp.persistence import ModelState, save_model
 from directgp.plots import (
     plot_beta_path,
@@ -73,8 +69,8 @@ from directgp.plots import (
 from directgp.posteriors.prior import MeanName
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.predictive import predictive_cdf, predictive_log_density, predictive_quantiles
-from directgp.predictive.api import sample_targets
 from directgp.predictive.moments import check_coverage
+from directgp.registry import Task
 from directgp.shapes import Marginals
 from directgp.training.data import Model
 from directgp.training.recipe import Recipe
@@ -159,7 +155,7 @@ Columns = Float64[np.ndarray, "n d"]
 class SparseGPEstimator(BaseEstimator, ABC):
     """A sparse Gaussian process as scikit-learn knows models."""
 
-    _family: ClassVar[Family]
+    _task: ClassVar[Task]
     _scales_targets: ClassVar[bool]
     """Whether `standardize` holds for the targets, too."""
 
@@ -222,6 +218,10 @@ class SparseGPEstimator(BaseEstimator, ABC):
     def _latent(self, table: TrainingTable) -> Tensor | None:
         """Rough values of f at the training rows, if the targets give some."""
 
+    @property
+    def _parameter_constraints(self) -> dict[str, list[Any]]:
+        return constraints(self._task)
+
     def _checked(
         self,
         X: ArrayLike,
@@ -245,7 +245,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         labels = with_stand_ins(labels, weights, who)
         targets = self._encoded(labels, weights, who, reset and not classes_known)
         # Counts keep their rows, as the exposure does, until the table is made.
-        if weights is None or self._family is COUNTS:
+        if weights is None or self._task == "count":
             return inputs, targets, weights
         kept = weights > 0
         return inputs[kept], targets[kept], weights[kept]
@@ -292,6 +292,7 @@ class LearningEstimator(SparseGPEstimator):
         since = time.perf_counter()
         self._validate_params()
         who = f"{type(self).__name__}.fit"
+        self._check_task()
         warm = bool(self.warm_start) and hasattr(self, "posterior_")
         inputs, targets, weights = self._checked(
             X, y, sample_weight, who, reset=not warm, classes_known=classes_known
@@ -311,6 +312,18 @@ class LearningEstimator(SparseGPEstimator):
         self.exposed_ = exposure is not None
         self.fit_seconds_ = time.perf_counter() - since
         self._tell(fitted, table, targets)
+
+    def _check_task(self) -> None:
+        """Raise `InvalidInputError` if the likelihood is for targets of another kind."""
+        if isinstance(self.likelihood, Likelihood):
+            require(
+                self.likelihood.task == self._task,
+                f"likelihood of {type(self).__name__}",
+                f"one for {self._task}",
+                type(self.likelihood).__name__,
+                "Use SparseGPRegressor for real numbers, SparseGPClassifier for labels and "
+                "SparseGPCountRegressor for counts.",
+            )
 
     def _trained(
         self,
@@ -384,7 +397,7 @@ class LearningEstimator(SparseGPEstimator):
             Z = given_inducing(inducing, d, f"{type(self).__name__}.fit")
             inducing = torch.as_tensor(table.scalings.inputs.forward(Z)).to(table.X)
         settings = ModelSettings(
-            family=self._family,
+            task=self._task,
             likelihood=self.likelihood,
             kernel=self.kernel,
             ard=self.ard,
@@ -446,9 +459,7 @@ class LearningEstimator(SparseGPEstimator):
 
     def _learn_result(self, result: TrainingResult) -> None:
         """Set the model, and how it was trained."""
-        likelihood = result.likelihood
-        if isinstance(likelihood, CountLikelihood):
-            likelihood = likelihood.without_exposure()
+        likelihood = result.likelihood.without_exposure()
         self.training_result_ = replace(result, likelihood=likelihood)
         self.posterior_: SparsePosterior = result.posterior
         self.likelihood_: Likelihood = likelihood
@@ -550,7 +561,8 @@ class UpdatableEstimator(LearningEstimator):
 
 def _is_of_squares(recipe: Recipe, likelihood: Likelihood) -> bool:
     """Whether the model is the Gaussian one, of β = 1, whose mean is that of square loss."""
-    return isinstance(recipe.point_loss(), SquareLoss) and isinstance(likelihood, Gaussian)
+    conjugate = isinstance(likelihood, ConjugateLikelihood)
+    return conjugate and recipe.point_loss().eliminates == "square_loss"
 
 
 def updated(
@@ -651,7 +663,7 @@ class PredictingEstimator(UpdatableEstimator):
         def both(likelihood: Likelihood, q: Marginals, rows: slice) -> list[Tensor]:
             here = scaled[rows].to(q.mean.device)
             up_to = predictive_cdf(likelihood, here, q)
-            if not isinstance(likelihood, CountLikelihood):
+            if likelihood.task != "count":
                 return [up_to, up_to]
             return [predictive_cdf(likelihood, here - 1, q), up_to]
 
@@ -681,7 +693,7 @@ class PredictingEstimator(UpdatableEstimator):
         scaled = torch.as_tensor(self.scalings_.inputs.forward(inputs)).to(Z)
         f = self.posterior_.sample(scaled, n_samples, generator)
         given = None if exposures is None else torch.as_tensor(exposures).to(Z)
-        drawn = sample_targets(exposed(self.likelihood_, given), f, state)
+        drawn = exposed(self.likelihood_, given).sample(f, state)
         return self.scalings_.targets.backward(drawn.T[..., None])[..., 0]
 
     def _nll(

@@ -1,6 +1,6 @@
 """Classification: two classes."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
@@ -21,10 +21,9 @@ from directgp.estimators.base import (
     unchanged_on_error,
     updated,
 )
-from directgp.estimators.fitting import LABELS, Choice, Fitted
+from directgp.estimators.fitting import Choice, Fitted
 from directgp.estimators.messages import one_class
 from directgp.estimators.preprocessing import TrainingTable
-from directgp.estimators.settings import constraints
 from directgp.estimators.validation import (
     ArrayLike,
     ValidationData,
@@ -33,7 +32,7 @@ from directgp.estimators.validation import (
     plain_labels,
 )
 from directgp.likelihoods.base import Likelihood
-from directgp.objectives.pointwise import ZeroOneCost
+from directgp.objectives.base import PointLoss
 from directgp.predictive import predictive_log_density
 from directgp.shapes import Marginals
 from directgp.training.data import Model
@@ -90,10 +89,9 @@ n_iter_, findings_, n_features_in_, feature_names_in_
 
     classes_: NDArray[Any]
 
-    _family = LABELS
+    _task = "classification"
     _scales_targets = False
     _default_mean = "constant"
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = constraints(LABELS)
 
     def fit(
         self,
@@ -242,8 +240,8 @@ n_iter_, findings_, n_features_in_, feature_names_in_
     @override
     def _learn(self, fitted: Fitted, table: TrainingTable) -> None:
         super()._learn(fitted, table)
-        cost = self.objective if isinstance(self.objective, ZeroOneCost) else ZeroOneCost()
-        self.threshold_ = cost.threshold
+        given = isinstance(self.objective, PointLoss)
+        self.threshold_ = self.objective.threshold if given else 0.5
 
     @override
     def _latent(self, table: TrainingTable) -> None:

@@ -1,7 +1,7 @@
 """Regression of counts."""
 
 import warnings
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
@@ -22,9 +22,7 @@ from directgp.estimators.base import (
     draw_pit,
     unchanged_on_error,
 )
-from directgp.estimators.fitting import COUNTS
 from directgp.estimators.preprocessing import TrainingTable
-from directgp.estimators.settings import constraints
 from directgp.estimators.validation import (
     ArrayLike,
     ValidationData,
@@ -86,10 +84,9 @@ n_iter_, findings_, n_features_in_, feature_names_in_
     True
     """
 
-    _family = COUNTS
+    _task = "count"
     _scales_targets = False
     _default_mean = "constant"
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = constraints(COUNTS)
 
     def fit(
         self,

@@ -1,9 +1,9 @@
 """Choose starting models and train the model of an estimator."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -16,13 +16,12 @@ from torch import Tensor
 from directgp.errors import UnsupportedError, require
 from directgp.estimators.preprocessing import TrainingTable
 from directgp.estimators.validation import ArrayLike, about
-from directgp.likelihoods import Gaussian, Logistic, NegativeBinomial, Poisson, Probit, StudentT
 from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.bernoulli import Bernoulli
-from directgp.likelihoods.counts import CountLikelihood, exposed
+from directgp.likelihoods.counts import exposed
 from directgp.posteriors.inducing import InducingName, choose_inducing
 from directgp.posteriors.prior import KernelName, Prior
 from directgp.posteriors.sparse import SparsePosterior
+from directgp.registry import LIKELIHOODS, Task, likelihoods_of
 from directgp.training.beta_path import beta_grid
 from directgp.training.data import Data, Model, check_data
 from directgp.training.recipe import Recipe
@@ -33,67 +32,6 @@ from directgp.training.validation import Folds, Given, HoldOut, Validation
 
 Targets = Float[Tensor, " n"]
 
-_QUARTILE = 0.6745
-"""Upper quartile of a standard normal."""
-
-
-@dataclass(frozen=True)
-class Family:
-    """The likelihoods of one kind of target."""
-
-    makers: dict[str, Callable[[Targets], Likelihood]]
-    """By name; each takes the targets to start from."""
-
-    base: type[Any]
-    """What a likelihood of the user's own has to be."""
-
-    auto: tuple[str, ...]
-    """Those that are compared when none is named, the simplest first."""
-
-    def named(self, name: str, y: Targets) -> Likelihood:
-        """The likelihood of that name, with starting values for these targets."""
-        return self.makers[name](y).to(y)
-
-
-def _noise(y: Targets) -> float:
-    """A tenth of the variance of the bulk of the targets."""
-    spread = float((y - y.median()).abs().median()) / _QUARTILE
-    return 0.1 * spread**2 if spread > 0 else 0.1 * max(float(y.var(correction=0)), 1e-6)
-
-
-def _dispersion(y: Targets) -> float:
-    """r by moments, variance = mean + mean²/r, as if the rate were constant."""
-    mean, variance = float(y.mean()), float(y.var(correction=0))
-    excess = max(variance - mean, 1e-2 * mean, 1e-6)
-    return min(max(mean**2 / excess, 0.1), 100.0)
-
-
-REAL_VALUED = Family(
-    {
-        "gaussian": lambda y: Gaussian(0.1),
-        "student_t": lambda y: StudentT(df=4.0, scale=_noise(y) ** 0.5),
-    },
-    base=Likelihood,
-    auto=("gaussian", "student_t"),
-)
-
-LABELS = Family(
-    {"probit": lambda y: Probit(), "logistic": lambda y: Logistic()},
-    base=Bernoulli,
-    auto=("probit",),
-)
-
-COUNTS = Family(
-    {
-        "poisson": lambda y: Poisson(),
-        "poisson_softplus": lambda y: Poisson(link="softplus"),
-        "negative_binomial": lambda y: NegativeBinomial(_dispersion(y)),
-    },
-    base=CountLikelihood,
-    auto=("poisson", "negative_binomial"),
-)
-
-
 _MOST_INDUCING, _FEWEST_INDUCING = 100, 50
 
 _GRID = 2.0**32
@@ -103,7 +41,7 @@ _GRID = 2.0**32
 class ModelSettings:
     """The constructor's choices that say which models there are."""
 
-    family: Family
+    task: Task
     likelihood: str | Likelihood
     kernel: str | Kernel
     ard: bool | Literal["auto"]
@@ -111,6 +49,12 @@ class ModelSettings:
     num_inducing: int
     inducing: str | Float[Tensor, "m d"]
     """A method, or the inputs themselves, scaled."""
+
+
+def named_likelihood(name: str, y: Targets) -> Likelihood:
+    """Return the likelihood of that name, with starting values for these targets."""
+    likelihood: Likelihood = LIKELIHOODS[name].load().from_targets(y)
+    return likelihood.to(y)
 
 
 def starting_models(
@@ -162,10 +106,10 @@ def _likelihoods(
     if isinstance(given, Likelihood):
         recipe.check(given)
         return {type(given).__name__: copy.deepcopy(given).to(y)}
-    names = settings.family.auto if given == "auto" else (given,)
+    names = likelihoods_of(settings.task, auto=True) if given == "auto" else (given,)
     found, refusals = {}, []
     for name in names:
-        likelihood = settings.family.named(name, y)
+        likelihood = named_likelihood(name, y)
         try:
             recipe.check(likelihood)
             found[name] = likelihood

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float64, Num, Shaped
 
 from directgp.errors import DirectGPWarning
 from directgp.estimators.validation import FeatureNames
+from directgp.likelihoods.base import Likelihood, ParameterText
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.result import BetaPath, Status, TrainingResult
 
@@ -32,30 +33,11 @@ _FEW_WEIGHTS = 0.5
 _FAR, _WIDE = 5.0, 10.0
 """Mean and deviation of scaled rows from which on they are not like those that set the scaling."""
 
-_TOO_CERTAIN = (
-    "Intervals may be too narrow away from the training rows; compare with objective='elbo' on "
-    "rows that were not trained on."
+_OUTPUT_SCALE = ParameterText(
+    "raw_output_scale",
+    "The output scale of the kernel",
+    "Predictions are nearly constant: the target does not vary with the inputs.",
 )
-
-NOISES = ("likelihood.raw_noise", "likelihood.raw_scale")
-"""Parameters that a direct loss may drive to their floor, where the variance of f carries them."""
-
-_AT_FLOOR = {
-    "likelihood.raw_noise": ("The noise variance", _TOO_CERTAIN),
-    "likelihood.raw_scale": ("The scale of the Student-t noise", _TOO_CERTAIN),
-    "likelihood.raw_df": (
-        "The number of degrees of freedom of the Student-t noise",
-        "A few targets lie extremely far from the others; look at them.",
-    ),
-    "likelihood.raw_dispersion": (
-        "The dispersion of the counts",
-        "A few counts are far larger than the others; look at them.",
-    ),
-    "prior.raw_output_scale": (
-        "The output scale of the kernel",
-        "Predictions are nearly constant: the target does not vary with the inputs.",
-    ),
-}
 
 
 def constant_columns(
@@ -148,11 +130,19 @@ def one_class(y: Num[np.ndarray, " n"], classes: Shaped[np.ndarray, " c"]) -> li
     ]
 
 
-def at_floor(names: Sequence[str]) -> list[str]:
-    """Of the parameters that `TrainingResult.at_floor` names."""
-    found = [_AT_FLOOR.get(name, (name, "It may not suit these data.")) for name in names]
+def at_floor(names: Sequence[str], likelihood: Likelihood, compared: bool) -> list[str]:
+    """Return a warning for each parameter that `TrainingResult.at_floor` names.
+
+    A model that was compared with the ELBO may let the variance of f stand for all noise.
+    """
+    texts = {f"likelihood.{text.parameter}": text for text in likelihood.parameter_texts}
+    texts["prior.raw_output_scale"] = _OUTPUT_SCALE
+    unknown = "It may not suit these data."
+    found = [texts.get(name, ParameterText(name, name, unknown)) for name in names]
     return [
-        f"{what} ended at the smallest value that training allows. {then}" for what, then in found
+        f"{text.subject} ended at the smallest value that training allows. {text.advice}"
+        for text in found
+        if not (compared and text.is_noise)
     ]
 
 
@@ -244,10 +234,9 @@ def findings_of_training(
     result: TrainingResult, path: BetaPath | None, feature_names: FeatureNames | None
 ) -> list[str]:
     """What the result of a fit gives to think about."""
-    # A model that has been compared with the ELBO may well let the variance of f be all the noise.
     compared = path is not None and any(p.hyperparameters == "elbo" for p in path.points)
-    floors = [name for name in result.at_floor if not (compared and name in NOISES)]
-    found = at_floor(floors) + cut_short(result.status, result.reason)
+    found = at_floor(result.at_floor, result.likelihood, compared)
+    found += cut_short(result.status, result.reason)
     scales = length_scales(result.posterior)
     if scales is not None and len(scales) > 1:
         found += flat_features(scales, feature_names)

@@ -1,6 +1,6 @@
 """Regression: real-valued targets."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +8,6 @@ from sklearn.base import RegressorMixin
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.errors import require
 from directgp.estimators.base import (
     Column,
     TellingEstimator,
@@ -16,16 +15,10 @@ from directgp.estimators.base import (
     draw_pit,
     unchanged_on_error,
 )
-from directgp.estimators.fitting import REAL_VALUED
 from directgp.estimators.messages import regression_target
 from directgp.estimators.preprocessing import TrainingTable
-from directgp.estimators.settings import constraints
 from directgp.estimators.validation import ArrayLike, ValidationData, check_finite_target, numbers
 from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.bernoulli import Bernoulli
-from directgp.likelihoods.counts import CountLikelihood
-from directgp.likelihoods.gaussian import Gaussian
-from directgp.likelihoods.student_t import StudentT
 from directgp.predictive import predictive_mean, predictive_quantiles, predictive_variance
 from directgp.shapes import Marginals
 
@@ -130,10 +123,9 @@ class SparseGPRegressor(RegressorMixin, TellingEstimator):
     True
     """
 
-    _family = REAL_VALUED
+    _task = "regression"
     _scales_targets = True
     _default_mean = "zero"
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = constraints(REAL_VALUED)
 
     def fit(
         self,
@@ -234,13 +226,6 @@ class SparseGPRegressor(RegressorMixin, TellingEstimator):
 
     @override
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
-        require(
-            not isinstance(self.likelihood, Bernoulli | CountLikelihood),
-            "likelihood of SparseGPRegressor",
-            "one of real numbers",
-            type(self.likelihood).__name__,
-            "Take SparseGPClassifier for labels and SparseGPCountRegressor for counts.",
-        )
         values = numbers(y, who)
         check_finite_target(values, who)
         return values
@@ -255,13 +240,13 @@ class SparseGPRegressor(RegressorMixin, TellingEstimator):
 
 
 def _mean(likelihood: Likelihood, q: Marginals) -> Tensor:
-    """Mean of y, or its centre where Student's t may have no mean."""
-    return q.mean if isinstance(likelihood, StudentT) else predictive_mean(likelihood, q)
+    """Return the mean of y; for additive noise, which may have no mean, its centre."""
+    return q.mean if likelihood.additive else predictive_mean(likelihood, q)
 
 
 def _std(likelihood: Likelihood, q: Marginals) -> Tensor:
     """Deviation of y, or half the width of the interval that would hold as much of a Gaussian."""
-    if isinstance(likelihood, Gaussian):
+    if likelihood.gaussian:
         return predictive_variance(likelihood, q).sqrt()
     ends = predictive_quantiles(likelihood, q, _ONE_DEVIATION)
     return 0.5 * ends.diff(dim=0)[0]

@@ -10,32 +10,19 @@ from gpytorch.kernels import Kernel
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 
 from directgp.errors import refuse, require
-from directgp.estimators.fitting import Choice, Family
+from directgp.estimators.fitting import Choice
 from directgp.estimators.progress import FitProgress
+from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.api import named_rule
-from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
-from directgp.log_expectations.product_sampling import ProductSampling
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
+from directgp.registry import LOSSES, RULES, Task, likelihoods_of
 from directgp.training.callbacks import LossRange, Monitor, RelativeDecrease
 from directgp.training.recipe import Recipe
-
-OBJECTIVES = (
-    "absolute_loss",
-    "crps",
-    "elbo",
-    "fitc",
-    "log_loss",
-    "pinball_loss",
-    "square_loss",
-    "vfe",
-    "zero_one_cost",
-)
 
 _POSITIVE = Interval(Integral, 1, None, closed="left")
 
 _CONSTRAINTS: dict[str, list[Any]] = {
-    "objective": [StrOptions(set(OBJECTIVES)), PointLoss],
     "beta": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
     "hyperparameters": [StrOptions({"auto", "joint", "fixed"})],
     "kernel": [StrOptions({"rbf", "matern12", "matern32", "matern52"}), Kernel],
@@ -43,10 +30,6 @@ _CONSTRAINTS: dict[str, list[Any]] = {
     "mean": [StrOptions({"auto", "zero", "constant"})],
     "num_inducing": [StrOptions({"auto"}), _POSITIVE],
     "inducing": [StrOptions({"kmeans++", "random"}), "array-like"],
-    "rule": [
-        StrOptions({"auto", "closed_form", "quadrature", "bmc", "smooth_bmc", "ups"}),
-        Rule,
-    ],
     "num_samples": [_POSITIVE],
     "optimizer": [StrOptions({"auto", "lbfgs", "adam"})],
     "batch_size": [StrOptions({"auto"}), _POSITIVE],
@@ -62,9 +45,14 @@ _CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
-def constraints(family: Family) -> dict[str, list[Any]]:
-    """The constraints of an estimator whose targets are of this family."""
-    return {**_CONSTRAINTS, "likelihood": [StrOptions({"auto", *family.makers}), family.base]}
+def constraints(task: Task) -> dict[str, list[Any]]:
+    """Return the constraints on the parameters of the estimator of a task."""
+    return {
+        **_CONSTRAINTS,
+        "objective": [StrOptions(set(LOSSES.names())), PointLoss],
+        "likelihood": [StrOptions({"auto", *likelihoods_of(task)}), Likelihood],
+        "rule": [StrOptions({"auto", *RULES.names()}), Rule],
+    }
 
 
 Params = dict[str, Any]
@@ -82,9 +70,12 @@ and the third divided by the number of rows."""
 
 def recipe_of(params: Params, num_rows: int, num_inducing: int) -> Recipe:
     """Objective, rule and optimiser."""
+    rule = params["rule"]
+    if isinstance(rule, str) and rule != "auto":
+        rule = named_rule(rule).with_num_samples(int(params["num_samples"]))
     recipe = Recipe(
         objective=params["objective"],
-        rule=_rule(params["rule"], int(params["num_samples"])),
+        rule=rule,
         optimizer=params["optimizer"],
         batch_size=None if params["batch_size"] == "auto" else int(params["batch_size"]),
         max_steps=None if params["max_iter"] is None else int(params["max_iter"]),
@@ -136,16 +127,6 @@ def dtype_of(name: str | type) -> torch.dtype:
     """float32 or float64, by name or by numpy's type."""
     dtype: torch.dtype = getattr(torch, np.dtype(name).name)
     return dtype
-
-
-def _rule(rule: str | Rule, num_samples: int) -> str | Rule:
-    """A rule that draws gets its number of samples."""
-    if isinstance(rule, Rule) or rule in ("auto", "closed_form", "quadrature"):
-        return rule
-    found = named_rule(rule)
-    if isinstance(found, BiasedMonteCarlo | ProductSampling):
-        return replace(found, num_samples=num_samples)
-    return found
 
 
 def _stopping(tol: float | None, optimizer: str, noisy: bool, num_rows: int) -> Monitor | None:

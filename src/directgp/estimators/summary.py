@@ -1,8 +1,8 @@
 """Write the summary of a fitted estimator."""
 
 import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -10,9 +10,6 @@ import torch
 from gpytorch.kernels import Kernel
 
 from directgp.estimators.messages import length_scales
-from directgp.likelihoods.counts import NegativeBinomial
-from directgp.likelihoods.gaussian import Gaussian
-from directgp.likelihoods.student_t import StudentT
 from directgp.objectives.base import PointLoss
 from directgp.text import (
     bullet,
@@ -147,7 +144,7 @@ class Facts:
     """Rows that repeat another one."""
 
     jitter: float = 0.0
-    noise: tuple[tuple[str, float], ...] = ()
+    noise: Mapping[str, float] = field(default_factory=dict)
     """Parameters of the likelihood by name, in the user's units."""
 
     length_scales: tuple[tuple[str, float, float], ...] = ()
@@ -183,7 +180,8 @@ def _overview(facts: Facts) -> Iterator[str]:
     yield entry("objective", _objective(facts))
     yield entry("β", f"{facts.beta:.3g}{_reason_for_beta(facts)}")
     if facts.noise:
-        yield entry("likelihood", ", ".join(f"{name} {number(v, 4)}" for name, v in facts.noise))
+        words = ", ".join(f"{name} {number(v, 4)}" for name, v in facts.noise.items())
+        yield entry("likelihood", words)
     if facts.output_scale is not None:
         yield entry("output scale", number(facts.output_scale, 4))
     if len(facts.length_scales) == 1:
@@ -256,6 +254,8 @@ def facts_of(model: "TellingEstimator") -> Facts:
     """The facts of a fitted estimator, in the user's units."""
     result = model.training_result_
     objective = model.objective
+    with torch.no_grad():
+        parameters = model.likelihood_.description(_in_units(model, 1.0))
     return Facts(
         estimator=type(model).__name__,
         num_rows=model.num_rows_,
@@ -274,7 +274,7 @@ def facts_of(model: "TellingEstimator") -> Facts:
         seconds=model.fit_seconds_,
         num_merged=model.num_merged_,
         jitter=result.jitter,
-        noise=_noise(model),
+        noise=parameters,
         length_scales=_length_scales(model),
         output_scale=_in_units(model, float(model.posterior_.prior.scale.detach().sqrt())),
         path=model.beta_path_,
@@ -292,21 +292,6 @@ def _kernel(model: "TellingEstimator") -> str:
 
 def _in_units(model: "TellingEstimator", deviation: float) -> float:
     return float(model._deviation_in_units(np.array([deviation]))[0])
-
-
-def _noise(model: "TellingEstimator") -> tuple[tuple[str, float], ...]:
-    """Parameters of the likelihood."""
-    likelihood = model.likelihood_
-    with torch.no_grad():
-        if isinstance(likelihood, Gaussian):
-            noise = _in_units(model, float(likelihood.noise.sqrt()))
-            return (("noise standard deviation", noise),)
-        if isinstance(likelihood, StudentT):
-            scale = _in_units(model, float(likelihood.scale))
-            return ("noise scale", scale), ("degrees of freedom", float(likelihood.df))
-        if isinstance(likelihood, NegativeBinomial):
-            return (("dispersion", float(likelihood.dispersion)),)
-    return ()
 
 
 def _length_scales(model: "TellingEstimator") -> tuple[tuple[str, float, float], ...]:

@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from directgp.datasets.problem import Task
 from directgp.errors import require
+from directgp.registry import LIKELIHOODS
 
 
 @final
@@ -117,7 +118,7 @@ def line_up(
     task: Task, names: Sequence[str] | None = None, likelihood: str = "gaussian"
 ) -> tuple[Method, ...]:
     """Return the named methods in table order; without names, all that suit the task."""
-    gaussian = task == "regression" and likelihood == "gaussian"
+    gaussian = task == "regression" and LIKELIHOODS[likelihood].conjugate
     suited = [method.name for method in _ALL if gaussian or not method.gaussian_only]
     wanted = suited if names is None else list(names)
     require(bool(wanted), "methods", f"at least one of {', '.join(suited)}", "none")

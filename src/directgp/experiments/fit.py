@@ -13,7 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from directgp.datasets.problem import Problem, Task
-from directgp.estimators.fitting import COUNTS, LABELS, REAL_VALUED, auto_inducing
+from directgp.estimators.fitting import auto_inducing, named_likelihood
 from directgp.estimators.preprocessing import Scaling
 from directgp.experiments.cell import (
     ELBO,
@@ -67,9 +67,6 @@ def compare_rows(cell: CompareCell, problem: Problem) -> CellData:
     """Return the rows of a cell of a comparison."""
     rows = split(problem, cell.repeat, cell.size, cell.seed)
     return CellData.of(problem, rows.training, rows.validation, rows.test)
-
-
-FAMILIES = {"regression": REAL_VALUED, "classification": LABELS, "count": COUNTS}
 
 
 @final
@@ -168,7 +165,7 @@ def starting_model(
         mean=mean,
         generator=generator,
     )
-    return GPModel(posterior.to(X.device), FAMILIES[task].named(likelihood, y))
+    return GPModel(posterior.to(X.device), named_likelihood(likelihood, y))
 
 
 _CURVE_POINTS = 200

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from directgp.datasets.problem import Problem, Task
-from directgp.errors import refuse, require
+from directgp.errors import require
 from directgp.experiments.cell import (
     ELBO,
     METHODS,
@@ -22,6 +22,7 @@ from directgp.experiments.cell import (
     line_up,
     versions,
 )
+from directgp.registry import chosen_likelihood
 
 
 @final
@@ -309,13 +310,6 @@ _MAX_ROWS = 20_000
 
 _MIN_ROWS = 10
 
-LIKELIHOODS: dict[Task, tuple[str, ...]] = {
-    "regression": ("gaussian", "student_t"),
-    "classification": ("probit", "logistic"),
-    "count": ("poisson", "poisson_softplus", "negative_binomial"),
-}
-"""The first of each task is the default."""
-
 
 def make_plan(
     problem: Problem,
@@ -388,14 +382,6 @@ def make_plan(
         ),
         parts=parts,
     )
-
-
-def chosen_likelihood(task: Task, name: str | None) -> str:
-    """Return the named likelihood, or the default of the task."""
-    allowed = LIKELIHOODS[task]
-    if name is not None and name not in allowed:
-        refuse("likelihood", f"{' or '.join(allowed)} for {task}", repr(name))
-    return name or allowed[0]
 
 
 def _sizes(sizes: Sequence[int | None] | None, available: int) -> tuple[int, ...]:

@@ -7,14 +7,16 @@ from typing import ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Int, Num
+from jaxtyping import Float, Float64, Int, Num
 from torch import Tensor, nn
 
-from directgp.errors import require
+from directgp.errors import UnsupportedError, require
 from directgp.numerics.special import softplus, softplus_inverse
+from directgp.registry import Task
 from directgp.shapes import Targets, Values, require_all
 
 SomeLikelihood = TypeVar("SomeLikelihood", bound="Likelihood")
+Draws = Float64[np.ndarray, "..."]
 
 
 class Derivatives(NamedTuple):
@@ -23,6 +25,26 @@ class Derivatives(NamedTuple):
     value: Values
     first: Values
     second: Values
+
+
+class ParameterText(NamedTuple):
+    """Texts about a trained parameter, for the warning that it ended at its floor."""
+
+    parameter: str
+    """Its name in the module, such as "raw_noise"."""
+
+    subject: str
+    """Its name in a sentence, such as "The noise variance"."""
+
+    advice: str
+    is_noise: bool = False
+    """Whether the variance of f can take its place, so that a direct loss may drive it to 0."""
+
+
+NOISE_ADVICE = (
+    "Intervals may be too narrow away from the training rows; compare with objective='elbo' on "
+    "rows that were not trained on."
+)
 
 
 class Likelihood(nn.Module, ABC):
@@ -38,6 +60,17 @@ class Likelihood(nn.Module, ABC):
 
     log_concave: ClassVar[bool]
     """Whether log p(y given f) is concave in f for every y."""
+
+    task: ClassVar[Task] = "regression"
+    """The kind of target: real numbers, two labels, or counts."""
+
+    additive: ClassVar[bool] = False
+    """Whether y is f plus noise around 0, so that E[y] is the mean of f where it exists."""
+
+    gaussian: ClassVar[bool] = False
+    """Whether p(y given f) is Gaussian, so that p(y) is, too."""
+
+    parameter_texts: ClassVar[tuple[ParameterText, ...]] = ()
 
     strip: float = math.pi
     """Half-width in Im f of the strip about the real line where p(y given f) is analytic and tame;
@@ -83,6 +116,40 @@ class Likelihood(nn.Module, ABC):
                 fits = False
             wanted = f"of a shape that broadcasts to that of the examples, {tuple(shape)}"
             require(fits, f"{key} of {name}", wanted, tuple(value.shape))
+
+    @classmethod
+    def from_targets(cls: type[SomeLikelihood], y: Float[Tensor, " n"]) -> SomeLikelihood:
+        """Return the likelihood that training on these targets starts from."""
+        return cls()
+
+    def floors(self, deviation: float) -> dict[str, float]:
+        """Return the smallest allowed value of positive parameters, by name.
+
+        Noise is bounded by `deviation`, a small part of the spread of the targets.
+        """
+        return {}
+
+    def description(self, unit: float) -> dict[str, float]:
+        """Return the parameters to print in `summary()`, for targets that were divided by unit."""
+        return {}
+
+    @torch.no_grad()
+    def sample(self, f: Values, random: np.random.RandomState) -> Draws:
+        """Return one draw of y for each f, of the same shape."""
+        latent = f.detach().double()
+        mean = self.conditional_mean(latent).detach().cpu().numpy()
+        return self._draw(latent.cpu().numpy(), mean, random)
+
+    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        """Return draws of y given f, whose conditional mean is given, too."""
+        raise UnsupportedError(
+            f"{type(self).__name__} cannot draw y. Use a likelihood of directgp, or draw f and "
+            "then y from it."
+        )
+
+    def without_exposure(self: SomeLikelihood) -> SomeLikelihood:
+        """Return this likelihood, sharing its parameters, for exposures of 1."""
+        return self
 
     def log_base(self, y: Values) -> Values:
         """The part of log p(y given f) free of f; apart, because it is costly and constant."""
@@ -313,6 +380,19 @@ def unconstrained(value: float | Tensor, who: str) -> nn.Parameter:
 def positive(raw: Tensor) -> Tensor:
     """Return log(1 + e^ρ), the positive value of a raw parameter ρ."""
     return softplus(raw)
+
+
+class ConjugateLikelihood(Likelihood):
+    """Gaussian noise of one trainable variance σ², for which q(u) has a closed form."""
+
+    @property
+    @abstractmethod
+    def noise(self) -> Tensor:
+        """σ²."""
+
+    @abstractmethod
+    def set_noise(self, noise: float) -> None:
+        """Set σ²."""
 
 
 class UnimodalInF(Likelihood):

@@ -3,12 +3,13 @@
 from abc import abstractmethod
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 from typing_extensions import override
 
-from directgp.likelihoods.base import Derivatives, UnimodalInF
+from directgp.likelihoods.base import Derivatives, Draws, UnimodalInF
 from directgp.numerics.autograd import in_float64
 from directgp.numerics.random import sample_above, standard_normal
 from directgp.numerics.special import log_ndtr, log_ndtr_and_slope, log_ndtr_derivatives
@@ -29,6 +30,7 @@ class Bernoulli(UnimodalInF):
     """What the two links share."""
 
     log_concave = True
+    task = "classification"
 
     @abstractmethod
     def link_derivatives(self, x: Values) -> Derivatives:
@@ -53,6 +55,10 @@ class Bernoulli(UnimodalInF):
     @override
     def argmax(self, y: Values) -> Values:
         return _sign(y) * torch.inf
+
+    @override
+    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        return (random.random_sample(f.shape) < mean).astype(np.float64)
 
     def complement(self, y: Values) -> Values:
         """1 − y."""

@@ -6,8 +6,9 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, final, overload
 
+import numpy as np
 import torch
-from jaxtyping import Int, Num
+from jaxtyping import Float, Int, Num
 from scipy.special import betainc, gammaincc
 from torch import Tensor
 from torch.nn import functional
@@ -16,7 +17,9 @@ from typing_extensions import override
 from directgp.errors import UnsupportedError, refuse
 from directgp.likelihoods.base import (
     Derivatives,
+    Draws,
     Likelihood,
+    ParameterText,
     UnimodalInF,
     positive,
     unconstrained,
@@ -39,6 +42,7 @@ class CountLikelihood(UnimodalInF):
     """y ∈ {0, 1, 2, …} with mean e·λ(f); the exposure e is 1 unless given per example."""
 
     log_concave = True
+    task = "count"
     log_exposure: Tensor | None
 
     def __init__(self) -> None:
@@ -52,8 +56,8 @@ class CountLikelihood(UnimodalInF):
         require_all(allowed, exposure, name, "positive and finite")
         return self._with_log_exposure(torch.log(exposure.double()))
 
+    @override
     def without_exposure(self: SomeCount) -> SomeCount:
-        """Return this likelihood, sharing its parameters, for exposures of 1."""
         return self._with_log_exposure(None)
 
     def _with_log_exposure(self: SomeCount, log_exposure: Tensor | None) -> SomeCount:
@@ -71,6 +75,10 @@ class CountLikelihood(UnimodalInF):
     def check_targets(self, y: Targets) -> None:
         counts = torch.isfinite(y) & (y >= 0) & (y == torch.floor(y))
         require_all(counts, y, f"y of {type(self).__name__}", "a count, 0, 1, 2, …")
+
+    @override
+    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        return poisson_draws(mean, random)
 
     @abstractmethod
     def cdf(self, y: Values, f: Values) -> Values:
@@ -96,6 +104,17 @@ class CountLikelihood(UnimodalInF):
     def _log_rate(self, f: Values) -> Values:
         """f + log e: the log of the mean count when λ = e^f."""
         return f if self.log_exposure is None else f + self._per_example(self.log_exposure)
+
+
+_SMALLEST_DISPERSION = 1e-6
+_LARGEST_RATE = 1e18
+"""numpy draws no Poisson variable beyond 9e18, where its spread is below rounding anyway."""
+
+
+def poisson_draws(mean: Draws, random: np.random.RandomState) -> Draws:
+    """Return Poisson draws of these means."""
+    drawn = random.poisson(np.minimum(mean, _LARGEST_RATE)).astype(np.float64)
+    return np.asarray(np.where(mean > _LARGEST_RATE, np.floor(mean), drawn))
 
 
 def exposed(likelihood: Likelihood, exposure: Num[Tensor, "..."] | None) -> Likelihood:
@@ -293,6 +312,14 @@ class NegativeBinomial(ExponentialRate):
 
     # `strip` holds here too: for λ well above r the kernel is exp(−y·r·e^{−f}) to leading order.
 
+    parameter_texts = (
+        ParameterText(
+            "raw_dispersion",
+            "The dispersion of the counts",
+            "A few counts are far larger than the others; look at them.",
+        ),
+    )
+
     def __init__(self, dispersion: float | Tensor = 1.0) -> None:
         super().__init__()
         self.raw_dispersion = unconstrained(dispersion, "dispersion of NegativeBinomial")
@@ -301,6 +328,27 @@ class NegativeBinomial(ExponentialRate):
     def dispersion(self) -> Tensor:
         """The dispersion r."""
         return self._per_example(positive(self.raw_dispersion))
+
+    @classmethod
+    @override
+    def from_targets(cls, y: Float[Tensor, " n"]) -> "NegativeBinomial":
+        """r by moments, variance = mean + mean²/r, as if the rate were constant."""
+        mean, variance = float(y.mean()), float(y.var(correction=0))
+        excess = max(variance - mean, 1e-2 * mean, 1e-6)
+        return cls(min(max(mean**2 / excess, 0.1), 100.0))
+
+    @override
+    def floors(self, deviation: float) -> dict[str, float]:
+        return {"raw_dispersion": _SMALLEST_DISPERSION}
+
+    @override
+    def description(self, unit: float) -> dict[str, float]:
+        return {"dispersion": float(self.dispersion)}
+
+    @override
+    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        r = self.dispersion.double().cpu().numpy()
+        return poisson_draws(mean * random.gamma(r, 1 / r, f.shape), random)
 
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:

@@ -4,12 +4,17 @@ import math
 from abc import abstractmethod
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from directgp.likelihoods.base import (
+    NOISE_ADVICE,
+    ConjugateLikelihood,
     Derivatives,
+    Draws,
+    ParameterText,
     UnimodalInF,
     check_finite,
     positive,
@@ -18,6 +23,7 @@ from directgp.likelihoods.base import (
 from directgp.numerics.autograd import in_float64
 from directgp.numerics.gaussian import log_density
 from directgp.numerics.random import standard_normal
+from directgp.numerics.special import softplus_inverse
 from directgp.shapes import Targets, Values
 
 _LOG_ROOT = -0.5 * math.log(2 * math.pi)
@@ -27,6 +33,8 @@ class GaussianNoise(UnimodalInF):
     """What all Gaussian noise shares, wherever its variance comes from."""
 
     log_concave = True
+    additive = True
+    gaussian = True
 
     @property
     @abstractmethod
@@ -62,6 +70,11 @@ class GaussianNoise(UnimodalInF):
     @override
     def argmax(self, y: Values) -> Values:
         return y
+
+    @override
+    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        deviation = np.sqrt(self.noise.double().cpu().numpy())
+        return np.asarray(mean + deviation * random.standard_normal(f.shape))
 
     def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
         """log N(y; μ, v + σ²)."""
@@ -127,7 +140,7 @@ class GaussianNoise(UnimodalInF):
 
 
 @final
-class Gaussian(GaussianNoise):
+class Gaussian(GaussianNoise, ConjugateLikelihood):
     """Regression with noise variance σ².
 
     Parameters
@@ -142,6 +155,8 @@ class Gaussian(GaussianNoise):
     tensor([-0.2258], grad_fn=<ToCopyBackward0>)
     """
 
+    parameter_texts = (ParameterText("raw_noise", "The noise variance", NOISE_ADVICE, True),)
+
     def __init__(self, noise: float | Tensor = 0.1) -> None:
         super().__init__()
         self.raw_noise = unconstrained(noise, "noise of Gaussian")
@@ -150,6 +165,20 @@ class Gaussian(GaussianNoise):
     @override
     def noise(self) -> Tensor:
         return self._per_example(positive(self.raw_noise))
+
+    @override
+    def set_noise(self, noise: float) -> None:
+        value = torch.as_tensor(noise, dtype=self.raw_noise.dtype)
+        with torch.no_grad():
+            self.raw_noise.copy_(softplus_inverse(value))
+
+    @override
+    def floors(self, deviation: float) -> dict[str, float]:
+        return {"raw_noise": deviation * deviation}
+
+    @override
+    def description(self, unit: float) -> dict[str, float]:
+        return {"noise standard deviation": unit * float(self.noise.sqrt())}
 
 
 def _log_predictive(y: Values, mean: Values, variance: Values, noise: Values) -> Values:

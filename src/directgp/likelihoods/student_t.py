@@ -4,12 +4,17 @@ import math
 from abc import abstractmethod
 from typing import final
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
 from directgp.likelihoods.base import (
+    NOISE_ADVICE,
     Derivatives,
+    Draws,
+    ParameterText,
     UnimodalInF,
     check_finite,
     positive,
@@ -18,11 +23,16 @@ from directgp.likelihoods.base import (
 from directgp.numerics.special import expected_log_square
 from directgp.shapes import Targets, Values
 
+_SMALLEST_DF = 0.1
+_QUARTILE = 0.6745
+"""Upper quartile of a standard normal."""
+
 
 class StudentTNoise(UnimodalInF):
     """What all Student's t noise shares, wherever its parameters come from."""
 
     log_concave = False
+    additive = True
 
     @property
     @abstractmethod
@@ -73,6 +83,12 @@ class StudentTNoise(UnimodalInF):
     @override
     def argmax(self, y: Values) -> Values:
         return y
+
+    @override
+    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        # The mean may not exist; f is the centre.
+        df, scale = (each.double().cpu().numpy() for each in (self.df, self.scale))
+        return np.asarray(f + scale * random.standard_t(df, f.shape))
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
         """μ, for ν > 1."""
@@ -149,6 +165,15 @@ class StudentT(StudentTNoise):
     tensor([-53.8757], grad_fn=<ToCopyBackward0>)
     """
 
+    parameter_texts = (
+        ParameterText("raw_scale", "The scale of the Student-t noise", NOISE_ADVICE, True),
+        ParameterText(
+            "raw_df",
+            "The number of degrees of freedom of the Student-t noise",
+            "A few targets lie extremely far from the others; look at them.",
+        ),
+    )
+
     def __init__(self, df: float | Tensor = 4.0, scale: float | Tensor = 0.3) -> None:
         super().__init__()
         self.raw_df = unconstrained(df, "df of StudentT")
@@ -163,3 +188,19 @@ class StudentT(StudentTNoise):
     @override
     def scale(self) -> Tensor:
         return self._per_example(positive(self.raw_scale))
+
+    @classmethod
+    @override
+    def from_targets(cls, y: Float[Tensor, " n"]) -> "StudentT":
+        """The scale starts at a tenth of the variance of the bulk of the targets."""
+        spread = float((y - y.median()).abs().median()) / _QUARTILE
+        noise = 0.1 * spread**2 if spread > 0 else 0.1 * max(float(y.var(correction=0)), 1e-6)
+        return cls(df=4.0, scale=noise**0.5)
+
+    @override
+    def floors(self, deviation: float) -> dict[str, float]:
+        return {"raw_scale": deviation, "raw_df": _SMALLEST_DF}
+
+    @override
+    def description(self, unit: float) -> dict[str, float]:
+        return {"noise scale": unit * float(self.scale), "degrees of freedom": float(self.df)}

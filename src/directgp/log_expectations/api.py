@@ -7,20 +7,10 @@ from directgp.errors import InvalidInputError, require
 from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood
 from directgp.log_expectations.closed_form import ClosedForm
 from directgp.log_expectations.elbo_term import gibbs_term
-from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
-from directgp.log_expectations.product_sampling import ProductSampling
 from directgp.log_expectations.quadrature import Quadrature
 from directgp.log_expectations.rule import Rule
+from directgp.registry import RULES
 from directgp.shapes import Targets, Values, require_all
-
-_RULES: dict[str, Rule] = {
-    "closed_form": ClosedForm(),
-    "quadrature": Quadrature(),
-    "bmc": BiasedMonteCarlo(),
-    "smooth_bmc": BiasedMonteCarlo(nu=1e-4),
-    "ups": ProductSampling(),
-}
-
 
 _AUTO_RULES: dict[type[Likelihood], Rule] = {}
 
@@ -39,10 +29,14 @@ def resolve_rule(rule: Rule | str, likelihood: Likelihood) -> Rule:
     return named_rule(rule)
 
 
-def named_rule(name: str) -> Rule:
-    """The rule of that name, as by default."""
-    require(name in _RULES, "rule", f"'auto', one of {sorted(_RULES)} or a Rule", repr(name))
-    return _RULES[name]
+def named_rule(rule: Rule | str) -> Rule:
+    """Return the rule of that name, with its default settings, or the rule that is given."""
+    if isinstance(rule, Rule):
+        return rule
+    allowed = f"'auto', one of {sorted(RULES.names())} or a Rule"
+    require(rule in RULES, "rule", allowed, repr(rule))
+    found: Rule = RULES[rule].make()
+    return found
 
 
 def log_expectation(

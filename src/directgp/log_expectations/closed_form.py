@@ -23,14 +23,23 @@ class ClosedForm(Rule):
     def _evaluate(
         self, likelihood: Likelihood, y: Values, mean: Values, variance: Values, moment: Moment
     ) -> Values:
-        return self.check(likelihood).log_predictive(y, mean, variance)
+        return _with_formula(likelihood).log_predictive(y, mean, variance)
 
-    def check(self, likelihood: Likelihood) -> ClosedFormLogPredictive:
-        """The likelihood, refused where it has no closed form."""
-        if not isinstance(likelihood, ClosedFormLogPredictive):
-            raise UnsupportedError(
-                f"ClosedForm needs a likelihood with a closed-form log predictive. Got "
-                f"{type(likelihood).__name__}. Use Quadrature (right to 1e-9), "
-                f"BiasedMonteCarlo or ProductSampling."
-            )
+    @override
+    def check(self, likelihood: Likelihood) -> None:
+        _with_formula(likelihood)
+
+    @override
+    def fixed_work(self, likelihood: Likelihood) -> bool:
+        return True
+
+
+def _with_formula(likelihood: Likelihood) -> ClosedFormLogPredictive:
+    """Return the likelihood; raise `UnsupportedError` if it has no closed form."""
+    if isinstance(likelihood, ClosedFormLogPredictive):
         return likelihood
+    raise UnsupportedError(
+        f"ClosedForm needs a likelihood with a closed-form log predictive. Got "
+        f"{type(likelihood).__name__}. Use Quadrature (right to 1e-9), BiasedMonteCarlo or "
+        f"ProductSampling."
+    )

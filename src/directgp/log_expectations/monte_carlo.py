@@ -1,7 +1,7 @@
 """Biased Monte Carlo (bMC) and its smoothed form."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 import torch
@@ -58,6 +58,20 @@ class BiasedMonteCarlo(Rule):
             _check_nu(self.nu)
         forms = ("pathwise", "second_derivative")
         require(self.gradient in forms, "gradient", f"one of {forms}", repr(self.gradient))
+
+    @property
+    @override
+    def smooth(self) -> bool:
+        return not (callable(self.num_samples) or callable(self.nu))
+
+    @override
+    def fixed_work(self, likelihood: Likelihood) -> bool:
+        constants = (*likelihood.parameters(), *likelihood.buffers())
+        return self.smooth and all(constant.numel() == 1 for constant in constants)
+
+    @override
+    def with_num_samples(self, num_samples: int) -> "BiasedMonteCarlo":
+        return replace(self, num_samples=num_samples)
 
     @override
     def _evaluate(

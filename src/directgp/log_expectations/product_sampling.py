@@ -1,6 +1,6 @@
 """Estimate the gradient of log E_q[p] without bias from exact draws of q̃ (uPS)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, final
 
 import torch
@@ -177,6 +177,10 @@ class ProductSampling(Rule):
         samplers, forms = ("auto", "paper"), ("mixed", "score", "pathwise")
         require(self.sampler in samplers, "sampler", f"one of {samplers}", repr(self.sampler))
         require(self.gradient in forms, "gradient", f"one of {forms}", repr(self.gradient))
+
+    @override
+    def with_num_samples(self, num_samples: int) -> "ProductSampling":
+        return replace(self, num_samples=num_samples)
 
     @override
     def _evaluate(

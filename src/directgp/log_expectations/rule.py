@@ -47,6 +47,22 @@ class Rule(ABC):
     unbiased_gradient: ClassVar[bool]
     """The expected gradient is the gradient of log E_q[p(y given f)]."""
 
+    @property
+    def smooth(self) -> bool:
+        """Whether the gradient is that of the value, with the random numbers held."""
+        return self.deterministic
+
+    def check(self, likelihood: Likelihood) -> None:  # noqa: B027
+        """Raise `UnsupportedError` if the likelihood lacks a capability that the rule needs."""
+
+    def fixed_work(self, likelihood: Likelihood) -> bool:
+        """Whether the rule does the same operations for all numbers, as a CUDA graph needs."""
+        return False
+
+    def with_num_samples(self, num_samples: int) -> "Rule":
+        """Return this rule with the number of samples, if it draws any."""
+        return self
+
     @final
     def __call__(
         self,

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float, Num
@@ -21,12 +21,35 @@ class PointLoss(ABC):
     """
 
     name: ClassVar[str]
-    """What users call it."""
+    """The name that users type."""
+
+    gibbs: ClassVar[bool] = False
+    """Whether it is the mean of a log density over q, as in the ELBO."""
+
+    eliminates: ClassVar[Literal["vfe", "square_loss"] | None] = None
+    """The closed form of the optimal q(u) under Gaussian noise, where there is one."""
+
+    unit_power: ClassVar[int] = 0
+    """The power of the unit of y by which the loss grows."""
 
     @property
     def deterministic(self) -> bool:
         """The same arguments give the same numbers."""
         return True
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the gradient is that of the value, with the random numbers held."""
+        return True
+
+    @property
+    def threshold(self) -> float:
+        """The probability of label 1 above which predicting 1 costs less."""
+        return 0.5
+
+    def validation_loss(self) -> "PointLoss":
+        """Return the loss to compare trained models by, computed without draws."""
+        return self
 
     def uses_variance(self, likelihood: Likelihood) -> bool:
         """Whether the variance of f or the noise enters the loss under this likelihood.

@@ -9,10 +9,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.likelihoods.base import ClosedFormGibbs, Likelihood, ScaleMixture
-from directgp.log_expectations.api import resolve_rule
-from directgp.log_expectations.closed_form import ClosedForm
+from directgp.log_expectations.api import named_rule, resolve_rule
 from directgp.log_expectations.elbo_term import gibbs_term
-from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
 from directgp.shapes import BatchedRow, Marginals
@@ -24,6 +22,12 @@ class GibbsLoss(PointLoss):
     """−E_q[log p(y given f)]: with β = 1 the objective is minus the ELBO."""
 
     name = "elbo"
+    gibbs = True
+    eliminates = "vfe"
+
+    @override
+    def validation_loss(self) -> PointLoss:
+        return LogLoss()
 
     @override
     def check(self, likelihood: Likelihood) -> None:
@@ -69,24 +73,24 @@ class LogLoss(PointLoss):
     @property
     @override
     def deterministic(self) -> bool:
-        return self.rule in ("auto", "closed_form", "quadrature") or (
-            isinstance(self.rule, Rule) and self.rule.deterministic
-        )
+        return self.rule == "auto" or named_rule(self.rule).deterministic
+
+    @property
+    @override
+    def smooth(self) -> bool:
+        return self.rule == "auto" or named_rule(self.rule).smooth
+
+    @override
+    def validation_loss(self) -> PointLoss:
+        return LogLoss()
 
     @override
     def check(self, likelihood: Likelihood) -> None:
-        rule = resolve_rule(self.rule, likelihood)
-        if isinstance(rule, ClosedForm):
-            rule.check(likelihood)
+        resolve_rule(self.rule, likelihood).check(likelihood)
 
     @override
     def fixed_work(self, likelihood: Likelihood) -> bool:
-        rule = resolve_rule(self.rule, likelihood)
-        if not isinstance(rule, BiasedMonteCarlo):
-            return isinstance(rule, ClosedForm)
-        constants = (*likelihood.parameters(), *likelihood.buffers())
-        scheduled = callable(rule.num_samples) or callable(rule.nu)
-        return not scheduled and all(constant.numel() == 1 for constant in constants)
+        return resolve_rule(self.rule, likelihood).fixed_work(likelihood)
 
     @override
     def __call__(

@@ -17,8 +17,6 @@ from directgp.likelihoods.base import (
     ClosedFormQuantiles,
     Likelihood,
 )
-from directgp.likelihoods.gaussian import GaussianNoise
-from directgp.likelihoods.student_t import StudentTNoise
 from directgp.log_expectations.api import resolve_rule
 from directgp.objectives.base import DeterministicLoss
 from directgp.shapes import BatchedRow
@@ -30,10 +28,12 @@ class SquareLoss(DeterministicLoss):
     """½(ŷ − y)² with ŷ = E[y], the predictive mean: μ for a Gaussian, e^{μ+v/2} for counts."""
 
     name = "square_loss"
+    eliminates = "square_loss"
+    unit_power = 2
 
     @override
     def uses_variance(self, likelihood: Likelihood) -> bool:
-        return not isinstance(likelihood, GaussianNoise)
+        return not likelihood.additive
 
     @override
     def check(self, likelihood: Likelihood) -> None:
@@ -47,11 +47,11 @@ class SquareLoss(DeterministicLoss):
 
 
 def _with_mean(likelihood: Likelihood) -> ClosedFormMoments:
-    """The likelihood, refused where the loss cannot serve it."""
-    if isinstance(likelihood, StudentTNoise):
+    """Return the likelihood; raise `UnsupportedError` if the loss cannot train it."""
+    if likelihood.additive and not likelihood.gaussian:
         raise UnsupportedError(
-            "SquareLoss does not see Student's t noise, neither its scale nor its tails. Got "
-            "StudentT. Use Gaussian, or log_loss."
+            f"SquareLoss sees neither the scale nor the tails of noise that is not Gaussian. Got "
+            f"{type(likelihood).__name__}. Use Gaussian, or log_loss."
         )
     if isinstance(likelihood, ClosedFormMoments):
         return likelihood
@@ -68,6 +68,7 @@ class AbsoluteLoss(DeterministicLoss):
     """The distance of y from ŷ, the predictive median: μ for a Gaussian."""
 
     name = "absolute_loss"
+    unit_power = 1
 
     @override
     def uses_variance(self, likelihood: Likelihood) -> bool:
@@ -119,6 +120,7 @@ class PinballLoss(DeterministicLoss):
     level: float = 0.5
 
     name = "pinball_loss"
+    unit_power = 1
 
     def __post_init__(self) -> None:
         """Refuse a level that is none."""
@@ -171,6 +173,7 @@ class CRPSLoss(DeterministicLoss):
     """
 
     name = "crps"
+    unit_power = 1
 
     @override
     def check(self, likelihood: Likelihood) -> None:
@@ -231,6 +234,7 @@ class ZeroOneCost(DeterministicLoss):
             require(allowed, f"{key} of ZeroOneCost", "positive and finite", cost)
 
     @property
+    @override
     def threshold(self) -> float:
         """c_0/(c_0 + c_1): predict 1 where P(y = 1) exceeds it.
 

@@ -1,6 +1,6 @@
 """Convert likelihoods, posteriors, rules, losses and estimator parameters to specs and back."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, final
 
@@ -8,29 +8,13 @@ import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from torch import Tensor, nn
 
 from directgp.errors import ModelFileError, UnsupportedError
 from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.bernoulli import Logistic, Probit
-from directgp.likelihoods.counts import NegativeBinomial, PoissonExp, PoissonSoftplus
-from directgp.likelihoods.gaussian import Gaussian
-from directgp.likelihoods.student_t import StudentT
-from directgp.log_expectations.closed_form import ClosedForm
-from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
-from directgp.log_expectations.product_sampling import ProductSampling
-from directgp.log_expectations.quadrature import Quadrature
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
-from directgp.objectives.log_losses import GibbsLoss, LogLoss
-from directgp.objectives.pointwise import (
-    AbsoluteLoss,
-    CRPSLoss,
-    PinballLoss,
-    SquareLoss,
-    ZeroOneCost,
-)
 from directgp.persistence import schema
 from directgp.persistence.kernels import (
     build_kernel,
@@ -44,98 +28,64 @@ from directgp.persistence.kernels import (
     require_finite,
 )
 from directgp.persistence.schema import (
+    ChoiceSpec,
     ClassesSpec,
     LikelihoodSpec,
-    LossSpec,
     PosteriorSpec,
-    RuleSpec,
     StageSpec,
-    Strict,
 )
 from directgp.posteriors.prior import Prior
 from directgp.posteriors.sparse import SparsePosterior
+from directgp.registry import LIKELIHOODS, LOSSES, RULES, Registry
 from directgp.training.checkpoint import under
 from directgp.training.result import StageResult
 
-RULES: dict[str, type[Any]] = {
-    make.__name__: make for make in (BiasedMonteCarlo, ClosedForm, ProductSampling, Quadrature)
-}
-LOSSES: dict[str, type[Any]] = {
-    make.__name__: make
-    for make in (
-        AbsoluteLoss,
-        CRPSLoss,
-        GibbsLoss,
-        LogLoss,
-        PinballLoss,
-        SquareLoss,
-        ZeroOneCost,
-    )
-}
-_RULE: TypeAdapter[RuleSpec] = TypeAdapter(RuleSpec)
-_LOSS: TypeAdapter[LossSpec] = TypeAdapter(LossSpec)
+
+class _Settings(BaseModel):
+    """Settings of a rule or a point loss, with the types of its fields."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
 
 
-def rule_spec(rule: Rule) -> RuleSpec:
-    """What rebuilds a rule."""
-    spec: RuleSpec = _checked(_RULE.validate_python, rule, _settings(rule, RULES, "rule"))
-    return spec
-
-
-def loss_spec(loss: PointLoss) -> LossSpec:
-    """What rebuilds a point loss."""
-    settings = _settings(loss, LOSSES, "point loss")
-    if isinstance(settings.get("rule"), Rule):
-        settings["rule"] = rule_spec(settings["rule"])
-    spec: LossSpec = _checked(_LOSS.validate_python, loss, settings)
-    return spec
-
-
-def load_rule(spec: RuleSpec) -> Rule:
-    """The rule of a spec."""
-    rule: Rule = _build(dict(spec), RULES)
-    return rule
-
-
-def load_loss(spec: LossSpec) -> PointLoss:
-    """The point loss of a spec."""
-    settings = dict(spec)
-    if isinstance(settings.get("rule"), Strict):
-        settings["rule"] = load_rule(settings["rule"])
-    loss: PointLoss = _build(settings, LOSSES)
-    return loss
-
-
-def _build(settings: dict[str, Any], table: dict[str, type[Any]]) -> Any:
-    return table[settings.pop("kind")](**settings)
-
-
-def _settings(choice: Any, table: dict[str, type[Any]], who: str) -> dict[str, Any]:
-    kind = type(choice).__name__
-    if table.get(kind) is not type(choice):
+def choice_spec(choice: Any, registry: Registry[Any], who: str) -> ChoiceSpec:
+    """Return the class and the settings of a rule or a point loss."""
+    kind, classes = type(choice).__name__, registry.classes()
+    if classes.get(kind) is not type(choice):
         raise UnsupportedError(
-            f"The {who} {kind} cannot be saved. Those that can are {', '.join(table)}."
+            f"The {who} {kind} cannot be saved. Those that can are {', '.join(classes)}."
         )
-    found = {"kind": kind}
+    settings: dict[str, Any] = {}
     for entry in fields(choice):
         value = getattr(choice, entry.name)
-        if callable(value) and not isinstance(value, Rule):
+        if isinstance(value, Rule):
+            value = choice_spec(value, RULES, "rule")
+        elif callable(value):
             raise UnsupportedError(
                 f"{entry.name} of {kind} is a function of the training step, and functions cannot"
                 " be saved. Give a number before saving."
             )
-        found[entry.name] = value.item() if isinstance(value, np.generic) else value
-    return found
-
-
-def _checked(validate: Callable[..., Any], choice: object, settings: dict[str, Any]) -> Any:
+        settings[entry.name] = value.item() if isinstance(value, np.generic) else value
     try:
-        return validate(settings)
+        return ChoiceSpec(kind=kind, **settings)
     except ValidationError as error:
         raise UnsupportedError(
             f"{choice} cannot be saved: its settings have to be plain numbers, bools and the words"
             " that its class knows."
         ) from error
+
+
+def load_choice(spec: ChoiceSpec, registry: Registry[Any]) -> Any:
+    """Return the rule or the point loss of a spec."""
+    make = registry.classes().get(spec.kind)
+    if make is None:
+        raise ModelFileError(f"no rule or point loss {spec.kind!r} is known")
+    settings = {
+        name: load_choice(value, RULES) if isinstance(value, ChoiceSpec) else value
+        for name, value in (spec.model_extra or {}).items()
+    }
+    types: dict[str, Any] = {entry.name: (entry.type, ...) for entry in fields(make)}
+    checked = create_model(spec.kind, __base__=_Settings, **types)(**settings)
+    return make(**dict(checked))
 
 
 _TYPES: dict[str, type[Any]] = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
@@ -171,26 +121,13 @@ def _of_kind(labels: list[Any], kind: str) -> bool:
     return all(type(label) is _TYPES[kind] for label in labels)
 
 
-LIKELIHOODS: dict[str, type[Likelihood]] = {
-    make.__name__: make
-    for make in (
-        Gaussian,
-        Logistic,
-        NegativeBinomial,
-        PoissonExp,
-        PoissonSoftplus,
-        Probit,
-        StudentT,
-    )
-}
-
-
 def likelihood_spec(likelihood: Likelihood) -> LikelihoodSpec:
     """What rebuilds a likelihood, beside its state; exposures are data, and no part of it."""
     kind = type(likelihood).__name__
-    if LIKELIHOODS.get(kind) is not type(likelihood):
+    classes = LIKELIHOODS.classes()
+    if classes.get(kind) is not type(likelihood):
         raise UnsupportedError(
-            f"The likelihood {kind} cannot be saved. Those that can are {', '.join(LIKELIHOODS)}."
+            f"The likelihood {kind} cannot be saved. Those that can are {', '.join(classes)}."
         )
     if any(parameter.numel() != 1 for parameter in likelihood.parameters()):
         raise UnsupportedError(
@@ -202,10 +139,10 @@ def likelihood_spec(likelihood: Likelihood) -> LikelihoodSpec:
 
 def load_likelihood(spec: LikelihoodSpec, tensors: Mapping[str, Tensor]) -> Likelihood:
     """The likelihood with its raw parameters bit for bit."""
-    make = LIKELIHOODS.get(spec.kind)
+    make = LIKELIHOODS.classes().get(spec.kind)
     if make is None:
         raise ModelFileError(f"no likelihood {spec.kind!r} is known")
-    likelihood = make()
+    likelihood: Likelihood = make()
     names = [name for name, _ in likelihood.named_parameters()]
     if set(names) != tensors.keys():
         raise ModelFileError(f"the parameters of {spec.kind} are {names}, and not those it has")
@@ -231,9 +168,10 @@ def param_spec(name: str, value: Any) -> schema.ParamSpec:
     if isinstance(value, Likelihood):
         return schema.LikelihoodParam(type="likelihood", likelihood=likelihood_spec(value))
     if isinstance(value, Rule):
-        return schema.RuleParam(type="rule", rule=rule_spec(value))
+        return schema.RuleParam(type="rule", rule=choice_spec(value, RULES, "rule"))
     if isinstance(value, PointLoss):
-        return schema.LossParam(type="loss", loss=loss_spec(value))
+        spec = choice_spec(value, LOSSES, "point loss")
+        return schema.LossParam(type="loss", loss=spec)
     if isinstance(value, np.ndarray) and value.dtype in _DTYPES:
         return schema.ArrayParam(type="array")
     return _plain_spec(name, value)
@@ -257,9 +195,9 @@ def load_param(
         case schema.LikelihoodParam():
             return load_likelihood(spec.likelihood, own)
         case schema.RuleParam():
-            return load_rule(spec.rule)
+            return load_choice(spec.rule, RULES)
         case schema.LossParam():
-            return load_loss(spec.loss)
+            return load_choice(spec.loss, LOSSES)
         case schema.ArrayParam():
             return _array(name, own)
         case schema.SequenceParam():

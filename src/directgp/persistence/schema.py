@@ -81,76 +81,13 @@ class LikelihoodSpec(Strict):
     frozen: list[Name]
 
 
-class ClosedFormSpec(Strict):
-    """`ClosedForm`."""
+class ChoiceSpec(BaseModel):
+    """A rule or a point loss: its class, and its settings under their own names."""
 
-    kind: Literal["ClosedForm"]
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, "bool | int | float | Name | ChoiceSpec | None"]
 
-
-class QuadratureSpec(Strict):
-    """`Quadrature`."""
-
-    kind: Literal["Quadrature"]
-    num_nodes: int | Literal["auto"]
-    nodes: Literal["trapezoid", "gauss_hermite"]
-
-
-class BiasedMonteCarloSpec(Strict):
-    """`BiasedMonteCarlo`, without schedules."""
-
-    kind: Literal["BiasedMonteCarlo"]
-    num_samples: Number
-    nu: Number
-    gradient: Literal["pathwise", "second_derivative"]
-
-
-class ProductSamplingSpec(Strict):
-    """`ProductSampling`, without schedules."""
-
-    kind: Literal["ProductSampling"]
-    num_samples: Number
-    sampler: Literal["auto", "paper"]
-    gradient: Literal["mixed", "score", "pathwise"]
-    exact_value: bool
-
-
-RuleSpec = Annotated[
-    ClosedFormSpec | QuadratureSpec | BiasedMonteCarloSpec | ProductSamplingSpec,
-    Field(discriminator="kind"),
-]
-
-
-class PlainLossSpec(Strict):
-    """A point loss that has no settings."""
-
-    kind: Literal["AbsoluteLoss", "CRPSLoss", "GibbsLoss", "SquareLoss"]
-
-
-class LogLossSpec(Strict):
-    """`LogLoss`."""
-
-    kind: Literal["LogLoss"]
-    rule: RuleSpec | Name
-
-
-class PinballLossSpec(Strict):
-    """`PinballLoss`."""
-
-    kind: Literal["PinballLoss"]
-    level: FiniteFloat
-
-
-class ZeroOneCostSpec(Strict):
-    """`ZeroOneCost`."""
-
-    kind: Literal["ZeroOneCost"]
-    false_positive: Number
-    false_negative: Number
-
-
-LossSpec = Annotated[
-    PlainLossSpec | LogLossSpec | PinballLossSpec | ZeroOneCostSpec, Field(discriminator="kind")
-]
+    kind: Name
 
 
 class PlainParam(Strict):
@@ -192,14 +129,14 @@ class RuleParam(Strict):
     """A rule."""
 
     type: Literal["rule"]
-    rule: RuleSpec
+    rule: ChoiceSpec
 
 
 class LossParam(Strict):
     """A point loss."""
 
     type: Literal["loss"]
-    loss: LossSpec
+    loss: ChoiceSpec
 
 
 ParamSpec = Annotated[

@@ -1,10 +1,10 @@
-"""Compute density, CDF, quantiles, intervals, CRPS and samples of y at new inputs."""
+"""Compute density, CDF, quantiles, intervals and CRPS of y at new inputs."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Num
+from jaxtyping import Float, Num
 from torch import Tensor
 
 from directgp.errors import UnsupportedError
@@ -15,10 +15,7 @@ from directgp.likelihoods.base import (
     Likelihood,
     ScaleMixture,
 )
-from directgp.likelihoods.bernoulli import Bernoulli
-from directgp.likelihoods.counts import CountLikelihood, NegativeBinomial, PoissonCounts
-from directgp.likelihoods.gaussian import Gaussian
-from directgp.likelihoods.student_t import StudentT
+from directgp.likelihoods.counts import CountLikelihood
 from directgp.log_expectations.api import resolve_rule
 from directgp.predictive.counts import CountDistribution
 from directgp.predictive.distributions import (
@@ -260,39 +257,3 @@ def _squares(likelihood: Likelihood, marginals: Marginals, t: Points, upper: boo
     many = Marginals(marginals.mean.expand_as(t), marginals.variance.expand_as(t))
     probability = predictive_cdf(likelihood, t, many)
     return (1 - probability if upper else probability).square()
-
-
-Draws = Float64[np.ndarray, "k n"]
-
-_LARGEST_RATE = 1e18
-
-
-@torch.no_grad()
-def sample_targets(likelihood: Likelihood, f: Tensor, random: np.random.RandomState) -> Draws:
-    """One draw of y for each f, of the same shape."""
-    latent = f.detach().double().cpu()
-    mean: Draws = likelihood.conditional_mean(latent.to(f.device)).detach().cpu().numpy()
-    if isinstance(likelihood, Gaussian):
-        noise = random.standard_normal(latent.shape)
-        return np.asarray(mean + np.sqrt(float(likelihood.noise)) * noise)
-    if isinstance(likelihood, StudentT):
-        # Its mean may not exist; f is the centre.
-        noise = random.standard_t(float(likelihood.df), latent.shape)
-        return latent.numpy() + float(likelihood.scale) * noise
-    if isinstance(likelihood, Bernoulli):
-        return (random.random_sample(latent.shape) < mean).astype(np.float64)
-    if isinstance(likelihood, NegativeBinomial):
-        r = float(likelihood.dispersion)
-        return _poisson(mean * random.gamma(r, 1 / r, latent.shape), random)
-    if isinstance(likelihood, PoissonCounts):
-        return _poisson(mean, random)
-    raise UnsupportedError(
-        f"Draws of y need a likelihood of directgp. Got {type(likelihood).__name__}. "
-        "Draw f, and y from it."
-    )
-
-
-def _poisson(mean: Draws, random: np.random.RandomState) -> Draws:
-    """Poisson draws; numpy has none beyond 9e18, where their spread is below rounding anyway."""
-    drawn = random.poisson(np.minimum(mean, _LARGEST_RATE)).astype(np.float64)
-    return np.asarray(np.where(mean > _LARGEST_RATE, np.floor(mean), drawn))

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from directgp.datasets.problem import Task
-from directgp.estimators.fitting import auto_inducing
+from directgp.estimators.fitting import auto_inducing, named_likelihood
 from directgp.experiments.cell import ELBO, Method
-from directgp.experiments.fit import FAMILIES, coarse_grid
+from directgp.experiments.fit import coarse_grid
 from directgp.experiments.plan import (
     ComparedFit,
     Comparison,
@@ -265,7 +265,7 @@ def _neighbour(steps: int, told: bool) -> str:
 def _limits(plan: Plan) -> dict[str, tuple[int, int]]:
     """By optimiser: the steps of a run, and of one that starts from a neighbouring β."""
     settings = plan.settings
-    likelihood = FAMILIES[plan.data.task].named(settings.likelihood, torch.ones(2))
+    likelihood = named_likelihood(settings.likelihood, torch.ones(2))
     found: dict[str, tuple[int, int]] = {}
     for size in plan.sizes:
         inducing = settings.num_inducing or auto_inducing(size)

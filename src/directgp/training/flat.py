@@ -5,9 +5,6 @@ from jaxtyping import Num
 from torch import Tensor
 
 from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.counts import NegativeBinomial
-from directgp.likelihoods.gaussian import Gaussian
-from directgp.likelihoods.student_t import StudentT
 from directgp.numerics.special import softplus_inverse
 from directgp.posteriors.sparse import SparsePosterior
 
@@ -17,8 +14,6 @@ from directgp.posteriors.sparse import SparsePosterior
 
 
 _RELATIVE_DEVIATION = 1e-3
-_SMALLEST_DF = 0.1
-_SMALLEST_DISPERSION = 1e-6
 
 
 def floors(
@@ -27,13 +22,8 @@ def floors(
     """The floor of each raw parameter that has one, by name."""
     smallest = torch.finfo(posterior.Z.dtype).tiny ** 0.5
     found = {"prior.raw_output_scale": smallest}
-    deviation = _RELATIVE_DEVIATION * _spread(y)
-    if isinstance(likelihood, Gaussian):
-        found["likelihood.raw_noise"] = deviation * deviation
-    elif isinstance(likelihood, StudentT):
-        found |= {"likelihood.raw_scale": deviation, "likelihood.raw_df": _SMALLEST_DF}
-    elif isinstance(likelihood, NegativeBinomial):
-        found["likelihood.raw_dispersion"] = _SMALLEST_DISPERSION
+    own = likelihood.floors(_RELATIVE_DEVIATION * _spread(y))
+    found |= {f"likelihood.{name}": floor for name, floor in own.items()}
     values = torch.tensor([*found.values()], dtype=torch.float64)
     return dict(zip(found, softplus_inverse(values).tolist(), strict=True))
 

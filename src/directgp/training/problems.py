@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from directgp.errors import NumericalError
-from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.gaussian import Gaussian
+from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.numerics.gaussian import kl_from_standard
 from directgp.numerics.linalg import Workspace
 from directgp.objectives.base import Objective
-from directgp.objectives.log_losses import GibbsLoss, mean_curvature
+from directgp.objectives.log_losses import mean_curvature
 from directgp.posteriors.collapsed import (
     Correction,
     Whitened,
@@ -226,7 +225,7 @@ class ModelProblem(Problem):
         features = self.features(self.data.X)
         with torch.no_grad():
             marginals = self.posterior.marginals_at(features)
-        gibbs = isinstance(self.objective.point_loss, GibbsLoss)
+        gibbs = self.objective.point_loss.gibbs
         try:
             curvature = mean_curvature(self.likelihood, self.data.y, marginals, gibbs)
         except NumericalError:
@@ -338,7 +337,7 @@ class ProfiledProblem(ModelProblem):
     def __init__(
         self,
         posterior: SparsePosterior,
-        likelihood: Gaussian,
+        likelihood: ConjugateLikelihood,
         data: Data,
         objective: Objective,
         kind: Eliminated,
@@ -349,7 +348,7 @@ class ProfiledProblem(ModelProblem):
         if kind == "square_loss":
             free.pop("likelihood.raw_noise", None)
         super().__init__(posterior, likelihood, data, objective, free, randomness)
-        self._gaussian, self._kind = likelihood, kind
+        self._conjugate, self._kind = likelihood, kind
 
     @override
     def recordable(self) -> bool:
@@ -369,7 +368,7 @@ class ProfiledProblem(ModelProblem):
             losses = 0.5 * (target - projected.mean) ** 2
             kl = 0.5 * q.u_mean.square().sum(-1)
         else:
-            losses = collapsed_losses(self._kind, target, projected, self._gaussian.noise)
+            losses = collapsed_losses(self._kind, target, projected, self._conjugate.noise)
             kl = kl_from_standard(q.u_mean, q.u_chol)
         return self.objective.combine(losses, kl, self.data.weights)
 
@@ -384,7 +383,7 @@ class ProfiledProblem(ModelProblem):
         if self._kind == "square_loss":
             noise = torch.ones_like(residual)
         else:
-            noise = example_noise(self._kind, self._gaussian.noise, residual)
+            noise = example_noise(self._kind, self._conjugate.noise, residual)
         weights = 1 if self.data.weights is None else self.data.weights
         beta = float(self.objective.beta)
         return optimal_q(A, self.data.y - mean, weights / noise, beta)
@@ -400,7 +399,7 @@ class CollapsedUpdate(ModelProblem):
     def __init__(
         self,
         posterior: SparsePosterior,
-        likelihood: Gaussian,
+        likelihood: ConjugateLikelihood,
         data: Data,
         objective: Objective,
         kind: Correction,

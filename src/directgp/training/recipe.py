@@ -7,13 +7,10 @@ from typing import Literal
 from torch import Tensor
 
 from directgp.errors import UnsupportedError, require
-from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.gaussian import Gaussian
-from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
+from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
-from directgp.objectives.log_losses import GibbsLoss, LogLoss
-from directgp.objectives.pointwise import SquareLoss
+from directgp.objectives.log_losses import GibbsLoss
 from directgp.objectives.registry import resolve_point_loss
 from directgp.training.callbacks import LossRange, Monitor, Observer, RelativeDecrease
 from directgp.training.problems import Eliminated
@@ -74,8 +71,7 @@ class Recipe:
 
         ELBO, VFE and FITC are compared by log loss.
         """
-        loss = self.point_loss()
-        return LogLoss() if isinstance(loss, GibbsLoss | LogLoss) else loss
+        return self.point_loss().validation_loss()
 
     def settings(self) -> tuple[object, ...]:
         """Return the fields that decide the result of a run; callbacks do not."""
@@ -96,7 +92,7 @@ class Recipe:
         loss = self.point_loss()
         loss.check(likelihood)
         if self.collapsed is not None:
-            if not isinstance(likelihood, Gaussian):
+            if not isinstance(likelihood, ConjugateLikelihood):
                 raise UnsupportedError(
                     f"{self.name} needs the Gaussian likelihood. Got "
                     f"{type(likelihood).__name__}. Use 'elbo' or 'log_loss'."
@@ -104,7 +100,12 @@ class Recipe:
             self._refuse_batches(f"objective='{self.name}'", "objective='elbo'")
         if self.optimizer == "lbfgs":
             self._refuse_batches("optimizer='lbfgs'", "optimizer='adam'")
-            _check_smooth(loss)
+            if not loss.smooth:
+                raise UnsupportedError(
+                    "optimizer='lbfgs' needs a rule whose gradient is that of its value: exact, or "
+                    f"bMC with its samples held and no schedule. Got {loss}. Use "
+                    "optimizer='adam'."
+                )
 
     def chosen_optimizer(self, num_data: int, num_inducing: int) -> Literal["lbfgs", "adam"]:
         """Return L-BFGS for full batches and a deterministic loss, else Adam."""
@@ -133,7 +134,7 @@ class Recipe:
             return self.max_steps
         if optimizer == "lbfgs":
             return 500
-        return 5000 if isinstance(likelihood, Gaussian) else 3000
+        return 5000 if isinstance(likelihood, ConjugateLikelihood) else 3000
 
     def chosen_stopping(
         self, optimizer: str, likelihood: Likelihood, *, noisy: bool, held: bool
@@ -146,7 +147,7 @@ class Recipe:
             return self.stopping
         if optimizer == "lbfgs":
             return RelativeDecrease(10, 5e-6) if held else RelativeDecrease(20, 1e-5)
-        window = 50 if isinstance(likelihood, Gaussian) else 20
+        window = 50 if isinstance(likelihood, ConjugateLikelihood) else 20
         return LossRange(window, 1e-4, smoothing=0.98 if noisy else 0.0)
 
     def eliminated(
@@ -155,12 +156,12 @@ class Recipe:
         """Return how q(u) is eliminated, if a formula exists; for the ELBO only with L-BFGS."""
         if self.collapsed is not None:
             return self.collapsed
-        if not isinstance(likelihood, Gaussian) or batches:
+        if not isinstance(likelihood, ConjugateLikelihood) or batches:
             return None
-        loss = self.point_loss()
-        if isinstance(loss, GibbsLoss) and optimizer == "lbfgs" and float(beta) > 0:
-            return "vfe"
-        return "square_loss" if isinstance(loss, SquareLoss) else None
+        found = self.point_loss().eliminates
+        if found == "vfe" and not (optimizer == "lbfgs" and float(beta) > 0):
+            return None
+        return found
 
     def _refuse_batches(self, who: str, instead: str) -> None:
         require(
@@ -169,17 +170,4 @@ class Recipe:
             "None: it needs all examples at once",
             self.batch_size,
             f"Use {instead} for batches.",
-        )
-
-
-def _check_smooth(loss: PointLoss) -> None:
-    """Raise `UnsupportedError` if the gradient of the rule is not that of its value."""
-    rule = loss.rule if isinstance(loss, LogLoss) else None
-    smooth = loss.deterministic or rule in ("bmc", "smooth_bmc")
-    if isinstance(rule, BiasedMonteCarlo):
-        smooth = not (callable(rule.num_samples) or callable(rule.nu))
-    if not smooth:
-        raise UnsupportedError(
-            "optimizer='lbfgs' needs a rule whose gradient is that of its value: exact, or bMC "
-            f"with its samples held and no schedule. Got {rule}. Use optimizer='adam'."
         )

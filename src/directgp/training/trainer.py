@@ -11,12 +11,8 @@ from torch import Tensor
 
 from directgp.datasets.streams import ParquetRows
 from directgp.errors import CheckpointError, LostProcessError, NumericalError
-from directgp.likelihoods.bernoulli import Bernoulli
-from directgp.likelihoods.counts import CountLikelihood
-from directgp.likelihoods.gaussian import Gaussian
-from directgp.numerics.special import softplus_inverse
+from directgp.likelihoods.base import ConjugateLikelihood
 from directgp.objectives.base import Objective
-from directgp.objectives.log_losses import GibbsLoss
 from directgp.posteriors.collapsed import Whitened, calibrate
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.adam import AdamState, adam
@@ -201,9 +197,11 @@ class Trainer:
         kind = recipe.eliminated(likelihood, beta, optimizer, not batches.whole)
         parameters = {} if held else trained_parameters(posterior, likelihood)
         common = posterior, likelihood, data, objective
-        if before is not None and kind in ("vfe", "fitc") and isinstance(likelihood, Gaussian):
-            return CollapsedUpdate(posterior, likelihood, data, objective, kind, before, randomness)
-        if kind is not None and isinstance(likelihood, Gaussian):
+        if kind is not None and isinstance(likelihood, ConjugateLikelihood):
+            if before is not None and kind != "square_loss":
+                return CollapsedUpdate(
+                    posterior, likelihood, data, objective, kind, before, randomness
+                )
             return ProfiledProblem(
                 posterior, likelihood, data, objective, kind, parameters, randomness
             )
@@ -422,8 +420,8 @@ def warm_up(trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> tupl
     """Train by Adam, in place, where L-BFGS gains from it; the best state is kept."""
     if not gains(trainer, recipe, model, beta):
         return ()
-    gaussian = isinstance(model.likelihood, Gaussian)
-    far = beta < _SMALL_BETA and not isinstance(recipe.point_loss(), GibbsLoss)
+    gaussian = isinstance(model.likelihood, ConjugateLikelihood)
+    far = beta < _SMALL_BETA and not recipe.point_loss().gibbs
     steps = _GAUSSIAN_STEPS if gaussian else _STEPS if far else _FEWER_STEPS
     by_adam = replace(
         recipe,
@@ -460,7 +458,7 @@ def _gains_from_elbo(trainer: Trainer, recipe: Recipe, model: Model, beta: float
     """
     if recipe.name in ("elbo", "vfe", "fitc"):
         return False
-    discrete = isinstance(model.likelihood, CountLikelihood | Bernoulli)
+    discrete = model.likelihood.task != "regression"
     return not (discrete and gains(trainer, recipe, model, beta))
 
 
@@ -483,10 +481,8 @@ def _with_variances(
         precision = 2 * float(losses.sum()) / total if total > 0 else 1.0
     y = data.y.to(data.X)
     calibrated = calibrate(model.posterior, data.X, y, beta / precision, data.weights)
-    if isinstance(likelihood, Gaussian):
-        noise = torch.as_tensor(calibrated.noise, dtype=likelihood.raw_noise.dtype)
-        with torch.no_grad():
-            likelihood.raw_noise.copy_(softplus_inverse(noise))
+    if isinstance(likelihood, ConjugateLikelihood):
+        likelihood.set_noise(calibrated.noise)
     for before, after in zip(given.parameters(), calibrated.posterior.parameters(), strict=True):
         after.requires_grad_(before.requires_grad)
     return model._replace(posterior=calibrated.posterior)

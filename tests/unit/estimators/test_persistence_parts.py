@@ -64,15 +64,17 @@ def test_the_tables_are_complete() -> None:
     kinds = {type(part).__name__ for make in KERNELS.values() for part in make().modules()}
     assert kinds >= kernels.KERNELS.keys()
     assert {type(make()).__name__ for make in MEANS.values()} == kernels.MEANS.keys()
-    assert {type(make()).__name__ for make in LIKELIHOODS.values()} == parts.LIKELIHOODS.keys()
-    assert {type(rule).__name__ for rule in RULES} == parts.RULES.keys()
-    assert {type(loss).__name__ for loss in LOSSES} == parts.LOSSES.keys()
+    assert {
+        type(make()).__name__ for make in LIKELIHOODS.values()
+    } == parts.LIKELIHOODS.classes().keys()
+    assert {type(rule).__name__ for rule in RULES} == parts.RULES.classes().keys()
+    assert {type(loss).__name__ for loss in LOSSES} == parts.LOSSES.classes().keys()
 
 
 def test_every_choice_of_the_package_can_be_saved() -> None:
-    assert finals(Rule) == parts.RULES.keys()
-    assert finals(PointLoss) == parts.LOSSES.keys()
-    assert finals(Likelihood) - {AtLeastOne.__name__} == parts.LIKELIHOODS.keys()
+    assert finals(Rule) == parts.RULES.classes().keys()
+    assert finals(PointLoss) == parts.LOSSES.classes().keys()
+    assert finals(Likelihood) - {AtLeastOne.__name__} == parts.LIKELIHOODS.classes().keys()
 
 
 def assert_same_posterior(found: SparsePosterior, saved: SparsePosterior) -> None:

@@ -41,7 +41,7 @@ def test_likelihoods_that_are_not(loss: PointLossRow, row: LikelihoodRow) -> Non
 
 
 def test_square_loss_says_why_not_student_t() -> None:
-    with pytest.raises(UnsupportedError, match=r"does not see Student's t noise.*Use Gaussian"):
+    with pytest.raises(UnsupportedError, match=r"neither the scale nor the tails.*Use Gaussian"):
         SquareLoss().check(StudentT())
 
 

@@ -26,6 +26,7 @@ from directgp.experiments.plan import TEST, VALIDATION, Parts
 from directgp.likelihoods.base import Likelihood
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.predictive import predictive_log_density, predictive_mean
+from directgp.registry import chosen_likelihood
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_path
 from directgp.training.callbacks import LossRange, Monitor
@@ -101,20 +102,13 @@ def mean_scores(rows: dict[str, Float[Tensor, " n"]]) -> dict[str, float]:
     return {name: float(values.mean()) for name, values in rows.items()}
 
 
-_LIKELIHOODS: dict[Task, str] = {
-    "regression": "gaussian",
-    "classification": "probit",
-    "count": "poisson",
-}
-
-
 def paper_model(cell: PaperCell, X: Tensor, y: Tensor) -> GPModel:
     """Return the untrained model of the paper, the same for all cells of a split."""
     return starting_model(
         cell.task,
         X,
         y,
-        likelihood=_LIKELIHOODS[cell.task],
+        likelihood=chosen_likelihood(cell.task, None),
         kernel="rbf",
         ard=isinstance(cell, CurveCell) and cell.ard,
         mean="constant" if cell.task == "classification" else "zero",

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError, refuse, require
-from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.gaussian import Gaussian
+from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.numerics.linalg import jittered_cholesky
 from directgp.posteriors.projection import Joint
 from directgp.posteriors.sparse import Factor, SparsePosterior
@@ -39,7 +38,7 @@ class NoiseOfTargets(nn.Module):
         super().__init__()
         self.likelihood = None if likelihood is None else type(likelihood).__name__
         variance = None
-        if isinstance(likelihood, Gaussian):
+        if isinstance(likelihood, ConjugateLikelihood):
             variance = likelihood.noise.detach().to(y_scale) * y_scale.square()
         self.register_buffer("variance", variance)
 

@@ -22,7 +22,7 @@ from directgp.predictive import (
     predictive_mean,
     predictive_variance,
 )
-from directgp.predictive.api import distribution_of, sample_targets
+from directgp.predictive.api import distribution_of
 from directgp.shapes import Marginals, Values, require_all
 
 
@@ -113,7 +113,7 @@ class Predictive(Distribution):
 def _drawn(likelihood: Likelihood, f: Values) -> Values:
     """One y for each f, by torch's own source of randomness, as is the custom of its classes."""
     random = np.random.RandomState(int(torch.randint(2**31 - 1, ())))
-    return torch.as_tensor(sample_targets(likelihood, f, random)).to(f)
+    return torch.as_tensor(likelihood.sample(f, random)).to(f)
 
 
 @final

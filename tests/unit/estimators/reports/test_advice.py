@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 from directgp.errors import DirectGPWarning
 from directgp.estimators import messages
+from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, Probit, StudentT
 from directgp.training.beta_path import beta_grid
 from directgp.training.result import Status
 
@@ -117,23 +118,24 @@ def test_two_values_may_be_classes(low: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("likelihood", "name", "words"),
     [
-        ("likelihood.raw_noise", "The noise variance ended at the smallest value"),
-        ("likelihood.raw_scale", "Student-t"),
-        ("likelihood.raw_df", "degrees of freedom"),
-        ("likelihood.raw_dispersion", "dispersion"),
-        ("prior.raw_output_scale", "nearly constant"),
-        ("likelihood.raw_other", "likelihood.raw_other ended"),
+        (Gaussian(), "likelihood.raw_noise", "The noise variance ended at the smallest value"),
+        (StudentT(), "likelihood.raw_scale", "Student-t"),
+        (StudentT(), "likelihood.raw_df", "degrees of freedom"),
+        (NegativeBinomial(), "likelihood.raw_dispersion", "dispersion"),
+        (Probit(), "prior.raw_output_scale", "nearly constant"),
+        (Probit(), "likelihood.raw_other", "likelihood.raw_other ended"),
     ],
 )
-def test_a_parameter_at_its_floor_is_named(name: str, words: str) -> None:
-    (sentence,) = messages.at_floor([name])
+def test_a_parameter_at_its_floor_is_named(likelihood: Likelihood, name: str, words: str) -> None:
+    (sentence,) = messages.at_floor([name], likelihood, compared=False)
     assert words in sentence
 
 
-def test_nothing_at_a_floor_is_nothing_to_say() -> None:
-    assert messages.at_floor(()) == []
+def test_no_warning_without_a_parameter_at_its_floor() -> None:
+    assert messages.at_floor((), Gaussian(), compared=False) == []
+    assert messages.at_floor(["likelihood.raw_noise"], Gaussian(), compared=True) == []
 
 
 def test_features_without_influence_are_named() -> None:

@@ -1,0 +1,171 @@
+"""Register likelihoods, point losses and rules: one row each, with its name and its class.
+
+This module imports no other library, so the command line can list the names without torch. A row
+names its class as ``"module:Class"``, and the class is imported when it is first used.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Generic, Literal, TypeVar
+
+from directgp.errors import refuse
+
+Task = Literal["regression", "classification", "count"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A class that users choose by name."""
+
+    name: str
+    """The name in estimators, in `directgp.train` and on the command line."""
+
+    source: str | type
+    """``"module:Class"``, or the class itself."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Constructor arguments that the name stands for."""
+
+    @property
+    def kind(self) -> str:
+        """The name of the class, by which files refer to it."""
+        source = self.source
+        return source.rpartition(":")[2] if isinstance(source, str) else source.__name__
+
+    def load(self) -> Any:
+        """Return the class."""
+        if not isinstance(self.source, str):
+            return self.source
+        module, _, name = self.source.partition(":")
+        return getattr(import_module(module), name)
+
+    def make(self) -> Any:
+        """Return an instance with the settings of the row."""
+        return self.load()(**self.settings)
+
+
+@dataclass(frozen=True)
+class LikelihoodRow(Row):
+    """A likelihood; the first row of a task is the default of that task."""
+
+    task: Task = "regression"
+    auto: bool = False
+    """Whether ``likelihood="auto"`` of the estimators compares it with the others of its task."""
+
+    conjugate: bool = False
+    """Whether the noise is Gaussian, so that square loss, VFE and FITC apply."""
+
+
+@dataclass(frozen=True)
+class LossRow(Row):
+    """A point loss."""
+
+    collapsed: bool = False
+    """Whether q(u) is eliminated from the objective, as in VFE and FITC."""
+
+
+SomeRow = TypeVar("SomeRow", bound=Row)
+
+
+class Registry(Generic[SomeRow]):
+    """Rows by name, in order."""
+
+    def __init__(self, what: str, rows: Iterable[SomeRow]) -> None:
+        self._what = what
+        self._rows = {row.name: row for row in rows}
+
+    def add(self, row: SomeRow) -> None:
+        """Register a row; raise `InvalidInputError` if the name is taken."""
+        if row.name in self._rows:
+            refuse(f"name of the {self._what}", "a new one", repr(row.name))
+        self._rows[row.name] = row
+
+    def remove(self, name: str) -> None:
+        """Remove a row."""
+        del self._rows[name]
+
+    def rows(self) -> tuple[SomeRow, ...]:
+        """Return all rows."""
+        return tuple(self._rows.values())
+
+    def names(self) -> tuple[str, ...]:
+        """Return all names."""
+        return tuple(self._rows)
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether the name is registered."""
+        return name in self._rows
+
+    def __getitem__(self, name: str) -> SomeRow:
+        """Return the row of that name."""
+        return self._rows[name]
+
+    def classes(self) -> dict[str, Any]:
+        """Return every class by its name in files."""
+        return {row.kind: row.load() for row in self._rows.values()}
+
+
+_LIKELIHOODS = "directgp.likelihoods"
+_LOSSES = "directgp.objectives"
+_RULES = "directgp.log_expectations"
+
+LIKELIHOODS = Registry(
+    "likelihood",
+    [
+        LikelihoodRow("gaussian", f"{_LIKELIHOODS}.gaussian:Gaussian", auto=True, conjugate=True),
+        LikelihoodRow("student_t", f"{_LIKELIHOODS}.student_t:StudentT", auto=True),
+        LikelihoodRow(
+            "probit", f"{_LIKELIHOODS}.bernoulli:Probit", task="classification", auto=True
+        ),
+        LikelihoodRow("logistic", f"{_LIKELIHOODS}.bernoulli:Logistic", task="classification"),
+        LikelihoodRow("poisson", f"{_LIKELIHOODS}.counts:PoissonExp", task="count", auto=True),
+        LikelihoodRow("poisson_softplus", f"{_LIKELIHOODS}.counts:PoissonSoftplus", task="count"),
+        LikelihoodRow(
+            "negative_binomial",
+            f"{_LIKELIHOODS}.counts:NegativeBinomial",
+            task="count",
+            auto=True,
+        ),
+    ],
+)
+
+LOSSES = Registry(
+    "point loss",
+    [
+        LossRow("log_loss", f"{_LOSSES}.log_losses:LogLoss"),
+        LossRow("square_loss", f"{_LOSSES}.pointwise:SquareLoss"),
+        LossRow("elbo", f"{_LOSSES}.log_losses:GibbsLoss"),
+        LossRow("vfe", f"{_LOSSES}.log_losses:GibbsLoss", collapsed=True),
+        LossRow("fitc", f"{_LOSSES}.log_losses:GibbsLoss", collapsed=True),
+        LossRow("crps", f"{_LOSSES}.pointwise:CRPSLoss"),
+        LossRow("absolute_loss", f"{_LOSSES}.pointwise:AbsoluteLoss"),
+        LossRow("pinball_loss", f"{_LOSSES}.pointwise:PinballLoss"),
+        LossRow("zero_one_cost", f"{_LOSSES}.pointwise:ZeroOneCost"),
+    ],
+)
+
+RULES = Registry(
+    "rule",
+    [
+        Row("closed_form", f"{_RULES}.closed_form:ClosedForm"),
+        Row("quadrature", f"{_RULES}.quadrature:Quadrature"),
+        Row("bmc", f"{_RULES}.monte_carlo:BiasedMonteCarlo"),
+        Row("smooth_bmc", f"{_RULES}.monte_carlo:BiasedMonteCarlo", {"nu": 1e-4}),
+        Row("ups", f"{_RULES}.product_sampling:ProductSampling"),
+    ],
+)
+
+
+def likelihoods_of(task: Task, auto: bool = False) -> tuple[str, ...]:
+    """Return the names of the likelihoods of a task, or those that "auto" compares."""
+    rows = (row for row in LIKELIHOODS.rows() if row.task == task)
+    return tuple(row.name for row in rows if row.auto or not auto)
+
+
+def chosen_likelihood(task: Task, name: str | None) -> str:
+    """Return the name, or the default of the task for None; raise if it is of another task."""
+    allowed = likelihoods_of(task)
+    if name is not None and name not in allowed:
+        refuse("likelihood", f"{' or '.join(allowed)} for {task}", repr(name))
+    return name or allowed[0]
