@@ -97,3 +97,30 @@ def test_exports_are_sorted_and_exist(path: Path) -> None:
 def test_a_room_that_imports_exports(path: Path) -> None:
     own = {name for name in imported(path) if name.startswith("directgp")}
     assert not own or exports(path)
+
+
+def final_families() -> dict[str, str]:
+    """Every final class of a likelihood, a point loss or a rule, with its package."""
+    return {
+        node.name: path.relative_to(ROOT).parts[0]
+        for path in MODULES
+        if path.relative_to(ROOT).parts[0] in ("likelihoods", "objectives", "log_expectations")
+        for node in tree(path).body
+        if isinstance(node, ast.ClassDef) and node.bases
+        if "final" in map(ast.unparse, node.decorator_list)
+    }
+
+
+def test_no_package_asks_for_a_concrete_likelihood_loss_or_rule_of_another() -> None:
+    families = final_families()
+    assert {"Gaussian", "SquareLoss", "ClosedForm"} <= families.keys()
+    found = [
+        f"{named(path)}:{node.lineno}"
+        for path in MODULES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
+        for name in ast.walk(node.args[1])
+        if isinstance(name, ast.Name)
+        if families.get(name.id, named(path).split("/")[0]) != named(path).split("/")[0]
+    ]
+    assert not found

@@ -8,6 +8,7 @@ from typing import Any
 
 from directgp.likelihoods.base import Likelihood
 from directgp.posteriors.sparse import SparsePosterior
+from directgp.registry import LOSSES
 
 
 class Status(StrEnum):
@@ -285,7 +286,7 @@ class BetaPath:
 
     def in_units(self, scale: float) -> "BetaPath":
         """Return the path without models, its losses in the units of a target divided by scale."""
-        power = _POWERS.get(self.loss, 0)
+        power = LOSSES[self.loss].load().unit_power if self.loss in LOSSES else 0
         shift = math.log(scale) if self.loss == "log_loss" else 0.0
 
         def point(each: PathPoint) -> PathPoint:
@@ -327,10 +328,6 @@ class BetaPath:
             grid=tuple(plain["grid"]),
             models=tuple(ModelTried(**model) for model in plain["models"]),
         )
-
-
-_POWERS = {"square_loss": 2, "absolute_loss": 1, "pinball_loss": 1, "crps": 1}
-"""Powers of the target's unit in which losses grow; log loss is shifted."""
 
 
 def _failure(plain: Any) -> Failure:

@@ -13,12 +13,13 @@ from gpytorch import means
 from gpytorch.priors import GammaPrior
 from torch.nn.functional import softplus
 
+from directgp import registry
 from directgp.errors import InvalidInputError, UnsupportedError
 from directgp.likelihoods import Gaussian, Likelihood, Poisson
 from directgp.likelihoods.counts import AtLeastOne
 from directgp.log_expectations import BiasedMonteCarlo, ProductSampling, Quadrature, Rule
 from directgp.objectives import LogLoss, PointLoss
-from directgp.persistence import kernels, load_model, parts, save_model
+from directgp.persistence import kernels, load_model, save_model
 from directgp.persistence.parts import ModelState
 from directgp.posteriors import SparsePosterior
 from tests.unit.estimators.persistence_cases import (
@@ -66,15 +67,15 @@ def test_the_tables_are_complete() -> None:
     assert {type(make()).__name__ for make in MEANS.values()} == kernels.MEANS.keys()
     assert {
         type(make()).__name__ for make in LIKELIHOODS.values()
-    } == parts.LIKELIHOODS.classes().keys()
-    assert {type(rule).__name__ for rule in RULES} == parts.RULES.classes().keys()
-    assert {type(loss).__name__ for loss in LOSSES} == parts.LOSSES.classes().keys()
+    } == registry.LIKELIHOODS.classes().keys()
+    assert {type(rule).__name__ for rule in RULES} == registry.RULES.classes().keys()
+    assert {type(loss).__name__ for loss in LOSSES} == registry.LOSSES.classes().keys()
 
 
 def test_every_choice_of_the_package_can_be_saved() -> None:
-    assert finals(Rule) == parts.RULES.classes().keys()
-    assert finals(PointLoss) == parts.LOSSES.classes().keys()
-    assert finals(Likelihood) - {AtLeastOne.__name__} == parts.LIKELIHOODS.classes().keys()
+    assert finals(Rule) == registry.RULES.classes().keys()
+    assert finals(PointLoss) == registry.LOSSES.classes().keys()
+    assert finals(Likelihood) - {AtLeastOne.__name__} == registry.LIKELIHOODS.classes().keys()
 
 
 def assert_same_posterior(found: SparsePosterior, saved: SparsePosterior) -> None:
