@@ -14,7 +14,7 @@ from rich.text import Text
 
 from directgp.cli import terminal
 from directgp.cli.main import COMMANDS
-from directgp.cli.terminal import Terminal, WrongUsageError, answering, exit_code, sentence
+from directgp.cli.terminal import Terminal, WrongUsageError, exit_code, reporting_errors, sentence
 from directgp.errors import InvalidInputError
 from tests.cli.running import run
 
@@ -149,7 +149,7 @@ def test_sentences(error: Exception, code: int, words: str) -> None:
 def test_what_is_raised_is_answered(
     capsys: pytest.CaptureFixture[str], error: BaseException, code: int, line: str
 ) -> None:
-    with pytest.raises(SystemExit) as end, answering(["fit", "--json"]):
+    with pytest.raises(SystemExit) as end, reporting_errors(["fit", "--json"]):
         raise error
     shown = capsys.readouterr()
     assert end.value.code == code
@@ -161,14 +161,14 @@ def test_a_broken_pipe_is_left_in_silence(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(terminal, "_leave_pipe", lambda: None)
-    with pytest.raises(SystemExit) as end, answering([]):
+    with pytest.raises(SystemExit) as end, reporting_errors([]):
         raise BrokenPipeError
     assert (end.value.code, *capsys.readouterr()) == (1, "", "")
 
 
 def test_terminals(capsys: pytest.CaptureFixture[str]) -> None:
     def printed(terminal: Terminal) -> tuple[str, str]:
-        terminal.say("note [bold] :smile:")
+        terminal.note("note [bold] :smile:")
         terminal.warn("careful")
         terminal.show("result [red]")
         terminal.answer({"value": float("nan"), "β": (1, 2)})
@@ -198,5 +198,5 @@ def test_lines_of_tables_in_files_end_with_their_last_letter(
 
 
 def test_long_lines_of_files_are_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
-    Terminal().say("word " * 100)
+    Terminal().note("word " * 100)
     assert capsys.readouterr().err.count("\n") == 1

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from directgp.cli.data import Request, open_request
 from directgp.cli.experiment import clear_run_folder, command_typed, cores, show_progress
-from directgp.cli.options import naming_options
+from directgp.cli.options import usage_errors
 from directgp.cli.terminal import Terminal, WrongUsageError, console
 from directgp.datasets.problem import Problem, Task
 from directgp.errors import InvalidInputError
@@ -38,7 +38,7 @@ def check_options(options: Mapping[str, Any], task: Task | None) -> None:
         if name not in METHODS:
             raise WrongUsageError(f"--methods must be of {', '.join(METHODS)}. Got {name!r}.")
     if task is not None:
-        with naming_options():
+        with usage_errors():
             line_up(task, options["methods"], chosen_likelihood(task, options["likelihood"]))
 
 
@@ -65,8 +65,8 @@ def compare_and_report(
     """
     problem = open_request(request).problem
     for note in problem.notes:
-        terminal.say(note)
-    with naming_options():
+        terminal.note(note)
+    with usage_errors():
         plan = make_plan(problem, **options, arguments=request.words())
     kind = device_of(device, "compare", plan.sizes[-1]).type
     plan = replace(plan, settings=plan.settings.model_copy(update={"device": kind}))
@@ -91,13 +91,13 @@ def compare_and_report(
 def _announce(plan: Plan, problem: Problem, default_sizes: bool, terminal: Terminal) -> None:
     rows = " and ".join(f"{size:,}" for size in plan.sizes)
     n, d = problem.X.shape
-    terminal.say(
+    terminal.note(
         f"{plan.data.name}: {plural(n, 'row')}, {plural(d, 'feature')}. Training on {rows} rows, "
         f"choosing β by {plan.parts.validation:,}, judging by {plan.parts.test:,}; "
         f"{plural(plan.repeats, 'split')}, {plural(len(plan.methods), 'method')}."
     )
     if default_sizes and plan.sizes[-1] < plan.parts.training:
-        terminal.say(
+        terminal.note(
             f"{plan.parts.training:,} rows could be trained on: --sizes all takes every one."
         )
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from directgp.cli.options import naming_options
+from directgp.cli.options import usage_errors
 from directgp.datasets.columns import drop_incomplete_rows, kind_of, to_numbers
 from directgp.datasets.encoding import Encoding
 from directgp.datasets.prepare import prepare
@@ -67,7 +67,7 @@ def open_request(request: Request) -> Opened:
     for option, name in extra.items():
         if name not in source.table.names:
             refuse_column(option, name, source.table.names)
-    with naming_options():
+    with usage_errors():
         target, task = source.choose(request.target, request.task, request.positive)
     table, _, notes = drop_incomplete_rows(
         source.table.read(), extra.values(), allowed=request.drop_missing

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from directgp.cli.output_paths import check_report_place
+from directgp.cli.output_paths import check_report_folder
 from directgp.cli.terminal import Terminal, console, print_line
 from directgp.errors import InvalidInputError, StoreError
 from directgp.experiments.cell import Cell, Record
@@ -40,7 +40,7 @@ def check_run_folder(out: Path, store: str, resume: bool, force: bool) -> None:
     except StoreError:
         # A damaged store is not empty.
         pass
-    check_report_place(out, store, resume, force)
+    check_report_folder(out, store, resume, force)
 
 
 def clear_run_folder(out: Path, store: str, document: str) -> None:
@@ -98,7 +98,7 @@ def show_progress(terminal: Terminal, noun: str) -> Iterator["ProgressDisplay"]:
 
     def say(line: str) -> None:
         # On the console of the live display, which is drawn below the line.
-        if terminal.talks:
+        if terminal.prints_text:
             print_line(screen, line)
 
     try:
@@ -108,7 +108,7 @@ def show_progress(terminal: Terminal, noun: str) -> Iterator["ProgressDisplay"]:
         else:
             yield ProgressDisplay(noun, say)
     except KeyboardInterrupt:
-        terminal.say("What is finished is kept: the same command with --resume goes on.")
+        terminal.note("What is finished is kept: the same command with --resume goes on.")
         raise
 
 

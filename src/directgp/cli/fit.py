@@ -109,9 +109,9 @@ def fit(
     )
 
     from directgp.cli.data import Request, open_request
-    from directgp.cli.model_folder import check_place
+    from directgp.cli.model_folder import check_model_folder
 
-    check_place(out, force)
+    check_model_folder(out, force)
     request = Request(
         data=data,
         target=target,
@@ -131,7 +131,7 @@ def fit(
 
 def _check_likelihood(task: Any, likelihood: str | None) -> None:
     """Raise `WrongUsageError` if the likelihood belongs to another task."""
-    with options.naming_options():
+    with options.usage_errors():
         chosen_likelihood(task, likelihood)
 
 
@@ -144,7 +144,7 @@ def _train_and_save(
 
     problem = opened.problem
     for note in problem.notes:
-        terminal.say(note)
+        terminal.note(note)
     model = _train(opened, {**settings, "verbose": int(terminal.live)})
     if model.training_result_.status is Status.INTERRUPTED:
         raise KeyboardInterrupt

@@ -81,9 +81,9 @@ def datasets(data_dir: DataDir = None, json: Json = False, debug: Debug = False)
     terminal.show("")
     terminal.show(_paper_table(PAPER.values(), files))
     if folder is None:
-        terminal.say("Name a folder by --data-dir or DIRECTGP_DATA to see the tables in it.")
+        terminal.note("Name a folder by --data-dir or DIRECTGP_DATA to see the tables in it.")
     elif not held:
-        terminal.say(f"There are no tables in {folder}.")
+        terminal.note(f"There are no tables in {folder}.")
 
 
 def _info_table(found: Iterable[Any], title: str) -> Table:

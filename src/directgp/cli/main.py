@@ -16,7 +16,7 @@ from directgp.cli.fit import fit
 from directgp.cli.inspect import datasets, inspect
 from directgp.cli.predict import predict
 from directgp.cli.reproduce import reproduce
-from directgp.cli.terminal import AnsweringGroup, PlainCommand
+from directgp.cli.terminal import PlainCommand, ProgramGroup
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     compare,
@@ -29,7 +29,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 """In the order of the help; each command has the name of its function."""
 
 app = typer.Typer(
-    cls=AnsweringGroup,
+    cls=ProgramGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

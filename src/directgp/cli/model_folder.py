@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from directgp.cli.data import Opened
-from directgp.cli.output_paths import check_folder_place, draft_of
+from directgp.cli.output_paths import check_output_folder, draft_of
 from directgp.datasets.encoding import Encoding
 from directgp.datasets.problem import Task
 from directgp.errors import ModelFileError
@@ -53,9 +53,9 @@ class ModelCard(BaseModel):
     """Of the file of the model."""
 
 
-def check_place(out: Path, force: bool) -> None:
+def check_model_folder(out: Path, force: bool) -> None:
     """Raise `InvalidInputError` if a model cannot be written to the path."""
-    check_folder_place(out, {MODEL_FILE, CARD_FILE}, force)
+    check_output_folder(out, {MODEL_FILE, CARD_FILE}, force)
 
 
 def write_folder(out: Path, force: bool, model: Any, opened: Opened) -> None:
@@ -70,7 +70,7 @@ def write_folder(out: Path, force: bool, model: Any, opened: Opened) -> None:
         model.save(draft / MODEL_FILE)
         card = card_of(opened, draft / MODEL_FILE)
         replace_file(draft / CARD_FILE, card.model_dump_json(indent=2).encode())
-        check_place(out, force)
+        check_model_folder(out, force)
         _exchange(draft, place)
     finally:
         shutil.rmtree(draft, ignore_errors=True)

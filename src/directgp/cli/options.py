@@ -115,7 +115,7 @@ def check_name(option: str, name: str | None, names: Sequence[str]) -> None:
 
 
 @contextmanager
-def naming_options() -> Iterator[None]:
+def usage_errors() -> Iterator[None]:
     """Turn `InvalidInputError` on an argument into `WrongUsageError` on the option of its name."""
     try:
         yield

@@ -16,7 +16,7 @@ import pyarrow.parquet
 from directgp.errors import InvalidInputError
 
 
-def check_file_place(out: Path, force: bool, *, inputs: tuple[Path, ...] = ()) -> None:
+def check_output_file(out: Path, force: bool, *, inputs: tuple[Path, ...] = ()) -> None:
     """Raise `InvalidInputError` if a file cannot be written to the path."""
     _check_writable(out, Path(os.path.realpath(out)).parents)
     if not os.path.lexists(out):
@@ -29,7 +29,7 @@ def check_file_place(out: Path, force: bool, *, inputs: tuple[Path, ...] = ()) -
         _refuse(out, "a new file", "exists", "Name another, or replace it with --force.")
 
 
-def check_folder_place(out: Path, own: set[str], force: bool) -> None:
+def check_output_folder(out: Path, own: set[str], force: bool) -> None:
     """Raise `InvalidInputError` if the folder holds other files, or `own` files without `force`."""
     _check_writable(out, Path(os.path.realpath(out)).parents)
     held = _held_in(out)
@@ -39,7 +39,7 @@ def check_folder_place(out: Path, own: set[str], force: bool) -> None:
         _refuse(out, "a new folder", "holds a model", "Name another, or replace it with --force.")
 
 
-def check_report_place(out: Path, store: str, resume: bool, force: bool) -> None:
+def check_report_folder(out: Path, store: str, resume: bool, force: bool) -> None:
     """Raise `InvalidInputError` if the folder holds other files, or fits without `resume`."""
     held = _held_in(out)
     place = Path(os.path.realpath(out))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from directgp.cli.data import named_columns, numbers_in
 from directgp.cli.model_folder import ModelCard, load_folder
-from directgp.cli.output_paths import check_file_place, writing
+from directgp.cli.output_paths import check_output_file, writing
 from directgp.cli.terminal import Terminal
 from directgp.datasets.columns import drop_incomplete_rows, missing_counts
 from directgp.datasets.sources import open_source
@@ -54,13 +54,13 @@ class PredictionRequest:
 
 def predict_and_write(request: PredictionRequest, terminal: Terminal) -> None:
     """Predict the rows of the data, write them to a file and print the scores."""
-    check_file_place(request.out, request.force, inputs=(Path(request.data),))
+    check_output_file(request.out, request.force, inputs=(Path(request.data),))
     model, card = load_folder(request.model, request.device)
     rows = read_rows(request, card)
     if rows.file is not None:
-        check_file_place(request.out, request.force, inputs=(rows.file,))
+        check_output_file(request.out, request.force, inputs=(rows.file,))
     for note in rows.notes:
-        terminal.say(note)
+        terminal.note(note)
     scores = _write(request, model, card, rows)
     found = scores.means() if scores.rows else None
     terminal.answer(

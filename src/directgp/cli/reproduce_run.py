@@ -275,7 +275,7 @@ def run_and_report(request: ReproduceRequest, terminal: Terminal) -> None:
 def _merge(request: ReproduceRequest, store: Store, terminal: Terminal) -> None:
     for place in request.merge:
         merged = store.merge(store_in(place))
-        terminal.say(
+        terminal.note(
             f"{place}: {plural(merged.added, 'result')} added, {merged.known} known already, "
             f"{merged.differing} known with another outcome, of which ours is kept."
         )

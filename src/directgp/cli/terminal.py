@@ -19,7 +19,7 @@ from directgp.errors import DirectGPError
 from directgp.text import one_line, strict_json
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
-"""Exit codes; 0 is success. Commands raise exceptions, and `answering` turns them into codes."""
+"""Exit codes, besides 0; `reporting_errors` maps the exceptions of commands to them."""
 
 _MAX_WIDTH = 200
 """Maximum width of tables in a file or a pipe, in characters."""
@@ -48,19 +48,19 @@ class Terminal:
     json: bool = False
     """Print one JSON document on standard output, and nothing else there."""
 
-    def say(self, sentence: str) -> None:
+    def note(self, sentence: str) -> None:
         """Print a note on standard error."""
-        if self.talks:
+        if self.prints_text:
             print_line(console(err=True), sentence)
 
     def warn(self, sentence: str) -> None:
         """Print a warning on standard error."""
-        if self.talks:
+        if self.prints_text:
             print_line(console(err=True), f"Warning: {sentence}", style="yellow")
 
     def show(self, what: RenderableType) -> None:
         """Print a result, text or a rich table, unless `json` is set."""
-        if not self.talks:
+        if not self.prints_text:
             return
         out = console()
         if isinstance(what, str):
@@ -78,7 +78,7 @@ class Terminal:
             print_json(document)
 
     @property
-    def talks(self) -> bool:
+    def prints_text(self) -> bool:
         """Whether text for people is printed."""
         return not self.quiet and not self.json
 
@@ -112,7 +112,7 @@ class WrongUsageError(DirectGPError):
 
 
 @contextmanager
-def answering(arguments: Sequence[str]) -> Iterator[None]:
+def reporting_errors(arguments: Sequence[str]) -> Iterator[None]:
     """Turn an exception into a line on standard error and `SystemExit`.
 
     ``--debug`` in the arguments adds the traceback; ``--json`` also prints ``{"error": "…"}``.
@@ -208,8 +208,8 @@ class PlainCommand(TyperCommand):
 
 
 @final
-class AnsweringGroup(TyperGroup):
-    """The commands of directgp, whose exceptions are printed by `answering`."""
+class ProgramGroup(TyperGroup):
+    """The commands of directgp, whose exceptions are printed by `reporting_errors`."""
 
     @override
     def get_help_option(self, ctx: Any) -> Any:
@@ -223,7 +223,7 @@ class AnsweringGroup(TyperGroup):
             if isinstance(stream, TextIOWrapper):
                 # Print ? for characters that the encoding of the stream does not have.
                 stream.reconfigure(errors="replace")
-        with answering(arguments):
+        with reporting_errors(arguments):
             code = super().main(arguments, *more, **settings)
             sys.stdout.flush()
             if code == INTERRUPTED:

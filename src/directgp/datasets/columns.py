@@ -50,13 +50,15 @@ class TextFormat:
     """Whether a few such values can also be category names."""
 
 
+PLAIN_NUMBERS = TextFormat(
+    re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?"),
+    "numbers stored as text",
+    "Store them as numbers.",
+    may_be_category=True,
+)
+
 _TEXT_FORMATS = (
-    TextFormat(
-        re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?"),
-        "numbers stored as text",
-        "Store them as numbers.",
-        may_be_category=True,
-    ),
+    PLAIN_NUMBERS,
     # Plain numbers match above, so at least one value has a separator in the formats below.
     TextFormat(
         re.compile(r"[-+]?\d{1,3}([,' ’]\d{3})*(\.\d+)?|[-+]?\d{1,3}(\.\d{3})*"),

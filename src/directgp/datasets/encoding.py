@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from directgp.datasets.columns import (
+    PLAIN_NUMBERS,
     drop_options,
     kind_of,
     level_counts,
@@ -62,7 +63,8 @@ class NumberColumn(BaseModel):
         values = [str(value) for value in column.unique().to_pylist()]
         found = text_format(values)
         remedy = f"These look like {found.name}. {found.remedy}" if found else ""
-        first = next((value for value in values if not _is_float(value)), values[0])
+        is_number = PLAIN_NUMBERS.pattern.fullmatch
+        first = next((value for value in values if not is_number(value)), values[0])
         refuse(who, allowed, f"text, such as {first!r}", remedy)
 
 
@@ -232,11 +234,3 @@ def _refuse_unless_categories(name: str, counts: dict[str, int], rows: int) -> N
             f" in {rows:,} rows, such as {next(iter(counts))!r}, which looks like an identifier or"
             f" free text. Leave it out with {drop_options([name])}."
         )
-
-
-def _is_float(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
