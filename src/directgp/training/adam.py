@@ -131,18 +131,17 @@ class GraphedSteps:
     def __init__(self, problem: Problem, advance: Callable[[], Tensor], nodes: int = 0) -> None:
         self._problem, self._advance = problem, advance
         self._nodes = FixedNodes(nodes)
-        problem.use_static_buffers()
+        problem.batches.use_static_buffers()
         problem.checked = False
-        generator = problem.generator
-        state = None if generator is None else generator.get_state()
+        generator = problem.randomness.generator
+        state = generator.get_state()
         token = fixed_nodes.set(self._nodes)
         try:
             self._record()
         finally:
             fixed_nodes.reset(token)
             problem.checked = True
-            if generator is not None and state is not None:
-                generator.set_state(state)
+            generator.set_state(state)
 
     def run(self, number: int) -> Tensor:
         """Take some steps, and return the losses before each of them, on the device."""
@@ -172,8 +171,7 @@ class GraphedSteps:
         torch.cuda.current_stream().wait_stream(stream)
         self._nodes.record(next(iter(self._problem.parameters.values())).device)
         self._graph = torch.cuda.CUDAGraph()
-        if self._problem.generator is not None:
-            self._graph.register_generator_state(self._problem.generator)
+        self._graph.register_generator_state(self._problem.randomness.generator)
         with torch.cuda.graph(self._graph):
             self._losses = self._advance()
 
@@ -225,9 +223,9 @@ def adam(
                         "and targets, start from a smaller output scale, or train with "
                         "optimizer='lbfgs'."
                     )
-                rate = state.learning_rate / 2
+                rate = state.optimizer.learning_rate / 2
                 state.load_state(state.good)
-                state.learning_rate = rate
+                state.optimizer.learning_rate = rate
                 continue
             stop = next(filter(None, map(run.step, losses)), None)
             if segment is not None and run.steps % segment == 0 and stop is None:
@@ -252,20 +250,11 @@ class AdamState:
         self._graphed: GraphedSteps | None = None
         self._graphs_allowed = True
         self._nodes = 0
-        self._optimizer = FlatAdam(problem.parameters, learning_rate, problem.floors)
-        self._best = self._optimizer.values.clone()
+        self.optimizer = FlatAdam(problem.parameters, learning_rate, problem.floors)
+        self._best = self.optimizer.values.clone()
         self._best_loss: Tensor | None = None
         self.good = self.state()
         """The last state with finite value and gradient."""
-
-    @property
-    def learning_rate(self) -> float:
-        """The size of a step."""
-        return self._optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, rate: float) -> None:
-        self._optimizer.learning_rate = rate
 
     def steps(self, step: int, at_most: int) -> tuple[list[float], str]:
         """Take steps, and return the losses before them, or an error text.
@@ -279,7 +268,8 @@ class AdamState:
             self.load_state(before)
         if self._graphed is None:
             return self._checked_step(step)
-        self.good, position = self.state(), self._problem.state()
+        batches, generator = self._problem.batches, self._problem.randomness.generator
+        self.good, position, random = self.state(), batches.state(), generator.get_state()
         try:
             losses = self._graphed.run(min(at_most, _STEPS_PER_REPLAY))
         except NumericalError as error:
@@ -289,16 +279,17 @@ class AdamState:
         if self._nodes > 0:
             self._graphed = None
             self.load_state(self.good)
-            self._problem.load_state(position)
+            batches.load_state(position)
+            generator.set_state(random)
             return [], ""
-        finite = losses.isfinite().all() & self._optimizer.values.isfinite().all()
+        finite = losses.isfinite().all() & self.optimizer.values.isfinite().all()
         if not bool(finite):
             self._graphed, self._graphs_allowed = None, False
             return [], "The objective or a parameter was not finite."
         return losses.reshape(len(losses), -1).mean(-1).tolist(), ""
 
     def _checked_step(self, step: int) -> tuple[list[float], str]:
-        self._optimizer.clear_gradient()
+        self.optimizer.clear_gradient()
         self._problem.prepare()
         trouble = ""
         try:
@@ -306,7 +297,7 @@ class AdamState:
         except (InvalidInputError, NumericalError) as error:
             trouble = str(error)
             # Other processes wait for this one, and go back too.
-            gradient = torch.full_like(self._optimizer.values, torch.nan)
+            gradient = torch.full_like(self.optimizer.values, torch.nan)
             losses = gradient.new_tensor(torch.nan)
         losses, gradient = self._problem.average(losses, gradient)
         if not (_finite(losses) and _finite(gradient)):
@@ -321,7 +312,7 @@ class AdamState:
 
     def _advance(self) -> Tensor:
         """Take one step without checks."""
-        self._optimizer.clear_gradient()
+        self.optimizer.clear_gradient()
         losses, gradient = self._losses_and_gradient(0)
         self._update(losses, gradient)
         return losses
@@ -329,29 +320,29 @@ class AdamState:
     def _losses_and_gradient(self, step: int) -> tuple[Tensor, Tensor]:
         losses = self._problem.value(step)
         losses.sum().backward()
-        return losses.detach(), self._optimizer.gradient()
+        return losses.detach(), self.optimizer.gradient()
 
     def _update(self, losses: Tensor, gradient: Tensor) -> None:
         if self._problem.deterministic:
             self._remember(losses)
-        self._optimizer.step(gradient)
+        self.optimizer.step(gradient)
 
     def restore_best(self) -> None:
         """Set the parameters to the best state, where one was kept."""
         if self._best_loss is not None and bool(self._best_loss.isfinite().any()):
-            self._optimizer.values.copy_(self._best)
-            self._optimizer.write()
+            self.optimizer.values.copy_(self._best)
+            self.optimizer.write()
 
     def state(self) -> dict[str, Tensor]:
         """Return the state of the optimiser, with the best parameters and their loss."""
-        found = self._optimizer.state() | {"best": self._best.clone()}
+        found = self.optimizer.state() | {"best": self._best.clone()}
         if self._best_loss is not None:
             found["best_loss"] = self._best_loss.clone()
         return found
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Go to a state that `state` returned."""
-        self._optimizer.load_state(state)
+        self.optimizer.load_state(state)
         self._best.copy_(state["best"])
         if "best_loss" not in state:
             # The tensor stays: a graph may write to it.
@@ -369,8 +360,8 @@ class AdamState:
         if not losses.is_cuda and not bool(better.any()):
             return
         torch.where(better, losses, self._best_loss, out=self._best_loss)
-        mask = better if better.ndim == 0 else self._optimizer.spread(better)
-        torch.where(mask, self._optimizer.values, self._best, out=self._best)
+        mask = better if better.ndim == 0 else self.optimizer.spread(better)
+        torch.where(mask, self.optimizer.values, self._best, out=self._best)
 
 
 def _finite(values: Tensor) -> bool:

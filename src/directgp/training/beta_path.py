@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from jaxtyping import Float, Num
@@ -287,6 +287,7 @@ def train_grid(
     if len(betas) > 1 and batches_models(trainer, recipe, model):
         return _batched(trainer, recipe, model, betas, base, held)
     shorter = brief(recipe, trainer.optimizer(recipe, model.posterior), model.likelihood)
+    results: list[TrainingResult] = []
 
     def run(beta: float, neighbour: TrainingResult | None) -> TrainingResult:
         how = recipe if neighbour is None else shorter
@@ -296,27 +297,44 @@ def train_grid(
         near = neighbour or base
         if near is None:
             return joint_run(trainer, how, model, beta, start="elbo")
-        nearest = Model(near.posterior, near.likelihood)
-        return joint_run(trainer, how, nearest, beta, "scratch" if neighbour is None else "near")
+        start_from = "scratch" if neighbour is None else "near"
+        return joint_run(trainer, how, Model.of(near), beta, start_from)
 
     def attempt(beta: float, neighbour: TrainingResult | None) -> TrainingResult | None:
         try:
-            return run(beta, neighbour)
+            results.append(run(beta, neighbour))
+            return results[-1]
         except NumericalError as error:
             trainer.failures.append(Failure(beta, "fixed" if held else "joint", str(error)))
             return None
 
-    # From the β nearest 1, where the ELBO solution is near, outwards to both ends.
+    return outwards(betas, attempt, lambda *_: _ended(results))
+
+
+Trained = TypeVar("Trained")
+
+
+def outwards(
+    betas: Sequence[float],
+    train: Callable[[float, Trained | None], Trained | None],
+    ended: Callable[[Sequence[Trained | None], int], bool],
+) -> list[Trained]:
+    """Train from the β nearest 1, where the ELBO solution is near, to both ends of the grid.
+
+    `train` gets β and the nearest candidate; None is one that failed. `ended` gets the candidates
+    from the middle on, and the number of those left in this direction.
+    """
     middle = nearest_one(betas)
-    found = {middle: attempt(betas[middle], None)}
-    for outwards in (range(middle - 1, -1, -1), range(middle + 1, len(betas))):
-        neighbour = found[middle]
-        for i in outwards:
-            if any(result is not None and result.ended for result in found.values()):
+    found = {middle: train(betas[middle], None)}
+    for direction in (range(middle - 1, -1, -1), range(middle + 1, len(betas))):
+        passed = [found[middle]]
+        for done, i in enumerate(direction):
+            if ended(passed, len(direction) - done):
                 break
-            found[i] = attempt(betas[i], neighbour)
-            neighbour = found[i] or neighbour
-    return [result for _, result in sorted(found.items()) if result is not None]
+            known = [candidate for candidate in passed if candidate is not None]
+            found[i] = train(betas[i], known[-1] if known else None)
+            passed.append(found[i])
+    return [candidate for _, candidate in sorted(found.items()) if candidate is not None]
 
 
 def _batched(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -94,8 +94,7 @@ class Checkpoints:
         require(self.every >= 1, "every of Checkpoints", "at least 1", self.every)
 
 
-@dataclass(frozen=True)
-class StageProgress:
+class StageProgress(NamedTuple):
     """The state of a stage that was interrupted."""
 
     losses: list[float]

@@ -15,6 +15,7 @@ from directgp.errors import require
 from directgp.likelihoods.base import Likelihood
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.shapes import require_all
+from directgp.training.result import TrainingResult
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ class Model(NamedTuple):
     likelihood: Likelihood
     name: str = ""
     """Kernel and likelihood, where a search compares several."""
+
+    @classmethod
+    def of(cls, result: TrainingResult) -> "Model":
+        """Return the model that a run has trained."""
+        return cls(result.posterior, result.likelihood)
 
 
 def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Likelihood) -> None:

@@ -33,43 +33,67 @@ from directgp.training.distributed import ProcessGroup
 from directgp.training.flat import floors
 
 
+class Randomness:
+    """The random numbers of a stochastic problem.
+
+    Frozen, every evaluation draws the same numbers (common random numbers), so that the value is a
+    smooth function of the parameters. With a rank, each of several processes draws
+    numbers of its own, from a seed that the generator, the same in all, gives.
+    """
+
+    def __init__(self, generator: torch.Generator, frozen: bool, rank: int | None = None) -> None:
+        self.generator = generator
+        self.frozen = frozen
+        self._rank = rank
+        if frozen or rank is not None:
+            # A generator of its own: setting the seed of the given one would repeat its draws.
+            where = generator.device
+            self._seed = int(torch.randint(2**62, (), generator=generator, device=where))
+            self.generator = torch.Generator(where)
+        self.renew(0)
+
+    def begin(self) -> None:
+        """Set the seed of frozen numbers; called before each evaluation."""
+        if self.frozen:
+            self.generator.manual_seed(self._seed)
+
+    def renew(self, step: int) -> None:
+        """Set the seed of one of several processes, so that a run can resume at this step."""
+        if self._rank is not None:
+            mixed = SeedSequence([self._seed, self._rank, step]).generate_state(1, "uint64")
+            self.generator.manual_seed(int(mixed[0]) >> 1)
+
+
 class Problem(ABC):
     """A function of named parameters, which the optimiser changes, some with lower bounds."""
 
     deterministic: bool = True
     """Whether the same parameters give the same value."""
 
-    def __init__(self, parameters: dict[str, nn.Parameter], floors: dict[str, float]) -> None:
+    def __init__(
+        self,
+        parameters: dict[str, nn.Parameter],
+        floors: dict[str, float],
+        randomness: Randomness,
+        batches: Batches,
+        group: ProcessGroup | None = None,
+    ) -> None:
         self.parameters = parameters
         self.floors = {name: floor for name, floor in floors.items() if name in parameters}
+        self.randomness, self._group = randomness, group
+        self.batches = batches if group is None else group.split(batches)
         self.checked = True
         """Whether factorisations are checked at once; not while a CUDA graph is recorded."""
         self.jitter = 0.0
         """Largest jitter that a factorisation has needed."""
-
-    @property
-    def generator(self) -> torch.Generator | None:
-        """Source of the random numbers of `value`."""
-        return None
 
     def prepare(self) -> bool:
         """Choose the batch and the noise of the next `value`.
 
         Returns whether the batch has the size of the static buffers.
         """
-        return True
-
-    def use_static_buffers(self) -> None:
-        """Keep the examples of all steps in the same memory, as a CUDA graph needs."""
-        return None
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the position in the batches and the state of the generator."""
-        return {}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Go to a state that `state` returned."""
-        return None
+        self.randomness.begin()
+        return self.batches.advance()
 
     def recordable(self) -> bool:
         """Whether a CUDA graph can replay `value`: the same work whatever the numbers."""
@@ -84,7 +108,7 @@ class Problem(ABC):
 
     def average(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the means of losses and gradients over the processes."""
-        return tensors
+        return tensors if self._group is None else self._group.mean(*tensors)
 
     def frame(self) -> Float[Tensor, "m m"] | None:
         """Return a lower triangular C that makes the curvature in C⁻¹·u_mean and C⁻¹·u_chol ≈ 1.
@@ -118,37 +142,6 @@ def trained_parameters(
     return {name: p for name, p in named if p.requires_grad}
 
 
-class Randomness:
-    """The random numbers of a stochastic problem.
-
-    Frozen, every evaluation draws the same numbers (common random numbers), so that the value is a
-    smooth function of the parameters. Each of several processes (`rank` of them) draws numbers of
-    its own, from a seed that the generator, the same in all, gives.
-    """
-
-    def __init__(self, generator: torch.Generator, frozen: bool, rank: int | None = None) -> None:
-        self.generator = generator
-        self.frozen = frozen
-        self._rank = rank
-        if frozen or rank is not None:
-            # A generator of its own: setting the seed of the given one would repeat its draws.
-            where = generator.device
-            self._seed = int(torch.randint(2**62, (), generator=generator, device=where))
-            self.generator = torch.Generator(where)
-        self.renew(0)
-
-    def begin(self) -> None:
-        """Set the seed of frozen numbers; called before each evaluation."""
-        if self.frozen:
-            self.generator.manual_seed(self._seed)
-
-    def renew(self, step: int) -> None:
-        """Set the seed of one of several processes, so that a run can resume at this step."""
-        if self._rank is not None:
-            mixed = SeedSequence([self._seed, self._rank, step]).generate_state(1, "uint64")
-            self.generator.manual_seed(int(mixed[0]) >> 1)
-
-
 class ModelProblem(Problem):
     """An objective of a posterior, a likelihood and data."""
 
@@ -163,48 +156,16 @@ class ModelProblem(Problem):
         batches: Batches | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(parameters, floors(posterior, likelihood, data.weighted_targets()))
+        lowest = floors(posterior, likelihood, data.weighted_targets())
+        super().__init__(parameters, lowest, randomness, batches or FullBatch(data), group)
         self.posterior, self.likelihood = posterior, likelihood
         self.data, self.objective = data, objective
-        self.randomness, self._group = randomness, group
-        self.batches = batches or FullBatch(data)
-        if group is not None:
-            self.batches = group.split(self.batches)
         exact = objective.point_loss.deterministic or randomness.frozen
         self.deterministic = exact and self.batches.whole
-
-    @override
-    def prepare(self) -> bool:
-        self.randomness.begin()
-        return self.batches.advance()
-
-    @property
-    @override
-    def generator(self) -> torch.Generator:
-        return self.randomness.generator
-
-    @override
-    def use_static_buffers(self) -> None:
-        self.batches.use_static_buffers()
-
-    @override
-    def average(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tensors if self._group is None else self._group.mean(*tensors)
 
     def features(self, X: Float[Tensor, "n d"]) -> Features:
         """Return the features of the inputs to which q(u) is applied."""
         return self.posterior.features(X)
-
-    @override
-    def state(self) -> dict[str, Tensor]:
-        return {**self.batches.state(), "generator": self.generator.get_state()}
-
-    @override
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        batches = {name: value for name, value in state.items() if name != "generator"}
-        if batches:
-            self.batches.load_state(batches)
-        self.generator.set_state(state["generator"])
 
     @override
     def recordable(self) -> bool:

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from directgp.errors import NumericalError
-from directgp.training.beta_path import batches_models, brief, nearest_one, train_grid
+from directgp.training.beta_path import batches_models, brief, outwards, train_grid
 from directgp.training.callbacks import close
 from directgp.training.data import Data, Model
 from directgp.training.recipe import Recipe
@@ -131,9 +131,6 @@ def try_models(
     return [found for found in tried.values() if found is not None]
 
 
-_PATIENCE = 1
-"""Losses in a row that are no lower, after which the grid is not continued outwards."""
-
 _MANY_EXAMPLES, _SOME_EXAMPLES = 5000, 2500
 """Beyond the first number models are compared on the second number, drawn at random."""
 
@@ -164,6 +161,7 @@ class Search:
     _failures: list[Failure] = field(default_factory=list, init=False)
     _part: int = field(default=0, init=False)
     _parts: int = field(default=1, init=False)
+    _folds: list[Fold] = field(default_factory=list, init=False)
 
     def run(
         self, models: Sequence[Sequence[Model]], betas: Sequence[float], modes: Sequence[str]
@@ -174,30 +172,24 @@ class Search:
         with that kernel, and the kernel once more with that likelihood. β falls along the grid, and
         the modes are "elbo", "fixed" and "joint".
         """
+        self._parts = self._most_parts(models, betas, modes)
+        chosen, points, trials = 0, tuple[PathPoint, ...](), list[Trial]()
         try:
-            return self._run(models, betas, modes)
+            solutions = self._solutions(models)
+            base = self._whole(max(solutions, key=lambda solution: solution.evidence))
+            best = base.result
+            if _single(betas, modes):
+                best = self._sole(base, betas[0], modes[0])
+            elif not self._ended and modes != ["elbo"]:
+                trials = self._compete(base, betas, modes)
+            if trials:
+                losses = torch.stack([trial.losses for trial in trials])
+                comparison = compare_groups(losses, [trial.hyperparameters for trial in trials])
+                chosen = comparison.chosen
+                points = comparison.points([trial.results[0] for trial in trials])
+                best = self._on_all(base, trials[chosen])
         finally:
             close(self.recipe.monitors)
-
-    def _run(
-        self, models: Sequence[Sequence[Model]], betas: Sequence[float], modes: Sequence[str]
-    ) -> SearchResult:
-        self._parts = self._most_parts(models, betas, modes)
-        solutions = self._solutions(models)
-        base = self._whole(max(solutions, key=lambda solution: solution.evidence))
-        best, chosen = base.result, 0
-        points: tuple[PathPoint, ...] = ()
-        trials: list[Trial] = []
-        if _single(betas, modes):
-            best = self._sole(base, betas[0], modes[0])
-        elif not self._ended and modes != ["elbo"]:
-            trials = self._compete(base, betas, modes)
-        if trials:
-            losses = torch.stack([trial.losses for trial in trials])
-            comparison = compare_groups(losses, [trial.hyperparameters for trial in trials])
-            chosen = comparison.chosen
-            points = comparison.points([trial.results[0] for trial in trials])
-            best = self._on_all(base, trials[chosen])
         path = BetaPath(
             points=points,
             chosen=chosen,
@@ -261,8 +253,7 @@ class Search:
         if mode == "fixed":
             result = fixed_run(trainer, self.recipe, base.result, beta)
         else:
-            start = Model(base.result.posterior, base.result.likelihood)
-            result = joint_run(trainer, self.recipe, start, beta)
+            result = joint_run(trainer, self.recipe, Model.of(base.result), beta)
         self._note(result)
         return result
 
@@ -270,14 +261,15 @@ class Search:
         """Train the candidates of the best model, from the most to the least regularised."""
         start = base.result.posterior, base.result.likelihood
         splits = split(self.validation, self.data, *start, self.generator)
-        folds = [Fold(self._trainer(each.training, ""), each) for each in splits]
-        elbo = self._elbo(base, folds)
-        candidates = elbo if "elbo" in modes else []
-        for mode in ("fixed", "joint") if elbo else ():
+        self._folds = [Fold(self._trainer(each.training, ""), each) for each in splits]
+        elbo = self._elbo(base)
+        if elbo is None:
+            return []
+        trials = [elbo] if "elbo" in modes else []
+        for mode in ("fixed", "joint"):
             if mode in modes:
-                grid = self._grid(folds, elbo[0], betas, held=mode == "fixed")
-                candidates = candidates + grid
-        return candidates
+                trials += self._grid(elbo, betas, mode)
+        return trials
 
     def _most_parts(
         self, models: Sequence[Sequence[Model]], betas: Sequence[float], modes: Sequence[str]
@@ -291,90 +283,60 @@ class Search:
         again = len(models) * len(models[0]) > 1 and len(self.data) > _MANY_EXAMPLES
         return most_models(models) + again + competition
 
-    def _elbo(self, base: Solution, folds: Sequence[Fold]) -> list[Trial]:
+    def _elbo(self, base: Solution) -> Trial | None:
         """Train the ELBO solution of every split, from that of all examples."""
 
-        def training(_: int, fold: Fold) -> TrainingResult:
+        def train(k: int, fold: Fold) -> TrainingResult:
             if isinstance(self.validation, Given):
                 return base.result
             start = Model(base.result.posterior, fold.split.likelihood)
             return elbo_run(fold.trainer, self._brief(base.result), start, near=True)
 
-        return self._try(folds, "elbo", 1.0, "ELBO", training)
+        return self._try("elbo", 1.0, "ELBO", train)
 
-    def _grid(
-        self, folds: Sequence[Fold], elbo: Trial, betas: Sequence[float], held: bool
-    ) -> list[Trial]:
+    def _grid(self, elbo: Trial, betas: Sequence[float], mode: str) -> list[Trial]:
         """Train the candidates of one mode, and return them in the order of β."""
-        first = elbo.results[0]
-        start = Model(first.posterior, first.likelihood)
-        if batches_models(folds[0].trainer, self.recipe, start):
-            return self._batch(folds, elbo, betas, held)
-        middle = nearest_one(betas)
-        found = {middle: self._candidate(folds, elbo, betas[middle], held, None)}
-        for way in (range(middle - 1, -1, -1), range(middle + 1, len(betas))):
-            self._outwards(folds, elbo, betas, held, found, middle, way)
-        return [candidate for _, some in sorted(found.items()) for candidate in some]
+        start = Model.of(elbo.results[0])
+        if batches_models(self._folds[0].trainer, self.recipe, start):
+            return self._batch(elbo, betas, mode)
 
-    def _outwards(
-        self,
-        folds: Sequence[Fold],
-        elbo: Trial,
-        betas: Sequence[float],
-        held: bool,
-        found: dict[int, list[Trial]],
-        middle: int,
-        way: range,
-    ) -> None:
-        """Train candidates from the middle to one end, or to where the losses rise."""
-        known = found[middle]
-        lowest, rising = min([each.loss for each in known], default=math.inf), 0
-        for done, i in enumerate(way):
-            if rising == _PATIENCE:
-                self._parts -= len(folds) * (len(way) - done)
-                return
-            found[i] = self._candidate(folds, elbo, betas[i], held, known[0] if known else None)
-            known = found[i] or known
-            loss = found[i][0].loss if found[i] else math.inf
-            lowest, rising = (loss, 0) if loss < lowest else (lowest, rising + 1)
+        def rising(trials: Sequence[Trial | None], left: int) -> bool:
+            """Return whether the last loss is no lower than those before it."""
+            *before, last = [math.inf if trial is None else trial.loss for trial in trials]
+            if not before or last < min(before):
+                return False
+            self._parts -= len(self._folds) * left
+            return True
+
+        return outwards(betas, lambda *near: self._candidate(elbo, mode, *near), rising)
 
     def _candidate(
-        self,
-        folds: Sequence[Fold],
-        elbo: Trial,
-        beta: float,
-        held: bool,
-        neighbour: Trial | None,
-    ) -> list[Trial]:
+        self, elbo: Trial, mode: str, beta: float, neighbour: Trial | None
+    ) -> Trial | None:
         """Train a candidate from its neighbour, or from the ELBO solution."""
-        mode = "fixed" if held else "joint"
+        # Folds are used for few examples, on which a long joint run overfits.
+        long = mode == "fixed" or not isinstance(self.validation, Folds)
 
-        def training(k: int, fold: Fold) -> TrainingResult:
+        def train(k: int, fold: Fold) -> TrainingResult:
             base = elbo.results[k]
-            start = base if neighbour is None else neighbour.results[k]
-            # Folds are used for few examples, on which a long joint run overfits.
-            whole = neighbour is None and (held or not isinstance(self.validation, Folds))
-            recipe = self.recipe if whole else self._brief(base)
-            if held:
-                warm = None if neighbour is None else start.posterior
-                return fixed_run(fold.trainer, recipe, base, beta, start=warm)
-            return joint_run(fold.trainer, recipe, Model(start.posterior, start.likelihood), beta)
+            near = None if neighbour is None else neighbour.results[k]
+            recipe = self.recipe if near is None and long else self._brief(base)
+            if mode == "fixed":
+                start = None if near is None else near.posterior
+                return fixed_run(fold.trainer, recipe, base, beta, start=start)
+            return joint_run(fold.trainer, recipe, Model.of(near or base), beta)
 
-        name = f"{self.recipe.name}, {mode}, β = {beta:.3g}"
-        return self._try(folds, mode, beta, name, training)
+        return self._try(mode, beta, f"{self.recipe.name}, {mode}, β = {beta:.3g}", train)
 
-    def _batch(
-        self, folds: Sequence[Fold], elbo: Trial, betas: Sequence[float], held: bool
-    ) -> list[Trial]:
+    def _batch(self, elbo: Trial, betas: Sequence[float], mode: str) -> list[Trial]:
         """Train every β at once, as one batch of models."""
-        mode = "fixed" if held else "joint"
         rows: list[list[TrainingResult]] = []
-        for k, (trainer, _) in enumerate(folds):
+        for k, (trainer, _) in enumerate(self._folds):
             self._announce(trainer, f"{self.recipe.name}, {mode}, {len(betas)} values of β", k)
             self._part += len(betas) - 1
             base = elbo.results[k]
-            start = Model(base.posterior, base.likelihood)
-            rows.append(train_grid(trainer, self.recipe, start, betas, base, held))
+            held = mode == "fixed"
+            rows.append(train_grid(trainer, self.recipe, Model.of(base), betas, base, held))
             self._failures += trainer.failures
             trainer.failures = []
             for result in rows[-1]:
@@ -382,35 +344,28 @@ class Search:
             if self._ended or len(rows[-1]) < len(betas):
                 return []
         members = zip(betas, zip(*rows, strict=True), strict=True)
-        return [self._validated(folds, mode, beta, many) for beta, many in members]
+        return [self._validated(mode, beta, many) for beta, many in members]
 
     def _try(
-        self,
-        folds: Sequence[Fold],
-        mode: str,
-        beta: float,
-        name: str,
-        training: Callable[[int, Fold], TrainingResult],
-    ) -> list[Trial]:
-        """Train a candidate on every split; return none where it failed or the training ended."""
+        self, mode: str, beta: float, name: str, train: Callable[[int, Fold], TrainingResult]
+    ) -> Trial | None:
+        """Train a candidate on every split; return None where it failed or the training ended."""
         results: list[TrainingResult] = []
-        for k, fold in enumerate(folds):
+        for k, fold in enumerate(self._folds):
             if self._ended:
-                return []
+                return None
             self._announce(fold.trainer, name, k)
             try:
-                results.append(training(k, fold))
+                results.append(train(k, fold))
             except NumericalError as error:
                 self._failures.append(Failure(beta, mode, str(error)))
-                return []
+                return None
             self._note(results[-1])
-        return [self._validated(folds, mode, beta, results)]
+        return self._validated(mode, beta, results)
 
-    def _validated(
-        self, folds: Sequence[Fold], mode: str, beta: float, results: Sequence[TrainingResult]
-    ) -> Trial:
+    def _validated(self, mode: str, beta: float, results: Sequence[TrainingResult]) -> Trial:
         loss = self.recipe.validation_loss()
-        pairs = zip(folds, results, strict=True)
+        pairs = zip(self._folds, results, strict=True)
         losses = torch.cat([fold.split.losses(result, loss) for fold, result in pairs])
         return Trial(mode, beta, tuple(results), losses)
 

@@ -356,7 +356,7 @@ def joint_run(
         base = short_elbo_run(trainer, recipe, model)
         if base.ended:
             return base
-        model, stages = Model(base.posterior, base.likelihood), base.stages
+        model, stages = Model.of(base), base.stages
     sees_variance = recipe.point_loss().uses_variance(model.likelihood)
     if not sees_variance:
         model = model._replace(posterior=model.posterior.with_unit_scale())
@@ -382,7 +382,7 @@ def fixed_run(
     """
     if base.ended:
         return base
-    model = copy.deepcopy(Model(base.posterior, base.likelihood))
+    model = copy.deepcopy(Model.of(base))
     posterior = model.posterior
     if start is None:
         posterior.reset()

@@ -21,7 +21,7 @@ from directgp.training.result import PathPoint, TrainingResult
 @final
 @dataclass(frozen=True)
 class HoldOut:
-    """Set a random part of the examples aside."""
+    """Validate on a random part of the examples, which is not trained on."""
 
     fraction: float = 0.1
 
@@ -30,7 +30,7 @@ class HoldOut:
         require(inside, "fraction of HoldOut", "between 0 and 1, ends excluded", self.fraction)
 
     def settings(self) -> str:
-        """What tells it from another."""
+        """Return a text that differs for other settings, for the fingerprint of a checkpoint."""
         return repr(self)
 
 
@@ -45,33 +45,31 @@ class Folds:
         require(self.number >= 2, "number of Folds", "at least 2", self.number)
 
     def settings(self) -> str:
-        """What tells it from another."""
+        """Return a text that differs for other settings, for the fingerprint of a checkpoint."""
         return repr(self)
 
 
 @final
 @dataclass(frozen=True)
 class Given:
-    """Validate on these examples; the likelihood where theirs has other exposures."""
+    """Validate on these examples; with a likelihood where they have exposures."""
 
     X: Float[Tensor, "v d"]
     y: Num[Tensor, " v"]
     likelihood: Likelihood | None = None
 
     def settings(self) -> str:
-        """What tells it from another."""
+        """Return a text that differs for other settings, for the fingerprint of a checkpoint."""
         exposures = {} if self.likelihood is None else dict(self.likelihood.named_buffers())
         return fingerprint(X=self.X, y=self.y, **exposures)
 
 
 Validation = HoldOut | Folds | Given
 
-_FEW = 1000
-
 
 def default_validation(num_data: int) -> Validation:
-    """A tenth set aside; five folds when data are few."""
-    return Folds() if num_data < _FEW else HoldOut()
+    """Return five folds below 1000 examples, else a tenth of the examples."""
+    return Folds() if num_data < 1000 else HoldOut()
 
 
 @final
@@ -84,10 +82,10 @@ class Split:
     validation: Data
     validation_likelihood: Likelihood
     mean_weight: float = 1.0
-    """Of all examples that are validated, in this split or another."""
+    """Mean weight of the validation examples of all splits."""
 
     def losses(self, result: TrainingResult, loss: PointLoss) -> Float[Tensor, " v"]:
-        """The loss of each validation example under a trained model, times its relative weight."""
+        """Return the loss of each validation example, times its relative weight."""
         likelihood = copy.deepcopy(self.validation_likelihood)
         likelihood.load_state_dict(result.likelihood.state_dict())
         marginals = result.posterior.predict(self.validation.X)
@@ -106,7 +104,7 @@ def split(
     likelihood: Likelihood,
     generator: torch.Generator,
 ) -> list[Split]:
-    """One split, or one for each fold."""
+    """Return one split, or one for each fold."""
     if isinstance(validation, Given):
         other = Data(validation.X, validation.y)
         exposed = getattr(likelihood, "log_exposure", None) is not None
@@ -117,7 +115,10 @@ def split(
             "None",
             "Give likelihood.with_exposure(...) of the validation examples.",
         )
-        theirs = _exposed_as(validation.likelihood, likelihood)
+        theirs = likelihood
+        if validation.likelihood is not None:
+            theirs = copy.copy(likelihood)
+            theirs._buffers = {**likelihood._buffers, **validation.likelihood._buffers}
         check_data("validation", other, posterior, theirs)
         return [Split(data, likelihood, other, theirs)]
     require(
@@ -128,9 +129,10 @@ def split(
         "Give validation data.",
     )
     order = torch.randperm(len(data), generator=generator, device=generator.device)
-    if isinstance(likelihood, Binary):
+    by_label = isinstance(likelihood, Binary)
+    if by_label:
         order = order[torch.sort(data.y[order], stable=True).indices]
-    parts = _parts(validation, order, by_label=isinstance(likelihood, Binary))
+    parts = _parts(validation, order, by_label)
     weights = None if data.weights is None else data.weights[torch.cat(parts)]
     mean_weight = 1.0 if weights is None else float(weights.mean())
     return [_without(part, data, likelihood, mean_weight) for part in parts]
@@ -139,7 +141,7 @@ def split(
 def _parts(
     validation: HoldOut | Folds, order: Int[Tensor, " n"], by_label: bool
 ) -> list[Int[Tensor, " v"]]:
-    """The examples that validate, in each split; labels in equal shares where sorted by them."""
+    """Return the validation examples of each split; stratified where they are sorted by label."""
     n = len(order)
     if isinstance(validation, HoldOut):
         number = min(max(1, round(validation.fraction * n)), n - 1)
@@ -149,15 +151,6 @@ def _parts(
     if by_label:
         return [order[first::number] for first in range(number)]
     return list(order.tensor_split(number))
-
-
-def _exposed_as(other: Likelihood | None, likelihood: Likelihood) -> Likelihood:
-    """The likelihood for examples with the exposures of another one."""
-    if other is None:
-        return likelihood
-    twin = copy.copy(likelihood)
-    twin._buffers = {**likelihood._buffers, **other._buffers}
-    return twin
 
 
 def _without(
@@ -178,7 +171,7 @@ def _without(
 
 @dataclass(frozen=True)
 class Comparison:
-    """Candidates compared with the best of them, example by example."""
+    """The losses of candidates, and their paired differences from the best one."""
 
     mean: Float[Tensor, " c"]
     """Mean validation loss of each candidate."""
@@ -190,10 +183,10 @@ class Comparison:
     """Mean of loss minus loss of the best candidate, over the same examples."""
 
     difference_error: Float[Tensor, " c"]
-    """Its standard error: that of paired differences, far smaller than that of the means."""
+    """Its standard error, far smaller than that of the means."""
 
     chosen: int
-    """Index of the one to take."""
+    """Index of the chosen one."""
 
     def points(self, results: Sequence[TrainingResult]) -> tuple[PathPoint, ...]:
         """Return the candidates with their losses; `results` are in the same order."""
@@ -213,12 +206,12 @@ class Comparison:
 
 
 def compare(losses: Float[Tensor, "c n"], threshold: float = 1.0) -> Comparison:
-    """Choose by paired differences with their standard error.
+    """Choose the first candidate that is not distinguishable from the best.
 
-    On few or heavy-tailed validation examples the smallest mean is noise. A candidate counts as
-    not distinguishable from the best while its mean difference is at most `threshold` standard
-    errors of that difference; of those the first is taken, so order them from the most to the
-    least regularised. A candidate whose losses are not finite is out.
+    On few or heavy-tailed validation examples the smallest mean is noise. A candidate is not
+    distinguishable while its mean difference from the best is at most `threshold` standard errors
+    of that difference. Order them from the most to the least regularised. Candidates with losses
+    that are not finite are not chosen.
     """
     comparison = _against_best(losses)
     close = comparison.difference <= threshold * comparison.difference_error
@@ -231,8 +224,8 @@ def compare_groups(
 ) -> Comparison:
     """Choose the best of the first group whose best is not distinguishable from the best of all.
 
-    Groups come from the safest to the boldest, as the ELBO solution, fixed and joint ones; within
-    a group the smallest mean counts. The rest is as in `compare`.
+    Groups are in the order of regularisation: the ELBO solution, fixed, joint. The best of a group
+    has the smallest mean.
     """
     comparison = _against_best(losses)
     mean = comparison.mean
@@ -246,7 +239,7 @@ def compare_groups(
 
 
 def _against_best(losses: Float[Tensor, "c n"]) -> Comparison:
-    """Every candidate against that of the smallest mean, which is the one chosen."""
+    """Compare every candidate with that of the smallest mean, which is the chosen one."""
     wide = losses.double()
     finite = torch.isfinite(wide).all(-1)
     if not bool(finite.any()):

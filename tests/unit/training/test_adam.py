@@ -135,7 +135,7 @@ def test_trouble_takes_it_back_with_half_the_rate(bad: Callable[[], Tensor]) -> 
     toy, run = troubled(bad, {4}), run_of(10)
     state = AdamState(toy, 0.1)
     assert adam(toy, run, state).status is Status.BUDGET
-    assert state.learning_rate == 0.05
+    assert state.optimizer.learning_rate == 0.05
     expected = by_hand(lambda x: x - 1, 4.0, 0.05, 6)
     assert float(toy.state()["x"]) == pytest.approx(expected[-1], rel=1e-12)
     assert (run.steps, run.evaluations) == (10, 11)
@@ -148,7 +148,7 @@ def test_each_time_the_rate_is_halved_again(bad: Callable[[], Tensor]) -> None:
     toy, run = troubled(bad, {3, 5, 9}), run_of(20)
     state = AdamState(toy, 0.8)
     adam(toy, run, state)
-    assert state.learning_rate == 0.1
+    assert state.optimizer.learning_rate == 0.1
 
 
 def test_it_goes_back_to_the_last_fiftieth_step() -> None:
@@ -164,7 +164,7 @@ def test_it_never_goes_back_to_a_state_that_it_has_not_seen_the_value_of() -> No
         toy = Toy(lambda p: (p["x"] - 0.02).sqrt().sum(), {"x": [3.0]}, deterministic=False)
         state = AdamState(toy, 0.061)
         adam(toy, run_of(60), state, segment=segment)
-        assert state.learning_rate < 0.061 and bool(toy.state()["x"].isfinite().all())
+        assert state.optimizer.learning_rate < 0.061 and bool(toy.state()["x"].isfinite().all())
 
 
 @each_trouble
@@ -189,7 +189,7 @@ def test_a_wall_is_passed_with_smaller_steps() -> None:
     toy = Toy(lambda p: (p["x"].sqrt() - 0.05).square().sum(), {"x": [0.01]}, deterministic=False)
     state = AdamState(toy, 0.3)
     stop = adam(toy, run_of(2000, LossRange(20, 1e-10)), state)
-    assert stop.status is Status.CONVERGED and state.learning_rate < 0.1
+    assert stop.status is Status.CONVERGED and state.optimizer.learning_rate < 0.1
     assert float(toy.state()["x"]) == pytest.approx(0.0025, rel=0.05)
 
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from directgp.training.callbacks import LossRange, Monitor, Run
-from directgp.training.problems import Problem
+from directgp.training.data import Data, FullBatch
+from directgp.training.problems import Problem, Randomness
 
 Function = Callable[[dict[str, nn.Parameter]], Tensor]
 
@@ -27,7 +28,9 @@ class Toy(Problem):
             name: nn.Parameter(torch.as_tensor(value, dtype=torch.float64).clone())
             for name, value in start.items()
         }
-        super().__init__(parameters, floors or {})
+        nothing = Data(torch.zeros(1, 1), torch.zeros(1))
+        randomness = Randomness(torch.Generator(), frozen=False)
+        super().__init__(parameters, floors or {}, randomness, FullBatch(nothing))
         self.deterministic = deterministic
         self.function = function
         self.seen: list[tuple[dict[str, Tensor], Tensor]] = []
