@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from directgp.errors import InvalidInputError, NumericalError
 from directgp.log_expectations.quadrature import FixedNodes, fixed_nodes
 from directgp.training.callbacks import Run
-from directgp.training.problems import Problem
+from directgp.training.problems import TrainingProblem
 from directgp.training.result import INTERRUPTED, Stop
 
 _PIECE = 4096
@@ -128,7 +128,9 @@ class GraphedSteps:
     number of quadrature nodes in it. `prepare` of the problem runs outside of the graph.
     """
 
-    def __init__(self, problem: Problem, advance: Callable[[], Tensor], nodes: int = 0) -> None:
+    def __init__(
+        self, problem: TrainingProblem, advance: Callable[[], Tensor], nodes: int = 0
+    ) -> None:
         self._problem, self._advance = problem, advance
         self._nodes = FixedNodes(nodes)
         problem.batches.use_static_buffers()
@@ -187,7 +189,7 @@ _STEPS_PER_REPLAY = 50
 
 
 def adam(
-    problem: Problem,
+    problem: TrainingProblem,
     run: Run,
     state: "AdamState",
     segment: int | None = None,
@@ -245,7 +247,7 @@ def adam(
 class AdamState:
     """Adam's parameters and moments, with the best state of a deterministic problem."""
 
-    def __init__(self, problem: Problem, learning_rate: float) -> None:
+    def __init__(self, problem: TrainingProblem, learning_rate: float) -> None:
         self._problem = problem
         self._graphed: GraphedSteps | None = None
         self._graphs_allowed = True

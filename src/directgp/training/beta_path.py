@@ -31,9 +31,9 @@ from directgp.training.trainer import (
     short_elbo_run,
 )
 from directgp.training.validation import (
-    Comparison,
     Folds,
     Given,
+    PairedComparison,
     Split,
     Validation,
     compare,
@@ -230,10 +230,10 @@ def _ended(results: Sequence[TrainingResult]) -> bool:
     return any(result.ended for result in results)
 
 
-def _not_validated(results: Sequence[TrainingResult]) -> Comparison:
+def _not_validated(results: Sequence[TrainingResult]) -> PairedComparison:
     """Return a comparison without losses, which chooses the β nearest 1."""
     nan = torch.full((len(results),), torch.nan)
-    return Comparison(nan, nan, nan, nan, nearest_one([result.beta for result in results]))
+    return PairedComparison(nan, nan, nan, nan, nearest_one([result.beta for result in results]))
 
 
 def beta_grid(num_data: int) -> list[float]:

@@ -32,17 +32,15 @@ class Monitor(Protocol):
     >>> class Print(Monitor):
     ...     def __call__(self, progress):
     ...         print(progress.step, progress.loss)
-    ...     def reset(self):
-    ...         pass
     """
 
     @abstractmethod
     def __call__(self, progress: Progress) -> Stop | None:
-        """Handle the step just taken; a returned `Stop` ends the run."""
+        """Handle a step; a returned `Stop` ends the run."""
 
-    @abstractmethod
     def reset(self) -> None:
         """Forget the steps: a run, or its next stage, begins."""
+        return None
 
     def close(self) -> None:
         """Release resources; called once at the end of a run, also after an error."""
@@ -159,10 +157,6 @@ class TimeBudget(Monitor):
             return None
         return _spent(f"{progress.seconds:.1f} of {self.seconds:g} seconds", progress)
 
-    @override
-    def reset(self) -> None:
-        """Keep the clock, which runs through all stages."""
-
 
 @final
 @dataclass(eq=False)
@@ -181,10 +175,6 @@ class StepBudget(Monitor):
         if self._taken < self.steps:
             return None
         return _spent(f"{self._taken} of {self.steps} steps", progress)
-
-    @override
-    def reset(self) -> None:
-        """Keep the count, which is of all stages."""
 
 
 @final
@@ -245,10 +235,6 @@ class Cancel(Monitor):
             return None
         reason = self._reason or f"Cancelled at step {progress.step} of {progress.stage}."
         return Stop(Status.CANCELLED, reason)
-
-    @override
-    def reset(self) -> None:
-        """Keep the request: it holds for all stages."""
 
 
 def _spent(what: str, progress: Progress) -> Stop:
@@ -394,10 +380,6 @@ class SmallGradient(Monitor):
             f" (tolerance {self.tolerance:g}).",
         )
 
-    @override
-    def reset(self) -> None:
-        """Do nothing: the rule has no memory."""
-
 
 def _check_tolerance(tolerance: float, who: str) -> None:
     allowed = math.isfinite(tolerance) and tolerance >= 0
@@ -499,10 +481,6 @@ class History(Monitor):
     @override
     def __call__(self, progress: Progress) -> None:
         self.records.append(progress)
-
-    @override
-    def reset(self) -> None:
-        """Keep the records, which are of all stages."""
 
     @property
     def losses(self) -> list[float]:

@@ -37,7 +37,7 @@ def save_checkpoint(
 ) -> None:
     """Replace a file by tensors and a JSON manifest, in one step.
 
-    Raises `CheckpointError` if it cannot be written; the old file is then as it was.
+    Raises `CheckpointError` if it cannot be written; the old file is then unchanged.
     """
     write_file(CHECKPOINT, path, tensors, manifest)
 
@@ -169,13 +169,13 @@ class Checkpoint:
     def resume_hint(self) -> str:
         """Return how to resume a run that was lost."""
         if self._checkpoints is None:
-            return "No checkpoints were kept: with checkpoints=Checkpoints(path) a job can go on."
+            return "There is no checkpoint: with checkpoints=Checkpoints(path) a job can resume."
         path, stages = os.fspath(self._checkpoints.path), len(self._finished)
         place = "the start" if stages == 0 else f"the end of {self._finished[-1].stage}"
         place = f"step {self._saved_steps}" if self._saved_steps > 0 else place
         return (
             f"The checkpoint {path} is of {place}: start the job again with the same command, and "
-            "it goes on from there."
+            "it resumes from there."
         )
 
     def _read(self) -> Contents | None:

@@ -43,15 +43,15 @@ def fresh_store(store: Store, rank: int, size: int, timeout: float) -> Store:
     """
     token = secrets.token_hex(8)
     if rank == 0:
-        store.set("room", token)
+        store.set("prefix", token)
         tokens = [store.get(f"{token}/{other}").decode() for other in range(1, size)]
-        store.set(f"{token}/words", " ".join(tokens))
+        store.set(f"{token}/tokens", " ".join(tokens))
         return PrefixStore(token, store)
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        prefix = store.get("room").decode()
+        prefix = store.get("prefix").decode()
         store.set(f"{prefix}/{rank}", token)
-        repeated = f"{prefix}/words"
+        repeated = f"{prefix}/tokens"
         if store.check([repeated]) and token in store.get(repeated).decode().split():
             return PrefixStore(prefix, store)
         time.sleep(_POLL_EVERY)
@@ -388,5 +388,5 @@ class ProcessGroup:
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     raise LostProcessError(
-        "This process was told to end (SIGTERM), as torchrun does when another one is lost."
+        "This process received SIGTERM, which torchrun sends when another process is lost."
     )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from directgp.errors import InvalidInputError, NumericalError
 from directgp.training.callbacks import Run
-from directgp.training.problems import Problem
+from directgp.training.problems import TrainingProblem
 from directgp.training.result import INTERRUPTED, Status, Stop
 
 Vector = NDArray[np.float64]
@@ -21,7 +21,7 @@ Matrix = NDArray[np.float64]
 
 
 def lbfgs(
-    problem: Problem,
+    problem: TrainingProblem,
     run: Run,
     segment: int | None = None,
     after_segment: Callable[[], None] = lambda: None,
@@ -75,7 +75,7 @@ _NEW_FRAME_EVERY = 50
 
 _MAX_CHANGE = 1.0
 """Largest change of a raw parameter in one step, or half of its value: a factor of about e.
-Beyond it one pair says nothing of the curvature, and some valleys have no way back."""
+Beyond it the quadratic model does not hold, and steps may end in valleys far from the optimum."""
 
 _UNDERFLOWS_SQUARED = 1e-150
 _OVERFLOWS_SQUARED = 1e100
@@ -86,7 +86,7 @@ _OVERFLOWS_SQUARED = 1e100
 class _Descent:
     """The current and the best state, and the steps from there."""
 
-    def __init__(self, problem: Problem, run: Run) -> None:
+    def __init__(self, problem: TrainingProblem, run: Run) -> None:
         self._problem, self._run = problem, run
         self._flat = FlatParameters(problem.parameters)
         self._floored = Floored(self._flat.floors(problem.floors))
@@ -124,7 +124,7 @@ class _Descent:
         """Return why no step descends from the best point."""
         if self._trouble is not None:
             raise NumericalError(
-                f"No finite way down was found from an objective of {self.best.value:.6g} after "
+                f"No step with a finite value was found from an objective of {self.best.value:.6g} after "
                 f"{self._run.steps} steps. {self._trouble} Scale inputs and targets, use fewer "
                 "inducing inputs, or a larger nugget."
             )
@@ -526,7 +526,7 @@ _MIN_UNIT, _MAX_UNIT = 0.2, 5.0
 """Bounds of a unit: one curvature, measured at one point, stands for a whole parameter."""
 
 
-def units(problem: Problem) -> dict[str, Tensor]:
+def units(problem: TrainingProblem) -> dict[str, Tensor]:
     """Return a unit for each parameter but q(u)'s, which has a frame.
 
     The mean curvature c = vᵀHv / size of a parameter comes from one difference of gradients along
@@ -542,7 +542,7 @@ def units(problem: Problem) -> dict[str, Tensor]:
 
 
 def _unit(
-    problem: Problem, name: str, here: dict[str, Tensor] | None, signs: torch.Generator
+    problem: TrainingProblem, name: str, here: dict[str, Tensor] | None, signs: torch.Generator
 ) -> Tensor:
     parameter = problem.parameters[name]
     value = parameter.detach().clone()
@@ -563,7 +563,7 @@ def _unit(
     return natural * stretch.to(natural)
 
 
-def _gradient(problem: Problem) -> dict[str, Tensor] | None:
+def _gradient(problem: TrainingProblem) -> dict[str, Tensor] | None:
     """Return the gradient of every parameter, or None where it cannot be computed."""
     for parameter in problem.parameters.values():
         parameter.grad = None

@@ -64,7 +64,7 @@ class Randomness:
             self.generator.manual_seed(int(mixed[0]) >> 1)
 
 
-class Problem(ABC):
+class TrainingProblem(ABC):
     """A function of named parameters, which the optimiser changes, some with lower bounds."""
 
     deterministic: bool = True
@@ -142,7 +142,7 @@ def trained_parameters(
     return {name: p for name, p in named if p.requires_grad}
 
 
-class ModelProblem(Problem):
+class ModelProblem(TrainingProblem):
     """An objective of a posterior, a likelihood and data."""
 
     def __init__(

@@ -299,19 +299,12 @@ class BetaPath:
 
     def to_json(self) -> dict[str, Any]:
         """Return the path without models as plain values, for a model file."""
-        points = [asdict(replace(point, result=None)) for point in self.points]
-        for point in points:
+        points = tuple(replace(point, result=None) for point in self.points)
+        plain = asdict(replace(self, points=points))
+        for point in plain["points"]:
             del point["result"]
-        return {
-            "points": points,
-            "chosen": self.chosen,
-            "loss": self.loss,
-            "seconds": self.seconds,
-            "failed": [asdict(failure) for failure in self.failed],
-            "validation": self.validation,
-            "grid": list(self.grid),
-            "models": [asdict(model) for model in self.models],
-        }
+        lists = ("points", "failed", "grid", "models")
+        return plain | {name: list(plain[name]) for name in lists}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "BetaPath":

@@ -26,9 +26,9 @@ from directgp.training.problems import (
     FreeProblem,
     HeldProblem,
     ModelProblem,
-    Problem,
     ProfiledProblem,
     Randomness,
+    TrainingProblem,
     trained_parameters,
 )
 from directgp.training.recipe import Recipe
@@ -302,7 +302,7 @@ def _write_q(problem: ModelProblem) -> None:
         problem.write_q()
 
 
-def _value(problem: Problem) -> float:
+def _value(problem: TrainingProblem) -> float:
     with torch.no_grad():
         problem.prepare()
         (losses,) = problem.average(problem.value(0))

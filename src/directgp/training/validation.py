@@ -170,7 +170,7 @@ def _without(
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedComparison:
     """The losses of candidates, and their paired differences from the best one."""
 
     mean: Float[Tensor, " c"]
@@ -205,7 +205,7 @@ class Comparison:
         )
 
 
-def compare(losses: Float[Tensor, "c n"], threshold: float = 1.0) -> Comparison:
+def compare(losses: Float[Tensor, "c n"], threshold: float = 1.0) -> PairedComparison:
     """Choose the first candidate that is not distinguishable from the best.
 
     On few or heavy-tailed validation examples the smallest mean is noise. A candidate is not
@@ -221,7 +221,7 @@ def compare(losses: Float[Tensor, "c n"], threshold: float = 1.0) -> Comparison:
 
 def compare_groups(
     losses: Float[Tensor, "c n"], groups: Sequence[str], threshold: float = 1.0
-) -> Comparison:
+) -> PairedComparison:
     """Choose the best of the first group whose best is not distinguishable from the best of all.
 
     Groups are in the order of regularisation: the ELBO solution, fixed, joint. The best of a group
@@ -238,7 +238,7 @@ def compare_groups(
     return comparison
 
 
-def _against_best(losses: Float[Tensor, "c n"]) -> Comparison:
+def _against_best(losses: Float[Tensor, "c n"]) -> PairedComparison:
     """Compare every candidate with that of the smallest mean, which is the chosen one."""
     wide = losses.double()
     finite = torch.isfinite(wide).all(-1)
@@ -249,7 +249,7 @@ def _against_best(losses: Float[Tensor, "c n"]) -> Comparison:
         )
     mean = torch.where(finite, wide.mean(-1), torch.inf)
     gap = wide - wide[mean.argmin()]
-    return Comparison(
+    return PairedComparison(
         mean=mean,
         error=_standard_error(wide),
         difference=torch.where(finite, gap.mean(-1), torch.inf),

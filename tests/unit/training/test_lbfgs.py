@@ -107,7 +107,9 @@ def test_a_wall_on_the_way_is_turned_back_from(bad: Callable[[], Tensor]) -> Non
 def test_where_only_a_wall_is_below_the_error_says_what_to_do(bad: Callable[[], Tensor]) -> None:
     """Down to the wall at 0.5, with no minimum before it, and a slope of 0.52 there."""
     toy = Toy(walled(bad, 0.5), {"x": [-3.0]})
-    with pytest.raises(NumericalError, match=r"^No finite way down.*Scale inputs") as caught:
+    with pytest.raises(
+        NumericalError, match=r"^No step with a finite value.*Scale inputs"
+    ) as caught:
         lbfgs(toy, run_of())
     assert ("K_uu could not be factorised." in str(caught.value)) == (bad is error)
     # What was found is kept: the lowest finite value that was seen, which is at the wall.
@@ -153,7 +155,9 @@ def test_no_finite_way_down_at_all() -> None:
         return x**2
 
     toy = Toy(spike, {"x": [3.0]})
-    with pytest.raises(NumericalError, match=r"^No finite way down.*factorised\..*Scale inputs"):
+    with pytest.raises(
+        NumericalError, match=r"^No step with a finite value.*factorised\..*Scale inputs"
+    ):
         lbfgs(toy, run_of())
     assert float(toy.state()["x"]) == 3.0
 

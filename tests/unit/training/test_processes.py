@@ -200,7 +200,7 @@ def test_a_process_that_is_silent_counts_as_lost(tmp_path: Path) -> None:
 def test_what_torchrun_ends_says_so(tmp_path: Path) -> None:
     first, second = run(cases.first_terminated, tmp_path)
     assert (first.code, second.code) == (3, 3)
-    assert "told to end (SIGTERM), as torchrun does when another one is lost" in first.error
+    assert "received SIGTERM, which torchrun sends when another process is lost" in first.error
     assert "is of step 5: start the job again" in first.error
     assert "Process 1 of 2 has lost contact" in second.error
 
@@ -349,7 +349,7 @@ def test_processes_meet_apart_from_those_of_an_earlier_attempt() -> None:
 
 def test_one_that_does_not_come_is_not_waited_for_long() -> None:
     store = HashStore()
-    store.set("room", "of an attempt before")
+    store.set("prefix", "of an attempt before")
     with pytest.raises(RuntimeError, match=r"did not answer within 0\.1 seconds"):
         fresh_store(store, 1, 2, 0.1)
 

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from directgp.training.callbacks import LossRange, Monitor, Run
 from directgp.training.data import Data, FullBatch
-from directgp.training.problems import Problem, Randomness
+from directgp.training.problems import Randomness, TrainingProblem
 
 Function = Callable[[dict[str, nn.Parameter]], Tensor]
 
 
-class Toy(Problem):
+class Toy(TrainingProblem):
     """A function of named parameters; `seen` has each point and value, in order."""
 
     def __init__(
