@@ -19,7 +19,7 @@ from directgp.training.result import StageResult
 
 CHECKPOINT = FileKind(
     name="checkpoint",
-    writer="save_checkpoint",
+    writer="directgp.train",
     key="directgp.checkpoint",
     schema=2,
     error=CheckpointError,
@@ -30,24 +30,6 @@ CHECKPOINT = FileKind(
 
 
 Tensors = dict[str, Tensor]
-
-
-def save_checkpoint(
-    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], manifest: Mapping[str, Any]
-) -> None:
-    """Replace a file by tensors and a JSON manifest, in one step.
-
-    Raises `CheckpointError` if it cannot be written; the old file is then unchanged.
-    """
-    write_file(CHECKPOINT, path, tensors, manifest)
-
-
-def load_checkpoint(path: str | os.PathLike[str]) -> Contents:
-    """Read what `save_checkpoint` wrote, and check every byte of it.
-
-    Raises `CheckpointError` if the file is missing, damaged, no checkpoint, or of another schema.
-    """
-    return read_file(CHECKPOINT, path)
 
 
 def fingerprint(**entries: Any) -> str:
@@ -181,7 +163,7 @@ class Checkpoint:
     def _read(self) -> Contents | None:
         """Read the file; create it if it does not exist."""
         if self._checkpoints is not None and Path(self._checkpoints.path).exists():
-            return load_checkpoint(self._checkpoints.path)
+            return read_file(CHECKPOINT, self._checkpoints.path)
         # A path that cannot be written to is an error now, not after hours of work.
         self._write({}, None)
         return None
@@ -199,7 +181,7 @@ class Checkpoint:
             "finished": [result.to_json() for result in self._finished],
             "under_way": under_way,
         }
-        save_checkpoint(self._checkpoints.path, tensors, manifest)
+        write_file(CHECKPOINT, self._checkpoints.path, tensors, manifest)
 
     def _load(self, found: Contents) -> None:
         if self._checkpoints is not None and found.manifest.get("fingerprint") != self._fingerprint:

@@ -124,9 +124,9 @@ class _Descent:
         """Return why no step descends from the best point."""
         if self._trouble is not None:
             raise NumericalError(
-                f"No step with a finite value was found from an objective of {self.best.value:.6g} after "
-                f"{self._run.steps} steps. {self._trouble} Scale inputs and targets, use fewer "
-                "inducing inputs, or a larger nugget."
+                f"No step with a finite value was found from an objective of {self.best.value:.6g} "
+                f"after {self._run.steps} steps. {self._trouble} Scale inputs and targets, use "
+                "fewer inducing inputs, or a larger nugget."
             )
         narrow = any(p.dtype != torch.float64 for p in self._problem.parameters.values())
         advice = " Train in float64 to go further." if narrow else ""

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Literal, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Num
 from numpy.random import SeedSequence
 from torch import Tensor, nn
 from typing_extensions import override
@@ -14,6 +14,7 @@ from directgp.errors import NumericalError
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.numerics.gaussian import kl_from_standard
 from directgp.numerics.linalg import Workspace
+from directgp.numerics.special import softplus_inverse
 from directgp.objectives.base import Objective
 from directgp.objectives.log_losses import mean_curvature
 from directgp.posteriors.collapsed import (
@@ -30,7 +31,6 @@ from directgp.posteriors.sparse import Features, SparsePosterior
 from directgp.shapes import Marginals
 from directgp.training.data import Batches, Data, FullBatch
 from directgp.training.distributed import ProcessGroup
-from directgp.training.flat import floors
 
 
 class Randomness:
@@ -168,12 +168,6 @@ class ModelProblem(TrainingProblem):
         return self.posterior.features(X)
 
     @override
-    def recordable(self) -> bool:
-        if not (self.data.X.is_cuda and self._group is None and self.posterior.prior.fused):
-            return False
-        return self.objective.point_loss.fixed_work(self.likelihood)
-
-    @override
     def frame(self) -> Float[Tensor, "m m"] | None:
         """C with C Cᵀ = N·P⁻¹, P = β I + A diag(p) Aᵀ, p the curvature of the loss in the mean.
 
@@ -201,6 +195,12 @@ class ModelProblem(TrainingProblem):
 
 class QProblem(ModelProblem):
     """An objective with q(u) among its parameters."""
+
+    @override
+    def recordable(self) -> bool:
+        if not (self.data.X.is_cuda and self._group is None and self.posterior.prior.fused):
+            return False
+        return self.objective.point_loss.fixed_work(self.likelihood)
 
     @final
     @override
@@ -312,11 +312,6 @@ class ProfiledProblem(ModelProblem):
         self._conjugate, self._kind = likelihood, kind
 
     @override
-    def recordable(self) -> bool:
-        # The factorisation that eliminates q(u) is checked on the CPU.
-        return False
-
-    @override
     def value(self, step: int) -> Float[Tensor, ""]:
         cross = self.posterior.cross(self.data.X)
         self.note_jitter(cross.jitter)
@@ -386,3 +381,37 @@ class CollapsedUpdate(ModelProblem):
     def write_q(self) -> None:
         """Set the posterior to the optimal q(u), relative to the one before."""
         self.posterior.set_q(*self._q)
+
+
+_RELATIVE_DEVIATION = 1e-3
+"""Lower bound of the noise's standard deviation, relative to the spread of the targets."""
+
+
+def floors(
+    posterior: SparsePosterior, likelihood: Likelihood, y: Num[Tensor, " n"]
+) -> dict[str, float]:
+    """Return the lower bound of each raw parameter that has one, by name.
+
+    Joint log-loss training may drive the noise towards 0, and let the variance of f explain the
+    targets. Targets that do not vary may drive the output scale of the kernel towards 0: its bound
+    is where the variance of f would soon underflow.
+    """
+    found = {"prior.raw_output_scale": torch.finfo(posterior.Z.dtype).tiny ** 0.5}
+    own = likelihood.floors(_RELATIVE_DEVIATION * _spread(y))
+    found |= {f"likelihood.{name}": floor for name, floor in own.items()}
+    values = torch.tensor([*found.values()], dtype=torch.float64)
+    return dict(zip(found, softplus_inverse(values).tolist(), strict=True))
+
+
+def _spread(y: Num[Tensor, " n"]) -> float:
+    """Return the interquartile range over that of a standard normal, robust to outliers."""
+    if len(y) == 0:
+        return 1.0
+    wide = y.double()
+    ordered = wide.sort().values
+    quarter = len(y) // 4
+    lower, upper = ordered[quarter], ordered[len(y) - 1 - quarter]
+    for spread in ((upper - lower) / 1.349, wide.std(correction=0), wide.abs().max()):
+        if float(spread) > 0:
+            return float(spread)
+    return 1.0

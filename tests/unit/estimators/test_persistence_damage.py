@@ -15,10 +15,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from directgp.errors import ModelFileError
-from directgp.io import CHECKSUM, digest, read_file
+from directgp.io import CHECKSUM, digest, read_file, write_file
 from directgp.persistence import load_model, save_model
 from directgp.persistence.models import MODEL
-from directgp.training.checkpoint import save_checkpoint
+from directgp.training.checkpoint import CHECKPOINT
 from tests.unit.estimators.persistence_cases import state
 
 CPU = torch.device("cpu")
@@ -120,7 +120,7 @@ def test_a_foreign_file_is_refused(path: Path, name: str) -> None:
 
 
 def test_a_checkpoint_is_no_model(path: Path) -> None:
-    save_checkpoint(path, {}, {"format": 1})
+    write_file(CHECKPOINT, path, {}, {"format": 1})
     assert "it was not written by the save method of a directgp estimator" in refusal(path)
 
 

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from directgp.errors import CheckpointError, DirectGPError, InvalidInputError
-from directgp.io import CHECKSUM, Contents, digest
-from directgp.training.checkpoint import CHECKPOINT, fingerprint, load_checkpoint, save_checkpoint
+from directgp.io import CHECKSUM, Contents, digest, read_file, write_file
+from directgp.training.checkpoint import CHECKPOINT, fingerprint
+
+save_checkpoint = partial(write_file, CHECKPOINT)
+load_checkpoint = partial(read_file, CHECKPOINT)
 
 GENERATOR = torch.Generator().manual_seed(3)
 TENSORS: dict[str, Tensor] = {
@@ -298,9 +302,9 @@ def claiming(text: str) -> bytes:
         (b"{}", "not a whole safetensors file"),
         (b"\xff" * 8 + b"{}", "not a whole safetensors file"),
         ((2).to_bytes(8, "little") + b"[]", "not a whole safetensors file"),
-        ((2).to_bytes(8, "little") + b"{}", "not written by save_checkpoint"),
-        (written({"x": torch.ones(2)}, None), "not written by save_checkpoint"),
-        (written({"x": torch.ones(2)}, {"format": "pt"}), "not written by save_checkpoint"),
+        ((2).to_bytes(8, "little") + b"{}", "not written by directgp.train"),
+        (written({"x": torch.ones(2)}, None), "not written by directgp.train"),
+        (written({"x": torch.ones(2)}, {"format": "pt"}), "not written by directgp.train"),
         (claiming("no JSON"), "its manifest cannot be read"),
         (claiming("[1, 2]"), "its manifest has no schema"),
         (claiming("7"), "its manifest has no schema"),
@@ -357,7 +361,10 @@ def test_loading_runs_nothing(path: Path, old: bytes) -> None:
     """In a process of its own, since an audit hook cannot be taken back."""
     program = """
 import sys
-from directgp.training.checkpoint import load_checkpoint
+from functools import partial
+from directgp.io import read_file
+from directgp.training.checkpoint import CHECKPOINT
+load_checkpoint = partial(read_file, CHECKPOINT)
 bad = {"pickle.find_class", "exec", "compile", "os.system", "subprocess.Popen", "socket.connect"}
 load_checkpoint(sys.argv[1])
 heard = []
@@ -606,11 +613,12 @@ def test_who_reads_while_others_write_finds_a_whole_file(path: Path) -> None:
 def test_a_killed_writer_leaves_a_whole_file(path: Path) -> None:
     program = """
 import sys, torch
-from directgp.training.checkpoint import save_checkpoint
+from directgp.io import write_file
+from directgp.training.checkpoint import CHECKPOINT
 step = 0
 while True:
     step += 1
-    save_checkpoint(sys.argv[1], {"x": torch.full((200_000,), step)}, {"step": step})
+    write_file(CHECKPOINT, sys.argv[1], {"x": torch.full((200_000,), step)}, {"step": step})
     print(step, flush=True)
 """
     rng = random.Random(0)

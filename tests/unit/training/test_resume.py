@@ -14,10 +14,11 @@ from gpytorch.kernels import MaternKernel
 
 import directgp
 from directgp.errors import CheckpointError
+from directgp.io import read_file
 from directgp.likelihoods import Gaussian, Likelihood, Logistic, Poisson, Probit
 from directgp.posteriors import Prior, SparsePosterior
 from directgp.training import Checkpoints, Status, TrainingResult
-from directgp.training.checkpoint import load_checkpoint
+from directgp.training.checkpoint import CHECKPOINT
 from tests.unit.training.killed import EVERY, KINDS, fit, fit_alone
 from tests.unit.training.models import (
     N,
@@ -58,7 +59,7 @@ def progress(path: Path) -> tuple[int, int]:
     """Stages finished, and steps of the one under way; each file is a whole one."""
     if not path.exists():
         return 0, 0
-    manifest = load_checkpoint(path).manifest
+    manifest = read_file(CHECKPOINT, path).manifest
     under_way = manifest["under_way"]
     return len(manifest["finished"]), 0 if under_way is None else len(under_way["losses"])
 
