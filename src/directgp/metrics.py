@@ -1,4 +1,4 @@
-"""How predictions are judged: exact scores of test rows, never by the rule that trained."""
+"""Compute exact scores of predictions for test rows, whatever rule was used in training."""
 
 import math
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ COVERAGE = 0.9
 @final
 @dataclass(frozen=True)
 class Score:
-    """A number by which methods are compared."""
+    """Description of a score."""
 
     name: str
     label: str
     about: str
-    """What it is, in one sentence."""
+    """The definition, in one sentence."""
 
     better: Literal["lower", "nominal"] = "lower"
     """"nominal": the nearer `COVERAGE` the better."""
@@ -53,17 +53,17 @@ SCORES = {
     "classification": (NLL, ERROR, BRIER),
     "count": (NLL, MRE, CRPS, COVERED),
 }
-"""By task; NLL first, then what users of the task look at."""
+"""Scores by task; NLL first, then those common for the task."""
 
 
 @final
 @dataclass(frozen=True)
 class Judged:
-    """Test rows and what was predicted of them; each of shape (n,), in the units of y."""
+    """Test rows and their predictions, each of shape (n,), in the units of y."""
 
     actual: Row
     mean: Row
-    """For labels the probability of class 1."""
+    """Predicted mean; for labels the probability of class 1."""
 
     lower: Row
     upper: Row
@@ -74,7 +74,7 @@ class Judged:
     """P(Y ≤ y)."""
 
     scores: dict[str, Row]
-    """Of each row, by the names of the scores."""
+    """Values of each row, by the name of the score."""
 
 
 @torch.no_grad()
@@ -86,7 +86,7 @@ def judge(
     offset: float = 0.0,
     scale: float = 1.0,
 ) -> Judged:
-    """Look at predictions of y, whose units are ``offset + scale·y``."""
+    """Score predictions of y, whose units are ``offset + scale·y``."""
     mean = predictive_mean(likelihood, marginals)
     lower, upper = predictive_interval(likelihood, marginals, COVERAGE)
     up_to = predictive_cdf(likelihood, y, marginals)

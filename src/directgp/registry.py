@@ -148,7 +148,7 @@ LOSSES = Registry(
 RULES = Registry(
     "rule",
     [
-        Row("closed_form", f"{_RULES}.closed_form:ClosedForm"),
+        Row("closed_form", f"{_RULES}.rule:ClosedForm"),
         Row("quadrature", f"{_RULES}.quadrature:Quadrature"),
         Row("bmc", f"{_RULES}.monte_carlo:BiasedMonteCarlo"),
         Row("smooth_bmc", f"{_RULES}.monte_carlo:BiasedMonteCarlo", {"nu": 1e-4}),

@@ -30,6 +30,9 @@ BatchedRow = Float[Tensor, "*batch n"]
 Points = Float[Tensor, "k n"]
 """Nodes or samples for each example."""
 
+Inputs = Float[Tensor, "n d"]
+"""The inputs of the examples."""
+
 
 @dataclass(frozen=True)
 class Marginals:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from directgp.likelihoods.base import UnimodalInF
 from directgp.log_expectations import Quadrature
-from directgp.log_expectations.product_density import peak_of
+from directgp.log_expectations.quadrature import peak_of
+from directgp.log_expectations.rule import FlatExamples
 from directgp.log_expectations.samplers import (
     build_hat,
     draw_as_paper,
@@ -30,24 +31,23 @@ Sampler = Callable[[LikelihoodRow, Point, int, torch.Generator], Tensor]
 
 def auto(row: LikelihoodRow, point: Point, number: int, generator: torch.Generator) -> Tensor:
     rows = columns([point] * number)
-    return draw_product(row.make(), *rows, None, 1, generator, "auto")[0]
+    return draw_product(FlatExamples(row.make(), *rows), None, 1, generator, "auto")[0]
 
 
 def paper(row: LikelihoodRow, point: Point, number: int, generator: torch.Generator) -> Tensor:
     rows = columns([point] * number)
-    return draw_product(row.make(), *rows, None, 1, generator, "paper")[0]
+    return draw_product(FlatExamples(row.make(), *rows), None, 1, generator, "paper")[0]
 
 
 def hat(row: LikelihoodRow, point: Point, number: int, generator: torch.Generator) -> Tensor:
-    likelihood, rows = row.make(), columns([point])
-    peak = peak_of(likelihood, *rows)
-    return draw_with_hat(likelihood, *rows, peak, number, generator)[:, 0]
+    examples = FlatExamples(row.make(), *columns([point]))
+    return draw_with_hat(examples, peak_of(*examples), number, generator)[:, 0]
 
 
 def cells(row: LikelihoodRow, point: Point, number: int, generator: torch.Generator) -> Tensor:
     likelihood = row.make()
     assert isinstance(likelihood, UnimodalInF)
-    return draw_from_cells(likelihood, *columns([point]), number, generator)[:, 0]
+    return draw_from_cells(FlatExamples(likelihood, *columns([point])), number, generator)[:, 0]
 
 
 def shifted(row: LikelihoodRow, point: Point, number: int, generator: torch.Generator) -> Tensor:
@@ -117,7 +117,8 @@ def test_control_shifted_draws_are_found(row: LikelihoodRow) -> None:
 def proposals_per_draw(row: LikelihoodRow, some: list[Point]) -> Tensor:
     """Area under the hat over area under the density."""
     likelihood, (y, mean, variance) = row.make(), columns(some)
-    made = build_hat(likelihood, y, mean, variance, peak_of(likelihood, y, mean, variance))
+    examples = FlatExamples(likelihood, y, mean, variance)
+    made = build_hat(examples, peak_of(*examples))
     under_hat = made.left_scale + made.left + made.right + made.right_scale
     log_z = Quadrature()(likelihood, y, mean, variance) - likelihood.log_base(y)
     log_under_density = log_z + 0.5 * torch.log(2 * math.pi * variance)
@@ -153,7 +154,9 @@ def test_the_paper_s_sampler_needs_peak_over_mean(row: LikelihoodRow, widen: boo
     likelihood = row.make()
     assert isinstance(likelihood, UnimodalInF)
     rows = columns(ordinary(row)[:3] if row.discrete else PLAUSIBLE)
-    draws = draw_as_paper(likelihood, *rows, DRAWS, seeded(), max_rounds=200, widen=widen)
+    draws = draw_as_paper(
+        FlatExamples(likelihood, *rows), DRAWS, seeded(), max_rounds=200, widen=widen
+    )
     assert not bool(draws.unfinished.any())
     expected = torch.exp(likelihood.log_max(rows[0]) - Quadrature()(likelihood, *rows))
     torch.testing.assert_close(draws.proposals, expected.detach(), rtol=0.04, atol=0)

@@ -1,4 +1,4 @@
-"""What the gradients of the rules do, and what the paper's theory asks of them."""
+"""Measure gradient estimates of the rules; compute the bounds and schedules of the paper."""
 
 from directgp.diagnostics.bounds import (
     MISPRINTS,

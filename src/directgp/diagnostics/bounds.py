@@ -18,7 +18,7 @@ from directgp.text import text_table
 
 @dataclass(frozen=True)
 class DerivativeBounds:
-    """0 ≤ φ ≤ B, b′ ≤ φ′ ≤ B′ and b″ ≤ φ″ ≤ B″ for every f, one set of numbers for each target."""
+    """0 ≤ φ ≤ B, b′ ≤ φ′ ≤ B′ and b″ ≤ φ″ ≤ B″ for every f, one number of each per target."""
 
     density_upper: Float[Tensor, "*shape"]
     """B."""
@@ -46,16 +46,14 @@ class DerivativeBounds:
         return self.curvature_upper - self.curvature_lower
 
     def stacked(self) -> Float[Tensor, "5 ..."]:
-        """B, b′, B′, b″, B″ along a new first axis."""
-        slopes = [self.slope_lower, self.slope_upper]
-        curvatures = [self.curvature_lower, self.curvature_upper]
-        return torch.stack([self.density_upper, *slopes, *curvatures])
+        """Return B, b′, B′, b″, B″ along a new first axis."""
+        return torch.stack(list(vars(self).values()))
 
 
 def density_derivatives(
     likelihood: Likelihood, y: Values, f: Values
 ) -> tuple[Values, Values, Values]:
-    """φ = e^ℓ, φ′ = ℓ′ e^ℓ and φ″ = (ℓ″ + ℓ′²) e^ℓ, the products taken in log space."""
+    """Compute φ = e^ℓ, φ′ = ℓ′ e^ℓ and φ″ = (ℓ″ + ℓ′²) e^ℓ, with products in log space."""
     kernel, first, second = likelihood.derivatives(y, f)
     log_density = kernel + likelihood.log_base(y)
     return (
@@ -73,7 +71,7 @@ def _times_exp(factor: Values, exponent: Values) -> Values:
 
 @dataclass(frozen=True)
 class CriticalPoints:
-    """All f where φ′ or φ″ can be extreme; an infinite f stands for the limit 0."""
+    """All f where φ′ or φ″ can be extreme; an infinite f means the limit 0."""
 
     slope: Float[Tensor, "k ..."]
     """Roots of φ″."""
@@ -83,7 +81,7 @@ class CriticalPoints:
 
 
 def critical_points(likelihood: Likelihood, y: Values) -> CriticalPoints | None:
-    """Roots of φ″ and φ‴ in closed form; None for a family that has no closed form."""
+    """Return the roots of φ″ and φ‴ in closed form; None if there is no closed form."""
     match likelihood:
         case Probit():
             return _at(torch.zeros_like(y), 1.0, (0.0,), (-1.0, 1.0))
@@ -106,7 +104,7 @@ def critical_points(likelihood: Likelihood, y: Values) -> CriticalPoints | None:
 def _at(
     centre: Values, width: float | Values, slope: tuple[float, ...], curvature: tuple[float, ...]
 ) -> CriticalPoints:
-    """Points at multiples of a width from a centre."""
+    """Return points at multiples of a width from a centre."""
     return CriticalPoints(
         torch.stack([centre + step * width for step in slope]),
         torch.stack([centre + step * width for step in curvature]),
@@ -114,13 +112,13 @@ def _at(
 
 
 def _bell(y: Values, width: Values) -> CriticalPoints:
-    """Of a bell around y: φ″ = 0 at one width, φ‴ = 0 at y and at √3 widths."""
+    """Return the roots for a bell around y: φ″ = 0 at one width, φ‴ = 0 at y and at √3 widths."""
     outer = math.sqrt(3)
     return _at(y, width, (-1.0, 1.0), (-outer, 0.0, outer))
 
 
 def _poisson(likelihood: PoissonExp, y: Values) -> CriticalPoints:
-    """With ′ = λ d/dλ: φ″ = ((y−λ)² − λ)φ, φ‴ = ((y−λ)³ − 3λ(y−λ) − λ)φ.
+    """Solve, with ′ = λ d/dλ, φ″ = ((y−λ)² − λ)φ and φ‴ = ((y−λ)³ − 3λ(y−λ) − λ)φ.
 
     The quadratic has roots λ = y + ½ ± √(y + ¼); the cubic, in t = λ − y − 1, is
     t³ − (3y+2)t − (2y+1).
@@ -132,7 +130,7 @@ def _poisson(likelihood: PoissonExp, y: Values) -> CriticalPoints:
 
 
 def _negative_binomial(likelihood: NegativeBinomial, y: Values) -> CriticalPoints:
-    """With p = λ/(r+λ), N = y + r: ℓ′ = y − Np, ℓ″ = −Np(1−p), ℓ‴ = −Np(1−p)(1−2p).
+    """Solve with p = λ/(r+λ), N = y + r, ℓ′ = y − Np, ℓ″ = −Np(1−p), ℓ‴ = −Np(1−p)(1−2p).
 
     ℓ″ + ℓ′² has roots p = (2y + 1 ± √(1 + 4ry/N)) / (2(N+1)). ℓ‴ + 3ℓ′ℓ″ + ℓ′³ is, in
     t = (N+2)p − y − 1, the cubic t³ + at + b below; both tend to Poisson's as r → ∞.
@@ -145,7 +143,7 @@ def _negative_binomial(likelihood: NegativeBinomial, y: Values) -> CriticalPoint
     a = inner / (N + 1) - (3 * y + 2)
     b = inner * (y + 1) / (N + 1) - y**3 * (3 * N + 4) / (N * (N + 1)) - (2 * y + 1)
     cubic = (y + 1 + _cubic_roots(a, b)) / (N + 2)
-    return CriticalPoints(*(_f_of_rate(likelihood, _odds(p) * r) for p in (quadratic, cubic)))
+    return CriticalPoints(*(_f_of_rate(likelihood, p / (1 - p) * r) for p in (quadratic, cubic)))
 
 
 def _cubic_roots(a: Values, b: Values) -> Float[Tensor, "3 ..."]:
@@ -157,22 +155,19 @@ def _cubic_roots(a: Values, b: Values) -> Float[Tensor, "3 ..."]:
     return torch.stack([radius * torch.cos(angle - 2 * math.pi * k / 3) for k in range(3)])
 
 
-def _odds(p: Values) -> Values:
-    return p / (1 - p)
-
-
 def _f_of_rate(likelihood: CountLikelihood, rate: Values) -> Values:
-    """Return the f of a mean count, which is where that count would be most likely."""
-    # The root 0, there when y = 0, may be rounded below.
+    """Return the f of a mean count, where that count is most likely."""
+    # The root 0 of y = 0 may be rounded below 0.
     return likelihood.argmax(torch.clamp(rate, min=0.0))
 
 
-# In widths of the peak; beyond, every likelihood here is flat or vanishing.
 _REACH = 200.0
+"""Half-width of the grid in widths of the peak; beyond it every likelihood is flat or 0."""
+
 _ZOOM_NODES = 17
-# Each zoom divides the bracket by 8: ten bring it below 1e-9 widths, and the value at an
-# extremum is wrong by the square of that.
 _ZOOMS = 10
+"""Each zoom divides the bracket by 8: ten bring it below 1e-9 widths, and the error of the value at
+an extremum is the square of that."""
 
 
 @torch.no_grad()
@@ -205,13 +200,13 @@ def _nodes(likelihood: UnimodalInF, y: Values, num_nodes: int) -> Float[Tensor, 
 
 
 def _first_finite(peak: Values, of_one: Values) -> Values:
-    """Choose the peak; where it is infinite, that of target 1 (counts of 0), else 0 (labels)."""
+    """Return the peak; if infinite, that of target 1 (counts of 0), else 0 (labels)."""
     fallback = torch.where(torch.isfinite(of_one), of_one, 0.0)
     return torch.where(torch.isfinite(peak), peak, fallback)
 
 
 def _largest(function: Callable[[Values], Values], nodes: Float[Tensor, "k ..."]) -> Values:
-    """Maximum over f of a smooth function, zooming in on the best node between its neighbours."""
+    """Maximise a smooth function over f, zooming in on the best node between its neighbours."""
     fractions = torch.linspace(0, 1, _ZOOM_NODES, dtype=nodes.dtype, device=nodes.device)
     fractions = fractions.reshape(-1, *(1 for _ in nodes.shape[1:]))
     for _ in range(_ZOOMS):
@@ -234,7 +229,7 @@ def tight_bounds(likelihood: Likelihood, y: Num[Tensor, "..."]) -> DerivativeBou
     likelihood : Likelihood
         Any likelihood whose density is bounded and has one peak over f.
     y : tensor
-        Targets (..., n); labels have each their own range of φ′, which has one sign.
+        Targets (..., n); the range of φ′ of a label has one sign.
 
     Examples
     --------
@@ -269,7 +264,7 @@ def _at_points(
 
 
 def _range_with_zero(values: Float[Tensor, "k ..."]) -> tuple[Values, Values]:
-    """Smallest and largest of the values and of the limit 0 at ±∞."""
+    """Return the smallest and largest of the values and of the limit 0 at ±∞."""
     return values.amin(dim=0).clamp(max=0.0), values.amax(dim=0).clamp(min=0.0)
 
 
@@ -314,7 +309,7 @@ def paper_bounds(likelihood: Likelihood, y: Num[Tensor, "..."]) -> DerivativeBou
 
 
 def _symmetric(y: Values, density: float, slope: float, curvature: float) -> DerivativeBounds:
-    """Give every target the same ± bounds."""
+    """Return the same ± bounds for every target."""
     one = torch.ones_like(y)
     return DerivativeBounds(
         density * one, -slope * one, slope * one, -curvature * one, curvature * one
@@ -340,8 +335,9 @@ def _student_t(likelihood: StudentT, y: Values) -> DerivativeBounds:
 BOUND_NAMES = ("B", "b′", "B′", "b″", "B″")
 _IS_UPPER = (True, False, True, False, True)
 
-# The search is good to about 1e-11; a published constant that agrees to 1e-9 is the extremum.
 _TOLERANCE = 1e-9
+"""Relative difference up to which a published bound is tight; the search errs by 1e-11."""
+
 _SEARCH_NODES = 2001
 
 MISPRINTS = (
@@ -353,12 +349,12 @@ MISPRINTS = (
     "Poisson text, softplus link: dp_y/dλ = p_{y−1} − p_y; the sign is reversed in φ′ and in the "
     "g″ term of φ″ (the bounds do not change).",
 )
-"""What is misprinted around the paper's table 1; none of it changes a bound."""
+"""Misprints around the paper's table 1; none of them changes a bound."""
 
 
 @dataclass(frozen=True)
 class BoundCheck:
-    """One published bound beside what φ, φ′ or φ″ attains."""
+    """A published bound and the extremum of φ, φ′ or φ″."""
 
     likelihood: str
     targets: tuple[float, ...]
@@ -369,7 +365,7 @@ class BoundCheck:
 
     published: float
     extremum: float
-    """Of φ, φ′ or φ″ over every f and over the targets."""
+    """The extremum over every f and over the targets."""
 
     @property
     def looseness(self) -> float:
@@ -394,7 +390,7 @@ def check_bounds(likelihood: UnimodalInF, y: Num[Tensor, " n"]) -> tuple[BoundCh
     """Compare each published bound with the extremum of φ, φ′, φ″ over f, by search.
 
     Targets with the same published bounds are one case, as in the paper: both labels of a binary
-    likelihood together, each count of the exponential link apart.
+    likelihood are one case, each count of the exponential link is one.
 
     Parameters
     ----------
@@ -422,7 +418,7 @@ def check_bounds(likelihood: UnimodalInF, y: Num[Tensor, " n"]) -> tuple[BoundCh
 
 
 def bounds_table() -> tuple[BoundCheck, ...]:
-    """`check_bounds` for the six likelihoods of the paper's table 1 and a range of targets."""
+    """Return `check_bounds` for the six likelihoods of the paper's table 1."""
     labels = torch.tensor([0.0, 1.0])
     counts = torch.tensor([0.0, 1.0, 10.0, 100.0, 1000.0])
     anywhere = torch.tensor([0.0])
@@ -438,13 +434,13 @@ def bounds_table() -> tuple[BoundCheck, ...]:
 
 
 def format_checks(checks: Sequence[BoundCheck]) -> str:
-    """Lay out checks as a plain text table, one line for each bound."""
+    """Format checks as a plain text table, one line for each bound."""
     head = ("likelihood", "y", "bound", "published", "extremum", "verdict")
     return text_table([head, *(_cells(check) for check in checks)])
 
 
 def _extrema(attained: Float[Tensor, "5 n"]) -> list[float]:
-    """Largest over the targets of each upper bound's quantity, smallest of each lower one's."""
+    """Return the maximum over the targets for upper bounds, the minimum for lower ones."""
     pairs = zip(attained, _IS_UPPER, strict=True)
     return [float(row.max() if is_upper else row.min()) for row, is_upper in pairs]
 
@@ -457,7 +453,7 @@ def _cells(check: BoundCheck) -> tuple[str, ...]:
 
 
 def _short(ratio: float) -> str:
-    """Two digits, or whole from 100 on."""
+    """Format with two digits, or as a whole number from 100 on."""
     if math.isinf(ratio):
         return "∞"
     return f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:.0f}"

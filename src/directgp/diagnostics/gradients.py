@@ -29,7 +29,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class GradientStatistics:
-    """How draws g of one block's gradient lie around the exact gradient g*."""
+    """Statistics of draws g of one block's gradient around the exact gradient g*."""
 
     alignment: Measurement
     """Condition (i): ⟨g, g*⟩/‖g*‖²."""
@@ -44,13 +44,13 @@ class GradientStatistics:
     """E‖g − E g‖² of one draw."""
 
     squared_bias: Measurement
-    """‖E g − g*‖², the Monte Carlo floor removed; may come out below 0."""
+    """‖E g − g*‖² without the Monte Carlo floor; the estimate may be negative."""
 
     exact_squared_norm: float
     """‖g*‖²."""
 
     repeats: int
-    """How many draws."""
+    """Number of draws."""
 
     def relative(self) -> "GradientStatistics":
         """Measure squared error, variance and squared bias in units of ‖g*‖²."""
@@ -65,7 +65,7 @@ class GradientStatistics:
 
 @dataclass(frozen=True)
 class EachDraw:
-    """What single draws g of one block's gradient say, in units of ‖g*‖²."""
+    """Statistics of each single draw g of one block's gradient, in units of ‖g*‖²."""
 
     alignment: Float[Tensor, " r"]
     """Condition (i): ⟨g, g*⟩/‖g*‖²."""
@@ -78,7 +78,7 @@ class EachDraw:
 
     @classmethod
     def of(cls, draws: Float[Tensor, "r p"], exact: Float[Tensor, " p"]) -> "EachDraw":
-        """Of these draws around the exact gradient."""
+        """Compute the statistics of these draws around the exact gradient."""
         norm = exact.square().sum()
         error = (draws - exact).square().sum(dim=1)
         return cls(draws @ exact / norm, draws.square().sum(dim=1) / norm, error / norm)
@@ -101,12 +101,12 @@ def block_statistics(draws: Float[Tensor, "r p"], exact: Float[Tensor, " p"]) ->
 
 
 def _mean(values: Float[Tensor, " r"]) -> Measurement:
-    """Average independent values."""
+    """Return the average of independent values."""
     return Measurement(float(values.mean()), float(values.std() / len(values) ** 0.5))
 
 
 def _variance_and_squared_bias(errors: Float[Tensor, "r p"]) -> tuple[Measurement, Measurement]:
-    """Σ‖e_r − ē‖²/(R−1) and ‖ē‖² − variance/R: the two add up to the mean squared error.
+    """Return Σ‖e_r − ē‖²/(R−1) and ‖ē‖² − variance/R, whose sum is the mean squared error.
 
     Without draw r, ē becomes ē − d_r/(R−1), d_r = e_r − ē, and the sum of squares around it falls
     by ‖d_r‖² R/(R−1). Where the bias is 0 the jackknife overstates the standard error of its
@@ -127,7 +127,7 @@ def _variance_and_squared_bias(errors: Float[Tensor, "r p"]) -> tuple[Measuremen
 
 
 def _jackknife(value: Float[Tensor, ""], without: Float[Tensor, " r"]) -> Measurement:
-    """Find the standard error from the values without each draw: √((R−1)/R · Σ(θ_r − θ̄)²)."""
+    """Return the standard error from the values without each draw: √((R−1)/R · Σ(θ_r − θ̄)²)."""
     spread = without.var(correction=0) * (len(without) - 1)
     return Measurement(float(value), float(torch.sqrt(spread)))
 
@@ -138,14 +138,14 @@ Gradients = Mapping[str, Float[Tensor, "r ..."]]
 Pullback = Callable[[Float[Tensor, "r *batch n"], Float[Tensor, "r *batch n"]], Gradients]
 """From draws of ∂_μ and ∂_v to draws of the gradients of named parameter blocks."""
 
-# With a hundred samples a draw, this many elements are 50 MB.
 _ELEMENTS_AT_ONCE = 2**16
+"""Elements of one call of a rule: 50 MB with a hundred samples a draw."""
 
 
 def marginal_blocks(
     by_mean: Float[Tensor, "r *batch n"], by_variance: Float[Tensor, "r *batch n"]
 ) -> Gradients:
-    """Name the gradients of the marginals themselves ``mean`` and ``variance``: no pullback."""
+    """Return the gradients of the marginals as blocks ``mean`` and ``variance``: no pullback."""
     return {"mean": by_mean, "variance": by_variance}
 
 
@@ -166,15 +166,15 @@ def compare_gradients(
     Parameters
     ----------
     rule : Rule
-        The rule to judge.
+        The rule to measure.
     likelihood : Likelihood
-        Its parameters are held fixed.
+        Its parameters are constants.
     y : tensor
         Targets (..., n).
     marginals : Marginals
         Where the gradients are taken, shape (..., n).
     repeats : int
-        Number R ≥ 3 of independent draws. All are kept: R numbers for each parameter.
+        Number R ≥ 3 of independent draws. All stay in memory: R numbers for each parameter.
     generator : torch.Generator, optional
         Source of the draws.
     pullback : callable
@@ -182,7 +182,7 @@ def compare_gradients(
         named blocks, each (r, ...), for instance to ``u_mean`` and ``u_chol`` of a posterior. It
         may add the gradient of a KL term.
     exact : Rule, optional
-        That gives g*; the closed form or quadrature by default.
+        The rule for g*; the closed form or quadrature by default.
     step : int
         Training step, for rules with schedules.
 
@@ -211,10 +211,10 @@ def gradient_draws(
     generator: torch.Generator | None = None,
     step: int = 0,
 ) -> tuple[Float[Tensor, "r *batch n"], Float[Tensor, "r *batch n"]]:
-    """Draws of a rule's gradient of Σ_i log E_q[p(y_i given f)] in the means and the variances.
+    """Draw a rule's gradient of Σ_i log E_q[p(y_i given f)] in the means and the variances.
 
-    The arguments are those of `compare_gradients`. A deterministic rule is asked once and its
-    answer repeated; another one as often as memory wants.
+    The arguments are those of `compare_gradients`. A deterministic rule is evaluated once and its
+    result repeated; another one in as many calls as memory needs.
     """
     moment, likelihood = Moment(step, generator), likelihood.frozen()
     drawn = 1 if rule.deterministic else repeats
@@ -229,7 +229,7 @@ def gradient_draws(
 def _gradients(
     rule: Rule, likelihood: Likelihood, y: Tensor, marginals: Marginals, count: int, moment: Moment
 ) -> Float[Tensor, "2 r *batch n"]:
-    """Gradients of the sum over examples, from one call of the rule for all repeats."""
+    """Compute the gradients of the sum over examples, in one call of the rule for all repeats."""
     shape = (count, *marginals.mean.shape)
     mean, variance = (
         x.detach().double().expand(shape).clone().requires_grad_()

@@ -10,14 +10,14 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from directgp.diagnostics.bounds import DerivativeBounds, paper_bounds, tight_bounds
+from directgp.diagnostics.bounds import paper_bounds, tight_bounds
 from directgp.errors import NumericalError, require
 from directgp.likelihoods import Likelihood
 from directgp.log_expectations import Rule
 from directgp.log_expectations.api import resolve_rule
 from directgp.shapes import BatchedRow, Marginals
 
-# They ask, at step t with step size γ_t and for every example i, for
+# The corollaries require, at step t with step size γ_t and for every example i,
 #
 # L_t > log(6n/δ_t)/(2γ_t²) · M_i,  M_i = max{B²/(E φ)², (B′−b′)²/P², (B″−b″)²/Q²},
 #
@@ -28,7 +28,7 @@ from directgp.shapes import BatchedRow, Marginals
 
 @dataclass(frozen=True)
 class Difficulty:
-    """What makes one state of a model hard to sample: the terms of M_i, and E φ."""
+    """The terms of M_i and E φ at one state of a model: how many samples it needs."""
 
     log_terms: Float[Tensor, "3 *batch n"]
     """Logs of the three terms of M_i: for φ, φ′ and φ″."""
@@ -43,7 +43,7 @@ class Difficulty:
 
     @property
     def zeta(self) -> float:
-        """ζ = min_i E φ; refused where it underflows, since ν_t = γ_t·ζ would smooth nothing."""
+        """ζ = min_i E φ; `NumericalError` if it underflows, since ν_t = γ_t·ζ would be 0."""
         zeta = math.exp(float(self.log_density.min()))
         if zeta == 0:
             raise NumericalError(
@@ -54,12 +54,13 @@ class Difficulty:
 
     @property
     def num_data(self) -> int:
-        """How many examples: n."""
+        """The number n of examples."""
         return self.log_density.shape[-1]
 
     def required(self, step_size: float, failure: float) -> BatchedRow:
-        """log(6n/δ_t)/(2γ_t²) · M_i, which L has to exceed for example i."""
-        _check_step_size(step_size)
+        """Return log(6n/δ_t)/(2γ_t²) · M_i, which L has to exceed for example i."""
+        # The proof takes α = γ_t as relative error and needs α ≤ ½.
+        require(0 < step_size <= 0.5, "step size", "above 0 and at most ½", step_size)
         require(0 < failure < 1, "failure", "between 0 and 1", failure)
         log_scale = math.log(math.log(6 * self.num_data / failure) / 2) - 2 * math.log(step_size)
         return torch.exp(log_scale + self.log_factor)
@@ -83,26 +84,29 @@ def difficulty(
     y : tensor
         Targets (..., n), all n of the training set.
     marginals : Marginals
-        Of the model's state.
+        The marginals of the model's state.
     bounds : {"tight", "paper"}
         `tight_bounds` or `paper_bounds`.
     form : {"relative", "absolute"}
         The published condition; or M_i = max{B²/ζ², (B′−b′)², (B″−b″)²}, which suffices (an
         absolute error of E φ′ and E φ″ does) and does not explode where E φ′ or E φ″ is small.
     rule : Rule, optional
-        That gives E φ; the closed form or quadrature by default.
+        The rule for E φ; the closed form or quadrature by default.
     """
     require(bounds in ("tight", "paper"), "bounds", "'tight' or 'paper'", repr(bounds))
     require(form in ("relative", "absolute"), "form", "'relative' or 'absolute'", repr(form))
     y = y.expand(marginals.mean.shape)
-    log_expectations = _log_expectations(
-        rule or resolve_rule("auto", likelihood), likelihood, y, marginals
-    )
+    exact = rule or resolve_rule("auto", likelihood)
+    log_expectations = _log_expectations(exact, likelihood, y, marginals)
     log_density = log_expectations[0]
     if form == "absolute":
-        log_expectations = _with_absolute_errors(log_density)
-    log_ranges = _log_ranges((tight_bounds if bounds == "tight" else paper_bounds)(likelihood, y))
-    return Difficulty(2 * (log_ranges - log_expectations), log_density)
+        # log ζ, log 1, log 1 give |N′/D′ − N/D| ≤ α(1 + B*)/(ζ(1−α)).
+        log_zeta = log_density.amin(dim=-1, keepdim=True).expand(log_density.shape)
+        zero = torch.zeros_like(log_zeta)
+        log_expectations = torch.stack([log_zeta, zero, zero])
+    found = (tight_bounds if bounds == "tight" else paper_bounds)(likelihood, y)
+    ranges = torch.stack([found.density_upper, found.slope_range, found.curvature_range])
+    return Difficulty(2 * (torch.log(ranges) - log_expectations), log_density)
 
 
 def _log_expectations(
@@ -126,41 +130,24 @@ def _log_size(log_density: Tensor, slope: Tensor) -> Tensor:
     return torch.where(slope == 0, 0.0, log_density + torch.log(torch.abs(slope)))
 
 
-def _with_absolute_errors(log_density: BatchedRow) -> Float[Tensor, "3 *batch n"]:
-    """Return log ζ, log 1, log 1, which give |N′/D′ − N/D| ≤ α(1 + B*)/(ζ(1−α))."""
-    log_zeta = log_density.amin(dim=-1, keepdim=True).expand(log_density.shape)
-    return torch.stack([log_zeta, torch.zeros_like(log_zeta), torch.zeros_like(log_zeta)])
-
-
-def _log_ranges(bounds: DerivativeBounds) -> Float[Tensor, "3 ..."]:
-    """Return log B, log(B′−b′), log(B″−b″)."""
-    ranges = [bounds.density_upper, bounds.slope_range, bounds.curvature_range]
-    return torch.log(torch.stack(ranges))
-
-
-def _check_step_size(step_size: float) -> None:
-    """Refuse γ_t > ½: the proof takes α = γ_t as relative error and needs α ≤ ½."""
-    require(0 < step_size <= 0.5, "step size", "above 0 and at most ½", step_size)
-
-
 # The theory counts steps from t = 1, the rules from step = 0: t = step + 1.
 
 
 StepSize = Callable[[int], float]
-"""γ_t as a function of the training step: Σγ_t = ∞, Σγ_t² < ∞ and γ_t ≤ ½."""
+"""Training step → γ_t, with Σγ_t = ∞, Σγ_t² < ∞ and γ_t ≤ ½."""
 
 
 def harmonic_step_size(step: int) -> float:
-    """γ_t = 1/(t + 1), which starts at ½."""
+    """Return γ_t = 1/(t + 1), which starts at ½."""
     return 1 / (step + 2)
 
 
 @dataclass(frozen=True)
 class SampleSize:
-    """The number of samples at one step, and whether it is what the theory asks for."""
+    """The number of samples at one step, and the number that the theory requires."""
 
     required: float
-    """L has to exceed this."""
+    """Lower bound that L has to exceed."""
 
     used: int
     """The smallest such L, or the cap."""
@@ -175,8 +162,8 @@ class SampleSize:
 class SampleSchedule:
     """L_t as a function of the step, for the difficulty of one state of a model.
 
-    The corollaries want E φ at every step's own state. For difficulties of the absolute form the
-    schedule is theirs if E φ stays above the ζ of that state; for others it is a plan from there.
+    The corollaries need E φ at the state of every step. With the absolute form the schedule
+    satisfies them if E φ stays above the ζ of that state; with the relative form it is a plan.
     """
 
     difficulty: Difficulty
@@ -185,18 +172,18 @@ class SampleSchedule:
     """δ_t as a function of the step."""
 
     cap: int | None = None
-    """At most so many samples; None for no limit."""
+    """Largest number of samples; None for no limit."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Raise `InvalidInputError` for a cap below 1."""
         require(self.cap is None or self.cap >= 1, "cap", "None or at least 1", self.cap)
 
     def __call__(self, step: int) -> int:
-        """L_t, capped."""
+        """Return L_t, capped."""
         return self.at(step).used
 
     def at(self, step: int) -> SampleSize:
-        """L_t, with what was required."""
+        """Return L_t and the required number."""
         bounds = self.difficulty.required(self.step_size(step), self.failure(step))
         required = float(bounds.max())
         if self.cap is not None and required >= self.cap:
@@ -218,7 +205,7 @@ class SmoothingSchedule:
     step_size: StepSize
 
     def __call__(self, step: int) -> float:
-        """ν_t."""
+        """Return ν_t."""
         return self.step_size(step) * self.zeta
 
 
@@ -256,10 +243,10 @@ def smooth_bmc_schedules(
 
 
 def _basel_share(delta: float, step: int) -> float:
-    """6δ/(π²t²), which sums to δ over t = 1, 2, …."""
+    """Return 6δ/(π²t²), which sums to δ over t = 1, 2, …."""
     return 6 * delta / (math.pi * (step + 1)) ** 2
 
 
 def _fourth_power(step_size: StepSize, step: int) -> float:
-    """γ_t⁴."""
+    """Return γ_t⁴."""
     return step_size(step) ** 4

@@ -1,4 +1,4 @@
-"""directgp inside other libraries, GPyTorch and BoTorch, which are imported when asked for."""
+"""Adapters to GPyTorch and BoTorch, imported on first use."""
 
 from importlib import import_module
 from typing import Any

@@ -1,4 +1,4 @@
-"""Define `Likelihood` and the optional capabilities that rules and losses ask for."""
+"""Define `Likelihood` and the optional capabilities that rules and losses use."""
 
 import copy
 import math
@@ -20,7 +20,7 @@ Draws = Float64[np.ndarray, "..."]
 
 
 class Derivatives(NamedTuple):
-    """ℓ up to the part free of f, and ℓ′, ℓ″: derivatives of log p(y given f) in f."""
+    """ℓ up to the part free of f, and the derivatives ℓ′, ℓ″ of log p(y given f) in f."""
 
     value: Values
     first: Values
@@ -52,7 +52,7 @@ class Likelihood(nn.Module, ABC):
 
     log p(y given f) = `log_kernel` (y, f) + `log_base` (y). Formulas are written for float64 and
     y of floating dtype; shapes broadcast, so that f may carry leading axes of nodes or samples.
-    Further abilities are the protocols of `directgp.likelihoods.base`.
+    Further capabilities are the protocols of `directgp.likelihoods.base`.
     """
 
     _taken: tuple[Tensor, ...] = ()
@@ -73,38 +73,38 @@ class Likelihood(nn.Module, ABC):
     parameter_texts: ClassVar[tuple[ParameterText, ...]] = ()
 
     strip: float = math.pi
-    """Half-width in Im f of the strip about the real line where p(y given f) is analytic and tame;
-    it says how fine a quadrature must be (Trefethen and Weideman, SIAM Review 56, 2014)."""
+    """Half-width in Im f of the strip about the real line where p(y given f) is analytic and
+    bounded; it sets the step of a quadrature (Trefethen and Weideman, SIAM Review 56, 2014)."""
 
     @abstractmethod
     def log_kernel(self, y: Values, f: Values) -> Values:
-        """The part of log p(y given f) that depends on f, differentiable in f and parameters."""
+        """Return the part of log p(y given f) that depends on f; differentiable."""
 
     @abstractmethod
     def derivatives(self, y: Values, f: Values) -> Derivatives:
-        """`log_kernel` and the first two derivatives of log p(y given f) in f, outside a graph."""
+        """Return `log_kernel` and the first two derivatives in f, without a graph."""
 
     def value_and_slope(self, y: Values, f: Values) -> tuple[Values, Values]:
-        """`log_kernel` and its first derivative in f, outside a graph."""
+        """Return `log_kernel` and its first derivative in f, without a graph."""
         value, first, _ = self.derivatives(y, f)
         return value, first
 
     @abstractmethod
     def conditional_mean(self, f: Values) -> Values:
-        """E[y given f]."""
+        """Return E[y given f]."""
 
     @abstractmethod
     def conditional_variance(self, f: Values) -> Values:
-        """Var[y given f]."""
+        """Return Var[y given f]."""
 
     @abstractmethod
     def check_targets(self, y: Targets) -> None:
-        """Refuse targets outside the support, naming the first such value and its index."""
+        """Raise `InvalidInputError` for targets outside the support, with value and index."""
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
-        """Refuse parameters or exposures that do not broadcast to examples of this shape.
+        """Raise `InvalidInputError` if parameters or exposures do not broadcast to this shape.
 
-        Those of some examples only were looked at before they were taken.
+        A likelihood made by `take` was checked before.
         """
         if self._taken:
             return
@@ -152,18 +152,18 @@ class Likelihood(nn.Module, ABC):
         return self
 
     def log_base(self, y: Values) -> Values:
-        """The part of log p(y given f) free of f; apart, because it is costly and constant."""
+        """Return the part of log p(y given f) free of f, which is costly and constant."""
         return torch.zeros_like(y)
 
     def log_prob(self, y: Num[Tensor, "..."], f: Values) -> Values:
-        """log p(y given f), computed in float64 and returned in the dtype of f."""
+        """Return log p(y given f), computed in float64, in the dtype of f."""
         wide = y.double()
         return (self.log_kernel(wide, f.double()) + self.log_base(wide)).to(f.dtype)
 
     def take(self: SomeLikelihood, index: Tensor) -> SomeLikelihood:
-        """This likelihood for some of the examples, sharing its parameters.
+        """Return this likelihood for some of the examples, sharing its parameters.
 
-        A boolean mask over (..., n) selects and flattens; integers index examples so flattened.
+        A boolean mask over (..., n) selects and flattens; integers index flat examples.
         """
         constants = (*self._parameters.values(), *self._buffers.values())
         if all(constant is None or constant.numel() == 1 for constant in constants):
@@ -173,11 +173,11 @@ class Likelihood(nn.Module, ABC):
         return twin
 
     def for_rows(self: SomeLikelihood, index: Int[Tensor, " r"]) -> SomeLikelihood:
-        """This likelihood for some rows of the data, sharing its parameters."""
+        """Return this likelihood for some rows of the data, sharing its parameters."""
         return self
 
     def _per_example(self, value: Tensor) -> Tensor:
-        """A parameter or other constant that broadcasts with (..., n), for the examples taken."""
+        """Return a constant that broadcasts with (..., n) for the examples taken."""
         for index in self._taken:
             if value.numel() == 1:
                 break
@@ -186,13 +186,13 @@ class Likelihood(nn.Module, ABC):
         return value
 
     def frozen(self: SomeLikelihood) -> SomeLikelihood:
-        """This likelihood, sharing its parameters but asking for no gradient of them."""
+        """Return this likelihood with the same parameters, which get no gradients."""
         twin = copy.copy(self)
         twin._frozen = True
         return twin
 
     def repeated(self: SomeLikelihood, number: int) -> SomeLikelihood:
-        """A batch of this likelihood: parameters of shape (number, 1), one for each model."""
+        """Return a batch of this likelihood, with parameters of shape (number, 1)."""
         twin = copy.deepcopy(self)
         for name, parameter in self.named_parameters(recurse=False):
             many = parameter.detach().reshape(1, 1).repeat(number, 1)
@@ -200,7 +200,7 @@ class Likelihood(nn.Module, ABC):
         return twin
 
     def member(self: SomeLikelihood, index: int, like: SomeLikelihood) -> SomeLikelihood:
-        """One likelihood of a batch that is `repeated` from another like it."""
+        """Return one likelihood of a batch made by `repeated`, shaped like `like`."""
         twin = copy.deepcopy(like)
         with torch.no_grad():
             batch = dict(self.named_parameters(recurse=False))
@@ -209,19 +209,19 @@ class Likelihood(nn.Module, ABC):
         return twin
 
     def learned(self) -> list[Tensor]:
-        """Parameters and other constants that ask for a gradient."""
+        """Return the parameters and other constants that need a gradient."""
         if self._frozen:
             return []
         return [each for each in (*self.parameters(), *self.buffers()) if each.requires_grad]
 
     @property
     def trainable(self) -> bool:
-        """Whether anything of the likelihood asks for a gradient."""
+        """Whether any parameter or constant needs a gradient."""
         return bool(self.learned())
 
 
 def check_finite(y: Targets, who: str) -> None:
-    """Refuse NaN and infinite targets."""
+    """Raise `InvalidInputError` for NaN and infinite targets."""
     require_all(torch.isfinite(y), y, f"y of {who}", "finite", "Drop or impute the missing rows.")
 
 
@@ -231,7 +231,6 @@ class ClosedFormLogPredictive(Protocol):
 
     def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
         """log E_q[p(y given f)], computed in float64 and returned in the dtype of the mean."""
-        ...
 
 
 @runtime_checkable
@@ -240,7 +239,6 @@ class ClosedFormGibbs(Protocol):
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """E_q[log p(y given f)], computed in float64 and returned in the dtype of the mean."""
-        ...
 
 
 @runtime_checkable
@@ -249,11 +247,9 @@ class ClosedFormMoments(Protocol):
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
         """E[y]."""
-        ...
 
     def predictive_variance(self, mean: Values, variance: Values) -> Values:
         """Var[y]."""
-        ...
 
 
 @runtime_checkable
@@ -262,7 +258,6 @@ class ClosedFormMedian(Protocol):
 
     def predictive_median(self, mean: Values, variance: Values) -> Values:
         """The y with P(Y ≤ y) = ½."""
-        ...
 
 
 @runtime_checkable
@@ -271,11 +266,9 @@ class ClosedFormQuantiles(Protocol):
 
     def predictive_cdf(self, y: Values, mean: Values, variance: Values) -> Values:
         """P(Y ≤ y)."""
-        ...
 
     def predictive_quantile(self, level: Values, mean: Values, variance: Values) -> Values:
         """The y with P(Y ≤ y) = level."""
-        ...
 
 
 @runtime_checkable
@@ -284,16 +277,14 @@ class ClosedFormCRPS(Protocol):
 
     def predictive_crps(self, y: Values, mean: Values, variance: Values) -> Values:
         """∫ (P(Y ≤ t) − 1{y ≤ t})² dt."""
-        ...
 
 
 @runtime_checkable
 class Binary(Protocol):
-    """p(1 given f) + p(0 given f) = 1, so that one label tells all about the other."""
+    """Two labels: p(1 given f) + p(0 given f) = 1."""
 
     def complement(self, y: Values) -> Values:
-        """The other label."""
-        ...
+        """Return the other label."""
 
 
 @runtime_checkable
@@ -304,7 +295,6 @@ class SymmetricLink(Protocol):
 
     def link_derivatives(self, x: Values) -> Derivatives:
         """log g and its first two derivatives."""
-        ...
 
 
 @runtime_checkable
@@ -313,12 +303,11 @@ class ClosedFormMode(Protocol):
 
     def product_mode(self, y: Values, mean: Values, variance: Values) -> Values:
         """Mode of q(f)·p(y given f), as its distance from the mean."""
-        ...
 
 
 @runtime_checkable
 class ExactProductSampler(Protocol):
-    """q̃(f) ∝ q(f)·p(y given f) is drawn from without rejection."""
+    """q̃(f) ∝ q(f)·p(y given f) has a sampler without rejection."""
 
     def sample_product(
         self,
@@ -328,8 +317,7 @@ class ExactProductSampler(Protocol):
         num_samples: int,
         generator: torch.Generator | None,
     ) -> Values:
-        """Draws from q̃ minus the mean, shape (k, ..., n)."""
-        ...
+        """Draw from q̃; return the draws minus the mean, shape (k, ..., n)."""
 
 
 @runtime_checkable
@@ -338,32 +326,25 @@ class ScaleMixture(Protocol):
 
     @property
     def trainable(self) -> bool:
-        """Whether any parameter asks for a gradient."""
-        ...
+        """Whether any parameter needs a gradient."""
 
     def take(self, index: Tensor) -> "ScaleMixture":
-        """The mixture for some of the examples."""
-        ...
+        """Return the mixture for some of the examples."""
 
     def mixture_variance(self, t: Values) -> Values:
         """w(t), the variance of component t."""
-        ...
 
     def log_mixing(self, t: Values) -> Values:
         """Log density of t."""
-        ...
 
     def mixture_bounds(self, square: Values, variance: Values, nats: float) -> Values:
         """Bounds of t, shape (2, ...), outside which N(y; μ, v + w(t))·π(t) is negligible."""
-        ...
 
     def tail_bounds(self, distance: Values, nats: float) -> Values:
         """Bounds of t, shape (2, ...), outside which Φ(−x/√(v + w(t)))·π(t) is negligible."""
-        ...
 
     def mixture_width(self) -> Values:
         """Width in t of the narrowest peak of that integrand."""
-        ...
 
 
 def unconstrained(value: float | Tensor, who: str) -> nn.Parameter:
@@ -396,20 +377,20 @@ class ConjugateLikelihood(Likelihood):
 
 
 class UnimodalInF(Likelihood):
-    """A likelihood that rises in f up to `argmax` and falls from there."""
+    """Base of likelihoods that rise in f up to `argmax` and then fall."""
 
     @abstractmethod
     def argmax(self, y: Values) -> Values:
-        """The f that maximises p(y given f); infinite where the supremum is a limit."""
+        """Return the f that maximises p(y given f); infinite where the supremum is a limit."""
 
     def log_max(self, y: Values) -> Values:
-        """sup over f of log p(y given f); a limit at infinity is taken to be log 1."""
+        """Return sup over f of log p(y given f); a limit at infinity counts as log 1."""
         peak = self.argmax(y)
         attained = torch.isfinite(peak)
         top = self.log_kernel(y, torch.where(attained, peak, 0.0)) + self.log_base(y)
         return torch.where(attained, top, 0.0)
 
     def log_max_between(self, y: Values, lower: Values, upper: Values) -> Values:
-        """Maximum of log p(y given f) over lower ≤ f ≤ upper."""
+        """Return the maximum of log p(y given f) over lower ≤ f ≤ upper."""
         nearest = torch.minimum(torch.maximum(self.argmax(y), lower), upper)
         return self.log_kernel(y, nearest) + self.log_base(y)

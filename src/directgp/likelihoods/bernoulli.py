@@ -22,12 +22,12 @@ def _ndtr(x: Values) -> Values:
 
 
 def _sign(y: Values) -> Values:
-    """2y − 1, in one operation."""
+    """Return 2y − 1, in one operation."""
     return torch.rsub(y, -1.0, alpha=-2.0)
 
 
 class Bernoulli(UnimodalInF):
-    """What the two links share."""
+    """Base of the likelihoods of labels with either link."""
 
     log_concave = True
     task = "classification"
@@ -108,9 +108,9 @@ class Probit(Bernoulli):
         num_samples: int,
         generator: torch.Generator | None,
     ) -> Values:
-        """Draws from q̃, an extended skew-normal, minus μ.
+        """Draw from q̃, an extended skew-normal, minus μ.
 
-        With f + ε = μ + z, ε ~ N(0, 1): the label says that (2y−1)(μ + z) > 0, so z ~ N(0, 1+v)
+        With f + ε = μ + z, ε ~ N(0, 1): the label means that (2y−1)(μ + z) > 0, so z ~ N(0, 1+v)
         truncated to that side, and f − μ given z ~ N(vz/(1+v), v/(1+v)).
         """
         scale, shrink, sign = torch.sqrt(1 + variance), variance / (1 + variance), _sign(y)

@@ -82,7 +82,7 @@ class CountLikelihood(UnimodalInF):
 
     @abstractmethod
     def cdf(self, y: Values, f: Values) -> Values:
-        """P(Y ≤ y given f) for a count y; not differentiable."""
+        """Return P(Y ≤ y given f) for a count y; not differentiable."""
 
     @abstractmethod
     def log_arrival(self, y: Values, delta: Values) -> Derivatives:
@@ -93,7 +93,7 @@ class CountLikelihood(UnimodalInF):
 
     @abstractmethod
     def log_rate_slope(self, f: Values) -> Values:
-        """Log of the derivative of the mean count in f."""
+        """Return the log of the derivative of the mean count in f."""
 
     def _per_exposure(self, y: Values) -> Values:
         """y / e."""
@@ -181,7 +181,7 @@ class PoissonCounts(CountLikelihood):
 
 
 def _exp_excess(x: Values) -> Values:
-    """e^x − 1 − x, by series where the difference cancels."""
+    """Compute e^x − 1 − x, by series where the difference cancels."""
     series = 0.5 * x**2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5 * (1 + x / 6))))
     return torch.where(x.abs() < 0.01, series, torch.expm1(x) - x)
 
@@ -269,7 +269,7 @@ def Poisson(link: Literal["exp"] = "exp") -> PoissonExp: ...
 @overload
 def Poisson(link: Literal["softplus"]) -> PoissonSoftplus: ...
 def Poisson(link: Literal["exp", "softplus"] = "exp") -> PoissonCounts:
-    """Counts with rate λ(f), times an optional exposure: the class that fits the link.
+    """Return the likelihood of counts with rate λ(f), times an optional exposure.
 
     Parameters
     ----------

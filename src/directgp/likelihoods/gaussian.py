@@ -30,7 +30,7 @@ _LOG_ROOT = -0.5 * math.log(2 * math.pi)
 
 
 class GaussianNoise(UnimodalInF):
-    """What all Gaussian noise shares, wherever its variance comes from."""
+    """Base of Gaussian noise with a learnt or given variance."""
 
     log_concave = True
     additive = True
@@ -78,16 +78,16 @@ class GaussianNoise(UnimodalInF):
 
     def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
         """log N(y; μ, v + σ²)."""
-        noise = self._followed_noise()
+        noise = self._noise_with_gradient()
         return in_float64(_log_predictive, _log_predictive_and_slopes, y, mean, variance, noise)
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """log N(y; μ, σ²) − v / (2σ²)."""
-        noise = self._followed_noise()
+        noise = self._noise_with_gradient()
         return in_float64(_gibbs, _gibbs_and_slopes, y, mean, variance, noise)
 
-    def _followed_noise(self) -> Tensor:
-        """σ², without its gradient where none is asked for."""
+    def _noise_with_gradient(self) -> Tensor:
+        """Return σ², without its gradient in a frozen likelihood."""
         return self.noise.detach() if self._frozen else self.noise
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
@@ -115,7 +115,7 @@ class GaussianNoise(UnimodalInF):
     def predictive_crps(self, y: Values, mean: Values, variance: Values) -> Values:
         """r(2Φ(z) − 1) + s(2φ(z) − 1/√π) with r = y − μ, s = √(v + σ²), z = r/s.
 
-        With r in place of s·z, the gradient in s keeps its digits where z is large.
+        r in place of s·z keeps the digits of the gradient in s where z is large.
         """
         residual, scale = y - mean, torch.sqrt(variance + self.noise)
         z = residual / scale
@@ -131,12 +131,11 @@ class GaussianNoise(UnimodalInF):
         num_samples: int,
         generator: torch.Generator | None,
     ) -> Values:
-        """Draws from q̃ = N(μ + v(y−μ)/(v+σ²), vσ²/(v+σ²)), minus μ."""
+        """Draw from q̃ = N(μ + v(y−μ)/(v+σ²), vσ²/(v+σ²)), minus μ."""
         total = variance + self.noise
         spread = torch.sqrt(variance * self.noise / total)
-        return variance * (y - mean) / total + spread * standard_normal(
-            num_samples, mean, generator
-        )
+        noise = standard_normal(num_samples, mean, generator)
+        return variance * (y - mean) / total + spread * noise
 
 
 @final

@@ -1,4 +1,4 @@
-"""Student's t noise: outliers cost a logarithm where the Gaussian charges a square."""
+"""Student's t noise, whose log loss grows with the logarithm of a residual, not its square."""
 
 import math
 from abc import abstractmethod
@@ -29,7 +29,7 @@ _QUARTILE = 0.6745
 
 
 class StudentTNoise(UnimodalInF):
-    """What all Student's t noise shares, wherever its parameters come from."""
+    """Base of Student's t noise with learnt or given parameters."""
 
     log_concave = False
     additive = True
@@ -115,9 +115,9 @@ class StudentTNoise(UnimodalInF):
         return half * (torch.log(half) + t - torch.exp(t)) - torch.lgamma(half)
 
     def mixture_bounds(self, square: Values, variance: Values, nats: float) -> Values:
-        """Bounds of t, shape (2, ...), outside which the integrand is e^−nats of its top.
+        """Bounds of t, shape (2, ...), outside which the integrand is e^−nats of its maximum.
 
-        To the right the Gamma factor decides. To the left N(y; μ, v + w) stops rising once w
+        On the right the Gamma factor dominates. On the left N(y; μ, v + w) stops rising once w
         exceeds v and the squared residual; from there the integrand falls as e^{(ν+1)t/2}.
         """
         half = 0.5 * self.df
@@ -129,7 +129,7 @@ class StudentTNoise(UnimodalInF):
         """Bounds of t, shape (2, ...), outside which Φ(−x/√(v + w(t)))·π(t) is e^−nats of its top.
 
         Left of −log(1 + x²/(νσ²)) the integrand falls, by (ν/2)(s − 1 + e^−s) at a distance s up to
-        a factor √ν, and s − 1 + e^−s ≥ s²/(2 + s). To the right the Gamma factor decides.
+        a factor √ν, and s − 1 + e^−s ≥ s²/(2 + s). On the right the Gamma factor dominates.
         """
         half = 0.5 * self.df
         rise = torch.log1p((distance / self.scale) ** 2 / self.df)
@@ -142,7 +142,7 @@ class StudentTNoise(UnimodalInF):
         return torch.rsqrt(0.5 * (self.df + 1))
 
     def _upper_bound(self, nats: float) -> Tensor:
-        """The t from which on the Gamma factor is below e^−nats of its top."""
+        """Return the t from which on the Gamma factor is below e^−nats of its maximum."""
         share = (nats + 5) / (0.5 * self.df)
         return torch.minimum(torch.sqrt(2 * share), torch.log1p(share + 5))
 

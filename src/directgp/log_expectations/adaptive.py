@@ -14,7 +14,7 @@ from torch import Tensor
 
 from directgp.errors import NumericalError
 from directgp.likelihoods.base import Likelihood
-from directgp.log_expectations.rule import Estimate, parameter_term
+from directgp.log_expectations.rule import Estimate, FlatExamples, parameter_term
 from directgp.shapes import Points, Row
 
 PanelPoints = Float[Tensor, "k p"]
@@ -22,21 +22,21 @@ PanelRow = Float[Tensor, " p"]
 Owner = Int[Tensor, " p"]
 
 Integrand = Callable[[Owner, PanelPoints], PanelPoints]
-"""The example of each panel and places on it → values there."""
+"""The example of each panel and points on it → values there."""
 
 _ORDER = 16
 _TOLERANCE = 1e-11
-"""Two rules of 9 and 17 places agree to this share of the integral; the finer is far better."""
+"""Relative difference of rules with 9 and 17 points; the error of the finer one is far smaller."""
 
 _ROUNDING = 1e-3
 _SHARE = 0.15
 _GENERATIONS = 3
-"""Errors of this share of the integral are let be where halving does not lessen them: where log p
-itself is no better."""
+"""Errors up to `_ROUNDING` of the integral are accepted if `_GENERATIONS` halvings in a row leave
+more than `_SHARE` of them: then log p itself is not more accurate."""
 
 _HALVINGS = 60
 _MAX_PANELS = 256
-"""Panels that an example may have, on average: more are a sign of noise."""
+"""Largest average number of panels of an example: more are a sign of noise."""
 
 
 class Panels(NamedTuple):
@@ -47,11 +47,11 @@ class Panels(NamedTuple):
     right: Float[Tensor, " p"]
 
     def select(self, mask: Tensor) -> "Panels":
-        """Some of the panels."""
+        """Return some of the panels."""
         return Panels(*(column[mask] for column in self))
 
     def halves(self) -> "Panels":
-        """Twice as many panels over the same ground."""
+        """Return both halves of every panel."""
         middle = 0.5 * (self.left + self.right)
         return Panels(
             torch.cat([self.owner, self.owner]),
@@ -60,14 +60,14 @@ class Panels(NamedTuple):
         )
 
     def gauss_legendre(self) -> tuple[PanelPoints, PanelPoints]:
-        """Places inside the panels and their weights: a kink at an end is on no place."""
-        return self._places(*np.polynomial.legendre.leggauss(_ORDER))
+        """Return points inside the panels and their weights; a kink at an end is on no point."""
+        return self._scaled(*np.polynomial.legendre.leggauss(_ORDER))
 
     def clenshaw_curtis(self, order: int) -> tuple[PanelPoints, PanelPoints]:
-        """Places with both ends, so that a spike at an end is seen, and their weights."""
-        return self._places(*_clenshaw_curtis(order))
+        """Return points with both ends, where a spike may be, and their weights."""
+        return self._scaled(*_clenshaw_curtis(order))
 
-    def _places(
+    def _scaled(
         self, x: NDArray[np.float64], weights: NDArray[np.float64]
     ) -> tuple[PanelPoints, PanelPoints]:
         half = 0.5 * (self.right - self.left)
@@ -76,7 +76,7 @@ class Panels(NamedTuple):
 
 
 def refined(integrand: Integrand, panels: Panels, num_examples: int) -> Panels:
-    """Panels, halved as often as it takes, on which the integrand is integrated well.
+    """Halve panels until the integrand is integrated accurately on each.
 
     Where both halves err as much as the whole they come from, some times in a row, that is rounding
     and not a kink or a jump, which one of them has.
@@ -106,7 +106,7 @@ def refined(integrand: Integrand, panels: Panels, num_examples: int) -> Panels:
 
 
 def _evaluated(integrand: Integrand, panels: Panels) -> tuple[PanelPoints, PanelPoints, PanelRow]:
-    """Values and weights at the places of panels, and how far two rules differ on each."""
+    """Return values and weights at the points of panels, and the difference of two rules."""
     z, weights = panels.clenshaw_curtis(_ORDER)
     values = integrand(panels.owner, z)
     coarse = (panels.clenshaw_curtis(_ORDER // 2)[1] * values[::2]).sum(0)
@@ -114,13 +114,13 @@ def _evaluated(integrand: Integrand, panels: Panels) -> tuple[PanelPoints, Panel
 
 
 def _sibling(values: PanelRow) -> PanelRow:
-    """What the other half of each panel has, in the order of `Panels.halves`."""
+    """Return the values of the other half of each panel, in the order of `Panels.halves`."""
     return values.roll(len(values) // 2)
 
 
 @lru_cache(maxsize=4)
 def _clenshaw_curtis(order: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """cos(πj/order) for j = 0 … order, exact for polynomials of that degree on [−1, 1]."""
+    """Return cos(πj/order), j = 0 … order, and weights exact for polynomials of that degree."""
     angle = np.pi * np.arange(order + 1) / order
     k = np.arange(0, order + 1, 2)
     moments = np.where(k == order, 1.0, 2.0) / (1.0 - k**2)
@@ -136,22 +136,22 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 _SHRINKINGS = 40
 _DOUBLINGS = 40
 _MAX_PEAKS = 12
-"""Local maxima of a scan that are looked into."""
+"""Local maxima of a scan that are refined."""
 
 
 class Scan(NamedTuple):
-    """Heights on a grid of places that all examples share."""
+    """Heights on a grid that all examples share."""
 
     grid: Float[Tensor, " k"]
     heights: Points
 
     def unfinished(self, nats: float) -> Bool[Tensor, " n"]:
-        """Where an end of the grid is less than so far below the largest height."""
+        """Return where an end of the grid is less than `nats` below the largest height."""
         return self.heights[[0, -1]].amax(0) > self.heights.amax(0) - nats
 
 
 def scan(height: Height, like: Row) -> Scan:
-    """Heights from −8 to 8 in eighths, for as many examples as the row has."""
+    """Return heights from −8 to 8 in eighths, for as many examples as the row has."""
     grid = torch.linspace(-8, 8, 129, dtype=like.dtype, device=like.device)
     heights = _heights(height, grid, len(like))
     if bool(torch.isnan(heights).any()):
@@ -162,12 +162,12 @@ def scan(height: Height, like: Row) -> Scan:
 
 
 def widened(height: Height, found: Scan, nats: float) -> Scan:
-    """A scan that goes on, doubling, until both ends are so far below the largest height."""
+    """Double the grid until both ends are `nats` below the largest height."""
     for _ in range(_DOUBLINGS):
         if not bool(found.unfinished(nats).any()):
             return found
         ends = 2 * found.grid[[0, -1]]
-        # Where a density breaks down so far out, it is taken to be nothing.
+        # NaN so far out counts as a density of 0.
         more = _heights(height, ends, found.heights.shape[1]).nan_to_num(nan=-torch.inf)
         found = Scan(
             torch.cat([ends[:1], found.grid, ends[1:]]),
@@ -181,71 +181,71 @@ def widened(height: Height, found: Scan, nats: float) -> Scan:
 
 
 def peaks(height: Height, found: Scan) -> Points:
-    """The highest place near each local maximum of the scan, the best one first.
+    """Return the highest point near each local maximum of the scan, the best one first.
 
-    Examples with fewer than others have their best one again.
+    FlatExamples with fewer maxima than others repeat their best one.
     """
     inner, grid = found.heights[1:-1], found.grid
     top = (inner >= found.heights[:-2]) & (inner > found.heights[2:])
     ranked = torch.where(top, inner, -torch.inf).sort(0, descending=True)
     best = found.heights.argmax(0).clamp(1, len(grid) - 2)
-    places = [climb(height, grid[best - 1], grid[best + 1])]
+    points = [climb(height, grid[best - 1], grid[best + 1])]
     for values, index in zip(
         ranked.values[1:_MAX_PEAKS], ranked.indices[1:_MAX_PEAKS], strict=True
     ):
         if bool((values == -torch.inf).all()):
             break
-        # The scan is in the order of the grid, whose inner places begin at 1.
+        # The inner points of the grid begin at 1.
         at = torch.where(values > -torch.inf, index + 1, best)
-        places.append(climb(height, grid[at - 1], grid[at + 1]))
-    return torch.stack(places)
+        points.append(climb(height, grid[at - 1], grid[at + 1]))
+    return torch.stack(points)
 
 
 def climb(height: Height, low: Row, high: Row) -> Row:
-    """The highest place between two, by golden sections."""
+    """Find the highest point between two, by golden sections."""
     span = _GOLDEN * (high - low)
-    places = torch.stack([high - span, low + span])
-    heights = height(places)
+    points = torch.stack([high - span, low + span])
+    heights = height(points)
     for _ in range(_SHRINKINGS):
         left = heights[0] >= heights[1]
-        low, high = torch.where(left, low, places[0]), torch.where(left, places[1], high)
+        low, high = torch.where(left, low, points[0]), torch.where(left, points[1], high)
         span = _GOLDEN * (high - low)
-        kept, at_kept = torch.where(left, places[0], places[1]), heights.amax(0)
+        kept, at_kept = torch.where(left, points[0], points[1]), heights.amax(0)
         fresh = torch.where(left, high - span, low + span)
         at_fresh = height(fresh[None])[0]
-        places = torch.where(left, torch.stack([fresh, kept]), torch.stack([kept, fresh]))
+        points = torch.where(left, torch.stack([fresh, kept]), torch.stack([kept, fresh]))
         heights = torch.where(
             left, torch.stack([at_fresh, at_kept]), torch.stack([at_kept, at_fresh])
         )
-    return torch.where(heights[0] >= heights[1], places[0], places[1])
+    return torch.where(heights[0] >= heights[1], points[0], points[1])
 
 
 def _heights(height: Height, grid: Tensor, num_examples: int) -> Points:
     return height(grid[:, None].expand(-1, num_examples))
 
 
-# Places are measured in standard deviations of q, z = (f − μ)/√v. Only the first derivative in f is
-# asked for, so that a kink, as in Laplace's density, does no harm.
+# Points are in standard deviations of q, z = (f − μ)/√v. Only the first derivative in f is used, so
+# that a kink, as in Laplace's density, does no harm.
 
 
 POINTS = 32
-"""Values of an example at a time, counted low: large blocks save more than they take."""
+"""Points of an example, for the block size; low, since large blocks are faster."""
 
 _NATS = 45.0
-"""Panels are left out where the density is below e^−45 of its peak."""
+"""Panels where the density is below e^−45 of its peak are dropped."""
 
 _REACH = 9.0
 _FARTHEST = 32.0
-"""Standard deviations to either side that E_q[log p] is summed over, and as far as it may be where
-log p grows as an exponential."""
+"""Standard deviations on either side that E_q[log p] is summed over, and the largest number of
+them, where log p grows as an exponential."""
 
 _LOG_ROOT = 0.5 * math.log(2 * math.pi)
 
 
 @final
 @dataclass(frozen=True)
-class Examples:
-    """Targets of a likelihood and their q, as functions of z."""
+class StandardExamples:
+    """Examples as functions of z."""
 
     likelihood: Likelihood
     y: Row
@@ -253,28 +253,28 @@ class Examples:
     deviation: Row
 
     def log_likelihood(self, z: PanelPoints) -> PanelPoints:
-        """ℓ at places of every example."""
+        """Return ℓ at points of every example."""
         return self.likelihood.log_kernel(self.y, self.f(z))
 
     def log_density(self, z: PanelPoints) -> PanelPoints:
-        """ℓ − z²/2: the log of q̃ up to a constant."""
+        """Return ℓ − z²/2, the log of q̃ up to a constant."""
         return self.log_likelihood(z) - 0.5 * z * z
 
     def f(self, z: PanelPoints) -> PanelPoints:
-        """μ + z·√v."""
+        """Return μ + z·√v."""
         return torch.addcmul(self.mean, self.deviation, z)
 
-    def of(self, owner: Owner) -> "Examples":
-        """Those that own some panels, one for each panel."""
+    def of(self, owner: Owner) -> "StandardExamples":
+        """Return the example of each panel."""
         some = self.y[owner], self.mean[owner], self.deviation[owner]
-        return Examples(self.likelihood.take(owner), *some)
+        return StandardExamples(self.likelihood.take(owner), *some)
 
     def sum(self, owner: Owner, values: PanelPoints) -> Row:
-        """Sums over the places of each example."""
+        """Sum over the points of each example."""
         return torch.zeros_like(self.mean).index_add(0, owner, values.sum(0))
 
     def parameter_term(self, owner: Owner, z: PanelPoints, weights: PanelPoints) -> Row | None:
-        """The sum of log p(y given f), for its gradient in the likelihood's parameters."""
+        """Return `rule.parameter_term` summed over the panels of each example."""
         some = self.of(owner)
         term = parameter_term(some.likelihood, some.y, some.f(z), weights)
         if term is None:
@@ -283,9 +283,10 @@ class Examples:
             return torch.zeros_like(self.mean).index_add(0, owner, term)
 
 
-def adaptive_log_expectation(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
-    """log E_q[p(y given f)] and its slopes, for a flat batch in float64 outside of any graph."""
-    examples = Examples(likelihood, y, mean, variance.sqrt())
+def adaptive_log_expectation(given: FlatExamples) -> Estimate:
+    """Compute log E_q[p(y given f)] and its slopes."""
+    likelihood, y, mean, variance = given
+    examples = StandardExamples(likelihood, y, mean, variance.sqrt())
     found = widened(examples.log_density, scan(examples.log_density, mean), _NATS)
     rise = Scan(found.grid, found.heights + 0.5 * found.grid[:, None] ** 2)
     # A spike of p away from the bulk of q̃ is not its peak, but may hold much of its mass.
@@ -297,27 +298,26 @@ def adaptive_log_expectation(likelihood: Likelihood, y: Row, mean: Row, variance
     def density(owner: Owner, z: PanelPoints) -> PanelPoints:
         return (examples.of(owner).log_density(z) - top[owner]).exp_() * (1 + z * z)
 
-    panels = _panels(edges, heights >= top - _NATS)
-    panels = refined(density, panels, len(y))
+    panels = refined(density, _panels(edges, heights >= top - _NATS), len(y))
     return _log_estimate(examples, top, panels)
 
 
-def adaptive_gibbs(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
-    """E_q[log p(y given f)] and its slopes, E_q[ℓ′] in μ and ½E_q[ℓ′z]/√v in v."""
-    examples = Examples(likelihood, y, mean, variance.sqrt())
+def adaptive_gibbs(given: FlatExamples) -> Estimate:
+    """Compute E_q[log p(y given f)] and its slopes, E_q[ℓ′] in μ and ½E_q[ℓ′z]/√v in v."""
+    likelihood, y, mean, variance = given
+    examples = StandardExamples(likelihood, y, mean, variance.sqrt())
     found = scan(examples.log_likelihood, mean)
     spikes = peaks(examples.log_likelihood, found)
     edges = _edges(_FARTHEST, spikes)
     heights = examples.log_likelihood(edges).abs().log() - 0.5 * edges * edges
-    # Where q is nothing, log p may well be −∞ by underflow.
+    # Where q underflows, log p may be −∞.
     matters = (heights < torch.inf) | (edges.abs() < _REACH)
     high = matters & (heights >= heights.where(matters, -torch.inf).amax(0) - _NATS)
 
     def term(owner: Owner, z: PanelPoints) -> PanelPoints:
         return examples.of(owner).log_likelihood(z) * torch.exp(-0.5 * z * z) * (1 + z * z)
 
-    panels = _panels(edges, high)
-    panels = refined(term, panels, len(y))
+    panels = refined(term, _panels(edges, high), len(y))
     owner, (z, widths) = panels.owner, panels.gauss_legendre()
     some, weights = examples.of(owner), widths * torch.exp(-0.5 * z * z - _LOG_ROOT)
     value, slope = some.likelihood.value_and_slope(some.y, some.f(z))
@@ -339,32 +339,32 @@ def adaptive_gibbs(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> 
 
 
 def _slope(pathwise: Row, score: Row, size: Row) -> Row:
-    """The slope by ℓ′, or where that misses a jump by ℓ alone, which cancels about its size."""
+    """Return the slope by ℓ′; by ℓ, which is less accurate, where ℓ′ misses a jump."""
     return torch.where(_differ(pathwise, score, size), score, pathwise)
 
 
 def _differ(pathwise: Row, score: Row, size: Row) -> Bool[Tensor, " n"]:
-    """Whether two forms of a slope differ by more than rounding."""
+    """Return whether two forms of a slope differ by more than rounding."""
     return (pathwise - score).abs() > 1e-6 * pathwise.abs() + 1e-8 * size
 
 
 def _edges(reach: float, tops: Float[Tensor, "t p"]) -> PanelPoints:
-    """0, ±1, ±2, ±4 … ±reach and the tops, in order, for each example."""
+    """Return 0, ±1, ±2, ±4 … ±reach and the tops, sorted, for each example."""
     side = 2.0 ** torch.arange(int(math.log2(reach)) + 1, dtype=tops.dtype, device=tops.device)
     grid = torch.cat([-side, side.new_zeros(1), side])
     return torch.cat([grid[:, None].expand(-1, tops.shape[1]), tops]).sort(0).values
 
 
 def _panels(edges: PanelPoints, high: Bool[Tensor, "k n"]) -> Panels:
-    """The panels between edges, where either is high and they are not one."""
+    """Return the panels between distinct edges of which at least one is high."""
     left, right = edges[:-1], edges[1:]
     wanted = (right > left) & (high[:-1] | high[1:])
     owner = torch.arange(edges.shape[1], device=edges.device).expand(left.shape)
     return Panels(owner[wanted], left[wanted], right[wanted])
 
 
-def _log_estimate(examples: Examples, top: Row, panels: Panels) -> Estimate:
-    """The estimate from panels on which the density is smooth.
+def _log_estimate(examples: StandardExamples, top: Row, panels: Panels) -> Estimate:
+    """Compute the estimate from panels on which the density is smooth.
 
     The slope in μ is E_q̃[z]/√v and also E_q̃[ℓ′]; that in v is ½(E_q̃[z²] − 1)/v and also
     ½E_q̃[ℓ′z]/√v. The first forms suit a q̃ much narrower than q, the others one that is nearly q;

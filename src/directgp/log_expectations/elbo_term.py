@@ -22,6 +22,7 @@ from directgp.log_expectations.quadrature import (
 )
 from directgp.log_expectations.rule import (
     Estimate,
+    FlatExamples,
     evaluate,
     of_one_shape,
     parameter_term,
@@ -30,14 +31,14 @@ from directgp.log_expectations.rule import (
 )
 from directgp.shapes import Points, Row, Targets, Values
 
-_MOST = 64
-"""More nodes than this are for few of the examples, and these are better taken apart."""
+_MAX_COMMON = 64
+"""Largest number of common nodes: if some examples need more, each gets its own nodes."""
 
 _WIDEST = 1e30
-"""Standard deviations from where on powers of them overflow."""
+"""Standard deviations from which on their powers overflow."""
 
 _GRAIN = 4
-"""Nodes end at whole quarters, so that they stay the same for many steps of training."""
+"""The ends are rounded to quarters, so that the nodes stay the same for many training steps."""
 
 Array = NDArray[np.floating]
 
@@ -62,7 +63,7 @@ class CommonNodes(NamedTuple):
 
 
 def common_nodes(mean: Row, deviation: Row, strip: float, nats: float) -> CommonNodes | None:
-    """Equal steps over q that err by e^−nats for every example; None if they would be many.
+    """Return equal steps over q that err by e^−nats for every example, or None if too many.
 
     They reach far enough for q alone, and for q·|ℓ| where ℓ is nearly 0 at the mean and its mass
     lies towards f = 0, at most |μ| away. The widest q needs the smallest step in its own measure.
@@ -76,16 +77,16 @@ def common_nodes(mean: Row, deviation: Row, strip: float, nats: float) -> Common
     reach = math.sqrt(2 * nats)
     # In this order NaN stays NaN, and compares as false.
     left, right = reach + max(highest, 0.0), reach + max(-lowest, 0.0)
-    if not left + right <= (_MOST - 1) * step:
+    if not left + right <= (_MAX_COMMON - 1) * step:
         return None
     left, right = (math.ceil(_GRAIN * side) / _GRAIN for side in (left, right))
-    # What is kept there must not be written to.
+    # `_rule` is cached: its arrays must not be written to.
     z, weights = _rule(math.ceil((left + right) / step), left, right)
     return CommonNodes(torch.from_numpy(z).to(mean), torch.from_numpy(weights).to(mean))
 
 
 def _step(widest: float, strip: float, nats: float) -> float:
-    """The step of `step_for` over the widest q, in its standard deviation."""
+    """Return the step of `step_for` over the widest q, in its standard deviations."""
     more = nats + 1.5 * math.log1p(widest**4)
     d = min(math.sqrt(2 * more), strip / widest)
     return 2 * math.pi * d / (more + 0.5 * d * d)
@@ -93,51 +94,46 @@ def _step(widest: float, strip: float, nats: float) -> float:
 
 @lru_cache(maxsize=64)
 def _rule(number: int, left: float, right: float) -> tuple[Array, Array]:
-    """The middles of equal steps from −left to right, as a column, and their share of N(0, 1)."""
+    """Return the midpoints of equal steps from −left to right, and their weights under N(0, 1)."""
     z: Array = (np.arange(number) + 0.5) * ((left + right) / number) - left
     weights: Array = np.exp(-0.5 * z * z)
     weights /= weights.sum()
     return z[:, None], weights
 
 
-def sum_apart(likelihood: Likelihood, y: Row, mean: Row, variance: Row, nats: float) -> Estimate:
-    """E_q[ℓ] by the trapezoid rule over q, with an error of e^−nats."""
-    reach, needed = nodes_needed(likelihood.strip, mean, variance, nats)
+def own_nodes_estimate(examples: FlatExamples, nats: float) -> Estimate:
+    """Integrate by the trapezoid rule over each q, with an error of e^−nats."""
+    likelihood, y, mean, variance = examples
+    reach, needed = nodes_needed(examples, nats)
     number = nodes_for_all(needed)
-    if number is not None:
-        return _whole(likelihood, y, mean, variance, reach, number)
-    parts = []
-    for number, index in blocks_by_nodes(needed):
-        some = y[index], mean[index], variance[index], reach[index]
-        parts.append((index, _sum(likelihood.take(index), *some, number)))
-    return Estimate.gather(parts)
-
-
-def _whole(
-    likelihood: Likelihood, y: Row, mean: Row, variance: Row, reach: Row, number: int
-) -> Estimate:
-    """The same number of nodes for every example, in as few blocks as memory allows."""
+    if number is None:
+        return Estimate.gather(
+            [
+                (index, _sum(examples.take(index), reach[index], number))
+                for number, index in blocks_by_nodes(needed)
+            ]
+        )
     return Estimate.join(
-        _sum(likelihood, y[rows], mean[rows], variance[rows], reach[rows], number)
+        _sum(FlatExamples(likelihood, y[rows], mean[rows], variance[rows]), reach[rows], number)
         for rows, _ in row_blocks(len(y), number, y.device)
     )
 
 
-def nodes_needed(strip: float, mean: Row, variance: Row, nats: float) -> tuple[Row, Row]:
-    """How far from the mean the nodes of each example go, and how many they are.
+def nodes_needed(examples: FlatExamples, nats: float) -> tuple[Row, Row]:
+    """Return the largest distance of nodes from the mean of each example, and their number.
 
     Far enough for q alone, and for q·|ℓ| when ℓ is nearly 0 at the mean and its mass lies towards
     f = 0, at most |μ| away.
     """
+    likelihood, _, mean, variance = examples
     deviation = torch.sqrt(variance)
     reach = math.sqrt(2 * nats) * deviation + mean.abs() * variance.clamp(max=1.0)
-    return reach, 2 * reach / trapezoid_step(deviation, strip, nats - NATS)
+    return reach, 2 * reach / trapezoid_step(deviation, likelihood.strip, nats - NATS)
 
 
-def _sum(
-    likelihood: Likelihood, y: Row, mean: Row, variance: Row, reach: Row, number: int
-) -> Estimate:
-    """Σ_k q(f_k)·ℓ(f_k), with slopes E_q[ℓ′] in the mean and ½E_q[ℓ″] in the variance."""
+def _sum(examples: FlatExamples, reach: Row, number: int) -> Estimate:
+    """Compute Σ_k q(f_k)·ℓ(f_k), with slopes E_q[ℓ′] in the mean and ½E_q[ℓ″] in the variance."""
+    likelihood, y, mean, variance = examples
     half = torch.arange(1 - number, number, 2, dtype=mean.dtype, device=mean.device)[:, None]
     place = half / number
     # From the node next to the mean, whose weight is then 1 however far it is.
@@ -155,11 +151,11 @@ def _sum(
 
 
 NATS_OF_FLOAT32 = 21.0
-"""Values err by some 1e-9 and slopes by less than float32 can show, 1e-7 of them."""
+"""Values err by some 1e-9, and slopes by less than the precision of float32, 1e-7."""
 
 
 def gibbs_term(likelihood: Likelihood, y: Targets, mean: Values, variance: Values) -> Values:
-    """E_q[log p(y given f)] for q(f) = N(mean, variance), by closed form or quadrature.
+    """Compute E_q[log p(y given f)] for q(f) = N(mean, variance), by closed form or quadrature.
 
     Computed in float64, returned in the dtype of the mean; targets are not checked.
     """
@@ -172,27 +168,28 @@ def gibbs_term(likelihood: Likelihood, y: Targets, mean: Values, variance: Value
     return evaluate(partial(_integrate, nats=nats), likelihood, *rows)
 
 
-def _integrate(likelihood: Likelihood, y: Row, mean: Row, variance: Row, nats: float) -> Estimate:
-    """The trapezoid rule over q, with an error of e^−nats."""
+def _integrate(examples: FlatExamples, nats: float) -> Estimate:
+    """Apply the trapezoid rule over q, with an error of e^−nats."""
+    likelihood, y, mean, variance = examples
     fixed = fixed_nodes.get()
     if not len(y) or (fixed is not None and fixed.recording):
-        return sum_apart(likelihood, y, mean, variance, nats)
+        return own_nodes_estimate(examples, nats)
     rows = y, mean, torch.sqrt(variance)
     if isinstance(likelihood, SymmetricLink) and not likelihood.state_dict():
-        estimate = _by_link(likelihood, *rows, nats)
+        estimate = _link_estimate(likelihood, *rows, nats)
     else:
-        estimate = _together(likelihood, *rows, nats)
+        estimate = _common_nodes_estimate(likelihood, *rows, nats)
     if estimate is None:
-        return sum_apart(likelihood, y, mean, variance, nats)
+        return own_nodes_estimate(examples, nats)
     if fixed is not None:
-        learn_nodes(nodes_needed(likelihood.strip, mean, variance, nats)[1])
+        learn_nodes(nodes_needed(examples, nats)[1])
     return estimate
 
 
-def _together(
+def _common_nodes_estimate(
     likelihood: Likelihood, y: Row, mean: Row, deviation: Row, nats: float
 ) -> Estimate | None:
-    """With nodes that all examples have in common, unless they would be many."""
+    """Integrate with nodes that all examples have in common; None if they would be too many."""
     nodes = common_nodes(mean, deviation, likelihood.strip, nats)
     if nodes is None:
         return None
@@ -206,10 +203,10 @@ def _together(
     return Estimate.join(parts)
 
 
-def _by_link(
+def _link_estimate(
     likelihood: SymmetricLink, y: Row, mean: Row, deviation: Row, nats: float
 ) -> Estimate | None:
-    """The same in (2y−1)f, where every target is 1 and ℓ rises to 0."""
+    """Integrate over (2y−1)f with common nodes: there every target is 1 and ℓ rises to 0."""
     sign = 2 * y - 1
     mirrored = sign * mean
     nodes = common_nodes(mirrored.clamp(min=0.0), deviation, likelihood.strip, nats)

@@ -11,6 +11,7 @@ from directgp.errors import require
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.rule import (
     Estimate,
+    FlatExamples,
     Moment,
     Rule,
     Schedule,
@@ -21,13 +22,13 @@ from directgp.log_expectations.rule import (
     without_overflow,
 )
 from directgp.numerics.random import standard_normal
-from directgp.shapes import Points, Row, Values
+from directgp.shapes import Points, Values
 
 
 @final
 @dataclass(frozen=True)
 class BiasedMonteCarlo(Rule):
-    """log of the mean likelihood of samples from q, log(ν + (1/L) Σ p(y given f_l)).
+    """Log of the mean likelihood of samples from q, log(ν + (1/L) Σ p(y given f_l)).
 
     With ν = 0 this is bMC, whose expectation lies between the ELBO's term (L = 1) and
     log E_q[p] (L → ∞) and whose bias falls as 1/L; with ν > 0 it is smooth-bMC.
@@ -51,7 +52,7 @@ class BiasedMonteCarlo(Rule):
     unbiased_gradient = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Raise `InvalidInputError` for settings out of range."""
         if not callable(self.num_samples):
             check_num_samples(self.num_samples)
         if not callable(self.nu):
@@ -80,17 +81,16 @@ class BiasedMonteCarlo(Rule):
         num_samples = check_num_samples(at_step(self.num_samples, moment.step))
         nu = _check_nu(at_step(self.nu, moment.step))
 
-        def estimator(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
-            eps = standard_normal(num_samples, mean, moment.generator)
-            estimate = self._estimate(likelihood, y, mean, variance, eps)
-            return smoothed(estimate, nu) if nu > 0 else estimate
+        def estimator(examples: FlatExamples) -> Estimate:
+            eps = standard_normal(num_samples, examples.mean, moment.generator)
+            estimate = self._estimate(examples, eps)
+            return _smoothed(estimate, nu) if nu > 0 else estimate
 
         return evaluate(estimator, likelihood, y, mean, variance, num_samples)
 
-    def _estimate(
-        self, likelihood: Likelihood, y: Row, mean: Row, variance: Row, eps: Points
-    ) -> Estimate:
-        """Log-mean-exp of ℓ(μ + √v·ε), and slopes weighted by the samples' likelihoods."""
+    def _estimate(self, examples: FlatExamples, eps: Points) -> Estimate:
+        """Return log-mean-exp of ℓ(μ + √v·ε), and slopes weighted by the samples' likelihoods."""
+        likelihood, y, mean, variance = examples
         deviation = torch.sqrt(variance)
         f = torch.addcmul(mean, deviation, eps)
         value, first, second = likelihood.derivatives(y, f)
@@ -109,8 +109,8 @@ class BiasedMonteCarlo(Rule):
         return Estimate(log_mean + likelihood.log_base(y), mean_slope, variance_slope, term)
 
 
-def smoothed(estimate: Estimate, nu: int | float) -> Estimate:
-    """log(ν + e^value), with the slopes scaled by what the value contributes."""
+def _smoothed(estimate: Estimate, nu: int | float) -> Estimate:
+    """Return log(ν + e^value), with the slopes scaled by the share of e^value."""
     log_nu = torch.full_like(estimate.value, math.log(nu))
     share = torch.sigmoid(estimate.value - log_nu)
     return estimate.through(torch.logaddexp(estimate.value, log_nu), share)

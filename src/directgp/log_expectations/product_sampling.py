@@ -10,10 +10,10 @@ from typing_extensions import override
 
 from directgp.errors import require
 from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood
-from directgp.log_expectations.product_density import Peak, peak_of
-from directgp.log_expectations.quadrature import Quadrature, hermite_nodes
+from directgp.log_expectations.quadrature import Peak, Quadrature, hermite_nodes, peak_of
 from directgp.log_expectations.rule import (
     Estimate,
+    FlatExamples,
     Moment,
     Rule,
     Schedule,
@@ -41,7 +41,7 @@ from directgp.shapes import Points, Row, Values
 AnyPoints = Float[Tensor, "k ..."]
 
 _RIDGE = 1e-3
-"""Keeps the fit tame where so few nodes carry weight that they cannot tell c₁ from c₂."""
+"""Relative ridge: few nodes may carry weight, and then c₁ and c₂ are collinear."""
 
 
 class Variates(NamedTuple):
@@ -52,7 +52,7 @@ class Variates(NamedTuple):
 
 
 def variates(delta: AnyPoints, slope: AnyPoints, variance: Values, peak: Peak) -> Variates:
-    """The control variates at f = μ + δ, given ℓ′(f)."""
+    """Return the control variates at f = μ + δ, given ℓ′(f)."""
     tilt = torch.addcmul(slope, delta, 1 / variance, value=-1)
     return Variates(peak.width * tilt, (delta - peak.delta).mul_(tilt).add_(1))
 
@@ -64,12 +64,12 @@ class Fit(NamedTuple):
     second: Values
 
     def reduce(self, slope: AnyPoints, at: Variates) -> AnyPoints:
-        """The slope less its fitted multiples of the control variates."""
+        """Subtract the fitted multiples of the control variates from the slope."""
         return slope - self.first * at.first - self.second * at.second
 
 
 def fit(slopes: tuple[AnyPoints, AnyPoints], at: Variates, weights: AnyPoints) -> tuple[Fit, Fit]:
-    """Fits of both slopes over nodes whose weights sum to 1."""
+    """Fit both slopes over nodes whose weights sum to 1."""
     weighted = Variates(weights * at.first, weights * at.second)
     m11 = (1 + _RIDGE) * (weighted.first * at.first).sum(0)
     m12 = (weighted.first * at.second).sum(0)
@@ -77,7 +77,7 @@ def fit(slopes: tuple[AnyPoints, AnyPoints], at: Variates, weights: AnyPoints) -
     determinant = m11 * m22 - m12 * m12
 
     def one(slope: AnyPoints) -> Fit:
-        # Any constant would do, since the variates average to 0; this one spares digits.
+        # Any constant works, since the variates average to 0; this one avoids cancellation.
         centred = slope - slope[len(slope) // 2]
         r1, r2 = (weighted.first * centred).sum(0), (weighted.second * centred).sum(0)
         return Fit((r1 * m22 - r2 * m12) / determinant, (r2 * m11 - r1 * m12) / determinant)
@@ -92,7 +92,7 @@ _WIDE = 1.5
 
 
 class Sketch(NamedTuple):
-    """A rough picture of q̃ for a log-concave likelihood."""
+    """Peak, rough integral and fitted slopes of q̃ for a log-concave likelihood."""
 
     peak: Peak
     """The mode of q̃ and its width."""
@@ -101,19 +101,20 @@ class Sketch(NamedTuple):
     """log E_q[p], roughly; exactly where that is a formula."""
 
     weight: Row
-    """The balance of score and pathwise form, at curvature −E_q̃[ℓ″]."""
+    """The weight w of `mixed_slopes`, at curvature −E_q̃[ℓ″]."""
 
     fits: tuple[Fit, Fit]
-    """How the slopes in mean and variance follow the control variates."""
+    """Regression of the slopes in mean and variance on the control variates."""
 
 
-def draw_sketch(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Sketch:
-    """The sketch from Gauss–Hermite nodes fitted to the peak of q̃."""
-    peak = peak_of(likelihood, y, mean, variance)
+def _sketch(examples: FlatExamples) -> Sketch:
+    """Compute the sketch on Gauss–Hermite nodes fitted to the peak of q̃."""
+    likelihood, y, mean, variance = examples
+    peak = peak_of(*examples)
     number = _NODES_IF_WIDE if bool((peak.width > _WIDE).any()) else _NODES
     parts = [
-        _judge(likelihood.take(index), y[part], mean[part], variance[part], peak[part], number)
-        for part, index in row_blocks(len(y), number, y.device)
+        _fit_nodes(examples.take(index), peak[index], number)
+        for _, index in row_blocks(len(y), number, y.device)
     ]
     log_z, weight, *coefficients = (torch.cat(column) for column in zip(*parts, strict=True))
     if isinstance(likelihood, ClosedFormLogPredictive):
@@ -123,10 +124,9 @@ def draw_sketch(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Ske
     return Sketch(peak, log_z, weight, (Fit(*coefficients[:2]), Fit(*coefficients[2:])))
 
 
-def _judge(
-    likelihood: Likelihood, y: Row, mean: Row, variance: Row, peak: Peak, number: int
-) -> tuple[Row, Row, Row, Row, Row, Row]:
-    """log Z up to the part free of f, the weight, and the coefficients of the two fits."""
+def _fit_nodes(examples: FlatExamples, peak: Peak, number: int) -> tuple[Row, ...]:
+    """Return log Z up to the part free of f, the weight, and the coefficients of the two fits."""
+    likelihood, y, mean, variance = examples
     delta, log_weight = hermite_nodes(peak, number)
     value, first, second = likelihood.derivatives(y, mean + delta)
     log_mass = torch.addcmul(value, delta * delta, -0.5 / variance)
@@ -144,7 +144,7 @@ def _judge(
 @final
 @dataclass(frozen=True)
 class ProductSampling(Rule):
-    """An unbiased estimate of the gradient of log E_q[p(y given f)], for any number of draws.
+    """Unbiased estimate of the gradient of log E_q[p(y given f)], for any number of draws.
 
     Draws f ~ q̃ ∝ q(f)·p(y given f) are exact. The gradient is the mean of `mixed_slopes` over the
     draws, less control variates. The value does not enter the gradient: it is the closed form where
@@ -159,7 +159,7 @@ class ProductSampling(Rule):
     gradient : {"mixed", "score", "pathwise"}
         A combination of little variance; (f−μ)/v alone, as in the paper; or ℓ′(f) alone.
     exact_value : bool
-        Whether the value is to be that of `Quadrature`.
+        Whether the value is that of `Quadrature`.
     """
 
     num_samples: Schedule = 1
@@ -171,7 +171,7 @@ class ProductSampling(Rule):
     unbiased_gradient = True
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Raise `InvalidInputError` for settings out of range."""
         if not callable(self.num_samples):
             check_num_samples(self.num_samples)
         samplers, forms = ("auto", "paper"), ("mixed", "score", "pathwise")
@@ -188,27 +188,21 @@ class ProductSampling(Rule):
     ) -> Values:
         num_samples = check_num_samples(at_step(self.num_samples, moment.step))
 
-        def estimator(likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
-            return self._estimate(likelihood, y, mean, variance, num_samples, moment.generator)
+        def estimator(examples: FlatExamples) -> Estimate:
+            return self._estimate(examples, num_samples, moment.generator)
 
         return evaluate(estimator, likelihood, y, mean, variance, num_samples)
 
     def _estimate(
-        self,
-        likelihood: Likelihood,
-        y: Row,
-        mean: Row,
-        variance: Row,
-        num_samples: int,
-        generator: torch.Generator | None,
+        self, examples: FlatExamples, num_samples: int, generator: torch.Generator | None
     ) -> Estimate:
-        rows = y, mean, variance
-        sketch = draw_sketch(likelihood, *rows) if likelihood.log_concave else None
+        likelihood, y, mean, _ = examples
+        sketch = _sketch(examples) if likelihood.log_concave else None
         peak = None if sketch is None else sketch.peak
-        delta = draw_product(likelihood, *rows, peak, num_samples, generator, self.sampler)
-        slopes = self._slopes(likelihood, *rows, delta, sketch)
+        delta = draw_product(examples, peak, num_samples, generator, self.sampler)
+        slopes = self._slopes(examples, delta, sketch)
         if sketch is None or self.exact_value:
-            value = Quadrature().estimate(likelihood.frozen(), *rows).value
+            value = Quadrature().estimate(likelihood.frozen(), *examples[1:]).value
         else:
             value = sketch.value
         equal = torch.full_like(delta, 1 / num_samples)
@@ -217,15 +211,10 @@ class ProductSampling(Rule):
         return Estimate(value, mean_slope, variance_slope, term)
 
     def _slopes(
-        self,
-        likelihood: Likelihood,
-        y: Row,
-        mean: Row,
-        variance: Row,
-        delta: Points,
-        sketch: Sketch | None,
+        self, examples: FlatExamples, delta: Points, sketch: Sketch | None
     ) -> tuple[Points, ...]:
-        """The slopes in mean and variance at each draw."""
+        """Return the slopes in mean and variance at each draw."""
+        likelihood, y, mean, variance = examples
         _, first, second = likelihood.derivatives(y, mean + delta)
         if self.gradient != "mixed":
             weight = torch.full_like(mean, float(self.gradient == "score"))

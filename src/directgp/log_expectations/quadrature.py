@@ -1,23 +1,27 @@
-"""Integrate log E_q[p] by quadrature on the product density, to 1e-9."""
+"""Integrate log E_q[p] by quadrature on the product density q̃(f) ∝ q(f)·p(y|f), to 1e-9.
+
+Points are given by δ = f − μ, so that no digit is lost when v is tiny. The log density is
+h(δ) = ℓ(μ+δ) − δ²/(2v) up to a constant; for a log-concave likelihood h is concave.
+"""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal, NamedTuple, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.errors import NumericalError, UnsupportedError, require
-from directgp.likelihoods.base import Binary, Likelihood, ScaleMixture
+from directgp.errors import NumericalError, UnsupportedError, refuse
+from directgp.likelihoods.base import Binary, ClosedFormMode, Derivatives, Likelihood, ScaleMixture
 from directgp.likelihoods.counts import AtLeastOne, CountLikelihood
 from directgp.log_expectations.adaptive import POINTS, adaptive_log_expectation
-from directgp.log_expectations.product_density import Peak, find_support, peak_of
 from directgp.log_expectations.rule import (
     Estimate,
+    FlatExamples,
     Moment,
     Rule,
     balanced_weight,
@@ -29,20 +33,188 @@ from directgp.log_expectations.rule import (
 from directgp.numerics.gaussian import gauss_hermite, log_density
 from directgp.shapes import Points, Row, Values
 
-_ROOM = 1.5
-"""Nodes that a recorded step has for each that the steps before it needed."""
+# Mode, width and support of the product density.
+
+Sides = Float[Tensor, "2 ..."]
+
+Kernel = Callable[[Values], Derivatives]
+"""ℓ and its two derivatives at f, for examples fixed beforehand."""
+
+_MAX_NEWTON_STEPS = 200
+_PATIENCE = 10
+"""Steps after which every other one halves the bracket."""
+
+_MODE_TOLERANCE = 1e-4
+"""Newton steps end when the next is below this share of the peak's width."""
+
+_MAX_FALL_STEPS = 40
+_FALL_PATIENCE = 4
+_SUPPORT_TOLERANCE = 0.2
+"""Relative error of the fall from which one more step finds the support."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The peak of a product density, as found by `find_peak`."""
+
+    delta: Values
+    """δ̂: the mode, relative to the mean of q."""
+
+    height: Values
+    """h(δ̂)."""
+
+    slope: Values
+    """h′(δ̂), nearly 0."""
+
+    curvature: Values
+    """−ℓ″ at the mode, at least 0."""
+
+    width: Values
+    """τ = 1/√(1/v − ℓ″): the standard deviation of the Gaussian that fits the peak."""
+
+    def __getitem__(self, index: Int[Tensor, " r"] | slice) -> "Peak":
+        """Return the peaks of some examples."""
+        columns = self.delta, self.height, self.slope, self.curvature, self.width
+        return Peak(*(column[index] for column in columns))
+
+
+def peak_of(likelihood: Likelihood, y: Values, mean: Values, variance: Values) -> Peak:
+    """Return the peak of q̃ for a log-concave likelihood."""
+    if not isinstance(likelihood, ClosedFormMode):
+        return find_peak(lambda f: likelihood.derivatives(y, f), mean, variance)
+    precision = 1 / variance
+    delta = likelihood.product_mode(y, mean, variance)
+    here = likelihood.derivatives(y, mean + delta)
+    # The formula is a difference of large numbers when v·y is large: one Newton step corrects it.
+    slope, bend = here.first - delta * precision, precision - here.second
+    if bool((slope * slope > _MODE_TOLERANCE**2 * bend).any()):
+        delta = delta + slope / bend
+        here = likelihood.derivatives(y, mean + delta)
+    return _peak_at(delta, here, precision)
+
+
+def find_peak(kernel: Kernel, mean: Values, variance: Values) -> Peak:
+    """Find the mode of q̃ by Newton's method inside a bracket that shrinks.
+
+    Where ℓ′(μ) > 0 the mode lies in (0, v·ℓ′(μ)), since ℓ′ falls; likewise on the other side. A
+    step that leaves the bracket, or that follows one which did not halve the slope, is replaced by
+    the bracket's middle; so is every other step once there have been many, since Newton's method
+    creeps along an exponential. A point where ℓ′(μ) underflows to 0 has its mode at μ.
+    """
+    precision = 1 / variance
+    delta = torch.zeros_like(mean)
+    here = kernel(mean)
+    lower = torch.clamp(variance * here.first, max=0.0)
+    upper = torch.clamp(variance * here.first, min=0.0)
+    last = torch.full_like(mean, torch.inf)
+    for count in range(_MAX_NEWTON_STEPS):
+        slope = torch.addcmul(here.first, delta, precision, value=-1)
+        bend = precision - here.second
+        step = slope / bend
+        moving = step * slope > _MODE_TOLERANCE**2
+        if not bool(moving.any()):
+            return _peak_at(delta, here, precision)
+        rising = slope > 0
+        lower = torch.where(rising, delta, lower)
+        upper = torch.where(rising, upper, delta)
+        proposal = delta + step
+        slope = slope.abs()
+        sound = (proposal > lower) & (proposal < upper) & (slope <= 0.5 * last)
+        if count >= _PATIENCE and count % 2 == 1:
+            sound = torch.zeros_like(sound)
+        proposal = torch.where(sound, proposal, 0.5 * (lower + upper))
+        last = slope
+        delta = torch.where(moving, proposal, delta)
+        here = kernel(mean + delta)
+    raise NumericalError(
+        f"The mode of q(f)·p(y given f) was not found in {_MAX_NEWTON_STEPS} steps for "
+        f"{int(moving.sum())} examples. Check that the likelihood is log-concave in f."
+    )
+
+
+def _peak_at(delta: Values, here: Derivatives, precision: Values) -> Peak:
+    pull = delta * precision
+    return Peak(
+        delta,
+        here.value - 0.5 * delta * pull,
+        here.first - pull,
+        torch.clamp(-here.second, min=0.0),
+        torch.rsqrt(precision - here.second),
+    )
+
+
+class Fall(NamedTuple):
+    """How h falls at two distances from the mode, left and right; shapes (2, ...)."""
+
+    distance: Sides
+    fallen: Sides
+    """h(δ̂) − h there."""
+
+    steepness: Sides
+    """The slope of h there, positive when it falls away from the mode."""
+
+
+def find_fall(
+    kernel: Kernel, mean: Values, variance: Values, peak: Peak, drop: Values, tolerance: float
+) -> Fall:
+    """Find the distances left and right of the mode at which h has fallen by about `drop`.
+
+    Newton's method on log(fall) as a function of log(distance), whose slope is at least 1 because
+    h is concave: one step for a Gaussian peak, a few for an exponential edge. A step that leaves
+    the bracket of distances known to be too near and too far is replaced by its middle, and so is
+    every other step once there have been several: h may be flat and then fall off a cliff.
+    """
+    side = torch.tensor([-1.0, 1.0], dtype=mean.dtype, device=mean.device)
+    side = side.reshape(2, *([1] * mean.dim()))
+    distance = (torch.sqrt(2 * drop) * peak.width).expand(2, *mean.shape)
+    near = torch.zeros_like(distance)
+    far = (1.01 * torch.sqrt(2 * drop * variance)).expand_as(distance)
+    for count in range(_MAX_FALL_STEPS):
+        delta = peak.delta + side * distance
+        value, first, _ = kernel(mean + delta)
+        pull = delta / variance
+        fallen = peak.height - value + 0.5 * delta * pull
+        fall = Fall(distance, fallen, side * (pull - first))
+        surplus = torch.log(fallen / drop)
+        moving = surplus.abs() > tolerance
+        if not bool(moving.any()):
+            break
+        near = torch.where(surplus < 0, distance, near)
+        far = torch.where(surplus < 0, far, distance)
+        proposal = _nearer(fall, surplus)
+        inside = (proposal > near) & (proposal < far)
+        if count >= _FALL_PATIENCE and count % 2 == 1:
+            inside = torch.zeros_like(inside)
+        proposal = torch.where(inside, proposal, 0.5 * (near + far))
+        distance = torch.where(moving, proposal, distance)
+    return fall
+
+
+def find_support(kernel: Kernel, mean: Values, variance: Values, peak: Peak, drop: Values) -> Sides:
+    """Find the distances at which h has fallen by `drop`, to a few percent."""
+    fall = find_fall(kernel, mean, variance, peak, drop, _SUPPORT_TOLERANCE)
+    return _nearer(fall, torch.log(fall.fallen / drop))
+
+
+def _nearer(fall: Fall, surplus: Sides) -> Sides:
+    """Return Newton's next distance; half the distance where h has overflowed."""
+    power = (fall.distance * fall.steepness / fall.fallen).clamp(min=1.0)
+    factor = torch.where(fall.fallen < torch.inf, torch.exp(-surplus / power), 0.5)
+    return fall.distance * factor
+
+
+# Number and places of the nodes.
+
+_MARGIN = 1.5
+"""Nodes of a recorded step, relative to the number that the steps before it needed."""
 
 
 @final
 class FixedNodes:
-    """Learns how many nodes are needed, then gives as many to every example and step.
+    """Node count for CUDA graphs: learned from steps, then the same for every example and step.
 
-    It watches whether they are enough.
-
-    Parameters
-    ----------
-    at_least : int
-        Nodes, whatever the steps before the recorded one need.
+    A graph cannot ask for numbers, so a flag on the device records whether the count was exceeded.
+    `at_least` is the smallest count.
     """
 
     def __init__(self, at_least: int = 0) -> None:
@@ -51,47 +223,47 @@ class FixedNodes:
 
     @property
     def recording(self) -> bool:
-        """Whether the number is final, and no question may be asked about the numbers."""
+        """Whether the count is final and no value may be read from the device."""
         return self._short is not None
 
     def record(self, device: torch.device) -> None:
-        """From now on the number is final. What watches it must be there before the recording."""
+        """Make the count final; the flag must be allocated before the graph is captured."""
         self._short = torch.zeros((), dtype=torch.bool, device=device)
 
     def note(self, needed: float) -> None:
-        """So many were needed by some example."""
-        self.number = max(self.number, math.ceil(_ROOM * needed))
+        """Raise the count to what some example needed, with a margin."""
+        self.number = max(self.number, math.ceil(_MARGIN * needed))
 
     def take(self, needed: Row) -> int:
-        """The number for all; remembers, on the device, whether one needed more."""
+        """Return the count; set the flag on the device if an example needs more."""
         if self._short is not None:
             self._short.logical_or_((needed > self.number).any())
         return self.number
 
     def exceeded(self) -> bool:
-        """Whether an example needed more, in any step since it was recorded."""
+        """Return whether an example needed more in any step since `record`."""
         return self._short is not None and bool(self._short)
 
 
 fixed_nodes: ContextVar[FixedNodes | None] = ContextVar("fixed_nodes", default=None)
-"""What the steps that are being recorded go by; None for steps that are taken as they come."""
+"""The count of steps that a CUDA graph records; None for other steps."""
 
 
 NATS = 27.0
-"""Nodes reach to where the density has fallen by e^−27, and are as dense as that error asks."""
+"""The sum ends where the density has fallen by e^−27, and errs by as much."""
 
 _FEWEST = 16
 _MOST = 4096
-"""Bounds of the number of nodes; the upper one serves any wider peak."""
+"""Bounds of the number of nodes of an example."""
 
 _CPU_GROWTH = 1.15
 _DEVICE_GROWTH = 2.0
-"""Examples that need up to this times as many nodes as others are summed with them: on a device
-the number of passes counts for more than the number of nodes."""
+"""Largest ratio of the numbers of nodes of examples summed together: on a GPU the number of passes
+costs more than the number of nodes."""
 
 
 def nats_for(width: Values) -> Values:
-    """How far down the nodes of a peak of width τ reach: NATS + 1.5·log(1 + τ⁴).
+    """Return the fall at which the nodes of a peak of width τ end: NATS + 1.5·log(1 + τ⁴).
 
     The slope in v of a wide peak is a small difference of what is summed for it.
     """
@@ -99,22 +271,22 @@ def nats_for(width: Values) -> Values:
 
 
 def step_for(width: Values, strip: float, nats: float | Values) -> Values:
-    """The step h at which a trapezoid sum over a peak of standard deviation τ errs by e^−nats.
+    """Return the step h at which a trapezoid sum over a peak of width τ errs by e^−nats.
 
     The error is exp(d²/(2τ²) − 2πd/h) for any d up to the half-width of the strip in which the
-    integrand is analytic and tame; the best d is τ√(2·nats), or the most there is.
+    integrand is analytic and tame; the best d is τ√(2·nats), or the half-width.
     """
     d = ((2 * nats) ** 0.5 * width).clamp(max=strip)
     return 2 * math.pi * d / (nats + 0.5 * (d / width) ** 2)
 
 
 def trapezoid_step(width: Values, strip: float, more_nats: float = 0.0) -> Values:
-    """`step_for` as many nats as a peak of this width is given, and some more where asked."""
+    """Return `step_for` with the nats of `nats_for` this width, plus `more_nats`."""
     return step_for(width, strip, nats_for(width) + more_nats)
 
 
 def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
-    """Split examples into blocks that need about the same number of nodes: it, and the indices.
+    """Yield blocks of examples that need about as many nodes: the number and the indices.
 
     No block is smaller than a tenth of the examples for the sake of a few nodes saved.
     """
@@ -145,20 +317,20 @@ def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
 
 
 def learn_nodes(needed: Row) -> None:
-    """Remember how many nodes examples needed, where steps are to be recorded."""
+    """Note the number of nodes that examples needed, for a later recording."""
     fixed = fixed_nodes.get()
     if fixed is not None:
         fixed.note(float(needed.clamp(_FEWEST, _MOST).max()))
 
 
 def nodes_for_all(needed: Row) -> int | None:
-    """The number of nodes of every example, where that is fixed; None where they are to differ."""
+    """Return the fixed number of nodes while recording; None otherwise."""
     fixed = fixed_nodes.get()
     return fixed.take(needed.clamp(_FEWEST, _MOST)) if fixed and fixed.recording else None
 
 
 def trapezoid_nodes(ends: Float[Tensor, "2 n"], peak: Peak, num_nodes: int) -> tuple[Points, Row]:
-    """Equal steps over the support: δ and log of the weight, the same for all nodes."""
+    """Return δ of equal steps over the support, and the log of their common weight."""
     left, right = ends
     step = (left + right) / num_nodes
     index = torch.arange(num_nodes, dtype=step.dtype, device=step.device)[:, None] + 0.5
@@ -166,7 +338,7 @@ def trapezoid_nodes(ends: Float[Tensor, "2 n"], peak: Peak, num_nodes: int) -> t
 
 
 def hermite_nodes(peak: Peak, num_nodes: int) -> tuple[Points, Points]:
-    """Gauss–Hermite nodes fitted to the peak: δ and log of the weights."""
+    """Return δ of Gauss–Hermite nodes fitted to the peak, and the logs of their weights."""
     z, log_weight = gauss_hermite(num_nodes, peak.width.dtype, peak.width.device)
     log_scale = 0.5 * math.log(2 * math.pi) + torch.log(peak.width)
     delta = torch.addcmul(peak.delta, z[:, None], peak.width)
@@ -178,35 +350,35 @@ def hermite_nodes(peak: Peak, num_nodes: int) -> tuple[Points, Points]:
 
 
 _COARSE = 64
-"""Points that narrow the range of t before the nodes are laid."""
+"""Points that narrow the range of t before the nodes are placed."""
 
 _MORE_NATS = 5.0
 """The slope in v sums terms of either sign, which cancel more than those of `mixed_slopes`."""
 
 _STRIP = 0.5 * math.pi
-"""v + w(t) and the mixing density are tame while |Im t| < π/2."""
+"""v + w(t) and the mixing density are analytic and bounded while |Im t| < π/2."""
 
 
 def mixture_estimate(
     likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, num_nodes: int | None
 ) -> Estimate:
-    """Value and slopes; with no number given, as many nodes as needed."""
+    """Compute value and slopes, with as many nodes as needed if `num_nodes` is None."""
     bounds = likelihood.mixture_bounds((y - mean) ** 2, variance, NATS + _MORE_NATS)
     bounds = _narrow(likelihood, y, mean, variance, bounds)
     if num_nodes is not None:
-        return _sum(likelihood, y, mean, variance, _nodes(bounds, num_nodes))
+        return _sum_mixture(likelihood, y, mean, variance, _nodes(bounds, num_nodes))
     parts = []
     needed = (bounds[1] - bounds[0]) / trapezoid_step(
         likelihood.mixture_width(), _STRIP, _MORE_NATS
     )
     for number, index in blocks_by_nodes(needed):
         some = likelihood.take(index), y[index], mean[index], variance[index]
-        parts.append((index, _sum(*some, _nodes(bounds[:, index], number))))
+        parts.append((index, _sum_mixture(*some, _nodes(bounds[:, index], number))))
     return Estimate.gather(parts)
 
 
 def _nodes(bounds: Float[Tensor, "2 n"], number: int) -> Points:
-    """Equal steps from the lower to the upper bound, ends included."""
+    """Return equal steps from the lower to the upper bound, ends included."""
     share = torch.linspace(0, 1, number, dtype=bounds.dtype, device=bounds.device)
     return torch.lerp(bounds[0], bounds[1], share[:, None])
 
@@ -220,7 +392,7 @@ def _log_component(likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, t
 def _narrow(
     likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, bounds: Float[Tensor, "2 n"]
 ) -> Float[Tensor, "2 n"]:
-    """The part of the range where the integrand is within reach of its top."""
+    """Return the part of the range where the integrand is not negligible."""
     value = _log_component(likelihood, y, mean, variance, _nodes(bounds, _COARSE))
     within = (value > value.amax(0) - NATS - _MORE_NATS).to(torch.int8)
     first, last = within.argmax(0) - 1, _COARSE - within.flip(0).argmax(0)
@@ -228,8 +400,8 @@ def _narrow(
     return bounds[0] + torch.stack([first, last]).clamp(0, _COARSE - 1) * step
 
 
-def _sum(likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, t: Points) -> Estimate:
-    """log Σ_k h·N(y; μ, v + w(t_k))·π(t_k), and its slopes."""
+def _sum_mixture(likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, t: Points) -> Estimate:
+    """Compute log Σ_k h·N(y; μ, v + w(t_k))·π(t_k), and its slopes."""
     log_mass = _log_component(likelihood, y, mean, variance, t)
     log_z = torch.logsumexp(log_mass, 0) + torch.log(t[1] - t[0])
     weights = torch.softmax(log_mass, 0)
@@ -276,89 +448,84 @@ class Quadrature(Rule):
     unbiased_gradient = True
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
-        number = self.num_nodes
-        enough = number == "auto" or (isinstance(number, int) and number >= 2)
-        require(enough, "num_nodes of Quadrature", "'auto' or at least 2", repr(number))
-        kinds = ("trapezoid", "gauss_hermite")
-        require(self.nodes in kinds, "nodes of Quadrature", f"one of {kinds}", repr(self.nodes))
+        """Raise `InvalidInputError` for an unknown kind or number of nodes."""
+        number, kinds = self.num_nodes, ("trapezoid", "gauss_hermite")
+        if number != "auto" and not (isinstance(number, int) and number >= 2):
+            refuse("num_nodes of Quadrature", "'auto' or at least 2", repr(number))
+        if self.nodes not in kinds:
+            refuse("nodes of Quadrature", f"one of {kinds}", repr(self.nodes))
 
     @override
     def _evaluate(
         self, likelihood: Likelihood, y: Values, mean: Values, variance: Values, moment: Moment
     ) -> Values:
         known = likelihood.log_concave or isinstance(likelihood, ScaleMixture)
-        return evaluate(self.estimate, likelihood, y, mean, variance, 1 if known else POINTS)
+        return evaluate(self._estimate, likelihood, y, mean, variance, 1 if known else POINTS)
 
     def estimate(self, likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
-        """Value and slopes for a flat batch in float64, outside of any graph."""
+        """Return value and slopes of a flat batch in float64, outside any graph."""
+        return self._estimate(FlatExamples(likelihood, y, mean, variance))
+
+    def _estimate(self, examples: FlatExamples) -> Estimate:
+        likelihood, y, mean, _ = examples
         if isinstance(likelihood, ScaleMixture):
             fixed = None if self.num_nodes == "auto" else self.num_nodes
-            return mixture_estimate(likelihood, y, mean, variance, fixed)
+            return mixture_estimate(likelihood, *examples[1:], fixed)
         if not likelihood.log_concave:
             if self.num_nodes != "auto" or self.nodes != "trapezoid":
                 raise UnsupportedError(
                     f"Quadrature with nodes of your choice needs a likelihood that is log-concave "
                     f"in f. Got {type(likelihood).__name__}. Use Quadrature()."
                 )
-            return adaptive_log_expectation(likelihood, y, mean, variance)
+            return adaptive_log_expectation(examples)
         if isinstance(likelihood, Binary):
             likely = (2 * y - 1) * mean > 0
             unlikely = torch.where(likely, likelihood.complement(y), y)
-            estimate = self._integrate(likelihood, unlikely, mean, variance)
+            estimate = self._integrate(examples._replace(y=unlikely))
             return estimate.complement().otherwise(likely, estimate)
         if isinstance(likelihood, CountLikelihood):
-            return self._integrate_counts(likelihood, y, mean, variance)
-        return self._integrate(likelihood, y, mean, variance)
+            return self._integrate_counts(likelihood, examples)
+        return self._integrate(examples)
 
-    def _integrate_counts(
-        self, likelihood: CountLikelihood, y: Row, mean: Row, variance: Row
-    ) -> Estimate:
-        """`_integrate`, with nearly certain zeros as the complement of the event y ≥ 1."""
-        certain = (y == 0) & (likelihood.conditional_mean(mean) < _CERTAIN_BELOW)
+    def _integrate_counts(self, likelihood: CountLikelihood, examples: FlatExamples) -> Estimate:
+        """Call `_integrate`, with nearly certain zeros as the complement of the event y ≥ 1."""
+        expected = likelihood.conditional_mean(examples.mean)
+        certain = (examples.y == 0) & (expected < _CERTAIN_BELOW)
         zeros, others = torch.nonzero(certain).squeeze(-1), torch.nonzero(~certain).squeeze(-1)
         if len(zeros) == 0:
-            return self._integrate(likelihood, y, mean, variance)
-        some = y[zeros], mean[zeros], variance[zeros]
-        at_least_one = self._integrate(AtLeastOne(likelihood.take(zeros)), *some)
-        rest = y[others], mean[others], variance[others]
-        estimate = self._integrate(likelihood.take(others), *rest)
-        return Estimate.gather([(zeros, at_least_one.complement()), (others, estimate)])
+            return self._integrate(examples)
+        some = examples.take(zeros)
+        event = some._replace(likelihood=AtLeastOne(likelihood.take(zeros)))
+        at_least_one = self._integrate(event)
+        rest = self._integrate(examples.take(others))
+        return Estimate.gather([(zeros, at_least_one.complement()), (others, rest)])
 
-    def _integrate(self, likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
-        """The integral of q·p for a log-concave p."""
-        peak = peak_of(likelihood, y, mean, variance)
+    def _integrate(self, examples: FlatExamples) -> Estimate:
+        """Integrate q·p for a log-concave p."""
+        likelihood, y, mean, variance = examples
+        peak = peak_of(*examples)
         if self.nodes == "gauss_hermite":
             number = _HERMITE_NODES if self.num_nodes == "auto" else self.num_nodes
-            return sum_nodes(likelihood, y, mean, variance, peak, *hermite_nodes(peak, number))
+            return _sum_nodes(examples, peak, *hermite_nodes(peak, number))
         drop = nats_for(peak.width)
         ends = find_support(lambda f: likelihood.derivatives(y, f), mean, variance, peak, drop)
         if self.num_nodes != "auto":
-            nodes = trapezoid_nodes(ends, peak, self.num_nodes)
-            return sum_nodes(likelihood, y, mean, variance, peak, *nodes)
+            return _sum_nodes(examples, peak, *trapezoid_nodes(ends, peak, self.num_nodes))
         parts = []
         needed = ends.sum(0) / trapezoid_step(peak.width, likelihood.strip)
         for number, index in blocks_by_nodes(needed):
-            some = likelihood.take(index), y[index], mean[index], variance[index]
             top = peak[index]
             nodes = trapezoid_nodes(ends[:, index], top, number)
-            parts.append((index, sum_nodes(*some, top, *nodes)))
+            parts.append((index, _sum_nodes(examples.take(index), top, *nodes)))
         return Estimate.gather(parts)
 
 
-def sum_nodes(
-    likelihood: Likelihood,
-    y: Row,
-    mean: Row,
-    variance: Row,
-    peak: Peak,
-    delta: Points,
-    log_weight: Values,
-) -> Estimate:
-    """log Σ_k weight_k·q(f_k)·p(y given f_k) over nodes f = μ + δ, and its slopes.
+def _sum_nodes(examples: FlatExamples, peak: Peak, delta: Points, log_weight: Values) -> Estimate:
+    """Compute log Σ_k weight_k·q(f_k)·p(y given f_k) over nodes f = μ + δ, and its slopes.
 
     The slopes average g and ½(g² − w²/v + (1−w)²ℓ″) of `mixed_slopes`, written out for speed.
     """
+    likelihood, y, mean, variance = examples
     f = mean + delta
     value, first, second = likelihood.derivatives(y, f)
     value = torch.addcmul(value, delta * delta, -0.5 / variance).sub_(peak.height)

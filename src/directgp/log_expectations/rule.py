@@ -1,18 +1,19 @@
-"""Define `Rule`, the estimates a rule returns, and how their gradients join the graph."""
+"""Define `Rule`, `ClosedForm`, and how the estimates of a rule become tensors with gradients."""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd import Function
+from typing_extensions import override
 
-from directgp.errors import require
-from directgp.likelihoods.base import Likelihood
+from directgp.errors import UnsupportedError, require
+from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood
 from directgp.numerics.autograd import first_order
 from directgp.numerics.random import fresh_generator
 from directgp.numerics.special import log1mexp
@@ -24,17 +25,17 @@ Schedule = int | float | Callable[[int], int | float]
 
 @dataclass(frozen=True)
 class Moment:
-    """When a rule is asked: at which training step, with which source of randomness."""
+    """Training step and random generator of one evaluation of a rule."""
 
     step: int = 0
-    """Training step, read by schedules."""
+    """Read by schedules."""
 
     generator: torch.Generator | None = None
-    """Source of every random number of the rule; never None for a rule that draws."""
+    """Never None for a rule that draws."""
 
 
 class Rule(ABC):
-    """A way to get log E_q[p(y given f)] for q(f) = N(mean, variance), and its gradient.
+    """Base of the methods for log E_q[p(y given f)], q(f) = N(mean, variance), and its gradient.
 
     The returned tensor's value estimates the log expectation; its backward is the rule's gradient
     estimate with respect to mean, variance and the likelihood's parameters. Whatever the dtype of
@@ -42,10 +43,10 @@ class Rule(ABC):
     """
 
     deterministic: ClassVar[bool]
-    """The same arguments give the same numbers, right to the rule's tolerance."""
+    """Whether the same arguments give the same numbers, within the rule's tolerance."""
 
     unbiased_gradient: ClassVar[bool]
-    """The expected gradient is the gradient of log E_q[p(y given f)]."""
+    """Whether the expected gradient is the gradient of log E_q[p(y given f)]."""
 
     @property
     def smooth(self) -> bool:
@@ -74,7 +75,7 @@ class Rule(ABC):
         generator: torch.Generator | None = None,
         step: int = 0,
     ) -> Values:
-        """log E_q[p(y given f)] for each example; shapes broadcast, targets are not checked."""
+        """Return log E_q[p(y given f)] of each example; shapes broadcast, y is not checked."""
         if generator is None and not self.deterministic:
             generator = fresh_generator(mean.device)
         moment = Moment(step, generator)
@@ -89,13 +90,47 @@ class Rule(ABC):
         variance: BatchedRow,
         moment: Moment,
     ) -> BatchedRow:
-        """`__call__` on floating tensors of one shape; the rule sees to float64."""
+        """Implement `__call__` for floating tensors of one shape; the rule converts to float64."""
+
+
+@final
+@dataclass(frozen=True)
+class ClosedForm(Rule):
+    """log E_q[p(y given f)] by the likelihood's own formula (Gaussian, probit)."""
+
+    deterministic = True
+    unbiased_gradient = True
+
+    @override
+    def _evaluate(
+        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values, moment: Moment
+    ) -> Values:
+        return _with_formula(likelihood).log_predictive(y, mean, variance)
+
+    @override
+    def check(self, likelihood: Likelihood) -> None:
+        _with_formula(likelihood)
+
+    @override
+    def fixed_work(self, likelihood: Likelihood) -> bool:
+        return True
+
+
+def _with_formula(likelihood: Likelihood) -> ClosedFormLogPredictive:
+    """Return the likelihood; raise `UnsupportedError` if it has no closed form."""
+    if isinstance(likelihood, ClosedFormLogPredictive):
+        return likelihood
+    raise UnsupportedError(
+        f"ClosedForm needs a likelihood with a closed-form log predictive. Got "
+        f"{type(likelihood).__name__}. Use Quadrature (right to 1e-9), BiasedMonteCarlo or "
+        f"ProductSampling."
+    )
 
 
 def of_one_shape(y: Targets, mean: Values, variance: Values) -> tuple[Values, Values, Values]:
-    """Floating targets and marginals, broadcast to one shape; themselves where they are that.
+    """Return floating targets and marginals, broadcast to one shape.
 
-    What is not done here is not part of a graph either.
+    Tensors that already have that shape are returned as they are, so that no node joins the graph.
     """
     target = y if y.is_floating_point() else y.double()
     if target.shape == mean.shape == variance.shape:
@@ -105,22 +140,33 @@ def of_one_shape(y: Targets, mean: Values, variance: Values) -> tuple[Values, Va
 
 
 def at_step(schedule: Schedule, step: int) -> int | float:
-    """The value of a schedule at a training step."""
+    """Return the value of a schedule at a training step."""
     return schedule(step) if callable(schedule) else schedule
 
 
 def check_num_samples(num_samples: int | float) -> int:
-    """A number of samples, refused below 1."""
+    """Return the number of samples; raise `InvalidInputError` below 1."""
     require(num_samples >= 1, "num_samples", "at least 1", num_samples)
     return int(num_samples)
 
 
+class FlatExamples(NamedTuple):
+    """Targets and their q(f) = N(mean, variance), as flat float64 tensors outside any graph."""
+
+    likelihood: Likelihood
+    y: Row
+    mean: Row
+    variance: Row
+
+    def take(self, index: Int[Tensor, " r"]) -> "FlatExamples":
+        """Return some of the examples."""
+        likelihood, *columns = self
+        return FlatExamples(likelihood.take(index), *(column[index] for column in columns))
+
+
 @dataclass(frozen=True)
 class Estimate:
-    """log E_q[p] and its derivatives, one of each per example.
-
-    Only the parameter term is part of a graph, and stays so whatever is done with the estimate.
-    """
+    """log E_q[p] and its derivatives for each example; only the parameter term has a graph."""
 
     value: Row
     """log E_q[p(y given f)]."""
@@ -132,27 +178,27 @@ class Estimate:
     """Its derivative in the variance."""
 
     parameter_term: Row | None = None
-    """E_q̃[log p(y given f)], whose graph leads to the likelihood's parameters, where asked for."""
+    """E_q̃[log p(y given f)] with a graph to the likelihood's parameters, if they need gradients."""
 
     def complement(self) -> "Estimate":
-        """log(1 − E_q[p]) from log E_q[p]."""
+        """Return the estimate of log(1 − E_q[p])."""
         return self.through(log1mexp(-self.value), -1 / torch.expm1(-self.value))
 
     def through(self, value: Row, factor: Row) -> "Estimate":
-        """An estimate of a function of the value, with the derivative of that function."""
+        """Return the estimate of a function of the value, given its value and derivative."""
         with torch.enable_grad():
             columns = [factor * column for column in self._columns()[1:]]
         return Estimate(value, *columns)
 
     def otherwise(self, mask: Bool[Tensor, " n"], other: "Estimate") -> "Estimate":
-        """This estimate where the mask holds, the other one elsewhere."""
+        """Return this estimate where the mask holds, the other one elsewhere."""
         pairs = zip(self._columns(), other._columns(), strict=True)
         with torch.enable_grad():
             return Estimate(*(torch.where(mask, a, b) for a, b in pairs))
 
     @staticmethod
     def join(parts: "Iterable[Estimate]") -> "Estimate":
-        """One estimate from those of successive examples."""
+        """Concatenate the estimates of successive examples."""
         one, *more = parts
         if not more:
             return one
@@ -162,7 +208,7 @@ class Estimate:
 
     @staticmethod
     def gather(parts: "list[tuple[Int[Tensor, ' _'], Estimate]]") -> "Estimate":
-        """One estimate from those of parts of the examples, given with their indices."""
+        """Combine the estimates of parts of the examples, given with their indices."""
         index = torch.cat([index for index, _ in parts])
         order = torch.empty_like(index)
         order[index] = torch.arange(len(index), device=index.device)
@@ -176,8 +222,8 @@ class Estimate:
 
 
 def without_overflow(weights: Points, first: Points, second: Points) -> tuple[Points, Points]:
-    """Slopes at points of these weights, 0 where a point so far out that they overflow has none."""
-    # On a device the question would cost more than the answer saves.
+    """Replace slopes by 0 at points of weight 0, where they may overflow."""
+    # On a GPU this check would wait for the device, which costs more than it saves.
     if not second.is_cuda and math.isfinite(second.sum()):
         return first, second
     weightless = weights == 0
@@ -185,7 +231,7 @@ def without_overflow(weights: Points, first: Points, second: Points) -> tuple[Po
 
 
 def parameter_term(likelihood: Likelihood, y: Row, f: Points, weights: Points) -> Row | None:
-    """Σ_k w_k log p(y given f_k), for its gradient in the likelihood's parameters, if asked for.
+    """Return Σ_k w_k log p(y given f_k) with a graph to the likelihood's parameters, or None.
 
     Fisher's identity: ∂_θ log E_q[p] = E_q̃[∂_θ log p(y given f)], with f_k and w_k standing for q̃.
     """
@@ -197,16 +243,16 @@ def parameter_term(likelihood: Likelihood, y: Row, f: Points, weights: Points) -
 
 
 _CPU_ELEMENTS = 40_000
-"""Arrays of some 320 KB, which stay in a near cache and are not fetched from the system anew."""
+"""Elements of an array, 320 KB: it stays in the cache and is not allocated anew."""
 
 _DEVICE_ELEMENTS = 1 << 27
 
 _CPU_EXAMPLES = 8192
-"""More examples than this gain nothing, however few points each has."""
+"""Examples of a block; more gain nothing, however few points each has."""
 
 
 def rows_for(points: int, device: torch.device) -> int:
-    """Examples at a time for a computation with this many points for each."""
+    """Return the block size for examples with this many points each."""
     if device.type != "cpu":
         return max(1, _DEVICE_ELEMENTS // points)
     return min(max(256, _CPU_ELEMENTS // points), _CPU_EXAMPLES)
@@ -215,58 +261,44 @@ def rows_for(points: int, device: torch.device) -> int:
 def row_blocks(
     num_rows: int, points: int, device: torch.device
 ) -> list[tuple[slice, Int[Tensor, " r"]]]:
-    """Successive blocks of examples, as a slice and as indices."""
+    """Return successive blocks of examples, each as a slice and as indices."""
     size = rows_for(points, device)
     index = torch.arange(num_rows, device=device)
     slices = [slice(start, start + size) for start in range(0, max(num_rows, 1), size)]
     return [(block, index[block]) for block in slices]
 
 
-Estimator = Callable[[Likelihood, Row, Row, Row], Estimate]
-"""Likelihood, y, mean, variance of a flat batch in float64 → estimate, outside of any graph."""
-
-
 def evaluate(
-    estimator: Estimator,
+    estimator: Callable[[FlatExamples], Estimate],
     likelihood: Likelihood,
     y: Values,
     mean: Values,
     variance: Values,
     points: int = 1,
 ) -> Values:
-    """The estimated values, with the estimated slopes as their gradients, in the mean's dtype.
+    """Return the estimated values, with the estimated slopes as gradients, in the mean's dtype.
 
-    y, mean and variance are of one shape (..., n) and any dtype. Examples are taken on in blocks,
-    fewer at a time the more points the estimator has for each.
+    y, mean and variance have one shape (..., n) and any dtype. `points`, the number of points of
+    the estimator for each example, sets the block size.
     """
     if not torch.is_grad_enabled():
         likelihood = likelihood.frozen()
     with torch.no_grad():
-        estimate = _in_blocks(estimator, likelihood, y, mean, variance, points)
+        rows = [tensor.reshape(-1).double() for tensor in (y, mean, variance)]
+        flat = likelihood if mean.dim() == 1 else likelihood.take(torch.ones_like(y).bool())
+        if len(rows[0]) <= rows_for(points, mean.device):
+            estimate = estimator(FlatExamples(flat, *rows))
+        else:
+            estimate = Estimate.join(
+                estimator(FlatExamples(flat.take(index), *(row[block] for row in rows)))
+                for block, index in row_blocks(len(rows[0]), points, mean.device)
+            )
     apply: Callable[..., Tensor] = _Attach.apply
     return apply(estimate, mean, variance, *likelihood.learned())
 
 
-def _in_blocks(
-    estimator: Estimator,
-    likelihood: Likelihood,
-    y: Values,
-    mean: Values,
-    variance: Values,
-    points: int,
-) -> Estimate:
-    rows = [tensor.reshape(-1).double() for tensor in (y, mean, variance)]
-    flat = likelihood if mean.dim() == 1 else likelihood.take(torch.ones_like(y).bool())
-    if len(rows[0]) <= rows_for(points, mean.device):
-        return estimator(flat, *rows)
-    return Estimate.join(
-        estimator(flat.take(index), *(row[block] for row in rows))
-        for block, index in row_blocks(len(rows[0]), points, mean.device)
-    )
-
-
 class _Attach(Function):
-    """The value of an estimate, with its slopes as derivatives; a second derivative is refused."""
+    """The value of an estimate, with its slopes as first derivatives; there are no second ones."""
 
     @staticmethod
     def forward(
@@ -300,7 +332,7 @@ class _Attach(Function):
 
 
 def balanced_weight(curvature: Values, variance: Values) -> Values:
-    """w = vh/(1+vh), which balances score and pathwise form for curvature h = −ℓ″ ≥ 0."""
+    """Return w = vh/(1+vh), which balances score and pathwise form for curvature h = −ℓ″ ≥ 0."""
     gain = variance * curvature
     return gain / (1 + gain)
 
@@ -312,7 +344,7 @@ def mixed_slopes(
     variance: Values,
     weight: Values,
 ) -> tuple[Float[Tensor, "k ..."], Float[Tensor, "k ..."]]:
-    """Slopes in mean and variance at each point f = μ + δ, whose averages over q̃ are exact."""
+    """Return the slopes in mean and variance at f = μ + δ, whose averages over q̃ are exact."""
     rest = 1 - weight
     slope = torch.addcmul(rest * first, weight / variance, delta)
     bend = torch.addcmul(slope * slope, rest * rest, second)

@@ -1,4 +1,7 @@
-"""Draw exactly from the product density q̃(f) ∝ q(f)·p(y|f)."""
+"""Draw exactly from the product density q̃(f) ∝ q(f)·p(y|f).
+
+Every sampler returns draws minus the mean of q, shape (k, n).
+"""
 
 import math
 from collections.abc import Callable
@@ -9,25 +12,79 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from directgp.errors import NumericalError, UnsupportedError
-from directgp.likelihoods.base import ExactProductSampler, Likelihood, UnimodalInF
-from directgp.log_expectations.product_density import Peak, find_fall, peak_of
+from directgp.likelihoods.base import ExactProductSampler, UnimodalInF
+from directgp.log_expectations.quadrature import Peak, find_fall, peak_of
+from directgp.log_expectations.rule import FlatExamples
 from directgp.numerics.random import exponential, sample_between, standard_normal, uniform
 from directgp.numerics.special import log1mexp, log_ndtr
 from directgp.shapes import Points, Row
 
-Proposal = Callable[
-    [Int[Tensor, " r"] | None, int], tuple[Float[Tensor, "j r"], Bool[Tensor, "j r"]]
-]
-"""Examples (None for all) and a number of tries → proposals and which of them are accepted."""
+Generator = torch.Generator | None
+SamplerName = Literal["auto", "paper"]
+Proposals = tuple[Float[Tensor, "j r"], Bool[Tensor, "j r"]]
+"""Proposals, and which of them are accepted."""
 
 _TRIES = 4
-"""Proposals made at once for each draw that the first round refused."""
+"""Proposals made at once for each draw that the first round rejected."""
+
+_MAX_PAPER_ROUNDS = 32
+_MAX_CELL_ROUNDS = 1000
+_MAX_HAT_ROUNDS = 64
+_ROUNDS_BEFORE_CELLS = 3
+"""Plain rejection serves most targets of a bounded likelihood and is cheaper than cells."""
+
+
+def draw_product(
+    examples: FlatExamples,
+    peak: Peak | None,
+    num_samples: int,
+    generator: Generator,
+    sampler: SamplerName,
+) -> Points:
+    """Draw by the sampler that suits the likelihood; `peak` is that of q̃, where it is known."""
+    likelihood = examples.likelihood
+    if sampler == "paper":
+        return _draw_bounded(examples, num_samples, generator, _MAX_PAPER_ROUNDS)
+    if isinstance(likelihood, ExactProductSampler):
+        return likelihood.sample_product(*examples[1:], num_samples, generator)
+    if likelihood.log_concave:
+        return draw_with_hat(examples, peak or peak_of(*examples), num_samples, generator)
+    return _draw_bounded(examples, num_samples, generator, _ROUNDS_BEFORE_CELLS)
+
+
+def _draw_bounded(
+    examples: FlatExamples, num_samples: int, generator: Generator, max_rounds: int
+) -> Points:
+    """Use the paper's sampler for some rounds, then another exact one for the missing draws."""
+    draws = draw_as_paper(examples, num_samples, generator, max_rounds)
+    left = torch.nonzero(draws.unfinished.any(0)).squeeze(-1)
+    if left.numel() == 0:
+        return draws.delta
+    some = examples.take(left)
+    if some.likelihood.log_concave:
+        rest = draw_product(some, None, num_samples, generator, "auto")
+    else:
+        rest = draw_from_cells(some, num_samples, generator)
+    return torch.where(draws.unfinished, draws.delta.index_copy(1, left, rest), draws.delta)
+
+
+def _unimodal(examples: FlatExamples) -> UnimodalInF:
+    likelihood = examples.likelihood
+    if not isinstance(likelihood, UnimodalInF):
+        raise UnsupportedError(
+            f"Product sampling needs a likelihood that is log-concave, or bounded with one peak "
+            f"in f. Got {type(likelihood).__name__}. Use Quadrature or BiasedMonteCarlo."
+        )
+    return likelihood
 
 
 def draw_by_rejection(
-    propose: Proposal, num_samples: int, max_rounds: int
+    propose: Callable[[Int[Tensor, " r"] | None, int], Proposals], num_samples: int, max_rounds: int
 ) -> tuple[Points, Bool[Tensor, "k n"]]:
-    """Points, and which of them are still missing after the last round."""
+    """Return draws, and a mask of those that are still missing after the last round.
+
+    `propose` takes the indices of examples (None for all) and the number of tries for each.
+    """
     draws, accepted = propose(None, num_samples)
     missing = torch.nonzero(~accepted.reshape(-1)).squeeze(-1)
     flat = draws.reshape(-1)
@@ -44,21 +101,21 @@ def draw_by_rejection(
     return flat.reshape(draws.shape), unfinished.reshape(draws.shape)
 
 
-def require_finished(unfinished: Bool[Tensor, "k n"], who: str) -> None:
-    """Raise where a sampler that always ends has not."""
+def _require_finished(unfinished: Bool[Tensor, "k n"], who: str) -> None:
+    """Raise `NumericalError` if a sampler that always ends did not end."""
     if bool(unfinished.any()):
-        examples = int(unfinished.any(0).sum())
+        number = int(unfinished.any(0).sum())
         raise NumericalError(
-            f"{who} could not draw from q(f)·p(y given f) for {examples} examples. "
-            f"Check their mean, variance and target for NaN or infinity, or for a target absurdly "
+            f"{who} could not draw from q(f)·p(y given f) for {number} examples. "
+            f"Check their mean, variance and target for NaN or infinity, or for a target extremely "
             f"far from the mean; the rule 'quadrature' needs no draws."
         )
 
 
-# The line is cut into cells, fine around the peak of the likelihood. In each cell the likelihood is
-# at most its maximum there, so a cell drawn with weight maximum × q(cell), and f drawn from q in
-# that cell, is accepted with probability p(y given f) / maximum. Exact for any cells.
-
+# Bounded likelihoods: the line is cut into cells, fine around the peak of the likelihood. In each
+# cell the likelihood is at most its maximum there, so a cell drawn with weight maximum × q(cell),
+# and f drawn from q in that cell, is accepted with probability p(y given f) / maximum. Exact for
+# any cells.
 
 Cells = Float[Tensor, "c n"]
 
@@ -67,48 +124,38 @@ _CELLS_PER_SIDE = 48
 _REACH = 9.0
 """Deviations of q beyond which the two open cells begin."""
 
-_MAX_CELL_ROUNDS = 1000
-_WHO = "The sampler for bounded likelihoods"
 
-
-def draw_from_cells(
-    likelihood: UnimodalInF,
-    y: Row,
-    mean: Row,
-    variance: Row,
-    num_samples: int,
-    generator: torch.Generator | None,
-) -> Points:
-    """Exact draws from q̃ minus the mean."""
+def draw_from_cells(examples: FlatExamples, num_samples: int, generator: Generator) -> Points:
+    """Draw exactly for any likelihood with one peak over f."""
+    who, likelihood = "The sampler for bounded likelihoods", _unimodal(examples)
+    _, y, mean, variance = examples
     deviation = torch.sqrt(variance)
     edges = _edges(likelihood, y, mean, deviation)
-    log_max = likelihood.log_max_between(
-        y, mean + deviation * edges[:-1], mean + deviation * edges[1:]
-    )
+    f_edges = mean + deviation * edges
+    log_max = likelihood.log_max_between(y, f_edges[:-1], f_edges[1:])
     share = torch.softmax(log_max + _log_mass(edges[:-1], edges[1:]), 0).cumsum(0)
-    require_finished(~torch.isfinite(share), _WHO)
+    _require_finished(~torch.isfinite(share), who)
 
-    def propose(
-        index: Int[Tensor, " r"] | None, tries: int
-    ) -> tuple[Float[Tensor, "j r"], Bool[Tensor, "j r"]]:
+    def propose(index: Int[Tensor, " r"] | None, tries: int) -> Proposals:
         chosen = torch.arange(y.shape[0], device=y.device) if index is None else index
-        some = likelihood.take(chosen)
+        some = examples.take(chosen)
         cumulative = share[:, chosen].T.contiguous()
-        pick = uniform(tries, mean[chosen], generator).T * cumulative[:, -1:]
+        pick = uniform(tries, some.mean, generator).T * cumulative[:, -1:]
         cell = torch.searchsorted(cumulative, pick.contiguous()).T
         column = chosen.expand(cell.shape)
         z = sample_between(edges[cell, column], edges[cell + 1, column], generator)
-        f = mean[chosen] + deviation[chosen] * z
-        log_ratio = some.log_prob(y[chosen], f) - log_max[cell, column]
-        return deviation[chosen] * z, log_ratio >= -exponential(tries, f[0], generator)
+        delta = deviation[chosen] * z
+        f = some.mean + delta
+        log_ratio = some.likelihood.log_prob(some.y, f) - log_max[cell, column]
+        return delta, log_ratio >= -exponential(tries, f[0], generator)
 
     draws, unfinished = draw_by_rejection(propose, num_samples, _MAX_CELL_ROUNDS)
-    require_finished(unfinished, _WHO)
+    _require_finished(unfinished, who)
     return draws
 
 
 def _edges(likelihood: UnimodalInF, y: Row, mean: Row, deviation: Row) -> Cells:
-    """Cell edges in deviations of q, spaced geometrically from the peak of the likelihood."""
+    """Return cell edges in deviations of q, spaced geometrically from the likelihood's peak."""
     peak = likelihood.argmax(y)
     width = torch.rsqrt(-likelihood.derivatives(y, peak).second)
     centre = (peak - mean) / deviation
@@ -121,19 +168,16 @@ def _edges(likelihood: UnimodalInF, y: Row, mean: Row, deviation: Row) -> Cells:
 
 
 def _log_mass(lower: Cells, upper: Cells) -> Cells:
-    """log(Φ(upper) − Φ(lower)), from whichever tail is the smaller."""
+    """Return log(Φ(upper) − Φ(lower)), computed in the smaller tail."""
     mirrored = lower + upper > 0
     a, b = torch.where(mirrored, -upper, lower), torch.where(mirrored, -lower, upper)
     top = log_ndtr(b)
     return top + log1mexp(top - log_ndtr(a))
 
 
-# h = log q̃ is concave, so that a cap above its top and the tangents at a point on either side
-# bound it from above. With the tangent points where h has fallen by about 1, a Gaussian peak
-# accepts √π/2 = 0.886 of the proposals, and any other log-concave peak about as many.
-
-
-_MAX_HAT_ROUNDS = 64
+# Log-concave likelihoods: h = log q̃ is concave, so that a cap above its top and the tangents at a
+# point on either side bound it from above. With the tangent points where h has fallen by about 1, a
+# Gaussian peak accepts √π/2 = 0.886 of the proposals, and any other log-concave peak about as many.
 
 _UNEVEN = 0.3
 """Tangents touch where the logarithm of the fall of h is between −0.3 and 0.3."""
@@ -162,37 +206,29 @@ class Hat(NamedTuple):
 
 
 def draw_with_hat(
-    likelihood: Likelihood,
-    y: Row,
-    mean: Row,
-    variance: Row,
-    peak: Peak,
-    num_samples: int,
-    generator: torch.Generator | None,
+    examples: FlatExamples, peak: Peak, num_samples: int, generator: Generator
 ) -> Points:
-    """Exact draws from q̃ minus the mean, about 1.13 proposals for each."""
-    hat = build_hat(likelihood, y, mean, variance, peak)
+    """Draw exactly for a log-concave likelihood, with about 1.13 proposals for each draw."""
+    hat = build_hat(examples, peak)
 
-    def propose(
-        index: Int[Tensor, " r"] | None, tries: int
-    ) -> tuple[Float[Tensor, "j r"], Bool[Tensor, "j r"]]:
+    def propose(index: Int[Tensor, " r"] | None, tries: int) -> Proposals:
         if index is None:
-            return _propose(likelihood, y, mean, variance, hat, tries, generator)
+            return propose_from_hat(examples, hat, tries, generator)
         some = Hat(*(column[index] for column in hat))
-        chosen = y[index], mean[index], variance[index]
-        return _propose(likelihood.take(index), *chosen, some, tries, generator)
+        return propose_from_hat(examples.take(index), some, tries, generator)
 
     draws, unfinished = draw_by_rejection(propose, num_samples, _MAX_HAT_ROUNDS)
-    require_finished(unfinished, "The sampler for log-concave likelihoods")
+    _require_finished(unfinished, "The sampler for log-concave likelihoods")
     return draws
 
 
-def build_hat(likelihood: Likelihood, y: Row, mean: Row, variance: Row, peak: Peak) -> Hat:
-    """The hat of each example.
+def build_hat(examples: FlatExamples, peak: Peak) -> Hat:
+    """Return the hat of each example.
 
     The top of h lies between δ̂, wherever that was found, and a tangent point, so it is at most
     |h′(δ̂)|·distance above h(δ̂); and at most v·h′(δ̂)²/2, since h is 1/v-strongly concave.
     """
+    likelihood, y, mean, variance = examples
     one = torch.ones_like(mean)
     fall = find_fall(lambda f: likelihood.derivatives(y, f), mean, variance, peak, one, _UNEVEN)
     slope = peak.slope.abs()
@@ -202,16 +238,11 @@ def build_hat(likelihood: Likelihood, y: Row, mean: Row, variance: Row, peak: Pe
     return Hat(peak.delta, peak.height + excess, *meets, *scale)
 
 
-def _propose(
-    likelihood: Likelihood,
-    y: Row,
-    mean: Row,
-    variance: Row,
-    hat: Hat,
-    tries: int,
-    generator: torch.Generator | None,
-) -> tuple[Float[Tensor, "j n"], Bool[Tensor, "j n"]]:
-    """Points from the hat, and whether each lies under the density."""
+def propose_from_hat(
+    examples: FlatExamples, hat: Hat, tries: int, generator: Generator
+) -> Proposals:
+    """Draw from the hat, and accept what lies under the density."""
+    likelihood, y, mean, variance = examples
     middle = hat.left + hat.right
     total = hat.left_scale + middle + hat.right_scale
     area = total * uniform(tries, mean, generator)
@@ -226,53 +257,47 @@ def _propose(
     return delta, height + exponential(tries, mean, generator) >= bound
 
 
-# Proposals come from N(μ, n·v) with the largest n ≤ 10 for which q·p ≤ p_max·N(μ, n·v); the rate of
-# acceptance is E_q[p]/p_max for every such n, so that an implausible target needs a huge number of
-# proposals. Here the rounds are bounded, and what is left over goes to an exact sampler.
-
+# The paper's sampler proposes from N(μ, n·v) with the largest n ≤ 10 for which
+# q·p ≤ p_max·N(μ, n·v). The rate of acceptance is E_q[p]/p_max for every such n, so that an
+# improbable target needs a huge number of proposals. The number of rounds is therefore bounded.
 
 _WIDEST = 10
 
 
 class PaperDraws(NamedTuple):
-    """What the paper's sampler achieved within its rounds."""
+    """Draws of the paper's sampler after a bounded number of rounds."""
 
     delta: Points
-    """Points minus the mean of q; meaningless where unfinished."""
+    """Draws minus the mean of q; meaningless where unfinished."""
 
     unfinished: Bool[Tensor, "k n"]
-    """Points that no proposal was accepted for."""
+    """Draws without an accepted proposal."""
 
     proposals: Row
-    """Expected number of proposals for each draw, p_max / E_q[p], as seen: proposals / accepted."""
+    """Observed number of proposals per accepted one, an estimate of p_max / E_q[p]."""
 
     accepted: Row
-    """More than were asked for: proposals come several at a time."""
+    """Accepted proposals: more than were asked for, since several are made at a time."""
 
 
 def draw_as_paper(
-    likelihood: UnimodalInF,
-    y: Row,
-    mean: Row,
-    variance: Row,
+    examples: FlatExamples,
     num_samples: int,
-    generator: torch.Generator | None,
+    generator: Generator,
     max_rounds: int,
     widen: bool = True,
 ) -> PaperDraws:
-    """Points from q̃ by the paper's method; `widen=False` keeps n = 1."""
-    log_max = likelihood.log_max(y)
-    width = choose_width(likelihood, y, mean, variance) if widen else torch.ones_like(mean)
-    tried, accepted = torch.zeros_like(mean), torch.zeros_like(mean)
+    """Draw from q̃ by the paper's method; `widen=False` keeps n = 1."""
+    log_max = _unimodal(examples).log_max(examples.y)
+    width = choose_width(examples) if widen else torch.ones_like(examples.mean)
+    tried, accepted = torch.zeros_like(width), torch.zeros_like(width)
 
-    def propose(
-        index: Int[Tensor, " r"] | None, tries: int
-    ) -> tuple[Float[Tensor, "j r"], Bool[Tensor, "j r"]]:
-        chosen = torch.arange(y.shape[0], device=y.device) if index is None else index
-        n, v, target = width[chosen], variance[chosen], y[chosen]
-        z = standard_normal(tries, v, generator)
+    def propose(index: Int[Tensor, " r"] | None, tries: int) -> Proposals:
+        chosen = torch.arange(len(width), device=width.device) if index is None else index
+        likelihood, y, mean, v = examples.take(chosen)
+        n, z = width[chosen], standard_normal(tries, v, generator)
         delta = torch.sqrt(n * v) * z
-        log_prob = likelihood.take(chosen).log_prob(target, mean[chosen] + delta)
+        log_prob = likelihood.log_prob(y, mean + delta)
         # log q(δ) − log N(δ; 0, n·v) with δ² = n·v·z²
         log_ratio = 0.5 * (torch.log(n) - (n - 1) * z**2)
         hits = log_prob - log_max[chosen] + log_ratio >= -exponential(tries, v, generator)
@@ -284,12 +309,14 @@ def draw_as_paper(
     return PaperDraws(delta, unfinished, tried / accepted, accepted)
 
 
-def choose_width(likelihood: UnimodalInF, y: Row, mean: Row, variance: Row) -> Row:
-    """The paper's n: 1 where q sits on the likelihood's peak, else the largest valid n ≤ 10.
+def choose_width(examples: FlatExamples) -> Row:
+    """Return the paper's n: 1 where q is on the likelihood's peak, else the largest valid n ≤ 10.
 
     N(μ, v) exceeds N(μ, n·v) within r = √(v·log n/(1 − 1/n)) of μ, by at most √n; so n is valid
     when p ≤ p_max/√n there.
     """
+    likelihood = _unimodal(examples)
+    _, y, mean, variance = examples
     deviation, log_max = torch.sqrt(variance), likelihood.log_max(y)
     width = torch.ones_like(mean)
     for n in range(2, _WIDEST + 1):
@@ -299,69 +326,3 @@ def choose_width(likelihood: UnimodalInF, y: Row, mean: Row, variance: Row) -> R
     near = [likelihood.log_prob(y, mean + side * deviation) for side in (-1, 1)]
     on_peak = torch.maximum(*near) > log_max - math.log(2)
     return torch.where(on_peak, 1.0, width)
-
-
-SamplerName = Literal["auto", "paper"]
-
-_PAPER_ROUNDS = 32
-_ROUNDS_BEFORE_CELLS = 3
-"""Plain rejection serves most targets of a bounded likelihood and is cheaper than cells."""
-
-
-def draw_product(
-    likelihood: Likelihood,
-    y: Row,
-    mean: Row,
-    variance: Row,
-    peak: Peak | None,
-    num_samples: int,
-    generator: torch.Generator | None,
-    sampler: SamplerName,
-) -> Points:
-    """Exact draws from q̃ minus the mean; `peak` is that of q̃, where it is known."""
-    if sampler == "paper":
-        return _bounded(likelihood, y, mean, variance, num_samples, generator, _PAPER_ROUNDS)
-    if isinstance(likelihood, ExactProductSampler):
-        return likelihood.sample_product(y, mean, variance, num_samples, generator)
-    if likelihood.log_concave:
-        known = peak_of(likelihood, y, mean, variance) if peak is None else peak
-        return draw_with_hat(likelihood, y, mean, variance, known, num_samples, generator)
-    return _bounded(likelihood, y, mean, variance, num_samples, generator, _ROUNDS_BEFORE_CELLS)
-
-
-def _bounded(
-    likelihood: Likelihood,
-    y: Row,
-    mean: Row,
-    variance: Row,
-    num_samples: int,
-    generator: torch.Generator | None,
-    max_rounds: int,
-) -> Points:
-    """The paper's sampler for some rounds, then an exact one for the draws left over."""
-    if not isinstance(likelihood, UnimodalInF):
-        raise UnsupportedError(
-            f"Product sampling needs a likelihood that is log-concave, or bounded with one peak "
-            f"in f. Got {type(likelihood).__name__}. Use Quadrature or BiasedMonteCarlo."
-        )
-    draws = draw_as_paper(likelihood, y, mean, variance, num_samples, generator, max_rounds)
-    left = torch.nonzero(draws.unfinished.any(0)).squeeze(-1)
-    if left.numel() == 0:
-        return draws.delta
-    some = likelihood.take(left), y[left], mean[left], variance[left]
-    if likelihood.log_concave:
-        rest = draw_product(*some, None, num_samples, generator, "auto")
-    else:
-        rest = draw_from_cells(*some, num_samples, generator)
-    return _fill(draws.delta, draws.unfinished, left, rest)
-
-
-def _fill(
-    delta: Points,
-    unfinished: Bool[Tensor, "k n"],
-    left: Int[Tensor, " r"],
-    rest: Float[Tensor, "k r"],
-) -> Points:
-    """Put the draws of the examples left over where none was accepted."""
-    filled = delta.index_copy(1, left, rest)
-    return torch.where(unfinished, filled, delta)

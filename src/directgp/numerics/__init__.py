@@ -1,1 +1,1 @@
-"""Maths that knows nothing of Gaussian processes: special functions, factors, densities, draws."""
+"""Mathematics independent of Gaussian processes: special functions, linear algebra, draws."""

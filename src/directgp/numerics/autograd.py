@@ -1,4 +1,4 @@
-"""Define differentiable functions with hand-written gradients."""
+"""Helpers for autograd functions with hand-written gradients."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
 from directgp.errors import UnsupportedError
 
@@ -14,10 +14,10 @@ Gradients = tuple[Tensor | None, ...]
 
 
 def first_order(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
-    """Refuse a backward pass that is to be part of a graph itself.
+    """Raise `UnsupportedError` if the backward pass is itself differentiated.
 
-    torch's own `once_differentiable` lets those pass whose incoming gradients are constants, and
-    their second derivatives are then silently wrong.
+    torch's own `once_differentiable` does not raise if the incoming gradients are constants, and
+    the second derivatives are then silently wrong.
     """
 
     @wraps(backward)
@@ -32,70 +32,6 @@ def first_order(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
     return checked
 
 
-Elementwise = Callable[[Tensor], Tensor]
-
-
-def with_slope(x: Tensor, value: Elementwise, slope: Elementwise) -> Tensor:
-    """Evaluate ``value(x)`` and let autograd use ``slope(x)`` as its derivative.
-
-    Differentiable as often as `slope` is; works under `torch.func` transforms.
-    """
-    transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-    if not transformed and not (x.requires_grad and torch.is_grad_enabled()):
-        return value(x)
-    # One that works under transforms takes longer to call than most values to compute.
-    apply: Callable[..., Tensor] = (_KnownSlope if transformed else _Plain).apply
-    return apply(x, value, slope)
-
-
-class _Plain(Function):
-    """The chain rule with a given derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, value: Elementwise, slope: Elementwise) -> Tensor:
-        ctx.slope = slope
-        ctx.save_for_backward(x)
-        return value(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (x,) = ctx.saved_tensors
-        return grads[0] * ctx.slope(x), None, None
-
-
-class _KnownSlope(Function):
-    """The chain rule with a given derivative, in reverse and in forward mode."""
-
-    @staticmethod
-    def forward(x: Tensor, value: Elementwise, slope: Elementwise) -> Tensor:
-        return value(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, _, ctx.slope = inputs
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (x,) = ctx.saved_tensors
-        return grads[0] * ctx.slope(x), None, None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], x: Tensor, *functions: Elementwise
-    ) -> tuple[Tensor, int | None]:
-        # An elementwise function needs no batching rule of the operations inside it, and some
-        # (torch.special.log_ndtr) have none.
-        return with_slope(x, *functions), in_dims[0]
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        (x,) = ctx.saved_tensors
-        tangent: Tensor = tangents[0] * ctx.slope(x)
-        return tangent
-
-
 Formula = Callable[..., Tensor]
 """Constants and arguments → value, in operations that autograd follows."""
 
@@ -104,10 +40,10 @@ Sloped = Callable[..., tuple[Tensor, ...]]
 
 
 def in_float64(formula: Formula, sloped: Sloped, y: Tensor, *arguments: Tensor) -> Tensor:
-    """An elementwise formula of y and some arguments, in the dtype of the first argument.
+    """Compute an elementwise formula in float64; return the dtype of the first argument.
 
-    The first argument has the shape of the result, others may be broadcast. The slopes serve the
-    first derivatives; those of higher order, and transforms of `torch.func`, go by the formula.
+    The first argument has the shape of the result, others may broadcast. First derivatives use the
+    slopes; higher ones and `torch.func` transforms use the formula.
     """
     followed = torch.is_grad_enabled() and any(a.requires_grad for a in arguments)
     if not followed or torch._C._are_functorch_transforms_active():
@@ -118,7 +54,7 @@ def in_float64(formula: Formula, sloped: Sloped, y: Tensor, *arguments: Tensor) 
 
 
 class _InFloat64(Function):
-    """The chain rule with slopes that were computed beside the value."""
+    """Chain rule with slopes that were computed together with the value."""
 
     @staticmethod
     def forward(
@@ -133,32 +69,31 @@ class _InFloat64(Function):
         return value.to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> Gradients:
         y, *arguments = ctx.saved_tensors
         wanted = ctx.needs_input_grad[3:]
         if torch.is_grad_enabled():
-            return None, None, None, *_again(ctx.formula, y, arguments, wanted, grads[0])
+            return None, None, None, *_with_graph(ctx.formula, y, arguments, wanted, grads[0])
         products: dict[int, Tensor] = {}
-        shares: list[Tensor | None] = []
+        found: list[Tensor | None] = []
         for argument, slope, needed in zip(arguments, ctx.slopes, wanted, strict=True):
-            if needed and id(slope) not in products:
+            if not needed:
+                found.append(None)
+                continue
+            if id(slope) not in products:
                 products[id(slope)] = grads[0] * slope
-            shares.append(_share(products[id(slope)], argument) if needed else None)
-        return None, None, None, *shares
+            product = products[id(slope)]
+            if product.shape != argument.shape:
+                product = product.sum_to_size(argument.shape)
+            found.append(product.to(argument.dtype))
+        return None, None, None, *found
 
 
-def _share(product: Tensor, argument: Tensor) -> Tensor:
-    """What a broadcast argument gets of the products for each element."""
-    if product.shape != argument.shape:
-        product = product.sum_to_size(argument.shape)
-    return product.to(argument.dtype)
-
-
-def _again(
+def _with_graph(
     formula: Formula, y: Tensor, arguments: list[Tensor], wanted: tuple[bool, ...], grad: Tensor
 ) -> list[Tensor | None]:
-    """The first derivatives as part of a graph."""
-    # Views, so that none counts for what another was made from.
+    """Compute the first derivatives as part of a graph."""
+    # Views, so that an argument that was computed from another one is independent of it.
     arguments = [argument.view_as(argument) for argument in arguments]
     wide = formula(y.double(), *(argument.double() for argument in arguments))
     some = [argument for argument, needed in zip(arguments, wanted, strict=True) if needed]

@@ -24,30 +24,13 @@ def log_density(y: Values, mean: Values, variance: Values) -> Values:
 def kl_from_standard(
     u_mean: Float[Tensor, "*batch m"], u_chol: Float[Tensor, "*batch m m"]
 ) -> Float[Tensor, "*batch"]:
-    """Compute KL[N(u_mean, u_chol u_cholᵀ) ‖ N(0, I)], one number per batch element.
+    """Compute KL[N(u_mean, u_chol u_cholᵀ) ‖ N(0, I)] of each batch element.
 
     ½ (‖u_chol‖² + ‖u_mean‖² − m) − Σ log |diag u_chol|, for a lower triangular factor.
     """
     squares = u_chol.square().sum((-2, -1)) + u_mean.square().sum(-1)
     log_scale = u_chol.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)
     return 0.5 * (squares - u_mean.shape[-1]) - log_scale
-
-
-def kl_divergence(
-    mean_q: Float[Tensor, "*batch m"],
-    chol_q: Float[Tensor, "*batch m m"],
-    mean_p: Float[Tensor, "*#batch m"],
-    chol_p: Float[Tensor, "*#batch m m"],
-) -> Float[Tensor, "*batch"]:
-    """Compute KL[q ‖ p] for q = N(mean_q, chol_q chol_qᵀ) and p likewise.
-
-    The divergence does not change when both are whitened by p, u = chol_p⁻¹ (f − mean_p), and then
-    it is `kl_from_standard`.
-    """
-    offset = (mean_q - mean_p).unsqueeze(-1)
-    u_mean = torch.linalg.solve_triangular(chol_p, offset, upper=False).squeeze(-1)
-    u_chol = torch.linalg.solve_triangular(chol_p, chol_q, upper=False)
-    return kl_from_standard(u_mean, u_chol)
 
 
 Array = NDArray[np.float64]
@@ -58,20 +41,8 @@ def gauss_hermite(
 ) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
     """Return nodes z_k and log weights with E[g(z)] ≈ Σ_k exp(log w_k) g(z_k), z ~ N(0, 1).
 
-    The rule is exact for polynomials up to degree 2K − 1. It is computed in float64 whatever
-    `dtype` is asked for, and works for several hundred nodes, whose outer weights underflow.
-
-    Parameters
-    ----------
-    num_nodes
-        K ≥ 1.
-    dtype, device
-        Of the tensors returned.
-
-    Returns
-    -------
-    nodes, log_weights
-        Both of shape ``(K,)``, nodes ascending.
+    Both have shape (K,), nodes ascending. The rule is exact for polynomials up to degree 2K − 1.
+    It is computed in float64 and works for several hundred nodes, whose outer weights underflow.
     """
     require(num_nodes >= 1, "num_nodes", "at least 1", num_nodes)
     nodes, log_weights = (
@@ -91,7 +62,7 @@ def _rule(num_nodes: int) -> tuple[Array, Array]:
 
 
 def _jacobi_eigenvalues(num_nodes: int) -> Array:
-    """Eigenvalues of the tridiagonal matrix with zero diagonal and √1, √2, … beside it."""
+    """Return the eigenvalues of the matrix with diagonal 0 and √1, √2, … next to it."""
     beside = np.sqrt(np.arange(1, num_nodes, dtype=np.float64))
     return np.linalg.eigvalsh(np.diag(beside, -1))
 

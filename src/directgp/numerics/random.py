@@ -11,7 +11,7 @@ from directgp.shapes import Values
 
 
 def fresh_generator(device: torch.device) -> torch.Generator:
-    """A generator seeded by the operating system, which leaves torch's global state alone."""
+    """Return a generator seeded by the operating system; torch's global state is not used."""
     generator = torch.Generator(device)
     generator.seed()
     return generator
@@ -20,7 +20,7 @@ def fresh_generator(device: torch.device) -> torch.Generator:
 def standard_normal(
     num_samples: int, like: Values, generator: torch.Generator | None
 ) -> Float[Tensor, "k ..."]:
-    """Draws from N(0, 1), `num_samples` for each element of `like`."""
+    """Draw from N(0, 1), `num_samples` for each element of `like`."""
     shape = num_samples, *like.shape
     if like.dtype == torch.float64 and like.device.type == "cpu":
         return _box_muller(math.prod(shape), generator).reshape(shape)
@@ -28,7 +28,7 @@ def standard_normal(
 
 
 def _box_muller(number: int, generator: torch.Generator | None) -> Float[Tensor, " number"]:
-    """√(−2 log u)·(cos φ, sin φ), in half the time that torch takes for float64 on a CPU."""
+    """Compute √(−2 log u)·(cos φ, sin φ), twice as fast as torch for float64 on a CPU."""
     half = (number + 1) // 2
     u, phi = torch.rand((2, half), generator=generator, dtype=torch.float64)
     # 1 − u is exact, and never 0.
@@ -40,7 +40,7 @@ def _box_muller(number: int, generator: torch.Generator | None) -> Float[Tensor,
 def uniform(
     num_samples: int, like: Values, generator: torch.Generator | None
 ) -> Float[Tensor, "k ..."]:
-    """Draws from the open interval (0, 1): 2⁻⁵⁴ stands for the 0 that `torch.rand` may return."""
+    """Draw from the open interval (0, 1): 2⁻⁵⁴ replaces the 0 that `torch.rand` may return."""
     return torch.rand(
         (num_samples, *like.shape), generator=generator, dtype=like.dtype, device=like.device
     ).clamp_(min=2.0**-54)
@@ -49,7 +49,7 @@ def uniform(
 def exponential(
     num_samples: int, like: Values, generator: torch.Generator | None
 ) -> Float[Tensor, "k ..."]:
-    """Draws from the exponential distribution of rate 1."""
+    """Draw from the exponential distribution of rate 1."""
     return uniform(num_samples, like, generator).log_().neg_()
 
 
@@ -58,8 +58,8 @@ def sample_above(
 ) -> Float[Tensor, "*shape"]:
     """Draw z ~ N(0, 1) given z > lower, one for each bound.
 
-    Solves log Φ(−z) = log Φ(−lower) + log(1 − U) with U uniform, in float64. Right for any bound,
-    from −∞ to far in the tail, up to the spacing of floating-point numbers at z.
+    Solves log Φ(−z) = log Φ(−lower) + log(1 − U) with U uniform, in float64. Accurate for any
+    bound, from −∞ to far in the tail, up to the spacing of floating-point numbers at z.
     """
     bound = lower.detach().double()
     log_survival = log_ndtr(-bound) + torch.log1p(-uniform(1, bound, generator).squeeze(0))

@@ -1,26 +1,29 @@
 """Compute special functions and their gradients accurately in the far tails."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd import Function, forward_ad
 from torch.nn import functional
 
 from directgp.errors import NumericalError
-from directgp.numerics.autograd import with_slope
 from directgp.shapes import Values
 
 Elements = Float[Tensor, "*shape"]
+Elementwise = Callable[[Tensor], Tensor]
 
 # φ and Φ are the standard normal density and distribution function.
 
 
 _DEEP = -10.0
-"""Left of it erfc underflows before long, and a continued fraction takes over on a CPU."""
+"""Left of this erfc underflows soon, and a CPU uses a continued fraction."""
 
 _VERY_DEEP = -25.0
-"""Five levels of that fraction do left of it, and x + λ(x) has its digits right of it."""
+"""Left of this five levels of that fraction suffice; right of it x + λ(x) does not cancel."""
 
 
 def log_ndtr(x: Elements) -> Elements:
@@ -59,7 +62,7 @@ def log_ndtr_derivatives(x: Elements) -> tuple[Elements, Elements, Elements]:
 
 
 def log_ndtr_and_slope(x: Elements) -> tuple[Elements, Elements]:
-    """Compute log Φ(x) and λ(x) at once, in the fewest operations that the device has for them.
+    """Compute log Φ(x) and λ(x) at once, in the fewest operations on the device.
 
     Not differentiable.
     """
@@ -67,11 +70,6 @@ def log_ndtr_and_slope(x: Elements) -> tuple[Elements, Elements]:
         return torch.special.log_ndtr(x), _inverse_mills(x)
     log_p, slope = _with_deep(x, _near_slope(x))
     return log_p, slope
-
-
-def log_mean_exp(x: Values, dim: int) -> Values:
-    """Compute log (1/k) Σ exp(x) over the k entries along `dim`."""
-    return torch.logsumexp(x, dim) - math.log(x.shape[dim])
 
 
 def log1mexp(x: Elements) -> Elements:
@@ -101,7 +99,7 @@ def log_wright_omega(x: Elements) -> Elements:
 
 
 def _near_slope(x: Tensor) -> tuple[Tensor, Tensor]:
-    """log Φ and λ for x > −10: −log(1 + Φ(−x)/Φ(x)), without a choice that stalls processors."""
+    """Compute log Φ and λ for x > −10, as −log(1 + Φ(−x)/Φ(x)), without branches."""
     scaled = x * math.sqrt(0.5)
     above = torch.erfc(scaled)
     twice_below = torch.erfc(-scaled)
@@ -112,7 +110,7 @@ def _near_slope(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _by_erfcx(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """log Φ and its derivatives by functions that are right everywhere: few operations."""
+    """Compute log Φ and its derivatives by functions accurate everywhere, in few operations."""
     log_p, slope = torch.special.log_ndtr(x), _inverse_mills(x)
     excess, _ = _tail_fraction((-x).clamp_(min=-_VERY_DEEP), levels=5)
     excess = torch.where(x < _VERY_DEEP, excess, x + slope)
@@ -120,7 +118,7 @@ def _by_erfcx(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _with_deep(x: Tensor, near: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The columns of a function on a CPU, those of `_deep_derivatives` where x is far left."""
+    """Replace the values by those of `_deep_derivatives` where x < −10."""
     if x.numel() and not x.amin() >= _DEEP:
         deep = x < _DEEP
         for column, value in zip(near, _deep_derivatives(x[deep]), strict=False):
@@ -129,7 +127,7 @@ def _with_deep(x: Tensor, near: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def _deep_derivatives(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """log Φ and its derivatives far to the left, from λ(x) − |x| by its continued fraction."""
+    """Compute log Φ and its derivatives for x < −10, from the fraction of λ(x) − |x|."""
     excess, _ = _tail_fraction(-x)
     slope = excess - x
     log_p = -0.5 * x * x - 0.5 * math.log(2 * math.pi) - torch.log(slope)
@@ -160,7 +158,7 @@ def _mills_variance(x: Tensor) -> Tensor:
 
 def _mills_product(x: Tensor) -> Tensor:
     """Compute λ(x) (x + λ(x)), which falls from 1 to 0."""
-    finite = x.clamp(-1e30, 1e30)  # spares infinite x the product 0·∞
+    finite = x.clamp(-1e30, 1e30)  # avoids 0·∞ for infinite x
     return with_slope(finite, _product_value, _product_slope)
 
 
@@ -258,20 +256,19 @@ _LINEAR_FROM = 40.0
 
 
 def softplus(f: Elements) -> Elements:
-    """log(1 + e^f), linear only from where that is exact."""
+    """Compute log(1 + e^f), as f only where that is exact."""
     return functional.softplus(f, threshold=_LINEAR_FROM)
 
 
 def log_softplus(f: Elements) -> Elements:
-    """log log(1 + e^f), which tends to f for f → −∞; differentiable."""
+    """Compute log log(1 + e^f), which tends to f for f → −∞; differentiable."""
     small = f < _SMALL
-    inner = torch.where(small, 0.0, f)
-    series = torch.where(small, f, 0.0)
+    inner, series = torch.where(small, 0.0, f), torch.where(small, f, 0.0)
     return torch.where(small, series - 0.5 * torch.exp(series), torch.log(softplus(inner)))
 
 
 def log_softplus_derivatives(f: Elements) -> tuple[Elements, Elements, Elements]:
-    """log s, its slope ρ = σ(f)/s(f), and ρ′ = ρ(1 − σ(f) − ρ).
+    """Compute log s, its slope ρ = σ(f)/s(f), and ρ′ = ρ(1 − σ(f) − ρ).
 
     With x = e^f, 1 − σ − ρ = (s − x) / ((1 + x)s), and s − x = −x²/2 + x³/3 − … where x is small.
     """
@@ -283,12 +280,12 @@ def log_softplus_derivatives(f: Elements) -> tuple[Elements, Elements, Elements]
 
 
 def softplus_inverse(s: Elements) -> Elements:
-    """The f with s(f) = s ≥ 0; −∞ at 0."""
+    """Compute the f with s(f) = s ≥ 0; −∞ at 0."""
     return s + torch.log(-torch.expm1(-s))
 
 
 def _small_deficit(x: Elements) -> Elements:
-    """(x − log(1+x)) / ((1+x) log(1+x)) for 0 ≤ x < 0.01, by series."""
+    """Compute (x − log(1+x)) / ((1+x) log(1+x)) for 0 ≤ x < 0.01, by series."""
     tail = x * (1 / 5 - x * (1 / 6 - x * (1 / 7 - x * (1 / 8 - x / 9))))
     deficit = x * (1 / 2 - x * (1 / 3 - x * (1 / 4 - tail)))
     return deficit / ((1 + x) * (1 - deficit))
@@ -296,14 +293,14 @@ def _small_deficit(x: Elements) -> Elements:
 
 _STEP = 0.29
 _LOWEST = -36.0
-"""log t below which the integrand is lost in rounding; the step errs by e^−34 in a strip of π/2."""
+"""log t below which the integrand is below rounding; the step errs by e^−34 in a strip of π/2."""
 
 
 def expected_log_square(offset: Values, mean: Values, variance: Values) -> Values:
-    """E[log(c + x²)] for x ~ N(mean, variance) and an offset c > 0, differentiable.
+    """Compute E[log(c + x²)] for x ~ N(mean, variance) and an offset c > 0, differentiable.
 
-    log a = ∫ (e^{−t} − e^{−ta}) dt/t (Frullani), and E[e^{−tx²}] is a formula; so this is one
-    smooth integral over log t, right for any ratio of the arguments, which are scaled to sum to 1.
+    log a = ∫ (e^{−t} − e^{−ta}) dt/t (Frullani), and E[e^{−tx²}] is a formula. So this is one
+    smooth integral over log t, accurate for any arguments, which are scaled to sum to 1.
     """
     size = (offset + mean**2 + variance).detach()
     c, m, v = offset / size, mean**2 / size, variance / size
@@ -312,11 +309,75 @@ def expected_log_square(offset: Values, mean: Values, variance: Values) -> Value
     highest = math.log(40.0) - torch.log(c.detach().min()).item()
     if not math.isfinite(highest):
         raise NumericalError(
-            "The mean of log(c + x²) met NaN, infinity or an underflow. Check the scale of the "
-            "noise, and mean and variance."
+            "The mean of log(c + x²) is NaN or infinite, or underflows. Check the scale of the "
+            "noise, mean and variance."
         )
     log_t = torch.arange(_LOWEST, highest, _STEP, dtype=size.dtype, device=size.device)
     t = torch.exp(log_t).reshape(-1, *([1] * size.dim()))
     spread = 1 + 2 * t * v
     decay = torch.exp(-t * (c + m / spread)) * torch.rsqrt(spread)
     return torch.log(size) + _STEP * (torch.exp(-t) - decay).sum(0)
+
+
+# Functions with hand-written derivatives.
+
+
+def with_slope(x: Tensor, value: Elementwise, slope: Elementwise) -> Tensor:
+    """Evaluate ``value(x)`` and let autograd use ``slope(x)`` as its derivative.
+
+    Differentiable as often as `slope` is; works under `torch.func` transforms.
+    """
+    transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    if not transformed and not (x.requires_grad and torch.is_grad_enabled()):
+        return value(x)
+    # A function that supports transforms takes longer to call than most values to compute.
+    apply: Callable[..., Tensor] = (_TransformableSlope if transformed else _KnownSlope).apply
+    return apply(x, value, slope)
+
+
+class _KnownSlope(Function):
+    """Chain rule with a given derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, value: Elementwise, slope: Elementwise) -> Tensor:
+        ctx.slope = slope
+        ctx.save_for_backward(x)
+        return value(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
+        return grads[0] * ctx.slope(x), None, None
+
+
+class _TransformableSlope(Function):
+    """Chain rule with a given derivative, in reverse and forward mode and under vmap."""
+
+    @staticmethod
+    def forward(x: Tensor, value: Elementwise, slope: Elementwise) -> Tensor:
+        return value(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, _, ctx.slope = inputs
+        ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
+        return grads[0] * ctx.slope(x), None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, *functions: Elementwise
+    ) -> tuple[Tensor, int | None]:
+        # Some operations (torch.special.log_ndtr) have no batching rule; an elementwise function
+        # needs none.
+        return with_slope(x, *functions), in_dims[0]
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        (x,) = ctx.saved_tensors
+        tangent: Tensor = tangents[0] * ctx.slope(x)
+        return tangent

@@ -2,22 +2,22 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.errors import require
+from directgp.errors import UnsupportedError, require
 from directgp.likelihoods.base import Likelihood
 from directgp.shapes import BatchedRow, Marginals, require_all
 
 
 class PointLoss(ABC):
-    """The loss of one example given q(f_i) = N(μ_i, v_i); minimised.
+    """The loss of one example given q(f_i) = N(μ_i, v_i), to be minimised.
 
-    It sees marginals and target alone: nothing of the posterior, of β or of the number of data.
+    It depends on marginals and target alone, not on the posterior, β or the number of data.
     """
 
     name: ClassVar[str]
@@ -34,7 +34,7 @@ class PointLoss(ABC):
 
     @property
     def deterministic(self) -> bool:
-        """The same arguments give the same numbers."""
+        """Whether the same arguments give the same numbers."""
         return True
 
     @property
@@ -52,19 +52,19 @@ class PointLoss(ABC):
         return self
 
     def uses_variance(self, likelihood: Likelihood) -> bool:
-        """Whether the variance of f or the noise enters the loss under this likelihood.
+        """Return whether the loss depends on the variance of f or on the noise.
 
-        If neither does, they cannot be learnt from it.
+        If not, they cannot be learnt from it.
         """
         return True
 
     def fixed_work(self, likelihood: Likelihood) -> bool:
-        """Whether it does the same operations whatever the numbers, as a CUDA graph needs."""
+        """Return whether the operations do not depend on the values, as a CUDA graph needs."""
         return True
 
     @abstractmethod
     def check(self, likelihood: Likelihood) -> None:
-        """Refuse a likelihood that lacks what the loss needs, and say what would do."""
+        """Raise `UnsupportedError` if the likelihood lacks what the loss needs."""
 
     @abstractmethod
     def __call__(
@@ -76,14 +76,31 @@ class PointLoss(ABC):
         generator: torch.Generator | None = None,
         step: int = 0,
     ) -> BatchedRow:
-        """The loss of each example, differentiable in the marginals and the likelihood.
+        """Return the loss of each example, differentiable in the marginals and the likelihood.
 
         Targets are not checked.
         """
 
 
 class DeterministicLoss(PointLoss):
-    """A point loss that draws nothing: computed in float64, returned in the dtype of the mean."""
+    """A point loss without draws: computed in float64, returned in the dtype of the mean."""
+
+    _capability: ClassVar[type]
+    """The protocol of `directgp.likelihoods.base` that a likelihood must have."""
+
+    _needs: ClassVar[str]
+    """The capability in words, for the error message."""
+
+    _remedy: ClassVar[str] = "Use Gaussian, or log_loss."
+    """What to do instead, for the error message."""
+
+    @override
+    def check(self, likelihood: Likelihood) -> None:
+        if not isinstance(likelihood, self._capability):
+            name = type(likelihood).__name__
+            raise UnsupportedError(
+                f"{type(self).__name__} needs {self._needs}. Got {name}. {self._remedy}"
+            )
 
     @final
     @override
@@ -96,21 +113,22 @@ class DeterministicLoss(PointLoss):
         generator: torch.Generator | None = None,
         step: int = 0,
     ) -> BatchedRow:
+        self.check(likelihood)
         mean, variance = marginals.mean, marginals.variance
         wide = torch.broadcast_tensors(y.double(), mean.double(), variance.double())
         return self._evaluate(likelihood, *wide).to(mean.dtype)
 
     @abstractmethod
     def _evaluate(
-        self, likelihood: Likelihood, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
+        self, likelihood: Any, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
     ) -> BatchedRow:
-        """`__call__` on float64 tensors of one shape; refuses what `check` refuses."""
+        """Implement `__call__` for float64 tensors of one shape and a checked likelihood."""
 
 
 @final
 @dataclass(frozen=True)
 class Objective:
-    """What is minimised: point loss + β·KL.
+    """The function that training minimises: point loss + β·KL.
 
     Parameters
     ----------
@@ -138,13 +156,11 @@ class Objective:
     beta: float | Tensor = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Raise `InvalidInputError` for values out of range."""
         require(self.num_data >= 1, "num_data of Objective", "at least 1", self.num_data)
-        beta = torch.as_tensor(self.beta)
+        beta = torch.as_tensor(self.beta).reshape(-1)
         allowed = torch.isfinite(beta) & (beta >= 0)
-        require_all(
-            allowed.reshape(-1), beta.reshape(-1), "beta of Objective", "finite and at least 0"
-        )
+        require_all(allowed, beta, "beta of Objective", "finite and at least 0")
 
     def __call__(
         self,
@@ -157,7 +173,7 @@ class Objective:
         generator: torch.Generator | None = None,
         step: int = 0,
     ) -> Float[Tensor, "*batch"]:
-        """(1/n) Σ_i weight_i·loss_i + (β/N)·KL: the objective over N, from a batch of n."""
+        """Return (1/n) Σ_i weight_i·loss_i + (β/N)·KL: the objective over N, from a batch of n."""
         losses = self.point_loss(likelihood, y, marginals, generator=generator, step=step)
         return self.combine(losses, kl, weights)
 
@@ -167,7 +183,7 @@ class Objective:
         kl: Float[Tensor, "*batch"],
         weights: Num[Tensor, "*#batch n"] | None = None,
     ) -> Float[Tensor, "*batch"]:
-        """The same from losses already computed."""
+        """Return the objective from losses already computed."""
         mean = (losses if weights is None else weights * losses).mean(-1)
         if isinstance(self.beta, Tensor):
             beta = self.beta.to(kl)

@@ -31,11 +31,11 @@ class GibbsLoss(PointLoss):
 
     @override
     def check(self, likelihood: Likelihood) -> None:
-        """Every likelihood has it."""
+        """Do nothing: every likelihood has this loss."""
 
     @override
     def fixed_work(self, likelihood: Likelihood) -> bool:
-        # That of a scale mixture is an integral whose nodes follow the numbers.
+        # The number of nodes of a scale mixture depends on the values.
         if isinstance(likelihood, ScaleMixture):
             return False
         alike = all(constant.numel() == 1 for constant in likelihood.buffers())
@@ -111,7 +111,7 @@ class LogLoss(PointLoss):
 def mean_curvature(
     likelihood: Likelihood, y: Num[Tensor, "*#batch n"], marginals: Marginals, gibbs: bool
 ) -> BatchedRow:
-    """∂²loss/∂μ², or 0 where that is negative.
+    """Return ∂²loss/∂μ², or 0 where that is negative.
 
     A Gaussian average satisfies ∂_v = ½∂²_μ. So the curvature of the Gibbs loss is 2 ∂_v loss, and
     that of the log loss 2 ∂_v loss + (∂_μ loss)².

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from typing_extensions import override
@@ -30,6 +30,9 @@ class SquareLoss(DeterministicLoss):
     name = "square_loss"
     eliminates = "square_loss"
     unit_power = 2
+    _capability = ClosedFormMoments
+    _needs = "a likelihood with a closed-form predictive mean"
+    _remedy = "Use Probit for labels, Poisson(link='exp') for counts, or log_loss."
 
     @override
     def uses_variance(self, likelihood: Likelihood) -> bool:
@@ -37,29 +40,18 @@ class SquareLoss(DeterministicLoss):
 
     @override
     def check(self, likelihood: Likelihood) -> None:
-        _with_mean(likelihood)
+        if likelihood.additive and not likelihood.gaussian:
+            raise UnsupportedError(
+                f"SquareLoss depends on neither the scale nor the tails of noise that is not "
+                f"Gaussian. Got {type(likelihood).__name__}. Use Gaussian, or log_loss."
+            )
+        super().check(likelihood)
 
     @override
     def _evaluate(
-        self, likelihood: Likelihood, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
+        self, likelihood: Any, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
     ) -> BatchedRow:
-        return 0.5 * (_with_mean(likelihood).predictive_mean(mean, variance) - y) ** 2
-
-
-def _with_mean(likelihood: Likelihood) -> ClosedFormMoments:
-    """Return the likelihood; raise `UnsupportedError` if the loss cannot train it."""
-    if likelihood.additive and not likelihood.gaussian:
-        raise UnsupportedError(
-            f"SquareLoss sees neither the scale nor the tails of noise that is not Gaussian. Got "
-            f"{type(likelihood).__name__}. Use Gaussian, or log_loss."
-        )
-    if isinstance(likelihood, ClosedFormMoments):
-        return likelihood
-    raise UnsupportedError(
-        f"SquareLoss needs a likelihood with a closed-form predictive mean. Got "
-        f"{type(likelihood).__name__}. Use Probit for labels, Poisson(link='exp') for "
-        f"counts, or log_loss."
-    )
+        return 0.5 * (likelihood.predictive_mean(mean, variance) - y) ** 2
 
 
 @final
@@ -69,30 +61,18 @@ class AbsoluteLoss(DeterministicLoss):
 
     name = "absolute_loss"
     unit_power = 1
+    _capability = ClosedFormMedian
+    _needs = "a likelihood with a closed-form predictive median"
 
     @override
     def uses_variance(self, likelihood: Likelihood) -> bool:
         return False
 
     @override
-    def check(self, likelihood: Likelihood) -> None:
-        _with_median(likelihood)
-
-    @override
     def _evaluate(
-        self, likelihood: Likelihood, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
+        self, likelihood: Any, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
     ) -> BatchedRow:
-        return (y - _with_median(likelihood).predictive_median(mean, variance)).abs()
-
-
-def _with_median(likelihood: Likelihood) -> ClosedFormMedian:
-    """The likelihood, refused where it lacks the median."""
-    if isinstance(likelihood, ClosedFormMedian):
-        return likelihood
-    raise UnsupportedError(
-        f"AbsoluteLoss needs a likelihood with a closed-form predictive median. Got "
-        f"{type(likelihood).__name__}. Use Gaussian, or log_loss."
-    )
+        return (y - likelihood.predictive_median(mean, variance)).abs()
 
 
 @final
@@ -121,9 +101,11 @@ class PinballLoss(DeterministicLoss):
 
     name = "pinball_loss"
     unit_power = 1
+    _capability = ClosedFormQuantiles
+    _needs = "a likelihood with closed-form predictive quantiles"
 
     def __post_init__(self) -> None:
-        """Refuse a level that is none."""
+        """Raise `InvalidInputError` for a level out of range."""
         inside = 0 < self.level < 1
         require(inside, "level of PinballLoss", "strictly between 0 and 1", self.level)
 
@@ -132,26 +114,12 @@ class PinballLoss(DeterministicLoss):
         return self.level != 0.5
 
     @override
-    def check(self, likelihood: Likelihood) -> None:
-        _with_quantiles(likelihood)
-
-    @override
     def _evaluate(
-        self, likelihood: Likelihood, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
+        self, likelihood: Any, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
     ) -> BatchedRow:
         level = torch.full_like(mean, self.level)
-        residual = y - _with_quantiles(likelihood).predictive_quantile(level, mean, variance)
+        residual = y - likelihood.predictive_quantile(level, mean, variance)
         return torch.maximum(self.level * residual, (self.level - 1) * residual)
-
-
-def _with_quantiles(likelihood: Likelihood) -> ClosedFormQuantiles:
-    """The likelihood, refused where it lacks quantiles."""
-    if isinstance(likelihood, ClosedFormQuantiles):
-        return likelihood
-    raise UnsupportedError(
-        f"PinballLoss needs a likelihood with closed-form predictive quantiles. Got "
-        f"{type(likelihood).__name__}. Use Gaussian, or log_loss."
-    )
 
 
 @final
@@ -159,8 +127,8 @@ def _with_quantiles(likelihood: Likelihood) -> ClosedFormQuantiles:
 class CRPSLoss(DeterministicLoss):
     """∫ (F(t) − 1{y ≤ t})² dt with F the predictive distribution function, in the units of y.
 
-    For a Gaussian it is s(z(2Φ(z) − 1) + 2φ(z) − 1/√π) with s = √(v + σ²), z = (y − μ)/s: a far
-    target costs its distance, where the log loss charges the square (Gneiting and Raftery, 2007).
+    For a Gaussian it is s(z(2Φ(z) − 1) + 2φ(z) − 1/√π) with s = √(v + σ²), z = (y − μ)/s. It grows
+    linearly with the distance of y, the log loss as its square (Gneiting and Raftery, 2007).
 
     Examples
     --------
@@ -174,42 +142,31 @@ class CRPSLoss(DeterministicLoss):
 
     name = "crps"
     unit_power = 1
-
-    @override
-    def check(self, likelihood: Likelihood) -> None:
-        _with_crps(likelihood)
+    _capability = ClosedFormCRPS
+    _needs = "a likelihood with a closed-form CRPS"
 
     @override
     def _evaluate(
-        self, likelihood: Likelihood, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
+        self, likelihood: Any, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
     ) -> BatchedRow:
-        return _with_crps(likelihood).predictive_crps(y, mean, variance)
-
-
-def _with_crps(likelihood: Likelihood) -> ClosedFormCRPS:
-    """The likelihood, refused where it lacks the score."""
-    if isinstance(likelihood, ClosedFormCRPS):
-        return likelihood
-    raise UnsupportedError(
-        f"CRPSLoss needs a likelihood with a closed-form CRPS. Got {type(likelihood).__name__}. "
-        f"Use Gaussian, or log_loss."
-    )
+        loss: BatchedRow = likelihood.predictive_crps(y, mean, variance)
+        return loss
 
 
 @final
 @dataclass(frozen=True)
 class ZeroOneCost(DeterministicLoss):
-    """c_y·E_q[p(1−y given f)]: what y costs when the label is drawn from the predictive.
+    """c_y·E_q[p(1−y given f)], the expected cost when the label is drawn from the predictive.
 
-    Linear in the predictive probability, so that training on it drives probabilities towards the
-    cheaper label, 0 or 1: they say what to decide, not how likely a label is.
+    It is linear in the predictive probability, so that training drives probabilities to 0 or 1,
+    towards the cheaper label: they tell what to decide, not how likely a label is.
 
     Parameters
     ----------
     false_positive : float
-        c_0 > 0, the cost of saying 1 where y = 0.
+        c_0 > 0, the cost of predicting 1 where y = 0.
     false_negative : float
-        c_1 > 0, the cost of saying 0 where y = 1.
+        c_1 > 0, the cost of predicting 0 where y = 1.
 
     Examples
     --------
@@ -225,9 +182,12 @@ class ZeroOneCost(DeterministicLoss):
     false_negative: float = 1.0
 
     name = "zero_one_cost"
+    _capability = Binary
+    _needs = "a likelihood of two labels"
+    _remedy = "Use Probit or Logistic; for real targets or counts, square_loss or log_loss."
 
     def __post_init__(self) -> None:
-        """Refuse costs that cannot be meant."""
+        """Raise `InvalidInputError` for costs out of range."""
         for key in ("false_positive", "false_negative"):
             cost = getattr(self, key)
             allowed = 0 < cost < math.inf
@@ -238,8 +198,9 @@ class ZeroOneCost(DeterministicLoss):
     def threshold(self) -> float:
         """c_0/(c_0 + c_1): predict 1 where P(y = 1) exceeds it.
 
-        With p = P(y = 1), saying 1 costs c_0(1 − p) on average and saying 0 costs c_1·p. The first
-        is less where p > c_0/(c_0 + c_1). This asks for a p that is right, as after log-loss DLM.
+        With p = P(y = 1), predicting 1 costs c_0(1 − p) on average and predicting 0 costs c_1·p.
+        The first is less where p > c_0/(c_0 + c_1). This needs a calibrated p, as after log-loss
+        DLM.
         """
         return 1 / (1 + self.false_negative / self.false_positive)
 
@@ -248,24 +209,10 @@ class ZeroOneCost(DeterministicLoss):
         return isinstance(likelihood, ClosedFormLogPredictive)
 
     @override
-    def check(self, likelihood: Likelihood) -> None:
-        _with_labels(likelihood)
-
-    @override
     def _evaluate(
-        self, likelihood: Likelihood, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
+        self, likelihood: Any, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
     ) -> BatchedRow:
-        wrong = _with_labels(likelihood).complement(y)
+        wrong = likelihood.complement(y)
         log_chance = resolve_rule("auto", likelihood)(likelihood, wrong, mean, variance)
         cost = self.false_negative * y + self.false_positive * wrong
         return cost * torch.exp(log_chance)
-
-
-def _with_labels(likelihood: Likelihood) -> Binary:
-    """The likelihood, refused where its targets are not two labels."""
-    if isinstance(likelihood, Binary):
-        return likelihood
-    raise UnsupportedError(
-        f"ZeroOneCost needs a likelihood of two labels. Got {type(likelihood).__name__}. "
-        f"Use Probit or Logistic; for real targets or counts, square_loss or log_loss."
-    )

@@ -10,17 +10,17 @@ from torch import Tensor
 from directgp.numerics.linalg import jittered_cholesky
 from directgp.posteriors.projection import Projected, project_whitened
 from directgp.posteriors.sparse import Features, SparsePosterior
-from directgp.shapes import BatchedRow, Row, Values
+from directgp.shapes import BatchedRow, Inputs, Row, Values
 
 # Each of the three minimises over q(u), given kernel and inducing inputs,
 #
 # Σ_i ½ p_i ((y_i − a_iᵀw)² averaged over q(w)) + β·KL,     p_i the precision of example i,
 #
-# and differs only in p_i and in what is added that does not depend on q(u):
+# and differs only in p_i and in terms that do not depend on q(u):
 #
-# VFE          p_i = 1/σ²                  + ½ log 2πσ² + residual_i/(2σ²) FITC         p_i = 1/(σ²
-# + residual_i)   + ½ log 2π(σ² + residual_i) square loss  p_i = 1                     (its q(u) is
-# a point: u_mean alone enters)
+# VFE          p_i = 1/σ²                  + ½ log 2πσ² + residual_i/(2σ²)
+# FITC         p_i = 1/(σ² + residual_i)   + ½ log 2π(σ² + residual_i)
+# square loss  p_i = 1                     (only u_mean enters)
 #
 # The minimum is at q(w) = N(P⁻¹ A p y, β P⁻¹), P = β I + A diag(p) Aᵀ. The derivative of the
 # minimum in the hyperparameters is that of the expression with q(u) held there (envelope theorem),
@@ -45,7 +45,7 @@ def optimal_q(
     precision: Float[Tensor, "*#batch n"],
     beta: float,
 ) -> Whitened:
-    """The minimising q(u): mean P⁻¹ A (p ∘ target), covariance β P⁻¹, P = β I + A diag(p) Aᵀ.
+    """Return the optimal q(u): mean P⁻¹ A (p ∘ target), covariance β P⁻¹, P = β I + A diag(p) Aᵀ.
 
     In float64 whatever the dtype of A. At β = 0 the covariance is 0.
     """
@@ -58,14 +58,14 @@ def optimal_q(
 def inverse_factor(
     A: Float[Tensor, "*#batch m n"], precision: Float[Tensor, "*#batch n"], beta: float
 ) -> Float[Tensor, "*batch m m"]:
-    """A lower triangular C with C Cᵀ = P⁻¹, P = β I + A diag(p) Aᵀ, in float64.
+    """Return a lower triangular C with C Cᵀ = P⁻¹, P = β I + A diag(p) Aᵀ, in float64.
 
     P = U Uᵀ with U upper triangular, and C = U⁻ᵀ.
     """
     wide = A.double()
     P = (wide * precision.double().unsqueeze(-2)) @ wide.mT
     diagonal = P.diagonal(dim1=-2, dim2=-1).add_(beta)
-    # Examples that say nothing about u leave P at 0 when β = 0; any q(u) is then as good.
+    # With β = 0 and A = 0, P is 0 and any q(u) is optimal.
     diagonal.add_((diagonal.amax(-1, keepdim=True) == 0).to(P))
     U = jittered_cholesky(P.flip(-2, -1)).factor.flip(-2, -1)
     eye = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device)
@@ -74,14 +74,14 @@ def inverse_factor(
 
 
 def example_noise(correction: Correction, noise: Values, residual: BatchedRow) -> BatchedRow:
-    """The variance that each example's Gaussian has around a_iᵀw."""
+    """Return the variance of each example around a_iᵀw."""
     return noise + residual if correction == "fitc" else noise.expand(residual.shape)
 
 
 def collapsed_losses(
     correction: Correction, target: Float[Tensor, "*#batch n"], projected: Projected, noise: Values
 ) -> BatchedRow:
-    """Loss of each example at a given q(u): what is summed before β·KL is added.
+    """Return the loss of each example at a given q(u), without β·KL.
 
     ½ (log 2πλ_i + ((y_i − μ_i)² + v_i)/λ_i), where the residual is part of the noise λ_i in FITC
     and part of the variance v_i in VFE.
@@ -95,7 +95,7 @@ def collapsed_losses(
 
 
 class Calibrated(NamedTuple):
-    """A posterior with the mean of another, its variances, and the noise that goes with them."""
+    """A posterior with calibrated variances, and the noise that belongs to it."""
 
     posterior: SparsePosterior
     noise: float
@@ -103,12 +103,12 @@ class Calibrated(NamedTuple):
 
 def calibrate(
     posterior: SparsePosterior,
-    X: Float[Tensor, "n d"],
+    X: Inputs,
     y: Row,
     ridge: float,
     weights: Num[Tensor, " n"] | None = None,
 ) -> Calibrated:
-    """Keep the mean of f; choose kernel scale, q(u)'s covariance and noise for it.
+    """Keep the mean of f; choose kernel scale, covariance of q(u) and noise for it.
 
     Square loss with weight β on the KL gives the mean of a Gaussian model with kernel c·k and
     noise variance c·β, for every c: ``ridge`` is that ratio ρ of noise to scale. The covariance is
@@ -140,18 +140,18 @@ def calibrate(
 # variance_i = residual_i + ‖S′ᵀa′_i‖²
 # m = m₀ + S₀m′,     S = S₀S′
 #
-# so whatever is done with features and N(0, I) as the prior is done with A′, and q₀ as the prior.
+# so a computation with features A and prior N(0, I) serves for prior q₀ with features A′.
 
 
 def seen_from(before: Whitened, features: Features) -> Features:
-    """A′ = S₀ᵀA, and the mean of q₀ in the place of the prior's."""
+    """Return A′ = S₀ᵀA, with the mean of q₀ in place of the prior mean."""
     A, residual, mean = features
     known = (before.u_mean.unsqueeze(-2) @ A).squeeze(-2)
     return Features(before.u_chol.mT @ A, residual, mean + known)
 
 
 def composed(before: Whitened, relative: Whitened) -> Whitened:
-    """The whitened moments of u: m₀ + S₀m′ and S₀S′, lower triangular as both factors are."""
+    """Return the whitened moments of u, m₀ + S₀m′ and S₀S′."""
     S = before.u_chol
     moved = (S @ relative.u_mean.unsqueeze(-1)).squeeze(-1)
     return Whitened(before.u_mean + moved, S @ relative.u_chol)

@@ -11,7 +11,13 @@ from torch.autograd import Function
 
 from directgp.numerics.autograd import Gradients, first_order
 from directgp.numerics.gaussian import kl_from_standard
-from directgp.numerics.linalg import Aside, Workspace, lower_times, symmetric_product, upper_times
+from directgp.numerics.linalg import (
+    SideStream,
+    Workspace,
+    lower_times,
+    symmetric_product,
+    upper_times,
+)
 from directgp.posteriors.projection import residual_given
 from directgp.posteriors.rbf import (
     Inducing,
@@ -23,7 +29,7 @@ from directgp.posteriors.rbf import (
     input_features,
     through_gram,
 )
-from directgp.shapes import BatchedRow, Marginals
+from directgp.shapes import BatchedRow, Inputs, Marginals
 
 # The chain of `directgp.posteriors.rbf`, a Cholesky factorisation and
 # `directgp.posteriors.projection`, as one function without a tape:
@@ -42,25 +48,25 @@ from directgp.shapes import BatchedRow, Marginals
 
 
 class Fused(NamedTuple):
-    """What a training step needs of a posterior."""
+    """Marginals and KL of a posterior, for one training step."""
 
     mean: BatchedRow
-    """Of f, less the prior mean."""
+    """Mean of f minus the prior mean."""
 
     variance: BatchedRow
     kl: Float[Tensor, "*batch"]
     jitter: Float[Tensor, "*batch"]
-    """What the factorisation of K_uu needed beyond the nugget."""
+    """Jitter that the factorisation of K_uu needed beyond the nugget."""
 
 
-class _Given(NamedTuple):
-    """What the function is given that is not differentiated in its own right."""
+class _Precomputed(NamedTuple):
+    """Arguments of the autograd function that are not differentiated themselves."""
 
     left: Tensor
     features: Tensor
     inducing: Inducing
     workspace: Workspace
-    aside: Aside
+    side_stream: SideStream
 
 
 def rbf_marginals(
@@ -69,33 +75,19 @@ def rbf_marginals(
     log_scale: Float[Tensor, "*#batch"],
     u_mean: Float[Tensor, "*#batch m"],
     u_chol: Float[Tensor, "*#batch m m"],
-    X: Float[Tensor, "n d"],
+    X: Inputs,
     nugget: float,
     *,
     checked: bool = True,
     workspace: Workspace | None = None,
 ) -> Fused:
-    """Marginals and KL, differentiable once in all but X.
+    """Compute marginals and KL, differentiable once in all but X.
 
-    Parameters
-    ----------
-    Z, X
-        Inducing inputs and inputs.
-    lengthscale
-        One, or one for each feature.
-    log_scale
-        log s², of the variance of the prior.
-    u_mean, u_chol
-        Whitened q(u), one for each member of a batch of priors; the lower triangle of `u_chol` is
-        read.
-    nugget
-        Relative variance of the noise of u.
-    checked
-        Without it a K_uu that would need jitter gives NaN: for steps that must not wait for an
-        answer.
-    workspace
-        Keeps arrays from one call to the next; the backward pass of a call must then come before
-        the next call.
+    `lengthscale` is one number or one for each feature, `log_scale` the log of the prior variance
+    s², u_mean and u_chol the whitened q(u) of each member of a batch (the lower triangle of u_chol
+    is read), and `nugget` the relative variance of the noise of u. With `checked=False` a K_uu
+    that needs jitter gives NaN, and the step does not wait for the device. A `workspace` keeps its
+    buffers from call to call; the backward pass of a call must then come before the next call.
     """
     workspace = workspace or Workspace()
     with torch.no_grad():
@@ -103,11 +95,11 @@ def rbf_marginals(
         centre = centre_of(Z)
         left = workspace.take("left", (*u_mean.shape, 2 * d + 1), Z)
         a = in_lengthscales(Z, centre, lengthscale, out=left[..., :d])
-        with Aside(Z.device) as aside:
+        with SideStream(Z.device) as side_stream:
             inducing = factorise(a, log_scale, nugget, checked, workspace)
         complete(left, top)
         features = input_features(X, centre, lengthscale, workspace)
-    given = _Given(left, features, inducing, workspace, aside)
+    given = _Precomputed(left, features, inducing, workspace, side_stream)
     apply: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Fused.apply
     return Fused(*apply(Z, lengthscale, log_scale, u_mean, u_chol, given), inducing.jitter)
 
@@ -121,21 +113,23 @@ class _Fused(Function):
         log_scale: Tensor,
         u_mean: Tensor,
         u_chol: Tensor,
-        given: _Given,
+        given: _Precomputed,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        left, features, inducing, workspace, aside = given
+        left, features, inducing, workspace, side_stream = given
         top, S = log_scale[..., None, None], u_chol.tril()
         shape = (*S.shape[:-1], features.shape[-2])
         Kuf, A, T = (workspace.take(name, shape, S) for name in ("Kuf", "A", "T"))
         covariance(left, features, top, out=Kuf)
         kl, scale = kl_from_standard(u_mean, S), top.exp().squeeze(-1)
-        aside.join()
-        told = whiten_fast(inducing.L, inducing.inverse, Kuf, workspace, out=A)
+        side_stream.join()
+        explained = whiten_fast(inducing.L, inducing.inverse, Kuf, workspace, out=A)
         mean = (u_mean.unsqueeze(-2) @ A).squeeze(-2)
-        variance = upper_times(S.mT, A, out=T).square_().sum(-2).add_(residual_given(scale, told))
+        variance = (
+            upper_times(S.mT, A, out=T).square_().sum(-2).add_(residual_given(scale, explained))
+        )
         ctx.given = given
         ctx.set_materialize_grads(False)
-        # All that lies in the workspace, so that torch refuses it once it was written to again.
+        # Tensors of the workspace are saved, so that torch detects if they were overwritten.
         kept = left, features, inducing.inputs, Kuf, A
         ctx.save_for_backward(lengthscale, scale, u_mean, S, *kept)
         ctx.shapes = [x.shape for x in (Z, lengthscale, log_scale, u_mean, u_chol)]
@@ -145,7 +139,7 @@ class _Fused(Function):
     @first_order
     def backward(ctx: Any, *gradients: Tensor | None) -> Gradients:
         lengthscale, scale, m, S, left, features, _, Kuf, A = ctx.saved_tensors
-        *_, inducing, workspace, aside = ctx.given
+        *_, inducing, workspace, side_stream = ctx.given
         g_mean, g_variance = (_or_zeros(g, A) for g in gradients[:2])
         M, d = S.shape[-1], (features.shape[-1] - 1) // 2
         scaled = workspace.take("scaled", (*A.shape[:-2], M + 1, A.shape[-1]), A)
@@ -155,7 +149,7 @@ class _Fused(Function):
         SH = upper_times(S.mT, H, out=torch.empty_like(H))
         dm = (A @ g_mean.unsqueeze(-1)).squeeze(-1)
 
-        with aside:
+        with side_stream:
             inner = torch.addcmul(H, m.unsqueeze(-1), dm.unsqueeze(-2), value=-1)
             inner.sub_(lower_times(S, SH, out=H))
             da_u, d_top_u = through_gram(inner, inducing)
@@ -169,7 +163,7 @@ class _Fused(Function):
         Gb, rows, Gb2 = summed[..., :d], summed[..., d : d + 1], summed[..., d + 1 :]
         d_top_f = torch.addcmul(rows.sum((-2, -1)), g_variance.sum(-1), scale.squeeze(-1))
 
-        aside.join()
+        side_stream.join()
         dm, dS = _add_kl(gradients[2], m, S, dm, SH.mT)
         a = left[..., :d]
         da = torch.addcmul(Gb, rows, a, value=-1).add_(da_u)
@@ -188,10 +182,10 @@ class _Fused(Function):
 def whiten_fast(
     L: Tensor, inverse: Tensor, Kuf: Tensor, workspace: Workspace, out: Tensor
 ) -> Tensor:
-    """Write A = L⁻¹K_uf to `out`, and give ΣA².
+    """Write A = L⁻¹K_uf to `out`, and return ΣA².
 
-    By a product with the inverse, in float64: rounded to float32 the inverse would lose the digits
-    of s² − ΣA². On a CPU a solve in float32 keeps them too, and takes less time than that.
+    A is a product with the inverse in float64: rounded to float32, the inverse would lose the
+    digits of s² − ΣA². On a CPU a solve in float32 keeps them too and is faster.
     """
     shape, A = tuple(Kuf.shape), out
     if Kuf.dtype == inverse.dtype:
@@ -212,7 +206,7 @@ def _or_zeros(gradient: Tensor | None, A: Tensor) -> Tensor:
 def _add_kl(
     g_kl: Tensor | None, m: Tensor, S: Tensor, dm: Tensor, dS: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of q(u) with the share of the KL, where that is part of the loss."""
+    """Add the gradient of the KL to those of q(u), if it is part of the loss."""
     if g_kl is None:
         return dm, dS
     dS = torch.addcmul(dS, g_kl[..., None, None], S)
@@ -222,12 +216,12 @@ def _add_kl(
 
 _CPU_ENTRIES = 2**17
 _DEVICE_ENTRIES = 2**24
-"""Entries of K_uf that one block holds; on a CPU they are to stay in a near cache."""
+"""Entries of K_uf in one block; on a CPU they should stay in the cache."""
 
 
 @final
 class FusedPrediction:
-    """Marginals, less the prior mean, at any rows; see `rbf_marginals` for the arguments."""
+    """Marginals minus the prior mean at any rows; the arguments are those of `rbf_marginals`."""
 
     def __init__(
         self,
@@ -248,19 +242,19 @@ class FusedPrediction:
         self._q = torch.cat([u_chol.tril(), u_mean.unsqueeze(-1)], -1)
 
     def block_size(self) -> int:
-        """Rows to ask for at once."""
-        most = _CPU_ENTRIES if self._q.device.type == "cpu" else _DEVICE_ENTRIES
-        return max(1, most // self._q.shape[:-1].numel())
+        """Return the number of rows of a block."""
+        entries = _CPU_ENTRIES if self._q.device.type == "cpu" else _DEVICE_ENTRIES
+        return max(1, entries // self._q.shape[:-1].numel())
 
-    def __call__(self, X: Float[Tensor, "n d"]) -> Marginals:
-        """Mean and variance of f, less the prior mean, at the rows of one block."""
+    def __call__(self, X: Inputs) -> Marginals:
+        """Return mean, minus the prior mean, and variance of f at the rows of one block."""
         features = input_features(X, self._centre, self._lengthscale, self._workspace)
         shape = *self._left.shape[:-1], len(X)
         Kuf, A = (self._workspace.take(name, shape, X) for name in ("Kuf", "A"))
         covariance(self._left, features, self._top, out=Kuf)
         L, inverse = self._inducing.L, self._inducing.inverse
-        told = whiten_fast(L, inverse, Kuf, self._workspace, out=A)
+        explained = whiten_fast(L, inverse, Kuf, self._workspace, out=A)
         known = self._q.mT @ A
         mean, squares = known[..., -1, :].clone(), known[..., :-1, :].square_()
-        residual = residual_given(self._top.exp().squeeze(-1), told)
+        residual = residual_given(self._top.exp().squeeze(-1), explained)
         return Marginals(mean, residual + squares.sum(-2))

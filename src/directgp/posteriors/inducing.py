@@ -1,4 +1,4 @@
-"""Choice of inducing inputs."""
+"""Choose inducing inputs."""
 
 import warnings
 from typing import Literal
@@ -11,34 +11,34 @@ from torch import Tensor
 
 from directgp.errors import require
 from directgp.numerics.random import fresh_generator
+from directgp.shapes import Inputs
 
 InducingName = Literal["kmeans++", "random"]
 
 _ROWS = 20_000
-"""Rows that the clustering looks at."""
+"""Largest number of rows that are clustered."""
 
 _SWEEPS = 30
 
 
 def choose_inducing(
-    X: Float[Tensor, "n d"],
+    X: Inputs,
     number: int,
     method: InducingName = "kmeans++",
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "m d"]:
-    """Inducing inputs for training inputs X, all different.
+    """Return inducing inputs for training inputs X, without duplicates.
 
     Parameters
     ----------
     X : tensor of shape (n, d)
         Training inputs.
     number : int
-        How many; fewer come back when X has fewer different rows.
+        Number of inducing inputs; fewer if X has fewer distinct rows.
     method : {"kmeans++", "random"}
-        Centres of k-means that starts from the k-means++ seeding, on features scaled alike; or
-        rows of X.
+        Centres of k-means with k-means++ seeding, on standardised features; or rows of X.
     generator : torch.Generator
-        Randomness, of the CPU; freshly seeded when none is given.
+        A CPU generator; freshly seeded by default.
     """
     require(number >= 1, "number of inducing inputs", "at least 1", number)
     require(len(X) >= 1, "X of choose_inducing", "at least one row", f"shape {tuple(X.shape)}")
@@ -55,9 +55,7 @@ def choose_inducing(
     return _centres(rows[order[: max(_ROWS, number)]], number, generator).to(X)
 
 
-def _centres(
-    rows: Float[Tensor, "n d"], number: int, generator: torch.Generator
-) -> Float[Tensor, "m d"]:
+def _centres(rows: Inputs, number: int, generator: torch.Generator) -> Float[Tensor, "m d"]:
     spread = rows.std(0)
     spread = torch.where(spread > 0, spread, 1.0)
     seed = int(torch.randint(2**31, (), generator=generator))

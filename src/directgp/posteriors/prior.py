@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from directgp.errors import UnsupportedError, refuse, require
 from directgp.numerics.special import softplus, softplus_inverse
 from directgp.posteriors.rbf import farthest, rbf_covariance, rbf_gram
-from directgp.shapes import BatchedRow, Row, Values
+from directgp.shapes import BatchedRow, Inputs, Row, Values
 
 
 def matern_gram(a: Float[Tensor, "*batch m d"], nu: float) -> Float[Tensor, "*batch m m"]:
-    """p(r)·e^−r with r = √(2ν)·‖a_i − a_j‖, for inputs already divided by the lengthscale.
+    """Compute p(r)·e^−r, r = √(2ν)·‖a_i − a_j‖, for inputs already divided by the lengthscale.
 
     p is 1, 1 + r or 1 + r + r²/3 for ν = ½, 1½ or 2½. Distances come from differences, as in
     `rbf_gram`: gpytorch's are off by √eps times the distance from the mean.
@@ -32,37 +32,37 @@ def matern_gram(a: Float[Tensor, "*batch m d"], nu: float) -> Float[Tensor, "*ba
 
 
 _SHORTENING_ROWS = 500
-"""Rows that are predicted from each other."""
+"""Largest number of rows in the leave-one-out predictions."""
 
 _FEWEST = 20
 _FACTORS = (1 / 4, 1 / 16)
 _NOISE = 0.1
-"""Noise variance, in that of the values."""
+"""Noise variance relative to that of the values."""
 
 _NOTHING, _MUCH = 0.1, 0.4
-"""Shares of the variance: explained by less, a start leads to a model of noise alone; a shorter one
-that explains more does not."""
+"""Explained shares of the variance: below the first a start ends in a model of noise alone; a
+shorter lengthscale above the second does not."""
 
 
-def shortening(X: Float[Tensor, "n d"], values: Row, lengthscale: Values) -> float:
-    """A factor of the lengthscale, 1 unless values vary much faster than that and can be foretold.
+def shortening(X: Inputs, values: Row, lengthscale: Values) -> float:
+    """Return a factor of the lengthscale, below 1 if the values vary faster but are predictable.
 
-    From a start at which f cannot follow the values, training ends in the optimum where all is
-    noise.
+    From a start at which f cannot follow the values, training ends in the optimum where everything
+    is noise.
     """
     if len(X) < _FEWEST or not bool(values.std() > 0):
         return 1.0
     rows = torch.linspace(0, len(X) - 1, min(len(X), _SHORTENING_ROWS), device=X.device).long()
     distances = torch.cdist(*2 * (X[rows].double() / lengthscale.double(),)).square()
     centred = values[rows].double() - values[rows].double().mean()
-    if _foretold(distances, centred) > _NOTHING:
+    if _explained_share(distances, centred) > _NOTHING:
         return 1.0
-    shares = {_foretold(distances / factor**2, centred): factor for factor in _FACTORS}
+    shares = {_explained_share(distances / factor**2, centred): factor for factor in _FACTORS}
     return shares[max(shares)] if max(shares) > _MUCH else 1.0
 
 
-def _foretold(distances: Float[Tensor, "n n"], values: Row) -> float:
-    """Share of the variance that each value's prediction from the others explains.
+def _explained_share(distances: Float[Tensor, "n n"], values: Row) -> float:
+    """Return the share of the variance that leave-one-out predictions explain.
 
     With P = (K + noise)⁻¹, the error of leaving out row i is (P y)_i / P_ii.
     """
@@ -73,24 +73,24 @@ def _foretold(distances: Float[Tensor, "n n"], values: Row) -> float:
 
 
 _MEDIAN_ROWS = 1000
-"""Rows whose distances are looked at."""
+"""Largest number of rows whose distances are computed."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where the hyperparameters of a prior start."""
+    """Starting values of the hyperparameters."""
 
     lengthscale: Values
-    """() for one lengthscale, (d,) for one a feature."""
+    """Shape () for one lengthscale, (d,) for one per feature."""
 
     output_scale: Float[Tensor, ""]
     mean: Float[Tensor, ""]
 
 
 def starting_values(
-    X: Float[Tensor, "n d"], latent: Num[Tensor, " n"] | None, *, ard: bool, constant_mean: bool
+    X: Inputs, latent: Num[Tensor, " n"] | None, *, ard: bool, constant_mean: bool
 ) -> Start:
-    """Lengthscales from the spread of the inputs, scale and mean from rough values of f."""
+    """Compute lengthscales from the spread of X, scale and mean from rough values of f."""
     if latent is None:
         mean, scale = X.new_zeros(()), X.new_ones(())
     else:
@@ -103,8 +103,8 @@ def starting_values(
     return Start(lengthscale, scale, mean)
 
 
-def _lengthscale(X: Float[Tensor, "n d"], ard: bool) -> Values:
-    """√d standard deviations of each feature, or the median distance of two rows over √2.
+def _lengthscale(X: Inputs, ard: bool) -> Values:
+    """Return √d standard deviations of each feature, or the median distance of two rows over √2.
 
     The two agree for independent features of one spread.
     """
@@ -120,11 +120,11 @@ def _lengthscale(X: Float[Tensor, "n d"], ard: bool) -> Values:
 
 
 def _or_one(values: Values) -> Values:
-    """The values, and 1 for those that say nothing."""
+    """Replace values that are not positive and finite by 1."""
     return torch.where((values > 0) & torch.isfinite(values), values, 1.0)
 
 
-# The one file of the core that knows gpytorch.
+# This is the only file of the core that imports gpytorch.
 
 
 KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
@@ -142,10 +142,9 @@ class Prior(nn.Module):
     kernel : gpytorch kernel
         Any that works on inputs of shape (n, d).
     mean : gpytorch mean
-        Zero unless given.
+        Zero by default.
     output_scale : float
-        Factor of the kernel. It is trained unless the kernel is a `ScaleKernel`, which brings its
-        own.
+        Factor of the kernel, trained unless the kernel is a `ScaleKernel` with its own.
     dtype : torch.dtype
         Precision of the parameters; those of kernel and mean are converted.
 
@@ -178,22 +177,22 @@ class Prior(nn.Module):
     @classmethod
     def from_data(
         cls,
-        X: Float[Tensor, "n d"],
+        X: Inputs,
         y: Num[Tensor, " n"] | None = None,
         *,
         kernel: KernelName = "rbf",
         ard: bool = False,
         mean: MeanName = "zero",
     ) -> "Prior":
-        """A prior with the named kernel and mean that starts from values fitting the data.
+        """Return a prior with the named kernel and mean, and starting values from the data.
 
         Parameters
         ----------
         X : tensor of shape (n, d)
             Training inputs; their spread gives the lengthscales.
         y : tensor of shape (n,)
-            Rough values of f, which give the output scale and the constant mean: the targets of a
-            regression, log(y + ½) for counts. A scale of 1 and a mean of 0 without them.
+            Rough values of f for output scale and constant mean: the targets of a regression,
+            log(y + ½) for counts. Without them the scale is 1 and the mean 0.
         kernel : {"rbf", "matern12", "matern32", "matern52"}
             Covariance.
         ard : bool
@@ -222,7 +221,7 @@ class Prior(nn.Module):
 
     @property
     def fused(self) -> bool:
-        """Whether the covariance is the plain RBF kernel's, computed here and not by gpytorch."""
+        """Whether kernel and mean allow the fused computation for RBF kernels."""
         return self.rbf is not None and isinstance(self.mean_function, ZeroMean | ConstantMean)
 
     @property
@@ -231,12 +230,12 @@ class Prior(nn.Module):
         return isinstance(self.mean_function, ZeroMean)
 
     def mean(self, X: Float[Tensor, "*#batch n d"]) -> BatchedRow:
-        """The prior mean at each input."""
+        """Return the prior mean at each input."""
         values: Tensor = self.mean_function(X)
         return values
 
     def variance(self, X: Float[Tensor, "*#batch n d"]) -> BatchedRow:
-        """k(x_i, x_i)."""
+        """Return k(x_i, x_i)."""
         if self.rbf is not None:
             scale = self.scale
             batch = np.broadcast_shapes(scale.shape, X.shape[:-2])
@@ -247,7 +246,7 @@ class Prior(nn.Module):
     def covariance(
         self, X1: Float[Tensor, "*#batch m d"], X2: Float[Tensor, "*#batch n d"]
     ) -> Float[Tensor, "*batch m n"]:
-        """k(x, x′) for every pair."""
+        """Return k(x, x′) for every pair."""
         rbf = self.rbf
         if rbf is not None:
             return rbf_covariance(X1 / rbf.lengthscale, X2 / rbf.lengthscale, self.scale.log())
@@ -258,7 +257,7 @@ class Prior(nn.Module):
         return self.output_scale[..., None, None] * dense
 
     def gram(self, Z: Float[Tensor, "*#batch m d"]) -> Float[Tensor, "*batch m m"]:
-        """k(z, z′) for every pair of one set of inputs, in float64."""
+        """Return k(z, z′) for every pair of one set of inputs, in float64."""
         inner = self._inner()
         if type(inner) not in (RBFKernel, MaternKernel) or inner.active_dims is not None:
             return self.covariance(Z, Z).double()
@@ -268,16 +267,16 @@ class Prior(nn.Module):
         return scale[..., None, None] * matern_gram(scaled, inner.nu)
 
     def rescaled(self, factor: float) -> "Prior":
-        """This prior with its covariance multiplied by a factor."""
+        """Return this prior with its covariance multiplied by a factor."""
         twin = copy.deepcopy(self)
         with torch.no_grad():
             twin.raw_output_scale.copy_(softplus_inverse(factor * self.output_scale))
         return twin
 
     def with_unit_scale(self) -> "Prior":
-        """This prior with its output scale held at 1, for losses that cannot tell the scale.
+        """Return this prior with the output scale fixed at 1, for losses that do not depend on it.
 
-        A `ScaleKernel` is held at 1 too; scales deeper inside a kernel are left as they are.
+        A `ScaleKernel` is fixed at 1 too; scales deeper inside a kernel do not change.
         """
         twin = copy.deepcopy(self)
         if isinstance(twin.kernel, ScaleKernel):
@@ -289,7 +288,7 @@ class Prior(nn.Module):
         return twin
 
     def repeated(self, number: int) -> "Prior":
-        """A batch of this prior, one for each member of a batch of models."""
+        """Return a batch of copies of this prior."""
         twin = copy.deepcopy(self)
         _repeat_parameters(twin.kernel, number)
         twin.mean_function = _repeat_mean(twin.mean_function, number)
@@ -299,13 +298,13 @@ class Prior(nn.Module):
 
     @property
     def rbf(self) -> RBFKernel | None:
-        """The kernel, less its scale, where it is the plain RBF."""
+        """The kernel without its scale if it is a plain RBF, else None."""
         inner = self._inner()
         plain = type(inner) is RBFKernel and inner.active_dims is None
         return inner if plain else None
 
     def _inner(self) -> Kernel:
-        """What a `ScaleKernel` scales that looks at all features, else the kernel."""
+        """Return the base of a `ScaleKernel` on all features, else the kernel."""
         outer = self.kernel
         if type(outer) is not ScaleKernel or outer.active_dims is not None:
             return outer
@@ -313,7 +312,7 @@ class Prior(nn.Module):
 
 
 def _within_reach(X1: Tensor, X2: Tensor, lengthscale: Tensor) -> tuple[Tensor, Tensor]:
-    """Both, with what is so far from the first that squares overflow moved to where K is 0 too."""
+    """Move inputs whose squared distances overflow nearer, to where K is 0 too."""
     centre = X1.detach().mean(-2, keepdim=True)
     reach = farthest(X1.dtype) * lengthscale
     return X1.clamp(centre - reach, centre + reach), X2.clamp(centre - reach, centre + reach)
@@ -344,8 +343,8 @@ def _mean(name: str, start: Start) -> Mean:
 def _repeat_parameters(kernel: Kernel, number: int) -> None:
     """Give the kernel, and every kernel inside it, `number` copies of its parameters.
 
-    `Kernel.expand_batch` would leave those of sums and products as they are, and would hand out
-    views of one number, which no optimiser can write to.
+    `Kernel.expand_batch` ignores the parts of sums and products, and returns views of one number,
+    which an optimiser cannot write to.
     """
     for part in kernel.modules():
         if isinstance(part, Kernel):

@@ -15,7 +15,7 @@ from directgp.shapes import BatchedRow
 # With A = L_uu⁻¹ K_uf, m = u_mean and S = u_chol,
 #
 # mean_i     = (Aᵀ m)_i                    (the prior mean is added by the caller)
-# residual_i = k_ii − Σ_j A_ji²            what the inducing inputs cannot tell about f_i
+# residual_i = k_ii − Σ_j A_ji²            the variance of f_i given u
 # variance_i = residual_i + Σ_j (SᵀA)_ji²
 #
 # For gradients g_μ, g_v, g_r of a loss in these three, with h = g_v + g_r and H(g) = A diag(g) Aᵀ,
@@ -32,7 +32,7 @@ class Projected(NamedTuple):
     mean: BatchedRow
     variance: BatchedRow
     residual: BatchedRow
-    """The part of the variance that no q(u) can take away."""
+    """The variance of f given u, whatever q(u) is."""
 
 
 def project(
@@ -43,18 +43,10 @@ def project(
     u_chol: Float[Tensor, "*#batch m m"],
     A: Float[Tensor, "*#batch m n"] | None = None,
 ) -> Projected:
-    """Mean, variance and residual at each example, differentiable once in the first five.
+    """Compute mean, variance and residual at each example, differentiable once in the first five.
 
-    Parameters
-    ----------
-    L
-        Lower Cholesky factor of K_uu.
-    Kuf, k_diag
-        Covariance of u and f, and prior variance of f.
-    u_mean, u_chol
-        Whitened q(u); the lower triangle of `u_chol` is read.
-    A
-        L⁻¹ K_uf, where the caller has it already.
+    L is the lower Cholesky factor of K_uu and k_diag the prior variance of f. The lower triangle
+    of `u_chol` is read. A is L⁻¹ K_uf, if the caller has it already.
     """
     if A is None:
         with torch.no_grad():
@@ -66,9 +58,9 @@ def project(
 def whiten(
     L: Float[Tensor, "*#batch m m"], Kuf: Float[Tensor, "*#batch m n"]
 ) -> Float[Tensor, "*batch m n"]:
-    """A = L⁻¹ K_uf."""
+    """Compute A = L⁻¹ K_uf."""
     if L.dtype == torch.float64:
-        # Takes a third of the time of a solve with many columns, and float64 has digits to spare.
+        # A third of the time of a solve with many columns, and accurate enough in float64.
         eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
         inverse: Tensor = torch.linalg.solve_triangular(L, eye, upper=False)
         return inverse @ Kuf
@@ -79,16 +71,16 @@ def whiten(
 def residual_variance(
     k_diag: Float[Tensor, "*#batch n"], A: Float[Tensor, "*batch m n"]
 ) -> BatchedRow:
-    """k_ii − Σ_j A_ji², but no less than the rounding error of k_ii."""
+    """Compute k_ii − Σ_j A_ji², at least the rounding error of k_ii."""
     return residual_given(k_diag, A.square().sum(-2))
 
 
 def residual_given(
-    k_diag: Float[Tensor, "*#batch #n"], told: Float[Tensor, "*#batch n"]
+    k_diag: Float[Tensor, "*#batch #n"], explained: Float[Tensor, "*#batch n"]
 ) -> BatchedRow:
-    """`residual_variance` where Σ_j A_ji² is at hand, in the dtype of k_ii."""
+    """Compute `residual_variance` from Σ_j A_ji², in the dtype of k_ii."""
     rounding = torch.finfo(k_diag.dtype).eps * k_diag
-    return torch.maximum((k_diag - told).to(k_diag.dtype), rounding)
+    return torch.maximum((k_diag - explained).to(k_diag.dtype), rounding)
 
 
 def project_whitened(
@@ -97,7 +89,7 @@ def project_whitened(
     u_mean: Float[Tensor, "*#batch m"],
     u_chol: Float[Tensor, "*#batch m m"],
 ) -> Projected:
-    """`project` where A and the residual are constants: differentiable in q(u) alone."""
+    """Compute `project` for constant A and residual: differentiable in q(u) alone."""
     T = u_chol.tril().mT @ A
     mean = (u_mean.unsqueeze(-2) @ A).squeeze(-2)
     return Projected(mean, residual + T.square().sum(-2), residual)
@@ -109,7 +101,7 @@ class _Project(Function):
         ctx: Any, L: Tensor, Kuf: Tensor, k_diag: Tensor, u_mean: Tensor, u_chol: Tensor, A: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         projected = project_whitened(A, residual_variance(k_diag, A), u_mean, u_chol)
-        # The residual is seldom asked for its gradient, and then H(h) is H(g_v).
+        # Without a gradient in the residual, which is rare, H(h) is H(g_v).
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(L, Kuf, k_diag, u_mean, u_chol, A)
         ctx.shape = projected.mean.shape
@@ -144,12 +136,8 @@ class _Project(Function):
             dKuf = dKuf - 2 * torch.linalg.solve_triangular(L.mT, scaled, upper=True)
             dk = dk + g_residual
         dL = -torch.linalg.solve_triangular(L.mT, inner, upper=True).tril()
-        to_prior = (
-            dL.sum_to_size(L.shape),
-            dKuf.sum_to_size(Kuf.shape),
-            dk.sum_to_size(k_diag.shape),
-        )
-        return *to_prior, *to_q, None
+        dL, dKuf = dL.sum_to_size(L.shape), dKuf.sum_to_size(Kuf.shape)
+        return dL, dKuf, dk.sum_to_size(k_diag.shape), *to_q, None
 
 
 # With A = L_uu⁻¹ K_uf, w ~ N(m, S Sᵀ), m = u_mean and S = u_chol,
@@ -157,7 +145,7 @@ class _Project(Function):
 # f given w:  mean prior mean + Aᵀw, covariance R = K_ff − AᵀA
 # f:          mean prior mean + Aᵀm, covariance R + AᵀS SᵀA
 #
-# The diagonals are the variances of `directgp.posteriors.projection`, which has them alone.
+# The diagonals are the variances of `project`.
 
 
 @dataclass(frozen=True)
@@ -176,7 +164,7 @@ class Conditional(NamedTuple):
 
     A: Float[Tensor, "*batch m n"]
     residual: Float[Tensor, "*batch n n"]
-    """R, which no w changes."""
+    """R, which does not depend on w."""
 
 
 def residual_covariance(
@@ -184,7 +172,7 @@ def residual_covariance(
     k_diag: Float[Tensor, "*#batch n"],
     A: Float[Tensor, "*#batch m n"],
 ) -> Float[Tensor, "*batch n n"]:
-    """K_ff − AᵀA, on its diagonal no less than the rounding error of k_ii."""
+    """Compute K_ff − AᵀA; its diagonal is at least the rounding error of k_ii."""
     rest = Kff - A.mT @ A
     variance = residual_variance(k_diag, A).expand(rest.shape[:-1])
     return torch.diagonal_scatter(rest, variance, dim1=-2, dim2=-1)
@@ -193,7 +181,7 @@ def residual_covariance(
 def joint(
     given: Conditional, u_mean: Float[Tensor, "*#batch m"], u_chol: Float[Tensor, "*#batch m m"]
 ) -> Joint:
-    """q(f) with w integrated out, differentiable in everything."""
+    """Compute q(f), differentiable in all arguments."""
     T = u_chol.tril().mT @ given.A
-    told = (given.A.mT @ u_mean.unsqueeze(-1)).squeeze(-1)
-    return Joint(given.mean + told, given.residual + T.mT @ T)
+    shift = (given.A.mT @ u_mean.unsqueeze(-1)).squeeze(-1)
+    return Joint(given.mean + shift, given.residual + T.mT @ T)

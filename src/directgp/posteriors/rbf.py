@@ -11,10 +11,11 @@ from torch.autograd import Function
 
 from directgp.numerics.autograd import first_order
 from directgp.numerics.linalg import Workspace, congruence, jittered_cholesky
+from directgp.shapes import Inputs
 
 
 def farthest(dtype: torch.dtype) -> float:
-    """Lengthscales from where on squares overflow; K is 0 long before."""
+    """Return the distance, in lengthscales, beyond which squares overflow; K is 0 long before."""
     limit: float = 1e-3 * torch.finfo(dtype).max ** 0.5
     return limit
 
@@ -24,38 +25,35 @@ def rbf_covariance(
     b: Float[Tensor, "*#batch n d"],
     log_scale: Float[Tensor, "*#batch"],
 ) -> Float[Tensor, "*batch m n"]:
-    """exp(log_scale − ½‖a_i − b_j‖²), for inputs already divided by the lengthscale.
+    """Compute exp(log_scale − ½‖a_i − b_j‖²), for inputs already divided by the lengthscale.
 
     With G = dK ∘ K the gradients are da = G b − (G 1) ∘ a, db = Gᵀ a − (Gᵀ 1) ∘ b and
     d log_scale = Σ G: three products with a and b, where a tape needs a dozen passes over K.
     """
-    # Only differences matter; about the origin the squares lose the fewest digits, and no single
-    # far input moves a median.
+    # Only differences matter. Centred inputs lose the fewest digits, and a far input does not move
+    # the median.
     centre = a.detach().median(-2, keepdim=True).values
     reach = farthest(a.dtype)
     near_a, near_b = ((x - centre).clamp(-reach, reach) for x in (a, b))
-    return _apply(near_a, near_b, log_scale, False)
+    apply: Callable[..., Tensor] = _RBF.apply
+    return apply(near_a, near_b, log_scale, False)
 
 
 def rbf_gram(
     a: Float[Tensor, "*#batch m d"], log_scale: Float[Tensor, "*#batch"]
 ) -> Float[Tensor, "*batch m m"]:
-    """`rbf_covariance` of inputs with themselves, from their differences.
+    """Compute `rbf_covariance` of inputs with themselves, from their differences.
 
-    So near inputs keep their digits however far from the others they lie, and K is as positive
+    Near inputs keep their digits however far from the others they are, and K is as positive
     definite as its rounded entries allow.
     """
     centred = a - a.detach().mean(-2, keepdim=True)
-    return _apply(centred, centred, log_scale, True)
-
-
-def _apply(a: Tensor, b: Tensor, log_scale: Tensor, by_differences: bool) -> Tensor:
     apply: Callable[..., Tensor] = _RBF.apply
-    return apply(a, b, log_scale, by_differences)
+    return apply(centred, centred, log_scale, True)
 
 
 def _log_by_product(a: Tensor, b: Tensor, log_scale: Tensor) -> Tensor:
-    """One product: (a, log_scale − ½‖a‖², 1) · (b, 1, −½‖b‖²), rounded up to log_scale at most."""
+    """Compute (a, log_scale − ½‖a‖², 1) · (b, 1, −½‖b‖²), at most log_scale."""
     left = -0.5 * a.square().sum(-1, keepdim=True) + log_scale
     right = -0.5 * b.square().sum(-1, keepdim=True)
     wide_a = torch.cat([a.expand(*left.shape[:-1], -1), left, torch.ones_like(left)], -1)
@@ -102,7 +100,7 @@ _FEW = 15
 
 
 def centre_of(Z: Float[Tensor, "*batch m d"]) -> Float[Tensor, "*batch 1 d"]:
-    """The median of some inducing inputs: amid them, and no single far one moves it."""
+    """Return the median of some inducing inputs, which a far one does not move."""
     some = Z[..., :: -(-Z.shape[-2] // _FEW), :]
     return some.median(-2, keepdim=True).values
 
@@ -113,13 +111,13 @@ def in_lengthscales(
     lengthscale: Float[Tensor, "*#batch 1 k"],
     out: Float[Tensor, "*batch n d"],
 ) -> Float[Tensor, "*batch n d"]:
-    """From a centre, where squares lose the fewest digits, and within reach of them."""
+    """Subtract the centre, divide by the lengthscale and clamp to where squares are finite."""
     reach = farthest(x.dtype)
     return torch.sub(x.expand(out.shape), centre, out=out).div_(lengthscale).clamp_(-reach, reach)
 
 
 def complete(left: Float[Tensor, "*batch m c"], top: Float[Tensor, "*#batch 1 1"]) -> None:
-    """Write log s² − ½‖a‖² and −½ 1ᵀ beside a."""
+    """Write log s² − ½‖a‖² and −½ 1ᵀ to the columns after a."""
     d = left.shape[-1] // 2
     squares = left[..., :d].square().sum(-1, keepdim=True)
     left[..., d : d + 1] = torch.sub(top, squares, alpha=0.5)
@@ -127,12 +125,12 @@ def complete(left: Float[Tensor, "*batch m c"], top: Float[Tensor, "*#batch 1 1"
 
 
 def input_features(
-    X: Float[Tensor, "n d"],
+    X: Inputs,
     centre: Float[Tensor, "*#batch 1 d"],
     lengthscale: Float[Tensor, "*#batch 1 k"],
     workspace: Workspace,
 ) -> Float[Tensor, "*batch n c"]:
-    """(b, 1, b∘b)."""
+    """Return (b, 1, b∘b)."""
     n, d = X.shape
     shapes = centre.shape[:-2], lengthscale.shape[:-2]
     batch = np.broadcast_shapes(*shapes) if any(shapes) else ()
@@ -149,13 +147,13 @@ def covariance(
     top: Float[Tensor, "*#batch 1 1"],
     out: Float[Tensor, "*batch m n"],
 ) -> Float[Tensor, "*batch m n"]:
-    """K_uf from the two factors, at most s² however it is rounded, written to `out`."""
+    """Write K_uf, the exponential of the product of both factors and at most s², to `out`."""
     torch.matmul(left, features.mT, out=out)
     return torch.minimum(out, top, out=out).exp_()
 
 
 class Inducing(NamedTuple):
-    """What a step needs of the inducing inputs, in float64."""
+    """Scaled inducing inputs, K_uu and its factor, in float64."""
 
     inputs: Float[Tensor, "*batch m c"]
     """(a, 1), with a in units of the lengthscales."""
@@ -175,7 +173,7 @@ def factorise(
     checked: bool,
     workspace: Workspace,
 ) -> Inducing:
-    """K_uu of inducing inputs in units of their lengthscales, and its factor inverted."""
+    """Compute K_uu of inducing inputs in units of their lengthscales, L and L⁻¹."""
     m, d = a.shape[-2:]
     top = log_scale.double()[..., None, None]
     inputs = workspace.take("inducing inputs", (*a.shape[:-1], d + 1), top)
@@ -198,9 +196,9 @@ def factorise(
 def through_gram(
     inner: Float[Tensor, "*batch m m"], inducing: Inducing
 ) -> tuple[Float[Tensor, "*batch m d"], Float[Tensor, "*batch"]]:
-    """What K_uu passes on to a and, twice, to log s².
+    """Return the gradient through K_uu in a, and twice that in log s².
 
-    Its gradient is ½ L⁻ᵀ C L⁻¹, with C the lower triangle of `inner`, mirrored.
+    The gradient in K_uu is ½ L⁻ᵀ C L⁻¹, with C the lower triangle of `inner`, mirrored.
     """
     lower = inner.tril()
     lower.diagonal(dim1=-2, dim2=-1).mul_(0.5)
@@ -213,9 +211,9 @@ def through_gram(
 
 
 def _log_gram(a: Tensor, top: Tensor, by_differences: bool) -> Tensor:
-    """log K of inputs with themselves; by a product where they come from float32.
+    """Compute log K of inputs with themselves, by differences as in `rbf_gram` or by a product.
 
-    There float64 has digits to spare. As for differences, see `rbf_gram`.
+    A product is accurate enough in float64 for inputs that come from float32.
     """
     if by_differences:
         distance = torch.cdist(a, a, compute_mode="donot_use_mm_for_euclid_dist")

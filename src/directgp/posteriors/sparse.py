@@ -1,4 +1,4 @@
-"""The sparse posterior: q(u) at inducing inputs, and the q(f) it implies everywhere."""
+"""Define `SparsePosterior`: q(u) at inducing inputs, and the q(f) it implies everywhere."""
 
 import copy
 from typing import NamedTuple, final
@@ -24,10 +24,10 @@ from directgp.posteriors.projection import (
     residual_variance,
     whiten,
 )
-from directgp.shapes import BatchedRow, Marginals
+from directgp.shapes import BatchedRow, Inputs, Marginals
 
 _BLOCK_VALUES = 2**24
-"""Entries of K_uf that one block of predictions holds, 128 MB in float64."""
+"""Entries of K_uf in one block of predictions, 128 MB in float64."""
 
 _NUGGET = {torch.float64: 1e-8, torch.float32: 1e-5}
 
@@ -37,11 +37,11 @@ class Factor(NamedTuple):
 
     L: Float[Tensor, "*batch m m"]
     jitter: Float[Tensor, "*batch"]
-    """What the factorisation needed beyond the nugget."""
+    """Jitter that the factorisation needed beyond the nugget."""
 
 
 class Cross(NamedTuple):
-    """What the prior says about some examples and the inducing inputs."""
+    """Prior moments of some examples and the inducing variables."""
 
     L: Float[Tensor, "*batch m m"]
     """Lower Cholesky factor of K_uu."""
@@ -52,11 +52,11 @@ class Cross(NamedTuple):
     """Prior mean."""
 
     jitter: Float[Tensor, "*batch"]
-    """What the factorisation of K_uu needed beyond the nugget."""
+    """Jitter that the factorisation of K_uu needed beyond the nugget."""
 
 
 class Features(NamedTuple):
-    """What is constant of some examples while kernel, mean and inducing inputs are held."""
+    """A, residual and prior mean of some examples, constant while only q(u) changes."""
 
     A: Float[Tensor, "*batch m n"]
     residual: BatchedRow
@@ -69,9 +69,8 @@ class SparsePosterior(nn.Module):
 
     u = L w, w ~ N(u_mean, u_chol u_cholᵀ).
     L Lᵀ = K_uu + nugget·diag(K_uu): the inducing variables are f(Z) plus noise of that relative
-    variance, which keeps the factorisation and its derivative accurate. That is a choice of
-    inducing variables, not an approximation: q(f) is exact for them, and nothing else is added to
-    any variance.
+    variance, which keeps the factorisation and its derivative accurate. This defines the inducing
+    variables and is no approximation: q(f) is exact for them, and no variance gets jitter.
 
     Parameters
     ----------
@@ -80,7 +79,7 @@ class SparsePosterior(nn.Module):
     Z : tensor of shape (m, d)
         Inducing inputs.
     nugget : float
-        Relative variance of the noise of u; 1e-8 unless given (1e-5 in float32).
+        Relative variance of the noise of u; 1e-8 by default (1e-5 in float32).
 
     Examples
     --------
@@ -113,7 +112,7 @@ class SparsePosterior(nn.Module):
     @classmethod
     def from_data(
         cls,
-        X: Float[Tensor, "n d"],
+        X: Inputs,
         y: Num[Tensor, " n"] | None = None,
         *,
         num_inducing: int = 100,
@@ -123,28 +122,28 @@ class SparsePosterior(nn.Module):
         mean: MeanName = "zero",
         generator: torch.Generator | None = None,
     ) -> "SparsePosterior":
-        """q(u) at the prior, with hyperparameters and inducing inputs that suit the data.
+        """Return q(u) = p(u), with hyperparameters and inducing inputs chosen from the data.
 
         The arguments are those of `Prior.from_data` and `choose_inducing`.
         """
         prior = Prior.from_data(X, y, kernel=kernel, ard=ard, mean=mean)
         return cls(prior, choose_inducing(X, num_inducing, inducing, generator))
 
-    def marginals(self, X: Float[Tensor, "n d"]) -> Marginals:
-        """q(f_i) at each row of X, differentiable in every parameter."""
+    def marginals(self, X: Inputs) -> Marginals:
+        """Return q(f_i) at each row of X, differentiable in every parameter."""
         return self.marginals_from(self.cross(X))
 
     def marginals_from(self, cross: Cross) -> Marginals:
-        """`marginals` where the covariances are at hand."""
+        """Return `marginals` from covariances already computed."""
         projected = project(*cross[:3], self.u_mean, self.u_chol)
         return Marginals(cross.mean + projected.mean, projected.variance)
 
     def fused(
-        self, X: Float[Tensor, "n d"], *, checked: bool = True, workspace: Workspace | None = None
+        self, X: Inputs, *, checked: bool = True, workspace: Workspace | None = None
     ) -> Fused | None:
-        """Marginals, less the prior mean, and KL in one piece, for a plain RBF kernel.
+        """Return marginals, minus the prior mean, and KL for a plain RBF kernel, else None.
 
-        None for other kernels; the rest as in `rbf_marginals`.
+        The arguments are those of `rbf_marginals`.
         """
         rbf = self.prior.rbf
         if rbf is None:
@@ -162,15 +161,14 @@ class SparsePosterior(nn.Module):
         )
 
     def kl(self) -> Float[Tensor, "*batch"]:
-        """KL[q(u) ‖ p(u)]."""
+        """Return KL[q(u) ‖ p(u)]."""
         return kl_from_standard(self.u_mean, self.u_chol.tril())
 
-    def predict(self, X: Float[Tensor, "n d"], block_size: int | None = None) -> Marginals:
-        """`marginals` without gradients, in blocks of rows, so that memory stays bounded."""
+    def predict(self, X: Inputs, block_size: int | None = None) -> Marginals:
+        """Return `marginals` without gradients, in blocks of rows that bound the memory."""
         self.check_inputs(X, "X of predict")
-        require(
-            block_size is None or block_size >= 1, "block_size of predict", "at least 1", block_size
-        )
+        valid = block_size is None or block_size >= 1
+        require(valid, "block_size of predict", "at least 1", block_size)
         with torch.no_grad():
             rbf = self.prior.rbf
             if rbf is None:
@@ -189,28 +187,25 @@ class SparsePosterior(nn.Module):
             return Marginals(self.prior.mean(X) + found.mean, found.variance)
 
     def joint(self, X: Float[Tensor, "*#batch n d"], factor: Factor | None = None) -> Joint:
-        """Mean and covariance of f at the rows of X, differentiable in X and every parameter.
+        """Return mean and covariance of f at the rows of X, differentiable in X and parameters.
 
-        X may have batch axes in front. A factor of K_uu at hand is used.
+        X may have leading batch axes. `factor` is that of K_uu, if already computed.
         """
         return joint(self._conditional(X, factor), self.u_mean, self.u_chol)
 
     def sample(
-        self,
-        X: Float[Tensor, "n d"],
-        num_samples: int = 1,
-        generator: torch.Generator | None = None,
+        self, X: Inputs, num_samples: int = 1, generator: torch.Generator | None = None
     ) -> Float[Tensor, "k *batch n"]:
-        """Joint draws of f at the rows of X: mean + Aᵀ(u_mean + S ε) + chol(K_ff − AᵀA) ε′.
+        """Draw f jointly at the rows of X: mean + Aᵀ(u_mean + S ε) + chol(K_ff − AᵀA) ε′.
 
-        Of all methods this and `joint` alone build an n × n matrix.
+        Only this method and `joint` build an n × n matrix.
         """
         self.check_inputs(X, "X of sample")
         require(num_samples >= 1, "num_samples of sample", "at least 1", num_samples)
         if generator is None:
             generator = fresh_generator(X.device)
         if X.dtype != torch.float64:
-            # Between close inputs little of K_ff − AᵀA is left, less than float32 can tell from 0.
+            # Between close inputs K_ff − AᵀA is small, below the rounding error of float32.
             wide = copy.deepcopy(self).double()
             return wide.sample(X.double(), num_samples, generator).to(X.dtype)
         with torch.no_grad():
@@ -225,9 +220,9 @@ class SparsePosterior(nn.Module):
     def cross(
         self, X: Float[Tensor, "*#batch n d"], factor: Factor | None = None, *, checked: bool = True
     ) -> Cross:
-        """The prior's covariances of u and f, with K_uu factorised, all differentiable.
+        """Return the prior covariances of u and f and the factor of K_uu, all differentiable.
 
-        A factor at hand is used; `checked` is as in `factor`.
+        A `factor` already computed is used; `checked` is as in `factor`.
         """
         d = self.Z.shape[-1]
         require(X.shape[-1] == d, "X", f"of shape (n, {d})", f"shape {tuple(X.shape)}")
@@ -236,13 +231,13 @@ class SparsePosterior(nn.Module):
         return Cross(L, Kuf, self.prior.variance(X), self.prior.mean(X), jitter)
 
     def factor(self, *, checked: bool = True) -> Factor:
-        """L of K_uu = L Lᵀ, factorised in float64, and the jitter that this needed.
+        """Return L of K_uu = L Lᵀ, factorised in float64, and the jitter that it needed.
 
-        Without the check a matrix that would need jitter gives NaN: for steps that must not wait
-        for an answer, and are looked at afterwards.
+        With `checked=False` a matrix that needs jitter gives NaN, and the step does not wait for
+        the device; the caller checks later.
         """
         Kuu = self.prior.gram(self.Z)
-        # gpytorch's distance of an input to itself is off by √eps while Z asks for a gradient.
+        # gpytorch's distance of an input to itself is off by √eps while Z needs a gradient.
         diagonal = (1 + self.nugget) * self.prior.variance(self.Z).double()
         Kuu = torch.diagonal_scatter(Kuu, diagonal.expand(Kuu.shape[:-1]), dim1=-2, dim2=-1)
         if not checked:
@@ -251,31 +246,31 @@ class SparsePosterior(nn.Module):
         cholesky = jittered_cholesky(Kuu)
         return Factor(cholesky.factor.to(self.Z.dtype), cholesky.jitter)
 
-    def features(self, X: Float[Tensor, "n d"], factor: Factor | None = None) -> Features:
-        """A, residual and prior mean at the rows of X, outside of any graph."""
+    def features(self, X: Inputs, factor: Factor | None = None) -> Features:
+        """Return A, residual and prior mean at the rows of X, without a graph."""
         with torch.no_grad():
             cross = self.cross(X, factor)
             A = whiten(cross.L, cross.Kuf)
-            # A constant mean is a view of its parameter, which may move.
+            # A constant mean is a view of its parameter, which may change.
             mean = cross.mean.detach().clone()
             return Features(A, residual_variance(cross.k_diag, A), mean)
 
     def marginals_at(self, features: Features) -> Marginals:
-        """`marginals` from constant features, differentiable in q(u) alone."""
+        """Return `marginals` from constant features, differentiable in q(u) alone."""
         projected = project_whitened(features.A, features.residual, self.u_mean, self.u_chol)
         return Marginals(features.mean + projected.mean, projected.variance)
 
     def _conditional(
         self, X: Float[Tensor, "*#batch n d"], factor: Factor | None = None
     ) -> Conditional:
-        """f at the rows of X given the inducing variables."""
+        """Return the distribution of f at the rows of X given the inducing variables."""
         cross = self.cross(X, factor)
         A = whiten(cross.L, cross.Kuf)
         Kff = self.prior.gram(X).to(A.dtype)
         return Conditional(cross.mean, A, residual_covariance(Kff, cross.k_diag, A))
 
     def check_inputs(self, X: Tensor, who: str) -> None:
-        """Refuse inputs of another width or with NaN."""
+        """Raise `InvalidInputError` for inputs of another width or dtype, or with NaN."""
         d = self.Z.shape[-1]
         fits = X.ndim == 2 and X.shape[-1] == d
         require(fits, who, f"of shape (n, {d})", f"shape {tuple(X.shape)}")
@@ -283,18 +278,18 @@ class SparsePosterior(nn.Module):
         require(X.dtype == self.Z.dtype, who, f"of the posterior's dtype {self.Z.dtype}", X.dtype)
 
     def reset(self) -> None:
-        """q(u) = p(u)."""
+        """Set q(u) = p(u)."""
         eye = torch.eye(self.Z.shape[-2], dtype=self.Z.dtype, device=self.Z.device)
         self.set_q(torch.zeros_like(self.u_mean), eye.expand(self.u_chol.shape))
 
     def set_q(self, u_mean: Float[Tensor, "*batch m"], u_chol: Float[Tensor, "*batch m m"]) -> None:
-        """Give q(u) these whitened moments."""
+        """Set the whitened moments of q(u)."""
         with torch.no_grad():
             self.u_mean.copy_(u_mean)
             self.u_chol.copy_(u_chol.tril())
 
     def with_unit_scale(self) -> "SparsePosterior":
-        """The same mean of f, with the prior's output scale held at 1."""
+        """Return a posterior with the same mean of f and the prior's output scale fixed at 1."""
         twin = copy.deepcopy(self)
         twin.prior = self.prior.with_unit_scale()
         with torch.no_grad():
@@ -303,7 +298,7 @@ class SparsePosterior(nn.Module):
         return twin
 
     def repeated(self, number: int, shared_prior: bool) -> "SparsePosterior":
-        """A batch of this posterior: `number` q(u), each with its own prior and Z unless shared."""
+        """Return a batch of `number` q(u), each with its own prior and Z unless shared."""
         twin = copy.deepcopy(self)
         names = ["u_mean", "u_chol"]
         if not shared_prior:
@@ -316,19 +311,18 @@ class SparsePosterior(nn.Module):
         return twin
 
     def member(self, index: int, like: "SparsePosterior") -> "SparsePosterior":
-        """One posterior of a batch that is `repeated` from another like it."""
+        """Return one posterior of a batch made by `repeated`, shaped like `like`."""
         twin = copy.deepcopy(like)
         batched = self.state_dict()
         with torch.no_grad():
             for name, value in twin.state_dict().items():
                 many = batched[name]
-                value.copy_(
-                    (many if many.shape == value.shape else many[index]).reshape(value.shape)
-                )
+                one = many if many.shape == value.shape else many[index]
+                value.copy_(one.reshape(value.shape))
         return twin
 
 
 def _joined(parts: list[Marginals]) -> Marginals:
-    """Successive rows as one."""
+    """Concatenate the marginals of successive rows."""
     means, variances = [part.mean for part in parts], [part.variance for part in parts]
     return Marginals(torch.cat(means, -1), torch.cat(variances, -1))

@@ -85,7 +85,7 @@ def predictive_cdf(likelihood: Likelihood, y: Num[Tensor, "..."], marginals: Mar
     Returns
     -------
     probability
-        Shape ``(..., n)``, dtype of the mean; right to 1e-10, without gradient.
+        Shape ``(..., n)``, dtype of the mean, without gradient; errors below 1e-10.
 
     Examples
     --------
@@ -138,9 +138,9 @@ def predictive_quantiles(
 def predictive_interval(
     likelihood: Likelihood, marginals: Marginals, coverage: float
 ) -> tuple[Values, Values]:
-    """Find the central interval: as much probability, (1 − coverage)/2, below as above.
+    """Find the central interval, with probability (1 − coverage)/2 on either side.
 
-    For counts and labels the interval, ends included, holds at least `coverage`.
+    For counts and labels the interval, ends included, has probability `coverage` or more.
 
     Examples
     --------
@@ -157,7 +157,7 @@ def predictive_interval(
 
 
 def distribution_of(likelihood: Likelihood, mean: Values, variance: Values) -> Distribution:
-    """The distribution of y, by what the likelihood can do; parameters ask for no gradient."""
+    """Return the distribution of y by the likelihood's capabilities, without gradients."""
     likelihood = likelihood.frozen()
     if isinstance(likelihood, ClosedFormQuantiles):
         return FormulaDistribution(likelihood, mean, variance)
@@ -175,21 +175,21 @@ def distribution_of(likelihood: Likelihood, mean: Values, variance: Values) -> D
 
 
 _TAIL = 1e-5
-"""Probability beyond which a tail is left out: it enters the score squared."""
+"""Probability of a tail that is dropped: it enters the score squared."""
 
-_MOST_COUNTS = 256
-"""Counts on either side of y that are looked at; the others lie between two of them."""
+_MAX_COUNTS = 256
+"""Largest number of counts on either side of y that are evaluated; the rest is interpolated."""
 
 _NODES = 64
-"""Of Gauss and Legendre, on either side of y."""
+"""Gauss–Legendre nodes on either side of y."""
 
 
 @torch.no_grad()
 def predictive_crps(likelihood: Likelihood, y: Num[Tensor, " n"], marginals: Marginals) -> Row:
-    """∫ (P(Y ≤ t) − 1{y ≤ t})² dt for each example, in the units of y: the smaller the better.
+    """Compute ∫ (P(Y ≤ t) − 1{y ≤ t})² dt for each example, in the units of y; lower is better.
 
-    For labels it is Brier's score, (P(Y = 1) − y)². By formula, or right to 1e-6 relative; where
-    counts may differ by hundreds, to 2e-3.
+    For labels it is Brier's score, (P(Y = 1) − y)². The relative error is at most 1e-6, or 2e-3
+    for counts spread over hundreds.
 
     Examples
     --------
@@ -205,21 +205,18 @@ def predictive_crps(likelihood: Likelihood, y: Num[Tensor, " n"], marginals: Mar
     if isinstance(likelihood, Binary):
         return (predictive_mean(likelihood, marginals) - target).square()
     low, high = predictive_quantiles(likelihood, marginals, [_TAIL, 1 - _TAIL])
-    if isinstance(likelihood, CountLikelihood):
-        below = _counted(likelihood, marginals, torch.minimum(low, target), target - 1, upper=False)
-        above = _counted(likelihood, marginals, target, torch.maximum(high, target), upper=True)
-    else:
-        below = _integrated(likelihood, marginals, torch.minimum(low, target), target, upper=False)
-        above = _integrated(likelihood, marginals, target, torch.maximum(high, target), upper=True)
-    return below + above
+    counts = isinstance(likelihood, CountLikelihood)
+    area, last = (_counted, target - 1) if counts else (_integrated, target)
+    below = area(likelihood, marginals, torch.minimum(low, target), last, upper=False)
+    return below + area(likelihood, marginals, target, torch.maximum(high, target), upper=True)
 
 
 def _counted(
     likelihood: Likelihood, marginals: Marginals, first: Row, last: Row, *, upper: bool
 ) -> Row:
-    """Σ P(Y ≤ k)² from the first to the last k, or Σ P(Y > k)²; trapezoids where there are many."""
+    """Sum P(Y ≤ k)², or P(Y > k)², from the first to the last k; trapezoids where many."""
     number = (last - first + 1).clamp(min=0)
-    nodes = int(number.max().clamp(max=_MOST_COUNTS))
+    nodes = int(number.max().clamp(max=_MAX_COUNTS))
     if nodes == 0:
         return torch.zeros_like(first)
     steps = torch.arange(nodes, dtype=first.dtype, device=first.device)[:, None]
@@ -228,7 +225,7 @@ def _counted(
     k = torch.where(number <= nodes, first + steps, roots.square().round())
     inside = k <= last
     squares = _squares(likelihood, marginals, torch.where(inside, k, first), upper)
-    # A count stands for itself and for half of those between it and its neighbours.
+    # The weight of a count is 1, plus half of those between it and its neighbours.
     gaps = torch.where(inside[1:], k.diff(dim=0), 1.0)
     weights = torch.ones_like(k)
     weights[1:] += (gaps - 1) / 2
@@ -239,7 +236,7 @@ def _counted(
 def _integrated(
     likelihood: Likelihood, marginals: Marginals, start: Row, end: Row, *, upper: bool
 ) -> Row:
-    """∫ P(Y ≤ t)² dt, or ∫ P(Y > t)² dt, over u with t = centre + scale·sinh(u)."""
+    """Integrate P(Y ≤ t)², or P(Y > t)², over u with t = centre + scale·sinh(u)."""
     low, centre, high = predictive_quantiles(likelihood, marginals, [0.25, 0.5, 0.75])
     scale = high - low
     x, weight = (

@@ -12,25 +12,25 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.likelihoods.counts import CountLikelihood
-from directgp.log_expectations.product_density import Peak, find_support
-from directgp.predictive.distributions import Distribution, forgiving
+from directgp.log_expectations.quadrature import Peak, find_support
+from directgp.predictive.distributions import Distribution, rounded_down
 from directgp.predictive.moments import DROP, integrate_in_batches, log_gamma_step, normal_average
 from directgp.shapes import Row, Values
 
 CountCdf = Callable[[Int[Tensor, " r"], Float[Tensor, " r"]], Float[Tensor, " r"]]
-"""P(Y ≤ k) for some examples, by index, and a count for each."""
+"""Indices of examples and a count for each → P(Y ≤ count)."""
 
 LARGEST = 1e300
-"""Counts from here on are called infinite."""
+"""Counts from here on count as infinite."""
 
 _GROWTH = 4.0
 """Factor by which the upper end of a bracket moves out."""
 
 _HALVE_EVERY = 4
-"""Of so many steps one halves the bracket, whatever interpolation says."""
+"""One of this many steps halves the bracket instead of interpolating."""
 
 _TINY = 1e-300
-"""The least offset of a count that falls short."""
+"""Smallest absolute offset of a count below the level."""
 
 
 @dataclass
@@ -42,14 +42,14 @@ class Bracket:
     below: Row
     above: Row
     reached: Bool[Tensor, " n"]
-    """Whether the last place tried became the upper end."""
+    """Whether the last point tried became the upper end."""
 
     def open(self) -> Int[Tensor, " r"]:
-        """The examples whose ends are not yet neighbours."""
+        """Return the examples whose ends are not yet neighbours."""
         return torch.nonzero(self.upper - self.lower > _neighbours(self.upper)).squeeze(-1)
 
     def inner(self, index: Int[Tensor, " r"], halve: bool) -> Float[Tensor, " r"]:
-        """Whole numbers inside, on the scale of log(k + 2), in which probits are nearly linear.
+        """Return whole numbers inside, on the scale log(k + 2), in which probits are nearly linear.
 
         By interpolation where both offsets are finite, else in the middle.
         """
@@ -63,7 +63,7 @@ class Bracket:
     def split(
         self, index: Int[Tensor, " r"], place: Float[Tensor, " r"], offset: Float[Tensor, " r"]
     ) -> None:
-        """Keep the part that holds the answer, given the offset at a place inside.
+        """Keep the part that contains the answer, given the offset at a point inside.
 
         The offset of an end that stays for the second time is halved, so that interpolation moves
         it (the Illinois rule).
@@ -78,7 +78,7 @@ class Bracket:
 
 
 def smallest_count(cdf: CountCdf, level: Row, guess: Row) -> Row:
-    """The smallest k = 0, 1, 2, … with cdf(k) ≥ level, from a guess of it."""
+    """Find the smallest k = 0, 1, 2, … with cdf(k) ≥ level, starting from a guess."""
     target = torch.special.ndtri(level)
 
     def offset(index: Tensor, k: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def smallest_count(cdf: CountCdf, level: Row, guess: Row) -> Row:
 
 
 def _enclose(offset: CountCdf, guess: Row) -> Bracket:
-    """A bracket about the answer, whose upper end moves out from the guess until it is reached."""
+    """Return a bracket of the answer; its upper end grows from the guess until it is reached."""
     lower, upper = torch.full_like(guess, -1.0), guess.clone()
     below = torch.full_like(guess, -torch.inf)
     above = offset(torch.arange(len(guess), device=guess.device), guess)
@@ -111,7 +111,7 @@ def _enclose(offset: CountCdf, guess: Row) -> Bracket:
 
 
 def _neighbours(k: Values) -> Values:
-    """The distance of neighbours: 1, or above 2⁵⁰ the least that float64 tells apart with ease."""
+    """Return the distance of neighbours: 1, or above 2⁵⁰ four times the spacing of float64."""
     return (4 * torch.finfo(k.dtype).eps * k).clamp(min=1.0)
 
 
@@ -126,20 +126,15 @@ def _neighbours(k: Values) -> Values:
 
 
 _REACH = math.sqrt(2 * DROP)
-"""Standard deviations of q to either side, where its density has fallen by e^−32."""
+"""Standard deviations of q on either side, where its density has fallen by e^−32."""
 
 _COST_OVER_Q = 4.0
-"""What a node over q costs, P(Y ≤ k given f) being a special function, in nodes over Λ."""
+"""Cost of a node over q, where P(Y ≤ k given f) is a special function, in nodes over Λ."""
 
 
 @final
-@dataclass(frozen=True)
 class CountDistribution(Distribution):
     """Counts 0, 1, 2, …."""
-
-    likelihood: CountLikelihood
-    mean: Values
-    variance: Values
 
     @override
     def cdf(self, y: Values) -> Values:
@@ -149,7 +144,7 @@ class CountDistribution(Distribution):
     @override
     def quantile(self, level: Values) -> Values:
         wide = torch.broadcast_tensors(
-            forgiving(level), self._guess(level), self.mean, self.variance
+            rounded_down(level), self._guess(level), self.mean, self.variance
         )
         likelihood = self.likelihood.take(torch.ones_like(wide[0], dtype=torch.bool))
         flat_level, guess, mean, variance = (tensor.reshape(-1) for tensor in wide)
@@ -160,7 +155,7 @@ class CountDistribution(Distribution):
         return smallest_count(cdf, flat_level, guess).reshape(wide[0].shape)
 
     def _guess(self, level: Values) -> Values:
-        """The mean count at that quantile of f, and as many of its deviations more."""
+        """Return the mean count at that quantile of f, plus its deviation times the positive z."""
         z = torch.special.ndtri(level)
         f = self.mean + torch.sqrt(self.variance) * z
         deviation = torch.sqrt(self.likelihood.conditional_variance(f))
@@ -169,7 +164,7 @@ class CountDistribution(Distribution):
 
 
 def count_cdf(likelihood: CountLikelihood, count: Values, mean: Values, variance: Values) -> Values:
-    """P(Y ≤ count) for whole counts from 0 on."""
+    """Compute P(Y ≤ count) for whole counts ≥ 0."""
     count, mean, variance = torch.broadcast_tensors(count, mean, variance)
     ends, over_arrivals, over_q = _nodes_needed(likelihood, count, variance)
     narrow = _COST_OVER_Q * over_q < over_arrivals
@@ -186,7 +181,7 @@ def count_cdf(likelihood: CountLikelihood, count: Values, mean: Values, variance
 def _nodes_needed(
     likelihood: CountLikelihood, count: Values, variance: Values
 ) -> tuple[Float[Tensor, "2 ..."], Values, Values]:
-    """The support of log Λ around its mode, and the nodes needed over it and over q.
+    """Return the support of log Λ around its mode, and the nodes needed over it and over q.
 
     A step in f is ρ times as wide in log Λ, ρ from `_log_slope`; over Λ its least value counts.
     """
@@ -205,7 +200,7 @@ def _nodes_needed(
 
 
 def _log_slope(likelihood: CountLikelihood, count: Values, delta: Values) -> Values:
-    """ρ: the slope in f of the log mean count, where that is log(count + 1) + δ; falls with δ."""
+    """Return ρ, the slope in f of the log mean count where that is log(count + 1) + δ."""
     rate = ((count + 1) * torch.exp(delta)).clamp(max=LARGEST)
     return torch.exp(likelihood.log_rate_slope(likelihood.argmax(rate))) / rate
 
@@ -218,7 +213,7 @@ def _average_over_q(
     variance: Values,
     *ends: Values,
 ) -> Values:
-    """E_q[P(Y ≤ count given f)]."""
+    """Compute E_q[P(Y ≤ count given f)]."""
     return normal_average(lambda f: likelihood.cdf(count, f), mean, variance, number, _REACH)
 
 
@@ -231,7 +226,7 @@ def _average_over_arrivals(
     left: Values,
     right: Values,
 ) -> Values:
-    """E_T[Φ((T − μ)/√v)], with weights that sum to 1 by division: log Γ(k) would cost digits."""
+    """Compute E_T[Φ((T − μ)/√v)]; weights are normalised by division, as log Γ(k) costs digits."""
     share = (torch.arange(number, dtype=mean.dtype, device=mean.device) + 0.5) / number
     delta = torch.lerp(-left, right, share.reshape(-1, 1))
     weight = torch.exp(likelihood.log_arrival(count, delta).value)

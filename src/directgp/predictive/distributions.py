@@ -1,15 +1,15 @@
-"""Define predictive distributions of continuous targets."""
+"""Define predictive distributions of labels and continuous targets."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
 from typing_extensions import override
 
-from directgp.errors import NumericalError, UnsupportedError
-from directgp.likelihoods.base import ClosedFormQuantiles, Likelihood, ScaleMixture
+from directgp.errors import NumericalError
+from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.quadrature import Quadrature
 from directgp.numerics.special import log_ndtr
 from directgp.predictive.moments import (
@@ -21,22 +21,31 @@ from directgp.predictive.moments import (
 from directgp.shapes import Values
 
 _ROUNDING = 2e-11
+"""Relative rounding error of a distribution function."""
 
 
+@dataclass(frozen=True)
 class Distribution(ABC):
-    """The distribution of y for q(f) = N(mean, variance), in float64."""
+    """The distribution of y for q(f) = N(mean, variance), in float64.
+
+    `distribution_of` chooses the class by the capabilities of the likelihood.
+    """
+
+    likelihood: Any
+    mean: Values
+    variance: Values
 
     @abstractmethod
     def cdf(self, y: Values) -> Values:
-        """P(Y ≤ y)."""
+        """Return P(Y ≤ y)."""
 
     @abstractmethod
     def quantile(self, level: Values) -> Values:
-        """The smallest y with P(Y ≤ y) ≥ level."""
+        """Return the smallest y with P(Y ≤ y) ≥ level."""
 
 
-def forgiving(level: Values) -> Values:
-    """A level lowered by the rounding of a distribution function, so that a tie counts as reached.
+def rounded_down(level: Values) -> Values:
+    """Lower a level by the rounding of the distribution function, so that it is reached in a tie.
 
     Ties are common: a fair coin has P(Y ≤ 0) = ½, and its median is 0.
     """
@@ -44,66 +53,51 @@ def forgiving(level: Values) -> Values:
 
 
 @final
-@dataclass(frozen=True)
 class FormulaDistribution(Distribution):
-    """Both ways by the likelihood's own formulas."""
-
-    likelihood: ClosedFormQuantiles
-    mean: Values
-    variance: Values
+    """Distribution function and quantiles by the likelihood's own formulas."""
 
     @override
     def cdf(self, y: Values) -> Values:
-        return self.likelihood.predictive_cdf(y, self.mean, self.variance)
+        value: Values = self.likelihood.predictive_cdf(y, self.mean, self.variance)
+        return value
 
     @override
     def quantile(self, level: Values) -> Values:
-        return self.likelihood.predictive_quantile(level, self.mean, self.variance)
+        value: Values = self.likelihood.predictive_quantile(level, self.mean, self.variance)
+        return value
 
 
 @final
-@dataclass(frozen=True)
 class LabelDistribution(Distribution):
     """Two labels: the distribution function steps at 0 and at 1."""
 
-    likelihood: Likelihood
-    mean: Values
-    variance: Values
-
     @override
     def cdf(self, y: Values) -> Values:
-        below_one = torch.where(y < 0, 0.0, self._zero())
-        return torch.where(y < 1, below_one, 1.0)
+        return torch.where(y < 1, torch.where(y < 0, 0.0, self._zero()), 1.0)
 
     @override
     def quantile(self, level: Values) -> Values:
-        return (self._zero() < forgiving(level)).double()
+        return (self._zero() < rounded_down(level)).double()
 
     def _zero(self) -> Values:
-        """P(Y = 0)."""
         return label_probability(self.likelihood, 0.0, self.mean, self.variance)
 
 
 # Given the component t, Y ~ N(μ, v + w(t)). By symmetry everything follows from the tail beyond a
 # distance x ≥ 0 from μ, P(Y > μ + x) = ∫ π(t) Φ(−x/√(v + w(t))) dt, which is smooth in t
-# while |Im t| < π/2, where v + w(t) stays in the right half-plane. It is kept as its log.
+# while |Im t| < π/2, where v + w(t) stays in the right half-plane. It is computed as its log.
 
 
 _FARTHEST = 300.0
-"""asinh(x/s) from which on a quantile is called infinite: x is 1e130 times the scale s of y."""
+"""asinh(x/s) from which on a quantile counts as infinite: x is 1e130 times the scale s of y."""
 
 _MAX_STEPS = 60
 _TOLERANCE = 1e-12
 
 
 @final
-@dataclass(frozen=True)
 class MixtureDistribution(Distribution):
-    """Symmetric about μ, with tails that may be heavy."""
-
-    likelihood: Likelihood
-    mean: Values
-    variance: Values
+    """A scale mixture of Gaussians: symmetric about μ, with tails that may be heavy."""
 
     @override
     def cdf(self, y: Values) -> Values:
@@ -118,40 +112,33 @@ class MixtureDistribution(Distribution):
         return self.mean + torch.sign(level - 0.5) * distance
 
 
-def log_tail(likelihood: Likelihood, distance: Values, variance: Values) -> Values:
-    """log P(Y > μ + distance) for distances from 0 on."""
-    mixture = _mixture(likelihood)
-    lower, upper = mixture.tail_bounds(distance, DROP)
-    step = log_gamma_step(mixture.mixture_width())
+def log_tail(likelihood: Any, distance: Values, variance: Values) -> Values:
+    """Compute log P(Y > μ + distance) for distances ≥ 0."""
+    lower, upper = likelihood.tail_bounds(distance, DROP)
+    step = log_gamma_step(likelihood.mixture_width())
     needed = ((upper - lower) / step).expand(np.broadcast_shapes(lower.shape, variance.shape))
     return integrate_in_batches(_log_sum, likelihood, needed, distance, variance, lower, upper)
 
 
 def _log_sum(
-    number: int,
-    likelihood: Likelihood,
-    distance: Values,
-    variance: Values,
-    lower: Values,
-    upper: Values,
+    number: int, likelihood: Any, distance: Values, variance: Values, lower: Values, upper: Values
 ) -> Values:
-    """log Σ h·π(t)·Φ(−x/√(v + w(t))) over equal steps h in t."""
-    mixture = _mixture(likelihood)
+    """Compute log Σ h·π(t)·Φ(−x/√(v + w(t))) over equal steps h in t."""
     share = (torch.arange(number, dtype=lower.dtype, device=lower.device) + 0.5) / number
     t = torch.lerp(lower, upper, share.reshape(-1, 1))
-    z = -distance * torch.rsqrt(variance + mixture.mixture_variance(t))
+    z = -distance * torch.rsqrt(variance + likelihood.mixture_variance(t))
     log_step = torch.log((upper - lower) / number)
-    return torch.logsumexp(mixture.log_mixing(t) + log_ndtr(z), 0) + log_step
+    return torch.logsumexp(likelihood.log_mixing(t) + log_ndtr(z), 0) + log_step
 
 
-def tail_quantile(likelihood: Likelihood, log_level: Values, variance: Values) -> Values:
-    """The distance x ≥ 0 with log P(Y > μ + x) = log_level, at most log ½.
+def tail_quantile(likelihood: Any, log_level: Values, variance: Values) -> Values:
+    """Find the distance x ≥ 0 with log P(Y > μ + x) = log_level ≤ log ½.
 
     Newton's method inside a bracket, in a = asinh(x/s) with s² = v + w(0): there the log tail is
     smooth at the centre and a straight line where it is a power of x.
     """
     log_level, variance = torch.broadcast_tensors(log_level, variance)
-    scale = torch.sqrt(variance + _mixture(likelihood).mixture_variance(torch.zeros_like(variance)))
+    scale = torch.sqrt(variance + likelihood.mixture_variance(torch.zeros_like(variance)))
     a = torch.asinh(-torch.special.ndtri(torch.exp(log_level))).clamp(0.0, _FARTHEST)
     lower, upper = torch.zeros_like(a), torch.full_like(a, _FARTHEST)
     for _ in range(_MAX_STEPS):
@@ -175,18 +162,8 @@ def tail_quantile(likelihood: Likelihood, log_level: Values, variance: Values) -
 def _log_tail_and_slope(
     likelihood: Likelihood, a: Values, scale: Values, variance: Values
 ) -> tuple[Values, Values]:
-    """The log tail at x = s·sinh(a), and its derivative −p(x)/tail·√(s² + x²) in a."""
+    """Return the log tail at x = s·sinh(a), and its derivative −p(x)/tail·√(s² + x²) in a."""
     distance = scale * torch.sinh(a)
     value = log_tail(likelihood, distance, variance)
     log_density = Quadrature()(likelihood, distance, torch.zeros_like(a), variance)
     return value, -torch.exp(log_density - value) * scale * torch.cosh(a)
-
-
-def _mixture(likelihood: Likelihood) -> ScaleMixture:
-    """The likelihood as what it is here."""
-    if not isinstance(likelihood, ScaleMixture):
-        raise UnsupportedError(
-            f"The tail of a mixture needs a scale mixture of Gaussians. Got "
-            f"{type(likelihood).__name__}. Use predictive_cdf."
-        )
-    return likelihood

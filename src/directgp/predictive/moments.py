@@ -1,4 +1,4 @@
-"""Compute mean and variance of y at new inputs."""
+"""Compute mean and variance of y at new inputs; check the arguments of public functions."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,22 +14,17 @@ from directgp.log_expectations.api import resolve_rule
 from directgp.log_expectations.quadrature import blocks_by_nodes, step_for
 from directgp.shapes import Marginals, Values, require_all
 
-_INSIDE = "between 0 and 1, ends excluded"
+_OPEN_UNIT_INTERVAL = "between 0 and 1, ends excluded"
 
 
 def wide_marginals(who: str, marginals: Marginals) -> tuple[Values, Values]:
-    """Mean and variance in float64, refused unless finite and the variance positive."""
+    """Return mean and variance in float64; raise `InvalidInputError` if they are not valid."""
     mean, variance = marginals.mean, marginals.variance
     require(mean.is_floating_point(), f"mean of {who}", "of a floating dtype", mean.dtype)
-    require(
-        mean.shape == variance.shape,
-        f"variance of {who}",
-        f"of the shape of the mean, {tuple(mean.shape)}",
-        f"shape {tuple(variance.shape)}",
-    )
-    require(
-        mean.dim() > 0, f"mean of {who}", "of shape (..., n)", "a scalar", "Reshape it to (1,)."
-    )
+    alike, shape = f"of the shape of the mean, {tuple(mean.shape)}", tuple(variance.shape)
+    require(mean.shape == variance.shape, f"variance of {who}", alike, f"shape {shape}")
+    remedy = "Reshape it to (1,)."
+    require(mean.dim() > 0, f"mean of {who}", "of shape (..., n)", "a scalar", remedy)
     require_all(torch.isfinite(mean), mean, f"mean of {who}", "finite")
     allowed = torch.isfinite(variance) & (variance > 0)
     require_all(allowed, variance, f"variance of {who}", "positive and finite")
@@ -37,8 +32,12 @@ def wide_marginals(who: str, marginals: Marginals) -> tuple[Values, Values]:
 
 
 def wide_targets(who: str, y: Num[Tensor, "..."], like: Values) -> Values:
-    """Targets in float64, refused unless finite and of a shape that fits the marginals."""
-    fits = y.shape[-1:] == like.shape[-1:] and _broadcast(y, like)
+    """Return targets in float64; raise `InvalidInputError` if not finite or of a wrong shape."""
+    try:
+        fits = y.shape[-1:] == like.shape[-1:]
+        np.broadcast_shapes(y.shape, like.shape)
+    except ValueError:
+        fits = False
     allowed = f"of shape (..., {like.shape[-1]}), broadcasting with {tuple(like.shape)}"
     require(fits, f"y of {who}", allowed, f"shape {tuple(y.shape)}", "Flatten a column first.")
     require_all(torch.isfinite(y), y, f"y of {who}", "finite")
@@ -46,39 +45,29 @@ def wide_targets(who: str, y: Num[Tensor, "..."], like: Values) -> Values:
 
 
 def wide_levels(who: str, levels: Sequence[float] | Values, like: Values) -> Float[Tensor, "k ..."]:
-    """Levels in float64, with as many axes behind them as `like` has."""
+    """Return levels in float64, followed by as many axes as `like` has."""
     tensor = torch.as_tensor(levels, dtype=torch.float64, device=like.device)
     name = f"levels of {who}"
     require(tensor.dim() == 1, name, "a list of numbers", f"shape {tuple(tensor.shape)}")
-    require_all((tensor > 0) & (tensor < 1), tensor, name, _INSIDE)
+    require_all((tensor > 0) & (tensor < 1), tensor, name, _OPEN_UNIT_INTERVAL)
     return tensor.reshape(-1, *([1] * like.dim()))
 
 
 def check_coverage(who: str, coverage: float) -> None:
-    """Refuse a coverage that no central interval has."""
-    require(0 < coverage < 1, f"coverage of {who}", _INSIDE, coverage)
+    """Raise `InvalidInputError` unless 0 < coverage < 1."""
+    require(0 < coverage < 1, f"coverage of {who}", _OPEN_UNIT_INTERVAL, coverage)
 
 
-def _broadcast(*tensors: Tensor) -> bool:
-    """Whether the shapes broadcast."""
-    try:
-        np.broadcast_shapes(*(tensor.shape for tensor in tensors))
-    except ValueError:
-        return False
-    return True
-
-
-# With step h the sum errs by growth(d)·e^{−2πd/h} for any d, where growth says how much larger the
-# integrand is on the line Im = d than on the real one (Trefethen and Weideman, SIAM Review 56,
-# 2014).
+# With step h the sum errs by growth(d)·e^{−2πd/h} for any d, where growth is the ratio of the
+# integrand on the line Im = d to that on the real line (Trefethen and Weideman, SIAM Review, 2014).
 
 
 DROP = 32.0
-"""Nodes reach to where a density has fallen by e^−32."""
+"""The sum ends where a density has fallen by e^−32."""
 
 
 def log_gamma_step(width: Values) -> Values:
-    """The step for a density like that of log G, G ~ Gamma(a), of width τ = 1/√a at its mode.
+    """Return the step for a density like that of log G, G ~ Gamma(a), of width τ = 1/√a.
 
     growth(d) = (cos d)^−a for d up to π/2, nearly best at d = arctan 8τ.
     """
@@ -94,16 +83,8 @@ def integrate_in_batches(
 ) -> Values:
     """Call ``integral(number, likelihood, *examples)`` on examples that need about `number` nodes.
 
-    Parameters
-    ----------
-    integral
-        Returns one value for each of its examples.
-    likelihood
-        For examples of the shape of `needed`.
-    needed
-        Nodes that each example needs, shape ``(..., n)``.
-    examples
-        Tensors that broadcast with `needed`.
+    `needed`, of shape (..., n), is the number of nodes of each example, and `examples` broadcast
+    with it. The integral returns one value for each of its examples.
     """
     flat = likelihood.take(torch.ones_like(needed, dtype=torch.bool))
     columns = [example.expand(needed.shape).reshape(-1) for example in examples]
@@ -118,7 +99,7 @@ def integrate_in_batches(
 def normal_average(
     function: Callable[[Values], Values], mean: Values, variance: Values, number: int, reach: float
 ) -> Values:
-    """E_q[function(f)] over equal steps in (f − μ)/√v; differentiable."""
+    """Compute E_q[function(f)] over equal steps in (f − μ)/√v; differentiable."""
     z = (torch.arange(number, dtype=mean.dtype, device=mean.device) + 0.5) / number
     z = (reach * (2 * z - 1)).reshape(-1, *([1] * mean.dim()))
     weight = torch.exp(-0.5 * z**2)
@@ -126,7 +107,7 @@ def normal_average(
 
 
 _REACH = 18.0
-"""Standard deviations of q to either side; E_q[e^f] with v = 100 peaks 10 of them from μ."""
+"""Standard deviations of q on either side; the integrand of E_q[e^f], v = 100, peaks at 10."""
 
 
 def predictive_mean(likelihood: Likelihood, marginals: Marginals) -> Values:
@@ -178,7 +159,7 @@ def predictive_variance(likelihood: Likelihood, marginals: Marginals) -> Values:
 def label_probability(
     likelihood: Likelihood, label: float, mean: Values, variance: Values
 ) -> Values:
-    """P(Y = label) for a likelihood of two labels, with all its digits also where it is tiny."""
+    """Return P(Y = label) for a likelihood of two labels, accurate also where it is tiny."""
     y = torch.full_like(mean, label)
     return torch.exp(resolve_rule("auto", likelihood)(likelihood, y, mean, variance))
 
@@ -186,19 +167,19 @@ def label_probability(
 def _integrate(
     integral: Callable[..., Values], likelihood: Likelihood, mean: Values, variance: Values
 ) -> Values:
-    """An integral over q for each example, of a function analytic in the likelihood's strip."""
+    """Integrate a function that is analytic in the likelihood's strip over each q."""
     deviation = torch.sqrt(variance.detach())
     needed = 2 * _REACH * deviation / step_for(deviation, likelihood.strip, DROP)
     return integrate_in_batches(integral, likelihood, needed, mean, variance)
 
 
 def _expected(number: int, likelihood: Likelihood, mean: Values, variance: Values) -> Values:
-    """E_q[E[y given f]]."""
+    """Compute E_q[E[y given f]]."""
     return normal_average(likelihood.conditional_mean, mean, variance, number, _REACH)
 
 
 def _spread(number: int, likelihood: Likelihood, mean: Values, variance: Values) -> Values:
-    """E_q[Var[y given f] + (E[y given f] − E y)²], which does not cancel."""
+    """Compute E_q[Var[y given f] + (E[y given f] − E y)²], which does not cancel."""
     expected = _expected(number, likelihood, mean, variance)
 
     def square(f: Values) -> Values:

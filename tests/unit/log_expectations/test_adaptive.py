@@ -23,6 +23,7 @@ from directgp.log_expectations.adaptive import (
     scan,
     widened,
 )
+from directgp.log_expectations.rule import FlatExamples
 
 
 def row(*values: float) -> Tensor:
@@ -120,7 +121,7 @@ def test_as_the_rules_that_know_the_likelihood(
         value = known(likelihood, target, m, v)
         slopes = grad(value, (m, v))
         with torch.no_grad():
-            found = blind(likelihood.frozen(), target, m, v)
+            found = blind(FlatExamples(likelihood.frozen(), target, m, v))
         torch.testing.assert_close(found.value, value.detach(), rtol=1e-8, atol=1e-12)
         torch.testing.assert_close(found.mean_slope, slopes[0], rtol=1e-7, atol=1e-9)
         torch.testing.assert_close(found.variance_slope, slopes[1], rtol=1e-6, atol=1e-7)

@@ -17,10 +17,10 @@ from directgp.log_expectations.elbo_term import (
     _step,
     common_nodes,
     gibbs_term,
-    sum_apart,
+    own_nodes_estimate,
 )
 from directgp.log_expectations.quadrature import NATS, trapezoid_step
-from directgp.log_expectations.rule import Estimate
+from directgp.log_expectations.rule import Estimate, FlatExamples
 
 LIKELIHOODS: list[Likelihood] = [
     Probit(),
@@ -71,8 +71,8 @@ def test_the_same_integral_as_with_nodes_of_their_own(likelihood: Likelihood, nu
     some = rows(number, 0.5)
     assert common_nodes(some[1], some[2].sqrt(), likelihood.strip, NATS) is not None
     with torch.no_grad():
-        together = _integrate(likelihood, *some, nats=NATS)
-        apart = sum_apart(likelihood, *some, nats=NATS)
+        together = _integrate(FlatExamples(likelihood, *some), nats=NATS)
+        apart = own_nodes_estimate(FlatExamples(likelihood, *some), NATS)
     assert_alike(together, apart, rtol=5e-9)
 
 
@@ -80,8 +80,8 @@ def test_the_same_integral_as_with_nodes_of_their_own(likelihood: Likelihood, nu
 def test_as_right_as_float32_can_show(likelihood: Likelihood) -> None:
     some = rows(300)
     with torch.no_grad():
-        coarse = _integrate(likelihood, *some, nats=NATS_OF_FLOAT32)
-        fine = sum_apart(likelihood, *some, nats=40.0)
+        coarse = _integrate(FlatExamples(likelihood, *some), nats=NATS_OF_FLOAT32)
+        fine = own_nodes_estimate(FlatExamples(likelihood, *some), 40.0)
     assert_alike(coarse, fine, rtol=2e-7)
 
 
@@ -157,5 +157,7 @@ def test_a_wide_example_among_narrow_ones() -> None:
     others = torch.arange(40) != 7
     torch.testing.assert_close(beside[others], alone[others], rtol=1e-9, atol=0)
     sign = 2 * y[7] - 1
-    apart = sum_apart(Probit(), torch.ones(1).double(), sign * mean[7:8], variance[7:8], NATS)
+    apart = own_nodes_estimate(
+        FlatExamples(Probit(), torch.ones(1).double(), sign * mean[7:8], variance[7:8]), NATS
+    )
     torch.testing.assert_close(beside[7:8], apart.value, rtol=1e-9, atol=0)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from directgp.errors import NumericalError
 from directgp.likelihoods import Likelihood, Poisson, StudentT
-from directgp.log_expectations.product_density import Peak, find_peak, find_support, peak_of
+from directgp.log_expectations.quadrature import Peak, find_peak, find_support, peak_of
 from tests.properties.tables import LIKELIHOODS, LikelihoodRow, Point, columns, points
 from tests.properties.test_accuracy import named
 

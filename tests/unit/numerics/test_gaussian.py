@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal, Normal
 from torch.distributions import kl_divergence as torch_kl
 
-from directgp.numerics.gaussian import kl_divergence, kl_from_standard, log_density
+from directgp.numerics.gaussian import kl_from_standard, log_density
 
 
 def gaussian(seed: int, *shape: int) -> tuple[Tensor, Tensor]:
@@ -65,31 +65,3 @@ def test_kl_from_standard_gradient_by_hand() -> None:
 def test_kl_from_standard_ignores_the_sign_of_the_diagonal() -> None:
     u_mean, u_chol = gaussian(2, 4)
     torch.testing.assert_close(kl_from_standard(u_mean, -u_chol), kl_from_standard(u_mean, u_chol))
-
-
-@pytest.mark.parametrize("shape", [(1,), (5,), (3, 5)])
-def test_kl_divergence_against_torch(shape: tuple[int, ...]) -> None:
-    (mean_q, chol_q), (mean_p, chol_p) = gaussian(3, *shape), gaussian(4, *shape)
-    q = MultivariateNormal(mean_q, scale_tril=chol_q)
-    p = MultivariateNormal(mean_p, scale_tril=chol_p)
-    value = kl_divergence(mean_q, chol_q, mean_p, chol_p)
-    torch.testing.assert_close(value, torch_kl(q, p), rtol=1e-10, atol=0)
-
-
-def test_kl_divergence_from_one_p_to_many_q() -> None:
-    (mean_q, chol_q), (mean_p, chol_p) = gaussian(5, 3, 4), gaussian(6, 4)
-    value = kl_divergence(mean_q, chol_q, mean_p, chol_p)
-    each = [kl_divergence(mean_q[i], chol_q[i], mean_p, chol_p) for i in range(3)]
-    torch.testing.assert_close(value, torch.stack(each))
-
-
-def test_kl_divergence_gradients() -> None:
-    q, p = gaussian(7, 3), gaussian(8, 3)
-    arguments = tuple(tensor.requires_grad_() for tensor in (*q, *p))
-    # Entries above the diagonal are not parameters: the solver does not read those of p.
-    assert torch.autograd.gradcheck(
-        lambda mean_q, chol_q, mean_p, chol_p: kl_divergence(
-            mean_q, chol_q.tril(), mean_p, chol_p.tril()
-        ),
-        arguments,
-    )

@@ -10,7 +10,6 @@ from torch import Tensor
 from directgp.numerics.special import (
     inverse_mills,
     log1mexp,
-    log_mean_exp,
     log_ndtr,
     log_ndtri,
     log_wright_omega,
@@ -155,18 +154,3 @@ def test_wright_omega_solves_its_equation(dtype: torch.dtype) -> None:
     x = torch.cat([-torch.logspace(1.5, -3, 200), torch.logspace(-3, 30, 300)]).to(dtype)
     omega = wright_omega(x)
     torch.testing.assert_close(omega + torch.log(omega), x, rtol=4 * eps, atol=4 * eps)
-
-
-def test_log_mean_exp() -> None:
-    x = torch.tensor([[-1000.0, -1001.0], [1000.0, 1002.0]], dtype=torch.float64)
-    expected = [-1000 + math.log((1 + math.exp(-1)) / 2), 1000 + math.log((1 + math.exp(2)) / 2)]
-    torch.testing.assert_close(log_mean_exp(x, 1), torch.tensor(expected, dtype=torch.float64))
-    torch.testing.assert_close(log_mean_exp(x.T, 0), log_mean_exp(x, -1))
-
-
-def test_log_mean_exp_of_a_constant_is_the_constant() -> None:
-    x = torch.full((7, 3), -5e4, dtype=torch.float64, requires_grad=True)
-    value = log_mean_exp(x, 0)
-    (slope,) = torch.autograd.grad(value.sum(), x)
-    torch.testing.assert_close(value, torch.full((3,), -5e4, dtype=torch.float64))
-    torch.testing.assert_close(slope, torch.full((7, 3), 1 / 7, dtype=torch.float64))

@@ -21,9 +21,9 @@ from directgp.experiments.paper.fits import paper_model, report_step
 from directgp.likelihoods.base import ExactProductSampler, Likelihood, UnimodalInF
 from directgp.log_expectations.api import log_expectation, resolve_rule
 from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
-from directgp.log_expectations.product_density import peak_of
 from directgp.log_expectations.product_sampling import ProductSampling
-from directgp.log_expectations.rule import Rule
+from directgp.log_expectations.quadrature import peak_of
+from directgp.log_expectations.rule import FlatExamples, Rule
 from directgp.log_expectations.samplers import build_hat, draw_as_paper
 from directgp.shapes import Marginals
 from directgp.training.callbacks import Monitor
@@ -160,7 +160,8 @@ def seen_proposals(
     draws still rejected after the last round enters with its expected number.
     """
     num_draws = max(_MIN_DRAWS, min(_MAX_DRAWS, int(_WORK / float(expected.sum()))))
-    draws = draw_as_paper(likelihood, y, mean, variance, num_draws, generator, _ROUNDS, widen)
+    examples = FlatExamples(likelihood, y, mean, variance)
+    draws = draw_as_paper(examples, num_draws, generator, _ROUNDS, widen)
     seen = 2 * (~draws.unfinished).sum(0) >= num_draws
     each = torch.where(seen, draws.proposals, expected)
     variance_of_each = torch.where(seen, each * (each - 1) / draws.accepted, 0.0)
@@ -175,7 +176,8 @@ def our_proposals(likelihood: Likelihood, y: Row, mean: Row, variance: Row, log_
     """
     if isinstance(likelihood, ExactProductSampler):
         return Measured(value=1.0, error=0.0)
-    hat = build_hat(likelihood, y, mean, variance, peak_of(likelihood, y, mean, variance))
+    examples = FlatExamples(likelihood, y, mean, variance)
+    hat = build_hat(examples, peak_of(*examples))
     log_area = hat.cap + torch.log(hat.left_scale + hat.left + hat.right + hat.right_scale)
     log_density = log_z - likelihood.log_base(y) + 0.5 * torch.log(2 * math.pi * variance)
     return Measured(value=float(torch.exp(log_area - log_density).mean()), error=0.0)

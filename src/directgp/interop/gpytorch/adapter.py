@@ -39,7 +39,7 @@ class GivenGaussian(GaussianNoise):
 
     def __init__(self, noise: Values) -> None:
         super().__init__()
-        # A buffer may be part of a graph, which then leads to the parameters it came from.
+        # A buffer may be part of a graph that leads to the parameters it was computed from.
         self.register_buffer("given_noise", noise.double())
 
     @property
@@ -71,10 +71,6 @@ class GivenStudentT(StudentTNoise):
         return self._per_example(self.given_scale)
 
 
-# Quadrature looks far out, where a parameter may underflow to 0: what is wrong there weighs
-# nothing.
-
-
 _LOCK = Lock()
 _DEPTH = 0
 _DEFAULT = True
@@ -82,7 +78,11 @@ _DEFAULT = True
 
 @contextmanager
 def unvalidated() -> Iterator[None]:
-    """Several at once are as one: the last to end restores what the first has found."""
+    """Turn off the validation of torch's distributions; reentrant across threads.
+
+    Quadrature evaluates points far out, where a parameter may underflow to 0; such points have no
+    weight. The last context to end restores the setting that the first one found.
+    """
     global _DEPTH, _DEFAULT
     with _LOCK:
         if _DEPTH == 0:
@@ -98,24 +98,18 @@ def unvalidated() -> Iterator[None]:
                 Distribution.set_default_validate_args(_DEFAULT)
 
 
-_REMEDY = "Use gpytorch.mlls for likelihoods that look at several latent values or examples."
+_REMEDY = "Use gpytorch.mlls for likelihoods of several latent values or examples."
 
 
 @final
 class Adapted(Likelihood):
     """log p(y given f) = ``source(f).log_prob(y)``, in float64 and with derivatives by autograd.
 
-    Parameters
-    ----------
-    source : gpytorch.likelihoods.Likelihood
-        Gives a distribution of the shape of f.
-    shape : torch.Size
-        That of all examples.
-    args, kwargs
-        What else its ``forward`` is given.
+    `shape` is that of all examples; `args` and `kwargs` are further arguments of the source's
+    ``forward``, which returns a distribution of the shape of f.
     """
 
-    # Not known to be; nor are derivatives beyond the first, for there may be kinks.
+    # Unknown, as are derivatives beyond the first: there may be kinks.
     log_concave = False
 
     def __init__(
@@ -153,7 +147,7 @@ class Adapted(Likelihood):
     def derivatives(self, y: Values, f: Values) -> Derivatives:
         value, first, f = self._differentiated(y, f, again=True)
         second = torch.zeros_like(first)
-        # A slope that does not depend on f, as that of Laplace's density, has no graph.
+        # A slope that does not depend on f, as for Laplace's density, has no graph.
         if first.requires_grad:
             with torch.enable_grad():
                 total = first.sum()
@@ -161,7 +155,7 @@ class Adapted(Likelihood):
         return Derivatives(value.detach(), first.detach(), second)
 
     def _differentiated(self, y: Values, f: Values, again: bool) -> tuple[Values, Values, Values]:
-        """ℓ, its slope, differentiable where that is done again, and the f of both."""
+        """Return ℓ, its slope (with a graph if `again`) and the f of both."""
         with torch.enable_grad():
             f = f.detach().requires_grad_()
             value = self.log_kernel(y, f)
@@ -190,7 +184,7 @@ class Adapted(Likelihood):
         f = torch.zeros(shape, dtype=torch.float64, device=y.device)
         with unvalidated():
             given = self._given(f)
-        # A support that depends on f, as that of a uniform density, is no property of the class.
+        # A support that depends on f, as for a uniform density, is not a class attribute.
         support = getattr(type(given), "support", None)
         if isinstance(support, Constraint) and not is_dependent(support):
             inside = support.check(y.double())
@@ -198,16 +192,16 @@ class Adapted(Likelihood):
 
     @override
     def check_shape(self, shape: tuple[int, ...]) -> None:
-        """Refuse a likelihood in which an example is not by itself.
+        """Raise `UnsupportedError` if p(y given f) of an example depends on other examples.
 
-        Examples are evaluated in groups of their own. That is right if a group of some has what
-        they have among all: with parameters and arguments as they are, or those of the group.
+        Examples are evaluated in groups. That is valid if the moments in a group are those among
+        all examples, with parameters and arguments either whole or indexed by the group.
         """
         if self._taken:
             return
         for indexed in (False, True):
             self._indexed = indexed
-            if self._is_apart():
+            if self._is_independent():
                 return
         raise UnsupportedError(
             f"The likelihood must give each example a p(y given f) of its own. Got "
@@ -215,8 +209,8 @@ class Adapted(Likelihood):
             f"matter to it. {_REMEDY}"
         )
 
-    def _is_apart(self) -> bool:
-        """Whether half of the examples, in another order, have the same moments as among all."""
+    def _is_independent(self) -> bool:
+        """Return whether half of the examples, reordered, have the same moments as among all."""
         f = torch.linspace(-1, 1, self._shape.numel(), dtype=torch.float64).reshape(self._shape)
         f = f.to(next(iter(self.source.parameters()), f).device)
         some = torch.arange(f.numel(), device=f.device).flip(0)[::2]
@@ -231,7 +225,7 @@ class Adapted(Likelihood):
         return torch.allclose(found, known, rtol=1e-9, atol=1e-12, equal_nan=True)
 
     def _given(self, f: Values) -> Distribution:
-        """p(y given f), refused where it is not one for each f."""
+        """Return p(y given f); raise `UnsupportedError` if it is not one for each f."""
         given = self._conditional(f)
         if not isinstance(given, Distribution) or (given.batch_shape, given.event_shape) != (
             f.shape,
@@ -245,7 +239,7 @@ class Adapted(Likelihood):
         return given
 
     def _conditional(self, f: Values) -> Any:
-        """What the source makes of f, with the constants of the examples at hand, in float64."""
+        """Call the source with float64 constants of the examples taken."""
         named = dict((*self.source.named_parameters(), *self.source.named_buffers()))
         constants = {name: self._of_examples(value) for name, value in named.items()}
         args = tuple(self._of_examples(value) for value in self._args)
@@ -253,7 +247,7 @@ class Adapted(Likelihood):
         return torch.func.functional_call(self.source, constants, (f, *args), kwargs)
 
     def _of_examples(self, value: Any) -> Any:
-        """A parameter or argument in float64, of the examples at hand where each has its own."""
+        """Return a parameter or argument in float64, indexed by the examples taken."""
         if not isinstance(value, Tensor):
             return value
         wide = value.double() if value.is_floating_point() else value
@@ -261,17 +255,18 @@ class Adapted(Likelihood):
 
 
 def _fingerprint(given: Distribution) -> Tensor:
-    """What tells distributions apart: what they hold for each example, or else their moments."""
+    """Return the tensors that a distribution holds for each example, or else its moments."""
     held = [each for each in vars(given).values() if isinstance(each, Tensor)]
     values = [each for each in held if each.shape == given.batch_shape]
     return torch.stack([each.double() for each in values or [given.mean, given.variance]])
 
 
 def _described(given: object) -> str:
-    """What came in place of a distribution of the shape of f."""
+    """Return type and shape of an object, for the error message."""
+    name = f"a {type(given).__name__}"
     if isinstance(given, Distribution):
-        return f"a {type(given).__name__} of shape {tuple(given.batch_shape + given.event_shape)}"
-    return f"a {type(given).__name__}"
+        return f"{name} of shape {tuple(given.batch_shape + given.event_shape)}"
+    return name
 
 
 def translated(
@@ -280,7 +275,7 @@ def translated(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Likelihood:
-    """p(y given f) for examples of this shape, with gradients to the likelihood's parameters."""
+    """Return a likelihood of directgp that shares the parameters of a GPyTorch likelihood."""
     if isinstance(likelihood, GPyTorchLikelihood):
         return likelihood.with_arguments(*args, **kwargs)
     # A subclass with a forward of its own is another likelihood.
@@ -298,7 +293,7 @@ def translated(
 
 
 def check_one_dimensional(likelihood: gpytorch.likelihoods.Likelihood) -> None:
-    """Refuse likelihoods in which one y depends on several latent values, or on other y."""
+    """Raise `UnsupportedError` if one y depends on several latent values, or on other y."""
     several = isinstance(likelihood, SoftmaxLikelihood | LikelihoodList)
     correlated = (getattr(likelihood, "rank", 0) or 0) > 0
     if several or correlated:
@@ -319,7 +314,7 @@ def _noise(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Tensor:
-    """The noise variance of each example, refused where it is none."""
+    """Return the noise variance of each example; raise `InvalidInputError` if there is none."""
     who = f"noise of {type(likelihood).__name__}"
     if isinstance(likelihood, _MultitaskGaussianLikelihoodBase):
         tasks = likelihood.num_tasks

@@ -27,7 +27,7 @@ from directgp.shapes import Marginals, Values, require_all
 
 
 @final
-class Conditional(Distribution):
+class GivenLatent(Distribution):
     """p(y given f)."""
 
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
@@ -58,10 +58,7 @@ class Conditional(Distribution):
 
 @final
 class Predictive(Distribution):
-    """p(y) = E_q[p(y given f)], each example by itself.
-
-    Values, tails and quantiles are exact, where GPyTorch has samples or nothing.
-    """
+    """p(y) = E_q[p(y given f)] of each example, with exact values, tails and quantiles."""
 
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
 
@@ -85,12 +82,12 @@ class Predictive(Distribution):
 
     @override
     def cdf(self, value: Num[Tensor, "..."]) -> Values:
-        """P(Y ≤ value)."""
+        """Return P(Y ≤ value)."""
         return predictive_cdf(self.likelihood, value, self.marginals)
 
     @override
     def icdf(self, value: float | Values) -> Values:
-        """The smallest y with P(Y ≤ y) ≥ value; levels broadcast with the examples."""
+        """Return the smallest y with P(Y ≤ y) ≥ value; levels broadcast with the examples."""
         mean = self.marginals.mean
         level = torch.as_tensor(value, dtype=torch.float64, device=mean.device)
         rows = torch.broadcast_tensors(level, mean.double(), self.marginals.variance.double())
@@ -111,18 +108,18 @@ class Predictive(Distribution):
 
 
 def _drawn(likelihood: Likelihood, f: Values) -> Values:
-    """One y for each f, by torch's own source of randomness, as is the custom of its classes."""
+    """Draw one y for each f, seeded by torch's global generator, as torch's distributions do."""
     random = np.random.RandomState(int(torch.randint(2**31 - 1, ())))
     return torch.as_tensor(likelihood.sample(f, random)).to(f)
 
 
 @final
 class GPyTorchLikelihood(GPyTorchBase):
-    """A likelihood of directgp wherever GPyTorch wants one of its own.
+    """A likelihood of directgp as a GPyTorch likelihood.
 
-    Of latent values it makes p(y given f), of q(f) it makes p(y), whose ``log_prob``, ``mean``,
-    ``variance``, ``cdf`` and ``icdf`` are exact. Its expectations are those of directgp, so that
-    GPyTorch's own objectives are right in the tails with it.
+    Called with latent values it returns p(y given f), called with q(f) it returns p(y), whose
+    ``log_prob``, ``mean``, ``variance``, ``cdf`` and ``icdf`` are exact. Its expectations are those
+    of directgp, so that GPyTorch's own objectives are accurate in the tails with it.
 
     Parameters
     ----------
@@ -151,22 +148,23 @@ class GPyTorchLikelihood(GPyTorchBase):
         return isinstance(self.base, GaussianNoise)
 
     def with_arguments(self, *params: Any, exposure: Tensor | None = None) -> Likelihood:
-        """p(y given f) of directgp; inputs that GPyTorch hands on are passed over."""
+        """Return p(y given f) of directgp; inputs that GPyTorch passes are ignored."""
         return exposed(self.base, exposure)
 
     @override
-    def forward(self, function_samples: Tensor, *params: Any, **kwargs: Any) -> Conditional:
-        """p(y given f)."""
-        return Conditional(self.with_arguments(**kwargs), function_samples)
+    def forward(self, function_samples: Tensor, *params: Any, **kwargs: Any) -> GivenLatent:
+        """Return p(y given f)."""
+        return GivenLatent(self.with_arguments(**kwargs), function_samples)
 
     @override
     def marginal(
         self, function_dist: MultivariateNormal, *params: Any, **kwargs: Any
     ) -> MultivariateNormal | Predictive:
-        """p(y), jointly Gaussian where the noise is one number, each y by itself elsewhere."""
+        """Return p(y): jointly Gaussian for one noise variance, else of each y separately."""
         likelihood = self.with_arguments(**kwargs)
         if not isinstance(likelihood, GaussianNoise) or likelihood.noise.numel() != 1:
-            return Predictive(likelihood, _marginals(function_dist))
+            marginals = Marginals(function_dist.mean, function_dist.variance)
+            return Predictive(likelihood, marginals)
         noise = likelihood.noise.to(function_dist.mean)
         covariance = function_dist.lazy_covariance_matrix.add_diagonal(noise)
         if isinstance(function_dist, MultitaskMultivariateNormal):
@@ -178,18 +176,14 @@ class GPyTorchLikelihood(GPyTorchBase):
     def expected_log_prob(
         self, observations: Tensor, function_dist: MultivariateNormal, *params: Any, **kwargs: Any
     ) -> Tensor:
-        """E_q[log p(y given f)] of each example."""
-        q = _marginals(function_dist)
+        """Return E_q[log p(y given f)] of each example."""
+        q = function_dist
         return expected_log_prob(self.with_arguments(**kwargs), observations, q.mean, q.variance)
 
     @override
     def log_marginal(
         self, observations: Tensor, function_dist: MultivariateNormal, *params: Any, **kwargs: Any
     ) -> Tensor:
-        """log E_q[p(y given f)] of each example."""
-        q = _marginals(function_dist)
+        """Return log E_q[p(y given f)] of each example."""
+        q = function_dist
         return log_expectation(self.with_arguments(**kwargs), observations, q.mean, q.variance)
-
-
-def _marginals(q: MultivariateNormal) -> Marginals:
-    return Marginals(q.mean, q.variance)

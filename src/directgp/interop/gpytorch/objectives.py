@@ -29,32 +29,18 @@ from directgp.shapes import Marginals, require_all
 _REMEDY = "Pass model(x), not likelihood(model(x))."
 
 
-def checked_normal(who: str, q: object) -> MultivariateNormal:
-    """What may be q(f), refused where it is something else."""
-    if not isinstance(q, MultivariateNormal):
-        raise UnsupportedError(
-            f"{who} must be given q(f), a MultivariateNormal. Got {type(q).__name__}. {_REMEDY}"
-        )
-    return q
+def missing(likelihood: torch.nn.Module, y: Tensor) -> Tensor | None:
+    """Return the mask of missing targets, if GPyTorch's settings allow any; None if none are."""
+    policy = gpytorch.settings.observation_nan_policy.value()
+    ours = isinstance(likelihood, gpytorch.likelihoods.GaussianLikelihoodWithMissingObs)
+    if policy == "ignore" and not ours:
+        return None
+    nan = torch.isnan(y)
+    return nan if bool(nan.any()) else None
 
 
-def check_noiseless(
-    who: str,
-    q: MultivariateNormal,
-    variance: Tensor,
-    likelihood: torch.nn.Module,
-    model: torch.nn.Module,
-) -> None:
-    """Refuse p(y) in place of q(f)."""
-    if _depends_on(variance, likelihood, model) or _has_noise(q, likelihood):
-        raise InvalidInputError(
-            f"{who} must be given q(f), the distribution of the latent function. Got one with the "
-            f"noise of {type(likelihood).__name__} in its variances. {_REMEDY}"
-        )
-
-
-def check_targets(who: str, y: Tensor, q: MultivariateNormal) -> None:
-    """Refuse targets of another shape than q(f): above all a column."""
+def _check_targets(who: str, y: Tensor, q: MultivariateNormal) -> None:
+    """Raise `InvalidInputError` for targets of another shape than q(f), above all a column."""
     shape, events = tuple(q.mean.shape), len(q.event_shape)
     require(y.numel() > 0, f"y of {who}", "of at least one example", "none")
     try:
@@ -66,26 +52,8 @@ def check_targets(who: str, y: Tensor, q: MultivariateNormal) -> None:
     require(fits, f"y of {who}", f"of the shape of q(f), {shape}", tuple(y.shape), remedy)
 
 
-def check_observed(who: str, y: Tensor) -> None:
-    """Refuse missing targets that nobody announced."""
-    remedy = (
-        "Missing targets are passed over under gpytorch.settings.observation_nan_policy('mask')."
-    )
-    require_all(~torch.isnan(y), y, f"y of {who}", "a number", remedy)
-
-
-def missing(likelihood: torch.nn.Module, y: Tensor) -> Tensor | None:
-    """Where targets are missing and GPyTorch was told that they may be; None where none are."""
-    policy = gpytorch.settings.observation_nan_policy.value()
-    ours = isinstance(likelihood, gpytorch.likelihoods.GaussianLikelihoodWithMissingObs)
-    if policy == "ignore" and not ours:
-        return None
-    nan = torch.isnan(y)
-    return nan if bool(nan.any()) else None
-
-
 def _depends_on(variance: Tensor, likelihood: torch.nn.Module, model: torch.nn.Module) -> bool:
-    """Whether a gradient leads from the variances to parameters of the likelihood alone."""
+    """Return whether the variances depend on parameters that only the likelihood has."""
     models = {id(each) for each in model.parameters()}
     parameters = [
         each for each in likelihood.parameters() if each.requires_grad and id(each) not in models
@@ -97,7 +65,7 @@ def _depends_on(variance: Tensor, likelihood: torch.nn.Module, model: torch.nn.M
 
 
 def _has_noise(q: MultivariateNormal, likelihood: torch.nn.Module) -> bool:
-    """Whether the covariance was made by adding the likelihood's own noise, for want of a graph."""
+    """Return whether the likelihood's own noise was added to the covariance."""
     covariance, noise = q.lazy_covariance_matrix, getattr(likelihood, "noise", None)
     if not isinstance(covariance, AddedDiagLinearOperator) or not isinstance(noise, Tensor):
         return False
@@ -112,11 +80,10 @@ AnyLikelihood: TypeAlias = GPyTorchBase | Likelihood
 
 
 class DirectObjective(_ApproximateMarginalLogLikelihood):
-    """−(1/n) Σ_i loss_i − (β/N)·KL, plus the log priors less the added losses of the model.
+    """−(1/n) Σ_i loss_i − (β/N)·KL, plus the log priors minus the added losses of the model.
 
-    It is called with q(f) = ``model(x)`` and targets, as `gpytorch.mlls.VariationalELBO` is, and
-    with what the likelihood's ``forward`` needs besides. For outputs of several tasks the losses of
-    an example are summed over its tasks.
+    It is called as `gpytorch.mlls.VariationalELBO`, with q(f) = ``model(x)``, targets and further
+    arguments of the likelihood's ``forward``. The losses of an example are summed over its tasks.
     """
 
     def __init__(
@@ -129,7 +96,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         combine_terms: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
-        # What it refuses is refused before the first step.
+        # Checks its arguments before the first step.
         Objective(point_loss, num_data, beta)
         if isinstance(likelihood, Likelihood):
             likelihood = GPyTorchLikelihood(likelihood)
@@ -141,10 +108,10 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
     def forward(
         self, approximate_dist_f: Distribution, target: Tensor, *args: Any, **kwargs: Any
     ) -> Tensor | tuple[Tensor, ...]:
-        """The objective, of the shape of the model's batch; its terms where these are asked for."""
+        """Return the objective, of the shape of the model's batch, or its terms."""
         losses = self._losses(approximate_dist_f, target, args, kwargs)
         self.step += int(self.training)
-        # Made anew, since loops that anneal β set it.
+        # Built in every call, since loops that anneal β set it.
         objective = Objective(self.point_loss, self.num_data, self.beta)
         loss = objective.combine(losses, self._kl(losses.shape[:-1]))
         log_prior, added = self._log_prior(losses), self._added_loss(losses)
@@ -162,12 +129,20 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
     def _losses(
         self, output: Distribution, y: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Tensor:
-        """The loss of each example."""
-        who = type(self).__name__
-        q = checked_normal(who, output)
+        """Return the loss of each example."""
+        who, q = type(self).__name__, output
+        if not isinstance(q, MultivariateNormal):
+            raise UnsupportedError(
+                f"{who} must be given q(f), a MultivariateNormal. Got {type(q).__name__}. {_REMEDY}"
+            )
         marginals = Marginals(q.mean, q.variance)
-        check_noiseless(who, q, marginals.variance, self.likelihood, self.model)
-        check_targets(who, y, q)
+        noisy = _depends_on(marginals.variance, self.likelihood, self.model)
+        if noisy or _has_noise(q, self.likelihood):
+            raise InvalidInputError(
+                f"{who} must be given q(f), the distribution of the latent function. Got one with "
+                f"the noise of {type(self.likelihood).__name__} in its variances. {_REMEDY}"
+            )
+        _check_targets(who, y, q)
         likelihood = translated(self.likelihood, q.mean.shape, args, kwargs)
         losses = self._observed(likelihood, y, marginals)
         if isinstance(self.model, DeepGP):
@@ -175,47 +150,48 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         return losses.sum(-1) if len(q.event_shape) > 1 else losses
 
     def _observed(self, likelihood: Likelihood, y: Tensor, q: Marginals) -> Tensor:
-        """The losses, 0 where a target is missing and may be."""
+        """Return the losses, 0 where a target is missing."""
         gone = missing(self.likelihood, y)
         if gone is None:
-            check_observed(type(self).__name__, y)
+            remedy = "Set gpytorch.settings.observation_nan_policy('mask') for missing targets."
+            require_all(~torch.isnan(y), y, f"y of {type(self).__name__}", "a number", remedy)
             return self._checked(likelihood, y, q)
-        # Before some are taken, for it is of all that the likelihood has the shape.
+        # Before `take`, since the likelihood has the shape of all examples.
         likelihood.check_shape(tuple(q.mean.shape))
-        there = ~gone.expand(q.mean.shape)
-        some = Marginals(q.mean[there], q.variance[there])
-        nothing = torch.zeros_like(q.mean)
-        if not bool(there.any()):
-            return nothing
-        losses = self._checked(likelihood.take(there), y.expand(q.mean.shape)[there], some)
-        return nothing.masked_scatter(there, losses)
+        observed = ~gone.expand(q.mean.shape)
+        zeros = torch.zeros_like(q.mean)
+        if not bool(observed.any()):
+            return zeros
+        some = Marginals(q.mean[observed], q.variance[observed])
+        losses = self._checked(likelihood.take(observed), y.expand(q.mean.shape)[observed], some)
+        return zeros.masked_scatter(observed, losses)
 
     def _checked(self, likelihood: Likelihood, y: Tensor, q: Marginals) -> Tensor:
         check_arguments(type(self).__name__, likelihood, y, q.mean, q.variance)
         return self.point_loss(likelihood, y, q, generator=self.generator, step=self.step)
 
     def _over_samples(self, losses: Tensor) -> Tensor:
-        """The losses of a deep GP, whose q(f) is a mixture over the first axis."""
+        """Return the losses of a deep GP, whose q(f) is a mixture over the first axis."""
         raise UnsupportedError(
             f"{type(self).__name__} has no loss for a deep GP. Got {type(self.model).__name__}. "
             "Use DirectLogLoss or BetaELBO."
         )
 
     def _kl(self, batch: torch.Size) -> Tensor:
-        """KL[q(u) ‖ p(u)] of each model of the batch, summed where one q(f) has several q(u)."""
+        """Return KL[q(u) ‖ p(u)] of each model, summed if one q(f) has several q(u)."""
         kl: Tensor = self.model.variational_strategy.kl_divergence()
         more = kl.dim() - len(batch)
         return kl.sum(tuple(range(more))) if more > 0 else kl.expand(batch)
 
     def _log_prior(self, like: Tensor) -> Tensor:
-        """Σ log p(hyperparameter) / N."""
+        """Return Σ log p(hyperparameter) / N."""
         total: Tensor = like.new_zeros(())
         for _, module, prior, value_of, _ in self.named_priors():
             total = total + prior.log_prob(value_of(module)).sum()
         return total.div(self.num_data)
 
     def _added_loss(self, like: Tensor) -> Tensor:
-        """What parts of the model add to the loss."""
+        """Return the sum of the model's added loss terms."""
         total: Tensor = like.new_zeros(())
         for term in self.model.added_loss_terms():
             total = total + term.loss()
@@ -226,7 +202,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
 class DirectLogLoss(DirectObjective):
     """Log-loss DLM: (1/n) Σ_i log E_q[p(y_i given f_i)] − (β/N)·KL, to be maximised.
 
-    It takes the place of `gpytorch.mlls.PredictiveLogLikelihood` and `VariationalELBO`.
+    It replaces `gpytorch.mlls.PredictiveLogLikelihood` and `VariationalELBO`.
 
     Parameters
     ----------
@@ -239,13 +215,13 @@ class DirectLogLoss(DirectObjective):
     beta : float or tensor
         β ≥ 0, or one for each model of a batch.
     rule : Rule or {"auto", "closed_form", "quadrature", "bmc", "smooth_bmc", "ups"}
-        How log E_q[p] and its gradient are got; "auto" is right to many digits, for a likelihood
-        of your own as long as it does not oscillate within an eighth of the deviation of q.
-        Schedules of a rule count the calls in training mode.
+        Method for log E_q[p] and its gradient. "auto" is accurate to many digits, also for your
+        own likelihood if it does not oscillate within an eighth of the deviation of q. The step of
+        schedules is the number of calls in training mode.
     combine_terms : bool
-        If not, log likelihood, KL·β/N, log prior and added loss are returned apart.
+        If false, return log likelihood, KL·β/N, log prior and added loss separately.
     generator : torch.Generator
-        Randomness of the Monte Carlo rules; freshly seeded when none is given.
+        Source of the Monte Carlo rules' draws; freshly seeded by default.
 
     Examples
     --------
@@ -288,8 +264,8 @@ class DirectLogLoss(DirectObjective):
 class BetaELBO(DirectObjective):
     """(1/n) Σ_i E_q[log p(y_i given f_i)] − (β/N)·KL, to be maximised: the ELBO where β = 1.
 
-    It takes the place of `gpytorch.mlls.VariationalELBO`. The parameters are those of
-    `DirectLogLoss`, but for the rule: the expectation is exact.
+    It replaces `gpytorch.mlls.VariationalELBO`. The parameters are those of `DirectLogLoss`
+    without the rule: the expectation is exact.
     """
 
     def __init__(
@@ -308,7 +284,7 @@ class BetaELBO(DirectObjective):
 
 
 def _log_weights(model: gpytorch.models.GP, losses: Tensor) -> Tensor:
-    """Of the samples of a deep GP, all alike, or of the sigma points of a DSPP."""
+    """Return equal log weights of a deep GP's samples, or those of a DSPP's sigma points."""
     equal = losses.new_full((len(losses),), -math.log(len(losses)))
     weights: Tensor = getattr(model, "quad_weights", equal)
     return weights.reshape(-1, *[1] * (losses.dim() - 1))

@@ -13,6 +13,7 @@ from directgp.experiments.paper import samplers
 from directgp.experiments.paper.samplers import Examples
 from directgp.likelihoods import Gaussian, Poisson, Probit
 from directgp.likelihoods.base import UnimodalInF
+from directgp.log_expectations.rule import FlatExamples
 from directgp.log_expectations.samplers import choose_width
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
@@ -65,7 +66,7 @@ def test_widths_are_the_paper_s(likelihood: UnimodalInF) -> None:
     batch = Examples.of(likelihood, y, mean, variance)
     with torch.no_grad():
         widths = torch.cat([batch._example(i)._width() for i in range(60)])
-        expected = choose_width(likelihood, y, mean, variance)
+        expected = choose_width(FlatExamples(likelihood, y, mean, variance))
     assert torch.equal(widths, expected)
     assert len(widths.unique()) > 2
 

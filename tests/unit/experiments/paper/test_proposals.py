@@ -10,8 +10,9 @@ from directgp.experiments.paper import samplers
 from directgp.experiments.paper.samplers import expected_proposals, our_proposals, seen_proposals
 from directgp.likelihoods import Poisson, Probit
 from directgp.log_expectations.api import log_expectation
-from directgp.log_expectations.product_density import peak_of
-from directgp.log_expectations.samplers import _propose, build_hat
+from directgp.log_expectations.quadrature import peak_of
+from directgp.log_expectations.rule import FlatExamples
+from directgp.log_expectations.samplers import build_hat, propose_from_hat
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
 
@@ -82,9 +83,10 @@ def test_our_proposals_are_those_of_the_hat() -> None:
     y, mean, variance = a_state()
     log_z = log_expectation(Poisson(), y, mean, variance)
     found = our_proposals(Poisson(), y, mean, variance, log_z)
-    hat = build_hat(Poisson(), y, mean, variance, peak_of(Poisson(), y, mean, variance))
+    examples = FlatExamples(Poisson(), y, mean, variance)
+    hat = build_hat(examples, peak_of(*examples))
     generator = torch.Generator().manual_seed(4)
-    _, hits = _propose(Poisson(), y, mean, variance, hat, 20_000, generator)
+    _, hits = propose_from_hat(examples, hat, 20_000, generator)
     assert found.value == pytest.approx(float((1 / hits.double().mean(0)).mean()), rel=2e-3)
     assert 1.1 < found.value < 1.2
 

@@ -1,0 +1,235 @@
+"""Wrap a fitted sparse Gaussian process as a BoTorch `Model`; needs the extra `botorch`."""
+
+import copy
+from typing import Any, NoReturn, final
+
+import numpy as np
+import torch
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.models.model import Model
+from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.posteriors.posterior import Posterior
+from botorch.sampling.base import MCSampler
+from gpytorch.distributions import MultivariateNormal
+from linear_operator.operators import DenseLinearOperator, TriangularLinearOperator
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+from typing_extensions import override
+
+from directgp.errors import UnsupportedError, refuse, require
+from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
+from directgp.numerics.linalg import jittered_cholesky
+from directgp.posteriors.projection import Joint
+from directgp.posteriors.sparse import Factor, SparsePosterior
+
+__all__ = ["DirectModel"]
+
+_NOISE_OWNER = "observation_noise of DirectModel"
+_SOURCE_OWNER = "fitted of DirectModel"
+_ALLOWED = "an estimator of directgp, fitted, or a SparsePosterior"
+
+
+@final
+class Covariance(DenseLinearOperator):
+    """A covariance that may be singular up to rounding, as with a repeated input.
+
+    The jitter of its factor is relative to the variances, so that it suits any units; that of
+    gpytorch is absolute, 1e-8 to 1e-6, and warns. The covariance itself has no jitter.
+    """
+
+    @override
+    def _cholesky(self, upper: bool | None = False) -> TriangularLinearOperator:
+        L = jittered_cholesky(self.tensor).factor
+        return TriangularLinearOperator(L.mT if upper else L, upper=bool(upper))
+
+
+@final
+class Normal(MultivariateNormal):
+    """gpytorch's normal distribution without its floor of 1e-10 for every variance."""
+
+    @property
+    @override
+    def variance(self) -> Tensor:
+        variance: Tensor = self.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2)
+        return variance
+
+
+@final
+class DirectModel(Model):
+    """A fitted model as a BoTorch model of f, for acquisition functions.
+
+    It is a float64 copy of the model. A later `fit` or `partial_fit` does not change it: make a
+    new one.
+
+    Parameters
+    ----------
+    fitted : estimator of directgp or SparsePosterior
+        Inputs and values of f are in the units of its X and y. For a classifier or a regressor of
+        counts f is the latent function, on the scale of the link, for an exposure of 1.
+    likelihood : Likelihood
+        The likelihood of a `SparsePosterior`, for `observation_noise`; an estimator has its own.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from directgp.posteriors import SparsePosterior
+    >>> X = torch.linspace(0, 1, 5, dtype=torch.float64).reshape(-1, 1)
+    >>> model = DirectModel(SparsePosterior.from_data(X, num_inducing=3))
+    >>> model.posterior(X.expand(7, 5, 1)).mean.shape
+    torch.Size([7, 5, 1])
+    """
+
+    x_shift: Tensor
+    x_scale: Tensor
+    y_shift: Tensor
+    y_scale: Tensor
+    noise_variance: Tensor | None
+    """Variance of Gaussian noise in squared units of y, None without a Gaussian likelihood."""
+
+    L: Tensor
+    jitter: Tensor
+
+    def __init__(self, fitted: Any, likelihood: Likelihood | None = None) -> None:
+        super().__init__()
+        posterior, own_likelihood, units = _parts(fitted, likelihood)
+        self.q = copy.deepcopy(posterior).double().requires_grad_(False)
+        # Training leaves its last gradients behind.
+        self.q.zero_grad()
+        for name, value in units.items():
+            tensor = torch.tensor(value, dtype=torch.float64, device=self.q.Z.device)
+            self.register_buffer(name, tensor)
+        self._likelihood = None if own_likelihood is None else type(own_likelihood).__name__
+        variance = None
+        if isinstance(own_likelihood, ConjugateLikelihood):
+            variance = own_likelihood.noise.detach().to(self.y_scale) * self.y_scale.square()
+        self.register_buffer("noise_variance", variance)
+        for name, value in self.q.factor()._asdict().items():
+            self.register_buffer(name, value)
+        self.eval()
+
+    @property
+    @override
+    def num_outputs(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    @override
+    def batch_shape(self) -> torch.Size:
+        """Axes of a batch of models; none for an estimator."""
+        return self.q.u_mean.shape[:-1]
+
+    @override
+    def posterior(
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> Posterior:
+        """Return the joint distribution of f at the q rows of X, differentiable in X.
+
+        Parameters
+        ----------
+        X : tensor of shape (..., q, d)
+            Inputs, in the units of the table that was fitted.
+        output_indices : list of int
+            None or [0].
+        observation_noise : bool or tensor
+            True gives the distribution of y, with Gaussian noise. A tensor that broadcasts to
+            (..., q, 1) gives the noise variances, in squared units of y.
+        posterior_transform : PosteriorTransform
+            Applied to the result.
+        """
+        self._check_outputs(output_indices)
+        f = self.joint(X)
+        covariance = f.covariance
+        if observation_noise is not False:
+            noise = self._noise(observation_noise, covariance.shape[:-1])
+            covariance = covariance + torch.diag_embed(noise.expand(covariance.shape[:-1]))
+        found = GPyTorchPosterior(Normal(f.mean, Covariance(covariance)))
+        return found if posterior_transform is None else posterior_transform(found, X)
+
+    def joint(self, X: Tensor) -> Joint:
+        """Return mean and covariance of f, in the units of y."""
+        d = len(self.x_shift)
+        fits = X.ndim >= 2 and X.shape[-1] == d
+        require(fits, "X of DirectModel", f"of shape (..., q, {d})", f"shape {tuple(X.shape)}")
+        home, remedy = self.x_shift.device, "Move X there, or the model with its to(...)."
+        require(X.device == home, "X of DirectModel", f"on the device {home}", X.device, remedy)
+        scaled = (X.double() - self.x_shift) / self.x_scale
+        f = self.q.joint(scaled, Factor(self.L, self.jitter))
+        return Joint(self.y_shift + self.y_scale * f.mean, self.y_scale.square() * f.covariance)
+
+    def _noise(self, given: bool | Tensor, shape: torch.Size) -> Tensor:
+        """Return the given noise variances or that of the likelihood, of shape (..., q)."""
+        if self.noise_variance is None and self._likelihood is not None:
+            raise UnsupportedError(
+                f"{_NOISE_OWNER} must be False where y given f is not Gaussian. Got the likelihood "
+                f"{self._likelihood}. Take the posterior of f, or fit with likelihood='gaussian'."
+            )
+        if isinstance(given, Tensor):
+            wanted, got = (*shape, 1), tuple(given.shape)
+            try:
+                fits = got[-1:] == (1,) and np.broadcast_shapes(got, wanted) == wanted
+            except ValueError:
+                fits = False
+            allowed = f"of a shape that broadcasts to {wanted}"
+            require(fits, _NOISE_OWNER, allowed, f"shape {got}")
+            negative = "a negative one or NaN"
+            require(bool((given >= 0).all()), _NOISE_OWNER, "non-negative variances", negative)
+            return given.squeeze(-1)
+        if self.noise_variance is None:
+            remedy = "Give DirectModel the likelihood of the posterior, too."
+            refuse(_NOISE_OWNER, "False or a tensor where no likelihood is given", given, remedy)
+        return self.noise_variance
+
+    @override
+    def subset_output(self, idcs: list[int]) -> "DirectModel":
+        """Return this model, which has one output."""
+        self._check_outputs(idcs)
+        return self
+
+    @override
+    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> NoReturn:
+        """Raise `UnsupportedError`: q(u) was trained, and no formula updates it."""
+        _refuse_to_condition("condition_on_observations")
+
+    def fantasize(self, X: Tensor, sampler: MCSampler, **kwargs: Any) -> NoReturn:
+        """Raise `UnsupportedError`, as `condition_on_observations` does."""
+        _refuse_to_condition("fantasize")
+
+    def _check_outputs(self, indices: list[int] | None) -> None:
+        only = indices in (None, [0])
+        require(only, "output_indices of DirectModel", "None or [0], its one output", indices)
+
+
+def _refuse_to_condition(method: str) -> NoReturn:
+    raise UnsupportedError(
+        f"DirectModel.{method} needs a model that a formula updates. Got one with a trained q(u). "
+        "Call partial_fit or fit of the estimator with the new rows and make a new DirectModel; in "
+        "place of a look-ahead acquisition function take qLogNoisyExpectedImprovement."
+    )
+
+
+def _parts(
+    fitted: Any, likelihood: Likelihood | None
+) -> tuple[SparsePosterior, Likelihood | None, dict[str, Any]]:
+    """Return posterior, likelihood and the shifts and scales of inputs and targets."""
+    if isinstance(fitted, SparsePosterior):
+        zeros = np.zeros(fitted.Z.shape[-1])
+        units = {"x_shift": zeros, "x_scale": zeros + 1, "y_shift": 0.0, "y_scale": 1.0}
+        return fitted, likelihood, units
+    name = type(fitted).__name__
+    require(isinstance(fitted, BaseEstimator), _SOURCE_OWNER, _ALLOWED, name)
+    check_is_fitted(fitted)
+    posterior = getattr(fitted, "posterior_", None)
+    if not isinstance(posterior, SparsePosterior):
+        refuse(_SOURCE_OWNER, _ALLOWED, name, "Of a pipeline or a search, give the model.")
+    allowed = "left out where an estimator is given, which has its own"
+    got = type(likelihood).__name__
+    require(likelihood is None, "likelihood of DirectModel", allowed, got)
+    x, y = fitted.scalings_.inputs, fitted.scalings_.targets
+    units = {"x_shift": x.shift, "x_scale": x.scale, "y_shift": y.shift[0], "y_scale": y.scale[0]}
+    return posterior, fitted.likelihood_, units
