@@ -1,7 +1,7 @@
 """Objectives: a point loss for each example, plus β·KL."""
 
 from directgp.objectives.base import Objective, PointLoss
-from directgp.objectives.log_losses import GibbsLoss, LogLoss
+from directgp.objectives.log_losses import GibbsLoss, LogLoss, resolve_point_loss
 from directgp.objectives.pointwise import (
     AbsoluteLoss,
     CRPSLoss,
@@ -9,7 +9,6 @@ from directgp.objectives.pointwise import (
     SquareLoss,
     ZeroOneCost,
 )
-from directgp.objectives.registry import resolve_point_loss
 
 __all__ = [
     "AbsoluteLoss",

@@ -1,4 +1,4 @@
-"""Define the Gibbs loss (ELBO) and the predictive log loss (log-loss DLM)."""
+"""Define the Gibbs loss (ELBO) and the log loss (log-loss DLM); look up losses by name."""
 
 from dataclasses import dataclass
 from typing import final
@@ -8,11 +8,13 @@ from jaxtyping import Num
 from torch import Tensor
 from typing_extensions import override
 
+from directgp.errors import require
 from directgp.likelihoods.base import ClosedFormGibbs, Likelihood, ScaleMixture
 from directgp.log_expectations.api import named_rule, resolve_rule
 from directgp.log_expectations.elbo_term import gibbs_term
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
+from directgp.registry import LOSSES
 from directgp.shapes import BatchedRow, Marginals
 
 
@@ -124,3 +126,24 @@ def mean_curvature(
     slope, variance_slope = torch.autograd.grad(total, (mean, variance))
     curvature = 2 * variance_slope if gibbs else 2 * variance_slope + slope**2
     return curvature.clamp(min=0.0)
+
+
+def resolve_point_loss(objective: str | PointLoss, rule: Rule | str = "auto") -> PointLoss:
+    """Return the point loss of that name; "log_loss" takes the rule, the others none.
+
+    Examples
+    --------
+    >>> resolve_point_loss("log_loss", "ups")
+    LogLoss(rule='ups')
+    """
+    if isinstance(objective, PointLoss):
+        loss, remedy = objective, "Give a LogLoss its rule: LogLoss(rule=...)."
+    else:
+        names = sorted(row.name for row in LOSSES.rows() if not row.collapsed)
+        allowed = f"one of {names} or a PointLoss"
+        require(objective in names, "objective", allowed, repr(objective))
+        loss, remedy = LOSSES[objective].make(), "The rule is for 'log_loss'."
+        if isinstance(loss, LogLoss):
+            return LogLoss(rule)
+    require(rule == "auto", f"rule for {type(loss).__name__}", "'auto'", repr(rule), remedy)
+    return loss

@@ -51,7 +51,8 @@ class SquareLoss(DeterministicLoss):
     def _evaluate(
         self, likelihood: Any, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
     ) -> BatchedRow:
-        return 0.5 * (likelihood.predictive_mean(mean, variance) - y) ** 2
+        prediction: BatchedRow = likelihood.predictive_mean(mean, variance)
+        return 0.5 * (prediction - y) ** 2
 
 
 @final
@@ -72,7 +73,8 @@ class AbsoluteLoss(DeterministicLoss):
     def _evaluate(
         self, likelihood: Any, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
     ) -> BatchedRow:
-        return (y - likelihood.predictive_median(mean, variance)).abs()
+        prediction: BatchedRow = likelihood.predictive_median(mean, variance)
+        return (y - prediction).abs()
 
 
 @final
@@ -212,7 +214,7 @@ class ZeroOneCost(DeterministicLoss):
     def _evaluate(
         self, likelihood: Any, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
     ) -> BatchedRow:
-        wrong = likelihood.complement(y)
+        wrong: BatchedRow = likelihood.complement(y)
         log_chance = resolve_rule("auto", likelihood)(likelihood, wrong, mean, variance)
         cost = self.false_negative * y + self.false_positive * wrong
         return cost * torch.exp(log_chance)

@@ -10,8 +10,7 @@ from directgp.errors import UnsupportedError, require
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
-from directgp.objectives.log_losses import GibbsLoss
-from directgp.objectives.registry import resolve_point_loss
+from directgp.objectives.log_losses import GibbsLoss, resolve_point_loss
 from directgp.training.callbacks import LossRange, Monitor, Observer, RelativeDecrease
 from directgp.training.problems import Eliminated
 

@@ -22,8 +22,7 @@ from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.api import check_arguments
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import Objective, PointLoss
-from directgp.objectives.log_losses import GibbsLoss
-from directgp.objectives.registry import resolve_point_loss
+from directgp.objectives.log_losses import GibbsLoss, resolve_point_loss
 from directgp.shapes import Marginals, require_all
 
 _REMEDY = "Pass model(x), not likelihood(model(x))."
