@@ -1,4 +1,4 @@
-"""Settings of the documentation, which `make docs` builds."""
+"""Sphinx configuration; `make docs` builds the documentation."""
 
 from importlib.metadata import version as installed_version
 
@@ -11,15 +11,15 @@ release = installed_version("directgp")
 version = release
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "numpydoc"]
-# Tables are parts of pages.
+# The tables are included in pages.
 exclude_patterns = ["_build", "tables"]
 
-# A name in single backquotes is a link where it is known, and code where it is not.
+# A name in single backquotes is a link if it is known, and code otherwise.
 default_role = "py:obj"
 myst_heading_anchors = 2
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 
-# Pages with pictures are made of code that runs as they are built, the same that the tests run.
+# The code cells of pages run during the build; the tests run the same code.
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
@@ -27,7 +27,7 @@ nb_merge_streams = True
 
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "special-members": "__call__"}
-# A method that only fills in one of its base class is described there.
+# An overriding method is described in its base class.
 autodoc_inherit_docstrings = False
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
@@ -37,23 +37,23 @@ numpydoc_show_class_members = False
 html_theme = "furo"
 html_title = f"directgp {release}"
 html_copy_source = False
-# What is copied from a page must run.
+# Code that is copied from a page must run.
 smartquotes = False
 
 
 def drop_module_arguments(*event: object) -> tuple[str, object] | None:
-    """Leave out the arguments that a class without parameters has from `torch.nn.Module`."""
+    """Remove the arguments that a class without parameters inherits from `torch.nn.Module`."""
     signature, returns = event[-2:]
     return ("()", returns) if str(signature).startswith("(*args") else None
 
 
 def skip_requests(*event: object) -> bool | None:
-    """Leave out `set_fit_request` and its like, which scikit-learn writes and describes."""
+    """Skip `set_fit_request` and similar methods, which scikit-learn generates and documents."""
     name = str(event[2])
     return True if name.startswith("set_") and name.endswith("_request") else None
 
 
 def setup(app: Sphinx) -> None:
-    """Tell Sphinx of the functions above."""
+    """Register the functions above with Sphinx."""
     app.connect("autodoc-process-signature", drop_module_arguments)
     app.connect("autodoc-skip-member", skip_requests)

@@ -1,9 +1,9 @@
-"""Every python block of the README and of docs/ runs, and prints what it says it prints.
+"""Test that every python block of the README and of docs/ runs and prints what it says.
 
-What a block prints stands in its comments ``# prints: ...``, in their order, white space aside, so
-that a long line may be broken. A block after the line ``<!-- no-run -->`` is passed over. The
-blocks of a file share their names. What a ``{code-cell}`` prints is put on the page as it is built,
-and not compared.
+The comments ``# prints: ...`` of a block have its output, in order and without regard to white
+space, so that a long line may be broken. A block after the line ``<!-- no-run -->`` is skipped. The
+blocks of a file share their names. The output of a ``{code-cell}`` is written to the page by the
+build and not compared.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _SHOWN = re.compile(r"# prints: (.*)$", re.MULTILINE)
 
 
 class Block(NamedTuple):
-    """Code to run, the number of lines above it, and whether what it prints is compared."""
+    """Code to run, the number of lines above it, and whether its output is compared."""
 
     code: str
     line: int
@@ -37,18 +37,18 @@ class Block(NamedTuple):
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """The blocks to run."""
+    """Yield the blocks to run."""
     for match in _BLOCK.finditer(text):
         if match[1] is None:
             yield Block(match[3], text.count("\n", 0, match.start(3)), match[2] == "python")
 
 
 def run(text: str, name: str) -> None:
-    """Run the blocks of a page in one namespace and compare what each prints."""
+    """Run the blocks of a page in one namespace and compare the output of each."""
     namespace: dict[str, object] = {}
     for code, line, compared in blocks(text):
         printed = io.StringIO()
-        # Empty lines above, so that a traceback names the line of the page.
+        # Add empty lines, so that a traceback has the line number of the page.
         compiled = compile("\n" * line + code, name, "exec")
         with contextlib.redirect_stdout(printed):
             exec(compiled, namespace)

@@ -1,7 +1,7 @@
-"""Every link, anchor, image and included file of the pages is there, and every page is in a menu.
+"""Test that links, anchors, images and included files exist, and that every page is in a menu.
 
-Pages are read as MyST reads them: a heading is an anchor down to the level of
-``myst_heading_anchors`` in ``docs/conf.py``. Links into the network are not followed; the builder
+Pages are parsed as MyST parses them: a heading is an anchor down to the level of
+``myst_heading_anchors`` in ``docs/conf.py``. Links to other sites are not followed; the builder
 `linkcheck` of Sphinx does that.
 """
 
@@ -19,7 +19,7 @@ from markdown_it.token import Token
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 _NOT_PAGES = {"_build", "tables"}
-"""Folders of docs/ that hold no pages of their own, as `exclude_patterns` has them."""
+"""Folders of docs/ without pages, as in `exclude_patterns`."""
 
 _EXTERNAL = re.compile(r"[a-z][a-z0-9+.-]*:|//")
 _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
@@ -30,23 +30,23 @@ _NOT_MARKDOWN = {"code-cell", "eval-rst", "math", "toctree"}
 
 
 class Page(NamedTuple):
-    """What a page offers to links, and what it asks for."""
+    """Anchors and links of a page."""
 
     headings: frozenset[str]
     """Anchors of its headings."""
 
     targets: frozenset[str]
-    """Anchors that it sets by name, known to every page."""
+    """Named anchors, which every page can use."""
 
     links: tuple[str, ...]
-    """Where links, images and directives that name files lead."""
+    """Targets of links, images and directives that name files."""
 
     menu: tuple[str, ...]
-    """What its toctrees list."""
+    """Entries of its toctrees."""
 
 
 def read(text: str, levels: int) -> Page:
-    """A page, with anchors for headings down to so many levels."""
+    """Parse a page, with anchors for headings down to a level."""
     tokens = list(_tokens(_FRONT_MATTER.sub("", text)))
     return Page(
         frozenset(_headings(tokens, levels)),
@@ -57,7 +57,7 @@ def read(text: str, levels: int) -> Page:
 
 
 def _tokens(text: str) -> Iterator[Token]:
-    """The tokens of a page, also those within directives such as notes."""
+    """Yield the tokens of a page, including those within directives such as notes."""
     for token in MarkdownIt().enable("table").parse(text):
         yield token
         if token.type == "fence" and (found := _DIRECTIVE.match(token.info)):
@@ -75,7 +75,7 @@ def _headings(tokens: list[Token], levels: int) -> Iterator[str]:
 
 
 def slug(title: str) -> str:
-    """The anchor of a heading, as GitHub and MyST make it."""
+    """Return the anchor of a heading, as GitHub and MyST build it."""
     return re.sub(r"[^\w-]", "", title.lower().replace(" ", "-"))
 
 
@@ -97,7 +97,7 @@ def _menu(token: Token) -> Iterator[str]:
 
 
 def broken(pages: dict[Path, Page]) -> list[str]:
-    """Links that lead nowhere, as "page: link"."""
+    """Return broken links, as "page: link"."""
     named = frozenset().union(*(page.targets for page in pages.values()))
     return [
         f"{path.name}: {link}"
@@ -118,7 +118,7 @@ def _leads_somewhere(path: Path, link: str, pages: dict[Path, Page], named: froz
 
 
 def not_in_menus(pages: dict[Path, Page], first: Path) -> list[str]:
-    """Pages beside and below the first one that no way through the menus leads to."""
+    """Return the pages that cannot be reached through the menus."""
     reached, waiting = set[Path](), [first]
     while waiting:
         path = waiting.pop()
@@ -129,7 +129,7 @@ def not_in_menus(pages: dict[Path, Page], first: Path) -> list[str]:
 
 
 def wrong_entries(pages: dict[Path, Page]) -> list[str]:
-    """Entries of menus that are no pages, as "page: entry"."""
+    """Return menu entries that are not pages, as "page: entry"."""
     return [
         f"{path.name}: {entry}"
         for path, page in pages.items()
@@ -140,7 +140,7 @@ def wrong_entries(pages: dict[Path, Page]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def pages() -> dict[Path, Page]:
-    """The README and its like, whose headings are all anchors, and the pages of docs/."""
+    """Return the pages of docs/ and the README and similar files, with all headings as anchors."""
     found = re.search(r"^myst_heading_anchors = (\d)$", (DOCS / "conf.py").read_text(), re.M)
     assert found is not None
     levels = {path: 6 for path in ROOT.glob("*.md")}
