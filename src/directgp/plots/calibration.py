@@ -1,38 +1,70 @@
 """Draw PIT histograms and reliability diagrams."""
 
-from typing import TYPE_CHECKING
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from directgp.plots.style import (
-    BLUE,
-    GREY,
-    INK,
-    SQUARE,
-    Array,
-    canvas,
-    check_bins,
-    head_row,
-    labels,
-    shares,
-)
+from directgp.errors import require
+from directgp.plots.style import BLUE, GREY, INK, SQUARE, Array, canvas, head_row, labels, shares
 from directgp.text import p_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 _PER_BIN = 40
-"""Values that a bin should have when their number chooses the bins."""
+"""Values per bin when their number decides the number of bins."""
+
+_TALLEST, _FLOOR = 0.14, -0.18
+"""Height of the tallest bar of counts, and the foot of the bars, in units of probability."""
+
+_Z = 1.959964
+"""Quantile of the normal distribution at 0.975."""
+
+
+def pit_bars(below: Array, up_to: Array, bins: int) -> Array:
+    """Return the heights of the non-randomised PIT histogram, shape (bins,): 1 if calibrated.
+
+    Each row spreads its weight evenly from P(Y < y) to P(Y ≤ y) (Czado, Gneiting and Held, 2009);
+    if the two are equal, this is the usual histogram.
+    """
+    edges = np.linspace(0, 1, bins + 1)[1:-1, None]
+    reached = (edges >= up_to).astype(np.float64)
+    within = (edges > below) & (edges < up_to)
+    np.divide(edges - below, up_to - below, out=reached, where=within)
+    return np.asarray(np.diff(reached.mean(1), prepend=0.0, append=1.0) * bins)
+
+
+def pit_bins(num_values: int) -> int:
+    """Return the number of bins for this number of values, from 5 to 20."""
+    return int(np.clip(num_values // _PER_BIN, 5, 20))
+
+
+def pit_band(num_values: int, bins: int) -> tuple[float, float]:
+    """Return the range in which 95 % of the bars of uniform values lie."""
+    low, high = stats.binom.interval(0.95, num_values, 1 / bins) if bins > 1 else [num_values] * 2
+    return low * bins / num_values, high * bins / num_values
+
+
+def draw_pit(ax: "Axes", heights: Array, band: tuple[float, float], color: str, note: str) -> None:
+    """Draw the bars of a PIT histogram, the band of `pit_band` and the line of uniform values."""
+    edges = np.linspace(0, 1, len(heights) + 1)
+    named = {"bars": note, "band": "95 % of bars", "line": "uniform"} if note else {}
+    ax.stairs(heights, edges, fill=True, color=color, alpha=0.5, label=named.get("bars"))
+    ax.stairs(heights, edges, color=color, linewidth=1.0)
+    ax.axhspan(*band, color=GREY, alpha=0.24, lw=0, zorder=0.5, label=named.get("band"))
+    ax.axhline(1.0, color=INK, linewidth=1.0, linestyle="--", label=named.get("line"))
+    ax.set_xlim(0, 1)
 
 
 def plot_pit(pit: ArrayLike, ax: "Axes | None" = None, bins: int | None = None) -> "Axes":
-    """Histogram of the PIT with the range in which 95 % of the bars of uniform values lie.
+    """Draw a histogram of the PIT with the range in which 95 % of the bars of uniform values lie.
 
-    A hump says that the predictive distributions are too wide, a bowl that they are too narrow, a
-    slope that they lie too low or too high. The legend has the p-value of the Kolmogorov–Smirnov
+    A hump means that the predictive distributions are too wide, a bowl that they are too narrow, a
+    slope that they are too low or too high. The legend has the p-value of the Kolmogorov–Smirnov
     test.
 
     Parameters
@@ -46,38 +78,91 @@ def plot_pit(pit: ArrayLike, ax: "Axes | None" = None, bins: int | None = None) 
     """
     values = shares(pit, "pit")
     n = len(values)
-    bins = int(np.clip(n // _PER_BIN, 5, 20)) if bins is None else bins
-    check_bins(bins)
+    bins = pit_bins(n) if bins is None else bins
+    require(bins >= 1, "bins", "at least 1", bins)
     ax = canvas(ax)
-    density, edges = np.histogram(values, bins=bins, range=(0, 1), density=True)
-    low, high = stats.binom.interval(0.95, n, 1 / bins) if bins > 1 else (n, n)
-    ax.stairs(density, edges, fill=True, color=BLUE, alpha=0.55, label=_summary(values))
-    ax.stairs(density, edges, color=BLUE, linewidth=1.0)
-    ax.axhspan(low * bins / n, high * bins / n, color=GREY, alpha=0.25, lw=0, label="95 % of bars")
-    ax.axhline(1.0, color=INK, linewidth=1.0, linestyle="--", label="uniform")
-    ax.set(xlim=(0, 1), xlabel="probability integral transform", ylabel="density")
-    ax.set_ylim(0, 1.08 * max(float(density.max()), high * bins / n), auto=None)
+    heights, band = pit_bars(values, values, bins), pit_band(n, bins)
+    test = p_value(float(stats.kstest(values, "uniform").pvalue))
+    draw_pit(ax, heights, band, BLUE, f"n = {n}, KS {test}")
+    ax.set(xlabel="probability integral transform", ylabel="density")
+    ax.set_ylim(0, 1.08 * max(float(heights.max()), band[1]), auto=None)
     head_row(ax)
     return ax
 
 
-def _summary(values: ArrayLike) -> str:
-    p = float(stats.kstest(values, "uniform").pvalue)
-    n = len(np.asarray(values))
-    return f"n = {n}, KS {p_value(p)}"
+@final
+@dataclass(frozen=True)
+class Reliability:
+    """Predicted probabilities in bins of equal width, without empty bins."""
+
+    count: Array
+    predicted: Array
+    """Mean probability in each bin."""
+
+    observed: Array
+    """Share of ones in each bin."""
+
+    @property
+    def expected_error(self) -> float:
+        """Mean distance of predicted and observed, weighted by counts (ECE)."""
+        distance = np.abs(self.predicted - self.observed)
+        return float(np.average(distance, weights=self.count))
+
+    def error_by_chance(self, times: float = 1.0) -> float:
+        """Return a bound that the expected error of calibrated probabilities seldom exceeds.
+
+        The distance of a bin is |N(0, σ²)| with σ² = p(1 − p)/n: the bound is the mean of their
+        sum plus two standard deviations. Rows that occur several times, as in repeats that share
+        them, carry less information: σ² grows by `times`.
+        """
+        share = self.count / self.count.sum()
+        spread = self.predicted * (1 - self.predicted)
+        part = share * np.sqrt(times * spread / self.count)
+        mean, variance = math.sqrt(2 / math.pi) * part.sum(), (1 - 2 / math.pi) * (part**2).sum()
+        return float(mean + 2 * math.sqrt(variance))
 
 
-_TALLEST = 0.16
-"""Height of the tallest bar of the histogram, in units of probability."""
+def reliability(ones: Array, probability: Array, bins: int = 10) -> Reliability:
+    """Return the share of ones for each bin of predicted probabilities."""
+    index = np.minimum((probability * bins).astype(int), bins - 1)
+    count = np.bincount(index, minlength=bins).astype(np.float64)
+    kept = count > 0
+    sums = (np.bincount(index, weights=each, minlength=bins) for each in (probability, ones))
+    predicted, observed = (each[kept] / count[kept] for each in sums)
+    return Reliability(count[kept], predicted, observed)
 
-_Z = 1.959964
-"""Quantile of the normal distribution at 0.975."""
+
+def wilson(share: Array, count: Array) -> tuple[Array, Array]:
+    """Return Wilson's 95 % interval for a probability, given a share among `count` trials."""
+    shrunk = 1 / (1 + _Z**2 / count)
+    centre = shrunk * (share + _Z**2 / (2 * count))
+    half = shrunk * _Z * np.sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2))
+    return centre - half, centre + half
+
+
+def draw_reliability(ax: "Axes", found: Reliability, color: str, bins: int = 10) -> None:
+    """Draw observed shares with intervals against predictions, and counts as bars below 0."""
+    low, high = wilson(found.observed, found.count)
+    errors = np.clip([found.observed - low, high - found.observed], 0, None)
+    heights = _TALLEST * found.count / found.count.max()
+    bars: Any = {"bottom": _FLOOR, "color": GREY, "alpha": 0.45, "linewidth": 0}
+    ax.bar(found.predicted, heights, 0.6 / bins, **bars)
+    ax.plot([0, 1], [0, 1], color=INK, linewidth=1.0, linestyle="--")
+    points: Any = {
+        "fmt": "o",
+        "color": color,
+        "markersize": 4.5,
+        "elinewidth": 1.1,
+        "clip_on": False,
+    }
+    ax.errorbar(found.predicted, found.observed, yerr=errors, **points)
+    ax.set(xlim=(-0.04, 1.04), ylim=(-0.2, 1.04))
 
 
 def plot_reliability(
     y: ArrayLike, probability: ArrayLike, ax: "Axes | None" = None, bins: int = 10
 ) -> "Axes":
-    """Reliability diagram, with how many predictions each bin has drawn below it.
+    """Draw a reliability diagram, with the number of predictions in each bin below it.
 
     Each point is a bin of equal width: its mean probability, and the share of ones with Wilson's
     95 % interval. ECE is the mean distance of the points from the diagonal, weighted by counts.
@@ -95,55 +180,13 @@ def plot_reliability(
     """
     p = shares(probability, "probability")
     ones = labels(y, "y", len(p))
-    check_bins(bins)
+    require(bins >= 1, "bins", "at least 1", bins)
     ax = canvas(ax, SQUARE)
-    count, mean, share = _binned(ones, p, bins)
-    low, high = wilson(share[count > 0], count[count > 0])
-    _draw_counts(ax, count)
-    ax.plot([0, 1], [0, 1], color=GREY, linewidth=1.0, linestyle="--")
-    x, height = mean[count > 0], share[count > 0]
-    bars = np.clip([height - low, high - height], 0, None)
-    ax.errorbar(
-        x, height, yerr=bars, fmt="o", color=BLUE, markersize=5, elinewidth=1.2, clip_on=False
-    )
-    ece = float(np.sum(count[count > 0] * np.abs(x - height)) / len(p))
-    brier = float(np.mean((p - ones) ** 2))
+    found = reliability(ones, p, bins)
+    draw_reliability(ax, found, BLUE, bins)
     ticks = np.linspace(0, 1, 6)
-    ax.set(xlim=(-0.02, 1.02), ylim=(-_TALLEST - 0.06, 1.02), xticks=ticks, yticks=ticks)
+    ax.set(xticks=ticks, yticks=ticks)
     ax.set(xlabel="predicted probability", ylabel="observed share, 95 % interval")
-    head_row(ax, f"n = {len(p)}   ECE {ece:.3f}   Brier score {brier:.3f}")
+    brier = float(np.mean((p - ones) ** 2))
+    head_row(ax, f"n = {len(p)}   ECE {found.expected_error:.3f}   Brier score {brier:.3f}")
     return ax
-
-
-def wilson(share: Array, count: Array) -> tuple[Array, Array]:
-    """Wilson's 95 % interval for a probability, given a share among `count` trials."""
-    shrunk = 1 / (1 + _Z**2 / count)
-    centre = shrunk * (share + _Z**2 / (2 * count))
-    half = shrunk * _Z * np.sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2))
-    return centre - half, centre + half
-
-
-def _binned(ones: Array, p: Array, bins: int) -> tuple[Array, Array, Array]:
-    """Count, mean probability and share of ones in bins of equal width."""
-    index = np.minimum((p * bins).astype(int), bins - 1)
-    count = np.bincount(index, minlength=bins).astype(np.float64)
-    each = np.maximum(count, 1)
-    mean = np.bincount(index, weights=p, minlength=bins) / each
-    return count, mean, np.bincount(index, weights=ones, minlength=bins) / each
-
-
-def _draw_counts(ax: "Axes", count: Array) -> None:
-    """Bars below zero, where no probability is."""
-    floor = -_TALLEST - 0.05
-    left = np.arange(len(count)) / len(count)
-    ax.bar(
-        left,
-        _TALLEST * count / count.max(),
-        width=1 / len(count),
-        bottom=floor,
-        align="edge",
-        color=GREY,
-        alpha=0.5,
-        edgecolor="white",
-        linewidth=0.6,
-    )

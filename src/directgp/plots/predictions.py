@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from directgp.plots.style import (
     BLUE,
@@ -14,7 +14,6 @@ from directgp.plots.style import (
     Array,
     axis_name,
     canvas,
-    check_coverage,
     column,
     draw_cloud,
     finite,
@@ -28,6 +27,12 @@ from directgp.text import percent
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_AWAY, _JITTER = 0.09, 0.045
+"""Distance of the marks of labels from [0, 1], and its random part."""
+
+_FEW, _MANY = 200, 5000
+"""Numbers of examples up to which intervals and single points are drawn."""
+
 
 def plot_curve(
     x: ArrayLike,
@@ -40,15 +45,15 @@ def plot_curve(
     name: str = "x",
     target: str = "y",
 ) -> "Axes":
-    """Predictive mean and intervals along one input, over the data.
+    """Draw the predictive mean and intervals along one input, over the data.
 
     Parameters
     ----------
     x
         Inputs in any order, shape ``(n,)``.
     mean, lower, upper
-        Mean and ends of the predictive interval at each of them; there is a gap where they are
-        not finite.
+        Mean and ends of the predictive interval at each input; values that are not finite leave
+        a gap.
     coverage
         Probability of the intervals.
     ax
@@ -60,12 +65,13 @@ def plot_curve(
     """
     inputs = finite(x, "x")
     centre = column(mean, "mean", len(inputs))
-    low, high = interval(lower, upper, len(inputs))
-    check_coverage(coverage)
-    examples = None if data is None else _examples(*data)
+    low, high = interval(lower, upper, coverage, len(inputs))
+    if data is not None:
+        x_data = finite(data[0], "x of the data")
+        y_data = finite(data[1], "y of the data", len(x_data))
     ax = canvas(ax)
-    if examples is not None:
-        draw_cloud(ax, *examples, INK, "data")
+    if data is not None:
+        draw_cloud(ax, x_data, y_data, INK, "data")
     order = np.argsort(inputs, kind="stable")
     ax.fill_between(
         inputs[order],
@@ -83,15 +89,6 @@ def plot_curve(
     return ax
 
 
-def _examples(x: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
-    inputs = finite(x, "x of the data")
-    return inputs, finite(y, "y of the data", len(inputs))
-
-
-_AWAY, _JITTER = 0.09, 0.045
-"""Marks of labels lie this far outside [0, 1], give or take the jitter."""
-
-
 def plot_label_curve(
     x: ArrayLike,
     probability: ArrayLike,
@@ -100,7 +97,7 @@ def plot_label_curve(
     name: str = "x",
     label: str = "1",
 ) -> "Axes":
-    """Probability of a class along one input; the labels are marks below 0 and above 1.
+    """Draw the probability of a class along one input; labels are marks below 0 and above 1.
 
     Parameters
     ----------
@@ -138,10 +135,6 @@ def _marks(x: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
     return inputs, np.where(ones == 1, 1 + _AWAY, -_AWAY) + jitter
 
 
-_FEW, _MANY = 200, 5000
-"""Intervals are drawn up to the one, and single points up to the other."""
-
-
 def plot_predicted_against_actual(
     y: ArrayLike,
     predicted: ArrayLike,
@@ -150,7 +143,7 @@ def plot_predicted_against_actual(
     coverage: float,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Predictions against the targets, and the share of targets that their intervals cover.
+    """Draw predictions against the targets, and give the share of targets inside their intervals.
 
     Up to 200 examples have their intervals drawn; more than 5000 are shown by their density.
 
@@ -168,30 +161,47 @@ def plot_predicted_against_actual(
     targets = finite(y, "y")
     n = len(targets)
     centre = finite(predicted, "predicted", n)
-    low, high = interval(lower, upper, n)
-    check_coverage(coverage)
+    low, high = interval(lower, upper, coverage, n)
     ax = canvas(ax, SQUARE)
     covered = (low <= targets) & (targets <= high)
     note = f"{percent(coverage)} intervals cover {percent(covered.mean(), 1)} of {n}"
     start, end = _limits(targets, centre, low, high)
-    ax.axline((start, start), (end, end), color=GREY, linewidth=1.0, linestyle="--", zorder=2.5)
     ax.set(xlim=(start, end), ylim=(start, end), xlabel="actual", ylabel="predicted")
     if n > _MANY:
+        draw_diagonal(ax, start, end)
         _draw_density(ax, targets, centre, (start, end, start, end))
         head_row(ax, note)
         return ax
-    for mask, color, label in ((covered, BLUE, note), (~covered, ORANGE, "missed")):
-        if mask.any() or label == note:
-            draw_cloud(ax, targets[mask], centre[mask], color, label, among=n)
-        if n <= _FEW:
+    draw_covered(ax, targets, centre, covered, names=(note, "" if covered.all() else "missed"))
+    draw_diagonal(ax, start, end)
+    if n <= _FEW:
+        for mask, color in ((covered, BLUE), (~covered, ORANGE)):
             ends = np.clip(low[mask], start, end), np.clip(high[mask], start, end)
             ax.vlines(targets[mask], *ends, color=color, alpha=0.4, linewidth=1.0)
     head_row(ax)
     return ax
 
 
+def draw_covered(
+    ax: "Axes",
+    actual: Array,
+    predicted: Array,
+    covered: NDArray[np.bool_],
+    colors: tuple[str, str] = (BLUE, ORANGE),
+    names: tuple[str, str] = ("", ""),
+) -> None:
+    """Draw predictions against targets, those inside and those outside their interval."""
+    for mask, color, name in zip((covered, ~covered), colors, names, strict=True):
+        draw_cloud(ax, actual[mask], predicted[mask], color, name, among=len(actual))
+
+
+def draw_diagonal(ax: "Axes", start: float, end: float) -> None:
+    """Draw the line of predictions that equal the target."""
+    ax.plot([start, end], [start, end], color=GREY, linewidth=1.0, linestyle="--", zorder=2.5)
+
+
 def _limits(targets: Array, centre: Array, low: Array, high: Array) -> tuple[float, float]:
-    """Both axes from here to there: all points, and intervals unless they dwarf the points."""
+    """Return the limits of both axes: all points, and intervals unless they are much longer."""
     middle = np.concatenate([targets, centre])
     start, end = float(middle.min()), float(middle.max())
     reach = 0.5 * (end - start) or max(0.05 * abs(end), 0.5)
@@ -206,6 +216,6 @@ def _draw_density(
 ) -> None:
     from matplotlib.colors import LogNorm
 
-    # Below one, so that a single example is seen.
+    # `vmin` is below one, so that a single example is visible.
     norm = LogNorm(vmin=0.2)
     ax.hexbin(x, y, gridsize=45, extent=extent, mincnt=1, norm=norm, cmap="Blues", linewidths=0.1)

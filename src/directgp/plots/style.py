@@ -1,9 +1,10 @@
-"""Share axes, colours, legends and input checks between pictures."""
+"""Define colours, marks, axes and input checks that all pictures share."""
 
 import math
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,20 +14,87 @@ from directgp.errors import require
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Array = NDArray[np.float64]
 
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
-"""Of the palette by Okabe and Ito, told apart by colour-blind readers too."""
+BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
+"""Colours of the palette by Okabe and Ito, which colour-blind readers can distinguish."""
 
-INK, GREY, PALE = "0.15", "0.45", "0.92"
+INK, GREY, PALE, PAPER = "#262626", "#737373", "#ebebeb", "#ffffff"
+
+DARK = {
+    INK: "#e4e4e1",
+    GREY: "#a3a6a8",
+    PALE: "#2d3236",
+    PAPER: "#16191b",
+    BLUE: "#5bb0ea",
+    ORANGE: "#f5894a",
+    GREEN: "#38c79b",
+    PURPLE: "#de9cc1",
+    "#000000": "#e4e4e1",
+}
+"""Colour on a dark page for each colour on a white page."""
 
 WIDE, SQUARE = (6.0, 3.8), (4.6, 4.6)
+"""Sizes of a figure, in inches."""
 
 _LINE, _LETTER = 1.6, 0.47
 """Height of a line and width of a letter of small text, in font sizes of the axis labels."""
 
+_MANY = 2000
+"""Number of points from which on their marks are small."""
+
+_RASTERIZED = 300
+"""Number of points from which on they are stored as pixels in vector formats."""
+
+_FAR = 4.0
+"""A value is an outlier this many 60 % quantiles above the lowest value."""
+
+_MIN_RANGE = 1e-3
+"""Smallest range of an axis, as a share of its values."""
+
+
+@final
+@dataclass(frozen=True)
+class Mark:
+    """Colour, marker and line style of one line."""
+
+    color: str
+    marker: str
+    line: str
+    filled: bool = True
+
+    @property
+    def style(self) -> dict[str, Any]:
+        """Keyword arguments of `Axes.plot`."""
+        return {
+            "color": self.color,
+            "linestyle": self.line,
+            "marker": self.marker,
+            "markerfacecolor": self.color if self.filled else PAPER,
+            "markersize": 4.5,
+            "linewidth": 1.5,
+        }
+
+
+_METHODS = {
+    "elbo": Mark(INK, "D", "-"),
+    "beta-elbo": Mark(GREEN, "o", "-"),
+    "fitc": Mark(PURPLE, "^", "-"),
+    "log-joint": Mark(BLUE, "s", "-"),
+    "log-fixed": Mark(BLUE, "s", "--", filled=False),
+    "square-joint": Mark(ORANGE, "v", "-"),
+    "square-fixed": Mark(ORANGE, "v", "--", filled=False),
+}
+"""The colour is that of the objective; fixed hyperparameters are hollow and dashed."""
+
+
+def method_mark(name: str) -> Mark:
+    """Return the mark of a method, the same in every picture."""
+    return _METHODS.get(name, Mark(GREY, "P", ":"))
+
 
 def canvas(ax: "Axes | None", size: tuple[float, float] = WIDE) -> "Axes":
-    """The axes that were given, or those of a new figure; with a light grid and an open frame."""
+    """Return the given axes, or those of a new figure, with a light grid and an open frame."""
     if ax is None:
         from matplotlib import pyplot
 
@@ -37,23 +105,32 @@ def canvas(ax: "Axes | None", size: tuple[float, float] = WIDE) -> "Axes":
     return ax
 
 
+def axis_name(name: str, width: int = 48) -> str:
+    """Wrap a name for an axis, and escape dollar signs."""
+    return textwrap.fill(name, width).replace("$", r"\$")
+
+
 def lines_of_text(ax: "Axes") -> float:
-    """How many lines of small text the axes are high."""
+    """Return the height of the axes in lines of small text."""
     return float(ax.bbox.height * 72 / ax.figure.dpi / (_LINE * _text_size(ax)))
 
 
 def letters_of_text(ax: "Axes") -> float:
-    """How many letters of small text the axes are wide, by a letter of usual width."""
+    """Return the width of the axes in average letters of small text."""
     return float(ax.bbox.width * 72 / ax.figure.dpi / (_LETTER * _text_size(ax)))
 
 
+def _text_size(ax: "Axes") -> float:
+    return float(ax.xaxis.label.get_fontproperties().get_size_in_points())
+
+
 def head_row(ax: "Axes", note: str = "") -> None:
-    """Make room above the data; the note goes there, or the legend where there is none."""
+    """Extend the axes upwards, and put the note there, or the legend if there is no note."""
     names = ax.get_legend_handles_labels()[1]
     rows = 1 if note else _legend_rows(ax, names)
     share = min((rows + 0.3) / lines_of_text(ax), 0.4)
     bottom, top = ax.get_ylim()
-    # A later plot on the same axes finds its own limits, as `auto` is left as it was.
+    # `auto` stays as it was, so that a later plot on the same axes finds its own limits.
     ax.set_ylim(bottom, bottom + (top - bottom) / (1 - share), auto=None)
     if note:
         ax.text(0.02, 1 - share / 2, note, transform=ax.transAxes, va="center", fontsize="small")
@@ -72,90 +149,40 @@ def head_row(ax: "Axes", note: str = "") -> None:
 
 
 def _legend_rows(ax: "Axes", names: Sequence[str]) -> int:
-    """Rows that the legend needs, guessed from the letters: nothing is drawn yet."""
+    """Estimate the rows of the legend from the number of letters."""
     rows = math.ceil(sum(len(name) + 7 for name in names) / letters_of_text(ax))
     return max(1, min(len(names), rows))
 
 
-def _text_size(ax: "Axes") -> float:
-    return float(ax.xaxis.label.get_fontproperties().get_size_in_points())
+def mark_empty(ax: "Axes") -> None:
+    """Write "not finite" on axes without a finite value."""
+    ax.text(0.5, 0.5, "not finite", transform=ax.transAxes, ha="center", va="center")
 
 
-def axis_name(name: str, width: int = 48) -> str:
-    """A name for an axis: broken into lines, and a dollar sign is only a dollar sign."""
-    return textwrap.fill(name, width).replace("$", r"\$")
-
-
-Array = NDArray[np.float64]
-
-
-def column(values: ArrayLike, who: str, length: int | None = None) -> Array:
-    """The values as floats, refused unless they are a non-empty array of one axis."""
-    array = np.asarray(values, dtype=np.float64)
-    require(array.ndim == 1 and len(array) > 0, who, "one axis of values", f"shape {array.shape}")
-    if length is not None:
-        require(len(array) == length, who, f"{length} values, as the others are", len(array))
-    return array
-
-
-def finite(values: ArrayLike, who: str, length: int | None = None) -> Array:
-    """A column, refused where a value is NaN or infinite."""
-    array = column(values, who, length)
-    _require_each(np.isfinite(array), array, who, "finite")
-    return array
-
-
-def shares(values: ArrayLike, who: str, length: int | None = None) -> Array:
-    """A column of values from 0 to 1."""
-    array = column(values, who, length)
-    _require_each((array >= 0) & (array <= 1), array, who, "from 0 to 1")
-    return array
-
-
-def labels(values: ArrayLike, who: str, length: int | None = None) -> Array:
-    """A column of 0 and 1."""
-    array = column(values, who, length)
-    _require_each((array == 0) | (array == 1), array, who, "labels 0 and 1")
-    return array
-
-
-def interval(lower: ArrayLike, upper: ArrayLike, length: int) -> tuple[Array, Array]:
-    """The ends of intervals, in order."""
-    low, high = column(lower, "lower", length), column(upper, "upper", length)
-    _require_each(low <= high, low, "lower", "at most upper")
+def clear_range(values: Sequence[float]) -> tuple[float, float]:
+    """Return the range of the finite values without outliers above."""
+    finite = np.array([value for value in values if math.isfinite(value)])
+    if not len(finite):
+        return 0.0, 1.0
+    low, high = float(finite.min()), float(finite.max())
+    usual = _FAR * float(np.quantile(finite - low, 0.6))
+    if 0 < 2 * usual < high - low:
+        high = float(finite[finite <= low + usual].max())
     return low, high
 
 
-def check_coverage(coverage: float) -> None:
-    """Refuse a share of the predictive mass that no interval has."""
-    require(0 < coverage < 1, "coverage", "between 0 and 1", coverage)
-
-
-def check_bins(bins: int) -> None:
-    """Refuse a number of bins that is none."""
-    require(bins >= 1, "bins", "at least 1", bins)
-
-
-def _require_each(mask: NDArray[np.bool_], array: Array, who: str, allowed: str) -> None:
-    if not mask.all():
-        first = int(np.argmin(mask))
-        require(False, who, allowed, f"{array[first].item()!r} at index {first}")
-
-
-_MANY = 2000
+def widened(low: float, high: float, share: float = 0.06) -> tuple[float, float]:
+    """Add a margin to a range, which gets a minimum width so that noise stays small."""
+    least = _MIN_RANGE * max(abs(low), abs(high)) or 1.0
+    extra = max(0.0, least - (high - low)) / 2
+    margin = share * max(high - low, least)
+    return low - extra - margin, high + extra + margin
 
 
 def draw_cloud(ax: "Axes", x: Array, y: Array, color: str, label: str = "", among: int = 0) -> None:
-    """One mark an example, the fainter the more there are, so that the dense parts show.
+    """Draw one mark an example, more transparent the more examples there are.
 
-    Parameters
-    ----------
-    ax, x, y, color
-        Where and how to draw.
-    label
-        For the legend, where the mark is not faint.
-    among
-        Number of examples in all, where these are a part.
+    `among` is the number of all examples if these are a part. The mark of the legend is opaque.
     """
     count = max(among, len(x), 1)
     ax.scatter(
@@ -165,8 +192,54 @@ def draw_cloud(ax: "Axes", x: Array, y: Array, color: str, label: str = "", amon
         color=color,
         alpha=min(0.8, max(0.03, 10 / math.sqrt(count))),
         linewidths=0,
-        rasterized=count > _MANY,
+        rasterized=count > _RASTERIZED,
         zorder=1.8,
     )
     if label:
         ax.scatter([], [], s=14, color=color, linewidths=0, label=label)
+
+
+def column(values: ArrayLike, who: str, length: int | None = None) -> Array:
+    """Return the values as floats; raise `InvalidInputError` unless they have one axis."""
+    array = np.asarray(values, dtype=np.float64)
+    require(array.ndim == 1 and len(array) > 0, who, "one axis of values", f"shape {array.shape}")
+    if length is not None:
+        require(len(array) == length, who, f"{length} values, as the others are", len(array))
+    return array
+
+
+def finite(values: ArrayLike, who: str, length: int | None = None) -> Array:
+    """Return a column; raise `InvalidInputError` if a value is NaN or infinite."""
+    array = column(values, who, length)
+    _require_each(np.isfinite(array), array, who, "finite")
+    return array
+
+
+def shares(values: ArrayLike, who: str, length: int | None = None) -> Array:
+    """Return a column; raise `InvalidInputError` unless all values are from 0 to 1."""
+    array = column(values, who, length)
+    _require_each((array >= 0) & (array <= 1), array, who, "from 0 to 1")
+    return array
+
+
+def labels(values: ArrayLike, who: str, length: int | None = None) -> Array:
+    """Return a column; raise `InvalidInputError` unless all values are 0 or 1."""
+    array = column(values, who, length)
+    _require_each((array == 0) | (array == 1), array, who, "labels 0 and 1")
+    return array
+
+
+def interval(
+    lower: ArrayLike, upper: ArrayLike, coverage: float, length: int
+) -> tuple[Array, Array]:
+    """Return the ends of intervals; raise `InvalidInputError` if an upper end is below."""
+    low, high = column(lower, "lower", length), column(upper, "upper", length)
+    _require_each(low <= high, low, "lower", "at most upper")
+    require(0 < coverage < 1, "coverage", "between 0 and 1", coverage)
+    return low, high
+
+
+def _require_each(mask: NDArray[np.bool_], array: Array, who: str, allowed: str) -> None:
+    if not mask.all():
+        first = int(np.argmin(mask))
+        require(False, who, allowed, f"{array[first].item()!r} at index {first}")

@@ -4,7 +4,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from directgp.reports.verdict import pit_bars, pooled, reliability
+from directgp.plots.calibration import pit_bars, reliability
+from directgp.reports.verdict import pooled
 from tests.unit.reports.made import Recipe, comparison
 
 

@@ -5,12 +5,13 @@ import pytest
 from numpy.typing import NDArray
 
 from directgp.experiments.plan import Comparison
-from directgp.reports.verdict import Findings, calibration, reliability
+from directgp.plots.calibration import reliability
+from directgp.reports.verdict import Findings, calibration
 from tests.unit.reports.made import Recipe, comparison
 
 ONE = comparison(Recipe(task="classification", repeats=1, methods=("elbo",)))
 FIVE = comparison(Recipe(task="classification", repeats=5, methods=("elbo",)))
-WRONG = "not to be taken literally"
+WRONG = "not calibrated"
 TIMES = 200
 
 Array = NDArray[np.float64]
@@ -79,11 +80,11 @@ def test_wrong_probabilities_are_not(rows: int, least: float) -> None:
 def test_what_few_rows_can_show_is_said() -> None:
     random = np.random.default_rng(10)
     p = random.random(100)
-    assert "are as near the shares that came as so few rows can show, off by " in words(
+    assert "are as near the observed shares as so few rows can show, off by " in words(
         ONE, [(drawn(random, p), p)]
     )
     p = random.random(100_000)
-    assert "are near the shares that came, off by " in words(ONE, [(drawn(random, p), p)])
+    assert "are near the observed shares, off by " in words(ONE, [(drawn(random, p), p)])
 
 
 def test_the_error_by_chance_is_what_chance_gives() -> None:

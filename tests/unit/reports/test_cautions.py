@@ -40,11 +40,11 @@ def test_fits_that_did_not_converge_are_counted_in_one_sentence() -> None:
     made = comparison(FIVE)
     assert said(made) == ()
     assert said(unfinished(made, fitc=5, log_joint=2)) == (
-        "7 of 20 fits ended at the last step allowed, not by convergence: 5 of FITC and 2 of "
+        "7 of 20 fits reached the limit of steps before convergence: 5 of FITC and 2 of "
         "log-loss DLM (joint); --max-iter above 500 may change the scores.",
     )
     (sentence,) = said(unfinished(with_settings(made, max_steps=2000), elbo=1))
-    assert sentence.startswith("1 of 20 fits ended") and "1 of the ELBO; " in sentence
+    assert sentence.startswith("1 of 20 fits reached") and "1 of the ELBO; " in sentence
     assert "--max-iter above 2,000" in sentence
 
 
@@ -108,8 +108,8 @@ def labelled(ones: int, num_test: int = 400, common: bool = False) -> Comparison
 @pytest.mark.parametrize("common", [False, True])
 def test_a_rare_class_is_said(common: bool) -> None:
     assert said(labelled(3, common=common)) == (
-        "Only 15 of 2,000 test rows, over all repeats, are of the rarer class: too few to say how "
-        "well it is predicted.",
+        "Only 15 of 2,000 test rows, over all repeats, are of the rarer class: too few to judge "
+        "how well it is predicted.",
     )
     assert said(labelled(4, common=common)) == ()
 
@@ -130,5 +130,5 @@ def test_methods_that_the_standings_leave_out_are_named() -> None:
     why = [("fitc", repeat, 5000, "x") for repeat in range(4)]
     assert said(comparison(replace(FIVE, failed=why))) == (
         "4 of 20 fits failed; they are listed below.",
-        "With 5,000 training rows, FITC finished too few repeats and cannot be judged.",
+        "With 5,000 training rows, FITC finished too few repeats and cannot be compared.",
     )

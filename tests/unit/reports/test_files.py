@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from directgp.experiments.stats import standings
-from directgp.reports.compare import report_json, results_parquet
+from directgp.reports.compare import report_document, results_parquet
 from directgp.reports.verdict import Findings, verdict
+from directgp.text import strict_json
 from tests.unit.reports.conftest import SMALL
 from tests.unit.reports.made import NLL, Recipe, comparison
 
@@ -20,7 +21,7 @@ def document(recipe: Recipe) -> dict[str, Any]:
         raise AssertionError(f"{word} is not JSON")
 
     findings = Findings(comparison(recipe))
-    text = report_json(findings, verdict(findings)).decode()
+    text = strict_json(report_document(findings, verdict(findings)))
     found: dict[str, Any] = json.loads(text, parse_constant=refuse)
     return found
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from directgp.reports.compare import page, run_particulars
+from directgp.reports.compare import page, run_facts
 from directgp.reports.verdict import Findings, steps_allowed, verdict
 from tests.unit.reports.conftest import SMALL
 from tests.unit.reports.html import Page
@@ -163,11 +163,11 @@ def test_what_was_run_is_told() -> None:
 
 def test_the_time_is_that_of_the_fits_whenever_they_were_run() -> None:
     made = comparison(Recipe(methods=("elbo",), repeats=2))
-    resumed = run_particulars(Findings(replace(made, seconds=0.011)))
+    resumed = run_facts(Findings(replace(made, seconds=0.011)))
     assert resumed["fits took"] == "8.2 s of one core in all, for 2 fits"
     plan = made.plan
     settings = plan.settings.model_copy(update={"device": "cuda"})
-    on_gpu = run_particulars(Findings(replace(made, plan=replace(plan, settings=settings))))
+    on_gpu = run_facts(Findings(replace(made, plan=replace(plan, settings=settings))))
     assert on_gpu["fits took"] == "8.2 s of the GPU in all, for 2 fits"
 
 

@@ -19,33 +19,33 @@ FIRST = [
         Recipe(repeats=5),
         "log-joint",
         "Log-loss DLM (joint) predicts best: its NLL of −0.088 is below the 0.372 of the ELBO in "
-        "each of 5 repeats (p < 0.001), so that what came was 1.6 times as probable on (geometric) "
-        "average.",
+        "each of 5 repeats (p < 0.001), so the actual values were 1.6 times as probable on "
+        "(geometric) average.",
     ),
     (
         Recipe(repeats=5, nll={**NLL, "log-fixed": -0.102}),
         "log-fixed",
         "Log-loss DLM (fixed) predicts best: its NLL of −0.091 is below the 0.372 of the ELBO in "
-        "each of 5 repeats (p < 0.001), so that what came was 1.6 times as probable on (geometric) "
-        "average; log-loss DLM (joint) cannot be told from it.",
+        "each of 5 repeats (p < 0.001), so the actual values were 1.6 times as probable on "
+        "(geometric) average; log-loss DLM (joint) is not significantly worse.",
     ),
     (
         Recipe(repeats=5, methods=PAIR, nll={"elbo": 0.366, "log-joint": 0.29}, noise=0.05),
         "elbo",
-        "Nothing here tells log-loss DLM (joint), which has the lowest NLL, from the ELBO (0.332 "
-        "against 0.354 over 5 repeats, p = 0.52): keep the ELBO, it is the simplest.",
+        "Log-loss DLM (joint) has the lowest NLL, but not significantly: 0.332 against 0.354 of "
+        "the ELBO over 5 repeats, p = 0.52; keep the ELBO, it is the simplest.",
     ),
     (
         Recipe(repeats=5, nll={**NLL, "elbo": -0.5}),
         "elbo",
         "Keep the ELBO: its NLL of −0.494 is the lowest over 5 repeats, and the next, −0.088 of "
-        "log-loss DLM (joint), is worse by more than chance (p < 0.001).",
+        "log-loss DLM (joint), is significantly worse (p < 0.001).",
     ),
     (
         Recipe(repeats=5, methods=PAIR, nll={"elbo": 0.3, "log-joint": 0.301}),
         "elbo",
         "Keep the ELBO, it is the simplest: its NLL of 0.306 is the lowest over 5 repeats, and the "
-        "next, 0.316 of log-loss DLM (joint), cannot be told from it (p = 0.14).",
+        "next, 0.316 of log-loss DLM (joint), is not significantly different (p = 0.14).",
     ),
     (
         Recipe(repeats=1),
@@ -57,14 +57,14 @@ FIRST = [
     (
         Recipe(repeats=3, methods=("elbo",)),
         "elbo",
-        "Only the ELBO was run: its NLL is 0.376, with nothing to compare it to.",
+        "Only the ELBO was run: its NLL is 0.376; there is no other method to compare with.",
     ),
     (
         Recipe(repeats=4, methods=("log-joint", "log-fixed")),
         "log-joint",
         "Log-loss DLM (joint) predicts best: its NLL of −0.088 is below the 0.334 of log-loss DLM "
-        "(fixed) in each of 4 repeats (p < 0.001), so that what came was 1.5 times as probable on "
-        "(geometric) average.",
+        "(fixed) in each of 4 repeats (p < 0.001), so the actual values were 1.5 times as probable "
+        "on (geometric) average.",
     ),
     (
         Recipe(
@@ -73,9 +73,8 @@ FIRST = [
             nll={"log-joint": 0.3, "log-fixed": 0.301},
         ),
         "log-fixed",
-        "Nothing here tells log-loss DLM (fixed), which has the lowest NLL, from log-loss DLM "
-        "(joint) (0.314 against 0.315 over 4 repeats, p = 0.76): take the one that is quicker to "
-        "train.",
+        "Log-loss DLM (fixed) has the lowest NLL, but not significantly: 0.314 against 0.315 of "
+        "log-loss DLM (joint) over 4 repeats, p = 0.76; take the one that is quicker to train.",
     ),
     (
         Recipe(repeats=4, nll={**NLL, "elbo": math.inf}),
@@ -86,7 +85,7 @@ FIRST = [
     (
         Recipe(repeats=4, nll={name: math.inf for name in NLL}),
         None,
-        "No method has a finite NLL: nothing here can be recommended.",
+        "No method has a finite NLL: nothing can be recommended.",
     ),
     (
         Recipe(repeats=1, methods=("elbo",), failed=[("elbo", 0, 5000, "why")]),
@@ -111,34 +110,33 @@ def test_the_first_sentence(recipe: Recipe, method: str | None, sentence: str) -
     assert len(found.sentences) == (1 if method is None else 2)
 
 
-HOLDS = "The 90 % intervals of log-loss DLM (joint) hold"
+HOLDS = "The 90 % intervals of log-loss DLM (joint) contain"
 
 SECOND = [
     (
         Recipe(repeats=5),
-        f"{HOLDS} 90.4 % of the test rows, about as they should, and its MSE is 0.1178, where "
-        "square-loss DLM (joint) has the lowest, 0.0935 (p < 0.001): take that if only the mean "
-        "counts.",
+        f"{HOLDS} 90.4 % of the test rows, as they should, and its MSE is 0.1178, above "
+        "the lowest, 0.0935 of square-loss DLM (joint) (p < 0.001): take that method if only the "
+        "mean matters.",
     ),
     (
         Recipe(repeats=1),
-        f"{HOLDS} 90.3 % of the test rows, about as they should, and its MSE is 0.1198, where "
-        "square-loss DLM (joint) has the lowest, 0.0950.",
+        f"{HOLDS} 90.3 % of the test rows, as they should, and its MSE is 0.1198, above "
+        "the lowest, 0.0950 of square-loss DLM (joint).",
     ),
     (
         Recipe(repeats=5, methods=PAIR, second={"elbo": 0.2, "log-joint": 0.1}),
-        f"{HOLDS} 90.4 % of the test rows, about as they should, and its MSE is 0.1007, the "
-        "lowest.",
+        f"{HOLDS} 90.4 % of the test rows, as they should, and its MSE is 0.1007, the lowest.",
     ),
     (
         Recipe(repeats=5, methods=PAIR, second={"elbo": 0.1, "log-joint": 0.101}),
-        f"{HOLDS} 90.4 % of the test rows, about as they should, and its MSE is 0.1017, above "
+        f"{HOLDS} 90.4 % of the test rows, as they should, and its MSE is 0.1017, above "
         "the lowest, 0.0999 of the ELBO, in each of 5 repeats, too few to be sure (p = 0.12).",
     ),
     (
         Recipe(repeats=5, methods=PAIR, second={"elbo": 0.1, "log-joint": 0.1001}),
-        f"{HOLDS} 90.4 % of the test rows, about as they should, and its MSE is 0.1008, not to be "
-        "told from the lowest, 0.0999 of the ELBO.",
+        f"{HOLDS} 90.4 % of the test rows, as they should, and its MSE is 0.1008, not "
+        "significantly different from the lowest, 0.0999 of the ELBO.",
     ),
     (
         Recipe(task="count", repeats=5, methods=PAIR, coverage={"log-joint": 0.8}),
@@ -160,9 +158,9 @@ def test_the_second_sentence(recipe: Recipe, sentence: str) -> None:
 def test_probabilities_are_judged_by_how_often_classes_came() -> None:
     sentence = said(Recipe(task="classification", repeats=5)).sentences[1]
     assert sentence.startswith(
-        "The probabilities of log-loss DLM (joint) are near the shares that came, off by "
+        "The probabilities of log-loss DLM (joint) are near the observed shares, off by "
     )
-    assert sentence.endswith(": take that if only the class counts.")
+    assert sentence.endswith(": take that method if only the class matters.")
 
 
 def test_what_failed_is_said() -> None:
@@ -174,7 +172,7 @@ def test_what_failed_is_said() -> None:
     every = [("fitc", repeat, 5000, "x") for repeat in range(5)]
     assert said(Recipe(repeats=5, failed=every)).cautions == (
         "5 of 35 fits failed; they are listed below.",
-        "With 5,000 training rows, FITC finished no repeat and cannot be judged.",
+        "With 5,000 training rows, FITC finished no repeat and cannot be compared.",
     )
     assert said(Recipe(repeats=5)).cautions == ()
 

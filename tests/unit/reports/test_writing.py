@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from directgp.reports import compare
-from directgp.reports.compare import gallery, write_report
-from directgp.reports.drawing import Drawn, drawn
+from directgp.plots.rendering import RenderedPicture, render
+from directgp.reports import compare, html
+from directgp.reports.compare import write_report
+from directgp.reports.figures import gallery
 from directgp.reports.verdict import Findings
 from tests.unit.reports.made import Recipe, comparison
 
@@ -31,12 +32,12 @@ def test_the_same_picture_is_the_same_file() -> None:
     first, second = (
         gallery(Findings(comparison(Recipe(repeats=2, methods=("elbo",)))))[0] for _ in range(2)
     )
-    assert drawn(first).wide == drawn(second).wide
+    assert render(first).wide == render(second).wide
 
 
 def test_the_page_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
-    monkeypatch.setattr(compare, "replace_file", lambda path, data: written.append(path.name))
+    monkeypatch.setattr(html, "replace_file", lambda path, data: written.append(path.name))
     assert write_report(comparison(PLAIN), tmp_path) == tmp_path / "index.html"
     assert written == ["results.parquet", "report.json", "index.html"]
 
@@ -48,7 +49,7 @@ def test_a_failure_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.Monke
     def full(*_: object) -> bytes:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(compare, "report_json", full)
+    monkeypatch.setattr(html, "strict_json", full)
     with pytest.raises(OSError, match="No space"):
         write_report(comparison(PLAIN), tmp_path)
     assert index.read_bytes() == before
@@ -75,7 +76,7 @@ def test_without_sizes_the_learning_curves_go_and_the_rest_stays(
 ) -> None:
     one = Recipe(methods=("elbo",), repeats=1, num_test=20)
     empty = '<svg viewBox="0 0 1 1"/>'
-    monkeypatch.setattr(compare, "drawn", lambda each: Drawn(each, b"x", *[empty] * 4))
+    monkeypatch.setattr(compare, "render", lambda p: RenderedPicture(p, b"x", *[empty] * 4))
     figures = tmp_path / "figures"
     write_report(comparison(replace(one, sizes=(500, 5000))), tmp_path)
     before = {path.name for path in figures.iterdir()}

@@ -14,15 +14,10 @@ from matplotlib.figure import Figure
 
 from directgp.experiments.cell import METHODS, FailedRecord
 from directgp.experiments.paper.cells import EXACT, PaperRecord, Results, RuleFacts
-from directgp.reports.drawing import DARK, NARROW, WIDE, Picture, drawn
-from directgp.reports.paper_drawing import (
-    average,
-    mark_of_beta,
-    mark_of_rule,
-    ratio_axis,
-    told_apart,
-)
-from directgp.reports.paper_figures import FIGURES, bin_edges
+from directgp.plots.curves import Line, bin_edges, ratio_axis
+from directgp.plots.rendering import NARROW, WIDE, Picture, render
+from directgp.plots.style import DARK, INK, Mark
+from directgp.reports.paper_figures import FIGURES, beta_mark, rule_mark
 from tests.unit.reports.paper.made import (
     EVERYTHING,
     PRODUCT,
@@ -141,9 +136,11 @@ def test_lines_are_means_over_repeats(name: str, score: str, labels: list[str] |
 
 
 def test_the_standard_error_is_that_of_the_mean() -> None:
-    found = average([1.0, 2.0, 6.0])
-    assert (found.mean, found.error) == pytest.approx((3.0, math.sqrt(7 / 3)))
-    assert math.isnan(average([1.0]).error) and average([1.0, math.inf]).mean == math.inf
+    pairs = [(2.0, 1.0), (1.0, 5.0), (2.0, 2.0), (2.0, 6.0), (3.0, 1.0), (3.0, math.inf)]
+    found = Line.of("a", Mark(INK, "o", "-"), pairs)
+    assert found.x.tolist() == [1, 2, 3]
+    assert found.mean.tolist() == [5, 3, math.inf]
+    assert math.isnan(found.error[0]) and found.error[1] == pytest.approx(math.sqrt(7 / 3))
 
 
 def test_rules_and_protocols_are_not_averaged_over() -> None:
@@ -172,21 +169,13 @@ def test_protocols_have_lines_of_beta_of_their_own() -> None:
     ]
 
 
-def test_names_have_only_what_tells_them_apart() -> None:
-    assert told_apart([("a", ("x", "y")), ("a", ("x", "z")), ("b", ("x", "y"))]) == [
-        "a (y)",
-        "a (z)",
-        "b",
-    ]
-
-
 def test_the_small_size_is_the_nearest_by_ratio_and_rings_are_at_what_was_chosen() -> None:
     found = results(Recipe(fits=("cadata",), sizes=(400, 1000, 5000), repeats=3))
     (ax,) = shown("1c", found).draw(WIDE).axes
     assert ax.get_title(loc="left") == "cadata, 1,000 rows"
     assert list(lines(ax)) == ["β-ELBO", "log-loss DLM, joint", "log-loss DLM, fixed"]
     assert ax.get_xscale() == "log"
-    rings = [line for line in ax.lines if line.get_markersize() == 9]
+    rings = [line for line in ax.lines if line.get_markersize() == 8]
     for method, ring in zip(("beta-elbo", "log-joint", "log-fixed"), rings, strict=True):
         chosen = {o.beta for c, o in found.fits() if c.method == method and c.size == 1000}
         assert set(np.asarray(ring.get_xdata(), dtype=float)) == chosen
@@ -288,17 +277,15 @@ def test_the_direction_of_the_paper_comes_first() -> None:
 
 def test_rules_differ_in_more_than_colour() -> None:
     rules = [EXACT, *SAMPLED, *SMOOTH, *PRODUCT, RuleFacts(name="ups-mixed", samples=10)]
-    looks = [(mark_of_rule(r).marker, mark_of_rule(r).line, mark_of_rule(r).filled) for r in rules]
+    looks = [(rule_mark(r).marker, rule_mark(r).line, rule_mark(r).filled) for r in rules]
     assert len(set(looks)) == len(rules)
-    ways = [
-        mark_of_beta(m, b) for m in ("elbo", "log-joint", "log-fixed") for b in (0.1, 1.0, 10.0)
-    ]
+    ways = [beta_mark(m, b) for m in ("elbo", "log-joint", "log-fixed") for b in (0.1, 1.0, 10.0)]
     assert len({(way.marker, way.line, way.color) for way in ways}) == len(ways)
 
 
 @pytest.mark.parametrize("name", ["1c", "1i"])
 def test_all_inks_have_a_dark_one(name: str) -> None:
-    svg = drawn(shown(name))
+    svg = render(shown(name))
     assert set(re.findall(r"#[0-9a-f]{6}\b", svg.wide)) <= set(DARK)
     assert set(re.findall(r"#[0-9a-f]{6}\b", svg.narrow_dark)) <= set(DARK.values())
 

@@ -17,7 +17,6 @@ from directgp.reports.paper import (
     counted_cells,
     effect_of,
     headline,
-    p_of,
     reproduction_page,
     run_facts,
     second_line,
@@ -93,13 +92,13 @@ def test_every_claim_is_told(written: Page) -> None:
     first, second, third, last = (article.text for article in articles)
     assert "−0.451 ± 0.012 NLL" in first and "p < 0.001" in first
     assert "song was not run." in first
-    assert "Told beside C1, without deciding on it: 1 comparison" in first
+    assert "Not deciding on C1: 1 comparison" in first
     folded = [table for table in written.all("table") if "details" in table.inside]
     assert len(folded) == 1 and "abalone" in folded[0].text and "sarcos" not in folded[0].text
     assert "Figure 1a." in first and "Figure 2." in first
     assert "Shown by an earlier claim: figure 2." in second
-    assert "Nothing was run of figure 1c." in second
-    assert "Nothing was run of figures 1g, 1h and 9." in third
+    assert "Not run: figure 1c." in second
+    assert "Not run: figures 1g, 1h and 9." in third
     assert "Figure S1." in last
     others = next(s for s in written.all("section") if s.attributes["aria-labelledby"] == "figures")
     assert re.findall(r"Figure (\w+)\.", others.text) == ["1b", "3"]
@@ -113,7 +112,7 @@ def test_data_and_circumstances_are_told(written: Page) -> None:
         "A subset of 7,432 rows.",
         "directgp reproduce --scale small --data-dir data",
         "python 3.12.3, directgp 0.1.0, torch 2.13.0",
-        "1 h 2 min by the clock",
+        "1 h 2 min elapsed",
         "26 fits (sarcos) and 2 studies of samplers (abalone)",
         "1 fit (sarcos)",
         "sarcos, 346 rows, elbo, repeat 1: The covariance matrix is not positive definite. "
@@ -138,8 +137,8 @@ def test_values_of_beta_that_could_not_be_trained_are_told() -> None:
     lost = first.outcome.model_copy(update={"failed": ("β = 4: overflow", "β = 2: overflow")})
     told = reproduction(Results((replace(first, outcome=lost), *others)))
     said = "2 values in 1 fit could not be trained; the first: β = 4: overflow"
-    assert run_facts(told)["β passed over"] == said
-    assert run_facts(reproduction(results(SMALL)))["β passed over"] == "none"
+    assert run_facts(told)["β not trained"] == said
+    assert run_facts(reproduction(results(SMALL)))["β not trained"] == "none"
 
 
 def test_fits_that_did_not_converge_are_told() -> None:
@@ -149,7 +148,7 @@ def test_fits_that_did_not_converge_are_told() -> None:
     fits = len(told.results.fits())
     assert f"1 of {fits} fits stopped unconverged" in second_line(told)
     assert run_facts(told)["fits not converged"] == (
-        f"1 of {fits} fits ended at their limit of steps: ELBO 1 of 4"
+        f"1 of {fits} fits reached the limit of steps: ELBO 1 of 4"
     )
     assert run_facts(reproduction(results(SMALL)))["fits not converged"] == "none"
 
@@ -172,11 +171,11 @@ def test_cells_are_counted_by_kind() -> None:
 
 def test_effects_have_the_digits_that_their_errors_call_for() -> None:
     part = Part("a", "held", -0.45123, 0.0123, 0.0499, "NLL")
-    assert (effect_of(part), p_of(part)) == ("−0.451 ± 0.012 NLL", "p = 0.0499")
+    assert effect_of(part) == "−0.451 ± 0.012 NLL"
     assert effect_of(replace(part, error=math.nan)) == "−0.451 NLL"
     assert effect_of(replace(part, error=0.0, unit="")) == "−0.451"
     nothing = replace(part, effect=math.nan, p_value=math.nan)
-    assert (effect_of(nothing), p_of(nothing)) == ("–", "–")
+    assert effect_of(nothing) == "–"
     assert effect_of(replace(part, effect=math.inf)) == "∞ NLL"
 
 
