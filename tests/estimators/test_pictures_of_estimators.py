@@ -17,8 +17,8 @@ from sklearn.exceptions import NotFittedError
 
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.errors import InvalidInputError
-from directgp.estimators import base
-from directgp.plots import plot_curve, plot_pit
+from directgp.estimators import count_regressor, regressor
+from directgp.plots import plot_curve, plot_pit, predictions
 from tests.estimators.fitted_models import (
     COUNTS,
     HOURS,
@@ -116,7 +116,8 @@ def pit(monkeypatch: pytest.MonkeyPatch) -> list[Array]:
         seen.append(values)
         return plot_pit(values, ax)
 
-    monkeypatch.setattr(base, "plot_pit", watched)
+    for module in (count_regressor, regressor):
+        monkeypatch.setattr(module, "plot_pit", watched)
     return seen
 
 
@@ -215,7 +216,7 @@ def test_counts_are_drawn_over_their_exposures(monkeypatch: pytest.MonkeyPatch) 
         seen.append(args[6])
         return plot_curve(*args)
 
-    monkeypatch.setattr(base, "plot_curve", draw)
+    monkeypatch.setattr(predictions, "plot_curve", draw)
     model = counter()
     ax = model.plot_predictions(X, COUNTS, exposure=HOURS)
     drawn(ax)

@@ -8,31 +8,28 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.errors import refuse
+from directgp.errors import refuse, require
 from directgp.estimators.base import (
     Column,
-    TellingEstimator,
-    draw_labels,
-    draw_reliability,
+    SparseGPEstimator,
     unchanged_on_error,
-    updated,
 )
-from directgp.estimators.fitting import Choice, Fitted
+from directgp.estimators.fitting import Fitted, updated
 from directgp.estimators.messages import one_class
 from directgp.estimators.preprocessing import TrainingTable
 from directgp.estimators.validation import (
     ArrayLike,
-    ValidationData,
     check_two_classes,
     declared_classes,
     plain_labels,
 )
 from directgp.likelihoods.base import Likelihood
-from directgp.objectives.base import PointLoss
+from directgp.plots import plot_label_curve, plot_reliability
+from directgp.plots.predictions import curve_points, without_names
 from directgp.predictive import predictive_log_density
 from directgp.shapes import Marginals
 from directgp.training.data import Model
@@ -44,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @final
-class SparseGPClassifier(ClassifierMixin, TellingEstimator):
+class SparseGPClassifier(ClassifierMixin, SparseGPEstimator):
     """Gaussian process classification of two classes, with probabilities to rely on.
 
     For more than two classes wrap it: ``OneVsRestClassifier(SparseGPClassifier())`` trains one
@@ -90,32 +87,6 @@ n_iter_, findings_, n_features_in_, feature_names_in_
     classes_: NDArray[Any]
 
     _task = "classification"
-    _scales_targets = False
-    _default_mean = "constant"
-
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        validation_data: ValidationData | None = None,
-    ) -> "SparseGPClassifier":
-        """Train on a table of features and a column of labels, of whatever type.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-            Features.
-        y : array-like of shape (n,)
-            Labels, of two classes.
-        sample_weight : array-like of shape (n,)
-            How often each row counts.
-        validation_data : (X, y)
-            Rows to choose by, in place of a part of X.
-        """
-        with unchanged_on_error(self):
-            self._fit(X, y, sample_weight, validation_data)
-        return self
 
     def partial_fit(
         self,
@@ -168,23 +139,28 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         border = np.log(self.threshold_) - np.log1p(-self.threshold_)
         return np.asarray(log_proba[:, 1] - log_proba[:, 0] - border)
 
-    def log_density(self, X: ArrayLike, y: ArrayLike) -> Column:
-        """Log of the predicted probability of each label."""
-        return self._log_density(X, y, "log_density")
-
-    def nll(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Mean negative log probability of the labels: log loss, the smaller the better."""
-        return self._nll(X, y, sample_weight)
-
     def plot_calibration(self, X: ArrayLike, y: ArrayLike, ax: "Axes | None" = None) -> "Axes":
         """Draw how often the second class occurs, against its predicted probability."""
-        return draw_reliability(self, X, y, ax)
+        labels = self._targets(X, y, "plot_calibration")
+        return plot_reliability(labels, self.predict_proba(X)[:, 1], ax)
 
     def plot_predictions(
         self, X: ArrayLike, y: ArrayLike | None = None, ax: "Axes | None" = None
     ) -> "Axes":
         """Draw the probability of the second class along the one feature of the model."""
-        return draw_labels(self, X, y, ax)
+        check_is_fitted(self)
+        require(
+            self.n_features_in_ == 1,
+            f"{type(self).__name__}.plot_predictions",
+            "called for a model of one feature",
+            f"{self.n_features_in_} features",
+            "plot_calibration works for any number.",
+        )
+        inputs, grid, name = curve_points(self, X)
+        data = None if y is None else (inputs, self._targets(X, y, "plot_predictions"))
+        with without_names():
+            probability = self.predict_proba(grid[:, None])[:, 1]
+        return plot_label_curve(grid, probability, data, ax, name, str(self.classes_[1]))
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Accuracy: the share of labels that `predict` tells right."""
@@ -223,29 +199,20 @@ n_iter_, findings_, n_features_in_, feature_names_in_
     def _trained(
         self,
         recipe: Recipe,
-        choice: Choice,
         models: list[list[Model]],
         table: TrainingTable,
         given: Given | None,
         generator: torch.Generator,
+        warm: bool,
     ) -> Fitted:
+        self.threshold_ = getattr(self.objective, "threshold", 0.5)
         if bool(table.y.min() < table.y.max()):
-            return super()._trained(recipe, choice, models, table, given, generator)
-        if choice.warm:
+            return super()._trained(recipe, models, table, given, generator, warm)
+        if warm:
             check_two_classes(self.classes_[[int(table.y[0])]], "SparseGPClassifier.fit")
         # Of one class the likeliest mean is infinite, and no later row could bring it back.
-        beta = 1.0 if choice.beta is None else choice.beta
+        beta = 1.0 if self.beta == "auto" else float(self.beta)
         return Fitted(updated(recipe, models[0][0], table, beta, generator), None)
-
-    @override
-    def _learn(self, fitted: Fitted, table: TrainingTable) -> None:
-        super()._learn(fitted, table)
-        given = isinstance(self.objective, PointLoss)
-        self.threshold_ = self.objective.threshold if given else 0.5
-
-    @override
-    def _latent(self, table: TrainingTable) -> None:
-        return None
 
     @override
     def _advice_on_target(self, y: Column) -> list[str]:

@@ -10,19 +10,16 @@ from sklearn.base import RegressorMixin
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import mean_tweedie_deviance
 from sklearn.utils import Tags
-from sklearn.utils.validation import column_or_1d
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import DirectGPWarning, require
 from directgp.estimators.base import (
     Column,
-    TellingEstimator,
-    draw_numbers,
-    draw_pit,
+    SparseGPEstimator,
     unchanged_on_error,
 )
-from directgp.estimators.preprocessing import TrainingTable
 from directgp.estimators.validation import (
     ArrayLike,
     ValidationData,
@@ -33,6 +30,8 @@ from directgp.estimators.validation import (
     numbers,
 )
 from directgp.likelihoods.base import Likelihood
+from directgp.plots import plot_pit
+from directgp.plots.predictions import plot_numbers
 from directgp.predictive import predictive_log_density, predictive_mean
 from directgp.shapes import Marginals
 
@@ -46,7 +45,7 @@ _TINY = np.finfo(np.float64).tiny
 
 
 @final
-class SparseGPCountRegressor(RegressorMixin, TellingEstimator):
+class SparseGPCountRegressor(RegressorMixin, SparseGPEstimator):
     """Gaussian process regression of counts, with rates that exposures multiply.
 
     Parameters
@@ -85,8 +84,6 @@ n_iter_, findings_, n_features_in_, feature_names_in_
     """
 
     _task = "count"
-    _scales_targets = False
-    _default_mean = "constant"
 
     def fit(
         self,
@@ -136,7 +133,7 @@ n_iter_, findings_, n_features_in_, feature_names_in_
             if self._is_trained:
                 self._partial_fit(X, y, sample_weight, exposure)
             else:
-                self._fit(X, y, sample_weight, None, exposure)
+                self._fit(X, y, sample_weight, exposure=exposure)
         return self
 
     def predict(self, X: ArrayLike, exposure: ArrayLike | None = None) -> Column:
@@ -246,7 +243,7 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         ax: "Axes | None" = None,
     ) -> "Axes":
         """Draw a histogram of P(Y ≤ y) over the rows: flat if predictions are calibrated."""
-        return draw_pit(self, X, y, exposure, ax)
+        return plot_pit(self._pit(X, y, exposure), ax)
 
     def plot_predictions(
         self,
@@ -257,7 +254,8 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         ax: "Axes | None" = None,
     ) -> "Axes":
         """Draw mean and intervals along one feature; with more, predictions against targets."""
-        return draw_numbers(self, X, y, coverage, exposure, ax)
+        check_is_fitted(self)
+        return plot_numbers(self, X, y, coverage, exposure, ax)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -274,9 +272,3 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         check_finite_target(values, who)
         check_counts(values, who)
         return values
-
-    @override
-    def _latent(self, table: TrainingTable) -> Tensor:
-        """log(y + ½), less the log exposure."""
-        counts = torch.log(table.y + 0.5)
-        return counts if table.exposure is None else counts - torch.log(table.exposure)

@@ -1,9 +1,9 @@
 """Choose starting models and train the model of an estimator."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from directgp.training.data import Data, Model, check_data
 from directgp.training.recipe import Recipe
 from directgp.training.result import BetaPath, StageResult, TrainingResult
 from directgp.training.search import Search
-from directgp.training.train import train
+from directgp.training.train import train, update
 from directgp.training.validation import Folds, Given, HoldOut, Validation
 
 Targets = Float[Tensor, " n"]
@@ -37,18 +37,8 @@ _MOST_INDUCING, _FEWEST_INDUCING = 100, 50
 _GRID = 2.0**32
 
 
-@dataclass(frozen=True)
-class ModelSettings:
-    """The constructor's choices that say which models there are."""
-
-    task: Task
-    likelihood: str | Likelihood
-    kernel: str | Kernel
-    ard: bool | Literal["auto"]
-    mean: Literal["zero", "constant"]
-    num_inducing: int
-    inducing: str | Float[Tensor, "m d"]
-    """A method, or the inputs themselves, scaled."""
+Params = Mapping[str, Any]
+"""Constructor parameters of an estimator."""
 
 
 def named_likelihood(name: str, y: Targets) -> Likelihood:
@@ -57,40 +47,47 @@ def named_likelihood(name: str, y: Targets) -> Likelihood:
     return likelihood.to(y)
 
 
-def starting_models(
-    settings: ModelSettings,
-    recipe: Recipe,
-    X: Float[Tensor, "n d"],
-    y: Float[Tensor, " n"],
-    latent: Float[Tensor, " n"] | None,
-    exposure: Float[Tensor, " n"] | None,
-    generator: torch.Generator,
-) -> list[list[Model]]:
-    """For each kernel one model a likelihood, the simplest first.
+def rough_latent(
+    task: Task, y: Targets, exposure: Float[Tensor, " n"] | None = None
+) -> Targets | None:
+    """Return rough values of f, if the targets give some: y itself, or log((y + ½)/e) of counts."""
+    if task == "regression":
+        return y
+    if task == "classification":
+        return None
+    counts = torch.log(y + 0.5)
+    return counts if exposure is None else counts - torch.log(exposure)
 
-    Parameters
-    ----------
-    settings : ModelSettings
-        What the user asked for.
-    recipe : Recipe
-        Likelihoods that its objective cannot be used with are left out.
-    X, y : tensor of shape (n, d), (n,)
-        Scaled training data.
-    latent : tensor of shape (n,)
-        Rough values of f, where the targets give some.
-    exposure : tensor of shape (n,)
-        Of counts.
-    generator : torch.Generator
-        Of the CPU, for the inducing inputs.
+
+def inducing_number(params: Params, num_rows: int) -> int:
+    """Return the number of inducing inputs for this many distinct rows."""
+    if not isinstance(params["inducing"], str):
+        return len(np.asarray(params["inducing"]))
+    number = params["num_inducing"]
+    return auto_inducing(num_rows) if number == "auto" else min(int(number), num_rows)
+
+
+def starting_models(
+    params: Params, task: Task, recipe: Recipe, table: TrainingTable, num_inducing: int, seed: int
+) -> list[list[Model]]:
+    """Return for each kernel one model a likelihood, the simplest first.
+
+    Likelihoods that the objective cannot be used with are left out.
     """
-    likelihoods = _likelihoods(settings, recipe, y)
-    Z = _inducing(settings, X, generator)
-    priors = _priors(settings, X, latent)
+    X, y = table.X, table.y
+    if not isinstance(params["kernel"], str):
+        check_kernel(params["kernel"], X.shape[1])
+        remedy = "Give the kernel itself ard_num_dims."
+        given = repr(params["ard"])
+        require(params["ard"] == "auto", "ard with a kernel of your own", "'auto'", given, remedy)
+    likelihoods = _likelihoods(params["likelihood"], task, recipe, y)
+    Z = _inducing(params["inducing"], table, num_inducing, seed)
+    priors = _priors(params, X, rough_latent(task, y, table.exposure))
     return [
         [
             Model(
                 SparsePosterior(copy.deepcopy(prior), Z),
-                exposed(copy.deepcopy(likelihood), exposure),
+                exposed(copy.deepcopy(likelihood), table.exposure),
                 f"{k}, {name}",
             )
             for name, likelihood in likelihoods.items()
@@ -100,45 +97,43 @@ def starting_models(
 
 
 def _likelihoods(
-    settings: ModelSettings, recipe: Recipe, y: Float[Tensor, " n"]
+    given: str | Likelihood, task: Task, recipe: Recipe, y: Targets
 ) -> dict[str, Likelihood]:
-    given = settings.likelihood
     if isinstance(given, Likelihood):
         recipe.check(given)
         return {type(given).__name__: copy.deepcopy(given).to(y)}
-    names = likelihoods_of(settings.task, auto=True) if given == "auto" else (given,)
-    found, refusals = {}, []
+    names = likelihoods_of(task, auto=True) if given == "auto" else (given,)
+    found, errors = {}, []
     for name in names:
         likelihood = named_likelihood(name, y)
         try:
             recipe.check(likelihood)
             found[name] = likelihood
         except UnsupportedError as error:
-            refusals.append(error)
+            errors.append(error)
     if not found:
-        raise refusals[0]
+        raise errors[0]
     return found
 
 
-def _inducing(
-    settings: ModelSettings, X: Float[Tensor, "n d"], generator: torch.Generator
-) -> Float[Tensor, "m d"]:
-    if isinstance(settings.inducing, Tensor):
-        return settings.inducing
-    method = cast(InducingName, settings.inducing)
-    Z = choose_inducing(X, settings.num_inducing, method, generator)
+def _inducing(inducing: Any, table: TrainingTable, number: int, seed: int) -> Float[Tensor, "m d"]:
+    """Return scaled inducing inputs, chosen by a method or given in the units of X."""
+    X = table.X
+    if not isinstance(inducing, str):
+        Z = given_inducing(inducing, X.shape[1])
+        return torch.as_tensor(table.scalings.inputs.forward(Z)).to(X)
+    generator = torch.Generator().manual_seed(seed)
+    chosen = choose_inducing(X, number, cast(InducingName, inducing), generator)
     # On the grid of the scaled inputs, sums that round otherwise give the same centres.
-    return torch.round(Z * _GRID) / _GRID
+    return torch.round(chosen * _GRID) / _GRID
 
 
-def _priors(
-    settings: ModelSettings, X: Float[Tensor, "n d"], latent: Float[Tensor, " n"] | None
-) -> dict[str, Prior]:
-    kernel, mean = settings.kernel, settings.mean
+def _priors(params: Params, X: Float[Tensor, "n d"], latent: Targets | None) -> dict[str, Prior]:
+    kernel, mean, ard = params["kernel"], params["mean"], params["ard"]
     if isinstance(kernel, Kernel):
         return {type(kernel).__name__: _own_prior(kernel, mean, X, latent)}
     name = cast(KernelName, kernel)
-    ards = (False, True) if settings.ard == "auto" and X.shape[-1] > 1 else (settings.ard is True,)
+    ards = (False, True) if ard == "auto" and X.shape[-1] > 1 else (ard is True,)
     return {
         f"{name} ARD" if ard else name: Prior.from_data(X, latent, kernel=name, ard=ard, mean=mean)
         for ard in ards
@@ -199,9 +194,9 @@ def _parts(module: torch.nn.Module) -> Iterator[Kernel]:
             yield from _parts(child)
 
 
-def given_inducing(inducing: ArrayLike, d: int, who: str) -> np.ndarray:
-    """Inducing inputs that the user has chosen, refused unless of shape (m, d) and finite."""
-    name, allowed = f"inducing of {who}", f"finite, of shape (m, {d}), in the units of X"
+def given_inducing(inducing: ArrayLike, d: int) -> np.ndarray:
+    """Return the user's inducing inputs; raise unless they are of shape (m, d) and finite."""
+    name, allowed = "inducing of fit", f"finite, of shape (m, {d}), in the units of X"
     with about(f"{name} must be {allowed}"):
         Z: np.ndarray = check_array(inducing, dtype=np.float64, input_name="inducing")
     require(Z.shape[1] == d, name, allowed, f"shape {Z.shape}")
@@ -219,21 +214,6 @@ _BETAS_IN_BATCHES = (10.0, 1.0, 0.1)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What is open, and how it is decided."""
-
-    beta: float | None
-    """None: by validation."""
-
-    hyperparameters: str
-    validation_fraction: float | None
-    """None: three folds for few rows, else a fifth."""
-
-    warm: bool = False
-    """Whether the model to start from is a trained one."""
-
-
-@dataclass(frozen=True)
 class Fitted:
     """A trained model, and how it was chosen, if there was a choice."""
 
@@ -245,38 +225,26 @@ class Fitted:
 
 def fit_model(
     recipe: Recipe,
-    choice: Choice,
+    params: Params,
     models: Sequence[Sequence[Model]],
     table: TrainingTable,
     given: Given | None,
     generator: torch.Generator,
+    warm: bool,
 ) -> Fitted:
-    """Train, and choose where something is open.
+    """Train the model, or search over models, β and modes where the parameters leave a choice.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        Objective, rule and optimiser.
-    choice : Choice
-        β and hyperparameters, or how to choose them.
-    models : sequence of sequences of Model
-        Where to start, as in `Search`.
-    table : TrainingTable
-        All examples.
-    given : Given
-        Validation examples of the user's own.
-    generator : torch.Generator
-        Randomness, of the device of the table.
+    With `warm`, the model to start from is a trained one.
     """
     data = Data(table.X, table.y, table.weights)
     for row in models:
         for posterior, likelihood, _ in row:
             check_data("fit", data, posterior, likelihood)
-    modes = _modes(recipe, choice)
-    betas = _betas(recipe, choice, table, models[0][0])
+    modes = _modes(recipe, params)
+    betas = _betas(recipe, params, table, models[0][0])
     single = len(models) == len(models[0]) == 1
     if single and len(betas) == len(modes) == 1:
-        run = _train(recipe, models[0][0], data, betas[0], modes[0], choice.warm, generator)
+        run = _train(recipe, models[0][0], table, betas[0], modes[0], warm, generator)
         return Fitted(run, None)
     require(
         given is not None or len(data) > 1,
@@ -285,28 +253,27 @@ def fit_model(
         "one, repeated" if table.num_merged else "one",
         "Give validation_data, or name beta, hyperparameters, likelihood and ard.",
     )
-    validation = given or _validation(choice, len(data))
+    validation = given or _validation(params["validation_fraction"], len(data))
     search = Search(recipe, data, validation, generator).run(models, betas, modes)
     path = replace(search.path, validation=_words(validation, len(data)))
     return Fitted(search.best, path, search.end)
 
 
-def _modes(recipe: Recipe, choice: Choice) -> list[str]:
-    """What may be chosen; the plain ELBO solution is always there where the rest is open."""
+def _modes(recipe: Recipe, params: Params) -> list[str]:
+    """Return the modes to choose from; the plain ELBO solution is one unless a mode is given."""
     if recipe.collapsed is not None:
         return ["joint"]
-    if recipe.name == "elbo" and choice.beta == 1.0:
+    if recipe.name == "elbo" and params["beta"] == 1.0:
         # q(u) over the held hyperparameters of the ELBO is the ELBO's own.
         return ["elbo"]
-    if choice.hyperparameters == "auto":
-        return ["elbo", "fixed", "joint"]
-    return [choice.hyperparameters]
+    mode = params["hyperparameters"]
+    return ["elbo", "fixed", "joint"] if mode == "auto" else [mode]
 
 
-def _betas(recipe: Recipe, choice: Choice, table: TrainingTable, model: Model) -> list[float]:
-    """β as given, or every second value of the paper's grid."""
-    if choice.beta is not None:
-        return [choice.beta]
+def _betas(recipe: Recipe, params: Params, table: TrainingTable, model: Model) -> list[float]:
+    """Return the given β, or every second value of the paper's grid."""
+    if params["beta"] != "auto":
+        return [float(params["beta"])]
     if recipe.collapsed is not None:
         return [1.0]
     m = model.posterior.Z.shape[-2]
@@ -319,37 +286,52 @@ def _betas(recipe: Recipe, choice: Choice, table: TrainingTable, model: Model) -
 def _train(
     recipe: Recipe,
     model: Model,
-    data: Data,
+    table: TrainingTable,
     beta: float,
     mode: str,
     warm: bool,
     generator: torch.Generator,
 ) -> TrainingResult:
-    """One run, with nothing to choose."""
+    """Train one model, with nothing to choose."""
     result = train(
-        model.posterior,
-        model.likelihood,
-        data.X,
-        data.y,
-        objective=recipe.objective,
-        beta=beta,
-        rule=recipe.rule,
+        *model[:2],
+        table.X,
+        table.y,
         hyperparameters="fixed" if mode == "fixed" else "joint",
-        optimizer=recipe.optimizer,
-        weights=data.weights,
-        batch_size=recipe.batch_size,
-        max_steps=recipe.max_steps,
-        stopping=recipe.stopping,
-        monitors=recipe.monitors,
         start="scratch" if warm else "elbo",
-        generator=generator,
+        **_arguments(recipe, table, beta, generator),
     )
     return replace(result, hyperparameters=mode)
 
 
-def _validation(choice: Choice, num_rows: int) -> Validation:
-    if choice.validation_fraction is not None:
-        return HoldOut(choice.validation_fraction)
+def updated(
+    recipe: Recipe, model: Model, table: TrainingTable, beta: float, generator: torch.Generator
+) -> TrainingResult:
+    """Return the model after the rows of a table, with all but q(u) held."""
+    return update(*model[:2], table.X, table.y, **_arguments(recipe, table, beta, generator))
+
+
+def _arguments(
+    recipe: Recipe, table: TrainingTable, beta: float, generator: torch.Generator
+) -> dict[str, Any]:
+    """Return the arguments that `train` and `update` share."""
+    return {
+        "objective": recipe.objective,
+        "beta": beta,
+        "rule": recipe.rule,
+        "optimizer": recipe.optimizer,
+        "weights": table.weights,
+        "batch_size": recipe.batch_size,
+        "max_steps": recipe.max_steps,
+        "stopping": recipe.stopping,
+        "monitors": recipe.monitors,
+        "generator": generator,
+    }
+
+
+def _validation(fraction: float | str, num_rows: int) -> Validation:
+    if fraction != "auto":
+        return HoldOut(float(fraction))
     return Folds(_FOLDS) if num_rows < _ROWS_FOR_FOLDS else HoldOut(_HELD_OUT)
 
 

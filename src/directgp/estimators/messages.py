@@ -2,12 +2,16 @@
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from gpytorch.kernels import Kernel, ScaleKernel
 from jaxtyping import Bool, Float64, Num, Shaped
+from sklearn.exceptions import ConvergenceWarning
 
 from directgp.errors import DirectGPWarning
+from directgp.estimators.fitting import Fitted
+from directgp.estimators.preprocessing import TrainingTable
 from directgp.estimators.validation import FeatureNames
 from directgp.likelihoods.base import Likelihood, ParameterText
 from directgp.posteriors.sparse import SparsePosterior
@@ -176,13 +180,13 @@ def beta_at_end(beta: float, grid: Sequence[float]) -> list[str]:
 
 
 def not_converged(status: Status, reason: str, compared: bool = False) -> list[str]:
-    """Of a budget that ended training; a model that was compared with others had a share of it."""
+    """Return a warning if the budget ended training; each compared model had a part of it."""
     if status is not Status.BUDGET:
         return []
     share = " Each β that starts near another's model gets a tenth of max_iter." if compared else ""
     return [
-        f"Training has not converged. {reason}{share} Predictions may still improve with more "
-        "steps or time."
+        f"Training has not converged. {reason}{share} Predictions may still improve with "
+        "more steps or time."
     ]
 
 
@@ -259,11 +263,43 @@ def still_falling(result: TrainingResult) -> bool:
     return fall > _STILL_FALLING * max(1.0, abs(losses[-1]))
 
 
-def issue(findings: Sequence[str], category: type[Warning] = DirectGPWarning) -> None:
-    """One warning for each finding, attributed to who called the estimator."""
-    for finding in findings:
-        warnings.warn(finding, category, stacklevel=_OUTSIDE)
+def findings_of_fit(model: Any, fitted: Fitted, table: TrainingTable) -> list[str]:
+    """Return the warnings about the training rows and the result of `fit`."""
+    names, result = getattr(model, "feature_names_in_", None), fitted.result
+    inputs = table.X.double().cpu().numpy()
+    found = constant_columns(inputs, names)
+    found += merged_rows(table.num_merged, table.num_rows)
+    found += small_weights(table.count, table.num_rows)
+    if model.warm_start:
+        found += outside_scaling(inputs, names)
+    if isinstance(model.num_inducing, int | np.integer) and isinstance(model.inducing, str):
+        found += too_few_rows(len(table.X), int(model.num_inducing))
+    found += findings_of_training(result, fitted.path, names)
+    if fitted.end is not None and not result.ended:
+        found += cut_short(fitted.end.status, fitted.end.reason)
+    return found
 
 
-_OUTSIDE = 5
-"""Frames between `issue` and the caller of `fit`."""
+def findings_of_update(model: Any, result: TrainingResult, table: TrainingTable) -> list[str]:
+    """Return the warnings about new rows and the result of `partial_fit`."""
+    found = []
+    if table.scalings.inputs.rounded:
+        names = getattr(model, "feature_names_in_", None)
+        found = outside_scaling(table.X.double().cpu().numpy(), names)
+    return found + cut_short(result.status, result.reason)
+
+
+def unfinished(result: TrainingResult, compared: bool = False) -> list[str]:
+    """Return a warning if the budget ended training while the loss fell fast."""
+    return not_converged(result.status, result.reason, compared) if still_falling(result) else []
+
+
+def issue(findings: Sequence[str], not_finished: Sequence[str] = ()) -> None:
+    """Issue the findings as `DirectGPWarning` and the others as `ConvergenceWarning`."""
+    for texts, category in ((findings, DirectGPWarning), (not_finished, ConvergenceWarning)):
+        for text in texts:
+            warnings.warn(text, category, stacklevel=_OUTSIDE)
+
+
+_OUTSIDE = 4
+"""Frames from `warnings.warn` to the caller of `fit`."""

@@ -5,20 +5,20 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from typing_extensions import override
 
 from directgp.estimators.base import (
     Column,
-    TellingEstimator,
-    draw_numbers,
-    draw_pit,
+    SparseGPEstimator,
     unchanged_on_error,
 )
 from directgp.estimators.messages import regression_target
-from directgp.estimators.preprocessing import TrainingTable
-from directgp.estimators.validation import ArrayLike, ValidationData, check_finite_target, numbers
+from directgp.estimators.validation import ArrayLike, check_finite_target, numbers
 from directgp.likelihoods.base import Likelihood
+from directgp.plots import plot_pit
+from directgp.plots.predictions import plot_numbers
 from directgp.predictive import predictive_mean, predictive_quantiles, predictive_variance
 from directgp.shapes import Marginals
 
@@ -30,7 +30,7 @@ _ONE_DEVIATION = (0.15865525393145707, 0.8413447460685429)
 
 
 @final
-class SparseGPRegressor(RegressorMixin, TellingEstimator):
+class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     """Gaussian process regression with calibrated predictions, for few rows and for millions.
 
     Parameters
@@ -124,32 +124,7 @@ class SparseGPRegressor(RegressorMixin, TellingEstimator):
     """
 
     _task = "regression"
-    _scales_targets = True
     _default_mean = "zero"
-
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        validation_data: ValidationData | None = None,
-    ) -> "SparseGPRegressor":
-        """Train on a table of features and a column of real numbers.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-            Features.
-        y : array-like of shape (n,)
-            Targets.
-        sample_weight : array-like of shape (n,)
-            How often each row counts: 2 is as if it were there twice, 0 as if it were not there.
-        validation_data : (X, y)
-            Rows to choose by, in place of a part of X; not looked at where nothing is chosen.
-        """
-        with unchanged_on_error(self):
-            self._fit(X, y, sample_weight, validation_data)
-        return self
 
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -168,10 +143,7 @@ class SparseGPRegressor(RegressorMixin, TellingEstimator):
             New rows, as in `fit`, or one of them; those of earlier calls are not to be repeated.
         """
         with unchanged_on_error(self):
-            if self._is_trained:
-                self._partial_fit(X, y, sample_weight)
-            else:
-                self._fit(X, y, sample_weight, None)
+            (self._partial_fit if self._is_trained else self._fit)(X, y, sample_weight)
         return self
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Column | tuple[Column, Column]:
@@ -202,17 +174,9 @@ class SparseGPRegressor(RegressorMixin, TellingEstimator):
         """Joint draws of y at the rows of X, shape (n, n_samples); builds an n × n matrix."""
         return self._sample(X, n_samples, random_state)
 
-    def log_density(self, X: ArrayLike, y: ArrayLike) -> Column:
-        """Log of the predictive density at each y, in the units of y."""
-        return self._log_density(X, y, "log_density")
-
-    def nll(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Mean negative log density: the smaller the better."""
-        return self._nll(X, y, sample_weight)
-
     def plot_calibration(self, X: ArrayLike, y: ArrayLike, ax: "Axes | None" = None) -> "Axes":
         """Draw a histogram of P(Y ≤ y) over the rows: flat if predictions are calibrated."""
-        return draw_pit(self, X, y, None, ax)
+        return plot_pit(self._pit(X, y), ax)
 
     def plot_predictions(
         self,
@@ -222,17 +186,14 @@ class SparseGPRegressor(RegressorMixin, TellingEstimator):
         ax: "Axes | None" = None,
     ) -> "Axes":
         """Draw mean and intervals along one feature; with more, predictions against targets."""
-        return draw_numbers(self, X, y, coverage, None, ax)
+        check_is_fitted(self)
+        return plot_numbers(self, X, y, coverage, None, ax)
 
     @override
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
         values = numbers(y, who)
         check_finite_target(values, who)
         return values
-
-    @override
-    def _latent(self, table: TrainingTable) -> Tensor:
-        return table.y
 
     @override
     def _advice_on_target(self, y: Column) -> list[str]:

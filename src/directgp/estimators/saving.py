@@ -1,27 +1,65 @@
 """Save and load fitted estimators."""
 
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from directgp.errors import ModelFileError
-from directgp.estimators.base import STRUCTURE
-from directgp.estimators.classifier import SparseGPClassifier
-from directgp.estimators.count_regressor import SparseGPCountRegressor
 from directgp.estimators.preprocessing import Scaling, Scalings
-from directgp.estimators.regressor import SparseGPRegressor
 from directgp.estimators.settings import device_of
 from directgp.persistence import ModelState, load_model
 from directgp.training.result import BetaPath, TrainingResult
 
 if TYPE_CHECKING:
-    from directgp.estimators.base import TellingEstimator
+    from directgp.estimators.base import SparseGPEstimator
 
 
-_CLASSES: dict[str, type["TellingEstimator"]] = {
-    each.__name__: each for each in (SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor)
-}
+STRUCTURE = ("kernel", "ard", "mean", "likelihood", "num_inducing", "inducing", "standardize")
+"""Parameters that decide what the model is; a warm start cannot change them."""
+
+
+def state_of(model: "SparseGPEstimator") -> ModelState:
+    """Return the fitted attributes and the constructor parameters."""
+    params = model.get_params(deep=False)
+    params["dtype"] = np.dtype(params["dtype"]).name
+    if not isinstance(params["inducing"], str):
+        params["inducing"] = np.asarray(params["inducing"], dtype=np.float64)
+    result, scalings = model.training_result_, model.scalings_
+    classes = getattr(model, "classes_", None)
+    names = getattr(model, "feature_names_in_", None)
+    return ModelState(
+        estimator=type(model).__name__,
+        params=params,
+        posterior=model.posterior_,
+        likelihood=model.likelihood_,
+        arrays={
+            "input_shift": scalings.inputs.shift,
+            "input_scale": scalings.inputs.scale,
+            "target_shift": scalings.targets.shift,
+            "target_scale": scalings.targets.scale,
+        },
+        classes=None if classes is None else classes.tolist(),
+        classes_dtype=None if classes is None else classes.dtype.str,
+        feature_names=None if names is None else list(map(str, names)),
+        stages=result.stages,
+        record={
+            "inputs_rounded": scalings.inputs.rounded,
+            "targets_rounded": scalings.targets.rounded,
+            "objective": result.objective,
+            "beta": model.beta_,
+            "hyperparameters": model.hyperparameters_,
+            "path": None if model.beta_path_ is None else model.beta_path_.to_json(),
+            "seconds": result.seconds,
+            "fit_seconds": model.fit_seconds_,
+            "exposed": model.exposed_,
+            "threshold": getattr(model, "threshold_", None),
+            "num_rows": model.num_rows_,
+            "num_merged": model.num_merged_,
+            "findings": list(model.findings_),
+        },
+    )
 
 
 def load(path: str | os.PathLike[str], device: str = "auto") -> Any:
@@ -70,8 +108,9 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Any:
         ) from error
 
 
-def _estimator(state: ModelState, device: str) -> "TellingEstimator":
-    model = _CLASSES[state.estimator](**{**state.params, "device": device})
+def _estimator(state: ModelState, device: str) -> "SparseGPEstimator":
+    make = getattr(import_module("directgp.estimators"), state.estimator)
+    model: SparseGPEstimator = make(**{**state.params, "device": device})
     record = state.record
     model.posterior_, model.likelihood_ = state.posterior, state.likelihood
     d = state.posterior.Z.shape[-1]
@@ -97,14 +136,13 @@ def _estimator(state: ModelState, device: str) -> "TellingEstimator":
     model.n_features_in_ = d
     if state.feature_names is not None:
         model.feature_names_in_ = np.array(state.feature_names, dtype=object)
-    if isinstance(model, SparseGPClassifier):
-        classes = state.labels()
+    if state.estimator == "SparseGPClassifier":
+        classes, threshold = state.labels(), float(record["threshold"])
         if classes is None or len(classes) != 2:
             raise ValueError("a classifier needs two classes")
-        model.classes_ = classes
-        model.threshold_ = float(record["threshold"])
-        if not 0 < model.threshold_ < 1:
-            raise ValueError(f"threshold {model.threshold_} is not between 0 and 1")
+        if not 0 < threshold < 1:
+            raise ValueError(f"threshold {threshold} is not between 0 and 1")
+        model.__dict__.update(classes_=classes, threshold_=threshold)
     return model
 
 

@@ -10,7 +10,6 @@ from gpytorch.kernels import Kernel
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 
 from directgp.errors import refuse, require
-from directgp.estimators.fitting import Choice
 from directgp.estimators.progress import FitProgress
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.api import named_rule
@@ -87,16 +86,6 @@ def recipe_of(params: Params, num_rows: int, num_inducing: int) -> Recipe:
     batches = recipe.chosen_batch_size(num_rows, num_inducing) is not None
     noisy = batches or not recipe.point_loss().deterministic
     return replace(recipe, stopping=_stopping(params["tol"], optimizer, noisy, num_rows))
-
-
-def choice_of(params: Params) -> Choice:
-    """What validation decides, and how."""
-    beta, fraction = params["beta"], params["validation_fraction"]
-    return Choice(
-        beta=None if beta == "auto" else float(beta),
-        hyperparameters=params["hyperparameters"],
-        validation_fraction=None if fraction == "auto" else fraction,
-    )
 
 
 def device_of(name: str, who: str, num_rows: int | None = None) -> torch.device:

@@ -24,7 +24,7 @@ from directgp.text import (
 from directgp.training.result import BetaPath
 
 if TYPE_CHECKING:
-    from directgp.estimators.base import TellingEstimator
+    from directgp.estimators.base import SparseGPEstimator
 
 
 def reason_for_choice(path: BetaPath) -> str:
@@ -250,7 +250,7 @@ def _training(facts: Facts) -> Iterator[str]:
     yield entry("", f"{words}, jitter up to {facts.jitter:.1g}" if facts.jitter else words)
 
 
-def facts_of(model: "TellingEstimator") -> Facts:
+def facts_of(model: "SparseGPEstimator") -> Facts:
     """The facts of a fitted estimator, in the user's units."""
     result = model.training_result_
     objective = model.objective
@@ -282,7 +282,7 @@ def facts_of(model: "TellingEstimator") -> Facts:
     )
 
 
-def _kernel(model: "TellingEstimator") -> str:
+def _kernel(model: "SparseGPEstimator") -> str:
     kernel = model._structure["kernel"]
     if isinstance(kernel, Kernel):
         return type(kernel).__name__
@@ -290,11 +290,11 @@ def _kernel(model: "TellingEstimator") -> str:
     return f"{kernel} ARD" if scales is not None and len(scales) > 1 else str(kernel)
 
 
-def _in_units(model: "TellingEstimator", deviation: float) -> float:
+def _in_units(model: "SparseGPEstimator", deviation: float) -> float:
     return float(model._deviation_in_units(np.array([deviation]))[0])
 
 
-def _length_scales(model: "TellingEstimator") -> tuple[tuple[str, float, float], ...]:
+def _length_scales(model: "SparseGPEstimator") -> tuple[tuple[str, float, float], ...]:
     """One for all features, or one for each, in its units and in its deviations."""
     scales = length_scales(model.posterior_)
     if scales is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from jaxtyping import Bool, Float64, Num, Shaped
 from sklearn.utils._missing import is_pandas_na
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from directgp.errors import InvalidInputError, refuse, require
 
@@ -44,6 +44,26 @@ def check_finite_inputs(
 
     remedy = "Drop or impute these rows (sklearn.impute.SimpleImputer) first."
     _check_finite("X", X, place, who, remedy)
+
+
+def finite_inputs(
+    estimator: Any, X: Any, who: str, reset: bool, min_rows: int
+) -> Float64[np.ndarray, "n d"]:
+    """Return X as finite float64; raise if its features are not those of `fit`."""
+    refuse_times(X, who)
+    try:
+        inputs: Float64[np.ndarray, "n d"] = validate_data(
+            estimator,
+            X,
+            reset=reset,
+            dtype=np.float64,
+            ensure_all_finite=False,
+            ensure_min_samples=min_rows,
+        )
+    except (TypeError, ValueError) as error:
+        explain(error, X, who)
+    check_finite_inputs(inputs, getattr(estimator, "feature_names_in_", None), who)
+    return inputs
 
 
 def numbers(y: Shaped[np.ndarray, " n"], who: str) -> Float64[np.ndarray, " n"]:

@@ -13,7 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from directgp.datasets.problem import Problem, Task
-from directgp.estimators.fitting import auto_inducing, named_likelihood
+from directgp.estimators.fitting import auto_inducing, named_likelihood, rough_latent
 from directgp.estimators.preprocessing import Scaling
 from directgp.experiments.cell import (
     ELBO,
@@ -155,7 +155,7 @@ def starting_model(
 
     `num_inducing` None is the default of the estimators; the generator is on the CPU.
     """
-    latent = {"regression": y, "classification": None, "count": torch.log(y + 0.5)}[task]
+    latent = rough_latent(task, y)
     posterior = SparsePosterior.from_data(
         X.cpu(),
         None if latent is None else latent.cpu(),
