@@ -17,7 +17,6 @@ from sklearn.exceptions import NotFittedError
 
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.errors import InvalidInputError
-from directgp.estimators import count_regressor, regressor
 from directgp.plots import plot_curve, plot_pit, predictions
 from tests.estimators.fitted_models import (
     COUNTS,
@@ -116,8 +115,8 @@ def pit(monkeypatch: pytest.MonkeyPatch) -> list[Array]:
         seen.append(values)
         return plot_pit(values, ax)
 
-    for module in (count_regressor, regressor):
-        monkeypatch.setattr(module, "plot_pit", watched)
+    for module in ("regressor", "count_regressor"):
+        monkeypatch.setattr(f"directgp.estimators.{module}.plot_pit", watched)
     return seen
 
 
