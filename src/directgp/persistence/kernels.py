@@ -21,7 +21,7 @@ _BOUNDS = ("_constraint.lower_bound", "_constraint.upper_bound")
 
 
 def frozen_names(module: nn.Module, who: str) -> list[str]:
-    """The parameters that ask for no gradient."""
+    """Return the names of the parameters without gradient; raise if parts share parameters."""
     named = list(module.named_parameters(remove_duplicate=False))
     if len(named) != len(list(module.parameters())):
         raise UnsupportedError(
@@ -32,7 +32,7 @@ def frozen_names(module: nn.Module, who: str) -> list[str]:
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], frozen: Iterable[str], who: str) -> None:
-    """Put copies of the tensors in the place of the module's own, whose shapes they must have."""
+    """Replace the tensors of a module by copies of these; raise if names or shapes differ."""
     own = module.state_dict()
     _same_names(own, tensors, who)
     for name, tensor in tensors.items():
@@ -44,7 +44,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], frozen: Iterable[str]
 
 
 def hold(module: nn.Module, frozen: Iterable[str], who: str) -> None:
-    """Let the named parameters, and no others, ask for no gradient."""
+    """Switch off the gradient of the named parameters, and of no others."""
     parameters = dict(module.named_parameters())
     held = set(frozen)
     if not held <= parameters.keys():
@@ -54,7 +54,7 @@ def hold(module: nn.Module, frozen: Iterable[str], who: str) -> None:
 
 
 def require_finite(name: str, tensor: Tensor) -> None:
-    """Refuse what no model can compute with."""
+    """Raise `ModelFileError` if the tensor holds NaN or infinity."""
     if not bool(torch.isfinite(tensor).all()):
         raise ModelFileError(f"{name} must be finite, and holds NaN or infinity")
 
@@ -87,7 +87,7 @@ _SUFFIX = "_constraint"
 
 
 def constraint_names(module: gpytorch.Module) -> dict[str, ConstraintName]:
-    """The kind of each constraint of a module's own parameters, by the parameter's name."""
+    """Return the kind of constraint of each parameter of a module."""
     return {
         name.removesuffix(_SUFFIX): _kind(constraint, type(module).__name__)
         for name, constraint in module._constraints.items()
@@ -97,7 +97,7 @@ def constraint_names(module: gpytorch.Module) -> dict[str, ConstraintName]:
 def constrain(
     module: gpytorch.Module, names: Mapping[str, ConstraintName], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Give the module's own parameters constraints of these kinds, with the tensors as bounds."""
+    """Set constraints of these kinds on the parameters, with the tensors as bounds."""
     for name, kind in names.items():
         shape = getattr(module, name).shape
         bounds = []
@@ -156,7 +156,7 @@ MEANS: dict[str, type[Any]] = {
 
 
 def mean_spec(mean: Mean) -> MeanSpec:
-    """What rebuilds a mean, beside its state."""
+    """Return the spec of a mean."""
     kind = type(mean).__name__
     if MEANS.get(kind) is not type(mean) or mean._priors or getattr(mean, "batch_shape", ()):
         raise UnsupportedError(
@@ -167,7 +167,7 @@ def mean_spec(mean: Mean) -> MeanSpec:
 
 
 def build_mean(spec: MeanSpec, tensors: Mapping[str, Tensor], num_features: int) -> Mean:
-    """A mean like the one of the spec, whose state is still to be filled in."""
+    """Return the mean of a spec, without its state."""
     make = MEANS.get(spec.kind)
     if make is None:
         raise ModelFileError(f"no mean {spec.kind!r} is known")
@@ -186,7 +186,7 @@ MAX_KERNELS = 100
 
 
 class _Row(NamedTuple):
-    """How a class is called."""
+    """The constructor of a kernel class."""
 
     make: type[Any]
     options: tuple[str, ...] = ("ard_num_dims",)
@@ -212,7 +212,7 @@ KERNELS: dict[str, _Row] = {
 
 
 def kernel_spec(kernel: Kernel) -> KernelSpec:
-    """What rebuilds a kernel, beside its state."""
+    """Return the spec of a kernel."""
     kind = type(kernel).__name__
     row = KERNELS.get(kind)
     if row is None or row.make is not type(kernel):
@@ -233,14 +233,14 @@ def kernel_spec(kernel: Kernel) -> KernelSpec:
 def load_kernel(
     spec: KernelSpec, tensors: Mapping[str, Tensor], frozen: Iterable[str], num_features: int
 ) -> Kernel:
-    """The kernel with its state; no tensor of it is larger than those given."""
+    """Return the kernel with its state; it allocates no tensor larger than those given."""
     kernel = build_kernel(spec, tensors, num_features)
     fill(kernel, tensors, frozen, "kernel")
     return kernel
 
 
 def build_kernel(spec: KernelSpec, tensors: Mapping[str, Tensor], num_features: int) -> Kernel:
-    """A kernel like the one of the spec, whose state is still to be filled in."""
+    """Return the kernel of a spec, without its state."""
     if spec.size() > MAX_KERNELS:
         raise ModelFileError(f"it has {spec.size()} kernels in one, and {MAX_KERNELS} are allowed")
     return _build(spec, dict(tensors), num_features)
@@ -267,7 +267,7 @@ def _build(spec: KernelSpec, tensors: dict[str, Tensor], num_features: int) -> K
 
 
 def _check_plain(kernel: Kernel, kind: str) -> None:
-    """Refuse what a spec does not tell."""
+    """Raise `UnsupportedError` if the kernel has a batch shape or priors."""
     if kernel._batch_shape:
         raise UnsupportedError(
             f"A {kind} with a batch shape cannot be saved. Save the members of a batch one by one."
@@ -280,14 +280,14 @@ def _check_plain(kernel: Kernel, kind: str) -> None:
 
 
 def _parts(kernel: Kernel, row: _Row) -> dict[str, Kernel]:
-    """The kernels directly inside one, by their place in its state."""
+    """Return the kernels directly inside one, by their prefix in its state."""
     if row.parts == "kernels":
         return {f"kernels.{index}.": part for index, part in enumerate(kernel.kernels)}
     return {"base_kernel.": kernel.base_kernel} if row.parts else {}
 
 
 def _prefixes(spec: KernelSpec, row: _Row) -> list[str]:
-    """The place of each part in the state."""
+    """Return the prefix of each part in the state."""
     number = len(spec.parts)
     if row.parts == "kernels" and number > 0:
         return [f"kernels.{index}." for index in range(number)]
@@ -298,7 +298,7 @@ def _prefixes(spec: KernelSpec, row: _Row) -> list[str]:
 
 
 def _check_sizes(spec: KernelSpec, own: Mapping[str, Tensor], num_features: int) -> None:
-    """Refuse sizes that neither the kernel's own tensors nor the inputs have."""
+    """Raise `ModelFileError` if a size exceeds the kernel's tensors and the inputs."""
     size = 1
     for name in {"ard_num_dims", "num_mixtures"} & spec.options.keys():
         option = spec.options[name]
@@ -311,7 +311,7 @@ def _check_sizes(spec: KernelSpec, own: Mapping[str, Tensor], num_features: int)
 
 
 def _active_dims(tensor: Tensor, num_features: int) -> Tensor:
-    """Indices of features, refused outside of them."""
+    """Return indices of features; raise `ModelFileError` if one is out of range."""
     indices = tensor.dtype == torch.int64 and tensor.ndim == 1 and tensor.numel() > 0
     if not indices or bool(((tensor < 0) | (tensor >= num_features)).any()):
         raise ModelFileError(f"active_dims of a kernel are not indices of {num_features} features")

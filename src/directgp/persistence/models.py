@@ -4,7 +4,7 @@ import os
 import platform
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ MAX_TENSORS = 10_000
 
 
 def encode(state: ModelState, versions: dict[str, str]) -> Contents:
-    """The tensors and the manifest of a model."""
+    """Return the tensors and the manifest of a model."""
     parts = {
         "format": FORMAT,
         "versions": versions,
@@ -53,7 +53,7 @@ def encode(state: ModelState, versions: dict[str, str]) -> Contents:
 
 
 def decode(contents: Contents) -> ModelState:
-    """The model that tensors and a manifest describe, refused where they say what cannot be."""
+    """Return the model of tensors and a manifest; raise if they are inconsistent."""
     tensors = contents.tensors
     if len(tensors) > MAX_TENSORS:
         raise ModelFileError(f"it has {len(tensors)} tensors, and {MAX_TENSORS} are allowed")
@@ -62,10 +62,14 @@ def decode(contents: Contents) -> ModelState:
     classes, classes_dtype = load_classes(manifest.classes)
     state = ModelState(
         estimator=manifest.estimator,
-        params=_params(manifest, under("params.", tensors), posterior.Z.shape[-1]),
+        params={
+            name: load_param(spec, name, under("params.", tensors), posterior.Z.shape[-1])
+            for name, spec in manifest.params.items()
+        },
         posterior=posterior,
         likelihood=load_likelihood(manifest.likelihood, under("likelihood.", tensors)),
-        arrays=_arrays(under("arrays.", tensors)),
+        # A safetensors file does not keep the order.
+        arrays={name: _array(name, at) for name, at in sorted(under("arrays.", tensors).items())},
         classes=classes,
         classes_dtype=classes_dtype,
         feature_names=manifest.feature_names,
@@ -79,7 +83,7 @@ def decode(contents: Contents) -> ModelState:
 
 
 def _tensors(state: ModelState) -> dict[str, Tensor]:
-    """All tensors, each under the name of the part it belongs to."""
+    """Return all tensors, each prefixed with the name of its part."""
     parts: dict[str, Mapping[str, Tensor]] = {
         "posterior": state.posterior.state_dict(),
         "likelihood": state.likelihood.state_dict(),
@@ -91,18 +95,6 @@ def _tensors(state: ModelState) -> dict[str, Tensor]:
         for part, tensors in parts.items()
         for name, tensor in tensors.items()
     }
-
-
-def _params(manifest: Manifest, tensors: Mapping[str, Tensor], num_features: int) -> dict[str, Any]:
-    return {
-        name: load_param(spec, name, tensors, num_features)
-        for name, spec in manifest.params.items()
-    }
-
-
-def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[np.float64]]:
-    # A safetensors file does not keep the order.
-    return {name: _array(name, tensors[name]) for name in sorted(tensors)}
 
 
 def _array(name: str, tensor: Tensor) -> NDArray[np.float64]:
@@ -128,20 +120,20 @@ _LONGEST = 300
 
 
 def save_model(path: str | os.PathLike[str], state: ModelState) -> None:
-    """Write a model to one file, which is the old one or the new one at any moment.
+    """Write a model to one file atomically.
 
     Raises
     ------
     UnsupportedError
-        Some part is of a class that files do not know, or is a function.
+        A part is a function, or of a class that files cannot hold.
     InvalidInputError
-        Some value would not be loaded again, such as a NaN among the parameters.
+        A value could not be loaded again, such as a NaN among the parameters.
     ModelFileError
-        The file could not be written; what was there before is as it was.
+        The file could not be written; an existing file is unchanged.
     """
     try:
         contents = encode(state, _versions())
-        # What would be refused on loading is better refused while the model is at hand.
+        # A model that could not be loaded again is not written.
         decode(contents)
     except (UnsupportedError, InvalidInputError):
         raise
@@ -153,21 +145,21 @@ def save_model(path: str | os.PathLike[str], state: ModelState) -> None:
 
 
 def load_model(path: str | os.PathLike[str], device: torch.device) -> ModelState:
-    """Read what `save_model` wrote; the posterior and the likelihood come on the device.
+    """Load a model that `save_model` wrote onto the device.
 
-    Nothing in the file is run, and no name in it is imported.
+    No code in the file is run, and no name in it is imported.
 
     Raises
     ------
     ModelFileError
-        There is no such file, it is damaged, of another format, or says what cannot be.
+        The file is missing, damaged, of another format or inconsistent.
     """
     name = os.fspath(path)
     contents = read_file(MODEL, path)
     _check_format(name, contents.manifest)
     try:
         state = decode(contents)
-    except Exception as error:  # whatever a hostile file provokes is the file's fault
+    except Exception as error:  # a hostile file may provoke any exception
         MODEL.damaged(name, _what(error), error)
     state.posterior.to(device)
     state.likelihood.to(device)
@@ -187,12 +179,9 @@ def _version(library: str) -> str:
 
 
 def _check_format(path: str, manifest: dict[str, Any]) -> None:
-    found = manifest.get("format")
-    if type(found) is int and found != FORMAT:
-        _other_format(path, found, manifest.get("versions"))
-
-
-def _other_format(path: str, found: int, versions: object) -> NoReturn:
+    found, versions = manifest.get("format"), manifest.get("versions")
+    if type(found) is not int or found == FORMAT:
+        return
     writer = versions.get("directgp") if isinstance(versions, dict) else None
     known = isinstance(writer, str) and 0 < len(writer) < 50
     named = f"directgp {writer}" if known else "the version that wrote it"
@@ -203,7 +192,7 @@ def _other_format(path: str, found: int, versions: object) -> NoReturn:
 
 
 def _what(error: Exception) -> str:
-    """The cause in one short phrase."""
+    """Return the cause of an error as one short phrase."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         text = f"{'.'.join(map(str, first['loc'][:8]))}: {first['msg']}"

@@ -92,7 +92,7 @@ _TYPES: dict[str, type[Any]] = {"b": bool, "i": int, "u": int, "f": float, "U": 
 
 
 def classes_spec(labels: list[Any] | None, dtype: str | None) -> ClassesSpec | None:
-    """What rebuilds the labels."""
+    """Return the spec of the labels."""
     if labels is None:
         return None
     kind = np.dtype(dtype)
@@ -105,7 +105,7 @@ def classes_spec(labels: list[Any] | None, dtype: str | None) -> ClassesSpec | N
 
 
 def load_classes(spec: ClassesSpec | None) -> tuple[list[Any] | None, str | None]:
-    """The labels and their dtype, which holds them exactly."""
+    """Return the labels and their dtype; raise if it does not hold them exactly."""
     if spec is None:
         return None, None
     dtype = np.dtype(spec.dtype)
@@ -122,7 +122,7 @@ def _of_kind(labels: list[Any], kind: str) -> bool:
 
 
 def likelihood_spec(likelihood: Likelihood) -> LikelihoodSpec:
-    """What rebuilds a likelihood, beside its state; exposures are data, and no part of it."""
+    """Return the spec of a likelihood; exposures are data, and no part of it."""
     kind = type(likelihood).__name__
     classes = LIKELIHOODS.classes()
     if classes.get(kind) is not type(likelihood):
@@ -138,7 +138,7 @@ def likelihood_spec(likelihood: Likelihood) -> LikelihoodSpec:
 
 
 def load_likelihood(spec: LikelihoodSpec, tensors: Mapping[str, Tensor]) -> Likelihood:
-    """The likelihood with its raw parameters bit for bit."""
+    """Return the likelihood with its raw parameters, bit for bit."""
     make = LIKELIHOODS.classes().get(spec.kind)
     if make is None:
         raise ModelFileError(f"no likelihood {spec.kind!r} is known")
@@ -161,7 +161,7 @@ _VALUES = "values"
 
 
 def param_spec(name: str, value: Any) -> schema.ParamSpec:
-    """What rebuilds a parameter, beside its tensors."""
+    """Return the spec of a constructor parameter."""
     if isinstance(value, Kernel):
         frozen = frozen_names(value, "kernel")
         return schema.KernelParam(type="kernel", kernel=kernel_spec(value), frozen=frozen)
@@ -178,7 +178,7 @@ def param_spec(name: str, value: Any) -> schema.ParamSpec:
 
 
 def param_tensors(value: Any) -> dict[str, Tensor]:
-    """The tensors of a parameter."""
+    """Return the tensors of a constructor parameter."""
     if isinstance(value, Kernel | Likelihood):
         return dict(value.state_dict())
     return {_VALUES: torch.tensor(value)} if isinstance(value, np.ndarray) else {}
@@ -187,7 +187,7 @@ def param_tensors(value: Any) -> dict[str, Tensor]:
 def load_param(
     spec: schema.ParamSpec, name: str, tensors: Mapping[str, Tensor], num_features: int
 ) -> Any:
-    """The parameter, from all tensors of all parameters."""
+    """Return a constructor parameter from the tensors of all parameters."""
     own = under(f"{name}.", dict(tensors))
     match spec:
         case schema.KernelParam():
@@ -221,7 +221,7 @@ def _plain_spec(name: str, value: Any) -> schema.ParamSpec:
 
 
 def _plain(name: str, value: Any) -> schema.Plain:
-    """The value itself; a number or string of numpy's as Python's own."""
+    """Return the value, with numpy scalars as Python's; raise if JSON cannot hold it."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
@@ -234,7 +234,7 @@ def _plain(name: str, value: Any) -> schema.Plain:
 
 
 def posterior_spec(posterior: SparsePosterior) -> PosteriorSpec:
-    """What rebuilds a posterior, beside its state."""
+    """Return the spec of a posterior."""
     if posterior.u_chol.ndim != 2 or posterior.Z.ndim != 2:
         raise UnsupportedError(
             "A batch of posteriors cannot be saved. Save its members one by one."
@@ -248,7 +248,7 @@ def posterior_spec(posterior: SparsePosterior) -> PosteriorSpec:
 
 
 def load_posterior(spec: PosteriorSpec, tensors: Mapping[str, Tensor]) -> SparsePosterior:
-    """The posterior with its state; no tensor of it is larger than those given."""
+    """Return the posterior with its state; it allocates no tensor larger than those given."""
     Z = _inducing_inputs(tensors)
     d, own = Z.shape[-1], dict(tensors)
     kernel = build_kernel(spec.kernel, under("prior.kernel.", own), d)
@@ -260,7 +260,7 @@ def load_posterior(spec: PosteriorSpec, tensors: Mapping[str, Tensor]) -> Sparse
 
 
 def _inducing_inputs(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Z, with q(u) checked against it and all in one precision."""
+    """Return Z; raise if q(u) does not fit it or the dtypes differ."""
     Z, u_mean, u_chol = (tensors.get(name) for name in ("Z", "u_mean", "u_chol"))
     if Z is None or u_mean is None or u_chol is None:
         raise ModelFileError("the posterior lacks Z, u_mean or u_chol")
@@ -276,7 +276,7 @@ def _inducing_inputs(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def _check_prior(prior: Prior, Z: Tensor) -> None:
-    """Refuse a prior that cannot be evaluated at inputs of this width."""
+    """Raise `ModelFileError` if the prior cannot be evaluated at inputs of this width."""
     with torch.no_grad():
         values = (prior.covariance(Z, Z), prior.variance(Z), prior.mean(Z))
     k = Z.shape[0]
@@ -316,7 +316,7 @@ class ModelState:
     likelihood: Likelihood
 
     arrays: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    """What was learnt beside the model, such as scalings; finite."""
+    """Finite arrays beside the model, such as scalings."""
 
     classes: list[Label] | None = None
     """The labels of a classifier, in order."""

@@ -30,13 +30,13 @@ ConstraintName = Literal["Positive", "GreaterThan", "LessThan", "Interval"]
 
 
 class Strict(BaseModel):
-    """Types as they are written, and no keys beside those that are named."""
+    """A frozen model with strict types and no extra keys."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 class KernelSpec(Strict):
-    """A gpytorch kernel and those inside it; sizes of parameters are those of the tensors."""
+    """A gpytorch kernel and the kernels inside it; the tensors give the sizes."""
 
     kind: Name
     options: dict[Name, Number]
@@ -91,14 +91,14 @@ class ChoiceSpec(BaseModel):
 
 
 class PlainParam(Strict):
-    """A parameter that JSON knows."""
+    """A value that JSON can hold."""
 
     type: Literal["plain"]
     value: Plain
 
 
 class SequenceParam(Strict):
-    """A list or a tuple of what JSON knows."""
+    """A list or a tuple of values that JSON can hold."""
 
     type: Literal["list", "tuple"]
     values: list[Plain]
@@ -146,7 +146,7 @@ ParamSpec = Annotated[
 
 
 class StageSpec(Strict):
-    """How a stage of training went."""
+    """The result of a stage of training."""
 
     stage: Name
     status: Annotated[Status, Field(strict=False)]
