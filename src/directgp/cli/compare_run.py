@@ -29,22 +29,22 @@ from directgp.text import plural
 STORE, DOCUMENT = "fits.sqlite", "report.json"
 
 
-def check_options(options: Mapping[str, Any], task: Task | None) -> None:
-    """Raise `WrongUsageError` for options of `make_plan` that are wrong for any data."""
+def check_settings(settings: Mapping[str, Any], task: Task | None) -> None:
+    """Raise `WrongUsageError` for arguments of `make_plan` that are wrong for any data."""
     for name in ("methods", "sizes", "betas"):
-        if options[name] == ():
+        if settings[name] == ():
             raise WrongUsageError(f"--{name} must name at least one. Got none.")
-    for name in options["methods"] or ():
+    for name in settings["methods"] or ():
         if name not in METHODS:
             raise WrongUsageError(f"--methods must be of {', '.join(METHODS)}. Got {name!r}.")
     if task is not None:
         with usage_errors():
-            line_up(task, options["methods"], chosen_likelihood(task, options["likelihood"]))
+            line_up(task, settings["methods"], chosen_likelihood(task, settings["likelihood"]))
 
 
 def compare_and_report(
     request: Request,
-    options: Mapping[str, Any],
+    settings: Mapping[str, Any],
     *,
     jobs: int | None,
     device: str,
@@ -58,7 +58,7 @@ def compare_and_report(
     ----------
     request : Request
         The data.
-    options : mapping
+    settings : mapping
         Arguments of `make_plan`.
     jobs, device, out, force, terminal
         Options of the command.
@@ -67,10 +67,10 @@ def compare_and_report(
     for note in problem.notes:
         terminal.note(note)
     with usage_errors():
-        plan = make_plan(problem, **options, arguments=request.words())
+        plan = make_plan(problem, **settings, arguments=request.words())
     kind = device_of(device, "compare", plan.sizes[-1]).type
     plan = replace(plan, settings=plan.settings.model_copy(update={"device": kind}))
-    _announce(plan, problem, options["sizes"] is None, terminal)
+    _announce(plan, problem, settings["sizes"] is None, terminal)
     out.mkdir(parents=True, exist_ok=True)
     if force:
         clear_run_folder(out, STORE, DOCUMENT)

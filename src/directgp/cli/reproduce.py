@@ -1,187 +1,141 @@
 """Define the command `directgp reproduce` and check its options."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from directgp.cli.options import (
-    OUTPUT,
-    DataDir,
-    Debug,
-    Device,
-    Force,
-    Json,
-    Quiet,
-    Seed,
-    at_least_one,
-)
+from directgp.cli import options
 from directgp.cli.terminal import Terminal, WrongUsageError
 
-WHAT, RUN = "What", "How it is run"
+what_option = partial(typer.Option, rich_help_panel="What")
+run_option = partial(typer.Option, rich_help_panel="How it is run")
 
 
 def reproduce(
     *,
     listed: Annotated[
-        bool,
-        typer.Option(
-            "--list",
-            metavar="",
-            help="List claims, figures and scales, and exit.",
-            rich_help_panel=WHAT,
-        ),
+        bool, what_option("--list", metavar="", help="List claims, figures and scales, and exit.")
     ] = False,
     claims: Annotated[
         list[str] | None,
-        typer.Option(
+        what_option(
             "--claim",
             metavar="NAME",
             help="Run what this claim needs, C1 to C14; may be repeated.",
-            rich_help_panel=WHAT,
         ),
     ] = None,
     figures: Annotated[
         list[str] | None,
-        typer.Option(
+        what_option(
             "--figure",
             metavar="NAME",
             help="Run what this figure needs, 1a to 1i, 2 to 16, S1; may be repeated.",
-            rich_help_panel=WHAT,
         ),
     ] = None,
     datasets: Annotated[
         list[str] | None,
-        typer.Option(
-            "--dataset",
-            metavar="NAME",
-            help="Run this data set alone; may be repeated.",
-            rich_help_panel=WHAT,
-        ),
+        what_option("--dataset", metavar="NAME", help="Run only this data set; may be repeated."),
     ] = None,
     scale: Annotated[
         Literal["smoke", "small", "full"],
-        typer.Option(
+        what_option(
             "--scale",
             metavar="NAME",
             help="smoke, small or full: minutes, hours, or as in the paper.",
-            rich_help_panel=WHAT,
         ),
     ] = "smoke",
     protocol: Annotated[
         Literal["paper", "best"] | None,
-        typer.Option(
+        what_option(
             "--protocol",
             metavar="NAME",
-            help="paper or best: the paper's optimiser and grid to the letter, or ours; paper for "
-            "full, else best, unless given.",
-            rich_help_panel=WHAT,
+            help="paper or best: the paper's optimiser and grid, or ours; by default paper for "
+            "full, otherwise best.",
         ),
     ] = None,
-    data_dir: DataDir = None,
+    data_dir: options.DataDir = None,
     download: Annotated[
         bool,
-        typer.Option(
+        what_option(
             "--download/--no-download",
             metavar="",
-            help="Fetch data sets that the folder does not have.",
-            rich_help_panel=WHAT,
+            help="Download data sets that are missing in the folder.",
         ),
     ] = True,
     engine: Annotated[
         Literal["local", "inline", "ray"],
-        typer.Option(
+        run_option(
             "--engine",
             metavar="NAME",
-            help="local, inline or ray: processes of this machine, this process alone, or a "
-            "cluster.",
-            rich_help_panel=RUN,
+            help="local, inline or ray: processes of this machine, this process, or a cluster.",
         ),
     ] = "local",
     jobs: Annotated[
         int | None,
-        typer.Option(
+        run_option(
             "--jobs",
             "-j",
             metavar="NUMBER",
-            help="Cells at once on this machine, on one core each; as many as there are cores "
-            "unless given.",
-            rich_help_panel=RUN,
+            help="Number of parallel cells on this machine, on one core each; by default the "
+            "number of cores.",
         ),
     ] = None,
     address: Annotated[
         str | None,
-        typer.Option(
+        run_option(
             "--address",
             metavar="ADDRESS",
-            help="Of a Ray cluster; one is started on this machine unless given.",
-            rich_help_panel=RUN,
+            help="Address of a Ray cluster; by default one is started on this machine.",
         ),
     ] = None,
     cpus: Annotated[
         float | None,
-        typer.Option(
-            "--cpus",
-            metavar="NUMBER",
-            help="Cores that Ray gives a cell; 1 unless given.",
-            rich_help_panel=RUN,
-        ),
+        run_option("--cpus", metavar="NUMBER", help="Cores per cell on Ray; by default 1."),
     ] = None,
     gpus: Annotated[
         float | None,
-        typer.Option(
-            "--gpus",
-            metavar="NUMBER",
-            help="GPUs that Ray gives a cell, such as 0.25; none unless given.",
-            rich_help_panel=RUN,
+        run_option(
+            "--gpus", metavar="NUMBER", help="GPUs per cell on Ray, such as 0.25; by default none."
         ),
     ] = None,
-    seed: Seed = 0,
-    device: Device = "cpu",
+    seed: options.Seed = 0,
+    device: options.Device = "cpu",
     out: Annotated[
         Path,
-        typer.Option(
-            "--out",
-            metavar="FOLDER",
-            help="Where results and report go.",
-            rich_help_panel=OUTPUT,
-        ),
+        options.output_option("--out", metavar="FOLDER", help="Folder of results and report."),
     ] = Path("reproduction"),
     resume: Annotated[
         bool,
-        typer.Option(
+        options.output_option(
             "--resume",
             metavar="",
-            help="Go on with the results that are in the folder, beside other programs that do.",
-            rich_help_panel=OUTPUT,
+            help="Continue with the results in the folder; other programs may do so too.",
         ),
     ] = False,
-    force: Force = False,
+    force: options.Force = False,
     report_only: Annotated[
         bool,
-        typer.Option(
-            "--report-only",
-            metavar="",
-            help="Run nothing; report what is in the folder.",
-            rich_help_panel=OUTPUT,
+        options.output_option(
+            "--report-only", metavar="", help="Run nothing; report the results in the folder."
         ),
     ] = False,
     merge: Annotated[
         list[Path] | None,
-        typer.Option(
+        options.output_option(
             "--merge",
             metavar="FOLDER",
-            help="Take in the results of another folder or machine first; may be repeated.",
-            rich_help_panel=OUTPUT,
+            help="Add the results of another folder or machine first; may be repeated.",
         ),
     ] = None,
-    quiet: Quiet = False,
-    json: Json = False,
-    debug: Debug = False,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
+    debug: options.Debug = False,
 ) -> None:
-    """Run the experiments of the paper, and say which of its claims hold.
+    """Run the experiments of the paper, and report which of its claims hold.
 
-    Everything at the scale, unless claims, figures or data sets are named.
+    By default all experiments of the scale; claims, figures and data sets select some.
     """
     terminal = Terminal(quiet, json)
     if listed:
@@ -207,7 +161,7 @@ def reproduce(
         data_dir=data_dir,
         download=download,
         engine=engine,
-        jobs=None if jobs is None else at_least_one("--jobs", jobs),
+        jobs=None if jobs is None else options.at_least_one("--jobs", jobs),
         address=address,
         cpus=1.0 if cpus is None else cpus,
         gpus=gpus or 0.0,

@@ -65,8 +65,7 @@ class CellData:
 
 def compare_rows(cell: CompareCell, problem: Problem) -> CellData:
     """Return the rows of a cell of a comparison."""
-    rows = split(problem, cell.repeat, cell.size, cell.seed)
-    return CellData.of(problem, rows.training, rows.validation, rows.test)
+    return CellData.of(problem, *split(problem, cell.repeat, cell.size, cell.seed))
 
 
 @final

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,8 +169,7 @@ class Parts:
 
 
 @final
-@dataclass(frozen=True)
-class SplitRows:
+class SplitRows(NamedTuple):
     """Row numbers of each part of a split."""
 
     training: Rows
@@ -230,16 +229,11 @@ class DataFacts(Frozen):
     @classmethod
     def of(cls, problem: Problem, arguments: Sequence[str] = ()) -> "DataFacts":
         """Return the description of a problem."""
+        same = ("name", "source", "task", "target", "classes", "feature_names", "notes")
         return cls(
-            name=problem.name,
-            source=problem.source,
-            task=problem.task,
-            target=problem.target,
-            classes=problem.classes,
+            **{name: getattr(problem, name) for name in same},
             num_rows=len(problem.y),
-            feature_names=problem.feature_names,
             fingerprint=problem.fingerprint(),
-            notes=problem.notes,
             arguments=tuple(arguments),
         )
 

@@ -65,26 +65,23 @@ def connected(address: str | None, num_cpus: int) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    if address is None:
-        _start(ray, num_cpus)
-    else:
-        _connect(ray, address)
+    try:
+        if address is None:
+            with _same_path():
+                # None would join any cluster that runs on this machine.
+                ray.init("local", num_cpus=num_cpus, include_dashboard=False, **_QUIET)
+        else:
+            if address != "auto":
+                check_address(address)
+            ray.init(address, **_QUIET)
+    except InvalidInputError:
+        raise
+    except Exception as error:
+        raise InvalidInputError(_connection_error(address, error)) from error
     try:
         yield ray
     finally:
         ray.shutdown()
-
-
-def _start(ray: Any, num_cpus: int) -> None:
-    with _same_path():
-        try:
-            # None would join any cluster that runs on this machine.
-            ray.init("local", num_cpus=num_cpus, include_dashboard=False, **_QUIET)
-        except Exception as error:
-            raise InvalidInputError(
-                f"Ray could not be started on this machine: {_first_line(error)}. Use the engine "
-                "'local', or give the address of a cluster."
-            ) from error
 
 
 @contextmanager
@@ -101,27 +98,23 @@ def _same_path() -> Iterator[None]:
             os.environ["PYTHONPATH"] = before
 
 
-def _connect(ray: Any, address: str) -> None:
-    try:
-        if address != "auto":
-            check_address(address)
-        ray.init(address, **_QUIET)
-    except InvalidInputError:
-        raise
-    except Exception as error:
-        raise InvalidInputError(
-            f"The Ray cluster {address} could not be reached: {_first_line(error)}. "
-            f"{_remedy(error)}"
-        ) from error
-
-
-def _remedy(error: BaseException | None) -> str:
-    """Return the advice for a failed connection; Ray names an authentication error as a cause."""
-    while error is not None:
-        if "AuthenticationError" in f"{type(error).__name__} {error}":
-            return "It asks for a token: set RAY_AUTH_MODE=token, and see Ray's documentation."
-        error = error.__cause__
-    return "Start one with 'ray start --head', or leave the address out for one of this machine."
+def _connection_error(address: str | None, error: Exception) -> str:
+    """Describe why there is no cluster, and what to do."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    what = getattr(error, "strerror", None) or lines[0].rstrip(".")
+    if address is None:
+        return (
+            f"Ray could not be started on this machine: {what}. Use the engine 'local', or give "
+            "the address of a cluster."
+        )
+    remedy = "Start one with 'ray start --head', or leave the address out for one of this machine."
+    # Ray names an authentication error as a cause only.
+    cause: BaseException | None = error
+    while cause is not None:
+        if "AuthenticationError" in f"{type(cause).__name__} {cause}":
+            remedy = "It asks for a token: set RAY_AUTH_MODE=token, and see Ray's documentation."
+        cause = cause.__cause__
+    return f"The Ray cluster {address} could not be reached: {what}. {remedy}"
 
 
 def check_address(address: str) -> None:
@@ -134,12 +127,6 @@ def check_address(address: str) -> None:
     if where[0] is None or where[1] is None:
         refuse("address", "'auto' or host:port of a Ray cluster", repr(address))
     socket.create_connection((where[0], where[1]), timeout=_CONNECT_TIMEOUT).close()
-
-
-def _first_line(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 _REPORT_INTERVAL = 0.5

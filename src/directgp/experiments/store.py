@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, final
 
 from safetensors import SafetensorError
@@ -208,12 +207,7 @@ class Store:
     def __enter__(self) -> "Store":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -259,14 +253,8 @@ class Store:
 
     def failures(self, cells: Iterable[C]) -> list[FailedRecord[C]]:
         """Return those of these cells that failed."""
-        failed = self.view().failed
-        keys = ((cell, cell.key) for cell in cells)
-        return [
-            FailedRecord(cell, reason, attempts)
-            for cell, key in keys
-            if key in failed
-            for attempts, reason in [failed[key]]
-        ]
+        query = "select reason, attempts from failures where key = ?"
+        return [FailedRecord(cell, *row) for cell in cells for row in self._rows(query, cell.key)]
 
     def model(self, cell: Cell) -> bytes:
         """Return the trained model of a finished cell."""

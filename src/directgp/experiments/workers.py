@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import astuple, dataclass, field
@@ -46,38 +46,6 @@ class WorkerStatus:
     """Objective, as a mean over the examples."""
 
 
-_FIELDS = 5
-"""Numbers of a `WorkerStatus`."""
-
-
-@final
-class StatusTable:
-    """Shared memory with one slot per worker; a slot that is read may be a step old."""
-
-    def __init__(self, slots: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._values: MutableSequence[float] = context.RawArray("d", [-1.0] * (slots * _FIELDS))
-        self.slots = slots
-
-    def write(self, slot: int, status: WorkerStatus) -> None:
-        """Store the status of a worker."""
-        for field_number, value in enumerate(astuple(status)):
-            self._values[slot * _FIELDS + field_number] = float(value)
-
-    def clear(self, slot: int) -> None:
-        """Mark a worker as idle."""
-        self._values[slot * _FIELDS] = -1.0
-
-    def read(self) -> list[WorkerStatus]:
-        """Return the statuses of the busy workers."""
-        found = []
-        for at in range(0, self.slots * _FIELDS, _FIELDS):
-            job, run, step, max_steps, loss = self._values[at : at + _FIELDS]
-            if job >= 0:
-                found.append(WorkerStatus(int(job), int(run), int(step), int(max_steps), loss))
-        return found
-
-
 class StatusReporter(ABC):
     """The connection of a worker to the program that waits for its result."""
 
@@ -94,22 +62,45 @@ class StatusReporter(ABC):
         """Return whether the program no longer waits for the result."""
 
 
+_FIELDS = 5
+"""Numbers of a `WorkerStatus`."""
+
+Slots = Any
+"""Shared memory, an array of floats with `_FIELDS` numbers per worker."""
+
+
+def status_slots(workers: int) -> Slots:
+    """Return slots for idle workers."""
+    return multiprocessing.get_context("spawn").RawArray("d", [-1.0] * (workers * _FIELDS))
+
+
+def read_statuses(slots: Slots) -> list[WorkerStatus]:
+    """Return the statuses of the busy workers; one may be a step old."""
+    found = []
+    for at in range(0, len(slots), _FIELDS):
+        job, run, step, max_steps, loss = slots[at : at + _FIELDS]
+        if job >= 0:
+            found.append(WorkerStatus(int(job), int(run), int(step), int(max_steps), loss))
+    return found
+
+
 @final
 @dataclass(frozen=True)
-class TableReporter(StatusReporter):
-    """Reports to a slot of a `StatusTable`."""
+class SlotReporter(StatusReporter):
+    """Reports to a slot in shared memory."""
 
-    table: StatusTable
+    slots: Slots
     slot: int = 0
     stop: Event | threading.Event | None = None
 
     @override
     def report(self, status: WorkerStatus) -> None:
-        self.table.write(self.slot, status)
+        at = self.slot * _FIELDS
+        self.slots[at : at + _FIELDS] = astuple(status)
 
     @override
     def clear(self) -> None:
-        self.table.clear(self.slot)
+        self.slots[self.slot * _FIELDS] = -1.0
 
     @override
     def is_stopped(self) -> bool:
@@ -176,13 +167,13 @@ _reporter: list[StatusReporter] = []
 """The reporter of this worker process, set when it starts."""
 
 
-def _start_worker(table: StatusTable, next_slot: Any, stop: Event, parent: int) -> None:
-    """Set up a worker process: one thread, a slot in the table, Ctrl-C left to the parent."""
+def _start_worker(slots: Slots, next_slot: Any, stop: Event, parent: int) -> None:
+    """Set up a worker process: one thread, a status slot, Ctrl-C left to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     limit_threads()
     with next_slot.get_lock():
         slot, next_slot.value = next_slot.value, next_slot.value + 1
-    _reporter[:] = [TableReporter(table, slot % table.slots, stop)]
+    _reporter[:] = [SlotReporter(slots, slot % (len(slots) // _FIELDS), stop)]
     threading.Thread(target=_exit_with_parent, args=(parent, stop), daemon=True).start()
 
 
@@ -282,10 +273,6 @@ class Shared:
         return self.value if self.select is None else self.select(self.value)
 
 
-def _resolve(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(each.argument() if isinstance(each, Shared) else each for each in arguments)
-
-
 class OpenPool(ABC):
     """Running workers."""
 
@@ -323,7 +310,7 @@ class InProcess(Pool):
     @contextmanager
     def open(self) -> Iterator[OpenPool]:
         with single_thread():
-            yield _Inline(StatusTable(1))
+            yield _LocalPool(status_slots(1))
 
 
 @final
@@ -346,13 +333,13 @@ class LocalWorkers(Pool):
     @contextmanager
     def open(self) -> Iterator[OpenPool]:
         context = multiprocessing.get_context("spawn")
-        table, stop = StatusTable(self.workers), context.Event()
-        settings = (table, context.Value("i", 0), stop, os.getpid())
+        slots, stop = status_slots(self.workers), context.Event()
+        settings = (slots, context.Value("i", 0), stop, os.getpid())
         executor = ProcessPoolExecutor(
             self.workers, context, initializer=_start_worker, initargs=settings
         )
         try:
-            yield _Executor(table, executor)
+            yield _LocalPool(slots, executor)
         finally:
             stop.set()
             executor.shutdown(wait=True, cancel_futures=True)
@@ -368,45 +355,31 @@ def local_pool(workers: int) -> Pool:
     return InProcess() if workers == 0 else LocalWorkers(workers)
 
 
+@final
 @dataclass(frozen=True)
 class _LocalPool(OpenPool):
-    """Workers that report to a table in memory."""
+    """Passes jobs to processes, or runs each in this process when it is submitted."""
 
-    table: StatusTable
+    slots: Slots
+    executor: ProcessPoolExecutor | None = None
 
     @override
     def capacity(self) -> int:
-        return self.table.slots
+        return len(self.slots) // _FIELDS
 
     @override
     def statuses(self) -> list[WorkerStatus]:
-        return self.table.read()
-
-
-@final
-@dataclass(frozen=True)
-class _Inline(_LocalPool):
-    """Runs each job when it is submitted."""
+        return read_statuses(self.slots)
 
     @override
     def submit(self, number: int, call: Call) -> Future[Any]:
-        arguments = _resolve(call[1])
+        function = call[0]
+        arguments = [each.argument() if isinstance(each, Shared) else each for each in call[1]]
+        if self.executor is not None:
+            with block_interrupt():
+                return self.executor.submit(_run_in_worker, number, function, arguments)
         future: Future[Any] = Future()
         with defer_interrupt() as stop:
-            reporter = TableReporter(self.table, stop=stop)
-            future.set_result(run_job(reporter, number, call[0], arguments))
+            reporter = SlotReporter(self.slots, stop=stop)
+            future.set_result(run_job(reporter, number, function, arguments))
         return future
-
-
-@final
-@dataclass(frozen=True)
-class _Executor(_LocalPool):
-    """Passes jobs to processes."""
-
-    executor: ProcessPoolExecutor
-
-    @override
-    def submit(self, number: int, call: Call) -> Future[Any]:
-        arguments = _resolve(call[1])
-        with block_interrupt():
-            return self.executor.submit(_run_in_worker, number, call[0], arguments)

@@ -15,13 +15,14 @@ from directgp.experiments.workers import (
     InProcess,
     LocalWorkers,
     Shared,
+    SlotReporter,
     StatusMonitor,
-    StatusTable,
-    TableReporter,
     WorkerStatus,
     block_interrupt,
     defer_interrupt,
     local_pool,
+    read_statuses,
+    status_slots,
 )
 from directgp.training.result import Progress
 
@@ -54,14 +55,15 @@ def test_shared_arguments_are_selected(pool: InProcess | LocalWorkers) -> None:
 
 
 def test_the_status_table_has_steps_and_runs() -> None:
-    table = StatusTable(2)
-    monitor = StatusMonitor(TableReporter(table, 1), job=5)
+    slots = status_slots(2)
+    reporter = SlotReporter(slots, 1)
+    monitor = StatusMonitor(reporter, job=5)
     for run in (1, 2):
         monitor.reset()
         monitor(Progress("elbo", 3, 10, 4, 0.25, 0.1, 1.0))
-        assert table.read() == [WorkerStatus(5, run, 3, 10, 0.25)]
-    table.clear(1)
-    assert table.read() == []
+        assert read_statuses(slots) == [WorkerStatus(5, run, 3, 10, 0.25)]
+    reporter.clear()
+    assert read_statuses(slots) == []
 
 
 def test_workers_do_not_hear_ctrl_c_from_their_first_moment() -> None:

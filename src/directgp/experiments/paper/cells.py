@@ -1,7 +1,7 @@
 """Define the cells of the paper's experiments and their outcomes."""
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -389,32 +389,19 @@ class Results:
 
     def fits(self) -> list[tuple[FitCell, FitOutcome]]:
         """Return every fit."""
-        return [
-            (r.cell, r.outcome)
-            for r in self.records
-            if isinstance(r.cell, FitCell) and isinstance(r.outcome, FitOutcome)
-        ]
+        return [(r.cell, r.outcome) for r in self._of(FitCell)]
 
     def curves(self) -> list[tuple[CurveCell, CurveOutcome, NDArray[np.float32]]]:
         """Return every learning curve, with the NLL of test rows, (points, rows)."""
-        return [
-            (r.cell, r.outcome, r.arrays["losses"])
-            for r in self.records
-            if isinstance(r.cell, CurveCell) and isinstance(r.outcome, CurveOutcome)
-        ]
+        return [(r.cell, r.outcome, r.arrays["losses"]) for r in self._of(CurveCell)]
 
     def gradients(self) -> list[tuple[GradientCell, GradientOutcome, PaperRecord]]:
         """Return every study of gradients; the record has the draws."""
-        return [
-            (r.cell, r.outcome, r)
-            for r in self.records
-            if isinstance(r.cell, GradientCell) and isinstance(r.outcome, GradientOutcome)
-        ]
+        return [(r.cell, r.outcome, r) for r in self._of(GradientCell)]
 
     def samplers(self) -> list[tuple[SamplerCell, SamplerOutcome]]:
         """Return every study of samplers."""
-        return [
-            (r.cell, r.outcome)
-            for r in self.records
-            if isinstance(r.cell, SamplerCell) and isinstance(r.outcome, SamplerOutcome)
-        ]
+        return [(r.cell, r.outcome) for r in self._of(SamplerCell)]
+
+    def _of(self, kind: type[PaperCell]) -> list[Record[Any, Any]]:
+        return [record for record in self.records if isinstance(record.cell, kind)]

@@ -59,8 +59,8 @@ _VECTORISED_PROPOSALS = 2
 
 @final
 @dataclass(frozen=True)
-class Examples:
-    """Examples to draw for; draws are differences from the means."""
+class SampledExamples:
+    """SampledExamples to draw for; draws are differences from the means."""
 
     likelihood: UnimodalInF
     y: Row
@@ -70,7 +70,7 @@ class Examples:
     """Maximum of the log-likelihood over f."""
 
     @classmethod
-    def of(cls, likelihood: UnimodalInF, y: Row, mean: Row, variance: Row) -> "Examples":
+    def of(cls, likelihood: UnimodalInF, y: Row, mean: Row, variance: Row) -> "SampledExamples":
         """Return the examples with the maxima of the likelihood."""
         return cls(likelihood, y, mean, variance, likelihood.log_max(y))
 
@@ -91,10 +91,10 @@ class Examples:
             draws[i] = self._example(i)._draw(width[i : i + 1], generator)
         return draws
 
-    def _example(self, i: int) -> "Examples":
+    def _example(self, i: int) -> "SampledExamples":
         """Return one example."""
         rows = (row[i : i + 1] for row in (self.y, self.mean, self.variance, self.log_max))
-        return Examples(self.likelihood.take(torch.tensor([i])), *rows)
+        return SampledExamples(self.likelihood.take(torch.tensor([i])), *rows)
 
     def _width(self) -> Row:
         """Return the largest valid width n of a single example."""
@@ -271,11 +271,13 @@ class SamplerState:
         parts = gradient_draws(rule, self.likelihood, self.y, self.marginals, repeats, generator)
         return torch.cat(parts, dim=-1)
 
-    def sample(self, size: int, generator: torch.Generator) -> Examples:
+    def sample(self, size: int, generator: torch.Generator) -> SampledExamples:
         """Return a random subset of the examples."""
         some = torch.randperm(len(self.y), generator=generator)[:size]
         q = self.marginals
-        return Examples.of(self.likelihood.take(some), self.y[some], q.mean[some], q.variance[some])
+        return SampledExamples.of(
+            self.likelihood.take(some), self.y[some], q.mean[some], q.variance[some]
+        )
 
 
 def _measure(cell: SamplerCell, step: int, state: SamplerState) -> SamplerLook:

@@ -10,7 +10,7 @@ from scipy import integrate, stats
 from torch import Tensor
 
 from directgp.experiments.paper import samplers
-from directgp.experiments.paper.samplers import Examples
+from directgp.experiments.paper.samplers import SampledExamples
 from directgp.likelihoods import Gaussian, Poisson, Probit
 from directgp.likelihoods.base import UnimodalInF
 from directgp.log_expectations.rule import FlatExamples
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("without_shape_checks")
 Values = NDArray[np.float64]
 
 DRAWS = 800
-WAYS = {"one by one": Examples.one_by_one, "hybrid": Examples.by_hybrid}
+WAYS = {"one by one": SampledExamples.one_by_one, "hybrid": SampledExamples.by_hybrid}
 
 
 def a_row(value: float) -> Tensor:
@@ -46,7 +46,7 @@ def test_draws_have_the_right_distribution(
     way: str,
 ) -> None:
     """Against an integral of q·p by scipy."""
-    batch = Examples.of(likelihood, a_row(target), a_row(mean), a_row(variance))
+    batch = SampledExamples.of(likelihood, a_row(target), a_row(mean), a_row(variance))
     delta = WAYS[way](batch, torch.Generator().manual_seed(0)).numpy()
     f = mean + np.linspace(-9, 9, 4001)
     cumulative = integrate.cumulative_simpson(
@@ -63,7 +63,7 @@ def test_widths_are_the_paper_s(likelihood: UnimodalInF) -> None:
     y = y if isinstance(likelihood, Probit) else 5 * y
     mean = 2 * torch.randn(60, generator=generator, dtype=torch.float64)
     variance = 0.05 + 2 * torch.rand(60, generator=generator, dtype=torch.float64)
-    batch = Examples.of(likelihood, y, mean, variance)
+    batch = SampledExamples.of(likelihood, y, mean, variance)
     with torch.no_grad():
         widths = torch.cat([batch._example(i)._width() for i in range(60)])
         expected = choose_width(FlatExamples(likelihood, y, mean, variance))
@@ -75,15 +75,17 @@ def test_the_hybrid_loops_only_where_both_proposals_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes: list[int] = []
-    propose = Examples._propose
+    propose = SampledExamples._propose
 
-    def counted(self: Examples, width: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def counted(
+        self: SampledExamples, width: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
         sizes.append(len(self.y))
         return propose(self, width, generator)
 
-    monkeypatch.setattr(Examples, "_propose", counted)
+    monkeypatch.setattr(SampledExamples, "_propose", counted)
     # q on the label's side: about 1 in 16 proposals is refused.
-    batch = Examples.of(Probit(), a_row(1.0), a_row(1.6), a_row(0.1))
+    batch = SampledExamples.of(Probit(), a_row(1.0), a_row(1.6), a_row(0.1))
     batch.by_hybrid(torch.Generator().manual_seed(2))
     assert sizes[:2] == [DRAWS, DRAWS]
     assert len(sizes) - 2 < 0.05 * DRAWS and set(sizes[2:]) <= {1}
@@ -95,6 +97,6 @@ def test_the_hybrid_loops_only_where_both_proposals_failed(
 def test_hopeless_examples_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samplers, "MAX_PROPOSALS", 20)
     rows = (torch.tensor([value], dtype=torch.float64) for value in (300.0, -3.0, 0.1))
-    batch = Examples.of(Poisson(), *rows)
+    batch = SampledExamples.of(Poisson(), *rows)
     for way in WAYS.values():
         assert way(batch, torch.Generator().manual_seed(3)).isnan().all()
