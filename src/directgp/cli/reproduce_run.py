@@ -208,20 +208,20 @@ def workers_of(request: ReproduceRequest, cells: Sequence[PaperCell]) -> tuple[P
 _STYLES = {"held": "green", "not held": "red", "not decided": "yellow"}
 
 
-def verdict_table(told: Reproduction) -> Table:
+def verdict_table(found: Reproduction) -> Table:
     """Return the verdict and the evidence of each claim."""
     rows = [
         (claim.id, Text(finding.verdict, style=_STYLES[finding.verdict]), finding.sentence)
-        for claim, finding in told.findings
+        for claim, finding in found.findings
     ]
     return plain_table(("claim", "verdict", "what was seen"), rows)
 
 
-def summary(told: Reproduction) -> str:
+def summary(found: Reproduction) -> str:
     """Return the number of claims with each verdict."""
-    found = Counter[str](finding.verdict for _, finding in told.findings)
-    counts = ", ".join(f"{found[verdict]} {verdict}" for verdict in _STYLES)
-    return f"Of {plural(len(told.findings), 'claim')}: {counts}. Scale {told.scale}."
+    verdicts = Counter[str](finding.verdict for _, finding in found.findings)
+    counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in _STYLES)
+    return f"Of {plural(len(found.findings), 'claim')}: {counts}. Scale {found.scale}."
 
 
 _NO_RESULTS = "The folder must have results of this scale and seed. Got none. Run them first."
@@ -257,7 +257,7 @@ def run_and_report(request: ReproduceRequest, terminal: Terminal) -> None:
         raise InvalidInputError(
             f"No cell could be finished. {failed[0].reason}" if failed else _NO_RESULTS
         )
-    told = Reproduction(
+    found = Reproduction(
         results=results,
         findings=tuple((claim, claim.judge(results)) for claim in _claims(request)),
         data=tuple(_data_row(each) for each in opened.values()),
@@ -269,7 +269,7 @@ def run_and_report(request: ReproduceRequest, terminal: Terminal) -> None:
         seconds=time.perf_counter() - since,
         machine=f"{platform.system()} {platform.machine()}",
     )
-    _print(told, write_reproduction(told, request.out), terminal)
+    _print(found, write_reproduction(found, request.out), terminal)
 
 
 def _merge(request: ReproduceRequest, store: Store, terminal: Terminal) -> None:
@@ -296,12 +296,12 @@ def _claims(request: ReproduceRequest) -> list[Claim]:
     return [claim for claim in CLAIMS.values() if shown & set(claim.figures)]
 
 
-def _print(told: Reproduction, index: Path, terminal: Terminal) -> None:
-    terminal.show(verdict_table(told))
-    for failed in told.results.failed:
+def _print(found: Reproduction, index: Path, terminal: Terminal) -> None:
+    terminal.show(verdict_table(found))
+    for failed in found.results.failed:
         terminal.warn(f"{failed.cell.title}, failed: {failed.reason}")
-    if told.results.missing:
-        terminal.warn(f"{plural(len(told.results.missing), 'cell')} of this scale not run yet.")
-    terminal.show(f"\n{summary(told)}")
+    if found.results.missing:
+        terminal.warn(f"{plural(len(found.results.missing), 'cell')} of this scale not run yet.")
+    terminal.show(f"\n{summary(found)}")
     terminal.show(f"Report:    {index}")
     terminal.answer(json.loads((index.parent / DOCUMENT).read_bytes()))

@@ -14,7 +14,7 @@ from directgp.experiments.plan import Comparison, Parts
 from directgp.metrics import COVERAGE, SCORES, Score
 
 SIGNIFICANT = 0.05
-"""A method is told from the best where the paired test is below this."""
+"""Level of the paired test against the best method."""
 
 
 @final
@@ -33,7 +33,7 @@ class ScoreEstimate:
     """Whether no method has a better mean."""
 
     close: bool
-    """Whether it cannot be told from the best one; never so for one repeat, but for the best."""
+    """Whether the test does not distinguish it from the best; with one repeat, only the best."""
 
     p_value: float
     """Of the paired test against the best one; NaN for the best and for one repeat."""
