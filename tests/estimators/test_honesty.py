@@ -1,5 +1,6 @@
 """Figures that mean what they say, and parameters that do what they say or are refused."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ def test_validation_losses_do_not_depend_on_repetitions() -> None:
     weighted = SparseGPRegressor(**settings).fit(X, Y, sample_weight=np.full(60, 5.0))
     repeated = SparseGPRegressor(**settings).fit(np.repeat(X, 5, 0), np.repeat(Y, 5))
     path, other = weighted.beta_path_, repeated.beta_path_
-    assert path is not None and path == other
+    assert path is not None and other is not None
+    assert replace(path, seconds=0.0) == replace(other, seconds=0.0)
     loss = path.points[path.chosen].validation_loss
     assert abs(loss - weighted.nll(X, Y)) < 1.0
 

@@ -407,7 +407,7 @@ class ProgressBar(Monitor):
     >>> from directgp.training.result import Progress
     >>> with ProgressBar(Console(file=sys.stdout, force_terminal=False)) as bar:
     ...     bar(Progress("elbo", 7, 100, 9, 0.5, 0.1, 1.0))
-    elbo 7/100 steps, loss 0.5, 9 evaluations, 1.0 s
+    elbo 7/100 steps, loss 0.5, 9 evaluations, 1 s
     """
 
     console: Console | None = None

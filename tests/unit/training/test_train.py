@@ -532,7 +532,10 @@ Y_LABELS = (Y > 0).double()
         ),
         ({"objective": "crps", "likelihood": Probit(), "y": Y_LABELS}, "CRPSLoss needs"),
         ({"objective": "zero_one_cost"}, "ZeroOneCost needs a likelihood of two labels."),
-        ({"objective": "square_loss", "likelihood": StudentT(4.0, 1.0)}, "SquareLoss does not"),
+        (
+            {"objective": "square_loss", "likelihood": StudentT(4.0, 1.0)},
+            "SquareLoss depends on neither",
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )
