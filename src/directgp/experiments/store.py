@@ -64,11 +64,17 @@ _TABLES = (
     """,
 )
 
-_OLD_CIRCUMSTANCES = '{"versions": {}, "machine": "", "device": "", "finished": ""}'
-
 _ALL_RESULTS = "create temp view all_results as select * from results"
-_OLD_RESULTS = f"""
-union all select key, cell, outcome, '{_OLD_CIRCUMSTANCES}', model, predictions from cells
+_OLD_RESULTS = """
+union all
+select
+    key,
+    cell,
+    outcome,
+    '{"versions": {}, "machine": "", "device": "", "finished": ""}',
+    model,
+    predictions
+from cells
 """
 
 _FAIL = """
@@ -277,8 +283,12 @@ class Store:
 
     def is_empty(self) -> bool:
         """Return whether there are no results, failures or leases."""
-        tables = ("all_results", "failures", "claims")
-        return not any(self._rows(f"select 1 from {table} limit 1") for table in tables)
+        every_key = """
+        select key from all_results
+        union all select key from failures
+        union all select key from claims
+        """
+        return not self._rows(every_key + " limit 1")
 
     def _is_foreign(self, token: str, where: str, pid: int, renewed: float) -> bool:
         return token != self._token and _is_alive(where, pid, renewed)
