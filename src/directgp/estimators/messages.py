@@ -47,7 +47,7 @@ _OUTPUT_SCALE = ParameterText(
 def constant_columns(
     scaled: Float64[np.ndarray, "n d"], feature_names: FeatureNames | None
 ) -> list[str]:
-    """Of inputs as `Scaling.forward` gives them."""
+    """Of inputs as `ColumnScaling.forward` gives them."""
     named = _named(scaled.min(axis=0) == scaled.max(axis=0), feature_names)
     if not named:
         return []

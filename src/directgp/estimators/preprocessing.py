@@ -157,7 +157,7 @@ _BLOCK = 2**16
 
 
 @dataclass(frozen=True)
-class Scaling:
+class ColumnScaling:
     """z = (x − shift) / scale for each column, rounded to a multiple of 2⁻³².
 
     So data in other units, a·x + b with a > 0, give the same z, and training takes the same path.
@@ -166,9 +166,9 @@ class Scaling:
     --------
     >>> import numpy as np
     >>> metres = np.array([[1.0], [3.0]])
-    >>> Scaling.from_data(metres).forward(metres).tolist()
+    >>> ColumnScaling.from_data(metres).forward(metres).tolist()
     [[-1.0], [1.0]]
-    >>> Scaling.from_data(100 * metres).forward(100 * metres).tolist()
+    >>> ColumnScaling.from_data(100 * metres).forward(100 * metres).tolist()
     [[-1.0], [1.0]]
     """
 
@@ -183,7 +183,7 @@ class Scaling:
     @classmethod
     def from_data(
         cls, values: Num[np.ndarray, "n d"], weights: Num[np.ndarray, " n"] | None = None
-    ) -> "Scaling":
+    ) -> "ColumnScaling":
         """Weighted mean and deviation of each column.
 
         Neither the order of the rows nor whether a row is repeated or has an integer weight
@@ -197,13 +197,13 @@ class Scaling:
         return cls(shift, scale)
 
     @classmethod
-    def identity(cls, d: int) -> "Scaling":
+    def identity(cls, d: int) -> "ColumnScaling":
         """Values as they are, not even rounded."""
         return cls(np.zeros(d), np.ones(d), rounded=False)
 
-    def flipped(self, signs: Float64[np.ndarray, " d"]) -> "Scaling":
+    def flipped(self, signs: Float64[np.ndarray, " d"]) -> "ColumnScaling":
         """This scaling with the columns of sign −1 turned round."""
-        return Scaling(self.shift, self.scale * signs, self.rounded)
+        return ColumnScaling(self.shift, self.scale * signs, self.rounded)
 
     def forward(self, values: Num[np.ndarray, "*n d"]) -> Float64[np.ndarray, "*n d"]:
         """Scaled values of shape (n, d); always finite.
@@ -289,8 +289,8 @@ def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
 class Scalings:
     """How inputs and targets were scaled."""
 
-    inputs: Scaling
-    targets: Scaling
+    inputs: ColumnScaling
+    targets: ColumnScaling
 
     @classmethod
     def from_data(
@@ -305,8 +305,8 @@ class Scalings:
         """Mean 0 and deviation 1 where asked for; else as they are."""
         column = y.reshape(-1, 1)
         return cls(
-            Scaling.from_data(X, weights) if inputs else Scaling.identity(X.shape[1]),
-            Scaling.from_data(column, weights) if targets else Scaling.identity(1),
+            ColumnScaling.from_data(X, weights) if inputs else ColumnScaling.identity(X.shape[1]),
+            ColumnScaling.from_data(column, weights) if targets else ColumnScaling.identity(1),
         )
 
     def scaled_targets(self, y: Column) -> Column:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from directgp.errors import ModelFileError
-from directgp.estimators.preprocessing import Scaling, Scalings
+from directgp.estimators.preprocessing import ColumnScaling, Scalings
 from directgp.estimators.settings import device_of
 from directgp.persistence import ModelState, load_model
 from directgp.training.result import BetaPath, TrainingResult
@@ -146,9 +146,9 @@ def _estimator(state: ModelState, device: str) -> "SparseGPEstimator":
     return model
 
 
-def _scaling(state: ModelState, what: str, d: int) -> Scaling:
+def _scaling(state: ModelState, what: str, d: int) -> ColumnScaling:
     """The scaling of inputs or targets, of d columns."""
     shift, scale = (state.arrays[f"{what}_{part}"] for part in ("shift", "scale"))
     if not shift.shape == scale.shape == (d,) or not scale.all():
         raise ValueError(f"the scaling of each {what} needs {d} numbers, and no scale of 0")
-    return Scaling(shift, scale, bool(state.record[f"{what}s_rounded"]))
+    return ColumnScaling(shift, scale, bool(state.record[f"{what}s_rounded"]))

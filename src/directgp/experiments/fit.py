@@ -14,7 +14,7 @@ from torch import Tensor
 
 from directgp.datasets.problem import Problem, Task
 from directgp.estimators.fitting import auto_inducing, named_likelihood, rough_latent
-from directgp.estimators.preprocessing import Scaling
+from directgp.estimators.preprocessing import ColumnScaling
 from directgp.experiments.cell import (
     ELBO,
     METHODS,
@@ -88,10 +88,10 @@ class ScaledRows:
         device: str = "cpu",
     ) -> "ScaledRows":
         """Scale inputs and real-valued targets to mean 0, deviation 1 on the training rows."""
-        inputs = Scaling.from_data(data.X_train)
-        targets = Scaling.from_data(data.y_train[:, None])
+        inputs = ColumnScaling.from_data(data.X_train)
+        targets = ColumnScaling.from_data(data.y_train[:, None])
         if task != "regression":
-            targets = Scaling.identity(1)
+            targets = ColumnScaling.identity(1)
         precision = torch.float64 if dtype == "float64" else torch.float32
 
         def tensors(X: Array, y: Array) -> tuple[Tensor, Tensor]:

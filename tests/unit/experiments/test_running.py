@@ -11,7 +11,7 @@ from scipy import stats
 
 import directgp
 from directgp.datasets.problem import Task
-from directgp.estimators.preprocessing import Scaling
+from directgp.estimators.preprocessing import ColumnScaling
 from directgp.experiments import fit
 from directgp.experiments.cell import METHODS, Record
 from directgp.experiments.fit import (
@@ -46,7 +46,10 @@ def run(
 
 def test_the_elbo_cell_is_directgp_train() -> None:
     cell, data, found = run("elbo", max_steps=20)
-    inputs, targets = Scaling.from_data(data.X_train), Scaling.from_data(data.y_train[:, None])
+    inputs, targets = (
+        ColumnScaling.from_data(data.X_train),
+        ColumnScaling.from_data(data.y_train[:, None]),
+    )
     X, X_new = (torch.as_tensor(inputs.forward(each)) for each in (data.X_train, data.X_test))
     y = torch.as_tensor(targets.exact(data.y_train[:, None])[:, 0])
     model = untrained_model(cell, X, y)

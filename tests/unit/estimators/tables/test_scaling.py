@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from directgp.estimators.preprocessing import Scaling
+from directgp.estimators.preprocessing import ColumnScaling
 
 Array = NDArray[np.float64]
 GRID = 2.0**-32
@@ -24,7 +24,7 @@ def normal(seed: int, n: int = 500, d: int = 2) -> Array:
 
 
 def scaled(values: Array, weights: Array | None = None) -> Array:
-    return Scaling.from_data(values, weights).forward(values)
+    return ColumnScaling.from_data(values, weights).forward(values)
 
 
 def test_columns_have_weighted_mean_0_and_deviation_1() -> None:
@@ -56,8 +56,8 @@ def test_neither_order_nor_repetition_changes_a_bit(seed: int) -> None:
     values, times = 1e3 * random.normal(size=(30, 2)) + 0.1, random.integers(0, 9, size=30)
     order = random.permutation(int(times.sum()))
     repeated = np.repeat(values, times, axis=0)[order]
-    whole = Scaling.from_data(repeated)
-    weighted = Scaling.from_data(values, times.astype(np.float64))
+    whole = ColumnScaling.from_data(repeated)
+    weighted = ColumnScaling.from_data(values, times.astype(np.float64))
     np.testing.assert_array_equal(whole.shift, weighted.shift)
     np.testing.assert_array_equal(whole.scale, weighted.scale)
 
@@ -65,7 +65,7 @@ def test_neither_order_nor_repetition_changes_a_bit(seed: int) -> None:
 @given(seed=seeds, a=factors, b=st.floats(-1e3, 1e3))
 def test_backward_undoes_forward(seed: int, a: float, b: float) -> None:
     values = a * (normal(seed, 50) + b)
-    scaling = Scaling.from_data(values)
+    scaling = ColumnScaling.from_data(values)
     back = scaling.backward(scaling.forward(values))
     assert np.abs((back - values) / scaling.scale).max() <= 1e-9
 
@@ -91,7 +91,7 @@ def test_an_offset_is_not_mistaken_for_spread() -> None:
 @pytest.mark.parametrize("value", [0.0, 1.0, -3.7, 1e300, 5e-324, 0.1])
 def test_a_constant_column_is_only_centred(value: float) -> None:
     values = np.full((7, 1), value)
-    scaling = Scaling.from_data(values)
+    scaling = ColumnScaling.from_data(values)
     assert scaling.shift.item() == value
     assert scaling.scale.item() == 1
     assert not scaling.forward(values).any()
@@ -111,7 +111,7 @@ def test_small_spread_is_spread() -> None:
 
 def test_rows_of_weight_0_are_not_seen() -> None:
     values, weights = np.array([[1.0], [3.0], [1e300]]), np.array([2.0, 2.0, 0.0])
-    scaling = Scaling.from_data(values, weights)
+    scaling = ColumnScaling.from_data(values, weights)
     assert (scaling.shift.item(), scaling.scale.item()) == (2, 1)
 
 
@@ -124,12 +124,12 @@ def test_a_common_factor_of_the_weights_does_not_matter(factor: float) -> None:
 @pytest.mark.parametrize("far", [1e20, 1e300, 1.7e308])
 def test_far_inputs_stay_where_squares_are_finite(far: float) -> None:
     for values in (normal(4), 1e-300 * normal(4), np.ones((5, 2))):
-        z = Scaling.from_data(values).forward(np.array([[far, -far]]))
+        z = ColumnScaling.from_data(values).forward(np.array([[far, -far]]))
         assert z.tolist() == [[1e12, -1e12]]
 
 
 def test_what_cannot_be_a_float_becomes_the_largest_one() -> None:
-    scaling = Scaling(np.array([0.0]), np.array([1e308]))
+    scaling = ColumnScaling(np.array([0.0]), np.array([1e308]))
     largest = np.finfo(np.float64).max
     assert scaling.backward(np.array([3.0, -3.0])).tolist() == [largest, -largest]
     assert scaling.backward_deviation(np.array([3.0])).tolist() == [largest]
@@ -138,18 +138,18 @@ def test_what_cannot_be_a_float_becomes_the_largest_one() -> None:
 
 def test_integers_are_numbers() -> None:
     values = np.array([[1], [3]])
-    assert Scaling.from_data(values).forward(values).ravel().tolist() == [-1.0, 1.0]
+    assert ColumnScaling.from_data(values).forward(values).ravel().tolist() == [-1.0, 1.0]
 
 
 def test_identity_changes_nothing() -> None:
     values = np.array([[0.5, 0.1], [3.0, -2.25]])
-    np.testing.assert_array_equal(Scaling.identity(2).forward(values), values)
-    assert Scaling.identity(2).log_scale == 0
+    np.testing.assert_array_equal(ColumnScaling.identity(2).forward(values), values)
+    assert ColumnScaling.identity(2).log_scale == 0
 
 
 def test_a_flipped_scaling_gives_the_opposite_numbers() -> None:
     values = 2 + 3 * normal(5)
-    scaling = Scaling.from_data(values)
+    scaling = ColumnScaling.from_data(values)
     flipped = scaling.flipped(np.array([-1.0, 1.0]))
     z = flipped.forward(values)
     np.testing.assert_array_equal(z, scaling.forward(values) * [-1, 1])
@@ -160,7 +160,7 @@ def test_a_flipped_scaling_gives_the_opposite_numbers() -> None:
 
 def test_targets_need_no_second_axis() -> None:
     y = np.array([10.0, 30.0])
-    scaling = Scaling.from_data(y[:, None])
+    scaling = ColumnScaling.from_data(y[:, None])
     assert scaling.forward(y).tolist() == [-1.0, 1.0]
     assert scaling.backward(np.array([-1.0, 1.0])).tolist() == [10.0, 30.0]
     assert scaling.backward_deviation(np.array([0.5])).tolist() == [5.0]
