@@ -88,7 +88,7 @@ class Descent:
         """Return the first moment at or below a target."""
         return next((moment for moment in self.moments if moment.loss <= target), None)
 
-    def told(self, target: float) -> str:
+    def time_text(self, target: float) -> str:
         """Describe the time and evaluations to a target, or that it was not reached."""
         moment = self.reached(target)
         if moment is None:
@@ -150,8 +150,8 @@ class Match:
             "hyperparameters": self.mode,
             "objective of L-BFGS": f"{self.lbfgs.objective:.5f}",
             "of Adam": f"{self.adam.objective:.5f}",
-            "L-BFGS to target": self.lbfgs.told(self.target),
-            "Adam to target": self.adam.told(self.target),
+            "L-BFGS to target": self.lbfgs.time_text(self.target),
+            "Adam to target": self.adam.time_text(self.target),
             "time, Adam / L-BFGS": self.ratio("seconds"),
             "evaluations": self.ratio("evaluations"),
         }

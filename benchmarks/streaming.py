@@ -82,8 +82,8 @@ def train(way: str, folder: Path) -> dict[str, float]:
 def apart(way: str, folder: Path) -> dict[str, float]:
     """Run `train` in a separate process."""
     command = [sys.executable, __file__, "--way", way, "--folder", str(folder)]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    found: dict[str, float] = json.loads(told)
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found: dict[str, float] = json.loads(output)
     return found
 
 
@@ -109,9 +109,9 @@ def main() -> None:
             ways = ("memory", "stream") if rows <= arguments.in_memory else ("stream",)
             for _ in range(arguments.rounds if rows <= arguments.in_memory else 1):
                 for way in ways:
-                    told = apart(way, folder)
-                    rate = {"rows/s": told["rows"] / told["wall"]}
-                    found.append({"way": way, **told, **rate})
+                    result = apart(way, folder)
+                    rate = {"rows/s": result["rows"] / result["wall"]}
+                    found.append({"way": way, **result, **rate})
                     show(way, found[-1:])
                     write(arguments.out, {**facts("cpu"), "runs": found})
 

@@ -1,7 +1,7 @@
 """Measure the time to the optimum and β selection against other libraries.
 
 ``python -m benchmarks.optimum --data FOLDER`` runs both; results go to benchmarks/results, tables
-to docs/tables. Contenders run in separate environments with one thread each. Times are processor
+to docs/tables. Libraries run in separate environments with one thread each. Times are processor
 times; set-up and compilation count, imports and reading of data do not.
 """
 
@@ -14,8 +14,8 @@ import torch
 
 from benchmarks.models import facts, write
 from benchmarks.optimum.descent import NEAR
-from benchmarks.optimum.problems import CONTENDERS, PROBLEMS, ROWS
-from benchmarks.optimum.rounds import Contest, Limits, Round
+from benchmarks.optimum.problems import LIBRARIES, PROBLEMS, ROWS
+from benchmarks.optimum.rounds import Limits, ProblemRounds, Round
 from benchmarks.optimum.selection import BETAS, Choice, select
 from benchmarks.optimum.tables import optimum_rows, selection_rows, write_table
 
@@ -35,14 +35,14 @@ def optimum(arguments: argparse.Namespace, pythons: dict[str, Path]) -> None:
         arguments.screening, arguments.patience, most=arguments.most, longer=arguments.longer
     )
     wanted = [problem for problem in PROBLEMS if problem.data in arguments.names]
-    contests = [Contest(problem, pythons, limits) for problem in wanted]
-    rounds: list[list[Round]] = [[] for _ in contests]
+    problems = [ProblemRounds(problem, pythons, limits) for problem in wanted]
+    rounds: list[list[Round]] = [[] for _ in problems]
     for seed in range(arguments.first_seed, arguments.first_seed + arguments.rounds):
-        for contest, found in zip(contests, rounds, strict=True):
-            found.append(contest.round(arguments.data, seed, arguments.train_rows))
+        for problem, found in zip(problems, rounds, strict=True):
+            found.append(problem.round(arguments.data, seed, arguments.train_rows))
             _say(found[-1])
             kept = [round.to_dict() for same in rounds for round in same]
-            screened = [row for each in contests for row in each.screened]
+            screened = [row for each in problems for row in each.screened]
             about = {**facts("cpu"), "near": NEAR, **asdict(limits)}
             content = {**about, "screened": screened, "rounds": kept}
             write(arguments.results / "optimum.json", content)
@@ -59,7 +59,7 @@ def selection(arguments: argparse.Namespace, pythons: dict[str, Path]) -> None:
             found = select(arguments.data, name, pythons["gpytorch"], seed, patience, rows)
             choices[name, seed] = found
             for choice in found:
-                what = f"{name}, seed {seed}: {choice.contender}, {choice.seconds:.3g} s"
+                what = f"{name}, seed {seed}: {choice.library}, {choice.seconds:.3g} s"
                 print(f"{what}, β = {choice.beta:.3g}, NLL {choice.nll:.4f}", flush=True)
             kept = [
                 {"data": name, "seed": seed, **asdict(choice)}
@@ -77,15 +77,15 @@ def _say(found: Round) -> None:
     for descent in found.descents:
         reached = descent.reached(found.target)
         when = "not reached" if reached is None else f"reached after {reached:.3g} s"
-        what = f"  {descent.contender}: best {descent.best:.5f} of {descent.total:.3g} s, {when}"
-        how = "its defaults" if descent.contender == "directgp" else descent.settings.name
+        what = f"  {descent.library}: best {descent.best:.5f} of {descent.total:.3g} s, {when}"
+        how = "its defaults" if descent.library == "directgp" else descent.settings.name
         print(f"{what} ({descent.steps} steps; {how})", flush=True)
 
 
 def _named_path(text: str) -> tuple[str, Path]:
     name, _, path = text.partition("=")
-    if name not in CONTENDERS or not path:
-        raise argparse.ArgumentTypeError(f"must be NAME=PATH with NAME of {CONTENDERS}")
+    if name not in LIBRARIES or not path:
+        raise argparse.ArgumentTypeError(f"must be NAME=PATH with NAME of {LIBRARIES}")
     # Do not resolve symbolic links: a resolved interpreter loses its environment.
     return name, Path(path).absolute()
 
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
     parser.add_argument("--suites", nargs="+", choices=("optimum", "selection"))
     parser.add_argument("--names", nargs="+", choices=ROWS, default=list(ROWS))
-    parser.add_argument("--peers", nargs="*", choices=CONTENDERS[1:], default=CONTENDERS[1:])
+    parser.add_argument("--peers", nargs="*", choices=LIBRARIES[1:], default=LIBRARIES[1:])
     parser.add_argument("--python", nargs="+", type=_named_path, default=[], metavar="NAME=PATH")
     help_first = "of splits and starts; 0 was looked at while our defaults were chosen"
     parser.add_argument("--first-seed", type=int, default=1, help=help_first)

@@ -1,4 +1,4 @@
-"""Run contenders on one problem and compute the exact objective over time."""
+"""Run libraries on one problem and compute the exact objective over time."""
 
 import os
 import subprocess
@@ -25,22 +25,22 @@ NEAR = 1e-3
 _ROOT = Path(__file__).resolve().parents[2]
 
 FLOORS = {"gpflow": 1e-3, "gpjax": 1e-3}
-"""Share of each label that a contender takes for sure."""
+"""Share of each label that a library takes for sure."""
 
 EXTRA = ("gpytorch",)
-"""Contenders that add the jitter of K_uu to the variance of f too."""
+"""Libraries that add the jitter of K_uu to the variance of f too."""
 
 _TOLERANCE = {"float64": 1e-6, "float32": 1e-4}
 
 _INEXACT = {("gpytorch", "classification", "elbo"): 1e-3}
-"""What contenders get wrong of their own objective: log Φ of GPyTorch is off by up to 0.002."""
+"""What libraries get wrong of their own objective: log Φ of GPyTorch is off by up to 0.002."""
 
 
 @dataclass(frozen=True)
 class Descent:
-    """Objective of a contender over time."""
+    """Objective of a library over time."""
 
-    contender: str
+    library: str
     settings: Settings
     seconds: Array
     objectives: Array
@@ -62,63 +62,61 @@ class Descent:
 
 
 def run(
-    contender: str, python: Path, given: Given, settings: Sequence[Settings], folder: Path
+    library: str, python: Path, given: Given, settings: Sequence[Settings], folder: Path
 ) -> list[Descent]:
-    """Train in a process of the contender's environment and evaluate its run."""
+    """Train in a process of the library's environment and evaluate its run."""
     given.save(folder / "given.npz")
-    jobs = folder / f"{contender}.json"
+    jobs = folder / f"{library}.json"
     write_jobs(jobs, folder / "given.npz", list(settings))
-    module = f"benchmarks.optimum.with_{contender}"
+    module = f"benchmarks.optimum.with_{library}"
     command = [str(python), "-W", "ignore", "-m", module, str(jobs)]
     done = subprocess.run(command, cwd=_ROOT, env=_one_thread(), capture_output=True, text=True)
     if done.returncode != 0:
-        raise RuntimeError(
-            f"{contender} must end without an error. It said:\n{done.stderr[-2000:]}"
-        )
+        raise RuntimeError(f"{library} must end without an error. It said:\n{done.stderr[-2000:]}")
     runs = [Run.load(result_path(jobs, number)) for number in range(len(settings))]
-    return [judge(contender, given, how, run) for how, run in zip(settings, runs, strict=True)]
+    return [judge(library, given, how, run) for how, run in zip(settings, runs, strict=True)]
 
 
-def judge(contender: str, given: Given, settings: Settings, run: Run) -> Descent:
-    """Return the exact objective of a run, after checking the contender's own value."""
-    check_claim(contender, given, settings, run)
+def judge(library: str, given: Given, settings: Settings, run: Run) -> Descent:
+    """Return the exact objective of a run, after checking the library's own value."""
+    check_claim(library, given, settings, run)
     seconds, values = run.seconds, [objective_at(given, run.at(i)) for i in range(len(run.seconds))]
     if len(run.trace):
-        _check_end(contender, run.trace[-1, 1], values[-1])
+        _check_end(library, run.trace[-1, 1], values[-1])
         seconds, values = run.trace.T[0], list(run.trace.T[1])
     last = run.at(len(run.seconds) - 1)
-    return Descent(contender, settings, seconds, np.array(values), run.steps, run.total, last)
+    return Descent(library, settings, seconds, np.array(values), run.steps, run.total, last)
 
 
-def check_claim(contender: str, given: Given, settings: Settings, run: Run) -> None:
-    """Raise if a contender computes another objective at its first parameters."""
+def check_claim(library: str, given: Given, settings: Settings, run: Run) -> None:
+    """Raise if a library computes another objective at its first parameters."""
     if np.isnan(run.claimed):
         return
     at = run.at(0)
     if len(run.trace):
         expected = objective_at(given, at)
     else:
-        extra = float(at["jitter"]) if contender in EXTRA else 0.0
-        expected = claim_at(given, at, FLOORS.get(contender, 0.0), extra)
-    inexact = _INEXACT.get((contender, given.kind, given.objective), 0.0)
+        extra = float(at["jitter"]) if library in EXTRA else 0.0
+        expected = claim_at(given, at, FLOORS.get(library, 0.0), extra)
+    inexact = _INEXACT.get((library, given.kind, given.objective), 0.0)
     allowed = max(inexact, _TOLERANCE[settings.dtype]) * max(1.0, abs(expected))
     if abs(run.claimed - expected) > allowed:
         raise ValueError(
-            f"The objective of {contender} must be {expected:.8g} at its first parameters. "
+            f"The objective of {library} must be {expected:.8g} at its first parameters. "
             f"Got {run.claimed:.8g}. Look at its parameters and its jitter."
         )
 
 
-def _check_end(contender: str, claimed: float, expected: float) -> None:
+def _check_end(library: str, claimed: float, expected: float) -> None:
     # Keep the best state, which need not be the last.
     if not expected <= claimed + 1e-6 * max(1.0, abs(claimed)):
         raise ValueError(
-            f"The last objective of {contender} must be {expected:.8g}. Got {claimed:.8g}."
+            f"The last objective of {library} must be {expected:.8g}. Got {claimed:.8g}."
         )
 
 
 def best_of(descents: Sequence[Descent]) -> float:
-    """Return the lowest objective of all contenders."""
+    """Return the lowest objective of all libraries."""
     return min(descent.best for descent in descents)
 
 

@@ -1,6 +1,6 @@
-"""Input and output files of the contenders: numpy arrays only.
+"""Input and output files of the libraries: numpy arrays only.
 
-Contenders run in separate environments, so this file imports only numpy.
+Libraries run in separate environments, so this file imports only numpy.
 """
 
 import json
@@ -59,7 +59,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Settings:
-    """Training settings; a contender ignores settings that it does not support."""
+    """Training settings; a library ignores settings that it does not support."""
 
     seconds: float
     """Processor time after which it ends."""
@@ -90,7 +90,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Run:
-    """Parameters of a contender over time."""
+    """Parameters of a library over time."""
 
     seconds: Array
     """When each of its parameters was."""
@@ -99,14 +99,14 @@ class Run:
     """One of each of `NAMES` for each time, along the first axis."""
 
     claimed: float
-    """The objective at the first parameters, as the contender computes it."""
+    """The objective at the first parameters, as the library computes it."""
 
     steps: int
     total: float
     """Seconds of the whole run."""
 
     trace: Array
-    """Seconds and objectives that the contender knows exactly; shape (0, 2) for none."""
+    """Seconds and objectives that the library knows exactly; shape (0, 2) for none."""
 
     def at(self, index: int) -> Parameters:
         """Return the parameters at one time."""
@@ -130,7 +130,7 @@ class Run:
 
 
 def write_jobs(path: Path, given: Path, runs: list[Settings]) -> None:
-    """Write the jobs of one contender process."""
+    """Write the jobs of one library process."""
     path.write_text(json.dumps({"given": str(given), "runs": [asdict(run) for run in runs]}))
 
 

@@ -1,4 +1,4 @@
-"""Problems of the benchmark, and the training settings of each contender."""
+"""Problems of the benchmark, and the training settings of each library."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from benchmarks.optimum.jobs import Given, Settings
 ROWS = {"abalone": None, "banana": None, "pol": 3000}
 """Rows to train on; None is all that the paper trains on."""
 
-CONTENDERS = ("directgp", "gpytorch", "gpflow", "gpjax")
+LIBRARIES = ("directgp", "gpytorch", "gpflow", "gpjax")
 
 
 @dataclass(frozen=True)
@@ -65,19 +65,19 @@ def given_of(problem: Problem, training: Part, seed: int) -> Given:
     )
 
 
-def settings_of(contender: str, problem: Problem, seconds: float, seed: int) -> list[Settings]:
-    """Return the settings from the contender's documentation; none if it lacks the objective."""
-    if contender == "directgp":
+def settings_of(library: str, problem: Problem, seconds: float, seed: int) -> list[Settings]:
+    """Return the settings from the library's documentation; none if it lacks the objective."""
+    if library == "directgp":
         return [Settings(seconds, seed=seed)]
     rates = (0.1, 0.01)
-    if contender == "gpytorch":
+    if library == "gpytorch":
         return [
             Settings(seconds, rate=rate, batch_size=size, dtype=dtype, seed=seed)
             for rate in rates
             for size in (None, 1024)
             for dtype in ("float32", "float64")
         ]
-    if contender == "gpjax":
+    if library == "gpjax":
         elbo = problem.objective == "elbo"
         return [Settings(seconds, rate=rate, seed=seed) for rate in rates if elbo]
     ways = (False, True) if problem.objective == "elbo" else (False,)

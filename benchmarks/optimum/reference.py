@@ -1,4 +1,4 @@
-"""Exact objective at a contender's parameters, in float64."""
+"""Exact objective at a library's parameters, in float64."""
 
 import math
 
@@ -18,13 +18,13 @@ from directgp.objectives import GibbsLoss, LogLoss, Objective
 from directgp.posteriors import Prior, SparsePosterior
 
 _LEAST = 1e-12
-"""Relative nugget of a contender that adds none."""
+"""Relative nugget of a library that adds none."""
 
 
 def posterior_of(given: Given, at: Parameters | None = None) -> SparsePosterior:
     """Return the posterior with these parameters, or the starting one.
 
-    A contender's jitter of K_uu is part of the definition of u, so it becomes our nugget.
+    A library's jitter of K_uu is part of the definition of u, so it becomes our nugget.
     """
     values = start(given) if at is None else at
     scale = float(values["output_scale"])
@@ -72,7 +72,7 @@ def nll_at(given: Given, at: Parameters, X: Array, y: Array) -> Array:
 
 
 def claim_at(given: Given, at: Parameters, floor: float, extra: float) -> float:
-    """Return the objective as a contender defines it: 20 nodes, its floors, its jitter.
+    """Return the objective as a library defines it: 20 nodes, its floors, its jitter.
 
     This does not use `directgp.objectives`.
     """

@@ -1,4 +1,4 @@
-"""Time to the optimum of every contender, in rounds with different splits and starts."""
+"""Time to the optimum of every library, in rounds with different splits and starts."""
 
 import statistics
 import tempfile
@@ -41,22 +41,22 @@ class Limits:
 
 @dataclass(frozen=True)
 class Round:
-    """Results of every contender on one problem from one start."""
+    """Results of every library on one problem from one start."""
 
     problem: Problem
     seed: int
     num_data: int
     descents: list[Descent]
-    """One of each contender that has the objective."""
+    """One of each library that has the objective."""
 
     @property
     def target(self) -> float:
         """Return the objective that counts as reached."""
         return best_of(self.descents) + NEAR
 
-    def seconds(self, contender: str) -> tuple[float, bool] | None:
+    def seconds(self, library: str) -> tuple[float, bool] | None:
         """Return the time to the target and True, or the time limit and False."""
-        descent = next((d for d in self.descents if d.contender == contender), None)
+        descent = next((d for d in self.descents if d.library == library), None)
         if descent is None:
             return None
         reached = descent.reached(self.target)
@@ -66,15 +66,15 @@ class Round:
         """Return the values for the result file."""
         found = [_kept(descent, self.target) for descent in self.descents]
         about = {"n": self.num_data, "seed": self.seed, "target": self.target}
-        return {**asdict(self.problem), **about, "contenders": found}
+        return {**asdict(self.problem), **about, "libraries": found}
 
 
 def _kept(descent: Descent, target: float) -> Row:
     trace = list(zip(descent.seconds.tolist(), descent.objectives.tolist(), strict=True))
     thin = max(1, len(trace) // 60)
     return {
-        "contender": descent.contender,
-        "settings": "defaults" if descent.contender == "directgp" else descent.settings.name,
+        "library": descent.library,
+        "settings": "defaults" if descent.library == "directgp" else descent.settings.name,
         "objective": descent.best,
         "gap": descent.best - (target - NEAR),
         "reached": descent.reached(target),
@@ -84,13 +84,13 @@ def _kept(descent: Descent, target: float) -> Row:
     }
 
 
-class Contest:
+class ProblemRounds:
     """One problem: the first round finds the best way of each peer; the next use it.
 
     Parameters
     ----------
     pythons : mapping
-        The interpreter of each contender.
+        The interpreter of each library.
     """
 
     def __init__(self, problem: Problem, pythons: Mapping[str, Path], limits: Limits) -> None:
@@ -99,7 +99,7 @@ class Contest:
         self.screened: list[Row] = []
 
     def round(self, data: Path, seed: int, rows: int | None = None) -> Round:
-        """Run every contender once from the same start."""
+        """Run every library once from the same start."""
         training = parts_of(data, self.problem.data, seed, rows).training
         given = given_of(self.problem, training, seed)
         with tempfile.TemporaryDirectory() as name:
@@ -129,7 +129,7 @@ class Contest:
                 return None
             found = self._run(peer, given, ways, folder)
             self.screened += [
-                {**asdict(self.problem), "contender": peer, "settings": d.settings.name}
+                {**asdict(self.problem), "library": peer, "settings": d.settings.name}
                 | {"best": d.best, "seconds": d.total, "steps": d.steps}
                 for d in found
             ]
@@ -137,9 +137,9 @@ class Contest:
         return self._ways[peer]
 
     def _run(
-        self, contender: str, given: Given, ways: Sequence[Settings], folder: Path
+        self, library: str, given: Given, ways: Sequence[Settings], folder: Path
     ) -> list[Descent]:
-        return run(contender, self._pythons[contender], given, ways, folder)
+        return run(library, self._pythons[library], given, ways, folder)
 
 
 def ratio(rounds: Sequence[Round], peer: str) -> str:
@@ -161,9 +161,9 @@ def _between(ratios: Sequence[float]) -> str:
     return f" ({min(ratios):.2g} to {max(ratios):.2g})" if len(ratios) > 1 else ""
 
 
-def told(rounds: Sequence[Round], contender: str) -> str:
+def time_text(rounds: Sequence[Round], library: str) -> str:
     """Describe the seconds to the target, or the remaining gap."""
-    found = [(r, next((d for d in r.descents if d.contender == contender), None)) for r in rounds]
+    found = [(r, next((d for d in r.descents if d.library == library), None)) for r in rounds]
     known = [(r, d) for r, d in found if d is not None]
     if not known:
         return "has no such objective"

@@ -26,9 +26,9 @@ _EPOCHS, _BATCH = 4, 1024
 
 @dataclass(frozen=True)
 class Choice:
-    """Fits of a contender and the one chosen by validation."""
+    """Fits of a library and the one chosen by validation."""
 
-    contender: str
+    library: str
     seconds: float
     """Processor time of all fits, without that of the choice."""
 
@@ -108,7 +108,7 @@ def _nll(given: Given, at: Parameters, part: Part) -> Array:
 def select(
     data: Path, name: str, python: Path, seed: int, patience: float, rows: int | None = None
 ) -> list[Choice]:
-    """Return the choice of each contender on one data set."""
+    """Return the choice of each library on one data set."""
     parts = parts_of(data, name, seed, rows)
     given = given_of(Problem(name, "log_loss"), parts.training, seed)
     mine = ours(given, parts, seed)

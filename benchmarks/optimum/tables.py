@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.optimum.problems import CONTENDERS
-from benchmarks.optimum.rounds import Round, ratio, told
+from benchmarks.optimum.problems import LIBRARIES
+from benchmarks.optimum.rounds import Round, ratio, time_text
 from benchmarks.optimum.selection import Choice
 
 Row = dict[str, str]
 
 
 def optimum_rows(problems: Sequence[Sequence[Round]], peers: Sequence[str]) -> list[Row]:
-    """Return one row per problem: the time of each contender and its ratio to ours."""
+    """Return one row per problem: the time of each library and its ratio to ours."""
     return [_optimum_row(rounds, peers) for rounds in problems if rounds]
 
 
@@ -20,15 +20,15 @@ def _optimum_row(rounds: Sequence[Round], peers: Sequence[str]) -> Row:
     row = {
         "data": f"{first.problem.data}, n = {first.num_data}",
         "objective": first.problem.name,
-        "directgp": told(rounds, "directgp"),
+        "directgp": time_text(rounds, "directgp"),
     }
-    for peer in (name for name in CONTENDERS[1:] if name in peers):
-        row |= {peer: told(rounds, peer), f"{peer} / directgp": ratio(rounds, peer)}
+    for peer in (name for name in LIBRARIES[1:] if name in peers):
+        row |= {peer: time_text(rounds, peer), f"{peer} / directgp": ratio(rounds, peer)}
     return row
 
 
 def selection_rows(choices: dict[tuple[str, int], Sequence[Choice]]) -> list[Row]:
-    """Return one row per contender and data set, with the rounds side by side."""
+    """Return one row per library and data set, with the rounds side by side."""
     rows: list[Row] = []
     for data in dict.fromkeys(name for name, _ in choices):
         rounds = [found for (name, _), found in choices.items() if name == data]
@@ -47,7 +47,7 @@ def _selection_row(data: str, same: list[Choice]) -> Row:
     fits = "" if whole else f" ({same[0].finished} fits, the rest in proportion)"
     return {
         "data": data,
-        "contender": same[0].contender,
+        "library": same[0].library,
         "seconds": "; ".join(f"{choice.seconds:.3g}" for choice in same) + fits,
         "chosen β": "; ".join(f"{choice.beta:.3g}" for choice in same),
         "test NLL": "; ".join(f"{choice.nll:.4f}" for choice in same),

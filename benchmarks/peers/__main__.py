@@ -1,6 +1,6 @@
 """Compare steps, predictions and memory with GPyTorch, GPflow and GPJax.
 
-``python -m benchmarks.peers`` measures on the CPU, ``--device cuda`` on a GPU. Every contender has
+``python -m benchmarks.peers`` measures on the CPU, ``--device cuda`` on a GPU. Every library has
 its own process and interpreter; ``--python gpytorch=python3`` sets another interpreter.
 """
 
@@ -28,10 +28,10 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.peers", description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--cases", nargs="+", choices=CASES)
-    parser.add_argument("--names", nargs="+", choices=MODULES, help="contenders")
+    parser.add_argument("--names", nargs="+", choices=MODULES, help="libraries")
     parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--seconds", type=float, help="of a contender in a round")
+    parser.add_argument("--seconds", type=float, help="of a library in a round")
     parser.add_argument("--rows", type=int, help="predicted in a round")
     parser.add_argument("--no-growth", action="store_true")
     parser.add_argument("--out", type=Path)

@@ -1,4 +1,4 @@
-"""Check that a contender computes the loss it is timed on."""
+"""Check that a library computes the loss it is timed on."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.cases import NUGGET, Arrays, Case, read_parameters
-from benchmarks.peers.process import ContenderError, Process
+from benchmarks.peers.process import LibraryError, Process
 from benchmarks.peers.reference import Departures, Expected, expected_loss, marginals
 
 _DRAWS = 400
@@ -34,24 +34,24 @@ class Agreement:
 def check(
     process: Process, case: Case, objective: str, file: Path, dtype: str, device: str
 ) -> Agreement:
-    """Set up the contender and raise if its loss differs from the reference.
+    """Set up the library and raise if its loss differs from the reference.
 
     Raises
     ------
-    ContenderError
+    LibraryError
         If the difference exceeds rounding, or five standard errors for a random loss.
     """
-    told = set_up(process, case, objective, file, dtype, device)
+    answer = set_up(process, case, objective, file, dtype, device)
     found = process.ask("loss", draws=_DRAWS)
     arrays, moments = _reference(str(file), NUGGET[dtype])
-    departures = Departures(**told["departures"])
+    departures = Departures(**answer["departures"])
     expected = expected_loss(case, objective, arrays, moments, departures)
     plain = expected_loss(case, objective, arrays, moments, Departures())
     agreement = compare(
         found["loss"], found["error"], expected, plain, _RELATIVE[dtype], departures.inaccuracy
     )
     if not abs(agreement.difference) <= agreement.allowed:
-        raise ContenderError(
+        raise LibraryError(
             f"The {objective} of {process.name} at {case.label()} in {dtype} must be "
             f"{expected.loss:.9g} within {agreement.allowed:.2g}. Got {agreement.loss:.9g}. "
             f"Its departures were taken into account: {asdict(departures)}."
@@ -61,7 +61,7 @@ def check(
 
 @lru_cache(maxsize=4)
 def _reference(file: str, nugget: float) -> tuple[Arrays, tuple[Any, Any]]:
-    """Return the parameters of a file and their marginals, common to all contenders."""
+    """Return the parameters of a file and their marginals, common to all libraries."""
     arrays = read_parameters(file, "float64")
     return arrays, marginals(arrays, nugget)
 
@@ -83,7 +83,7 @@ def compare(
 def set_up(
     process: Process, case: Case, objective: str, file: Path, dtype: str, device: str
 ) -> dict[str, Any]:
-    """Let the contender build its model from a parameter file."""
+    """Let the library build its model from a parameter file."""
     return process.ask(
         "set_up",
         file=str(file),

@@ -1,4 +1,4 @@
-"""Problem sizes, and the parameters that every contender starts from."""
+"""Problem sizes, and the parameters that every library starts from."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

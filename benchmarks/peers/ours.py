@@ -5,8 +5,8 @@ from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
 from benchmarks.peers.cases import NUGGET, NUM_SAMPLES, Arrays
-from benchmarks.peers.contenders.base import LEARNING_RATE
-from benchmarks.peers.contenders.torch_base import TorchContender
+from benchmarks.peers.libraries.base import LEARNING_RATE
+from benchmarks.peers.libraries.torch_base import TorchLibrary
 from benchmarks.peers.protocol import serve
 from directgp.likelihoods import Gaussian, Likelihood, Poisson, Probit
 from directgp.log_expectations import BiasedMonteCarlo
@@ -18,7 +18,7 @@ from directgp.training.data import Data
 from directgp.training.problems import FreeProblem, Randomness, trained_parameters
 
 
-class DirectGP(TorchContender):
+class DirectGP(TorchLibrary):
     """`AdamState` over a `FreeProblem`, as `train` runs it."""
 
     def version(self) -> str:

@@ -1,4 +1,4 @@
-"""Contender processes, as the coordinator uses them."""
+"""Library processes, as the coordinator uses them."""
 
 import json
 import os
@@ -18,10 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 MODULES = {
     "directgp": "benchmarks.peers.ours",
-    "floor": "benchmarks.peers.contenders.floor",
-    "GPyTorch": "benchmarks.peers.contenders.with_gpytorch",
-    "GPflow": "benchmarks.peers.contenders.with_gpflow",
-    "GPJax": "benchmarks.peers.contenders.with_gpjax",
+    "floor": "benchmarks.peers.libraries.floor",
+    "GPyTorch": "benchmarks.peers.libraries.with_gpytorch",
+    "GPflow": "benchmarks.peers.libraries.with_gpflow",
+    "GPJax": "benchmarks.peers.libraries.with_gpjax",
 }
 
 _ONE_THREAD = {
@@ -36,12 +36,12 @@ _ONE_THREAD = {
 }
 
 
-class ContenderError(RuntimeError):
-    """Raised if a contender fails a request."""
+class LibraryError(RuntimeError):
+    """Raised if a library fails a request."""
 
 
 def interpreters(given: dict[str, str]) -> dict[str, str]:
-    """Return the interpreter of each contender, by default from the Makefile's environments."""
+    """Return the interpreter of each library, by default from the Makefile's environments."""
     found = {
         "directgp": sys.executable,
         "floor": sys.executable,
@@ -69,7 +69,7 @@ def check_interpreters(pythons: dict[str, str], names: Iterable[str]) -> None:
 
 
 class Process:
-    """A running contender; it ends with the ``with`` block."""
+    """A running library; it ends with the ``with`` block."""
 
     def __init__(self, name: str, python: str, module: str | None = None) -> None:
         self.name = name
@@ -98,7 +98,7 @@ class Process:
         self._log.close()
 
     def ask(self, do: str, **arguments: Any) -> Message:
-        """Send a request to the contender and return its answer."""
+        """Send a request to the library and return its answer."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
@@ -108,7 +108,7 @@ class Process:
             line = ""
         reply: Message = json.loads(line) if line else {"error": f"It ended.\n{self._said()}"}
         if "error" in reply and set(reply) == {"error"}:
-            raise ContenderError(f"{self.name} could not do {do!r}: {reply['error']}")
+            raise LibraryError(f"{self.name} could not do {do!r}: {reply['error']}")
         return reply
 
     def _said(self) -> str:

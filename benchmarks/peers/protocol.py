@@ -1,6 +1,6 @@
-"""Protocol of coordinator and contenders: one JSON object per line, one answer each.
+"""Protocol of coordinator and libraries: one JSON object per line, one answer each.
 
-A contender has its own interpreter, so this file needs only the standard library.
+A library has its own interpreter, so this file needs only the standard library.
 """
 
 import json

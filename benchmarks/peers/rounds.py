@@ -1,4 +1,4 @@
-"""Timing rounds: each round runs all contenders in a random order."""
+"""Timing rounds: each round runs all libraries in a random order."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ _MOST_STEPS = 2000
 
 
 def steps_a_round(process: Process, seconds: float) -> int:
-    """Return the number of steps for the given time; this also warms up the contender."""
+    """Return the number of steps for the given time; this also warms up the library."""
     process.ask("steps", number=2)
     number = 1
     while True:
@@ -34,7 +34,7 @@ def interleaved(tasks: Mapping[str, Callable[[], float]], rounds: int, seed: int
 
 
 def step_times(processes: Mapping[str, Process], rounds: int, seconds: float) -> Times:
-    """Return the seconds per step of each contender in each round."""
+    """Return the seconds per step of each library in each round."""
     numbers = {name: steps_a_round(process, seconds) for name, process in processes.items()}
 
     def task(name: str) -> Callable[[], float]:
@@ -45,7 +45,7 @@ def step_times(processes: Mapping[str, Process], rounds: int, seconds: float) ->
 
 
 def prediction_times(processes: Mapping[str, Process], rounds: int, rows: int) -> Times:
-    """Return the seconds per row of each contender in each round."""
+    """Return the seconds per row of each library in each round."""
 
     def task(process: Process) -> Callable[[], float]:
         return lambda: process.ask("predict", rows=rows)["seconds"] / rows

@@ -25,7 +25,7 @@ LEFT_OUT = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Duration, device and contenders of a run."""
+    """Duration, device and libraries of a run."""
 
     device: str
     names: tuple[str, ...]
@@ -116,5 +116,5 @@ def matmul_rate(settings: Settings) -> tuple[float, str]:
         write_parameters(file, CASES["S4"])
         set_up(process, CASES["S4"], OBJECTIVES[0], file, "float32", settings.device)
         size, number = (8192, 20) if settings.device != "cpu" else (2048, 5)
-        told = process.ask("matmul_rate", size=size, number=number)
-    return told["rate"], told["device"]
+        answer = process.ask("matmul_rate", size=size, number=number)
+    return answer["rate"], answer["device"]

@@ -64,14 +64,14 @@ def test_the_objective_is_that_of_dense_matrices_and_integrals(kind: Kind, objec
     assert claim_at(given, at, floor=0.0, extra=0.0) == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_jitter_of_a_contender_counts() -> None:
+def test_the_jitter_of_a_library_counts() -> None:
     given = small("regression", "log_loss")
     at = moved(given)
     without = objective_at(given, at | {"jitter": np.array(0.0)})
     assert abs(objective_at(given, at) - without) > 1e-6
 
 
-def test_a_claim_has_the_floor_and_the_variance_of_its_contender() -> None:
+def test_a_claim_has_the_floor_and_the_variance_of_its_library() -> None:
     given = small("classification", "log_loss", beta=0.0)
     at = moved(given)
     m, v = marginals(given, at)

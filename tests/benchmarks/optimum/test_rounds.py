@@ -12,15 +12,15 @@ from benchmarks.optimum.jobs import Given, Run, Settings
 from benchmarks.optimum.problems import PROBLEMS, Problem, settings_of
 from benchmarks.optimum.recorder import Recorder
 from benchmarks.optimum.reference import claim_at, objective_at
-from benchmarks.optimum.rounds import Contest, Limits, Round, ratio, told
+from benchmarks.optimum.rounds import Limits, ProblemRounds, Round, ratio, time_text
 from benchmarks.optimum.selection import Choice
 from benchmarks.optimum.tables import markdown, optimum_rows, selection_rows
 from tests.benchmarks.optimum.problem import moved, small
 
 
-def descent(contender: str, seconds: Sequence[float], objectives: Sequence[float]) -> Descent:
+def descent(library: str, seconds: Sequence[float], objectives: Sequence[float]) -> Descent:
     values = np.array(seconds), np.array(objectives)
-    return Descent(contender, Settings(9.0), *values, steps=7, total=float(seconds[-1]), end={})
+    return Descent(library, Settings(9.0), *values, steps=7, total=float(seconds[-1]), end={})
 
 
 def meeting(*descents: Descent) -> Round:
@@ -43,7 +43,7 @@ def test_the_target_is_a_thousandth_above_the_best_of_anyone() -> None:
 def test_a_ratio_is_a_bound_where_one_did_not_get_there() -> None:
     late = meeting(OURS, descent("gpytorch", [10.0, 40.0], [1.2, 1.1]))
     assert ratio([late], "gpytorch") == "≥ 20"
-    assert told([late], "gpytorch") == "not within 40 s; gap 0.1"
+    assert time_text([late], "gpytorch") == "not within 40 s; gap 0.1"
     lost = meeting(OURS, descent("gpytorch", [10.0, 40.0], [1.2, 0.5]))
     assert ratio([lost], "gpytorch").startswith("≤ 13")
     assert ratio([late, lost], "gpytorch").startswith("? ")
@@ -60,7 +60,7 @@ def test_a_table_has_a_row_a_problem() -> None:
 
 def test_a_table_of_choices_compares_within_each_round() -> None:
     mine = Choice("directgp", 2.0, 15, [1.0], [0.5], 0, 0.1)
-    other = replace(mine, contender="gpytorch", seconds=50.0, finished=3)
+    other = replace(mine, library="gpytorch", seconds=50.0, finished=3)
     again = replace(other, seconds=90.0)
     rows = selection_rows({("pol", 0): [mine, other], ("pol", 1): [mine, again]})
     assert [row["time / ours"] for row in rows] == ["1", "25 to 45"]
@@ -73,7 +73,7 @@ def recorded(claimed: float, trace: float | None = None) -> Run:
     return recorder.run(claimed, None if trace is None else np.array([[1.0, trace]]))
 
 
-def test_a_contender_with_another_objective_is_refused() -> None:
+def test_a_library_with_another_objective_is_refused() -> None:
     given = small("regression", "log_loss")
     extra = float(moved(given)["jitter"])
     right = claim_at(given, moved(given), 0.0, extra)
@@ -108,12 +108,12 @@ def test_the_best_way_of_the_screening_is_carried_on(monkeypatch: pytest.MonkeyP
     ran: list[tuple[str, list[Settings]]] = []
 
     def fake(
-        contender: str, python: Path, given: Given, ways: Sequence[Settings], folder: Path
+        library: str, python: Path, given: Given, ways: Sequence[Settings], folder: Path
     ) -> list[Descent]:
-        ran.append((contender, list(ways)))
+        ran.append((library, list(ways)))
         best = [1.0 if way.rate == 0.1 and way.batch_size == 1024 else 2.0 for way in ways]
         return [
-            replace(descent(contender, [1.0, 5.0], [9.0, value]), settings=way)
+            replace(descent(library, [1.0, 5.0], [9.0, value]), settings=way)
             for way, value in zip(ways, best, strict=True)
         ]
 
@@ -122,9 +122,9 @@ def test_the_best_way_of_the_screening_is_carried_on(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(rounds_module, "parts_of", lambda *_: SimpleNamespace(training=None))
     monkeypatch.setattr(rounds_module, "given_of", lambda *_: given)
     pythons = {"directgp": Path("a"), "gpytorch": Path("b")}
-    contest = Contest(PROBLEMS[0], pythons, Limits(0.8, 6.0, most=20.0, longer=200.0))
+    problem = ProblemRounds(PROBLEMS[0], pythons, Limits(0.8, 6.0, most=20.0, longer=200.0))
     for seed in (3, 4):
-        contest.round(Path("data"), seed)
+        problem.round(Path("data"), seed)
     assert [name for name, _ in ran] == ["directgp", "gpytorch", "gpytorch", "directgp", "gpytorch"]
     screened, *carried_on = [ways for name, ways in ran if name == "gpytorch"]
     assert len(screened) == 8 and {way.seconds for way in screened} == {4.0}

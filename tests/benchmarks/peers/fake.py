@@ -1,4 +1,4 @@
-"""A contender of the tests, run as a process: known times, a known loss, and its moods."""
+"""A library of the tests, run as a process: known times, a known loss, and its moods."""
 
 import sys
 from pathlib import Path

@@ -1,11 +1,11 @@
-"""The talk between coordinator and contenders, with a contender of the tests."""
+"""The talk between coordinator and libraries, with a library of the tests."""
 
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.peers.process import ContenderError, Process, check_interpreters, interpreters
+from benchmarks.peers.process import LibraryError, Process, check_interpreters, interpreters
 from benchmarks.peers.rounds import prediction_times, step_times, steps_a_round
 from directgp.errors import InvalidInputError
 
@@ -24,13 +24,13 @@ def test_answers_come_back_whatever_libraries_print(process: Process) -> None:
 
 
 def test_an_error_says_who_could_not_do_what_and_the_process_goes_on(process: Process) -> None:
-    with pytest.raises(ContenderError, match=r"directgp could not do 'dance'[\s\S]*is unknown"):
+    with pytest.raises(LibraryError, match=r"directgp could not do 'dance'[\s\S]*is unknown"):
         process.ask("dance")
     assert process.ask("steps", number=1) == {"seconds": 0.01}
 
 
-def test_a_contender_that_ends_is_told_with_its_last_words(process: Process) -> None:
-    with pytest.raises(ContenderError, match=r"could not do 'die': It ended.\s+no more"):
+def test_a_library_that_ends_is_told_with_its_last_words(process: Process) -> None:
+    with pytest.raises(LibraryError, match=r"could not do 'die': It ended.\s+no more"):
         process.ask("die")
 
 

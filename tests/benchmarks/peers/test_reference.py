@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.peers.agreement import compare
 from benchmarks.peers.cases import CASES, NUGGET, Case, growth_cases, parameters, write_parameters
-from benchmarks.peers.contenders.floor import Floor
+from benchmarks.peers.libraries.floor import Floor
 from benchmarks.peers.ours import DirectGP
 from benchmarks.peers.reference import Departures, Expected, expected_loss, marginals
 from benchmarks.peers.work import work
@@ -34,7 +34,7 @@ def threads_as_before() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def told(case: Case, objective: str, file: Path, dtype: str) -> dict[str, object]:
+def set_up_request(case: Case, objective: str, file: Path, dtype: str) -> dict[str, object]:
     write_parameters(file, case)
     words = {"likelihood": case.likelihood, "objective": objective, "dtype": dtype}
     return {"do": "set_up", "file": str(file), "device": "cpu", **words}
@@ -48,17 +48,17 @@ def reference(case: Case, objective: str, departures: Departures | None = None) 
 
 @pytest.mark.parametrize(("key", "objective"), EXACT)
 def test_ours_computes_the_reference(key: str, objective: str, tmp_path: Path) -> None:
-    case, contender = SMALL[key], DirectGP()
-    contender(told(case, objective, tmp_path / "p.npz", "float64"))
-    found = contender({"do": "loss", "draws": 3})
+    case, library = SMALL[key], DirectGP()
+    library(set_up_request(case, objective, tmp_path / "p.npz", "float64"))
+    found = library({"do": "loss", "draws": 3})
     assert found["loss"] == pytest.approx(reference(case, objective).loss, rel=1e-8)
     assert found["error"] == 0
 
 
 def test_a_loss_that_is_drawn_agrees_within_its_errors(tmp_path: Path) -> None:
-    case, contender = SMALL["S4"], DirectGP()
-    contender(told(case, "log_loss", tmp_path / "p.npz", "float64"))
-    found = contender({"do": "loss", "draws": 200})
+    case, library = SMALL["S4"], DirectGP()
+    library(set_up_request(case, "log_loss", tmp_path / "p.npz", "float64"))
+    found = library({"do": "loss", "draws": 200})
     expected = reference(case, "log_loss")
     assert 0 < found["error"] < 0.01
     close = compare(found["loss"], found["error"], expected, expected, 1e-6)
@@ -66,18 +66,18 @@ def test_a_loss_that_is_drawn_agrees_within_its_errors(tmp_path: Path) -> None:
 
 
 def test_steps_lower_the_loss_and_are_timed(tmp_path: Path) -> None:
-    contender = DirectGP()
-    contender(told(SMALL["S2"], "log_loss", tmp_path / "p.npz", "float32"))
-    before = contender.loss()
-    assert contender({"do": "steps", "number": 30})["seconds"] > 0
-    assert contender.loss() < before
-    assert contender({"do": "predict", "rows": 100})["seconds"] > 0
+    library = DirectGP()
+    library(set_up_request(SMALL["S2"], "log_loss", tmp_path / "p.npz", "float32"))
+    before = library.loss()
+    assert library({"do": "steps", "number": 30})["seconds"] > 0
+    assert library.loss() < before
+    assert library({"do": "predict", "rows": 100})["seconds"] > 0
 
 
 def test_memory_of_a_step_counts_what_it_holds(tmp_path: Path) -> None:
     case = replace(CASES["S2"], n=100_000, m=64)
     floor = Floor()
-    floor(told(case, "log_loss", tmp_path / "p.npz", "float32"))
+    floor(set_up_request(case, "log_loss", tmp_path / "p.npz", "float32"))
     held = floor({"do": "memory", "number": 1})["bytes"]
     one_array = 4 * case.n * case.m
     assert 2 * one_array < held < 20 * one_array

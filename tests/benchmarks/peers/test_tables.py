@@ -55,7 +55,7 @@ def test_tables_are_files_named_after_the_results(tmp_path: Path) -> None:
     assert written == {"steps_h200.md": "a", "steps_h200_floor.md": "b"}
 
 
-def test_a_gpu_has_larger_cases_and_fewer_contenders() -> None:
+def test_a_gpu_has_larger_cases_and_fewer_libraries() -> None:
     cpu, gpu = parsed([]), parsed(["--device", "cuda"])
     assert cpu.cases == ["S1", "S2", "S3", "S4", "S5"]
     assert gpu.cases[-1] == "S8"

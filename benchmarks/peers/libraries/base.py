@@ -1,4 +1,4 @@
-"""Base class of the contenders, with time and memory measurement."""
+"""Base class of the libraries, with time and memory measurement."""
 
 import math
 import time
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.cases import NUGGET, Arrays, read_parameters
-from benchmarks.peers.contenders.memory import peak_bytes, reset_peak, resident_bytes
+from benchmarks.peers.libraries.memory import peak_bytes, reset_peak, resident_bytes
 from benchmarks.peers.protocol import Message
 
 LEARNING_RATE = 1e-4
@@ -18,7 +18,7 @@ BLOCK_VALUES = 2**24
 """Entries of K_uf that one block of predictions holds."""
 
 
-class Contender(ABC):
+class Library(ABC):
     """One library, controlled by messages."""
 
     device = "cpu"

@@ -1,4 +1,4 @@
-"""Base class of the contenders written in PyTorch."""
+"""Base class of the libraries written in PyTorch."""
 
 import time
 
@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.peers.cases import Arrays
-from benchmarks.peers.contenders.base import Contender
+from benchmarks.peers.libraries.base import Library
 from benchmarks.peers.protocol import Message
 
 
-class TorchContender(Contender):
+class TorchLibrary(Library):
     """Runs on a CPU with one thread, or on a GPU."""
 
     def __init__(self) -> None:

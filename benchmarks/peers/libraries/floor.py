@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.peers.cases import Arrays
-from benchmarks.peers.contenders.torch_base import TorchContender
+from benchmarks.peers.libraries.torch_base import TorchLibrary
 from benchmarks.peers.protocol import Message, serve
 
 
-class Floor(TorchContender):
+class Floor(TorchLibrary):
     """K_uf and its exp, Cholesky, A = L⁻¹K_uf, SᵀA, A diag(g) Aᵀ, dK_uf, and dZ from it."""
 
     def version(self) -> str:

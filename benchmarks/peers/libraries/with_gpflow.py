@@ -8,14 +8,14 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.peers.cases import NUM_SAMPLES, Arrays
-from benchmarks.peers.contenders.base import LEARNING_RATE, Contender
+from benchmarks.peers.libraries.base import LEARNING_RATE, Library
 from benchmarks.peers.protocol import serve
 
 tf.config.threading.set_intra_op_parallelism_threads(1)
 tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
-class GPflow(Contender):
+class GPflow(Library):
     """SVGP, whitened; the log loss is minus the mean of `predict_log_density`."""
 
     def version(self) -> str:

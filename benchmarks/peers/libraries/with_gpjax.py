@@ -11,11 +11,11 @@ from gpjax.parameters import val
 from gpjax.variational_families import WhitenedVariationalGaussian
 
 from benchmarks.peers.cases import Arrays
-from benchmarks.peers.contenders.base import LEARNING_RATE, Contender
+from benchmarks.peers.libraries.base import LEARNING_RATE, Library
 from benchmarks.peers.protocol import serve
 
 
-class GPJax(Contender):
+class GPJax(Library):
     """`WhitenedVariationalGaussian`; the log loss is written with its likelihoods' own parts."""
 
     def version(self) -> str:

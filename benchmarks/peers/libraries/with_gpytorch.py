@@ -8,8 +8,8 @@ from gpytorch.variational import CholeskyVariationalDistribution, VariationalStr
 from torch import Tensor
 
 from benchmarks.peers.cases import NUM_SAMPLES, Arrays
-from benchmarks.peers.contenders.base import LEARNING_RATE
-from benchmarks.peers.contenders.torch_base import TorchContender
+from benchmarks.peers.libraries.base import LEARNING_RATE
+from benchmarks.peers.libraries.torch_base import TorchLibrary
 from benchmarks.peers.protocol import serve
 
 
@@ -34,7 +34,7 @@ class PoissonLikelihood(gpytorch.likelihoods.Likelihood):
         return torch.distributions.Poisson(f.exp())
 
 
-class GPyTorch(TorchContender):
+class GPyTorch(TorchLibrary):
     """`VariationalStrategy` with `PredictiveLogLikelihood` or `VariationalELBO`."""
 
     def version(self) -> str:
