@@ -17,7 +17,7 @@ from directgp.cli.terminal import Terminal, WrongUsageError, console
 from directgp.datasets.problem import Problem, Task
 from directgp.errors import InvalidInputError
 from directgp.estimators.settings import device_of
-from directgp.experiments.cell import METHODS, line_up
+from directgp.experiments.cell import METHODS, select_methods
 from directgp.experiments.engine import compare
 from directgp.experiments.plan import Comparison, Plan, make_plan
 from directgp.registry import chosen_likelihood
@@ -39,7 +39,9 @@ def check_settings(settings: Mapping[str, Any], task: Task | None) -> None:
             raise WrongUsageError(f"--methods must be of {', '.join(METHODS)}. Got {name!r}.")
     if task is not None:
         with usage_errors():
-            line_up(task, settings["methods"], chosen_likelihood(task, settings["likelihood"]))
+            select_methods(
+                task, settings["methods"], chosen_likelihood(task, settings["likelihood"])
+            )
 
 
 def compare_and_report(
@@ -198,12 +200,12 @@ def _table(board: Scoreboard, title: str, layout: _Layout) -> Table:
 
 def table_notes(findings: Findings) -> str:
     """Return the explanation of the marks."""
-    if len(findings.standings) < 2:
+    if len(findings.ranking) < 2:
         return ""
     if findings.num_repeats < 2:
         return f"{_BEST} best. One repeat: no test of the differences is possible."
     return (
-        f"{_BEST} best   {CLOSE} cannot be told from the best "
+        f"{_BEST} best   {CLOSE} not significantly different from the best "
         f"(paired test over {findings.num_repeats} repeats, 5 %)"
     )
 

@@ -4,7 +4,7 @@ from directgp.experiments.cell import METHODS, Method
 from directgp.experiments.engine import RunCallback, compare
 from directgp.experiments.plan import Comparison, Plan, make_plan
 from directgp.experiments.ray import RayCluster
-from directgp.experiments.stats import ScoreEstimate, Standing, standings
+from directgp.experiments.stats import RankingRow, ScoreEstimate, ranking
 from directgp.experiments.store import Store
 from directgp.experiments.workers import InProcess, LocalWorkers
 
@@ -15,12 +15,12 @@ __all__ = [
     "LocalWorkers",
     "Method",
     "Plan",
+    "RankingRow",
     "RayCluster",
     "RunCallback",
     "ScoreEstimate",
-    "Standing",
     "Store",
     "compare",
     "make_plan",
-    "standings",
+    "ranking",
 ]

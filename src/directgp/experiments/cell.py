@@ -114,7 +114,7 @@ ELBO = METHODS["elbo"]
 """Methods that choose β start from its solution."""
 
 
-def line_up(
+def select_methods(
     task: Task, names: Sequence[str] | None = None, likelihood: str = "gaussian"
 ) -> tuple[Method, ...]:
     """Return the named methods in table order; without names, all that suit the task."""

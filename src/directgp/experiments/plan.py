@@ -19,7 +19,7 @@ from directgp.experiments.cell import (
     Frozen,
     Method,
     TrainingOutcome,
-    line_up,
+    select_methods,
     versions,
 )
 from directgp.registry import chosen_likelihood
@@ -360,7 +360,7 @@ def make_plan(
     parts = parts_of(len(problem.y))
     return Plan(
         data=DataFacts.of(problem, arguments),
-        methods=line_up(task, methods, noise),
+        methods=select_methods(task, methods, noise),
         repeats=repeats,
         sizes=_sizes(sizes, parts.training),
         seed=seed,

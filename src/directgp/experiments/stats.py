@@ -23,7 +23,7 @@ class ScoreEstimate:
     """A score of a method over the repeats."""
 
     values: tuple[float, ...]
-    """One a repeat."""
+    """One per repeat."""
 
     mean: float
     error: float
@@ -33,16 +33,16 @@ class ScoreEstimate:
     """Whether no method has a better mean."""
 
     close: bool
-    """Whether the test does not distinguish it from the best; with one repeat, only the best."""
+    """Whether it is not significantly different from the best; with one repeat, only the best."""
 
     p_value: float
-    """Of the paired test against the best one; NaN for the best and for one repeat."""
+    """Of the paired test against the best; NaN for the best and for one repeat."""
 
 
 @final
 @dataclass(frozen=True)
-class Standing:
-    """A method at one size of training set."""
+class RankingRow:
+    """The scores of a method at one training size."""
 
     method: Method
     size: int
@@ -57,21 +57,22 @@ class Standing:
 
     @property
     def beta(self) -> float:
-        """The median, of those chosen (the lower of two)."""
+        """The median of the chosen values; the lower of two."""
         return sorted(self.betas)[(len(self.betas) - 1) // 2]
 
 
-def standings(comparison: Comparison, size: int) -> tuple[Standing, ...]:
-    """Methods in the order of the line-up, with every repeat that all of them have finished.
+def ranking(comparison: Comparison, size: int) -> tuple[RankingRow, ...]:
+    """Return the scores of each method, in table order, over the repeats that all have finished.
 
-    Smaller training sets share fewer rows: for them the paired test is on the safe side.
+    The correction of the paired test is that of the largest training size. Smaller training sets
+    share fewer rows, so the test is conservative there.
     """
     plan = comparison.plan
     runs = {
         (run.cell.method, run.cell.repeat): run for run in comparison.runs if run.cell.size == size
     }
     finished = {m: sum((m.name, r) in runs for r in range(plan.repeats)) for m in plan.methods}
-    # One that failed most of the time would leave nothing to compare the others by.
+    # A method that failed in most repeats is left out: too few common repeats would remain.
     methods = [m for m, n in finished.items() if n and 2 * n >= max(finished.values())]
     repeats = [r for r in range(plan.repeats) if all((m.name, r) in runs for m in methods)]
     if not methods or not repeats:
@@ -87,7 +88,7 @@ def standings(comparison: Comparison, size: int) -> tuple[Standing, ...]:
         for score in SCORES[plan.data.task]
     }
     return tuple(
-        Standing(
+        RankingRow(
             method=method,
             size=size,
             scores={name: table[i] for name, table in tables.items()},
@@ -99,7 +100,7 @@ def standings(comparison: Comparison, size: int) -> tuple[Standing, ...]:
 
 
 def estimates(score: Score, values: NDArray[np.float64], parts: Parts) -> list[ScoreEstimate]:
-    """Mean, error and place of each method; values of shape (methods, repeats)."""
+    """Return the estimate of each method; values have shape (methods, repeats)."""
     repeats = values.shape[1]
     ratio = parts.test / parts.training
     resolution = 1 / parts.test if score.share else 0.0
@@ -122,7 +123,7 @@ def estimates(score: Score, values: NDArray[np.float64], parts: Parts) -> list[S
 
 
 def _cost(score: Score, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The less the better; what is not a number is worst."""
+    """Return values to minimise; NaN becomes ∞."""
     cost = np.abs(values - COVERAGE) if score.better == "nominal" else values
     return np.where(np.isnan(cost), np.inf, cost)
 
@@ -130,12 +131,11 @@ def _cost(score: Score, values: NDArray[np.float64]) -> NDArray[np.float64]:
 def corrected_p_value(
     differences: NDArray[np.float64], test_over_training: float, resolution: float = 0.0
 ) -> float:
-    """Paired t-test whose variance is corrected for splits that share rows, two-sided.
+    """Return the two-sided p-value of a paired t-test, corrected for splits that share rows.
 
-    The variance of the mean is taken as (1/J + n_test/n_train) of that of a difference, since
-    random splits of one table are not independent (Nadeau and Bengio, 2003). Shares of few rows
-    often differ by the same amount: their deviation counts as no smaller than one row, the
-    resolution.
+    Random splits of one table are not independent. The variance of the mean is therefore
+    (1/J + n_test/n_train) times that of a difference (Nadeau and Bengio, 2003). Error rates of few
+    rows often differ by the same amount; their deviation is at least one row, the resolution.
     """
     repeats = len(differences)
     if repeats < 2:
@@ -150,6 +150,6 @@ def corrected_p_value(
     return float(2 * stats.t.sf(abs(t), repeats - 1))
 
 
-def best_of(found: Sequence[Standing], score: str) -> Standing:
-    """The method with the best mean."""
-    return next(standing for standing in found if standing.scores[score].best)
+def best_of(found: Sequence[RankingRow], score: str) -> RankingRow:
+    """Return the method with the best mean."""
+    return next(row for row in found if row.scores[score].best)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from directgp.experiments.plan import Comparison
-from directgp.experiments.stats import SIGNIFICANT, Standing
+from directgp.experiments.stats import SIGNIFICANT, RankingRow
 from directgp.metrics import COVERAGE, SCORES, Score
 from directgp.plots.rendering import RenderedPicture, render
 from directgp.reports.figures import PICTURES, gallery
@@ -196,7 +196,7 @@ def report_document(findings: Findings, verdict: Verdict) -> dict[str, Any]:
         "data": plan.data.model_dump(),
         "methods": [asdict(method) for method in plan.methods],
         "scores": [asdict(score) for score in findings.scores],
-        "standings": [_standing(s) for found in findings.by_size.values() for s in found],
+        "standings": [_ranking_row(s) for found in findings.by_size.values() for s in found],
         "significance": SIGNIFICANT,
         "repeats": plan.repeats,
         "sizes": plan.sizes,
@@ -216,8 +216,8 @@ def report_document(findings: Findings, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _standing(standing: Standing) -> dict[str, Any]:
-    return {**asdict(standing), "method": standing.method.name, "beta": standing.beta}
+def _ranking_row(row: RankingRow) -> dict[str, Any]:
+    return {**asdict(row), "method": row.method.name, "beta": row.beta}
 
 
 def results_parquet(comparison: Comparison) -> bytes:

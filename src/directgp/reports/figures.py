@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from directgp.experiments.cell import Method
 from directgp.experiments.plan import ComparedFit, Predictions
-from directgp.experiments.stats import Standing, best_of
+from directgp.experiments.stats import RankingRow, best_of
 from directgp.metrics import Score
 from directgp.plots.beta import BetaAxis, draw_rings
 from directgp.plots.calibration import (
@@ -58,7 +58,7 @@ _MAX_CLASS = 24
 
 def gallery(findings: Findings) -> list[Picture]:
     """Return the pictures of a comparison that have something to show."""
-    if not findings.standings:
+    if not findings.ranking:
         return []
     every = [
         _scores(findings),
@@ -76,7 +76,7 @@ def _scores(findings: Findings) -> Picture:
     shown = findings.scores[:2]
 
     def panel(score: Score) -> Panel:
-        found = [(s.method, s.scores[score.name]) for s in findings.standings]
+        found = [(s.method, s.scores[score.name]) for s in findings.ranking]
         rows = [
             (method.label, method_mark(method.name), each.values, each.mean, each.error)
             for method, each in found
@@ -98,7 +98,7 @@ def _scores(findings: Findings) -> Picture:
         "Further left is better; outliers are arrows at the edge.",
         alt=" ".join(each.alt for each in panels),
         panels=panels,
-        layout=Layout(height=0.27 * len(findings.standings) + 0.62, share_y=True),
+        layout=Layout(height=0.27 * len(findings.ranking) + 0.62, share_y=True),
     )
 
 
@@ -109,10 +109,10 @@ def _learning(findings: Findings) -> Picture | None:
     sizes = sorted(findings.by_size)
 
     def lines(score: str) -> list[Line]:
-        found: dict[Method, list[Standing]] = {}
+        found: dict[Method, list[RankingRow]] = {}
         for size in sizes:
-            for standing in findings.by_size[size]:
-                found.setdefault(standing.method, []).append(standing)
+            for row in findings.by_size[size]:
+                found.setdefault(row.method, []).append(row)
         return [
             Line(
                 method.label,
@@ -202,7 +202,7 @@ def _draw_betas(ax: Axes, runs: Sequence[ComparedFit], color: str) -> None:
 
 def _calibration(findings: Findings) -> Picture | None:
     """Draw PIT histograms or reliability diagrams, one panel a method, with repeats pooled."""
-    methods = [standing.method for standing in findings.standings]
+    methods = [row.method for row in findings.ranking]
     every = {method: pooled(findings.runs(method.name)) for method in methods}
     found = {method: each for method, each in every.items() if len(each.actual)}
     if not found:
@@ -272,10 +272,10 @@ def _reliabilities(found: dict[Method, Predictions]) -> Picture:
 
 def _predicted(findings: Findings) -> Picture | None:
     """Draw the first repeat of the method with the best NLL and of the ELBO, or of the next."""
-    best, elbo = best_of(findings.standings, "nll"), findings.elbo
-    others = [standing for standing in findings.standings if standing is not best]
-    others.sort(key=lambda standing: (standing is not elbo, standing.scores["nll"].mean))
-    methods = [standing.method for standing in (best, *others[:1])]
+    best, elbo = best_of(findings.ranking, "nll"), findings.elbo
+    others = [row for row in findings.ranking if row is not best]
+    others.sort(key=lambda row: (row is not elbo, row.scores["nll"].mean))
+    methods = [row.method for row in (best, *others[:1])]
     every = {method: pooled(findings.runs(method.name)[:1]) for method in methods}
     found = {method: each for method, each in every.items() if len(each.actual)}
     data = findings.comparison.plan.data
@@ -381,7 +381,7 @@ def _set_equal_axes(ax: Axes, low: float, high: float, skewed: bool) -> None:
 
 def _training(findings: Findings) -> Picture | None:
     """Draw the objective along the first repeat of every method."""
-    methods = [standing.method for standing in findings.standings]
+    methods = [row.method for row in findings.ranking]
     found = {m: run for m in methods for run in findings.runs(m.name)[:1] if run.outcome.curve}
     if not found:
         return None

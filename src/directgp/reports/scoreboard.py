@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import final
 
 from directgp.experiments.cell import Method
-from directgp.experiments.stats import ScoreEstimate, Standing
+from directgp.experiments.stats import RankingRow, ScoreEstimate
 from directgp.metrics import COVERAGE, Score
 from directgp.text import decimals_for, fixed, number, percent
 
 CLOSE = "≈"
-"""After a value that cannot be told from the best."""
+"""After a value that not significantly different from the best."""
 
 
 @final
@@ -51,15 +51,15 @@ class Scoreboard:
     rows: tuple[tuple[Method, tuple[Entry, ...]], ...]
 
 
-def scoreboard(standings: Sequence[Standing], scores: Sequence[Score]) -> Scoreboard:
-    """Methods in the order of the line-up: β, the scores, seconds."""
-    columns = [[_beta(standing) for standing in standings]]
-    columns += [_scores([s.scores[score.name] for s in standings], score) for score in scores]
-    columns += [[_seconds(standing) for standing in standings]]
+def scoreboard(ranking: Sequence[RankingRow], scores: Sequence[Score]) -> Scoreboard:
+    """Methods in table order: β, the scores, seconds."""
+    columns = [[_beta(row) for row in ranking]]
+    columns += [_scores([s.scores[score.name] for s in ranking], score) for score in scores]
+    columns += [[_seconds(row) for row in ranking]]
     rows = zip(*columns, strict=True)
     return Scoreboard(
-        size=standings[0].size,
-        repeats=len(standings[0].betas),
+        size=ranking[0].size,
+        repeats=len(ranking[0].betas),
         columns=(
             Column("β", "Weight of the KL term, median over the repeats."),
             *(Column(_title(score), score.about) for score in scores),
@@ -68,7 +68,7 @@ def scoreboard(standings: Sequence[Standing], scores: Sequence[Score]) -> Scoreb
                 "Of one core for one repeat: every β, but not the ELBO run from which it starts.",
             ),
         ),
-        rows=tuple((s.method, row) for s, row in zip(standings, rows, strict=True)),
+        rows=tuple((s.method, row) for s, row in zip(ranking, rows, strict=True)),
     )
 
 
@@ -100,17 +100,17 @@ def _means_and_errors(estimates: Sequence[ScoreEstimate]) -> tuple[list[float], 
     return [each.mean for each in estimates], [each.error for each in estimates]
 
 
-def _beta(standing: Standing) -> Entry:
+def _beta(row: RankingRow) -> Entry:
     """The median, and the range where repeats chose differently."""
-    if standing.method.objective == "fitc":
+    if row.method.objective == "fitc":
         return Entry("–", None)
-    low, high = min(standing.betas), max(standing.betas)
+    low, high = min(row.betas), max(row.betas)
     note = f"{number(low, 2)} to {number(high, 2)}" if low != high else ""
-    return Entry(number(standing.beta), _rank(standing.beta), note=note)
+    return Entry(number(row.beta), _rank(row.beta), note=note)
 
 
-def _seconds(standing: Standing) -> Entry:
-    return Entry(number(standing.seconds, 2), _rank(standing.seconds))
+def _seconds(row: RankingRow) -> Entry:
+    return Entry(number(row.seconds, 2), _rank(row.seconds))
 
 
 def _rank(value: float) -> float | None:

@@ -22,7 +22,7 @@ from directgp.experiments.plan import (
     Predictions,
     Settings,
 )
-from directgp.experiments.stats import Standing, best_of, standings
+from directgp.experiments.stats import RankingRow, best_of, ranking
 from directgp.metrics import COVERAGE, SCORES, Score
 from directgp.plots.calibration import reliability
 from directgp.text import decimals_for, fixed, joined, p_value, percent, plural
@@ -57,31 +57,31 @@ _SCORED = {"mse": "the mean", "mre": "the mean", "error": "the class"}
 @final
 @dataclass(frozen=True)
 class Findings:
-    """A comparison and the standings at each of its sizes."""
+    """A comparison and its ranking at each size."""
 
     comparison: Comparison
 
     @cached_property
-    def by_size(self) -> dict[int, tuple[Standing, ...]]:
-        """Standings, the largest size first, without sizes that have none."""
+    def by_size(self) -> dict[int, tuple[RankingRow, ...]]:
+        """Rankings by size, the largest first, without sizes that have none."""
         ran = {run.cell.size for run in self.comparison.runs}
-        every = {size: standings(self.comparison, size) for size in sorted(ran, reverse=True)}
+        every = {size: ranking(self.comparison, size) for size in sorted(ran, reverse=True)}
         return {size: found for size, found in every.items() if found}
 
     @property
     def size(self) -> int:
-        """The largest size with standings, else the largest of the plan."""
+        """The largest size with a ranking, else the largest of the plan."""
         return next(iter(self.by_size), self.comparison.plan.sizes[-1])
 
     @property
-    def standings(self) -> tuple[Standing, ...]:
-        """Standings at the largest size; none if no repeat was finished by all methods."""
+    def ranking(self) -> tuple[RankingRow, ...]:
+        """Ranking at the largest size; empty if no repeat was finished by all methods."""
         return self.by_size.get(self.size, ())
 
     @property
-    def elbo(self) -> Standing | None:
-        """Standing of the ELBO, the reference of the comparison."""
-        return next((s for s in self.standings if s.method == ELBO), None)
+    def elbo(self) -> RankingRow | None:
+        """Row of the ELBO, the reference of the comparison."""
+        return next((s for s in self.ranking if s.method == ELBO), None)
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -91,13 +91,13 @@ class Findings:
     @property
     def num_repeats(self) -> int:
         """Number of repeats that all methods have finished at the largest size."""
-        return len(self.standings[0].betas) if self.standings else 0
+        return len(self.ranking[0].betas) if self.ranking else 0
 
-    def value(self, standing: Standing, score: str) -> str:
+    def value(self, row: RankingRow, score: str) -> str:
         """Format a mean with the decimals of its column of the table."""
-        column = [each.scores[score] for each in self.standings]
+        column = [each.scores[score] for each in self.ranking]
         decimals = decimals_for([e.mean for e in column], [e.error for e in column])
-        return fixed(standing.scores[score].mean, decimals)
+        return fixed(row.scores[score].mean, decimals)
 
     def runs(self, method: str) -> list[ComparedFit]:
         """Return the runs of a method at the largest size, by repeat."""
@@ -125,11 +125,11 @@ def pooled(runs: Sequence[ComparedFit]) -> Predictions:
     return Predictions(*(each[kept] for each in (actual, mean, lower, upper, below, up_to)))
 
 
-def calibration(findings: Findings, standing: Standing) -> str:
+def calibration(findings: Findings, row: RankingRow) -> str:
     """Return a clause about the calibration of a method, without a full stop."""
-    runs, name = findings.runs(standing.method.name), called(standing.method)
-    if "coverage" in standing.scores:
-        share = standing.scores["coverage"].mean
+    runs, name = findings.runs(row.method.name), called(row.method)
+    if "coverage" in row.scores:
+        share = row.scores["coverage"].mean
         rows = sum(run.outcome.num_test for run in runs)
         chance = 2 * math.sqrt(COVERAGE * (1 - COVERAGE) / max(rows, 1))
         judged = "as they should"
@@ -195,7 +195,7 @@ def _failures(findings: Findings) -> Iterator[str]:
         fits = plural(len(comparison.failed) + len(comparison.runs), "fit")
         listed = "it is" if len(comparison.failed) == 1 else "they are"
         yield f"{len(comparison.failed)} of {fits} failed; {listed} listed below."
-    shown = {standing.method for standing in findings.standings}
+    shown = {row.method for row in findings.ranking}
     absent = [m for m in comparison.plan.methods if shown and m not in shown]
     none = [called(m) for m in absent if not findings.runs(m.name)]
     few = [called(m) for m in absent if findings.runs(m.name)]
@@ -209,7 +209,7 @@ def _failures(findings: Findings) -> Iterator[str]:
 
 
 def _few_repeats(findings: Findings) -> Iterator[str]:
-    if 1 < findings.num_repeats < _FEW_REPEATS and len(findings.standings) > 1:
+    if 1 < findings.num_repeats < _FEW_REPEATS and len(findings.ranking) > 1:
         yield (
             f"With {findings.num_repeats} repeats the paired test detects only large differences; "
             "run 5 or more to separate methods that are close."
@@ -217,9 +217,9 @@ def _few_repeats(findings: Findings) -> Iterator[str]:
 
 
 def _rare_class(findings: Findings) -> Iterator[str]:
-    if findings.comparison.plan.data.task != "classification" or not findings.standings:
+    if findings.comparison.plan.data.task != "classification" or not findings.ranking:
         return
-    runs = findings.runs(findings.standings[0].method.name)
+    runs = findings.runs(findings.ranking[0].method.name)
     labels = np.concatenate([run.predictions.actual for run in runs])
     rows, ones = sum(run.outcome.num_test for run in runs), int(labels.sum())
     # Of many test rows only a part is stored.
@@ -249,10 +249,9 @@ def _betas_at_ends(findings: Findings) -> Iterator[str]:
     where = " in most repeats" if findings.num_repeats > 1 else ""
     for which, other in (("smallest", "smaller"), ("largest", "larger")):
         names = [
-            called(standing.method)
-            for standing in findings.standings
-            if standing.method.chooses_beta
-            and _mostly_at(which, findings.runs(standing.method.name))
+            called(row.method)
+            for row in findings.ranking
+            if row.method.chooses_beta and _mostly_at(which, findings.runs(row.method.name))
         ]
         if names:
             yield (
@@ -271,14 +270,14 @@ def _mostly_at(which: str, runs: list[ComparedFit]) -> bool:
     return 2 * at_end > len(runs)
 
 
-def nll_sentence(findings: Findings, best: Standing) -> str:
+def nll_sentence(findings: Findings, best: RankingRow) -> str:
     """Compare the method of the lowest NLL with the ELBO, or with the next best."""
-    elbo, others = findings.elbo, [each for each in findings.standings if each is not best]
+    elbo, others = findings.elbo, [each for each in findings.ranking if each is not best]
     value, name = findings.value(best, "nll"), called(best.method)
     if not others:
         return f"Only {name} was run: its NLL is {value}; there is no other method to compare with."
     if elbo is None or elbo is best:
-        other = min(others, key=lambda standing: standing.scores["nll"].mean)
+        other = min(others, key=lambda row: row.scores["nll"].mean)
     else:
         other = elbo
     rival = f"{findings.value(other, 'nll')} of {called(other.method)}"
@@ -308,7 +307,7 @@ def nll_sentence(findings: Findings, best: Standing) -> str:
         )
     pairs = zip(best.scores["nll"].values, other.scores["nll"].values, strict=True)
     always = "in each of" if all(mine < theirs for mine, theirs in pairs) else "over"
-    also = [called(s.method) for s in findings.standings if s.scores["nll"].close and s != best]
+    also = [called(s.method) for s in findings.ranking if s.scores["nll"].close and s != best]
     equal = f"; {joined(also)} {'is' if len(also) == 1 else 'are'} not significantly worse"
     return (
         f"{capital} predicts best: its NLL of {value} is below the {rival} {always} {repeats}"
@@ -316,7 +315,7 @@ def nll_sentence(findings: Findings, best: Standing) -> str:
     )
 
 
-def _factor(best: Standing, other: Standing) -> str:
+def _factor(best: RankingRow, other: RankingRow) -> str:
     """Express a difference of NLL as a factor of probability."""
     gap = other.scores["nll"].mean - best.scores["nll"].mean
     if not 0 < gap < _MAX_LOG_FACTOR:
@@ -326,10 +325,10 @@ def _factor(best: Standing, other: Standing) -> str:
     return f", so the actual values were {text} times as probable on (geometric) average"
 
 
-def second_sentence(findings: Findings, use: Standing) -> str:
+def second_sentence(findings: Findings, use: RankingRow) -> str:
     """State calibration and second score of the recommended method."""
     score = findings.scores[1]
-    mine, best = use.scores[score.name], best_of(findings.standings, score.name)
+    mine, best = use.scores[score.name], best_of(findings.ranking, score.name)
     start = (
         f"{calibration(findings, use)}, and its {score.label} is {findings.value(use, score.name)}"
     )
@@ -337,7 +336,7 @@ def second_sentence(findings: Findings, use: Standing) -> str:
     if not math.isfinite(lowest.mean):
         return f"{start}."
     if best is use:
-        return f"{start}{', the lowest' if len(findings.standings) > 1 else ''}."
+        return f"{start}{', the lowest' if len(findings.ranking) > 1 else ''}."
     whose = f"{findings.value(best, score.name)} of {called(best.method)}"
     test = p_value(mine.p_value)
     if mine.close and all(a > b for a, b in zip(mine.values, lowest.values, strict=True)):
@@ -385,14 +384,14 @@ class Verdict:
 
 
 def verdict(findings: Findings) -> Verdict:
-    """Return the verdict on the standings at the largest size."""
-    if not findings.standings:
+    """Return the verdict on the ranking at the largest size."""
+    if not findings.ranking:
         nothing = (
             "repeat was finished by all methods" if findings.comparison.runs else "fit was finished"
         )
         sentence = f"No {nothing}: there is nothing to compare."
         return Verdict((sentence,), None, "", cautions(findings))
-    best = best_of(findings.standings, "nll")
+    best = best_of(findings.ranking, "nll")
     if not math.isfinite(best.scores["nll"].mean):
         sentence = "No method has a finite NLL: nothing can be recommended."
         return Verdict((sentence,), None, "", cautions(findings))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from directgp.datasets.problem import Problem, Task
-from directgp.experiments.cell import Cell, Record, line_up
+from directgp.experiments.cell import Cell, Record, select_methods
 from directgp.experiments.engine import RunCallback
 from directgp.experiments.plan import DataFacts, Plan, Settings, parts_of
 from directgp.experiments.workers import FailedJob, WorkerStatus
@@ -49,7 +49,7 @@ def plan(
     """Few steps, few inducing inputs and three β."""
     return Plan(
         data=DataFacts.of(given),
-        methods=line_up(given.task, methods),
+        methods=select_methods(given.task, methods),
         repeats=repeats,
         sizes=sizes,
         seed=0,

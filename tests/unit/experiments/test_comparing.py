@@ -12,7 +12,7 @@ from directgp.experiments import engine
 from directgp.experiments.cell import Cell, Record
 from directgp.experiments.fit import CellData, run_compare_cell
 from directgp.experiments.plan import CompareCell, CompareOutcome, Comparison, Plan
-from directgp.experiments.stats import standings
+from directgp.experiments.stats import ranking
 from directgp.experiments.workers import FailedJob
 from directgp.training.callbacks import Monitor
 from tests.unit.experiments.small import Recorder, plan, problem
@@ -97,7 +97,7 @@ def test_a_failure_is_told_and_takes_along_what_starts_from_it(
         ("log-fixed", 1, "The run that it starts from failed: No way down."),
     ]
     # The repeat that not all have finished does not count.
-    assert [len(s.betas) for s in standings(comparison, 30)] == [1, 1, 1]
+    assert [len(s.betas) for s in ranking(comparison, 30)] == [1, 1, 1]
     monkeypatch.undo()
     record = Recorder()
     assert not compare(whole, tmp_path / "store", record).failed
@@ -135,5 +135,5 @@ def test_a_method_that_mostly_fails_is_left_out(tmp_path: Path) -> None:
     whole = plan(GIVEN, ["elbo", "fitc"], repeats=3)
     comparison = compare(whole, tmp_path / "store")
     runs = [r for r in comparison.runs if r.cell.method == "elbo" or r.cell.repeat == 1]
-    found = standings(replace(comparison, runs=tuple(runs)), 30)
+    found = ranking(replace(comparison, runs=tuple(runs)), 30)
     assert [(s.method.name, len(s.betas)) for s in found] == [("elbo", 3)]

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from directgp.datasets.problem import Task
-from directgp.experiments.cell import FailedRecord, line_up
+from directgp.experiments.cell import FailedRecord, select_methods
 from directgp.experiments.plan import (
     BetaLoss,
     CompareCell,
@@ -116,7 +116,7 @@ def _plan(recipe: Recipe) -> Plan:
     likelihood = {"regression": "gaussian", "classification": "logistic", "count": "poisson"}
     return Plan(
         data=data,
-        methods=line_up(recipe.task, recipe.methods),
+        methods=select_methods(recipe.task, recipe.methods),
         repeats=recipe.repeats,
         sizes=tuple(recipe.sizes),
         seed=0,

@@ -25,7 +25,7 @@ def words(made: Comparison, told: list[tuple[Array, Array]], num_rows: int = 10*
     ]
     data = made.plan.data.model_copy(update={"num_rows": num_rows})
     findings = Findings(replace(made, runs=tuple(runs), plan=replace(made.plan, data=data)))
-    return calibration(findings, findings.standings[0])
+    return calibration(findings, findings.ranking[0])
 
 
 def _rows(ones: Array, p: Array) -> dict[str, Array]:

@@ -126,7 +126,7 @@ def test_numbers_have_no_rare_class() -> None:
     assert said(replace(made, runs=tuple(runs))) == ()
 
 
-def test_methods_that_the_standings_leave_out_are_named() -> None:
+def test_methods_that_the_ranking_leaves_out_are_named() -> None:
     why = [("fitc", repeat, 5000, "x") for repeat in range(4)]
     assert said(comparison(replace(FIVE, failed=why))) == (
         "4 of 20 fits failed; they are listed below.",

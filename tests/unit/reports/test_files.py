@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from directgp.experiments.stats import standings
+from directgp.experiments.stats import ranking
 from directgp.reports.compare import report_document, results_parquet
 from directgp.reports.verdict import Findings, verdict
 from directgp.text import strict_json
@@ -57,7 +57,7 @@ def test_the_document_has_what_the_page_says() -> None:
     assert found["verdict"]["method"] == "log-joint"
     assert len(found["verdict"]["sentences"]) == 2
     assert [each["size"] for each in found["standings"]] == [5000] * 2 + [500] * 2
-    for told, known in zip(found["standings"], standings(made, 5000), strict=False):
+    for told, known in zip(found["standings"], ranking(made, 5000), strict=False):
         assert told["method"] == known.method.name
         assert told["scores"]["nll"]["mean"] == known.scores["nll"].mean
         assert told["scores"]["mse"]["values"] == list(known.scores["mse"].values)

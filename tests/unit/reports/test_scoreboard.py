@@ -9,7 +9,7 @@ from tests.unit.reports.made import NLL, Recipe, comparison
 
 def board(recipe: Recipe) -> Scoreboard:
     findings = Findings(comparison(recipe))
-    return scoreboard(findings.standings, findings.scores)
+    return scoreboard(findings.ranking, findings.scores)
 
 
 def test_columns_are_those_of_the_task() -> None:
@@ -22,7 +22,7 @@ def test_columns_are_those_of_the_task() -> None:
 def test_values_are_means_over_the_repeats() -> None:
     made = comparison(Recipe(repeats=4))
     findings = Findings(made)
-    found = scoreboard(findings.standings, findings.scores)
+    found = scoreboard(findings.ranking, findings.scores)
     for method, entries in found.rows:
         nll = [run.outcome.scores["nll"] for run in made.runs if run.cell.method == method.name]
         assert entries[1].rank == pytest.approx(sum(nll) / 4)

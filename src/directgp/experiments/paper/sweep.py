@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from directgp.datasets.problem import Task
-from directgp.experiments.cell import METHODS, line_up
+from directgp.experiments.cell import METHODS, select_methods
 from directgp.experiments.paper.cells import (
     EXACT,
     CurveCell,
@@ -96,7 +96,7 @@ class _Makers:
         """Yield every method, size and repeat; the ELBO first."""
         for size in self._sizes(data):
             for repeat in range(self.scale.repeats):
-                for method in line_up(data.task):
+                for method in select_methods(data.task):
                     yield self._fit(data, size, repeat, method.name)
 
     def _fit(self, data: SweepData, size: int, repeat: int, name: str) -> FitCell:

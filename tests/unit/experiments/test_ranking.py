@@ -1,4 +1,4 @@
-"""Who is best, and who cannot be told from the best."""
+"""The ranking of methods, and tests of differences from the best."""
 
 import math
 
