@@ -1,10 +1,11 @@
 """Decide what a column of a table holds, parse its text and find its missing values."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from shlex import quote
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from directgp.errors import InvalidInputError
+from directgp.errors import InvalidInputError, refuse
 from directgp.text import counted, listed, plural
 
 Kind = Literal["number", "category", "time", "empty", "other"]
@@ -118,6 +119,15 @@ def parse_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return trimmed
 
 
+def require_unique(
+    names: Iterable[str], who: str, allowed: str, remedy: str, where: str = ""
+) -> None:
+    """Raise `InvalidInputError` if a name occurs more than once."""
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
+    if repeated:
+        refuse(who, allowed, f"{listed(repeated)} more than once{where}", remedy)
+
+
 def to_numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
     """Return a column of kind "number" as float64, with NaN for missing values."""
     # safe=False: integers beyond 2⁵³ are rounded without an error.
@@ -132,7 +142,7 @@ def level_counts(column: pa.ChunkedArray) -> dict[str, int]:
 
 def missing_counts(table: pa.Table, columns: Iterable[str]) -> dict[str, int]:
     """Return the number of missing values of each column that has any."""
-    counts = {name: _missing_count(_plain(table.column(name))) for name in columns}
+    counts = {name: _missing_count(plain_values(table.column(name))) for name in columns}
     return {name: count for name, count in counts.items() if count}
 
 
@@ -140,7 +150,7 @@ def complete_rows(table: pa.Table, columns: Iterable[str]) -> NDArray[np.bool_]:
     """Return for each row whether it has a value in every one of the columns."""
     complete = np.ones(table.num_rows, dtype=np.bool_)
     for name in missing_counts(table, columns):
-        complete &= ~pc.is_null(_plain(table.column(name)), nan_is_null=True).to_numpy()
+        complete &= ~pc.is_null(plain_values(table.column(name)), nan_is_null=True).to_numpy()
     return complete
 
 
@@ -191,8 +201,8 @@ def _missing_count(column: pa.ChunkedArray) -> int:
     return int(pc.sum(pc.is_null(column, nan_is_null=True)).as_py() or 0)
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the values of a dictionary column, which may have an entry for missing values."""
+def plain_values(column: Any) -> Any:
+    """Return an array with its values instead of a dictionary of them, which may have nulls."""
     is_dictionary = pa.types.is_dictionary(column.type)
     return pc.cast(column, column.type.value_type) if is_dictionary else column
 

@@ -51,8 +51,9 @@ def readable(path: str) -> Iterator[None]:
         refuse("The data file", "readable", got, remedy)
 
 
-def refuse_absent(who: str, allowed: str, path: Path, names: Iterable[str]) -> NoReturn:
+def refuse_absent(who: str, allowed: str, path: Path) -> NoReturn:
     """Raise `InvalidInputError` for a path that does not exist, with similar names there."""
+    names = (file.name for file in tables_in(path.parent))
     remedy = did_you_mean(path.name, names) or "Check the path."
     refuse(who, allowed, repr(str(path)), remedy)
 
@@ -290,8 +291,7 @@ def open_table(path: str | os.PathLike[str]) -> ReadableTable:
         remedy = f"Name one of the files in it, such as {names[0]!r}." if names else ""
         refuse(who, "a file", f"the folder {str(given)!r}", remedy)
     if not given.exists():
-        beside = [file.name for file in tables_in(given.parent)]
-        refuse_absent(who, "a file that exists", given, beside)
+        refuse_absent(who, "a file that exists", given)
     suffix = suffix_of(given)
     if suffix is None:
         sheet = given.suffix.lower() in (".xlsx", ".xls", ".ods")

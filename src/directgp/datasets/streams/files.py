@@ -1,65 +1,53 @@
 """Find Parquet files, check their columns and divide their rows into pieces."""
 
 import os
-from bisect import bisect_right
-from collections import Counter
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NoReturn, final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from directgp.datasets.columns import kind_of
+from directgp.datasets.columns import kind_of, level_counts, plain_values, require_unique
 from directgp.datasets.tables import readable, refuse_absent, refuse_column
 from directgp.errors import refuse, require
-from directgp.text import listed, plural
+from directgp.text import plural, suggestion
 
 FilePath = str | os.PathLike[str]
 
-_SUFFIXES = (".parquet", ".pq")
+_MAX_CLASSES = 100
+"""Other classes that are remembered for the error message."""
 
 
 def parquet_files(path: FilePath | Sequence[FilePath]) -> tuple[Path, ...]:
     """Return the files named, and those in the folders named, sorted within each folder.
 
-    In a folder these are the files that end with ``.parquet`` or ``.pq``, at any depth. Files and
-    folders whose name begins with ``.`` or ``_`` are left out, because writers use such names for
-    other things than data.
+    A folder is searched at any depth for names that end with ``.parquet`` or ``.pq``. Names that
+    begin with ``.`` or ``_`` are left out, because writers use them for other things than data.
     """
     named = [path] if isinstance(path, str | os.PathLike) else list(path)
-    if not named:
-        refuse("The data", "at least one Parquet file or folder", "an empty list")
-    files = [file for each in named for file in _files_at(Path(each))]
-    counts = Counter(file.resolve() for file in files)
-    repeated = [str(file) for file, count in counts.items() if count > 1]
-    if repeated:
-        remedy = "Name each file once, and no folder together with a file in it."
-        got = f"{listed(repeated)} more than once"
-        refuse("The data", "files that are named once", got, remedy)
+    require(len(named) > 0, "The data", "at least one Parquet file or folder", "an empty list")
+    files: list[Path] = []
+    for each in map(Path, named):
+        if not each.exists():
+            refuse_absent("The data", "a file or a folder that exists", each)
+        found = [file for file in each.rglob("*") if _is_data(file, each)]
+        got = f"none whose name ends with .parquet in {str(each)!r}"
+        remedy = "Name the folder that has them, or the files."
+        require(bool(found) or each.is_file(), "The data", "Parquet files", got, remedy)
+        files += sorted(found) or [each]
+    remedy = "Name each file once, and no folder together with a file in it."
+    resolved = (str(file.resolve()) for file in files)
+    require_unique(resolved, "The data", "files that are named once", remedy)
     return tuple(files)
 
 
-def _files_at(path: Path) -> list[Path]:
-    if not path.exists():
-        beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-        refuse_absent("The data", "a file or a folder that exists", path, beside)
-    if not path.is_dir():
-        return [path]
-    found = [file for file in path.rglob("*") if _is_data(file.relative_to(path))]
-    files = sorted(file for file in found if file.is_file())
-    if not files:
-        remedy = "Name the folder that has them, or the files."
-        got = f"none whose name ends with .parquet in {str(path)!r}"
-        refuse("The data", "Parquet files", got, remedy)
-    return files
-
-
-def _is_data(path: Path) -> bool:
-    hidden = any(part.startswith((".", "_")) for part in path.parts)
-    return path.suffix.lower() in _SUFFIXES and not hidden
+def _is_data(file: Path, folder: Path) -> bool:
+    hidden = any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
+    return file.suffix.lower() in (".parquet", ".pq") and not hidden and file.is_file()
 
 
 @final
@@ -81,101 +69,57 @@ class Columns:
 
     def check(self, schema: pa.Schema, path: str) -> None:
         """Raise `InvalidInputError` if a file lacks a column, or has it in another type."""
-        counts = Counter(schema.names)
         for name in self.names:
-            if not counts[name]:
+            fields = schema.get_all_field_indices(name)
+            if not fields:
                 refuse_column(f"A column asked of {path!r}", name, schema.names)
-            if counts[name] > 1:
-                got = f"{counts[name]} of the name {name!r} in {path!r}"
+            if len(fields) > 1:
+                got = f"{len(fields)} of the name {name!r} in {path!r}"
                 refuse("Columns that are used", "of different names", got, "Rename or remove them.")
-        remedy = "Leave it out of features, or write it to the files as numbers."
-        for name in self.names:
+            data_type = schema.field(fields[0]).type
+            kind, got = kind_of(data_type), f"values of type {data_type} in {path!r}"
             if name != self.target:
-                _check_number(f"Column {name!r}", schema.field(name).type, path, remedy)
-        who, target_type = f"The target {self.target!r}", schema.field(self.target).type
-        if self.positive is None:
-            remedy = "Give positive=, the value that is class 1."
-            _check_number(who, target_type, path, remedy)
-        elif kind_of(target_type) not in ("number", "category"):
-            got = f"values of type {target_type} in {path!r}"
-            refuse(who, "classes", got, "Name another target.")
-        else:
-            positive_scalar(self.positive, target_type, self.target)
-
-
-def choose_columns(
-    schema: pa.Schema,
-    path: str,
-    target: str,
-    features: Sequence[str] | None,
-    weights: str | None,
-    positive: object,
-) -> Columns:
-    """Return the columns to read; by default the features are all other columns of numbers."""
-    if features is None:
-        others = [field for field in schema if field.name not in (target, weights)]
-        chosen = tuple(field.name for field in others if kind_of(field.type) == "number")
-    else:
-        remedy = "Put a single name in a list."
-        require(not isinstance(features, str), "features", "a list of names", features, remedy)
-        chosen = tuple(features)
-    columns = Columns(chosen, target, weights, positive)
-    columns.check(schema, path)
-    if not chosen:
-        got = f"none besides the target {target!r} in {path!r}"
-        refuse("Features", "at least one column of numbers", got, "Add columns of numbers.")
-    repeated = sorted(name for name, count in Counter(columns.names).items() if count > 1)
-    if repeated:
+                remedy = "Leave it out of features, or write it to the files as numbers."
+                require(kind == "number", f"Column {name!r}", "numbers", got, remedy)
+            elif self.positive is None:
+                remedy = "Give positive=, the value that is class 1."
+                require(kind == "number", f"The target {name!r}", "numbers", got, remedy)
+            else:
+                is_class, remedy = kind in ("number", "category"), "Name another target."
+                require(is_class, f"The target {name!r}", "classes", got, remedy)
+                self.positive_scalar(data_type)
+        got = f"none besides the target {self.target!r} in {path!r}"
+        allowed, remedy = "at least one column of numbers", "Add columns of numbers."
+        require(len(self.features) > 0, "Features", allowed, got, remedy)
         remedy = "Name each column once, as a feature, the target or the weights."
-        refuse("Columns", "used once", f"{listed(repeated)} more than once", remedy)
-    return columns
+        require_unique(self.names, "Columns", "used once", remedy)
 
-
-def positive_scalar(positive: object, data_type: pa.DataType, target: str) -> pa.Scalar:
-    """Return the value that is class 1, in the type of the target."""
-    plain = data_type.value_type if pa.types.is_dictionary(data_type) else data_type
-    try:
-        scalar = pa.scalar(positive, plain)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        scalar = None
-    if scalar is None or (pa.types.is_integer(plain) and scalar.as_py() != positive):
-        allowed = f"a value of the target {target!r}, of type {plain}"
-        refuse("positive", allowed, f"{positive!r} of type {type(positive).__name__}")
-    return scalar
-
-
-def _check_number(who: str, data_type: pa.DataType, path: str, remedy: str) -> None:
-    if kind_of(data_type) != "number":
-        refuse(who, "numbers", f"values of type {data_type} in {path!r}", remedy)
-
-
-@final
-@dataclass(frozen=True)
-class FileGroups:
-    """A file, and the number of rows in each of its row groups."""
-
-    path: str
-    size: int
-    """Bytes; a file of another size later is not the same file."""
-
-    group_rows: tuple[int, ...]
-
-    @cached_property
-    def ends(self) -> tuple[int, ...]:
-        """Index of the row after each row group."""
-        return tuple(accumulate(self.group_rows))
-
-    def group_of(self, row: int) -> int:
-        """Return the row group of a row."""
-        return bisect_right(self.ends, row)
+    def positive_scalar(self, data_type: pa.DataType) -> pa.Scalar:
+        """Return the value that is class 1, in the type of the target."""
+        plain = data_type.value_type if pa.types.is_dictionary(data_type) else data_type
+        try:
+            scalar = pa.scalar(self.positive, plain)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError):
+            scalar = None
+        if scalar is None or (pa.types.is_integer(plain) and scalar.as_py() != self.positive):
+            allowed = f"a value of the target {self.target!r}, of type {plain}"
+            refuse("positive", allowed, f"{self.positive!r} of type {type(self.positive).__name__}")
+        return scalar
 
 
 @final
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive rows of one file, from `start` to before `stop`."""
+    """Consecutive rows of a file, from `start` to before `stop`."""
 
-    file: FileGroups
+    path: str
+
+    size: int
+    """Bytes of the file; a file of another size later is not the same file."""
+
+    ends: tuple[int, ...]
+    """Index of the row after each row group of the file."""
+
     start: int
     stop: int
 
@@ -187,28 +131,26 @@ class Piece:
     @property
     def groups(self) -> range:
         """The row groups with these rows."""
-        return range(self.file.group_of(self.start), self.file.group_of(self.stop - 1) + 1)
+        return range(bisect_right(self.ends, self.start), bisect_left(self.ends, self.stop) + 1)
 
     def cut(self, start: int, stop: int) -> "Piece":
         """Return some rows, counted from the first row of this piece."""
-        return Piece(self.file, self.start + start, self.start + stop)
+        return replace(self, start=self.start + start, stop=self.start + stop)
 
     def place(self, row: int) -> str:
         """Return file, row group and row of a row of this piece, for error messages."""
         at = self.start + row
-        return f"row {at + 1} (in row group {self.file.group_of(at)}) of {self.file.path!r}"
+        return f"row {at + 1} (in row group {bisect_right(self.ends, at)}) of {self.path!r}"
 
 
-def pieces_of(files: Sequence[FileGroups], min_rows: int) -> tuple[Piece, ...]:
-    """Divide all rows into pieces of whole row groups, small ones joined to `min_rows` rows."""
-    pieces = []
-    for file in files:
-        start = 0
-        for end in file.ends:
-            if end - start >= min_rows or start < end == file.ends[-1]:
-                pieces.append(Piece(file, start, end))
-                start = end
-    return tuple(pieces)
+def divide(file: Piece, min_rows: int) -> list[Piece]:
+    """Divide a file into pieces of whole row groups, small ones joined to `min_rows` rows."""
+    pieces, start = [], 0
+    for end in file.ends:
+        if end - start >= min_rows or start < end == file.stop:
+            pieces.append(file.cut(start, end))
+            start = end
+    return pieces
 
 
 def share_of(pieces: Sequence[Piece], rank: int, size: int) -> tuple[Piece, ...]:
@@ -228,38 +170,49 @@ def share_of(pieces: Sequence[Piece], rank: int, size: int) -> tuple[Piece, ...]
     return tuple(share)
 
 
-def survey(
-    files: Sequence[Path],
+def open_files(
+    path: FilePath | Sequence[FilePath],
     target: str,
     features: Sequence[str] | None,
     weights: str | None,
     positive: object,
-) -> tuple[Columns, tuple[FileGroups, ...]]:
-    """Return the columns to read and the row groups of all files, from their metadata."""
-    path = str(files[0])
-    columns = choose_columns(_metadata(path)[0], path, target, features, weights, positive)
-    groups = tuple(_groups(str(file), columns) for file in files)
-    if not any(sum(file.group_rows) for file in groups):
-        got = f"none in {plural(len(groups), 'file')}, such as {path!r}"
-        refuse("The data", "at least one row", got, "Check how the files were written.")
-    return columns, groups
+    min_rows: int,
+) -> tuple[Columns, tuple[Piece, ...]]:
+    """Return the columns to read, and the pieces of all files, from their metadata.
 
-
-def _groups(path: str, columns: Columns) -> FileGroups:
-    with readable(path):
-        size = os.path.getsize(path)
-    schema, metadata = _metadata(path)
-    columns.check(schema, path)
-    rows = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
-    _refuse_missing(metadata, columns.names, path)
-    return FileGroups(path, size, rows)
-
-
-def _metadata(path: str) -> tuple[pa.Schema, Any]:
+    By default the features are all columns of numbers of the first file but target and weights.
+    """
     from pyarrow.parquet import ParquetFile
 
-    with readable(path), ParquetFile(path) as file:
-        return file.schema_arrow, file.metadata
+    remedy = "Put a single name in a list."
+    require(not isinstance(features, str), "features", "a list of names", features, remedy)
+    files = [str(file) for file in parquet_files(path)]
+    columns, pieces = None, []
+    for name in files:
+        with readable(name), ParquetFile(name) as file:
+            size, schema, metadata = os.path.getsize(name), file.schema_arrow, file.metadata
+        if columns is None:
+            others = [field for field in schema if field.name not in (target, weights)]
+            numbers = [field.name for field in others if kind_of(field.type) == "number"]
+            chosen = tuple(numbers if features is None else features)
+            columns = Columns(chosen, target, weights, positive)
+        columns.check(schema, name)
+        _refuse_missing(metadata, columns.names, name)
+        whole = Piece(name, size, group_ends(metadata), 0, metadata.num_rows)
+        pieces += divide(whole, min_rows)
+    if columns is None or not pieces:
+        got = f"none in {plural(len(files), 'file')}, such as {files[0]!r}"
+        remedy = "Check how the files were written."
+        refuse("The data", "at least one row", got, remedy)
+    if positive is not None:
+        _require_positive(pieces, columns)
+    return columns, tuple(pieces)
+
+
+def group_ends(metadata: Any) -> tuple[int, ...]:
+    """Return the index of the row after each row group of a Parquet file."""
+    groups = range(metadata.num_row_groups)
+    return tuple(accumulate(metadata.row_group(group).num_rows for group in groups))
 
 
 def _refuse_missing(metadata: Any, names: Sequence[str], path: str) -> None:
@@ -273,6 +226,24 @@ def _refuse_missing(metadata: Any, names: Sequence[str], path: str) -> None:
             if statistics is not None and statistics.has_null_count and statistics.null_count:
                 got = f"{plural(statistics.null_count, 'missing value')} in row group {group}"
                 refuse_value(name, "without missing values", f"{got} of {path!r}")
+
+
+def _require_positive(pieces: Sequence[Piece], columns: Columns) -> None:
+    """Raise `InvalidInputError` if no row has the positive class; stop reading at the first."""
+    from pyarrow.parquet import ParquetFile
+
+    others: dict[str, int] = {}
+    for path in dict.fromkeys(piece.path for piece in pieces):
+        with readable(path), ParquetFile(path, pre_buffer=False) as file:
+            for table in file.iter_batches(columns=[columns.target], use_threads=False):
+                values = plain_values(table.column(0))
+                if pc.any(pc.equal(values, columns.positive_scalar(values.type))).as_py():
+                    return
+                if len(others) < _MAX_CLASSES:
+                    others |= level_counts(pa.chunked_array([values]))
+    remedy = suggestion(str(columns.positive), sorted(others), "Its values")
+    allowed = f"a value of the target {columns.target!r}"
+    refuse("positive", allowed, repr(columns.positive), remedy)
 
 
 def refuse_value(name: str, allowed: str, got: str) -> NoReturn:

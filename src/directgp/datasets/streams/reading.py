@@ -2,7 +2,8 @@
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,20 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from directgp.datasets.columns import level_counts
-from directgp.datasets.streams.files import (
-    Columns,
-    FileGroups,
-    Piece,
-    positive_scalar,
-    refuse_value,
-)
+from directgp.datasets.columns import plain_values
+from directgp.datasets.streams.files import Columns, Piece, group_ends, refuse_value
 from directgp.datasets.tables import readable
-from directgp.errors import refuse, require
-from directgp.text import suggestion
+from directgp.errors import require
 
 DType = Literal["float32", "float64"]
 Vector = NDArray[np.float64]
+
+Takes = list[tuple[int, int]]
+"""Pairs of the index of a piece and the number of rows to take from it."""
 
 _ROUNDING = 2.0**-48
 """A column whose range is at most this part of its largest value counts as constant."""
@@ -37,11 +34,8 @@ _BUFFER_BYTES = 2**16
 _MAX_FOOTERS = 8
 """Files whose metadata are kept: with many row groups they take long to read."""
 
-_CHECK_ROWS = 2**14
-"""Rows decoded at once in the search for the positive class."""
-
-_MAX_CLASSES = 100
-"""Other classes that are remembered for the error message."""
+_MIN_CHUNK, _MAX_CHUNK = 2**10, 2**14
+"""Rows of a piece that are decoded at once: few enough for the cache of a processor."""
 
 
 class Batch(NamedTuple):
@@ -99,17 +93,21 @@ def measure_scaling(
     total, mean, squares = 0.0, np.zeros(len(names)), np.zeros(len(names))
     low, high = np.full(len(names), np.inf), np.full(len(names), -np.inf)
     for block in blocks:
-        values, weights = np.column_stack([block.X, block.y]) if target else block.X, block.weights
-        if weights is not None:
+        values = np.column_stack([block.X, block.y]) if target else block.X
+        weights = np.ones(len(values)) if block.weights is None else block.weights
+        if block.weights is not None:
             values, weights = values[weights > 0], weights[weights > 0]
         if not len(values):
             continue
-        columns = np.ascontiguousarray(values.T)
+        columns, more = np.ascontiguousarray(values.T), float(weights.sum())
         low, high = np.minimum(low, columns.min(axis=1)), np.maximum(high, columns.max(axis=1))
-        # The moments of two blocks are merged as by Chan, Golub and LeVeque (1983).
         with np.errstate(over="ignore", invalid="ignore"):
-            more, block_mean, block_squares = _block_moments(columns, weights)
-            both, shift = total + more, block_mean - mean
+            # Relative to the first row, since sums of numbers far from 0 lose their last digits.
+            first = columns[:, :1]
+            block_mean = first + ((columns - first) * weights).sum(axis=1, keepdims=True) / more
+            block_squares = ((columns - block_mean) ** 2 * weights).sum(axis=1)
+            # The moments of two blocks are merged as by Chan, Golub and LeVeque (1983).
+            both, shift = total + more, block_mean[:, 0] - mean
             mean = mean + shift * (more / both)
             squares = squares + block_squares + shift**2 * (total * more / both)
             total = both
@@ -125,59 +123,35 @@ def measure_scaling(
     return Scaling(tuple(offsets[:-1]), tuple(scales[:-1]), offsets[-1], scales[-1])
 
 
-def _block_moments(columns: Vector, weights: Vector | None) -> tuple[float, Vector, Vector]:
-    """Return the sum of weights, and mean and sum of squared deviations of each column."""
-    ones = 1.0 if weights is None else weights
-    total = float(columns.shape[1] if weights is None else weights.sum())
-    # Relative to the first row, since sums of numbers far from 0 lose their last digits.
-    first = columns[:, :1]
-    mean = first + ((columns - first) * ones).sum(axis=1, keepdims=True) / total
-    return total, mean[:, 0], ((columns - mean) ** 2 * ones).sum(axis=1)
-
-
 @final
 @dataclass(frozen=True)
-class PieceRows:
-    """Columns of some rows of a piece, as they were read."""
+class Chunk:
+    """Some rows of a piece, as they were read."""
 
     table: pa.RecordBatch
     piece: Piece
     start: int
     """Index of the first row in the piece."""
 
-    def __len__(self) -> int:
-        return int(self.table.num_rows)
-
     def column(self, name: str) -> pa.Array:
         """Return a column; raise `InvalidInputError` if values are missing."""
-        values = self.table.column(self.table.schema.get_field_index(name))
-        if pa.types.is_dictionary(values.type):
-            values = pc.cast(values, values.type.value_type)
+        values = plain_values(self.table.column(name))
         if values.null_count:
-            self.refuse(name, pc.is_null(values).to_numpy(zero_copy_only=False), "a missing value")
+            missing = pc.is_null(values).to_numpy(zero_copy_only=False)
+            self.refuse(name, missing, "without missing values", "a missing value")
         return values
-
-    def refuse(
-        self,
-        name: str,
-        bad: NDArray[np.bool_],
-        what: str,
-        allowed: str = "finite, with a value in every row",
-    ) -> NoReturn:
-        """Raise `InvalidInputError` for the first of the bad values."""
-        place = self.piece.place(self.start + int(bad.argmax()))
-        refuse_value(name, allowed, f"{what} in {place}")
 
     def check_finite(self, name: str, written: NDArray[Any]) -> None:
         """Raise `InvalidInputError` if numbers converted from a column are not finite."""
         bad = ~np.isfinite(written)
         if bad.any():
-            first = bad.argmax()
-            found = f"a value too large for {written.dtype.name}"
-            raw = self.column(name)
-            if pa.types.is_floating(raw.type) and not np.isfinite(numbers(raw)[first]):
-                found = f"{written[first]:g}"
-            self.refuse(name, bad, found)
+            value = numbers(self.column(name))[bad.argmax()]
+            self.refuse(name, bad, f"finite in {written.dtype.name}", f"{value:g}")
+
+    def refuse(self, name: str, bad: NDArray[np.bool_], allowed: str, got: str) -> NoReturn:
+        """Raise `InvalidInputError` for the first of the bad values."""
+        place = self.piece.place(self.start + int(bad.argmax()))
+        refuse_value(name, allowed, f"{got} in {place}")
 
 
 @final
@@ -189,10 +163,9 @@ class Decoder:
         self._dtype = dtype
         d = len(columns.features)
         scaled = scaling or Scaling((0.0,) * d, (1.0,) * d)
-        # float64, so that float32 is scaled in float64 and rounded once.
-        self._offsets = np.array([*scaled.offsets, scaled.target_offset])
-        self._scales = np.array([*scaled.scales, scaled.target_scale])
-        self._plain = (self._offsets == 0) & (self._scales == 1)
+        # NumPy's float64, so that float32 is scaled in float64 and rounded once. Weights stay.
+        self._offsets = np.array([*scaled.offsets, scaled.target_offset, 0.0])
+        self._scales = np.array([*scaled.scales, scaled.target_scale, 1.0])
 
     def empty(self, rows: int) -> Batch:
         """Return uninitialised arrays for this number of rows."""
@@ -200,39 +173,32 @@ class Decoder:
         X = np.empty((rows, len(self.columns.features)), self._dtype)
         return Batch(X, np.empty(rows, self._dtype), weights)
 
-    def write(self, rows: PieceRows, batch: Batch, start: int) -> None:
-        """Write the rows to the batch, from row `start` on, and check that they are finite."""
-        out, columns = batch.rows(start, start + len(rows)), self.columns
+    def write(self, chunk: Chunk, out: Batch) -> None:
+        """Write the rows to a batch of their number, and check that they are finite."""
+        names = self.columns.names
+        arrays = [*out.X.T, out.y, *([] if out.weights is None else [out.weights])]
         with np.errstate(over="ignore", invalid="ignore"):
-            for place, name in enumerate(columns.features):
-                out.X[:, place] = self._scale(numbers(rows.column(name)), place)
-            out.y[:] = self._scale(self._target(rows), -1)
-            if out.weights is not None and columns.weights is not None:
-                out.weights[:] = numbers(rows.column(columns.weights))
-        if not (np.isfinite(out.X).all() and np.isfinite(out.y).all()):
-            for place, name in enumerate(columns.features):
-                rows.check_finite(name, out.X[:, place])
-            rows.check_finite(columns.target, out.y)
-        if out.weights is not None and columns.weights is not None:
-            rows.check_finite(columns.weights, out.weights)
-            if (out.weights < 0).any():
-                rows.refuse(columns.weights, out.weights < 0, "a weight below 0", "at least 0")
+            for name, array, offset, scale in zip(
+                names, arrays, self._offsets, self._scales, strict=False
+            ):
+                is_target = name == self.columns.target
+                values = self._target(chunk) if is_target else numbers(chunk.column(name))
+                plain = offset == 0 and scale == 1
+                array[:] = values if plain else (values - offset) / scale
+        if not all(part is None or np.isfinite(part).all() for part in out):
+            for name, array in zip(names, arrays, strict=True):
+                chunk.check_finite(name, array)
+        if out.weights is not None and (out.weights < 0).any():
+            chunk.refuse(names[-1], out.weights < 0, "at least 0", "a weight below 0")
 
-    def _target(self, rows: PieceRows) -> NDArray[Any]:
-        name, positive = self.columns.target, self.columns.positive
-        values = rows.column(name)
-        if positive is None:
+    def _target(self, chunk: Chunk) -> NDArray[Any]:
+        name = self.columns.target
+        values = chunk.column(name)
+        if self.columns.positive is None:
             return numbers(values)
         if pa.types.is_floating(values.type):
-            rows.check_finite(name, numbers(values))
-        return numbers(pc.equal(values, positive_scalar(positive, values.type, name)))
-
-    def _scale(self, values: NDArray[Any], place: int) -> NDArray[Any]:
-        if self._plain[place]:
-            return values
-        scaled: Vector = values - self._offsets[place]
-        scaled /= self._scales[place]
-        return scaled
+            chunk.check_finite(name, numbers(values))
+        return numbers(pc.equal(values, self.columns.positive_scalar(values.type)))
 
 
 def numbers(values: pa.Array) -> NDArray[Any]:
@@ -244,49 +210,32 @@ def numbers(values: pa.Array) -> NDArray[Any]:
 
 
 @final
-class Opener:
-    """Opens pieces for reading some columns, and caches the metadata of their files."""
+class PieceReader:
+    """Reads the rows of a piece from first to last, in chunks of a given number of rows."""
 
-    def __init__(self, names: Sequence[str], chunk: int) -> None:
-        self._names = list(names)
-        self._chunk = chunk
-        self._footer = lru_cache(_MAX_FOOTERS)(_read_footer)
-
-    def open(self, piece: Piece) -> "PieceReader":
-        """Return a reader of the piece; the caller closes it."""
+    def __init__(self, piece: Piece, footer: Any, names: Sequence[str], chunk_rows: int) -> None:
         from pyarrow.parquet import ParquetFile
 
-        file = piece.file
-        with readable(file.path):
-            size = os.path.getsize(file.path)
-            _require_same(size == file.size, file.path, f"{size:,} bytes after {file.size:,}")
-            options = {"pre_buffer": False, "buffer_size": _BUFFER_BYTES}
-            opened = ParquetFile(file.path, metadata=self._footer(file), **options)
-        return PieceReader(piece, opened, self._names, self._chunk)
-
-
-@final
-class PieceReader:
-    """Reads the rows of a piece from first to last."""
-
-    def __init__(self, piece: Piece, file: Any, names: list[str], chunk: int) -> None:
         self._piece = piece
-        self._file = file
-        self._chunks = file.iter_batches(chunk, list(piece.groups), names, use_threads=False)
+        self._file = ParquetFile(
+            piece.path, metadata=footer, pre_buffer=False, buffer_size=_BUFFER_BYTES
+        )
+        groups = list(piece.groups)
+        self._tables = self._file.iter_batches(chunk_rows, groups, list(names), use_threads=False)
         self._rest: pa.RecordBatch | None = None
-        first = piece.groups.start
-        skipped = piece.start - (piece.file.ends[first - 1] if first else 0)
+        skipped = piece.start - (piece.ends[groups[0] - 1] if groups[0] else 0)
         self._given = -skipped
         for _ in self.take(skipped):
             pass
 
-    def take(self, rows: int) -> Iterator[PieceRows]:
-        """Yield the next rows, in one part or more."""
+    def take(self, rows: int) -> Iterator[Chunk]:
+        """Yield the next rows, in one chunk or more."""
         while rows:
-            chunk = self._next_chunk()
-            part = chunk.slice(0, rows)
-            self._rest = chunk.slice(rows) if chunk.num_rows > rows else None
-            yield PieceRows(part, self._piece, self._given)
+            with readable(self._piece.path):
+                table = self._rest or next(self._tables)
+            part = table.slice(0, rows)
+            self._rest = table.slice(rows) if table.num_rows > rows else None
+            yield Chunk(part, self._piece, self._given)
             self._given += part.num_rows
             rows -= part.num_rows
 
@@ -297,47 +246,105 @@ class PieceReader:
 
     def close(self) -> None:
         """Close the file."""
-        self._chunks.close()
+        self._tables.close()
         self._file.close()
 
-    def _next_chunk(self) -> pa.RecordBatch:
-        if self._rest is not None:
-            return self._rest
-        with readable(self._piece.file.path):
-            chunk = next(self._chunks, None)
-        _require_same(chunk is not None, self._piece.file.path, "fewer rows than its metadata have")
-        return chunk
 
-
-def _read_footer(file: FileGroups) -> Any:
+def _read_footer(path: str, size: int, ends: tuple[int, ...]) -> Any:
+    """Return the metadata of a file; raise `InvalidInputError` if it is not the same file."""
     from pyarrow.parquet import read_metadata
 
-    footer = read_metadata(file.path)
-    rows = tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
-    _require_same(rows == file.group_rows, file.path, "other row groups")
+    footer = read_metadata(path) if os.path.getsize(path) == size else None
+    same = footer is not None and group_ends(footer) == ends
+    who, remedy = f"The data file {path!r}", "Start again with files that are complete."
+    got = "another size or other row groups"
+    require(same, who, "unchanged while it is read", got, remedy)
     return footer
 
 
-def _require_same(same: bool, path: str, got: str) -> None:
-    who, remedy = f"The data file {path!r}", "Start again with files that are complete."
-    require(same, who, "unchanged while it is read", got, remedy)
+@final
+class Gatherer:
+    """Takes rows of pieces in turns; a file is open from its first row taken to its last."""
+
+    def __init__(self, pieces: Sequence[Piece], decoder: Decoder, block: int) -> None:
+        self._pieces = pieces
+        self._decoder = decoder
+        self._chunk_rows = min(_MAX_CHUNK, max(_MIN_CHUNK, block // 16))
+        self._footer = lru_cache(_MAX_FOOTERS)(_read_footer)
+        self._readers: dict[int, PieceReader] = {}
+        self._skipped: Counter[int] = Counter()
+
+    def skip(self, takes: Takes) -> None:
+        """Skip rows of pieces that are not open yet."""
+        for number, rows in takes:
+            self._skipped[number] += rows
+
+    def fill(self, takes: Takes, batch: Batch) -> Batch:
+        """Write the rows to the batch, and return the part of it that is filled."""
+        start = 0
+        for number, rows in takes:
+            if number not in self._readers:
+                piece = self._pieces[number]
+                piece = piece.cut(self._skipped[number], piece.rows)
+                with readable(piece.path):
+                    footer = self._footer(piece.path, piece.size, piece.ends)
+                    names = self._decoder.columns.names
+                    self._readers[number] = PieceReader(piece, footer, names, self._chunk_rows)
+            for chunk in self._readers[number].take(rows):
+                stop = start + chunk.table.num_rows
+                self._decoder.write(chunk, batch.rows(start, stop))
+                start = stop
+            if self._readers[number].finished:
+                self._readers.pop(number).close()
+        return batch.rows(0, start)
+
+    def close(self) -> None:
+        """Close all files."""
+        while self._readers:
+            self._readers.popitem()[1].close()
 
 
-def check_positive(pieces: Sequence[Piece], columns: Columns) -> None:
-    """Raise `InvalidInputError` if no row has the positive class; stop reading at the first."""
-    target, positive = columns.target, columns.positive
-    if positive is None:
-        return
-    opener = Opener([target], _CHECK_ROWS)
-    others: dict[str, int] = {}
-    for piece in pieces:
-        with closing(opener.open(piece)) as reader:
-            for rows in reader.take(piece.rows):
-                values = rows.column(target)
-                one = positive_scalar(positive, values.type, target)
-                if pc.any(pc.equal(values, one)).as_py():
-                    return
-                if len(others) < _MAX_CLASSES:
-                    others |= level_counts(pa.chunked_array([values]))
-    remedy = suggestion(str(positive), sorted(others), "Its values")
-    refuse("positive", f"a value of the target {target!r}", repr(positive), remedy)
+def divide_turns(turns: Iterable[tuple[int, int]], first: int, others: int) -> Iterator[Takes]:
+    """Divide turns, the rows to take from pieces, into blocks of `first`, then `others` rows."""
+    takes: Takes = []
+    space = first
+    for piece, rows in turns:
+        while rows:
+            taken = min(rows, space)
+            takes.append((piece, taken))
+            rows, space = rows - taken, space - taken
+            if not space:
+                yield takes
+                takes, space = [], others
+    if takes:
+        yield takes
+
+
+def blocks_in_order(
+    pieces: Sequence[Piece], decoder: Decoder, rows: int = 2**14
+) -> Generator[Batch, None, None]:
+    """Yield all rows in their order, in blocks of `rows` rows; the last may have fewer."""
+    turns = enumerate(piece.rows for piece in pieces)
+    with closing(Gatherer(pieces, decoder, rows)) as gatherer:
+        for takes in divide_turns(turns, rows, rows):
+            yield gatherer.fill(takes, decoder.empty(sum(number for _, number in takes)))
+
+
+def sample_rows(
+    pieces: Sequence[Piece], decoder: Decoder, number: int, rng: np.random.Generator
+) -> Batch:
+    """Draw rows without replacement, in random order; read only pieces that have some of them."""
+    sizes = np.array([piece.rows for piece in pieces])
+    ends = np.cumsum(sizes)
+    chosen = np.sort(rng.choice(ends[-1], number, replace=False, shuffle=False))
+    needed, piece_of = np.unique(np.searchsorted(ends, chosen, side="right"), return_inverse=True)
+    # Rows of pieces that are not needed, before each piece that is.
+    skipped = ends[needed] - np.cumsum(sizes[needed])
+    places = chosen - skipped[piece_of]
+    parts, before = [], 0
+    for block in blocks_in_order([pieces[each] for each in needed], decoder):
+        first, last = np.searchsorted(places, [before, before + len(block.y)])
+        if first < last:
+            parts.append(block.take(places[first:last] - before))
+        before += len(block.y)
+    return join_batches(parts).take(rng.permutation(number))

@@ -1,32 +1,45 @@
-"""Stream batches of rows that need not fit in memory."""
+"""Stream batches of rows that need not fit in memory, in random order.
+
+A plan lists for each buffer how many rows to take from which piece, always the next rows of the
+piece. So a stream that resumes knows what came before without reading it.
+"""
 
 import copy
 import threading
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from typing import final
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import count
+from typing import NamedTuple, final
 
 import numpy as np
 
-from directgp.datasets.streams.files import FilePath, parquet_files, pieces_of, share_of, survey
+from directgp.datasets.streams.files import FilePath, Piece, open_files, share_of
 from directgp.datasets.streams.reading import (
     Batch,
     Decoder,
     DType,
+    Gatherer,
     Scaling,
-    check_positive,
+    Takes,
+    blocks_in_order,
+    divide_turns,
     join_batches,
     measure_scaling,
-)
-from directgp.datasets.streams.shuffle import (
-    Buffer,
-    ShuffledRows,
-    blocks_in_order,
-    longest_turn,
     sample_rows,
 )
 from directgp.errors import refuse, require
+
+_MAX_OPEN = 4
+"""Pieces that are read at the same time; each needs the memory of a page of every column."""
+
+_MAX_TURN = 2**14
+"""Rows that are taken from a piece in one turn, at most."""
+
+_MIN_TURNS = 16
+"""Turns that fill a buffer, at least."""
 
 _MAX_BUFFERS = 2
 """Buffers in memory: the one in use, and the next."""
@@ -35,11 +48,100 @@ _JOIN_TIMEOUT = 5.0
 """Seconds to wait for the thread to end; one that hangs on a dead disk is left alone."""
 
 
+def turn_rows(buffer_rows: int) -> int:
+    """Return how many rows are taken from a piece in one turn."""
+    return min(_MAX_TURN, max(1, buffer_rows // _MIN_TURNS))
+
+
+def shuffled(sizes: Sequence[int], buffer_rows: int, rng: np.random.Generator) -> Iterator[Takes]:
+    """Plan all rows, in buffers whose rows come from several pieces.
+
+    Pieces are opened in random order. The next turn goes to an open piece with a probability
+    proportional to the rows it still has. The first buffer is smaller by a random number of rows,
+    so that epochs are divided differently.
+    """
+    first = buffer_rows
+    if sum(sizes) > buffer_rows:
+        first = int(rng.integers(buffer_rows // 2 + 1, buffer_rows + 1))
+    return divide_turns(_turns(sizes, turn_rows(buffer_rows), rng), first, buffer_rows)
+
+
+def _turns(
+    sizes: Sequence[int], longest: int, rng: np.random.Generator
+) -> Iterator[tuple[int, int]]:
+    waiting = rng.permutation(len(sizes)).tolist()
+    left: dict[int, int] = {}
+    while waiting or left:
+        while waiting and len(left) < _MAX_OPEN:
+            piece = waiting.pop()
+            left[piece] = sizes[piece]
+        ends = np.cumsum(list(left.values()))
+        piece = list(left)[int(np.searchsorted(ends, rng.integers(ends[-1]), side="right"))]
+        rows = min(longest, left[piece])
+        yield piece, rows
+        left[piece] -= rows
+        if not left[piece]:
+            del left[piece]
+
+
+class Buffer(NamedTuple):
+    """Shuffled rows of a stream."""
+
+    start: int
+    """Index of the first row in the stream, over all epochs."""
+
+    batch: Batch
+
+    @property
+    def stop(self) -> int:
+        """Index after the last row in the stream."""
+        return self.start + len(self.batch.y)
+
+
+@final
+@dataclass(frozen=True)
+class ShuffledRows:
+    """The rows of a share, in another random order in each epoch.
+
+    The order is a function of the files, the size of the buffer, the seed, the epoch and the share.
+    """
+
+    pieces: tuple[Piece, ...]
+    decoder: Decoder
+    buffer_rows: int
+    seed: int
+    share: tuple[int, int]
+
+    @property
+    def rows(self) -> int:
+        """Rows of an epoch."""
+        return sum(piece.rows for piece in self.pieces)
+
+    def buffers(self, position: int) -> Generator[Buffer, None, None]:
+        """Yield buffers without end, from the one that has row `position` of the stream."""
+        scratch = self.decoder.empty(min(self.buffer_rows, self.rows))
+        sizes, start = [piece.rows for piece in self.pieces], position - position % self.rows
+        for epoch in count(position // self.rows):
+            plan = shuffled(sizes, self.buffer_rows, self._rng(epoch))
+            with closing(Gatherer(self.pieces, self.decoder, self.buffer_rows)) as gatherer:
+                for number, takes in enumerate(plan, 1):
+                    rows = sum(taken for _, taken in takes)
+                    if start + rows <= position:
+                        gatherer.skip(takes)
+                    else:
+                        order = self._rng(epoch, number).permutation(rows)
+                        yield Buffer(start, gatherer.fill(takes, scratch).take(order))
+                    start += rows
+
+    def _rng(self, epoch: int, buffer: int = 0) -> np.random.Generator:
+        return np.random.default_rng([self.seed, epoch, *self.share, buffer])
+
+
 @final
 class ReadAhead:
     """Reads buffers from an iterator in a background thread."""
 
-    def __init__(self, buffers: Iterator[Buffer]) -> None:
+    def __init__(self, buffers: Generator[Buffer, None, None]) -> None:
         self._buffers = buffers
         self._held: deque[Buffer] = deque()
         self._error: BaseException | None = None
@@ -82,26 +184,21 @@ class ReadAhead:
 
     def _read(self) -> None:
         try:
-            for buffer in self._buffers:
-                if not self._hold(buffer):
-                    break
+            with closing(self._buffers):
+                for buffer in self._buffers:
+                    with self._changed:
+                        self._changed.wait_for(self._has_space)
+                        if self._closed:
+                            return
+                        self._held.append(buffer)
+                        self._changed.notify_all()
         except BaseException as error:  # Raised again by `at`.
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
-        finally:
-            close = getattr(self._buffers, "close", None)
-            if close is not None:
-                close()
 
-    def _hold(self, buffer: Buffer) -> bool:
-        """Wait until a buffer fits and keep this one; return False if closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._held) < _MAX_BUFFERS or self._closed)
-            if not self._closed:
-                self._held.append(buffer)
-                self._changed.notify_all()
-            return not self._closed
+    def _has_space(self) -> bool:
+        return len(self._held) < _MAX_BUFFERS or self._closed
 
 
 @final
@@ -118,7 +215,6 @@ class RowStream:
         self._position = 0
         self._closed = False
         self._ahead: ReadAhead | None = None
-        self._ending: weakref.finalize[..., RowStream] | None = None
 
     def next(self) -> Batch:
         """Wait for the next batch and return it."""
@@ -151,9 +247,10 @@ class RowStream:
         """Continue from the state of a stream of the same files, seed, share and buffer."""
         for name, here in self._identity().items():
             if state.get(name) != here:
-                got = f"{state.get(name)} against {here} here"
                 remedy = "Resume with the same files, seed, buffer and number of processes."
-                refuse(f"{name} of the state", "that of the stream", got, remedy)
+                refuse(
+                    f"{name} of the state", f"that of the stream, {here}", state.get(name), remedy
+                )
         taken = state.get("taken", -1)
         require(taken >= 0, "taken of the state", "a number of rows", state.get("taken"))
         self._stop()
@@ -187,17 +284,16 @@ class RowStream:
             require(not self._closed, "The stream", "open", "next() after close()")
             # At the beginning, or after an interrupt that left the reader ahead of the stream.
             self._stop()
-            ahead = ReadAhead(self._rows.buffers(position))
-            self._ending = weakref.finalize(self, ahead.close)
-            self._ahead = ahead
-            ahead.start()
-            buffer = ahead.at(position)
+            self._ahead = ReadAhead(self._rows.buffers(position))
+            weakref.finalize(self, self._ahead.close)
+            self._ahead.start()
+            buffer = self._ahead.at(position)
         return buffer
 
     def _stop(self) -> None:
-        if self._ending is not None:
-            self._ending()
-        self._ahead = self._ending = None
+        if self._ahead is not None:
+            self._ahead.close()
+        self._ahead = None
 
 
 @final
@@ -253,10 +349,9 @@ class ParquetRows:
         allowed = "'float32' or 'float64'"
         require(dtype in ("float32", "float64"), "dtype of ParquetRows", allowed, repr(dtype))
         require(buffer_rows >= 1, "buffer_rows of ParquetRows", "at least 1", buffer_rows)
-        files = parquet_files(path)
-        self._columns, self._files = survey(files, target, features, weights, positive)
-        self._pieces = pieces_of(self._files, longest_turn(buffer_rows))
-        check_positive(self._pieces, self._columns)
+        self._columns, self._pieces = open_files(
+            path, target, features, weights, positive, turn_rows(buffer_rows)
+        )
         self.buffer_rows = buffer_rows
         self.dtype: DType = dtype
         self.scaling: Scaling | None = None
@@ -293,7 +388,7 @@ class ParquetRows:
         classes = target and self._columns.positive is not None
         remedy = "Leave target=False."
         require(not classes, "A target that is standardised", "numbers", "classes", remedy)
-        blocks = blocks_in_order(self._pieces, Decoder(self._columns, "float64", None), 2**14)
+        blocks = blocks_in_order(self._pieces, Decoder(self._columns, "float64", None))
         scaled_target = self.target if target else None
         return self.scaled(measure_scaling(blocks, self.feature_names, scaled_target))
 

@@ -1,14 +1,16 @@
 """Plans and shares have every row once, whatever the sizes of row groups."""
 
 from collections import Counter
+from itertools import accumulate
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from directgp.datasets.streams.files import FileGroups, Piece, pieces_of, share_of
-from directgp.datasets.streams.shuffle import in_order, longest_turn, shuffled
+from directgp.datasets.streams.files import Piece, divide, share_of
+from directgp.datasets.streams.reading import divide_turns
+from directgp.datasets.streams.stream import shuffled, turn_rows
 
 SIZES = st.lists(st.integers(1, 300), min_size=1, max_size=12)
 FILES = st.lists(st.lists(st.integers(0, 40), max_size=6), min_size=1, max_size=4)
@@ -21,7 +23,7 @@ def test_a_shuffled_plan_has_every_row_once(sizes: list[int], buffer: int, seed:
     for takes in plan:
         for piece, rows in takes:
             taken[piece] += rows
-            assert 1 <= rows <= longest_turn(buffer)
+            assert 1 <= rows <= turn_rows(buffer)
     assert taken == Counter(dict(enumerate(sizes)))
     filled = [sum(rows for _, rows in takes) for takes in plan]
     assert all(rows == buffer for rows in filled[1:-1])
@@ -43,7 +45,7 @@ def test_few_pieces_are_open_at_a_time(sizes: list[int], seed: int) -> None:
 
 @given(SIZES, st.integers(1, 400))
 def test_a_plan_in_order(sizes: list[int], block: int) -> None:
-    plan = list(in_order(sizes, block))
+    plan = list(divide_turns(enumerate(sizes), block, block))
     flat = [piece for takes in plan for piece, rows in takes for _ in range(rows)]
     assert flat == [piece for piece, size in enumerate(sizes) for _ in range(size)]
     filled = [sum(rows for _, rows in takes) for takes in plan]
@@ -51,9 +53,15 @@ def test_a_plan_in_order(sizes: list[int], block: int) -> None:
     assert filled[-1] <= block
 
 
+def file_of(path: str, *groups: int) -> Piece:
+    """All rows of a file with row groups of these sizes."""
+    ends = tuple(accumulate(groups))
+    return Piece(path, 1, ends, 0, ends[-1] if ends else 0)
+
+
 def rows_of(piece: Piece, first: dict[str, int]) -> list[int]:
     """Numbers of the rows of a piece, in all files."""
-    before = first[piece.file.path]
+    before = first[piece.path]
     return list(range(before + piece.start, before + piece.stop))
 
 
@@ -61,23 +69,22 @@ def rows_of(piece: Piece, first: dict[str, int]) -> list[int]:
 def test_shares_are_even_disjoint_and_complete(
     groups: list[list[int]], least: int, size: int
 ) -> None:
-    files = [FileGroups(str(place), 1, tuple(rows)) for place, rows in enumerate(groups)]
+    files = [file_of(str(place), *rows) for place, rows in enumerate(groups)]
     ends = np.cumsum([0, *(sum(rows) for rows in groups)]).tolist()
     first = {file.path: end for file, end in zip(files, ends[:-1], strict=True)}
-    pieces = pieces_of(files, least)
+    pieces = [piece for file in files for piece in divide(file, least)]
     shares = [share_of(pieces, rank, size) for rank in range(size)]
     found = [[row for piece in share for row in rows_of(piece, first)] for share in shares]
     assert [row for share in found for row in share] == list(range(ends[-1]))
     assert max(map(len, found)) - min(map(len, found)) <= 1
     for piece in (piece for share in shares for piece in share):
-        rows, (one, *_, other) = piece.file.group_rows, (piece.groups[0], *piece.groups)
-        assert sum(rows[:one]) <= piece.start < sum(rows[: one + 1])
-        assert sum(rows[:other]) < piece.stop <= sum(rows[: other + 1])
+        ends, first_group, last_group = (0, *piece.ends), piece.groups[0], piece.groups[-1]
+        assert ends[first_group] <= piece.start < ends[first_group + 1]
+        assert ends[last_group] < piece.stop <= ends[last_group + 1]
 
 
 def test_small_row_groups_are_read_together() -> None:
-    file = FileGroups("f", 1, (3, 3, 3, 100, 2, 2))
-    pieces = pieces_of([file], 6)
+    pieces = divide(file_of("f", 3, 3, 3, 100, 2, 2), 6)
     assert [list(piece.groups) for piece in pieces] == [[0, 1], [2, 3], [4, 5]]
     assert [piece.rows for piece in pieces] == [6, 103, 4]
 
@@ -91,5 +98,4 @@ def test_small_row_groups_are_read_together() -> None:
     ],
 )
 def test_where_a_row_is_found(row: int, place: str) -> None:
-    file = FileGroups("f", 1, (3, 3, 0, 100))
-    assert Piece(file, 4, 53).place(row) == place
+    assert file_of("f", 3, 3, 0, 100).cut(4, 53).place(row) == place

@@ -3,7 +3,7 @@
 import gc
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from directgp.datasets.streams import RowStream
-from directgp.datasets.streams.reading import Batch
-from directgp.datasets.streams.shuffle import Buffer
-from directgp.datasets.streams.stream import ReadAhead
+from directgp.datasets.streams import Batch, RowStream
+from directgp.datasets.streams.stream import Buffer, ReadAhead
 from directgp.errors import InvalidInputError
 from tests.unit.datasets.streams.small_files import drawn, numbered, numbers
 
@@ -72,7 +70,7 @@ def test_no_more_than_two_buffers_are_held() -> None:
     read: list[int] = []
     ended = threading.Event()
 
-    def buffers() -> Iterator[Buffer]:
+    def buffers() -> Generator[Buffer, None, None]:
         try:
             for start in range(0, 1000, 10):
                 read.append(start)
@@ -93,7 +91,7 @@ def test_no_more_than_two_buffers_are_held() -> None:
 
 
 def test_rows_read_before_an_error_are_given_out() -> None:
-    def buffers() -> Iterator[Buffer]:
+    def buffers() -> Generator[Buffer, None, None]:
         yield Buffer(0, Batch(np.zeros((10, 1)), np.zeros(10)))
         raise MemoryError("no room")
 
@@ -148,7 +146,7 @@ def interruptible() -> Iterator[None]:
 def test_an_interrupt_ends_waiting() -> None:
     go_on = threading.Event()
 
-    def stuck() -> Iterator[Buffer]:
+    def stuck() -> Generator[Buffer, None, None]:
         go_on.wait()
         yield Buffer(0, Batch(np.zeros((10, 1)), np.zeros(10)))
 
