@@ -151,7 +151,7 @@ def listed(names: Iterable[str], limit: int = _MAX_NAMES) -> str:
     return _limited([repr(name) for name in names], limit)
 
 
-def counted(counts: Mapping[str, int]) -> str:
+def counted(counts: Mapping[str, object]) -> str:
     """Format ``'a' (3) and 'b' (1)``."""
     return _limited([f"{name!r} ({count})" for name, count in counts.items()], _MAX_NAMES)
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from directgp.cli.options import usage_errors
 from directgp.datasets.columns import drop_incomplete_rows, kind_of, to_numbers
 from directgp.datasets.encoding import Encoding
-from directgp.datasets.prepare import prepare
-from directgp.datasets.problem import Problem, Task
+from directgp.datasets.problem import Problem, Task, prepare
 from directgp.datasets.sources import open_source
 from directgp.datasets.tables import refuse_column
 from directgp.errors import refuse

@@ -3,8 +3,7 @@
 from directgp.datasets.columns import complete_rows
 from directgp.datasets.embedded import DatasetInfo
 from directgp.datasets.encoding import Encoding
-from directgp.datasets.prepare import prepare
-from directgp.datasets.problem import TASKS, Problem, Task
+from directgp.datasets.problem import TASKS, Problem, Task, prepare
 from directgp.datasets.sources import (
     Source,
     data_folder,

@@ -3,9 +3,8 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from shlex import quote
-from typing import Any, Literal, final
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,19 +34,14 @@ def kind_of(data_type: pa.DataType) -> Kind:
     return "time" if types.is_temporal(data_type) else "other"
 
 
-@final
-@dataclass(frozen=True)
-class TextFormat:
+class TextFormat(NamedTuple):
     """A format of numbers or dates that can be recognised in a column of text."""
 
     pattern: re.Pattern[str]
-
     name: str
-    """What the values are."""
-
     remedy: str
 
-    may_be_category: bool
+    may_be_category: bool = False
     """Whether a few such values can also be category names."""
 
 
@@ -65,13 +59,11 @@ _TEXT_FORMATS = (
         re.compile(r"[-+]?\d{1,3}([,' ’]\d{3})*(\.\d+)?|[-+]?\d{1,3}(\.\d{3})*"),
         "numbers with thousands separators",
         "Write them without, as in 1234.5.",
-        may_be_category=False,
     ),
     TextFormat(
         re.compile(r"[-+]?\d+(,\d+)?|[-+]?\d{1,3}([.' ’]\d{3})*,\d+"),
         "numbers with decimal commas",
         "Write them with a point, as in 1234.5.",
-        may_be_category=False,
     ),
     TextFormat(
         re.compile(r"[€$£]\s*[-+]?\d[\d.,' ]*|[-+]?\d[\d.,' ]*\s*[€$£%]"),
@@ -83,7 +75,6 @@ _TEXT_FORMATS = (
         re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}([ T].*)?"),
         "dates",
         "Give numbers instead, such as year, month or days since a date.",
-        may_be_category=False,
     ),
 )
 
@@ -142,20 +133,28 @@ def level_counts(column: pa.ChunkedArray) -> dict[str, int]:
 
 def missing_counts(table: pa.Table, columns: Iterable[str]) -> dict[str, int]:
     """Return the number of missing values of each column that has any."""
-    counts = {name: _missing_count(plain_values(table.column(name))) for name in columns}
+    counts = {name: int(_is_missing(table, name).sum()) for name in columns}
     return {name: count for name, count in counts.items() if count}
 
 
 def complete_rows(table: pa.Table, columns: Iterable[str]) -> NDArray[np.bool_]:
     """Return for each row whether it has a value in every one of the columns."""
     complete = np.ones(table.num_rows, dtype=np.bool_)
-    for name in missing_counts(table, columns):
-        complete &= ~pc.is_null(plain_values(table.column(name)), nan_is_null=True).to_numpy()
+    for name in columns:
+        complete &= ~_is_missing(table, name)
     return complete
 
 
+def _is_missing(table: pa.Table, name: str) -> NDArray[np.bool_]:
+    return np.asarray(pc.is_null(plain_values(table.column(name)), nan_is_null=True))
+
+
 def drop_incomplete_rows(
-    table: pa.Table, columns: Iterable[str], *, allowed: bool, remedy: str = ""
+    table: pa.Table,
+    columns: Iterable[str],
+    *,
+    allowed: bool,
+    remedy: str = "Leave out these rows with --drop-missing.",
 ) -> tuple[pa.Table, NDArray[np.int64], tuple[str, ...]]:
     """Return the rows without missing values in the columns, their indices, and notes.
 
@@ -165,40 +164,14 @@ def drop_incomplete_rows(
     if not counts:
         return table, np.arange(table.num_rows, dtype=np.int64), ()
     if not allowed:
-        refuse_missing(table, counts, remedy)
+        raise InvalidInputError(
+            "Columns that are used must have a value in every row."
+            f" Missing values: {counted(counts)}, of {table.num_rows:,} rows. {remedy}"
+        )
     rows = np.flatnonzero(complete_rows(table, counts))
     dropped = plural(table.num_rows - len(rows), "row")
     note = f"Left out {dropped} with missing values: {counted(counts)}."
     return table.take(pa.array(rows)), rows, (note,)
-
-
-def refuse_missing(table: pa.Table, columns: Iterable[str], remedy: str = "") -> None:
-    """Raise `InvalidInputError` if one of the columns has missing values."""
-    counts = missing_counts(table, columns)
-    if counts:
-        raise InvalidInputError(
-            "Columns that are used must have a value in every row."
-            f" Missing values: {counted(counts)}, of {table.num_rows:,} rows."
-            f" {remedy or 'Leave out these rows with --drop-missing.'}"
-        )
-
-
-def refuse_empty(table: pa.Table, target: str) -> None:
-    """Raise `InvalidInputError` if a column has no value at all, so that no row is complete."""
-    counts = missing_counts(table, table.column_names)
-    empty = [name for name, count in counts.items() if count == table.num_rows]
-    if empty:
-        drop = drop_options(empty)
-        remedy = "Name another target." if target in empty else f"Leave them out with {drop}."
-        raise InvalidInputError(
-            f"Columns that are used must have values. Got none at all in {listed(empty)}. {remedy}"
-        )
-
-
-def _missing_count(column: pa.ChunkedArray) -> int:
-    if not pa.types.is_floating(column.type):
-        return int(column.null_count)
-    return int(pc.sum(pc.is_null(column, nan_is_null=True)).as_py() or 0)
 
 
 def plain_values(column: Any) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from directgp.datasets.problem import Task
+from directgp.registry import Task
 
 
 def diabetes() -> pa.Table:

@@ -1,8 +1,7 @@
 """Encode the columns of a table as numeric features."""
 
-from collections import Counter
-from collections.abc import Collection, Sequence
-from typing import Annotated, Literal, NoReturn, final
+from collections.abc import Collection
+from typing import Annotated, Literal, final
 
 import numpy as np
 import pyarrow as pa
@@ -12,15 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from directgp.datasets.columns import (
     PLAIN_NUMBERS,
+    drop_incomplete_rows,
     drop_options,
     kind_of,
     level_counts,
-    refuse_missing,
+    require_unique,
     text_format,
     to_numbers,
 )
 from directgp.errors import InvalidInputError, refuse
-from directgp.text import listed, plural, suggestion
+from directgp.text import counted, listed, plural, suggestion
 
 _MAX_LEVELS_ALWAYS = 50
 """A column of text may have this many levels in any number of rows."""
@@ -47,25 +47,22 @@ class NumberColumn(BaseModel):
 
     def fill(self, column: pa.ChunkedArray, features: NDArray[np.float64]) -> None:
         """Write the values to the features, of shape (n, 1)."""
+        who = f"Column {self.name!r}"
         if kind_of(column.type) != "number":
-            self._refuse(column)
+            got, remedy = f"values of type {column.type}", ""
+            if kind_of(column.type) == "category":
+                values = [str(value) for value in column.unique().to_pylist()]
+                is_number, found = PLAIN_NUMBERS.pattern.fullmatch, text_format(values)
+                first = next((value for value in values if not is_number(value)), values[0])
+                got = f"text, such as {first!r}"
+                remedy = f"These look like {found.name}. {found.remedy}" if found else ""
+            refuse(who, "numbers, as in training", got, remedy)
         values = to_numbers(column)
         infinite = np.flatnonzero(~np.isfinite(values))
         if len(infinite):
             got = f"{values[infinite[0]]:g} in {plural(len(infinite), 'row')}"
-            refuse(f"Column {self.name!r}", "finite", got, "Correct or remove these rows.")
+            refuse(who, "finite", got, "Correct or remove these rows.")
         features[:, 0] = values
-
-    def _refuse(self, column: pa.ChunkedArray) -> NoReturn:
-        who, allowed = f"Column {self.name!r}", "numbers, as in training"
-        if kind_of(column.type) != "category":
-            refuse(who, allowed, f"values of type {column.type}")
-        values = [str(value) for value in column.unique().to_pylist()]
-        found = text_format(values)
-        remedy = f"These look like {found.name}. {found.remedy}" if found else ""
-        is_number = PLAIN_NUMBERS.pattern.fullmatch
-        first = next((value for value in values if not is_number(value)), values[0])
-        refuse(who, allowed, f"text, such as {first!r}", remedy)
 
 
 @final
@@ -97,19 +94,17 @@ class CategoryColumn(BaseModel):
         known = pa.array([self.base, *self.levels], pa.string())
         level = pc.index_in(text, value_set=known)
         if level.null_count:
-            self._refuse_unknown(text.filter(pc.is_null(level)), known)
+            counts = level_counts(text.filter(pc.is_null(level)))
+            first, others = next(iter(counts)), len(counts) - 1
+            got = f"{first!r} in {plural(counts[first], 'row')}"
+            got += f", and {plural(others, 'other new level')}" if others else ""
+            levels = listed(sorted(known.to_pylist()), limit=12)
+            allowed = f"of the levels seen in training, {levels}"
+            remedy = "Correct or remove these rows, or train again with such rows."
+            refuse(f"Column {self.name!r}", allowed, got, remedy)
         level = level.to_numpy()
         rows = np.flatnonzero(level)
         features[rows, level[rows] - 1] = 1.0
-
-    def _refuse_unknown(self, unknown: pa.ChunkedArray, known: pa.Array) -> NoReturn:
-        counts = level_counts(unknown)
-        first, others = next(iter(counts)), len(counts) - 1
-        got = f"{first!r} in {plural(counts[first], 'row')}"
-        got += f", and {plural(others, 'other new level')}" if others else ""
-        allowed = f"of the levels seen in training, {listed(sorted(known.to_pylist()), limit=12)}"
-        remedy = "Correct or remove these rows, or train again with such rows."
-        refuse(f"Column {self.name!r}", allowed, got, remedy)
 
 
 Column = Annotated[NumberColumn | CategoryColumn, Field(discriminator="kind")]
@@ -142,15 +137,20 @@ class Encoding(BaseModel):
         """
         excluded = set(exclude)
         names = [name for name in table.column_names if name not in excluded]
-        _refuse_unusable(table, names)
+        kinds = {name: kind_of(table.column(name).type) for name in names}
+        unusable = {
+            name: str(table.column(name).type) for name in names if kinds[name] in ("time", "other")
+        }
+        if unusable:
+            times = "Give dates and times as numbers, such as days since a date. "
+            remedy = f"Leave columns out with {drop_options(unusable)}."
+            remedy = times + remedy if "time" in kinds.values() else remedy
+            refuse("Columns", "numbers or categories", counted(unusable), remedy)
         columns = [_learn_column(name, table.column(name)) for name in names]
         encoding = cls(columns=tuple(column for column in columns if column is not None))
-        counts = Counter(encoding.feature_names)
-        repeated = [name for name, count in counts.items() if count > 1]
-        if repeated:
-            allowed = "different after categories are encoded"
-            remedy = "Rename the column of that name."
-            refuse("Names of features", allowed, f"{listed(repeated)} more than once", remedy)
+        allowed = "different after categories are encoded"
+        remedy = "Rename the column of that name."
+        require_unique(encoding.feature_names, "Names of features", allowed, remedy)
         return encoding
 
     @property
@@ -168,15 +168,14 @@ class Encoding(BaseModel):
 
         Columns are found by name, in any order; other columns are ignored.
         """
-        names = self.column_names
-        known = set(table.column_names)
-        absent = next((name for name in names if name not in known), None)
+        known = dict.fromkeys(table.column_names)
+        absent = next((name for name in self.column_names if name not in known), None)
         if absent is not None:
             raise InvalidInputError(
                 f"The table must have all columns used in training. Got no {absent!r}."
-                f" {suggestion(absent, table.column_names, 'Its columns')}"
+                f" {suggestion(absent, known, 'Its columns')}"
             )
-        refuse_missing(table, names)
+        drop_incomplete_rows(table, self.column_names, allowed=False)
         features = np.zeros((table.num_rows, len(self.feature_names)))
         start = 0
         for column in self.columns:
@@ -187,41 +186,17 @@ class Encoding(BaseModel):
 
 
 def _learn_column(name: str, column: pa.ChunkedArray) -> NumberColumn | CategoryColumn | None:
-    """Return how a column will be encoded, or None if it has only one value."""
+    """Return how a column will be encoded, or None if it has only one value.
+
+    Raise `InvalidInputError` if its text is numbers, dates, identifiers or free text.
+    """
     if kind_of(column.type) == "number":
         # Arrow has no minimum of 16-bit floats.
         ends = pc.min_max(pc.cast(column, pa.float64(), safe=False)).as_py()
         return NumberColumn(name=name) if ends["min"] != ends["max"] else None
-    counts = level_counts(column)
-    _refuse_unless_categories(name, counts, len(column))
-    if len(counts) < 2:
-        return None
-    base = min(counts, key=lambda level: (-counts[level], level))
-    levels = tuple(sorted(level for level in counts if level != base))
-    return CategoryColumn(name=name, base=base, levels=levels)
-
-
-def _refuse_unusable(table: pa.Table, names: Sequence[str]) -> None:
-    """Raise `InvalidInputError` if a column is neither numbers nor text."""
-    types = {name: table.column(name).type for name in names}
-    times = [name for name in names if kind_of(types[name]) == "time"]
-    if times:
-        raise InvalidInputError(
-            f"Columns of dates and times cannot be used as they are: {listed(times)}."
-            " Give numbers instead, such as year, month or days since a date,"
-            f" or leave {'it' if len(times) == 1 else 'them'} out with {drop_options(times)}."
-        )
-    for name, data_type in types.items():
-        if kind_of(data_type) == "other":
-            allowed, got = "numbers or categories", f"values of type {data_type}"
-            refuse(f"Column {name!r}", allowed, got, f"Leave it out with {drop_options([name])}.")
-
-
-def _refuse_unless_categories(name: str, counts: dict[str, int], rows: int) -> None:
-    """Raise `InvalidInputError` if the text is numbers, dates, identifiers or free text."""
-    levels = len(counts)
-    too_many = levels == rows > 2 or (
-        levels > _MAX_LEVELS_ALWAYS and levels > min(rows / _ROWS_PER_LEVEL, _MAX_LEVELS)
+    counts, rows = level_counts(column), len(column)
+    too_many = len(counts) == rows > 2 or (
+        len(counts) > _MAX_LEVELS_ALWAYS and len(counts) > min(rows / _ROWS_PER_LEVEL, _MAX_LEVELS)
     )
     found = text_format(counts)
     if found and (too_many or not found.may_be_category):
@@ -229,8 +204,11 @@ def _refuse_unless_categories(name: str, counts: dict[str, int], rows: int) -> N
         remedy = f"{found.remedy} Or leave it out with {drop_options([name])}."
         refuse(f"Column {name!r}", "numbers or categories", got, remedy)
     if too_many:
-        raise InvalidInputError(
-            f"Column {name!r} must be of categories that recur. Got {levels:,} different texts"
-            f" in {rows:,} rows, such as {next(iter(counts))!r}, which looks like an identifier or"
-            f" free text. Leave it out with {drop_options([name])}."
-        )
+        got = f"{len(counts):,} different texts in {rows:,} rows, such as {next(iter(counts))!r}"
+        remedy = f"Leave out identifiers and free text with {drop_options([name])}."
+        refuse(f"Column {name!r}", "of categories that recur", got, remedy)
+    if len(counts) < 2:
+        return None
+    base = min(counts, key=lambda level: (-counts[level], level))
+    levels = tuple(sorted(level for level in counts if level != base))
+    return CategoryColumn(name=name, base=base, levels=levels)

@@ -11,8 +11,7 @@ from typing_extensions import override
 
 from directgp.datasets.embedded import EMBEDDED, DatasetInfo
 from directgp.datasets.encoding import Encoding
-from directgp.datasets.prepare import prepare
-from directgp.datasets.problem import Problem, Task
+from directgp.datasets.problem import Problem, Task, prepare
 from directgp.datasets.tables import ReadableTable, open_table, stem_of, suffix_of, tables_in
 from directgp.datasets.targets import guess_task
 from directgp.errors import InvalidInputError, refuse

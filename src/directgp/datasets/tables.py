@@ -5,7 +5,6 @@ import csv
 import os
 import re
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -17,9 +16,9 @@ import pyarrow.csv
 import pyarrow.ipc
 from typing_extensions import override
 
-from directgp.datasets.columns import MISSING, parse_text
+from directgp.datasets.columns import MISSING, parse_text, require_unique
 from directgp.errors import refuse
-from directgp.text import did_you_mean, listed, plural, suggestion
+from directgp.text import did_you_mean, plural, suggestion
 
 _HEAD_BYTES = 1 << 20
 """Bytes in which the first row of a text file has to end."""
@@ -84,10 +83,8 @@ class ReadableTable(ABC):
         names = tuple(self._names())
         if not names:
             refuse("The table", "of columns with names", f"no column in {self.shown!r}")
-        repeated = sorted(name for name, count in Counter(names).items() if count > 1)
-        if repeated:
-            got = f"{listed(repeated)} more than once in {self.shown!r}"
-            refuse("Names of columns", "different from each other", got, "Rename or remove them.")
+        who, where = "Names of columns", f" in {self.shown!r}"
+        require_unique(names, who, "different from each other", "Rename or remove them.", where)
         return names
 
     def read(self, columns: Sequence[str] | None = None, as_text: Collection[str] = ()) -> pa.Table:
@@ -121,25 +118,32 @@ class TextTable(ReadableTable):
     @override
     def _read(self, columns: list[str], as_text: set[str]) -> pa.Table:
         table = self._parse(columns, null_values=MISSING, strings_can_be_null=True)
+        arrays = dict(zip(columns, table.columns, strict=True))
+        for name, column in arrays.items():
+            if pa.types.is_binary(column.type):
+                self._refuse_encoding(f", column {name!r}")
+            if pa.types.is_string(column.type):
+                arrays[name] = parse_text(column)
         verbatim = [name for name in columns if name in as_text]
-        text = self._parse(verbatim, as_text=True, strings_can_be_null=False) if verbatim else None
-        arrays = [
-            text.column(name) if text is not None and name in as_text else self._typed(name, column)
-            for name, column in zip(columns, table.columns, strict=True)
-        ]
-        return pa.table(arrays, names=columns)
-
-    def _typed(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        if pa.types.is_binary(column.type):
-            self._refuse_encoding(f", column {name!r}")
-        return parse_text(column) if pa.types.is_string(column.type) else column
+        if verbatim:
+            text = self._parse(verbatim, as_text=True, strings_can_be_null=False)
+            arrays.update(zip(verbatim, text.columns, strict=True))
+        return pa.table(arrays)
 
     @cached_property
     def _header(self) -> tuple[str, list[str]]:
         """The delimiter, and the names of the columns with the spaces around them."""
         with readable(self.shown), self._stream() as stream:
             head = stream.read(_HEAD_BYTES)
-        lines = self._decode(head).splitlines(keepends=True)
+        try:
+            # Unless the head is the whole file, it may end within a character.
+            decoder = codecs.getincrementaldecoder("utf-8-sig")()
+            text = decoder.decode(head, final=len(head) < _HEAD_BYTES)
+        except UnicodeDecodeError:
+            self._refuse_encoding()
+        if "\0" in text:
+            self._refuse_encoding()
+        lines = text.splitlines(keepends=True)
         tabs = self.shown.lower().endswith((".tsv", ".tsv.gz"))
         rows = {mark: _first_row(lines, mark) for mark in (("\t",) if tabs else _DELIMITERS)}
         delimiter = max(rows, key=lambda mark: len(rows[mark]))
@@ -148,55 +152,36 @@ class TextTable(ReadableTable):
             refuse("The data file", "a table with a first row of names", got)
         return delimiter, rows[delimiter]
 
-    def _decode(self, head: bytes) -> str:
-        # Unless the head is the whole file, it may end within a character.
-        decoder = codecs.getincrementaldecoder("utf-8-sig")()
-        try:
-            text = decoder.decode(head, final=len(head) < _HEAD_BYTES)
-        except UnicodeDecodeError:
-            self._refuse_encoding()
-        if "\0" in text:
-            self._refuse_encoding()
-        return text
-
     def _stream(self) -> Any:
         compression = "gzip" if self.shown.lower().endswith(".gz") else None
         return pa.input_stream(self.shown, compression=compression)
 
     def _parse(self, columns: list[str], *, as_text: bool = False, **options: Any) -> pa.Table:
-        written = dict(zip(self.names, self._header[1], strict=True))
+        delimiter, header = self._header
+        written = dict(zip(self.names, header, strict=True))
         included = [written[name] for name in columns]
         types = dict.fromkeys(included, pa.string()) if as_text else None
         convert = pyarrow.csv.ConvertOptions(
             include_columns=included, column_types=types, **options
         )
-        with readable(self.shown):
-            try:
-                table = self._parse_all(convert)
-            except pa.ArrowInvalid as error:
-                if _RAGGED.search(str(error)):
-                    self._refuse_ragged(convert)
-                raise
-        return table.rename_columns(columns)
-
-    def _parse_all(self, convert: Any, *, use_threads: bool = True) -> pa.Table:
-        read = pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=use_threads)
-        parse = pyarrow.csv.ParseOptions(delimiter=self._header[0], newlines_in_values=True)
-        with self._stream() as stream:
-            return pyarrow.csv.read_csv(stream, read, parse, convert)
-
-    def _refuse_ragged(self, convert: Any) -> None:
-        """Raise `InvalidInputError` for the first row that is too short or too long."""
-        try:
-            # Arrow numbers rows only when it reads them in one thread.
-            self._parse_all(convert, use_threads=False)
-        except pa.ArrowInvalid as error:
-            for row, expected, actual in _RAGGED.findall(str(error)):
-                number = int(row) - 1 if row else "?"
-                got = f"{plural(int(actual), 'value')} in row {number} after the names"
-                allowed = f"of {plural(int(expected), 'value')}, as many as there are names"
-                remedy = "Correct that row."
-                refuse("Rows of the data file", allowed, f"{got} in {self.shown!r}", remedy)
+        parse = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+        ragged = None
+        # Arrow numbers the rows only when it reads them in one thread.
+        for threads in (True, False):
+            read = pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=threads)
+            with readable(self.shown), self._stream() as stream:
+                try:
+                    table = pyarrow.csv.read_csv(stream, read, parse, convert)
+                    return table.rename_columns(columns)
+                except pa.ArrowInvalid as error:
+                    ragged = _RAGGED.search(str(error))
+                    if ragged is None:
+                        raise
+        row, expected, actual = ragged.groups() if ragged else ("", "0", "0")
+        got = f"{plural(int(actual), 'value')} in row {int(row) - 1 if row else '?'}"
+        allowed = f"of {plural(int(expected), 'value')}, as many as there are names"
+        where = f"after the names in {self.shown!r}"
+        refuse("Rows of the data file", allowed, f"{got} {where}", "Correct that row.")
 
     def _refuse_encoding(self, where: str = "") -> NoReturn:
         remedy = "Save it again as CSV in UTF-8."

@@ -1,5 +1,6 @@
 """Guess the task of a target column and encode it as numbers."""
 
+from collections.abc import Collection
 from typing import NoReturn
 
 import numpy as np
@@ -8,8 +9,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from directgp.datasets.columns import kind_of, level_counts, text_format, to_numbers
-from directgp.datasets.problem import Task
-from directgp.errors import InvalidInputError, refuse
+from directgp.errors import refuse
+from directgp.registry import Task
 from directgp.text import counted, listed, plural, suggestion
 
 _YES = {"true", "t", "yes", "y", "positive", "pos"}
@@ -38,7 +39,7 @@ def guess_task(column: pa.ChunkedArray, name: str = "y") -> tuple[Task, str]:
     """
     kind = kind_of(column.type)
     if kind == "category":
-        values = list(level_counts(column))
+        values = level_counts(column)
         if len(values) > 2:
             _refuse_text(name, values)
         return "classification", f"it has {plural(len(values), 'different value')}"
@@ -165,7 +166,7 @@ def _two_classes(
         others = [label for label in counts if label != positive]
         return others[0] if len(others) == 1 else f"not {positive}", positive
     if len(counts) > 2:
-        _refuse_many(f"The target {name!r} must be of two classes. Got {len(counts):,}", counts)
+        _refuse_text(name, counts, is_number)
 
     def rank(label: str) -> tuple[bool, float, str]:
         size = float(label) if is_number and label not in ("true", "false") else 0.0
@@ -181,7 +182,7 @@ def _numbers(
     """Return a target of finite numbers; for counts, of whole numbers of at least 0."""
     kind = kind_of(column.type)
     if kind == "category":
-        _refuse_text(name, list(level_counts(column)))
+        _refuse_text(name, level_counts(column))
     if kind != "number":
         _refuse_type(column, name, "numbers")
     y = to_numbers(column)
@@ -202,17 +203,12 @@ def _refuse_type(column: pa.ChunkedArray, name: str, allowed: str) -> NoReturn:
     refuse(f"The target {name!r}", allowed, got, "Name another target.")
 
 
-def _refuse_text(name: str, values: list[str]) -> NoReturn:
-    """Raise `InvalidInputError` for a target of text that is neither numbers nor two classes."""
-    who, allowed, found = f"The target {name!r}", "numbers or two classes", text_format(values)
+def _refuse_text(name: str, values: Collection[str], is_number: bool = False) -> NoReturn:
+    """Raise `InvalidInputError` for labels that are neither numbers nor two classes."""
+    found = None if is_number else text_format(values)
+    got = f"{len(values):,} classes: {listed(sorted(values))}"
+    remedy = "Give --positive LABEL to predict one class against the rest."
     if found:
-        got = f"text that looks like {found.name}, such as {values[0]!r}"
-        refuse(who, allowed, got, found.remedy)
-    _refuse_many(f"{who} must be {allowed}. Got {len(values):,} classes", values)
-
-
-def _refuse_many(start: str, labels: "dict[str, int] | list[str]") -> NoReturn:
-    raise InvalidInputError(
-        f"{start}: {listed(sorted(labels))}."
-        " Give --positive LABEL to predict one class against the rest."
-    )
+        got = f"text that looks like {found.name}, such as {next(iter(values))!r}"
+        remedy = found.remedy
+    refuse(f"The target {name!r}", "numbers or two classes", got, remedy)

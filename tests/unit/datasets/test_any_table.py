@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from directgp.datasets.encoding import Encoding
-from directgp.datasets.prepare import prepare
+from directgp.datasets.problem import prepare
 from directgp.datasets.tables import open_table, read_table
 from directgp.errors import InvalidInputError
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from directgp.datasets.encoding import Encoding
-from directgp.datasets.prepare import prepare
+from directgp.datasets.problem import prepare
 from directgp.errors import InvalidInputError
 from tests.unit.datasets.small_tables import ROWS, repeated, small
 
@@ -59,23 +59,23 @@ REFUSED: list[tuple[Callable[[], pa.Table], dict[str, Any], str]] = [
     (
         lambda: small(when=repeated(DAY)),
         {},
-        "Columns of dates and times cannot be used as they are: 'when'. Give numbers instead, such"
-        " as year, month or days since a date, or leave it out with --drop when.",
+        "Columns must be numbers or categories. Got 'when' (date32[day]). Give dates and times as"
+        " numbers, such as days since a date. Leave columns out with --drop when.",
     ),
     (
         lambda: small(
             **{"made on": repeated(dt.datetime(2020, 1, 1))}, took=repeated(dt.timedelta(1))
         ),
         {},
-        "Columns of dates and times cannot be used as they are: 'made on' and 'took'. Give numbers"
-        " instead, such as year, month or days since a date, or leave them out with"
-        " --drop 'made on' --drop took.",
+        "Columns must be numbers or categories. Got 'made on' (timestamp[us]) and 'took'"
+        " (duration[us]). Give dates and times as numbers, such as days since a date. Leave columns"
+        " out with --drop 'made on' --drop took.",
     ),
     (
         lambda: small(id=[f"id{i}" for i in range(ROWS)]),
         {},
         "Column 'id' must be of categories that recur. Got 30 different texts in 30 rows, such as"
-        " 'id0', which looks like an identifier or free text. Leave it out with --drop id.",
+        " 'id0'. Leave out identifiers and free text with --drop id.",
     ),
     (
         lambda: small(p=repeated("0,5", "12,25", "2")),
@@ -101,8 +101,8 @@ REFUSED: list[tuple[Callable[[], pa.Table], dict[str, Any], str]] = [
     (
         lambda: small(pair=repeated([1, 2])),
         {},
-        "Column 'pair' must be numbers or categories. Got values of type list<item: int64>. Leave"
-        " it out with --drop pair.",
+        "Columns must be numbers or categories. Got 'pair' (list<item: int64>). Leave columns out"
+        " with --drop pair.",
     ),
     (
         lambda: small(**{"s=x": repeated(1, 2), "s": repeated("x", "z", "z")}),
@@ -174,8 +174,8 @@ REFUSED: list[tuple[Callable[[], pa.Table], dict[str, Any], str]] = [
     (
         lambda: small(y=repeated(1, 2, 3)),
         {"task": "classification"},
-        "The target 'y' must be of two classes. Got 3: '1', '2' and '3'. Give --positive LABEL to"
-        " predict one class against the rest.",
+        "The target 'y' must be numbers or two classes. Got 3 classes: '1', '2' and '3'. Give"
+        " --positive LABEL to predict one class against the rest.",
     ),
     (
         lambda: small(y=repeated("red", "green", "blue")),

@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from directgp.datasets.prepare import prepare
-from directgp.datasets.problem import Problem
+from directgp.datasets.problem import Problem, prepare
 from directgp.datasets.targets import coded
 from directgp.errors import InvalidInputError
 from tests.unit.datasets.small_tables import ROWS, repeated, small

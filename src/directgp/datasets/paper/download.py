@@ -2,8 +2,6 @@
 
 import socket
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
@@ -14,12 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from directgp.datasets.paper.sets import PAPER, Download, Home, PaperDataset, format_size
-from directgp.datasets.prepare import prepare
-from directgp.datasets.problem import Problem
+from directgp.datasets.problem import Problem, prepare
 from directgp.datasets.sources import data_folder, find_in_folder
 from directgp.datasets.tables import open_table
 from directgp.errors import DirectGPError, InvalidInputError, refuse
-from directgp.text import suggestion
+from directgp.text import one_line, suggestion
 
 _TIMEOUT = 20.0
 """Seconds without data after which a download fails."""
@@ -49,7 +46,7 @@ class PaperData:
 
 
 def open_paper(name: str, data_dir: Path | None = None, download: bool = True) -> PaperData:
-    """Open a data set of the paper, and tell how it differs from the paper's.
+    """Open a data set of the paper, and report how it differs from the paper's.
 
     Parameters
     ----------
@@ -121,71 +118,60 @@ def _single_fingerprint(problem: Problem) -> str:
 def _download_problem(facts: PaperDataset, home: Home) -> Problem:
     """Return the data set from its public files or the cache, and check size and numbers."""
     files = [_fetch(facts, each) for each in home.files]
+    url = home.files[0].url
     try:
-        return _read(facts, home, files)
+        try:
+            table = home.read(files)
+        except MemoryError:
+            raise
+        except Exception as error:
+            # The readers of the public formats document no exceptions.
+            got = f"a file with the error: {_cause(error)}"
+            raise _wrong(facts, url, "readable", got) from error
+        problem = _prepare(facts, table, url)
+        found = format_size(*problem.X.shape)
+        if found != facts.size:
+            raise _wrong(facts, url, f"of {facts.size} rows × features, as in the paper", found)
+        fingerprint = home.fingerprint and _single_fingerprint(problem)
+        if fingerprint != home.fingerprint:
+            known = f"the numbers of fingerprint {home.fingerprint}"
+            raise _wrong(facts, url, known, f"others, of fingerprint {fingerprint}")
     except InvalidInputError:
         # Otherwise the cache would return the wrong files again.
         for file in files:
             file.unlink(missing_ok=True)
         raise
+    return problem
 
 
 def _fetch(facts: PaperDataset, download: Download) -> Path:
+    """Download a file into the cache, unless it is there."""
     from sklearn.datasets import fetch_file, get_data_home
 
     url, sha256 = download.url, download.sha256
     folder = Path(get_data_home()) / "directgp"
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with _timeout():
-            return Path(fetch_file(url, folder=folder, sha256=sha256, n_retries=0))
-    except (URLError, TimeoutError, ConnectionError, HTTPException) as error:
-        if isinstance(error, HTTPError):
-            error.close()
-        raise FetchError(
-            f"The data set {facts.name!r} must be in the data folder, or available for download."
-            f" Got an error from {url}: {_one_line(error)}. {facts.remedy}"
-        ) from error
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        got = f"another file ({_one_line(error)})"
-        raise _wrong(facts, url, f"the file of sha256 {sha256}", got) from error
-
-
-@contextmanager
-def _timeout() -> Iterator[None]:
-    """Limit the wait for a server, and silence the warnings of scikit-learn."""
     before = socket.getdefaulttimeout()
     # fetch_file has no timeout of its own.
     socket.setdefaulttimeout(_TIMEOUT)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield
+            return Path(fetch_file(url, folder=folder, sha256=sha256, n_retries=0))
+    except (URLError, TimeoutError, ConnectionError, HTTPException) as error:
+        if isinstance(error, HTTPError):
+            error.close()
+        raise FetchError(
+            f"The data set {facts.name!r} must be in the data folder, or available for download."
+            f" Got an error from {url}: {_cause(error)}. {facts.remedy}"
+        ) from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        got = f"another file ({_cause(error)})"
+        raise _wrong(facts, url, f"the file of sha256 {sha256}", got) from error
     finally:
         socket.setdefaulttimeout(before)
-
-
-def _read(facts: PaperDataset, home: Home, files: list[Path]) -> Problem:
-    url = home.files[0].url
-    try:
-        table = home.read(files)
-    except MemoryError:
-        raise
-    except Exception as error:
-        # The readers of the public formats document no exceptions.
-        got = f"a file with the error: {_one_line(error)}"
-        raise _wrong(facts, url, "readable", got) from error
-    problem = _prepare(facts, table, url)
-    found = format_size(*problem.X.shape)
-    if found != facts.size:
-        raise _wrong(facts, url, f"of {facts.size} rows × features, as in the paper", found)
-    fingerprint = home.fingerprint and _single_fingerprint(problem)
-    if fingerprint != home.fingerprint:
-        known = f"the numbers of fingerprint {home.fingerprint}"
-        raise _wrong(facts, url, known, f"others, of fingerprint {fingerprint}")
-    return problem
 
 
 def _wrong(facts: PaperDataset, url: str, allowed: str, got: str) -> InvalidInputError:
@@ -195,7 +181,7 @@ def _wrong(facts: PaperDataset, url: str, allowed: str, got: str) -> InvalidInpu
     )
 
 
-def _one_line(error: Exception) -> str:
+def _cause(error: Exception) -> str:
     """Return the message of an error in one line without the final stop."""
     text = error.reason if type(error) is URLError else error
-    return " ".join(str(text).split()).rstrip(".") or type(error).__name__
+    return one_line(str(text)).rstrip(".") or type(error).__name__
