@@ -51,9 +51,9 @@ class NumberColumn(BaseModel):
         if kind_of(column.type) != "number":
             got, remedy = f"values of type {column.type}", ""
             if kind_of(column.type) == "category":
-                values = [str(value) for value in column.unique().to_pylist()]
-                is_number, found = PLAIN_NUMBERS.pattern.fullmatch, text_format(values)
-                first = next((value for value in values if not is_number(value)), values[0])
+                texts = [str(value) for value in column.unique().to_pylist()]
+                is_number, found = PLAIN_NUMBERS.pattern.fullmatch, text_format(texts)
+                first = next((text for text in texts if not is_number(text)), texts[0])
                 got = f"text, such as {first!r}"
                 remedy = f"These look like {found.name}. {found.remedy}" if found else ""
             refuse(who, "numbers, as in training", got, remedy)

@@ -18,22 +18,16 @@ from directgp.text import text_table
 
 @dataclass(frozen=True)
 class DerivativeBounds:
-    """0 ≤ φ ≤ B, b′ ≤ φ′ ≤ B′ and b″ ≤ φ″ ≤ B″ for every f, one number of each per target."""
+    """0 ≤ φ ≤ B, b′ ≤ φ′ ≤ B′ and b″ ≤ φ″ ≤ B″ for every f, one number of each per target.
+
+    The fields are B, b′, B′, b″ and B″.
+    """
 
     density_upper: Float[Tensor, "*shape"]
-    """B."""
-
     slope_lower: Float[Tensor, "*shape"]
-    """b′."""
-
     slope_upper: Float[Tensor, "*shape"]
-    """B′."""
-
     curvature_lower: Float[Tensor, "*shape"]
-    """b″."""
-
     curvature_upper: Float[Tensor, "*shape"]
-    """B″."""
 
     @property
     def slope_range(self) -> Values:
@@ -69,31 +63,29 @@ def _times_exp(factor: Values, exponent: Values) -> Values:
     return torch.where(exponent == -torch.inf, 0.0, product)
 
 
-@dataclass(frozen=True)
-class CriticalPoints:
-    """All f where φ′ or φ″ can be extreme; an infinite f means the limit 0."""
-
-    slope: Float[Tensor, "k ..."]
-    """Roots of φ″."""
-
-    curvature: Float[Tensor, "j ..."]
-    """Roots of φ‴."""
+Points = Float[Tensor, "_ ..."]
+"""Values of f along the first axis, for each target."""
 
 
-def critical_points(likelihood: Likelihood, y: Values) -> CriticalPoints | None:
-    """Return the roots of φ″ and φ‴ in closed form; None if there is no closed form."""
+def critical_points(likelihood: Likelihood, y: Values) -> tuple[Points, Points] | None:
+    """Return the roots of φ″ and of φ‴ in f; None if they have no closed form.
+
+    They are all the f where φ′ or φ″ can be extreme. An infinite f means the limit 0.
+    """
+    zero, root = torch.zeros_like(y), math.sqrt(3)
+    # A bell around y has φ″ = 0 at one width, and φ‴ = 0 at y and at √3 widths.
+    bell = (-1.0, 1.0), (-root, 0.0, root)
     match likelihood:
         case Probit():
-            return _at(torch.zeros_like(y), 1.0, (0.0,), (-1.0, 1.0))
+            return _around(zero, 1.0, (0.0,), (-1.0, 1.0))
         case Logistic():
             # φ‴ ∝ 1 − 6σ(1−σ), zero at σ = ½ ± 1/(2√3).
-            outer = math.log(2 + math.sqrt(3))
-            return _at(torch.zeros_like(y), 1.0, (0.0,), (-outer, outer))
-        case Gaussian():
-            return _bell(y, torch.sqrt(likelihood.noise))
-        case StudentT():
-            df = likelihood.df
-            return _bell(y, likelihood.scale * torch.sqrt(df / (df + 2)))
+            end = math.log(2 + root)
+            return _around(zero, 1.0, (0.0,), (-end, end))
+        case Gaussian(noise=noise):
+            return _around(y, torch.sqrt(noise), *bell)
+        case StudentT(df=df, scale=scale):
+            return _around(y, scale * torch.sqrt(df / (df + 2)), *bell)
         case PoissonExp():
             return _poisson(likelihood, y)
         case NegativeBinomial():
@@ -101,23 +93,15 @@ def critical_points(likelihood: Likelihood, y: Values) -> CriticalPoints | None:
     return None
 
 
-def _at(
-    centre: Values, width: float | Values, slope: tuple[float, ...], curvature: tuple[float, ...]
-) -> CriticalPoints:
+def _around(
+    centre: Values, width: float | Values, slope: Sequence[float], curvature: Sequence[float]
+) -> tuple[Points, Points]:
     """Return points at multiples of a width from a centre."""
-    return CriticalPoints(
-        torch.stack([centre + step * width for step in slope]),
-        torch.stack([centre + step * width for step in curvature]),
-    )
+    points = [torch.stack([centre + k * width for k in steps]) for steps in (slope, curvature)]
+    return points[0], points[1]
 
 
-def _bell(y: Values, width: Values) -> CriticalPoints:
-    """Return the roots for a bell around y: φ″ = 0 at one width, φ‴ = 0 at y and at √3 widths."""
-    outer = math.sqrt(3)
-    return _at(y, width, (-1.0, 1.0), (-outer, 0.0, outer))
-
-
-def _poisson(likelihood: PoissonExp, y: Values) -> CriticalPoints:
+def _poisson(likelihood: PoissonExp, y: Values) -> tuple[Points, Points]:
     """Solve, with ′ = λ d/dλ, φ″ = ((y−λ)² − λ)φ and φ‴ = ((y−λ)³ − 3λ(y−λ) − λ)φ.
 
     The quadratic has roots λ = y + ½ ± √(y + ¼); the cubic, in t = λ − y − 1, is
@@ -126,10 +110,10 @@ def _poisson(likelihood: PoissonExp, y: Values) -> CriticalPoints:
     spread = torch.sqrt(y + 0.25)
     quadratic = torch.stack([y + 0.5 - spread, y + 0.5 + spread])
     cubic = y + 1 + _cubic_roots(-(3 * y + 2), -(2 * y + 1))
-    return CriticalPoints(_f_of_rate(likelihood, quadratic), _f_of_rate(likelihood, cubic))
+    return _f_of_rate(likelihood, quadratic), _f_of_rate(likelihood, cubic)
 
 
-def _negative_binomial(likelihood: NegativeBinomial, y: Values) -> CriticalPoints:
+def _negative_binomial(likelihood: NegativeBinomial, y: Values) -> tuple[Points, Points]:
     """Solve with p = λ/(r+λ), N = y + r, ℓ′ = y − Np, ℓ″ = −Np(1−p), ℓ‴ = −Np(1−p)(1−2p).
 
     ℓ″ + ℓ′² has roots p = (2y + 1 ± √(1 + 4ry/N)) / (2(N+1)). ℓ‴ + 3ℓ′ℓ″ + ℓ′³ is, in
@@ -143,7 +127,8 @@ def _negative_binomial(likelihood: NegativeBinomial, y: Values) -> CriticalPoint
     a = inner / (N + 1) - (3 * y + 2)
     b = inner * (y + 1) / (N + 1) - y**3 * (3 * N + 4) / (N * (N + 1)) - (2 * y + 1)
     cubic = (y + 1 + _cubic_roots(a, b)) / (N + 2)
-    return CriticalPoints(*(_f_of_rate(likelihood, p / (1 - p) * r) for p in (quadratic, cubic)))
+    rates = [p / (1 - p) * r for p in (quadratic, cubic)]
+    return _f_of_rate(likelihood, rates[0]), _f_of_rate(likelihood, rates[1])
 
 
 def _cubic_roots(a: Values, b: Values) -> Float[Tensor, "3 ..."]:
@@ -176,33 +161,22 @@ def searched_bounds(likelihood: UnimodalInF, y: Values, num_nodes: int = 257) ->
 
     The grid is centre + width·sinh(x) for equispaced x: dense within the peak, out to 200 widths.
     """
-    nodes = _nodes(likelihood, y, num_nodes)
+    # A peak at ±∞ is replaced by that of target 1 (counts of 0), else by 0 (labels).
+    of_one = likelihood.argmax(torch.ones_like(y))
+    fallback = torch.where(torch.isfinite(of_one), of_one, 0.0)
+    peak = likelihood.argmax(y)
+    centre = torch.where(torch.isfinite(peak), peak, fallback)
+    width = torch.rsqrt(-likelihood.derivatives(y, centre).second)
+    last = math.asinh(_REACH)
+    x = torch.linspace(-last, last, num_nodes, dtype=y.dtype, device=y.device)
+    nodes = centre + width * torch.sinh(x).reshape(-1, *(1 for _ in centre.shape))
 
     def extreme(order: int, sign: int) -> Values:
         return _largest(lambda f: sign * density_derivatives(likelihood, y, f)[order], nodes)
 
     # φ′ and φ″ vanish at ±∞, so that neither range excludes 0.
-    return DerivativeBounds(
-        extreme(0, 1),
-        -extreme(1, -1).clamp(min=0.0),
-        extreme(1, 1).clamp(min=0.0),
-        -extreme(2, -1).clamp(min=0.0),
-        extreme(2, 1).clamp(min=0.0),
-    )
-
-
-def _nodes(likelihood: UnimodalInF, y: Values, num_nodes: int) -> Float[Tensor, "k ..."]:
-    centre = _first_finite(likelihood.argmax(y), likelihood.argmax(torch.ones_like(y)))
-    width = torch.rsqrt(-likelihood.derivatives(y, centre).second)
-    last = math.asinh(_REACH)
-    x = torch.linspace(-last, last, num_nodes, dtype=y.dtype, device=y.device)
-    return centre + width * torch.sinh(x).reshape(-1, *(1 for _ in centre.shape))
-
-
-def _first_finite(peak: Values, of_one: Values) -> Values:
-    """Return the peak; if infinite, that of target 1 (counts of 0), else 0 (labels)."""
-    fallback = torch.where(torch.isfinite(of_one), of_one, 0.0)
-    return torch.where(torch.isfinite(peak), peak, fallback)
+    ranges = [sign * extreme(order, sign).clamp(min=0.0) for order in (1, 2) for sign in (-1, 1)]
+    return DerivativeBounds(extreme(0, 1), *ranges)
 
 
 def _largest(function: Callable[[Values], Values], nodes: Float[Tensor, "k ..."]) -> Values:
@@ -248,24 +222,14 @@ def tight_bounds(likelihood: Likelihood, y: Num[Tensor, "..."]) -> DerivativeBou
     points = critical_points(likelihood, y)
     if points is None:
         return searched_bounds(likelihood, y)
-    density_upper = torch.exp(likelihood.log_max(y))
-    slopes = _at_points(likelihood, y, points.slope, 1)
-    curvatures = _at_points(likelihood, y, points.curvature, 2)
-    return DerivativeBounds(density_upper, *_range_with_zero(slopes), *_range_with_zero(curvatures))
-
-
-def _at_points(
-    likelihood: Likelihood, y: Values, f: Float[Tensor, "k ..."], order: int
-) -> Float[Tensor, "k ..."]:
-    """Evaluate φ, φ′ or φ″ (order 0, 1, 2) at each f, 0 at an infinite one."""
-    finite = torch.isfinite(f)
-    values = density_derivatives(likelihood, y, torch.where(finite, f, 0.0))[order]
-    return torch.where(finite, values, 0.0)
-
-
-def _range_with_zero(values: Float[Tensor, "k ..."]) -> tuple[Values, Values]:
-    """Return the smallest and largest of the values and of the limit 0 at ±∞."""
-    return values.amin(dim=0).clamp(max=0.0), values.amax(dim=0).clamp(min=0.0)
+    ranges = []
+    for order, f in enumerate(points, 1):
+        finite = torch.isfinite(f)
+        values = density_derivatives(likelihood, y, torch.where(finite, f, 0.0))[order]
+        values = torch.where(finite, values, 0.0)
+        # φ′ and φ″ have the limit 0 at ±∞.
+        ranges += [values.amin(dim=0).clamp(max=0.0), values.amax(dim=0).clamp(min=0.0)]
+    return DerivativeBounds(torch.exp(likelihood.log_max(y)), *ranges)
 
 
 @torch.no_grad()
@@ -286,54 +250,38 @@ def paper_bounds(likelihood: Likelihood, y: Num[Tensor, "..."]) -> DerivativeBou
     """
     likelihood.check_targets(y)
     y = y.double()
+    found: tuple[Tensor | float, ...]
     match likelihood:
         case Logistic():
-            return _symmetric(y, 1.0, 1 / 4, 1 / 4)
+            found = 1.0, -1 / 4, 1 / 4, -1 / 4, 1 / 4
         case Probit():
-            return _symmetric(
-                y, 1.0, 1 / math.sqrt(2 * math.pi), 1 / math.sqrt(2 * math.pi * math.e)
-            )
-        case Gaussian():
-            return _gaussian(likelihood, y)
-        case StudentT():
-            return _student_t(likelihood, y)
+            slope, curvature = 1 / math.sqrt(2 * math.pi), 1 / math.sqrt(2 * math.pi * math.e)
+            found = 1.0, -slope, slope, -curvature, curvature
+        case Gaussian(noise=variance):
+            c = torch.exp(likelihood.log_base(y))
+            steepest = c / torch.sqrt(math.e * variance)
+            upper = 2 * c / (variance * math.exp(3 / 2))
+            found = c, -steepest, steepest, -c / variance, upper
+        case StudentT(df=df, scale=scale):
+            c = torch.exp(likelihood.log_base(y))
+            factor, power = c * (df + 1) / df, ((df + 3) / (df + 2)) ** ((df + 3) / 2)
+            steepest = factor / scale * torch.sqrt(df / (df + 2)) / power
+            upper = 2 * factor / scale**2 * ((df + 2) / (df + 5)) ** ((df + 5) / 2)
+            found = c, -steepest, steepest, -factor / scale**2, upper
         case PoissonExp():
-            one = torch.ones_like(y)
-            return DerivativeBounds(one, -y - 1, y, -y - 1 / 4, 2 * y**2 + 3 * y + 2)
+            found = 1.0, -y - 1, y, -y - 1 / 4, 2 * y**2 + 3 * y + 2
         case PoissonSoftplus(log_exposure=None):
-            return _symmetric(y, 1.0, 1.0, 2.25)
-    raise UnsupportedError(
-        f"paper_bounds knows the six likelihoods of the paper's table 1, softplus counts without "
-        f"exposure. Got {type(likelihood).__name__}. Use tight_bounds."
-    )
-
-
-def _symmetric(y: Values, density: float, slope: float, curvature: float) -> DerivativeBounds:
-    """Return the same ± bounds for every target."""
-    one = torch.ones_like(y)
-    return DerivativeBounds(
-        density * one, -slope * one, slope * one, -curvature * one, curvature * one
-    )
-
-
-def _gaussian(likelihood: Gaussian, y: Values) -> DerivativeBounds:
-    c = torch.exp(likelihood.log_base(y))
-    variance = likelihood.noise
-    slope = c / torch.sqrt(math.e * variance)
-    return DerivativeBounds(c, -slope, slope, -c / variance, 2 * c / (variance * math.exp(3 / 2)))
-
-
-def _student_t(likelihood: StudentT, y: Values) -> DerivativeBounds:
-    c = torch.exp(likelihood.log_base(y))
-    df, scale = likelihood.df, likelihood.scale
-    factor = c * (df + 1) / df
-    slope = factor / scale * torch.sqrt(df / (df + 2)) / ((df + 3) / (df + 2)) ** ((df + 3) / 2)
-    curvature = 2 * factor / scale**2 * ((df + 2) / (df + 5)) ** ((df + 5) / 2)
-    return DerivativeBounds(c, -slope, slope, -factor / scale**2, curvature)
+            found = 1.0, -1.0, 1.0, -2.25, 2.25
+        case _:
+            raise UnsupportedError(
+                f"paper_bounds knows the six likelihoods of the paper's table 1, softplus counts"
+                f" without exposure. Got {type(likelihood).__name__}. Use tight_bounds."
+            )
+    return DerivativeBounds(*(bound * torch.ones_like(y) for bound in found))
 
 
 BOUND_NAMES = ("B", "b′", "B′", "b″", "B″")
-_IS_UPPER = (True, False, True, False, True)
+"""Capital letters are upper bounds."""
 
 _TOLERANCE = 1e-9
 """Relative difference up to which a published bound is tight; the search errs by 1e-11."""
@@ -379,10 +327,13 @@ class BoundCheck:
     @property
     def verdict(self) -> str:
         """``tight``, ``loose ×k`` or ``violated``."""
-        excess = self.looseness - 1
-        if abs(excess) <= _TOLERANCE:
+        ratio = self.looseness
+        if abs(ratio - 1) <= _TOLERANCE:
             return "tight"
-        return f"loose ×{_short(self.looseness)}" if excess > 0 else "violated"
+        if ratio < 1:
+            return "violated"
+        short = f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:.0f}"
+        return f"loose ×{'∞' if math.isinf(ratio) else short}"
 
 
 @torch.no_grad()
@@ -410,11 +361,13 @@ def check_bounds(likelihood: UnimodalInF, y: Num[Tensor, " n"]) -> tuple[BoundCh
     cases: dict[tuple[float, ...], list[int]] = {}
     for index, bounds in enumerate(published):
         cases.setdefault(tuple(bounds), []).append(index)
-    return tuple(
-        BoundCheck(type(likelihood).__name__, tuple(y[members].tolist()), *row)
-        for bounds, members in cases.items()
-        for row in zip(BOUND_NAMES, bounds, _extrema(attained[:, members]), strict=True)
-    )
+    checks = []
+    for bounds, members in cases.items():
+        targets = tuple(y[members].tolist())
+        for name, bound, values in zip(BOUND_NAMES, bounds, attained[:, members], strict=True):
+            extremum = float(values.max() if name.startswith("B") else values.min())
+            checks.append(BoundCheck(type(likelihood).__name__, targets, name, bound, extremum))
+    return tuple(checks)
 
 
 def bounds_table() -> tuple[BoundCheck, ...]:
@@ -435,25 +388,10 @@ def bounds_table() -> tuple[BoundCheck, ...]:
 
 def format_checks(checks: Sequence[BoundCheck]) -> str:
     """Format checks as a plain text table, one line for each bound."""
-    head = ("likelihood", "y", "bound", "published", "extremum", "verdict")
-    return text_table([head, *(_cells(check) for check in checks)])
-
-
-def _extrema(attained: Float[Tensor, "5 n"]) -> list[float]:
-    """Return the maximum over the targets for upper bounds, the minimum for lower ones."""
-    pairs = zip(attained, _IS_UPPER, strict=True)
-    return [float(row.max() if is_upper else row.min()) for row, is_upper in pairs]
-
-
-def _cells(check: BoundCheck) -> tuple[str, ...]:
-    targets = ", ".join(f"{target:g}" for target in check.targets)
-    # Adding 0.0 prints −0.0 without its sign.
-    numbers = (f"{check.published:.6g}", f"{check.extremum + 0.0:.6g}")
-    return (check.likelihood, targets, check.bound, *numbers, check.verdict)
-
-
-def _short(ratio: float) -> str:
-    """Format with two digits, or as a whole number from 100 on."""
-    if math.isinf(ratio):
-        return "∞"
-    return f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:.0f}"
+    rows = [("likelihood", "y", "bound", "published", "extremum", "verdict")]
+    for check in checks:
+        targets = ", ".join(f"{target:g}" for target in check.targets)
+        # Adding 0.0 prints −0.0 without its sign.
+        numbers = (f"{check.published:.6g}", f"{check.extremum + 0.0:.6g}")
+        rows.append((check.likelihood, targets, check.bound, *numbers, check.verdict))
+    return text_table(rows)

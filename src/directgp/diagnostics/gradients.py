@@ -11,7 +11,6 @@ from directgp.errors import require
 from directgp.likelihoods import Likelihood
 from directgp.log_expectations import Rule
 from directgp.log_expectations.api import resolve_rule
-from directgp.log_expectations.rule import Moment
 from directgp.shapes import Marginals
 
 
@@ -50,31 +49,26 @@ class GradientStatistics:
     """‖g*‖²."""
 
     repeats: int
-    """Number of draws."""
 
     def relative(self) -> "GradientStatistics":
         """Measure squared error, variance and squared bias in units of ‖g*‖²."""
+        norm = self.exact_squared_norm
         return replace(
             self,
-            squared_error=self.squared_error.over(self.exact_squared_norm),
-            variance=self.variance.over(self.exact_squared_norm),
-            squared_bias=self.squared_bias.over(self.exact_squared_norm),
+            squared_error=self.squared_error.over(norm),
+            variance=self.variance.over(norm),
+            squared_bias=self.squared_bias.over(norm),
             exact_squared_norm=1.0,
         )
 
 
 @dataclass(frozen=True)
 class EachDraw:
-    """Statistics of each single draw g of one block's gradient, in units of ‖g*‖²."""
+    """⟨g, g*⟩, ‖g‖² and ‖g − g*‖² of each draw g of one block's gradient, in units of ‖g*‖²."""
 
     alignment: Float[Tensor, " r"]
-    """Condition (i): ⟨g, g*⟩/‖g*‖²."""
-
     squared_norm: Float[Tensor, " r"]
-    """Condition (ii): ‖g‖²/‖g*‖²."""
-
     squared_error: Float[Tensor, " r"]
-    """‖g − g*‖²/‖g*‖²."""
 
     @classmethod
     def of(cls, draws: Float[Tensor, "r p"], exact: Float[Tensor, " p"]) -> "EachDraw":
@@ -85,34 +79,15 @@ class EachDraw:
 
 
 def block_statistics(draws: Float[Tensor, "r p"], exact: Float[Tensor, " p"]) -> GradientStatistics:
-    """Summarise draws of one block's gradient; standard errors of the last two by jackknife."""
-    norm = exact.square().sum()
-    each = EachDraw.of(draws, exact)
-    variance, squared_bias = _variance_and_squared_bias(draws - exact)
-    return GradientStatistics(
-        _mean(each.alignment),
-        _mean(each.squared_norm),
-        _mean(norm * each.squared_error),
-        variance,
-        squared_bias,
-        float(norm),
-        len(draws),
-    )
+    """Summarise draws of one block's gradient; standard errors of the last two by jackknife.
 
-
-def _mean(values: Float[Tensor, " r"]) -> Measurement:
-    """Return the average of independent values."""
-    return Measurement(float(values.mean()), float(values.std() / len(values) ** 0.5))
-
-
-def _variance_and_squared_bias(errors: Float[Tensor, "r p"]) -> tuple[Measurement, Measurement]:
-    """Return Σ‖e_r − ē‖²/(R−1) and ‖ē‖² − variance/R, whose sum is the mean squared error.
-
-    Without draw r, ē becomes ē − d_r/(R−1), d_r = e_r − ē, and the sum of squares around it falls
-    by ‖d_r‖² R/(R−1). Where the bias is 0 the jackknife overstates the standard error of its
-    square by about √2.
+    With errors e_r = g_r − g*, the variance is Σ‖e_r − ē‖²/(R−1) and the squared bias is
+    ‖ē‖² − variance/R; their sum is the mean squared error. Without draw r, ē becomes
+    ē − d_r/(R−1), d_r = e_r − ē, and the sum of squares around it falls by ‖d_r‖² R/(R−1). Where
+    the bias is 0 the jackknife overstates the standard error of its square by about √2.
     """
-    R = len(errors)
+    R, norm, each = len(draws), exact.square().sum(), EachDraw.of(draws, exact)
+    errors = draws - exact
     mean = errors.mean(dim=0)
     deviations = errors - mean
     squares = deviations.square().sum(dim=1)
@@ -120,10 +95,21 @@ def _variance_and_squared_bias(errors: Float[Tensor, "r p"]) -> tuple[Measuremen
     variance_without = (squares.sum() - squares * R / (R - 1)) / (R - 2)
     mean_square = mean.square().sum()
     shift = squares / (R - 1) ** 2 - 2 * (deviations @ mean) / (R - 1)
-    return (
+    bias_without = mean_square + shift - variance_without / (R - 1)
+    return GradientStatistics(
+        _mean(each.alignment),
+        _mean(each.squared_norm),
+        _mean(norm * each.squared_error),
         _jackknife(variance, variance_without),
-        _jackknife(mean_square - variance / R, mean_square + shift - variance_without / (R - 1)),
+        _jackknife(mean_square - variance / R, bias_without),
+        float(norm),
+        R,
     )
+
+
+def _mean(values: Float[Tensor, " r"]) -> Measurement:
+    """Return the average of independent values."""
+    return Measurement(float(values.mean()), float(values.std() / len(values) ** 0.5))
 
 
 def _jackknife(value: Float[Tensor, ""], without: Float[Tensor, " r"]) -> Measurement:
@@ -216,25 +202,20 @@ def gradient_draws(
     The arguments are those of `compare_gradients`. A deterministic rule is evaluated once and its
     result repeated; another one in as many calls as memory needs.
     """
-    moment, likelihood = Moment(step, generator), likelihood.frozen()
+    likelihood, shape = likelihood.frozen(), marginals.mean.shape
     drawn = 1 if rule.deterministic else repeats
     at_once = max(1, _ELEMENTS_AT_ONCE // marginals.mean.numel())
-    counts = [min(at_once, drawn - start) for start in range(0, drawn, at_once)]
-    parts = [_gradients(rule, likelihood, y, marginals, count, moment) for count in counts]
-    by_mean, by_variance = torch.cat(parts, dim=1)
-    shape = (repeats, *marginals.mean.shape)
-    return by_mean.expand(shape), by_variance.expand(shape)
-
-
-def _gradients(
-    rule: Rule, likelihood: Likelihood, y: Tensor, marginals: Marginals, count: int, moment: Moment
-) -> Float[Tensor, "2 r *batch n"]:
-    """Compute the gradients of the sum over examples, in one call of the rule for all repeats."""
-    shape = (count, *marginals.mean.shape)
-    mean, variance = (
-        x.detach().double().expand(shape).clone().requires_grad_()
-        for x in (marginals.mean, marginals.variance)
+    parts = []
+    for start in range(0, drawn, at_once):
+        count = min(at_once, drawn - start)
+        mean, variance = (
+            x.detach().double().expand(count, *shape).clone().requires_grad_()
+            for x in (marginals.mean, marginals.variance)
+        )
+        with torch.enable_grad():
+            value = rule(likelihood, y, mean, variance, generator=generator, step=step)
+            parts.append(torch.autograd.grad(value.sum(), (mean, variance)))
+    by_mean, by_variance = (
+        torch.cat(each).expand(repeats, *shape) for each in zip(*parts, strict=True)
     )
-    with torch.enable_grad():
-        value = rule(likelihood, y, mean, variance, generator=moment.generator, step=moment.step)
-        return torch.stack(torch.autograd.grad(value.sum(), (mean, variance)))
+    return by_mean, by_variance

@@ -97,37 +97,24 @@ def difficulty(
     require(form in ("relative", "absolute"), "form", "'relative' or 'absolute'", repr(form))
     y = y.expand(marginals.mean.shape)
     exact = rule or resolve_rule("auto", likelihood)
-    log_expectations = _log_expectations(exact, likelihood, y, marginals)
-    log_density = log_expectations[0]
-    if form == "absolute":
-        # log ζ, log 1, log 1 give |N′/D′ − N/D| ≤ α(1 + B*)/(ζ(1−α)).
-        log_zeta = log_density.amin(dim=-1, keepdim=True).expand(log_density.shape)
-        zero = torch.zeros_like(log_zeta)
-        log_expectations = torch.stack([log_zeta, zero, zero])
-    found = (tight_bounds if bounds == "tight" else paper_bounds)(likelihood, y)
-    ranges = torch.stack([found.density_upper, found.slope_range, found.curvature_range])
-    return Difficulty(2 * (torch.log(ranges) - log_expectations), log_density)
-
-
-def _log_expectations(
-    rule: Rule, likelihood: Likelihood, y: Tensor, marginals: Marginals
-) -> Float[Tensor, "3 *batch n"]:
-    """Compute log E φ, log P, log Q from E φ′ = E φ · ∂_μ log E φ and E φ″ = E φ · 2∂_v log E φ."""
     mean, variance = (
         x.detach().double().requires_grad_() for x in (marginals.mean, marginals.variance)
     )
     with torch.enable_grad():
-        value = rule(likelihood, y, mean, variance)
+        value = exact(likelihood, y, mean, variance)
         by_mean, by_variance = torch.autograd.grad(value.sum(), (mean, variance))
     log_density = value.detach()
-    return torch.stack(
-        [log_density, *(_log_size(log_density, x) for x in (by_mean, 2 * by_variance))]
-    )
-
-
-def _log_size(log_density: Tensor, slope: Tensor) -> Tensor:
-    """Return log |E φ · slope|, and log 1 for a slope of 0, where P or Q is to be 1."""
-    return torch.where(slope == 0, 0.0, log_density + torch.log(torch.abs(slope)))
+    # E φ′ = E φ · ∂_μ log E φ and E φ″ = E φ · 2∂_v log E φ.
+    slopes = torch.stack([by_mean, 2 * by_variance])
+    log_sizes = torch.where(slopes == 0, 0.0, log_density + torch.log(torch.abs(slopes)))
+    log_expectations = torch.cat([log_density[None], log_sizes])
+    if form == "absolute":
+        # log ζ, log 1, log 1 give |N′/D′ − N/D| ≤ α(1 + B*)/(ζ(1−α)).
+        log_expectations = torch.zeros_like(log_expectations)
+        log_expectations[0] = log_density.amin(dim=-1, keepdim=True)
+    found = (tight_bounds if bounds == "tight" else paper_bounds)(likelihood, y)
+    ranges = torch.stack([found.density_upper, found.slope_range, found.curvature_range])
+    return Difficulty(2 * (torch.log(ranges) - log_expectations), log_density)
 
 
 # The theory counts steps from t = 1, the rules from step = 0: t = step + 1.
@@ -175,7 +162,6 @@ class SampleSchedule:
     """Largest number of samples; None for no limit."""
 
     def __post_init__(self) -> None:
-        """Raise `InvalidInputError` for a cap below 1."""
         require(self.cap is None or self.cap >= 1, "cap", "None or at least 1", self.cap)
 
     def __call__(self, step: int) -> int:
@@ -240,6 +226,9 @@ def smooth_bmc_schedules(
     """Plan L_t with δ_t = γ_t⁴, and ν_t = γ_t ζ: smooth-bMC then converges with probability 1."""
     samples = SampleSchedule(difficulty, step_size, partial(_fourth_power, step_size), cap)
     return samples, SmoothingSchedule(difficulty.zeta, step_size)
+
+
+# Not lambdas: a checkpoint's fingerprint has the repr of these functions, with their arguments.
 
 
 def _basel_share(delta: float, step: int) -> float:
