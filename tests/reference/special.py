@@ -32,11 +32,6 @@ def mills_excess(x: float) -> mpf:
     return x + inverse_mills(x)
 
 
-def mills_variance(x: float) -> mpf:
-    """Compute 1 − λ(x) (x + λ(x)), the derivative of `mills_excess`."""
-    return 1 - inverse_mills(x) * mills_excess(x)
-
-
 def inverse_mills_slope(x: float) -> mpf:
     """Compute −λ(x) (x + λ(x)), the second derivative of log Φ."""
     return -inverse_mills(x) * mills_excess(x)
@@ -62,16 +57,6 @@ def wright_omega_slope(x: float) -> mpf:
     """Compute ω(x) / (1 + ω(x))."""
     omega = wright_omega(x)
     return omega / (1 + omega)
-
-
-def log_wright_omega(x: float) -> mpf:
-    """Compute log ω(x)."""
-    return _context.log(wright_omega(x))
-
-
-def log_wright_omega_slope(x: float) -> mpf:
-    """Compute 1 / (1 + ω(x))."""
-    return 1 / (1 + wright_omega(x))
 
 
 def relative_errors(values: Tensor, points: Tensor, reference: Reference) -> list[float]:

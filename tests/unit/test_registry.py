@@ -25,7 +25,6 @@ from directgp.likelihoods.base import (
     Draws,
     ParameterText,
     check_finite,
-    positive,
     unconstrained,
 )
 from directgp.log_expectations import Rule
@@ -59,7 +58,7 @@ class Laplace(Likelihood):
 
     @property
     def width(self) -> Tensor:
-        return self._per_example(positive(self.raw_width))
+        return self._positive(self.raw_width)
 
     @classmethod
     @override

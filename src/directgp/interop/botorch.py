@@ -19,9 +19,8 @@ from typing_extensions import override
 
 from directgp.errors import UnsupportedError, refuse, require
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
-from directgp.numerics.linalg import jittered_cholesky
-from directgp.posteriors.projection import Joint
-from directgp.posteriors.sparse import Factor, SparsePosterior
+from directgp.numerics.linalg import Cholesky, jittered_cholesky
+from directgp.posteriors.sparse import Joint, SparsePosterior
 
 __all__ = ["DirectModel"]
 
@@ -40,7 +39,7 @@ class Covariance(DenseLinearOperator):
 
     @override
     def _cholesky(self, upper: bool | None = False) -> TriangularLinearOperator:
-        L = jittered_cholesky(self.tensor).factor
+        L = jittered_cholesky(self.tensor).L
         return TriangularLinearOperator(L.mT if upper else L, upper=bool(upper))
 
 
@@ -159,7 +158,7 @@ class DirectModel(Model):
         home, remedy = self.x_shift.device, "Move X there, or the model with its to(...)."
         require(X.device == home, "X of DirectModel", f"on the device {home}", X.device, remedy)
         scaled = (X.double() - self.x_shift) / self.x_scale
-        f = self.q.joint(scaled, Factor(self.L, self.jitter))
+        f = self.q.joint(scaled, Cholesky(self.L, self.jitter))
         return Joint(self.y_shift + self.y_scale * f.mean, self.y_scale.square() * f.covariance)
 
     def _noise(self, given: bool | Tensor, shape: torch.Size) -> Tensor:

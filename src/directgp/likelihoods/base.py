@@ -11,6 +11,7 @@ from jaxtyping import Float, Float64, Int, Num
 from torch import Tensor, nn
 
 from directgp.errors import UnsupportedError, require
+from directgp.numerics.random import Generator
 from directgp.numerics.special import softplus, softplus_inverse
 from directgp.registry import Task
 from directgp.shapes import Targets, Values, require_all
@@ -176,6 +177,10 @@ class Likelihood(nn.Module, ABC):
         """Return this likelihood for some rows of the data, sharing its parameters."""
         return self
 
+    def _positive(self, raw: Tensor) -> Tensor:
+        """Return log(1 + e^ρ), the positive value of a raw parameter ρ, for the examples taken."""
+        return self._per_example(softplus(raw))
+
     def _per_example(self, value: Tensor) -> Tensor:
         """Return a constant that broadcasts with (..., n) for the examples taken."""
         for index in self._taken:
@@ -310,45 +315,13 @@ class ExactProductSampler(Protocol):
     """q̃(f) ∝ q(f)·p(y given f) has a sampler without rejection."""
 
     def sample_product(
-        self,
-        y: Values,
-        mean: Values,
-        variance: Values,
-        num_samples: int,
-        generator: torch.Generator | None,
+        self, y: Values, mean: Values, variance: Values, num_samples: int, generator: Generator
     ) -> Values:
         """Draw from q̃; return the draws minus the mean, shape (k, ..., n)."""
 
 
-@runtime_checkable
-class ScaleMixture(Protocol):
-    """p(y given f) = ∫ N(y; f, w(t)) e^{log_mixing(t)} dt with a smooth mixing density over t."""
-
-    @property
-    def trainable(self) -> bool:
-        """Whether any parameter needs a gradient."""
-
-    def take(self, index: Tensor) -> "ScaleMixture":
-        """Return the mixture for some of the examples."""
-
-    def mixture_variance(self, t: Values) -> Values:
-        """w(t), the variance of component t."""
-
-    def log_mixing(self, t: Values) -> Values:
-        """Log density of t."""
-
-    def mixture_bounds(self, square: Values, variance: Values, nats: float) -> Values:
-        """Bounds of t, shape (2, ...), outside which N(y; μ, v + w(t))·π(t) is negligible."""
-
-    def tail_bounds(self, distance: Values, nats: float) -> Values:
-        """Bounds of t, shape (2, ...), outside which Φ(−x/√(v + w(t)))·π(t) is negligible."""
-
-    def mixture_width(self) -> Values:
-        """Width in t of the narrowest peak of that integrand."""
-
-
 def unconstrained(value: float | Tensor, who: str) -> nn.Parameter:
-    """Return the raw parameter ρ with `positive(ρ)` = value, in float64.
+    """Return the raw parameter ρ with log(1 + e^ρ) = value, in float64.
 
     A tensor of shape (..., 1) gives one parameter for each member of a batch of models.
     """
@@ -356,11 +329,6 @@ def unconstrained(value: float | Tensor, who: str) -> nn.Parameter:
     allowed = torch.isfinite(tensor) & (tensor > 0)
     require_all(allowed.reshape(-1), tensor.reshape(-1), who, "positive and finite")
     return nn.Parameter(softplus_inverse(tensor))
-
-
-def positive(raw: Tensor) -> Tensor:
-    """Return log(1 + e^ρ), the positive value of a raw parameter ρ."""
-    return softplus(raw)
 
 
 class ConjugateLikelihood(Likelihood):
@@ -394,3 +362,30 @@ class UnimodalInF(Likelihood):
         """Return the maximum of log p(y given f) over lower ≤ f ≤ upper."""
         nearest = torch.minimum(torch.maximum(self.argmax(y), lower), upper)
         return self.log_kernel(y, nearest) + self.log_base(y)
+
+
+class ScaleMixture(Likelihood):
+    """Base of p(y given f) = ∫ N(y; f, w(t)) e^{log_mixing(t)} dt with a smooth density over t."""
+
+    @abstractmethod
+    def mixture_variance(self, t: Values) -> Values:
+        """Return w(t), the variance of component t."""
+
+    @abstractmethod
+    def log_mixing(self, t: Values) -> Values:
+        """Return the log density of t."""
+
+    @abstractmethod
+    def mixture_bounds(self, square: Values, variance: Values, nats: float) -> Values:
+        """Return bounds of t, shape (2, ...), outside which N(y; μ, v + w(t))·π(t) is negligible.
+
+        `square` is (y − μ)²; negligible is e^−nats of the maximum.
+        """
+
+    @abstractmethod
+    def tail_bounds(self, distance: Values, nats: float) -> Values:
+        """Return the same bounds for Φ(−x/√(v + w(t)))·π(t) at a distance x ≥ 0."""
+
+    @abstractmethod
+    def mixture_width(self) -> Values:
+        """Return the width in t of the narrowest peak of these integrands."""

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from directgp.likelihoods.base import Derivatives, Draws, UnimodalInF
 from directgp.numerics.autograd import in_float64
-from directgp.numerics.random import sample_above, standard_normal
+from directgp.numerics.random import Generator, sample_above, standard_normal
 from directgp.numerics.special import log_ndtr, log_ndtr_and_slope, log_ndtr_derivatives
 from directgp.shapes import Targets, Values, require_all
 
@@ -101,12 +101,7 @@ class Probit(Bernoulli):
         return self.predictive_mean(mean, variance) * self.predictive_mean(-mean, variance)
 
     def sample_product(
-        self,
-        y: Values,
-        mean: Values,
-        variance: Values,
-        num_samples: int,
-        generator: torch.Generator | None,
+        self, y: Values, mean: Values, variance: Values, num_samples: int, generator: Generator
     ) -> Values:
         """Draw from q̃, an extended skew-normal, minus μ.
 

@@ -14,14 +14,13 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from directgp.errors import UnsupportedError, refuse
+from directgp.errors import UnsupportedError, require
 from directgp.likelihoods.base import (
     Derivatives,
     Draws,
     Likelihood,
     ParameterText,
     UnimodalInF,
-    positive,
     unconstrained,
 )
 from directgp.numerics.autograd import in_float64
@@ -43,6 +42,9 @@ class CountLikelihood(UnimodalInF):
 
     log_concave = True
     task = "count"
+    # exp(−e^f) decays to the right only while cos(Im f) > 0. The other links and the negative
+    # binomial have such an edge too: at large exposures, and where λ is well above r.
+    strip = 0.5 * math.pi
     log_exposure: Tensor | None
 
     def __init__(self) -> None:
@@ -78,7 +80,16 @@ class CountLikelihood(UnimodalInF):
 
     @override
     def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
-        return poisson_draws(mean, random)
+        drawn = random.poisson(np.minimum(mean, _LARGEST_RATE)).astype(np.float64)
+        return np.asarray(np.where(mean > _LARGEST_RATE, np.floor(mean), drawn))
+
+    @abstractmethod
+    def _log_mean(self, f: Values) -> Values:
+        """Return log e + log λ(f)."""
+
+    @override
+    def conditional_mean(self, f: Values) -> Values:
+        return torch.exp(self._log_mean(f))
 
     @abstractmethod
     def cdf(self, y: Values, f: Values) -> Values:
@@ -96,25 +107,21 @@ class CountLikelihood(UnimodalInF):
         """Return the log of the derivative of the mean count in f."""
 
     def _per_exposure(self, y: Values) -> Values:
-        """y / e."""
+        """Return y / e."""
         if self.log_exposure is None:
             return y
         return y * torch.exp(-self._per_example(self.log_exposure))
 
-    def _log_rate(self, f: Values) -> Values:
-        """f + log e: the log of the mean count when λ = e^f."""
-        return f if self.log_exposure is None else f + self._per_example(self.log_exposure)
+    def _plus_log_exposure(self, log_rate: Values) -> Values:
+        """Return log λ + log e, given log λ."""
+        if self.log_exposure is None:
+            return log_rate
+        return log_rate + self._per_example(self.log_exposure)
 
 
 _SMALLEST_DISPERSION = 1e-6
 _LARGEST_RATE = 1e18
 """numpy draws no Poisson variable beyond 9e18, where its spread is below rounding anyway."""
-
-
-def poisson_draws(mean: Draws, random: np.random.RandomState) -> Draws:
-    """Return Poisson draws of these means."""
-    drawn = random.poisson(np.minimum(mean, _LARGEST_RATE)).astype(np.float64)
-    return np.asarray(np.where(mean > _LARGEST_RATE, np.floor(mean), drawn))
 
 
 def exposed(likelihood: Likelihood, exposure: Num[Tensor, "..."] | None) -> Likelihood:
@@ -138,12 +145,9 @@ def on_cpu(function: Callable[..., Any], *arguments: Tensor) -> Tensor:
 class ExponentialRate(CountLikelihood):
     """Base of count likelihoods with λ = e^f."""
 
-    # exp(−e^f) decays to the right only while cos(Im f) > 0.
-    strip = 0.5 * math.pi
-
     @override
-    def conditional_mean(self, f: Values) -> Values:
-        return torch.exp(self._log_rate(f))
+    def _log_mean(self, f: Values) -> Values:
+        return self._plus_log_exposure(f)
 
     @override
     def argmax(self, y: Values) -> Values:
@@ -151,15 +155,20 @@ class ExponentialRate(CountLikelihood):
 
     @override
     def log_rate_slope(self, f: Values) -> Values:
-        return self._log_rate(f)
+        return self._log_mean(f)
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
         """e·exp(μ + v/2)."""
-        return torch.exp(self._log_rate(mean) + 0.5 * variance)
+        return torch.exp(self._log_mean(mean) + 0.5 * variance)
 
 
 class PoissonCounts(CountLikelihood):
     """Base of the Poisson likelihoods with either link."""
+
+    @override
+    def log_kernel(self, y: Values, f: Values) -> Values:
+        log_mean = self._log_mean(f)
+        return y * log_mean - torch.exp(log_mean)
 
     @override
     def log_base(self, y: Values) -> Values:
@@ -191,36 +200,31 @@ class PoissonExp(ExponentialRate, PoissonCounts):
     """Poisson counts with λ = e^f."""
 
     @override
-    def log_kernel(self, y: Values, f: Values) -> Values:
-        log_rate = self._log_rate(f)
-        return y * log_rate - torch.exp(log_rate)
-
-    @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
-        log_rate = self._log_rate(f)
-        rate = torch.exp(log_rate)
-        return Derivatives((y * log_rate).sub_(rate), y - rate, rate.neg_())
+        log_mean = self._log_mean(f)
+        rate = torch.exp(log_mean)
+        return Derivatives((y * log_mean).sub_(rate), y - rate, rate.neg_())
 
     def product_mode(self, y: Values, mean: Values, variance: Values) -> Values:
         """δ = vy − ω(log v + μ + log e + vy), where ω + log ω = x (Wright's function)."""
         pull = variance * y
-        return pull - wright_omega(torch.log(variance) + self._log_rate(mean) + pull)
+        return pull - wright_omega(torch.log(variance) + self._log_mean(mean) + pull)
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """y(μ + log e) − e·exp(μ + v/2) − log y!."""
         return in_float64(self._gibbs, self._gibbs_and_slopes, y, mean, variance)
 
     def _gibbs(self, y: Values, mean: Values, variance: Values) -> Values:
-        log_rate = self._log_rate(mean)
-        return y * log_rate - torch.exp(log_rate + 0.5 * variance) + self.log_base(y)
+        log_mean = self._log_mean(mean)
+        return y * log_mean - torch.exp(log_mean + 0.5 * variance) + self.log_base(y)
 
     def _gibbs_and_slopes(
         self, y: Values, mean: Values, variance: Values
     ) -> tuple[Values, Values, Values]:
         """The same, y − λ̄ and −λ̄/2 with λ̄ = e·exp(μ + v/2)."""
-        log_rate = self._log_rate(mean)
-        rate = torch.add(log_rate, variance, alpha=0.5).exp_()
-        value = (torch.lgamma(y + 1) + rate).neg_().addcmul_(y, log_rate)
+        log_mean = self._log_mean(mean)
+        rate = torch.add(log_mean, variance, alpha=0.5).exp_()
+        value = (torch.lgamma(y + 1) + rate).neg_().addcmul_(y, log_mean)
         return value, y - rate, rate.mul_(-0.5)
 
     def predictive_variance(self, mean: Values, variance: Values) -> Values:
@@ -233,27 +237,17 @@ class PoissonExp(ExponentialRate, PoissonCounts):
 class PoissonSoftplus(PoissonCounts):
     """Poisson counts with λ = log(1 + e^f)."""
 
-    # With a large exposure the peak lies where λ = e^f, as with the other link.
-    strip = 0.5 * math.pi
-
     @override
-    def log_kernel(self, y: Values, f: Values) -> Values:
-        log_rate = self._log_rate(log_softplus(f))
-        return y * log_rate - torch.exp(log_rate)
+    def _log_mean(self, f: Values) -> Values:
+        return self._plus_log_exposure(log_softplus(f))
 
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
         log_s, rho, rho_slope = log_softplus_derivatives(f)
-        log_rate = self._log_rate(log_s)
-        rate = torch.exp(log_rate)
-        first = (y - rate) * rho
-        return Derivatives(
-            y * log_rate - rate, first, y * rho_slope - rate * rho * torch.sigmoid(-f)
-        )
-
-    @override
-    def conditional_mean(self, f: Values) -> Values:
-        return torch.exp(self._log_rate(log_softplus(f)))
+        log_mean = self._plus_log_exposure(log_s)
+        rate = torch.exp(log_mean)
+        second = y * rho_slope - rate * rho * torch.sigmoid(-f)
+        return Derivatives(y * log_mean - rate, (y - rate) * rho, second)
 
     @override
     def argmax(self, y: Values) -> Values:
@@ -261,7 +255,7 @@ class PoissonSoftplus(PoissonCounts):
 
     @override
     def log_rate_slope(self, f: Values) -> Values:
-        return self._log_rate(-functional.softplus(-f))
+        return self._plus_log_exposure(-functional.softplus(-f))
 
 
 @overload
@@ -282,15 +276,8 @@ def Poisson(link: Literal["exp", "softplus"] = "exp") -> PoissonCounts:
     >>> Poisson(link="exp").log_prob(torch.tensor([3.0]), torch.tensor([1.0]))
     tensor([-1.5100])
     """
-    if link not in _LINKS:
-        refuse("link of Poisson", "'exp' or 'softplus'", repr(link))
-    return _LINKS[link]()
-
-
-_LINKS: dict[str, type[PoissonExp] | type[PoissonSoftplus]] = {
-    "exp": PoissonExp,
-    "softplus": PoissonSoftplus,
-}
+    require(link in ("exp", "softplus"), "link of Poisson", "'exp' or 'softplus'", repr(link))
+    return PoissonExp() if link == "exp" else PoissonSoftplus()
 
 
 @final
@@ -310,8 +297,6 @@ class NegativeBinomial(ExponentialRate):
     1.5
     """
 
-    # `strip` holds here too: for λ well above r the kernel is exp(−y·r·e^{−f}) to leading order.
-
     parameter_texts = (
         ParameterText(
             "raw_dispersion",
@@ -327,7 +312,7 @@ class NegativeBinomial(ExponentialRate):
     @property
     def dispersion(self) -> Tensor:
         """The dispersion r."""
-        return self._per_example(positive(self.raw_dispersion))
+        return self._positive(self.raw_dispersion)
 
     @classmethod
     @override
@@ -348,7 +333,7 @@ class NegativeBinomial(ExponentialRate):
     @override
     def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
         r = self.dispersion.double().cpu().numpy()
-        return poisson_draws(mean * random.gamma(r, 1 / r, f.shape), random)
+        return super()._draw(f, mean * random.gamma(r, 1 / r, f.shape), random)
 
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:
@@ -401,7 +386,7 @@ class NegativeBinomial(ExponentialRate):
 
     def _log_odds(self, f: Values) -> Values:
         """log(λ/r)."""
-        return self._log_rate(f) - torch.log(self.dispersion)
+        return self._log_mean(f) - torch.log(self.dispersion)
 
 
 _EXPONENTIAL_BELOW = -400.0

@@ -17,12 +17,11 @@ from directgp.likelihoods.base import (
     ParameterText,
     UnimodalInF,
     check_finite,
-    positive,
     unconstrained,
 )
 from directgp.numerics.autograd import in_float64
 from directgp.numerics.gaussian import log_density
-from directgp.numerics.random import standard_normal
+from directgp.numerics.random import Generator, standard_normal
 from directgp.numerics.special import softplus_inverse
 from directgp.shapes import Targets, Values
 
@@ -124,12 +123,7 @@ class GaussianNoise(UnimodalInF):
         return residual * torch.erf(z / math.sqrt(2)) + scale * flat
 
     def sample_product(
-        self,
-        y: Values,
-        mean: Values,
-        variance: Values,
-        num_samples: int,
-        generator: torch.Generator | None,
+        self, y: Values, mean: Values, variance: Values, num_samples: int, generator: Generator
     ) -> Values:
         """Draw from q̃ = N(μ + v(y−μ)/(v+σ²), vσ²/(v+σ²)), minus μ."""
         total = variance + self.noise
@@ -163,7 +157,7 @@ class Gaussian(GaussianNoise, ConjugateLikelihood):
     @property
     @override
     def noise(self) -> Tensor:
-        return self._per_example(positive(self.raw_noise))
+        return self._positive(self.raw_noise)
 
     @override
     def set_noise(self, noise: float) -> None:

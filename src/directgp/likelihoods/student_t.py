@@ -15,9 +15,9 @@ from directgp.likelihoods.base import (
     Derivatives,
     Draws,
     ParameterText,
+    ScaleMixture,
     UnimodalInF,
     check_finite,
-    positive,
     unconstrained,
 )
 from directgp.numerics.special import expected_log_square
@@ -28,7 +28,7 @@ _QUARTILE = 0.6745
 """Upper quartile of a standard normal."""
 
 
-class StudentTNoise(UnimodalInF):
+class StudentTNoise(UnimodalInF, ScaleMixture):
     """Base of Student's t noise with learnt or given parameters."""
 
     log_concave = False
@@ -105,15 +105,18 @@ class StudentTNoise(UnimodalInF):
         log_ratio = expected_log_square(width, residual, variance.double()) - torch.log(width)
         return (self.log_base(residual) - 0.5 * (df + 1) * log_ratio).to(mean.dtype)
 
+    @override
     def mixture_variance(self, t: Values) -> Values:
         """σ² e^{−t}: given the precision factor e^t, the noise is Gaussian."""
         return self.scale**2 * torch.exp(-t)
 
+    @override
     def log_mixing(self, t: Values) -> Values:
         """Log density of t = log g, g ~ Gamma(ν/2, rate ν/2)."""
         half = 0.5 * self.df
         return half * (torch.log(half) + t - torch.exp(t)) - torch.lgamma(half)
 
+    @override
     def mixture_bounds(self, square: Values, variance: Values, nats: float) -> Values:
         """Bounds of t, shape (2, ...), outside which the integrand is e^−nats of its maximum.
 
@@ -125,6 +128,7 @@ class StudentTNoise(UnimodalInF):
         lower = -rise - (nats + half + 1) / (half + 0.5)
         return torch.stack([lower, self._upper_bound(nats).expand(lower.shape)])
 
+    @override
     def tail_bounds(self, distance: Values, nats: float) -> Values:
         """Bounds of t, shape (2, ...), outside which Φ(−x/√(v + w(t)))·π(t) is e^−nats of its top.
 
@@ -137,6 +141,7 @@ class StudentTNoise(UnimodalInF):
         lower = -rise - 0.5 * share - torch.sqrt(0.25 * share**2 + 2 * share)
         return torch.stack([lower, self._upper_bound(nats).expand(lower.shape)])
 
+    @override
     def mixture_width(self) -> Tensor:
         """Width in t of the narrowest peak that the integrand can have, 1/√((ν+1)/2)."""
         return torch.rsqrt(0.5 * (self.df + 1))
@@ -182,12 +187,12 @@ class StudentT(StudentTNoise):
     @property
     @override
     def df(self) -> Tensor:
-        return self._per_example(positive(self.raw_df))
+        return self._positive(self.raw_df)
 
     @property
     @override
     def scale(self) -> Tensor:
-        return self._per_example(positive(self.raw_scale))
+        return self._positive(self.raw_scale)
 
     @classmethod
     @override

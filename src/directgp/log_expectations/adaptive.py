@@ -78,19 +78,24 @@ class Panels(NamedTuple):
 def refined(integrand: Integrand, panels: Panels, num_examples: int) -> Panels:
     """Halve panels until the integrand is integrated accurately on each.
 
-    Where both halves err as much as the whole they come from, some times in a row, that is rounding
-    and not a kink or a jump, which one of them has.
+    Where both halves err as much as their panel for several generations, the error is rounding; a
+    kink or a jump is in one of the halves only.
     """
     finished: list[Panels] = []
     known = panels.left.new_zeros(num_examples)
     before, rough = torch.full_like(panels.left, torch.inf), torch.zeros_like(panels.owner)
     for _ in range(_HALVINGS):
-        values, weights, error = _evaluated(integrand, panels)
+        z, weights = panels.clenshaw_curtis(_ORDER)
+        values = integrand(panels.owner, z)
+        coarse = (panels.clenshaw_curtis(_ORDER // 2)[1] * values[::2]).sum(0)
+        error = ((weights * values).sum(0) - coarse).abs()
         size = (weights * values.abs()).sum(0)
         if len(panels.owner) > _MAX_PANELS * num_examples or not bool(torch.isfinite(size).all()):
             break
         scale = known.index_add(0, panels.owner, size)[panels.owner]
-        rough = (rough + 1) * (torch.minimum(error, _sibling(error)) > _SHARE * before)
+        # The order of `Panels.halves` puts the other half of a panel at this distance.
+        other = error.roll(len(error) // 2)
+        rough = (rough + 1) * (torch.minimum(error, other) > _SHARE * before)
         noise = (rough >= _GENERATIONS) & (error <= _ROUNDING * scale)
         good = (error <= _TOLERANCE * scale) | noise
         finished.append(panels.select(good))
@@ -103,19 +108,6 @@ def refined(integrand: Integrand, panels: Panels, num_examples: int) -> Panels:
         f"Quadrature did not settle for {len(panels.owner.unique())} examples. Check that "
         "log p(y given f) is finite and does not oscillate fast in f."
     )
-
-
-def _evaluated(integrand: Integrand, panels: Panels) -> tuple[PanelPoints, PanelPoints, PanelRow]:
-    """Return values and weights at the points of panels, and the difference of two rules."""
-    z, weights = panels.clenshaw_curtis(_ORDER)
-    values = integrand(panels.owner, z)
-    coarse = (panels.clenshaw_curtis(_ORDER // 2)[1] * values[::2]).sum(0)
-    return values, weights, ((weights * values).sum(0) - coarse).abs()
-
-
-def _sibling(values: PanelRow) -> PanelRow:
-    """Return the values of the other half of each panel, in the order of `Panels.halves`."""
-    return values.roll(len(values) // 2)
 
 
 @lru_cache(maxsize=4)
@@ -145,37 +137,29 @@ class Scan(NamedTuple):
     grid: Float[Tensor, " k"]
     heights: Points
 
-    def unfinished(self, nats: float) -> Bool[Tensor, " n"]:
-        """Return where an end of the grid is less than `nats` below the largest height."""
-        return self.heights[[0, -1]].amax(0) > self.heights.amax(0) - nats
 
+def scan(height: Height, like: Row, nats: float = -math.inf) -> Scan:
+    """Return heights from −8 to 8 in eighths, for as many examples as the row has.
 
-def scan(height: Height, like: Row) -> Scan:
-    """Return heights from −8 to 8 in eighths, for as many examples as the row has."""
+    The grid is doubled until both ends are `nats` below the largest height.
+    """
     grid = torch.linspace(-8, 8, 129, dtype=like.dtype, device=like.device)
-    heights = _heights(height, grid, len(like))
+    heights = height(grid[:, None].expand(-1, len(like)))
     if bool(torch.isnan(heights).any()):
         raise NumericalError(
             "log p(y given f) is NaN. Check mean, variance and the likelihood's parameters."
         )
-    return Scan(grid, heights)
-
-
-def widened(height: Height, found: Scan, nats: float) -> Scan:
-    """Double the grid until both ends are `nats` below the largest height."""
     for _ in range(_DOUBLINGS):
-        if not bool(found.unfinished(nats).any()):
-            return found
-        ends = 2 * found.grid[[0, -1]]
+        unfinished = heights[[0, -1]].amax(0) > heights.amax(0) - nats
+        if not bool(unfinished.any()):
+            return Scan(grid, heights)
+        ends = 2 * grid[[0, -1]]
         # NaN so far out counts as a density of 0.
-        more = _heights(height, ends, found.heights.shape[1]).nan_to_num(nan=-torch.inf)
-        found = Scan(
-            torch.cat([ends[:1], found.grid, ends[1:]]),
-            torch.cat([more[:1], found.heights, more[1:]]),
-        )
-    number = int(found.unfinished(nats).sum())
+        more = height(ends[:, None].expand(-1, len(like))).nan_to_num(nan=-torch.inf)
+        grid = torch.cat([ends[:1], grid, ends[1:]])
+        heights = torch.cat([more[:1], heights, more[1:]])
     raise NumericalError(
-        f"No peak of q(f)·p(y given f) was found for {number} examples. Check that "
+        f"No peak of q(f)·p(y given f) was found for {int(unfinished.sum())} examples. Check that "
         "log p(y given f) is finite near the mean of q, and does not outgrow f²."
     )
 
@@ -183,16 +167,14 @@ def widened(height: Height, found: Scan, nats: float) -> Scan:
 def peaks(height: Height, found: Scan) -> Points:
     """Return the highest point near each local maximum of the scan, the best one first.
 
-    FlatExamples with fewer maxima than others repeat their best one.
+    Examples with fewer maxima than others repeat their best one.
     """
     inner, grid = found.heights[1:-1], found.grid
     top = (inner >= found.heights[:-2]) & (inner > found.heights[2:])
     ranked = torch.where(top, inner, -torch.inf).sort(0, descending=True)
     best = found.heights.argmax(0).clamp(1, len(grid) - 2)
     points = [climb(height, grid[best - 1], grid[best + 1])]
-    for values, index in zip(
-        ranked.values[1:_MAX_PEAKS], ranked.indices[1:_MAX_PEAKS], strict=True
-    ):
+    for values, index in list(zip(*ranked, strict=True))[1:_MAX_PEAKS]:
         if bool((values == -torch.inf).all()):
             break
         # The inner points of the grid begin at 1.
@@ -214,14 +196,9 @@ def climb(height: Height, low: Row, high: Row) -> Row:
         fresh = torch.where(left, high - span, low + span)
         at_fresh = height(fresh[None])[0]
         points = torch.where(left, torch.stack([fresh, kept]), torch.stack([kept, fresh]))
-        heights = torch.where(
-            left, torch.stack([at_fresh, at_kept]), torch.stack([at_kept, at_fresh])
-        )
+        pairs = torch.stack([at_fresh, at_kept]), torch.stack([at_kept, at_fresh])
+        heights = torch.where(left, *pairs)
     return torch.where(heights[0] >= heights[1], points[0], points[1])
-
-
-def _heights(height: Height, grid: Tensor, num_examples: int) -> Points:
-    return height(grid[:, None].expand(-1, num_examples))
 
 
 # Points are in standard deviations of q, z = (f − μ)/√v. Only the first derivative in f is used, so
@@ -287,7 +264,7 @@ def adaptive_log_expectation(given: FlatExamples) -> Estimate:
     """Compute log E_q[p(y given f)] and its slopes."""
     likelihood, y, mean, variance = given
     examples = StandardExamples(likelihood, y, mean, variance.sqrt())
-    found = widened(examples.log_density, scan(examples.log_density, mean), _NATS)
+    found = scan(examples.log_density, mean, _NATS)
     rise = Scan(found.grid, found.heights + 0.5 * found.grid[:, None] ** 2)
     # A spike of p away from the bulk of q̃ is not its peak, but may hold much of its mass.
     tops, spikes = peaks(examples.log_density, found), peaks(examples.log_likelihood, rise)
@@ -307,8 +284,7 @@ def adaptive_gibbs(given: FlatExamples) -> Estimate:
     likelihood, y, mean, variance = given
     examples = StandardExamples(likelihood, y, mean, variance.sqrt())
     found = scan(examples.log_likelihood, mean)
-    spikes = peaks(examples.log_likelihood, found)
-    edges = _edges(_FARTHEST, spikes)
+    edges = _edges(_FARTHEST, peaks(examples.log_likelihood, found))
     heights = examples.log_likelihood(edges).abs().log() - 0.5 * edges * edges
     # Where q underflows, log p may be −∞.
     matters = (heights < torch.inf) | (edges.abs() < _REACH)

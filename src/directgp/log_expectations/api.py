@@ -67,7 +67,7 @@ def log_expectation(
     tensor of shape (..., n)
         Differentiable in mean, variance and the likelihood's parameters, in the dtype of mean.
 
-    FlatExamples
+    Examples
     --------
     >>> import torch, directgp
     >>> from directgp.likelihoods import Poisson
@@ -84,7 +84,7 @@ def expected_log_prob(likelihood: Likelihood, y: Targets, mean: Values, variance
 
     Arguments and result are those of `log_expectation`.
 
-    FlatExamples
+    Examples
     --------
     >>> import torch, directgp
     >>> from directgp.likelihoods import Probit

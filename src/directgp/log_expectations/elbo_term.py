@@ -1,8 +1,9 @@
 """Compute the data term of the ELBO, E_q[log p(y|f)]."""
 
 import math
+from contextvars import ContextVar
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
@@ -13,11 +14,10 @@ from torch import Tensor
 from directgp.likelihoods.base import ClosedFormGibbs, Derivatives, Likelihood, SymmetricLink
 from directgp.log_expectations.adaptive import POINTS, adaptive_gibbs
 from directgp.log_expectations.quadrature import (
+    MAX_NODES,
+    MIN_NODES,
     NATS,
     blocks_by_nodes,
-    fixed_nodes,
-    learn_nodes,
-    nodes_for_all,
     trapezoid_step,
 )
 from directgp.log_expectations.rule import (
@@ -49,17 +49,14 @@ class CommonNodes(NamedTuple):
     z: Float[Tensor, "k 1"]
     weights: Float[Tensor, " k"]
 
-    def places(self, mean: Row, deviation: Row) -> Points:
+    def points(self, mean: Row, deviation: Row) -> Points:
         """μ + z_k·√v."""
         return torch.addcmul(mean, self.z, deviation)
 
     def averages(self, at: Derivatives) -> tuple[Row, Row, Row]:
         """E_q[ℓ] with its slopes, E_q[ℓ′] in the mean and ½E_q[ℓ″] in the variance."""
-        return (
-            self.weights @ at.value,
-            self.weights @ at.first,
-            (self.weights @ at.second).mul_(0.5),
-        )
+        bend = (self.weights @ at.second).mul_(0.5)
+        return self.weights @ at.value, self.weights @ at.first, bend
 
 
 def common_nodes(mean: Row, deviation: Row, strip: float, nats: float) -> CommonNodes | None:
@@ -103,19 +100,20 @@ def _rule(number: int, left: float, right: float) -> tuple[Array, Array]:
 
 def own_nodes_estimate(examples: FlatExamples, nats: float) -> Estimate:
     """Integrate by the trapezoid rule over each q, with an error of e^−nats."""
-    likelihood, y, mean, variance = examples
+    likelihood, *rows = examples
     reach, needed = nodes_needed(examples, nats)
-    number = nodes_for_all(needed)
-    if number is None:
-        return Estimate.gather(
-            [
-                (index, _sum(examples.take(index), reach[index], number))
-                for number, index in blocks_by_nodes(needed)
-            ]
+    fixed = fixed_nodes.get()
+    if fixed is not None and fixed.recording:
+        number = fixed.take(needed)
+        return Estimate.join(
+            _sum(FlatExamples(likelihood, *(row[block] for row in rows)), reach[block], number)
+            for block, _ in row_blocks(len(needed), number, needed.device)
         )
-    return Estimate.join(
-        _sum(FlatExamples(likelihood, y[rows], mean[rows], variance[rows]), reach[rows], number)
-        for rows, _ in row_blocks(len(y), number, y.device)
+    return Estimate.gather(
+        [
+            (index, _sum(examples.take(index), reach[index], number))
+            for number, index in blocks_by_nodes(needed)
+        ]
     )
 
 
@@ -150,6 +148,52 @@ def _sum(examples: FlatExamples, reach: Row, number: int) -> Estimate:
     )
 
 
+_MARGIN = 1.5
+"""Nodes of a recorded step, relative to the number that the steps before it needed."""
+
+
+@final
+class FixedNodes:
+    """Node count for CUDA graphs: learned from steps, then the same for every example and step.
+
+    A graph cannot read numbers, so a flag on the device records whether the count was exceeded.
+    `at_least` is the smallest count.
+    """
+
+    def __init__(self, at_least: int = 0) -> None:
+        self.number = at_least
+        self._short: Tensor | None = None
+
+    @property
+    def recording(self) -> bool:
+        """Whether the count is final and no value may be read from the device."""
+        return self._short is not None
+
+    def record(self, device: torch.device) -> None:
+        """Make the count final; the flag must be allocated before the graph is captured."""
+        self._short = torch.zeros((), dtype=torch.bool, device=device)
+
+    def note(self, needed: Row) -> None:
+        """Raise the count to what these examples need, with a margin."""
+        most = float(needed.clamp(MIN_NODES, MAX_NODES).max())
+        self.number = max(self.number, math.ceil(_MARGIN * most))
+
+    def take(self, needed: Row) -> int:
+        """Return the count; set the flag on the device if an example needs more."""
+        if self._short is not None:
+            short = needed.clamp(MIN_NODES, MAX_NODES) > self.number
+            self._short.logical_or_(short.any())
+        return self.number
+
+    def exceeded(self) -> bool:
+        """Return whether an example needed more in any step since `record`."""
+        return self._short is not None and bool(self._short)
+
+
+fixed_nodes: ContextVar[FixedNodes | None] = ContextVar("fixed_nodes", default=None)
+"""The count of steps that a CUDA graph records; None for other steps."""
+
+
 NATS_OF_FLOAT32 = 21.0
 """Values err by some 1e-9, and slopes by less than the precision of float32, 1e-7."""
 
@@ -179,10 +223,9 @@ def _integrate(examples: FlatExamples, nats: float) -> Estimate:
         estimate = _link_estimate(likelihood, *rows, nats)
     else:
         estimate = _common_nodes_estimate(likelihood, *rows, nats)
-    if estimate is None:
-        return own_nodes_estimate(examples, nats)
+    estimate = estimate or own_nodes_estimate(examples, nats)
     if fixed is not None:
-        learn_nodes(nodes_needed(examples, nats)[1])
+        fixed.note(nodes_needed(examples, nats)[1])
     return estimate
 
 
@@ -196,7 +239,7 @@ def _common_nodes_estimate(
     parts = []
     for rows, index in row_blocks(len(y), len(nodes.z), y.device):
         some, target = likelihood.take(index), y[rows]
-        f = nodes.places(mean[rows], deviation[rows])
+        f = nodes.points(mean[rows], deviation[rows])
         value, slope, variance_slope = nodes.averages(some.derivatives(target, f))
         term = parameter_term(some, target, f, nodes.weights[:, None].expand(f.shape))
         parts.append(Estimate(value + some.log_base(target), slope, variance_slope, term))
@@ -215,7 +258,7 @@ def _link_estimate(
     size = rows_for(len(nodes.z), y.device)
     parts = zip(mirrored.split(size), deviation.split(size), strict=True)
     estimate = Estimate.join(
-        Estimate(*nodes.averages(likelihood.link_derivatives(nodes.places(*part))))
+        Estimate(*nodes.averages(likelihood.link_derivatives(nodes.points(*part))))
         for part in parts
     )
     return Estimate(estimate.value, estimate.mean_slope * sign, estimate.variance_slope)

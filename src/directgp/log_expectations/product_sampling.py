@@ -44,45 +44,38 @@ _RIDGE = 1e-3
 """Relative ridge: few nodes may carry weight, and then c₁ and c₂ are collinear."""
 
 
-class Variates(NamedTuple):
-    """c₁ and c₂ at some points."""
-
-    first: AnyPoints
-    second: AnyPoints
-
-
-def variates(delta: AnyPoints, slope: AnyPoints, variance: Values, peak: Peak) -> Variates:
-    """Return the control variates at f = μ + δ, given ℓ′(f)."""
+def control_variates(
+    delta: AnyPoints, slope: AnyPoints, variance: Values, peak: Peak
+) -> tuple[AnyPoints, AnyPoints]:
+    """Return c₁ and c₂ at f = μ + δ, given ℓ′(f)."""
     tilt = torch.addcmul(slope, delta, 1 / variance, value=-1)
-    return Variates(peak.width * tilt, (delta - peak.delta).mul_(tilt).add_(1))
+    return peak.width * tilt, (delta - peak.delta).mul_(tilt).add_(1)
 
 
 class Fit(NamedTuple):
     """Least-squares coefficients of a slope on c₁ and c₂."""
 
-    first: Values
-    second: Values
-
-    def reduce(self, slope: AnyPoints, at: Variates) -> AnyPoints:
-        """Subtract the fitted multiples of the control variates from the slope."""
-        return slope - self.first * at.first - self.second * at.second
+    first: Row
+    second: Row
 
 
-def fit(slopes: tuple[AnyPoints, AnyPoints], at: Variates, weights: AnyPoints) -> tuple[Fit, Fit]:
-    """Fit both slopes over nodes whose weights sum to 1."""
-    weighted = Variates(weights * at.first, weights * at.second)
-    m11 = (1 + _RIDGE) * (weighted.first * at.first).sum(0)
-    m12 = (weighted.first * at.second).sum(0)
-    m22 = (1 + _RIDGE) * (weighted.second * at.second).sum(0)
+def fit(
+    slopes: tuple[AnyPoints, ...], variates: tuple[AnyPoints, AnyPoints], weights: AnyPoints
+) -> list[Fit]:
+    """Fit each slope over nodes whose weights sum to 1."""
+    first, second = variates
+    weighted_first, weighted_second = weights * first, weights * second
+    m11 = (1 + _RIDGE) * (weighted_first * first).sum(0)
+    m12 = (weighted_first * second).sum(0)
+    m22 = (1 + _RIDGE) * (weighted_second * second).sum(0)
     determinant = m11 * m22 - m12 * m12
-
-    def one(slope: AnyPoints) -> Fit:
+    fits = []
+    for slope in slopes:
         # Any constant works, since the variates average to 0; this one avoids cancellation.
         centred = slope - slope[len(slope) // 2]
-        r1, r2 = (weighted.first * centred).sum(0), (weighted.second * centred).sum(0)
-        return Fit((r1 * m22 - r2 * m12) / determinant, (r2 * m11 - r1 * m12) / determinant)
-
-    return one(slopes[0]), one(slopes[1])
+        r1, r2 = (weighted_first * centred).sum(0), (weighted_second * centred).sum(0)
+        fits.append(Fit((r1 * m22 - r2 * m12) / determinant, (r2 * m11 - r1 * m12) / determinant))
+    return fits
 
 
 _NODES = 5
@@ -98,12 +91,12 @@ class Sketch(NamedTuple):
     """The mode of q̃ and its width."""
 
     value: Row
-    """log E_q[p], roughly; exactly where that is a formula."""
+    """log E_q[p], approximate unless it is a formula."""
 
     weight: Row
     """The weight w of `mixed_slopes`, at curvature −E_q̃[ℓ″]."""
 
-    fits: tuple[Fit, Fit]
+    fits: list[Fit]
     """Regression of the slopes in mean and variance on the control variates."""
 
 
@@ -113,7 +106,7 @@ def _sketch(examples: FlatExamples) -> Sketch:
     peak = peak_of(*examples)
     number = _NODES_IF_WIDE if bool((peak.width > _WIDE).any()) else _NODES
     parts = [
-        _fit_nodes(examples.take(index), peak[index], number)
+        _fit_nodes(examples.take(index), peak.take(index), number)
         for _, index in row_blocks(len(y), number, y.device)
     ]
     log_z, weight, *coefficients = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -121,7 +114,7 @@ def _sketch(examples: FlatExamples) -> Sketch:
         log_z = likelihood.log_predictive(y, mean, variance)
     else:
         log_z = log_z + likelihood.log_base(y)
-    return Sketch(peak, log_z, weight, (Fit(*coefficients[:2]), Fit(*coefficients[2:])))
+    return Sketch(peak, log_z, weight, [Fit(*coefficients[:2]), Fit(*coefficients[2:])])
 
 
 def _fit_nodes(examples: FlatExamples, peak: Peak, number: int) -> tuple[Row, ...]:
@@ -136,7 +129,7 @@ def _fit_nodes(examples: FlatExamples, peak: Peak, number: int) -> tuple[Row, ..
     first, second = without_overflow(mass, first, second)
     weight = balanced_weight(-(mass * second).sum(0), variance)
     slopes = mixed_slopes(delta, first, second, variance, weight)
-    mean_fit, variance_fit = fit(slopes, variates(delta, first, variance, peak), mass)
+    mean_fit, variance_fit = fit(slopes, control_variates(delta, first, variance, peak), mass)
     log_z = peak.height + torch.log(total / torch.sqrt(2 * torch.pi * variance))
     return log_z, weight, *mean_fit, *variance_fit
 
@@ -198,7 +191,7 @@ class ProductSampling(Rule):
     ) -> Estimate:
         likelihood, y, mean, _ = examples
         sketch = _sketch(examples) if likelihood.log_concave else None
-        peak = None if sketch is None else sketch.peak
+        peak = sketch and sketch.peak
         delta = draw_product(examples, peak, num_samples, generator, self.sampler)
         slopes = self._slopes(examples, delta, sketch)
         if sketch is None or self.exact_value:
@@ -226,5 +219,6 @@ class ProductSampling(Rule):
         slopes = mixed_slopes(delta, first, second, variance, weight)
         if self.gradient != "mixed" or sketch is None:
             return slopes
-        at = variates(delta, first, variance, sketch.peak)
-        return tuple(fit.reduce(slope, at) for fit, slope in zip(sketch.fits, slopes, strict=True))
+        c1, c2 = control_variates(delta, first, variance, sketch.peak)
+        fitted = zip(slopes, sketch.fits, strict=True)
+        return tuple(slope - fit.first * c1 - fit.second * c2 for slope, fit in fitted)

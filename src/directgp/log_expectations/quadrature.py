@@ -6,7 +6,6 @@ h(δ) = ℓ(μ+δ) − δ²/(2v) up to a constant; for a log-concave likelihood 
 
 import math
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, final
 
@@ -15,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.errors import NumericalError, UnsupportedError, refuse
+from directgp.errors import NumericalError, UnsupportedError, require
 from directgp.likelihoods.base import Binary, ClosedFormMode, Derivatives, Likelihood, ScaleMixture
 from directgp.likelihoods.counts import AtLeastOne, CountLikelihood
 from directgp.log_expectations.adaptive import POINTS, adaptive_log_expectation
@@ -53,8 +52,7 @@ _SUPPORT_TOLERANCE = 0.2
 """Relative error of the fall from which one more step finds the support."""
 
 
-@dataclass(frozen=True)
-class Peak:
+class Peak(NamedTuple):
     """The peak of a product density, as found by `find_peak`."""
 
     delta: Values
@@ -72,10 +70,9 @@ class Peak:
     width: Values
     """τ = 1/√(1/v − ℓ″): the standard deviation of the Gaussian that fits the peak."""
 
-    def __getitem__(self, index: Int[Tensor, " r"] | slice) -> "Peak":
+    def take(self, index: Int[Tensor, " r"]) -> "Peak":
         """Return the peaks of some examples."""
-        columns = self.delta, self.height, self.slope, self.curvature, self.width
-        return Peak(*(column[index] for column in columns))
+        return Peak(*(column[index] for column in self))
 
 
 def peak_of(likelihood: Likelihood, y: Values, mean: Values, variance: Values) -> Peak:
@@ -203,57 +200,12 @@ def _nearer(fall: Fall, surplus: Sides) -> Sides:
     return fall.distance * factor
 
 
-# Number and places of the nodes.
-
-_MARGIN = 1.5
-"""Nodes of a recorded step, relative to the number that the steps before it needed."""
-
-
-@final
-class FixedNodes:
-    """Node count for CUDA graphs: learned from steps, then the same for every example and step.
-
-    A graph cannot ask for numbers, so a flag on the device records whether the count was exceeded.
-    `at_least` is the smallest count.
-    """
-
-    def __init__(self, at_least: int = 0) -> None:
-        self.number = at_least
-        self._short: Tensor | None = None
-
-    @property
-    def recording(self) -> bool:
-        """Whether the count is final and no value may be read from the device."""
-        return self._short is not None
-
-    def record(self, device: torch.device) -> None:
-        """Make the count final; the flag must be allocated before the graph is captured."""
-        self._short = torch.zeros((), dtype=torch.bool, device=device)
-
-    def note(self, needed: float) -> None:
-        """Raise the count to what some example needed, with a margin."""
-        self.number = max(self.number, math.ceil(_MARGIN * needed))
-
-    def take(self, needed: Row) -> int:
-        """Return the count; set the flag on the device if an example needs more."""
-        if self._short is not None:
-            self._short.logical_or_((needed > self.number).any())
-        return self.number
-
-    def exceeded(self) -> bool:
-        """Return whether an example needed more in any step since `record`."""
-        return self._short is not None and bool(self._short)
-
-
-fixed_nodes: ContextVar[FixedNodes | None] = ContextVar("fixed_nodes", default=None)
-"""The count of steps that a CUDA graph records; None for other steps."""
-
+# Number and positions of the nodes.
 
 NATS = 27.0
 """The sum ends where the density has fallen by e^−27, and errs by as much."""
 
-_FEWEST = 16
-_MOST = 4096
+MIN_NODES, MAX_NODES = 16, 4096
 """Bounds of the number of nodes of an example."""
 
 _CPU_GROWTH = 1.15
@@ -286,20 +238,17 @@ def trapezoid_step(width: Values, strip: float, more_nats: float = 0.0) -> Value
 
 
 def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
-    """Yield blocks of examples that need about as many nodes: the number and the indices.
+    """Yield blocks of examples that need about the same number of nodes: number and indices.
 
     No block is smaller than a tenth of the examples for the sake of a few nodes saved.
     """
-    needed = needed.clamp(_FEWEST, _MOST)
-    fixed = fixed_nodes.get()
+    needed = needed.clamp(MIN_NODES, MAX_NODES)
     growth = _CPU_GROWTH if needed.device.type == "cpu" else _DEVICE_GROWTH
-    least, most = map(float, needed.aminmax()) if len(needed) else (_FEWEST, _FEWEST)
+    least, most = map(float, needed.aminmax()) if len(needed) else (MIN_NODES, MIN_NODES)
     if math.isnan(most):
         raise NumericalError(
             "Quadrature met NaN or infinity. Check mean, variance and the likelihood's parameters."
         )
-    if fixed is not None:
-        fixed.note(most)
     if most <= growth * least:
         number = math.ceil(most)
         for _, index in row_blocks(len(needed), number, needed.device):
@@ -314,19 +263,6 @@ def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
         for index in order[start:stop].split(rows_for(number, needed.device)):
             yield number, index
         start = stop
-
-
-def learn_nodes(needed: Row) -> None:
-    """Note the number of nodes that examples needed, for a later recording."""
-    fixed = fixed_nodes.get()
-    if fixed is not None:
-        fixed.note(float(needed.clamp(_FEWEST, _MOST).max()))
-
-
-def nodes_for_all(needed: Row) -> int | None:
-    """Return the fixed number of nodes while recording; None otherwise."""
-    fixed = fixed_nodes.get()
-    return fixed.take(needed.clamp(_FEWEST, _MOST)) if fixed and fixed.recording else None
 
 
 def trapezoid_nodes(ends: Float[Tensor, "2 n"], peak: Peak, num_nodes: int) -> tuple[Points, Row]:
@@ -360,44 +296,35 @@ _STRIP = 0.5 * math.pi
 
 
 def mixture_estimate(
-    likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, num_nodes: int | None
+    likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, num_nodes: int | Literal["auto"]
 ) -> Estimate:
-    """Compute value and slopes, with as many nodes as needed if `num_nodes` is None."""
+    """Compute value and slopes over nodes in t, as many as needed if `num_nodes` is "auto"."""
     bounds = likelihood.mixture_bounds((y - mean) ** 2, variance, NATS + _MORE_NATS)
-    bounds = _narrow(likelihood, y, mean, variance, bounds)
-    if num_nodes is not None:
-        return _sum_mixture(likelihood, y, mean, variance, _nodes(bounds, num_nodes))
+    value = _log_component(likelihood, y, mean, variance, _mixture_nodes(bounds, _COARSE))
+    within = (value > value.amax(0) - NATS - _MORE_NATS).to(torch.int8)
+    first, last = within.argmax(0) - 1, _COARSE - within.flip(0).argmax(0)
+    step = (bounds[1] - bounds[0]) / (_COARSE - 1)
+    bounds = bounds[0] + torch.stack([first, last]).clamp(0, _COARSE - 1) * step
+    if num_nodes != "auto":
+        return _sum_mixture(likelihood, y, mean, variance, _mixture_nodes(bounds, num_nodes))
+    step = trapezoid_step(likelihood.mixture_width(), _STRIP, _MORE_NATS)
     parts = []
-    needed = (bounds[1] - bounds[0]) / trapezoid_step(
-        likelihood.mixture_width(), _STRIP, _MORE_NATS
-    )
-    for number, index in blocks_by_nodes(needed):
+    for number, index in blocks_by_nodes((bounds[1] - bounds[0]) / step):
         some = likelihood.take(index), y[index], mean[index], variance[index]
-        parts.append((index, _sum_mixture(*some, _nodes(bounds[:, index], number))))
+        parts.append((index, _sum_mixture(*some, _mixture_nodes(bounds[:, index], number))))
     return Estimate.gather(parts)
 
 
-def _nodes(bounds: Float[Tensor, "2 n"], number: int) -> Points:
+def _mixture_nodes(bounds: Float[Tensor, "2 n"], number: int) -> Points:
     """Return equal steps from the lower to the upper bound, ends included."""
     share = torch.linspace(0, 1, number, dtype=bounds.dtype, device=bounds.device)
     return torch.lerp(bounds[0], bounds[1], share[:, None])
 
 
 def _log_component(likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, t: Points) -> Points:
-    """log N(y; μ, v + w(t)) + log π(t)."""
+    """Return log N(y; μ, v + w(t)) + log π(t)."""
     total = variance + likelihood.mixture_variance(t)
     return log_density(y, mean, total) + likelihood.log_mixing(t)
-
-
-def _narrow(
-    likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, bounds: Float[Tensor, "2 n"]
-) -> Float[Tensor, "2 n"]:
-    """Return the part of the range where the integrand is not negligible."""
-    value = _log_component(likelihood, y, mean, variance, _nodes(bounds, _COARSE))
-    within = (value > value.amax(0) - NATS - _MORE_NATS).to(torch.int8)
-    first, last = within.argmax(0) - 1, _COARSE - within.flip(0).argmax(0)
-    step = (bounds[1] - bounds[0]) / (_COARSE - 1)
-    return bounds[0] + torch.stack([first, last]).clamp(0, _COARSE - 1) * step
 
 
 def _sum_mixture(likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, t: Points) -> Estimate:
@@ -450,10 +377,9 @@ class Quadrature(Rule):
     def __post_init__(self) -> None:
         """Raise `InvalidInputError` for an unknown kind or number of nodes."""
         number, kinds = self.num_nodes, ("trapezoid", "gauss_hermite")
-        if number != "auto" and not (isinstance(number, int) and number >= 2):
-            refuse("num_nodes of Quadrature", "'auto' or at least 2", repr(number))
-        if self.nodes not in kinds:
-            refuse("nodes of Quadrature", f"one of {kinds}", repr(self.nodes))
+        valid = number == "auto" or (isinstance(number, int) and number >= 2)
+        require(valid, "num_nodes of Quadrature", "'auto' or at least 2", repr(number))
+        require(self.nodes in kinds, "nodes of Quadrature", f"one of {kinds}", repr(self.nodes))
 
     @override
     def _evaluate(
@@ -467,10 +393,9 @@ class Quadrature(Rule):
         return self._estimate(FlatExamples(likelihood, y, mean, variance))
 
     def _estimate(self, examples: FlatExamples) -> Estimate:
-        likelihood, y, mean, _ = examples
+        likelihood, y, mean, variance = examples
         if isinstance(likelihood, ScaleMixture):
-            fixed = None if self.num_nodes == "auto" else self.num_nodes
-            return mixture_estimate(likelihood, *examples[1:], fixed)
+            return mixture_estimate(likelihood, y, mean, variance, self.num_nodes)
         if not likelihood.log_concave:
             if self.num_nodes != "auto" or self.nodes != "trapezoid":
                 raise UnsupportedError(
@@ -484,21 +409,15 @@ class Quadrature(Rule):
             estimate = self._integrate(examples._replace(y=unlikely))
             return estimate.complement().otherwise(likely, estimate)
         if isinstance(likelihood, CountLikelihood):
-            return self._integrate_counts(likelihood, examples)
+            certain = (y == 0) & (likelihood.conditional_mean(mean) < _CERTAIN_BELOW)
+            if bool(certain.any()):
+                # Nearly certain zeros are the complement of the event y ≥ 1.
+                zeros, others = (torch.nonzero(mask).squeeze(-1) for mask in (certain, ~certain))
+                event = AtLeastOne(likelihood.take(zeros))
+                rare = self._integrate(examples.take(zeros)._replace(likelihood=event))
+                rest = self._integrate(examples.take(others))
+                return Estimate.gather([(zeros, rare.complement()), (others, rest)])
         return self._integrate(examples)
-
-    def _integrate_counts(self, likelihood: CountLikelihood, examples: FlatExamples) -> Estimate:
-        """Call `_integrate`, with nearly certain zeros as the complement of the event y ≥ 1."""
-        expected = likelihood.conditional_mean(examples.mean)
-        certain = (examples.y == 0) & (expected < _CERTAIN_BELOW)
-        zeros, others = torch.nonzero(certain).squeeze(-1), torch.nonzero(~certain).squeeze(-1)
-        if len(zeros) == 0:
-            return self._integrate(examples)
-        some = examples.take(zeros)
-        event = some._replace(likelihood=AtLeastOne(likelihood.take(zeros)))
-        at_least_one = self._integrate(event)
-        rest = self._integrate(examples.take(others))
-        return Estimate.gather([(zeros, at_least_one.complement()), (others, rest)])
 
     def _integrate(self, examples: FlatExamples) -> Estimate:
         """Integrate q·p for a log-concave p."""
@@ -514,7 +433,7 @@ class Quadrature(Rule):
         parts = []
         needed = ends.sum(0) / trapezoid_step(peak.width, likelihood.strip)
         for number, index in blocks_by_nodes(needed):
-            top = peak[index]
+            top = peak.take(index)
             nodes = trapezoid_nodes(ends[:, index], top, number)
             parts.append((index, _sum_nodes(examples.take(index), top, *nodes)))
         return Estimate.gather(parts)

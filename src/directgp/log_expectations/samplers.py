@@ -15,11 +15,16 @@ from directgp.errors import NumericalError, UnsupportedError
 from directgp.likelihoods.base import ExactProductSampler, UnimodalInF
 from directgp.log_expectations.quadrature import Peak, find_fall, peak_of
 from directgp.log_expectations.rule import FlatExamples
-from directgp.numerics.random import exponential, sample_between, standard_normal, uniform
+from directgp.numerics.random import (
+    Generator,
+    exponential,
+    sample_between,
+    standard_normal,
+    uniform,
+)
 from directgp.numerics.special import log1mexp, log_ndtr
 from directgp.shapes import Points, Row
 
-Generator = torch.Generator | None
 SamplerName = Literal["auto", "paper"]
 Proposals = tuple[Float[Tensor, "j r"], Bool[Tensor, "j r"]]
 """Proposals, and which of them are accepted."""
@@ -187,22 +192,18 @@ class Hat(NamedTuple):
     """Cap and tangents; lengths are measured from the mode, heights from the cap."""
 
     centre: Row
-    """δ of the (nearly) mode."""
+    """δ near the mode."""
 
     cap: Row
     """Height of the flat piece, above any value of h."""
 
     left: Row
-    """Distance at which the left tangent meets the cap."""
-
     right: Row
-    """Distance at which the right tangent meets the cap."""
+    """Distances at which the left and the right tangent meet the cap."""
 
     left_scale: Row
-    """1/slope of the left tangent: the mean of its exponential tail."""
-
     right_scale: Row
-    """1/slope of the right tangent."""
+    """1/slope of the tangents: the means of their exponential tails."""
 
 
 def draw_with_hat(

@@ -54,17 +54,13 @@ def gauss_hermite(
 @lru_cache(maxsize=64)
 def _rule(num_nodes: int) -> tuple[Array, Array]:
     """Golub and Welsch (1969) nodes, one Newton step, and w_k = 1 / (K h_{K−1}(z_k)²)."""
-    nodes = _jacobi_eigenvalues(num_nodes)
+    # The Jacobi matrix has √1, √2, … next to its diagonal of 0.
+    beside = np.sqrt(np.arange(1, num_nodes, dtype=np.float64))
+    nodes = np.linalg.eigvalsh(np.diag(beside, -1))
     nodes = nodes - _hermite(nodes, num_nodes)[0] / num_nodes**0.5
     nodes = (nodes - nodes[::-1]) / 2
     log_weights = -np.log(num_nodes) - 2 * _hermite(nodes, num_nodes)[1]
     return nodes, (log_weights + log_weights[::-1]) / 2
-
-
-def _jacobi_eigenvalues(num_nodes: int) -> Array:
-    """Return the eigenvalues of the matrix with diagonal 0 and √1, √2, … next to it."""
-    beside = np.sqrt(np.arange(1, num_nodes, dtype=np.float64))
-    return np.linalg.eigvalsh(np.diag(beside, -1))
 
 
 def _hermite(z: Array, degree: int) -> tuple[Array, Array]:

@@ -3,8 +3,7 @@
 import itertools
 import math
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -75,18 +74,17 @@ class Workspace:
         return self._kept[key]
 
 
-@dataclass(frozen=True)
-class JitteredCholesky:
-    """The lower factor L of K + jitter·I = L Lᵀ, and the jitter."""
+class Cholesky(NamedTuple):
+    """K + jitter·I = L Lᵀ."""
 
-    factor: Float[Tensor, "*batch m m"]
-    """L."""
+    L: Float[Tensor, "*batch m m"]
+    """The lower triangular factor."""
 
     jitter: Float[Tensor, "*batch"]
     """The number added to the diagonal of each matrix; 0 where none was needed."""
 
 
-def jittered_cholesky(K: Float[Tensor, "*batch m m"], max_tries: int = 8) -> JitteredCholesky:
+def jittered_cholesky(K: Float[Tensor, "*batch m m"], max_tries: int = 8) -> Cholesky:
     """Factorise K + jitter·I with the smallest jitter of a ladder that succeeds.
 
     The ladder starts at 0 and continues, relative to the mean diagonal of each matrix, from 1e-10
@@ -102,8 +100,12 @@ def jittered_cholesky(K: Float[Tensor, "*batch m m"], max_tries: int = 8) -> Jit
     # NaN and infinity in K show on the diagonal of its factor.
     diagonal = factor.detach().diagonal(dim1=-2, dim2=-1)
     if not bool(info.any()) and math.isfinite(diagonal.sum()):
-        return JitteredCholesky(factor, torch.zeros_like(info, dtype=K.dtype))
-    _check_finite(K)
+        return Cholesky(factor, torch.zeros_like(info, dtype=K.dtype))
+    finite = K.detach().isfinite()
+    if not bool(finite.all()):
+        got = f"{int((~finite).sum())} NaN or infinite entries of {K.numel()}"
+        remedy = "Check the inputs and the kernel parameters for NaN, infinity or overflow."
+        refuse("K", "finite", got, remedy)
     # From above rounding error to where K is visibly changed.
     lowest, highest = (-10, -4) if K.dtype == torch.float64 else (-6, -3)
     ladder = [0.0, *(10.0**power for power in range(lowest, highest + 1))][:max_tries]
@@ -115,7 +117,7 @@ def jittered_cholesky(K: Float[Tensor, "*batch m m"], max_tries: int = 8) -> Jit
         factor, info = torch.linalg.cholesky_ex(shifted)
         failed = info != 0
         if not bool(failed.any()):
-            return JitteredCholesky(factor, jitter)
+            return Cholesky(factor, jitter)
     where = f" ({int(failed.sum())} of {failed.numel()} matrices)" if failed.ndim else ""
     precision = "" if K.dtype == torch.float64 else ", or compute in float64"
     raise NumericalError(
@@ -125,12 +127,10 @@ def jittered_cholesky(K: Float[Tensor, "*batch m m"], max_tries: int = 8) -> Jit
     )
 
 
-def _check_finite(K: Tensor) -> None:
-    finite = K.detach().isfinite()
-    if not bool(finite.all()):
-        got = f"{int((~finite).sum())} NaN or infinite entries of {K.numel()}"
-        remedy = "Check the inputs and the kernel parameters for NaN, infinity or overflow."
-        refuse("K", "finite", got, remedy)
+def unchecked_cholesky(K: Float[Tensor, "*batch m m"]) -> Cholesky:
+    """Factorise K without jitter and without waiting for the device; NaN where that fails."""
+    L = torch.linalg.cholesky_ex(K).L
+    return Cholesky(L, L.new_zeros(L.shape[:-2]))
 
 
 # Triangular products in bands of rows, each as long as its nonzero part: ⅝ of the work with four.
@@ -141,27 +141,17 @@ _ROWS, _MIRRORED_ROWS, _DEVICE_ROWS = 32, 100, 128
 """Fewest rows of a band that save time; more where the product is mirrored, and on a GPU."""
 
 
-def lower_times(
-    L: Float[Tensor, "*#batch m m"],
+def triangular_times(
+    T: Float[Tensor, "*#batch m m"],
     B: Float[Tensor, "*#batch m n"],
     out: Float[Tensor, "*batch m n"],
+    *,
+    upper: bool,
 ) -> Float[Tensor, "*batch m n"]:
-    """Compute L B for a lower triangular L, zero above its diagonal, written to `out`."""
-    for first, last in _bands(L, _ROWS):
-        band = L[..., first:last, :last]
-        torch.matmul(band, B[..., :last, :], out=out[..., first:last, :])
-    return out
-
-
-def upper_times(
-    U: Float[Tensor, "*#batch m m"],
-    B: Float[Tensor, "*#batch m n"],
-    out: Float[Tensor, "*batch m n"],
-) -> Float[Tensor, "*batch m n"]:
-    """Compute U B for an upper triangular U, zero below its diagonal, written to `out`."""
-    for first, last in _bands(U, _ROWS):
-        band = U[..., first:last, first:]
-        torch.matmul(band, B[..., first:, :], out=out[..., first:last, :])
+    """Compute T B, written to `out`, for a T that is zero beyond its lower or upper triangle."""
+    for first, last in _bands(T, _ROWS):
+        inner = slice(first, None) if upper else slice(last)
+        torch.matmul(T[..., first:last, inner], B[..., inner, :], out=out[..., first:last, :])
     return out
 
 

@@ -9,6 +9,9 @@ from torch import Tensor
 from directgp.numerics.special import log_ndtr, log_ndtri
 from directgp.shapes import Values
 
+Generator = torch.Generator | None
+"""Source of random numbers; None is torch's global one."""
+
 
 def fresh_generator(device: torch.device) -> torch.Generator:
     """Return a generator seeded by the operating system; torch's global state is not used."""
@@ -17,9 +20,7 @@ def fresh_generator(device: torch.device) -> torch.Generator:
     return generator
 
 
-def standard_normal(
-    num_samples: int, like: Values, generator: torch.Generator | None
-) -> Float[Tensor, "k ..."]:
+def standard_normal(num_samples: int, like: Values, generator: Generator) -> Float[Tensor, "k ..."]:
     """Draw from N(0, 1), `num_samples` for each element of `like`."""
     shape = num_samples, *like.shape
     if like.dtype == torch.float64 and like.device.type == "cpu":
@@ -27,7 +28,7 @@ def standard_normal(
     return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
 
 
-def _box_muller(number: int, generator: torch.Generator | None) -> Float[Tensor, " number"]:
+def _box_muller(number: int, generator: Generator) -> Float[Tensor, " number"]:
     """Compute √(−2 log u)·(cos φ, sin φ), twice as fast as torch for float64 on a CPU."""
     half = (number + 1) // 2
     u, phi = torch.rand((2, half), generator=generator, dtype=torch.float64)
@@ -37,25 +38,19 @@ def _box_muller(number: int, generator: torch.Generator | None) -> Float[Tensor,
     return torch.cat([torch.cos(phi).mul_(radius), phi.sin_().mul_(radius)])[:number]
 
 
-def uniform(
-    num_samples: int, like: Values, generator: torch.Generator | None
-) -> Float[Tensor, "k ..."]:
+def uniform(num_samples: int, like: Values, generator: Generator) -> Float[Tensor, "k ..."]:
     """Draw from the open interval (0, 1): 2⁻⁵⁴ replaces the 0 that `torch.rand` may return."""
     return torch.rand(
         (num_samples, *like.shape), generator=generator, dtype=like.dtype, device=like.device
     ).clamp_(min=2.0**-54)
 
 
-def exponential(
-    num_samples: int, like: Values, generator: torch.Generator | None
-) -> Float[Tensor, "k ..."]:
+def exponential(num_samples: int, like: Values, generator: Generator) -> Float[Tensor, "k ..."]:
     """Draw from the exponential distribution of rate 1."""
     return uniform(num_samples, like, generator).log_().neg_()
 
 
-def sample_above(
-    lower: Float[Tensor, "*shape"], generator: torch.Generator | None
-) -> Float[Tensor, "*shape"]:
+def sample_above(lower: Float[Tensor, "*shape"], generator: Generator) -> Float[Tensor, "*shape"]:
     """Draw z ~ N(0, 1) given z > lower, one for each bound.
 
     Solves log Φ(−z) = log Φ(−lower) + log(1 − U) with U uniform, in float64. Accurate for any
@@ -69,7 +64,7 @@ def sample_above(
 def sample_between(
     lower: Float[Tensor, "*shape"],
     upper: Float[Tensor, "*shape"],
-    generator: torch.Generator | None,
+    generator: Generator,
 ) -> Float[Tensor, "*shape"]:
     """Draw z ~ N(0, 1) given lower < z < upper, one for each pair of bounds.
 

@@ -39,15 +39,6 @@ def inverse_mills(x: Elements) -> Elements:
     return with_slope(x, _inverse_mills, lambda x: -_mills_product(x))
 
 
-def mills_excess(x: Elements) -> Elements:
-    """Compute x + λ(x) > 0 without cancellation, about 1/|x| for x → −∞.
-
-    This is the mean of z + x for z ~ N(0, 1) given z > −x. Its gradient 1 − λ(x) (x + λ(x)) is the
-    variance of that z.
-    """
-    return with_slope(x, _mills_excess, _mills_variance)
-
-
 def log_ndtr_derivatives(x: Elements) -> tuple[Elements, Elements, Elements]:
     """Compute log Φ(x) and its first two derivatives, λ(x) and −λ(x) (x + λ(x)), at once.
 
@@ -62,10 +53,7 @@ def log_ndtr_derivatives(x: Elements) -> tuple[Elements, Elements, Elements]:
 
 
 def log_ndtr_and_slope(x: Elements) -> tuple[Elements, Elements]:
-    """Compute log Φ(x) and λ(x) at once, in the fewest operations on the device.
-
-    Not differentiable.
-    """
+    """Compute log Φ(x) and λ(x) at once, in the fewest operations; not differentiable."""
     if x.is_cuda:
         return torch.special.log_ndtr(x), _inverse_mills(x)
     log_p, slope = _with_deep(x, _near_slope(x))
@@ -93,11 +81,6 @@ def wright_omega(x: Elements) -> Elements:
     return with_slope(x, _wright_omega, _wright_omega_slope)
 
 
-def log_wright_omega(x: Elements) -> Elements:
-    """Compute log ω(x), the y with y + exp(y) = x, also where ω(x) underflows."""
-    return with_slope(x, _log_wright_omega, lambda x: 1 / (1 + wright_omega(x)))
-
-
 def _near_slope(x: Tensor) -> tuple[Tensor, Tensor]:
     """Compute log Φ and λ for x > −10, as −log(1 + Φ(−x)/Φ(x)), without branches."""
     scaled = x * math.sqrt(0.5)
@@ -112,7 +95,7 @@ def _near_slope(x: Tensor) -> tuple[Tensor, Tensor]:
 def _by_erfcx(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute log Φ and its derivatives by functions accurate everywhere, in few operations."""
     log_p, slope = torch.special.log_ndtr(x), _inverse_mills(x)
-    excess, _ = _tail_fraction((-x).clamp_(min=-_VERY_DEEP), levels=5)
+    excess = _tail_fraction((-x).clamp_(min=-_VERY_DEEP), levels=5)
     excess = torch.where(x < _VERY_DEEP, excess, x + slope)
     return log_p, slope, excess.mul_(slope).neg_()
 
@@ -128,7 +111,7 @@ def _with_deep(x: Tensor, near: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 def _deep_derivatives(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute log Φ and its derivatives for x < −10, from the fraction of λ(x) − |x|."""
-    excess, _ = _tail_fraction(-x)
+    excess = _tail_fraction(-x)
     slope = excess - x
     log_p = -0.5 * x * x - 0.5 * math.log(2 * math.pi) - torch.log(slope)
     return log_p, slope, -slope * excess
@@ -139,45 +122,28 @@ def _inverse_mills(x: Tensor) -> Tensor:
     return ratio
 
 
-def _mills_excess(x: Tensor) -> Tensor:
-    return _excess_given(x, _inverse_mills(x))
-
-
-def _excess_given(x: Tensor, inverse_mills: Tensor) -> Tensor:
-    start = _tail_start(x.dtype)
-    excess, _ = _tail_fraction((-x).clamp(min=start))
-    return torch.where(-x > start, excess, x + inverse_mills)
-
-
-def _mills_variance(x: Tensor) -> Tensor:
-    """Compute 1 − λ(x) (x + λ(x)), which is e (r − e) in the notation of `_tail_fraction`."""
-    start = _tail_start(x.dtype)
-    excess, remainder = _tail_fraction((-x).clamp(min=start))
-    return torch.where(-x > start, excess * (remainder - excess), 1 - _mills_product(x))
+def _mills_and_excess(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute λ(x), and e = x + λ(x) without cancellation in the left tail."""
+    ratio = _inverse_mills(x)
+    start = 7.0 if x.dtype == torch.float64 else 3.0  # from here 13 levels beat the plain sum
+    fraction = _tail_fraction((-x).clamp(min=start))
+    return ratio, torch.where(-x > start, fraction, x + ratio)
 
 
 def _mills_product(x: Tensor) -> Tensor:
-    """Compute λ(x) (x + λ(x)), which falls from 1 to 0."""
+    """Compute λ(x) e(x), which falls from 1 to 0."""
     finite = x.clamp(-1e30, 1e30)  # avoids 0·∞ for infinite x
-    return with_slope(finite, _product_value, _product_slope)
+    return with_slope(finite, lambda x: torch.mul(*_mills_and_excess(x)), _mills_product_slope)
 
 
-def _product_value(x: Tensor) -> Tensor:
-    ratio = _inverse_mills(x)
-    return ratio * _excess_given(x, ratio)
+def _mills_product_slope(x: Tensor) -> Tensor:
+    """Compute λ (1 − λe − e²), which loses digits in the far left tail."""
+    ratio, excess = _mills_and_excess(x)
+    return ratio * (1 - ratio * excess - excess**2)
 
 
-def _product_slope(x: Tensor) -> Tensor:
-    return inverse_mills(x) * (_mills_variance(x) - mills_excess(x) ** 2)
-
-
-def _tail_start(dtype: torch.dtype) -> float:
-    """Return the t from which 13 levels of the fraction beat the plain sum λ(−t) − t."""
-    return 7.0 if dtype == torch.float64 else 3.0
-
-
-def _tail_fraction(t: Tensor, levels: int = 13) -> tuple[Tensor, Tensor]:
-    """Evaluate e = λ(−t) − t = 1/(t + r) and r = 2/(t + 3/(t + …)), Laplace's continued fraction.
+def _tail_fraction(t: Tensor, levels: int = 13) -> Tensor:
+    """Evaluate λ(−t) − t = 1/(t + 2/(t + 3/(t + …))), Laplace's continued fraction.
 
     The levels left out are replaced by the fixed point of s = k/(t + s), which halves their number.
     """
@@ -185,7 +151,7 @@ def _tail_fraction(t: Tensor, levels: int = 13) -> tuple[Tensor, Tensor]:
     remainder = 2 * k / (t + torch.sqrt(t * t + 4 * k))
     for level in range(levels, 1, -1):
         remainder = level / (t + remainder)
-    return 1 / (t + remainder), remainder
+    return 1 / (t + remainder)
 
 
 def _log1mexp(x: Tensor) -> Tensor:
@@ -226,8 +192,7 @@ def _wright_omega(x: Tensor) -> Tensor:
 
 def _wright_omega_start(x: Tensor) -> Tensor:
     """Approximate ω by exp(x) / (1 + 0.6 exp(x)) left of 1 and by x − log x right of it."""
-    left = torch.exp(x.clamp(max=1.0))
-    right = x.clamp(min=1.0)
+    left, right = torch.exp(x.clamp(max=1.0)), x.clamp(min=1.0)
     return torch.where(x < 1, left / (1 + left * 0.6), right - torch.log(right))
 
 
@@ -241,12 +206,8 @@ def _wright_omega_step(x: Tensor, omega: Tensor) -> Tensor:
 
 
 def _wright_omega_slope(x: Tensor) -> Tensor:
-    return torch.sigmoid(log_wright_omega(x))
-
-
-def _log_wright_omega(x: Tensor) -> Tensor:
-    omega = _wright_omega(x)
-    return torch.where(x < 1, x - omega, torch.log(omega))
+    omega = wright_omega(x)
+    return omega / (1 + omega)
 
 
 # Below this e^f is so small that log s = f − e^f/2 to the last digit.
@@ -330,27 +291,11 @@ def with_slope(x: Tensor, value: Elementwise, slope: Elementwise) -> Tensor:
     transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
     if not transformed and not (x.requires_grad and torch.is_grad_enabled()):
         return value(x)
-    # A function that supports transforms takes longer to call than most values to compute.
-    apply: Callable[..., Tensor] = (_TransformableSlope if transformed else _KnownSlope).apply
+    apply: Callable[..., Tensor] = _KnownSlope.apply
     return apply(x, value, slope)
 
 
 class _KnownSlope(Function):
-    """Chain rule with a given derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, value: Elementwise, slope: Elementwise) -> Tensor:
-        ctx.slope = slope
-        ctx.save_for_backward(x)
-        return value(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (x,) = ctx.saved_tensors
-        return grads[0] * ctx.slope(x), None, None
-
-
-class _TransformableSlope(Function):
     """Chain rule with a given derivative, in reverse and forward mode and under vmap."""
 
     @staticmethod

@@ -67,7 +67,7 @@ def inverse_factor(
     diagonal = P.diagonal(dim1=-2, dim2=-1).add_(beta)
     # With β = 0 and A = 0, P is 0 and any q(u) is optimal.
     diagonal.add_((diagonal.amax(-1, keepdim=True) == 0).to(P))
-    U = jittered_cholesky(P.flip(-2, -1)).factor.flip(-2, -1)
+    U = jittered_cholesky(P.flip(-2, -1)).L.flip(-2, -1)
     eye = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device)
     lower: Tensor = torch.linalg.solve_triangular(U.mT, eye, upper=False)
     return lower

@@ -2,7 +2,6 @@
 
 import copy
 import math
-from dataclasses import dataclass
 from typing import Literal, final
 
 import numpy as np
@@ -12,7 +11,7 @@ from gpytorch.means import ConstantMean, Mean, ZeroMean
 from jaxtyping import Float, Num
 from torch import Tensor, nn
 
-from directgp.errors import UnsupportedError, refuse, require
+from directgp.errors import UnsupportedError, require
 from directgp.numerics.special import softplus, softplus_inverse
 from directgp.posteriors.rbf import farthest, rbf_covariance, rbf_gram
 from directgp.shapes import BatchedRow, Inputs, Row, Values
@@ -74,33 +73,6 @@ def _explained_share(distances: Float[Tensor, "n n"], values: Row) -> float:
 
 _MEDIAN_ROWS = 1000
 """Largest number of rows whose distances are computed."""
-
-
-@dataclass(frozen=True)
-class Start:
-    """Starting values of the hyperparameters."""
-
-    lengthscale: Values
-    """Shape () for one lengthscale, (d,) for one per feature."""
-
-    output_scale: Float[Tensor, ""]
-    mean: Float[Tensor, ""]
-
-
-def starting_values(
-    X: Inputs, latent: Num[Tensor, " n"] | None, *, ard: bool, constant_mean: bool
-) -> Start:
-    """Compute lengthscales from the spread of X, scale and mean from rough values of f."""
-    if latent is None:
-        mean, scale = X.new_zeros(()), X.new_ones(())
-    else:
-        values = latent.to(X.dtype)
-        mean = values.mean() if constant_mean else values.new_zeros(())
-        scale = _or_one((values - mean).square().mean())
-    lengthscale = _lengthscale(X, ard)
-    if latent is not None:
-        lengthscale = lengthscale * shortening(X, latent.to(X.dtype), lengthscale)
-    return Start(lengthscale, scale, mean)
 
 
 def _lengthscale(X: Inputs, ard: bool) -> Values:
@@ -200,10 +172,25 @@ class Prior(nn.Module):
         mean : {"zero", "constant"}
             Mean.
         """
-        start = starting_values(X, y, ard=ard, constant_mean=mean == "constant")
-        prior = cls(_kernel(kernel, start, X.shape[-1] if ard else None), _mean(mean, start))
+        names = ["rbf", *_SMOOTHNESS]
+        require(kernel in names, "kernel", f"one of {names}", repr(kernel))
+        require(mean in ("zero", "constant"), "mean", "'zero' or 'constant'", repr(mean))
+        lengthscale, dims = _lengthscale(X, ard), X.shape[-1] if ard else None
+        covariance: Kernel = RBFKernel(ard_num_dims=dims)
+        if kernel != "rbf":
+            covariance = MaternKernel(_SMOOTHNESS[kernel], ard_num_dims=dims)
+        prior = cls(covariance, ZeroMean() if mean == "zero" else ConstantMean(), dtype=X.dtype)
+        scale = X.new_ones(())
+        if y is not None:
+            values = y.to(X.dtype)
+            lengthscale = lengthscale * shortening(X, values, lengthscale)
+            centre = values.mean() if mean == "constant" else values.new_zeros(())
+            scale = _or_one((values - centre).square().mean())
+            if mean == "constant":
+                prior.mean_function.constant = centre
+        prior.kernel.lengthscale = lengthscale
         with torch.no_grad():
-            prior.raw_output_scale.copy_(softplus_inverse(start.output_scale))
+            prior.raw_output_scale.copy_(softplus_inverse(scale))
         return prior.to(X)
 
     @property
@@ -290,10 +277,15 @@ class Prior(nn.Module):
     def repeated(self, number: int) -> "Prior":
         """Return a batch of copies of this prior."""
         twin = copy.deepcopy(self)
-        _repeat_parameters(twin.kernel, number)
+        # `Kernel.expand_batch` ignores the parts of sums and products, and returns views of one
+        # number, which an optimiser cannot write to.
+        for part in twin.kernel.modules():
+            if isinstance(part, Kernel):
+                part.batch_shape = torch.Size([number])
+                for name, value in list(part.named_parameters(recurse=False)):
+                    setattr(part, name, repeated_parameter(value, number))
         twin.mean_function = _repeat_mean(twin.mean_function, number)
-        raw = self.raw_output_scale
-        twin.raw_output_scale = nn.Parameter(raw.detach().repeat(number), raw.requires_grad)
+        twin.raw_output_scale = repeated_parameter(self.raw_output_scale, number)
         return twin
 
     @property
@@ -318,40 +310,10 @@ def _within_reach(X1: Tensor, X2: Tensor, lengthscale: Tensor) -> tuple[Tensor, 
     return X1.clamp(centre - reach, centre + reach), X2.clamp(centre - reach, centre + reach)
 
 
-def _kernel(name: str, start: Start, ard_num_dims: int | None) -> Kernel:
-    if name == "rbf":
-        kernel: Kernel = RBFKernel(ard_num_dims=ard_num_dims)
-    elif name in _SMOOTHNESS:
-        kernel = MaternKernel(_SMOOTHNESS[name], ard_num_dims=ard_num_dims)
-    else:
-        refuse("kernel", f"one of {['rbf', *_SMOOTHNESS]}", repr(name))
-    kernel.to(start.lengthscale.dtype)
-    kernel.lengthscale = start.lengthscale
-    return kernel
-
-
-def _mean(name: str, start: Start) -> Mean:
-    require(name in ("zero", "constant"), "mean", "'zero' or 'constant'", repr(name))
-    if name == "zero":
-        return ZeroMean()
-    mean = ConstantMean()
-    mean.to(start.mean.dtype)
-    mean.constant = start.mean
-    return mean
-
-
-def _repeat_parameters(kernel: Kernel, number: int) -> None:
-    """Give the kernel, and every kernel inside it, `number` copies of its parameters.
-
-    `Kernel.expand_batch` ignores the parts of sums and products, and returns views of one number,
-    which an optimiser cannot write to.
-    """
-    for part in kernel.modules():
-        if isinstance(part, Kernel):
-            part.batch_shape = torch.Size([number])
-            for name, value in list(part.named_parameters(recurse=False)):
-                many = value.detach().unsqueeze(0).repeat(number, *(1 for _ in value.shape))
-                setattr(part, name, nn.Parameter(many, value.requires_grad))
+def repeated_parameter(value: nn.Parameter, number: int) -> nn.Parameter:
+    """Return copies of a parameter along a new first axis."""
+    many = value.detach().unsqueeze(0).repeat(number, *(1 for _ in value.shape))
+    return nn.Parameter(many, value.requires_grad)
 
 
 def _repeat_mean(mean: Mean, number: int) -> Mean:

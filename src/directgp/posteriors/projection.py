@@ -1,7 +1,6 @@
 """Project q(u) onto f: marginals and joint distributions, with closed-form gradients."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -138,50 +137,3 @@ class _Project(Function):
         dL = -torch.linalg.solve_triangular(L.mT, inner, upper=True).tril()
         dL, dKuf = dL.sum_to_size(L.shape), dKuf.sum_to_size(Kuf.shape)
         return dL, dKuf, dk.sum_to_size(k_diag.shape), *to_q, None
-
-
-# With A = L_uu⁻¹ K_uf, w ~ N(m, S Sᵀ), m = u_mean and S = u_chol,
-#
-# f given w:  mean prior mean + Aᵀw, covariance R = K_ff − AᵀA
-# f:          mean prior mean + Aᵀm, covariance R + AᵀS SᵀA
-#
-# The diagonals are the variances of `project`.
-
-
-@dataclass(frozen=True)
-class Joint:
-    """Mean and covariance of q(f) at several inputs."""
-
-    mean: BatchedRow
-    covariance: Float[Tensor, "*batch n n"]
-
-
-class Conditional(NamedTuple):
-    """f given the whitened inducing variables w."""
-
-    mean: BatchedRow
-    """Prior mean, to which Aᵀw is added."""
-
-    A: Float[Tensor, "*batch m n"]
-    residual: Float[Tensor, "*batch n n"]
-    """R, which does not depend on w."""
-
-
-def residual_covariance(
-    Kff: Float[Tensor, "*#batch n n"],
-    k_diag: Float[Tensor, "*#batch n"],
-    A: Float[Tensor, "*#batch m n"],
-) -> Float[Tensor, "*batch n n"]:
-    """Compute K_ff − AᵀA; its diagonal is at least the rounding error of k_ii."""
-    rest = Kff - A.mT @ A
-    variance = residual_variance(k_diag, A).expand(rest.shape[:-1])
-    return torch.diagonal_scatter(rest, variance, dim1=-2, dim2=-1)
-
-
-def joint(
-    given: Conditional, u_mean: Float[Tensor, "*#batch m"], u_chol: Float[Tensor, "*#batch m m"]
-) -> Joint:
-    """Compute q(f), differentiable in all arguments."""
-    T = u_chol.tril().mT @ given.A
-    shift = (given.A.mT @ u_mean.unsqueeze(-1)).squeeze(-1)
-    return Joint(given.mean + shift, given.residual + T.mT @ T)

@@ -1,6 +1,7 @@
 """Define `SparsePosterior`: q(u) at inducing inputs, and the q(f) it implies everywhere."""
 
 import copy
+from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import torch
@@ -9,35 +10,18 @@ from torch import Tensor, nn
 
 from directgp.errors import require
 from directgp.numerics.gaussian import kl_from_standard
-from directgp.numerics.linalg import Workspace, jittered_cholesky
+from directgp.numerics.linalg import Cholesky, Workspace, jittered_cholesky, unchecked_cholesky
 from directgp.numerics.random import fresh_generator, standard_normal
-from directgp.posteriors.fused import Fused, FusedPrediction, rbf_marginals
 from directgp.posteriors.inducing import InducingName, choose_inducing
-from directgp.posteriors.prior import KernelName, MeanName, Prior
-from directgp.posteriors.projection import (
-    Conditional,
-    Joint,
-    joint,
-    project,
-    project_whitened,
-    residual_covariance,
-    residual_variance,
-    whiten,
-)
+from directgp.posteriors.prior import KernelName, MeanName, Prior, repeated_parameter
+from directgp.posteriors.projection import project, project_whitened, residual_variance, whiten
+from directgp.posteriors.rbf import Fused, predict_rbf, rbf_marginals
 from directgp.shapes import BatchedRow, Inputs, Marginals
 
 _BLOCK_VALUES = 2**24
 """Entries of K_uf in one block of predictions, 128 MB in float64."""
 
 _NUGGET = {torch.float64: 1e-8, torch.float32: 1e-5}
-
-
-class Factor(NamedTuple):
-    """K_uu = L Lᵀ."""
-
-    L: Float[Tensor, "*batch m m"]
-    jitter: Float[Tensor, "*batch"]
-    """Jitter that the factorisation needed beyond the nugget."""
 
 
 class Cross(NamedTuple):
@@ -53,6 +37,14 @@ class Cross(NamedTuple):
 
     jitter: Float[Tensor, "*batch"]
     """Jitter that the factorisation of K_uu needed beyond the nugget."""
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Mean and covariance of q(f) at several inputs."""
+
+    mean: BatchedRow
+    covariance: Float[Tensor, "*batch n n"]
 
 
 class Features(NamedTuple):
@@ -145,20 +137,17 @@ class SparsePosterior(nn.Module):
 
         The arguments are those of `rbf_marginals`.
         """
+        given = self._rbf_arguments()
+        if given is None:
+            return None
+        return rbf_marginals(*given, X, self.nugget, checked=checked, workspace=workspace)
+
+    def _rbf_arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None:
+        """Return the arguments of `rbf_marginals` and `predict_rbf` before X; None without RBF."""
         rbf = self.prior.rbf
         if rbf is None:
             return None
-        return rbf_marginals(
-            self.Z,
-            rbf.lengthscale,
-            self.prior.scale.log(),
-            self.u_mean,
-            self.u_chol,
-            X,
-            self.nugget,
-            checked=checked,
-            workspace=workspace,
-        )
+        return self.Z, rbf.lengthscale, self.prior.scale.log(), self.u_mean, self.u_chol
 
     def kl(self) -> Float[Tensor, "*batch"]:
         """Return KL[q(u) ‖ p(u)]."""
@@ -170,28 +159,24 @@ class SparsePosterior(nn.Module):
         valid = block_size is None or block_size >= 1
         require(valid, "block_size of predict", "at least 1", block_size)
         with torch.no_grad():
-            rbf = self.prior.rbf
-            if rbf is None:
-                size = block_size or max(1, _BLOCK_VALUES // self.u_mean.numel())
-                return _joined([self.marginals(block) for block in X.split(size)])
-            prediction = FusedPrediction(
-                self.Z,
-                rbf.lengthscale,
-                self.prior.scale.log(),
-                self.u_mean,
-                self.u_chol,
-                self.nugget,
-            )
-            blocks = X.split(block_size or prediction.block_size())
-            found = _joined([prediction(block) for block in blocks])
-            return Marginals(self.prior.mean(X) + found.mean, found.variance)
+            given = self._rbf_arguments()
+            if given is not None:
+                found = predict_rbf(*given, X, self.nugget, block_size)
+                return Marginals(self.prior.mean(X) + found.mean, found.variance)
+            size = block_size or max(1, _BLOCK_VALUES // self.u_mean.numel())
+            parts = [self.marginals(block) for block in X.split(size)]
+            variance = torch.cat([part.variance for part in parts], -1)
+            return Marginals(torch.cat([part.mean for part in parts], -1), variance)
 
-    def joint(self, X: Float[Tensor, "*#batch n d"], factor: Factor | None = None) -> Joint:
+    def joint(self, X: Float[Tensor, "*#batch n d"], factor: Cholesky | None = None) -> Joint:
         """Return mean and covariance of f at the rows of X, differentiable in X and parameters.
 
         X may have leading batch axes. `factor` is that of K_uu, if already computed.
         """
-        return joint(self._conditional(X, factor), self.u_mean, self.u_chol)
+        prior_mean, A, residual = self._conditional(X, factor)
+        T = self.u_chol.tril().mT @ A
+        shift = (A.mT @ self.u_mean.unsqueeze(-1)).squeeze(-1)
+        return Joint(prior_mean + shift, residual + T.mT @ T)
 
     def sample(
         self, X: Inputs, num_samples: int = 1, generator: torch.Generator | None = None
@@ -210,7 +195,7 @@ class SparsePosterior(nn.Module):
             return wide.sample(X.double(), num_samples, generator).to(X.dtype)
         with torch.no_grad():
             prior_mean, A, residual = self._conditional(X)
-            rest = jittered_cholesky(residual).factor
+            rest = jittered_cholesky(residual).L
             w = standard_normal(num_samples, self.u_mean, generator)
             w = self.u_mean + (self.u_chol.tril() @ w.unsqueeze(-1)).squeeze(-1)
             f = (A.mT @ w.unsqueeze(-1)).squeeze(-1)
@@ -218,7 +203,11 @@ class SparsePosterior(nn.Module):
             return prior_mean + f + (rest @ noise.unsqueeze(-1)).squeeze(-1)
 
     def cross(
-        self, X: Float[Tensor, "*#batch n d"], factor: Factor | None = None, *, checked: bool = True
+        self,
+        X: Float[Tensor, "*#batch n d"],
+        factor: Cholesky | None = None,
+        *,
+        checked: bool = True,
     ) -> Cross:
         """Return the prior covariances of u and f and the factor of K_uu, all differentiable.
 
@@ -230,8 +219,8 @@ class SparsePosterior(nn.Module):
         Kuf = self.prior.covariance(self.Z, X)
         return Cross(L, Kuf, self.prior.variance(X), self.prior.mean(X), jitter)
 
-    def factor(self, *, checked: bool = True) -> Factor:
-        """Return L of K_uu = L Lᵀ, factorised in float64, and the jitter that it needed.
+    def factor(self, *, checked: bool = True) -> Cholesky:
+        """Return L of K_uu = L Lᵀ, factorised in float64, and the jitter beyond the nugget.
 
         With `checked=False` a matrix that needs jitter gives NaN, and the step does not wait for
         the device; the caller checks later.
@@ -240,13 +229,10 @@ class SparsePosterior(nn.Module):
         # gpytorch's distance of an input to itself is off by √eps while Z needs a gradient.
         diagonal = (1 + self.nugget) * self.prior.variance(self.Z).double()
         Kuu = torch.diagonal_scatter(Kuu, diagonal.expand(Kuu.shape[:-1]), dim1=-2, dim2=-1)
-        if not checked:
-            L = torch.linalg.cholesky_ex(Kuu).L
-            return Factor(L.to(self.Z.dtype), L.new_zeros(L.shape[:-2]))
-        cholesky = jittered_cholesky(Kuu)
-        return Factor(cholesky.factor.to(self.Z.dtype), cholesky.jitter)
+        L, jitter = jittered_cholesky(Kuu) if checked else unchecked_cholesky(Kuu)
+        return Cholesky(L.to(self.Z.dtype), jitter)
 
-    def features(self, X: Inputs, factor: Factor | None = None) -> Features:
+    def features(self, X: Inputs, factor: Cholesky | None = None) -> Features:
         """Return A, residual and prior mean at the rows of X, without a graph."""
         with torch.no_grad():
             cross = self.cross(X, factor)
@@ -261,13 +247,17 @@ class SparsePosterior(nn.Module):
         return Marginals(features.mean + projected.mean, projected.variance)
 
     def _conditional(
-        self, X: Float[Tensor, "*#batch n d"], factor: Factor | None = None
-    ) -> Conditional:
-        """Return the distribution of f at the rows of X given the inducing variables."""
+        self, X: Float[Tensor, "*#batch n d"], factor: Cholesky | None = None
+    ) -> tuple[BatchedRow, Float[Tensor, "*batch m n"], Float[Tensor, "*batch n n"]]:
+        """Return mean, A and R: f given w ~ N(mean + Aᵀw, R), R = K_ff − AᵀA.
+
+        The diagonal of R is at least the rounding error of k_ii.
+        """
         cross = self.cross(X, factor)
         A = whiten(cross.L, cross.Kuf)
-        Kff = self.prior.gram(X).to(A.dtype)
-        return Conditional(cross.mean, A, residual_covariance(Kff, cross.k_diag, A))
+        R = self.prior.gram(X).to(A.dtype) - A.mT @ A
+        variance = residual_variance(cross.k_diag, A).expand(R.shape[:-1])
+        return cross.mean, A, torch.diagonal_scatter(R, variance, dim1=-2, dim2=-1)
 
     def check_inputs(self, X: Tensor, who: str) -> None:
         """Raise `InvalidInputError` for inputs of another width or dtype, or with NaN."""
@@ -305,9 +295,7 @@ class SparsePosterior(nn.Module):
             twin.prior = twin.prior.repeated(number)
             names.append("Z")
         for name in names:
-            value = getattr(self, name)
-            many = value.detach().unsqueeze(0).repeat(number, *(1 for _ in value.shape))
-            setattr(twin, name, nn.Parameter(many, value.requires_grad))
+            setattr(twin, name, repeated_parameter(getattr(self, name), number))
         return twin
 
     def member(self, index: int, like: "SparsePosterior") -> "SparsePosterior":
@@ -320,9 +308,3 @@ class SparsePosterior(nn.Module):
                 one = many if many.shape == value.shape else many[index]
                 value.copy_(one.reshape(value.shape))
         return twin
-
-
-def _joined(parts: list[Marginals]) -> Marginals:
-    """Concatenate the marginals of successive rows."""
-    means, variances = [part.mean for part in parts], [part.variance for part in parts]
-    return Marginals(torch.cat(means, -1), torch.cat(variances, -1))

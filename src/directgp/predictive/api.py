@@ -7,23 +7,10 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from directgp.errors import UnsupportedError
-from directgp.likelihoods.base import (
-    Binary,
-    ClosedFormCRPS,
-    ClosedFormQuantiles,
-    Likelihood,
-    ScaleMixture,
-)
+from directgp.likelihoods.base import Binary, ClosedFormCRPS, Likelihood
 from directgp.likelihoods.counts import CountLikelihood
 from directgp.log_expectations.api import resolve_rule
-from directgp.predictive.counts import CountDistribution
-from directgp.predictive.distributions import (
-    Distribution,
-    FormulaDistribution,
-    LabelDistribution,
-    MixtureDistribution,
-)
+from directgp.predictive.distributions import distribution_of
 from directgp.predictive.moments import (
     check_coverage,
     predictive_mean,
@@ -154,24 +141,6 @@ def predictive_interval(
     tail = 0.5 * (1 - coverage)
     lower, upper = predictive_quantiles(likelihood, marginals, [tail, 1 - tail])
     return lower, upper
-
-
-def distribution_of(likelihood: Likelihood, mean: Values, variance: Values) -> Distribution:
-    """Return the distribution of y by the likelihood's capabilities, without gradients."""
-    likelihood = likelihood.frozen()
-    if isinstance(likelihood, ClosedFormQuantiles):
-        return FormulaDistribution(likelihood, mean, variance)
-    if isinstance(likelihood, Binary):
-        return LabelDistribution(likelihood, mean, variance)
-    if isinstance(likelihood, CountLikelihood):
-        return CountDistribution(likelihood, mean, variance)
-    if isinstance(likelihood, ScaleMixture):
-        return MixtureDistribution(likelihood, mean, variance)
-    raise UnsupportedError(
-        f"Quantiles need a likelihood of labels or counts, one with formulas, or a scale mixture "
-        f"of Gaussians. Got {type(likelihood).__name__}. Give it the methods of "
-        f"ClosedFormQuantiles."
-    )
 
 
 _TAIL = 1e-5

@@ -12,7 +12,7 @@ from directgp.errors import require
 from directgp.likelihoods.base import Binary, ClosedFormMoments, Likelihood
 from directgp.log_expectations.api import resolve_rule
 from directgp.log_expectations.quadrature import blocks_by_nodes, step_for
-from directgp.shapes import Marginals, Values, require_all
+from directgp.shapes import Marginals, Points, Row, Values, require_all
 
 _OPEN_UNIT_INTERVAL = "between 0 and 1, ends excluded"
 
@@ -96,12 +96,16 @@ def integrate_in_batches(
     return torch.empty_like(values).index_copy(0, torch.cat(order), values).reshape(needed.shape)
 
 
+def midpoints(number: int, like: Row) -> Float[Tensor, "k 1"]:
+    """Return the midpoints of equal steps from 0 to 1."""
+    return (torch.arange(number, dtype=like.dtype, device=like.device)[:, None] + 0.5) / number
+
+
 def normal_average(
-    function: Callable[[Values], Values], mean: Values, variance: Values, number: int, reach: float
-) -> Values:
+    function: Callable[[Points], Points], mean: Row, variance: Row, number: int, reach: float
+) -> Row:
     """Compute E_q[function(f)] over equal steps in (f − μ)/√v; differentiable."""
-    z = (torch.arange(number, dtype=mean.dtype, device=mean.device) + 0.5) / number
-    z = (reach * (2 * z - 1)).reshape(-1, *([1] * mean.dim()))
+    z = reach * (2 * midpoints(number, mean) - 1)
     weight = torch.exp(-0.5 * z**2)
     return (weight * function(mean + torch.sqrt(variance) * z)).sum(0) / weight.sum()
 

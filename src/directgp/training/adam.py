@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from directgp.errors import InvalidInputError, NumericalError
-from directgp.log_expectations.quadrature import FixedNodes, fixed_nodes
+from directgp.log_expectations.elbo_term import FixedNodes, fixed_nodes
 from directgp.training.callbacks import Run
 from directgp.training.problems import TrainingProblem
 from directgp.training.result import INTERRUPTED, Stop

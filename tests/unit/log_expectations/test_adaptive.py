@@ -21,7 +21,6 @@ from directgp.log_expectations.adaptive import (
     peaks,
     refined,
     scan,
-    widened,
 )
 from directgp.log_expectations.rule import FlatExamples
 
@@ -86,7 +85,7 @@ def test_peaks_far_out_are_found() -> None:
     def height(z: Tensor) -> Tensor:
         return -((z - at).abs())
 
-    found = widened(height, scan(height, at), 10.0)
+    found = scan(height, at, 10.0)
     torch.testing.assert_close(peaks(height, found), at[None], rtol=1e-7, atol=1e-7)
 
 
@@ -96,7 +95,7 @@ def test_peaks_far_out_are_found() -> None:
 )
 def test_no_peak_is_told(height: Any, message: str) -> None:
     with pytest.raises(NumericalError, match=message):
-        widened(height, scan(height, row(0.0)), 10.0)
+        scan(height, row(0.0), 10.0)
 
 
 @pytest.mark.parametrize("variance", [1e-8, 1e-2, 1.0, 100.0])

@@ -55,7 +55,7 @@ def test_moments_of_q(nats: float) -> None:
     _, mean, variance = rows(50)
     nodes = common_nodes(mean, variance.sqrt(), math.pi, nats)
     assert nodes is not None
-    f = nodes.places(mean, variance.sqrt())
+    f = nodes.points(mean, variance.sqrt())
     tolerance = 100 * math.exp(-nats)
     torch.testing.assert_close(nodes.weights @ f, mean, rtol=0, atol=tolerance)
     second = nodes.weights @ (f - mean) ** 2

@@ -3,8 +3,7 @@
 import torch
 
 from directgp.likelihoods import Probit
-from directgp.log_expectations.elbo_term import gibbs_term
-from directgp.log_expectations.quadrature import FixedNodes, fixed_nodes
+from directgp.log_expectations.elbo_term import FixedNodes, fixed_nodes, gibbs_term
 
 CPU = torch.device("cpu")
 Y, MEAN = torch.ones(4, dtype=torch.float64), torch.tensor([-2.0, 0.0, 1.0, 6.0]).double()
@@ -33,5 +32,5 @@ def test_the_same_integral_with_the_nodes_that_were_learnt() -> None:
 
 def test_a_least_number_is_kept() -> None:
     nodes = FixedNodes(at_least=500)
-    nodes.note(10.0)
+    nodes.note(torch.tensor([10.0]))
     assert nodes.number == 500

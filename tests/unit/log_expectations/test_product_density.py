@@ -88,6 +88,6 @@ def test_taking_some_peaks() -> None:
     rows = columns(points(LIKELIHOODS[3]))
     peak = peak_of(Poisson(), *rows)
     index = torch.tensor([3, 0, 7])
-    taken = peak[index]
+    taken = peak.take(index)
     for name in ("delta", "height", "slope", "curvature", "width"):
         assert torch.equal(getattr(taken, name), getattr(peak, name)[index])

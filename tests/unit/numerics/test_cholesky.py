@@ -21,7 +21,7 @@ def test_no_jitter_where_none_is_needed(dtype: torch.dtype) -> None:
     result = jittered_cholesky(K)
     assert result.jitter.shape == ()
     assert result.jitter == 0
-    assert torch.equal(result.factor, torch.linalg.cholesky(K))
+    assert torch.equal(result.L, torch.linalg.cholesky(K))
 
 
 @each_dtype
@@ -30,7 +30,7 @@ def test_duplicates_get_a_jitter_that_is_reported(dtype: torch.dtype) -> None:
     result = jittered_cholesky(K)
     smallest = 5e-10 if dtype == torch.float64 else 5e-6
     assert smallest * 0.99 < result.jitter < 20 * smallest
-    restored = result.factor @ result.factor.T
+    restored = result.L @ result.L.T
     expected = K + result.jitter * torch.eye(4, dtype=dtype)
     eps = torch.finfo(dtype).eps
     torch.testing.assert_close(restored, expected, rtol=0, atol=20 * eps)
@@ -40,7 +40,7 @@ def test_jitter_is_of_each_matrix_and_relative_to_its_diagonal() -> None:
     singular = torch.ones(2, 2, dtype=torch.float64)
     K = torch.stack([torch.eye(2).double(), singular, 1e6 * singular]).reshape(3, 1, 2, 2)
     result = jittered_cholesky(K)
-    assert result.factor.shape == K.shape
+    assert result.L.shape == K.shape
     torch.testing.assert_close(
         result.jitter, torch.tensor([[0.0], [1e-10], [1e-4]], dtype=torch.float64)
     )
@@ -54,7 +54,7 @@ def test_climbs_the_ladder_as_far_as_needed() -> None:
 
 
 def test_factor_is_lower_triangular() -> None:
-    factor = jittered_cholesky(kernel_matrix([0.0, 1.0, 2.0])).factor
+    factor = jittered_cholesky(kernel_matrix([0.0, 1.0, 2.0])).L
     assert torch.equal(factor, factor.tril())
 
 
@@ -63,8 +63,8 @@ def test_gradient_of_the_log_determinant(points: list[float]) -> None:
     """d log det (K + jitter I) / dK = (K + jitter I)⁻¹."""
     K = kernel_matrix(points).requires_grad_()
     result = jittered_cholesky(K)
-    (slope,) = torch.autograd.grad(2 * result.factor.diagonal().log().sum(), K)
-    expected = torch.cholesky_inverse(result.factor.detach())
+    (slope,) = torch.autograd.grad(2 * result.L.diagonal().log().sum(), K)
+    expected = torch.cholesky_inverse(result.L.detach())
     torch.testing.assert_close(slope, expected, rtol=1e-5, atol=1e-8)
     assert not result.jitter.requires_grad
 

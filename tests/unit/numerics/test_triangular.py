@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from directgp.numerics.linalg import congruence, lower_times, symmetric_product, upper_times
+from directgp.numerics.linalg import congruence, symmetric_product, triangular_times
 
 SIZES = [1, 7, 64, 131, 201, 514]
 """From whole products to four bands, of unequal heights too."""
@@ -19,9 +19,9 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("batch", [(), (2,)], ids=str)
 def test_products(m: int, batch: tuple[int, ...]) -> None:
     T, B = random(*batch, m, m), random(*batch, m, 3, seed=1)
-    for triangle, times in ((T.tril(), lower_times), (T.triu(), upper_times)):
+    for triangle, upper in ((T.tril(), False), (T.triu(), True)):
         out = torch.empty_like(B)
-        assert times(triangle, B, out=out) is out
+        assert triangular_times(triangle, B, out=out, upper=upper) is out
         torch.testing.assert_close(out, triangle @ B, rtol=1e-12, atol=1e-11)
     weighted = B * random(3, seed=2)
     product = symmetric_product(weighted, B)
@@ -35,4 +35,4 @@ def test_bands_do_less_work() -> None:
     m = 128
     L, B = torch.ones(m, m).tril(), torch.ones(m, 1)
     L[: m // 4, -1] = torch.nan
-    assert not bool(lower_times(L, B, out=torch.empty_like(B)).isnan().any())
+    assert not bool(triangular_times(L, B, out=torch.empty_like(B), upper=False).isnan().any())

@@ -22,7 +22,7 @@ from directgp.predictive import (
     predictive_mean,
     predictive_variance,
 )
-from directgp.predictive.api import distribution_of
+from directgp.predictive.distributions import distribution_of
 from directgp.shapes import Marginals, Values, require_all
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from directgp.errors import UnsupportedError
 from directgp.numerics.linalg import Workspace
-from directgp.posteriors.fused import rbf_marginals
+from directgp.posteriors.rbf import rbf_marginals
 
 M, N, D = 5, 8, 3
 NUGGET = 1e-6
