@@ -8,7 +8,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Generic, final
 
@@ -25,7 +24,6 @@ from directgp.experiments.workers import (
     FailedJob,
     OpenPool,
     Pool,
-    Shared,
     WorkerStatus,
     local_pool,
 )
@@ -51,15 +49,17 @@ class RunCallback:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Job(Generic[C]):
-    """A cell to run; keys are kept because they take time to compute."""
+    """A cell without a result; keys are kept because they take time to compute."""
 
     number: int
     cell: C
     key: str
     start: str | None
     """Key of the cell that it starts from."""
+
+    retried: bool = False
 
 
 @final
@@ -75,7 +75,7 @@ class Runner(Generic[C]):
     problem_of : callable
         Returns the problem of a cell.
     rows : callable
-        Returns the `CellData` of a problem and a cell.
+        Returns the `CellData` of a cell and a problem.
     function : callable
         Runs a cell: called with cell, data, the model of the cell's `start`, and `monitors`. Like
         `rows` it is defined at the top level of a module, to be sent to workers.
@@ -89,13 +89,15 @@ class Runner(Generic[C]):
     function: Callable[..., Record[C, Any]]
     callback: RunCallback = field(default_factory=RunCallback)
     _waiting: list[_Job[C]] = field(default_factory=list, init=False)
-    _open: dict[str, _Job[C]] = field(default_factory=dict, init=False)
-    _ours: set[str] = field(default_factory=set, init=False)
-    _finished: set[str] = field(default_factory=set, init=False)
+    """Jobs that are not running here; other programs may run them."""
+
     _failed: dict[str, str] = field(default_factory=dict, init=False)
-    _leased: set[str] = field(default_factory=set, init=False)
+    """Reasons of the failures since the start of the run, by key."""
+
+    _view: StoreView = field(init=False)
     _attempts: dict[str, int] = field(default_factory=dict, init=False)
-    _retried: set[str] = field(default_factory=set, init=False)
+    """Failures before the start of the run, by key."""
+
     _last_view: float = field(default=0.0, init=False)
 
     def run(self, cells: Sequence[C], pool: Pool) -> None:
@@ -103,22 +105,26 @@ class Runner(Generic[C]):
 
         When the system kills a worker, the interrupted jobs are retried once.
         """
-        view = self.store.view()
-        self._finished, self._leased = view.finished, view.leased
-        self._attempts = {key: attempts for key, (attempts, _) in view.failed.items()}
+        self._view = self.store.view()
+        self._attempts = {key: attempts for key, (attempts, _) in self._view.failed.items()}
         wanted = {cell.key: cell for cell in _with_starts(cells)}
-        todo = [(key, cell) for key, cell in wanted.items() if key not in self._finished]
+        todo = [(key, cell) for key, cell in wanted.items() if key not in self._view.finished]
         self._waiting = [
             _Job(number, cell, key, None if cell.start is None else cell.start.key)
             for number, (key, cell) in enumerate(todo)
         ]
-        self._open = {job.key: job for job in self._waiting}
         self.callback.begin([cell for _, cell in todo], len(wanted) - len(todo))
         try:
             while self._waiting:
                 with pool.open() as workers:
                     lost = self._run(workers)
-                self._retry(lost)
+                again = [job for job in lost if not job.retried]
+                for job in lost:
+                    if job.retried:
+                        reason = "The system ended its process twice, perhaps for lack of memory."
+                        self._finish(job, FailedJob(reason))
+                    job.retried = True
+                self._waiting = again + self._waiting
                 pool = pool.after_loss()
         finally:
             self.store.release_all()
@@ -131,97 +137,73 @@ class Runner(Generic[C]):
             while self._waiting or running:
                 while len(running) < pool.capacity() and (job := self._next()) is not None:
                     submitting = [job]
-                    if (future := self._submit(pool, job)) is not None:
-                        running[future] = job
+                    try:
+                        running[pool.submit(job.number, self._call(job.cell))] = job
+                    except StoreError:
+                        raise
+                    except DirectGPError as error:
+                        # Its data could not be loaded.
+                        self._finish(job, FailedJob(str(error)))
                     submitting = []
                 for future in _wait(running):
                     self._finish(running[future], future.result())
                     del running[future]
-                self._update(pool)
+                self.callback.update(pool.statuses())
+                if time.monotonic() - self._last_view > _VIEW_INTERVAL:
+                    self._read_results_of_others()
         except BrokenProcessPool:
             return submitting + list(running.values())
         return []
 
     def _next(self) -> _Job[C] | None:
-        """Return the first job that is ready; drop those that are done or cannot be run."""
+        """Lease and return the first job that is ready; drop those that cannot be run."""
         for job in list(self._waiting):
-            if job.key not in self._open:
+            if job.start in self._failed:
                 self._waiting.remove(job)
-            elif job.start in self._failed:
-                self._waiting.remove(job)
-                reason = self._failed[job.start]
-                self._finish(job, FailedJob(f"The run that it starts from failed: {reason}"))
-            elif self._is_ready(job):
-                self._waiting.remove(job)
-                return job
+                reason = f"The run that it starts from failed: {self._failed[job.start]}"
+                self._finish(job, FailedJob(reason))
+            elif job.key not in self._view.leased and (
+                job.start is None or job.start in self._view.finished
+            ):
+                if self.store.lease(job.cell):
+                    self._waiting.remove(job)
+                    return job
+                self._view.leased.add(job.key)
         return None
-
-    def _is_ready(self, job: _Job[C]) -> bool:
-        """Lease the cell if its start is finished and no other program has it."""
-        if job.key in self._leased or (job.start is not None and job.start not in self._finished):
-            return False
-        if not self.store.lease(job.cell):
-            self._leased.add(job.key)
-            return False
-        self._ours.add(job.key)
-        return True
-
-    def _submit(self, pool: OpenPool, job: _Job[C]) -> Future[Any] | None:
-        """Start a job; one whose data cannot be loaded fails."""
-        try:
-            return pool.submit(job.number, self._call(job.cell))
-        except StoreError:
-            raise
-        except DirectGPError as error:
-            self._finish(job, FailedJob(str(error)))
-            return None
 
     def _call(self, cell: C) -> Call:
         model = b"" if cell.start is None else self.store.model(cell.start)
-        data = Shared(self.problem_of(cell), partial(self.rows, cell))
-        return self.function, (cell, data, model)
+        return Call(self.function, cell, self.rows, self.problem_of(cell), model)
 
     def _finish(self, job: _Job[C], result: Record[C, Any] | FailedJob) -> None:
+        """Store a result of this program."""
         if isinstance(result, FailedJob):
             self.store.fail(job.cell, result.reason)
         else:
             self.store.put(result)
-        self._ours.discard(job.key)
         self._report(job, result)
 
     def _report(self, job: _Job[C], result: Record[C, Any] | FailedJob) -> None:
         if isinstance(result, FailedJob):
             self._failed[job.key] = result.reason
         else:
-            self._finished.add(job.key)
-        del self._open[job.key]
+            self._view.finished.add(job.key)
         self.callback.finished(job.cell, result)
 
-    def _update(self, pool: OpenPool) -> None:
-        self.callback.update(pool.statuses())
-        if time.monotonic() - self._last_view > _VIEW_INTERVAL:
-            self._take_over(self.store.view())
-            self._last_view = time.monotonic()
-
-    def _take_over(self, view: StoreView) -> None:
+    def _read_results_of_others(self) -> None:
         """Report the cells that other programs have finished since the last view."""
-        self._leased = view.leased
-        for job in [job for job in self._open.values() if job.key not in self._ours]:
-            attempts, reason = view.failed.get(job.key, (0, ""))
-            if job.key in view.finished:
-                (record,) = self.store.records([job.cell])
-                self._report(job, record)
+        self._view, self._last_view = self.store.view(), time.monotonic()
+        for job in list(self._waiting):
+            attempts, reason = self._view.failed.get(job.key, (0, ""))
+            result: Record[C, Any] | FailedJob
+            if job.key in self._view.finished:
+                (result,) = self.store.records([job.cell])
             elif attempts > self._attempts.get(job.key, 0):
-                self._report(job, FailedJob(reason))
-
-    def _retry(self, lost: Sequence[_Job[C]]) -> None:
-        again = [job for job in lost if job.key not in self._retried]
-        for job in lost:
-            if job not in again:
-                reason = "The system ended its process twice, perhaps for lack of memory."
-                self._finish(job, FailedJob(reason))
-        self._retried |= {job.key for job in again}
-        self._waiting = again + self._waiting
+                result = FailedJob(reason)
+            else:
+                continue
+            self._waiting.remove(job)
+            self._report(job, result)
 
 
 def _with_starts(cells: Iterable[C]) -> Iterator[C]:

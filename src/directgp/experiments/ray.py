@@ -7,10 +7,10 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 from urllib.parse import urlsplit
 
@@ -22,8 +22,6 @@ from directgp.experiments.workers import (
     FailedJob,
     OpenPool,
     Pool,
-    Shared,
-    StatusReporter,
     WorkerStatus,
     limit_threads,
     run_job,
@@ -136,7 +134,7 @@ _RESOURCE_INTERVAL = 5.0
 """Seconds between two reads of the size of the cluster."""
 
 _SHARED_KEPT = 3
-"""Shared values kept in the object store of the cluster."""
+"""Problems kept in the object store of the cluster."""
 
 
 @final
@@ -144,44 +142,15 @@ class StatusActor:
     """A Ray actor that holds the statuses of all workers."""
 
     def __init__(self) -> None:
-        self._statuses: dict[int, WorkerStatus] = {}
+        self._statuses: dict[int, WorkerStatus | None] = {}
 
-    def write(self, status: WorkerStatus) -> None:
-        """Store the status of a job."""
-        self._statuses[status.job] = status
-
-    def clear(self, job: int) -> None:
-        """Remove the status of a job."""
-        self._statuses.pop(job, None)
+    def write(self, job: int, status: WorkerStatus | None) -> None:
+        """Store the status of a job; None at its end."""
+        self._statuses[job] = status
 
     def read(self) -> list[WorkerStatus]:
-        """Return all statuses."""
-        return list(self._statuses.values())
-
-
-@final
-@dataclass
-class RayReporter(StatusReporter):
-    """Reports to a `StatusActor` from time to time, without waiting for it."""
-
-    actor: Any
-    job: int
-    _last: float = field(default=-1.0, init=False)
-
-    @override
-    def report(self, status: WorkerStatus) -> None:
-        if time.monotonic() - self._last > _REPORT_INTERVAL:
-            self._last = time.monotonic()
-            self.actor.write.remote(status)
-
-    @override
-    def clear(self) -> None:
-        self.actor.clear.remote(self.job)
-
-    @override
-    def is_stopped(self) -> bool:
-        """Return False: Ray itself ends the workers of a program that is gone."""
-        return False
+        """Return the statuses of the running jobs."""
+        return [each for each in self._statuses.values() if each is not None]
 
 
 @final
@@ -243,7 +212,7 @@ class _OpenCluster(OpenPool):
     _actor: Any = field(init=False)
     _running: dict[int, Any] = field(default_factory=dict, init=False)
     _shared: dict[int, tuple[Any, Any]] = field(default_factory=dict, init=False)
-    """Values with their Ray references, by identity."""
+    """Problems with their Ray references, by identity."""
 
     _capacity: int = field(default=0, init=False)
     _capacity_read: float = field(default=-math.inf, init=False)
@@ -280,17 +249,15 @@ class _OpenCluster(OpenPool):
 
     @override
     def submit(self, number: int, call: Call) -> Future[Any]:
-        function, arguments = call
-        selects = [each.select if isinstance(each, Shared) else None for each in arguments]
-        sent = (self._reference(a.value) if isinstance(a, Shared) else a for a in arguments)
-        task = self._run_job.remote(self._actor, number, function, selects, *sent)
+        problem = self._reference(call.problem)
+        task = self._run_job.remote(self._actor, number, replace(call, problem=None), problem)
         self._running[number] = task
         answer: Future[Any] = Future()
         task.future().add_done_callback(lambda done: self._resolve(number, done, answer))
         return answer
 
     def _reference(self, value: Any) -> Any:
-        """Return the Ray reference of a shared value; it is sent once while it is kept."""
+        """Return the Ray reference of a value; it is sent once while it is kept."""
         known = self._shared.pop(id(value), None)
         self._shared[id(value)] = known or (value, self.ray.put(value))
         for oldest in list(self._shared)[:-_SHARED_KEPT]:
@@ -300,14 +267,15 @@ class _OpenCluster(OpenPool):
     def _resolve(self, number: int, done: Future[Any], answer: Future[Any]) -> None:
         self._running.pop(number, None)
         error = done.exception()
-        answer.set_result(done.result() if error is None else FailedJob(self._reason(error)))
-
-    def _reason(self, error: BaseException) -> str:
-        last = (str(error).strip().splitlines() or [""])[-1].strip()
-        if isinstance(error, self.ray.exceptions.RayTaskError):
-            return last
-        times = "once" if self.needs.retries == 0 else f"{self.needs.retries + 1} times"
-        return f"Its worker was lost {times}, perhaps for lack of memory. Ray says: {last}"
+        if error is None:
+            answer.set_result(done.result())
+            return
+        reason = (str(error).strip().splitlines() or [""])[-1].strip()
+        if not isinstance(error, self.ray.exceptions.RayTaskError):
+            times = "once" if self.needs.retries == 0 else f"{self.needs.retries + 1} times"
+            lost = f"Its worker was lost {times}, perhaps for lack of memory."
+            reason = f"{lost} Ray says: {reason}"
+        answer.set_result(FailedJob(reason))
 
     @override
     def statuses(self) -> list[WorkerStatus]:
@@ -326,15 +294,17 @@ class _OpenCluster(OpenPool):
         self.ray.kill(self._actor)
 
 
-def run_ray_job(
-    actor: Any,
-    number: int,
-    function: Callable[..., Any],
-    selects: Sequence[Callable[[Any], Any] | None],
-    *arguments: Any,
-) -> Any:
-    """Run a job in a Ray worker, on one thread; `selects` are those of `Shared`."""
+def run_ray_job(actor: Any, number: int, call: Call, problem: Any) -> Any:
+    """Run a job in a Ray worker, on one thread."""
     limit_threads()
-    pairs = zip(selects, arguments, strict=True)
-    selected = [each if select is None else select(each) for select, each in pairs]
-    return run_job(RayReporter(actor, number), number, function, selected)
+    last = -math.inf
+
+    def publish(status: WorkerStatus | None) -> None:
+        # From time to time, without waiting for the actor.
+        nonlocal last
+        if status is None or time.monotonic() - last > _REPORT_INTERVAL:
+            last = time.monotonic()
+            actor.write.remote(number, status)
+
+    # Ray itself ends the workers of a program that is gone.
+    return run_job(number, call.function, replace(call, problem=problem).arguments, publish)

@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -32,6 +32,9 @@ _TIMEOUT = 60.0
 
 LEASE = 120.0
 """Seconds without renewal after which a lease expires."""
+
+RENEWAL = LEASE / 6
+"""Seconds between two renewals."""
 
 _TABLES = (
     """
@@ -126,11 +129,10 @@ def _is_alive(where: str, pid: int, renewed: float) -> bool:
     if where != host() or os.name == "nt":
         return True
     try:
-        os.kill(pid, 0)
+        with suppress(PermissionError):
+            os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True
     return True
 
 
@@ -180,7 +182,8 @@ class Store:
     def __init__(self, path: Path, timeout: float = _TIMEOUT) -> None:
         self.path = path
         self._token = uuid.uuid4().hex
-        self._renewal: _LeaseRenewal | None = None
+        self._renewal: threading.Thread | None = None
+        self._closing = threading.Event()
         with _store_errors(path):
             self._file = sqlite3.connect(path, isolation_level=None, timeout=timeout)
             try:
@@ -283,12 +286,8 @@ class Store:
 
     def is_empty(self) -> bool:
         """Return whether there are no results, failures or leases."""
-        every_key = """
-        select key from all_results
-        union all select key from failures
-        union all select key from claims
-        """
-        return not self._rows(every_key + " limit 1")
+        view = self.view()
+        return not (view.finished or view.failed or self._rows("select 1 from claims"))
 
     def _is_foreign(self, token: str, where: str, pid: int, renewed: float) -> bool:
         return token != self._token and _is_alive(where, pid, renewed)
@@ -302,22 +301,29 @@ class Store:
                 return False
             values = (key, self._token, host(), os.getpid(), time.time())
             self._rows("insert or replace into claims values (?, ?, ?, ?, ?)", *values)
-        self._renewal = self._renewal or _LeaseRenewal(self.path, self._token)
+        if self._renewal is None:
+            self._closing.clear()
+            self._renewal = threading.Thread(target=self._renew, name="leases", daemon=True)
+            self._renewal.start()
         return True
+
+    def _renew(self) -> None:
+        """Renew the leases of this program in a thread, with a connection of its own."""
+        while not self._closing.wait(RENEWAL):
+            # After an error the next renewal is in time: a lease lasts six intervals.
+            with suppress(StoreError), Store(self.path, RENEWAL) as store, store._transaction():
+                query = "update claims set beat = ? where owner = ?"
+                store._rows(query, time.time(), self._token)
 
     def release_all(self) -> None:
         """Release the leases of this program."""
         if self._renewal is None:
             return
-        self._renewal.stop()
+        self._closing.set()
+        self._renewal.join()
         self._renewal = None
         with self._transaction():
             self._rows("delete from claims where owner = ?", self._token)
-
-    def renew(self, token: str) -> None:
-        """Renew the leases that were made with a token."""
-        with self._transaction():
-            self._rows("update claims set beat = ? where owner = ?", time.time(), token)
 
     def put(self, record: Record[Any, Any]) -> None:
         """Store a result and end its lease."""
@@ -356,15 +362,10 @@ class Store:
             )
         if other.samefile(self.path):
             raise StoreError(f"{other} is the store itself. Give that of another machine.")
-        with Store(other) as theirs:
-            return self._merge(theirs)
-
-    def _merge(self, theirs: "Store") -> MergeCounts:
         query = "select * from all_results where key = ?"
-        keys = theirs._rows("select key from all_results order by key")
         added = known = differing = 0
-        with self._transaction():
-            for (key,) in keys:
+        with Store(other) as theirs, self._transaction():
+            for (key,) in theirs._rows("select key from all_results order by key"):
                 (their_row,), our_rows = theirs._rows(query, key), self._rows(query, key)
                 if our_rows:
                     known += 1
@@ -381,38 +382,9 @@ class Store:
 def _content(row: Row) -> tuple[str, bytes]:
     """Return outcome and arrays of a row of results, without times."""
     _, _, outcome, _, _, arrays = row
+
+    def without_times(fields: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in fields.items() if not name.endswith("seconds")}
+
     # As text, since NaN is not equal to itself.
-    return json.dumps(_without_times(json.loads(outcome)), sort_keys=True), arrays
-
-
-def _without_times(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_without_times(each) for each in value]
-    if isinstance(value, dict):
-        kept = (name for name in value if not name.endswith("seconds"))
-        return {name: _without_times(value[name]) for name in kept}
-    return value
-
-
-@final
-class _LeaseRenewal:
-    """A thread that renews the leases of a program until it is stopped."""
-
-    def __init__(self, path: Path, token: str, seconds: float = LEASE / 6) -> None:
-        self._path, self._token, self._seconds = path, token, seconds
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lease renewal", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(self._seconds):
-            try:
-                with closing(Store(self._path, self._seconds)) as store:
-                    store.renew(self._token)
-            except StoreError:
-                # The next renewal is in time: a lease lasts six intervals.
-                continue
+    return json.dumps(json.loads(outcome, object_hook=without_times), sort_keys=True), arrays

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import astuple, dataclass, field
+from functools import partial
 from multiprocessing.synchronize import Event
 from types import FrameType
 from typing import Any, final
@@ -46,24 +47,10 @@ class WorkerStatus:
     """Objective, as a mean over the examples."""
 
 
-class StatusReporter(ABC):
-    """The connection of a worker to the program that waits for its result."""
-
-    @abstractmethod
-    def report(self, status: WorkerStatus) -> None:
-        """Publish the progress of the worker."""
-
-    @abstractmethod
-    def clear(self) -> None:
-        """Publish that the worker is idle."""
-
-    @abstractmethod
-    def is_stopped(self) -> bool:
-        """Return whether the program no longer waits for the result."""
-
-
 _FIELDS = 5
 """Numbers of a `WorkerStatus`."""
+
+_IDLE = (-1.0,) * _FIELDS
 
 Slots = Any
 """Shared memory, an array of floats with `_FIELDS` numbers per worker."""
@@ -71,7 +58,7 @@ Slots = Any
 
 def status_slots(workers: int) -> Slots:
     """Return slots for idle workers."""
-    return multiprocessing.get_context("spawn").RawArray("d", [-1.0] * (workers * _FIELDS))
+    return multiprocessing.get_context("spawn").RawArray("d", _IDLE * workers)
 
 
 def read_statuses(slots: Slots) -> list[WorkerStatus]:
@@ -84,27 +71,10 @@ def read_statuses(slots: Slots) -> list[WorkerStatus]:
     return found
 
 
-@final
-@dataclass(frozen=True)
-class SlotReporter(StatusReporter):
-    """Reports to a slot in shared memory."""
-
-    slots: Slots
-    slot: int = 0
-    stop: Event | threading.Event | None = None
-
-    @override
-    def report(self, status: WorkerStatus) -> None:
-        at = self.slot * _FIELDS
-        self.slots[at : at + _FIELDS] = astuple(status)
-
-    @override
-    def clear(self) -> None:
-        self.slots[self.slot * _FIELDS] = -1.0
-
-    @override
-    def is_stopped(self) -> bool:
-        return self.stop is not None and self.stop.is_set()
+def write_status(slots: Slots, slot: int, status: WorkerStatus | None) -> None:
+    """Write the status of a worker to its slot; None means idle."""
+    at = slot * _FIELDS
+    slots[at : at + _FIELDS] = _IDLE if status is None else astuple(status)
 
 
 @final
@@ -120,24 +90,29 @@ class FailedJob:
     reason: str
 
 
+Publish = Callable[[WorkerStatus | None], None]
+"""Receives the status of a job; None at its end."""
+
+
 @final
 @dataclass(eq=False)
 class StatusMonitor(Monitor):
-    """Reports each training step; raises `StoppedError` when the job is to stop."""
+    """Publishes each training step; raises `StoppedError` when the job is to stop."""
 
-    reporter: StatusReporter
     job: int
+    publish: Publish
+    is_stopped: Callable[[], bool]
     _run: int = field(default=0, init=False)
     _last_check: float = field(default=-1.0, init=False)
 
     @override
     def __call__(self, progress: Progress) -> None:
-        self.reporter.report(
+        self.publish(
             WorkerStatus(self.job, self._run, progress.step, progress.max_steps, progress.loss)
         )
         if time.monotonic() - self._last_check > _POLL:
             self._last_check = time.monotonic()
-            if self.reporter.is_stopped():
+            if self.is_stopped():
                 raise StoppedError("The run was interrupted.")
 
     @override
@@ -145,13 +120,38 @@ class StatusMonitor(Monitor):
         self._run += 1
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Call:
+    """The call of a job: ``function(cell, rows(cell, problem), model, monitors=...)``.
+
+    Worker processes receive only their rows; a cluster receives the problem once per machine. The
+    functions are defined at the top level of a module.
+    """
+
+    function: Callable[..., Any]
+    cell: Any
+    rows: Callable[[Any, Any], Any]
+    problem: Any
+    model: bytes = b""
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The arguments without `monitors`."""
+        return self.cell, self.rows(self.cell, self.problem), self.model
+
+
 def run_job(
-    reporter: StatusReporter, number: int, function: Callable[..., Any], arguments: Sequence[Any]
+    number: int,
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    publish: Publish,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Any:
     """Return the result of the function, or `FailedJob`."""
-    reporter.report(WorkerStatus(number, 1, 0, 0, float("nan")))
+    publish(WorkerStatus(number, 1, 0, 0, float("nan")))
     try:
-        return function(*arguments, monitors=(StatusMonitor(reporter, number),))
+        return function(*arguments, monitors=(StatusMonitor(number, publish, is_stopped),))
     except StoppedError:
         raise
     except DirectGPError as error:
@@ -160,11 +160,11 @@ def run_job(
         # An unexpected error fails this job and leaves the others running.
         return FailedJob(f"{type(error).__name__}: {error}")
     finally:
-        reporter.clear()
+        publish(None)
 
 
-_reporter: list[StatusReporter] = []
-"""The reporter of this worker process, set when it starts."""
+_worker: dict[str, Callable[..., Any]] = {}
+"""`publish` and `is_stopped` of this worker process, set when it starts."""
 
 
 def _start_worker(slots: Slots, next_slot: Any, stop: Event, parent: int) -> None:
@@ -173,7 +173,8 @@ def _start_worker(slots: Slots, next_slot: Any, stop: Event, parent: int) -> Non
     limit_threads()
     with next_slot.get_lock():
         slot, next_slot.value = next_slot.value, next_slot.value + 1
-    _reporter[:] = [SlotReporter(slots, slot % (len(slots) // _FIELDS), stop)]
+    publish = partial(write_status, slots, slot % (len(slots) // _FIELDS))
+    _worker.update(publish=publish, is_stopped=stop.is_set)
     threading.Thread(target=_exit_with_parent, args=(parent, stop), daemon=True).start()
 
 
@@ -187,7 +188,7 @@ def _exit_with_parent(parent: int, stop: Event) -> None:
 
 
 def _run_in_worker(number: int, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    return run_job(_reporter[0], number, function, arguments)
+    return run_job(number, function, arguments, **_worker)
 
 
 def limit_threads() -> None:
@@ -195,18 +196,6 @@ def limit_threads() -> None:
     torch.set_num_threads(1)
     # numpy and scipy have their own threads, which wait by spinning.
     threadpool_limits(1)
-
-
-@contextmanager
-def single_thread() -> Iterator[None]:
-    """Use one thread within the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager
@@ -252,27 +241,6 @@ def defer_interrupt() -> Iterator[threading.Event]:
         raise KeyboardInterrupt
 
 
-Call = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A function at the top level of a module, and its arguments without `monitors`."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Shared:
-    """An argument made from a value that many jobs share.
-
-    Worker processes receive only the argument; a cluster receives the value once per machine.
-    """
-
-    value: Any
-    select: Callable[[Any], Any] | None = None
-    """Makes the argument of a job from the value; None passes the value itself."""
-
-    def argument(self) -> Any:
-        """Return the argument of the job."""
-        return self.value if self.select is None else self.select(self.value)
-
-
 class OpenPool(ABC):
     """Running workers."""
 
@@ -309,8 +277,13 @@ class InProcess(Pool):
     @override
     @contextmanager
     def open(self) -> Iterator[OpenPool]:
-        with single_thread():
-            yield _LocalPool(status_slots(1))
+        before = torch.get_num_threads()
+        with threadpool_limits(1):
+            torch.set_num_threads(1)
+            try:
+                yield _LocalPool(status_slots(1))
+            finally:
+                torch.set_num_threads(before)
 
 
 @final
@@ -373,13 +346,12 @@ class _LocalPool(OpenPool):
 
     @override
     def submit(self, number: int, call: Call) -> Future[Any]:
-        function = call[0]
-        arguments = [each.argument() if isinstance(each, Shared) else each for each in call[1]]
+        function, arguments = call.function, call.arguments
         if self.executor is not None:
             with block_interrupt():
                 return self.executor.submit(_run_in_worker, number, function, arguments)
         future: Future[Any] = Future()
+        publish = partial(write_status, self.slots, 0)
         with defer_interrupt() as stop:
-            reporter = SlotReporter(self.slots, stop=stop)
-            future.set_result(run_job(reporter, number, function, arguments))
+            future.set_result(run_job(number, function, arguments, publish, stop.is_set))
         return future

@@ -260,7 +260,7 @@ class Breaking(Pool, OpenPool):
         if self.broken:
             future.set_exception(BrokenProcessPool())
         else:
-            future.set_result(sweeps.finished(call[1][0]))
+            future.set_result(sweeps.finished(call.cell))
         return future
 
 

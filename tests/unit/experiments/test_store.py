@@ -14,7 +14,7 @@ import pytest
 
 from directgp.errors import StoreError
 from directgp.experiments.cell import METHODS, Cell, Circumstances, FailedRecord, Record
-from directgp.experiments.store import LEASE, MergeCounts, Store, _LeaseRenewal, host
+from directgp.experiments.store import LEASE, MergeCounts, Store, host
 from tests.unit.experiments.paper.sweeps import CIRCUMSTANCES, contents, finished, fit, outcome
 from tests.unit.experiments.small import plan, problem
 
@@ -104,18 +104,18 @@ def test_claims_of_the_dead_are_taken_over(
         assert store.lease(CELL) != living
 
 
-def test_a_thread_renews_the_leases_of_its_program_alone(tmp_path: Path) -> None:
-    with Store(tmp_path / "store") as other:
+def test_a_thread_renews_the_leases_of_its_program_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store(tmp_path / "store") as store, Store(tmp_path / "store") as other:
         assert other.lease(OTHER)
+        monkeypatch.setattr("directgp.experiments.store.RENEWAL", 0.02)
+        assert store.lease(CELL)
         with sqlite3.connect(tmp_path / "store", isolation_level=None) as file:
             file.execute("update claims set beat = 0")
-            renewal = _LeaseRenewal(tmp_path / "store", "ours", seconds=0.02)
-            claim = (CELL.key, "ours", host(), os.getpid(), 0.0)
-            file.execute("insert into claims values (?, ?, ?, ?, ?)", claim)
             until = time.monotonic() + 30
             while renewed(file, CELL) == 0:
                 assert time.monotonic() < until, "the lease is not renewed"
-            renewal.stop()
             assert renewed(file, OTHER) == 0
         file.close()
 

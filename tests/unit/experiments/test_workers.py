@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,10 +13,9 @@ import torch
 
 from directgp.errors import InvalidInputError
 from directgp.experiments.workers import (
+    Call,
     InProcess,
     LocalWorkers,
-    Shared,
-    SlotReporter,
     StatusMonitor,
     WorkerStatus,
     block_interrupt,
@@ -23,6 +23,7 @@ from directgp.experiments.workers import (
     local_pool,
     read_statuses,
     status_slots,
+    write_status,
 )
 from directgp.training.result import Progress
 
@@ -37,32 +38,32 @@ def test_after_a_loss_there_is_one_worker() -> None:
     assert LocalWorkers(7).after_loss() == LocalWorkers(1)
 
 
-def doubled(value: int, factor: int, monitors: Sequence[Any]) -> int:
-    assert len(monitors) == 1
+def doubled(value: int, factor: int, model: bytes, monitors: Sequence[Any]) -> int:
+    assert len(monitors) == 1 and model == b""
     return factor * value
 
 
-def increased(value: int) -> int:
-    return value + 1
+def increased(cell: int, problem: int) -> int:
+    return problem + 1
 
 
 @pytest.mark.parametrize("pool", [InProcess(), LocalWorkers(1)])
-def test_shared_arguments_are_selected(pool: InProcess | LocalWorkers) -> None:
+def test_a_job_receives_its_rows(pool: InProcess | LocalWorkers) -> None:
     with pool.open() as workers:
-        calls = [(doubled, (n, Shared(1, increased))) for n in range(3)]
+        calls = [Call(doubled, n, increased, 1) for n in range(3)]
         futures = [workers.submit(n, call) for n, call in enumerate(calls)]
         assert [future.result() for future in futures] == [0, 2, 4]
 
 
 def test_the_status_table_has_steps_and_runs() -> None:
     slots = status_slots(2)
-    reporter = SlotReporter(slots, 1)
-    monitor = StatusMonitor(reporter, job=5)
+    publish = partial(write_status, slots, 1)
+    monitor = StatusMonitor(5, publish, lambda: False)
     for run in (1, 2):
         monitor.reset()
         monitor(Progress("elbo", 3, 10, 4, 0.25, 0.1, 1.0))
         assert read_statuses(slots) == [WorkerStatus(5, run, 3, 10, 0.25)]
-    reporter.clear()
+    publish(None)
     assert read_statuses(slots) == []
 
 
@@ -75,7 +76,7 @@ def test_workers_do_not_hear_ctrl_c_from_their_first_moment() -> None:
     assert (within, after) == ("True\n", "False\n")
 
 
-def on_how_many_threads(monitors: Sequence[Any]) -> int:
+def on_how_many_threads(*_: Any, **__: Any) -> int:
     return torch.get_num_threads()
 
 
@@ -84,14 +85,14 @@ def test_this_process_works_on_one_thread_as_others_do_and_only_then() -> None:
     torch.set_num_threads(2)
     try:
         with InProcess().open() as pool:
-            assert pool.submit(0, (on_how_many_threads, ())).result() == 1
+            assert pool.submit(0, Call(on_how_many_threads, 0, increased, 0)).result() == 1
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 
 
-def swallowing(steps: list[int], monitors: Sequence[Any]) -> str:
-    """A training that takes Ctrl-C for a wish to end early, as ours do."""
+def swallowing(steps: list[int], _: int, __: bytes, monitors: Sequence[Any]) -> str:
+    """A training that ends early on Ctrl-C, as ours do."""
     try:
         for step in range(1, 10):
             steps.append(step)
@@ -107,7 +108,7 @@ def swallowing(steps: list[int], monitors: Sequence[Any]) -> str:
 def test_ctrl_c_in_this_process_leaves_no_result_of_a_training_that_was_cut_short() -> None:
     steps: list[int] = []
     with InProcess().open() as pool, pytest.raises(KeyboardInterrupt):
-        pool.submit(0, (swallowing, (steps,)))
+        pool.submit(0, Call(swallowing, steps, increased, 0))
     assert steps == [1, 2]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

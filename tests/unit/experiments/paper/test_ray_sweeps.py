@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+from directgp.datasets.problem import Problem
 from directgp.errors import InvalidInputError
 from directgp.experiments import ray as experiments_ray
 from directgp.experiments.paper.cells import PaperCell
 from directgp.experiments.paper.run import run_paper_cell, run_sweep
 from directgp.experiments.ray import RayCluster, connected
 from directgp.experiments.store import Store
-from directgp.experiments.workers import FailedJob, LocalWorkers, Pool, Shared
+from directgp.experiments.workers import Call, FailedJob, LocalWorkers, Pool
 from tests.unit.experiments.paper import sweeps
 from tests.unit.experiments.paper.sweeps import LOG, contents, curve, fit, given
 from tests.unit.experiments.small import Recorder
@@ -86,11 +87,15 @@ def test_as_many_places_as_the_cluster_has_room_for(ray: Any) -> None:
             pass
 
 
-def total(values: Any, factor: int, monitors: Any) -> float:
+def total(factor: int, values: Any, model: bytes, monitors: Any) -> float:
     return float(values.sum()) * factor
 
 
-def test_what_is_shared_is_sent_once(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def targets(cell: int, problem: Problem) -> Any:
+    return problem.y
+
+
+def test_a_problem_is_sent_once(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
     put = ray.put
 
@@ -99,12 +104,12 @@ def test_what_is_shared_is_sent_once(ray: Any, monkeypatch: pytest.MonkeyPatch) 
         return put(value)
 
     monkeypatch.setattr(ray, "put", watched)
-    shared = Shared(given("").y)
+    problem = given("")
     with RayCluster().open() as pool:
-        futures = [pool.submit(n, (total, (shared, n))) for n in range(4)]
+        futures = [pool.submit(n, Call(total, n, targets, problem)) for n in range(4)]
         found = [future.result() for future in futures]
-    assert len(sent) == 1 and sent[0] is shared.value
-    assert found == [float(shared.value.sum()) * n for n in range(4)]
+    assert len(sent) == 1 and sent[0] is problem
+    assert found == [float(problem.y.sum()) * n for n in range(4)]
 
 
 @pytest.mark.parametrize(
