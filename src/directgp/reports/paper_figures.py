@@ -19,7 +19,7 @@ from directgp.experiments.paper.cells import (
     Results,
     RuleFacts,
     SamplerCell,
-    SamplerLook,
+    SamplerPoint,
 )
 from directgp.plots.beta import BetaAxis, draw_rings
 from directgp.plots.curves import (
@@ -579,7 +579,7 @@ def _all_histograms(results: Results) -> Panels:
 
 _PAPER_SAMPLER, _OUR_SAMPLER = Mark(BLUE, "^", "-"), Mark(GREEN, "v", "-")
 
-_SAMPLER_LINES: dict[str, dict[str, tuple[Mark, Callable[[SamplerLook], float]]]] = {
+_SAMPLER_LINES: dict[str, dict[str, tuple[Mark, Callable[[SamplerPoint], float]]]] = {
     "proposals a draw": {
         "by theory": (Mark(INK, "x", ":"), lambda look: look.expected_proposals),
         "uPS, the paper's sampler": (_PAPER_SAMPLER, lambda look: look.proposals.value),

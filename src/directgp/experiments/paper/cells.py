@@ -173,7 +173,7 @@ class GradientOutcome(Outcome):
 
 
 @final
-class SamplerLook(Frozen):
+class SamplerPoint(Frozen):
     """Measurements of the samplers at one step of training."""
 
     step: int
@@ -215,7 +215,7 @@ class SamplerOutcome(Outcome):
 
     kind: Literal["samplers"] = "samplers"
     samples: int
-    looks: tuple[SamplerLook, ...]
+    looks: tuple[SamplerPoint, ...]
 
 
 class _PaperCell(Cell):

@@ -1,17 +1,20 @@
-"""Train and score one fit of the paper."""
+"""Run fits and learning curves of the paper: rows, model, training and scores."""
 
 import copy
 import math
 from collections.abc import Sequence
+from typing import final
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
 from directgp.datasets.problem import Problem, Task
 from directgp.errors import NumericalError, require
-from directgp.experiments.cell import ELBO, METHODS, generator_of, seed_of
+from directgp.experiments.cell import ELBO, METHODS, Circumstances, Record, generator_of, seed_of
 from directgp.experiments.fit import (
     CellData,
     GPModel,
@@ -21,7 +24,15 @@ from directgp.experiments.fit import (
     starting_model,
     train_method,
 )
-from directgp.experiments.paper.cells import BetaScores, CurveCell, FitCell, FitOutcome, PaperCell
+from directgp.experiments.paper.cells import (
+    BetaScores,
+    CurveCell,
+    CurveOutcome,
+    CurvePoint,
+    FitCell,
+    FitOutcome,
+    PaperCell,
+)
 from directgp.experiments.plan import TEST, VALIDATION, Parts
 from directgp.likelihoods.base import Likelihood
 from directgp.posteriors.sparse import SparsePosterior
@@ -29,8 +40,9 @@ from directgp.predictive import predictive_log_density, predictive_mean
 from directgp.registry import chosen_likelihood
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_path
-from directgp.training.callbacks import LossRange, Monitor
+from directgp.training.callbacks import LossRange, Monitor, Observer
 from directgp.training.result import BetaPath, Failure, Progress, TrainingResult
+from directgp.training.train import train
 from directgp.training.validation import Given
 
 LARGE = "airline"
@@ -119,8 +131,8 @@ def paper_model(cell: PaperCell, X: Tensor, y: Tensor) -> GPModel:
 
 def run_fit(
     cell: FitCell, data: CellData, start: bytes, device: str, monitors: Sequence[Monitor]
-) -> tuple[FitOutcome, bytes]:
-    """Return the outcome, and the ELBO solution for the cells that start from it."""
+) -> Record[FitCell, FitOutcome]:
+    """Train by the cell's protocol; the ELBO's model is kept for the cells that start from it."""
     rows = ScaledRows.of(data, cell.task, device=device)
     model = paper_model(cell, *rows.train)
     if cell.start is not None:
@@ -148,7 +160,8 @@ def run_fit(
         history=trained.curve(),
         seconds=seconds,
     )
-    return outcome, trained.to_bytes() if cell.method == ELBO.name else b""
+    kept = trained.to_bytes() if cell.method == ELBO.name else b""
+    return Record(cell, outcome, Circumstances.here(device), model=kept)
 
 
 def _scores(cell: FitCell, result: TrainingResult, rows: ScaledRows) -> dict[str, float]:
@@ -236,3 +249,85 @@ def _train_one_beta(
         monitors=monitors,
         generator=torch.Generator(X.device).manual_seed(seed_of(cell.seed, cell.repeat)),
     )
+
+
+@final
+class EveryStep(Monitor):
+    """Never stops the run, whether or not it has converged."""
+
+    @override
+    def __call__(self, progress: Progress) -> None:
+        return None
+
+    @override
+    def reset(self) -> None:
+        return None
+
+
+_ROWS_KEPT = 20_000
+"""Test rows whose losses are stored, for paired tests over rows."""
+
+
+def run_curve(
+    cell: CurveCell, data: CellData, start: bytes, device: str, monitors: Sequence[Monitor]
+) -> Record[CurveCell, CurveOutcome]:
+    """Train with Adam and score the test rows along the way.
+
+    The solution of the ELBO with β = 1 is kept for the cells that start from it.
+    """
+    rows = ScaledRows.of(data, cell.task, device=device)
+    model = paper_model(cell, *rows.train)
+    if cell.hyperparameters == "fixed":
+        # q(u) is the only trainable part, and starts at the prior.
+        model.load(start)
+        model.posterior.reset()
+        for name, parameter in model.posterior.named_parameters():
+            parameter.requires_grad_(name in ("u_mean", "u_chol"))
+        for parameter in model.likelihood.parameters():
+            parameter.requires_grad_(False)
+    points: list[CurvePoint] = []
+    losses: list[NDArray[np.float32]] = []
+    # A pass over the rows in batches, of which the last may be smaller.
+    batch = min(cell.batch_size or cell.size, cell.size)
+    since, scoring = clock(device), 0.0
+
+    def score(step: int, posterior: SparsePosterior, likelihood: Likelihood) -> None:
+        nonlocal scoring
+        now = clock(device)
+        seen = row_scores(cell.task, posterior, likelihood, *rows.test)
+        losses.append(seen["nll"][:_ROWS_KEPT].to(torch.float32).numpy())
+        passes, steps = divmod(step, -(-cell.size // batch))
+        epoch, seconds = passes + steps * batch / cell.size, now - since - scoring
+        points.append(CurvePoint(step=step, epoch=epoch, scores=mean_scores(seen), seconds=seconds))
+        scoring += clock(device) - now
+
+    X, y = rows.train
+    result = train(
+        model.posterior,
+        model.likelihood,
+        X,
+        y,
+        objective=cell.objective,
+        beta=cell.beta,
+        rule=cell.rule.rule() if cell.objective == "log_loss" else "auto",
+        start="scratch",
+        optimizer="adam",
+        batch_size=cell.batch_size,
+        learning_rate=cell.learning_rate,
+        max_steps=cell.steps,
+        stopping=EveryStep(),
+        monitors=monitors,
+        observer=Observer(cell.every, score),
+        generator=torch.Generator(X.device).manual_seed(cell.seed + cell.repeat),
+    )
+    outcome = CurveOutcome(
+        points=tuple(points),
+        num_test=len(data.y_test),
+        num_training=data.num_training,
+        status=result.status.value,
+        reason=result.reason,
+        seconds=points[-1].seconds,
+    )
+    starts_others = cell.objective == "elbo" and cell.beta == 1.0
+    kept = GPModel(result.posterior, result.likelihood).to_bytes() if starts_others else b""
+    return Record(cell, outcome, Circumstances.here(device), {"losses": np.stack(losses)}, kept)

@@ -6,7 +6,6 @@ from functools import partial
 from typing import final
 
 from directgp.datasets.problem import Problem, Task
-from directgp.experiments.cell import Circumstances, Record
 from directgp.experiments.engine import RunCallback, Runner
 from directgp.experiments.fit import CellData
 from directgp.experiments.paper.cells import (
@@ -20,10 +19,8 @@ from directgp.experiments.paper.cells import (
     SamplerCell,
 )
 from directgp.experiments.paper.claims.base import Claim, Finding
-from directgp.experiments.paper.curves import run_curve
-from directgp.experiments.paper.fits import paper_rows, run_fit
-from directgp.experiments.paper.gradients import run_gradients
-from directgp.experiments.paper.samplers import run_samplers
+from directgp.experiments.paper.fits import paper_rows, run_curve, run_fit
+from directgp.experiments.paper.studies import run_gradients, run_samplers
 from directgp.experiments.store import Store
 from directgp.experiments.workers import Pool
 from directgp.training.callbacks import Monitor
@@ -54,17 +51,13 @@ def run_paper_cell(
     """
     match cell:
         case FitCell():
-            fit, model = run_fit(cell, data, start, device, monitors)
-            return Record(cell, fit, Circumstances.here(device), model=model)
+            return run_fit(cell, data, start, device, monitors)
         case CurveCell():
-            curve, model, losses = run_curve(cell, data, start, device, monitors)
-            return Record(cell, curve, Circumstances.here(device), {"losses": losses}, model)
+            return run_curve(cell, data, start, device, monitors)
         case GradientCell():
-            gradients, draws = run_gradients(cell, data, monitors)
-            return Record(cell, gradients, Circumstances.here("cpu"), {**draws})
+            return run_gradients(cell, data, monitors)
         case SamplerCell():
-            samplers = run_samplers(cell, data, monitors)
-            return Record(cell, samplers, Circumstances.here("cpu"))
+            return run_samplers(cell, data, monitors)
 
 
 def run_sweep(

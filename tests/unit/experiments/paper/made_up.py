@@ -24,8 +24,8 @@ from directgp.experiments.paper.cells import (
     Results,
     RuleFacts,
     SamplerCell,
-    SamplerLook,
     SamplerOutcome,
+    SamplerPoint,
 )
 
 TASKS: dict[str, Literal["regression", "classification", "count"]] = {
@@ -218,7 +218,7 @@ def gradients(
     return record(GradientCell.model_validate({**facts, **changes}), outcome)
 
 
-def look(step: int = 100, **changes: Any) -> SamplerLook:
+def look(step: int = 100, **changes: Any) -> SamplerPoint:
     """Two rejections, a tenth of the time by vectors, uPS ten times dearer but far more exact."""
     facts: dict[str, Any] = {
         "step": step,
@@ -235,10 +235,10 @@ def look(step: int = 100, **changes: Any) -> SamplerLook:
         "paper_ups_error": 1.0,
         "our_ups_error": 0.01,
     }
-    return SamplerLook.model_validate({**facts, **changes})
+    return SamplerPoint.model_validate({**facts, **changes})
 
 
-def samplers(dataset: str, looks: Sequence[SamplerLook], repeat: int = 0) -> PaperRecord:
+def samplers(dataset: str, looks: Sequence[SamplerPoint], repeat: int = 0) -> PaperRecord:
     cell = SamplerCell(
         dataset=dataset,
         data=dataset,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from directgp.experiments.paper.cells import Measured, PaperRecord, SamplerLook
+from directgp.experiments.paper.cells import Measured, PaperRecord, SamplerPoint
 from directgp.experiments.paper.claims import CLAIMS
 from directgp.experiments.paper.claims.base import Finding, Part, Verdict
 from tests.unit.experiments.paper.made_up import gradients, look, results, samplers
@@ -83,7 +83,7 @@ def test_c8_not_run() -> None:
     assert _judge("C8", gradients(without)).verdict == "not decided"
 
 
-def _both(*looks: SamplerLook) -> list[PaperRecord]:
+def _both(*looks: SamplerPoint) -> list[PaperRecord]:
     return [samplers(name, looks) for name in ("abalone", "banana")]
 
 

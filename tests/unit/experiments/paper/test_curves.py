@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from directgp.experiments.fit import GPModel, ScaledRows
 from directgp.experiments.paper.cells import CurveCell, CurveOutcome, RuleFacts
-from directgp.experiments.paper.curves import run_curve
-from directgp.experiments.paper.fits import paper_model, paper_rows
+from directgp.experiments.paper.fits import paper_model, paper_rows, run_curve
 from tests.unit.experiments.small import problem
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
@@ -40,9 +39,10 @@ def cell_of(**changes: Any) -> CurveCell:
     return CurveCell.model_validate({**facts, **changes})
 
 
-def run(cell: CurveCell) -> tuple[CurveOutcome, bytes, NDArray[np.float32]]:
-    start = b"" if cell.start is None else run(cell.start)[1]
-    return run_curve(cell, paper_rows(cell, GIVEN), start, "cpu", ())
+def run(cell: CurveCell, start: bytes = b"") -> tuple[CurveOutcome, bytes, NDArray[np.float32]]:
+    start = b"" if cell.start is None else start or run(cell.start)[1]
+    record = run_curve(cell, paper_rows(cell, GIVEN), start, "cpu", ())
+    return record.outcome, record.model, record.arrays["losses"]
 
 
 def test_every_look_is_told_with_its_epoch_and_the_losses_of_rows() -> None:
@@ -98,7 +98,7 @@ def test_fixed_trains_q_alone_from_scratch() -> None:
     _, model, _ = run(cell.start)
     # With a learning rate of next to nothing it stays where it begins: the prior of the ELBO.
     still = cell_of(hyperparameters="fixed", learning_rate=1e-12, steps=5)
-    outcome, _, losses = run_curve(still, paper_rows(still, GIVEN), model, "cpu", ())
+    outcome, _, losses = run(still, model)
     rows = ScaledRows.of(paper_rows(still, GIVEN), "classification")
     held = paper_model(still, *rows.train)
     held.load(model)

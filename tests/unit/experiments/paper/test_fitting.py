@@ -22,7 +22,8 @@ def cell_of(dataset: str, method: str, protocol: ProtocolName, max_steps: int = 
 def fitted(cell: FitCell) -> tuple[FitOutcome, bytes]:
     data = paper_rows(cell, problem(TASKS[cell.dataset], n=240))
     start = b"" if cell.start is None else fitted(cell.start)[1]
-    return run_fit(cell, data, start, "cpu", ())
+    record = run_fit(cell, data, start, "cpu", ())
+    return record.outcome, record.model
 
 
 def constant_nll(dataset: str) -> float:
@@ -109,5 +110,5 @@ def test_repetitions_of_sampling_draw_other_numbers() -> None:
         for repeat in (0, 0, 1)
     ]
     data = paper_rows(cells[0], problem("count", n=240))
-    first, again, other = (run_fit(cell, data, b"", "cpu", ())[0].history for cell in cells)
+    first, again, other = (run_fit(cell, data, b"", "cpu", ()).outcome.history for cell in cells)
     assert first == again != other

@@ -16,7 +16,7 @@ from directgp.experiments.paper.cells import (
     RuleFacts,
 )
 from directgp.experiments.paper.fits import paper_model
-from directgp.experiments.paper.gradients import run_gradients
+from directgp.experiments.paper.studies import run_gradients
 from directgp.objectives import GibbsLoss, LogLoss, Objective
 from directgp.objectives.base import PointLoss
 from directgp.training.callbacks import Monitor
@@ -74,7 +74,7 @@ def gradient(cell: GradientCell, data: CellData, loss: PointLoss) -> dict[str, t
     [("regression", BLOCKS), ("classification", ("u_mean",)), ("count", BLOCKS)],
 )
 def test_the_exact_rule_has_no_error(task: Task, blocks: tuple[str, ...]) -> None:
-    outcome, _ = run_gradients(a_cell((EXACT,), task=task), rows(task))
+    outcome = run_gradients(a_cell((EXACT,), task=task), rows(task)).outcome
     assert tuple(row.block for row in outcome.rows) == tuple(outcome.truth_error) == blocks
     for row in outcome.rows:
         assert row.alignment.value == pytest.approx(1, abs=1e-12)
@@ -85,7 +85,7 @@ def test_the_exact_rule_has_no_error(task: Task, blocks: tuple[str, ...]) -> Non
 def test_one_sample_of_bmc_is_the_elbo() -> None:
     """Its mean is the gradient of the ELBO; the bias is the difference of the two objectives."""
     cell, data = a_cell(BMC[:1], draws=1000), rows()
-    outcome, _ = run_gradients(cell, data)
+    outcome = run_gradients(cell, data).outcome
     elbo, exact = gradient(cell, data, GibbsLoss()), gradient(cell, data, LogLoss())
     for block in BLOCKS:
         row, norm = row_of(outcome, BMC[0], block), exact[block].square().sum()
@@ -97,7 +97,7 @@ def test_one_sample_of_bmc_is_the_elbo() -> None:
 
 
 def test_bias_of_bmc_falls_with_samples_and_ups_has_none() -> None:
-    outcome, _ = run_gradients(a_cell(BMC + UPS, draws=300), rows())
+    outcome = run_gradients(a_cell(BMC + UPS, draws=300), rows()).outcome
     for block in BLOCKS:
         biases = [row_of(outcome, rule, block).squared_bias.value for rule in BMC]
         assert biases[0] > 3 * biases[1] > 9 * biases[2]
@@ -110,21 +110,22 @@ def test_bias_of_bmc_falls_with_samples_and_ups_has_none() -> None:
 
 def test_every_draw_is_told() -> None:
     cell = a_cell((BMC[1], UPS[1]))
-    outcome, arrays = run_gradients(cell, rows())
+    found = run_gradients(cell, rows())
+    outcome, arrays = found.outcome, found.arrays
     statistics = ("alignment", "squared_norm", "squared_error")
     assert len(outcome.rows) == 4 and len(arrays) == 12
     for row in outcome.rows:
         for what in statistics:
             draws = arrays[f"{what}.{row.rule.label}.{row.block}"]
-            found = getattr(row, what)
+            told = getattr(row, what)
             assert draws.shape == (20,) and draws.dtype == np.float32
-            assert found.value == pytest.approx(draws.mean(), rel=1e-5)
-            assert found.error == pytest.approx(draws.std(ddof=1) / 20**0.5, rel=1e-3)
+            assert told.value == pytest.approx(draws.mean(), rel=1e-5)
+            assert told.error == pytest.approx(draws.std(ddof=1) / 20**0.5, rel=1e-3)
 
 
 def test_the_truth_of_the_paper_is_better_with_more_samples() -> None:
     errors = [
-        run_gradients(a_cell(BMC[:1], draws=3, truth_samples=number), rows())[0].truth_error
+        run_gradients(a_cell(BMC[:1], draws=3, truth_samples=number), rows()).outcome.truth_error
         for number in (10, 10_000)
     ]
     for block in BLOCKS:
@@ -142,13 +143,15 @@ def plain(outcome: GradientOutcome) -> dict[str, Any]:
 def test_the_same_cell_has_the_same_result_and_another_repeat_another() -> None:
     cell, data = a_cell(BMC[1:2], draws=3), rows()
     first, again, other = (
-        plain(run_gradients(each, data)[0]) for each in (cell, cell, cell.replace(repeat=1))
+        plain(run_gradients(each, data).outcome) for each in (cell, cell, cell.replace(repeat=1))
     )
     assert first == again and first != other
 
 
 def test_at_the_prior_beta_makes_no_difference() -> None:
-    found = [plain(run_gradients(a_cell(UPS[:1], beta=beta), rows())[0]) for beta in (0.0, 50.0)]
+    found = [
+        plain(run_gradients(a_cell(UPS[:1], beta=beta), rows()).outcome) for beta in (0.0, 50.0)
+    ]
     assert found[0] == found[1]
 
 

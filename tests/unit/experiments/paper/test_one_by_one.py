@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from scipy import integrate, stats
 from torch import Tensor
 
-from directgp.experiments.paper import samplers
-from directgp.experiments.paper.samplers import SampledExamples
+from directgp.experiments.paper import studies
+from directgp.experiments.paper.studies import SampledExamples
 from directgp.likelihoods import Gaussian, Poisson, Probit
 from directgp.likelihoods.base import UnimodalInF
 from directgp.log_expectations.rule import FlatExamples
@@ -95,7 +95,7 @@ def test_the_hybrid_loops_only_where_both_proposals_failed(
 
 
 def test_hopeless_examples_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samplers, "MAX_PROPOSALS", 20)
+    monkeypatch.setattr(studies, "MAX_PROPOSALS", 20)
     rows = (torch.tensor([value], dtype=torch.float64) for value in (300.0, -3.0, 0.1))
     batch = SampledExamples.of(Poisson(), *rows)
     for way in WAYS.values():

@@ -6,8 +6,13 @@ import torch
 from scipy import integrate, stats
 from torch import Tensor
 
-from directgp.experiments.paper import samplers
-from directgp.experiments.paper.samplers import expected_proposals, our_proposals, seen_proposals
+from directgp.experiments.paper import studies
+from directgp.experiments.paper.studies import (
+    SampledExamples,
+    expected_proposals,
+    our_proposals,
+    seen_proposals,
+)
 from directgp.likelihoods import Poisson, Probit
 from directgp.log_expectations.api import log_expectation
 from directgp.log_expectations.quadrature import peak_of
@@ -27,7 +32,7 @@ def a_state(n: int = 30) -> tuple[Tensor, Tensor, Tensor]:
 
 def expected_at(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     log_z = log_expectation(Poisson(), y, mean, variance)
-    return expected_proposals(Poisson(), y, log_z)
+    return expected_proposals(SampledExamples.of(Poisson(), y, mean, variance), log_z)
 
 
 def test_expected_proposals_by_integration() -> None:
@@ -46,7 +51,9 @@ def test_expected_proposals_by_integration() -> None:
 def test_a_coin_needs_two() -> None:
     zero, one = torch.zeros(1).double(), torch.ones(1).double()
     log_z = log_expectation(Probit(), one, zero, 3 * one)
-    assert float(expected_proposals(Probit(), one, log_z)) == pytest.approx(2.0)
+    assert float(
+        expected_proposals(SampledExamples.of(Probit(), one, zero, 3 * one), log_z)
+    ) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("widen", [True, False])
@@ -54,7 +61,7 @@ def test_what_is_seen_is_what_theory_says(widen: bool) -> None:
     state = a_state()
     expected = expected_at(*state)
     generator = torch.Generator().manual_seed(1)
-    found = seen_proposals(Poisson(), *state, expected, generator, widen=widen)
+    found = seen_proposals(SampledExamples.of(Poisson(), *state), expected, generator, widen=widen)
     assert found.value == pytest.approx(float(expected.mean()), abs=4 * found.error)
     assert 0 < found.error < 0.05 * found.value
 
@@ -63,7 +70,10 @@ def test_the_error_is_that_of_counting() -> None:
     state = a_state(5)
     expected = expected_at(*state)
     generator = torch.Generator().manual_seed(2)
-    found = [seen_proposals(Poisson(), *state, expected, generator, widen=True) for _ in range(100)]
+    found = [
+        seen_proposals(SampledExamples.of(Poisson(), *state), expected, generator, widen=True)
+        for _ in range(100)
+    ]
     spread = np.std([each.value for each in found], ddof=1)
     assert np.mean([each.error for each in found]) == pytest.approx(spread, rel=0.3)
 
@@ -71,18 +81,19 @@ def test_the_error_is_that_of_counting() -> None:
 def test_an_example_that_is_hardly_served_counts_as_expected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(samplers, "_ROUNDS", 2)
+    monkeypatch.setattr(studies, "_ROUNDS", 2)
     y, mean, variance = torch.tensor([60.0, -1.0, 0.2], dtype=torch.float64).split(1)
     expected = expected_at(y, mean, variance)
     generator = torch.Generator().manual_seed(3)
-    found = seen_proposals(Poisson(), y, mean, variance, expected, generator, widen=True)
+    examples = SampledExamples.of(Poisson(), y, mean, variance)
+    found = seen_proposals(examples, expected, generator, widen=True)
     assert found.value == float(expected[0]) > 1e6 and found.error == 0.0
 
 
 def test_our_proposals_are_those_of_the_hat() -> None:
     y, mean, variance = a_state()
     log_z = log_expectation(Poisson(), y, mean, variance)
-    found = our_proposals(Poisson(), y, mean, variance, log_z)
+    found = our_proposals(SampledExamples.of(Poisson(), y, mean, variance), log_z)
     examples = FlatExamples(Poisson(), y, mean, variance)
     hat = build_hat(examples, peak_of(*examples))
     generator = torch.Generator().manual_seed(4)
@@ -93,4 +104,4 @@ def test_our_proposals_are_those_of_the_hat() -> None:
 
 def test_a_sampler_without_rejection_needs_one() -> None:
     one = torch.ones(3).double()
-    assert our_proposals(Probit(), one, one, one, one).value == 1.0
+    assert our_proposals(SampledExamples.of(Probit(), one, one, one), one).value == 1.0

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from directgp.diagnostics import gradient_draws
-from directgp.experiments.paper.gradients import ObjectivePullback
+from directgp.experiments.paper.studies import objective_pullback
 from directgp.likelihoods import Gaussian, Likelihood, Poisson, Probit
 from directgp.log_expectations.api import resolve_rule
 from directgp.objectives import LogLoss, Objective
@@ -33,7 +33,7 @@ def test_it_is_the_gradient_of_the_objective(likelihood: Likelihood) -> None:
     marginals = posterior.predict(X)
     exact = resolve_rule("auto", likelihood)
     by_mean, by_variance = gradient_draws(exact, likelihood, y, marginals)
-    found = ObjectivePullback.of(posterior, X, BETA)(by_mean, by_variance)
+    found = objective_pullback(posterior, X, BETA)(by_mean, by_variance)
     assert posterior.u_mean.grad is not None and posterior.u_chol.grad is not None
     torch.testing.assert_close(found["u_mean"][0], posterior.u_mean.grad)
     torch.testing.assert_close(found["u_chol"][0], posterior.u_chol.grad.tril())
@@ -42,7 +42,7 @@ def test_it_is_the_gradient_of_the_objective(likelihood: Likelihood) -> None:
 def test_draws_do_not_mix() -> None:
     generator = torch.Generator().manual_seed(1)
     X = torch.randn(N, 2, generator=generator, dtype=torch.float64)
-    pullback = ObjectivePullback.of(a_posterior(X, generator), X, BETA)
+    pullback = objective_pullback(a_posterior(X, generator), X, BETA)
     by_mean, by_variance = torch.randn(2, 3, N, generator=generator, dtype=torch.float64)
     together = pullback(by_mean, by_variance)
     for r in range(3):
@@ -55,5 +55,5 @@ def test_at_the_prior_the_kl_has_no_gradient() -> None:
     X = torch.linspace(-1, 1, N, dtype=torch.float64).reshape(-1, 1)
     posterior = SparsePosterior.from_data(X, num_inducing=M)
     nothing = torch.zeros(1, N, dtype=torch.float64)
-    for block in ObjectivePullback.of(posterior, X, 1.0)(nothing, nothing).values():
+    for block in objective_pullback(posterior, X, 1.0)(nothing, nothing).values():
         assert not block.any()

@@ -9,10 +9,10 @@ import directgp
 from directgp.datasets.problem import Task
 from directgp.diagnostics import compare_gradients
 from directgp.experiments.fit import ScaledRows
-from directgp.experiments.paper import samplers
+from directgp.experiments.paper import studies
 from directgp.experiments.paper.cells import SamplerCell, SamplerOutcome
 from directgp.experiments.paper.fits import paper_model
-from directgp.experiments.paper.samplers import run_samplers
+from directgp.experiments.paper.studies import run_samplers
 from directgp.log_expectations import BiasedMonteCarlo, ProductSampling
 from tests.unit.experiments.paper.test_gradients import rows
 
@@ -21,10 +21,10 @@ pytestmark = pytest.mark.usefixtures("without_shape_checks")
 
 @pytest.fixture(autouse=True)
 def brief_timing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samplers, "_SWEEPS", 2)
-    monkeypatch.setattr(samplers, "_GRADIENTS", 1)
-    monkeypatch.setattr(samplers, "_LOOP_WORK", 100)
-    monkeypatch.setattr(samplers, "_MIN_EXAMPLES", 5)
+    monkeypatch.setattr(studies, "_SWEEPS", 2)
+    monkeypatch.setattr(studies, "_GRADIENTS", 1)
+    monkeypatch.setattr(studies, "_LOOP_WORK", 100)
+    monkeypatch.setattr(studies, "_MIN_EXAMPLES", 5)
 
 
 def a_cell(**changes: Any) -> SamplerCell:
@@ -53,7 +53,7 @@ def plain(outcome: SamplerOutcome) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("task", ["regression", "classification", "count"])
 def test_the_paper_s_sampler_does_as_theory_says_at_every_look(task: Task) -> None:
-    outcome = run_samplers(a_cell(task=task), rows(task))
+    outcome = run_samplers(a_cell(task=task), rows(task)).outcome
     assert [look.step for look in outcome.looks] == [0, 15] and outcome.samples == 4
     for look in outcome.looks:
         for seen in (look.proposals, look.proposals_narrow):
@@ -77,7 +77,7 @@ def test_looks_are_at_the_trained_model() -> None:
         learning_rate=0.1,
         max_steps=15,
     )
-    looks = run_samplers(cell, data).looks
+    looks = run_samplers(cell, data).outcome.looks
     for look, posterior in zip(looks, (start.posterior, result.posterior), strict=True):
         q = posterior.predict(X)
         log_z = directgp.log_expectation(start.likelihood, y, q.mean, q.variance)
@@ -88,9 +88,9 @@ def test_looks_are_at_the_trained_model() -> None:
 
 
 def test_errors_are_those_of_the_diagnostics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samplers, "_ERROR_DRAWS", 1000)
+    monkeypatch.setattr(studies, "_ERROR_DRAWS", 1000)
     cell, data = a_cell(looks=(0,)), rows()
-    look = run_samplers(cell, data).looks[0]
+    look = run_samplers(cell, data).outcome.looks[0]
     X, y = ScaledRows.of(data, "count").train
     start = paper_model(cell, X, y)
     rules = {"bmc_error": BiasedMonteCarlo(4), "our_ups_error": ProductSampling(4)}
@@ -111,7 +111,7 @@ def test_errors_are_those_of_the_diagnostics(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_same_cell_has_the_same_result_and_another_seed_another() -> None:
     cell, data = a_cell(looks=(0, 3)), rows()
     first, again, other = (
-        plain(run_samplers(each, data)) for each in (cell, cell, cell.replace(seed=2))
+        plain(run_samplers(each, data).outcome) for each in (cell, cell, cell.replace(seed=2))
     )
     assert first == again and first != other
 
@@ -122,17 +122,17 @@ def test_long_loops_are_measured_on_some_examples_and_scaled(
     sizes: list[int] = []
 
     def measured(rivals: dict[str, Any], repeats: int) -> dict[str, float]:
-        if repeats == samplers._SWEEPS:
+        if repeats == studies._SWEEPS:
             draws = [rival() for rival in rivals.values()]
             sizes.extend(map(len, draws))
             again = [rival() for rival in rivals.values()]
             assert all(map(torch.equal, draws, again))
         return dict.fromkeys(rivals, 1.0)
 
-    monkeypatch.setattr(samplers, "least_seconds", measured)
-    monkeypatch.setattr(samplers, "_LOOP_WORK", 0)
-    monkeypatch.setattr(samplers, "_MIN_EXAMPLES", 8)
-    look = run_samplers(a_cell(looks=(0,)), rows()).looks[0]
+    monkeypatch.setattr(studies, "least_seconds", measured)
+    monkeypatch.setattr(studies, "_LOOP_WORK", 0)
+    monkeypatch.setattr(studies, "_MIN_EXAMPLES", 8)
+    look = run_samplers(a_cell(looks=(0,)), rows()).outcome.looks[0]
     assert sizes == [8, 8]
     assert (look.one_by_one_seconds, look.vectorised_seconds) == (5.0, 5.0)
     assert look.bmc_seconds == 1.0

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from directgp.experiments.paper.samplers import least_seconds
+from directgp.experiments.paper.studies import least_seconds
 
 
 def test_rivals_take_turns_and_the_least_counts(monkeypatch: pytest.MonkeyPatch) -> None:

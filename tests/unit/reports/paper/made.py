@@ -27,8 +27,8 @@ from directgp.experiments.paper.cells import (
     Results,
     RuleFacts,
     SamplerCell,
-    SamplerLook,
     SamplerOutcome,
+    SamplerPoint,
 )
 from directgp.experiments.paper.claims.base import Claim, Finding, Part
 from directgp.experiments.paper.run import DataRow, Reproduction
@@ -283,7 +283,7 @@ def _samplers(cell: SamplerCell, random: np.random.Generator) -> SamplerOutcome:
     for k, step in enumerate(cell.looks):
         much = (30.0, 6.0, 3.2, 2.9)[k] * (1 + 0.03 * random.standard_normal())
         looks.append(
-            SamplerLook(
+            SamplerPoint(
                 step=step,
                 proposals=Measured(value=much, error=0.1),
                 proposals_narrow=Measured(value=1.01 * much, error=0.1),

@@ -14,7 +14,7 @@ from directgp.experiments.paper.cells import (
     PaperCell,
     Results,
     SamplerCell,
-    SamplerLook,
+    SamplerPoint,
 )
 from directgp.experiments.paper.claims.base import (
     FIRST_STEPS,
@@ -169,7 +169,7 @@ def _uses_samplers(cell: PaperCell) -> bool:
     return isinstance(cell, SamplerCell) and cell.dataset in SAMPLER_SETS
 
 
-def _evaluations(results: Results, dataset: str) -> list[list[SamplerLook]]:
+def _evaluations(results: Results, dataset: str) -> list[list[SamplerPoint]]:
     """Return the evaluations after the first steps, for each repeat."""
     found = [
         [each for each in outcome.looks if each.step >= FIRST_STEPS]
@@ -194,7 +194,7 @@ class SamplerRatio:
     clause: str
     """The result in words, with {} for the range of the ratio."""
 
-    ratio: Callable[[SamplerLook], float]
+    ratio: Callable[[SamplerPoint], float]
     excess: Callable[[float], float]
     """Distance of a ratio from the claimed range; negative inside."""
 
@@ -318,7 +318,7 @@ def _width(results: Results, name: str) -> Compared:
     return Compared(name, part, clause + in_brackets(doubt))
 
 
-def _same_proposals(each: SamplerLook) -> Verdict:
+def _same_proposals(each: SamplerPoint) -> Verdict:
     """Compare wide and narrow: within both tolerances is held, beyond both is not held."""
     apart = abs(each.proposals.value - each.proposals_narrow.value)
     errors = SAME_ERRORS * math.hypot(each.proposals.error, each.proposals_narrow.error)
