@@ -18,7 +18,7 @@ from directgp.experiments.fit import CellData
 from directgp.experiments.paper import run as experiments_run
 from directgp.experiments.paper.cells import FitCell, PaperCell, PaperRecord
 from directgp.experiments.paper.run import run_paper_cell
-from directgp.experiments.paper.scales import SCALES, CurveSizes
+from directgp.experiments.paper.sweep import SCALES, CurveSizes
 from directgp.reports.paper_figures import FIGURES
 from directgp.training.callbacks import Monitor
 from tests.cli.running import Answer, run, write_parquet
@@ -34,11 +34,11 @@ TINY = replace(
     max_inducing=5,
     betas=(10.0, 1.0),
     max_steps=3,
-    curves=CurveSizes(rows=40, steps=4, looks=2, repeats=2),
+    curves=CurveSizes(rows=40, steps=4, evaluations=2, repeats=2),
     airline=replace(SMOKE.airline, rows=100, num_test=50, num_inducing=5, batch_size=50),
     draws=5,
     study_rows=40,
-    looks=(0, 2),
+    sampler_steps=(0, 2),
 )
 
 

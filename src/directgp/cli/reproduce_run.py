@@ -29,8 +29,7 @@ from directgp.experiments.paper.cells import PaperCell, ProtocolName, Results
 from directgp.experiments.paper.claims import CLAIMS
 from directgp.experiments.paper.claims.base import Claim
 from directgp.experiments.paper.run import DataRow, Reproduction, run_sweep
-from directgp.experiments.paper.scales import SCALES, Scale
-from directgp.experiments.paper.sweep import SweepData, chosen, sweep
+from directgp.experiments.paper.sweep import SCALES, Scale, SweepData, chosen, sweep
 from directgp.experiments.ray import RayCluster
 from directgp.experiments.store import Store
 from directgp.experiments.workers import InProcess, LocalWorkers, Pool

@@ -35,6 +35,11 @@ class RuleFacts(Frozen):
 
     samples: int = 0
 
+    @classmethod
+    def of(cls, name: str, samples: int = 0) -> "RuleFacts":
+        """Return the rule of a name."""
+        return cls.model_validate({"name": name, "samples": samples})
+
     @property
     def label(self) -> str:
         """Name in figures."""

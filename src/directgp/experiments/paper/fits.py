@@ -48,6 +48,9 @@ from directgp.training.validation import Given
 LARGE = "airline"
 """The data set without validation rows: β is not chosen there."""
 
+BATCH = 6000
+"""Batch size where there are more rows, in regression."""
+
 _LARGE_TEST = 100_000
 _MAX_TEST = {"song": 10_000}
 _OTHER_TEST, _OTHER_VALIDATION = 1_000, 0.1
@@ -191,9 +194,6 @@ def report_step(monitors: Sequence[Monitor], stage: str, step: int, steps: int) 
         monitor(progress)
 
 
-_BATCH = 6000
-"""Batch size of the log loss where there are more rows."""
-
 _TOLERANCE = 1e-4
 _WINDOW, _OTHER_WINDOW = 50, 20
 """Losses that must lie within the tolerance: in regression, and in the other tasks."""
@@ -229,7 +229,7 @@ def _train_one_beta(
 ) -> BetaPath:
     method, regression = METHODS[cell.method], cell.task == "regression"
     collapsed = regression and method.objective == "elbo"
-    batches = regression and method.objective == "log_loss" and cell.size > _BATCH
+    batches = regression and method.objective == "log_loss" and cell.size > BATCH
     X, y = rows.train
     return beta_path(
         copy.deepcopy(model.posterior),
@@ -243,7 +243,7 @@ def _train_one_beta(
         hyperparameters=method.hyperparameters,
         start="given",
         optimizer="adam",
-        batch_size=_BATCH if batches else None,
+        batch_size=BATCH if batches else None,
         max_steps=cell.max_steps,
         stopping=LossRange(_WINDOW if regression else _OTHER_WINDOW, _TOLERANCE),
         monitors=monitors,

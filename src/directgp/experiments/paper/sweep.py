@@ -1,11 +1,11 @@
-"""List the cells of the paper's experiments at a scale."""
+"""Define the scales of the paper's experiments, and list the cells of each."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Literal, final
 
 from directgp.datasets.problem import Task
-from directgp.experiments.cell import METHODS, select_methods
+from directgp.experiments.cell import select_methods
 from directgp.experiments.paper.cells import (
     EXACT,
     CurveCell,
@@ -16,9 +16,146 @@ from directgp.experiments.paper.cells import (
     RuleFacts,
     SamplerCell,
 )
-from directgp.experiments.paper.fits import LARGE, paper_parts
-from directgp.experiments.paper.scales import Scale
+from directgp.experiments.paper.fits import BATCH, LARGE, paper_parts
 from directgp.training.beta_path import beta_grid
+
+
+@final
+@dataclass(frozen=True)
+class CurveSizes:
+    """Sizes of learning curves."""
+
+    rows: int | None
+    """Maximum number of training rows; None is all."""
+
+    steps: int
+    evaluations: int
+    repeats: int
+
+
+@final
+@dataclass(frozen=True)
+class AirlineSizes:
+    """Sizes of the learning curves of airline, in batches."""
+
+    rows: int | None
+    num_test: int
+    num_inducing: int
+    batch_size: int
+    epochs: int
+    all_betas: bool
+    """Whether sampling rules are run for every β, or for 0.1 alone."""
+
+
+@final
+@dataclass(frozen=True)
+class Scale:
+    """Sizes of all experiments."""
+
+    name: Literal["smoke", "small", "full"]
+    about: str
+    repeats: int
+    sizes: tuple[int | float, ...]
+    """Training rows in regression: numbers, or below 1 shares of the training part."""
+
+    other_sizes: tuple[int, ...]
+    """Training rows in classification and count."""
+
+    max_inducing: int | None
+    """Bound of the number of inducing inputs; None is the paper's M."""
+
+    betas: tuple[float, ...] | None
+    """Candidates of β; None is the paper's grid n, n/2, n/4, …, 0.01."""
+
+    max_steps: int | None
+    """Steps of one run; None is the default of the protocol."""
+
+    protocol: ProtocolName
+    """Default protocol."""
+
+    curves: CurveSizes
+    airline: AirlineSizes
+    draws: int
+    """Draws of each gradient in the study of their bias."""
+
+    study_rows: int
+    """Training rows in the studies of gradients and samplers."""
+
+    sampler_steps: tuple[int, ...]
+    """Steps of training at which samplers are measured."""
+
+
+_DECADES = (100.0, 10.0, 1.0, 0.1, 0.01)
+
+SCALES: dict[str, Scale] = {
+    "smoke": Scale(
+        name="smoke",
+        about="Everything once over in minutes: few rows, few steps, two repeats. Shows that "
+        "it runs; its verdicts mean nothing.",
+        repeats=2,
+        sizes=(150, 400),
+        other_sizes=(150,),
+        max_inducing=20,
+        betas=(10.0, 1.0, 0.1),
+        max_steps=30,
+        protocol="best",
+        curves=CurveSizes(rows=150, steps=40, evaluations=4, repeats=2),
+        airline=AirlineSizes(
+            rows=2_000, num_test=2_000, num_inducing=20, batch_size=500, epochs=2, all_betas=False
+        ),
+        draws=20,
+        study_rows=150,
+        sampler_steps=(0, 50),
+    ),
+    "small": Scale(
+        name="small",
+        about="About an hour and a half on two cores: up to 5000 training rows in regression and "
+        "1000 else, five repeats, β in powers of ten.",
+        repeats=5,
+        sizes=(691, 2000, 5000),
+        other_sizes=(200, 1000),
+        max_inducing=None,
+        betas=_DECADES,
+        max_steps=None,
+        protocol="best",
+        curves=CurveSizes(rows=1000, steps=1500, evaluations=30, repeats=3),
+        airline=AirlineSizes(
+            rows=100_000,
+            num_test=20_000,
+            num_inducing=100,
+            batch_size=1000,
+            epochs=5,
+            all_betas=False,
+        ),
+        draws=200,
+        study_rows=1000,
+        sampler_steps=(0, 50, 200, 500),
+    ),
+    "full": Scale(
+        name="full",
+        about="As in the paper: its sizes, grid and optimiser. Days of one machine; for a cluster.",
+        repeats=5,
+        sizes=(0.05, 0.1, 0.2, 0.4, 0.8),
+        other_sizes=(100, 200, 500, 1000, 2000),
+        max_inducing=None,
+        betas=None,
+        max_steps=None,
+        protocol="paper",
+        curves=CurveSizes(rows=None, steps=3000, evaluations=60, repeats=5),
+        airline=AirlineSizes(
+            rows=None,
+            num_test=100_000,
+            num_inducing=200,
+            batch_size=1000,
+            epochs=20,
+            all_betas=True,
+        ),
+        draws=1000,
+        study_rows=2000,
+        sampler_steps=(0, 50, 200, 500, 1000, 2000),
+    ),
+}
+
 
 AIRLINE_BETAS = (0.1, 1.0, 10.0)
 _SAMPLED_BETA = 0.1
@@ -27,16 +164,31 @@ _SAMPLED_BETA = 0.1
 _MAX_ROWS = 2000
 """Training rows in classification and count."""
 
-_BATCH = 6000
-"""Batch size where there are more rows, in regression."""
-
 _FULL_RATE, _BATCH_RATE, _COUNT_RATE = 0.1, 1e-3, 0.01
 """Learning rates: all rows, batches, and rules compared on counts."""
 
 _GRADIENTS, _SAMPLERS = ("abalone",), ("abalone", "banana")
+"""Data sets of the two studies."""
+
 _TRUTH_SAMPLES = 10_000
 _SAMPLES = 10
 """Samples in the study of samplers."""
+
+
+def _rules(name: str, *samples: int) -> tuple[RuleFacts, ...]:
+    return tuple(RuleFacts.of(name, each) for each in samples)
+
+
+_BMC, _SMOOTH = _rules("bmc", 1, 10, 100), _rules("smooth-bmc", 1, 10, 100)
+_UPS = _rules("ups", 1, 10)
+
+_CURVE_RULES: dict[Task, tuple[RuleFacts, ...]] = {
+    "regression": (EXACT, *_BMC),
+    "classification": (),
+    "count": (EXACT, *_BMC, *_SMOOTH, *_UPS, *_rules("ups-mixed", 1)),
+}
+_AIRLINE_RULES = (*_BMC, *_UPS, *_rules("smooth-bmc", 10), *_rules("ups-mixed", 1))
+_STUDIED_RULES = (*_BMC, *_SMOOTH, *_rules("ups", 1, 10, 100), *_rules("ups-mixed", 1, 10))
 
 
 @final
@@ -94,47 +246,44 @@ class _Makers:
 
     def fits(self, data: SweepData) -> Iterator[FitCell]:
         """Yield every method, size and repeat; the ELBO first."""
-        for size in self._sizes(data):
+        regression = data.task == "regression"
+        wanted = self.scale.sizes if regression else self.scale.other_sizes
+        most = self._max_rows(data)
+        rows = (round(each * most) if each < 1 else int(each) for each in wanted)
+        for size in sorted({min(each, most) for each in rows}):
+            betas = tuple(beta_grid(size)) if self.scale.betas is None else self.scale.betas
             for repeat in range(self.scale.repeats):
                 for method in select_methods(data.task):
-                    yield self._fit(data, size, repeat, method.name)
-
-    def _fit(self, data: SweepData, size: int, repeat: int, name: str) -> FitCell:
-        method = METHODS[name]
-        drawn = self.protocol == "paper" and data.task == "count"
-        drawn = drawn and method.objective == "log_loss"
-        return FitCell(
-            **self._facts(data, size, repeat),
-            method=name,
-            betas=self._betas(size) if method.chooses_beta else (1.0,),
-            protocol=self.protocol,
-            rule=RuleFacts(name="bmc", samples=10) if drawn else EXACT,
-            max_steps=self.scale.max_steps,
-        )
+                    sampled = method.objective == "log_loss" and data.task == "count"
+                    yield FitCell(
+                        **self._facts(data, size, repeat),
+                        method=method.name,
+                        betas=betas if method.chooses_beta else (1.0,),
+                        protocol=self.protocol,
+                        rule=_BMC[1] if sampled and self.protocol == "paper" else EXACT,
+                        max_steps=self.scale.max_steps,
+                    )
 
     def curves(self, data: SweepData) -> Iterator[CurveCell]:
         """Yield the comparison of rules: log loss, joint, β = 0.1."""
-        for repeat in range(self.scale.curves.repeats):
-            for rule in _CURVE_RULES[data.task]:
-                yield self._curve(data, repeat, rule)
-
-    def _curve(self, data: SweepData, repeat: int, rule: RuleFacts) -> CurveCell:
         sizes, most = self.scale.curves, self._max_rows(data)
         size = most if sizes.rows is None else min(sizes.rows, most)
-        in_batches = data.task == "regression" and size > _BATCH
+        in_batches = data.task == "regression" and size > BATCH
         full_rate = _COUNT_RATE if data.task == "count" else _FULL_RATE
-        return CurveCell(
-            **self._facts(data, size, repeat),
-            objective="log_loss",
-            hyperparameters="joint",
-            beta=_SAMPLED_BETA,
-            rule=rule,
-            learning_rate=_BATCH_RATE if in_batches else full_rate,
-            batch_size=_BATCH if in_batches else None,
-            steps=sizes.steps,
-            every=max(1, sizes.steps // sizes.looks),
-            num_test=data.num_rows,
-        )
+        for repeat in range(sizes.repeats):
+            for rule in _CURVE_RULES[data.task]:
+                yield CurveCell(
+                    **self._facts(data, size, repeat),
+                    objective="log_loss",
+                    hyperparameters="joint",
+                    beta=_SAMPLED_BETA,
+                    rule=rule,
+                    learning_rate=_BATCH_RATE if in_batches else full_rate,
+                    batch_size=BATCH if in_batches else None,
+                    steps=sizes.steps,
+                    every=max(1, sizes.steps // sizes.evaluations),
+                    num_test=data.num_rows,
+                )
 
     def airline(self, data: SweepData) -> Iterator[CurveCell]:
         """Yield ELBO and both DLM for every β, and the comparison of rules."""
@@ -177,7 +326,7 @@ class _Makers:
         size = min(self.scale.study_rows, self._max_rows(data))
         return SamplerCell(
             **self._facts(data, size),
-            looks=self.scale.looks,
+            looks=self.scale.sampler_steps,
             samples=_SAMPLES,
             beta=1.0,
             learning_rate=_FULL_RATE,
@@ -190,39 +339,11 @@ class _Makers:
             "data": data.fingerprint,
             "task": data.task,
             "size": size,
-            "num_inducing": self._inducing(data, size),
+            "num_inducing": min(data.num_inducing, self.scale.max_inducing or size, size),
             "repeat": repeat,
             "seed": self.seed,
         }
 
-    def _sizes(self, data: SweepData) -> list[int]:
-        wanted = self.scale.sizes if data.task == "regression" else self.scale.other_sizes
-        most = self._max_rows(data)
-        rows = (round(each * most) if each < 1 else int(each) for each in wanted)
-        return sorted({min(each, most) for each in rows})
-
     def _max_rows(self, data: SweepData) -> int:
         most = paper_parts(data.name, data.task, data.num_rows).training
         return most if data.task == "regression" or data.name == LARGE else min(most, _MAX_ROWS)
-
-    def _inducing(self, data: SweepData, size: int) -> int:
-        return min(data.num_inducing, self.scale.max_inducing or data.num_inducing, size)
-
-    def _betas(self, size: int) -> tuple[float, ...]:
-        return tuple(beta_grid(size)) if self.scale.betas is None else self.scale.betas
-
-
-def _rules(name: str, *samples: int) -> tuple[RuleFacts, ...]:
-    return tuple(RuleFacts.model_validate({"name": name, "samples": each}) for each in samples)
-
-
-_BMC, _SMOOTH = _rules("bmc", 1, 10, 100), _rules("smooth-bmc", 1, 10, 100)
-_UPS = _rules("ups", 1, 10)
-
-_CURVE_RULES: dict[Task, tuple[RuleFacts, ...]] = {
-    "regression": (EXACT, *_BMC),
-    "classification": (),
-    "count": (EXACT, *_BMC, *_SMOOTH, *_UPS, *_rules("ups-mixed", 1)),
-}
-_AIRLINE_RULES = (*_BMC, *_UPS, *_rules("smooth-bmc", 10), *_rules("ups-mixed", 1))
-_STUDIED_RULES = (*_BMC, *_SMOOTH, *_rules("ups", 1, 10, 100), *_rules("ups-mixed", 1, 10))

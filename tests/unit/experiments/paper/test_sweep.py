@@ -6,8 +6,7 @@ import pytest
 
 from directgp.experiments.paper.cells import CurveCell, FitCell
 from directgp.experiments.paper.claims import CLAIMS
-from directgp.experiments.paper.scales import SCALES
-from directgp.experiments.paper.sweep import SweepData, chosen, sweep
+from directgp.experiments.paper.sweep import SCALES, SweepData, chosen, sweep
 from directgp.reports.paper_figures import FIGURES
 
 DATA = (
