@@ -35,11 +35,6 @@ class RuleFacts(Frozen):
 
     samples: int = 0
 
-    @classmethod
-    def of(cls, name: str, samples: int = 0) -> "RuleFacts":
-        """Return the rule of a name."""
-        return cls.model_validate({"name": name, "samples": samples})
-
     @property
     def label(self) -> str:
         """Name in figures."""
@@ -62,6 +57,11 @@ class RuleFacts(Frozen):
 
 
 EXACT = RuleFacts()
+
+
+def rules(name: str, *samples: int) -> tuple[RuleFacts, ...]:
+    """Return a rule with each number of samples."""
+    return tuple(RuleFacts.model_validate({"name": name, "samples": each}) for each in samples)
 
 
 ProtocolName = Literal["paper", "best"]
@@ -391,6 +391,12 @@ class Results:
     failed: tuple[FailedRecord[PaperCell], ...] = ()
     missing: tuple[PaperCell, ...] = ()
     """Cells of the sweep that have not been run."""
+
+    @property
+    def cells(self) -> list[PaperCell]:
+        """All cells of the sweep."""
+        run = [record.cell for record in self.records]
+        return [*run, *(each.cell for each in self.failed), *self.missing]
 
     def fits(self) -> list[tuple[FitCell, FitOutcome]]:
         """Return every fit."""

@@ -15,6 +15,7 @@ from directgp.experiments.paper.cells import (
     ProtocolName,
     RuleFacts,
     SamplerCell,
+    rules,
 )
 from directgp.experiments.paper.fits import BATCH, LARGE, paper_parts
 from directgp.training.beta_path import beta_grid
@@ -175,20 +176,16 @@ _SAMPLES = 10
 """Samples in the study of samplers."""
 
 
-def _rules(name: str, *samples: int) -> tuple[RuleFacts, ...]:
-    return tuple(RuleFacts.of(name, each) for each in samples)
-
-
-_BMC, _SMOOTH = _rules("bmc", 1, 10, 100), _rules("smooth-bmc", 1, 10, 100)
-_UPS = _rules("ups", 1, 10)
+_BMC, _SMOOTH = rules("bmc", 1, 10, 100), rules("smooth-bmc", 1, 10, 100)
+_UPS = rules("ups", 1, 10)
 
 _CURVE_RULES: dict[Task, tuple[RuleFacts, ...]] = {
     "regression": (EXACT, *_BMC),
     "classification": (),
-    "count": (EXACT, *_BMC, *_SMOOTH, *_UPS, *_rules("ups-mixed", 1)),
+    "count": (EXACT, *_BMC, *_SMOOTH, *_UPS, *rules("ups-mixed", 1)),
 }
-_AIRLINE_RULES = (*_BMC, *_UPS, *_rules("smooth-bmc", 10), *_rules("ups-mixed", 1))
-_STUDIED_RULES = (*_BMC, *_SMOOTH, *_rules("ups", 1, 10, 100), *_rules("ups-mixed", 1, 10))
+_AIRLINE_RULES = (*_BMC, *_UPS, *rules("smooth-bmc", 10), *rules("ups-mixed", 1))
+_STUDIED_RULES = (*_BMC, *_SMOOTH, *rules("ups", 1, 10, 100), *rules("ups-mixed", 1, 10))
 
 
 @final

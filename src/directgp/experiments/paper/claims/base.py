@@ -19,23 +19,16 @@ LEVEL = 1 - SIGNIFICANT
 """Level of the intervals: an interval excludes 0 exactly if the test is significant."""
 
 NLL_MARGIN = 0.01
-"""Nats within which two test NLLs of labels or counts count as equal.
-
-The paper calls such curves comparable: 0.01 is a line width of its plots, and a probability that
-is 1 % off on average. "No significant difference" between rules has the same margin.
-"""
+"""Nats within which two NLLs of labels or counts count as equal: a line width of the paper's plots,
+and a probability that is 1 % off on average."""
 
 RECOVERY_MARGIN = 0.05
-"""Nats of the normalised target within which bMC recovers exact gradients in regression.
-
-Regression NLLs of the paper's four sets spread over more than 1 nat; 0.05 is a line width there.
-"""
+"""Nats of the normalised target within which bMC recovers exact gradients in regression: a line
+width of plots of the paper's four sets, whose NLLs spread over more than 1 nat."""
 
 AIRLINE_MARGIN = 0.002
-"""Nats within which a rule recovers the exact curve on airline.
-
-ELBO and DLM, which the paper calls different, differ by about 0.01 there: a fifth of it is small.
-"""
+"""Nats within which a rule recovers the exact curve on airline: a fifth of the difference between
+ELBO and DLM, which the paper calls different."""
 
 ERROR_MARGIN = 0.01
 """Increase of the error rate that still counts as equal: ten of the paper's 1,000 test rows."""
@@ -53,10 +46,7 @@ LARGE_SIZE = 2000
 """Minimum training rows of a large sample of cadata: three times the small one."""
 
 FIRST_EPOCH = 0.999
-"""First epoch that counts on airline; earlier points show the starting values.
-
-A little below 1, because epochs are counted in steps of full batches.
-"""
+"""First epoch that counts on airline, in steps of full batches; earlier points show the start."""
 
 FIRST_STEPS = 50
 """Steps of Adam after which "an initial set of learning iterations" is over."""
@@ -141,6 +131,10 @@ class Claim:
     judge: Callable[[Results], Finding]
 
 
+Test = tuple[Callable[[PaperCell], bool], Callable[[Results], Finding]]
+"""`uses` and `judge` of a claim."""
+
+
 # Statistics of differences.
 
 
@@ -212,10 +206,7 @@ def measured(effect: float, error: float) -> Difference:
     if not (math.isfinite(effect) and math.isfinite(error)):
         return Difference(effect, math.nan, math.nan, -math.inf, math.inf)
     half = float(stats.norm.ppf(_UPPER)) * error
-    if error == 0:
-        p = 1.0 if effect == 0 else 0.0
-    else:
-        p = float(2 * stats.norm.sf(abs(effect) / error))
+    p = float(2 * stats.norm.sf(abs(effect) / error)) if error else float(effect == 0)
     return Difference(effect, error, p, effect - half, effect + half)
 
 
@@ -321,55 +312,47 @@ def compare(
     pair: Pair, relation: Relation = "lower", margin: float = 0.0, decides: bool = True
 ) -> Compared:
     """Test whether a pair has the claimed relation."""
-    found = pair.difference
+    found, nan = pair.difference, math.nan
     if found is None:
-        nan = math.nan
         part = Part(pair.what, "not decided", nan, nan, nan, pair.unit, pair.note, decides)
         return Compared(pair.dataset, part, "")
-    verdict, excess = _test(found, relation, margin)
+    low, high, effect = found.low, found.high, found.effect
     notes = [found.over, found.note, pair.note]
     if relation != "lower":
-        interval = f"95 % interval {number(found.low, 2)} to {number(found.high, 2)}"
-        notes.insert(0, f"{interval}, margin {margin:g}")
-    note = "; ".join(filter(None, notes))
-    part = Part(
-        pair.what, verdict, found.effect, found.error, found.p_value, pair.unit, note, decides
-    )
-    return Compared(pair.dataset, part, _clause(pair, part, relation, margin), excess)
-
-
-def _test(found: Difference, relation: Relation, margin: float) -> tuple[Verdict, float]:
-    """Return the verdict, and the distance of the effect from the claimed range."""
-    low, high, effect = found.low, found.high, found.effect
+        notes.insert(0, f"95 % interval {number(low, 2)} to {number(high, 2)}, margin {margin:g}")
     match relation:
         case "lower":
             significant = found.p_value < SIGNIFICANT
-            return verdict_of(significant and effect < 0, significant and effect > 0), effect
+            verdict = verdict_of(significant and effect < 0, significant and effect > 0)
+            excess = effect
         case "not above":
-            return verdict_of(high <= margin, low > margin), effect - margin
+            verdict, excess = verdict_of(high <= margin, low > margin), effect - margin
         case "equal":
             inside = -margin <= low and high <= margin
-            return verdict_of(inside, low > margin or high < -margin), abs(effect) - margin
+            verdict = verdict_of(inside, low > margin or high < -margin)
+            excess = abs(effect) - margin
+    note = "; ".join(filter(None, notes))
+    part = Part(pair.what, verdict, effect, found.error, found.p_value, pair.unit, note, decides)
+    return Compared(pair.dataset, part, _clause(pair, part, relation, margin), excess)
 
 
 def _clause(pair: Pair, part: Part, relation: Relation, margin: float) -> str:
     """Return ``the β-ELBO 0.012 ± 0.003 below the ELBO in NLL (p = 0.03)``."""
-    one, other = pair.one, pair.other
-    undecided = "undecided" if part.verdict == "not decided" else ""
+    one, other, effect = pair.one, pair.other, part.effect
+    undecided = part.verdict == "not decided"
+    size = distance(part)
     if relation == "lower":
-        remarks = in_brackets(p_value(part.p_value), undecided)
+        remarks = in_brackets(p_value(part.p_value), "undecided" if undecided else "")
     else:
         remarks = in_brackets(_MARGINS[part.verdict].format(margin))
-    size = distance(part)
-    if abs(part.effect) + (part.error if math.isfinite(part.error) else 0.0) < TINY:
-        size = size if relation == "lower" and not undecided else f"less than {TINY:.4f}"
-    if math.isnan(part.effect):
+    if abs(effect) + np.nan_to_num(part.error) < TINY and (relation != "lower" or undecided):
+        size = f"less than {TINY:.4f}"
+    if math.isnan(effect):
         text = f"{one} and {other} each infinite in {pair.unit} where the other is not"
-    elif part.effect == 0:
+    elif effect == 0:
         text = f"{one} equal to {other} in {pair.unit}"
     else:
-        side = "below" if part.effect < 0 else "above"
-        text = f"{one} {size} {side} {other} in {pair.unit}"
+        text = f"{one} {size} {'below' if effect < 0 else 'above'} {other} in {pair.unit}"
     return text + remarks
 
 
@@ -438,24 +421,29 @@ def finding(compared: Sequence[Compared], closing: str = "", every: bool = False
     parts = tuple(each.part for each in compared if each.part.decides or each.clause)
     deciding = [each for each in compared if each.part.decides]
     run = [each for each in deciding if each.clause]
-    text = _by_unit(run)
     if every:
-        text = " ".join(
+        texts = [
             f"{name}: {'; '.join(each.clause for each in found)}."
             for name, found in _by_dataset(run).items()
-        )
-    sentence = " ".join(f"{text} {_missing(deciding)} {closing}".split())
+        ]
+    else:
+        texts = _by_unit(run)
+    runs = {name: {bool(c.clause) for c in some} for name, some in _by_dataset(deciding).items()}
+    for label, wanted in (("Not run", {False}), ("Partly run", {True, False})):
+        names = [name for name, run in runs.items() if run == wanted]
+        texts += [f"{label}: {joined(names)}."] if names else []
+    sentence = " ".join(filter(None, (*texts, closing)))
     return Finding(all_held(deciding), sentence, parts)
 
 
-def _by_unit(compared: Sequence[Compared]) -> str:
+def _by_unit(compared: Sequence[Compared]) -> list[str]:
     """Describe every data set in the first unit, and the hardest comparison in each other unit."""
     units: dict[str, list[Compared]] = {}
     for each in compared:
         units.setdefault(each.part.unit, []).append(each)
     sentences: list[str] = []
     for unit, found in units.items():
-        suffix = f" in {unit}"
+        suffix, least = f" in {unit}", hardest(found)
         if not sentences:
             clauses = [
                 f"{name}{in_brackets(_score(some))}: {hardest(some).clause}"
@@ -465,30 +453,17 @@ def _by_unit(compared: Sequence[Compared]) -> str:
             later = [clause.replace(suffix, "", 1) for clause in clauses[1:]]
             sentences.append("; ".join([clauses[0], *later]))
         elif len(found) == 1:
-            sentences.append(f"{found[0].dataset}: {found[0].clause}")
+            sentences.append(f"{least.dataset}: {least.clause}")
         else:
-            least = hardest(found)
             clause = least.clause.replace(suffix, "", 1)
             sentences.append(f"In {unit} {_score(found)}, the closest on {least.dataset}: {clause}")
-    return " ".join(f"{sentence}." for sentence in sentences)
+    return [f"{sentence}." for sentence in sentences]
 
 
 def _score(compared: Sequence[Compared]) -> str:
     """Return ``2 of 3 hold``; nothing for a single comparison."""
     held = sum(each.part.verdict == "held" for each in compared)
     return f"{held} of {len(compared)} hold" if len(compared) > 1 else ""
-
-
-def _missing(deciding: Sequence[Compared]) -> str:
-    """List the data sets that were not run, and those that were run in part."""
-    nowhere, partly = [], []
-    for name, found in _by_dataset(deciding).items():
-        if not any(each.clause for each in found):
-            nowhere.append(name)
-        elif not all(each.clause for each in found):
-            partly.append(name)
-    sentence = f"Not run: {joined(nowhere)}." if nowhere else ""
-    return f"{sentence} Partly run: {joined(partly)}." if partly else sentence
 
 
 def _by_dataset(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
