@@ -61,6 +61,9 @@ class LikelihoodRow(Row):
 class LossRow(Row):
     """A point loss."""
 
+    evidence: bool = False
+    """Whether it bounds or approximates the log evidence: β is 1, and no mode is chosen."""
+
     collapsed: bool = False
     """Whether q(u) is eliminated from the objective, as in VFE and FITC."""
 
@@ -135,9 +138,9 @@ LOSSES = Registry(
     [
         LossRow("log_loss", f"{_LOSSES}.log_losses:LogLoss"),
         LossRow("square_loss", f"{_LOSSES}.pointwise:SquareLoss"),
-        LossRow("elbo", f"{_LOSSES}.log_losses:GibbsLoss"),
-        LossRow("vfe", f"{_LOSSES}.log_losses:GibbsLoss", collapsed=True),
-        LossRow("fitc", f"{_LOSSES}.log_losses:GibbsLoss", collapsed=True),
+        LossRow("elbo", f"{_LOSSES}.log_losses:GibbsLoss", evidence=True),
+        LossRow("vfe", f"{_LOSSES}.log_losses:GibbsLoss", evidence=True, collapsed=True),
+        LossRow("fitc", f"{_LOSSES}.log_losses:GibbsLoss", evidence=True, collapsed=True),
         LossRow("crps", f"{_LOSSES}.pointwise:CRPSLoss"),
         LossRow("absolute_loss", f"{_LOSSES}.pointwise:AbsoluteLoss"),
         LossRow("pinball_loss", f"{_LOSSES}.pointwise:PinballLoss"),

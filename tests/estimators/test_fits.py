@@ -9,7 +9,7 @@ import pytest
 
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.errors import DirectGPWarning, InvalidInputError, NumericalError
-from directgp.estimators import base
+from directgp.estimators.fitting import Fit
 from directgp.estimators.progress import FitProgress
 from directgp.training.result import Progress
 from tests.estimators.small_data import COUNTING, COUNTS, LABELS, LIGHT, REGRESSION, X, Y
@@ -132,7 +132,7 @@ def test_a_fit_that_fails_leaves_the_model_before(
     def fail(*args: object) -> None:
         raise error
 
-    monkeypatch.setattr(base, "fit_model", fail)
+    monkeypatch.setattr(Fit, "train", fail)
     with pytest.raises(type(error)):
         model.fit(X[:, :1], np.asarray(y == y[0], dtype=float))
     np.testing.assert_array_equal(predictions(model), once)
@@ -154,7 +154,7 @@ def test_an_interrupt_leaves_a_usable_model(
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(FitProgress, "__call__", watch)
-    with pytest.warns(DirectGPWarning, match="Training did not end by itself. Interrupted"):
+    with pytest.warns(DirectGPWarning, match="Training was ended before it converged. Interrupted"):
         model = maker(random_state=0, verbose=1, **SEARCH).fit(X, y)
     assert len(seen) == step
     assert np.isfinite(predictions(model)).all()

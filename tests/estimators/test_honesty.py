@@ -82,8 +82,8 @@ def test_d2_is_against_a_constant_rate() -> None:
 def test_small_weights_and_other_units_are_told() -> None:
     settings = {**GIVEN, "likelihood": "gaussian"}
     model = SparseGPRegressor(**settings).fit(X, Y, sample_weight=np.full(60, 1 / 60))
-    assert any("how often a row counts" in finding for finding in model.findings_)
+    assert any("A weight is a number of rows" in finding for finding in model.findings_)
     model = SparseGPRegressor(**settings, warm_start=True).fit(X, Y)
-    assert not any("Scaling is held" in finding for finding in model.findings_)
+    assert not any("The scaling is that of the first fit" in finding for finding in model.findings_)
     model.fit(1e3 * X + 1e5, Y)
-    assert any("Scaling is held" in finding for finding in model.findings_)
+    assert any("The scaling is that of the first fit" in finding for finding in model.findings_)

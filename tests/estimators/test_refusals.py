@@ -117,7 +117,7 @@ TARGETS = [
     Row("NaN", lambda: regressor(y=put(Y, 2, np.nan)), D, "y contains NaN.*row 2. Drop"),
     Row("a missing one", lambda: regressor(y=put(Y, 2, None)), D, "y contains NaN.*row 2"),
     Row("infinity", lambda: counts(y=put(COUNTS, 2, np.inf)), D, "y contains infinity.*row 2"),
-    Row("strings", lambda: regressor(y=LABELS), D, "must be numbers.*take SparseGPClassifier"),
+    Row("strings", lambda: regressor(y=LABELS), D, "must be numbers.*Use SparseGPClassifier"),
     Row("strings of digits", lambda: regressor(y=["1.5", "2"] * 12), D, "must be numbers"),
     Row("dates", lambda: regressor(y=DAYS), D, "must be numbers"),
     Row("complex", lambda: regressor(y=Y + 1j), V, "Complex data not supported"),
@@ -173,7 +173,7 @@ SETTINGS = [
         "kernel of a batch",
         lambda: regressor(kernel=ScaleKernel(RBFKernel(batch_shape=torch.Size([2])))),
         D,
-        r"batch_shape \(2,\).*leave batch_shape out",
+        r"batch_shape \(2,\).*Leave batch_shape out",
     ),
     Row(
         "kernel of three features",
@@ -198,7 +198,7 @@ SETTINGS = [
     ),
     Row("ard of own kernel", lambda: regressor(kernel=RBFKernel(), ard=True), D, "ard_num_dims"),
     Row("device", lambda: regressor(device="nonsense"), D, "'cpu' or 'cuda'. Got 'nonsense'"),
-    Row("device without values", lambda: regressor(device="meta"), D, "Got 'meta'. Take"),
+    Row("device without values", lambda: regressor(device="meta"), D, "Got 'meta'. Use"),
     Row("dtype", lambda: regressor(dtype="float16"), P, "'dtype' .*Got 'float16'"),
     Row("num_inducing 0", lambda: regressor(num_inducing=0), P, "'num_inducing' .*Got 0"),
     Row("half an input", lambda: regressor(num_inducing=2.5), P, "'num_inducing' .*Got 2.5"),
@@ -227,7 +227,7 @@ WEIGHTS = [
     Row("all zero", lambda: regressor(X, Y, 0 * ONES), V, "non-zero"),
     Row("short", lambda: regressor(X, Y, ONES[1:]), V, r"sample_weight.*\(23,\).*\(24,\)"),
     Row("NaN", lambda: regressor(X, Y, put(ONES, 2, np.nan)), V, "sample_weight contains NaN"),
-    Row("one row left", lambda: regressor(X, Y, np.eye(N)[0]), D, "in 2 rows at least. Got 1"),
+    Row("one row left", lambda: regressor(X, Y, np.eye(N)[0]), D, "in at least 2 rows. Got 1"),
     Row(
         "missing target",
         lambda: regressor(X, put(Y, 2, np.nan), put(ONES, 0, 0)),
@@ -244,7 +244,12 @@ WEIGHTS = [
 ]
 
 EXPOSURES = [
-    Row("zero", lambda: counts(X, COUNTS, None, None, 0 * ONES), D, "0.0 in row 0.*drop them"),
+    Row(
+        "zero",
+        lambda: counts(X, COUNTS, None, None, 0 * ONES),
+        D,
+        "0.0 in row 0.*Drop rows without",
+    ),
     Row("short", lambda: counts(X, COUNTS, None, None, ONES[1:]), D, r"\(24,\). Got shape \(23,\)"),
     Row("NaN", lambda: counts(X, COUNTS, None, None, put(ONES, 2, np.nan)), D, "nan in row 2"),
     Row("strings", lambda: counts(X, COUNTS, None, None, LABELS), D, "must be numbers"),
@@ -378,7 +383,7 @@ def test_a_model_is_fitted_first(ask: Callable[[], object]) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_missing_device_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"'cuda', and no CUDA device.*Take device='auto'"):
+    with pytest.raises(InvalidInputError, match=r"'cuda', and no CUDA device.*Use device='auto'"):
         regressor(device="cuda")
 
 

@@ -268,7 +268,7 @@ def test_the_device(tmp_path: Path) -> None:
     assert again(model, tmp_path).device == "auto"
     for name in ("abacus", "cuda:99"):
         with pytest.raises(
-            InvalidInputError, match=r"device of load .* Take device='auto' or 'cpu'"
+            InvalidInputError, match=r"device of load .* Use device='auto' or 'cpu'"
         ):
             load(tmp_path / "model.dgp", device=name)
 

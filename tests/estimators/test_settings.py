@@ -11,8 +11,7 @@ from gpytorch.kernels import PeriodicKernel, RBFKernel, ScaleKernel
 
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.errors import DirectGPError, DirectGPWarning, InvalidInputError, UnsupportedError
-from directgp.estimators import base
-from directgp.estimators.fitting import check_kernel, fit_model
+from directgp.estimators.fitting import Fit, check_kernel
 from directgp.estimators.settings import recipe_of
 from directgp.likelihoods import Gaussian, Likelihood, Logistic, NegativeBinomial, StudentT
 from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
@@ -227,12 +226,14 @@ def start(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Any:
     """The model from which training starts, and the scalings."""
     seen: list[Any] = []
 
-    def watched(recipe: Any, choice: Any, models: Any, table: Any, *rest: Any) -> Any:
-        seen.append((copy.deepcopy(models[0][0]), table.scalings))
-        return fit_model(recipe, choice, models, table, *rest)
+    train = Fit.train
+
+    def watched(fit: Fit, given: Any) -> Any:
+        seen.append((copy.deepcopy(fit.models[0][0]), fit.table.scalings))
+        return train(fit, given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(base, "fit_model", watched)
+        patch.setattr(Fit, "train", watched)
         fitted("numbers", **settings)
     return seen[0]
 

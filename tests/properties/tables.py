@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from directgp.interop.gpytorch.adapter import Adapted, GivenGaussian, GivenStudentT
+from directgp.interop.gpytorch.likelihoods import Adapted, GivenGaussian, GivenStudentT
 from directgp.likelihoods import (
     Gaussian,
     Likelihood,

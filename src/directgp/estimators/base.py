@@ -1,17 +1,16 @@
-"""Implement the base class of the three estimators: fit, partial_fit, predict, plot, save."""
+"""Implement the base class of the three estimators: fit, partial_fit, predict, plot and save."""
 
 import copy
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float64
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import (
@@ -25,24 +24,28 @@ from torch import Tensor
 
 from directgp.errors import refuse, require
 from directgp.estimators import messages
-from directgp.estimators.fitting import Fitted, fit_model, inducing_number, starting_models, updated
-from directgp.estimators.preprocessing import Scalings, TrainingTable, training_table
+from directgp.estimators.fitting import Fit, Fitted, inducing_number, starting_models
+from directgp.estimators.preprocessing import (
+    Column,
+    Columns,
+    Scalings,
+    TrainingTable,
+    training_table,
+)
 from directgp.estimators.saving import STRUCTURE, state_of
 from directgp.estimators.settings import constraints, device_of, dtype_of, recipe_of
 from directgp.estimators.summary import facts_of, summary_text
 from directgp.estimators.validation import (
     ArrayLike,
     ValidationData,
-    about,
-    check_parts,
-    check_rows_with_weight,
+    check_no_gaps,
     check_sample_weight,
     check_whole,
     checked_levels,
+    explained,
     finite_inputs,
-    with_stand_ins,
 )
-from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
+from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.counts import exposed
 from directgp.persistence import save_model
 from directgp.plots import plot_beta_path
@@ -53,16 +56,15 @@ from directgp.predictive.moments import check_coverage
 from directgp.registry import Task
 from directgp.shapes import Marginals
 from directgp.training.data import Model
-from directgp.training.recipe import Recipe
 from directgp.training.result import TrainingResult
-from directgp.training.trainer import as_elbo
 from directgp.training.validation import Given
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Column = Float64[np.ndarray, " n"]
-Columns = Float64[np.ndarray, "n d"]
+Rows = tuple[Columns, Column, Column | None, Column | None]
+"""Inputs, targets, weights and exposures."""
+
 SomeEstimator = TypeVar("SomeEstimator", bound="SparseGPEstimator")
 
 _BLOCK_VALUES = 2**21
@@ -138,19 +140,27 @@ class SparseGPEstimator(BaseEstimator, ABC):
 
     @abstractmethod
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
-        """Return the targets as numbers; learn the classes of labels if `reset`."""
+        """Return the targets as numbers; with `reset`, learn the classes of labels."""
 
     def _exposure(self, exposure: ArrayLike | None, n: int, who: str) -> Column | None:
-        """Return the exposures; only counts have any."""
+        """Return the exposures, which only counts have."""
         return None
 
-    def _advice_on_target(self, y: Column) -> list[str]:
+    def _advice_on_target(self, y: Column) -> Iterable[str]:
         """Return warnings about the targets."""
-        return []
+        return ()
 
     @property
     def _parameter_constraints(self) -> dict[str, list[Any]]:
         return constraints(self._task)
+
+    @property
+    def _is_trained(self) -> bool:
+        return hasattr(self, "posterior_")
+
+    def _who(self, method: str) -> str:
+        """Return the name of a method for error messages."""
+        return f"{type(self).__name__}.{method}"
 
     # Training
 
@@ -170,9 +180,9 @@ class SparseGPEstimator(BaseEstimator, ABC):
         y : array-like of shape (n,)
             Targets: real numbers, or labels of two classes.
         sample_weight : array-like of shape (n,)
-            How often each row counts: 2 is as if it were there twice, 0 as if it were not there.
+            Weight of each row: 2 counts as two equal rows, 0 as no row.
         validation_data : (X, y)
-            Rows to choose by, instead of a part of X; unused if nothing is chosen.
+            Validation rows in place of a part of X; unused if nothing is chosen.
         """
         with unchanged_on_error(self):
             self._fit(X, y, sample_weight, validation_data)
@@ -189,38 +199,28 @@ class SparseGPEstimator(BaseEstimator, ABC):
     ) -> None:
         """Validate the arguments, train, set the fitted attributes, and warn."""
         started = time.perf_counter()
-        who = f"{type(self).__name__}.fit"
+        who = self._who("fit")
         self._check_parameters()
         warm = bool(self.warm_start) and self._is_trained
-        inputs, targets, weights = self._checked(
-            X, y, sample_weight, who, reset=not warm, classes_known=classes_known
+        rows = self._checked(
+            X, y, sample_weight, exposure, who, reset=not warm, classes_known=classes_known
         )
-        exposures = self._exposure(exposure, len(inputs), who)
-        device = device_of(self.device, who, len(inputs))
-        table = self._training_table(inputs, targets, weights, exposures, device, warm)
-        seed = check_random_state(self.random_state).randint(2**31 - 1)
-        params = self.get_params(deep=False)
-        num_inducing = inducing_number(params, len(table.X))
-        recipe = recipe_of(params, len(table.X), num_inducing)
-        models = self._starting_models(recipe, table, num_inducing, seed, warm)
-        given = self._given(validation_data, table.scalings, exposure is not None, models[0][0])
-        generator = torch.Generator(device).manual_seed(seed)
-        fitted = self._trained(recipe, models, table, given, generator, warm)
-        self._set_result(fitted.result)
-        self._structure = {name: params[name] for name in STRUCTURE}
+        fit = self._prepared(rows, device_of(self.device, who, len(rows[0])), warm)
+        table = fit.table
+        fitted = self._trained(fit, self._given(validation_data, fit, exposure is not None))
+        result, path = fitted.result, fitted.path
+        self._set_result(result)
+        self._structure = {name: fit.params[name] for name in STRUCTURE}
         self.scalings_ = table.scalings
-        self.beta_ = fitted.result.beta
-        self.hyperparameters_ = fitted.result.hyperparameters
+        self.beta_ = result.beta
+        self.hyperparameters_ = result.hyperparameters
         unit = abs(float(table.scalings.targets.scale[0]))
-        self.beta_path_ = None if fitted.path is None else fitted.path.in_units(unit)
+        self.beta_path_ = None if path is None else path.in_units(unit)
         self.num_rows_, self.num_merged_ = table.num_rows, table.num_merged
         self.exposed_ = exposure is not None
         self.fit_seconds_ = time.perf_counter() - started
-        found = messages.findings_of_fit(self, fitted, table)
-        found += self._advice_on_target(targets)
-        unfinished = messages.unfinished(fitted.result, compared=fitted.path is not None)
-        messages.issue(found, unfinished)
-        self.findings_ = (*found, *unfinished)
+        found = [*messages.findings_of_fit(self, fitted, table), *self._advice_on_target(rows[1])]
+        self.findings_ = messages.issue(found, result, compared=path is not None)
 
     def _partial_fit(
         self,
@@ -230,37 +230,18 @@ class SparseGPEstimator(BaseEstimator, ABC):
         exposure: ArrayLike | None = None,
     ) -> None:
         """Validate the arguments, update q(u), set the fitted attributes, and warn."""
-        who = f"{type(self).__name__}.partial_fit"
+        who, Z = self._who("partial_fit"), self.posterior_.Z
         self._check_parameters()
-        here = self.posterior_.Z.device
-        device = here if self.device == "auto" else device_of(self.device, who)
-        checked = self._checked(X, y, sample_weight, who, reset=False, min_rows=1)
-        exposures = self._exposure(exposure, len(checked[0]), who)
-        table = self._training_table(*checked, exposures, device, warm=True)
-        seed = check_random_state(self.random_state).randint(2**31 - 1)
-        num_inducing = len(self.posterior_.Z)
-        recipe = recipe_of(self.get_params(deep=False), len(table.X), num_inducing)
-        ((model,),) = self._starting_models(recipe, table, num_inducing, seed, warm=True)
-        loss, beta = recipe.point_loss(), self.beta_
-        kept_elbo = self.hyperparameters_ == "elbo" and loss.uses_variance(model.likelihood)
-        # Square loss has the mean of the Gaussian model with β = 1, which is updated in its place.
-        conjugate = isinstance(model.likelihood, ConjugateLikelihood)
-        if kept_elbo or (conjugate and loss.eliminates == "square_loss"):
-            recipe, beta = as_elbo(recipe), 1.0
-        generator = torch.Generator(device).manual_seed(seed)
-        result = updated(recipe, model, table, beta, generator)
+        device = Z.device if self.device == "auto" else device_of(self.device, who)
+        rows = self._checked(X, y, sample_weight, exposure, who, reset=False, min_rows=1)
+        fit = self._prepared(rows, device, True, len(Z))
+        result = fit.update(self.beta_, self.hyperparameters_)
         self._set_result(result)
-        self.num_rows_ += table.num_rows
-        self.num_merged_ += table.num_merged
+        self.num_rows_ += fit.table.num_rows
+        self.num_merged_ += fit.table.num_merged
         self.fit_seconds_ = result.seconds
-        found = messages.findings_of_update(self, result, table)
-        unfinished = messages.unfinished(result)
-        messages.issue(found, unfinished)
-        self.findings_ = tuple(dict.fromkeys((*self.findings_, *found, *unfinished)))
-
-    @property
-    def _is_trained(self) -> bool:
-        return hasattr(self, "posterior_")
+        found = messages.issue(messages.findings_of_update(self, result, fit.table), result)
+        self.findings_ = tuple(dict.fromkeys((*self.findings_, *found)))
 
     def _check_parameters(self) -> None:
         self._validate_params()
@@ -279,118 +260,111 @@ class SparseGPEstimator(BaseEstimator, ABC):
         X: ArrayLike,
         y: ArrayLike,
         sample_weight: ArrayLike | None,
+        exposure: ArrayLike | None,
         who: str,
         *,
         reset: bool,
         min_rows: int = 2,
         classes_known: bool = False,
-    ) -> tuple[Columns, Column, Column | None]:
-        """Return inputs, targets and weights as validated arrays."""
+    ) -> Rows:
+        """Return the rows with a positive weight, as validated arrays."""
         if y is None:
             # scikit-learn raises its own error.
             validate_data(self, X, y)
-        inputs = self._inputs(X, who, reset=reset, min_rows=min_rows)
+        inputs = finite_inputs(self, X, who, reset, min_rows)
         labels = column_or_1d(y, warn=True)
         check_consistent_length(inputs, labels)
-        weights = check_sample_weight(sample_weight, inputs, who)
-        check_rows_with_weight(weights, min_rows, who)
-        labels = with_stand_ins(labels, weights, who)
+        weights = check_sample_weight(sample_weight, inputs, who, min_rows)
+        check_no_gaps(labels, who)
+        if weights is not None:
+            # The targets of rows of weight 0 need not be valid.
+            labels = np.where(weights > 0, labels, labels[np.argmax(weights > 0)])
         targets = self._encoded(labels, weights, who, reset and not classes_known)
-        # Counts keep their rows, as the exposure does, until the table is made.
-        if weights is None or self._task == "count":
-            return inputs, targets, weights
+        exposures = self._exposure(exposure, len(inputs), who)
+        if weights is None:
+            return inputs, targets, None, exposures
         kept = weights > 0
-        return inputs[kept], targets[kept], weights[kept]
+        exposures = None if exposures is None else exposures[kept]
+        return inputs[kept], targets[kept], weights[kept], exposures
 
-    def _inputs(self, X: ArrayLike, who: str, *, reset: bool = False, min_rows: int = 1) -> Columns:
+    def _inputs(self, X: ArrayLike, who: str) -> Columns:
         """Return X as finite float64; raise if its features are not those of `fit`."""
-        return finite_inputs(self, X, who, reset, min_rows)
+        return finite_inputs(self, X, who)
 
-    def _training_table(
-        self,
-        X: Columns,
-        y: Column,
-        weights: Column | None,
-        exposure: Column | None,
-        device: torch.device,
-        warm: bool,
-    ) -> TrainingTable:
+    def _prepared(
+        self, rows: Rows, device: torch.device, warm: bool, num_inducing: int | None = None
+    ) -> Fit:
+        """Return the scaled rows, and new models or the trained one for a warm start."""
+        X, y, weights, _ = rows
+        params = self.get_params(deep=False)
         scale, regression = bool(self.standardize), self._task == "regression"
-        scalings = (
-            self.scalings_
-            if warm
-            else Scalings.from_data(X, y, weights, inputs=scale, targets=scale and regression)
-        )
-        own = isinstance(self.kernel, str) and isinstance(self.inducing, str)
-        return training_table(
-            X,
-            y,
-            weights,
-            exposure,
+        if warm:
+            scalings = self.scalings_
+        else:
+            scalings = Scalings.from_data(X, y, weights, inputs=scale, targets=scale and regression)
+        # A kernel of the user, or a trained one, may depend on the sign of a column.
+        named = isinstance(self.kernel, str) and isinstance(self.inducing, str)
+        table = training_table(
+            *rows,
             scalings,
-            # A kernel of the user, or a trained one, may depend on the sign of a column.
-            turn=scale and own and not warm,
+            turn=scale and named and not warm,
             real_valued=regression,
             dtype=dtype_of(self.dtype),
             device=device,
         )
+        seed = check_random_state(self.random_state).randint(2**31 - 1)
+        number = num_inducing or inducing_number(params, len(table.X))
+        recipe = recipe_of(params, len(table.X), number)
+        if warm:
+            models = [[self._trained_model(params, table)]]
+        else:
+            mean = self._default_mean if self.mean == "auto" else self.mean
+            new = {**params, "mean": mean}
+            models = starting_models(new, self._task, recipe, table, number, seed)
+        return Fit(params, recipe, table, models, torch.Generator(device).manual_seed(seed), warm)
 
-    def _starting_models(
-        self, recipe: Recipe, table: TrainingTable, num_inducing: int, seed: int, warm: bool
-    ) -> list[list[Model]]:
-        """Return new models, or the trained one for a warm start."""
-        params = self.get_params(deep=False)
-        if not warm:
-            params["mean"] = self._default_mean if self.mean == "auto" else self.mean
-            return starting_models(params, self._task, recipe, table, num_inducing, seed)
+    def _trained_model(self, params: dict[str, Any], table: TrainingTable) -> Model:
+        """Return a copy of the trained model; raise if parameters ask for another structure."""
         changed = [name for name in STRUCTURE if not _same(params[name], self._structure[name])]
         require(
             not changed,
             f"parameters of {type(self).__name__} with warm_start",
-            f"as in the fit before, for {', '.join(STRUCTURE)}",
+            f"those of the last fit, for {', '.join(STRUCTURE)}",
             f"other values of {', '.join(changed)}",
             "Fit with warm_start=False.",
         )
         posterior, likelihood = copy.deepcopy((self.posterior_, self.likelihood_))
         likelihood = exposed(likelihood.to(table.X), table.exposure)
-        return [[Model(posterior.to(table.X), likelihood, "as before")]]
+        return Model(posterior.to(table.X), likelihood, "as before")
 
     def _given(
-        self,
-        validation_data: ValidationData | None,
-        scalings: Scalings,
-        has_exposure: bool,
-        model: Model,
+        self, validation_data: ValidationData | None, fit: Fit, has_exposure: bool
     ) -> Given | None:
         """Return the user's validation examples in the units of training."""
         if validation_data is None:
             return None
-        who, number = f"{type(self).__name__}.fit", 3 if has_exposure else 2
-        parts = "(X, y, exposure)" if has_exposure else "(X, y)"
-        check_parts(validation_data, number, f"validation_data of {who}", parts)
+        who = self._who("fit")
+        names = "(X, y, exposure)" if has_exposure else "(X, y)"
+        parts = len(validation_data) if isinstance(validation_data, tuple | list) else None
+        got = type(validation_data).__name__ if parts is None else f"{parts} parts"
+        fits = parts == 2 + has_exposure
+        require(fits, f"validation_data of {who}", f"a tuple {names}", got)
+        X, y = validation_data[:2]
+        exposure = validation_data[2] if has_exposure else None
         who = f"{who}, validation_data"
-        with about(f"{who} cannot be used"):
-            X, y, _ = self._checked(
-                validation_data[0], validation_data[1], None, who, reset=False, min_rows=1
+        with explained(f"{who} cannot be used"):
+            inputs, targets, _, exposures = self._checked(
+                X, y, None, exposure, who, reset=False, min_rows=1
             )
+        model, scalings = fit.models[0][0], fit.table.scalings
         to, likelihood = model.posterior.Z, None
-        if has_exposure:
-            values = self._exposure(validation_data[2], len(X), who)
-            likelihood = exposed(model.likelihood, torch.as_tensor(values).to(to))
-        inputs = torch.as_tensor(scalings.inputs.forward(X)).to(to)
-        return Given(inputs, torch.as_tensor(scalings.scaled_targets(y)).to(to), likelihood)
+        if exposures is not None:
+            likelihood = exposed(model.likelihood, torch.as_tensor(exposures).to(to))
+        scaled = torch.as_tensor(scalings.inputs.forward(inputs)).to(to)
+        return Given(scaled, torch.as_tensor(scalings.scaled_targets(targets)).to(to), likelihood)
 
-    def _trained(
-        self,
-        recipe: Recipe,
-        models: list[list[Model]],
-        table: TrainingTable,
-        given: Given | None,
-        generator: torch.Generator,
-        warm: bool,
-    ) -> Fitted:
-        params = self.get_params(deep=False)
-        return fit_model(recipe, params, models, table, given, generator, warm)
+    def _trained(self, fit: Fit, given: Given | None) -> Fitted:
+        return fit.train(given)
 
     def _set_result(self, result: TrainingResult) -> None:
         likelihood = result.likelihood.without_exposure()
@@ -429,7 +403,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
     ) -> list[NDArray[np.float64]]:
         """Return functions of the marginals of f in float64, computed in blocks of rows."""
         check_is_fitted(self)
-        who = f"{type(self).__name__}.{who}"
+        who = self._who(who)
         inputs = self._inputs(X, who)
         exposures = self._exposure(exposure, len(inputs), who)
         Z = self.posterior_.Z
@@ -450,7 +424,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         self, X: ArrayLike, levels: ArrayLike, who: str, exposure: ArrayLike | None = None
     ) -> NDArray[np.float64]:
         """Return quantiles of y, one column a level."""
-        wanted = checked_levels(levels, f"{type(self).__name__}.{who}")
+        wanted = checked_levels(levels, self._who(who))
         (found,) = self._over_blocks(
             X, who, lambda like, q, _: [predictive_quantiles(like, q, wanted)], exposure
         )
@@ -460,7 +434,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         self, X: ArrayLike, coverage: float, exposure: ArrayLike | None = None
     ) -> tuple[Column, Column]:
         """Return the central interval of y, with equal probability below and above."""
-        who = f"{type(self).__name__}.predict_interval"
+        who = self._who("predict_interval")
         check_coverage(who, coverage)
         tail = 0.5 * (1 - coverage)
         require(1 - tail < 1, f"coverage of {who}", "further from 1 than rounding", coverage)
@@ -487,7 +461,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         exposure: ArrayLike | None = None,
     ) -> float:
         densities = self._log_density(X, y, "nll", exposure)
-        who = f"{type(self).__name__}.nll"
+        who = self._who("nll")
         weights = check_sample_weight(sample_weight, densities[:, None], who)
         return -float(np.average(densities, weights=weights))
 
@@ -496,7 +470,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
     ) -> NDArray[np.float64]:
         """Return draws of y from the joint posterior, one column each."""
         check_is_fitted(self)
-        who = f"{type(self).__name__}.sample_y"
+        who = self._who("sample_y")
         check_whole(n_samples, 1, f"n_samples of {who}")
         inputs = self._inputs(X, who)
         exposures = self._exposure(exposure, len(inputs), who)
@@ -514,7 +488,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         check_is_fitted(self)
         values = column_or_1d(y, warn=True)
         check_consistent_length(X, values)
-        return self._encoded(values, None, f"{type(self).__name__}.{who}", reset=False)
+        return self._encoded(values, None, self._who(who), reset=False)
 
     def _scaled_targets(self, X: ArrayLike, y: ArrayLike, who: str) -> Tensor:
         targets = self._targets(X, y, who)

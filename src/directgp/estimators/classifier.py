@@ -1,5 +1,6 @@
-"""Classification: two classes."""
+"""Implement the classifier of two classes."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -13,14 +14,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import refuse, require
-from directgp.estimators.base import (
-    Column,
-    SparseGPEstimator,
-    unchanged_on_error,
-)
-from directgp.estimators.fitting import Fitted, updated
+from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
+from directgp.estimators.fitting import Fit, Fitted
 from directgp.estimators.messages import one_class
-from directgp.estimators.preprocessing import TrainingTable
+from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import (
     ArrayLike,
     check_two_classes,
@@ -32,8 +29,6 @@ from directgp.plots import plot_label_curve, plot_reliability
 from directgp.plots.predictions import curve_points, without_names
 from directgp.predictive import predictive_log_density
 from directgp.shapes import Marginals
-from directgp.training.data import Model
-from directgp.training.recipe import Recipe
 from directgp.training.validation import Given
 
 if TYPE_CHECKING:
@@ -42,23 +37,22 @@ if TYPE_CHECKING:
 
 @final
 class SparseGPClassifier(ClassifierMixin, SparseGPEstimator):
-    """Gaussian process classification of two classes, with probabilities to rely on.
+    """Gaussian process classification of two classes, with calibrated probabilities.
 
-    For more than two classes wrap it: ``OneVsRestClassifier(SparseGPClassifier())`` trains one
-    model a class and normalises their probabilities.
+    For more than two classes, ``OneVsRestClassifier(SparseGPClassifier())`` trains one model per
+    class and normalises their probabilities.
 
     Parameters
     ----------
     objective : str or PointLoss, default="log_loss"
-        What is trained for: "log_loss", "elbo", "square_loss" (probit), "zero_one_cost", or a
-        point loss of your own. A `ZeroOneCost` with two costs also moves the threshold of
-        `predict`.
+        The training loss: "log_loss", "elbo", "square_loss" (probit), "zero_one_cost", or a point
+        loss of your own. A `ZeroOneCost` with two costs also changes the threshold of `predict`.
     likelihood : {"auto", "probit", "logistic"} or Likelihood, default="auto"
         p(y given f); "auto" is probit, which has closed forms.
     mean : {"auto", "zero", "constant"}, default="auto"
         Prior mean of f; "auto" is a constant.
     standardize : bool, default=True
-        Scale the features to mean 0 and deviation 1.
+        Scale the features to mean 0 and standard deviation 1.
     beta, hyperparameters, kernel, ard, num_inducing, inducing, rule, num_samples, optimizer, \
 batch_size, max_iter, tol, validation_fraction, dtype, device, random_state, verbose, warm_start
         As in `SparseGPRegressor`.
@@ -68,7 +62,7 @@ batch_size, max_iter, tol, validation_fraction, dtype, device, random_state, ver
     classes_ : array of shape (2,)
         The two classes, sorted.
     threshold_ : float
-        The second class is predicted where its probability exceeds this.
+        `predict` returns the second class if its probability exceeds this.
     posterior_, likelihood_, scalings_, beta_, hyperparameters_, beta_path_, training_result_, \
 n_iter_, findings_, n_features_in_, feature_names_in_
         As in `SparseGPRegressor`.
@@ -95,63 +89,64 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> "SparseGPClassifier":
-        """Learn from new rows; the first call is `fit`.
+        """Update the model with new rows; the first call is `fit`.
 
         Later calls update q(u) and hold the rest, as in `SparseGPRegressor.partial_fit`.
 
         Parameters
         ----------
         X, y, sample_weight
-            New rows, as in `fit`, or one of them; those of earlier calls are not to be repeated.
+            One or more new rows, as in `fit`; do not repeat those of earlier calls.
         classes : array-like of shape (2,)
-            Both classes, needed in the first call if its rows have only one of them. One class
-            teaches nothing of kernel and mean, which are then held where they start, with a
+            Both classes, needed in the first call if its rows have only one of them. Kernel and
+            mean cannot be learned from one class: they keep their starting values, with a
             warning; β is 1 unless given.
         """
         trained = self._is_trained
         with unchanged_on_error(self):
             if classes is not None:
-                who = f"classes of {type(self).__name__}.partial_fit"
-                self.classes_ = declared_classes(classes, self.classes_ if trained else None, who)
+                before = self.classes_ if trained else None
+                who = f"classes of {self._who('partial_fit')}"
+                self.classes_ = declared_classes(classes, before, who)
             if trained:
                 self._partial_fit(X, y, sample_weight)
             else:
-                self._fit(X, y, sample_weight, None, classes_known=classes is not None)
+                self._fit(X, y, sample_weight, classes_known=classes is not None)
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The more probable class, or the cheaper one under a `ZeroOneCost`."""
+        """Return the more probable class, or the cheaper one for a `ZeroOneCost`."""
         second = self.decision_function(X) > 0
         classes: NDArray[Any] = self.classes_[second.astype(int)]
         return classes
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Log probabilities of the classes, shape (n, 2), with all their digits in the tails."""
+        """Return log probabilities of the classes, shape (n, 2), accurate in the tails."""
         return self._log_proba(X, "predict_log_proba")
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Probabilities of the classes, shape (n, 2), in the order of `classes_`."""
+        """Return probabilities of the classes, shape (n, 2), in the order of `classes_`."""
         return np.exp(self._log_proba(X, "predict_proba"))
 
     def decision_function(self, X: ArrayLike) -> Column:
-        """Log odds of the second class, less those at which the decision changes."""
+        """Return the log odds of the second class minus those of the threshold."""
         log_proba = self._log_proba(X, "decision_function")
         border = np.log(self.threshold_) - np.log1p(-self.threshold_)
         return np.asarray(log_proba[:, 1] - log_proba[:, 0] - border)
 
     def plot_calibration(self, X: ArrayLike, y: ArrayLike, ax: "Axes | None" = None) -> "Axes":
-        """Draw how often the second class occurs, against its predicted probability."""
+        """Plot the frequency of the second class against its predicted probability."""
         labels = self._targets(X, y, "plot_calibration")
         return plot_reliability(labels, self.predict_proba(X)[:, 1], ax)
 
     def plot_predictions(
         self, X: ArrayLike, y: ArrayLike | None = None, ax: "Axes | None" = None
     ) -> "Axes":
-        """Draw the probability of the second class along the one feature of the model."""
+        """Plot the probability of the second class along the one feature of the model."""
         check_is_fitted(self)
         require(
             self.n_features_in_ == 1,
-            f"{type(self).__name__}.plot_predictions",
+            self._who("plot_predictions"),
             "called for a model of one feature",
             f"{self.n_features_in_} features",
             "plot_calibration works for any number.",
@@ -163,9 +158,9 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         return plot_label_curve(grid, probability, data, ax, name, str(self.classes_[1]))
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Accuracy: the share of labels that `predict` tells right."""
-        # What fit takes for numbers, scikit-learn's accuracy does not.
-        labels = plain_labels(column_or_1d(y), f"{type(self).__name__}.score")
+        """Return the accuracy: the share of rows whose class `predict` returns."""
+        # Objects that are numbers are valid labels for `fit`, but not for accuracy_score.
+        labels = plain_labels(column_or_1d(y), self._who("score"))
         return float(super().score(X, labels, sample_weight))
 
     def __sklearn_tags__(self) -> Tags:
@@ -196,24 +191,16 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         return np.asarray(y == self.classes_[1], dtype=np.float64)
 
     @override
-    def _trained(
-        self,
-        recipe: Recipe,
-        models: list[list[Model]],
-        table: TrainingTable,
-        given: Given | None,
-        generator: torch.Generator,
-        warm: bool,
-    ) -> Fitted:
+    def _trained(self, fit: Fit, given: Given | None) -> Fitted:
+        y = fit.table.y
         self.threshold_ = getattr(self.objective, "threshold", 0.5)
-        if bool(table.y.min() < table.y.max()):
-            return super()._trained(recipe, models, table, given, generator, warm)
-        if warm:
-            check_two_classes(self.classes_[[int(table.y[0])]], "SparseGPClassifier.fit")
-        # Of one class the likeliest mean is infinite, and no later row could bring it back.
-        beta = 1.0 if self.beta == "auto" else float(self.beta)
-        return Fitted(updated(recipe, models[0][0], table, beta, generator), None)
+        if bool(y.min() < y.max()):
+            return super()._trained(fit, given)
+        if fit.warm:
+            check_two_classes(self.classes_[[int(y[0])]], self._who("fit"))
+        # The most likely mean of one class is infinite, and later rows could not correct it.
+        return Fitted(fit.update(1.0 if self.beta == "auto" else float(self.beta), "held"))
 
     @override
-    def _advice_on_target(self, y: Column) -> list[str]:
+    def _advice_on_target(self, y: Column) -> Iterable[str]:
         return one_class(y, self.classes_)

@@ -1,4 +1,4 @@
-"""Regression of counts."""
+"""Implement the regressor of counts."""
 
 import warnings
 from typing import TYPE_CHECKING, Any, final
@@ -14,19 +14,16 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.errors import DirectGPWarning, require
-from directgp.estimators.base import (
-    Column,
-    SparseGPEstimator,
-    unchanged_on_error,
-)
+from directgp.errors import DirectGPWarning
+from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
+from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import (
     ArrayLike,
     ValidationData,
     check_counts,
     check_exposure,
-    check_finite_target,
     check_sample_weight,
+    check_whole,
     numbers,
 )
 from directgp.likelihoods.base import Likelihood
@@ -38,27 +35,25 @@ from directgp.shapes import Marginals
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_AT_ONCE = 2**15
-"""Probabilities that are computed together."""
-
-_TINY = np.finfo(np.float64).tiny
+_BLOCK = 2**15
+"""Probabilities in one block of `predict_pmf`."""
 
 
 @final
 class SparseGPCountRegressor(RegressorMixin, SparseGPEstimator):
-    """Gaussian process regression of counts, with rates that exposures multiply.
+    """Gaussian process regression of counts; the mean is a rate times the exposure.
 
     Parameters
     ----------
     objective : str or PointLoss, default="log_loss"
-        What is trained for: "log_loss", "elbo", "square_loss", or a point loss of your own.
+        The training loss: "log_loss", "elbo", "square_loss", or a point loss of your own.
     likelihood : str or Likelihood, default="auto"
-        "poisson", "poisson_softplus" or "negative_binomial" (counts that vary more than Poisson
-        ones); "auto" takes the larger evidence of Poisson and negative binomial.
+        "poisson", "poisson_softplus" or "negative_binomial" (for overdispersed counts); "auto"
+        takes Poisson or negative binomial, whichever has the larger evidence.
     mean : {"auto", "zero", "constant"}, default="auto"
         Prior mean of f; "auto" is a constant.
     standardize : bool, default=True
-        Scale the features to mean 0 and deviation 1.
+        Scale the features to mean 0 and standard deviation 1.
     beta, hyperparameters, kernel, ard, num_inducing, inducing, rule, num_samples, optimizer, \
 batch_size, max_iter, tol, validation_fraction, dtype, device, random_state, verbose, warm_start
         As in `SparseGPRegressor`.
@@ -102,12 +97,12 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         y : array-like of shape (n,)
             Counts, 0, 1, 2, …
         sample_weight : array-like of shape (n,)
-            How often each row counts.
+            Weight of each row: 2 counts as two equal rows, 0 as no row.
         validation_data : (X, y) or (X, y, exposure)
-            Rows to choose by, in place of a part of X.
+            Validation rows in place of a part of X.
         exposure : array-like of shape (n,)
-            What each count was counted over: time, area, people. The mean count is the rate times
-            this; 1 unless given.
+            Time, area or number of people of each count; 1 unless given. The mean count is the
+            rate times the exposure.
         """
         with unchanged_on_error(self):
             self._fit(X, y, sample_weight, validation_data, exposure)
@@ -120,14 +115,14 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         sample_weight: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
     ) -> "SparseGPCountRegressor":
-        """Learn from new rows; the first call is `fit`.
+        """Update the model with new rows; the first call is `fit`.
 
         Later calls update q(u) and hold the rest, as in `SparseGPRegressor.partial_fit`.
 
         Parameters
         ----------
         X, y, sample_weight, exposure
-            New rows, as in `fit`, or one of them; those of earlier calls are not to be repeated.
+            One or more new rows, as in `fit`; do not repeat those of earlier calls.
         """
         with unchanged_on_error(self):
             if self._is_trained:
@@ -137,7 +132,7 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         return self
 
     def predict(self, X: ArrayLike, exposure: ArrayLike | None = None) -> Column:
-        """Mean count, for an exposure of 1 unless given."""
+        """Return the mean count, for an exposure of 1 unless given."""
         (mean,) = self._over_blocks(
             X, "predict", lambda like, q, _: [predictive_mean(like, q)], exposure
         )
@@ -146,27 +141,25 @@ n_iter_, findings_, n_features_in_, feature_names_in_
     def predict_quantiles(
         self, X: ArrayLike, levels: ArrayLike, exposure: ArrayLike | None = None
     ) -> NDArray[np.float64]:
-        """Quantiles of the count, shape (n, number of levels): the smallest y that suffices."""
+        """Return quantiles of the count, shape (n, number of levels)."""
         return self._quantiles(X, levels, "predict_quantiles", exposure)
 
     def predict_interval(
         self, X: ArrayLike, coverage: float = 0.9, exposure: ArrayLike | None = None
     ) -> tuple[Column, Column]:
-        """Ends, both included, of a central interval with at least this probability."""
+        """Return the ends, both included, of a central interval with at least this probability."""
         return self._interval(X, coverage, exposure)
 
     def predict_pmf(
         self, X: ArrayLike, max_count: int, exposure: ArrayLike | None = None
     ) -> NDArray[np.float64]:
-        """Probabilities of the counts 0 to max_count, shape (n, max_count + 1)."""
-        who = "max_count of SparseGPCountRegressor.predict_pmf"
-        whole = isinstance(max_count, int | np.integer) and max_count >= 0
-        require(whole, who, "an integer of at least 0", repr(max_count))
+        """Return the probabilities of the counts 0 to max_count, shape (n, max_count + 1)."""
+        check_whole(max_count, 0, f"max_count of {self._who('predict_pmf')}")
 
         def pmf(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
             n = len(q.mean)
             counts = torch.arange(max_count + 1).to(q.mean)[:, None].expand(-1, n)
-            parts = counts.split(max(1, _AT_ONCE // n))
+            parts = counts.split(max(1, _BLOCK // n))
             return [p for y in parts for p in predictive_log_density(likelihood, y, q).exp()]
 
         return np.stack(self._over_blocks(X, "predict_pmf", pmf, exposure), axis=1)
@@ -178,12 +171,12 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         random_state: Any = 0,
         exposure: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
-        """Joint draws of y at the rows of X, shape (n, n_samples); builds an n × n matrix."""
+        """Return joint samples of y, shape (n, n_samples); needs memory for an n × n matrix."""
         return self._sample(X, n_samples, random_state, exposure)
 
     def log_density(self, X: ArrayLike, y: ArrayLike, exposure: ArrayLike | None = None) -> Column:
-        """Log of the predicted probability of each count."""
-        self._miss_exposure(exposure, "log_density")
+        """Return the log of the predictive probability of each count."""
+        self._warn_without_exposure(exposure, "log_density")
         return self._log_density(X, y, "log_density", exposure)
 
     def nll(
@@ -193,8 +186,8 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         sample_weight: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
     ) -> float:
-        """Mean negative log probability of the counts: the smaller the better."""
-        self._miss_exposure(exposure, "nll")
+        """Return the mean negative log probability of the counts: the smaller the better."""
+        self._warn_without_exposure(exposure, "nll")
         return self._nll(X, y, sample_weight, exposure)
 
     def score(
@@ -204,15 +197,15 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         sample_weight: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
     ) -> float:
-        """D² of the Poisson deviance: 1 is perfect, 0 as good as a constant rate.
+        """Return D² of the Poisson deviance: 1 is perfect, 0 as good as a constant rate.
 
-        NaN, with a warning, where every count is 0 and so every rate but 0 is wrong.
+        It is NaN, with a warning, if every count is 0.
         """
-        self._miss_exposure(exposure, "score")
-        mean = np.maximum(self.predict(X, exposure), _TINY)
-        counts = numbers(column_or_1d(y), "SparseGPCountRegressor.score")
+        self._warn_without_exposure(exposure, "score")
+        mean = np.maximum(self.predict(X, exposure), np.finfo(np.float64).tiny)
+        counts = numbers(column_or_1d(y), self._who("score"))
         if not counts.any():
-            what = "D² is not defined where every count is 0."
+            what = "D² is not defined if every count is 0."
             warnings.warn(what, UndefinedMetricWarning, stacklevel=2)
             return float("nan")
         over = np.ones(len(counts)) if exposure is None else np.asarray(exposure, dtype=np.float64)
@@ -224,13 +217,12 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         )
         return float(1 - found / constant)
 
-    def _miss_exposure(self, exposure: ArrayLike | None, who: str) -> None:
-        """Warn where counts are judged without the exposure they were trained with."""
+    def _warn_without_exposure(self, exposure: ArrayLike | None, who: str) -> None:
+        """Warn if counts are scored without exposure, and the model was trained with exposures."""
         if exposure is None and getattr(self, "exposed_", False):
             warnings.warn(
-                f"{who} takes counts to be of exposure 1, and the model was trained with "
-                "exposures. Give exposure=; in cross-validation route it to the score "
-                "(set_score_request).",
+                f"{who} uses an exposure of 1, but the model was trained with exposures. Give "
+                "exposure=; in cross-validation route it to the score (set_score_request).",
                 DirectGPWarning,
                 stacklevel=3,
             )
@@ -242,7 +234,7 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         exposure: ArrayLike | None = None,
         ax: "Axes | None" = None,
     ) -> "Axes":
-        """Draw a histogram of P(Y ≤ y) over the rows: flat if predictions are calibrated."""
+        """Plot a histogram of P(Y ≤ y) over the rows; it is flat if predictions are calibrated."""
         return plot_pit(self._pit(X, y, exposure), ax)
 
     def plot_predictions(
@@ -253,7 +245,7 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         exposure: ArrayLike | None = None,
         ax: "Axes | None" = None,
     ) -> "Axes":
-        """Draw mean and intervals along one feature; with more, predictions against targets."""
+        """Plot mean and intervals along one feature; with more, predictions against targets."""
         check_is_fitted(self)
         return plot_numbers(self, X, y, coverage, exposure, ax)
 
@@ -269,6 +261,5 @@ n_iter_, findings_, n_features_in_, feature_names_in_
     @override
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
         values = numbers(y, who)
-        check_finite_target(values, who)
         check_counts(values, who)
         return values

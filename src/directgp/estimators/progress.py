@@ -1,4 +1,4 @@
-"""Show the progress of a fit."""
+"""Show the progress of a fit; apart from the settings, which only decide whether to show it."""
 
 import math
 import multiprocessing
@@ -22,141 +22,114 @@ from directgp.text import duration, plural, time_left
 from directgp.training.callbacks import Monitor
 from directgp.training.result import Progress
 
+_REDRAW_INTERVAL = 0.1
+"""Seconds between two drawings of the bar."""
+
+_WIDE = 100
+"""Columns of a terminal from which the bar is long."""
+
 
 @final
-class Tally:
-    """Counts the steps of a fit.
-
-    Parameters
-    ----------
-    since : float
-        When the fit began, by the clock whose times the methods are given.
-    """
+class StepCounter:
+    """Counts the runs and steps of a fit that began at the time `since`."""
 
     def __init__(self, since: float) -> None:
         self.since = since
         self.runs = 0
         self.steps = 0
-        self.last: Progress | None = None
-        """The last step seen."""
+        self.last = Progress("", 0, 0, 0, math.nan, math.nan, 0.0)
         self._part_since = since
         self._part_steps = 0
-        self._within = 0.0
-        self._new_run = True
-
-    def begin_run(self) -> None:
-        """Another run follows."""
-        self._new_run = True
+        self._part_done = 0.0
+        self.new_run = True
+        """Whether the next step is the first of a run."""
 
     def begins_part(self, progress: Progress) -> bool:
-        """Whether a part is over and this is the first step of the next."""
-        return self.last is not None and _part(progress) != _part(self.last)
+        """Return whether this is the first step of another part than that of the last step."""
+        return self.steps > 0 and _part(progress) != _part(self.last)
 
     def add(self, progress: Progress, now: float) -> None:
         """Count a step."""
         if self.begins_part(progress):
-            self._part_since, self._part_steps, self._within = now, 0, 0.0
-        self.runs += self._new_run
+            self._part_since, self._part_steps, self._part_done = now, 0, 0.0
+        self.runs += self.new_run
         self.steps += 1
         self._part_steps += 1
-        # A part may be several runs; what it has done is not undone by the next of them.
-        self._within = max(self._within, min(1.0, progress.step / max(1, progress.max_steps)))
-        self._new_run, self.last = False, progress
+        # A part may consist of several runs; the bar does not go back when the next one starts.
+        done = min(1.0, progress.step / max(1, progress.max_steps))
+        self._part_done = max(self._part_done, done)
+        self.new_run, self.last = False, progress
 
     @property
     def fraction(self) -> float:
-        """What is done, between 0 and 1, if no part ends before its last step."""
-        if self.last is None:
-            return 0.0
+        """The finished part of the fit, between 0 and 1, if each run takes all its steps."""
         phase = self.last.phase
-        return min(1.0, (phase.part - 1 + self._within) / max(1, phase.parts))
+        return min(1.0, (phase.part - 1 + self._part_done) / max(1, phase.parts))
 
     def seconds_left(self, now: float) -> float | None:
-        """Mean time of the parts that are over, for each that is not; None before the first."""
-        if self.last is None or self.last.phase.part < 2:
-            return None
+        """Return the mean time of the finished parts times those left; None before the first."""
         phase = self.last.phase
+        if phase.part < 2:
+            return None
         mean = (self._part_since - self.since) / (phase.part - 1)
         current = max(0.0, mean - (now - self._part_since))
         return mean * max(0, phase.parts - phase.part) + current
 
-    def name(self) -> str:
-        """What is being trained."""
-        return "" if self.last is None else self.last.phase.name or self.last.stage
-
-    def figures(self, now: float) -> str:
-        """How far it is."""
-        if self.last is None:
-            return ""
-        words = [
-            self._place(),
-            f"loss {self.last.loss:.4g}",
+    def status_line(self, now: float) -> str:
+        """Return part, loss, time, time left and the name of the part."""
+        phase, last, left = self.last.phase, self.last, self.seconds_left(now)
+        several = phase.parts > 1
+        steps = f"{last.step:,} of {last.max_steps:,} steps"
+        texts = [
+            f"{phase.part} of {phase.parts}" if several else steps,
+            f"loss {last.loss:.4g}",
             duration(float(round(now - self.since))),
+            *([] if left is None else [time_left(left)]),
         ]
-        left = self.seconds_left(now)
-        return ", ".join(words if left is None else [*words, time_left(left)])
+        return f"{', '.join(texts)}: {_part(last)[1]}"
 
     def part_line(self, now: float) -> str:
-        """The part that is over."""
-        if self.last is None:
-            return ""
-        phase, seconds = self.last.phase, duration(now - self._part_since)
+        """Return name, steps, loss and time of the part that is over."""
+        phase = self.last.phase
         place = f"{phase.part} of {phase.parts}: " if phase.name else ""
-        steps = plural(self._part_steps, "step")
-        return f"{place}{self.name()}: {steps}, loss {self.last.loss:.4g}, {seconds}"
+        steps, seconds = plural(self._part_steps, "step"), duration(now - self._part_since)
+        return f"{place}{_part(self.last)[1]}: {steps}, loss {self.last.loss:.4g}, {seconds}"
 
     def closing_line(self, now: float, failed: bool) -> str:
-        """The fit that is over."""
+        """Return time, runs, steps and loss of the fit that is over."""
         seconds = duration(now - self.since)
         counts = f"{plural(self.runs, 'run')}, {plural(self.steps, 'step')}"
         if failed:
             return f"Not fitted, ended after {seconds}: {counts}."
-        return f"Fitted in {seconds}: {counts}{self._final_loss()}."
-
-    def _place(self) -> str:
-        """Parts of the whole, or steps where there is one part only."""
-        if self.last is None:
-            return ""
-        phase = self.last.phase
-        if phase.parts > 1:
-            return f"{phase.part} of {phase.parts}"
-        return f"{self.last.step:,} of {self.last.max_steps:,} steps"
-
-    def _final_loss(self) -> str:
-        # The last of several candidates need not be the one that is kept.
-        if self.last is None or not (self.last.phase.parts == 1 or self.name() == "all examples"):
-            return ""
-        return f", loss {self.last.loss:.4g}"
+        # The last of several candidates need not be the chosen one.
+        final = self.last.phase.parts == 1 or _part(self.last)[1] == "all examples"
+        return f"Fitted in {seconds}: {counts}{f', loss {self.last.loss:.4g}' if final else ''}."
 
 
 def _part(progress: Progress) -> tuple[int, str]:
-    """What tells a part from the others; the stages of a single run are parts of it."""
+    """Return number and name of a part; the stages of a single run are parts of it."""
     return progress.phase.part, progress.phase.name or progress.stage
-
-
-_REDRAWN_EVERY = 0.1
-_WIDE = 100
 
 
 @final
 @dataclass(eq=False)
 class FitProgress(Monitor):
-    """One line for the whole fit: bar, part, loss, time, time left, and what is being tried.
+    """Shows one line for the whole fit: bar, part, loss, time, time left and current candidate.
 
-    It moves on a terminal and in a notebook. In a file or a pipe, in a worker process and where
-    another live display is active, plain lines are printed instead, the first after `every`
-    seconds. One more line says how the fit ended.
+    The line is redrawn on a terminal and in a notebook. In a file or a pipe, in a worker process
+    and beside another live display, plain lines are printed instead, the first after `every`
+    seconds. A last line reports the result.
 
     Parameters
     ----------
     level : int
-        From 2 on, a plain line for each part that is over and nothing that moves.
+        1 draws a bar; 2 prints a plain line for each finished part instead.
     console : rich.console.Console, optional
-        Where to print; standard error if None.
+        Output; standard error if None.
     every : float
-        Seconds between two plain lines, at least.
+        Least number of seconds between two plain lines.
     clock : callable
-        Tells the time in seconds.
+        Returns the time in seconds.
 
     Examples
     --------
@@ -175,72 +148,69 @@ class FitProgress(Monitor):
     console: Console | None = None
     every: float = 5.0
     clock: Callable[[], float] = time.perf_counter
-    _tally: Tally = field(init=False, repr=False)
+    _counter: StepCounter = field(init=False, repr=False)
     _error: BaseException | None = field(init=False, repr=False)
     _live: Live | None = field(init=False, repr=False)
     _due: float = field(init=False, repr=False)
     _opened: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Begin to count."""
-        self._begin()
+        """Start to count."""
+        now = self.clock()
+        self._counter = StepCounter(now)
+        # If `fit` is called while an error is handled, that error is not one of the fit.
+        self._error = sys.exception()
+        self._live, self._opened = None, False
+        self._due = now + _REDRAW_INTERVAL if self.level == 1 else math.inf
 
     @override
     def __call__(self, progress: Progress) -> None:
-        """Count the step, and show where the fit is if that was not done just now."""
+        """Count the step, and show the status if it is due."""
         now = self.clock()
-        if self.level > 1 and self._tally.begins_part(progress):
-            self._print(self._tally.part_line(now))
-        self._tally.add(progress, now)
+        if self.level > 1 and self._counter.begins_part(progress):
+            self._print(self._counter.part_line(now))
+        self._counter.add(progress, now)
         if now >= self._due:
             self._show(now)
 
     @override
     def reset(self) -> None:
-        """Another run of the fit follows."""
-        self._tally.begin_run()
+        self._counter.new_run = True
 
     @override
     def close(self) -> None:
-        """Give the terminal back and say how it went; nothing where no step was taken."""
-        live, tally, error = self._live, self._tally, self._error
-        self._begin()
+        """Remove the bar and print the result, if any step was taken."""
+        live, counter, error = self._live, self._counter, self._error
+        self.__post_init__()
         if live is not None:
             live.stop()
-        if tally.last is None:
+        if counter.steps == 0:
             return
         now = self.clock()
         if self.level > 1:
-            self._print(tally.part_line(now))
-        self._print(tally.closing_line(now, sys.exception() not in (None, error)))
-
-    def _begin(self) -> None:
-        now = self.clock()
-        self._tally = Tally(now)
-        # A fit may be called while an error is being handled, which is then not its own.
-        self._error = sys.exception()
-        self._live, self._opened = None, False
-        self._due = now + _REDRAWN_EVERY if self.level == 1 else math.inf
+            self._print(counter.part_line(now))
+        self._print(counter.closing_line(now, sys.exception() not in (None, error)))
 
     def _show(self, now: float) -> None:
         if not self._opened:
             self._open()
+        first = self._counter.since + self.every
         if self._live is not None:
-            line = _line(self._tally, now, self._live.console.width)
+            line = _line(self._counter, now, self._live.console.width)
             self._live.update(line, refresh=True)
-            # Drawing over a slow connection must not become all that is done.
-            self._due = self.clock() + _REDRAWN_EVERY
-        elif now >= self._tally.since + self.every:
-            self._print(f"{self._tally.figures(now)}: {self._tally.name()}")
+            # Counted from the end of drawing, which a slow connection delays.
+            self._due = self.clock() + _REDRAW_INTERVAL
+        elif now >= first:
+            self._print(self._counter.status_line(now))
             self._due = now + self.every
         else:
-            self._due = self._tally.since + self.every
+            self._due = first
 
     def _open(self) -> None:
-        """Start the line that moves, where there can be one."""
+        """Start the live display, if one is possible."""
         self._opened = True
         console = self._target()
-        if not _can_move(console):
+        if not _can_redraw(console):
             return
         self._live = Live(console=console, auto_refresh=False, transient=True)
         try:
@@ -249,41 +219,38 @@ class FitProgress(Monitor):
             self._live = None
 
     def _target(self) -> Console:
-        """The console, made when it is first needed."""
+        """Return the console, created at its first use."""
         if self.console is None:
             self.console = Console(stderr=True)
-            # Colours can be asked for in a pipe, too; a line that moves is then still not wanted.
+            # Colours may be forced in a pipe; redrawing is still not wanted there.
             self.console.is_interactive &= self.console.file.isatty()
         return self.console
 
     def _print(self, line: str) -> None:
         console = self._target()
         if console.stderr and isinstance(sys.stderr, FileProxy):
-            # A live display holds standard error, and prints above itself what comes this way.
+            # Another live display has replaced standard error, and prints these lines above itself.
             print(line, file=sys.stderr)
         else:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _can_move(console: Console) -> bool:
-    """Whether a line can be redrawn here without drawing over something else."""
-    if multiprocessing.current_process().name != "MainProcess" or _occupied(console):
+def _can_redraw(console: Console) -> bool:
+    """Return whether a line can be redrawn here without disturbing another live display."""
+    # rich keeps its displays private: in one attribute, since 14.1 in a stack.
+    live = getattr(console, "_live_stack", None) or getattr(console, "_live", None)
+    proxies = isinstance(sys.stderr, FileProxy) or isinstance(sys.stdout, FileProxy)
+    if live or proxies or multiprocessing.current_process().name != "MainProcess":
         return False
     return console.is_interactive or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
-def _occupied(console: Console) -> bool:
-    """Whether another live display is active; rich tells in private, since 14.1 as a stack."""
-    held = getattr(console, "_live_stack", None) or getattr(console, "_live", None)
-    return bool(held) or isinstance(sys.stderr, FileProxy) or isinstance(sys.stdout, FileProxy)
-
-
-def _line(tally: Tally, now: float, width: int) -> Table:
-    """The bar first and the name last, so that nothing jumps as names change."""
+def _line(counter: StepCounter, now: float, width: int) -> Table:
+    """Return the bar first and the name last, so that nothing moves when names change."""
     bar = 20 if width >= _WIDE else 10
-    text = Text(f"{tally.figures(now)}: {tally.name()}")
-    # Left to itself, the grid would shorten the bar as well.
+    text = Text(counter.status_line(now))
+    # Without this the grid would shorten the bar as well.
     text.truncate(max(1, width - bar - 2), overflow="ellipsis")
     grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_row(ProgressBar(total=1.0, completed=tally.fraction, width=bar), text)
+    grid.add_row(ProgressBar(total=1.0, completed=counter.fraction, width=bar), text)
     return grid

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 STRUCTURE = ("kernel", "ard", "mean", "likelihood", "num_inducing", "inducing", "standardize")
-"""Parameters that decide what the model is; a warm start cannot change them."""
+"""Parameters that define the model; a warm start cannot change them."""
 
 
 def state_of(model: "SparseGPEstimator") -> ModelState:
@@ -27,7 +27,6 @@ def state_of(model: "SparseGPEstimator") -> ModelState:
     if not isinstance(params["inducing"], str):
         params["inducing"] = np.asarray(params["inducing"], dtype=np.float64)
     result, scalings = model.training_result_, model.scalings_
-    classes = getattr(model, "classes_", None)
     names = getattr(model, "feature_names_in_", None)
     return ModelState(
         estimator=type(model).__name__,
@@ -40,8 +39,7 @@ def state_of(model: "SparseGPEstimator") -> ModelState:
             "target_shift": scalings.targets.shift,
             "target_scale": scalings.targets.scale,
         },
-        classes=None if classes is None else classes.tolist(),
-        classes_dtype=None if classes is None else classes.dtype.str,
+        classes=getattr(model, "classes_", None),
         feature_names=None if names is None else list(map(str, names)),
         stages=result.stages,
         record={
@@ -65,7 +63,7 @@ def state_of(model: "SparseGPEstimator") -> ModelState:
 def load(path: str | os.PathLike[str], device: str = "auto") -> Any:
     """Load a model that its `save` method wrote.
 
-    Nothing in the file is run. Predictions are those of the saved model, bit for bit on the same
+    No code in the file is run. Predictions equal those of the saved model, bit for bit on the same
     machine.
 
     Parameters
@@ -73,8 +71,8 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Any:
     path : path
         The file.
     device : str
-        Where the model goes, and its `device` parameter from now on; "auto" is CUDA where there
-        is one, wherever the model was trained.
+        Device of the model, and its `device` parameter from now on; "auto" is CUDA if available,
+        on whatever device the model was trained.
 
     Returns
     -------
@@ -84,7 +82,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Any:
     Raises
     ------
     ModelFileError
-        There is no such file, it is damaged, of another format, or says what cannot be.
+        The file is missing, damaged, of another format or inconsistent.
 
     Examples
     --------
@@ -103,7 +101,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Any:
         return _estimator(state, device)
     except (KeyError, TypeError, ValueError) as error:
         raise ModelFileError(
-            f"{os.fspath(path)} cannot be loaded as a model: what it says of the fit is not whole "
+            f"{os.fspath(path)} cannot be loaded as a model: its record of the fit is incomplete "
             f"({error}). Take another copy of it, or fit and save the model again."
         ) from error
 
@@ -137,7 +135,7 @@ def _estimator(state: ModelState, device: str) -> "SparseGPEstimator":
     if state.feature_names is not None:
         model.feature_names_in_ = np.array(state.feature_names, dtype=object)
     if state.estimator == "SparseGPClassifier":
-        classes, threshold = state.labels(), float(record["threshold"])
+        classes, threshold = state.classes, float(record["threshold"])
         if classes is None or len(classes) != 2:
             raise ValueError("a classifier needs two classes")
         if not 0 < threshold < 1:
@@ -147,7 +145,7 @@ def _estimator(state: ModelState, device: str) -> "SparseGPEstimator":
 
 
 def _scaling(state: ModelState, what: str, d: int) -> ColumnScaling:
-    """The scaling of inputs or targets, of d columns."""
+    """Return the scaling of the d columns of inputs or targets."""
     shift, scale = (state.arrays[f"{what}_{part}"] for part in ("shift", "scale"))
     if not shift.shape == scale.shape == (d,) or not scale.all():
         raise ValueError(f"the scaling of each {what} needs {d} numbers, and no scale of 0")

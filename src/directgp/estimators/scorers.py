@@ -1,9 +1,9 @@
-"""Scorers for `cross_val_score`, `GridSearchCV` and others: the larger the better.
+"""Provide scorers for `cross_val_score`, `GridSearchCV` and others: the larger the better.
 
-They look through pipelines and searches to the estimator inside.
+They accept pipelines and searches, and score the estimator inside.
 """
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
@@ -12,38 +12,24 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from directgp.errors import UnsupportedError, require
-from directgp.estimators.validation import (
-    ArrayLike,
-    check_finite_target,
-    check_sample_weight,
-    numbers,
-)
+from directgp.estimators.validation import ArrayLike, check_sample_weight, numbers
 
 _COVERAGE = 0.9
 
 
-class Scorer(BaseEstimator, ABC):
-    """A scorer that metadata can be routed to: `set_score_request(exposure=True)`."""
+class Scorer(BaseEstimator):
+    """A scorer with metadata routing: `set_score_request(exposure=True)`."""
+
+    score: Callable[..., float]
 
     def __call__(self, estimator: Any, X: ArrayLike, y: ArrayLike, **given: Any) -> float:
-        """The score; what is given beside X and y goes to the estimator's method."""
+        """Return the score; scikit-learn passes the routed metadata as keywords."""
         return self.score(estimator, X, y, **given)
-
-    @abstractmethod
-    def score(
-        self,
-        estimator: Any,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
-    ) -> float:
-        """The score of a fitted estimator, or of one within a pipeline."""
 
 
 @final
 class NegNLL(Scorer):
-    """Mean log density of the targets, `neg_nll`.
+    """Mean log density of the targets: `neg_nll`.
 
     Examples
     --------
@@ -66,16 +52,15 @@ class NegNLL(Scorer):
         sample_weight: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
     ) -> float:
-        """Minus `nll`."""
+        """Return minus `nll` of a fitted estimator, a pipeline or a search."""
         model, inputs = _inside(estimator, X, "nll")
-        given = {"sample_weight": sample_weight, "exposure": exposure}
-        given = {name: value for name, value in given.items() if value is not None}
-        return -float(model.nll(inputs, y, **given))
+        given = {} if exposure is None else {"exposure": exposure}
+        return -float(model.nll(inputs, y, sample_weight, **given))
 
 
 @final
 class NegCoverageError(Scorer):
-    """Minus the distance of the coverage of 90 % intervals from 0.9, `neg_coverage_error`."""
+    """Minus the distance between 0.9 and the coverage of 90 % intervals: `neg_coverage_error`."""
 
     def score(
         self,
@@ -85,10 +70,9 @@ class NegCoverageError(Scorer):
         sample_weight: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
     ) -> float:
-        """Rows count by their weights."""
+        """Return minus |coverage − 0.9|, with the rows weighted by `sample_weight`."""
         model, inputs = _inside(estimator, X, "predict_interval")
         target = numbers(column_or_1d(y), "neg_coverage_error")
-        check_finite_target(target, "neg_coverage_error")
         check_consistent_length(inputs, target)
         weights = check_sample_weight(sample_weight, target[:, None], "neg_coverage_error")
         given = {} if exposure is None else {"exposure": exposure}
@@ -104,13 +88,13 @@ _SCORERS = {"neg_nll": neg_nll, "neg_coverage_error": neg_coverage_error}
 
 
 def get_scorer(name: str) -> Scorer:
-    """The scorer of that name, "neg_nll" or "neg_coverage_error"."""
+    """Return the scorer of that name, "neg_nll" or "neg_coverage_error"."""
     require(name in _SCORERS, "name of get_scorer", f"one of {sorted(_SCORERS)}", repr(name))
     return _SCORERS[name]
 
 
 def _inside(estimator: Any, X: ArrayLike, method: str) -> tuple[Any, Any]:
-    """The estimator that has the method, and X as it sees it."""
+    """Return the estimator with the method inside a pipeline or a search, and its input."""
     if hasattr(estimator, method):
         return estimator, X
     if hasattr(estimator, "best_estimator_"):
@@ -120,5 +104,5 @@ def _inside(estimator: Any, X: ArrayLike, method: str) -> tuple[Any, Any]:
         return _inside(estimator[-1], before.transform(X) if len(before) else X, method)
     raise UnsupportedError(
         f"The scorer needs an estimator with the method {method}. Got "
-        f"{type(estimator).__name__}. Use it with a directgp estimator, or a Pipeline of one."
+        f"{type(estimator).__name__}. Use it with a directgp estimator, or with a Pipeline of one."
     )

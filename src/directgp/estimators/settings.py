@@ -1,5 +1,6 @@
-"""Check constructor arguments and convert them for training."""
+"""Validate constructor parameters and convert them to a recipe, a device and a dtype."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
@@ -54,21 +55,26 @@ def constraints(task: Task) -> dict[str, list[Any]]:
     }
 
 
-Params = dict[str, Any]
+_FEW_ROWS = 1000
+"""Rows below which the steps of L-BFGS are limited: longer runs overfit, and there are many."""
 
-_FEW_ROWS, _STEPS_ON_FEW_ROWS = 1000, 250
-"""Below the first number L-BFGS gets the second: a longer run overfits, and many are needed."""
+_STEPS_ON_FEW_ROWS = 250
 
 _ROWS_FOR_CUDA = 3000
-"""Fewer are trained on in less time on the CPU."""
+"""Rows from which CUDA is faster than the CPU."""
 
-_WINDOW, _SMALLEST_TOLERANCE, _NATS = 10, 5e-6, 0.005
-"""L-BFGS has converged when so many steps lower the mean loss by less than the larger of the second
-and the third divided by the number of rows."""
+_WINDOW = 10
+"""Steps of L-BFGS whose decrease of the mean loss decides whether it has converged."""
+
+_MIN_TOLERANCE = 5e-6
+"""Smallest default tolerance of that decrease."""
+
+_NATS = 0.005
+"""Default tolerance of the decrease of the sum over all rows."""
 
 
-def recipe_of(params: Params, num_rows: int, num_inducing: int) -> Recipe:
-    """Objective, rule and optimiser."""
+def recipe_of(params: Mapping[str, Any], num_rows: int, num_inducing: int) -> Recipe:
+    """Return objective, rule, optimiser and stopping rule."""
     rule = params["rule"]
     if isinstance(rule, str) and rule != "auto":
         rule = named_rule(rule).with_num_samples(int(params["num_samples"]))
@@ -89,11 +95,11 @@ def recipe_of(params: Params, num_rows: int, num_inducing: int) -> Recipe:
 
 
 def device_of(name: str, who: str, num_rows: int | None = None) -> torch.device:
-    """The device of that name; "auto" is CUDA where there is one and rows enough to gain by it."""
+    """Return the device of that name; "auto" is CUDA if available, for many rows."""
     if name == "auto":
         gains = num_rows is None or num_rows >= _ROWS_FOR_CUDA
         return torch.device("cuda" if gains and torch.cuda.is_available() else "cpu")
-    remedy = "Take device='auto' or 'cpu'."
+    remedy = "Use device='auto' or 'cpu'."
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -113,15 +119,14 @@ def device_of(name: str, who: str, num_rows: int | None = None) -> torch.device:
 
 
 def dtype_of(name: str | type) -> torch.dtype:
-    """float32 or float64, by name or by numpy's type."""
+    """Return the dtype by its name or by numpy's type."""
     dtype: torch.dtype = getattr(torch, np.dtype(name).name)
     return dtype
 
 
 def _stopping(tol: float | None, optimizer: str, noisy: bool, num_rows: int) -> Monitor | None:
-    """When a run has converged; None leaves it to Adam."""
+    """Return the stopping rule; None is the default of Adam."""
     if optimizer == "lbfgs":
-        # What ten steps gain on all rows together is to matter, however few they are.
-        default = max(_SMALLEST_TOLERANCE, _NATS / num_rows)
+        default = max(_MIN_TOLERANCE, _NATS / num_rows)
         return RelativeDecrease(_WINDOW, default if tol is None else tol)
     return None if tol is None else LossRange(50, tol, smoothing=0.98 if noisy else 0.0)

@@ -1,6 +1,5 @@
-"""Fitted models as files: tensors and a checked manifest, rebuilt from fixed tables of classes."""
+"""Save and load fitted models: tensors and a validated manifest."""
 
-from directgp.persistence.models import load_model, save_model
-from directgp.persistence.parts import ModelState
+from directgp.persistence.models import ModelState, load_model, save_model
 
 __all__ = ["ModelState", "load_model", "save_model"]

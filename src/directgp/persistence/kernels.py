@@ -34,10 +34,21 @@ def frozen_names(module: nn.Module, who: str) -> list[str]:
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], frozen: Iterable[str], who: str) -> None:
     """Replace the tensors of a module by copies of these; raise if names or shapes differ."""
     own = module.state_dict()
-    _same_names(own, tensors, who)
+    if own.keys() != tensors.keys():
+        missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+        raise ModelFileError(
+            f"the {who} lacks tensors or has too many (missing {missing[:3]}, extra {extra[:3]})"
+        )
     for name, tensor in tensors.items():
-        _fits(f"{name} of the {who}", tensor, own[name])
-    # A copy is aligned as memory usually is, and sums depend on it in the last bit.
+        label, shape = f"{name} of the {who}", own[name].shape
+        if tensor.shape != shape:
+            raise ModelFileError(f"{label} has shape {list(tensor.shape)} for {list(shape)}")
+        if tensor.is_floating_point() != own[name].is_floating_point():
+            raise ModelFileError(f"{label} cannot be of {tensor.dtype}")
+        # Bounds may be infinite; `constrain` has checked them.
+        if not name.endswith(_BOUNDS):
+            require_finite(label, tensor)
+    # The last bit of a sum depends on the alignment of its tensor; a copy is aligned as usual.
     copies = {name: tensor.clone() for name, tensor in tensors.items()}
     module.load_state_dict(copies, strict=True, assign=True)
     hold(module, frozen, who)
@@ -57,24 +68,6 @@ def require_finite(name: str, tensor: Tensor) -> None:
     """Raise `ModelFileError` if the tensor holds NaN or infinity."""
     if not bool(torch.isfinite(tensor).all()):
         raise ModelFileError(f"{name} must be finite, and holds NaN or infinity")
-
-
-def _same_names(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], who: str) -> None:
-    if own.keys() != tensors.keys():
-        missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
-        raise ModelFileError(
-            f"the {who} lacks tensors or has too many (missing {missing[:3]}, extra {extra[:3]})"
-        )
-
-
-def _fits(name: str, tensor: Tensor, own: Tensor) -> None:
-    if tensor.shape != own.shape:
-        raise ModelFileError(f"{name} has shape {list(tensor.shape)} for {list(own.shape)}")
-    if tensor.is_floating_point() != own.is_floating_point():
-        raise ModelFileError(f"{name} cannot be of {tensor.dtype}")
-    # Of bounds infinity is allowed, and their own check has been passed.
-    if not name.split(" ")[0].endswith(_BOUNDS):
-        require_finite(name, tensor)
 
 
 _CLASSES: dict[str, type[Any]] = {
@@ -110,21 +103,18 @@ def constrain(
 
 
 def _kind(constraint: Interval, owner: str) -> ConstraintName:
-    kind = type(constraint).__name__
-    if _CLASSES.get(kind) is type(constraint) and _usual(constraint):
+    kind, transform = type(constraint).__name__, constraint._transform
+    if type(constraint) is Interval:
+        default = transform is torch.sigmoid
+    else:
+        softplus = type(transform) is nn.Softplus
+        default = softplus and (transform.beta, transform.threshold) == (1, 20)
+    if _CLASSES.get(kind) is type(constraint) and default:
         return cast(ConstraintName, kind)
     raise UnsupportedError(
         f"The constraint {constraint} of {owner} cannot be saved. Those that can are"
-        f" {', '.join(get_args(ConstraintName))} of gpytorch, with their usual transforms."
+        f" {', '.join(get_args(ConstraintName))} of gpytorch, with their default transforms."
     )
-
-
-def _usual(constraint: Interval) -> bool:
-    transform = constraint._transform
-    if type(constraint) is Interval:
-        return transform is torch.sigmoid
-    softplus = type(transform) is nn.Softplus
-    return softplus and (transform.beta, transform.threshold) == (1, 20)
 
 
 def _built(kind: ConstraintName, lower: Tensor, upper: Tensor) -> Interval:
@@ -171,7 +161,7 @@ def build_mean(spec: MeanSpec, tensors: Mapping[str, Tensor], num_features: int)
     make = MEANS.get(spec.kind)
     if make is None:
         raise ModelFileError(f"no mean {spec.kind!r} is known")
-    # On this device nothing is allocated, and nothing drawn from torch's own generator.
+    # The meta device allocates nothing, and draws nothing from torch's global generator.
     with torch.device("meta"):
         linear = {"input_size": num_features, "bias": "bias" in tensors}
         mean = make(**(linear if make is LinearMean else {}))
@@ -182,16 +172,13 @@ def build_mean(spec: MeanSpec, tensors: Mapping[str, Tensor], num_features: int)
     return mean
 
 
-MAX_KERNELS = 100
-
-
 class _Row(NamedTuple):
     """The constructor of a kernel class."""
 
     make: type[Any]
     options: tuple[str, ...] = ("ard_num_dims",)
     parts: str = ""
-    """Where the kernels inside it are: one of its own name, or a list."""
+    """The attribute with the kernels inside it: "base_kernel", or the list "kernels"."""
 
 
 KERNELS: dict[str, _Row] = {
@@ -220,54 +207,6 @@ def kernel_spec(kernel: Kernel) -> KernelSpec:
             f"The kernel {kind} cannot be saved. Those that can are {', '.join(KERNELS)},"
             " in any sum, product or scaling."
         )
-    _check_plain(kernel, kind)
-    options = {name: getattr(kernel, name) for name in row.options}
-    return KernelSpec(
-        kind=kind,
-        options={name: value for name, value in options.items() if value is not None},
-        constraints=constraint_names(kernel),
-        parts=[kernel_spec(part) for part in _parts(kernel, row).values()],
-    )
-
-
-def load_kernel(
-    spec: KernelSpec, tensors: Mapping[str, Tensor], frozen: Iterable[str], num_features: int
-) -> Kernel:
-    """Return the kernel with its state; it allocates no tensor larger than those given."""
-    kernel = build_kernel(spec, tensors, num_features)
-    fill(kernel, tensors, frozen, "kernel")
-    return kernel
-
-
-def build_kernel(spec: KernelSpec, tensors: Mapping[str, Tensor], num_features: int) -> Kernel:
-    """Return the kernel of a spec, without its state."""
-    if spec.size() > MAX_KERNELS:
-        raise ModelFileError(f"it has {spec.size()} kernels in one, and {MAX_KERNELS} are allowed")
-    return _build(spec, dict(tensors), num_features)
-
-
-def _build(spec: KernelSpec, tensors: dict[str, Tensor], num_features: int) -> Kernel:
-    row = KERNELS.get(spec.kind)
-    if row is None or not spec.options.keys() <= set(row.options):
-        raise ModelFileError(f"no kernel {spec.kind!r} with {sorted(spec.options)[:5]} is known")
-    own = {name: tensor for name, tensor in tensors.items() if "." not in name}
-    _check_sizes(spec, own, num_features)
-    parts = [
-        _build(part, under(prefix, tensors), num_features)
-        for prefix, part in zip(_prefixes(spec, row), spec.parts, strict=True)
-    ]
-    arguments: dict[str, Any] = dict(spec.options)
-    if row.parts != "kernels" and "active_dims" in own:
-        arguments["active_dims"] = _active_dims(own["active_dims"], num_features)
-    kernel = row.make(*parts, **arguments)
-    if spec.constraints.keys() != constraint_names(kernel).keys():
-        raise ModelFileError(f"the constraints of a {spec.kind} are not those of its parameters")
-    constrain(kernel, spec.constraints, tensors)
-    return kernel
-
-
-def _check_plain(kernel: Kernel, kind: str) -> None:
-    """Raise `UnsupportedError` if the kernel has a batch shape or priors."""
     if kernel._batch_shape:
         raise UnsupportedError(
             f"A {kind} with a batch shape cannot be saved. Save the members of a batch one by one."
@@ -277,24 +216,40 @@ def _check_plain(kernel: Kernel, kind: str) -> None:
             f"A {kind} with priors on its parameters cannot be saved. Leave them out: training"
             " does not use them."
         )
+    options = {name: getattr(kernel, name) for name in row.options}
+    parts = getattr(kernel, row.parts) if row.parts else ()
+    return KernelSpec(
+        kind=kind,
+        options={name: value for name, value in options.items() if value is not None},
+        constraints=constraint_names(kernel),
+        parts=[kernel_spec(part) for part in ([parts] if isinstance(parts, Kernel) else parts)],
+    )
 
 
-def _parts(kernel: Kernel, row: _Row) -> dict[str, Kernel]:
-    """Return the kernels directly inside one, by their prefix in its state."""
-    if row.parts == "kernels":
-        return {f"kernels.{index}.": part for index, part in enumerate(kernel.kernels)}
-    return {"base_kernel.": kernel.base_kernel} if row.parts else {}
-
-
-def _prefixes(spec: KernelSpec, row: _Row) -> list[str]:
-    """Return the prefix of each part in the state."""
-    number = len(spec.parts)
-    if row.parts == "kernels" and number > 0:
-        return [f"kernels.{index}." for index in range(number)]
-    prefixes = ["base_kernel."] if row.parts == "base_kernel" else []
-    if row.parts == "kernels" or number != len(prefixes):
+def build_kernel(spec: KernelSpec, tensors: Mapping[str, Tensor], num_features: int) -> Kernel:
+    """Return the kernel of a spec, without its state; it is not larger than the tensors."""
+    row = KERNELS.get(spec.kind)
+    if row is None or not spec.options.keys() <= set(row.options):
+        raise ModelFileError(f"no kernel {spec.kind!r} with {sorted(spec.options)[:5]} is known")
+    own = {name: tensor for name, tensor in tensors.items() if "." not in name}
+    _check_sizes(spec, own, num_features)
+    number, several = len(spec.parts), row.parts == "kernels"
+    if number == 0 if several else number != bool(row.parts):
         raise ModelFileError(f"a {spec.kind} cannot be made of {number} kernels")
-    return prefixes
+    parts = [
+        build_kernel(
+            part, under(f"kernels.{i}." if several else "base_kernel.", tensors), num_features
+        )
+        for i, part in enumerate(spec.parts)
+    ]
+    arguments: dict[str, Any] = dict(spec.options)
+    if not several and "active_dims" in own:
+        arguments["active_dims"] = _active_dims(own["active_dims"], num_features)
+    kernel = row.make(*parts, **arguments)
+    if spec.constraints.keys() != constraint_names(kernel).keys():
+        raise ModelFileError(f"the constraints of a {spec.kind} are not those of its parameters")
+    constrain(kernel, spec.constraints, tensors)
+    return kernel
 
 
 def _check_sizes(spec: KernelSpec, own: Mapping[str, Tensor], num_features: int) -> None:

@@ -1,108 +1,47 @@
-"""Write models to files and load them from untrusted files."""
+"""Save models to files and load them from untrusted files.
+
+A file holds tensors and a manifest of specs (see `schema`). Classes are looked up in the registries
+and in fixed tables: no name in a file is imported, and no code in it is run.
+"""
 
 import os
 import platform
 from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
+from gpytorch.kernels import Kernel
 from numpy.typing import NDArray
-from pydantic import ValidationError
-from torch import Tensor
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from torch import Tensor, nn
 
 from directgp.errors import InvalidInputError, ModelFileError, UnsupportedError
 from directgp.io import Contents, FileKind, as_json, read_file, write_file
-from directgp.persistence.kernels import require_finite
-from directgp.persistence.parts import (
-    ModelState,
-    classes_spec,
-    likelihood_spec,
-    load_classes,
-    load_likelihood,
-    load_param,
-    load_posterior,
-    load_stage,
-    param_spec,
-    param_tensors,
-    posterior_spec,
-    stage_spec,
+from directgp.likelihoods.base import Likelihood
+from directgp.log_expectations.rule import Rule
+from directgp.objectives.base import PointLoss
+from directgp.persistence import schema
+from directgp.persistence.kernels import (
+    build_kernel,
+    build_mean,
+    fill,
+    frozen_names,
+    hold,
+    kernel_spec,
+    mean_spec,
+    require_finite,
 )
-from directgp.persistence.schema import FORMAT, Manifest
+from directgp.persistence.schema import FORMAT, ChoiceSpec, ClassesSpec, LikelihoodSpec
+from directgp.posteriors.prior import Prior
+from directgp.posteriors.sparse import SparsePosterior
+from directgp.registry import LIKELIHOODS, LOSSES, RULES, Registry
 from directgp.training.checkpoint import under
+from directgp.training.result import StageResult
 
 MAX_TENSORS = 10_000
-
-
-def encode(state: ModelState, versions: dict[str, str]) -> Contents:
-    """Return the tensors and the manifest of a model."""
-    parts = {
-        "format": FORMAT,
-        "versions": versions,
-        "estimator": state.estimator,
-        "params": {name: param_spec(name, value) for name, value in state.params.items()},
-        "posterior": posterior_spec(state.posterior),
-        "likelihood": likelihood_spec(state.likelihood),
-        "classes": classes_spec(state.classes, state.classes_dtype),
-        "feature_names": state.feature_names,
-        "stages": [stage_spec(stage) for stage in state.stages],
-        "record": as_json(state.record, "record"),
-    }
-    return Contents(_tensors(state), Manifest.model_validate(parts).model_dump())
-
-
-def decode(contents: Contents) -> ModelState:
-    """Return the model of tensors and a manifest; raise if they are inconsistent."""
-    tensors = contents.tensors
-    if len(tensors) > MAX_TENSORS:
-        raise ModelFileError(f"it has {len(tensors)} tensors, and {MAX_TENSORS} are allowed")
-    manifest = Manifest.model_validate(contents.manifest)
-    posterior = load_posterior(manifest.posterior, under("posterior.", tensors))
-    classes, classes_dtype = load_classes(manifest.classes)
-    state = ModelState(
-        estimator=manifest.estimator,
-        params={
-            name: load_param(spec, name, under("params.", tensors), posterior.Z.shape[-1])
-            for name, spec in manifest.params.items()
-        },
-        posterior=posterior,
-        likelihood=load_likelihood(manifest.likelihood, under("likelihood.", tensors)),
-        # A safetensors file does not keep the order.
-        arrays={name: _array(name, at) for name, at in sorted(under("arrays.", tensors).items())},
-        classes=classes,
-        classes_dtype=classes_dtype,
-        feature_names=manifest.feature_names,
-        stages=tuple(load_stage(stage) for stage in manifest.stages),
-        record=manifest.record,
-        versions=manifest.versions,
-    )
-    if _tensors(state).keys() != tensors.keys():
-        raise ModelFileError("it has tensors that no part of the model owns")
-    return state
-
-
-def _tensors(state: ModelState) -> dict[str, Tensor]:
-    """Return all tensors, each prefixed with the name of its part."""
-    parts: dict[str, Mapping[str, Tensor]] = {
-        "posterior": state.posterior.state_dict(),
-        "likelihood": state.likelihood.state_dict(),
-        "arrays": {name: torch.tensor(array) for name, array in state.arrays.items()},
-    }
-    parts |= {f"params.{name}": param_tensors(value) for name, value in state.params.items()}
-    return {
-        f"{part}.{name}": tensor
-        for part, tensors in parts.items()
-        for name, tensor in tensors.items()
-    }
-
-
-def _array(name: str, tensor: Tensor) -> NDArray[np.float64]:
-    if tensor.dtype != torch.float64:
-        raise ModelFileError(f"the array {name} has to be float64, and is {tensor.dtype}")
-    require_finite(f"the array {name}", tensor)
-    return tensor.clone().numpy()
-
 
 MODEL = FileKind(
     name="model",
@@ -116,7 +55,49 @@ MODEL = FileKind(
 )
 
 _LIBRARIES = ("directgp", "torch", "gpytorch", "numpy", "scikit-learn")
-_LONGEST = 300
+_MAX_REASON = 300
+"""Characters of the cause in an error message."""
+
+_LABEL_TYPES: dict[str, type[Any]] = {
+    **{"b": bool, "i": int, "u": int, "f": float},
+    **{"U": str, "O": str},
+}
+"""Python types of labels by the kind of their dtype."""
+
+_ARRAY_DTYPES = ("bool", "uint8", "int32", "int64", "float32", "float64")
+_VALUES = "values"
+"""Name of the tensor of a parameter that is an array."""
+
+
+@final
+@dataclass(frozen=True)
+class ModelState:
+    """A fitted estimator in parts."""
+
+    estimator: str
+    """The name of its class."""
+
+    params: dict[str, Any]
+    """Constructor parameters: None, bools, numbers, strings, lists and tuples of these, arrays,
+    gpytorch kernels, likelihoods, rules and point losses."""
+
+    posterior: SparsePosterior
+    likelihood: Likelihood
+
+    arrays: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    """Further finite arrays, such as scalings."""
+
+    classes: NDArray[Any] | None = None
+    """The labels of a classifier, in order."""
+
+    feature_names: list[str] | None = None
+    stages: tuple[StageResult, ...] = ()
+
+    record: dict[str, Any] = field(default_factory=dict)
+    """Further values that JSON can hold; NaN and infinities are allowed."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    """Versions of the libraries that wrote the file; set when it is written."""
 
 
 def save_model(path: str | os.PathLike[str], state: ModelState) -> None:
@@ -132,22 +113,20 @@ def save_model(path: str | os.PathLike[str], state: ModelState) -> None:
         The file could not be written; an existing file is unchanged.
     """
     try:
-        contents = encode(state, _versions())
+        contents = _encode(state)
         # A model that could not be loaded again is not written.
-        decode(contents)
+        _decode(contents)
     except (UnsupportedError, InvalidInputError):
         raise
     except Exception as error:
         raise InvalidInputError(
-            f"The model cannot be saved: {_what(error)}. Fit it again, or change that part."
+            f"The model cannot be saved: {_cause(error)}. Fit it again, or change that part."
         ) from error
     write_file(MODEL, path, *contents)
 
 
 def load_model(path: str | os.PathLike[str], device: torch.device) -> ModelState:
     """Load a model that `save_model` wrote onto the device.
-
-    No code in the file is run, and no name in it is imported.
 
     Raises
     ------
@@ -156,42 +135,25 @@ def load_model(path: str | os.PathLike[str], device: torch.device) -> ModelState
     """
     name = os.fspath(path)
     contents = read_file(MODEL, path)
-    _check_format(name, contents.manifest)
+    found, versions = contents.manifest.get("format"), contents.manifest.get("versions")
+    if type(found) is int and found != FORMAT:
+        writer = versions.get("directgp") if isinstance(versions, dict) else None
+        known = isinstance(writer, str) and 0 < len(writer) < 50
+        named = f"directgp {writer}" if known else "the version that wrote it"
+        raise ModelFileError(
+            f"{name} is a model of format {found}, and this version of directgp reads format"
+            f" {FORMAT}. Load it with {named}, or fit and save the model again."
+        )
     try:
-        state = decode(contents)
+        state = _decode(contents)
     except Exception as error:  # a hostile file may provoke any exception
-        MODEL.damaged(name, _what(error), error)
+        MODEL.damaged(name, _cause(error), error)
     state.posterior.to(device)
     state.likelihood.to(device)
     return state
 
 
-def _versions() -> dict[str, str]:
-    found = {name: _version(name) for name in _LIBRARIES}
-    return {**found, "python": platform.python_version()}
-
-
-def _version(library: str) -> str:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return "unknown"
-
-
-def _check_format(path: str, manifest: dict[str, Any]) -> None:
-    found, versions = manifest.get("format"), manifest.get("versions")
-    if type(found) is not int or found == FORMAT:
-        return
-    writer = versions.get("directgp") if isinstance(versions, dict) else None
-    known = isinstance(writer, str) and 0 < len(writer) < 50
-    named = f"directgp {writer}" if known else "the version that wrote it"
-    raise ModelFileError(
-        f"{path} is a model of format {found}, and this version of directgp reads format"
-        f" {FORMAT}. Load it with {named}, or fit and save the model again."
-    )
-
-
-def _what(error: Exception) -> str:
+def _cause(error: Exception) -> str:
     """Return the cause of an error as one short phrase."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
@@ -199,4 +161,308 @@ def _what(error: Exception) -> str:
     else:
         text = str(error) or type(error).__name__
     short = " ".join(text.split())
-    return (short if len(short) <= _LONGEST else f"{short[:_LONGEST]}…").rstrip(".")
+    return (short if len(short) <= _MAX_REASON else f"{short[:_MAX_REASON]}…").rstrip(".")
+
+
+def _encode(state: ModelState) -> Contents:
+    """Return the tensors and the manifest of a model."""
+    parts = {
+        "format": FORMAT,
+        "versions": _versions(),
+        "estimator": state.estimator,
+        "params": {name: _param_spec(name, value) for name, value in state.params.items()},
+        "posterior": _posterior_spec(state.posterior),
+        "likelihood": _likelihood_spec(state.likelihood),
+        "classes": None if state.classes is None else _classes_spec(state.classes),
+        "feature_names": state.feature_names,
+        "stages": [schema.StageSpec(**stage.to_json()) for stage in state.stages],
+        "record": as_json(state.record, "record"),
+    }
+    return Contents(_tensors(state), schema.Manifest.model_validate(parts).model_dump())
+
+
+def _decode(contents: Contents) -> ModelState:
+    """Return the model of tensors and a manifest; raise if they are inconsistent."""
+    tensors = contents.tensors
+    if len(tensors) > MAX_TENSORS:
+        raise ModelFileError(f"it has {len(tensors)} tensors, and {MAX_TENSORS} are allowed")
+    manifest = schema.Manifest.model_validate(contents.manifest)
+    posterior = _load_posterior(manifest.posterior, under("posterior.", tensors))
+    num_features = posterior.Z.shape[-1]
+    state = ModelState(
+        estimator=manifest.estimator,
+        params={
+            name: _load_param(spec, name, under(f"params.{name}.", tensors), num_features)
+            for name, spec in manifest.params.items()
+        },
+        posterior=posterior,
+        likelihood=_load_likelihood(manifest.likelihood, under("likelihood.", tensors)),
+        # A safetensors file does not keep the order.
+        arrays={name: _array(name, at) for name, at in sorted(under("arrays.", tensors).items())},
+        classes=None if manifest.classes is None else _load_classes(manifest.classes),
+        feature_names=manifest.feature_names,
+        stages=tuple(StageResult.from_json(dict(stage)) for stage in manifest.stages),
+        record=manifest.record,
+        versions=manifest.versions,
+    )
+    if _tensors(state).keys() != tensors.keys():
+        raise ModelFileError("it has tensors that no part of the model owns")
+    return state
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for library in _LIBRARIES:
+        try:
+            found[library] = version(library)
+        except PackageNotFoundError:
+            found[library] = "unknown"
+    return found
+
+
+def _tensors(state: ModelState) -> dict[str, Tensor]:
+    """Return all tensors, each prefixed with the name of its part."""
+    parts: dict[str, Mapping[str, Tensor]] = {
+        "posterior": state.posterior.state_dict(),
+        "likelihood": state.likelihood.state_dict(),
+        "arrays": {name: torch.tensor(array) for name, array in state.arrays.items()},
+    }
+    for name, value in state.params.items():
+        if isinstance(value, Kernel | Likelihood):
+            parts[f"params.{name}"] = value.state_dict()
+        elif isinstance(value, np.ndarray):
+            parts[f"params.{name}"] = {_VALUES: torch.tensor(value)}
+    return {
+        f"{part}.{name}": tensor
+        for part, tensors in parts.items()
+        for name, tensor in tensors.items()
+    }
+
+
+def _array(name: str, tensor: Tensor) -> NDArray[np.float64]:
+    if tensor.dtype != torch.float64:
+        raise ModelFileError(f"the array {name} has to be float64, and is {tensor.dtype}")
+    require_finite(f"the array {name}", tensor)
+    return tensor.clone().numpy()
+
+
+# Constructor parameters
+
+
+def _param_spec(name: str, value: Any) -> schema.ParamSpec:
+    if isinstance(value, Kernel):
+        frozen = frozen_names(value, "kernel")
+        return schema.KernelParam(type="kernel", kernel=kernel_spec(value), frozen=frozen)
+    if isinstance(value, Likelihood):
+        return schema.LikelihoodParam(type="likelihood", likelihood=_likelihood_spec(value))
+    if isinstance(value, Rule):
+        return schema.RuleParam(type="rule", rule=_choice_spec(value, RULES, "rule"))
+    if isinstance(value, PointLoss):
+        return schema.LossParam(type="loss", loss=_choice_spec(value, LOSSES, "point loss"))
+    if isinstance(value, np.ndarray) and value.dtype in _ARRAY_DTYPES:
+        return schema.ArrayParam(type="array")
+    if isinstance(value, list | tuple):
+        values = [_plain(name, item) for item in value]
+        kind: Any = "list" if isinstance(value, list) else "tuple"
+        return schema.SequenceParam(type=kind, values=values)
+    return schema.PlainParam(type="plain", value=_plain(name, value))
+
+
+def _load_param(
+    spec: schema.ParamSpec, name: str, tensors: dict[str, Tensor], num_features: int
+) -> Any:
+    match spec:
+        case schema.KernelParam():
+            kernel = build_kernel(spec.kernel, tensors, num_features)
+            fill(kernel, tensors, spec.frozen, "kernel")
+            return kernel
+        case schema.LikelihoodParam():
+            return _load_likelihood(spec.likelihood, tensors)
+        case schema.RuleParam():
+            return _load_choice(spec.rule, RULES)
+        case schema.LossParam():
+            return _load_choice(spec.loss, LOSSES)
+        case schema.ArrayParam():
+            if set(tensors) != {_VALUES}:
+                raise ModelFileError(f"the array {name} is missing")
+            return tensors[_VALUES].clone().numpy()
+        case schema.SequenceParam():
+            return tuple(spec.values) if spec.type == "tuple" else list(spec.values)
+        case _:
+            return spec.value
+
+
+def _plain(name: str, value: Any) -> schema.Plain:
+    """Return the value, with numpy scalars as Python's; raise if JSON cannot hold it."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise UnsupportedError(
+        f"The parameter {name} is a {type(value).__name__}, and cannot be saved. Give None, a bool,"
+        " a number, a string, an array of numbers, a gpytorch kernel, or a likelihood, rule or"
+        " point loss of directgp; a source of random numbers as an int or None."
+    )
+
+
+# Rules and point losses
+
+
+class _Settings(BaseModel):
+    """Settings of a rule or a point loss, with the types of its fields."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+def _kind(part: Any, registry: Registry[Any], who: str) -> str:
+    """Return the name of a class; raise `UnsupportedError` if it is not registered."""
+    kind, classes = type(part).__name__, registry.classes()
+    if classes.get(kind) is not type(part):
+        raise UnsupportedError(
+            f"The {who} {kind} cannot be saved. Those that can are {', '.join(classes)}."
+        )
+    return kind
+
+
+def _choice_spec(choice: Any, registry: Registry[Any], who: str) -> ChoiceSpec:
+    """Return the class and the settings of a rule or a point loss."""
+    kind = _kind(choice, registry, who)
+    settings: dict[str, Any] = {}
+    for entry in fields(choice):
+        value = getattr(choice, entry.name)
+        if isinstance(value, Rule):
+            value = _choice_spec(value, RULES, "rule")
+        elif callable(value):
+            raise UnsupportedError(
+                f"{entry.name} of {kind} is a function of the training step, and functions cannot"
+                " be saved. Give a number before saving."
+            )
+        settings[entry.name] = value.item() if isinstance(value, np.generic) else value
+    try:
+        return ChoiceSpec(kind=kind, **settings)
+    except ValidationError as error:
+        raise UnsupportedError(
+            f"{choice} cannot be saved: its settings have to be plain numbers, bools and the words"
+            " that its class knows."
+        ) from error
+
+
+def _load_choice(spec: ChoiceSpec, registry: Registry[Any]) -> Any:
+    make = registry.classes().get(spec.kind)
+    if make is None:
+        raise ModelFileError(f"no rule or point loss {spec.kind!r} is known")
+    settings = {
+        name: _load_choice(value, RULES) if isinstance(value, ChoiceSpec) else value
+        for name, value in (spec.model_extra or {}).items()
+    }
+    types: dict[str, Any] = {entry.name: (entry.type, ...) for entry in fields(make)}
+    checked = create_model(spec.kind, __base__=_Settings, **types)(**settings)
+    return make(**dict(checked))
+
+
+# Labels
+
+
+def _classes_spec(classes: NDArray[Any]) -> ClassesSpec:
+    labels, dtype = classes.tolist(), classes.dtype
+    if not _of_kind(labels, dtype.kind):
+        raise UnsupportedError(
+            f"Classes of dtype {dtype} cannot be saved. Those that can are bools, integers, floats"
+            " and strings."
+        )
+    return ClassesSpec(dtype=dtype.str, labels=labels)
+
+
+def _load_classes(spec: ClassesSpec) -> NDArray[Any]:
+    """Return the labels; raise `ModelFileError` if the dtype does not hold them exactly."""
+    fits = _of_kind(spec.labels, np.dtype(spec.dtype).kind)
+    if not fits or np.array(spec.labels, spec.dtype).tolist() != spec.labels:
+        raise ModelFileError(f"its classes are not of dtype {spec.dtype}")
+    return np.array(spec.labels, spec.dtype)
+
+
+def _of_kind(labels: list[Any], kind: str) -> bool:
+    return all(type(label) is _LABEL_TYPES.get(kind) for label in labels)
+
+
+# Likelihood and posterior
+
+
+def _likelihood_spec(likelihood: Likelihood) -> LikelihoodSpec:
+    """Return the spec of a likelihood; exposures are data, and not saved."""
+    kind = _kind(likelihood, LIKELIHOODS, "likelihood")
+    if any(parameter.numel() != 1 for parameter in likelihood.parameters()):
+        raise UnsupportedError(
+            f"A {kind} with more than one value a parameter cannot be saved. Save the members of a"
+            " batch one by one."
+        )
+    return LikelihoodSpec(kind=kind, frozen=frozen_names(likelihood, "likelihood"))
+
+
+def _load_likelihood(spec: LikelihoodSpec, tensors: Mapping[str, Tensor]) -> Likelihood:
+    """Return the likelihood with its raw parameters, bit for bit."""
+    make = LIKELIHOODS.classes().get(spec.kind)
+    if make is None:
+        raise ModelFileError(f"no likelihood {spec.kind!r} is known")
+    likelihood: Likelihood = make()
+    names = [name for name, _ in likelihood.named_parameters()]
+    if set(names) != tensors.keys():
+        raise ModelFileError(f"the parameters of {spec.kind} are {names}, and not those it has")
+    for name in names:
+        raw = tensors[name]
+        if raw.numel() != 1 or raw.ndim > 2 or raw.dtype not in (torch.float32, torch.float64):
+            raise ModelFileError(f"{name} of {spec.kind} has to be one number")
+        require_finite(f"{name} of {spec.kind}", raw)
+        setattr(likelihood, name, nn.Parameter(raw.clone()))
+    hold(likelihood, spec.frozen, "likelihood")
+    return likelihood
+
+
+def _posterior_spec(posterior: SparsePosterior) -> schema.PosteriorSpec:
+    if posterior.u_chol.ndim != 2 or posterior.Z.ndim != 2:
+        raise UnsupportedError(
+            "A batch of posteriors cannot be saved. Save its members one by one."
+        )
+    return schema.PosteriorSpec(
+        kernel=kernel_spec(posterior.prior.kernel),
+        mean=mean_spec(posterior.prior.mean_function),
+        nugget=posterior.nugget,
+        frozen=frozen_names(posterior, "posterior"),
+    )
+
+
+def _load_posterior(spec: schema.PosteriorSpec, tensors: dict[str, Tensor]) -> SparsePosterior:
+    """Return the posterior with its state; it allocates no tensor larger than those given."""
+    Z = _inducing_inputs(tensors)
+    d = Z.shape[-1]
+    kernel = build_kernel(spec.kernel, under("prior.kernel.", tensors), d)
+    mean = build_mean(spec.mean, under("prior.mean_function.", tensors), d)
+    prior = Prior(kernel, mean, dtype=Z.dtype)
+    posterior = SparsePosterior(prior, Z, spec.nugget)
+    fill(posterior, tensors, spec.frozen, "posterior")
+    # The prior must give finite moments of the right shapes at inputs of this width.
+    some = posterior.Z.detach()[:2]
+    with torch.no_grad():
+        values = (prior.covariance(some, some), prior.variance(some), prior.mean(some))
+    k = len(some)
+    if [tuple(value.shape) for value in values] != [(k, k), (k,), (k,)]:
+        raise ModelFileError("the prior gives no single covariance for a pair of inputs")
+    if not all(bool(torch.isfinite(value).all()) for value in values):
+        raise ModelFileError("the prior is not finite at the inducing inputs")
+    return posterior
+
+
+def _inducing_inputs(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return Z; raise if q(u) does not fit it or the dtypes differ."""
+    Z, u_mean, u_chol = (tensors.get(name) for name in ("Z", "u_mean", "u_chol"))
+    if Z is None or u_mean is None or u_chol is None:
+        raise ModelFileError("the posterior lacks Z, u_mean or u_chol")
+    if Z.ndim != 2 or Z.numel() == 0 or Z.dtype not in (torch.float32, torch.float64):
+        raise ModelFileError(f"Z of the posterior has shape {list(Z.shape)} and is {Z.dtype}")
+    m = Z.shape[0]
+    if u_mean.shape != (m,) or u_chol.shape != (m, m):
+        raise ModelFileError(f"q(u) does not have the shape that {m} inducing inputs need")
+    floating = (tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
+    if any(dtype != Z.dtype for dtype in floating):
+        raise ModelFileError(f"the parameters of the posterior are not all {Z.dtype}, as Z is")
+    return Z

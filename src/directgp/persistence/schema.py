@@ -16,10 +16,13 @@ from directgp.training.result import Status
 
 FORMAT = 1
 MAX_DEPTH = 8
-"""Kernels inside each other; gpytorch takes time exponential in it to find a batch shape."""
+"""Nested kernels; gpytorch needs time exponential in it to find a batch shape."""
 
 MAX_PARTS = 64
-"""Kernels side by side in a sum or a product."""
+"""Kernels of one sum or product."""
+
+MAX_KERNELS = 100
+"""Kernels in total."""
 
 Name = Annotated[str, StringConstraints(max_length=200)]
 ParamName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*$", max_length=100)]
@@ -36,7 +39,7 @@ class Strict(BaseModel):
 
 
 class KernelSpec(Strict):
-    """A gpytorch kernel and the kernels inside it; the tensors give the sizes."""
+    """A gpytorch kernel with its parts; the tensors give the sizes."""
 
     kind: Name
     options: dict[Name, Number]
@@ -44,18 +47,14 @@ class KernelSpec(Strict):
     parts: Annotated[list["KernelSpec"], Field(max_length=MAX_PARTS)]
 
     @model_validator(mode="after")
-    def _shallow(self) -> "KernelSpec":
-        if self.depth() > MAX_DEPTH:
-            raise ValueError(f"more than {MAX_DEPTH} kernels inside each other")
+    def _small(self) -> "KernelSpec":
+        depth, level, total = 0, [self], 0
+        while level:
+            depth, total = depth + 1, total + len(level)
+            level = [part for kernel in level for part in kernel.parts]
+        if depth > MAX_DEPTH or total > MAX_KERNELS:
+            raise ValueError(f"more than {MAX_DEPTH} nested kernels, or {MAX_KERNELS} in total")
         return self
-
-    def depth(self) -> int:
-        """Kernels inside each other, this one counted."""
-        return 1 + max((part.depth() for part in self.parts), default=0)
-
-    def size(self) -> int:
-        """Kernels in all."""
-        return 1 + sum(part.size() for part in self.parts)
 
 
 class MeanSpec(Strict):
@@ -82,7 +81,7 @@ class LikelihoodSpec(Strict):
 
 
 class ChoiceSpec(BaseModel):
-    """A rule or a point loss: its class, and its settings under their own names."""
+    """The class of a rule or a point loss, and its settings by name."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
     __pydantic_extra__: dict[str, "bool | int | float | Name | ChoiceSpec | None"]
@@ -105,13 +104,13 @@ class SequenceParam(Strict):
 
 
 class ArrayParam(Strict):
-    """A numpy array, which is the tensor of the parameter's name."""
+    """A numpy array; its values are a tensor."""
 
     type: Literal["array"]
 
 
 class KernelParam(Strict):
-    """A kernel as a user gave it."""
+    """A kernel of the user."""
 
     type: Literal["kernel"]
     kernel: KernelSpec
@@ -119,7 +118,7 @@ class KernelParam(Strict):
 
 
 class LikelihoodParam(Strict):
-    """A likelihood as a user gave it."""
+    """A likelihood of the user."""
 
     type: Literal["likelihood"]
     likelihood: LikelihoodSpec
@@ -168,7 +167,7 @@ class ClassesSpec(Strict):
 
 
 class Manifest(Strict):
-    """All of a model but its tensors."""
+    """A model without its tensors."""
 
     format: Annotated[int, Field(ge=FORMAT, le=FORMAT)]
     versions: dict[Name, Name]

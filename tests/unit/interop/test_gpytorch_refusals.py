@@ -82,7 +82,7 @@ def test_missing_targets_that_nobody_announced() -> None:
         ),
         (
             gpytorch.likelihoods.MultitaskGaussianLikelihood(num_tasks=2, rank=1),
-            "Got MultitaskGaussianLikelihood, whose noise is correlated between tasks.",
+            "Got MultitaskGaussianLikelihood, with noise correlated between tasks.",
         ),
         (
             gpytorch.likelihoods.LikelihoodList(gpytorch.likelihoods.GaussianLikelihood()),

@@ -1,20 +1,36 @@
-"""Provide likelihoods of directgp as GPyTorch likelihoods."""
+"""Convert likelihoods between directgp and GPyTorch."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
 from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from gpytorch.likelihoods import (
+    BernoulliLikelihood,
+    LikelihoodList,
+    PoissonLikelihood,
+    SoftmaxLikelihood,
+    StudentTLikelihood,
+    _GaussianLikelihoodBase,
+    _MultitaskGaussianLikelihoodBase,
+)
 from gpytorch.likelihoods import Likelihood as GPyTorchBase
 from jaxtyping import Num
+from linear_operator.operators import ZeroLinearOperator
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.distributions.constraints import Constraint
+from torch.distributions.constraints import Constraint, is_dependent
 from typing_extensions import override
 
-from directgp.likelihoods.base import Likelihood
+from directgp.errors import UnsupportedError, refuse, require
+from directgp.likelihoods import Poisson, Probit
+from directgp.likelihoods.base import Derivatives, Likelihood, check_finite
 from directgp.likelihoods.counts import exposed
 from directgp.likelihoods.gaussian import GaussianNoise
+from directgp.likelihoods.student_t import StudentTNoise
 from directgp.log_expectations.api import expected_log_prob, log_expectation
 from directgp.predictive import (
     predictive_cdf,
@@ -23,7 +39,13 @@ from directgp.predictive import (
     predictive_variance,
 )
 from directgp.predictive.distributions import distribution_of
-from directgp.shapes import Marginals, Values, require_all
+from directgp.shapes import Marginals, Targets, Values, require_all
+
+_REMEDY = "Use gpytorch.mlls for likelihoods of several latent values or examples."
+
+_LOCK = Lock()
+_DEPTH = 0
+_DEFAULT = True
 
 
 @final
@@ -187,3 +209,278 @@ class GPyTorchLikelihood(GPyTorchBase):
         """Return log E_q[p(y given f)] of each example."""
         q = function_dist
         return log_expectation(self.with_arguments(**kwargs), observations, q.mean, q.variance)
+
+
+@final
+class GivenGaussian(GaussianNoise):
+    """N(y; f, σ²) with σ² of a shape that broadcasts to that of the examples."""
+
+    given_noise: Tensor
+
+    def __init__(self, noise: Values) -> None:
+        super().__init__()
+        # A buffer may be part of a graph that leads to the parameters it was computed from.
+        self.register_buffer("given_noise", noise.double())
+
+    @property
+    @override
+    def noise(self) -> Tensor:
+        return self._per_example(self.given_noise)
+
+
+@final
+class GivenStudentT(StudentTNoise):
+    """t_ν((y−f)/σ)/σ with ν and σ of shapes that broadcast to that of the examples."""
+
+    given_df: Tensor
+    given_scale: Tensor
+
+    def __init__(self, df: Values, scale: Values) -> None:
+        super().__init__()
+        self.register_buffer("given_df", df.double())
+        self.register_buffer("given_scale", scale.double())
+
+    @property
+    @override
+    def df(self) -> Tensor:
+        return self._per_example(self.given_df)
+
+    @property
+    @override
+    def scale(self) -> Tensor:
+        return self._per_example(self.given_scale)
+
+
+@contextmanager
+def unvalidated() -> Iterator[None]:
+    """Turn off the validation of torch's distributions; threads may nest it.
+
+    Quadrature evaluates points far out, where a parameter may underflow to 0; such points have no
+    weight. The last context to end restores the setting that the first one found.
+    """
+    global _DEPTH, _DEFAULT
+    with _LOCK:
+        if _DEPTH == 0:
+            _DEFAULT = Distribution._validate_args
+        _DEPTH += 1
+        Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _DEPTH -= 1
+            if _DEPTH == 0:
+                Distribution.set_default_validate_args(_DEFAULT)
+
+
+@final
+class Adapted(Likelihood):
+    """log p(y given f) = ``source(f).log_prob(y)``, in float64 and with derivatives by autograd.
+
+    `shape` is that of all examples; `args` and `kwargs` are further arguments of the source's
+    ``forward``, which returns a distribution of the shape of f.
+    """
+
+    # Unknown, as are derivatives beyond the first: there may be kinks.
+    log_concave = False
+
+    def __init__(
+        self,
+        source: GPyTorchBase,
+        shape: torch.Size,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.source = source
+        self._shape, self._args, self._kwargs = shape, args, kwargs or {}
+        self._indexed = False
+
+    @override
+    def take(self, index: Tensor) -> "Adapted":
+        if not self._indexed:
+            return self
+        twin = Adapted(self.source, self._shape, self._args, self._kwargs)
+        twin._taken, twin._frozen, twin._indexed = (*self._taken, index), self._frozen, True
+        return twin
+
+    @override
+    def log_kernel(self, y: Values, f: Values) -> Values:
+        with unvalidated():
+            value: Tensor = self._given(f).log_prob(y)
+        return value
+
+    @override
+    @torch.enable_grad()
+    def value_and_slope(self, y: Values, f: Values) -> tuple[Values, Values]:
+        f = f.detach().requires_grad_()
+        value = self.log_kernel(y, f)
+        return value.detach(), _slope(value, f)
+
+    @override
+    @torch.enable_grad()
+    def derivatives(self, y: Values, f: Values) -> Derivatives:
+        f = f.detach().requires_grad_()
+        value = self.log_kernel(y, f)
+        first = _slope(value, f, create_graph=True)
+        return Derivatives(value.detach(), first.detach(), _slope(first, f))
+
+    @override
+    def conditional_mean(self, f: Values) -> Values:
+        mean: Tensor = self._given(f).mean
+        return mean
+
+    @override
+    def conditional_variance(self, f: Values) -> Values:
+        variance: Tensor = self._given(f).variance
+        return variance
+
+    @override
+    def check_targets(self, y: Targets) -> None:
+        name = type(self.source).__name__
+        check_finite(y, name)
+        shape = y.shape if self._taken else self._shape
+        f = torch.zeros(shape, dtype=torch.float64, device=y.device)
+        with unvalidated():
+            given = self._given(f)
+        # A support that depends on f, as for a uniform density, is not a class attribute.
+        support = getattr(type(given), "support", None)
+        if isinstance(support, Constraint) and not is_dependent(support):
+            inside = support.check(y.double())
+            require_all(inside, y, f"y of {name}", "in the support of the likelihood")
+
+    @override
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Raise `UnsupportedError` if p(y given f) of an example depends on other examples.
+
+        Examples are evaluated in groups. That is valid if the moments in a group are those among
+        all examples, with parameters and arguments either whole or indexed by the group.
+        """
+        if self._taken:
+            return
+        for indexed in (False, True):
+            self._indexed = indexed
+            if self._is_independent():
+                return
+        raise UnsupportedError(
+            f"The likelihood must give each example a p(y given f) of its own. Got "
+            f"{type(self.source).__name__}, in which parameters, arguments or other latent values "
+            f"matter to it. {_REMEDY}"
+        )
+
+    def _is_independent(self) -> bool:
+        """Return whether half of the examples, reordered, have the same moments as among all."""
+        f = torch.linspace(-1, 1, self._shape.numel(), dtype=torch.float64).reshape(self._shape)
+        f = f.to(next(iter(self.source.parameters()), f).device)
+        some = torch.arange(f.numel(), device=f.device).flip(0)[::2]
+        part = self.take(torch.ones_like(f).bool()).take(some)
+        with torch.no_grad(), unvalidated():
+            whole = _fingerprint(self._given(f))
+            try:
+                found = _fingerprint(part._given(f.reshape(-1)[some]))
+            except (RuntimeError, IndexError, ValueError, UnsupportedError):
+                return False
+        known = whole.reshape(len(whole), -1)[:, some]
+        return torch.allclose(found, known, rtol=1e-9, atol=1e-12, equal_nan=True)
+
+    def _given(self, f: Values) -> Distribution:
+        """Return p(y given f); raise `UnsupportedError` if it is not one for each f."""
+        named = dict((*self.source.named_parameters(), *self.source.named_buffers()))
+        constants = {name: self._of_examples(value) for name, value in named.items()}
+        args = tuple(self._of_examples(value) for value in self._args)
+        kwargs = {name: self._of_examples(value) for name, value in self._kwargs.items()}
+        given = torch.func.functional_call(self.source, constants, (f, *args), kwargs)
+        found = f"a {type(given).__name__}"
+        if isinstance(given, Distribution):
+            if given.batch_shape == f.shape and not given.event_shape:
+                return given
+            found += f" of shape {tuple(given.batch_shape + given.event_shape)}"
+        raise UnsupportedError(
+            f"The likelihood must be one of one latent value, whose p(y given f) has the shape "
+            f"of f, {tuple(f.shape)}. Got {type(self.source).__name__}, whose p(y given f) is "
+            f"{found}. {_REMEDY}"
+        )
+
+    def _of_examples(self, value: Any) -> Any:
+        """Return a parameter or argument in float64, indexed by the examples taken."""
+        if not isinstance(value, Tensor):
+            return value
+        wide = value.double() if value.is_floating_point() else value
+        return self._per_example(wide) if self._indexed else wide
+
+
+def _slope(values: Values, f: Values, create_graph: bool = False) -> Values:
+    """Return ∂ Σ values / ∂f; zeros for values that do not depend on f, as a Laplace slope."""
+    if not values.requires_grad:
+        return torch.zeros_like(f)
+    (slope,) = torch.autograd.grad(
+        values.sum(), f, create_graph=create_graph, allow_unused=True, materialize_grads=True
+    )
+    return slope
+
+
+def _fingerprint(given: Distribution) -> Tensor:
+    """Return the tensors that a distribution holds for each example, or else its moments."""
+    held = [each for each in vars(given).values() if isinstance(each, Tensor)]
+    values = [each for each in held if each.shape == given.batch_shape]
+    return torch.stack([each.double() for each in values or [given.mean, given.variance]])
+
+
+def translated(
+    likelihood: GPyTorchBase,
+    shape: torch.Size,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Likelihood:
+    """Return a likelihood of directgp that shares the parameters of a GPyTorch likelihood."""
+    if isinstance(likelihood, GPyTorchLikelihood):
+        return likelihood.with_arguments(*args, **kwargs)
+    # A subclass with a forward of its own is another likelihood.
+    forward = type(likelihood).forward
+    gpytorchs = (forward.__module__ or "").startswith("gpytorch.")
+    if isinstance(likelihood, _GaussianLikelihoodBase) and gpytorchs:
+        return GivenGaussian(_noise(likelihood, shape, args, kwargs))
+    if forward is BernoulliLikelihood.forward:
+        return Probit()
+    if forward is PoissonLikelihood.forward:
+        return Poisson(link="softplus")
+    if forward is StudentTLikelihood.forward:
+        return GivenStudentT(likelihood.deg_free, likelihood.noise.sqrt())
+    return Adapted(likelihood, shape, args, kwargs)
+
+
+def check_one_dimensional(likelihood: GPyTorchBase) -> None:
+    """Raise `UnsupportedError` if one y depends on several latent values, or on other y."""
+    several = isinstance(likelihood, SoftmaxLikelihood | LikelihoodList)
+    correlated = (getattr(likelihood, "rank", 0) or 0) > 0
+    if several or correlated:
+        why = "with noise correlated between tasks" if correlated else "of several latent values"
+        raise UnsupportedError(
+            f"The likelihood must be one of one latent value for each y. Got "
+            f"{type(likelihood).__name__}, {why}. Use a likelihood such as GaussianLikelihood, "
+            f"MultitaskGaussianLikelihood(rank=0), BernoulliLikelihood or one of directgp, or "
+            f"gpytorch.mlls."
+        )
+
+
+def _noise(
+    likelihood: _GaussianLikelihoodBase,
+    shape: torch.Size,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Tensor:
+    """Return the noise variance of each example; raise `InvalidInputError` if there is none."""
+    who = f"noise of {type(likelihood).__name__}"
+    if isinstance(likelihood, _MultitaskGaussianLikelihoodBase):
+        tasks = likelihood.num_tasks
+        fits = len(shape) > 1 and shape[-1] == tasks
+        require(fits, who, f"of q(f) for {tasks} tasks, of shape (..., n, {tasks})", tuple(shape))
+    covariance = likelihood._shaped_noise_covar(shape, *args, **kwargs)
+    if isinstance(covariance, ZeroLinearOperator):
+        remedy = "Pass noise=... with every batch."
+        refuse(who, f"given for examples of shape {tuple(shape)}", "that of others", remedy)
+    noise: Tensor = covariance.diagonal(dim1=-1, dim2=-2)
+    if noise.shape[-1] != shape[-1]:
+        noise = noise.reshape(*noise.shape[:-1], *shape[-2:])
+    require_all(noise > 0, noise, who, "positive")
+    return noise

@@ -7,6 +7,7 @@ import gpytorch
 import numpy as np
 import torch
 from gpytorch.distributions import MultivariateNormal
+from gpytorch.likelihoods import GaussianLikelihoodWithMissingObs
 from gpytorch.likelihoods import Likelihood as GPyTorchBase
 from gpytorch.mlls._approximate_mll import _ApproximateMarginalLogLikelihood
 from gpytorch.models.deep_gps import DeepGP
@@ -16,8 +17,11 @@ from torch.distributions import Distribution
 from typing_extensions import override
 
 from directgp.errors import InvalidInputError, UnsupportedError, require
-from directgp.interop.gpytorch.adapter import check_one_dimensional, translated
-from directgp.interop.gpytorch.likelihoods import GPyTorchLikelihood
+from directgp.interop.gpytorch.likelihoods import (
+    GPyTorchLikelihood,
+    check_one_dimensional,
+    translated,
+)
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.api import check_arguments
 from directgp.log_expectations.rule import Rule
@@ -26,16 +30,6 @@ from directgp.objectives.log_losses import GibbsLoss, resolve_point_loss
 from directgp.shapes import Marginals, require_all
 
 _REMEDY = "Pass model(x), not likelihood(model(x))."
-
-
-def missing(likelihood: torch.nn.Module, y: Tensor) -> Tensor | None:
-    """Return the mask of missing targets, if GPyTorch's settings allow any; None if none are."""
-    policy = gpytorch.settings.observation_nan_policy.value()
-    ours = isinstance(likelihood, gpytorch.likelihoods.GaussianLikelihoodWithMissingObs)
-    if policy == "ignore" and not ours:
-        return None
-    nan = torch.isnan(y)
-    return nan if bool(nan.any()) else None
 
 
 def _check_targets(who: str, y: Tensor, q: MultivariateNormal) -> None:
@@ -53,10 +47,9 @@ def _check_targets(who: str, y: Tensor, q: MultivariateNormal) -> None:
 
 def _depends_on(variance: Tensor, likelihood: torch.nn.Module, model: torch.nn.Module) -> bool:
     """Return whether the variances depend on parameters that only the likelihood has."""
-    models = {id(each) for each in model.parameters()}
-    parameters = [
-        each for each in likelihood.parameters() if each.requires_grad and id(each) not in models
-    ]
+    shared = set(model.parameters())
+    own = (each for each in likelihood.parameters() if each not in shared)
+    parameters = [each for each in own if each.requires_grad]
     if not parameters or not variance.requires_grad:
         return False
     found = torch.autograd.grad(variance.sum(), parameters, retain_graph=True, allow_unused=True)
@@ -113,7 +106,10 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         # Built in every call, since loops that anneal β set it.
         objective = Objective(self.point_loss, self.num_data, self.beta)
         loss = objective.combine(losses, self._kl(losses.shape[:-1]))
-        log_prior, added = self._log_prior(losses), self._added_loss(losses)
+        zero = losses.new_zeros(())
+        priors = (prior.log_prob(at(m)).sum() for _, m, prior, at, _ in self.named_priors())
+        log_prior = sum(priors, zero).div(self.num_data)
+        added = sum((term.loss() for term in self.model.added_loss_terms()), zero)
         if self.combine_terms:
             return log_prior - loss - added
         log_likelihood = -losses.mean(-1)
@@ -150,24 +146,27 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
 
     def _observed(self, likelihood: Likelihood, y: Tensor, q: Marginals) -> Tensor:
         """Return the losses, 0 where a target is missing."""
-        gone = missing(self.likelihood, y)
-        if gone is None:
-            remedy = "Set gpytorch.settings.observation_nan_policy('mask') for missing targets."
-            require_all(~torch.isnan(y), y, f"y of {type(self).__name__}", "a number", remedy)
-            return self._checked(likelihood, y, q)
-        # Before `take`, since the likelihood has the shape of all examples.
-        likelihood.check_shape(tuple(q.mean.shape))
-        observed = ~gone.expand(q.mean.shape)
-        zeros = torch.zeros_like(q.mean)
-        if not bool(observed.any()):
-            return zeros
-        some = Marginals(q.mean[observed], q.variance[observed])
-        losses = self._checked(likelihood.take(observed), y.expand(q.mean.shape)[observed], some)
-        return zeros.masked_scatter(observed, losses)
-
-    def _checked(self, likelihood: Likelihood, y: Tensor, q: Marginals) -> Tensor:
-        check_arguments(type(self).__name__, likelihood, y, q.mean, q.variance)
-        return self.point_loss(likelihood, y, q, generator=self.generator, step=self.step)
+        who, zeros, observed = type(self).__name__, torch.zeros_like(q.mean), ~torch.isnan(y)
+        complete = bool(observed.all())
+        if not complete:
+            policy = gpytorch.settings.observation_nan_policy.value()
+            missing_allowed = isinstance(self.likelihood, GaussianLikelihoodWithMissingObs)
+            if policy == "ignore" and not missing_allowed:
+                remedy = "Set gpytorch.settings.observation_nan_policy('mask') for missing targets."
+                require_all(observed, y, f"y of {who}", "a number", remedy)
+            # Before `take`, since the likelihood has the shape of all examples.
+            likelihood.check_shape(tuple(q.mean.shape))
+            observed = observed.expand(q.mean.shape)
+            if not bool(observed.any()):
+                return zeros
+            y, q = (
+                y.expand(q.mean.shape)[observed],
+                Marginals(q.mean[observed], q.variance[observed]),
+            )
+            likelihood = likelihood.take(observed)
+        check_arguments(who, likelihood, y, q.mean, q.variance)
+        losses = self.point_loss(likelihood, y, q, generator=self.generator, step=self.step)
+        return losses if complete else zeros.masked_scatter(observed, losses)
 
     def _over_samples(self, losses: Tensor) -> Tensor:
         """Return the losses of a deep GP, whose q(f) is a mixture over the first axis."""
@@ -181,20 +180,6 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         kl: Tensor = self.model.variational_strategy.kl_divergence()
         more = kl.dim() - len(batch)
         return kl.sum(tuple(range(more))) if more > 0 else kl.expand(batch)
-
-    def _log_prior(self, like: Tensor) -> Tensor:
-        """Return Σ log p(hyperparameter) / N."""
-        total: Tensor = like.new_zeros(())
-        for _, module, prior, value_of, _ in self.named_priors():
-            total = total + prior.log_prob(value_of(module)).sum()
-        return total.div(self.num_data)
-
-    def _added_loss(self, like: Tensor) -> Tensor:
-        """Return the sum of the model's added loss terms."""
-        total: Tensor = like.new_zeros(())
-        for term in self.model.added_loss_terms():
-            total = total + term.loss()
-        return total
 
 
 @final

@@ -1,14 +1,17 @@
-"""When there is something to say, and when not."""
+"""The warnings of a fit: when they are given, and what they name."""
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from directgp.errors import DirectGPWarning
 from directgp.estimators import messages
 from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, Probit, StudentT
+from directgp.posteriors.prior import Prior
+from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.beta_path import beta_grid
-from directgp.training.result import Status
+from directgp.training.result import StageResult, Status, TrainingResult
 
 Array = NDArray[np.float64]
 
@@ -23,12 +26,12 @@ def test_a_warning_is_a_user_warning() -> None:
 
 def test_constant_columns_are_named() -> None:
     scaled = np.array([[0.0, 1.0, 0.0], [0.0, -1.0, 0.0]])
-    assert messages.constant_columns(scaled, None)[0].startswith(
+    assert next(messages.constant_columns(scaled, None)).startswith(
         "The same value in every training row: column 0, column 2."
     )
     (sentence,) = messages.constant_columns(scaled, ["a", "b", "c"])
     assert "'a', 'c'." in sentence
-    assert messages.constant_columns(scaled[:, 1:2], None) == []
+    assert not list(messages.constant_columns(scaled[:, 1:2], None))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +41,7 @@ def test_constant_columns_are_named() -> None:
 def test_repeated_rows_are_mentioned_when_many(
     num_merged: int, num_rows: int, speaks: bool
 ) -> None:
-    said = messages.merged_rows(num_merged, num_rows)
+    said = list(messages.merged_rows(num_merged, num_rows))
     assert len(said) == speaks
     assert not speaks or f"{num_merged} of {num_rows} rows" in said[0]
 
@@ -46,7 +49,7 @@ def test_repeated_rows_are_mentioned_when_many(
 def test_weights_that_look_relative_are_mentioned() -> None:
     (sentence,) = messages.small_weights(1.0, 200)
     assert "sum to 1 for 200 rows" in sentence and "n/Σw = 200." in sentence
-    assert messages.small_weights(100.0, 200) == messages.small_weights(1e6, 200) == []
+    assert not [*messages.small_weights(100.0, 200), *messages.small_weights(1e6, 200)]
 
 
 @pytest.mark.parametrize(
@@ -61,15 +64,15 @@ def test_weights_that_look_relative_are_mentioned() -> None:
     ],
 )
 def test_rows_that_are_not_of_the_scaling_are_mentioned(column: Array, speaks: bool) -> None:
-    said = messages.outside_scaling(np.column_stack([0 * column, column]), ["a", "b"])
+    said = list(messages.outside_scaling(np.column_stack([0 * column, column]), ["a", "b"]))
     assert len(said) == speaks
-    assert not speaks or "first fitted to: 'b'." in said[0]
+    assert not speaks or "of the first fit: 'b'." in said[0]
 
 
 def test_inducing_inputs_are_no_more_than_rows() -> None:
     (sentence,) = messages.too_few_rows(30, 100)
     assert "reduced to 30" in sentence
-    assert messages.too_few_rows(100, 100) == []
+    assert not list(messages.too_few_rows(100, 100))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +110,7 @@ def test_counts_are_recognised(counts: Array) -> None:
     ],
 )
 def test_other_targets_are_left_alone(target: Array) -> None:
-    assert messages.regression_target(target) == []
+    assert not list(messages.regression_target(target))
 
 
 @pytest.mark.parametrize("low", [0, -1])
@@ -134,15 +137,15 @@ def test_a_parameter_at_its_floor_is_named(likelihood: Likelihood, name: str, wo
 
 
 def test_no_warning_without_a_parameter_at_its_floor() -> None:
-    assert messages.at_floor((), Gaussian(), compared=False) == []
-    assert messages.at_floor(["likelihood.raw_noise"], Gaussian(), compared=True) == []
+    assert not list(messages.at_floor((), Gaussian(), compared=False))
+    assert not list(messages.at_floor(["likelihood.raw_noise"], Gaussian(), compared=True))
 
 
 def test_features_without_influence_are_named() -> None:
     scales = np.array([1.0, 500.0, 99.0])
     (sentence,) = messages.flat_features(scales, ["a", "b", "c"])
     assert "100 times the spread of the feature: 'b'." in sentence
-    assert messages.flat_features(scales[[0, 2]], None) == []
+    assert not list(messages.flat_features(scales[[0, 2]], None))
 
 
 def test_the_ends_of_the_grid_are_mentioned() -> None:
@@ -151,25 +154,40 @@ def test_the_ends_of_the_grid_are_mentioned() -> None:
     (smallest,) = messages.beta_at_end(0.01, grid)
     assert "β = 100, the largest" in largest and "above" in largest
     assert "β = 0.01, the smallest" in smallest and "below" in smallest
-    assert all(messages.beta_at_end(beta, grid) == [] for beta in grid[1:-1])
+    assert not [text for beta in grid[1:-1] for text in messages.beta_at_end(beta, grid)]
 
 
 def test_a_beta_that_nobody_chose_is_not_mentioned() -> None:
-    assert messages.beta_at_end(1.0, [1.0]) == []
-    assert messages.beta_at_end(1.0, [10.0, 0.1]) == []
+    assert not list(messages.beta_at_end(1.0, [1.0]))
+    assert not list(messages.beta_at_end(1.0, [10.0, 0.1]))
+
+
+def ended(status: Status, losses: tuple[float, ...] = ()) -> TrainingResult:
+    """A result of a model that does not matter."""
+    Z = torch.zeros(1, 1, dtype=torch.float64)
+    reason = "7 of 7 steps are used."
+    stage = StageResult("log_loss", status, reason, 7, 9, 0.5, losses, 0.0, (), False)
+    posterior = SparsePosterior(Prior.from_data(Z), Z)
+    return TrainingResult(posterior, Gaussian(), "log_loss", 1.0, "joint", (stage,), 1.0)
 
 
 @pytest.mark.parametrize("status", Status)
-def test_how_training_ended_is_mentioned_once(status: Status) -> None:
-    reason = "7 of 7 steps are used."
-    said = messages.not_converged(status, reason), messages.cut_short(status, reason)
-    assert len(said[0]) == (status is Status.BUDGET)
-    assert len(said[1]) == (status in (Status.CANCELLED, Status.INTERRUPTED))
-    assert all(f". {reason} " in sentence for part in said for sentence in part)
+def test_a_run_that_did_not_converge_is_mentioned_once(status: Status) -> None:
+    result = ended(status)
+    warned = list(messages.not_converged(result))
+    early = list(messages.ended_early(result.status, result.reason))
+    assert len(warned) == (status is Status.BUDGET)
+    assert len(early) == (status in (Status.CANCELLED, Status.INTERRUPTED))
+    assert all(f". {result.reason} " in sentence for sentence in warned + early)
+
+
+@pytest.mark.parametrize(("fall", "warns"), [(0.1, True), (1e-4, False)])
+def test_a_budget_matters_while_the_loss_falls_fast(fall: float, warns: bool) -> None:
+    losses = tuple(3.0 - fall * step for step in range(30))
+    assert len(list(messages.not_converged(ended(Status.BUDGET, losses)))) == warns
 
 
 def test_a_share_of_the_steps_is_named() -> None:
-    reason = "4 steps were taken, as many as allowed."
-    (alone,) = messages.not_converged(Status.BUDGET, reason)
-    (compared,) = messages.not_converged(Status.BUDGET, reason, compared=True)
+    (alone,) = messages.not_converged(ended(Status.BUDGET))
+    (compared,) = messages.not_converged(ended(Status.BUDGET), compared=True)
     assert "a tenth of max_iter" in compared and "max_iter" not in alone

@@ -142,17 +142,17 @@ def test_the_time_left_is_never_silly() -> None:
     clock = Clock()
     shown = FitProgress(1, plain()[1], clock=clock)
     shown(at(1))
-    assert "left" not in shown._tally.figures(clock.now)
+    assert "left" not in shown._counter.status_line(clock.now)
     clock.now += 2
     shown(at(1, 2, 3))
-    assert ", about 4 s left" in shown._tally.figures(clock.now)
+    assert ", about 4 s left" in shown._counter.status_line(clock.now)
     clock.now += 50
-    assert ", about 2 s left" in shown._tally.figures(clock.now)
+    assert ", about 2 s left" in shown._counter.status_line(clock.now)
     shown(at(2, 2, 2))
-    assert ", about 1 s left" in shown._tally.figures(clock.now)
+    assert ", about 1 s left" in shown._counter.status_line(clock.now)
     clock.now += 1e5
     shown(at(1, 3, 20))
-    assert re.search(r", about \d+\.\d h left$", shown._tally.figures(clock.now))
+    assert re.search(r", about \d+\.\d h left: ", shown._counter.status_line(clock.now))
 
 
 @pytest.mark.parametrize("make", [plain, terminal])

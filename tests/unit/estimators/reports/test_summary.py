@@ -1,4 +1,4 @@
-"""What is told of a fitted model, and that it can be read."""
+"""The text of a summary: contents, widths, numbers."""
 
 import math
 import re
@@ -77,19 +77,19 @@ def test_it_fits_a_page_and_no_number_is_long(facts: Facts) -> None:
     assert not re.search(r"\d\.\d{7}|[1-9]\d{4}", text)
 
 
-def test_the_least_that_can_be_told() -> None:
+def test_a_summary_of_required_facts() -> None:
     assert summary_text(BARE).splitlines() == [
         "SparseGPRegressor",
         "  data          812 rows, 1 feature",
         "  model         rbf kernel, gaussian likelihood, 1 inducing input",
-        "  objective     log_loss, joint: everything trained together for it",
+        "  objective     log_loss, joint: all parameters trained for this objective",
         "  β             0.5, as given",
         "  training      Converged. The last 20 losses lie within 0.0001 of each other.",
         "                1 step, 1,502 evaluations, 12 s",
     ]
 
 
-def test_everything_is_told() -> None:
+def test_a_summary_of_all_facts() -> None:
     text = words(FULL)
     assert "812 rows (31 repeated others and were merged with them), 50 features" in text
     assert "rbf ARD kernel, student_t likelihood, 100 inducing inputs" in text
@@ -101,8 +101,8 @@ def test_everything_is_told() -> None:
 
 def test_why_this_beta() -> None:
     assert (
-        "β 10, the safest of 4 candidates that cannot be told from the best by log_loss on all 812 "
-        "examples, in 3 folds (0.002 ± 0.004 above it)"
+        "β 10, of 4 candidates, the most regularised within one standard error of the best by "
+        "log_loss on all 812 examples, in 3 folds (0.002 ± 0.004 above it)"
     ) in words(FULL)
     best = replace(FULL, beta=0.3898123, path=replace(PATH, chosen=2))
     assert "β 0.39, the best of 4 candidates by log_loss on all 812 examples" in words(best)
@@ -116,12 +116,10 @@ def test_the_elbo_solution_has_a_beta_of_its_own() -> None:
     kept = replace(FULL, hyperparameters="elbo", beta=1.0, path=replace(PATH, chosen=0))
     for given in (True, False):
         text = words(replace(kept, beta_given=given))
-        assert (
-            "log_loss, elbo: the plain ELBO solution was kept, as none was clearly better" in text
-        )
-        assert "β 1, that of the ELBO; the safest of 4" in text
+        assert "log_loss, elbo: the plain ELBO solution, as no candidate was clearly better" in text
+        assert "β 1, that of the ELBO; of 4 candidates, the most regularised" in text
     ended = words(replace(kept, path=replace(PATH, points=(), chosen=0)))
-    assert "the plain ELBO solution; nothing was compared with it β 1, that of the ELBO" in ended
+    assert "the plain ELBO solution, compared with no other β 1, that of the ELBO" in ended
     asked = words(replace(BARE, objective="elbo", beta=1.0, beta_given=False))
     assert "objective elbo β 1, that of the objective itself" in asked
 

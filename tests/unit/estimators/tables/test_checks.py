@@ -1,4 +1,4 @@
-"""Refusals at the door of the estimators, and what they say."""
+"""Errors for data that the estimators cannot use, and their texts."""
 
 import re
 from collections.abc import Callable
@@ -11,8 +11,7 @@ from directgp.errors import InvalidInputError
 from directgp.estimators.validation import (
     check_counts,
     check_exposure,
-    check_finite_inputs,
-    check_finite_target,
+    check_finite,
     check_sample_weight,
     check_two_classes,
     check_whole,
@@ -40,7 +39,7 @@ def with_values(*places: tuple[int, int], value: float) -> np.ndarray:
 
 def test_nan_is_counted_and_its_first_place_named() -> None:
     X = with_values((7, 1), (8, 0), (8, 1), value=np.nan)
-    assert said(lambda: check_finite_inputs(X, ["height", "age"], FIT)) == (
+    assert said(lambda: check_finite("X", X, FIT, ["height", "age"])) == (
         "Input X contains NaN. SparseGPRegressor.fit got 3 of them, the first in row 7, "
         "column 'age'. Drop or impute these rows (sklearn.impute.SimpleImputer) first."
     )
@@ -49,7 +48,7 @@ def test_nan_is_counted_and_its_first_place_named() -> None:
 @pytest.mark.parametrize("value", [np.inf, -np.inf])
 def test_infinity_is_named_in_the_words_of_scikit_learn(value: float) -> None:
     X = with_values((2, 0), value=value)
-    assert said(lambda: check_finite_inputs(X, None, FIT)).startswith(
+    assert said(lambda: check_finite("X", X, FIT)).startswith(
         "Input X contains infinity or a value too large for dtype('float64'). "
         "SparseGPRegressor.fit got one, in row 2, column 0."
     )
@@ -58,27 +57,27 @@ def test_infinity_is_named_in_the_words_of_scikit_learn(value: float) -> None:
 def test_names_may_come_as_an_array() -> None:
     X = with_values((2, 1), value=np.nan)
     names = np.array(["a", "<b>"], dtype=object)
-    assert "row 2, column '<b>'" in said(lambda: check_finite_inputs(X, names, FIT))
+    assert "row 2, column '<b>'" in said(lambda: check_finite("X", X, FIT, names))
 
 
 def test_targets_that_are_not_finite_are_named_by_row() -> None:
     y = np.array([0.0, np.inf, np.nan, np.nan])
-    assert said(lambda: check_finite_target(y, FIT)) == (
+    assert said(lambda: check_finite("y", y, FIT)) == (
         "Input y contains NaN. SparseGPRegressor.fit got 2 of them, the first in row 2. "
         "Drop these rows first."
     )
-    assert "Input y contains infinity" in said(lambda: check_finite_target(y[:2], FIT))
+    assert "Input y contains infinity" in said(lambda: check_finite("y", y[:2], FIT))
 
 
 def test_finite_data_pass() -> None:
-    check_finite_inputs(np.array([[1e308, -5e-324]]), None, FIT)
-    check_finite_target(np.array([1e308, 0.0]), FIT)
+    check_finite("X", np.array([[1e308, -5e-324]]), FIT)
+    check_finite("y", np.array([1e308, 0.0]), FIT)
 
 
 def test_negative_counts_are_named() -> None:
     assert said(lambda: check_counts(np.array([0.0, -2.0, -3.5]), COUNT_FIT)) == (
         "y of SparseGPCountRegressor.fit must be counts, 0, 1, 2, …. Got -2.0 in row 1 "
-        "(and 1 more). For real-valued targets take SparseGPRegressor."
+        "(and 1 more). Use SparseGPRegressor for real-valued targets."
     )
 
 
