@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from directgp.registry import Task
 
+Vector = NDArray[np.float64]
+
 
 def diabetes() -> pa.Table:
     """Return the progress of diabetes within a year in 442 patients, in units of measurement."""
@@ -62,7 +64,7 @@ def twonorm(rows: int = 2000, seed: int = 2) -> pa.Table:
     rng = np.random.default_rng(seed)
     label, X = rng.integers(2, size=rows), rng.standard_normal((rows, _DIMENSIONS))
     shift = _MEAN * np.where(label == 1, -1.0, 1.0)
-    return _table(X + shift[:, None], label)
+    return _norm_table(X + shift[:, None], label)
 
 
 def ringnorm(rows: int = 2000, seed: int = 3) -> pa.Table:
@@ -73,11 +75,10 @@ def ringnorm(rows: int = 2000, seed: int = 3) -> pa.Table:
     """
     rng = np.random.default_rng(seed)
     label, X = rng.integers(2, size=rows), rng.standard_normal((rows, _DIMENSIONS))
-    inner, outer = X + _MEAN, 2 * X
-    return _table(np.where(label[:, None] == 1, inner, outer), label)
+    return _norm_table(np.where(label[:, None] == 1, X + _MEAN, 2 * X), label)
 
 
-def _table(X: NDArray[np.float64], label: NDArray[np.int64]) -> pa.Table:
+def _norm_table(X: NDArray[np.float64], label: NDArray[np.int64]) -> pa.Table:
     features = {f"x{j + 1}": X[:, j] for j in range(_DIMENSIONS)}
     return pa.table(features | {"class": label})
 
@@ -96,22 +97,18 @@ def rentals(rows: int = 1500, seed: int = 4) -> pa.Table:
 
 
 def rental_rate(
-    hour: NDArray[np.float64],
-    temperature: NDArray[np.float64],
-    wind: NDArray[np.float64],
-    humidity: NDArray[np.float64],
-    free_day: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    hour: Vector, temperature: Vector, wind: Vector, humidity: Vector, free_day: Vector
+) -> Vector:
     """Return the expected rentals per hour: two peaks on working days, one on free days."""
-    work = 1.2 * _peak(hour, 8.0, 1.5) + 1.4 * _peak(hour, 17.5, 2.0)
-    free = 1.2 * _peak(hour, 14.5, 3.5)
+
+    def peak(top: float, width: float) -> Vector:
+        return np.asarray(np.exp(-0.5 * ((hour - top) / width) ** 2))
+
+    work = 1.2 * peak(8.0, 1.5) + 1.4 * peak(17.5, 2.0)
+    free = 1.2 * peak(14.5, 3.5)
     weather = -(((temperature - 22) / 18) ** 2) - 0.06 * wind - 0.006 * (humidity - 60)
     daytime = 1.6 - 0.8 * np.cos(2 * np.pi * (hour - 2) / 24)
     return np.asarray(np.exp(daytime + np.where(free_day == 1, free, work) + weather))
-
-
-def _peak(hour: NDArray[np.float64], top: float, width: float) -> NDArray[np.float64]:
-    return np.asarray(np.exp(-0.5 * ((hour - top) / width) ** 2))
 
 
 @final

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, final
 
@@ -67,8 +67,7 @@ class EmbeddedTable(ReadableTable):
 
     @override
     def _names(self) -> Sequence[str]:
-        names: list[str] = self._table.column_names
-        return names
+        return list(self._table.column_names)
 
     @override
     def _read(self, columns: list[str], as_text: set[str]) -> pa.Table:
@@ -218,18 +217,14 @@ def prepare_source(
 
 def _describe(file: Path, where: str) -> DatasetInfo:
     """Describe the table in a file, or the error in reading it."""
-    task: Task | None = None
-    rows: int | None = None
-    features: int | None = None
-    target: str | None = None
+    info = DatasetInfo(stem_of(file), None, None, None, None, "", where)
     try:
         table = open_table(file)
         usual = (name for name in table.names if name.casefold() in _USUAL_TARGETS)
-        name = next(usual, table.names[-1])
-        column = table.read([name]).column(name)
-        rows, features, target = len(column), len(table.names) - 1, name
+        target = next(usual, table.names[-1])
+        column = table.read([target]).column(target)
+        info = replace(info, rows=len(column), features=len(table.names) - 1, target=target)
         task, reason = guess_task(column, target)
-        about = f"{file.name}; the task is a guess: {reason}."
+        return replace(info, task=task, about=f"{file.name}; the task is a guess: {reason}.")
     except InvalidInputError as error:
-        about = str(error)
-    return DatasetInfo(stem_of(file), task, rows, features, target, about, where)
+        return replace(info, about=str(error))

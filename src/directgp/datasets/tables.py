@@ -17,7 +17,7 @@ import pyarrow.ipc
 from typing_extensions import override
 
 from directgp.datasets.columns import MISSING, parse_text, require_unique
-from directgp.errors import refuse
+from directgp.errors import refuse, require
 from directgp.text import did_you_mean, plural, suggestion
 
 _HEAD_BYTES = 1 << 20
@@ -80,9 +80,10 @@ class ReadableTable(ABC):
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the columns, all different; no values are read."""
-        names = tuple(self._names())
-        if not names:
-            refuse("The table", "of columns with names", f"no column in {self.shown!r}")
+        with readable(self.shown):
+            names = tuple(self._names())
+        got = f"no column in {self.shown!r}"
+        require(len(names) > 0, "The table", "of columns with names", got)
         who, where = "Names of columns", f" in {self.shown!r}"
         require_unique(names, who, "different from each other", "Rename or remove them.", where)
         return names
@@ -93,12 +94,12 @@ class ReadableTable(ABC):
         Columns of `as_text` stay as a text file has them, such as 007 or NA. Other formats know
         the types of their columns and ignore it.
         """
-        chosen = list(self.names if columns is None else columns)
-        known = set(self.names)
+        chosen, known = list(self.names if columns is None else columns), set(self.names)
         for name in chosen:
             if name not in known:
                 refuse_column(f"A column of {self.shown!r}", name, self.names)
-        return self._read(chosen, set(as_text))
+        with readable(self.shown):
+            return self._read(chosen, set(as_text))
 
     @abstractmethod
     def _names(self) -> Sequence[str]: ...
@@ -133,7 +134,7 @@ class TextTable(ReadableTable):
     @cached_property
     def _header(self) -> tuple[str, list[str]]:
         """The delimiter, and the names of the columns with the spaces around them."""
-        with readable(self.shown), self._stream() as stream:
+        with self._stream() as stream:
             head = stream.read(_HEAD_BYTES)
         try:
             # Unless the head is the whole file, it may end within a character.
@@ -169,7 +170,7 @@ class TextTable(ReadableTable):
         # Arrow numbers the rows only when it reads them in one thread.
         for threads in (True, False):
             read = pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=threads)
-            with readable(self.shown), self._stream() as stream:
+            with self._stream() as stream:
                 try:
                     table = pyarrow.csv.read_csv(stream, read, parse, convert)
                     return table.rename_columns(columns)
@@ -203,15 +204,13 @@ class ParquetTable(ReadableTable):
     def _names(self) -> Sequence[str]:
         from pyarrow.parquet import read_schema
 
-        with readable(self.shown):
-            return list(read_schema(self.shown).names)
+        return list(read_schema(self.shown).names)
 
     @override
     def _read(self, columns: list[str], as_text: set[str]) -> pa.Table:
         from pyarrow.parquet import ParquetFile
 
-        options = {"pre_buffer": False, "buffer_size": _BUFFER_BYTES}
-        with readable(self.shown), ParquetFile(self.shown, **options) as file:
+        with ParquetFile(self.shown, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
             return file.read(columns=columns).select(columns)
 
 
@@ -221,14 +220,13 @@ class ArrowTable(ReadableTable):
 
     @override
     def _names(self) -> Sequence[str]:
-        with readable(self.shown), pa.OSFile(self.shown) as source:
+        with pa.OSFile(self.shown) as source:
             return list(_arrow_reader(source).schema.names)
 
     @override
     def _read(self, columns: list[str], as_text: set[str]) -> pa.Table:
-        wanted = set(columns)
-        fields = [index for index, name in enumerate(self.names) if name in wanted]
-        with readable(self.shown), pa.OSFile(self.shown) as source:
+        fields = sorted(self.names.index(name) for name in set(columns))
+        with pa.OSFile(self.shown) as source:
             return _arrow_reader(source, included_fields=fields).read_all().select(columns)
 
 

@@ -217,15 +217,13 @@ def group_ends(metadata: Any) -> tuple[int, ...]:
 
 def _refuse_missing(metadata: Any, names: Sequence[str], path: str) -> None:
     """Raise `InvalidInputError` if the statistics of the file report missing values."""
-    leaves = {metadata.schema.column(leaf).path: leaf for leaf in range(metadata.num_columns)}
-    wanted = [(name, leaves[name]) for name in names if name in leaves]
     for group in range(metadata.num_row_groups):
-        row_group = metadata.row_group(group)
-        for name, leaf in wanted:
-            statistics = row_group.column(leaf).statistics
-            if statistics is not None and statistics.has_null_count and statistics.null_count:
-                got = f"{plural(statistics.null_count, 'missing value')} in row group {group}"
-                refuse_value(name, "without missing values", f"{got} of {path!r}")
+        for leaf in range(metadata.num_columns):
+            column = metadata.row_group(group).column(leaf)
+            missing = column.statistics.null_count if column.statistics else 0
+            if missing and column.path_in_schema in names:
+                got = f"{plural(missing, 'missing value')} in row group {group} of {path!r}"
+                refuse_value(column.path_in_schema, "without missing values", got)
 
 
 def _require_positive(pieces: Sequence[Piece], columns: Columns) -> None:

@@ -20,7 +20,6 @@ from directgp.datasets.tables import readable
 from directgp.errors import require
 
 DType = Literal["float32", "float64"]
-Vector = NDArray[np.float64]
 
 Takes = list[tuple[int, int]]
 """Pairs of the index of a piece and the number of rows to take from it."""
@@ -118,14 +117,11 @@ def measure_scaling(
     for name, scale in zip(names, scales, strict=True):
         allowed, remedy = "of numbers whose squares are finite", "Give it in a larger unit."
         require(math.isfinite(scale), f"Column {name!r}", allowed, "larger ones", remedy)
-    if target is None:
-        return Scaling(tuple(offsets), tuple(scales))
-    return Scaling(tuple(offsets[:-1]), tuple(scales[:-1]), offsets[-1], scales[-1])
+    d = len(features)
+    return Scaling(tuple(offsets[:d]), tuple(scales[:d]), *offsets[d:], *scales[d:])
 
 
-@final
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Some rows of a piece, as they were read."""
 
     table: pa.RecordBatch
@@ -163,9 +159,10 @@ class Decoder:
         self._dtype = dtype
         d = len(columns.features)
         scaled = scaling or Scaling((0.0,) * d, (1.0,) * d)
-        # NumPy's float64, so that float32 is scaled in float64 and rounded once. Weights stay.
-        self._offsets = np.array([*scaled.offsets, scaled.target_offset, 0.0])
-        self._scales = np.array([*scaled.scales, scaled.target_scale, 1.0])
+        features = zip(scaled.offsets, scaled.scales, strict=True)
+        target, weights = (scaled.target_offset, scaled.target_scale), (0.0, 1.0)
+        # NumPy's float64, so that float32 is scaled in float64 and rounded once.
+        self._scaling = np.array([*features, target, weights])
 
     def empty(self, rows: int) -> Batch:
         """Return uninitialised arrays for this number of rows."""
@@ -178,9 +175,7 @@ class Decoder:
         names = self.columns.names
         arrays = [*out.X.T, out.y, *([] if out.weights is None else [out.weights])]
         with np.errstate(over="ignore", invalid="ignore"):
-            for name, array, offset, scale in zip(
-                names, arrays, self._offsets, self._scales, strict=False
-            ):
+            for name, array, (offset, scale) in zip(names, arrays, self._scaling, strict=False):
                 is_target = name == self.columns.target
                 values = self._target(chunk) if is_target else numbers(chunk.column(name))
                 plain = offset == 0 and scale == 1

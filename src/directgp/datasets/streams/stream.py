@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
@@ -41,11 +42,11 @@ _MAX_TURN = 2**14
 _MIN_TURNS = 16
 """Turns that fill a buffer, at least."""
 
-_MAX_BUFFERS = 2
-"""Buffers in memory: the one in use, and the next."""
+_MAX_BUFFERS = 3
+"""Buffers in memory: the one in use, and two that are read ahead."""
 
-_JOIN_TIMEOUT = 5.0
-"""Seconds to wait for the thread to end; one that hangs on a dead disk is left alone."""
+_THREAD = "directgp rows"
+"""Name of the thread that reads ahead."""
 
 
 def turn_rows(buffer_rows: int) -> int:
@@ -143,62 +144,29 @@ class ReadAhead:
 
     def __init__(self, buffers: Generator[Buffer, None, None]) -> None:
         self._buffers = buffers
-        self._held: deque[Buffer] = deque()
-        self._error: BaseException | None = None
-        self._closed = False
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._read, name="directgp rows", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        self._thread = ThreadPoolExecutor(1, _THREAD)
+        self._held: deque[Future[Buffer]] = deque()
 
     def at(self, position: int) -> Buffer | None:
         """Wait for the buffer that has the row, and return it; None if that row will not come.
 
         Buffers that end before the row are dropped. An error of the thread is raised here.
         """
-        with self._changed:
-            while self._held and self._held[0].stop <= position:
-                self._held.popleft()
-                self._changed.notify_all()
-            self._changed.wait_for(lambda: self._held or self._error or not self._reading())
-            if self._held:
-                return self._held[0] if self._held[0].start <= position else None
-            if self._error:
-                raise self._error
-            return None
+        while True:
+            while len(self._held) < _MAX_BUFFERS:
+                self._held.append(self._thread.submit(next, self._buffers))
+            buffer = self._held[0].result()
+            if position < buffer.stop:
+                return buffer if buffer.start <= position else None
+            self._held.popleft()
 
     def close(self) -> None:
-        """End the thread; may be called again."""
-        with self._changed:
-            self._closed = True
-            self._held.clear()
-            self._changed.notify_all()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_TIMEOUT)
-
-    def _reading(self) -> bool:
-        """Return whether more can come: not if closed, nor in a fork, which has no thread."""
-        return not self._closed and self._thread.is_alive()
-
-    def _read(self) -> None:
-        try:
-            with closing(self._buffers):
-                for buffer in self._buffers:
-                    with self._changed:
-                        self._changed.wait_for(self._has_space)
-                        if self._closed:
-                            return
-                        self._held.append(buffer)
-                        self._changed.notify_all()
-        except BaseException as error:  # Raised again by `at`.
-            with self._changed:
-                self._error = error
-                self._changed.notify_all()
-
-    def _has_space(self) -> bool:
-        return len(self._held) < _MAX_BUFFERS or self._closed
+        """End the thread and close the files; may be called again."""
+        # The garbage collector may call this in the thread, which cannot wait for itself.
+        outside = not threading.current_thread().name.startswith(_THREAD)
+        self._thread.shutdown(wait=outside, cancel_futures=True)
+        if outside:
+            self._buffers.close()
 
 
 @final
@@ -286,7 +254,6 @@ class RowStream:
             self._stop()
             self._ahead = ReadAhead(self._rows.buffers(position))
             weakref.finalize(self, self._ahead.close)
-            self._ahead.start()
             buffer = self._ahead.at(position)
         return buffer
 
