@@ -1,14 +1,29 @@
-"""What is known of the paper's data sets, against its table and the known copies."""
+"""The facts of the paper's data sets, and the parsers of their public files."""
 
 import os
 import re
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
+from zipfile import ZipFile
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from scipy.io import savemat
 
 from directgp.datasets.paper import PAPER, PaperDataset, open_paper
+from directgp.datasets.paper.sets import (
+    read_abalone,
+    read_cadata,
+    read_keel,
+    read_peds1,
+    read_pol,
+    read_ringnorm,
+    read_sarcos,
+    read_song,
+    read_thyroid,
+)
 
 # Name, type, size, dim and M, as printed in the paper's table of data sets.
 TABLE = """
@@ -122,3 +137,151 @@ def test_known_copies_are_recognised(name: str) -> None:
     assert data.problem.X.shape == KNOWN_SIZES.get(name, (facts.rows, facts.features))
     assert data.differences == facts.differences
     assert bool(data.differences) == (name in (*KNOWN_SIZES, "peds1"))
+
+
+def numbers(table: pa.Table) -> Any:
+    """The table as a matrix, the target last."""
+    assert table.column_names[-1] == "y"
+    return np.column_stack([table[name].to_numpy() for name in table.column_names])
+
+
+def single(values: Any) -> Any:
+    return np.array(values, dtype=np.float32)
+
+
+def zipped(path: Path, member: str, text: str) -> Path:
+    with ZipFile(path, "w") as archive:
+        archive.writestr("Index", "other things")
+        archive.writestr(member, text)
+    return path
+
+
+def test_pol(tmp_path: Path) -> None:
+    texts = {
+        "train_data": "   5.6000000e+01   1.0400000e+02\n   8.9000000e+01   7.7000000e+01\n",
+        "train_labels": "   0.0000000e+00\n   2.0000000e+01\n",
+        "test_data": "   1.0000000e+00   2.0000000e+00\n   3.0000000e+00   4.0000000e+00\n",
+        "test_labels": "   1.0000000e+02\n   7.0000000e+01\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    table = read_pol([tmp_path / name for name in texts])
+    assert table.column_names == ["x0", "x1", "y"]
+    assert numbers(table).tolist() == [[56, 104, 0], [89, 77, 20], [1, 2, 100], [3, 4, 70]]
+
+
+@pytest.mark.parametrize("end", ["", " "])
+def test_cadata(end: str, tmp_path: Path) -> None:
+    row = "1:8.3252 2:41 3:880 4:129 5:322 6:126 7:37.88 8:-122.23"
+    # A value of 0 may be left out in this format.
+    (tmp_path / "cadata").write_text(f"452600 {row}{end}\n3.585e+05 1:8.3014 8:-122{end}\n")
+    table = read_cadata([tmp_path / "cadata"])
+    first = single([8.3252, 41, 880, 129, 322, 126, 37.88, -122.23, 452600])
+    assert numbers(table)[0].tolist() == first.tolist()
+    assert table["median_income"][0].as_py() == first[0]
+    assert table["longitude"][0].as_py() == first[7]
+    assert table["y"].to_pylist() == [452600, 358500]
+    assert table["households"].to_pylist() == [126, 0]
+
+
+def test_song(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(3, 91)).round(5)
+    rows[:, 0] = [2001, 1997, 1922]
+    text = "\n".join(",".join(map(str, row)) for row in rows.tolist())
+    table = read_song([zipped(tmp_path / "song.zip", "YearPredictionMSD.txt", text)])
+    assert table.column_names == [
+        *(f"avg{j}" for j in range(1, 13)),
+        *(f"cov{j}" for j in range(1, 79)),
+        "y",
+    ]
+    assert numbers(table)[:, :-1] == pytest.approx(rows[:, 1:], rel=1e-6)
+    assert table["y"].to_pylist() == [2001, 1997, 1922]
+
+
+def test_abalone(tmp_path: Path) -> None:
+    text = "M,0.455,0.365,0.095,0.514,0.2245,0.101,0.15,15\nF,0.53,0.42,0.135,0.677,1,2,3,9\nI"
+    text += ",0.33,0.255,0.08,0.205,0.0895,0.0395,0.055,7\n"
+    table = read_abalone([zipped(tmp_path / "abalone.zip", "abalone.data", text)])
+    assert table["sex_I"].to_pylist() == [0, 0, 1] and table["sex_M"].to_pylist() == [1, 0, 0]
+    assert table.column_names[2:] == [
+        "length",
+        "diameter",
+        "height",
+        "whole_weight",
+        "shucked_weight",
+        "viscera_weight",
+        "shell_weight",
+        "y",
+    ]
+    measured = [0.455, 0.365, 0.095, 0.514, 0.2245, 0.101, 0.15, 15]
+    assert numbers(table)[0, 2:].tolist() == single(measured).tolist()
+
+
+def test_another_sex_is_not_taken_for_the_base(tmp_path: Path) -> None:
+    text = "X,0.455,0.365,0.095,0.514,0.2245,0.101,0.15,15\n" * 2
+    with pytest.raises(ValueError, match="X"):
+        read_abalone([zipped(tmp_path / "abalone.zip", "abalone.data", text)])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "rows"),
+    [
+        ("banana", "1.14,-0.5,-1.0\n-1.5,0.25,1.0\n", [[1.14, -0.5, 0], [-1.5, 0.25, 1]]),
+        ("twonorm", "-1.5, 2.6240, 1\n 0.5, 0, 0\n", [[-1.5, 2.624, 1], [0.5, 0, 0]]),
+    ],
+)
+def test_keel(name: str, text: str, rows: list[list[float]], tmp_path: Path) -> None:
+    header = f"@relation {name}\n@attribute At1 real [-3.09, 2.81]\n@data\n"
+    file = zipped(tmp_path / "keel.zip", f"{name}.dat", header + text)
+    table = read_keel([file], member=f"{name}.dat")
+    assert table.column_names == ["x0", "x1", "y"]
+    assert numbers(table).tolist() == single(rows).tolist()
+
+
+def test_thyroid(tmp_path: Path) -> None:
+    X = np.linspace(0, 1, 18).reshape(3, 6)
+    np.savez(tmp_path / "thyroid.npz", X=X, y=np.array([0, 1, 0]))
+    table = read_thyroid([tmp_path / "thyroid.npz"])
+    assert numbers(table)[:, :-1].tolist() == X.astype(np.float32).tolist()
+    assert table["y"].to_pylist() == [0, 1, 0]
+
+
+def test_nothing_is_unpickled(tmp_path: Path) -> None:
+    objects = np.array([{"code": "any"}], dtype=object)
+    np.savez(tmp_path / "thyroid.npz", X=objects, y=objects)
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        read_thyroid([tmp_path / "thyroid.npz"])
+
+
+def test_sarcos(tmp_path: Path) -> None:
+    train, test = np.arange(56.0).reshape(2, 28), np.arange(28.0)[None] + 0.1
+    files = [tmp_path / "sarcos_inv.mat", tmp_path / "sarcos_inv_test.mat"]
+    savemat(files[0], {"sarcos_inv": train})
+    savemat(files[1], {"sarcos_inv_test": np.vstack([test, test])})
+    table = read_sarcos(files)
+    assert table.column_names[:21:10] == ["pos1", "vel4", "acc7"]
+    assert table["y"].to_pylist() == single([21, 49, 21.1, 21.1]).tolist()
+    assert numbers(table)[:2, :-1].tolist() == train[:, :21].tolist()
+
+
+@pytest.mark.parametrize("labels", [(-1, 1), (1, -1), (0, 1), (2, 1)])
+def test_the_class_inside_is_class_1(labels: tuple[int, int], tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    inner = random.integers(2, size=200) == 1
+    X = random.normal(size=(200, 20)) * np.where(inner, 1.0, 2.0)[:, None]
+    y = np.where(inner, labels[0], labels[1])
+    savemat(tmp_path / "ringnorm.mat", {"X": X, "y": y[:, None]})
+    table = read_ringnorm([tmp_path / "ringnorm.mat"])
+    assert table["y"].to_pylist() == inner.astype(float).tolist()
+    assert numbers(table)[:, :-1].tolist() == X.astype(np.float32).tolist()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_peds1(nested: bool, tmp_path: Path) -> None:
+    X, y = np.random.default_rng(2).normal(size=(50, 30)), np.arange(50)
+    data = {"xt": X, "yt": y[:, None]}
+    whole = {"model": {"D": 30.0, "logl_int": "poisson"}, "data": data} if nested else data
+    savemat(tmp_path / "peds.mat", whole)
+    table = read_peds1([tmp_path / "peds.mat"])
+    assert numbers(table)[:, :-1].tolist() == X.astype(np.float32).tolist()
+    assert table["y"].to_pylist() == y.tolist()
