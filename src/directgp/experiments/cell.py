@@ -47,14 +47,7 @@ class Method:
 
 
 _ALL = (
-    Method(
-        "elbo",
-        "ELBO",
-        "elbo",
-        "joint",
-        False,
-        "The evidence lower bound, β = 1: the usual way to train a sparse Gaussian process.",
-    ),
+    Method("elbo", "ELBO", "elbo", "joint", False, "The evidence lower bound with β = 1."),
     Method(
         "beta-elbo",
         "β-ELBO",

@@ -67,26 +67,17 @@ class _Job(Generic[C]):
 class Runner(Generic[C]):
     """Runs cells in the order of their dependencies.
 
-    Parameters
-    ----------
-    store : Store
-        Finished cells are not run again. Cells that another program has leased are waited for, and
-        taken over if that program dies.
-    problem_of : callable
-        Returns the problem of a cell.
-    rows : callable
-        Returns the `CellData` of a cell and a problem.
-    function : callable
-        Runs a cell: called with cell, data, the model of the cell's `start`, and `monitors`. Like
-        `rows` it is defined at the top level of a module, to be sent to workers.
-    callback : RunCallback
-        Receives the progress.
+    Finished cells are not run again. Cells that another program has leased are waited for, and
+    taken over if that program dies.
     """
 
     store: Store
     problem_of: Callable[[C], Problem]
     rows: Callable[[C, Problem], CellData]
     function: Callable[..., Record[C, Any]]
+    """Runs a cell: called with cell, data, the model of the cell's `start`, and `monitors`. Like
+    `rows` it is defined at the top level of a module, to be sent to workers."""
+
     callback: RunCallback = field(default_factory=RunCallback)
     _waiting: list[_Job[C]] = field(default_factory=list, init=False)
     """Jobs that are not running here; other programs may run them."""

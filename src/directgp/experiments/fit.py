@@ -4,13 +4,14 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load, save
 from torch import Tensor
+from torch.nn import ModuleDict
 
 from directgp.datasets.problem import Problem, Task
 from directgp.estimators.fitting import auto_inducing, named_likelihood, rough_latent
@@ -26,7 +27,6 @@ from directgp.experiments.cell import (
 from directgp.experiments.plan import BetaLoss, CompareCell, CompareOutcome, Rows, split
 from directgp.likelihoods.base import Likelihood
 from directgp.metrics import judge
-from directgp.posteriors.prior import KernelName, MeanName
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_grid, beta_path
@@ -95,11 +95,8 @@ class ScaledRows:
         precision = torch.float64 if dtype == "float64" else torch.float32
 
         def tensors(X: Array, y: Array) -> tuple[Tensor, Tensor]:
-            scaled = inputs.forward(X), targets.exact(y[:, None])[:, 0]
-            return cast(
-                tuple[Tensor, Tensor],
-                tuple(torch.as_tensor(each).to(device, precision) for each in scaled),
-            )
+            scaled = torch.as_tensor(inputs.forward(X)), torch.as_tensor(targets.exact(y[:, None]))
+            return scaled[0].to(device, precision), scaled[1][:, 0].to(device, precision)
 
         return cls(
             tensors(data.X_train, data.y_train),
@@ -118,51 +115,40 @@ class GPModel:
     posterior: SparsePosterior
     likelihood: Likelihood
 
+    @property
+    def _modules(self) -> ModuleDict:
+        return ModuleDict({"posterior": self.posterior, "likelihood": self.likelihood})
+
     def to_bytes(self) -> bytes:
         """Return the state of both."""
-        parts = {"posterior": self.posterior, "likelihood": self.likelihood}
-        tensors = {
-            f"{name}.{key}": value.detach().cpu().contiguous()
-            for name, part in parts.items()
-            for key, value in part.state_dict().items()
-        }
-        return save(tensors)
+        state = self._modules.state_dict()
+        return save({name: value.detach().cpu().contiguous() for name, value in state.items()})
 
     def load(self, data: bytes) -> None:
         """Load the state of a model of the same shape."""
-        tensors = load(data)
-        for name, part in (("posterior", self.posterior), ("likelihood", self.likelihood)):
-            prefix = f"{name}."
-            part.load_state_dict(
-                {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-            )
+        self._modules.load_state_dict(load(data))
 
 
 def starting_model(
     task: Task,
     X: Tensor,
     y: Tensor,
-    *,
     likelihood: str,
-    kernel: KernelName,
-    ard: bool,
-    mean: MeanName,
     num_inducing: int | None,
-    generator: torch.Generator,
+    seed: tuple[int, ...],
+    **prior: Any,
 ) -> GPModel:
     """Return an untrained model: q(u) at the prior, hyperparameters initialised from the rows.
 
-    `num_inducing` None is the default of the estimators; the generator is on the CPU.
+    `num_inducing` None is the default of the estimators; `prior` has kernel, ard and mean.
     """
     latent = rough_latent(task, y)
     posterior = SparsePosterior.from_data(
         X.cpu(),
         None if latent is None else latent.cpu(),
         num_inducing=min(num_inducing or auto_inducing(len(X)), len(X)),
-        kernel=kernel,
-        ard=ard,
-        mean=mean,
-        generator=generator,
+        generator=generator_of(*seed),
+        **prior,
     )
     return GPModel(posterior.to(X.device), named_likelihood(likelihood, y))
 
@@ -216,33 +202,22 @@ def train_method(
     monitors: Sequence[Monitor],
 ) -> Trained:
     """Train with the default optimisers; β is chosen along a path that starts at the model."""
-    X, y = rows.train
-    generator = torch.Generator(X.device).manual_seed(seed)
+    problem = model.posterior, model.likelihood, *rows.train
+    settings: dict[str, Any] = {
+        "objective": method.objective,
+        "max_steps": max_steps,
+        "monitors": monitors,
+        "generator": torch.Generator(rows.train[0].device).manual_seed(seed),
+    }
     if not method.chooses_beta:
-        result = train(
-            model.posterior,
-            model.likelihood,
-            X,
-            y,
-            objective=method.objective,
-            max_steps=max_steps,
-            monitors=monitors,
-            generator=generator,
-        )
-        return Trained(result, None)
+        return Trained(train(*problem, **settings), None)
     path = beta_path(
-        model.posterior,
-        model.likelihood,
-        X,
-        y,
+        *problem,
         betas=betas,
         validation=Given(*rows.validation),
-        objective=method.objective,
         hyperparameters=method.hyperparameters,
         start="given",
-        max_steps=max_steps,
-        monitors=monitors,
-        generator=generator,
+        **settings,
     )
     # The paper's choice. `path.best` would take a larger β within the standard error of the best,
     # and a few rows with a very large loss make that error large.
@@ -267,16 +242,7 @@ def run_compare_cell(
 ) -> Record[CompareCell, CompareOutcome]:
     """Train on the training rows, choose β by the validation rows, score on the test rows.
 
-    Parameters
-    ----------
-    cell : CompareCell
-        Method, split and settings.
-    data : CellData
-        Rows of the cell.
-    start : bytes
-        The model of `cell.start`.
-    monitors : sequence of Monitor
-        Called at each step.
+    `start` is the model of `cell.start`.
     """
     settings, method = cell.settings, METHODS[cell.method]
     rows = ScaledRows.of(data, cell.task, settings.dtype, settings.device)
@@ -325,17 +291,10 @@ def run_compare_cell(
 def untrained_model(cell: CompareCell, X: Tensor, y: Tensor) -> GPModel:
     """Return the untrained model of a cell, the same for every method of a split."""
     settings = cell.settings
-    return starting_model(
-        cell.task,
-        X,
-        y,
-        likelihood=settings.likelihood,
-        kernel=cast(KernelName, settings.kernel),
-        ard=settings.ard,
-        mean="zero" if cell.task == "regression" else "constant",
-        num_inducing=settings.num_inducing,
-        generator=generator_of(cell.seed, cell.repeat),
-    )
+    mean = "zero" if cell.task == "regression" else "constant"
+    prior = {"kernel": settings.kernel, "ard": settings.ard, "mean": mean}
+    seed, likelihood = (cell.seed, cell.repeat), settings.likelihood
+    return starting_model(cell.task, X, y, likelihood, settings.num_inducing, seed, **prior)
 
 
 def coarse_grid(num_data: int) -> list[float]:

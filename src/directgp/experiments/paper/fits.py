@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from directgp.datasets.problem import Problem, Task
 from directgp.errors import NumericalError, require
-from directgp.experiments.cell import ELBO, METHODS, Circumstances, Record, generator_of, seed_of
+from directgp.experiments.cell import ELBO, METHODS, Circumstances, Record, seed_of
 from directgp.experiments.fit import (
     CellData,
     GPModel,
@@ -119,17 +119,10 @@ def mean_scores(rows: dict[str, Float[Tensor, " n"]]) -> dict[str, float]:
 
 def paper_model(cell: PaperCell, X: Tensor, y: Tensor) -> GPModel:
     """Return the untrained model of the paper, the same for all cells of a split."""
-    return starting_model(
-        cell.task,
-        X,
-        y,
-        likelihood=chosen_likelihood(cell.task, None),
-        kernel="rbf",
-        ard=isinstance(cell, CurveCell) and cell.ard,
-        mean="constant" if cell.task == "classification" else "zero",
-        num_inducing=cell.num_inducing,
-        generator=generator_of(cell.seed, cell.repeat),
-    )
+    likelihood, seed = chosen_likelihood(cell.task, None), (cell.seed, cell.repeat)
+    mean = "constant" if cell.task == "classification" else "zero"
+    prior = {"kernel": "rbf", "ard": isinstance(cell, CurveCell) and cell.ard, "mean": mean}
+    return starting_model(cell.task, X, y, likelihood, cell.num_inducing, seed, **prior)
 
 
 def run_fit(
@@ -208,13 +201,35 @@ def _train_as_paper(
     is its closed form. Learning rates (0.1 for all rows, 0.001 for batches) and numbers of steps
     (5000 for regression, 3000 otherwise) are the defaults of `directgp.train` for Adam.
     """
+    method, regression = METHODS[cell.method], cell.task == "regression"
+    collapsed = regression and method.objective == "elbo"
+    batches = regression and method.objective == "log_loss" and cell.size > BATCH
+    X, y = rows.train
     paths: list[BetaPath] = []
     failed: list[Failure] = []
     for beta in cell.betas:
         try:
-            paths.append(_train_one_beta(cell, model, rows, beta, monitors))
+            path = beta_path(
+                copy.deepcopy(model.posterior),
+                model.likelihood,
+                X,
+                y,
+                betas=[beta],
+                validation=Given(*rows.validation),
+                objective="vfe" if collapsed else method.objective,
+                rule=cell.rule.rule() if method.objective == "log_loss" else "auto",
+                hyperparameters=method.hyperparameters,
+                start="given",
+                optimizer="adam",
+                batch_size=BATCH if batches else None,
+                max_steps=cell.max_steps,
+                stopping=LossRange(_WINDOW if regression else _OTHER_WINDOW, _TOLERANCE),
+                monitors=monitors,
+                generator=torch.Generator(X.device).manual_seed(seed_of(cell.seed, cell.repeat)),
+            )
+            paths.append(path)
         except NumericalError as error:
-            failed.append(Failure(beta, METHODS[cell.method].hyperparameters, str(error)))
+            failed.append(Failure(beta, method.hyperparameters, str(error)))
     if not paths:
         raise NumericalError(failed[0].reason)
     points = tuple(point for path in paths for point in path.points)
@@ -222,33 +237,6 @@ def _train_as_paper(
     chosen, seconds = losses.index(min(losses)), sum(path.seconds for path in paths)
     found = BetaPath(points, chosen, paths[0].loss, seconds, tuple(failed))
     return Trained(found.best, found)
-
-
-def _train_one_beta(
-    cell: FitCell, model: GPModel, rows: ScaledRows, beta: float, monitors: Sequence[Monitor]
-) -> BetaPath:
-    method, regression = METHODS[cell.method], cell.task == "regression"
-    collapsed = regression and method.objective == "elbo"
-    batches = regression and method.objective == "log_loss" and cell.size > BATCH
-    X, y = rows.train
-    return beta_path(
-        copy.deepcopy(model.posterior),
-        model.likelihood,
-        X,
-        y,
-        betas=[beta],
-        validation=Given(*rows.validation),
-        objective="vfe" if collapsed else method.objective,
-        rule=cell.rule.rule() if method.objective == "log_loss" else "auto",
-        hyperparameters=method.hyperparameters,
-        start="given",
-        optimizer="adam",
-        batch_size=BATCH if batches else None,
-        max_steps=cell.max_steps,
-        stopping=LossRange(_WINDOW if regression else _OTHER_WINDOW, _TOLERANCE),
-        monitors=monitors,
-        generator=torch.Generator(X.device).manual_seed(seed_of(cell.seed, cell.repeat)),
-    )
 
 
 @final
