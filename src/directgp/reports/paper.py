@@ -67,6 +67,7 @@ _KINDS = {
 
 _SOURCE = {"not installed": "from its source"}
 
+_PART_FIELDS = ("what", "verdict", "effect", "error", "p_value", "unit", "note", "decides")
 _CLAIM_FIELDS = ("id", "statement", "where", "criterion", "figures")
 
 _SCORES = tuple(dict.fromkeys(score.name for every in SCORES.values() for score in every))
@@ -306,7 +307,12 @@ def _document(done: Reproduction) -> dict[str, Any]:
         "summary": headline(done),
         "verdicts": Counter(finding.verdict for _, finding in done.findings),
         "claims": [
-            {name: getattr(claim, name) for name in _CLAIM_FIELDS} | asdict(finding)
+            {
+                **{name: getattr(claim, name) for name in _CLAIM_FIELDS},
+                "verdict": finding.verdict,
+                "sentence": finding.sentence,
+                "parts": [{k: getattr(part, k) for k in _PART_FIELDS} for part in finding.parts],
+            }
             for claim, finding in done.findings
         ],
         "data": [asdict(row) for row in done.data],

@@ -8,7 +8,6 @@ import pytest
 from scipy import stats
 
 from directgp.experiments.paper.claims.base import (
-    Compared,
     Difference,
     Pair,
     Part,
@@ -106,8 +105,8 @@ def test_what_is_not_finite_is_worst_and_two_of_them_are_equal() -> None:
 )
 def test_verdicts_over_repeats(values: list[float], strict: Verdict, margin: Verdict) -> None:
     evidence = over_repeats(np.array(values), 0.2)
-    assert compare(_pair(evidence)).part.verdict == strict
-    assert compare(_pair(evidence), "not above", 0.1).part.verdict == margin
+    assert compare(_pair(evidence)).verdict == strict
+    assert compare(_pair(evidence), "not above", 0.1).verdict == margin
 
 
 @pytest.mark.parametrize(
@@ -123,27 +122,27 @@ def test_verdicts_over_repeats(values: list[float], strict: Verdict, margin: Ver
 )
 def test_margins(low: float, high: float, one_sided: Verdict, two_sided: Verdict) -> None:
     pair = _pair(Difference((low + high) / 2, 0.1, 0.5, low, high))
-    assert compare(pair, "not above", 0.01).part.verdict == one_sided
-    assert compare(pair, "equal", 0.01).part.verdict == two_sided
+    assert compare(pair, "not above", 0.01).verdict == one_sided
+    assert compare(pair, "equal", 0.01).verdict == two_sided
 
 
 def test_infinite_effects_are_told_and_noted() -> None:
     judged = compare(_pair(over_repeats(np.array([INF, 0.5, 0.6]), 0.2)))
-    assert judged.part.effect == INF
-    assert "1 of 3 differences infinite" in judged.part.note
+    assert judged.effect == INF
+    assert "1 of 3 differences infinite" in judged.note
     assert judged.clause.startswith("a infinitely far above b in NLL")
     both = compare(_pair(over_repeats(np.array([INF, -INF]), 0.2)))
-    assert math.isnan(both.part.effect) and "infinite" in both.clause and both.clause
+    assert math.isnan(both.effect) and "infinite" in both.clause and both.clause
 
 
 def test_rows_that_are_infinite_do_not_win() -> None:
     rows = np.full(1000, -0.5) + RANDOM.normal(0, 0.1, 1000)
-    assert compare(_pair(over_rows([rows]))).part.verdict == "held"
+    assert compare(_pair(over_rows([rows]))).verdict == "held"
     rows[3] = INF
     found = over_rows([rows])
     assert found.effect == INF and math.isnan(found.p_value)
-    assert compare(_pair(found)).part.verdict == "not decided"
-    assert compare(_pair(over_rows([np.full(50, INF)]))).part.verdict == "not held"
+    assert compare(_pair(found)).verdict == "not decided"
+    assert compare(_pair(over_rows([np.full(50, INF)]))).verdict == "not held"
 
 
 def test_a_measured_difference() -> None:
@@ -155,8 +154,8 @@ def test_a_measured_difference() -> None:
 
 def test_nothing_is_not_run() -> None:
     judged = compare(replace(_pair(None), note="not run"))
-    assert not judged.clause and judged.part.verdict == "not decided"
-    assert math.isnan(judged.part.effect) and judged.part.note == "not run"
+    assert not judged.clause and judged.verdict == "not decided"
+    assert math.isnan(judged.effect) and judged.note == "not run"
 
 
 @pytest.mark.parametrize(
@@ -176,8 +175,8 @@ def test_verdicts_together(verdicts: list[Verdict], every: Verdict, some: Verdic
 
 
 def test_the_hardest_speaks_most_against_the_claim() -> None:
-    def judged(verdict: Verdict, excess: float, clause: str = "run") -> Compared:
-        return Compared("pol", Part("", verdict, NAN, 0.1, 0.5, "NLL"), clause, excess)
+    def judged(verdict: Verdict, excess: float, clause: str = "run") -> Part:
+        return Part("", verdict, NAN, 0.1, 0.5, "NLL", clause=clause, excess=excess)
 
     some = [judged("held", -1.0), judged("not decided", NAN, clause=""), judged("held", -0.1)]
     assert hardest(some).excess == -0.1

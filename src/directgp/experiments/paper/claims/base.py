@@ -1,7 +1,7 @@
 """Claims, verdicts, the statistical tests behind them, and their wording."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, final
 
@@ -13,7 +13,7 @@ from directgp.experiments.paper.cells import PaperCell, Results
 from directgp.experiments.stats import SIGNIFICANT, corrected_p_value
 from directgp.text import joined, number, p_value, plural, with_error
 
-# Thresholds of all claims. They were fixed before the experiments were run.
+# Thresholds were fixed before the experiments were run.
 
 LEVEL = 1 - SIGNIFICANT
 """Level of the intervals: an interval excludes 0 exactly if the test is significant."""
@@ -21,52 +21,6 @@ LEVEL = 1 - SIGNIFICANT
 NLL_MARGIN = 0.01
 """Nats within which two NLLs of labels or counts count as equal: a line width of the paper's plots,
 and a probability that is 1 % off on average."""
-
-RECOVERY_MARGIN = 0.05
-"""Nats of the normalised target within which bMC recovers exact gradients in regression: a line
-width of plots of the paper's four sets, whose NLLs spread over more than 1 nat."""
-
-AIRLINE_MARGIN = 0.002
-"""Nats within which a rule recovers the exact curve on airline: a fifth of the difference between
-ELBO and DLM, which the paper calls different."""
-
-ERROR_MARGIN = 0.01
-"""Increase of the error rate that still counts as equal: ten of the paper's 1,000 test rows."""
-
-MRE_MARGIN = 0.01
-"""Increase of the mean relative error that is still competitive: one percent of the count."""
-
-SMALL_SIZE = 691
-"""Training rows of the paper's plot of β on cadata."""
-
-SMALL_FACTOR = 2.0
-"""Maximum factor between a training size and 691; other sizes are another experiment."""
-
-LARGE_SIZE = 2000
-"""Minimum training rows of a large sample of cadata: three times the small one."""
-
-FIRST_EPOCH = 0.999
-"""First epoch that counts on airline, in steps of full batches; earlier points show the start."""
-
-FIRST_STEPS = 50
-"""Steps of Adam after which "an initial set of learning iterations" is over."""
-
-REJECTIONS = (1.0, 3.0)
-"""Range of rejected draws that counts as "approximately 2"."""
-
-VECTORISED = 0.6
-"""Maximum share of the time after vectorising; the paper says 0.5, and timings vary."""
-
-SAME_ERRORS, SAME_SHARE = 3.0, 0.05
-"""Standard errors, and share, within which two numbers of proposals are equal.
-
-Theory says they are equal. Three errors allow for many evaluations, and the share ignores
-differences without practical importance.
-"""
-
-SLOWER = 3.0
-"""Time ratio that counts as "significantly slower in practice"."""
-
 
 Verdict = Literal["held", "not held", "not decided"]
 
@@ -95,6 +49,13 @@ class Part:
     note: str = ""
     decides: bool = True
     """Whether the verdict of the claim depends on it."""
+
+    dataset: str = ""
+    clause: str = ""
+    """The result in words, for a sentence that begins "pol: "; empty if not run."""
+
+    excess: float = math.nan
+    """Distance of the effect from the claimed range; negative inside."""
 
 
 @final
@@ -221,23 +182,20 @@ def _with_infinite(found: Difference, values: NDArray[np.float64]) -> Difference
 
     An infinite difference shows a direction, but no certainty: the finite ones must agree.
     """
-    above, below = int(np.isposinf(values).sum()), int(np.isneginf(values).sum())
-    if not above + below:
+    infinite = values[np.isinf(values)].tolist()
+    if not infinite:
         return found
-    end = math.nan if above and below else math.inf if above else -math.inf
-    note = f"{above + below} of {plural(len(values), 'difference')} infinite"
-    infinite = replace(found, effect=end, error=math.nan, note=note)
-    if above + below < len(values):
-        return replace(
-            infinite,
-            p_value=found.p_value if found.effect * end > 0 else math.nan,
-            low=-math.inf if below else found.low,
-            high=math.inf if above else found.high,
-        )
-    # All are infinite: this is certain, unless there is only one or they contradict each other.
-    if len(values) == 1 or math.isnan(end):
-        return replace(infinite, p_value=math.nan, low=-math.inf, high=math.inf)
-    return replace(infinite, p_value=0.0, low=end, high=end)
+    end, every = sum(infinite), len(infinite) == len(values)
+    p, low, high = math.nan, -math.inf, math.inf
+    if not every:
+        p = found.p_value if found.effect * end > 0 else math.nan
+        low = -math.inf if -math.inf in infinite else found.low
+        high = math.inf if math.inf in infinite else found.high
+    elif len(values) > 1 and not math.isnan(end):
+        # All are infinite in one direction.
+        p, low, high = 0.0, end, end
+    note = f"{len(infinite)} of {plural(len(values), 'difference')} infinite"
+    return Difference(end, math.nan, p, low, high, found.over, note)
 
 
 TINY = 0.0001
@@ -294,28 +252,14 @@ class Pair:
         return f"{where}: {self.title or f'{self.one} against {self.other}'}"
 
 
-@final
-@dataclass(frozen=True)
-class Compared:
-    """A tested comparison."""
-
-    dataset: str
-    part: Part
-    clause: str
-    """The result in words, for a sentence that begins "pol: "; empty if not run."""
-
-    excess: float = math.nan
-    """Distance of the effect from the claimed range; negative inside."""
-
-
 def compare(
     pair: Pair, relation: Relation = "lower", margin: float = 0.0, decides: bool = True
-) -> Compared:
+) -> Part:
     """Test whether a pair has the claimed relation."""
     found, nan = pair.difference, math.nan
     if found is None:
-        part = Part(pair.what, "not decided", nan, nan, nan, pair.unit, pair.note, decides)
-        return Compared(pair.dataset, part, "")
+        facts = pair.unit, pair.note, decides, pair.dataset
+        return Part(pair.what, "not decided", nan, nan, nan, *facts)
     low, high, effect = found.low, found.high, found.effect
     notes = [found.over, found.note, pair.note]
     if relation != "lower":
@@ -332,8 +276,9 @@ def compare(
             verdict = verdict_of(inside, low > margin or high < -margin)
             excess = abs(effect) - margin
     note = "; ".join(filter(None, notes))
-    part = Part(pair.what, verdict, effect, found.error, found.p_value, pair.unit, note, decides)
-    return Compared(pair.dataset, part, _clause(pair, part, relation, margin), excess)
+    facts = pair.unit, note, decides, pair.dataset
+    part = Part(pair.what, verdict, effect, found.error, found.p_value, *facts, excess=excess)
+    return replace(part, clause=_clause(pair, part, relation, margin))
 
 
 def _clause(pair: Pair, part: Part, relation: Relation, margin: float) -> str:
@@ -383,43 +328,42 @@ def any_of(verdicts: Iterable[Verdict]) -> Verdict:
     return verdict_of("held" in found, found == {"not held"})
 
 
-def all_held(compared: Iterable[Compared]) -> Verdict:
+def all_held(compared: Iterable[Part]) -> Verdict:
     """Return the verdict of all comparisons together."""
-    return all_of(each.part.verdict for each in compared)
+    return all_of(each.verdict for each in compared)
 
 
-def hardest(compared: Iterable[Compared]) -> Compared:
+def hardest(compared: Iterable[Part]) -> Part:
     """Return the comparison that contradicts the claim most; those that were run come first."""
     order = {"not held": 0, "not decided": 1, "held": 2}
 
-    def rank(each: Compared) -> tuple[bool, int, bool, float]:
+    def rank(each: Part) -> tuple[bool, int, bool, float]:
         unknown = math.isnan(each.excess)
         excess = 0.0 if unknown else -each.excess
-        return not each.clause, order[each.part.verdict], unknown, excess
+        return not each.clause, order[each.verdict], unknown, excess
 
     return min(compared, key=rank)
 
 
-def combined(title: str, verdict: Verdict, of: Sequence[Compared]) -> Compared:
+def combined(title: str, verdict: Verdict, of: Sequence[Part]) -> Part:
     """Return a comparison that decides, with the numbers of the hardest one that it is made of."""
     least = hardest(of)
-    where, _, what = least.part.what.partition(": ")
+    where, _, what = least.what.partition(": ")
     if not least.clause:
-        where, verdict, note = least.dataset, "not decided", of[0].part.note
+        where, verdict, note = least.dataset, "not decided", of[0].note
     else:
-        note = "; ".join(filter(None, (f"the closest: {what}", least.part.note)))
-    part = replace(least.part, what=f"{where}: {title}", verdict=verdict, note=note, decides=True)
-    return replace(least, part=part)
+        note = "; ".join(filter(None, (f"the closest: {what}", least.note)))
+    return replace(least, what=f"{where}: {title}", verdict=verdict, note=note, decides=True)
 
 
-def finding(compared: Sequence[Compared], closing: str = "", every: bool = False) -> Finding:
+def finding(compared: Sequence[Part], closing: str = "", every: bool = False) -> Finding:
     """Return the verdict of all comparisons that decide, with a sentence about them.
 
     The sentence has the hardest comparison of each data set, or every one that decides. Comparisons
     that do not decide are dropped if they were not run.
     """
-    parts = tuple(each.part for each in compared if each.part.decides or each.clause)
-    deciding = [each for each in compared if each.part.decides]
+    parts = tuple(each for each in compared if each.decides or each.clause)
+    deciding = [each for each in compared if each.decides]
     run = [each for each in deciding if each.clause]
     if every:
         texts = [
@@ -436,11 +380,11 @@ def finding(compared: Sequence[Compared], closing: str = "", every: bool = False
     return Finding(all_held(deciding), sentence, parts)
 
 
-def _by_unit(compared: Sequence[Compared]) -> list[str]:
+def _by_unit(compared: Sequence[Part]) -> list[str]:
     """Describe every data set in the first unit, and the hardest comparison in each other unit."""
-    units: dict[str, list[Compared]] = {}
+    units: dict[str, list[Part]] = {}
     for each in compared:
-        units.setdefault(each.part.unit, []).append(each)
+        units.setdefault(each.unit, []).append(each)
     sentences: list[str] = []
     for unit, found in units.items():
         suffix, least = f" in {unit}", hardest(found)
@@ -460,14 +404,14 @@ def _by_unit(compared: Sequence[Compared]) -> list[str]:
     return [f"{sentence}." for sentence in sentences]
 
 
-def _score(compared: Sequence[Compared]) -> str:
+def _score(compared: Sequence[Part]) -> str:
     """Return ``2 of 3 hold``; nothing for a single comparison."""
-    held = sum(each.part.verdict == "held" for each in compared)
+    held = sum(each.verdict == "held" for each in compared)
     return f"{held} of {len(compared)} hold" if len(compared) > 1 else ""
 
 
-def _by_dataset(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
-    found: dict[str, list[Compared]] = {}
+def _by_dataset(compared: Sequence[Part]) -> dict[str, list[Part]]:
+    found: dict[str, list[Part]] = {}
     for each in compared:
         found.setdefault(each.dataset, []).append(each)
     return found
@@ -493,11 +437,30 @@ def by_setting(
     return settings
 
 
-def shared_splits(
-    ones: Mapping[Split, _Run], others: Mapping[Split, _Run]
-) -> tuple[tuple[_Run, _Run], ...]:
-    """Return the pairs of runs with the same split."""
-    return tuple((ones[split], others[split]) for split in sorted(ones.keys() & others.keys()))
+def paired_runs(
+    ones: Iterable[tuple[_Cell, _Run]],
+    others: Iterable[tuple[_Cell, _Run]],
+    free: set[str],
+    tie: Callable[[_Cell], int],
+) -> list[tuple[_Cell, list[tuple[_Run, _Run]], int]]:
+    """Pair runs of the same split whose cells differ only in the free fields, by setting.
+
+    A setting has one of its cells, the pairs, and the number of runs without a partner. The largest
+    size comes first; of the same size the most repeats, then the larger tie.
+    """
+    first, second = by_setting(ones, free), by_setting(others, free)
+    found = []
+    for setting in (each for each in first if each in second):
+        a, b = first[setting], second[setting]
+        pairs = [(a[split][1], b[split][1]) for split in sorted(a.keys() & b.keys())]
+        if pairs:
+            found.append((next(iter(a.values()))[0], pairs, len(a.keys() ^ b.keys())))
+
+    def rank(setting: tuple[_Cell, list[tuple[_Run, _Run]], int]) -> tuple[int, int, int, str]:
+        cell, pairs, _ = setting
+        return cell.size, len(pairs), tie(cell), cell.model_dump_json()
+
+    return sorted(found, key=rank, reverse=True)
 
 
 def absence(results: Results, concerns: Callable[[PaperCell], bool]) -> str:
