@@ -14,8 +14,7 @@ from directgp.objectives import GibbsLoss, LogLoss
 from directgp.objectives.base import Objective
 from directgp.posteriors import Prior, SparsePosterior
 from directgp.training.adam import AdamState
-from directgp.training.data import Data
-from directgp.training.problems import FreeProblem, Randomness, trained_parameters
+from directgp.training.problems import Data, FreeProblem, Model, Randomness
 
 
 class DirectGP(TorchLibrary):
@@ -42,10 +41,9 @@ class DirectGP(TorchLibrary):
         likelihood: Likelihood = families[self.likelihood].to(data.X)
         rule = BiasedMonteCarlo(NUM_SAMPLES) if self.likelihood == "poisson" else "auto"
         loss = LogLoss(rule) if self.objective == "log_loss" else GibbsLoss()
-        parameters = trained_parameters(self._posterior, likelihood)
         randomness = Randomness(torch.Generator(self.device).manual_seed(0), False)
         objective = Objective(loss, len(data), 1.0)
-        return FreeProblem(self._posterior, likelihood, data, objective, parameters, randomness)
+        return FreeProblem(Model(self._posterior, likelihood), data, objective, randomness)
 
     def loss(self) -> float:
         with torch.no_grad():

@@ -3,7 +3,7 @@
 A message tells what is wrong, what is allowed, what was given, and what to do.
 """
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 class DirectGPError(Exception):
@@ -55,3 +55,17 @@ def require(condition: bool, who: str, allowed: str, got: object, remedy: str = 
     """Raise `InvalidInputError`, as `refuse` does, unless the condition holds."""
     if not condition:
         refuse(who, allowed, got, remedy)
+
+
+def require_all(mask: Any, values: Any, who: str, allowed: str, remedy: str = "") -> None:
+    """Raise `InvalidInputError` with value and index of the first element whose mask is False.
+
+    Mask and values are tensors; this module imports no torch.
+    """
+    if bool(mask.all()):
+        return
+    bad = (~mask).nonzero()
+    first = tuple(bad[0].tolist())
+    index = first[0] if len(first) == 1 else first
+    others = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+    refuse(who, allowed, f"{values[first].item()!r} at index {index}{others}", remedy)

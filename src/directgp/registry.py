@@ -136,11 +136,11 @@ LIKELIHOODS = Registry(
 LOSSES = Registry(
     "point loss",
     [
-        LossRow("log_loss", f"{_LOSSES}.log_losses:LogLoss"),
+        LossRow("log_loss", f"{_LOSSES}.base:LogLoss"),
         LossRow("square_loss", f"{_LOSSES}.pointwise:SquareLoss"),
-        LossRow("elbo", f"{_LOSSES}.log_losses:GibbsLoss", evidence=True),
-        LossRow("vfe", f"{_LOSSES}.log_losses:GibbsLoss", evidence=True, collapsed=True),
-        LossRow("fitc", f"{_LOSSES}.log_losses:GibbsLoss", evidence=True, collapsed=True),
+        LossRow("elbo", f"{_LOSSES}.base:GibbsLoss", evidence=True),
+        LossRow("vfe", f"{_LOSSES}.base:GibbsLoss", evidence=True, collapsed=True),
+        LossRow("fitc", f"{_LOSSES}.base:GibbsLoss", evidence=True, collapsed=True),
         LossRow("crps", f"{_LOSSES}.pointwise:CRPSLoss"),
         LossRow("absolute_loss", f"{_LOSSES}.pointwise:AbsoluteLoss"),
         LossRow("pinball_loss", f"{_LOSSES}.pointwise:PinballLoss"),

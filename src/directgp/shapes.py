@@ -1,12 +1,12 @@
-"""Define shape annotations, `Marginals` and a check of tensor values."""
+"""Define shape annotations and `Marginals`."""
 
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Bool, Float, Num
 from torch import Tensor
 
-from directgp.errors import refuse
+# The name stays importable from here.
+from directgp.errors import require_all as require_all
 
 # Axis names in shape annotations:
 #
@@ -43,14 +43,3 @@ class Marginals:
 
     variance: BatchedRow
     """v_i > 0."""
-
-
-def require_all(mask: Tensor, values: Tensor, who: str, allowed: str, remedy: str = "") -> None:
-    """Raise `InvalidInputError` with value and index of the first element whose mask is False."""
-    if bool(mask.all()):
-        return
-    bad = torch.nonzero(~mask)
-    first = tuple(bad[0].tolist())
-    index = first[0] if len(first) == 1 else first
-    others = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-    refuse(who, allowed, f"{values[first].item()!r} at index {index}{others}", remedy)

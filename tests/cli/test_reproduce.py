@@ -20,7 +20,7 @@ from directgp.experiments.paper.cells import FitCell, PaperCell, PaperRecord
 from directgp.experiments.paper.run import run_paper_cell
 from directgp.experiments.paper.sweep import SCALES, CurveSizes
 from directgp.reports.paper_figures import FIGURES
-from directgp.training.callbacks import Monitor
+from directgp.training.run import Monitor
 from tests.cli.running import Answer, run, write_parquet
 
 pytestmark = pytest.mark.usefixtures("here", "tiny")

@@ -19,10 +19,15 @@ from directgp.log_expectations import BiasedMonteCarlo
 from directgp.objectives import GibbsLoss, LogLoss, Objective
 from directgp.posteriors import Prior, SparsePosterior
 from directgp.training import RelativeDecrease, Status, TrainingResult
-from directgp.training.callbacks import Run
-from directgp.training.data import Data
 from directgp.training.lbfgs import lbfgs
-from directgp.training.problems import FreeProblem, HeldProblem, Randomness, trained_parameters
+from directgp.training.problems import (
+    Data,
+    FreeProblem,
+    HeldProblem,
+    Model,
+    Randomness,
+)
+from directgp.training.run import Run
 from tests.reference import gaussian_process as reference
 from tests.reference.gaussian_process import Array
 
@@ -132,8 +137,7 @@ def test_few_inducing_inputs_are_not_exact_regression() -> None:
 def free(posterior: SparsePosterior, likelihood: Gaussian, beta: float) -> FreeProblem:
     randomness = Randomness(torch.Generator().manual_seed(0), frozen=True)
     objective = Objective(GibbsLoss(), N, beta)
-    parameters = trained_parameters(posterior, likelihood)
-    return FreeProblem(posterior, likelihood, Data(X, Y), objective, parameters, randomness)
+    return FreeProblem(Model(posterior, likelihood), Data(X, Y), objective, randomness)
 
 
 def minimise(problem: FreeProblem | HeldProblem) -> float:
@@ -167,7 +171,7 @@ def test_the_free_elbo_and_the_held_one_are_one_problem() -> None:
     randomness = Randomness(torch.Generator().manual_seed(0), frozen=True)
     objective = Objective(GibbsLoss(), N, 0.4)
     posterior.set_q(normal(M), torch.eye(M).double() + 0.1 * normal(M, M).tril())
-    held = HeldProblem(posterior, likelihood, Data(X, Y), objective, randomness)
+    held = HeldProblem(Model(posterior, likelihood), Data(X, Y), objective, randomness)
     assert held.value(0).item() == pytest.approx(
         free(posterior, likelihood, 0.4).value(0).item(), rel=1e-13
     )

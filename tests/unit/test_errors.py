@@ -12,8 +12,8 @@ from directgp.errors import (
     UnsupportedError,
     refuse,
     require,
+    require_all,
 )
-from directgp.shapes import require_all
 
 
 @pytest.mark.parametrize(

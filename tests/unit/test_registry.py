@@ -29,7 +29,7 @@ from directgp.likelihoods.base import (
 )
 from directgp.log_expectations import Rule
 from directgp.objectives import PointLoss, resolve_point_loss
-from directgp.objectives.base import DeterministicLoss
+from directgp.objectives.pointwise import DeterministicLoss
 from directgp.registry import (
     LIKELIHOODS,
     LOSSES,

@@ -55,7 +55,7 @@ from directgp.predictive import predictive_cdf, predictive_log_density, predicti
 from directgp.predictive.moments import check_coverage
 from directgp.registry import Task
 from directgp.shapes import Marginals
-from directgp.training.data import Model
+from directgp.training.problems import Model
 from directgp.training.result import TrainingResult
 from directgp.training.validation import Given
 

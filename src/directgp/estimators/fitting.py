@@ -23,9 +23,9 @@ from directgp.posteriors.prior import KernelName, Prior
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.registry import LIKELIHOODS, Task, likelihoods_of
 from directgp.training.beta_path import beta_grid
-from directgp.training.data import Data, Model, check_data
-from directgp.training.recipe import Recipe
+from directgp.training.problems import Data, Model, check_data
 from directgp.training.result import BetaPath, StageResult, TrainingResult
+from directgp.training.run import Recipe
 from directgp.training.search import Search
 from directgp.training.train import train, update
 from directgp.training.trainer import as_elbo

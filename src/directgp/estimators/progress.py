@@ -19,8 +19,8 @@ from rich.text import Text
 from typing_extensions import override
 
 from directgp.text import duration, plural, time_left
-from directgp.training.callbacks import Monitor
 from directgp.training.result import Progress
+from directgp.training.run import Monitor
 
 _REDRAW_INTERVAL = 0.1
 """Seconds between two drawings of the bar."""

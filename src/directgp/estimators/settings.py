@@ -17,8 +17,7 @@ from directgp.log_expectations.api import named_rule
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
 from directgp.registry import LOSSES, RULES, Task, likelihoods_of
-from directgp.training.callbacks import LossRange, Monitor, RelativeDecrease
-from directgp.training.recipe import Recipe
+from directgp.training.run import LossRange, Monitor, Recipe, RelativeDecrease
 
 _POSITIVE = Interval(Integral, 1, None, closed="left")
 

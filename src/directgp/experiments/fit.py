@@ -30,8 +30,8 @@ from directgp.metrics import judge
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_grid, beta_path
-from directgp.training.callbacks import Monitor
 from directgp.training.result import BetaPath, TrainingResult
+from directgp.training.run import Monitor
 from directgp.training.train import train
 from directgp.training.validation import Given
 

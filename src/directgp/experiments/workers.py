@@ -20,8 +20,8 @@ from threadpoolctl import threadpool_limits
 from typing_extensions import override
 
 from directgp.errors import DirectGPError, require
-from directgp.training.callbacks import Monitor
 from directgp.training.result import Progress
+from directgp.training.run import Monitor
 
 _POLL = 0.2
 """Seconds between two checks of the stop event."""

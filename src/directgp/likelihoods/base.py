@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float, Float64, Int, Num
 from torch import Tensor, nn
 
-from directgp.errors import UnsupportedError, require
+from directgp.errors import UnsupportedError, require, require_all
 from directgp.numerics.random import Generator
 from directgp.numerics.special import softplus, softplus_inverse
 from directgp.registry import Task
-from directgp.shapes import Targets, Values, require_all
+from directgp.shapes import Targets, Values
 
 SomeLikelihood = TypeVar("SomeLikelihood", bound="Likelihood")
 Draws = Float64[np.ndarray, "..."]

@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 from typing_extensions import override
 
+from directgp.errors import require_all
 from directgp.likelihoods.base import Derivatives, Draws, UnimodalInF
 from directgp.numerics.autograd import in_float64
 from directgp.numerics.random import Generator, sample_above, standard_normal
 from directgp.numerics.special import log_ndtr, log_ndtr_and_slope, log_ndtr_derivatives
-from directgp.shapes import Targets, Values, require_all
+from directgp.shapes import Targets, Values
 
 
 def _ndtr(x: Values) -> Values:

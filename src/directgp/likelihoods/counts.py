@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from directgp.errors import UnsupportedError, require
+from directgp.errors import UnsupportedError, require, require_all
 from directgp.likelihoods.base import (
     Derivatives,
     Draws,
@@ -32,7 +32,7 @@ from directgp.numerics.special import (
     softplus_inverse,
     wright_omega,
 )
-from directgp.shapes import Targets, Values, require_all
+from directgp.shapes import Targets, Values
 
 SomeCount = TypeVar("SomeCount", bound="CountLikelihood")
 

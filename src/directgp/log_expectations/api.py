@@ -3,13 +3,13 @@
 import numpy as np
 import torch
 
-from directgp.errors import InvalidInputError, refuse
+from directgp.errors import InvalidInputError, refuse, require_all
 from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood
 from directgp.log_expectations.elbo_term import gibbs_term
 from directgp.log_expectations.quadrature import Quadrature
 from directgp.log_expectations.rule import ClosedForm, Rule
 from directgp.registry import RULES
-from directgp.shapes import Targets, Values, require_all
+from directgp.shapes import Targets, Values
 
 _AUTO_RULES: dict[type[Likelihood], Rule] = {}
 

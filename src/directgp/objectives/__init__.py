@@ -1,7 +1,6 @@
 """Objectives: a point loss for each example, plus β·KL."""
 
-from directgp.objectives.base import Objective, PointLoss
-from directgp.objectives.log_losses import GibbsLoss, LogLoss, resolve_point_loss
+from directgp.objectives.base import GibbsLoss, LogLoss, Objective, PointLoss, resolve_point_loss
 from directgp.objectives.pointwise import (
     AbsoluteLoss,
     CRPSLoss,

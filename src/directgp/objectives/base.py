@@ -1,17 +1,21 @@
-"""Define `PointLoss` and `Objective`: (N/n)·Σ point loss + β·KL."""
+"""Define the objective, (N/n)·Σ point loss + β·KL, with the losses of the ELBO and of DLM."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.errors import UnsupportedError, require
-from directgp.likelihoods.base import Likelihood
-from directgp.shapes import BatchedRow, Marginals, require_all
+from directgp.errors import require, require_all
+from directgp.likelihoods.base import ClosedFormGibbs, Likelihood, ScaleMixture
+from directgp.log_expectations.api import named_rule, resolve_rule
+from directgp.log_expectations.elbo_term import gibbs_term
+from directgp.log_expectations.rule import Rule
+from directgp.registry import LOSSES
+from directgp.shapes import BatchedRow, Marginals
 
 
 class PointLoss(ABC):
@@ -62,9 +66,9 @@ class PointLoss(ABC):
         """Return whether the operations do not depend on the values, as a CUDA graph needs."""
         return True
 
-    @abstractmethod
     def check(self, likelihood: Likelihood) -> None:
         """Raise `UnsupportedError` if the likelihood lacks what the loss needs."""
+        return None
 
     @abstractmethod
     def __call__(
@@ -80,49 +84,6 @@ class PointLoss(ABC):
 
         Targets are not checked.
         """
-
-
-class DeterministicLoss(PointLoss):
-    """A point loss without draws: computed in float64, returned in the dtype of the mean."""
-
-    _capability: ClassVar[type]
-    """The protocol of `directgp.likelihoods.base` that a likelihood must have."""
-
-    _needs: ClassVar[str]
-    """The capability in words, for the error message."""
-
-    _remedy: ClassVar[str] = "Use Gaussian, or log_loss."
-    """What to do instead, for the error message."""
-
-    @override
-    def check(self, likelihood: Likelihood) -> None:
-        if not isinstance(likelihood, self._capability):
-            name = type(likelihood).__name__
-            raise UnsupportedError(
-                f"{type(self).__name__} needs {self._needs}. Got {name}. {self._remedy}"
-            )
-
-    @final
-    @override
-    def __call__(
-        self,
-        likelihood: Likelihood,
-        y: Num[Tensor, "*#batch n"],
-        marginals: Marginals,
-        *,
-        generator: torch.Generator | None = None,
-        step: int = 0,
-    ) -> BatchedRow:
-        self.check(likelihood)
-        mean, variance = marginals.mean, marginals.variance
-        wide = torch.broadcast_tensors(y.double(), mean.double(), variance.double())
-        return self._evaluate(likelihood, *wide).to(mean.dtype)
-
-    @abstractmethod
-    def _evaluate(
-        self, likelihood: Any, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
-    ) -> BatchedRow:
-        """Implement `__call__` for float64 tensors of one shape and a checked likelihood."""
 
 
 @final
@@ -156,7 +117,6 @@ class Objective:
     beta: float | Tensor = 1.0
 
     def __post_init__(self) -> None:
-        """Raise `InvalidInputError` for values out of range."""
         require(self.num_data >= 1, "num_data of Objective", "at least 1", self.num_data)
         beta = torch.as_tensor(self.beta).reshape(-1)
         allowed = torch.isfinite(beta) & (beta >= 0)
@@ -191,3 +151,128 @@ class Objective:
             share = torch.where(beta > 0, beta * torch.where(beta > 0, kl, 0.0), 0.0)
             return mean + share / self.num_data
         return torch.add(mean, kl, alpha=self.beta / self.num_data) if self.beta > 0 else mean
+
+
+@final
+@dataclass(frozen=True)
+class GibbsLoss(PointLoss):
+    """−E_q[log p(y given f)]: with β = 1 the objective is minus the ELBO."""
+
+    name = "elbo"
+    gibbs = True
+    eliminates = "vfe"
+
+    @override
+    def validation_loss(self) -> PointLoss:
+        return LogLoss()
+
+    @override
+    def fixed_work(self, likelihood: Likelihood) -> bool:
+        # The number of nodes of a scale mixture depends on the values.
+        if isinstance(likelihood, ScaleMixture):
+            return False
+        alike = all(constant.numel() == 1 for constant in likelihood.buffers())
+        smooth = likelihood.log_concave and alike and not likelihood.trainable
+        return isinstance(likelihood, ClosedFormGibbs) or smooth
+
+    @override
+    def __call__(
+        self,
+        likelihood: Likelihood,
+        y: Num[Tensor, "*#batch n"],
+        marginals: Marginals,
+        *,
+        generator: torch.Generator | None = None,
+        step: int = 0,
+    ) -> BatchedRow:
+        return -gibbs_term(likelihood, y, marginals.mean, marginals.variance)
+
+
+@final
+@dataclass(frozen=True)
+class LogLoss(PointLoss):
+    """−log E_q[p(y given f)], through a rule: log-loss DLM.
+
+    Parameters
+    ----------
+    rule : Rule or str
+        As in `directgp.log_expectation`.
+    """
+
+    rule: Rule | str = "auto"
+
+    name = "log_loss"
+
+    @property
+    @override
+    def deterministic(self) -> bool:
+        return self.rule == "auto" or named_rule(self.rule).deterministic
+
+    @property
+    @override
+    def smooth(self) -> bool:
+        return self.rule == "auto" or named_rule(self.rule).smooth
+
+    @override
+    def validation_loss(self) -> PointLoss:
+        return LogLoss()
+
+    @override
+    def check(self, likelihood: Likelihood) -> None:
+        resolve_rule(self.rule, likelihood).check(likelihood)
+
+    @override
+    def fixed_work(self, likelihood: Likelihood) -> bool:
+        return resolve_rule(self.rule, likelihood).fixed_work(likelihood)
+
+    @override
+    def __call__(
+        self,
+        likelihood: Likelihood,
+        y: Num[Tensor, "*#batch n"],
+        marginals: Marginals,
+        *,
+        generator: torch.Generator | None = None,
+        step: int = 0,
+    ) -> BatchedRow:
+        rule, q = resolve_rule(self.rule, likelihood), marginals
+        return -rule(likelihood, y, q.mean, q.variance, generator=generator, step=step)
+
+
+def mean_curvature(
+    likelihood: Likelihood, y: Num[Tensor, "*#batch n"], marginals: Marginals, gibbs: bool
+) -> BatchedRow:
+    """Return ∂²loss/∂μ², or 0 where that is negative.
+
+    A Gaussian average satisfies ∂_v = ½∂²_μ. So the curvature of the Gibbs loss is 2 ∂_v loss, and
+    that of the log loss 2 ∂_v loss + (∂_μ loss)².
+    """
+    mean = marginals.mean.detach().requires_grad_()
+    variance = marginals.variance.detach().requires_grad_()
+    loss = GibbsLoss() if gibbs else LogLoss()
+    with torch.enable_grad():
+        total = loss(likelihood.frozen(), y, Marginals(mean, variance)).sum()
+    slope, variance_slope = torch.autograd.grad(total, (mean, variance))
+    curvature = 2 * variance_slope if gibbs else 2 * variance_slope + slope**2
+    return curvature.clamp(min=0.0)
+
+
+def resolve_point_loss(objective: str | PointLoss, rule: Rule | str = "auto") -> PointLoss:
+    """Return the point loss of that name; "log_loss" takes the rule, the others none.
+
+    Examples
+    --------
+    >>> resolve_point_loss("log_loss", "ups")
+    LogLoss(rule='ups')
+    """
+    if objective == LogLoss.name:
+        return LogLoss(rule)
+    if isinstance(objective, PointLoss):
+        loss, remedy = objective, "Give a LogLoss its rule: LogLoss(rule=...)."
+    else:
+        names = sorted(row.name for row in LOSSES.rows() if not row.collapsed)
+        allowed = f"one of {names} or a PointLoss"
+        require(objective in names, "objective", allowed, repr(objective))
+        loss, remedy = LOSSES[objective].make(), "The rule is for 'log_loss'."
+    require(rule == "auto", f"rule for {type(loss).__name__}", "'auto'", repr(rule), remedy)
+    return loss

@@ -1,25 +1,58 @@
 """Define the point losses other than the log losses: square, absolute, pinball, CRPS, 0–1 cost."""
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
+from jaxtyping import Num
+from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError, require
-from directgp.likelihoods.base import (
-    Binary,
-    ClosedFormCRPS,
-    ClosedFormLogPredictive,
-    ClosedFormMedian,
-    ClosedFormMoments,
-    ClosedFormQuantiles,
-    Likelihood,
-)
+from directgp.likelihoods import base as capabilities
+from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.api import resolve_rule
-from directgp.objectives.base import DeterministicLoss
-from directgp.shapes import BatchedRow
+from directgp.objectives.base import PointLoss
+from directgp.shapes import BatchedRow, Marginals
+
+
+class DeterministicLoss(PointLoss):
+    """A point loss without draws: computed in float64, returned in the dtype of the mean.
+
+    A likelihood must have the capability; the error message names it and a remedy.
+    """
+
+    _capability: ClassVar[type]
+    _needs: ClassVar[str]
+    _remedy: ClassVar[str] = "Use Gaussian, or log_loss."
+
+    @override
+    def check(self, likelihood: Likelihood) -> None:
+        if not isinstance(likelihood, self._capability):
+            given = f"Got {type(likelihood).__name__}. {self._remedy}"
+            raise UnsupportedError(f"{type(self).__name__} needs {self._needs}. {given}")
+
+    @final
+    @override
+    def __call__(
+        self,
+        likelihood: Likelihood,
+        y: Num[Tensor, "*#batch n"],
+        marginals: Marginals,
+        *,
+        generator: torch.Generator | None = None,
+        step: int = 0,
+    ) -> BatchedRow:
+        self.check(likelihood)
+        mean, variance = marginals.mean, marginals.variance
+        wide = torch.broadcast_tensors(y.double(), mean.double(), variance.double())
+        return self._evaluate(likelihood, *wide).to(mean.dtype)
+
+    @abstractmethod
+    def _evaluate(self, likelihood: Any, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Implement `__call__` for float64 tensors of one shape and a checked likelihood."""
 
 
 @final
@@ -30,7 +63,7 @@ class SquareLoss(DeterministicLoss):
     name = "square_loss"
     eliminates = "square_loss"
     unit_power = 2
-    _capability = ClosedFormMoments
+    _capability = capabilities.ClosedFormMoments
     _needs = "a likelihood with a closed-form predictive mean"
     _remedy = "Use Probit for labels, Poisson(link='exp') for counts, or log_loss."
 
@@ -48,10 +81,8 @@ class SquareLoss(DeterministicLoss):
         super().check(likelihood)
 
     @override
-    def _evaluate(
-        self, likelihood: Any, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
-    ) -> BatchedRow:
-        prediction: BatchedRow = likelihood.predictive_mean(mean, variance)
+    def _evaluate(self, likelihood: Any, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        prediction: Tensor = likelihood.predictive_mean(mean, variance)
         return 0.5 * (prediction - y) ** 2
 
 
@@ -62,7 +93,7 @@ class AbsoluteLoss(DeterministicLoss):
 
     name = "absolute_loss"
     unit_power = 1
-    _capability = ClosedFormMedian
+    _capability = capabilities.ClosedFormMedian
     _needs = "a likelihood with a closed-form predictive median"
 
     @override
@@ -70,11 +101,8 @@ class AbsoluteLoss(DeterministicLoss):
         return False
 
     @override
-    def _evaluate(
-        self, likelihood: Any, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
-    ) -> BatchedRow:
-        prediction: BatchedRow = likelihood.predictive_median(mean, variance)
-        return (y - prediction).abs()
+    def _evaluate(self, likelihood: Any, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        return torch.abs(y - likelihood.predictive_median(mean, variance))
 
 
 @final
@@ -103,22 +131,19 @@ class PinballLoss(DeterministicLoss):
 
     name = "pinball_loss"
     unit_power = 1
-    _capability = ClosedFormQuantiles
+    _capability = capabilities.ClosedFormQuantiles
     _needs = "a likelihood with closed-form predictive quantiles"
 
     def __post_init__(self) -> None:
-        """Raise `InvalidInputError` for a level out of range."""
-        inside = 0 < self.level < 1
-        require(inside, "level of PinballLoss", "strictly between 0 and 1", self.level)
+        allowed = "strictly between 0 and 1"
+        require(0 < self.level < 1, "level of PinballLoss", allowed, self.level)
 
     @override
     def uses_variance(self, likelihood: Likelihood) -> bool:
         return self.level != 0.5
 
     @override
-    def _evaluate(
-        self, likelihood: Any, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
-    ) -> BatchedRow:
+    def _evaluate(self, likelihood: Any, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         level = torch.full_like(mean, self.level)
         residual = y - likelihood.predictive_quantile(level, mean, variance)
         return torch.maximum(self.level * residual, (self.level - 1) * residual)
@@ -144,14 +169,12 @@ class CRPSLoss(DeterministicLoss):
 
     name = "crps"
     unit_power = 1
-    _capability = ClosedFormCRPS
+    _capability = capabilities.ClosedFormCRPS
     _needs = "a likelihood with a closed-form CRPS"
 
     @override
-    def _evaluate(
-        self, likelihood: Any, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
-    ) -> BatchedRow:
-        loss: BatchedRow = likelihood.predictive_crps(y, mean, variance)
+    def _evaluate(self, likelihood: Any, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        loss: Tensor = likelihood.predictive_crps(y, mean, variance)
         return loss
 
 
@@ -184,16 +207,14 @@ class ZeroOneCost(DeterministicLoss):
     false_negative: float = 1.0
 
     name = "zero_one_cost"
-    _capability = Binary
+    _capability = capabilities.Binary
     _needs = "a likelihood of two labels"
     _remedy = "Use Probit or Logistic; for real targets or counts, square_loss or log_loss."
 
     def __post_init__(self) -> None:
-        """Raise `InvalidInputError` for costs out of range."""
         for key in ("false_positive", "false_negative"):
             cost = getattr(self, key)
-            allowed = 0 < cost < math.inf
-            require(allowed, f"{key} of ZeroOneCost", "positive and finite", cost)
+            require(0 < cost < math.inf, f"{key} of ZeroOneCost", "positive and finite", cost)
 
     @property
     @override
@@ -208,13 +229,11 @@ class ZeroOneCost(DeterministicLoss):
 
     @override
     def fixed_work(self, likelihood: Likelihood) -> bool:
-        return isinstance(likelihood, ClosedFormLogPredictive)
+        return isinstance(likelihood, capabilities.ClosedFormLogPredictive)
 
     @override
-    def _evaluate(
-        self, likelihood: Any, y: BatchedRow, mean: BatchedRow, variance: BatchedRow
-    ) -> BatchedRow:
-        wrong: BatchedRow = likelihood.complement(y)
+    def _evaluate(self, likelihood: Any, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        wrong: Tensor = likelihood.complement(y)
         log_chance = resolve_rule("auto", likelihood)(likelihood, wrong, mean, variance)
         cost = self.false_negative * y + self.false_positive * wrong
         return cost * torch.exp(log_chance)

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from directgp.errors import require
+from directgp.errors import require, require_all
 from directgp.likelihoods.base import Binary, ClosedFormMoments, Likelihood
 from directgp.log_expectations.api import resolve_rule
 from directgp.log_expectations.quadrature import blocks_by_nodes, step_for
-from directgp.shapes import Marginals, Points, Row, Values, require_all
+from directgp.shapes import Marginals, Points, Row, Values
 
 _OPEN_UNIT_INTERVAL = "between 0 and 1, ends excluded"
 

@@ -27,8 +27,8 @@ from directgp.metrics import COVERAGE, SCORES, Score
 from directgp.plots.calibration import reliability
 from directgp.text import decimals_for, fixed, joined, p_value, percent, plural
 from directgp.training.beta_path import brief
-from directgp.training.recipe import Recipe
 from directgp.training.result import Status
+from directgp.training.run import Recipe
 
 _NEAR_COVERAGE = 0.02
 """Coverage this near its nominal value is right, for any number of test rows."""

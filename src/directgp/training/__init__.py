@@ -5,12 +5,7 @@ from directgp.training.callbacks import (
     Cancel,
     EvaluationBudget,
     History,
-    LossRange,
-    Monitor,
-    Observer,
     ProgressBar,
-    RelativeDecrease,
-    SmallGradient,
     StepBudget,
     TimeBudget,
 )
@@ -25,6 +20,7 @@ from directgp.training.result import (
     Stop,
     TrainingResult,
 )
+from directgp.training.run import LossRange, Monitor, Observer, RelativeDecrease, SmallGradient
 from directgp.training.train import train, train_stream, update
 from directgp.training.validation import Folds, Given, HoldOut
 

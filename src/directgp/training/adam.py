@@ -1,4 +1,7 @@
-"""Minimise by Adam: for batches, sampled gradients, and a warm-up before L-BFGS."""
+"""Adam, with CUDA graphs; apart from `trainer`, which knows no algorithm.
+
+It is for batches, sampled gradients, and a warm-up before L-BFGS.
+"""
 
 import math
 from collections.abc import Callable
@@ -9,9 +12,9 @@ from torch import Tensor, nn
 
 from directgp.errors import InvalidInputError, NumericalError
 from directgp.log_expectations.elbo_term import FixedNodes, fixed_nodes
-from directgp.training.callbacks import Run
 from directgp.training.problems import TrainingProblem
 from directgp.training.result import INTERRUPTED, Stop
+from directgp.training.run import Run
 
 _PIECE = 4096
 """Entries that one block of threads works on; a longer piece would leave a device idle."""
@@ -25,22 +28,17 @@ class FlatAdam:
     """
 
     def __init__(
-        self,
-        parameters: dict[str, nn.Parameter],
-        learning_rate: float,
-        floors: dict[str, float],
+        self, parameters: dict[str, nn.Parameter], learning_rate: float, floors: dict[str, float]
     ) -> None:
         self._parameters = list(parameters.values())
         self.learning_rate = learning_rate
-        self.values = self._join([parameter.detach() for parameter in self._parameters])
-        self._floors = self._join(
-            [torch.full_like(p, floors.get(name, -torch.inf)) for name, p in parameters.items()]
-        )
-        parts = self.values.split([parameter.numel() for parameter in self._parameters])
-        self._views = [
-            part.view(parameter.shape)
-            for part, parameter in zip(parts, self._parameters, strict=True)
+        self.values = self._join([p.detach() for p in self._parameters])
+        bounds = [
+            torch.full_like(p, floors.get(name, -torch.inf)) for name, p in parameters.items()
         ]
+        self._floors = self._join(bounds)
+        parts = self.values.split([p.numel() for p in self._parameters])
+        self._views = [v.view(p.shape) for v, p in zip(parts, self._parameters, strict=True)]
         self._moments = torch.zeros_like(self.values), torch.zeros_like(self.values)
         self._pieces = [self._split(values) for values in (self.values, *self._moments)]
         number = len(self._pieces[0])
@@ -91,12 +89,11 @@ class FlatAdam:
 
     def state(self) -> dict[str, Tensor]:
         """Return values, moments, step and learning rate."""
-        first, second = self._moments
         return {
             "learning_rate": torch.tensor(self.learning_rate, dtype=torch.float64),
             "values": self.values.clone(),
-            "first_moment": first.clone(),
-            "second_moment": second.clone(),
+            "first_moment": self._moments[0].clone(),
+            "second_moment": self._moments[1].clone(),
             "step": self._steps[:1].clone(),
         }
 
@@ -104,8 +101,8 @@ class FlatAdam:
         """Go to a state that `state` returned."""
         self.learning_rate = float(state["learning_rate"])
         self.values.copy_(state["values"])
-        for moment, name in zip(self._moments, ("first_moment", "second_moment"), strict=True):
-            moment.copy_(state[name])
+        self._moments[0].copy_(state["first_moment"])
+        self._moments[1].copy_(state["second_moment"])
         self._steps.copy_(state["step"].expand(self._steps.shape))
         self.write()
 
@@ -214,14 +211,14 @@ def adam(
             left = run.max_steps - run.steps
             if segment is not None:
                 left = min(left, segment - run.steps % segment)
-            losses, trouble = state.steps(run.steps, left)
+            losses, failure = state.steps(run.steps, left)
             run.evaluations += max(len(losses), 1)
-            if trouble:
+            if failure:
                 retries += 1
                 if retries > _RETRIES:
                     raise NumericalError(
                         f"Training went back {_RETRIES} times, each time with half the learning "
-                        f"rate, and still met a value that is not finite. {trouble} Scale inputs "
+                        f"rate, and still met a value that is not finite. {failure} Scale inputs "
                         "and targets, start from a smaller output scale, or train with "
                         "optimizer='lbfgs'."
                     )
@@ -291,21 +288,19 @@ class AdamState:
         return losses.reshape(len(losses), -1).mean(-1).tolist(), ""
 
     def _checked_step(self, step: int) -> tuple[list[float], str]:
-        self.optimizer.clear_gradient()
         self._problem.prepare()
-        trouble = ""
+        failure = ""
         try:
             losses, gradient = self._losses_and_gradient(step)
         except (InvalidInputError, NumericalError) as error:
-            trouble = str(error)
+            failure = str(error)
             # Other processes wait for this one, and go back too.
             gradient = torch.full_like(self.optimizer.values, torch.nan)
             losses = gradient.new_tensor(torch.nan)
         losses, gradient = self._problem.average(losses, gradient)
         if not (_finite(losses) and _finite(gradient)):
-            return [], trouble or (
-                f"The objective was {losses.tolist()}, or its gradient not finite."
-            )
+            seen = f"The objective was {losses.tolist()}, or its gradient not finite."
+            return [], failure or seen
         if step % _SNAPSHOT_EVERY == 0:
             # The value is finite here; after the step it may not be.
             self.good = self.state()
@@ -314,19 +309,26 @@ class AdamState:
 
     def _advance(self) -> Tensor:
         """Take one step without checks."""
-        self.optimizer.clear_gradient()
         losses, gradient = self._losses_and_gradient(0)
         self._update(losses, gradient)
         return losses
 
     def _losses_and_gradient(self, step: int) -> tuple[Tensor, Tensor]:
+        self.optimizer.clear_gradient()
         losses = self._problem.value(step)
         losses.sum().backward()
         return losses.detach(), self.optimizer.gradient()
 
     def _update(self, losses: Tensor, gradient: Tensor) -> None:
+        """Keep the state of each model whose loss is the lowest yet, then take a step."""
         if self._problem.deterministic:
-            self._remember(losses)
+            if self._best_loss is None:
+                self._best_loss = torch.full_like(losses, torch.inf)
+            better = losses < self._best_loss
+            if losses.is_cuda or bool(better.any()):
+                torch.where(better, losses, self._best_loss, out=self._best_loss)
+                mask = better if better.ndim == 0 else self.optimizer.spread(better)
+                torch.where(mask, self.optimizer.values, self._best, out=self._best)
         self.optimizer.step(gradient)
 
     def restore_best(self) -> None:
@@ -353,17 +355,6 @@ class AdamState:
             self._best_loss = state["best_loss"].to(self._best.device, copy=True)
         else:
             self._best_loss.copy_(state["best_loss"])
-
-    def _remember(self, losses: Tensor) -> None:
-        """Keep the state of each model whose loss is the lowest yet."""
-        if self._best_loss is None:
-            self._best_loss = torch.full_like(losses, torch.inf)
-        better = losses < self._best_loss
-        if not losses.is_cuda and not bool(better.any()):
-            return
-        torch.where(better, losses, self._best_loss, out=self._best_loss)
-        mask = better if better.ndim == 0 else self.optimizer.spread(better)
-        torch.where(mask, self.optimizer.values, self._best, out=self._best)
 
 
 def _finite(values: Tensor) -> bool:

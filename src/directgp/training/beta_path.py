@@ -17,24 +17,23 @@ from directgp.log_expectations.rule import Rule
 from directgp.numerics.random import fresh_generator
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.sparse import SparsePosterior
-from directgp.training.callbacks import Monitor, close
 from directgp.training.checkpoint import Checkpoints, open_checkpoint
-from directgp.training.data import Data, Model, check_data
-from directgp.training.recipe import OptimizerName, Recipe
-from directgp.training.result import BetaPath, Failure, TrainingResult
+from directgp.training.problems import Data, Model, check_data
+from directgp.training.result import BetaPath, Failure, Status, TrainingResult
+from directgp.training.run import Monitor, OptimizerName, Recipe, close
 from directgp.training.trainer import (
     Trainer,
+    as_elbo,
     elbo_run,
     fixed_run,
-    given_run,
     joint_run,
     short_elbo_run,
+    without_steps,
 )
 from directgp.training.validation import (
     Folds,
     Given,
     PairedComparison,
-    Split,
     Validation,
     compare,
     default_validation,
@@ -114,14 +113,7 @@ checkpoints, generator
     (2, True)
     """
     recipe = Recipe(
-        objective=objective,
-        rule=rule,
-        optimizer=optimizer,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        max_steps=max_steps,
-        stopping=stopping,
-        monitors=monitors,
+        objective, rule, optimizer, batch_size, learning_rate, max_steps, stopping, monitors
     )
     model, data = Model(posterior, likelihood), Data(X, y, weights)
     choice = betas, validation, hyperparameters
@@ -145,20 +137,20 @@ def path_of(
     require(start in ("elbo", "given"), "start", "'elbo' or 'given'", repr(start))
     check_data("beta_path", data, model.posterior, model.likelihood)
     recipe.check(model.likelihood)
-    grid = beta_grid(len(data)) if betas is None else check_betas(betas)
+    grid = beta_grid(len(data)) if betas is None else sorted({*map(float, betas)}, reverse=True)
+    require(len(grid) >= 1, "betas", "at least one value", "none")
+    for beta in grid:
+        require(0 <= beta < math.inf, "each of betas", "finite and at least 0", beta)
     random = generator or fresh_generator(data.X.device)
     how = default_validation(len(data)) if validation is None else validation
-    require(
-        start == "elbo" or isinstance(how, Given),
-        "validation with start='given'",
-        "Given: the run that is given has seen all other rows",
-        type(how).__name__,
-    )
+    allowed, fits = "Given: the run that is given has seen all other rows", isinstance(how, Given)
+    who = "validation with start='given'"
+    require(start == "elbo" or fits, who, allowed, type(how).__name__)
     settings = (recipe.settings(), grid, mode, how.settings(), start)
     checkpoint = open_checkpoint(checkpoints, data, model, settings)
     checkpoint.restore_generator(random)
     splits = split(how, data, model.posterior, model.likelihood, random)
-    loss, since = recipe.validation_loss(), time.perf_counter()
+    loss, since = recipe.point_loss().validation_loss(), time.perf_counter()
 
     def train(data: Data, likelihood: Likelihood) -> tuple[list[TrainingResult], list[Failure]]:
         trainer = Trainer(data, random, checkpoint, since)
@@ -171,31 +163,39 @@ def path_of(
         results, failures = train(*whole)
         if not results:
             raise NumericalError(failures[0].reason)
-        losses = (
-            _fold_losses(splits, lambda *part: train(*part)[0], loss, results)
-            if folds
-            else torch.stack([first.losses(result, loss) for result in results])
-        )
+        parts = [] if folds else [torch.stack([first.losses(each, loss) for each in results])]
+        for fold in splits if folds and not _ended(results) else ():
+            found, _ = train(fold.training, fold.likelihood)
+            if _ended(found):
+                break
+            known = {(each.hyperparameters, each.beta): fold.losses(each, loss) for each in found}
+            # A candidate that could not be trained without the fold.
+            nothing = torch.full_like(fold.validation.X[:, 0], torch.nan)
+            keys = [(each.hyperparameters, each.beta) for each in results]
+            parts.append(torch.stack([known.get(key, nothing) for key in keys]))
     finally:
         close(recipe.monitors)
-    comparison = _not_validated(results) if losses is None else compare(losses)
+    if parts:
+        comparison = compare(torch.cat(parts, -1))
+    else:
+        nan = torch.full((len(results),), torch.nan)
+        chosen = nearest_one([result.beta for result in results])
+        comparison = PairedComparison(nan, nan, nan, nan, chosen)
     points, seconds = comparison.points(results), time.perf_counter() - since
     return BetaPath(points, comparison.chosen, loss.name, seconds, tuple(failures))
 
 
 def _candidates(
-    trainer: Trainer,
-    recipe: Recipe,
-    model: Model,
-    betas: Sequence[float],
-    mode: str,
-    start: str,
+    trainer: Trainer, recipe: Recipe, model: Model, betas: Sequence[float], mode: str, start: str
 ) -> list[TrainingResult]:
     """Train the candidates, from the most to the least regularised."""
-    given = given_run(trainer, recipe, model) if start == "given" else None
+    base = None
+    if start == "given":
+        stage = without_steps("elbo", Status.CONVERGED, "Trained before.")
+        base = trainer.result(as_elbo(recipe), model, 1.0, "elbo", (stage,))
     if mode == "joint":
-        return train_grid(trainer, recipe, model, betas, given, held=False)
-    base = given or elbo_run(trainer, recipe, model)
+        return train_grid(trainer, recipe, model, betas, base, held=False)
+    base = base or elbo_run(trainer, recipe, model)
     results = [base] if mode == "auto" else []
     for held in (True, False) if mode == "auto" else (True,):
         if _ended(results or [base]):
@@ -204,36 +204,8 @@ def _candidates(
     return results
 
 
-def _fold_losses(
-    splits: Sequence[Split],
-    train: Callable[[Data, Likelihood], list[TrainingResult]],
-    loss: PointLoss,
-    results: Sequence[TrainingResult],
-) -> Float[Tensor, "c n"] | None:
-    """Return the validation losses of every fold that was trained to its end.
-
-    They are NaN where a candidate could not be trained without the fold.
-    """
-    parts = []
-    for fold in () if _ended(results) else splits:
-        found = train(fold.training, fold.likelihood)
-        if _ended(found):
-            break
-        known = {(r.hyperparameters, r.beta): fold.losses(r, loss) for r in found}
-        nothing = torch.full_like(fold.validation.X[:, 0], torch.nan)
-        keys = [(result.hyperparameters, result.beta) for result in results]
-        parts.append(torch.stack([known.get(key, nothing) for key in keys]))
-    return torch.cat(parts, -1) if parts else None
-
-
 def _ended(results: Sequence[TrainingResult]) -> bool:
     return any(result.ended for result in results)
-
-
-def _not_validated(results: Sequence[TrainingResult]) -> PairedComparison:
-    """Return a comparison without losses, which chooses the β nearest 1."""
-    nan = torch.full((len(results),), torch.nan)
-    return PairedComparison(nan, nan, nan, nan, nearest_one([result.beta for result in results]))
 
 
 def beta_grid(num_data: int) -> list[float]:
@@ -241,14 +213,6 @@ def beta_grid(num_data: int) -> list[float]:
     halvings = max(0, math.floor(math.log2(num_data / _SMALLEST)))
     grid = [num_data / 2**k for k in range(halvings + 1)]
     return grid if grid[-1] == _SMALLEST else [*grid, _SMALLEST]
-
-
-def check_betas(betas: Sequence[float]) -> list[float]:
-    """Return the values in falling order; raise `InvalidInputError` if one is not valid."""
-    require(len(betas) >= 1, "betas", "at least one value", "none")
-    for beta in betas:
-        require(0 <= beta < math.inf, "each of betas", "finite and at least 0", beta)
-    return sorted(set(map(float, betas)), reverse=True)
 
 
 def nearest_one(betas: Sequence[float]) -> int:
@@ -262,10 +226,10 @@ def brief(recipe: Recipe, optimizer: str, likelihood: Likelihood) -> Recipe:
     return replace(recipe, max_steps=max(1, whole // _SHARE_OF_STEPS))
 
 
-def batches_models(trainer: Trainer, recipe: Recipe, model: Model) -> bool:
+def batches_models(recipe: Recipe, model: Model, num_data: int) -> bool:
     """Return whether a grid of β is trained as one batch of models: by Adam, without formulas."""
-    optimizer = trainer.optimizer(recipe, model.posterior)
-    size = recipe.chosen_batch_size(len(trainer.data), model.posterior.Z.shape[-2])
+    optimizer = recipe.chosen_optimizer(num_data, model.posterior.Z.shape[-2])
+    size = recipe.chosen_batch_size(num_data, model.posterior.Z.shape[-2])
     formula = recipe.eliminated(model.likelihood, 1.0, optimizer, size is not None) is not None
     free = recipe.point_loss().uses_variance(model.likelihood)
     return optimizer == "adam" and not formula and free
@@ -284,7 +248,7 @@ def train_grid(
     Hyperparameters are held at those of the base, or trained from it, or from a short ELBO run
     where there is no base.
     """
-    if len(betas) > 1 and batches_models(trainer, recipe, model):
+    if len(betas) > 1 and batches_models(recipe, model, len(trainer.data)):
         return _batched(trainer, recipe, model, betas, base, held)
     shorter = brief(recipe, trainer.optimizer(recipe, model.posterior), model.likelihood)
     results: list[TrainingResult] = []
@@ -365,8 +329,8 @@ def _batched(
         return []
     results = []
     for i, beta in enumerate(betas):
-        noises = many.likelihood
-        noise = copy.deepcopy(noises) if held else noises.member(i, base.likelihood)
+        likelihood = many.likelihood
+        noise = copy.deepcopy(likelihood) if held else likelihood.member(i, base.likelihood)
         member = Model(many.posterior.member(i, like), noise)
         own = replace(stage, loss=trainer.value(recipe, member, beta))
         results.append(trainer.result(recipe, member, beta, mode, (*base.stages, own)))

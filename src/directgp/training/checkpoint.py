@@ -6,15 +6,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from directgp.errors import CheckpointError, require
 from directgp.io import Contents, FileKind, as_json, digest, on_cpu, read_file, write_file
-from directgp.training.data import Data, Model
 from directgp.training.distributed import ProcessGroup
+from directgp.training.problems import Data, Model
 from directgp.training.result import StageResult
 
 CHECKPOINT = FileKind(
@@ -33,20 +33,9 @@ Tensors = dict[str, Tensor]
 
 
 def fingerprint(**entries: Any) -> str:
-    """Return the sha256 of tensors (name, dtype, shape, bytes) and plain values.
+    """Return the sha256 of tensors (name, dtype, shape, bytes) and JSON values, in any order.
 
-    The order of the arguments, and of the keys of dicts, does not matter; lists and tuples are
-    alike. Values are None, bools, numbers, strings, and lists, tuples and dicts of these.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from directgp.training.checkpoint import fingerprint
-    >>> X = torch.zeros(3, 2)
-    >>> fingerprint(X=X, beta=0.5) == fingerprint(beta=0.5, X=X)
-    True
-    >>> fingerprint(X=X, beta=0.5) == fingerprint(X=X, beta=0.6)
-    False
+    Lists and tuples are alike.
     """
     tensors = {name: value for name, value in entries.items() if isinstance(value, Tensor)}
     values = {name: value for name, value in entries.items() if name not in tensors}
@@ -76,14 +65,6 @@ class Checkpoints:
         require(self.every >= 1, "every of Checkpoints", "at least 1", self.every)
 
 
-class StageProgress(NamedTuple):
-    """The state of a stage that was interrupted."""
-
-    losses: list[float]
-    evaluations: int
-    tensors: Tensors
-
-
 @final
 class Checkpoint:
     """The finished stages of a run and the state of the current one, in memory and in a file.
@@ -98,103 +79,104 @@ class Checkpoint:
         fingerprint: str = "",
         group: ProcessGroup | None = None,
     ) -> None:
-        self._checkpoints, self._fingerprint = checkpoints, fingerprint
+        self._path = "" if checkpoints is None else os.fspath(checkpoints.path)
+        self.every = None if checkpoints is None else checkpoints.every
+        """Steps between two writes; None for never."""
+        self._fingerprint = fingerprint
         self._writes = checkpoints is not None and (group is None or group.is_main)
         self._finished: list[StageResult] = []
-        self._tensors: Tensors = {}
-        self._now: Tensors = {}
-        self._start: Tensors = {}
-        self._under_way: dict[str, Any] | None = None
-        self._replayed = self._saved_steps = 0
+        self._tensors: dict[str, Tensors] = {"finished": {}, "now": {}, "start": {}}
+        self._progress: dict[str, Any] | None = None
+        self._loaded = 0
+        """Finished stages that the run has loaded or added."""
+        self._resumed = True
         if checkpoints is not None:
             found = self._read() if group is None else group.read(self._read)
             if found is not None:
                 self._load(found)
 
-    @property
-    def every(self) -> int | None:
-        """Steps between two writes; None for never."""
-        return None if self._checkpoints is None else self._checkpoints.every
-
     def restore_generator(self, generator: torch.Generator) -> None:
         """Set a generator to its state at the start of the run."""
-        if "generator" in self._start:
-            generator.set_state(self._start["generator"])
-        self._start = {"generator": generator.get_state()}
+        start = self._tensors["start"]
+        if "generator" in start:
+            generator.set_state(start["generator"])
+        start["generator"] = generator.get_state()
 
     def next_finished(self) -> tuple[StageResult, Tensors] | None:
         """Return result and model of the next stage, if the file has it as finished."""
-        if self._replayed == len(self._finished):
+        if self._loaded == len(self._finished):
             return None
-        index, self._replayed = self._replayed, self._replayed + 1
-        return self._finished[index], under(f"{index}.", self._tensors)
+        index, self._loaded = self._loaded, self._loaded + 1
+        return self._finished[index], under(f"{index}.", self._tensors["finished"])
 
-    def resume_stage(self) -> StageProgress | None:
-        """Return the stage that was interrupted, once."""
-        found, self._under_way = self._under_way, None
-        return None if found is None else StageProgress(**found, tensors=self._now)
+    def resume_stage(self) -> tuple[list[float], int, Tensors] | None:
+        """Return losses, evaluations and tensors of the stage that was interrupted, once."""
+        if self._resumed or self._progress is None:
+            return None
+        self._resumed = True
+        return self._progress["losses"], self._progress["evaluations"], self._tensors["now"]
 
     def save_progress(self, losses: list[float], evaluations: int, tensors: Tensors) -> None:
         """Write the state of the current stage."""
-        self._write(tensors, {"losses": losses, "evaluations": evaluations})
+        # A copy: the list grows with each step.
+        self._write(tensors, {"losses": [*losses], "evaluations": evaluations})
 
     def finish(self, result: StageResult, tensors: Tensors) -> None:
         """Write the result and the model of the current stage."""
-        if self._checkpoints is None:
+        if not self._path:
             return
         index = len(self._finished)
-        self._tensors |= {f"{index}.{name}": value.clone() for name, value in tensors.items()}
+        finished = {f"{index}.{name}": value.clone() for name, value in tensors.items()}
+        self._tensors["finished"] |= finished
         self._finished.append(result)
-        self._replayed += 1
+        self._loaded += 1
         self._write({}, None)
 
     def resume_hint(self) -> str:
         """Return how to resume a run that was lost."""
-        if self._checkpoints is None:
+        if not self._path:
             return "There is no checkpoint: with checkpoints=Checkpoints(path) a job can resume."
-        path, stages = os.fspath(self._checkpoints.path), len(self._finished)
-        place = "the start" if stages == 0 else f"the end of {self._finished[-1].stage}"
-        place = f"step {self._saved_steps}" if self._saved_steps > 0 else place
+        place = f"the end of {self._finished[-1].stage}" if self._finished else "the start"
+        if self._progress is not None:
+            place = f"step {len(self._progress['losses'])}"
         return (
-            f"The checkpoint {path} is of {place}: start the job again with the same command, and "
-            "it resumes from there."
+            f"The checkpoint {self._path} is of {place}: start the job again with the same "
+            "command, and it resumes from there."
         )
 
     def _read(self) -> Contents | None:
         """Read the file; create it if it does not exist."""
-        if self._checkpoints is not None and Path(self._checkpoints.path).exists():
-            return read_file(CHECKPOINT, self._checkpoints.path)
+        if Path(self._path).exists():
+            return read_file(CHECKPOINT, self._path)
         # A path that cannot be written to is an error now, not after hours of work.
         self._write({}, None)
         return None
 
-    def _write(self, now: Tensors, under_way: dict[str, Any] | None) -> None:
-        self._saved_steps = 0 if under_way is None else len(under_way["losses"])
-        if self._checkpoints is None or not self._writes:
+    def _write(self, now: Tensors, progress: dict[str, Any] | None) -> None:
+        self._tensors["now"], self._progress = now, progress
+        if not self._writes:
             return
-        parts = {"finished": self._tensors, "now": now, "start": self._start}
         tensors = {
-            f"{part}.{name}": at for part, some in parts.items() for name, at in some.items()
+            f"{part}.{name}": tensor
+            for part, named in self._tensors.items()
+            for name, tensor in named.items()
         }
         manifest = {
             "fingerprint": self._fingerprint,
             "finished": [result.to_json() for result in self._finished],
-            "under_way": under_way,
+            "under_way": progress,
         }
-        write_file(CHECKPOINT, self._checkpoints.path, tensors, manifest)
+        write_file(CHECKPOINT, self._path, tensors, manifest)
 
     def _load(self, found: Contents) -> None:
-        if self._checkpoints is not None and found.manifest.get("fingerprint") != self._fingerprint:
+        if found.manifest.get("fingerprint") != self._fingerprint:
             raise CheckpointError(
-                f"The checkpoint {os.fspath(self._checkpoints.path)} is of a run with other data "
-                "or settings. Give the data and settings of that run, or another path."
+                f"The checkpoint {self._path} is of a run with other data or settings. Give the "
+                "data and settings of that run, or another path."
             )
         self._finished = [StageResult.from_json(stage) for stage in found.manifest["finished"]]
-        self._under_way = found.manifest["under_way"]
-        self._saved_steps = 0 if self._under_way is None else len(self._under_way["losses"])
-        self._tensors = under("finished.", found.tensors)
-        self._now = under("now.", found.tensors)
-        self._start = under("start.", found.tensors)
+        self._progress, self._resumed = found.manifest["under_way"], False
+        self._tensors = {part: under(f"{part}.", found.tensors) for part in self._tensors}
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
@@ -233,24 +215,17 @@ def open_checkpoint(
 
 def model_tensors(model: Model) -> Tensors:
     """Return the parameters of a model, by name."""
-    tensors = {f"posterior.{name}": at for name, at in model.posterior.state_dict().items()}
-    return tensors | {
-        f"likelihood.{name}": at for name, at in model.likelihood.state_dict().items()
-    }
+    parts = {"posterior": model.posterior, "likelihood": model.likelihood}
+    states = {name: part.state_dict() for name, part in parts.items()}
+    return {f"{part}.{name}": at for part, state in states.items() for name, at in state.items()}
 
 
 def _description(model: nn.Module) -> list[object]:
     """Return names of free parameters, classes and plain attributes, which tensors do not tell."""
     free = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    parts = [
-        [
-            type(part).__name__,
-            {
-                name: at
-                for name, at in vars(part).items()
-                if name != "training" and isinstance(at, bool | int | float | str)
-            },
-        ]
-        for part in model.modules()
-    ]
-    return [free, parts]
+
+    def plain(part: nn.Module) -> dict[str, object]:
+        known = {name: at for name, at in vars(part).items() if name != "training"}
+        return {n: at for n, at in known.items() if isinstance(at, bool | int | float | str)}
+
+    return [free, [[type(part).__name__, plain(part)] for part in model.modules()]]

@@ -1,6 +1,5 @@
 """Train one model with several processes of torchrun."""
 
-import copy
 import json
 import os
 import re
@@ -11,22 +10,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, final
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Num
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
-from typing_extensions import override
 
 from directgp.errors import CheckpointError, InvalidInputError, LostProcessError, require
 from directgp.io import Contents, on_cpu
-from directgp.likelihoods.base import Likelihood
-from directgp.training.data import Batches, Data, Model
 from directgp.training.result import INTERRUPTED, Status, Stop
 
 _POLL_EVERY = 0.02
@@ -166,12 +161,7 @@ class Processes:
     def __enter__(self) -> "Processes":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @contextmanager
@@ -199,19 +189,17 @@ def _contact(what: str) -> Iterator[None]:
 
 def _device(device: str | torch.device) -> torch.device:
     """Return the device of this process, and make a GPU the current one."""
-    auto = "cuda" if torch.cuda.is_available() else "cpu"
-    asked = str(auto if device == "auto" else device)
-    usable = asked == "cpu" or (asked.split(":")[0] == "cuda" and torch.cuda.is_available())
+    name = str(device)
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    usable = name == "cpu" or (name.split(":")[0] == "cuda" and torch.cuda.is_available())
     allowed = "'auto', 'cpu', or a GPU of this machine"
-    require(usable, "device of Processes.from_torchrun", allowed, repr(asked))
-    found = torch.device(asked)
-    if found.type != "cuda":
-        return found
-    if found.index is None:
-        local = int(os.environ.get("LOCAL_RANK", "0"))
-        found = torch.device("cuda", local % torch.cuda.device_count())
-    torch.cuda.set_device(found)
-    return found
+    require(usable, "device of Processes.from_torchrun", allowed, repr(name))
+    if name == "cuda":
+        name += f":{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+    if name != "cpu":
+        torch.cuda.set_device(name)
+    return torch.device(name)
 
 
 def _backend(device: torch.device) -> str:
@@ -223,81 +211,15 @@ def _backend(device: torch.device) -> str:
 
 
 @final
-class DistributedBatches(Batches):
-    """Rows r, r + s, r + 2s, … of each step, for process r of s.
-
-    The weights of its n_r of n rows are scaled by s·n_r/n: the mean over the processes of
-    (1/n_r) Σ weight·loss is then the mean over all rows. A process without a row takes the first
-    one with weight 0, so that its KL counts.
-    """
-
-    def __init__(self, batches: Batches, rank: int, size: int) -> None:
-        self.whole = batches.whole
-        self._batches, self._rank, self._size = batches, rank, size
-        self._kept: Data | None = None
-
-    @override
-    def advance(self) -> bool:
-        return self._batches.advance()
-
-    @override
-    def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
-        data, likelihood = self._batches.examples(likelihood)
-        rows = torch.arange(len(data), device=data.X.device)[self._rank :: self._size]
-        factor = self._size * len(rows) / len(data)
-        rows = rows if len(rows) > 0 else rows.new_zeros(1)
-        if self._kept is None or not self.whole:
-            self._kept = _scaled(data.take(rows), factor)
-        return self._kept, likelihood.for_rows(rows)
-
-    @override
-    def use_static_buffers(self) -> None:
-        self._batches.use_static_buffers()
-
-    @override
-    def state(self) -> dict[str, Tensor]:
-        return self._batches.state()
-
-    @override
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        self._batches.load_state(state)
-
-    @override
-    def close(self) -> None:
-        self._batches.close()
-
-
-def _scaled(data: Data, factor: float) -> Data:
-    """Return the same examples with their weights times a factor."""
-    if factor == 1:
-        return data
-    weights: Num[Tensor, " n"] | None = data.weights
-    if weights is None:
-        weights = torch.ones_like(data.X[:, 0])
-    elif not weights.is_floating_point():
-        weights = weights.to(data.X)
-    return Data(data.X, data.y, factor * weights)
-
-
-@final
 class ProcessGroup:
     """The collective operations of a run with several processes."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
         self.rank, self.size = processes.rank, processes.size
-        self._interrupted = False
-
-    @property
-    def is_main(self) -> bool:
+        self.is_main = self.rank == 0
         """Whether this process writes files."""
-        return self.rank == 0
-
-    def split(self, batches: Batches) -> Batches:
-        """Return the part of the examples of this process."""
-        if batches.distributed:
-            return batches
-        return DistributedBatches(batches, self.rank, self.size)
+        self._interrupted = False
 
     def mean(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the mean of each tensor over the processes."""
@@ -307,12 +229,12 @@ class ProcessGroup:
         """Return, in all processes, the stop of the first process that has one."""
         if stop is None and self._interrupted:
             stop = INTERRUPTED
-        speaker = self._processes.smallest(self.size if stop is None else self.rank)
-        if speaker == self.size:
+        first = self._processes.smallest(self.size if stop is None else self.rank)
+        if first == self.size:
             return None
         self._interrupted = False
         mine = None if stop is None else [stop.status.value, stop.reason]
-        status, reason = self._broadcast(mine, speaker)
+        status, reason = self._broadcast(mine, first)
         return Stop(Status(status), reason)
 
     def require_same(self, fingerprint: str) -> None:
@@ -327,18 +249,15 @@ class ProcessGroup:
             "Read the same rows in the same order, and build the same model.",
         )
 
-    def same_start(self, model: Model) -> Model:
-        """Return a copy of the model with the numbers of the first process."""
-        parts = (model.posterior, model.likelihood)
+    def load_first(self, *modules: nn.Module) -> None:
+        """Set modules to the state of the first process; raise if names or shapes differ."""
+        states = [module.state_dict() for module in modules]
         shapes = [
-            [(name, str(t.dtype), tuple(t.shape)) for name, t in part.state_dict().items()]
-            for part in parts
+            [(name, str(t.dtype), tuple(t.shape)) for name, t in state.items()] for state in states
         ]
-        self.require_same(f"{shapes[0]} {shapes[1]}")
-        copied = copy.deepcopy(model)
-        for part in (copied.posterior, copied.likelihood):
-            part.load_state_dict(self.tensors_of_first(part.state_dict()))
-        return copied
+        self.require_same(str(shapes))
+        for module, state in zip(modules, states, strict=True):
+            module.load_state_dict(self.tensors_of_first(state))
 
     def tensors_of_first(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors of the first process, on the CPU."""
@@ -347,13 +266,13 @@ class ProcessGroup:
 
     def read(self, read: Callable[[], Contents | None]) -> Contents | None:
         """Return the contents of a file that the first process reads, or raise its error."""
-        found, trouble = None, ""
+        found, failure = None, ""
         try:
             found = read() if self.is_main else None
         except CheckpointError as error:
-            trouble = str(error)
-        if trouble := self._broadcast(trouble):
-            raise CheckpointError(trouble)
+            failure = str(error)
+        if failure := self._broadcast(failure):
+            raise CheckpointError(failure)
         manifest = self._broadcast(None if found is None else found.manifest)
         tensors = self.tensors_of_first({} if found is None else found.tensors)
         return None if manifest is None else Contents(tensors, manifest)
@@ -367,7 +286,16 @@ class ProcessGroup:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        handlers = {signal.SIGINT: self._interrupt, signal.SIGTERM: _terminate}
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            self._interrupted = True
+
+        def terminate(number: int, frame: FrameType | None) -> None:
+            raise LostProcessError(
+                "This process received SIGTERM, which torchrun sends when another process is lost."
+            )
+
+        handlers = {signal.SIGINT: interrupt, signal.SIGTERM: terminate}
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
@@ -377,16 +305,7 @@ class ProcessGroup:
         if self._interrupted:
             signal.raise_signal(signal.SIGINT)
 
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        self._interrupted = True
-
     def _broadcast(self, value: Any, by: int = 0) -> Any:
         """Return the JSON value of one of the processes."""
         mine = json.dumps(value) if self.rank == by else ""
         return json.loads(self._processes.told(mine.encode(), by))
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise LostProcessError(
-        "This process received SIGTERM, which torchrun sends when another process is lost."
-    )

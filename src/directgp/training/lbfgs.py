@@ -1,4 +1,7 @@
-"""Minimise deterministic problems by L-BFGS with lower bounds and scaled coordinates."""
+"""L-BFGS with lower bounds and scaled coordinates; apart from `trainer`, which knows no algorithm.
+
+It minimises deterministic problems.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -12,12 +15,12 @@ from scipy.linalg import solve_triangular
 from torch import Tensor, nn
 
 from directgp.errors import InvalidInputError, NumericalError
-from directgp.training.callbacks import Run
 from directgp.training.problems import TrainingProblem
 from directgp.training.result import INTERRUPTED, Status, Stop
+from directgp.training.run import Run
 
 Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
+"""A vector, or a matrix of columns."""
 
 
 def lbfgs(
@@ -89,17 +92,17 @@ class _Descent:
     def __init__(self, problem: TrainingProblem, run: Run) -> None:
         self._problem, self._run = problem, run
         self._flat = FlatParameters(problem.parameters)
-        self._floored = Floored(self._flat.floors(problem.floors))
+        self._bounds = LowerBounds(self._flat.full(-np.inf, problem.floors))
         named = {name: 1.0 for name in problem.parameters if "raw_" in name}
         self._raw = self._flat.full(0.0, named).nonzero()[0]
-        self._trouble: str | None = None
+        self._failure: str | None = None
         self._unit = 1.0
         self.stuck = False
         """Whether no step lowered the value."""
-        start = self._evaluate(self._floored.lifted(self._flat.read()))
+        start = self._evaluate(self._bounds.clip(self._flat.read()))
         if start is None:
             raise NumericalError(
-                f"The objective must be finite at the start. {self._trouble} Scale inputs and "
+                f"The objective must be finite at the start. {self._failure} Scale inputs and "
                 "targets, remove duplicate inducing inputs, or start from other hyperparameters, "
                 "such as a smaller output scale."
             )
@@ -107,14 +110,20 @@ class _Descent:
 
     def descend(self, segment: int | None) -> Stop | None:
         """Take steps from the best point until one is a reason to stop, or the segment ends."""
-        self._here, self._trouble, self.stuck = self.best, None, False
+        self._here, self._failure, self.stuck = self.best, None, False
         slope = self._max_slope()
-        stop = _at_rest(slope)
+        stop = _zero_gradient(slope)
         self._unit = slope if slope > _OVERFLOWS_SQUARED else 1.0
-        memory, coordinates, scales = InverseCurvature(len(self._here.x), _MEMORY), None, None
+        memory, coordinates, units = InverseCurvature(len(self._here.x), _MEMORY), None, None
         while stop is None:
             if coordinates is None or self._run.steps % _NEW_FRAME_EVERY == 0:
-                coordinates, scales = self._coordinates(scales)
+                self._flat.write(self._here.x)
+                frame = self._problem.frame()
+                # Without q(u) the parameters are of one kind, and units gain nothing.
+                if units is None and frame is not None:
+                    units = parameter_units(self._problem)
+                    self._run.evaluations += 1 + len(units) if units else 0
+                coordinates = Coordinates(self._flat, frame, units)
             stop = self._step(memory, coordinates)
             if self.stuck or (segment is not None and self._run.steps % segment == 0):
                 break
@@ -122,10 +131,10 @@ class _Descent:
 
     def end_of_descent(self) -> Stop:
         """Return why no step descends from the best point."""
-        if self._trouble is not None:
+        if self._failure is not None:
             raise NumericalError(
                 f"No step with a finite value was found from an objective of {self.best.value:.6g} "
-                f"after {self._run.steps} steps. {self._trouble} Scale inputs and targets, use "
+                f"after {self._run.steps} steps. {self._failure} Scale inputs and targets, use "
                 "fewer inducing inputs, or a larger nugget."
             )
         narrow = any(p.dtype != torch.float64 for p in self._problem.parameters.values())
@@ -136,27 +145,26 @@ class _Descent:
         """Set the parameters to the best state."""
         self._flat.write(self.best.x)
 
-    def _coordinates(
-        self, scales: dict[str, Tensor] | None
-    ) -> tuple["Coordinates", dict[str, Tensor] | None]:
-        """Return coordinates for the current point, and the units of the other parameters."""
-        self._flat.write(self._here.x)
-        frame = self._problem.frame()
-        # Without q(u) the parameters are of one kind, and units gain nothing.
-        if scales is None and frame is not None:
-            scales = units(self._problem)
-            self._run.evaluations += 1 + len(scales) if scales else 0
-        return Coordinates(self._flat, frame, scales), scales
-
     def _step(self, memory: "InverseCurvature", coordinates: "Coordinates") -> Stop | None:
         here, direction = self._here, self._direction(memory, coordinates)
-        length = self._first_length(coordinates) if memory.empty else 1.0
-        limit = self._max_length(here.x, direction)
+        limit, length = self._max_length(here.x, direction), 1.0
+        if memory.empty:
+            # Without known curvature a step has a length of at most 1 in the coordinates.
+            scaled = coordinates.of_gradient(here.gradient / self._unit)
+            length = min(1.0, 1 / float(np.abs(scaled).sum()))
         length = min(length, limit)
-        longest = max(length, min(limit, max(1.0, self._floored.longest(here.x, direction))))
+        longest = max(length, min(limit, max(1.0, self._bounds.max_length(here.x, direction))))
 
         def at(length: float) -> Point | None:
-            return self._try(self._floored.lifted(here.x + length * direction))
+            point = self._evaluate(self._bounds.clip(here.x + length * direction))
+            if point is None:
+                return None
+            if not np.allclose(point.x, here.x, rtol=1e-12, atol=1e-12):
+                # The line search has found a finite value elsewhere.
+                self._failure = None
+            if point.value <= self.best.value:
+                self.best = point
+            return point
 
         found = line_search(at, here, direction, length, longest)
         if found is None:
@@ -165,17 +173,17 @@ class _Descent:
         memory.add(found.x - here.x, (found.gradient - here.gradient) / self._unit, coordinates)
         self._here, self.stuck = found, not found.value < here.value
         slope = self._max_slope()
-        return self._run.step(found.value, slope) or _at_rest(slope)
+        return self._run.step(found.value, slope) or _zero_gradient(slope)
 
     def _direction(self, memory: "InverseCurvature", coordinates: "Coordinates") -> Vector:
-        """Return −H·gradient, projected to where no entry falls below its floor."""
+        """Return −H·gradient, projected to where no entry falls below its bound."""
         x, slopes = self._here.x, self._here.gradient
-        gradient = self._floored.free(x, slopes) / self._unit
-        down = self._floored.bent(x, -memory.times(gradient, coordinates), slopes)
+        gradient = self._bounds.free(x, slopes) / self._unit
+        down = self._bounds.project(x, -memory.times(gradient, coordinates), slopes)
         if float(down @ gradient) < 0:
             return down
         # The projection may lead upwards; that of the diagonal does not.
-        return self._floored.bent(x, -memory.diagonal_times(gradient, coordinates), slopes)
+        return self._bounds.project(x, -memory.diagonal_times(gradient, coordinates), slopes)
 
     def _max_length(self, x: Vector, direction: Vector) -> float:
         """Return the step length at which a raw parameter has changed as far as it may."""
@@ -184,48 +192,38 @@ class _Descent:
         # No line search makes a step a million times longer, and 1 / share might overflow.
         return 1 / share if share > 1e-6 else math.inf
 
-    def _first_length(self, coordinates: "Coordinates") -> float:
-        """Return a length of at most 1 in the coordinates, for a step without known curvature."""
-        gradient = coordinates.of_gradient(self._here.gradient / self._unit)
-        return min(1.0, 1 / float(np.abs(gradient).sum()))
-
     def _max_slope(self) -> float:
-        """Return the largest entry of the gradient, without entries that a floor stops."""
-        free = self._floored.free(self._here.x, self._here.gradient)
+        """Return the largest entry of the gradient, without entries that a bound stops."""
+        free = self._bounds.free(self._here.x, self._here.gradient)
         return float(np.abs(free).max(initial=0.0))
-
-    def _try(self, x: Vector) -> Point | None:
-        """Evaluate at x, and keep the point if it is the best."""
-        point = self._evaluate(x)
-        if point is None:
-            return None
-        if not np.allclose(x, self._here.x, rtol=1e-12, atol=1e-12):
-            # The line search has found a finite value elsewhere.
-            self._trouble = None
-        if point.value <= self.best.value:
-            self.best = point
-        return point
 
     def _evaluate(self, x: Vector) -> Point | None:
         """Return the point at x, or None where value or gradient are not finite."""
         self._flat.write(x)
-        self._flat.clear_gradient()
         self._run.evaluations += 1
         try:
-            self._problem.prepare()
-            value = self._problem.value(self._run.steps)
-            value.backward()
+            value = _backward(self._problem, self._run.steps)
         except (InvalidInputError, NumericalError) as error:
-            self._trouble = str(error)
+            self._failure = str(error)
             return None
-        point = Point(x, float(value.detach()), self._flat.gradient())
+        point = Point(x, float(value), self._flat.gradient())
         if not (np.isfinite(point.value) and np.isfinite(point.gradient).all()):
-            self._trouble = f"It was {point.value}, or its gradient was not finite."
+            self._failure = f"It was {point.value}, or its gradient was not finite."
             return None
         return point
 
 
-def _at_rest(slope: float) -> Stop | None:
+def _backward(problem: TrainingProblem, step: int) -> Tensor:
+    """Set the gradients of the parameters, and return the value."""
+    for parameter in problem.parameters.values():
+        parameter.grad = None
+    problem.prepare()
+    value = problem.value(step)
+    value.backward()
+    return value.detach()
+
+
+def _zero_gradient(slope: float) -> Stop | None:
     """Return a stop where the square of the gradient underflows."""
     if slope >= _UNDERFLOWS_SQUARED:
         return None
@@ -285,35 +283,31 @@ def line_search(
 
 
 @final
-class Floored:
-    """Lower bounds of the entries of a vector, −∞ for none; None where no entry has one."""
+class LowerBounds:
+    """Lower bounds of the entries of a vector; −∞ for none."""
 
-    def __init__(self, floors: Vector | None) -> None:
-        self._floors = floors
+    def __init__(self, bounds: Vector) -> None:
+        self._bounds, self._finite = bounds, np.isfinite(bounds)
 
-    def lifted(self, x: Vector) -> Vector:
-        """Return x with entries below their floor set to it."""
-        return x if self._floors is None else np.maximum(x, self._floors)
+    def clip(self, x: Vector) -> Vector:
+        """Return x with entries below their bound set to it."""
+        return np.maximum(x, self._bounds)
 
     def free(self, x: Vector, gradient: Vector) -> Vector:
-        """Return the gradient, with 0 for entries that only a floor keeps from descending."""
-        if self._floors is None:
-            return gradient
-        return np.where((x <= self._floors) & (gradient > 0), 0.0, gradient)
+        """Return the gradient, with 0 for entries that only a bound keeps from descending."""
+        return np.where((x <= self._bounds) & (gradient > 0), 0.0, gradient)
 
-    def bent(self, x: Vector, direction: Vector, gradient: Vector) -> Vector:
-        """Return a direction whose full length leads no entry below its floor."""
-        if self._floors is None:
+    def project(self, x: Vector, direction: Vector, gradient: Vector) -> Vector:
+        """Return a direction whose full length leads no entry below its bound."""
+        if not self._finite.any():
             return direction
-        held = (x <= self._floors) & (gradient > 0)
-        return np.where(held, 0.0, np.maximum(x + direction, self._floors) - x)
+        held = (x <= self._bounds) & (gradient > 0)
+        return np.where(held, 0.0, self.clip(x + direction) - x)
 
-    def longest(self, x: Vector, direction: Vector) -> float:
-        """Return the length at which the first floor is met."""
-        if self._floors is None:
-            return math.inf
-        falling = (direction < 0) & np.isfinite(self._floors)
-        lengths = (self._floors - x)[falling] / direction[falling]
+    def max_length(self, x: Vector, direction: Vector) -> float:
+        """Return the length at which the first bound is reached."""
+        falling = (direction < 0) & self._finite
+        lengths = (self._bounds - x)[falling] / direction[falling]
         return float(lengths.min(initial=math.inf))
 
 
@@ -348,21 +342,7 @@ class FlatParameters:
 
     def gradient(self) -> Vector:
         """Return the gradients, 0 where there is none."""
-        return self._join(
-            {
-                name: torch.zeros_like(p) if p.grad is None else p.grad
-                for name, p in self._parameters.items()
-            }
-        )
-
-    def clear_gradient(self) -> None:
-        """Set the gradients to None."""
-        for parameter in self._parameters.values():
-            parameter.grad = None
-
-    def floors(self, floors: dict[str, float]) -> Vector | None:
-        """Return the vector of lower bounds, if there are any."""
-        return self.full(-np.inf, floors) if floors else None
+        return self._join(_gradients(self._parameters))
 
     def full(self, value: float, others: Mapping[str, float | Tensor]) -> Vector:
         """Return a vector of one value, with other values for some parameters."""
@@ -383,6 +363,10 @@ class FlatParameters:
             parts[name] = parts[name].index_select(0, lower)
         vector: Vector = torch.cat(list(parts.values())).numpy()
         return vector
+
+
+def _gradients(parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:
+    return {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in parameters.items()}
 
 
 @final
@@ -422,7 +406,7 @@ class Coordinates:
         return self._changed(step, self._units, np.matmul)
 
     def _changed(
-        self, vector: Vector, units: Vector, change: Callable[[Matrix, Matrix], Matrix]
+        self, vector: Vector, units: Vector, change: Callable[[Vector, Vector], Vector]
     ) -> Vector:
         if self._plain:
             return vector
@@ -497,7 +481,13 @@ class InverseCurvature:
         if not rise > _MIN_CURVATURE * float(np.linalg.norm(s) * np.linalg.norm(y)):
             return
         if self._end == len(self._S):
-            self._move_to_front()
+            number = self._memory - 1
+            shift = self._end - number
+            # Row by row, without a copy of all rows.
+            for i in range(number):
+                self._S[i], self._Y[i] = self._S[i + shift], self._Y[i + shift]
+            self._R[:number, :number] = self._R[shift : self._end, shift : self._end].copy()
+            self._end = number
         last = self._end
         self._S[last], self._Y[last] = step, change
         self._first, self._end = max(0, last + 1 - self._memory), last + 1
@@ -509,15 +499,6 @@ class InverseCurvature:
         curvature = 1 / self._D + y**2 / rise - back**2 / float(s @ back)
         self._D = 1 / np.maximum(curvature, 1 / (_MAX_STRETCH * self._D))
 
-    def _move_to_front(self) -> None:
-        number = self._memory - 1
-        shift = self._end - number
-        # Row by row, without a copy of all rows.
-        for i in range(number):
-            self._S[i], self._Y[i] = self._S[i + shift], self._Y[i + shift]
-        self._R[:number, :number] = self._R[shift : self._end, shift : self._end].copy()
-        self._first, self._end = 0, number
-
 
 _PROBE = 1e-4
 """Length of a finite difference, in natural units."""
@@ -526,7 +507,7 @@ _MIN_UNIT, _MAX_UNIT = 0.2, 5.0
 """Bounds of a unit: one curvature, measured at one point, stands for a whole parameter."""
 
 
-def units(problem: TrainingProblem) -> dict[str, Tensor]:
+def parameter_units(problem: TrainingProblem) -> dict[str, Tensor]:
     """Return a unit for each parameter but q(u)'s, which has a frame.
 
     The mean curvature c = vᵀHv / size of a parameter comes from one difference of gradients along
@@ -534,45 +515,34 @@ def units(problem: TrainingProblem) -> dict[str, Tensor]:
     the value itself for others). The unit is 1/√|c|, within bounds.
     """
     names = [name for name in problem.parameters if name not in ("u_mean", "u_chol")]
-    if not names:
-        return {}
     signs = torch.Generator().manual_seed(0)
-    here = _gradient(problem)
-    return {name: _unit(problem, name, here, signs) for name in names}
+    here = _probe(problem) if names else None
+    units = {}
+    for name in names:
+        parameter = problem.parameters[name]
+        value = parameter.detach().clone()
+        natural = value.abs().clamp(min=1.0)
+        if name == "Z":
+            spread = value.std(-2, correction=0, keepdim=True)
+            natural = torch.where(spread > 0, spread, 1.0).expand(value.shape)
+        sign = 2 * torch.randint(2, parameter.shape, generator=signs).to(parameter) - 1
+        with torch.no_grad():
+            parameter.add_(_PROBE * natural * sign)
+        there = _probe(problem)
+        with torch.no_grad():
+            parameter.copy_(value)
+        units[name] = natural
+        if here is not None and there is not None:
+            rise = (natural * sign * (there[name] - here[name])).double().mean().abs() / _PROBE
+            stretch = torch.rsqrt(rise).nan_to_num(nan=1.0).clamp(_MIN_UNIT, _MAX_UNIT)
+            units[name] = natural * stretch.to(natural)
+    return units
 
 
-def _unit(
-    problem: TrainingProblem, name: str, here: dict[str, Tensor] | None, signs: torch.Generator
-) -> Tensor:
-    parameter = problem.parameters[name]
-    value = parameter.detach().clone()
-    natural = value.abs().clamp(min=1.0)
-    if name == "Z":
-        spread = value.std(-2, correction=0, keepdim=True)
-        natural = torch.where(spread > 0, spread, 1.0).expand(value.shape)
-    sign = 2 * torch.randint(2, parameter.shape, generator=signs).to(parameter) - 1
-    with torch.no_grad():
-        parameter.add_(_PROBE * natural * sign)
-    there = _gradient(problem)
-    with torch.no_grad():
-        parameter.copy_(value)
-    if here is None or there is None:
-        return natural
-    rise = (natural * sign * (there[name] - here[name])).double().mean().abs() / _PROBE
-    stretch = torch.rsqrt(rise).nan_to_num(nan=1.0).clamp(_MIN_UNIT, _MAX_UNIT)
-    return natural * stretch.to(natural)
-
-
-def _gradient(problem: TrainingProblem) -> dict[str, Tensor] | None:
+def _probe(problem: TrainingProblem) -> dict[str, Tensor] | None:
     """Return the gradient of every parameter, or None where it cannot be computed."""
-    for parameter in problem.parameters.values():
-        parameter.grad = None
     try:
-        problem.prepare()
-        problem.value(0).sum().backward()
+        _backward(problem, 0)
     except (InvalidInputError, NumericalError):
         return None
-    return {
-        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
-        for name, parameter in problem.parameters.items()
-    }
+    return {name: gradient.clone() for name, gradient in _gradients(problem.parameters).items()}

@@ -1,24 +1,24 @@
-"""Define the functions that training minimises."""
+"""Define the functions that training minimises, of a model, its data and an objective."""
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, Literal, final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast, final
 
 import torch
-from jaxtyping import Float, Num
+from jaxtyping import Float, Int, Num
 from numpy.random import SeedSequence
 from torch import Tensor, nn
 from typing_extensions import override
 
-from directgp.errors import NumericalError
+from directgp.errors import NumericalError, require, require_all
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.numerics.gaussian import kl_from_standard
-from directgp.numerics.linalg import Workspace
+from directgp.numerics.linalg import Cholesky, Workspace
 from directgp.numerics.special import softplus_inverse
-from directgp.objectives.base import Objective
-from directgp.objectives.log_losses import mean_curvature
+from directgp.objectives.base import Objective, mean_curvature
 from directgp.posteriors.collapsed import (
-    Correction,
     Whitened,
     collapsed_losses,
     example_noise,
@@ -29,8 +29,116 @@ from directgp.posteriors.collapsed import (
 from directgp.posteriors.projection import project, project_whitened, residual_variance, whiten
 from directgp.posteriors.sparse import Features, SparsePosterior
 from directgp.shapes import Marginals
-from directgp.training.data import Batches, Data, FullBatch
 from directgp.training.distributed import ProcessGroup
+from directgp.training.result import TrainingResult
+from directgp.training.run import Eliminated
+
+
+@dataclass(frozen=True)
+class Data:
+    """Inputs, targets and weights of some examples."""
+
+    X: Float[Tensor, "n d"]
+    y: Num[Tensor, " n"]
+    weights: Num[Tensor, " n"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Data":
+        """Return the examples with each tensor changed by a function."""
+        weights = None if self.weights is None else change(self.weights)
+        return Data(change(self.X), change(self.y), weights)
+
+    def take(self, index: Int[Tensor, " r"]) -> "Data":
+        """Return some of the examples."""
+        return self.map(lambda tensor: tensor[index])
+
+
+class Model(NamedTuple):
+    """A posterior and a likelihood, to start from or trained."""
+
+    posterior: SparsePosterior
+    likelihood: Likelihood
+    name: str = ""
+    """Kernel and likelihood, where a search compares several."""
+
+    @classmethod
+    def of(cls, result: TrainingResult) -> "Model":
+        """Return the model that a run has trained."""
+        return cls(result.posterior, result.likelihood)
+
+
+def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Likelihood) -> None:
+    """Raise `InvalidInputError` if shapes, devices, targets or weights do not fit the model."""
+    X, y, weights, n = data.X, data.y, data.weights, len(data)
+    require(n >= 1, f"X of {who}", "at least one row", f"shape {tuple(X.shape)}")
+    devices = X.device, y.device, posterior.Z.device
+    given = "{}, {} and {}".format(*devices)
+    require(len({*devices}) == 1, f"X, y and posterior of {who}", "on one device", given)
+    posterior.check_inputs(X, f"X of {who}")
+    allowed = f"of shape ({n},), one target for each row of X"
+    remedy = "Flatten a column with y.reshape(-1)." if y.numel() == n else ""
+    require(y.shape == (n,), f"y of {who}", allowed, f"shape {tuple(y.shape)}", remedy)
+    likelihood.check_targets(y)
+    likelihood.check_shape(y.shape)
+    for name, value in likelihood.named_parameters():
+        parameter = f"{name} of {type(likelihood).__name__} in {who}"
+        require(value.numel() == 1, parameter, "a single number", f"shape {tuple(value.shape)}")
+    if weights is not None:
+        require(weights.shape == (n,), f"weights of {who}", f"of shape ({n},)", weights.shape)
+        valid = torch.isfinite(weights) & (weights >= 0)
+        require_all(valid, weights, f"weights of {who}", "finite and at least 0")
+        require(bool((weights > 0).any()), f"weights of {who}", "positive somewhere", "zeros")
+
+
+class Batches(ABC):
+    """The examples of one step after another."""
+
+    whole: bool = False
+    """Whether every step uses all examples."""
+
+    @abstractmethod
+    def advance(self) -> bool:
+        """Go to the next step; return whether it has the size of the static buffers."""
+
+    @abstractmethod
+    def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
+        """Return the examples of the current step, with the likelihood for them."""
+
+    def use_static_buffers(self) -> None:
+        """Keep the examples of all steps in the same memory, as a CUDA graph needs."""
+        return None
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the position, for a checkpoint; without the state of the generator."""
+        return {}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Go to a position that `state` returned."""
+        return None
+
+    def close(self) -> None:
+        """Release files and threads."""
+        return None
+
+
+@final
+class FullBatch(Batches):
+    """All examples at each step."""
+
+    whole = True
+
+    def __init__(self, data: Data) -> None:
+        self._data = data
+
+    @override
+    def advance(self) -> bool:
+        return True
+
+    @override
+    def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
+        return self._data, likelihood
 
 
 class Randomness:
@@ -42,9 +150,7 @@ class Randomness:
     """
 
     def __init__(self, generator: torch.Generator, frozen: bool, rank: int | None = None) -> None:
-        self.generator = generator
-        self.frozen = frozen
-        self._rank = rank
+        self.generator, self.frozen, self._rank = generator, frozen, rank
         if frozen or rank is not None:
             # A generator of its own: setting the seed of the given one would repeat its draws.
             where = generator.device
@@ -80,18 +186,14 @@ class TrainingProblem(ABC):
     ) -> None:
         self.parameters = parameters
         self.floors = {name: floor for name, floor in floors.items() if name in parameters}
-        self.randomness, self._group = randomness, group
-        self.batches = batches if group is None else group.split(batches)
+        self.randomness, self.batches, self._group = randomness, batches, group
         self.checked = True
         """Whether factorisations are checked at once; not while a CUDA graph is recorded."""
         self.jitter = 0.0
         """Largest jitter that a factorisation has needed."""
 
     def prepare(self) -> bool:
-        """Choose the batch and the noise of the next `value`.
-
-        Returns whether the batch has the size of the static buffers.
-        """
+        """Choose batch and noise of the next `value`; return whether static buffers hold it."""
         self.randomness.begin()
         return self.batches.advance()
 
@@ -101,10 +203,7 @@ class TrainingProblem(ABC):
 
     @abstractmethod
     def value(self, step: int) -> Float[Tensor, "*batch"]:
-        """Return the differentiable value, one number for each member of a batch of models.
-
-        Schedules read the step.
-        """
+        """Return the value of each model of a batch; schedules of samples read the step."""
 
     def average(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the means of losses and gradients over the processes."""
@@ -119,11 +218,12 @@ class TrainingProblem(ABC):
 
     def at_floor(self) -> tuple[str, ...]:
         """Return the names of parameters at their lower bound."""
-        return tuple(
-            name
-            for name, floor in self.floors.items()
-            if bool((self.parameters[name].detach() <= floor).any())
-        )
+        named = self.parameters
+        return tuple(n for n, low in self.floors.items() if bool((named[n].detach() <= low).any()))
+
+    def write_q(self) -> None:
+        """Set q(u) of the posterior, where a formula gives it."""
+        return None
 
     def note_jitter(self, jitter: Float[Tensor, "*batch"]) -> None:
         """Keep the largest jitter."""
@@ -133,39 +233,69 @@ class TrainingProblem(ABC):
 _Q = ("u_mean", "u_chol")
 
 
-def trained_parameters(
-    posterior: SparsePosterior, likelihood: Likelihood
-) -> dict[str, nn.Parameter]:
+def _trained_parameters(model: Model) -> dict[str, nn.Parameter]:
     """Return every parameter that requires a gradient, by name."""
-    named = [(name, p) for name, p in posterior.named_parameters() if p.requires_grad]
-    named += [(f"likelihood.{name}", p) for name, p in likelihood.named_parameters()]
+    named = [*model.posterior.named_parameters()]
+    named += [(f"likelihood.{name}", p) for name, p in model.likelihood.named_parameters()]
     return {name: p for name, p in named if p.requires_grad}
 
 
 class ModelProblem(TrainingProblem):
-    """An objective of a posterior, a likelihood and data."""
+    """An objective of a model and data; `group` has the means over several processes.
+
+    With `before`, an earlier q(u) that takes the place of the prior, the posterior holds q(u)
+    relative to it (`directgp.posteriors.collapsed`).
+    """
 
     def __init__(
         self,
-        posterior: SparsePosterior,
-        likelihood: Likelihood,
+        model: Model,
         data: Data,
         objective: Objective,
         parameters: dict[str, nn.Parameter],
         randomness: Randomness,
         batches: Batches | None = None,
         group: ProcessGroup | None = None,
+        before: Whitened | None = None,
     ) -> None:
-        lowest = floors(posterior, likelihood, data.weighted_targets())
-        super().__init__(parameters, lowest, randomness, batches or FullBatch(data), group)
-        self.posterior, self.likelihood = posterior, likelihood
-        self.data, self.objective = data, objective
+        y = data.y if data.weights is None else data.y[data.weights > 0]
+        bounds = floors(model.posterior, model.likelihood, y)
+        super().__init__(parameters, bounds, randomness, batches or FullBatch(data), group)
+        self.posterior, self.likelihood, _ = model
+        self.data, self.objective, self._before = data, objective, before
         exact = objective.point_loss.deterministic or randomness.frozen
         self.deterministic = exact and self.batches.whole
+        self._factor: Cholesky | None = None
 
     def features(self, X: Float[Tensor, "n d"]) -> Features:
         """Return the features of the inputs to which q(u) is applied."""
-        return self.posterior.features(X)
+        features = self.posterior.features(X, self._factor)
+        return features if self._before is None else seen_from(self._before, features)
+
+
+class QProblem(ModelProblem):
+    """An objective with q(u) among its parameters."""
+
+    @override
+    def recordable(self) -> bool:
+        if not (self.data.X.is_cuda and self._group is None and self.posterior.prior.fused):
+            return False
+        return self.objective.point_loss.fixed_work(self.likelihood)
+
+    @final
+    @override
+    def value(self, step: int) -> Float[Tensor, "*batch"]:
+        data, likelihood = self.batches.examples(self.likelihood)
+        marginals, kl = self.q(data.X)
+        random = self.randomness.generator
+        losses = self.objective.point_loss(
+            likelihood, data.y, marginals, generator=random, step=step
+        )
+        return self.objective.combine(losses, kl, data.weights)
+
+    @abstractmethod
+    def q(self, X: Float[Tensor, "n d"]) -> tuple[Marginals, Float[Tensor, "*batch"]]:
+        """Return q(f_i) at the inputs of this step, and the KL."""
 
     @override
     def frame(self) -> Float[Tensor, "m m"] | None:
@@ -193,41 +323,12 @@ class ModelProblem(TrainingProblem):
         return math.sqrt(len(self.data)) * factor
 
 
-class QProblem(ModelProblem):
-    """An objective with q(u) among its parameters."""
-
-    @override
-    def recordable(self) -> bool:
-        if not (self.data.X.is_cuda and self._group is None and self.posterior.prior.fused):
-            return False
-        return self.objective.point_loss.fixed_work(self.likelihood)
-
-    @final
-    @override
-    def value(self, step: int) -> Float[Tensor, "*batch"]:
-        data, likelihood = self.batches.examples(self.likelihood)
-        marginals, kl = self.q(data.X)
-        return self.objective(
-            likelihood,
-            data.y,
-            marginals,
-            kl,
-            weights=data.weights,
-            generator=self.randomness.generator,
-            step=step,
-        )
-
-    @abstractmethod
-    def q(self, X: Float[Tensor, "n d"]) -> tuple[Marginals, Float[Tensor, "*batch"]]:
-        """Return q(f_i) at the inputs of this step, and the KL."""
-
-
 @final
 class FreeProblem(QProblem):
     """Trains q(u) and the hyperparameters that require a gradient."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, model: Model, data: Data, objective: Objective, *others: Any) -> None:
+        super().__init__(model, data, objective, _trained_parameters(model), *others)
         self._workspace = Workspace()
 
     @override
@@ -247,16 +348,11 @@ class FreeProblem(QProblem):
 
 @final
 class HeldProblem(QProblem):
-    """Trains q(u) alone; the features of the examples are computed once.
-
-    With `before`, an earlier q(u) that takes the place of the prior, the posterior holds q(u)
-    relative to it (`directgp.posteriors.collapsed`).
-    """
+    """Trains q(u) alone; the features of the examples are computed once."""
 
     def __init__(
         self,
-        posterior: SparsePosterior,
-        likelihood: Likelihood,
+        model: Model,
         data: Data,
         objective: Objective,
         randomness: Randomness,
@@ -264,19 +360,13 @@ class HeldProblem(QProblem):
         group: ProcessGroup | None = None,
         before: Whitened | None = None,
     ) -> None:
-        parameters = {name: getattr(posterior, name) for name in _Q}
-        held = likelihood.frozen()
-        super().__init__(posterior, held, data, objective, parameters, randomness, batches, group)
+        held = Model(model.posterior, model.likelihood.frozen())
+        parameters = {name: getattr(model.posterior, name) for name in _Q}
+        super().__init__(held, data, objective, parameters, randomness, batches, group, before)
         with torch.no_grad():
-            self._factor = posterior.factor()
-        self._before = before
-        rows = self.batches.examples(held)[0] if self.batches.whole else None
+            self._factor = self.posterior.factor()
+        rows = self.batches.examples(self.likelihood)[0] if self.batches.whole else None
         self._features = None if rows is None else self.features(rows.X)
-
-    @override
-    def features(self, X: Float[Tensor, "n d"]) -> Features:
-        features = self.posterior.features(X, self._factor)
-        return features if self._before is None else seen_from(self._before, features)
 
     @override
     def q(self, X: Float[Tensor, "n d"]) -> tuple[Marginals, Float[Tensor, "*batch"]]:
@@ -284,42 +374,46 @@ class HeldProblem(QProblem):
         return self.posterior.marginals_at(features), self.posterior.kl()
 
 
-Eliminated = Literal["vfe", "fitc", "square_loss"]
-
-
 @final
 class ProfiledProblem(ModelProblem):
-    """Trains the hyperparameters, with the closed form of the optimal q(u).
+    """Trains the hyperparameters, unless held, with the closed form of the optimal q(u).
 
     The value is the minimum over q(u) of the objective, its gradient that of the objective with
-    q(u) fixed at the minimum (`directgp.posteriors.collapsed`).
+    q(u) fixed at the minimum (`directgp.posteriors.collapsed`). With `before`, nothing is trained:
+    Σ loss + β·KL[q ‖ q_before] has its minimum at `optimal_q` of A′ = S_beforeᵀA.
     """
 
     def __init__(
         self,
-        posterior: SparsePosterior,
-        likelihood: ConjugateLikelihood,
+        model: Model,
         data: Data,
         objective: Objective,
-        kind: Eliminated,
-        parameters: dict[str, nn.Parameter],
         randomness: Randomness,
+        kind: Eliminated,
+        held: bool,
+        before: Whitened | None = None,
     ) -> None:
-        free = {name: p for name, p in parameters.items() if name not in _Q}
-        if kind == "square_loss":
-            free.pop("likelihood.raw_noise", None)
-        super().__init__(posterior, likelihood, data, objective, free, randomness)
-        self._conjugate, self._kind = likelihood, kind
+        skipped = (*_Q, "likelihood.raw_noise") if kind == "square_loss" else _Q
+        named = {} if held else _trained_parameters(model)
+        free = {name: p for name, p in named.items() if name not in skipped}
+        super().__init__(model, data, objective, free, randomness, before=before)
+        # `Recipe.eliminated` gives a kind for these likelihoods alone.
+        self._conjugate, self._kind = cast(ConjugateLikelihood, model.likelihood), kind
 
     @override
     def value(self, step: int) -> Float[Tensor, ""]:
-        cross = self.posterior.cross(self.data.X)
-        self.note_jitter(cross.jitter)
-        with torch.no_grad():
-            A = whiten(cross.L, cross.Kuf)
-            q = self._optimal_q(A, residual_variance(cross.k_diag, A), cross.mean)
-        projected = project(*cross[:3], q.u_mean, q.u_chol, A)
-        target = self.data.y - cross.mean
+        if self._before is None:
+            cross = self.posterior.cross(self.data.X)
+            self.note_jitter(cross.jitter)
+            with torch.no_grad():
+                A = whiten(cross.L, cross.Kuf)
+                q = self._optimal_q(A, residual_variance(cross.k_diag, A), cross.mean)
+            projected, mean = project(*cross[:3], q.u_mean, q.u_chol, A), cross.mean
+        else:
+            A, residual, mean = self.features(self.data.X)
+            q = self._optimal_q(A, residual, mean)
+            projected = project_whitened(A, residual, *q)
+        target = self.data.y - mean
         if self._kind == "square_loss":
             losses = 0.5 * (target - projected.mean) ** 2
             kl = 0.5 * q.u_mean.square().sum(-1)
@@ -328,9 +422,9 @@ class ProfiledProblem(ModelProblem):
             kl = kl_from_standard(q.u_mean, q.u_chol)
         return self.objective.combine(losses, kl, self.data.weights)
 
+    @override
     def write_q(self) -> None:
-        """Set the posterior to the optimal q(u)."""
-        features = self.posterior.features(self.data.X)
+        features = self.features(self.data.X)
         with torch.no_grad():
             self.posterior.set_q(*self._optimal_q(*features))
 
@@ -343,44 +437,6 @@ class ProfiledProblem(ModelProblem):
         weights = 1 if self.data.weights is None else self.data.weights
         beta = float(self.objective.beta)
         return optimal_q(A, self.data.y - mean, weights / noise, beta)
-
-
-@final
-class CollapsedUpdate(ModelProblem):
-    """An update with the closed form of the optimal q(u), relative to the one before.
-
-    Σ loss + β·KL[q ‖ q_before] has its minimum at `optimal_q` of A′ = S_beforeᵀA.
-    """
-
-    def __init__(
-        self,
-        posterior: SparsePosterior,
-        likelihood: ConjugateLikelihood,
-        data: Data,
-        objective: Objective,
-        kind: Correction,
-        before: Whitened,
-        randomness: Randomness,
-    ) -> None:
-        super().__init__(posterior, likelihood, data, objective, {}, randomness)
-        self._kind = kind
-        with torch.no_grad():
-            self._noise = likelihood.noise.detach()
-            A, residual, mean = seen_from(before, posterior.features(data.X))
-            self._target = data.y - mean
-            noise = example_noise(kind, self._noise, residual)
-            weights = 1 if data.weights is None else data.weights
-            self._q = optimal_q(A, self._target, weights / noise, float(objective.beta))
-            self._projected = project_whitened(A, residual, *self._q)
-
-    @override
-    def value(self, step: int) -> Float[Tensor, ""]:
-        losses = collapsed_losses(self._kind, self._target, self._projected, self._noise)
-        return self.objective.combine(losses, kl_from_standard(*self._q), self.data.weights)
-
-    def write_q(self) -> None:
-        """Set the posterior to the optimal q(u), relative to the one before."""
-        self.posterior.set_q(*self._q)
 
 
 _RELATIVE_DEVIATION = 1e-3

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
@@ -13,9 +13,7 @@ from torch import Tensor
 
 from directgp.errors import NumericalError
 from directgp.training.beta_path import batches_models, brief, outwards, train_grid
-from directgp.training.callbacks import close
-from directgp.training.data import Data, Model
-from directgp.training.recipe import Recipe
+from directgp.training.problems import Data, Model
 from directgp.training.result import (
     BetaPath,
     Failure,
@@ -25,15 +23,12 @@ from directgp.training.result import (
     StageResult,
     TrainingResult,
 )
+from directgp.training.run import Recipe, close
 from directgp.training.trainer import Trainer, elbo_run, fixed_run, joint_run
-from directgp.training.validation import (
-    Folds,
-    Given,
-    Split,
-    Validation,
-    compare_groups,
-    split,
-)
+from directgp.training.validation import Folds, Given, Split, Validation, compare_groups, split
+
+_MANY_EXAMPLES, _SOME_EXAMPLES = 5000, 2500
+"""Beyond the first number models are compared on the second number, drawn at random."""
 
 
 @dataclass(frozen=True)
@@ -89,59 +84,6 @@ class SearchResult:
     """The run that a budget, a callback or Ctrl-C ended, and the search with it."""
 
 
-def evidence(result: TrainingResult, data: Data) -> float:
-    """Return ELBO − ½ k log n, k the number of hyperparameters (Schwarz).
-
-    An example counts by its weight, and the ELBO of a part of the data as that of all.
-    """
-    parameters = (*result.posterior.prior.parameters(), *result.likelihood.parameters())
-    k = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
-    n = len(data) if data.weights is None else float(data.weights.sum())
-    found = -len(data) * result.loss - 0.5 * k * math.log(max(n, 1.0))
-    return found if math.isfinite(found) else -math.inf
-
-
-def most_models(models: Sequence[Sequence[Model]]) -> int:
-    """Return the largest number of models of `try_models`: a column, a row, another column."""
-    return 2 * len(models) + len(models[0]) - 2
-
-
-def try_models(
-    models: Sequence[Sequence[Model]], solve: Callable[[Model], Solution | None]
-) -> list[Solution]:
-    """Return the solutions of a kernel chosen with the first likelihood, a likelihood, a kernel.
-
-    `models` has one row for each kernel, with one model for each likelihood.
-    """
-    tried: dict[tuple[int, int], Solution | None] = {}
-
-    def evidence_at(place: tuple[int, int]) -> float:
-        found = tried[place]
-        return -math.inf if found is None else found.evidence
-
-    def best(places: Iterable[tuple[int, int]]) -> tuple[int, int]:
-        for i, j in places:
-            if (i, j) not in tried:
-                tried[i, j] = solve(models[i][j])
-        return max(tried, key=evidence_at)
-
-    kernel, _ = best((i, 0) for i in range(len(models)))
-    _, likelihood = best((kernel, j) for j in range(len(models[0])))
-    best((i, likelihood) for i in range(len(models)))
-    return [found for found in tried.values() if found is not None]
-
-
-_MANY_EXAMPLES, _SOME_EXAMPLES = 5000, 2500
-"""Beyond the first number models are compared on the second number, drawn at random."""
-
-
-class Fold(NamedTuple):
-    """A split of the data with its trainer."""
-
-    trainer: Trainer
-    split: Split
-
-
 @final
 @dataclass
 class Search:
@@ -156,12 +98,15 @@ class Search:
     data: Data
     validation: Validation
     generator: torch.Generator
-    since: float = field(default_factory=time.perf_counter)
+    _since: float = field(default_factory=time.perf_counter, init=False)
     _end: StageResult | None = field(default=None, init=False)
     _failures: list[Failure] = field(default_factory=list, init=False)
+    _splits: list[Split] = field(default_factory=list, init=False)
     _part: int = field(default=0, init=False)
+    """Runs so far."""
+
     _parts: int = field(default=1, init=False)
-    _folds: list[Fold] = field(default_factory=list, init=False)
+    """Largest number of runs."""
 
     def run(
         self, models: Sequence[Sequence[Model]], betas: Sequence[float], modes: Sequence[str]
@@ -172,16 +117,26 @@ class Search:
         with that kernel, and the kernel once more with that likelihood. β falls along the grid, and
         the modes are "elbo", "fixed" and "joint".
         """
-        self._parts = self._most_parts(models, betas, modes)
+        # Runs: models (a column, a row, another column), candidates of each split, the chosen one.
+        grids = sum(mode != "elbo" for mode in modes)
+        single = len(betas) == len(modes) == grids == 1
+        splits = self.validation.number if isinstance(self.validation, Folds) else 1
+        candidates = splits * (1 + grids * len(betas)) + 1 if grids else 0
+        sampled = len(models) * len(models[0]) > 1 and len(self.data) > _MANY_EXAMPLES
+        most_models = 2 * len(models) + len(models[0]) - 2
+        self._parts = most_models + sampled + (1 if single else candidates)
         chosen, points, trials = 0, tuple[PathPoint, ...](), list[Trial]()
         try:
-            solutions = self._solutions(models)
+            solutions = self._solutions(models, sampled)
+            self._parts -= most_models - self._part
             base = self._whole(max(solutions, key=lambda solution: solution.evidence))
             best = base.result
-            if _single(betas, modes):
-                best = self._sole(base, betas[0], modes[0])
-            elif not self._ended and modes != ["elbo"]:
-                trials = self._compete(base, betas, modes)
+            if single and self._end is None:
+                name = f"{self.recipe.name}, {modes[0]}, all examples"
+                trainer = self._trainer(self.data, name)
+                best = self._noted(_train(trainer, self.recipe, modes[0], betas[0], best))
+            elif grids and self._end is None:
+                trials = self._trials(base, betas, modes)
             if trials:
                 losses = torch.stack([trial.losses for trial in trials])
                 comparison = compare_groups(losses, [trial.hyperparameters for trial in trials])
@@ -193,36 +148,57 @@ class Search:
         path = BetaPath(
             points=points,
             chosen=chosen,
-            loss=self.recipe.validation_loss().name,
-            seconds=time.perf_counter() - self.since,
+            loss=self.recipe.point_loss().validation_loss().name,
+            seconds=time.perf_counter() - self._since,
             failed=tuple(self._failures),
             grid=tuple(betas),
             models=tuple(ModelTried(each.model.name, each.evidence) for each in solutions),
         )
         return SearchResult(best, tuple(solutions), tuple(trials), path, self._end)
 
-    @property
-    def _ended(self) -> bool:
-        return self._end is not None
+    def _trainer(self, data: Data, name: str, fold: int | None = None) -> Trainer:
+        """Return a trainer for the next run, whose name and number callbacks see."""
+        self._part += 1
+        if fold is not None and isinstance(self.validation, Folds):
+            name += f", fold {fold + 1}"
+        trainer = Trainer(data, self.generator, since=self._since)
+        trainer.phase = Phase(name, self._part, max(self._part, self._parts))
+        return trainer
 
-    def _note(self, result: TrainingResult) -> None:
+    def _noted(self, result: TrainingResult) -> TrainingResult:
         """Keep the last stage of a run that a budget, a callback or Ctrl-C ended."""
         if result.ended:
             self._end = result.stages[-1]
+        return result
 
-    def _solutions(self, models: Sequence[Sequence[Model]]) -> list[Solution]:
-        """Return the ELBO solution of each model, on some of the examples where there are many."""
-        n, random, rows = len(self.data), self.generator, None
-        if len(models) * len(models[0]) > 1 and n > _MANY_EXAMPLES:
-            rows = torch.randperm(n, generator=random, device=random.device)[:_SOME_EXAMPLES]
-        solutions = try_models(models, lambda model: self._solution(model, rows))
-        self._parts -= most_models(models) - self._part
+    def _solutions(self, models: Sequence[Sequence[Model]], sampled: bool) -> list[Solution]:
+        """Return the ELBO solution of each model that is tried, on a sample of many examples."""
+        random, rows = self.generator, None
+        if sampled:
+            order = torch.randperm(len(self.data), generator=random, device=random.device)
+            rows = order[:_SOME_EXAMPLES]
+        tried: dict[tuple[int, int], Solution | None] = {}
+
+        def evidence_at(place: tuple[int, int]) -> float:
+            found = tried[place]
+            return -math.inf if found is None else found.evidence
+
+        def best(places: Iterable[tuple[int, int]]) -> tuple[int, int]:
+            for i, j in places:
+                if (i, j) not in tried:
+                    tried[i, j] = self._solution(models[i][j], rows)
+            return max(tried, key=evidence_at)
+
+        kernel, _ = best((i, 0) for i in range(len(models)))
+        _, likelihood = best((kernel, j) for j in range(len(models[0])))
+        best((i, likelihood) for i in range(len(models)))
+        solutions = [found for found in tried.values() if found is not None]
         if not solutions:
             raise NumericalError(self._failures[0].reason)
         return solutions
 
     def _solution(self, model: Model, rows: Int[Tensor, " r"] | None) -> Solution | None:
-        if self._ended:
+        if self._end is not None:
             return None
         data = self.data if rows is None else self.data.take(rows)
         likelihood = model.likelihood if rows is None else model.likelihood.for_rows(rows)
@@ -232,37 +208,28 @@ class Search:
         except NumericalError as error:
             self._failures.append(Failure(1.0, f"elbo, {model.name}", str(error)))
             return None
-        self._note(result)
-        return Solution(model, result, evidence(result, self.data), whole=rows is None)
+        return Solution(model, self._noted(result), evidence(result, self.data), rows is None)
 
     def _whole(self, found: Solution) -> Solution:
         """Return the solution on all examples, trained from that on some of them."""
-        if found.whole or self._ended:
+        if found.whole or self._end is not None:
             return found
         trainer = self._trainer(self.data, f"ELBO, {found.model.name}, all examples")
-        start = _for_all(found.model, found.result)
-        result = elbo_run(trainer, self.recipe, start, near=True)
-        self._note(result)
-        return replace(found, result=result, whole=True)
+        result = elbo_run(trainer, self.recipe, _for_all(found.model, found.result), near=True)
+        return replace(found, result=self._noted(result), whole=True)
 
-    def _sole(self, base: Solution, beta: float, mode: str) -> TrainingResult:
-        """Train the only candidate on all examples."""
-        if self._ended:
-            return base.result
-        trainer = self._trainer(self.data, f"{self.recipe.name}, {mode}, all examples")
-        if mode == "fixed":
-            result = fixed_run(trainer, self.recipe, base.result, beta)
-        else:
-            result = joint_run(trainer, self.recipe, Model.of(base.result), beta)
-        self._note(result)
-        return result
-
-    def _compete(self, base: Solution, betas: Sequence[float], modes: Sequence[str]) -> list[Trial]:
+    def _trials(self, base: Solution, betas: Sequence[float], modes: Sequence[str]) -> list[Trial]:
         """Train the candidates of the best model, from the most to the least regularised."""
         start = base.result.posterior, base.result.likelihood
-        splits = split(self.validation, self.data, *start, self.generator)
-        self._folds = [Fold(self._trainer(each.training, ""), each) for each in splits]
-        elbo = self._elbo(base)
+        self._splits = split(self.validation, self.data, *start, self.generator)
+
+        def train_elbo(k: int, trainer: Trainer) -> TrainingResult:
+            if isinstance(self.validation, Given):
+                return base.result
+            model = Model(base.result.posterior, self._splits[k].likelihood)
+            return elbo_run(trainer, self._brief(base.result), model, near=True)
+
+        elbo = self._try("elbo", 1.0, "ELBO", train_elbo)
         if elbo is None:
             return []
         trials = [elbo] if "elbo" in modes else []
@@ -271,102 +238,69 @@ class Search:
                 trials += self._grid(elbo, betas, mode)
         return trials
 
-    def _most_parts(
-        self, models: Sequence[Sequence[Model]], betas: Sequence[float], modes: Sequence[str]
-    ) -> int:
-        """Return the largest number of runs: models, candidates of every split, the chosen one."""
-        splits = self.validation.number if isinstance(self.validation, Folds) else 1
-        grids = sum(mode != "elbo" for mode in modes)
-        competition = splits * (1 + grids * len(betas)) + 1 if grids else 0
-        if _single(betas, modes):
-            competition = 1
-        again = len(models) * len(models[0]) > 1 and len(self.data) > _MANY_EXAMPLES
-        return most_models(models) + again + competition
-
-    def _elbo(self, base: Solution) -> Trial | None:
-        """Train the ELBO solution of every split, from that of all examples."""
-
-        def train(k: int, fold: Fold) -> TrainingResult:
-            if isinstance(self.validation, Given):
-                return base.result
-            start = Model(base.result.posterior, fold.split.likelihood)
-            return elbo_run(fold.trainer, self._brief(base.result), start, near=True)
-
-        return self._try("elbo", 1.0, "ELBO", train)
-
     def _grid(self, elbo: Trial, betas: Sequence[float], mode: str) -> list[Trial]:
         """Train the candidates of one mode, and return them in the order of β."""
-        start = Model.of(elbo.results[0])
-        if batches_models(self._folds[0].trainer, self.recipe, start):
+        number = len(self._splits[0].training)
+        if batches_models(self.recipe, Model.of(elbo.results[0]), number):
             return self._batch(elbo, betas, mode)
+        # Folds are used for few examples, on which a long joint run overfits.
+        long = mode == "fixed" or not isinstance(self.validation, Folds)
+
+        def candidate(beta: float, neighbour: Trial | None) -> Trial | None:
+            def train(k: int, trainer: Trainer) -> TrainingResult:
+                base = elbo.results[k]
+                near = None if neighbour is None else neighbour.results[k]
+                recipe = self.recipe if near is None and long else self._brief(base)
+                return _train(trainer, recipe, mode, beta, base, near)
+
+            return self._try(mode, beta, f"{self.recipe.name}, {mode}, β = {beta:.3g}", train)
 
         def rising(trials: Sequence[Trial | None], left: int) -> bool:
             """Return whether the last loss is no lower than those before it."""
             *before, last = [math.inf if trial is None else trial.loss for trial in trials]
             if not before or last < min(before):
                 return False
-            self._parts -= len(self._folds) * left
+            self._parts -= len(self._splits) * left
             return True
 
-        return outwards(betas, lambda *near: self._candidate(elbo, mode, *near), rising)
-
-    def _candidate(
-        self, elbo: Trial, mode: str, beta: float, neighbour: Trial | None
-    ) -> Trial | None:
-        """Train a candidate from its neighbour, or from the ELBO solution."""
-        # Folds are used for few examples, on which a long joint run overfits.
-        long = mode == "fixed" or not isinstance(self.validation, Folds)
-
-        def train(k: int, fold: Fold) -> TrainingResult:
-            base = elbo.results[k]
-            near = None if neighbour is None else neighbour.results[k]
-            recipe = self.recipe if near is None and long else self._brief(base)
-            if mode == "fixed":
-                start = None if near is None else near.posterior
-                return fixed_run(fold.trainer, recipe, base, beta, start=start)
-            return joint_run(fold.trainer, recipe, Model.of(near or base), beta)
-
-        return self._try(mode, beta, f"{self.recipe.name}, {mode}, β = {beta:.3g}", train)
+        return outwards(betas, candidate, rising)
 
     def _batch(self, elbo: Trial, betas: Sequence[float], mode: str) -> list[Trial]:
         """Train every β at once, as one batch of models."""
         rows: list[list[TrainingResult]] = []
-        for k, (trainer, _) in enumerate(self._folds):
-            self._announce(trainer, f"{self.recipe.name}, {mode}, {len(betas)} values of β", k)
+        for k, (part, base) in enumerate(zip(self._splits, elbo.results, strict=True)):
+            name = f"{self.recipe.name}, {mode}, {len(betas)} values of β"
+            trainer = self._trainer(part.training, name, k)
             self._part += len(betas) - 1
-            base = elbo.results[k]
             held = mode == "fixed"
-            rows.append(train_grid(trainer, self.recipe, Model.of(base), betas, base, held))
+            found = train_grid(trainer, self.recipe, Model.of(base), betas, base, held)
+            rows.append(list(map(self._noted, found)))
             self._failures += trainer.failures
-            trainer.failures = []
-            for result in rows[-1]:
-                self._note(result)
-            if self._ended or len(rows[-1]) < len(betas):
+            if self._end is not None or len(found) < len(betas):
                 return []
         members = zip(betas, zip(*rows, strict=True), strict=True)
         return [self._validated(mode, beta, many) for beta, many in members]
 
     def _try(
-        self, mode: str, beta: float, name: str, train: Callable[[int, Fold], TrainingResult]
+        self, mode: str, beta: float, name: str, train: Callable[[int, Trainer], TrainingResult]
     ) -> Trial | None:
         """Train a candidate on every split; return None where it failed or the training ended."""
         results: list[TrainingResult] = []
-        for k, fold in enumerate(self._folds):
-            if self._ended:
+        for k, part in enumerate(self._splits):
+            if self._end is not None:
                 return None
-            self._announce(fold.trainer, name, k)
+            trainer = self._trainer(part.training, name, k)
             try:
-                results.append(train(k, fold))
+                results.append(self._noted(train(k, trainer)))
             except NumericalError as error:
                 self._failures.append(Failure(beta, mode, str(error)))
                 return None
-            self._note(results[-1])
         return self._validated(mode, beta, results)
 
     def _validated(self, mode: str, beta: float, results: Sequence[TrainingResult]) -> Trial:
-        loss = self.recipe.validation_loss()
-        pairs = zip(self._folds, results, strict=True)
-        losses = torch.cat([fold.split.losses(result, loss) for fold, result in pairs])
+        loss = self.recipe.point_loss().validation_loss()
+        pairs = zip(self._splits, results, strict=True)
+        losses = torch.cat([part.losses(result, loss) for part, result in pairs])
         return Trial(mode, beta, tuple(results), losses)
 
     def _on_all(self, base: Solution, chosen: Trial) -> TrainingResult:
@@ -374,44 +308,48 @@ class Search:
         found = chosen.results[0]
         if chosen.hyperparameters == "elbo":
             return base.result
-        if self._ended or isinstance(self.validation, Given):
+        if self._end is not None or isinstance(self.validation, Given):
             return found
         trainer = self._trainer(self.data, "all examples")
         try:
             if chosen.hyperparameters == "fixed":
-                result = fixed_run(trainer, self.recipe, base.result, chosen.beta)
-            else:
-                start = _for_all(base.model, found)
-                result = joint_run(trainer, self._brief(found), start, chosen.beta)
+                return self._noted(fixed_run(trainer, self.recipe, base.result, chosen.beta))
+            start = _for_all(base.model, found)
+            return self._noted(joint_run(trainer, self._brief(found), start, chosen.beta))
         except NumericalError as error:
             self._failures.append(Failure(chosen.beta, "all examples", str(error)))
             return found
-        self._note(result)
-        return result
 
     def _brief(self, near: TrainingResult) -> Recipe:
-        """Return the recipe with fewer steps, for a run that starts near its optimum."""
-        m = near.posterior.Z.shape[-2]
-        optimizer = self.recipe.chosen_optimizer(len(self.data), m)
+        optimizer = self.recipe.chosen_optimizer(len(self.data), near.posterior.Z.shape[-2])
         return brief(self.recipe, optimizer, near.likelihood)
 
-    def _trainer(self, data: Data, name: str) -> Trainer:
-        trainer = Trainer(data, self.generator, since=self.since)
-        if name:
-            self._announce(trainer, name)
-        return trainer
 
-    def _announce(self, trainer: Trainer, name: str, number: int | None = None) -> None:
-        """Set the phase of the next run, which callbacks see."""
-        self._part += 1
-        folded = isinstance(self.validation, Folds) and number is not None
-        where = f", fold {(number or 0) + 1}" if folded else ""
-        trainer.phase = Phase(name + where, self._part, max(self._part, self._parts))
+def evidence(result: TrainingResult, data: Data) -> float:
+    """Return ELBO − ½ k log n, k the number of hyperparameters (Schwarz).
+
+    An example counts by its weight, and the ELBO of a part of the data as that of all.
+    """
+    parameters = (*result.posterior.prior.parameters(), *result.likelihood.parameters())
+    k = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    n = len(data) if data.weights is None else float(data.weights.sum())
+    found = -len(data) * result.loss - 0.5 * k * math.log(max(n, 1.0))
+    return found if math.isfinite(found) else -math.inf
 
 
-def _single(betas: Sequence[float], modes: Sequence[str]) -> bool:
-    """Return whether β and mode are given, so that only the model is chosen."""
-    return len(betas) == len(modes) == 1 and modes[0] != "elbo"
+def _train(
+    trainer: Trainer,
+    recipe: Recipe,
+    mode: str,
+    beta: float,
+    base: TrainingResult,
+    near: TrainingResult | None = None,
+) -> TrainingResult:
+    """Train from the ELBO solution, or from a near candidate of the same mode."""
+    if mode == "fixed":
+        start = None if near is None else near.posterior
+        return fixed_run(trainer, recipe, base, beta, start=start)
+    return joint_run(trainer, recipe, Model.of(near or base), beta)
 
 
 def _for_all(model: Model, trained: TrainingResult) -> Model:

@@ -19,14 +19,15 @@ from directgp.numerics.random import fresh_generator
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.collapsed import Whitened, composed
 from directgp.posteriors.sparse import SparsePosterior
+from directgp.training.batches import as_data
 from directgp.training.beta_path import path_of
-from directgp.training.callbacks import Monitor, Observer, ProgressBar, SmallGradient, close
+from directgp.training.callbacks import ProgressBar
 from directgp.training.checkpoint import Checkpoints, open_checkpoint
-from directgp.training.data import Data, Model, as_data, check_data
 from directgp.training.distributed import Processes, ProcessGroup
-from directgp.training.recipe import OptimizerName, Recipe
+from directgp.training.problems import Data, Model, check_data
 from directgp.training.result import TrainingResult
-from directgp.training.trainer import Trainer, mode_run
+from directgp.training.run import Monitor, Observer, OptimizerName, Recipe, SmallGradient, close
+from directgp.training.trainer import Trainer, elbo_run, fixed_run, joint_run
 from directgp.training.validation import Validation
 
 HyperparameterMode = Literal["joint", "fixed", "auto"]
@@ -136,15 +137,8 @@ def train(
     <Status.CONVERGED: 'converged'>
     """
     recipe = Recipe(
-        objective=objective,
-        rule=rule,
-        optimizer=optimizer,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        max_steps=max_steps,
-        stopping=stopping,
-        monitors=monitors,
-        observer=observer,
+        *(objective, rule, optimizer, batch_size, learning_rate, max_steps),
+        *(stopping, monitors, observer),
     )
     model, data = Model(posterior, likelihood), Data(X, y, weights)
     if hyperparameters == "auto":
@@ -153,21 +147,14 @@ def train(
         require(start == "elbo", "start with hyperparameters='auto'", "'elbo'", repr(start))
         return path_of(recipe, model, data, [beta], validation, "auto", checkpoints, generator).best
     _check_choices(hyperparameters, ("joint", "fixed", "auto"), start, beta)
-    require(
-        validation is None,
-        f"validation with hyperparameters='{hyperparameters}'",
-        "None",
-        type(validation).__name__,
-        "It is for 'auto'.",
-    )
+    who, given = f"validation with hyperparameters='{hyperparameters}'", type(validation).__name__
+    require(validation is None, who, "None", given, "It is for 'auto'.")
     check_data("train", data, posterior, likelihood)
-    group = _group(processes)
     if processes is not None:
         recipe = _distributed_recipe(recipe, model, data, beta, processes)
     recipe.check(likelihood)
-    settings = (recipe.settings(), beta, hyperparameters, start)
     run = recipe, model, beta, hyperparameters, start
-    return _train(*run, data, settings, checkpoints, generator, group)
+    return _train(*run, data, checkpoints, generator, processes)
 
 
 def train_stream(
@@ -252,38 +239,25 @@ def train_stream(
     remedy = f"Open them with ParquetRows(..., dtype='{dtype}')."
     allowed = f"of the posterior's dtype {dtype}"
     require(rows.dtype == dtype, "rows of train_stream", allowed, rows.dtype, remedy)
-    recipe = Recipe(
-        objective=objective,
-        rule=rule,
-        optimizer="adam",
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        max_steps=math.ceil(epochs * rows.num_rows / batch_size),
-        stopping=stopping or _NEVER,
-        monitors=monitors,
-        observer=observer,
-    )
+    steps = batch_size, learning_rate, math.ceil(epochs * rows.num_rows / batch_size)
+    # Adam never satisfies the default rule, and so runs through all epochs.
+    stopping = stopping or SmallGradient(0.0)
+    recipe = Recipe(objective, rule, "adam", *steps, stopping, monitors, observer)
     recipe.check(likelihood)
     _check_streams(recipe, likelihood)
-    group = _group(processes)
-    size = 1 if group is None else group.size
+    size = 1 if processes is None else processes.size
     allowed = f"a multiple of the number of processes, {size}"
     require(batch_size % size == 0, "batch_size of train_stream", allowed, batch_size)
     with rows.batches(batch_size, seed=0) as stream:
         # A copy: the batch is part of a whole buffer.
-        first = as_data(stream.next()).clone().to(posterior.Z.device)
+        first = as_data(stream.next()).map(lambda tensor: tensor.clone().to(posterior.Z.device))
     # Other batches may have positive weights where this one has none.
     check_data("train_stream", Data(first.X, first.y), posterior, likelihood)
     model = Model(posterior, likelihood)
     if processes is not None:
         recipe = _distributed_recipe(recipe, model, first, beta, processes)
-    settings = (recipe.settings(), beta, hyperparameters, start, rows.num_rows, rows.feature_names)
     run = recipe, model, beta, hyperparameters, start
-    return _train(*run, first, settings, checkpoints, generator, group, rows)
-
-
-_NEVER = SmallGradient(0.0)
-"""A rule that Adam never satisfies, so that it runs through all epochs."""
+    return _train(*run, first, checkpoints, generator, processes, rows)
 
 
 def _check_streams(recipe: Recipe, likelihood: Likelihood) -> None:
@@ -307,11 +281,6 @@ def _check_choices(mode: str, modes: tuple[str, ...], start: str, beta: float) -
     require(0 <= beta < math.inf, "beta", "finite and at least 0", beta)
 
 
-def _group(processes: Processes | None) -> ProcessGroup | None:
-    """Return the operations of several processes; None for a single one."""
-    return None if processes is None or processes.size == 1 else ProcessGroup(processes)
-
-
 def _distributed_recipe(
     recipe: Recipe, model: Model, data: Data, beta: float, processes: Processes
 ) -> Recipe:
@@ -327,13 +296,10 @@ def _distributed_recipe(
     shown = [m for m in recipe.monitors if processes.rank == 0 or not isinstance(m, ProgressBar)]
     by_adam = replace(recipe, optimizer="adam", monitors=tuple(shown))
     batches = by_adam.chosen_batch_size(len(data), model.posterior.Z.shape[-2]) is not None
-    require(
-        by_adam.eliminated(model.likelihood, beta, "adam", batches) is None,
-        f"objective {where}",
-        "one that trains q(u) by its gradient",
-        f"'{recipe.name}', which solves for q(u) from all examples at once",
-        "Use objective='elbo', or for 'square_loss' a batch_size.",
-    )
+    given = f"'{recipe.name}', which solves for q(u) from all examples at once"
+    remedy = "Use objective='elbo', or for 'square_loss' a batch_size."
+    free = by_adam.eliminated(model.likelihood, beta, "adam", batches) is None
+    require(free, f"objective {where}", "one that trains q(u) by its gradient", given, remedy)
     return by_adam
 
 
@@ -344,16 +310,20 @@ def _train(
     mode: str,
     start: str,
     data: Data,
-    settings: object,
     checkpoints: Checkpoints | None,
     generator: torch.Generator | None,
-    group: ProcessGroup | None,
+    processes: Processes | None,
     rows: ParquetRows | None = None,
 ) -> TrainingResult:
     """Train from a checkpoint or from the start, in one or several processes."""
+    group = None if processes is None or processes.size == 1 else ProcessGroup(processes)
+    settings: tuple[object, ...] = (recipe.settings(), beta, mode, start)
+    settings += () if rows is None else (rows.num_rows, rows.feature_names)
     try:
         with nullcontext() if group is None else group.deferred_signals():
-            model = model if group is None else group.same_start(model)
+            if group is not None:
+                model = copy.deepcopy(model)
+                group.load_first(model.posterior, model.likelihood)
             checkpoint = open_checkpoint(checkpoints, data, model, settings, group)
             random = generator or fresh_generator(data.X.device)
             if group is not None:
@@ -364,7 +334,9 @@ def _train(
                 # The rows of one batch of this process.
                 data = data.take(torch.arange(len(data) // group.size, device=data.X.device))
             trainer = Trainer(data, random, checkpoint, group=group, rows=rows)
-            return mode_run(trainer, recipe, model, beta, mode, start)
+            if mode == "fixed":
+                return fixed_run(trainer, recipe, elbo_run(trainer, recipe, model), beta)
+            return joint_run(trainer, recipe, model, beta, start)
     finally:
         close(recipe.monitors)
 
@@ -433,14 +405,7 @@ def update(
     'The optimum is a formula.'
     """
     recipe = Recipe(
-        objective=objective,
-        rule=rule,
-        optimizer=optimizer,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        max_steps=max_steps,
-        stopping=stopping,
-        monitors=monitors,
+        objective, rule, optimizer, batch_size, learning_rate, max_steps, stopping, monitors
     )
     remedy = "Nothing else is left of earlier examples; take `train` to do without them."
     require(0 < beta < math.inf, "beta of update", "positive and finite", beta, remedy)

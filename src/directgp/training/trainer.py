@@ -12,27 +12,27 @@ from torch import Tensor
 from directgp.datasets.streams import ParquetRows
 from directgp.errors import CheckpointError, LostProcessError, NumericalError
 from directgp.likelihoods.base import ConjugateLikelihood
-from directgp.objectives.base import Objective
+from directgp.objectives.base import GibbsLoss, Objective
 from directgp.posteriors.collapsed import Whitened, calibrate
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.adam import AdamState, adam
-from directgp.training.callbacks import LossRange, Observer, Run
+from directgp.training.batches import DistributedBatches, RandomBatches, StreamBatches
 from directgp.training.checkpoint import Checkpoint, Tensors, model_tensors, under
-from directgp.training.data import Batches, Data, FullBatch, Model, RandomBatches, StreamBatches
 from directgp.training.distributed import ProcessGroup
 from directgp.training.lbfgs import lbfgs
 from directgp.training.problems import (
-    CollapsedUpdate,
+    Batches,
+    Data,
     FreeProblem,
+    FullBatch,
     HeldProblem,
+    Model,
     ModelProblem,
     ProfiledProblem,
     Randomness,
-    TrainingProblem,
-    trained_parameters,
 )
-from directgp.training.recipe import Recipe
 from directgp.training.result import Failure, Phase, StageResult, Status, Stop, TrainingResult
+from directgp.training.run import LossRange, Recipe, Run
 
 
 @final
@@ -101,37 +101,19 @@ class Trainer:
 
     def value(self, recipe: Recipe, model: Model, beta: float) -> float:
         """Return the objective of all examples, as a mean."""
-        data = self.data
+        data, (posterior, likelihood, _) = self.data, model
         objective = Objective(recipe.point_loss(), len(data), beta)
         with torch.no_grad():
-            loss = objective(
-                model.likelihood,
-                data.y,
-                model.posterior.predict(data.X),
-                model.posterior.kl(),
-                weights=data.weights,
-                generator=self._generator,
-            )
-        return float(loss)
+            marginals, kl = posterior.predict(data.X), posterior.kl()
+            losses = objective.point_loss(likelihood, data.y, marginals, generator=self._generator)
+            return float(objective.combine(losses, kl, data.weights))
 
     def result(
-        self,
-        recipe: Recipe,
-        model: Model,
-        beta: float,
-        mode: str,
-        stages: tuple[StageResult, ...],
+        self, recipe: Recipe, model: Model, beta: float, mode: str, stages: tuple[StageResult, ...]
     ) -> TrainingResult:
         """Return the result of stages that were run."""
-        return TrainingResult(
-            posterior=model.posterior,
-            likelihood=model.likelihood,
-            objective=recipe.name,
-            beta=beta,
-            hyperparameters=mode,
-            stages=stages,
-            seconds=time.perf_counter() - self._since,
-        )
+        seconds = time.perf_counter() - self._since
+        return TrainingResult(*model[:2], recipe.name, beta, mode, stages, seconds)
 
     def _run(
         self,
@@ -146,23 +128,26 @@ class Trainer:
         problem = self._problem(recipe, model, beta, held, before, optimizer)
         steps = recipe.chosen_max_steps(optimizer, model.likelihood)
         noisy = not problem.deterministic
-        stopping = recipe.chosen_stopping(optimizer, model.likelihood, noisy=noisy, held=held)
-        monitors = (stopping, *recipe.monitors)
+        stopping = recipe.chosen_stopping(optimizer, model.likelihood, noisy, held)
         agree = None if self._group is None else self._group.agree
-        run = Run(name, steps, monitors, self._since, self.phase, agree)
+        run = Run(name, steps, (stopping, *recipe.monitors), self._since, self.phase, agree)
         if not problem.parameters:
-            stop, loss = Stop(Status.CONVERGED, "The optimum is a formula."), _value(problem)
+            stop = Stop(Status.CONVERGED, "The optimum is a formula.")
         elif optimizer == "lbfgs":
-            stop, loss = self._lbfgs(problem, run), _value(problem)
+            stop = self._lbfgs(problem, run)
         else:
-            rate = recipe.chosen_learning_rate(not problem.batches.whole)
             try:
-                stop = self._adam(problem, run, rate, recipe.observer)
+                stop = self._adam(problem, run, recipe)
             finally:
                 problem.batches.close()
-            last = run.losses[-1] if run.losses else math.nan
-            loss = _value(problem) if problem.deterministic else last
-        _write_q(problem)
+        if problem.deterministic:
+            with torch.no_grad():
+                problem.prepare()
+                (value,) = problem.average(problem.value(0))
+            loss = float(value.mean())
+        else:
+            loss = run.losses[-1] if run.losses else math.nan
+        problem.write_q()
         ends = stop.status in (Status.CANCELLED, Status.INTERRUPTED)
         return StageResult(
             stage=name,
@@ -186,45 +171,47 @@ class Trainer:
         before: Whitened | None,
         optimizer: str,
     ) -> ModelProblem:
-        data, group = self.data, self._group
-        posterior, likelihood = model.posterior, model.likelihood
-        number = len(data) if self._rows is None else self._rows.num_rows
+        group = self._group
+        number = len(self.data) if self._rows is None else self._rows.num_rows
         objective = Objective(recipe.point_loss(), number, beta)
         draws = not objective.point_loss.deterministic
         rank = group.rank if draws and group is not None else None
         randomness = Randomness(self._generator, draws and optimizer == "lbfgs", rank)
         batches = self._batches(recipe, model)
-        kind = recipe.eliminated(likelihood, beta, optimizer, not batches.whole)
-        parameters = {} if held else trained_parameters(posterior, likelihood)
-        common = posterior, likelihood, data, objective
-        if kind is not None and isinstance(likelihood, ConjugateLikelihood):
-            if before is not None and kind != "square_loss":
-                return CollapsedUpdate(
-                    posterior, likelihood, data, objective, kind, before, randomness
-                )
-            return ProfiledProblem(
-                posterior, likelihood, data, objective, kind, parameters, randomness
-            )
+        kind = recipe.eliminated(model.likelihood, beta, optimizer, not batches.whole)
+        common = model, self.data, objective, randomness
+        if kind is not None:
+            return ProfiledProblem(*common, kind, held, before)
         if held:
-            return HeldProblem(*common, randomness, batches, group, before)
-        return FreeProblem(*common, parameters, randomness, batches, group)
+            return HeldProblem(*common, batches, group, before)
+        return FreeProblem(*common, batches, group)
 
     def _batches(self, recipe: Recipe, model: Model) -> Batches:
         data, random = self.data, self._generator
+        rank, number = (0, 1) if self._group is None else (self._group.rank, self._group.size)
         if self._rows is not None:
             seed = int(torch.randint(2**31, (), generator=random, device=random.device))
-            share = (0, 1) if self._group is None else (self._group.rank, self._group.size)
-            return StreamBatches(self._rows.batches(len(data), seed, share), data, model.likelihood)
+            stream = self._rows.batches(len(data), seed, (rank, number))
+            return StreamBatches(stream, data, model.likelihood)
         size = recipe.chosen_batch_size(len(data), model.posterior.Z.shape[-2])
-        return FullBatch(data) if size is None else RandomBatches(data, size, random)
+        batches = FullBatch(data) if size is None else RandomBatches(data, size, random)
+        return batches if number == 1 else DistributedBatches(batches, rank, number)
+
+    def _resumed(self, run: Run) -> Tensors | None:
+        """Return the tensors of an interrupted stage, and replay its losses."""
+        found = self._checkpoint.resume_stage()
+        if found is None:
+            return None
+        losses, evaluations, tensors = found
+        run.resume(losses, evaluations)
+        return tensors
 
     def _lbfgs(self, problem: ModelProblem, run: Run) -> Stop:
-        found = self._checkpoint.resume_stage()
+        found = self._resumed(run)
         if found is not None:
             with torch.no_grad():
                 for name, parameter in problem.parameters.items():
-                    parameter.copy_(found.tensors[name])
-            run.resume(found.losses, found.evaluations)
+                    parameter.copy_(found[name])
 
         def save() -> None:
             tensors = {name: p.detach() for name, p in problem.parameters.items()}
@@ -232,36 +219,34 @@ class Trainer:
 
         return lbfgs(problem, run, self._checkpoint.every, save)
 
-    def _adam(
-        self, problem: ModelProblem, run: Run, rate: float, observer: Observer | None
-    ) -> Stop:
-        state, every = AdamState(problem, rate), self._checkpoint.every
-        found = self._checkpoint.resume_stage()
+    def _adam(self, problem: ModelProblem, run: Run, recipe: Recipe) -> Stop:
+        # The paper's rates.
+        rate = recipe.learning_rate or (0.1 if problem.batches.whole else 1e-3)
+        state, observer = AdamState(problem, rate), recipe.observer
+        every = self._checkpoint.every
+        found = self._resumed(run)
         if found is not None:
-            state.load_state(under("adam.", found.tensors))
+            state.load_state(under("adam.", found))
             state.good = state.state()
-            self._generator.set_state(found.tensors["generator"])
-            problem.batches.load_state(under("batches.", found.tensors))
-            run.resume(found.losses, found.evaluations)
+            self._generator.set_state(found["generator"])
+            problem.batches.load_state(under("batches.", found))
             problem.randomness.renew(run.steps)
 
-        def save() -> None:
+        def observe() -> None:
+            if observer is not None and run.steps % observer.every == 0:
+                problem.write_q()
+                observer.see(run.steps, problem.posterior, problem.likelihood)
+
+        def after_segment() -> None:
+            observe()
+            if every is None or run.steps % every != 0:
+                return
             tensors = {f"adam.{name}": value for name, value in state.state().items()}
             tensors["generator"] = self._generator.get_state()
             batches = problem.batches.state()
             tensors |= {f"batches.{name}": value for name, value in batches.items()}
             self._checkpoint.save_progress(run.losses, run.evaluations, tensors)
             problem.randomness.renew(run.steps)
-
-        def observe() -> None:
-            if observer is not None and run.steps % observer.every == 0:
-                _write_q(problem)
-                observer.see(run.steps, problem.posterior, problem.likelihood)
-
-        def after_segment() -> None:
-            observe()
-            if every is not None and run.steps % every == 0:
-                save()
 
         spans = [span for span in (every, observer and observer.every) if span is not None]
         segment = math.gcd(*spans) if spans else None
@@ -296,47 +281,19 @@ def without_steps(name: str, status: Status, reason: str) -> StageResult:
     return StageResult(name, status, reason, 0, 0, math.nan, (), 0.0, (), ends)
 
 
-def _write_q(problem: ModelProblem) -> None:
-    """Set q(u) of the posterior, where a formula gives it."""
-    if isinstance(problem, ProfiledProblem | CollapsedUpdate):
-        problem.write_q()
-
-
-def _value(problem: TrainingProblem) -> float:
-    with torch.no_grad():
-        problem.prepare()
-        (losses,) = problem.average(problem.value(0))
-        return float(losses.mean())
-
-
 # Runs: one or more stages that give a result.
 
 _SHORT_RUN = {"lbfgs": 50, "adam": 300}
 """Steps of the ELBO run before a joint run."""
 
 
-def mode_run(
-    trainer: Trainer, recipe: Recipe, model: Model, beta: float, mode: str, start: str
-) -> TrainingResult:
-    """Train jointly, or with hyperparameters fixed at those of an ELBO run."""
-    if mode == "fixed":
-        return fixed_run(trainer, recipe, elbo_run(trainer, recipe, model), beta)
-    return joint_run(trainer, recipe, model, beta, start)
-
-
 def elbo_run(trainer: Trainer, recipe: Recipe, model: Model, near: bool = False) -> TrainingResult:
     """Train for the ELBO until it converges; without a warm-up where the start is near."""
     elbo, model = as_elbo(recipe), copy.deepcopy(model)
     stages = () if near else warm_up(trainer, elbo, model, 1.0)
-    if not _ended(stages):
+    if not any(stage.ends_training for stage in stages):
         stages = (*stages, trainer.stage("elbo", elbo, model, 1.0))
     return trainer.result(elbo, model, 1.0, "elbo", stages)
-
-
-def given_run(trainer: Trainer, recipe: Recipe, model: Model) -> TrainingResult:
-    """Return the result of an ELBO run that was finished before."""
-    stage = without_steps("elbo", Status.CONVERGED, "Trained before.")
-    return trainer.result(as_elbo(recipe), model, 1.0, "elbo", (stage,))
 
 
 def short_elbo_run(trainer: Trainer, recipe: Recipe, model: Model) -> TrainingResult:
@@ -352,7 +309,7 @@ def joint_run(
     """Train q(u) and hyperparameters: from "near" the optimum, "scratch", or a short "elbo" run."""
     given, model = model.posterior, copy.deepcopy(model)
     stages: tuple[StageResult, ...] = ()
-    if start == "elbo" and _gains_from_elbo(trainer, recipe, model, beta):
+    if start == "elbo" and _elbo_start_helps(trainer, recipe, model, beta):
         base = short_elbo_run(trainer, recipe, model)
         if base.ended:
             return base
@@ -362,7 +319,7 @@ def joint_run(
         model = model._replace(posterior=model.posterior.with_unit_scale())
     if start != "near":
         stages = (*stages, *warm_up(trainer, recipe, model, beta))
-    if not _ended(stages):
+    if not any(stage.ends_training for stage in stages):
         stages = (*stages, trainer.stage(recipe.name, recipe, model, beta))
     if not sees_variance:
         model = _with_variances(trainer, recipe, model, beta, given)
@@ -398,37 +355,31 @@ def fixed_run(
 
 def as_elbo(recipe: Recipe) -> Recipe:
     """Return the recipe with the ELBO for its objective."""
-    return replace(recipe, objective="elbo", rule="auto", observer=None)
-
-
-def _ended(stages: tuple[StageResult, ...]) -> bool:
-    return any(stage.ends_training for stage in stages)
+    return replace(recipe, objective=GibbsLoss(), rule="auto", observer=None)
 
 
 _WARM_UP_FROM = 1000
 """Rows from which a warm-up by Adam saves time before L-BFGS."""
 
-_STEPS, _FEWER_STEPS, _RATE = 100, 50, 0.1
 _SMALL_BETA = 0.5
-"""Below it log loss needs more steps; above it, and for the ELBO, fewer do."""
-
-_GAUSSIAN_STEPS, _GAUSSIAN_RATE = 300, 0.05
-"""With Gaussian noise the losses are steeper, and need more and smaller steps."""
+"""Below it log loss needs more steps of warm-up; above it, and for the ELBO, fewer do."""
 
 
 def warm_up(trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> tuple[StageResult, ...]:
     """Train by Adam, in place, where L-BFGS gains from it; the best state is kept."""
-    if not gains(trainer, recipe, model, beta):
+    if not _warm_up_helps(trainer, recipe, model, beta):
         return ()
-    gaussian = isinstance(model.likelihood, ConjugateLikelihood)
     far = beta < _SMALL_BETA and not recipe.point_loss().gibbs
-    steps = _GAUSSIAN_STEPS if gaussian else _STEPS if far else _FEWER_STEPS
+    steps, rate = 100 if far else 50, 0.1
+    if isinstance(model.likelihood, ConjugateLikelihood):
+        # The losses are steeper, and need more and smaller steps.
+        steps, rate = 300, 0.05
     by_adam = replace(
         recipe,
         optimizer="adam",
         # All examples at once, even where "auto" would choose batches.
         batch_size=len(trainer.data),
-        learning_rate=_GAUSSIAN_RATE if gaussian else _RATE,
+        learning_rate=rate,
         max_steps=min(steps, recipe.max_steps or steps),
         stopping=LossRange(20, 1e-4),
     )
@@ -440,7 +391,7 @@ def warm_up(trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> tupl
         return (without_steps(name, Status.FAILED, str(error)),)
 
 
-def gains(trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> bool:
+def _warm_up_helps(trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> bool:
     """Return whether L-BFGS follows over q(u), Z and many rows, with a deterministic value."""
     if len(trainer.data) < _WARM_UP_FROM or not model.posterior.Z.requires_grad:
         return False
@@ -450,7 +401,7 @@ def gains(trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> bool:
     return lbfgs and free and loss.deterministic and loss.uses_variance(model.likelihood)
 
 
-def _gains_from_elbo(trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> bool:
+def _elbo_start_helps(trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> bool:
     """Return whether a short ELBO run is a good start.
 
     For many counts or labels it is not: its lengthscales are so long that log loss with small β
@@ -459,7 +410,7 @@ def _gains_from_elbo(trainer: Trainer, recipe: Recipe, model: Model, beta: float
     if recipe.name in ("elbo", "vfe", "fitc"):
         return False
     discrete = model.likelihood.task != "regression"
-    return not (discrete and gains(trainer, recipe, model, beta))
+    return not (discrete and _warm_up_helps(trainer, recipe, model, beta))
 
 
 def _with_variances(

@@ -14,7 +14,7 @@ from directgp.likelihoods.base import Binary, Likelihood
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.checkpoint import fingerprint
-from directgp.training.data import Data, check_data
+from directgp.training.problems import Data, check_data
 from directgp.training.result import PathPoint, TrainingResult
 
 
@@ -121,51 +121,37 @@ def split(
             theirs._buffers = {**likelihood._buffers, **validation.likelihood._buffers}
         check_data("validation", other, posterior, theirs)
         return [Split(data, likelihood, other, theirs)]
-    require(
-        len(data) >= 2,
-        "X",
-        "at least two rows, one to train on and one to validate with",
-        f"{len(data)}",
-        "Give validation data.",
-    )
-    order = torch.randperm(len(data), generator=generator, device=generator.device)
+    allowed = "at least two rows, one to train on and one to validate with"
+    require(len(data) >= 2, "X", allowed, len(data), "Give validation data.")
+    n, device = len(data), generator.device
+    order = torch.randperm(n, generator=generator, device=device)
+    # Sorted by label, the examples are taken in turn: each part has its share of either label.
     by_label = isinstance(likelihood, Binary)
     if by_label:
         order = order[torch.sort(data.y[order], stable=True).indices]
-    parts = _parts(validation, order, by_label)
+    if isinstance(validation, HoldOut):
+        number = min(max(1, round(validation.fraction * n)), n - 1)
+        spread = (2 * torch.arange(number, device=device) + 1) * n // (2 * number)
+        parts = [order[spread] if by_label else order[:number]]
+    else:
+        number = min(validation.number, n)
+        by_turns = [order[first::number] for first in range(number)]
+        parts = by_turns if by_label else list(order.tensor_split(number))
     weights = None if data.weights is None else data.weights[torch.cat(parts)]
     mean_weight = 1.0 if weights is None else float(weights.mean())
     return [_without(part, data, likelihood, mean_weight) for part in parts]
 
 
-def _parts(
-    validation: HoldOut | Folds, order: Int[Tensor, " n"], by_label: bool
-) -> list[Int[Tensor, " v"]]:
-    """Return the validation examples of each split; stratified where they are sorted by label."""
-    n = len(order)
-    if isinstance(validation, HoldOut):
-        number = min(max(1, round(validation.fraction * n)), n - 1)
-        spread = (2 * torch.arange(number, device=order.device) + 1) * n // (2 * number)
-        return [order[spread] if by_label else order[:number]]
-    number = min(validation.number, n)
-    if by_label:
-        return [order[first::number] for first in range(number)]
-    return list(order.tensor_split(number))
-
-
 def _without(
     held: Int[Tensor, " v"], data: Data, likelihood: Likelihood, mean_weight: float
 ) -> Split:
+    """Return the split that validates with some of the examples."""
     mask = torch.ones(len(data), dtype=torch.bool, device=held.device)
     mask[held] = False
     rest = mask.nonzero().squeeze(-1)
+    some = data.weights is None or bool((data.weights[rest] > 0).any())
+    require(some, "weights", "positive in every part that is trained on", "a part of zeros")
     ours, theirs = likelihood.for_rows(rest), likelihood.for_rows(held)
-    require(
-        data.weights is None or bool((data.weights[rest] > 0).any()),
-        "weights",
-        "positive in every part that is trained on",
-        "a part of zeros",
-    )
     return Split(data.take(rest), ours, data.take(held), theirs, mean_weight)
 
 
@@ -234,8 +220,8 @@ def compare_groups(
         best = min(members, key=lambda i: float(mean[i]))
         error = comparison.difference_error[best]
         if best == comparison.chosen or comparison.difference[best] <= threshold * error:
-            return replace(comparison, chosen=best)
-    return comparison
+            break
+    return replace(comparison, chosen=best)
 
 
 def _against_best(losses: Float[Tensor, "c n"]) -> PairedComparison:

@@ -14,7 +14,7 @@ from directgp.experiments.fit import CellData, run_compare_cell
 from directgp.experiments.plan import CompareCell, CompareOutcome, Comparison, Plan
 from directgp.experiments.stats import ranking
 from directgp.experiments.workers import FailedJob
-from directgp.training.callbacks import Monitor
+from directgp.training.run import Monitor
 from tests.unit.experiments.small import Recorder, plan, problem
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")

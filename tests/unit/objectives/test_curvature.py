@@ -6,7 +6,7 @@ from torch import Tensor
 
 from directgp import Marginals
 from directgp.objectives import GibbsLoss, LogLoss
-from directgp.objectives.log_losses import mean_curvature
+from directgp.objectives.base import mean_curvature
 from tests.properties.tables import LIKELIHOODS, LikelihoodRow
 
 CONCAVE = [row for row in LIKELIHOODS if row.make().log_concave]

@@ -9,7 +9,7 @@ import torch
 import directgp
 from directgp.likelihoods import Gaussian
 from directgp.training import Checkpoints, Monitor, Progress, TrainingResult
-from directgp.training.callbacks import LossRange
+from directgp.training.run import LossRange
 from tests.unit.training.models import regression, seeded, start
 
 EVERY, STEPS = 10, 50

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from directgp.likelihoods import Likelihood
 from directgp.posteriors import SparsePosterior
-from directgp.training.callbacks import Monitor
 from directgp.training.result import Progress, Status, Stop, TrainingResult
+from directgp.training.run import Monitor
 
 N, M = 40, 6
 

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from directgp.errors import InvalidInputError, NumericalError
 from directgp.training.adam import AdamState, adam
-from directgp.training.callbacks import LossRange, StepBudget
+from directgp.training.callbacks import StepBudget
 from directgp.training.result import Status, Stop
+from directgp.training.run import LossRange
 from tests.unit.training.toys import Toy, bowl, rosenbrock, run_of, same
 
 Parameters = dict[str, nn.Parameter]

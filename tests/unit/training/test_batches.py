@@ -8,8 +8,8 @@ from torch import Tensor
 
 from directgp.likelihoods import Gaussian, Likelihood, Poisson
 from directgp.objectives import LogLoss, Objective
-from directgp.training.data import Data, RandomBatches
-from directgp.training.problems import FreeProblem, HeldProblem, Randomness, trained_parameters
+from directgp.training.batches import RandomBatches
+from directgp.training.problems import Data, FreeProblem, HeldProblem, Model, Randomness
 from tests.unit.training.models import counts, normal, regression, seeded, start
 
 
@@ -75,10 +75,8 @@ def problem(
     objective = Objective(LogLoss(), len(data), 0.7)
     randomness = Randomness(seeded(), frozen=False)
     batches = None if batch_size is None else RandomBatches(data, batch_size, seeded())
-    if kind == "held":
-        return HeldProblem(posterior, likelihood, data, objective, randomness, batches)
-    free = trained_parameters(posterior, likelihood)
-    return FreeProblem(posterior, likelihood, data, objective, free, randomness, batches)
+    problem = HeldProblem if kind == "held" else FreeProblem
+    return problem(Model(posterior, likelihood), data, objective, randomness, batches)
 
 
 def value(problem: FreeProblem | HeldProblem) -> Tensor:

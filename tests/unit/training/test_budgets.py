@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from directgp.errors import InvalidInputError
-from directgp.training.callbacks import Cancel, EvaluationBudget, Monitor, StepBudget, TimeBudget
+from directgp.training.callbacks import Cancel, EvaluationBudget, StepBudget, TimeBudget
 from directgp.training.result import Progress, Status
+from directgp.training.run import Monitor
 
 
 def seen(step: int = 1, evaluations: int = 1, seconds: float = 0.0) -> Progress:

@@ -132,7 +132,7 @@ def test_no_gradient_counts_as_zero() -> None:
     gradient = flat.gradient()
     np.testing.assert_array_equal(gradient[M : M + 6], 1.0)
     assert not gradient[:M].any() and not gradient[M + 6 :].any()
-    flat.clear_gradient()
+    parameters["other"].grad = None
     assert not flat.gradient().any()
 
 
@@ -147,10 +147,7 @@ def test_float32_parameters_have_a_float64_vector() -> None:
         assert p.dtype == torch.float32 and torch.equal(p.detach(), before[name])
 
 
-def test_floors_of_the_vector() -> None:
-    flat = FlatParameters(q_of_u())
-    assert flat.floors({}) is None
-    floors = flat.floors({"other": -2.0})
-    assert floors is not None
-    np.testing.assert_array_equal(floors[M : M + 6], -2.0)
-    assert np.isneginf(floors[:M]).all() and np.isneginf(floors[M + 6 :]).all()
+def test_one_value_with_others_for_some_parameters() -> None:
+    found = FlatParameters(q_of_u()).full(-np.inf, {"other": -2.0})
+    np.testing.assert_array_equal(found[M : M + 6], -2.0)
+    assert np.isneginf(found[:M]).all() and np.isneginf(found[M + 6 :]).all()

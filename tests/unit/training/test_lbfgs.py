@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from directgp.errors import NumericalError
-from directgp.training.callbacks import Cancel, History, RelativeDecrease, SmallGradient, StepBudget
+from directgp.training.callbacks import Cancel, History, StepBudget
 from directgp.training.lbfgs import lbfgs
 from directgp.training.result import Progress, Status, Stop
+from directgp.training.run import RelativeDecrease, SmallGradient
 from tests.unit.training.toys import Toy, bowl, rosenbrock, run_of, same
 
 Parameters = dict[str, nn.Parameter]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from directgp.training.lbfgs import Floored, Point, line_search
+from directgp.training.lbfgs import LowerBounds, Point, line_search
 
 Function = Callable[[float], tuple[float, float]]
 
@@ -74,24 +74,25 @@ def test_the_longest_is_far_enough() -> None:
     assert found is not None and found.x[0] == 5.0 and max(tried) == 5.0
 
 
-FLOORED = Floored(np.array([-np.inf, 0.0, 1.0]))
+BOUNDS = LowerBounds(np.array([-np.inf, 0.0, 1.0]))
 
 
-def test_a_direction_is_bent_where_it_would_pass_a_floor() -> None:
+def test_a_direction_is_projected_to_the_bounds() -> None:
     x, gradient = np.array([0.0, 2.0, 1.0]), np.array([1.0, 1.0, 1.0])
     down = np.array([-9.0, -8.0, -1.0])
-    np.testing.assert_array_equal(FLOORED.bent(x, down, gradient), [-9.0, -2.0, 0.0])
-    np.testing.assert_array_equal(FLOORED.bent(x, -down, gradient), [9.0, 8.0, 0.0])
-    np.testing.assert_array_equal(FLOORED.bent(x, -down, -gradient), [9.0, 8.0, 1.0])
-    np.testing.assert_array_equal(FLOORED.free(x, gradient), [1.0, 1.0, 0.0])
-    np.testing.assert_array_equal(FLOORED.free(x, -gradient), [-1.0, -1.0, -1.0])
-    assert FLOORED.longest(x, np.array([-9.0, -0.5, 0.0])) == 4.0
-    assert FLOORED.longest(x, np.array([-9.0, 0.5, 2.0])) == math.inf
-    np.testing.assert_array_equal(FLOORED.lifted(np.array([-3.0, -3.0, 3.0])), [-3.0, 0.0, 3.0])
+    np.testing.assert_array_equal(BOUNDS.project(x, down, gradient), [-9.0, -2.0, 0.0])
+    np.testing.assert_array_equal(BOUNDS.project(x, -down, gradient), [9.0, 8.0, 0.0])
+    np.testing.assert_array_equal(BOUNDS.project(x, -down, -gradient), [9.0, 8.0, 1.0])
+    np.testing.assert_array_equal(BOUNDS.free(x, gradient), [1.0, 1.0, 0.0])
+    np.testing.assert_array_equal(BOUNDS.free(x, -gradient), [-1.0, -1.0, -1.0])
+    assert BOUNDS.max_length(x, np.array([-9.0, -0.5, 0.0])) == 4.0
+    assert BOUNDS.max_length(x, np.array([-9.0, 0.5, 2.0])) == math.inf
+    np.testing.assert_array_equal(BOUNDS.clip(np.array([-3.0, -3.0, 3.0])), [-3.0, 0.0, 3.0])
 
 
-def test_without_floors_nothing_changes() -> None:
-    none, x = Floored(None), np.array([1.0, -2.0])
-    np.testing.assert_array_equal(none.bent(x, -x, x), -x)
+def test_without_bounds_nothing_changes() -> None:
+    none, x = LowerBounds(np.full(2, -np.inf)), np.array([1.0, -2.0])
+    np.testing.assert_array_equal(none.project(x, -x, x), -x)
     np.testing.assert_array_equal(none.free(x, x), x)
-    assert none.longest(x, -x) == math.inf and none.lifted(x) is x
+    np.testing.assert_array_equal(none.clip(x), x)
+    assert none.max_length(x, -x) == math.inf

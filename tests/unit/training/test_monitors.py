@@ -9,15 +9,12 @@ from directgp.training.callbacks import (
     Cancel,
     EvaluationBudget,
     History,
-    LossRange,
-    Monitor,
     ProgressBar,
-    RelativeDecrease,
-    SmallGradient,
     StepBudget,
     TimeBudget,
 )
 from directgp.training.result import Progress, Stop
+from directgp.training.run import LossRange, Monitor, RelativeDecrease, SmallGradient
 
 MONITORS: list[Callable[[], Monitor]] = [
     Cancel,

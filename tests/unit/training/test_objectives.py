@@ -16,7 +16,7 @@ from directgp.likelihoods import (
 )
 from directgp.objectives import PinballLoss, PointLoss
 from directgp.training import Status
-from directgp.training.recipe import OptimizerName
+from directgp.training.run import OptimizerName
 from tests.unit.training.models import counts, labels, regression, seeded, start, tensors
 
 TASKS: list[tuple[str | PointLoss, str]] = [

@@ -21,9 +21,9 @@ from torch.distributed.distributed_c10d import Store
 from directgp.errors import InvalidInputError
 from directgp.objectives import LogLoss, Objective
 from directgp.training import Processes
-from directgp.training.data import Batches, Data, FullBatch, RandomBatches
+from directgp.training.batches import DistributedBatches, RandomBatches
 from directgp.training.distributed import ProcessGroup, fresh_store
-from directgp.training.problems import FreeProblem, Randomness, trained_parameters
+from directgp.training.problems import Batches, Data, FreeProblem, FullBatch, Model, Randomness
 from tests.unit.training import torchrun_cases as cases
 from tests.unit.training.models import normal, seeded
 from tests.unit.training.toys import same
@@ -227,18 +227,15 @@ def problems(batches: Callable[[Data], Batches], size: int, rule: str) -> list[F
     """That of each process, all at the same parameters."""
     given = cases.poisson()
     data = Data(given["X"], given["y"], 0.5 + normal(cases.N, seed=9).abs())
-    posterior, likelihood = given["posterior"], given["likelihood"]
-    free = trained_parameters(posterior, likelihood)
+    model = Model(given["posterior"], given["likelihood"])
     objective = Objective(LogLoss(rule), len(data), 0.7)
     return [
         FreeProblem(
-            posterior,
-            likelihood,
+            model,
             data,
             objective,
-            free,
             Randomness(seeded(2), False, rank),
-            batches(data),
+            DistributedBatches(batches(data), rank, size),
             ProcessGroup(Processes(rank, size, CPU)),
         )
         for rank in range(size)

@@ -9,8 +9,9 @@ import threading
 import pytest
 from rich.console import Console
 
-from directgp.training.callbacks import History, Monitor, ProgressBar
+from directgp.training.callbacks import History, ProgressBar
 from directgp.training.result import Phase, Progress
+from directgp.training.run import Monitor
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 

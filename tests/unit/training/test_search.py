@@ -19,10 +19,9 @@ from directgp.likelihoods.counts import CountLikelihood
 from directgp.posteriors import SparsePosterior
 from directgp.posteriors.prior import Prior
 from directgp.training import search
-from directgp.training.callbacks import Monitor
-from directgp.training.data import Data, Model
-from directgp.training.recipe import Recipe
+from directgp.training.problems import Data, Model
 from directgp.training.result import Failure, Phase, Progress, TrainingResult
+from directgp.training.run import Monitor, Recipe
 from directgp.training.search import Search, SearchResult
 from directgp.training.validation import Folds, Given, HoldOut, Validation
 from tests.unit.training.fake_runs import FakeRuns

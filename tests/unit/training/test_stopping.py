@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from directgp.errors import InvalidInputError
-from directgp.training.callbacks import LossRange, Monitor, RelativeDecrease, SmallGradient
 from directgp.training.result import Progress, Status
+from directgp.training.run import LossRange, Monitor, RelativeDecrease, SmallGradient
 
 LOSSES = st.lists(st.sampled_from([0.0, 0.5, 1.0, -3.0, 100.0]), max_size=30)
 

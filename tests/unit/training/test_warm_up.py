@@ -10,10 +10,9 @@ import directgp
 from directgp.errors import NumericalError
 from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson, Probit
 from directgp.training import trainer
-from directgp.training.callbacks import LossRange
-from directgp.training.data import Data, Model
-from directgp.training.recipe import Recipe
+from directgp.training.problems import Data, Model
 from directgp.training.result import Status, TrainingResult
+from directgp.training.run import LossRange, Recipe
 from directgp.training.trainer import Trainer, joint_run
 from tests.unit.training.models import (
     StopAt,
@@ -138,7 +137,7 @@ def test_lbfgs_goes_on_from_where_adam_could_not(monkeypatch: pytest.MonkeyPatch
 def test_all_examples_are_seen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where Adam of its own would train on batches."""
     with monkeypatch.context() as patched:
-        patched.setattr("directgp.training.recipe._FULL_BATCH_ENTRIES", 1)
+        patched.setattr("directgp.training.run._FULL_BATCH_ENTRIES", 1)
         few = fit(Probit(), LABELS, start="scratch", optimizer="lbfgs")
     assert same(tensors(few), tensors(fit(Probit(), LABELS, start="scratch", optimizer="lbfgs")))
 

@@ -18,8 +18,8 @@ from directgp.errors import DirectGPError
 from directgp.likelihoods import Gaussian, Poisson, Probit
 from directgp.posteriors import SparsePosterior
 from directgp.training import Checkpoints, Monitor, Processes, Progress, Stop, TrainingResult
-from directgp.training.callbacks import LossRange
 from directgp.training.result import Status
+from directgp.training.run import LossRange
 from tests.unit.training.models import M, counts, labels, normal, regression, seeded, tensors
 
 N, STEPS, EVERY = 41, 12, 5

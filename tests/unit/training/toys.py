@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from directgp.training.callbacks import LossRange, Monitor, Run
-from directgp.training.data import Data, FullBatch
-from directgp.training.problems import Randomness, TrainingProblem
+from directgp.training.problems import Data, FullBatch, Randomness, TrainingProblem
+from directgp.training.run import LossRange, Monitor, Run
 
 Function = Callable[[dict[str, nn.Parameter]], Tensor]
 

@@ -40,8 +40,8 @@ from directgp.predictive import predictive_log_density, predictive_mean
 from directgp.registry import chosen_likelihood
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_path
-from directgp.training.callbacks import LossRange, Monitor, Observer
 from directgp.training.result import BetaPath, Failure, Progress, TrainingResult
+from directgp.training.run import LossRange, Monitor, Observer
 from directgp.training.train import train
 from directgp.training.validation import Given
 

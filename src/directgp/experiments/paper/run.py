@@ -23,7 +23,7 @@ from directgp.experiments.paper.fits import paper_rows, run_curve, run_fit
 from directgp.experiments.paper.studies import run_gradients, run_samplers
 from directgp.experiments.store import Store
 from directgp.experiments.workers import Pool
-from directgp.training.callbacks import Monitor
+from directgp.training.run import Monitor
 
 
 def run_paper_cell(

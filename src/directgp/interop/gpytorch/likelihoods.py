@@ -25,7 +25,7 @@ from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint, is_dependent
 from typing_extensions import override
 
-from directgp.errors import UnsupportedError, refuse, require
+from directgp.errors import UnsupportedError, refuse, require, require_all
 from directgp.likelihoods import Poisson, Probit
 from directgp.likelihoods.base import Derivatives, Likelihood, check_finite
 from directgp.likelihoods.counts import exposed
@@ -39,7 +39,7 @@ from directgp.predictive import (
     predictive_variance,
 )
 from directgp.predictive.distributions import distribution_of
-from directgp.shapes import Marginals, Targets, Values, require_all
+from directgp.shapes import Marginals, Targets, Values
 
 _REMEDY = "Use gpytorch.mlls for likelihoods of several latent values or examples."
 

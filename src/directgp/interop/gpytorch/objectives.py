@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from typing_extensions import override
 
-from directgp.errors import InvalidInputError, UnsupportedError, require
+from directgp.errors import InvalidInputError, UnsupportedError, require, require_all
 from directgp.interop.gpytorch.likelihoods import (
     GPyTorchLikelihood,
     check_one_dimensional,
@@ -25,9 +25,8 @@ from directgp.interop.gpytorch.likelihoods import (
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.api import check_arguments
 from directgp.log_expectations.rule import Rule
-from directgp.objectives.base import Objective, PointLoss
-from directgp.objectives.log_losses import GibbsLoss, resolve_point_loss
-from directgp.shapes import Marginals, require_all
+from directgp.objectives.base import GibbsLoss, Objective, PointLoss, resolve_point_loss
+from directgp.shapes import Marginals
 
 _REMEDY = "Pass model(x), not likelihood(model(x))."
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.live import Live
 
 from directgp.estimators.progress import FitProgress
-from directgp.training.callbacks import Monitor
 from directgp.training.result import Phase, Progress
+from directgp.training.run import Monitor
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 NAME = "log_loss, joint, β = 0.39, fold 2"

@@ -29,7 +29,7 @@ from directgp.experiments.paper.cells import (
 from directgp.experiments.paper.run import run_paper_cell, run_sweep
 from directgp.experiments.store import Store
 from directgp.experiments.workers import InProcess
-from directgp.training.callbacks import Monitor
+from directgp.training.run import Monitor
 from tests.unit.experiments.small import problem
 
 GIVEN = problem()

@@ -19,8 +19,8 @@ from directgp.experiments.paper.fits import paper_model
 from directgp.experiments.paper.studies import run_gradients
 from directgp.objectives import GibbsLoss, LogLoss, Objective
 from directgp.objectives.base import PointLoss
-from directgp.training.callbacks import Monitor
 from directgp.training.result import Progress
+from directgp.training.run import Monitor
 from tests.unit.experiments.small import problem
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")

@@ -1,0 +1,163 @@
+"""Give each step its batch of examples: at random, from a stream, or a part for each process."""
+
+from dataclasses import replace
+from typing import final
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from typing_extensions import override
+
+from directgp.datasets.streams import Batch, RowStream
+from directgp.likelihoods.base import Likelihood
+from directgp.training.problems import Batches, Data
+
+
+@final
+class RandomBatches(Batches):
+    """Batches of examples in memory, in a random order that changes each epoch.
+
+    The last batch of an epoch has the remaining examples. The generator draws on its own device.
+    """
+
+    def __init__(self, data: Data, batch_size: int, generator: torch.Generator) -> None:
+        self._data, self._generator = data, generator
+        self._size = min(batch_size, len(data))
+        self._epoch = torch.empty(0, dtype=torch.int64, device=generator.device)
+        self._taken = 0
+        self.index: Int[Tensor, " n"] = torch.arange(self._size, device=data.X.device)
+        """Rows of the current step; before the first step, the first rows."""
+        self._buffer: Int[Tensor, " n"] | None = None
+
+    @override
+    def advance(self) -> bool:
+        if self._taken >= len(self._epoch):
+            generator = self._generator
+            number = len(self._data)
+            self._epoch = torch.randperm(number, generator=generator, device=generator.device)
+            self._taken = 0
+        index = self._epoch[self._taken : self._taken + self._size].to(self._data.X.device)
+        self._taken += len(index)
+        full = len(index) == self._size
+        self.index = self._buffer.copy_(index) if full and self._buffer is not None else index
+        return full
+
+    @override
+    def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
+        return self._data.take(self.index), likelihood.for_rows(self.index)
+
+    @override
+    def use_static_buffers(self) -> None:
+        self._buffer = self.index = torch.arange(self._size, device=self._data.X.device)
+
+    @override
+    def state(self) -> dict[str, Tensor]:
+        return {"epoch": self._epoch, "taken": torch.tensor(self._taken)}
+
+    @override
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self._epoch = state["epoch"].to(self._generator.device)
+        self._taken = int(state["taken"])
+
+
+@final
+class StreamBatches(Batches):
+    """Batches of a stream; before the first step, one that was read beforehand.
+
+    Each process has a stream of its own rows. Targets are checked against the likelihood.
+    """
+
+    def __init__(self, stream: RowStream, first: Data, likelihood: Likelihood) -> None:
+        self._stream, self._likelihood = stream, likelihood
+        self._data = first
+        self._static = False
+
+    @override
+    def advance(self) -> bool:
+        found = as_data(self._stream.next())
+        self._likelihood.check_targets(found.y)
+        if not self._static:
+            device = self._data.X.device
+            self._data = found.map(lambda tensor: tensor.to(device))
+            return True
+        self._data.X.copy_(found.X)
+        self._data.y.copy_(found.y)
+        if self._data.weights is not None and found.weights is not None:
+            self._data.weights.copy_(found.weights)
+        return True
+
+    @override
+    def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
+        return self._data, likelihood
+
+    @override
+    def use_static_buffers(self) -> None:
+        self._static = True
+        self._data = self._data.map(torch.clone)
+
+    @override
+    def state(self) -> dict[str, Tensor]:
+        return {name: torch.tensor(value) for name, value in self._stream.state().items()}
+
+    @override
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        # The checkpoint is of the first process; every process has read as many rows of its own.
+        saved = {name: int(value) for name, value in state.items()}
+        here = self._stream.state()
+        self._stream.restore({**saved, "share": here["share"], "rows": here["rows"]})
+
+    @override
+    def close(self) -> None:
+        self._stream.close()
+
+
+def as_data(batch: Batch) -> Data:
+    """Return rows of a stream as tensors that share their memory."""
+    weights = None if batch.weights is None else torch.from_numpy(batch.weights)
+    return Data(torch.from_numpy(batch.X), torch.from_numpy(batch.y), weights)
+
+
+@final
+class DistributedBatches(Batches):
+    """Rows r, r + s, r + 2s, … of each step, for process r of s.
+
+    The weights of its n_r of n rows are scaled by s·n_r/n: the mean over the processes of
+    (1/n_r) Σ weight·loss is then the mean over all rows. A process without a row takes the first
+    one with weight 0, so that its KL counts.
+    """
+
+    def __init__(self, batches: Batches, rank: int, size: int) -> None:
+        self.whole = batches.whole
+        self._batches, self._rank, self._size = batches, rank, size
+        self._kept: Data | None = None
+
+    @override
+    def advance(self) -> bool:
+        return self._batches.advance()
+
+    @override
+    def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
+        data, likelihood = self._batches.examples(likelihood)
+        rows = torch.arange(len(data), device=data.X.device)[self._rank :: self._size]
+        factor = self._size * len(rows) / len(data)
+        rows = rows if len(rows) > 0 else rows.new_zeros(1)
+        if self._kept is None or not self.whole:
+            self._kept = data.take(rows)
+            if factor != 1:
+                X, weights = self._kept.X, self._kept.weights
+                weights = torch.ones_like(X[:, 0]) if weights is None else weights
+                weights = weights if weights.is_floating_point() else weights.to(X)
+                self._kept = replace(self._kept, weights=factor * weights)
+        return self._kept, likelihood.for_rows(rows)
+
+    @override
+    def state(self) -> dict[str, Tensor]:
+        return self._batches.state()
+
+    @override
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self._batches.load_state(state)
+
+    @override
+    def close(self) -> None:
+        self._batches.close()
