@@ -166,7 +166,6 @@ class TextTable(ReadableTable):
             include_columns=included, column_types=types, **options
         )
         parse = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-        ragged = None
         # Arrow numbers the rows only when it reads them in one thread.
         for threads in (True, False):
             read = pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=threads)
@@ -178,7 +177,7 @@ class TextTable(ReadableTable):
                     ragged = _RAGGED.search(str(error))
                     if ragged is None:
                         raise
-        row, expected, actual = ragged.groups() if ragged else ("", "0", "0")
+                    row, expected, actual = ragged.groups()
         got = f"{plural(int(actual), 'value')} in row {int(row) - 1 if row else '?'}"
         allowed = f"of {plural(int(expected), 'value')}, as many as there are names"
         where = f"after the names in {self.shown!r}"
@@ -284,7 +283,7 @@ def open_table(path: str | os.PathLike[str]) -> ReadableTable:
 
 
 def suffix_of(path: str | os.PathLike[str]) -> str | None:
-    """Return the suffix that tells how to read the file, or None."""
+    """Return the suffix of the format of a file, or None."""
     name = Path(path).name.lower()
     return next((suffix for suffix in SUFFIXES if name.endswith(suffix)), None)
 

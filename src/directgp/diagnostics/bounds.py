@@ -58,7 +58,7 @@ def density_derivatives(
 
 
 def _times_exp(factor: Values, exponent: Values) -> Values:
-    """Multiply by e^exponent, which is 0 for exponent −∞ whatever the factor."""
+    """Multiply by e^exponent, which is 0 for exponent −∞ and any factor."""
     product = torch.sign(factor) * torch.exp(torch.log(torch.abs(factor)) + exponent)
     return torch.where(exponent == -torch.inf, 0.0, product)
 

@@ -53,7 +53,7 @@ def columns(draw: st.DrawFn) -> pa.ChunkedArray:
     drop_missing=st.booleans(),
     positive=st.sampled_from([None, "x", "1"]),
 )
-def test_a_problem_or_a_refusal(
+def test_any_table_gives_a_problem_or_an_error(
     table: dict[str, Any], target: Any, task: Any, drop_missing: bool, positive: str | None
 ) -> None:
     arrow = pa.table({**table, "the target": target})
@@ -89,7 +89,7 @@ def test_a_problem_or_a_refusal(
     start=st.sampled_from([b"", b"\xef\xbb\xbf", b"a,b\n", b"\xff\xfe"]),
     suffix=st.sampled_from([".csv", ".tsv", ".txt"]),
 )
-def test_a_table_or_a_refusal(
+def test_any_file_gives_a_table_or_an_error(
     content: list[bytes], start: bytes, suffix: str, tmp_path_factory: Any
 ) -> None:
     path = tmp_path_factory.getbasetemp() / f"any{suffix}"

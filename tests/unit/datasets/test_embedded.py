@@ -74,7 +74,7 @@ def test_norms(make: Any, label: int, mean: float, sd: float) -> None:
     assert close((X - mean) * others, 0.0)
 
 
-def test_the_best_rules_err_as_published() -> None:
+def test_bayes_error_is_as_published() -> None:
     # Breiman's figures: 2.3 % for twonorm and 1.3 % for ringnorm.
     for make, published in ((twonorm, 0.023), (ringnorm, 0.013)):
         table = make(rows=100_000)

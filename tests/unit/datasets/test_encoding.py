@@ -80,7 +80,7 @@ def test_columns_with_one_value_are_left_out() -> None:
     assert encoding.columns == (NumberColumn(name="a"), NumberColumn(name="b"))
 
 
-def test_an_encoding_survives_json_and_nothing_else_does() -> None:
+def test_encoding_json_round_trip_and_invalid_json() -> None:
     encoding = Encoding.learn(small(sex=repeated("M", "F", "F")), exclude=["y"])
     text = encoding.model_dump_json()
     assert Encoding.model_validate_json(text) == encoding

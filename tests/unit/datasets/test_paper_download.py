@@ -156,7 +156,7 @@ def test_a_known_copy_is_recognised_in_any_format(
         ),
     ],
 )
-def test_an_unknown_copy_is_said_to_be_one(
+def test_unknown_copy_is_reported(
     table: pa.Table, words: str, folder: Path, pol: PaperDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pyarrow.parquet.write_table(table, folder / "pol.parquet")
@@ -194,7 +194,7 @@ def test_fetched_once_and_then_from_the_cache(
     assert getdefaulttimeout() == before
 
 
-def test_a_home_whose_numbers_are_not_known_has_all_that_the_paper_has(
+def test_download_without_fingerprint_has_no_differences(
     server: Server, pol: PaperDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_home(monkeypatch, server, small())
@@ -202,7 +202,7 @@ def test_a_home_whose_numbers_are_not_known_has_all_that_the_paper_has(
     assert (data.origin, data.differences) == ("fetched", "")
 
 
-def test_the_folder_comes_before_the_home(
+def test_data_folder_comes_before_download(
     server: Server, folder: Path, pol: PaperDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_home(monkeypatch, server)
@@ -210,9 +210,7 @@ def test_the_folder_comes_before_the_home(
     assert open_paper("pol", folder).origin == "folder"
 
 
-def test_the_files_of_a_home_in_its_own_format(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_download_in_its_own_format(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = PAPER["pol"]
     assert facts.home is not None
     i = np.arange(30)
@@ -228,7 +226,7 @@ def test_the_files_of_a_home_in_its_own_format(
     assert (problem.X == np.column_stack([i, -i])).all() and (problem.y == i).all()
 
 
-def test_another_file_than_the_known_one(
+def test_wrong_checksum_raises(
     server: Server, pol: PaperDataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = at_home(monkeypatch, server, sha256="0" * 64)
@@ -256,7 +254,7 @@ def test_another_file_than_the_known_one(
         (small(), f"must be the numbers of fingerprint {fingerprint(KNOWN)}. Got others, of"),
     ],
 )
-def test_other_numbers_than_the_known_ones(
+def test_wrong_size_or_numbers_raise(
     table: pa.Table,
     words: str,
     server: Server,
@@ -274,14 +272,14 @@ def test_other_numbers_than_the_known_ones(
     assert open_paper("pol").origin == "fetched"
 
 
-def test_a_page_in_place_of_the_file(
+def test_unreadable_download_raises(
     server: Server, pol: PaperDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_home(monkeypatch, server).write_text("<html>Please log in.</html>")
     assert "must be readable. Got a file with the error: " in refusal()
 
 
-def test_a_home_that_is_gone(
+def test_missing_download_raises(
     server: Server, pol: PaperDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_home(monkeypatch, server).unlink()
@@ -293,7 +291,7 @@ def test_a_home_that_is_gone(
     )
 
 
-def test_a_home_out_of_reach(
+def test_unreachable_server_raises(
     server: Server, pol: PaperDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_home(monkeypatch, server)
@@ -302,7 +300,7 @@ def test_a_home_out_of_reach(
         open_paper("pol")
 
 
-def test_a_home_that_does_not_answer(pol: PaperDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_server_times_out(pol: PaperDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("directgp.datasets.paper.download._TIMEOUT", 0.05)
     with socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -314,7 +312,7 @@ def test_a_home_that_does_not_answer(pol: PaperDataset, monkeypatch: pytest.Monk
             open_paper("pol")
 
 
-def test_nothing_is_fetched_unless_it_may_be(
+def test_download_false_downloads_nothing(
     server: Server, pol: PaperDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_home(monkeypatch, server)
@@ -325,14 +323,14 @@ def test_nothing_is_fetched_unless_it_may_be(
 
 
 @pytest.mark.parametrize("name", ["airline", "peds1_dir1"])
-def test_what_cannot_be_fetched_is_said_to_be_so(name: str) -> None:
+def test_sets_without_download_raise_with_the_reason(name: str) -> None:
     facts = PAPER[name]
     words = refusal(name)
     assert f"no download: {facts.not_fetched}. Give --data-dir with {name}.parquet" in words
     assert facts.url in words
 
 
-def test_what_has_a_formula_is_drawn_if_its_home_is_out_of_reach(
+def test_failed_download_falls_back_to_the_formula(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = Home((Download(f"{server.url}/twonorm.bin"),), read_parquet)
@@ -351,7 +349,7 @@ def test_an_unknown_name() -> None:
     )
 
 
-def test_the_papers_sets_are_known_without_torch() -> None:
+def test_paper_sets_do_not_import_torch() -> None:
     code = (
         "import sys; from directgp.datasets.paper import open_paper;"
         "open_paper('ringnorm', download=False); print({'torch', 'sklearn'} & set(sys.modules))"

@@ -78,7 +78,7 @@ def test_one_set_stands_for_three() -> None:
 
 
 @every_set
-def test_facts_are_told(facts: PaperDataset) -> None:
+def test_facts_are_complete(facts: PaperDataset) -> None:
     assert facts.target and facts.licence and facts.source
     assert not facts.differences or facts.differences.endswith(".")
     assert (facts.home is None) == bool(facts.not_fetched)
@@ -87,7 +87,7 @@ def test_facts_are_told(facts: PaperDataset) -> None:
 
 
 @every_set
-def test_homes_can_be_trusted(facts: PaperDataset) -> None:
+def test_download_addresses_are_fixed_and_safe(facts: PaperDataset) -> None:
     if facts.home is None:
         return
     home = facts.home
@@ -100,13 +100,13 @@ def test_homes_can_be_trusted(facts: PaperDataset) -> None:
     assert "pickle" not in home.read.__module__
 
 
-def test_files_of_different_homes_have_different_names_in_the_cache() -> None:
+def test_downloads_have_different_names_in_the_cache() -> None:
     urls = {each.url for facts in PAPER.values() if facts.home for each in facts.home.files}
     assert len({url.rsplit("/", 1)[-1] for url in urls}) == len(urls)
 
 
 @every_set
-def test_the_page_on_data_says_the_same(facts: PaperDataset) -> None:
+def test_docs_data_page_lists_the_same_facts(facts: PaperDataset) -> None:
     page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
     cells = (f"`{facts.name}`", facts.task, facts.size, facts.num_inducing, facts.licence)
     other = facts.differences or ("none" if facts.copies else "no copy is known")
@@ -115,7 +115,7 @@ def test_the_page_on_data_says_the_same(facts: PaperDataset) -> None:
 
 
 @pytest.mark.parametrize("name", ["twonorm", "ringnorm"])
-def test_what_has_a_formula_is_drawn_in_the_papers_size(
+def test_generated_sets_have_the_papers_size(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DIRECTGP_DATA", raising=False)
@@ -217,7 +217,7 @@ def test_abalone(tmp_path: Path) -> None:
     assert numbers(table)[0, 2:].tolist() == single(measured).tolist()
 
 
-def test_another_sex_is_not_taken_for_the_base(tmp_path: Path) -> None:
+def test_unknown_sex_raises(tmp_path: Path) -> None:
     text = "X,0.455,0.365,0.095,0.514,0.2245,0.101,0.15,15\n" * 2
     with pytest.raises(ValueError, match="X"):
         read_abalone([zipped(tmp_path / "abalone.zip", "abalone.data", text)])

@@ -50,7 +50,7 @@ def refusal(data: str, folder: Path | None = None) -> str:
 
 
 @pytest.mark.parametrize("info", embedded(), ids=lambda info: info.name)
-def test_embedded_sets_are_what_their_list_says(info: DatasetInfo) -> None:
+def test_embedded_sets_match_their_description(info: DatasetInfo) -> None:
     problem = load_embedded(info.name)
     assert (problem.name, problem.task, problem.target) == (info.name, info.task, info.target)
     assert problem.X.shape == (info.rows, info.features)
@@ -119,7 +119,7 @@ def test_a_folder_named_as_an_embedded_set_does_not_hide_it() -> None:
     assert open_problem("diabetes")[0].task == "regression"
 
 
-def test_what_cannot_be_found(folder: Path) -> None:
+def test_unknown_data_raises(folder: Path) -> None:
     start = "DATA must be a file that exists or the name of a data set. Got "
     listed = "Names of data sets are listed by 'directgp datasets'."
     assert refusal("diabets") == f"{start}'diabets'. Did you mean 'diabetes'?"
@@ -158,9 +158,7 @@ def test_the_folder_has_to_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     assert data_folder(Path(".")) == Path(".")
 
 
-def test_a_file_that_is_there_needs_no_folder(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_existing_file_needs_no_data_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIRECTGP_DATA", "nowhere")
     assert open_source("data/house.parquet").name == "house"
     assert refusal("house").startswith("DIRECTGP_DATA must be a folder that exists.")
@@ -178,13 +176,13 @@ def test_a_file_that_is_there_needs_no_folder(
         (("sex", "regression", None), ("sex", "regression")),
     ],
 )
-def test_what_is_known_of_an_embedded_set(
+def test_embedded_set_has_target_and_task(
     given: tuple[str | None, Task | None, str | None], chosen: tuple[str, Task | None]
 ) -> None:
     assert open_source("diabetes").choose(*given) == chosen
 
 
-def test_data_can_be_had_without_torch_and_frames() -> None:
+def test_datasets_import_neither_torch_nor_pandas() -> None:
     # Arrow imports pandas where it is; a file of that name in the folder stands for its absence.
     for frames in ("pandas", "polars"):
         Path(f"{frames}.py").write_text("raise ImportError")

@@ -121,7 +121,7 @@ def test_published_bounds_are_never_violated(likelihood: UnimodalInF, y: Tensor)
         (StudentT(df=100.0, scale=0.3), REALS),
     ],
 )
-def test_tight_rows_of_the_table(likelihood: UnimodalInF, y: Tensor) -> None:
+def test_tight_published_bounds(likelihood: UnimodalInF, y: Tensor) -> None:
     assert {check.verdict for check in check_bounds(likelihood, y)} == {"tight"}
 
 
@@ -183,12 +183,12 @@ def test_exposure_shifts_f_and_changes_nothing_for_the_exponential_link() -> Non
     )
 
 
-def test_a_violated_bound_is_called_so() -> None:
+def test_violated_bound_is_reported() -> None:
     for published, extremum in ((0.2, 0.25), (-0.2, -0.25), (0.0, 0.1), (-0.1, 0.1)):
         assert BoundCheck("Fake", (0.0,), "B′", published, extremum).verdict == "violated"
 
 
-def test_unknown_to_the_paper() -> None:
+def test_likelihood_without_published_bounds_raises() -> None:
     softplus = PoissonSoftplus().with_exposure(torch.tensor([2.0]))
     for likelihood in (NegativeBinomial(), softplus):
         with pytest.raises(UnsupportedError, match="tight_bounds"):

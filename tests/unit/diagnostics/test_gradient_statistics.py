@@ -56,7 +56,7 @@ def _assert_near(estimate: Measurement, truth: float) -> None:
     assert estimate.standard_error > 0
 
 
-def test_the_exact_rule_is_without_fault() -> None:
+def test_exact_rule_has_no_bias_and_no_variance() -> None:
     y, marginals = _state()
     blocks = compare_gradients(ClosedForm(), Gaussian(), y, marginals, repeats=5)
     assert list(blocks) == ["mean", "variance"]
@@ -67,7 +67,7 @@ def test_the_exact_rule_is_without_fault() -> None:
             assert estimate == Measurement(0.0, 0.0)
 
 
-def test_known_faults_are_found() -> None:
+def test_known_bias_and_variance_are_measured() -> None:
     y, marginals = _state()
     generator = torch.Generator().manual_seed(1)
     blocks = compare_gradients(Faulty(), Gaussian(), y, marginals, repeats=400, generator=generator)
@@ -100,7 +100,7 @@ def test_relative_units() -> None:
     assert relative.relative() == relative
 
 
-def test_squared_bias_is_unbiased_and_its_standard_error_honest() -> None:
+def test_squared_bias_is_unbiased_with_a_correct_standard_error() -> None:
     generator = torch.Generator().manual_seed(2)
     exact, bias = torch.ones(4).double(), torch.tensor([0.5, 0.0, -0.2, 0.0]).double()
     truth = float(bias.square().sum())
@@ -142,7 +142,7 @@ def test_bias_of_bmc_falls_with_samples() -> None:
     assert all(block.squared_error.value > block.squared_bias.value for block in biases)
 
 
-def test_product_sampling_has_no_bias_to_find() -> None:
+def test_product_sampling_has_no_bias() -> None:
     generator = torch.Generator().manual_seed(8)
     y = torch.randint(0, 6, (N,), generator=generator).double()
     marginals = Marginals(torch.zeros(N).double(), torch.ones(N).double())
@@ -228,7 +228,7 @@ def test_repeats_beyond_memory_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatc
     assert block.variance.value > 0
 
 
-def test_the_state_is_left_alone() -> None:
+def test_arguments_are_not_modified() -> None:
     y, marginals = _state()
     mean = marginals.mean.float().requires_grad_()
     likelihood = Gaussian()

@@ -170,7 +170,7 @@ def test_a_cap_is_reported() -> None:
         _schedule(cap=0)
 
 
-def test_absurd_points_need_a_cap() -> None:
+def test_improbable_targets_need_a_cap() -> None:
     marginals = Marginals(torch.tensor([-60.0], dtype=torch.float64), torch.ones(1).double())
     hard = difficulty(Probit(), torch.tensor([1.0]), marginals)
     with pytest.raises(NumericalError, match="cap"):
@@ -216,7 +216,7 @@ def test_schedules_drive_the_rule() -> None:
         torch.testing.assert_close(value(scheduled, step), value(fixed, step))
 
 
-def test_the_promise_is_kept() -> None:
+def test_bmc_errors_stay_within_the_guarantee() -> None:
     """At the required L the means of φ, φ′ and φ″ are within γ of their expectations."""
     likelihood, y = Gaussian(noise=0.5), torch.tensor([0.3, -1.0], dtype=torch.float64)
     mean, variance = torch.zeros(2).double(), torch.tensor([0.2, 1.0]).double()
@@ -242,7 +242,7 @@ def test_the_promise_is_kept() -> None:
     assert failures <= failure * rounds
 
 
-def test_published_bounds_are_the_default_of_nothing() -> None:
+def test_tight_bounds_are_the_default() -> None:
     """The default is the tight form, never above the published one."""
     default = difficulty(Probit(), Y, MARGINALS)
     paper = difficulty(Probit(), Y, MARGINALS, bounds="paper")

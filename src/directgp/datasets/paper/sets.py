@@ -138,7 +138,7 @@ def read_sarcos(files: Sequence[Path]) -> pa.Table:
 
 
 def read_ringnorm(files: Sequence[Path]) -> pa.Table:
-    """Read X and y; class 1 is the class of smaller variance, whatever its label."""
+    """Read X and y; class 1 is the class of smaller variance, for any labels."""
     found = _load_mat(files[0])
     X, label = found["X"], np.ravel(found["y"])
     inner = min(np.unique(label), key=lambda each: X[label == each].std())

@@ -19,7 +19,7 @@ from directgp.text import plural, suggestion
 FilePath = str | os.PathLike[str]
 
 _MAX_CLASSES = 100
-"""Other classes that are remembered for the error message."""
+"""Other classes that are kept for the error message."""
 
 
 def parquet_files(path: FilePath | Sequence[FilePath]) -> tuple[Path, ...]:

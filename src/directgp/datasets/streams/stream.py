@@ -284,8 +284,8 @@ class ParquetRows:
     dtype : {"float64", "float32"}
         Type of the arrays.
     buffer_rows : int
-        Rows that are shuffled at once. More rows mix better and need more memory, which is a small
-        multiple of theirs whatever the size of the files.
+        Rows that are shuffled at once. More rows mix better. The memory is a small multiple of
+        theirs for files of any size.
 
     Examples
     --------

@@ -170,7 +170,7 @@ def test_a_resumed_stream_gives_the_same_batches(
                 np.testing.assert_array_equal(numbers(resumed.next()), expected)
 
 
-def test_what_came_before_is_not_read_again(tmp_path: Path) -> None:
+def test_resume_does_not_read_earlier_rows(tmp_path: Path) -> None:
     rows = numbered(tmp_path, [[50], [50], [50], [50]] * 5, buffer_rows=50)
     with rows.batches(50, 0) as stream:
         for _ in range(14):

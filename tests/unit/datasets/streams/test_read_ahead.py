@@ -46,14 +46,14 @@ def test_close_ends_the_thread_and_may_be_repeated(tmp_path: Path) -> None:
         stream.next()
 
 
-def test_a_stream_that_is_forgotten_ends_its_thread(tmp_path: Path) -> None:
+def test_garbage_collection_ends_the_thread(tmp_path: Path) -> None:
     stream = started(tmp_path)
     del stream
     gc.collect()
     assert not readers()
 
 
-def test_a_stream_in_a_cycle_ends_its_thread(tmp_path: Path) -> None:
+def test_garbage_collection_of_a_cycle_ends_the_thread(tmp_path: Path) -> None:
     cycle: list[Any] = [started(tmp_path)]
     cycle.append(cycle)
     del cycle
@@ -88,7 +88,7 @@ def test_no_more_than_three_buffers_are_held() -> None:
     assert ended.is_set()
 
 
-def test_rows_read_before_an_error_are_given_out() -> None:
+def test_rows_read_before_an_error_are_returned() -> None:
     def buffers() -> Generator[Buffer, None, None]:
         yield Buffer(0, Batch(np.zeros((10, 1)), np.zeros(10)))
         raise MemoryError("no room")

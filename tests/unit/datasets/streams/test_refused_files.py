@@ -53,7 +53,7 @@ def test_paths(tmp_path: Path) -> None:
     assert "flights.parquet' more than once. Name each file once" in twice
 
 
-def test_what_is_no_parquet(tmp_path: Path) -> None:
+def test_file_that_is_not_parquet_raises(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     path.write_text("x,y\n1,2\n")
     assert re.fullmatch(
@@ -90,7 +90,7 @@ def test_names(tmp_path: Path) -> None:
     )
 
 
-def test_columns_of_one_name(tmp_path: Path) -> None:
+def test_duplicate_column_names_raise(tmp_path: Path) -> None:
     table = pa.Table.from_arrays([pa.array([1.0]), pa.array([2.0]), pa.array([3])], ["x", "x", "y"])
     write(tmp_path / "t.parquet", table)
     assert refusal(tmp_path, "y").startswith(
@@ -101,7 +101,7 @@ def test_columns_of_one_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "values", [TEXT, pa.array(TEXT).dictionary_encode(), pa.array([1, 2, 3, 4], pa.date32())]
 )
-def test_columns_that_are_no_numbers(tmp_path: Path, values: Any) -> None:
+def test_columns_that_are_not_numbers_raise(tmp_path: Path, values: Any) -> None:
     path = write(tmp_path / "t.parquet", GOOD | {"t": values})
     shown = f"values of type {pa.table({'t': values}).schema.field('t').type} in {str(path)!r}"
     code = "Leave it out of features, or write it to the files as numbers."
@@ -114,7 +114,7 @@ def test_columns_that_are_no_numbers(tmp_path: Path, values: Any) -> None:
     )
 
 
-def test_a_file_that_differs(tmp_path: Path) -> None:
+def test_file_with_other_columns_raises(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", GOOD)
     other = write(tmp_path / "b.parquet", {"x": GOOD["x"], "z": GOOD["y"]})
     assert refusal(tmp_path, "y").startswith(f"A column asked of {str(other)!r} must")
@@ -143,7 +143,7 @@ def test_positive(tmp_path: Path) -> None:
         ParquetRows(path, "t", positive="a").standardised(target=True)
 
 
-def test_missing_values_that_the_file_tells_of(tmp_path: Path) -> None:
+def test_missing_values_in_the_file_statistics_raise(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", GOOD | {"x": [1.0, None, 3.0, None]}, group=3)
     assert refusal(path, "y") == (
         "Column 'x' must be without missing values. Got 1 missing value in row group 0 of"
@@ -156,7 +156,9 @@ def test_missing_values_that_the_file_tells_of(tmp_path: Path) -> None:
     ("bad", "shown"),
     [(None, "a missing value"), (np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")],
 )
-def test_values_that_are_met(tmp_path: Path, column: str, bad: float | None, shown: str) -> None:
+def test_bad_values_raise_when_read(
+    tmp_path: Path, column: str, bad: float | None, shown: str
+) -> None:
     allowed = "without missing values" if bad is None else "finite in float64"
     columns = {"x": [1.0] * 7, "y": [2.0] * 7, "w": [3.0] * 7} | {column: [1.0] * 5 + [bad, 1.0]}
     path = tmp_path / "t.parquet"
@@ -168,7 +170,7 @@ def test_values_that_are_met(tmp_path: Path, column: str, bad: float | None, sho
     )
 
 
-def test_other_values_that_are_met(tmp_path: Path) -> None:
+def test_negative_weights_and_overflow_raise_when_read(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", GOOD | {"w": [1.0, 1.0, -1.0, 1.0]})
     assert "Got a weight below 0 in row 3 (" in refusal_met(ParquetRows(path, "y", weights="w"))
     path = write(tmp_path / "t.parquet", GOOD | {"x": [1.0, 1e39, 0.0, 0.0]})
@@ -179,7 +181,7 @@ def test_other_values_that_are_met(tmp_path: Path) -> None:
     assert "Column 'y' must be finite" in refusal_met(ParquetRows(path, "y", positive=1.0))
 
 
-def test_scalings_that_cannot_be(tmp_path: Path) -> None:
+def test_impossible_scalings_raise(tmp_path: Path) -> None:
     rows = ParquetRows(write(tmp_path / "t.parquet", GOOD | {"x": [1e200, -1e200, 0.0, 0.0]}), "y")
     with pytest.raises(InvalidInputError, match=r"'x' must be of numbers whose squares are finite"):
         rows.standardised()
