@@ -31,16 +31,10 @@ from directgp.datasets.streams.reading import (
     measure_scaling,
     sample_rows,
 )
-from directgp.errors import refuse, require
+from directgp.errors import require
 
 _MAX_OPEN = 4
 """Pieces that are read at the same time; each needs the memory of a page of every column."""
-
-_MAX_TURN = 2**14
-"""Rows that are taken from a piece in one turn, at most."""
-
-_MIN_TURNS = 16
-"""Turns that fill a buffer, at least."""
 
 _MAX_BUFFERS = 3
 """Buffers in memory: the one in use, and two that are read ahead."""
@@ -50,8 +44,8 @@ _THREAD = "directgp rows"
 
 
 def turn_rows(buffer_rows: int) -> int:
-    """Return how many rows are taken from a piece in one turn."""
-    return min(_MAX_TURN, max(1, buffer_rows // _MIN_TURNS))
+    """Return how many rows are taken from a piece in one turn; 16 turns or more fill a buffer."""
+    return min(2**14, max(1, buffer_rows // 16))
 
 
 def shuffled(sizes: Sequence[int], buffer_rows: int, rng: np.random.Generator) -> Iterator[Takes]:
@@ -213,12 +207,14 @@ class RowStream:
 
     def restore(self, state: dict[str, int]) -> None:
         """Continue from the state of a stream of the same files, seed, share and buffer."""
+        remedy = "Resume with the same files, seed, buffer and number of processes."
         for name, here in self._identity().items():
-            if state.get(name) != here:
-                remedy = "Resume with the same files, seed, buffer and number of processes."
-                refuse(
-                    f"{name} of the state", f"that of the stream, {here}", state.get(name), remedy
-                )
+            who, allowed, got = (
+                f"{name} of the state",
+                f"that of the stream, {here}",
+                state.get(name),
+            )
+            require(got == here, who, allowed, got, remedy)
         taken = state.get("taken", -1)
         require(taken >= 0, "taken of the state", "a number of rows", state.get("taken"))
         self._stop()
