@@ -46,6 +46,17 @@ class Method:
     """Whether the method requires a real-valued target with Gaussian noise."""
 
 
+def _dlm(loss: str, about: str, gaussian_only: bool = False) -> tuple[Method, Method]:
+    """Return the joint and the fixed variant of direct loss minimization."""
+    label, objective = f"{loss}-loss DLM", f"{loss}_loss"
+    joint = f"{about} of predictions plus β·KL, over everything that can be trained."
+    fixed = f"{about} plus β·KL over q(u) alone; kernel, noise and inducing inputs are the ELBO's."
+    return (
+        Method(f"{loss}-joint", f"{label}, joint", objective, "joint", True, joint, gaussian_only),
+        Method(f"{loss}-fixed", f"{label}, fixed", objective, "fixed", True, fixed, gaussian_only),
+    )
+
+
 _ALL = (
     Method("elbo", "ELBO", "elbo", "joint", False, "The evidence lower bound with β = 1."),
     Method(
@@ -65,40 +76,8 @@ _ALL = (
         "The fully independent training conditional, by its own marginal likelihood.",
         gaussian_only=True,
     ),
-    Method(
-        "log-joint",
-        "log-loss DLM, joint",
-        "log_loss",
-        "joint",
-        True,
-        "The log loss of predictions plus β·KL, over everything that can be trained.",
-    ),
-    Method(
-        "log-fixed",
-        "log-loss DLM, fixed",
-        "log_loss",
-        "fixed",
-        True,
-        "The log loss plus β·KL over q(u) alone; kernel, noise and inducing inputs are the ELBO's.",
-    ),
-    Method(
-        "square-joint",
-        "square-loss DLM, joint",
-        "square_loss",
-        "joint",
-        True,
-        "The squared error of predictions plus β·KL, over everything that can be trained.",
-        gaussian_only=True,
-    ),
-    Method(
-        "square-fixed",
-        "square-loss DLM, fixed",
-        "square_loss",
-        "fixed",
-        True,
-        "The squared error plus β·KL over q(u) alone; the rest is the ELBO's.",
-        gaussian_only=True,
-    ),
+    *_dlm("log", "The log loss"),
+    *_dlm("square", "The squared error", gaussian_only=True),
 )
 
 METHODS = {method.name: method for method in _ALL}

@@ -22,10 +22,11 @@ from directgp.experiments.store import Store, StoreView
 from directgp.experiments.workers import (
     Call,
     FailedJob,
+    InProcess,
+    LocalWorkers,
     OpenPool,
     Pool,
     WorkerStatus,
-    local_pool,
 )
 
 _TICK = 0.25
@@ -250,7 +251,7 @@ def compare(
             run_compare_cell,
             callback or RunCallback(),
         )
-        runner.run(cells, local_pool(workers))
+        runner.run(cells, LocalWorkers(workers) if workers else InProcess())
         records, failed = opened.records(cells), opened.failures(cells)
     return Comparison(
         plan=plan,

@@ -7,10 +7,11 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, final
 from urllib.parse import urlsplit
 
@@ -209,11 +210,11 @@ class _OpenCluster(OpenPool):
     ray: Any
     needs: RayCluster
     _run_job: Any = field(init=False)
+    _reference: Callable[[Any], Any] = field(init=False)
+    """Returns the Ray reference of a problem; it is sent once while it is kept."""
+
     _actor: Any = field(init=False)
     _running: dict[int, Any] = field(default_factory=dict, init=False)
-    _shared: dict[int, tuple[Any, Any]] = field(default_factory=dict, init=False)
-    """Problems with their Ray references, by identity."""
-
     _capacity: int = field(default=0, init=False)
     _capacity_read: float = field(default=-math.inf, init=False)
     _reading: Future[Any] | None = field(default=None, init=False)
@@ -224,6 +225,7 @@ class _OpenCluster(OpenPool):
         self._run_job = self.ray.remote(
             num_cpus=needs.cpus, num_gpus=needs.gpus, max_retries=needs.retries
         )(run_ray_job)
+        self._reference = lru_cache(_SHARED_KEPT)(self.ray.put)
         self._actor = self.ray.remote(num_cpus=0, max_restarts=-1)(StatusActor).remote()
         if self._read_capacity() < 1:
             has = self.ray.cluster_resources()
@@ -255,14 +257,6 @@ class _OpenCluster(OpenPool):
         answer: Future[Any] = Future()
         task.future().add_done_callback(lambda done: self._resolve(number, done, answer))
         return answer
-
-    def _reference(self, value: Any) -> Any:
-        """Return the Ray reference of a value; it is sent once while it is kept."""
-        known = self._shared.pop(id(value), None)
-        self._shared[id(value)] = known or (value, self.ray.put(value))
-        for oldest in list(self._shared)[:-_SHARED_KEPT]:
-            del self._shared[oldest]
-        return self._shared[id(value)][1]
 
     def _resolve(self, number: int, done: Future[Any], answer: Future[Any]) -> None:
         self._running.pop(number, None)

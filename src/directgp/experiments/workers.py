@@ -323,11 +323,6 @@ class LocalWorkers(Pool):
         return LocalWorkers(1)
 
 
-def local_pool(workers: int) -> Pool:
-    """Return a pool of this many processes; 0 is this process."""
-    return InProcess() if workers == 0 else LocalWorkers(workers)
-
-
 @final
 @dataclass(frozen=True)
 class _LocalPool(OpenPool):

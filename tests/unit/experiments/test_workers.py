@@ -20,7 +20,6 @@ from directgp.experiments.workers import (
     WorkerStatus,
     block_interrupt,
     defer_interrupt,
-    local_pool,
     read_statuses,
     status_slots,
     write_status,
@@ -28,8 +27,7 @@ from directgp.experiments.workers import (
 from directgp.training.result import Progress
 
 
-def test_pools_by_number() -> None:
-    assert local_pool(0) == InProcess() and local_pool(3) == LocalWorkers(3)
+def test_there_is_at_least_one_process() -> None:
     with pytest.raises(InvalidInputError, match=r"workers must be at least 1\. Got 0\."):
         LocalWorkers(0)
 

@@ -34,20 +34,9 @@ def run_paper_cell(
     *,
     device: str = "cpu",
 ) -> PaperRecord:
-    """Run one cell.
+    """Run one cell on its rows; `start` is the model of `cell.start`.
 
-    Parameters
-    ----------
-    cell : PaperCell
-        The cell.
-    data : CellData
-        Its rows.
-    start : bytes
-        The model of `cell.start`.
-    monitors : sequence of Monitor
-        Called at each step.
-    device : str
-        "cpu" or "cuda"; studies of gradients and samplers always run on the CPU.
+    The device is "cpu" or "cuda"; studies of gradients and samplers always run on the CPU.
     """
     match cell:
         case FitCell():

@@ -45,13 +45,13 @@ Blocks = dict[str, Tensor]
 """Gradients by block of parameters."""
 
 
-def least_seconds(rivals: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+def least_seconds(functions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
     """Return the least processor time of each over some repeats, which are interleaved."""
-    taken: dict[str, list[float]] = {name: [] for name in rivals}
+    taken: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats):
-        for name, rival in rivals.items():
+        for name, function in functions.items():
             since = time.process_time()
-            rival()
+            function()
             taken[name].append(time.process_time() - since)
     return {name: min(seconds) for name, seconds in taken.items()}
 
@@ -116,8 +116,8 @@ def run_gradients(
     gradients = pullback(*marginal_draws(EXACT, 1))
     exact = {name: each[0].flatten() for name, each in gradients.items() if bool(each.any())}
     timing = generator_of(*seed, _TIMING)
-    rivals = {rule.label: partial(marginal_draws, rule, 1, timing) for rule in cell.rules}
-    seconds = least_seconds(rivals, _TIMINGS)
+    functions = {rule.label: partial(marginal_draws, rule, 1, timing) for rule in cell.rules}
+    seconds = least_seconds(functions, _TIMINGS)
     rows: list[GradientRow] = []
     arrays: dict[str, NDArray[np.float32]] = {}
     for number, rule in enumerate(cell.rules):
@@ -377,7 +377,7 @@ def _measure(cell: SamplerCell, step: int, model: GPModel, X: Tensor, y: Tensor)
         squares = {n: (gradient(r, _ERROR_DRAWS) - exact).square().sum(1) for n, r in rules.items()}
         return {f"{n}_error": float(s.mean() / exact.square().sum()) for n, s in squares.items()}
 
-    rivals = {f"{name}_seconds": partial(gradient, rule) for name, rule in rules.items()}
+    functions = {f"{name}_seconds": partial(gradient, rule) for name, rule in rules.items()}
     return SamplerPoint(
         step=step,
         proposals=seen_proposals(examples, expected, random, widen=True),
@@ -386,7 +386,7 @@ def _measure(cell: SamplerCell, step: int, model: GPModel, X: Tensor, y: Tensor)
         expected_proposals=float(expected.mean()),
         **errors(),
         **_loop_seconds(examples, float(expected.mean()), random),
-        **least_seconds(rivals, _GRADIENTS),
+        **least_seconds(functions, _GRADIENTS),
     )
 
 
@@ -405,8 +405,8 @@ def _loop_seconds(
         # The same seed gives every repeat the same rejections.
         return way(torch.Generator().manual_seed(seed))
 
-    rivals = {
+    functions = {
         "one_by_one_seconds": partial(sweep, some.one_by_one),
         "vectorised_seconds": partial(sweep, some.by_hybrid),
     }
-    return {name: each * n / size for name, each in least_seconds(rivals, _SWEEPS).items()}
+    return {name: each * n / size for name, each in least_seconds(functions, _SWEEPS).items()}

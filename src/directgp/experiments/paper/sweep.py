@@ -22,7 +22,7 @@ from directgp.training.beta_path import beta_grid
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CurveSizes:
     """Sizes of learning curves."""
 
@@ -35,43 +35,43 @@ class CurveSizes:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AirlineSizes:
     """Sizes of the learning curves of airline, in batches."""
 
     rows: int | None
     num_test: int
     num_inducing: int
-    batch_size: int
+    batch_size: int = 1000
     epochs: int
-    all_betas: bool
+    all_betas: bool = False
     """Whether sampling rules are run for every β, or for 0.1 alone."""
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Scale:
     """Sizes of all experiments."""
 
     name: Literal["smoke", "small", "full"]
     about: str
-    repeats: int
+    repeats: int = 5
     sizes: tuple[int | float, ...]
     """Training rows in regression: numbers, or below 1 shares of the training part."""
 
     other_sizes: tuple[int, ...]
     """Training rows in classification and count."""
 
-    max_inducing: int | None
+    max_inducing: int | None = None
     """Bound of the number of inducing inputs; None is the paper's M."""
 
-    betas: tuple[float, ...] | None
+    betas: tuple[float, ...] | None = None
     """Candidates of β; None is the paper's grid n, n/2, n/4, …, 0.01."""
 
-    max_steps: int | None
+    max_steps: int | None = None
     """Steps of one run; None is the default of the protocol."""
 
-    protocol: ProtocolName
+    protocol: ProtocolName = "best"
     """Default protocol."""
 
     curves: CurveSizes
@@ -86,76 +86,49 @@ class Scale:
     """Steps of training at which samplers are measured."""
 
 
-_DECADES = (100.0, 10.0, 1.0, 0.1, 0.01)
+_SMOKE = Scale(
+    name="smoke",
+    about="Everything once over in minutes: few rows, few steps, two repeats. Shows that it runs; "
+    "its verdicts mean nothing.",
+    repeats=2,
+    sizes=(150, 400),
+    other_sizes=(150,),
+    max_inducing=20,
+    betas=(10.0, 1.0, 0.1),
+    max_steps=30,
+    curves=CurveSizes(rows=150, steps=40, evaluations=4, repeats=2),
+    airline=AirlineSizes(rows=2_000, num_test=2_000, num_inducing=20, batch_size=500, epochs=2),
+    draws=20,
+    study_rows=150,
+    sampler_steps=(0, 50),
+)
+_SMALL = Scale(
+    name="small",
+    about="About an hour and a half on two cores: up to 5000 training rows in regression and 1000 "
+    "else, five repeats, β in powers of ten.",
+    sizes=(691, 2000, 5000),
+    other_sizes=(200, 1000),
+    betas=(100.0, 10.0, 1.0, 0.1, 0.01),
+    curves=CurveSizes(rows=1000, steps=1500, evaluations=30, repeats=3),
+    airline=AirlineSizes(rows=100_000, num_test=20_000, num_inducing=100, epochs=5),
+    draws=200,
+    study_rows=1000,
+    sampler_steps=(0, 50, 200, 500),
+)
+_FULL = Scale(
+    name="full",
+    about="As in the paper: its sizes, grid and optimiser. Days of one machine; for a cluster.",
+    sizes=(0.05, 0.1, 0.2, 0.4, 0.8),
+    other_sizes=(100, 200, 500, 1000, 2000),
+    protocol="paper",
+    curves=CurveSizes(rows=None, steps=3000, evaluations=60, repeats=5),
+    airline=AirlineSizes(rows=None, num_test=100_000, num_inducing=200, epochs=20, all_betas=True),
+    draws=1000,
+    study_rows=2000,
+    sampler_steps=(0, 50, 200, 500, 1000, 2000),
+)
 
-SCALES: dict[str, Scale] = {
-    "smoke": Scale(
-        name="smoke",
-        about="Everything once over in minutes: few rows, few steps, two repeats. Shows that "
-        "it runs; its verdicts mean nothing.",
-        repeats=2,
-        sizes=(150, 400),
-        other_sizes=(150,),
-        max_inducing=20,
-        betas=(10.0, 1.0, 0.1),
-        max_steps=30,
-        protocol="best",
-        curves=CurveSizes(rows=150, steps=40, evaluations=4, repeats=2),
-        airline=AirlineSizes(
-            rows=2_000, num_test=2_000, num_inducing=20, batch_size=500, epochs=2, all_betas=False
-        ),
-        draws=20,
-        study_rows=150,
-        sampler_steps=(0, 50),
-    ),
-    "small": Scale(
-        name="small",
-        about="About an hour and a half on two cores: up to 5000 training rows in regression and "
-        "1000 else, five repeats, β in powers of ten.",
-        repeats=5,
-        sizes=(691, 2000, 5000),
-        other_sizes=(200, 1000),
-        max_inducing=None,
-        betas=_DECADES,
-        max_steps=None,
-        protocol="best",
-        curves=CurveSizes(rows=1000, steps=1500, evaluations=30, repeats=3),
-        airline=AirlineSizes(
-            rows=100_000,
-            num_test=20_000,
-            num_inducing=100,
-            batch_size=1000,
-            epochs=5,
-            all_betas=False,
-        ),
-        draws=200,
-        study_rows=1000,
-        sampler_steps=(0, 50, 200, 500),
-    ),
-    "full": Scale(
-        name="full",
-        about="As in the paper: its sizes, grid and optimiser. Days of one machine; for a cluster.",
-        repeats=5,
-        sizes=(0.05, 0.1, 0.2, 0.4, 0.8),
-        other_sizes=(100, 200, 500, 1000, 2000),
-        max_inducing=None,
-        betas=None,
-        max_steps=None,
-        protocol="paper",
-        curves=CurveSizes(rows=None, steps=3000, evaluations=60, repeats=5),
-        airline=AirlineSizes(
-            rows=None,
-            num_test=100_000,
-            num_inducing=200,
-            batch_size=1000,
-            epochs=20,
-            all_betas=True,
-        ),
-        draws=1000,
-        study_rows=2000,
-        sampler_steps=(0, 50, 200, 500, 1000, 2000),
-    ),
-}
+SCALES: dict[str, Scale] = {scale.name: scale for scale in (_SMOKE, _SMALL, _FULL)}
 
 
 AIRLINE_BETAS = (0.1, 1.0, 10.0)

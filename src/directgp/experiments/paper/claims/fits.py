@@ -57,7 +57,7 @@ CONVERGED = "converged"
 """Status of a fit that did not stop at a limit."""
 
 VARIANTS = ("log-joint", "log-fixed")
-RIVALS = ("elbo", "beta-elbo")
+BASELINES = ("elbo", "beta-elbo")
 
 Fit = tuple[FitCell, FitOutcome]
 
@@ -74,14 +74,14 @@ def against(
     results: Results,
     dataset: str,
     method: str,
-    rivals: Iterable[str],
+    baselines: Iterable[str],
     score: str,
     relation: Relation = "lower",
     margin: float = 0.0,
     decides: bool = True,
 ) -> list[Part]:
-    """Compare a score of a method with that of each rival."""
-    pairs = [fit_pair(results, dataset, method, rival, score) for rival in rivals]
+    """Compare a score of a method with that of each baseline."""
+    pairs = [fit_pair(results, dataset, method, baseline, score) for baseline in baselines]
     return [compare(pair, relation, margin, decides) for pair in pairs]
 
 
@@ -137,7 +137,7 @@ def method_name(method: str) -> str:
 
 def _paper_rule(cell: FitCell) -> RuleFacts:
     """Return bMC with 10 samples for counts; the ELBO needs no rule."""
-    sampled = cell.task == "count" and cell.method not in RIVALS
+    sampled = cell.task == "count" and cell.method not in BASELINES
     return RuleFacts(name="bmc", samples=10) if sampled else EXACT
 
 
@@ -155,8 +155,8 @@ _PAIRED = (
 _OTHER_VARIANT = "The other variant of DLM is reported only."
 
 
-def _lower(methods: tuple[str, ...], rivals: tuple[str, ...], score: str) -> Test:
-    """Test whether methods have a lower score than all rivals in regression.
+def _lower(methods: tuple[str, ...], baselines: tuple[str, ...], score: str) -> Test:
+    """Test whether methods have a lower score than all baselines in regression.
 
     Of two variants the one that the paper has in front decides: fixed on cadata, else joint.
     """
@@ -164,13 +164,13 @@ def _lower(methods: tuple[str, ...], rivals: tuple[str, ...], score: str) -> Tes
     def decides(method: str, dataset: str) -> bool:
         return len(methods) == 1 or method.endswith("-fixed") == (dataset == "cadata")
 
-    return uses_fits(REGRESSION_SETS, (*methods, *rivals)), lambda results: finding(
+    return uses_fits(REGRESSION_SETS, (*methods, *baselines)), lambda results: finding(
         [
             each
             for dataset in REGRESSION_SETS
             for method in methods
             for each in against(
-                results, dataset, method, rivals, score, decides=decides(method, dataset)
+                results, dataset, method, baselines, score, decides=decides(method, dataset)
             )
         ]
     )
@@ -295,7 +295,7 @@ def _either_variant(
 
     The variant is the only one that holds, else the better one. `second` is a score and its margin.
     """
-    fixed = against(results, dataset, "log-fixed", RIVALS, "nll", "not above", NLL_MARGIN, False)
+    fixed = against(results, dataset, "log-fixed", BASELINES, "nll", "not above", NLL_MARGIN, False)
     nll = {"log-joint": joint, "log-fixed": fixed}
     verdicts = {variant: all_held(compared) for variant, compared in nll.items()}
     held = [variant for variant, verdict in verdicts.items() if verdict == "held"]
@@ -303,7 +303,7 @@ def _either_variant(
     return [
         combined(title, any_of(verdicts.values()), nll[variant]),
         *also,
-        *against(results, dataset, variant, RIVALS, score, "not above", margin),
+        *against(results, dataset, variant, BASELINES, score, "not above", margin),
         *joint,
         *fixed,
     ]
@@ -316,11 +316,11 @@ _DLM_WINS = "ringnorm"
 
 
 def _classification(results: Results, dataset: str) -> list[Part]:
-    joint = against(results, dataset, "log-joint", RIVALS, "nll", "not above", NLL_MARGIN, False)
+    joint = against(results, dataset, "log-joint", BASELINES, "nll", "not above", NLL_MARGIN, False)
     # The variant with the lower mean NLL; joint if one of them was not run.
     found = fit_pair(results, dataset, *VARIANTS, "nll").difference
     better = VARIANTS[found is not None and found.effect > 0]
-    wins = against(results, dataset, better, RIVALS, "nll") if dataset == _DLM_WINS else []
+    wins = against(results, dataset, better, BASELINES, "nll") if dataset == _DLM_WINS else []
     title = "a variant of log-loss DLM has an NLL comparable to the ELBO's and the β-ELBO's"
     return _either_variant(results, dataset, title, joint, ("error", ERROR_MARGIN), better, wins)
 
@@ -336,7 +336,7 @@ C5 = Claim(
     "than both with p < 0.05. An interval entirely above the margin, or a higher NLL with "
     "p < 0.05, contradicts the claim.",
     ("1d", "4", "5"),
-    uses_fits(CLASSIFICATION_SETS, (*VARIANTS, *RIVALS)),
+    uses_fits(CLASSIFICATION_SETS, (*VARIANTS, *BASELINES)),
     lambda results: finding(
         [each for dataset in CLASSIFICATION_SETS for each in _classification(results, dataset)]
     ),
@@ -361,7 +361,7 @@ def _judge_counts(results: Results) -> Finding:
     title = "log-loss DLM is lower in NLL (joint), or not above (fixed), than ELBO and β-ELBO"
     compared, verdicts = [], []
     for name in names:
-        joint = against(results, name, "log-joint", RIVALS, "nll", decides=False)
+        joint = against(results, name, "log-joint", BASELINES, "nll", decides=False)
         compared += _either_variant(results, name, title, joint, ("mre", MRE_MARGIN))
         verdicts.append(all_held(joint))
     if any(each.clause for each in compared):
@@ -399,6 +399,6 @@ C6 = Claim(
     "are contradicted on a set, if joint is higher with p < 0.05 on two sets, or if an interval of "
     "the relative error is entirely above the margin.",
     ("1e", "6", "7"),
-    uses_fits(COUNT_SETS, (*VARIANTS, *RIVALS)),
+    uses_fits(COUNT_SETS, (*VARIANTS, *BASELINES)),
     _judge_counts,
 )
