@@ -3,7 +3,7 @@
 import hashlib
 import platform
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -27,10 +27,8 @@ class Method:
     """A training objective, the parameters it trains, and whether β is chosen."""
 
     name: str
-    """Name on the command line."""
-
     label: str
-    """Name in tables and figures."""
+    """Names on the command line, and in tables and figures."""
 
     objective: str
     """Objective of `directgp.train`."""
@@ -202,6 +200,15 @@ class Cell(Frozen):
 C = TypeVar("C", bound=Cell)
 C_co = TypeVar("C_co", bound=Cell, covariant=True)
 O_co = TypeVar("O_co", bound=Outcome, covariant=True)
+
+
+def with_starts(cells: Iterable[C]) -> Iterator[C]:
+    """Yield each cell after the one that it starts from."""
+    for cell in cells:
+        start: Any = cell.start
+        if start is not None:
+            yield from with_starts([start])
+        yield cell
 
 
 @final

@@ -3,7 +3,7 @@
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ import torch
 
 from directgp.datasets.problem import Problem
 from directgp.errors import DirectGPError, StoreError
-from directgp.experiments.cell import C, Record, versions
+from directgp.experiments.cell import C, Record, versions, with_starts
 from directgp.experiments.fit import CellData, compare_rows, run_compare_cell
 from directgp.experiments.plan import ComparedFit, Comparison, Plan, Predictions
 from directgp.experiments.store import Store, StoreView
@@ -99,7 +99,7 @@ class Runner(Generic[C]):
         """
         self._view = self.store.view()
         self._attempts = {key: attempts for key, (attempts, _) in self._view.failed.items()}
-        wanted = {cell.key: cell for cell in _with_starts(cells)}
+        wanted = {cell.key: cell for cell in with_starts(cells)}
         todo = [(key, cell) for key, cell in wanted.items() if key not in self._view.finished]
         self._waiting = [
             _Job(number, cell, key, None if cell.start is None else cell.start.key)
@@ -196,15 +196,6 @@ class Runner(Generic[C]):
                 continue
             self._waiting.remove(job)
             self._report(job, result)
-
-
-def _with_starts(cells: Iterable[C]) -> Iterator[C]:
-    """Yield each cell after the one that it starts from."""
-    for cell in cells:
-        start: Any = cell.start
-        if start is not None:
-            yield from _with_starts([start])
-        yield cell
 
 
 def _wait(running: dict[Future[Any], Any]) -> list[Future[Any]]:

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, final
 
 import numpy as np
@@ -24,7 +24,14 @@ from directgp.experiments.cell import (
     Record,
     generator_of,
 )
-from directgp.experiments.plan import BetaLoss, CompareCell, CompareOutcome, Rows, split
+from directgp.experiments.plan import (
+    BetaLoss,
+    CompareCell,
+    CompareOutcome,
+    Predictions,
+    Rows,
+    split,
+)
 from directgp.likelihoods.base import Likelihood
 from directgp.metrics import judge
 from directgp.posteriors.sparse import SparsePosterior
@@ -233,9 +240,6 @@ def clock(device: str) -> float:
 _ROWS_KEPT = 2000
 """Test rows whose predictions are stored, for figures."""
 
-_PREDICTIONS = ("actual", "mean", "lower", "upper", "below", "up_to")
-"""Arrays that are stored, fields of `Predictions`."""
-
 
 def run_compare_cell(
     cell: CompareCell, data: CellData, start: bytes = b"", monitors: Sequence[Monitor] = ()
@@ -283,7 +287,10 @@ def run_compare_cell(
         cell,
         outcome,
         Circumstances.here(settings.device),
-        {name: getattr(judged, name)[:_ROWS_KEPT].numpy() for name in _PREDICTIONS},
+        {
+            each.name: getattr(judged, each.name)[:_ROWS_KEPT].numpy()
+            for each in fields(Predictions)
+        },
         trained.to_bytes() if method == ELBO else b"",
     )
 

@@ -51,10 +51,9 @@ class BetaLoss(Frozen):
 
     beta: float
     loss: float
-    """Mean validation loss, of the kind that is optimised, in the units of the target."""
-
     error: float
-    """Its standard error."""
+    """Mean validation loss, of the kind that is optimised, in the units of the target, and its
+    standard error."""
 
 
 @final

@@ -142,13 +142,10 @@ class MergeCounts:
     """The result of merging another store."""
 
     added: int
-    """Results that this store did not have."""
-
     known: int
-    """Results that both have; those of this store are kept."""
-
     differing: int
-    """Known results that differ in more than times."""
+    """Results that this store did not have; results that both have, of which those of this store
+    are kept; and those of them that differ in more than times."""
 
 
 @final

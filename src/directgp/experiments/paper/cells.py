@@ -74,10 +74,8 @@ class BetaScores(Frozen):
 
     beta: float
     validation: float
-    """NLL, or MSE for square loss."""
-
     error: float
-    """Standard error of the validation loss."""
+    """Validation NLL, or MSE for square loss, and its standard error."""
 
     test: dict[str, float]
     """Scores of the test rows."""
@@ -183,35 +181,27 @@ class SamplerPoint(Frozen):
 
     step: int
     proposals: Measured
-    """Proposals per draw of the paper's sampler, mean over the examples."""
-
     proposals_narrow: Measured
-    """The same with its width held at 1."""
-
     proposals_ours: Measured
+    """Mean proposals per draw: of the paper's sampler, of it with width 1, and of ours."""
+
     expected_proposals: float
     """Mean of p_max / E_q[p]: the expectation for the paper's sampler, whatever its width."""
 
     one_by_one_seconds: float
-    """Time of a draw for every example by the paper's sampler, in a loop over the examples."""
-
     vectorised_seconds: float
-    """The same for all examples at once."""
+    """Time of a draw for every example by the paper's sampler: in a loop, and all at once."""
 
     bmc_seconds: float
-    """Time of a gradient by bMC with as many samples."""
-
     paper_ups_seconds: float
-    """Time of a gradient by the paper's sampler and score."""
-
     our_ups_seconds: float
-    """Time of a gradient by our sampler and control variates."""
+    """Time of a gradient: by bMC, by the paper's sampler and score, by ours with control variates;
+    with as many samples."""
 
     bmc_error: float
-    """Squared error of a gradient of the marginals, over the squared norm of the exact one."""
-
     paper_ups_error: float
     our_ups_error: float
+    """Squared error of a gradient of the marginals, over the squared norm of the exact one."""
 
 
 @final
@@ -227,10 +217,8 @@ class _PaperCell(Cell):
     """The fields of every cell."""
 
     dataset: str
-    """Name in the registry."""
-
     data: str
-    """Fingerprint of the rows."""
+    """Name of the data set, and fingerprint of its rows."""
 
     task: Task
     size: int

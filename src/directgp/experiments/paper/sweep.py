@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from directgp.datasets.problem import Task
-from directgp.experiments.cell import select_methods
+from directgp.experiments.cell import select_methods, with_starts
 from directgp.experiments.paper.cells import (
     EXACT,
     CurveCell,
@@ -195,14 +195,8 @@ def chosen(
     cells: Iterable[PaperCell], wanted: Sequence[Callable[[PaperCell], bool]]
 ) -> tuple[PaperCell, ...]:
     """Return the cells that any predicate selects, each after the cell it starts from."""
-    found: dict[str, PaperCell] = {}
-    for cell in cells:
-        if any(uses(cell) for uses in wanted):
-            start: Any = cell.start
-            if start is not None:
-                found.setdefault(start.key, start)
-            found.setdefault(cell.key, cell)
-    return tuple(found.values())
+    selected = [cell for cell in cells if any(uses(cell) for uses in wanted)]
+    return tuple({cell.key: cell for cell in with_starts(selected)}.values())
 
 
 @final

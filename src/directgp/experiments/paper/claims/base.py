@@ -35,10 +35,9 @@ class Part:
 
     verdict: Verdict
     effect: float
-    """Mean difference over the repeats, negative if it supports the claim; NaN if not run."""
-
     error: float
-    """Standard error of the effect; NaN for one repeat."""
+    """Mean difference over the repeats, negative if it supports the claim, and its standard error;
+    NaN if not run, or for one repeat."""
 
     p_value: float
     """Two-sided p-value of the paired test; NaN if there is none."""
@@ -106,10 +105,8 @@ class Difference:
 
     effect: float
     error: float
-    """Standard error; NaN if unknown."""
-
     p_value: float
-    """Two-sided; NaN if there is no test."""
+    """Standard error and two-sided p-value; NaN if unknown."""
 
     low: float
     high: float
