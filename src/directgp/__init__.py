@@ -1,6 +1,6 @@
-"""Sparse Gaussian processes trained for the loss they will be judged on.
+"""Sparse Gaussian processes trained for the loss by which they are evaluated.
 
-The names are imported when they are first asked for: the command line answers without torch.
+Names are imported at their first use, so that the command line starts without torch.
 """
 
 from importlib import import_module
@@ -31,49 +31,36 @@ __all__ = [
     "train_stream",
 ]
 
-_HOMES = {
-    "Marginals": "directgp.shapes",
-    "Processes": "directgp.training.distributed",
-    "SparseGPClassifier": "directgp.estimators.classifier",
-    "SparseGPCountRegressor": "directgp.estimators.count_regressor",
-    "SparseGPRegressor": "directgp.estimators.regressor",
-    "beta_path": "directgp.training.beta_path",
-    "expected_log_prob": "directgp.log_expectations.api",
-    "load": "directgp.estimators.saving",
-    "log_expectation": "directgp.log_expectations.api",
-    "train": "directgp.training.train",
-    "train_stream": "directgp.training.train",
+_MODULES = {
+    "Marginals": "shapes",
+    "Processes": "training.distributed",
+    "SparseGPClassifier": "estimators.classifier",
+    "SparseGPCountRegressor": "estimators.count_regressor",
+    "SparseGPRegressor": "estimators.regressor",
+    "beta_path": "training.beta_path",
+    "expected_log_prob": "log_expectations.api",
+    "load": "estimators.saving",
+    "log_expectation": "log_expectations.api",
+    "train": "training.train",
+    "train_stream": "training.train",
 }
 
-
-_ROOMS = (
-    "datasets",
-    "diagnostics",
-    "errors",
-    "estimators",
-    "experiments",
-    "interop",
-    "likelihoods",
-    "log_expectations",
-    "metrics",
-    "objectives",
-    "posteriors",
-    "predictive",
-    "reports",
-    "shapes",
-    "training",
+_PACKAGES = (
+    *("datasets", "diagnostics", "errors", "estimators", "experiments", "interop", "likelihoods"),
+    *("log_expectations", "metrics", "objectives", "posteriors", "predictive", "reports"),
+    *("shapes", "training"),
 )
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return import_module(f"directgp.{name}")
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'directgp' has no attribute {name!r}")
-    found = getattr(import_module(_HOMES[name]), name)
+    found = getattr(import_module(f"directgp.{_MODULES[name]}"), name)
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_ROOMS})
+    return sorted({*globals(), *__all__, *_PACKAGES})

@@ -1,6 +1,6 @@
 """Define the errors, and the form of their messages.
 
-A message tells what is wrong, what is allowed, what was given, and what to do.
+A message says what is wrong, what is allowed, what was given, and what to do.
 """
 
 from typing import Any, NoReturn

@@ -188,20 +188,9 @@ def read_file(kind: FileKind, path: str | os.PathLike[str]) -> Contents:
         raise kind.error(
             f"The {kind.name} {name} could not be read: {error}. {kind.if_unreadable}"
         ) from error
-    tensors, metadata = _parse(kind, name, data)
-    text = metadata.get(kind.key)
-    if text is None:
-        kind.damaged(name, f"it was not written by {kind.writer}")
-    manifest = _manifest(kind, name, text)
-    if metadata.get(CHECKSUM) != digest(text, tensors):
-        kind.damaged(name, "its contents do not match their sha256")
-    return Contents(tensors, manifest)
-
-
-def _parse(kind: FileKind, name: str, data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return tensors and metadata of a safetensors file; `load` leaves out the metadata."""
     try:
         tensors: dict[str, Tensor] = load(data)
+        # `load` leaves out the metadata, which are in the header.
         length = int.from_bytes(data[:8], "little")
         metadata: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__") or {}
     except Exception as error:  # safetensors documents no exceptions for foreign bytes.
@@ -209,7 +198,13 @@ def _parse(kind: FileKind, name: str, data: bytes) -> tuple[dict[str, Tensor], d
     for tensor in tensors.values():
         if tensor.dtype not in DTYPES:
             kind.damaged(name, f"{kind.writer} writes no tensors of {tensor.dtype}")
-    return tensors, metadata
+    text = metadata.get(kind.key)
+    if text is None:
+        kind.damaged(name, f"it was not written by {kind.writer}")
+    manifest = _manifest(kind, name, text)
+    if metadata.get(CHECKSUM) != digest(text, tensors):
+        kind.damaged(name, "its contents do not match their sha256")
+    return Contents(tensors, manifest)
 
 
 def _manifest(kind: FileKind, name: str, text: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Compute exact scores of predictions for test rows, whatever rule was used in training."""
+"""Compute exact scores of predictions for test rows; they do not depend on the training rule."""
 
 import math
 from dataclasses import dataclass
@@ -32,20 +32,30 @@ class Score:
     """The definition, in one sentence."""
 
     better: Literal["lower", "nominal"] = "lower"
-    """"nominal": the nearer `COVERAGE` the better."""
+    """"nominal" if values near `COVERAGE` are better."""
 
     share: bool = False
     """Whether it is a share of the rows."""
 
 
-NLL = Score("nll", "NLL", "Mean negative log probability of what came.")
+NLL = Score("nll", "NLL", "Mean negative log density or probability of the targets.")
 MSE = Score("mse", "MSE", "Mean squared error of the predicted mean.")
-ERROR = Score("error", "error", "Share of rows whose more probable class is wrong.", share=True)
+ERROR = Score(
+    "error", "error", "Share of rows whose more probable class is not the true one.", share=True
+)
 MRE = Score("mre", "MRE", "Mean of |predicted mean − y| / max(1, y).")
-CRPS = Score("crps", "CRPS", "Continuous ranked probability score, in the units of the target.")
-BRIER = Score("brier", "Brier", "Mean squared difference of probability and class, 0 or 1.")
+CRPS = Score(
+    "crps", "CRPS", "Mean continuous ranked probability score, in the units of the target."
+)
+BRIER = Score(
+    "brier", "Brier", "Mean squared difference between the probability of class 1 and the label."
+)
 COVERED = Score(
-    "coverage", "coverage", "Share of rows inside their central 90 % interval.", "nominal", True
+    "coverage",
+    "coverage",
+    "Share of rows whose target lies in the central 90 % interval.",
+    "nominal",
+    True,
 )
 
 SCORES = {

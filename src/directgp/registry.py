@@ -7,7 +7,7 @@ names its class as ``"module:Class"``, and the class is imported when it is firs
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from directgp.errors import refuse
 
@@ -71,42 +71,22 @@ class LossRow(Row):
 SomeRow = TypeVar("SomeRow", bound=Row)
 
 
-class Registry(Generic[SomeRow]):
+class Registry(dict[str, SomeRow]):
     """Rows by name, in order."""
 
     def __init__(self, what: str, rows: Iterable[SomeRow]) -> None:
+        super().__init__((row.name, row) for row in rows)
         self._what = what
-        self._rows = {row.name: row for row in rows}
 
     def add(self, row: SomeRow) -> None:
         """Register a row; raise `InvalidInputError` if the name is taken."""
-        if row.name in self._rows:
+        if row.name in self:
             refuse(f"name of the {self._what}", "a new one", repr(row.name))
-        self._rows[row.name] = row
-
-    def remove(self, name: str) -> None:
-        """Remove a row."""
-        del self._rows[name]
-
-    def rows(self) -> tuple[SomeRow, ...]:
-        """Return all rows."""
-        return tuple(self._rows.values())
-
-    def names(self) -> tuple[str, ...]:
-        """Return all names."""
-        return tuple(self._rows)
-
-    def __contains__(self, name: object) -> bool:
-        """Return whether the name is registered."""
-        return name in self._rows
-
-    def __getitem__(self, name: str) -> SomeRow:
-        """Return the row of that name."""
-        return self._rows[name]
+        self[row.name] = row
 
     def classes(self) -> dict[str, Any]:
         """Return every class by its name in files."""
-        return {row.kind: row.load() for row in self._rows.values()}
+        return {row.kind: row.load() for row in self.values()}
 
 
 _LIKELIHOODS = "directgp.likelihoods"
@@ -162,7 +142,7 @@ RULES = Registry(
 
 def likelihoods_of(task: Task, auto: bool = False) -> tuple[str, ...]:
     """Return the names of the likelihoods of a task, or those that "auto" compares."""
-    rows = (row for row in LIKELIHOODS.rows() if row.task == task)
+    rows = (row for row in LIKELIHOODS.values() if row.task == task)
     return tuple(row.name for row in rows if row.auto or not auto)
 
 

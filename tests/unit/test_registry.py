@@ -165,8 +165,8 @@ def added() -> Iterator[None]:
     LIKELIHOODS.add(LikelihoodRow("laplace", Laplace))
     LOSSES.add(LossRow("log_cosh", LogCosh))
     yield
-    LIKELIHOODS.remove("laplace")
-    LOSSES.remove("log_cosh")
+    del LIKELIHOODS["laplace"]
+    del LOSSES["log_cosh"]
 
 
 RANDOM = np.random.default_rng(0)
@@ -246,14 +246,14 @@ def test_removed_rows_are_unknown() -> None:
 
 
 def test_rows_agree_with_their_classes() -> None:
-    for row in LIKELIHOODS.rows():
+    for row in LIKELIHOODS.values():
         cls = row.load()
         assert issubclass(cls, Likelihood) and cls.task == row.task
         assert issubclass(cls, ConjugateLikelihood) == row.conjugate
-    for loss in LOSSES.rows():
+    for loss in LOSSES.values():
         assert issubclass(loss.load(), PointLoss)
         assert loss.collapsed or loss.make().name == loss.name
-    for rule in RULES.rows():
+    for rule in RULES.values():
         assert isinstance(rule.make(), Rule)
 
 

@@ -101,7 +101,7 @@ def compare(
     """
     if resume and force:
         raise WrongUsageError("--resume and --force cannot be given together. Leave one out.")
-    options.check_name("--likelihood", likelihood, LIKELIHOODS.names())
+    options.check_name("--likelihood", likelihood, tuple(LIKELIHOODS))
     options.check_task(task, positive)
     options.check_columns({"--target": [target], "--drop": drop})
     settings = {

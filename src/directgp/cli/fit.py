@@ -37,7 +37,7 @@ def fit(
         options.model_option(
             "--objective",
             metavar="NAME",
-            help=f"What to train for: {joined(LOSSES.names(), 'or')}.",
+            help=f"What to train for: {joined(tuple(LOSSES), 'or')}.",
         ),
     ] = "log_loss",
     beta: Annotated[
@@ -99,8 +99,8 @@ def fit(
         "random_state": seed,
         "device": device,
     }
-    options.check_name("--objective", objective, LOSSES.names())
-    options.check_name("--likelihood", likelihood, LIKELIHOODS.names())
+    options.check_name("--objective", objective, tuple(LOSSES))
+    options.check_name("--likelihood", likelihood, tuple(LIKELIHOODS))
     options.check_task(task, positive, exposure)
     if task is not None:
         _check_likelihood(task, likelihood)

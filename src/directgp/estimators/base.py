@@ -245,12 +245,12 @@ class SparseGPEstimator(BaseEstimator, ABC):
 
     def _check_parameters(self) -> None:
         self._validate_params()
-        if isinstance(self.likelihood, Likelihood):
-            require(
-                self.likelihood.task == self._task,
+        given = self.likelihood
+        if isinstance(given, Likelihood) and given.task != self._task:
+            refuse(
                 f"likelihood of {type(self).__name__}",
                 f"one for {self._task}",
-                type(self.likelihood).__name__,
+                type(given).__name__,
                 "Use SparseGPRegressor for real numbers, SparseGPClassifier for labels and "
                 "SparseGPCountRegressor for counts.",
             )
@@ -319,8 +319,8 @@ class SparseGPEstimator(BaseEstimator, ABC):
             models = [[self._trained_model(params, table)]]
         else:
             mean = self._default_mean if self.mean == "auto" else self.mean
-            new = {**params, "mean": mean}
-            models = starting_models(new, self._task, recipe, table, number, seed)
+            settings = {**params, "mean": mean}
+            models = starting_models(settings, self._task, recipe, table, number, seed)
         return Fit(params, recipe, table, models, torch.Generator(device).manual_seed(seed), warm)
 
     def _trained_model(self, params: dict[str, Any], table: TrainingTable) -> Model:
@@ -428,7 +428,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         (found,) = self._over_blocks(
             X, who, lambda like, q, _: [predictive_quantiles(like, q, wanted)], exposure
         )
-        return self.scalings_.targets.backward(found.T[..., None])[..., 0]
+        return self._in_units(found.T)
 
     def _interval(
         self, X: ArrayLike, coverage: float, exposure: ArrayLike | None = None
@@ -461,8 +461,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         exposure: ArrayLike | None = None,
     ) -> float:
         densities = self._log_density(X, y, "nll", exposure)
-        who = self._who("nll")
-        weights = check_sample_weight(sample_weight, densities[:, None], who)
+        weights = check_sample_weight(sample_weight, densities[:, None], self._who("nll"))
         return -float(np.average(densities, weights=weights))
 
     def _sample(
@@ -481,7 +480,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         f = self.posterior_.sample(scaled, n_samples, generator)
         given = None if exposures is None else torch.as_tensor(exposures).to(Z)
         drawn = exposed(self.likelihood_, given).sample(f, state)
-        return self.scalings_.targets.backward(drawn.T[..., None])[..., 0]
+        return self._in_units(drawn.T)
 
     def _targets(self, X: ArrayLike, y: ArrayLike, who: str) -> Column:
         """Return the targets of new rows as numbers."""
@@ -494,8 +493,8 @@ class SparseGPEstimator(BaseEstimator, ABC):
         targets = self._targets(X, y, who)
         return torch.as_tensor(self.scalings_.targets.exact(targets[:, None])[:, 0])
 
-    def _in_units(self, values: Column) -> Column:
-        return self.scalings_.targets.backward(values[:, None])[:, 0]
+    def _in_units(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.scalings_.targets.backward(values[..., None])[..., 0]
 
     def _deviation_in_units(self, std: Column) -> Column:
         return self.scalings_.targets.backward_deviation(std[:, None])[:, 0]

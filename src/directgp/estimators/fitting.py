@@ -167,26 +167,14 @@ def _priors(params: Params, X: Float[Tensor, "n d"], latent: Targets | None) -> 
 def check_kernel(kernel: Kernel, d: int) -> None:
     """Raise if a kernel or a part of it has a batch shape or another number of features."""
     name = f"the kernel {type(kernel).__name__}"
-    require(
-        kernel.batch_shape == torch.Size(),
-        name,
-        "of an empty batch_shape",
-        f"batch_shape {tuple(kernel.batch_shape)}",
-        "Leave batch_shape out: one estimator trains one model.",
-    )
-    features = d if kernel.active_dims is None else len(kernel.active_dims)
-    require(
-        kernel.ard_num_dims in (None, features),
-        name,
-        f"of ard_num_dims None or {features}, the number of features it sees",
-        kernel.ard_num_dims,
-    )
-    require(
-        kernel.active_dims is None or bool((kernel.active_dims < d).all()),
-        name,
-        f"of active_dims below {d}, the number of features it is given",
-        [] if kernel.active_dims is None else kernel.active_dims.tolist(),
-    )
+    shape, remedy = tuple(kernel.batch_shape), "Leave batch_shape out: an estimator is one model."
+    require(shape == (), name, "of an empty batch_shape", f"batch_shape {shape}", remedy)
+    dims = list(range(d)) if kernel.active_dims is None else kernel.active_dims.tolist()
+    features = len(dims)
+    allowed = f"of ard_num_dims None or {features}, the number of features it uses"
+    require(kernel.ard_num_dims in (None, features), name, allowed, kernel.ard_num_dims)
+    allowed = f"of active_dims below {d}, the number of features it is given"
+    require(max(dims, default=0) < d, name, allowed, dims)
     for part in _parts(kernel):
         # A ScaleKernel copies the active_dims of its kernel, and selects features only once.
         shared = isinstance(kernel, ScaleKernel) and part.active_dims is not None

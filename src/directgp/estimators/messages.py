@@ -1,11 +1,11 @@
 """Write the warnings of `fit` and `partial_fit`.
 
-Each function yields its warning, or nothing. `issue` raises them as `DirectGPWarning`, and a run
+The functions yield their warnings. `issue` gives them to the user as `DirectGPWarning`, and a run
 that has not converged as scikit-learn's `ConvergenceWarning`.
 """
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from directgp.errors import DirectGPWarning
 from directgp.estimators.fitting import Fitted
 from directgp.estimators.preprocessing import TrainingTable
 from directgp.estimators.validation import FeatureNames
-from directgp.likelihoods.base import Likelihood, ParameterText
+from directgp.likelihoods.base import ParameterText
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.result import BetaPath, Status, TrainingResult
 
@@ -50,56 +50,49 @@ _OUTPUT_SCALE = ParameterText(
 )
 
 
-def constant_columns(
-    scaled: Float64[np.ndarray, "n d"], feature_names: FeatureNames | None
+def row_findings(
+    table: TrainingTable, names: FeatureNames | None, num_inducing: int | None, warm: bool
 ) -> Iterator[str]:
-    """Warn about scaled columns of one value."""
-    if named := _named(scaled.min(axis=0) == scaled.max(axis=0), feature_names):
+    """Warn about constant columns, repeated rows, small weights, new units and too few rows.
+
+    `num_inducing` is the number that the user asked for.
+    """
+    scaled, n, num_rows = _scaled(table), len(table.X), table.num_rows
+    if named := _named(scaled.min(axis=0) == scaled.max(axis=0), names):
         yield (
             f"The same value in every training row: {named}. The model cannot learn from it, and "
             "predictions for other values are near the prior. Drop it if you do not need it."
         )
-
-
-def merged_rows(num_merged: int, num_rows: int) -> Iterator[str]:
-    """Warn about many rows that repeat another one in inputs and target."""
-    if num_merged >= _MIN_REPEATED and num_merged > _MIN_REPEATED_SHARE * num_rows:
+    if table.num_merged >= _MIN_REPEATED and table.num_merged > _MIN_REPEATED_SHARE * num_rows:
         yield (
-            f"{num_merged} of {num_rows} rows repeat another row exactly, inputs and target, and "
-            "were merged with it into one of larger weight. If they are copies and not "
+            f"{table.num_merged} of {num_rows} rows repeat another row exactly, inputs and target, "
+            "and were merged with it into one of larger weight. If they are copies and not "
             "measurements, they make predictions too certain: drop them."
         )
-
-
-def small_weights(total: float, num_rows: int) -> Iterator[str]:
-    """Warn about weights whose sum is far below the number of rows."""
-    if total < _SMALL_WEIGHT * num_rows:
+    if table.count < _SMALL_WEIGHT * num_rows:
         yield (
-            f"A weight is a number of rows; these sum to {total:.3g} for {num_rows} rows, so "
-            f"predictions are as uncertain as with {total:.3g} rows. If the weights are relative "
-            f"to each other, multiply them by n/Σw = {num_rows / total:.3g}."
+            f"A weight is a number of rows; these sum to {table.count:.3g} for {num_rows} rows, so "
+            f"predictions are as uncertain as with {table.count:.3g} rows. If the weights are "
+            f"relative to each other, multiply them by n/Σw = {num_rows / table.count:.3g}."
+        )
+    if warm:
+        yield from outside_scaling(table, names)
+    if num_inducing is not None and n < num_inducing:
+        yield (
+            f"There are {n} distinct training rows for num_inducing={num_inducing}. More than one "
+            f"inducing input per row adds nothing; their number is reduced to {n}."
         )
 
 
-def outside_scaling(
-    scaled: Float64[np.ndarray, "n d"], feature_names: FeatureNames | None
-) -> Iterator[str]:
+def outside_scaling(table: TrainingTable, names: FeatureNames | None) -> Iterator[str]:
     """Warn about new rows far from those of the first fit; narrow ones may come from sorting."""
+    scaled = _scaled(table)
     far = np.abs(scaled.mean(axis=0)) > _FAR
-    if named := _named(far | (scaled.std(axis=0) > _WIDE), feature_names):
+    if named := _named(far | (scaled.std(axis=0) > _WIDE), names):
         yield (
             f"The new rows lie far outside those of the first fit: {named}. The scaling is that of "
             "the first fit, so predictions there may be near the prior. Check the units; if they "
             "are right, fit again with warm_start=False."
-        )
-
-
-def too_few_rows(num_rows: int, num_inducing: int) -> Iterator[str]:
-    """Warn about fewer distinct rows than inducing inputs."""
-    if num_rows < num_inducing:
-        yield (
-            f"There are {num_rows} distinct training rows for num_inducing={num_inducing}. More "
-            f"than one inducing input per row adds nothing; their number is reduced to {num_rows}."
         )
 
 
@@ -145,43 +138,41 @@ def one_class(y: Num[np.ndarray, " n"], classes: Shaped[np.ndarray, " c"]) -> It
         )
 
 
-def at_floor(names: Sequence[str], likelihood: Likelihood, compared: bool) -> Iterator[str]:
-    """Warn about parameters at their lower bound.
-
-    A model that was compared with the ELBO may let the variance of f stand for all noise.
-    """
-    texts = {f"likelihood.{text.parameter}": text for text in likelihood.parameter_texts}
+def training_findings(
+    result: TrainingResult, path: BetaPath | None, names: FeatureNames | None
+) -> Iterator[str]:
+    """Warn about parameters at a bound, an early end, flat features, extreme β and failures."""
+    texts = {f"likelihood.{text.parameter}": text for text in result.likelihood.parameter_texts}
     texts["prior.raw_output_scale"] = _OUTPUT_SCALE
-    for name in names:
+    # A model that was compared with the ELBO may let the variance of f stand for all noise.
+    compared = path is not None and any(p.hyperparameters == "elbo" for p in path.points)
+    for name in result.at_floor:
         text = texts.get(name, ParameterText(name, name, "It may not suit these data."))
         if not (compared and text.is_noise):
             yield f"{text.subject} ended at the smallest value that training allows. {text.advice}"
-
-
-def flat_features(
-    length_scales: Float64[np.ndarray, " d"], feature_names: FeatureNames | None
-) -> Iterator[str]:
-    """Warn about scaled features with a very long length scale."""
-    if named := _named(length_scales > _FLAT, feature_names):
+    yield from ended_early(result.status, result.reason)
+    scales = length_scales(result.posterior)
+    if scales is not None and len(scales) > 1 and (named := _named(scales > _FLAT, names)):
         yield (
             f"The length scale is more than {_FLAT:g} times the spread of the feature: {named}. "
             "Predictions hardly depend on it. Drop it, or check its values for outliers."
         )
-
-
-def beta_at_end(beta: float, grid: Sequence[float]) -> Iterator[str]:
-    """Warn about a chosen β at an end of its grid."""
-    if len(grid) < 2 or min(grid) < beta < max(grid):
+    if path is None:
         return
-    which, where, means = (
-        ("smallest", "below", "hardly any regularisation")
-        if beta == min(grid)
-        else ("largest", "above", "predictions near the prior")
-    )
-    yield (
-        f"Validation chose β = {beta:g}, the {which} of its grid, which means {means}. The best β "
-        f"may lie {where} it: try one with beta=..., or use more rows for validation."
-    )
+    if path.points and len(path.grid) > 1 and result.hyperparameters != "elbo":
+        beta = path.points[path.chosen].beta
+        ends = {
+            min(path.grid): ("smallest", "hardly any regularisation", "below"),
+            max(path.grid): ("largest", "predictions near the prior", "above"),
+        }
+        if beta in ends:
+            which, means, where = ends[beta]
+            yield (
+                f"Validation chose β = {beta:g}, the {which} of its grid, which means {means}. The "
+                f"best β may lie {where} it: try one with beta=..., or use more rows for "
+                "validation."
+            )
+    yield from (f"A candidate could not be trained: {failure}" for failure in path.failed)
 
 
 def ended_early(status: Status, reason: str) -> Iterator[str]:
@@ -223,39 +214,17 @@ def length_scales(posterior: SparsePosterior) -> Float64[np.ndarray, " k"] | Non
 def findings_of_fit(model: Any, fitted: Fitted, table: TrainingTable) -> Iterator[str]:
     """Yield the warnings about the training rows and the result of `fit`."""
     names, result = getattr(model, "feature_names_in_", None), fitted.result
-    inputs = table.X.double().cpu().numpy()
-    yield from constant_columns(inputs, names)
-    yield from merged_rows(table.num_merged, table.num_rows)
-    yield from small_weights(table.count, table.num_rows)
-    if model.warm_start:
-        yield from outside_scaling(inputs, names)
-    if isinstance(model.num_inducing, int | np.integer) and isinstance(model.inducing, str):
-        yield from too_few_rows(len(table.X), int(model.num_inducing))
-    yield from _findings_of_training(result, fitted.path, names)
+    given = isinstance(model.num_inducing, int | np.integer) and isinstance(model.inducing, str)
+    yield from row_findings(table, names, model.num_inducing if given else None, model.warm_start)
+    yield from training_findings(result, fitted.path, names)
     if fitted.end is not None and not result.ended:
         yield from ended_early(fitted.end.status, fitted.end.reason)
-
-
-def _findings_of_training(
-    result: TrainingResult, path: BetaPath | None, feature_names: FeatureNames | None
-) -> Iterator[str]:
-    compared = path is not None and any(p.hyperparameters == "elbo" for p in path.points)
-    yield from at_floor(result.at_floor, result.likelihood, compared)
-    yield from ended_early(result.status, result.reason)
-    scales = length_scales(result.posterior)
-    if scales is not None and len(scales) > 1:
-        yield from flat_features(scales, feature_names)
-    if path is not None:
-        if path.points and result.hyperparameters != "elbo":
-            yield from beta_at_end(path.points[path.chosen].beta, path.grid)
-        yield from (f"A candidate could not be trained: {failure}" for failure in path.failed)
 
 
 def findings_of_update(model: Any, result: TrainingResult, table: TrainingTable) -> Iterator[str]:
     """Yield the warnings about the new rows and the result of `partial_fit`."""
     if table.scalings.inputs.rounded:
-        names = getattr(model, "feature_names_in_", None)
-        yield from outside_scaling(table.X.double().cpu().numpy(), names)
+        yield from outside_scaling(table, getattr(model, "feature_names_in_", None))
     yield from ended_early(result.status, result.reason)
 
 
@@ -268,6 +237,10 @@ def issue(
         for text in texts:
             warnings.warn(text, category, stacklevel=_STACK_LEVEL)
     return found + unfinished
+
+
+def _scaled(table: TrainingTable) -> Float64[np.ndarray, "n d"]:
+    return table.X.double().cpu().numpy()
 
 
 def _named(chosen: Bool[np.ndarray, " d"], feature_names: FeatureNames | None) -> str:

@@ -203,18 +203,8 @@ def training_table(
 ) -> TrainingTable:
     """Scale rows, drop those of weight 0, sort, and merge equal rows into one with their weight.
 
-    Parameters
-    ----------
-    X, y, weights, exposure : arrays
-        Validated rows of the user; weights and exposures are 1 if None.
-    scalings : Scalings
-        Scalings of inputs and targets.
-    turn : bool
-        Whether the signs of columns may be reversed, so that training does not depend on them.
-    real_valued : bool
-        Whether the sign of y is arbitrary, as in regression.
-    dtype, device
-        Those of the tensors.
+    With `turn`, signs of columns are reversed so that training does not depend on them. With
+    `real_valued`, the sign of y is arbitrary, too.
     """
     d, kept = X.shape[1], slice(None) if weights is None else weights > 0
     w = np.ones(len(y)) if weights is None else weights[kept]

@@ -117,31 +117,9 @@ class FitProgress(Monitor):
     """Shows one line for the whole fit: bar, part, loss, time, time left and current candidate.
 
     The line is redrawn on a terminal and in a notebook. In a file or a pipe, in a worker process
-    and beside another live display, plain lines are printed instead, the first after `every`
-    seconds. A last line reports the result.
-
-    Parameters
-    ----------
-    level : int
-        1 draws a bar; 2 prints a plain line for each finished part instead.
-    console : rich.console.Console, optional
-        Output; standard error if None.
-    every : float
-        Least number of seconds between two plain lines.
-    clock : callable
-        Returns the time in seconds.
-
-    Examples
-    --------
-    >>> import sys
-    >>> from rich.console import Console
-    >>> from directgp.estimators.progress import FitProgress
-    >>> from directgp.training.result import Phase, Progress
-    >>> shown = FitProgress(2, Console(file=sys.stdout), clock=lambda: 0.0)
-    >>> shown(Progress("elbo", 1, 100, 2, 0.5, 0.1, 1.0, Phase("ELBO, rbf", 1, 9)))
-    >>> shown.close()
-    1 of 9: ELBO, rbf: 1 step, loss 0.5, 0 s
-    Fitted in 0 s: 1 run, 1 step.
+    and beside another live display, plain lines are printed instead, one after each `every`
+    seconds. A last line reports the result. Level 2 prints a plain line for each finished part and
+    no bar. The output is standard error unless a console is given.
     """
 
     level: int = 1

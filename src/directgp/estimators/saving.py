@@ -34,10 +34,9 @@ def state_of(model: "SparseGPEstimator") -> ModelState:
         posterior=model.posterior_,
         likelihood=model.likelihood_,
         arrays={
-            "input_shift": scalings.inputs.shift,
-            "input_scale": scalings.inputs.scale,
-            "target_shift": scalings.targets.shift,
-            "target_scale": scalings.targets.scale,
+            f"{name}_{part}": getattr(scaling, part)
+            for name, scaling in (("input", scalings.inputs), ("target", scalings.targets))
+            for part in ("shift", "scale")
         },
         classes=getattr(model, "classes_", None),
         feature_names=None if names is None else list(map(str, names)),

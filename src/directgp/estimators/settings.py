@@ -10,7 +10,7 @@ import torch
 from gpytorch.kernels import Kernel
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 
-from directgp.errors import refuse, require
+from directgp.errors import refuse
 from directgp.estimators.progress import FitProgress
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.api import named_rule
@@ -48,9 +48,9 @@ def constraints(task: Task) -> dict[str, list[Any]]:
     """Return the constraints on the parameters of the estimator of a task."""
     return {
         **_CONSTRAINTS,
-        "objective": [StrOptions(set(LOSSES.names())), PointLoss],
+        "objective": [StrOptions(set(LOSSES)), PointLoss],
         "likelihood": [StrOptions({"auto", *likelihoods_of(task)}), Likelihood],
-        "rule": [StrOptions({"auto", *RULES.names()}), Rule],
+        "rule": [StrOptions({"auto", *RULES}), Rule],
     }
 
 
@@ -98,22 +98,18 @@ def device_of(name: str, who: str, num_rows: int | None = None) -> torch.device:
     if name == "auto":
         gains = num_rows is None or num_rows >= _ROWS_FOR_CUDA
         return torch.device("cuda" if gains and torch.cuda.is_available() else "cpu")
-    remedy = "Use device='auto' or 'cpu'."
+    owner, remedy = f"device of {who}", "Use device='auto' or 'cpu'."
     try:
         device = torch.device(name)
     except RuntimeError:
-        refuse(f"device of {who}", "'auto', 'cpu' or 'cuda'", repr(name), remedy)
-    require(
-        device.type != "cuda" or torch.cuda.is_available(),
-        f"device of {who}",
-        "one that this machine has",
-        f"{name!r}, and no CUDA device can be used here",
-        remedy,
-    )
+        refuse(owner, "'auto', 'cpu' or 'cuda'", repr(name), remedy)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        got = f"{name!r}, and no CUDA device can be used here"
+        refuse(owner, "one that this machine has", got, remedy)
     try:
         torch.zeros(1, dtype=torch.float64, device=device).item()
     except (RuntimeError, TypeError):
-        refuse(f"device of {who}", "one that computes in float64 here", repr(name), remedy)
+        refuse(owner, "one that computes in float64 here", repr(name), remedy)
     return device
 
 

@@ -33,7 +33,7 @@ def named_rule(rule: Rule | str) -> Rule:
     if isinstance(rule, Rule):
         return rule
     if rule not in RULES:
-        refuse("rule", f"'auto', one of {sorted(RULES.names())} or a Rule", repr(rule))
+        refuse("rule", f"'auto', one of {sorted(RULES)} or a Rule", repr(rule))
     found: Rule = RULES[rule].make()
     return found
 

@@ -270,7 +270,7 @@ def resolve_point_loss(objective: str | PointLoss, rule: Rule | str = "auto") ->
     if isinstance(objective, PointLoss):
         loss, remedy = objective, "Give a LogLoss its rule: LogLoss(rule=...)."
     else:
-        names = sorted(row.name for row in LOSSES.rows() if not row.collapsed)
+        names = sorted(row.name for row in LOSSES.values() if not row.collapsed)
         allowed = f"one of {names} or a PointLoss"
         require(objective in names, "objective", allowed, repr(objective))
         loss, remedy = LOSSES[objective].make(), "The rule is for 'log_loss'."

@@ -7,11 +7,12 @@ from numpy.typing import NDArray
 
 from directgp.errors import DirectGPWarning
 from directgp.estimators import messages
+from directgp.estimators.preprocessing import ColumnScaling, Scalings, TrainingTable
 from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, Probit, StudentT
 from directgp.posteriors.prior import Prior
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.beta_path import beta_grid
-from directgp.training.result import StageResult, Status, TrainingResult
+from directgp.training.result import BetaPath, PathPoint, StageResult, Status, TrainingResult
 
 Array = NDArray[np.float64]
 
@@ -24,14 +25,38 @@ def test_a_warning_is_a_user_warning() -> None:
     assert issubclass(DirectGPWarning, UserWarning)
 
 
+def about_rows(
+    X: Array,
+    names: list[str] | None = None,
+    *,
+    num_rows: int | None = None,
+    num_merged: int = 0,
+    weight: float = 1.0,
+    num_inducing: int | None = None,
+    warm: bool = False,
+) -> list[str]:
+    """The warnings about a table of these scaled inputs."""
+    inputs, n = torch.as_tensor(X, dtype=torch.float64), len(X)
+    scalings = Scalings(ColumnScaling.identity(X.shape[1]), ColumnScaling.identity(1))
+    table = TrainingTable(
+        X=inputs,
+        y=torch.zeros(n, dtype=torch.float64),
+        weights=torch.full((n,), weight, dtype=torch.float64),
+        exposure=None,
+        scalings=scalings,
+        num_rows=n if num_rows is None else num_rows,
+        num_merged=num_merged,
+    )
+    return list(messages.row_findings(table, names, num_inducing, warm))
+
+
 def test_constant_columns_are_named() -> None:
     scaled = np.array([[0.0, 1.0, 0.0], [0.0, -1.0, 0.0]])
-    assert next(messages.constant_columns(scaled, None)).startswith(
-        "The same value in every training row: column 0, column 2."
-    )
-    (sentence,) = messages.constant_columns(scaled, ["a", "b", "c"])
+    (sentence,) = about_rows(scaled)
+    assert sentence.startswith("The same value in every training row: column 0, column 2.")
+    (sentence,) = about_rows(scaled, ["a", "b", "c"])
     assert "'a', 'c'." in sentence
-    assert not list(messages.constant_columns(scaled[:, 1:2], None))
+    assert not about_rows(scaled[:, 1:2])
 
 
 @pytest.mark.parametrize(
@@ -41,15 +66,17 @@ def test_constant_columns_are_named() -> None:
 def test_repeated_rows_are_mentioned_when_many(
     num_merged: int, num_rows: int, speaks: bool
 ) -> None:
-    said = list(messages.merged_rows(num_merged, num_rows))
-    assert len(said) == speaks
-    assert not speaks or f"{num_merged} of {num_rows} rows" in said[0]
+    X = random().normal(size=(num_rows, 1))
+    found = about_rows(X, num_rows=num_rows, num_merged=num_merged)
+    assert len(found) == speaks
+    assert not speaks or f"{num_merged} of {num_rows} rows" in found[0]
 
 
 def test_weights_that_look_relative_are_mentioned() -> None:
-    (sentence,) = messages.small_weights(1.0, 200)
+    X = random().normal(size=(200, 1))
+    (sentence,) = about_rows(X, weight=1 / 200)
     assert "sum to 1 for 200 rows" in sentence and "n/Σw = 200." in sentence
-    assert not [*messages.small_weights(100.0, 200), *messages.small_weights(1e6, 200)]
+    assert not about_rows(X, weight=0.5) and not about_rows(X, weight=5e3)
 
 
 @pytest.mark.parametrize(
@@ -64,15 +91,17 @@ def test_weights_that_look_relative_are_mentioned() -> None:
     ],
 )
 def test_rows_that_are_not_of_the_scaling_are_mentioned(column: Array, speaks: bool) -> None:
-    said = list(messages.outside_scaling(np.column_stack([0 * column, column]), ["a", "b"]))
-    assert len(said) == speaks
-    assert not speaks or "of the first fit: 'b'." in said[0]
+    found = about_rows(np.column_stack([0 * column, column]), ["a", "b"], warm=True)
+    outside = [text for text in found if "first fit" in text]
+    assert len(outside) == speaks
+    assert not speaks or "of the first fit: 'b'." in outside[0]
 
 
 def test_inducing_inputs_are_no_more_than_rows() -> None:
-    (sentence,) = messages.too_few_rows(30, 100)
+    X = random().normal(size=(30, 1))
+    (sentence,) = about_rows(X, num_inducing=100)
     assert "reduced to 30" in sentence
-    assert not list(messages.too_few_rows(100, 100))
+    assert not about_rows(X, num_inducing=30)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +149,35 @@ def test_two_values_may_be_classes(low: int) -> None:
     assert "SparseGPClassifier" in sentence
 
 
+def ended(
+    status: Status = Status.CONVERGED,
+    losses: tuple[float, ...] = (),
+    *,
+    at_floor: tuple[str, ...] = (),
+    likelihood: Likelihood | None = None,
+    scales: list[float] | None = None,
+) -> TrainingResult:
+    """The result of a run of 7 steps."""
+    Z = torch.zeros(1, len(scales or [1.0]), dtype=torch.float64)
+    reason = "7 of 7 steps are used."
+    stage = StageResult("log_loss", status, reason, 7, 9, 0.5, losses, 0.0, at_floor, False)
+    posterior = SparsePosterior(Prior.from_data(Z, ard=scales is not None), Z)
+    if scales is not None:
+        posterior.prior.kernel.lengthscale = torch.tensor(scales)
+    likelihood = likelihood or Gaussian()
+    return TrainingResult(posterior, likelihood, "log_loss", 1.0, "joint", (stage,), 1.0)
+
+
+def about(result: TrainingResult, path: BetaPath | None = None) -> list[str]:
+    return list(messages.training_findings(result, path, ["a", "b", "c"]))
+
+
+def chosen(beta: float, grid: list[float], mode: str = "joint") -> BetaPath:
+    """A path on which validation chose this β."""
+    point = PathPoint(beta, mode, None, 1.0, 0.1, 0.0, 0.0, "converged")
+    return BetaPath((point,), 0, "log_loss", 1.0, grid=tuple(grid))
+
+
 @pytest.mark.parametrize(
     ("likelihood", "name", "words"),
     [
@@ -132,43 +190,34 @@ def test_two_values_may_be_classes(low: int) -> None:
     ],
 )
 def test_a_parameter_at_its_floor_is_named(likelihood: Likelihood, name: str, words: str) -> None:
-    (sentence,) = messages.at_floor([name], likelihood, compared=False)
+    (sentence,) = about(ended(at_floor=(name,), likelihood=likelihood))
     assert words in sentence
 
 
 def test_no_warning_without_a_parameter_at_its_floor() -> None:
-    assert not list(messages.at_floor((), Gaussian(), compared=False))
-    assert not list(messages.at_floor(["likelihood.raw_noise"], Gaussian(), compared=True))
+    assert not about(ended())
+    noise = ended(at_floor=("likelihood.raw_noise",))
+    assert not about(noise, chosen(1.0, [1.0], "elbo"))
 
 
 def test_features_without_influence_are_named() -> None:
-    scales = np.array([1.0, 500.0, 99.0])
-    (sentence,) = messages.flat_features(scales, ["a", "b", "c"])
+    (sentence,) = about(ended(scales=[1.0, 500.0, 99.0]))
     assert "100 times the spread of the feature: 'b'." in sentence
-    assert not list(messages.flat_features(scales[[0, 2]], None))
+    assert not about(ended(scales=[1.0, 99.0]))
 
 
 def test_the_ends_of_the_grid_are_mentioned() -> None:
     grid = beta_grid(100)
-    (largest,) = messages.beta_at_end(100.0, grid)
-    (smallest,) = messages.beta_at_end(0.01, grid)
+    (largest,) = about(ended(), chosen(100.0, grid))
+    (smallest,) = about(ended(), chosen(0.01, grid))
     assert "β = 100, the largest" in largest and "above" in largest
     assert "β = 0.01, the smallest" in smallest and "below" in smallest
-    assert not [text for beta in grid[1:-1] for text in messages.beta_at_end(beta, grid)]
+    assert not [text for beta in grid[1:-1] for text in about(ended(), chosen(beta, grid))]
 
 
 def test_a_beta_that_nobody_chose_is_not_mentioned() -> None:
-    assert not list(messages.beta_at_end(1.0, [1.0]))
-    assert not list(messages.beta_at_end(1.0, [10.0, 0.1]))
-
-
-def ended(status: Status, losses: tuple[float, ...] = ()) -> TrainingResult:
-    """A result of a model that does not matter."""
-    Z = torch.zeros(1, 1, dtype=torch.float64)
-    reason = "7 of 7 steps are used."
-    stage = StageResult("log_loss", status, reason, 7, 9, 0.5, losses, 0.0, (), False)
-    posterior = SparsePosterior(Prior.from_data(Z), Z)
-    return TrainingResult(posterior, Gaussian(), "log_loss", 1.0, "joint", (stage,), 1.0)
+    assert not about(ended(), chosen(1.0, [1.0]))
+    assert not about(ended(), chosen(1.0, [10.0, 0.1]))
 
 
 @pytest.mark.parametrize("status", Status)
