@@ -4,7 +4,7 @@ This module imports no other library, so the command line can list the names wit
 names its class as ``"module:Class"``, and the class is imported when it is first used.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal, TypeVar
@@ -21,8 +21,8 @@ class Row:
     name: str
     """The name in estimators, in `directgp.train` and on the command line."""
 
-    source: str | type
-    """``"module:Class"``, or the class itself."""
+    source: str
+    """``"module:Class"``."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Constructor arguments that the name stands for."""
@@ -30,15 +30,11 @@ class Row:
     @property
     def kind(self) -> str:
         """The name of the class, by which files refer to it."""
-        source = self.source
-        return source.rpartition(":")[2] if isinstance(source, str) else source.__name__
+        return self.source.rpartition(":")[2]
 
     def load(self) -> Any:
         """Return the class."""
-        if not isinstance(self.source, str):
-            return self.source
-        module, _, name = self.source.partition(":")
-        return getattr(import_module(module), name)
+        return getattr(import_module(self.source.partition(":")[0]), self.kind)
 
     def make(self) -> Any:
         """Return an instance with the settings of the row."""
@@ -74,15 +70,8 @@ SomeRow = TypeVar("SomeRow", bound=Row)
 class Registry(dict[str, SomeRow]):
     """Rows by name, in order."""
 
-    def __init__(self, what: str, rows: Iterable[SomeRow]) -> None:
+    def __init__(self, *rows: SomeRow) -> None:
         super().__init__((row.name, row) for row in rows)
-        self._what = what
-
-    def add(self, row: SomeRow) -> None:
-        """Register a row; raise `InvalidInputError` if the name is taken."""
-        if row.name in self:
-            refuse(f"name of the {self._what}", "a new one", repr(row.name))
-        self[row.name] = row
 
     def classes(self) -> dict[str, Any]:
         """Return every class by its name in files."""
@@ -94,49 +83,35 @@ _LOSSES = "directgp.objectives"
 _RULES = "directgp.log_expectations"
 
 LIKELIHOODS = Registry(
-    "likelihood",
-    [
-        LikelihoodRow("gaussian", f"{_LIKELIHOODS}.gaussian:Gaussian", auto=True, conjugate=True),
-        LikelihoodRow("student_t", f"{_LIKELIHOODS}.student_t:StudentT", auto=True),
-        LikelihoodRow(
-            "probit", f"{_LIKELIHOODS}.bernoulli:Probit", task="classification", auto=True
-        ),
-        LikelihoodRow("logistic", f"{_LIKELIHOODS}.bernoulli:Logistic", task="classification"),
-        LikelihoodRow("poisson", f"{_LIKELIHOODS}.counts:PoissonExp", task="count", auto=True),
-        LikelihoodRow("poisson_softplus", f"{_LIKELIHOODS}.counts:PoissonSoftplus", task="count"),
-        LikelihoodRow(
-            "negative_binomial",
-            f"{_LIKELIHOODS}.counts:NegativeBinomial",
-            task="count",
-            auto=True,
-        ),
-    ],
+    LikelihoodRow("gaussian", f"{_LIKELIHOODS}.gaussian:Gaussian", auto=True, conjugate=True),
+    LikelihoodRow("student_t", f"{_LIKELIHOODS}.student_t:StudentT", auto=True),
+    LikelihoodRow("probit", f"{_LIKELIHOODS}.bernoulli:Probit", task="classification", auto=True),
+    LikelihoodRow("logistic", f"{_LIKELIHOODS}.bernoulli:Logistic", task="classification"),
+    LikelihoodRow("poisson", f"{_LIKELIHOODS}.counts:PoissonExp", task="count", auto=True),
+    LikelihoodRow("poisson_softplus", f"{_LIKELIHOODS}.counts:PoissonSoftplus", task="count"),
+    LikelihoodRow(
+        "negative_binomial", f"{_LIKELIHOODS}.counts:NegativeBinomial", task="count", auto=True
+    ),
 )
 
 LOSSES = Registry(
-    "point loss",
-    [
-        LossRow("log_loss", f"{_LOSSES}.base:LogLoss"),
-        LossRow("square_loss", f"{_LOSSES}.pointwise:SquareLoss"),
-        LossRow("elbo", f"{_LOSSES}.base:GibbsLoss", evidence=True),
-        LossRow("vfe", f"{_LOSSES}.base:GibbsLoss", evidence=True, collapsed=True),
-        LossRow("fitc", f"{_LOSSES}.base:GibbsLoss", evidence=True, collapsed=True),
-        LossRow("crps", f"{_LOSSES}.pointwise:CRPSLoss"),
-        LossRow("absolute_loss", f"{_LOSSES}.pointwise:AbsoluteLoss"),
-        LossRow("pinball_loss", f"{_LOSSES}.pointwise:PinballLoss"),
-        LossRow("zero_one_cost", f"{_LOSSES}.pointwise:ZeroOneCost"),
-    ],
+    LossRow("log_loss", f"{_LOSSES}.base:LogLoss"),
+    LossRow("square_loss", f"{_LOSSES}.pointwise:SquareLoss"),
+    LossRow("elbo", f"{_LOSSES}.base:GibbsLoss", evidence=True),
+    LossRow("vfe", f"{_LOSSES}.base:GibbsLoss", evidence=True, collapsed=True),
+    LossRow("fitc", f"{_LOSSES}.base:GibbsLoss", evidence=True, collapsed=True),
+    LossRow("crps", f"{_LOSSES}.pointwise:CRPSLoss"),
+    LossRow("absolute_loss", f"{_LOSSES}.pointwise:AbsoluteLoss"),
+    LossRow("pinball_loss", f"{_LOSSES}.pointwise:PinballLoss"),
+    LossRow("zero_one_cost", f"{_LOSSES}.pointwise:ZeroOneCost"),
 )
 
 RULES = Registry(
-    "rule",
-    [
-        Row("closed_form", f"{_RULES}.rule:ClosedForm"),
-        Row("quadrature", f"{_RULES}.quadrature:Quadrature"),
-        Row("bmc", f"{_RULES}.monte_carlo:BiasedMonteCarlo"),
-        Row("smooth_bmc", f"{_RULES}.monte_carlo:BiasedMonteCarlo", {"nu": 1e-4}),
-        Row("ups", f"{_RULES}.product_sampling:ProductSampling"),
-    ],
+    Row("closed_form", f"{_RULES}.rule:ClosedForm"),
+    Row("quadrature", f"{_RULES}.quadrature:Quadrature"),
+    Row("bmc", f"{_RULES}.monte_carlo:BiasedMonteCarlo"),
+    Row("smooth_bmc", f"{_RULES}.monte_carlo:BiasedMonteCarlo", {"nu": 1e-4}),
+    Row("ups", f"{_RULES}.product_sampling:ProductSampling"),
 )
 
 

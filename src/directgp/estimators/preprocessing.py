@@ -265,15 +265,11 @@ def _signs(table: Columns, weights: Column, signed_target: bool) -> Float64[np.n
     for j in (target, *range(target)):
         column = table[:, j]
         if j < target or signed_target:
-            signs[j] = _sign(column, (column * column, squares, known), weights)
+            for other in (column * column, squares, known):
+                terms = weights * column * other
+                total = float(terms.sum())
+                if abs(total) > _CLEAR * float(np.abs(terms).sum()):
+                    signs[j] = math.copysign(1.0, total)
+                    break
         known += signs[j] * column
     return signs
-
-
-def _sign(column: Column, others: tuple[Column, ...], weights: Column) -> float:
-    for other in others:
-        terms = weights * column * other
-        total = float(terms.sum())
-        if abs(total) > _CLEAR * float(np.abs(terms).sum()):
-            return math.copysign(1.0, total)
-    return 1.0

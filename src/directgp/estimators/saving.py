@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 STRUCTURE = ("kernel", "ard", "mean", "likelihood", "num_inducing", "inducing", "standardize")
 """Parameters that define the model; a warm start cannot change them."""
 
+_RECORDED: dict[str, type] = {
+    **{"beta": float, "hyperparameters": str, "fit_seconds": float},
+    **{"exposed": bool, "num_rows": int, "num_merged": int},
+}
+"""Fitted attributes, without their last underscore, that a file holds as they are."""
+
 
 def state_of(model: "SparseGPEstimator") -> ModelState:
     """Return the fitted attributes and the constructor parameters."""
@@ -45,16 +51,11 @@ def state_of(model: "SparseGPEstimator") -> ModelState:
             "inputs_rounded": scalings.inputs.rounded,
             "targets_rounded": scalings.targets.rounded,
             "objective": result.objective,
-            "beta": model.beta_,
-            "hyperparameters": model.hyperparameters_,
             "path": None if model.beta_path_ is None else model.beta_path_.to_json(),
             "seconds": result.seconds,
-            "fit_seconds": model.fit_seconds_,
-            "exposed": model.exposed_,
             "threshold": getattr(model, "threshold_", None),
-            "num_rows": model.num_rows_,
-            "num_merged": model.num_merged_,
             "findings": list(model.findings_),
+            **{name: getattr(model, f"{name}_") for name in _RECORDED},
         },
     )
 
@@ -112,7 +113,8 @@ def _estimator(state: ModelState, device: str) -> "SparseGPEstimator":
     model.posterior_, model.likelihood_ = state.posterior, state.likelihood
     d = state.posterior.Z.shape[-1]
     model.scalings_ = Scalings(_scaling(state, "input", d), _scaling(state, "target", 1))
-    model.beta_, model.hyperparameters_ = float(record["beta"]), str(record["hyperparameters"])
+    for name, kind in _RECORDED.items():
+        setattr(model, f"{name}_", kind(record[name]))
     path = record["path"]
     model.beta_path_ = None if path is None else BetaPath.from_json(path)
     model.training_result_ = TrainingResult(
@@ -125,10 +127,7 @@ def _estimator(state: ModelState, device: str) -> "SparseGPEstimator":
         seconds=float(record["seconds"]),
     )
     model.n_iter_ = model.training_result_.steps
-    model.num_rows_, model.num_merged_ = int(record["num_rows"]), int(record["num_merged"])
-    model.exposed_ = bool(record["exposed"])
     model._structure = {name: getattr(model, name) for name in STRUCTURE}
-    model.fit_seconds_ = float(record["fit_seconds"])
     model.findings_ = tuple(map(str, record["findings"]))
     model.n_features_in_ = d
     if state.feature_names is not None:

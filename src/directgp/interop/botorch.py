@@ -27,6 +27,11 @@ __all__ = ["DirectModel"]
 _NOISE_OWNER = "observation_noise of DirectModel"
 _SOURCE_OWNER = "fitted of DirectModel"
 _ALLOWED = "an estimator of directgp, fitted, or a SparsePosterior"
+_NO_UPDATE = (
+    "DirectModel cannot condition on observations: q(u) was trained, and no formula updates it. "
+    "Call partial_fit or fit of the estimator with the new rows and make a new DirectModel; in "
+    "place of a look-ahead acquisition function use qLogNoisyExpectedImprovement."
+)
 
 
 @final
@@ -193,23 +198,15 @@ class DirectModel(Model):
     @override
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> NoReturn:
         """Raise `UnsupportedError`: q(u) was trained, and no formula updates it."""
-        _refuse_to_condition("condition_on_observations")
+        raise UnsupportedError(_NO_UPDATE)
 
     def fantasize(self, X: Tensor, sampler: MCSampler, **kwargs: Any) -> NoReturn:
         """Raise `UnsupportedError`, as `condition_on_observations` does."""
-        _refuse_to_condition("fantasize")
+        raise UnsupportedError(_NO_UPDATE)
 
     def _check_outputs(self, indices: list[int] | None) -> None:
         only = indices in (None, [0])
         require(only, "output_indices of DirectModel", "None or [0], its one output", indices)
-
-
-def _refuse_to_condition(method: str) -> NoReturn:
-    raise UnsupportedError(
-        f"DirectModel.{method} needs a model that a formula updates. Got one with a trained q(u). "
-        "Call partial_fit or fit of the estimator with the new rows and make a new DirectModel; in "
-        "place of a look-ahead acquisition function take qLogNoisyExpectedImprovement."
-    )
 
 
 def _parts(

@@ -244,7 +244,10 @@ def build_kernel(spec: KernelSpec, tensors: Mapping[str, Tensor], num_features: 
     ]
     arguments: dict[str, Any] = dict(spec.options)
     if not several and "active_dims" in own:
-        arguments["active_dims"] = _active_dims(own["active_dims"], num_features)
+        dims = arguments["active_dims"] = own["active_dims"]
+        indices = dims.dtype == torch.int64 and dims.ndim == 1 and dims.numel() > 0
+        if not indices or bool(((dims < 0) | (dims >= num_features)).any()):
+            raise ModelFileError(f"active_dims of a kernel do not index {num_features} features")
     kernel = row.make(*parts, **arguments)
     if spec.constraints.keys() != constraint_names(kernel).keys():
         raise ModelFileError(f"the constraints of a {spec.kind} are not those of its parameters")
@@ -263,11 +266,3 @@ def _check_sizes(spec: KernelSpec, own: Mapping[str, Tensor], num_features: int)
     largest = max([num_features, *(tensor.numel() for tensor in own.values())])
     if size > largest:
         raise ModelFileError(f"a {spec.kind} claims parameters larger than its tensors")
-
-
-def _active_dims(tensor: Tensor, num_features: int) -> Tensor:
-    """Return indices of features; raise `ModelFileError` if one is out of range."""
-    indices = tensor.dtype == torch.int64 and tensor.ndim == 1 and tensor.numel() > 0
-    if not indices or bool(((tensor < 0) | (tensor >= num_features)).any()):
-        raise ModelFileError(f"active_dims of a kernel are not indices of {num_features} features")
-    return tensor

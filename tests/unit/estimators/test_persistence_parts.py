@@ -264,7 +264,7 @@ INVALID: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "record": (lambda: {"record": {"a": {"b": (1, 2)}}}, r"record\['a'\]\['b'\]"),
     "wide kernel": (
         lambda: {"posterior": posterior_with(k.RBFKernel(active_dims=[D]))},
-        "active_dims of a kernel are not indices of 3 features",
+        "active_dims of a kernel do not index 3 features",
     ),
     "nugget": (
         lambda: {"posterior": SparsePosterior(posterior_with().prior, inputs(2), -1.0)},
