@@ -5,6 +5,7 @@ piece. So a stream that resumes knows what came before without reading it.
 """
 
 import copy
+import os
 import threading
 import weakref
 from collections import deque
@@ -140,22 +141,27 @@ class ReadAhead:
         self._buffers = buffers
         self._thread = ThreadPoolExecutor(1, _THREAD)
         self._held: deque[Future[Buffer]] = deque()
+        self._process = os.getpid()
 
     def at(self, position: int) -> Buffer | None:
         """Wait for the buffer that has the row, and return it; None if that row will not come.
 
         Buffers that end before the row are dropped. An error of the thread is raised here.
         """
-        while True:
+        # A forked process has no reading thread: return None, and the stream starts a new one.
+        while os.getpid() == self._process:
             while len(self._held) < _MAX_BUFFERS:
                 self._held.append(self._thread.submit(next, self._buffers))
             buffer = self._held[0].result()
             if position < buffer.stop:
                 return buffer if buffer.start <= position else None
             self._held.popleft()
+        return None
 
     def close(self) -> None:
         """End the thread and close the files; may be called again."""
+        if os.getpid() != self._process:
+            return
         # The garbage collector may call this in the thread, which cannot wait for itself.
         outside = not threading.current_thread().name.startswith(_THREAD)
         self._thread.shutdown(wait=outside, cancel_futures=True)

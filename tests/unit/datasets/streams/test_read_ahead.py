@@ -131,6 +131,21 @@ def test_an_interrupt_loses_no_rows(
     np.testing.assert_array_equal(np.concatenate(found), expected)
 
 
+def test_a_forked_process_starts_its_own_reader(tmp_path: Path) -> None:
+    rows = numbered(tmp_path, [[30, 30], [40]], buffer_rows=10)
+    with rows.batches(7, 0) as stream:
+        expected = drawn(stream, 70)
+    with rows.batches(7, 0) as stream:
+        stream.next()
+        with pytest.MonkeyPatch.context() as patch:
+            # The process number is how a reader notices a fork.
+            patch.setattr("os.getpid", lambda: -1)
+            np.testing.assert_array_equal(drawn(stream, 63), expected[7:])
+            assert len(readers()) == 2
+            stream.close()
+            assert len(readers()) == 1
+
+
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """Programs in the background of a shell are started with SIGINT ignored."""
