@@ -1,7 +1,7 @@
 """Define the cells of the paper's experiments and their outcomes."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -229,6 +229,12 @@ class _PaperCell(Cell):
     """Number of the random split."""
 
     seed: int
+    group_name: ClassVar[str] = ""
+
+    @property
+    @override
+    def group(self) -> str:
+        return self.group_name
 
     @property
     @override
@@ -285,6 +291,7 @@ class CurveCell(_PaperCell):
     """A learning curve of Adam with one β and one rule: fig. 1f and 1i."""
 
     outcome_type = CurveOutcome
+    group_name = "learning curves"
 
     kind: Literal["curve"] = "curve"
     objective: Literal["elbo", "log_loss"]
@@ -313,11 +320,6 @@ class CurveCell(_PaperCell):
 
     @property
     @override
-    def group(self) -> str:
-        return "learning curves"
-
-    @property
-    @override
     def _about(self) -> str:
         if self.objective == "elbo":
             return f"ELBO, β = {self.beta:g}"
@@ -329,6 +331,7 @@ class GradientCell(_PaperCell):
     """Draws of gradients right after initialisation, compared with the exact one: fig. 1g, 1h."""
 
     outcome_type = GradientOutcome
+    group_name = "gradients after initialisation"
 
     kind: Literal["gradients"] = "gradients"
     rules: tuple[RuleFacts, ...]
@@ -339,17 +342,13 @@ class GradientCell(_PaperCell):
     truth_samples: int
     """Samples of the bMC gradient that the paper takes as the truth; ours is exact."""
 
-    @property
-    @override
-    def group(self) -> str:
-        return "gradients after initialisation"
-
 
 @final
 class SamplerCell(_PaperCell):
     """Proposals and time of product samplers along a training run, the paper's and ours."""
 
     outcome_type = SamplerOutcome
+    group_name = "product samplers along training"
 
     kind: Literal["samplers"] = "samplers"
     looks: tuple[int, ...]
@@ -358,11 +357,6 @@ class SamplerCell(_PaperCell):
     samples: int
     beta: float
     learning_rate: float
-
-    @property
-    @override
-    def group(self) -> str:
-        return "product samplers along training"
 
 
 PaperCell = FitCell | CurveCell | GradientCell | SamplerCell

@@ -203,8 +203,8 @@ def _along(
     """
     found = curve_pairs(
         results,
-        lambda cell: _is_dlm(cell, variant, beta),
-        lambda cell: _is_elbo(cell, elbo_beta),
+        lambda cell: _is_airline(cell, "log_loss", variant, beta),
+        lambda cell: _is_airline(cell, "elbo", "joint", elbo_beta),
         {"objective", "hyperparameters", "beta"},
     )
     one, other = f"log-loss DLM ({variant})", f"the ELBO with β = {elbo_beta:g}"
@@ -237,19 +237,16 @@ def _along(
     return replace(part, verdict=verdict, clause=clause, excess=worst.effect)
 
 
-def _is_dlm(cell: CurveCell, variant: str, beta: float) -> bool:
-    dlm = (cell.objective, cell.hyperparameters) == ("log_loss", variant)
-    return cell.dataset == AIRLINE and dlm and cell.rule == EXACT and cell.beta == beta
-
-
-def _is_elbo(cell: CurveCell, beta: float) -> bool:
-    return cell.dataset == AIRLINE and cell.objective == "elbo" and cell.beta == beta
+def _is_airline(cell: CurveCell, objective: str, variant: str, beta: float) -> bool:
+    """Return whether a cell is an exact curve of airline with this objective, variant and β."""
+    kind = (cell.objective, cell.hyperparameters, cell.beta) == (objective, variant, beta)
+    return kind and cell.dataset == AIRLINE and cell.rule == EXACT
 
 
 def _uses_airline(cell: PaperCell) -> bool:
+    kinds = [("elbo", "joint"), *(("log_loss", variant) for variant in VARIANTS)]
     return isinstance(cell, CurveCell) and any(
-        _is_elbo(cell, beta) or any(_is_dlm(cell, variant, beta) for variant in VARIANTS)
-        for beta in BETAS
+        _is_airline(cell, *kind, beta) for kind in kinds for beta in BETAS
     )
 
 
