@@ -53,7 +53,6 @@ class Likelihood(nn.Module, ABC):
 
     log p(y given f) = `log_kernel` (y, f) + `log_base` (y). Formulas are written for float64 and
     y of floating dtype; shapes broadcast, so that f may carry leading axes of nodes or samples.
-    Further capabilities are the protocols of `directgp.likelihoods.base`.
     """
 
     _taken: tuple[Tensor, ...] = ()
@@ -111,10 +110,7 @@ class Likelihood(nn.Module, ABC):
             return
         name = type(self).__name__
         for key, value in (*self.named_parameters(), *self.named_buffers()):
-            try:
-                fits = np.broadcast_shapes(value.shape, shape) == shape
-            except ValueError:
-                fits = False
+            fits = broadcast_shape(value.shape, shape) == shape
             wanted = f"of a shape that broadcasts to that of the examples, {tuple(shape)}"
             require(fits, f"{key} of {name}", wanted, tuple(value.shape))
 
@@ -223,6 +219,14 @@ class Likelihood(nn.Module, ABC):
     def trainable(self) -> bool:
         """Whether any parameter or constant needs a gradient."""
         return bool(self.learned())
+
+
+def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the shape to which these broadcast, or None."""
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        return None
 
 
 def check_finite(y: Targets, who: str) -> None:

@@ -5,21 +5,15 @@ from typing import final
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn.functional import logsigmoid
 from typing_extensions import override
 
 from directgp.errors import require_all
 from directgp.likelihoods.base import Derivatives, Draws, UnimodalInF
-from directgp.numerics.autograd import in_float64
+from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.random import Generator, sample_above, standard_normal
 from directgp.numerics.special import log_ndtr, log_ndtr_and_slope, log_ndtr_derivatives
 from directgp.shapes import Targets, Values
-
-
-def _ndtr(x: Values) -> Values:
-    probability: Tensor = torch.special.ndtr(x)
-    return probability
 
 
 def _sign(y: Values) -> Values:
@@ -87,7 +81,8 @@ class Probit(Bernoulli):
 
     @override
     def conditional_mean(self, f: Values) -> Values:
-        return _ndtr(f)
+        probability: Values = torch.special.ndtr(f)
+        return probability
 
     def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
         """log Φ((2y−1)μ / √(1+v))."""
@@ -95,7 +90,7 @@ class Probit(Bernoulli):
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
         """Φ(μ / √(1+v))."""
-        return _ndtr(mean / torch.sqrt(1 + variance))
+        return self.conditional_mean(mean / torch.sqrt(1 + variance))
 
     def predictive_variance(self, mean: Values, variance: Values) -> Values:
         """p(1−p) with p the predictive mean."""
@@ -119,9 +114,7 @@ def _log_probit(y: Values, mean: Values, variance: Values) -> Values:
     return log_ndtr(_sign(y) * mean * torch.rsqrt(1 + variance))
 
 
-def _log_probit_and_slopes(
-    y: Values, mean: Values, variance: Values
-) -> tuple[Values, Values, Values]:
+def _log_probit_and_slopes(y: Values, mean: Values, variance: Values) -> Slopes:
     """With r = 1/√(1+v), s = 2y − 1 and z = sμr: log Φ(z), sλ(z)r and −½zλ(z)r²."""
     sign, scale = _sign(y), (1 + variance).rsqrt_()
     z = (sign * mean).mul_(scale)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from directgp.errors import UnsupportedError, require, require_all
+from directgp.errors import UnsupportedError, refuse, require_all
 from directgp.likelihoods.base import (
     Derivatives,
     Draws,
@@ -23,7 +23,7 @@ from directgp.likelihoods.base import (
     UnimodalInF,
     unconstrained,
 )
-from directgp.numerics.autograd import in_float64
+from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.special import (
     log1mexp,
     log_softplus,
@@ -136,7 +136,7 @@ def exposed(likelihood: Likelihood, exposure: Num[Tensor, "..."] | None) -> Like
     return likelihood.with_exposure(exposure)
 
 
-def on_cpu(function: Callable[..., Any], *arguments: Tensor) -> Tensor:
+def _by_scipy(function: Callable[..., Any], *arguments: Tensor) -> Tensor:
     """Apply a function of `scipy.special` to tensors of any device; not differentiable."""
     arrays = (argument.detach().cpu().numpy() for argument in arguments)
     return torch.as_tensor(function(*arrays)).to(arguments[-1])
@@ -180,19 +180,15 @@ class PoissonCounts(CountLikelihood):
 
     @override
     def cdf(self, y: Values, f: Values) -> Values:
-        return on_cpu(gammaincc, y + 1, self.conditional_mean(f))
+        return _by_scipy(gammaincc, y + 1, self.conditional_mean(f))
 
     @override
     def log_arrival(self, y: Values, delta: Values) -> Derivatives:
-        events = y + 1
-        growth = torch.expm1(delta)
-        return Derivatives(-events * _exp_excess(delta), -events * growth, -events * (1 + growth))
-
-
-def _exp_excess(x: Values) -> Values:
-    """Compute e^x − 1 − x, by series where the difference cancels."""
-    series = 0.5 * x**2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5 * (1 + x / 6))))
-    return torch.where(x.abs() < 0.01, series, torch.expm1(x) - x)
+        events, growth, x = y + 1, torch.expm1(delta), delta
+        # e^x − 1 − x, by series where the difference cancels.
+        series = 0.5 * x**2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5 * (1 + x / 6))))
+        excess = torch.where(x.abs() < 0.01, series, growth - x)
+        return Derivatives(-events * excess, -events * growth, -events * (1 + growth))
 
 
 @final
@@ -218,9 +214,7 @@ class PoissonExp(ExponentialRate, PoissonCounts):
         log_mean = self._log_mean(mean)
         return y * log_mean - torch.exp(log_mean + 0.5 * variance) + self.log_base(y)
 
-    def _gibbs_and_slopes(
-        self, y: Values, mean: Values, variance: Values
-    ) -> tuple[Values, Values, Values]:
+    def _gibbs_and_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """The same, y − λ̄ and −λ̄/2 with λ̄ = e·exp(μ + v/2)."""
         log_mean = self._log_mean(mean)
         rate = torch.add(log_mean, variance, alpha=0.5).exp_()
@@ -276,7 +270,8 @@ def Poisson(link: Literal["exp", "softplus"] = "exp") -> PoissonCounts:
     >>> Poisson(link="exp").log_prob(torch.tensor([3.0]), torch.tensor([1.0]))
     tensor([-1.5100])
     """
-    require(link in ("exp", "softplus"), "link of Poisson", "'exp' or 'softplus'", repr(link))
+    if link not in ("exp", "softplus"):
+        refuse("link of Poisson", "'exp' or 'softplus'", repr(link))
     return PoissonExp() if link == "exp" else PoissonSoftplus()
 
 
@@ -369,7 +364,7 @@ class NegativeBinomial(ExponentialRate):
         z, r, events = self._log_odds(f), self.dispersion, y + 1
         rare = z < 0
         first, second = torch.where(rare, events, r), torch.where(rare, r, events)
-        value = on_cpu(betainc, first, second, torch.sigmoid(-z.abs()))
+        value = _by_scipy(betainc, first, second, torch.sigmoid(-z.abs()))
         return torch.where(rare, 1 - value, value)
 
     @override

@@ -19,7 +19,7 @@ from directgp.likelihoods.base import (
     check_finite,
     unconstrained,
 )
-from directgp.numerics.autograd import in_float64
+from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.gaussian import log_density
 from directgp.numerics.random import Generator, standard_normal
 from directgp.numerics.special import softplus_inverse
@@ -77,17 +77,13 @@ class GaussianNoise(UnimodalInF):
 
     def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
         """log N(y; μ, v + σ²)."""
-        noise = self._noise_with_gradient()
+        noise = self.noise.detach() if self._frozen else self.noise
         return in_float64(_log_predictive, _log_predictive_and_slopes, y, mean, variance, noise)
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """log N(y; μ, σ²) − v / (2σ²)."""
-        noise = self._noise_with_gradient()
+        noise = self.noise.detach() if self._frozen else self.noise
         return in_float64(_gibbs, _gibbs_and_slopes, y, mean, variance, noise)
-
-    def _noise_with_gradient(self) -> Tensor:
-        """Return σ², without its gradient in a frozen likelihood."""
-        return self.noise.detach() if self._frozen else self.noise
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
         """μ."""
@@ -178,9 +174,7 @@ def _log_predictive(y: Values, mean: Values, variance: Values, noise: Values) ->
     return log_density(y, mean, variance + noise)
 
 
-def _log_predictive_and_slopes(
-    y: Values, mean: Values, variance: Values, noise: Values
-) -> tuple[Values, Values, Values, Values]:
+def _log_predictive_and_slopes(y: Values, mean: Values, variance: Values, noise: Values) -> Slopes:
     """With t = v + σ² and r = y − μ: log N(r; 0, t), r/t, and ½(r²/t² − 1/t) in v and in σ²."""
     total, residual = variance + noise, y - mean
     precision = total.reciprocal()
@@ -194,9 +188,7 @@ def _gibbs(y: Values, mean: Values, variance: Values, noise: Values) -> Values:
     return log_density(y, mean, noise) - 0.5 * variance / noise
 
 
-def _gibbs_and_slopes(
-    y: Values, mean: Values, variance: Values, noise: Values
-) -> tuple[Values, Values, Values, Values]:
+def _gibbs_and_slopes(y: Values, mean: Values, variance: Values, noise: Values) -> Slopes:
     """With r = y − μ: −½(log 2πσ² + (r² + v)/σ²), r/σ², −1/(2σ²), and ½((r² + v)/σ⁴ − 1/σ²)."""
     precision, residual = noise.reciprocal(), y - mean
     half = -0.5 * precision

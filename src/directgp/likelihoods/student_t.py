@@ -126,7 +126,7 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
         half = 0.5 * self.df
         rise = torch.log(torch.maximum(square, variance) / self.scale**2).clamp(min=0.0)
         lower = -rise - (nats + half + 1) / (half + 0.5)
-        return torch.stack([lower, self._upper_bound(nats).expand(lower.shape)])
+        return self._with_upper_bound(lower, nats)
 
     @override
     def tail_bounds(self, distance: Values, nats: float) -> Values:
@@ -139,17 +139,18 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
         rise = torch.log1p((distance / self.scale) ** 2 / self.df)
         share = (nats + 1 + 0.5 * torch.log1p(self.df)) / half
         lower = -rise - 0.5 * share - torch.sqrt(0.25 * share**2 + 2 * share)
-        return torch.stack([lower, self._upper_bound(nats).expand(lower.shape)])
+        return self._with_upper_bound(lower, nats)
 
     @override
     def mixture_width(self) -> Tensor:
         """Width in t of the narrowest peak that the integrand can have, 1/√((ν+1)/2)."""
         return torch.rsqrt(0.5 * (self.df + 1))
 
-    def _upper_bound(self, nats: float) -> Tensor:
-        """Return the t from which on the Gamma factor is below e^−nats of its maximum."""
+    def _with_upper_bound(self, lower: Values, nats: float) -> Values:
+        """Stack with the t from which on the Gamma factor is below e^−nats of its maximum."""
         share = (nats + 5) / (0.5 * self.df)
-        return torch.minimum(torch.sqrt(2 * share), torch.log1p(share + 5))
+        upper = torch.minimum(torch.sqrt(2 * share), torch.log1p(share + 5))
+        return torch.stack([lower, upper.expand(lower.shape)])
 
 
 @final

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, final
 
@@ -13,12 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from directgp.errors import NumericalError
-from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.rule import Estimate, FlatExamples, parameter_term
 from directgp.shapes import Points, Row
 
+Array = NDArray[np.float64]
 PanelPoints = Float[Tensor, "k p"]
-PanelRow = Float[Tensor, " p"]
 Owner = Int[Tensor, " p"]
 
 Integrand = Callable[[Owner, PanelPoints], PanelPoints]
@@ -59,17 +57,8 @@ class Panels(NamedTuple):
             torch.cat([middle, self.right]),
         )
 
-    def gauss_legendre(self) -> tuple[PanelPoints, PanelPoints]:
-        """Return points inside the panels and their weights; a kink at an end is on no point."""
-        return self._scaled(*np.polynomial.legendre.leggauss(_ORDER))
-
-    def clenshaw_curtis(self, order: int) -> tuple[PanelPoints, PanelPoints]:
-        """Return points with both ends, where a spike may be, and their weights."""
-        return self._scaled(*_clenshaw_curtis(order))
-
-    def _scaled(
-        self, x: NDArray[np.float64], weights: NDArray[np.float64]
-    ) -> tuple[PanelPoints, PanelPoints]:
+    def points(self, x: Array, weights: Array) -> tuple[PanelPoints, PanelPoints]:
+        """Return the points and weights of a rule for [−1, 1] on each panel."""
         half = 0.5 * (self.right - self.left)
         column = torch.from_numpy(np.stack([x, weights])).to(half)[..., None]
         return torch.addcmul(self.left + half, column[0], half), column[1] * half
@@ -85,9 +74,9 @@ def refined(integrand: Integrand, panels: Panels, num_examples: int) -> Panels:
     known = panels.left.new_zeros(num_examples)
     before, rough = torch.full_like(panels.left, torch.inf), torch.zeros_like(panels.owner)
     for _ in range(_HALVINGS):
-        z, weights = panels.clenshaw_curtis(_ORDER)
+        z, weights = panels.points(*clenshaw_curtis(_ORDER))
         values = integrand(panels.owner, z)
-        coarse = (panels.clenshaw_curtis(_ORDER // 2)[1] * values[::2]).sum(0)
+        coarse = (panels.points(*clenshaw_curtis(_ORDER // 2))[1] * values[::2]).sum(0)
         error = ((weights * values).sum(0) - coarse).abs()
         size = (weights * values.abs()).sum(0)
         if len(panels.owner) > _MAX_PANELS * num_examples or not bool(torch.isfinite(size).all()):
@@ -110,9 +99,16 @@ def refined(integrand: Integrand, panels: Panels, num_examples: int) -> Panels:
     )
 
 
+GAUSS_LEGENDRE: tuple[Array, Array] = np.polynomial.legendre.leggauss(_ORDER)
+"""Points inside a panel, so that a kink at an end is on no point."""
+
+
 @lru_cache(maxsize=4)
-def _clenshaw_curtis(order: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return cos(πj/order), j = 0 … order, and weights exact for polynomials of that degree."""
+def clenshaw_curtis(order: int) -> tuple[Array, Array]:
+    """Return cos(πj/order), j = 0 … order, and weights exact for polynomials of that degree.
+
+    The points include both ends, where a spike may be.
+    """
     angle = np.pi * np.arange(order + 1) / order
     k = np.arange(0, order + 1, 2)
     moments = np.where(k == order, 1.0, 2.0) / (1.0 - k**2)
@@ -123,6 +119,7 @@ def _clenshaw_curtis(order: int) -> tuple[NDArray[np.float64], NDArray[np.float6
 
 
 Height = Callable[[Points], Points]
+Grid = Float[Tensor, " k"]
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _SHRINKINGS = 40
@@ -131,15 +128,8 @@ _MAX_PEAKS = 12
 """Local maxima of a scan that are refined."""
 
 
-class Scan(NamedTuple):
-    """Heights on a grid that all examples share."""
-
-    grid: Float[Tensor, " k"]
-    heights: Points
-
-
-def scan(height: Height, like: Row, nats: float = -math.inf) -> Scan:
-    """Return heights from −8 to 8 in eighths, for as many examples as the row has.
+def scan(height: Height, like: Row, nats: float = -math.inf) -> tuple[Grid, Points]:
+    """Return a grid from −8 to 8 in eighths, and the heights of the examples of a row on it.
 
     The grid is doubled until both ends are `nats` below the largest height.
     """
@@ -152,7 +142,7 @@ def scan(height: Height, like: Row, nats: float = -math.inf) -> Scan:
     for _ in range(_DOUBLINGS):
         unfinished = heights[[0, -1]].amax(0) > heights.amax(0) - nats
         if not bool(unfinished.any()):
-            return Scan(grid, heights)
+            return grid, heights
         ends = 2 * grid[[0, -1]]
         # NaN so far out counts as a density of 0.
         more = height(ends[:, None].expand(-1, len(like))).nan_to_num(nan=-torch.inf)
@@ -164,26 +154,26 @@ def scan(height: Height, like: Row, nats: float = -math.inf) -> Scan:
     )
 
 
-def peaks(height: Height, found: Scan) -> Points:
+def peaks(height: Height, grid: Grid, heights: Points) -> Float[Tensor, "t n"]:
     """Return the highest point near each local maximum of the scan, the best one first.
 
     Examples with fewer maxima than others repeat their best one.
     """
-    inner, grid = found.heights[1:-1], found.grid
-    top = (inner >= found.heights[:-2]) & (inner > found.heights[2:])
+    inner = heights[1:-1]
+    top = (inner >= heights[:-2]) & (inner > heights[2:])
     ranked = torch.where(top, inner, -torch.inf).sort(0, descending=True)
-    best = found.heights.argmax(0).clamp(1, len(grid) - 2)
-    points = [climb(height, grid[best - 1], grid[best + 1])]
+    best = heights.argmax(0).clamp(1, len(grid) - 2)
+    points = [highest_between(height, grid[best - 1], grid[best + 1])]
     for values, index in list(zip(*ranked, strict=True))[1:_MAX_PEAKS]:
         if bool((values == -torch.inf).all()):
             break
         # The inner points of the grid begin at 1.
         at = torch.where(values > -torch.inf, index + 1, best)
-        points.append(climb(height, grid[at - 1], grid[at + 1]))
+        points.append(highest_between(height, grid[at - 1], grid[at + 1]))
     return torch.stack(points)
 
 
-def climb(height: Height, low: Row, high: Row) -> Row:
+def highest_between(height: Height, low: Row, high: Row) -> Row:
     """Find the highest point between two, by golden sections."""
     span = _GOLDEN * (high - low)
     points = torch.stack([high - span, low + span])
@@ -220,14 +210,13 @@ _LOG_ROOT = 0.5 * math.log(2 * math.pi)
 
 
 @final
-@dataclass(frozen=True)
-class StandardExamples:
+class StandardExamples(FlatExamples):
     """Examples as functions of z."""
 
-    likelihood: Likelihood
-    y: Row
-    mean: Row
-    deviation: Row
+    @property
+    def deviation(self) -> Row:
+        """√v."""
+        return self.variance.sqrt()
 
     def log_likelihood(self, z: PanelPoints) -> PanelPoints:
         """Return ℓ at points of every example."""
@@ -241,18 +230,13 @@ class StandardExamples:
         """Return μ + z·√v."""
         return torch.addcmul(self.mean, self.deviation, z)
 
-    def of(self, owner: Owner) -> "StandardExamples":
-        """Return the example of each panel."""
-        some = self.y[owner], self.mean[owner], self.deviation[owner]
-        return StandardExamples(self.likelihood.take(owner), *some)
-
     def sum(self, owner: Owner, values: PanelPoints) -> Row:
         """Sum over the points of each example."""
         return torch.zeros_like(self.mean).index_add(0, owner, values.sum(0))
 
     def parameter_term(self, owner: Owner, z: PanelPoints, weights: PanelPoints) -> Row | None:
         """Return `rule.parameter_term` summed over the panels of each example."""
-        some = self.of(owner)
+        some = self.take(owner)
         term = parameter_term(some.likelihood, some.y, some.f(z), weights)
         if term is None:
             return None
@@ -262,40 +246,40 @@ class StandardExamples:
 
 def adaptive_log_expectation(given: FlatExamples) -> Estimate:
     """Compute log E_q[p(y given f)] and its slopes."""
-    likelihood, y, mean, variance = given
-    examples = StandardExamples(likelihood, y, mean, variance.sqrt())
-    found = scan(examples.log_density, mean, _NATS)
-    rise = Scan(found.grid, found.heights + 0.5 * found.grid[:, None] ** 2)
+    examples = StandardExamples(*given)
+    grid, heights = scan(examples.log_density, given.mean, _NATS)
+    rise = heights + 0.5 * grid[:, None] ** 2
     # A spike of p away from the bulk of q̃ is not its peak, but may hold much of its mass.
-    tops, spikes = peaks(examples.log_density, found), peaks(examples.log_likelihood, rise)
-    edges = _edges(found.grid[-1].item(), torch.cat([tops, spikes]))
+    tops = peaks(examples.log_density, grid, heights)
+    spikes = peaks(examples.log_likelihood, grid, rise)
+    edges = _edges(grid[-1].item(), torch.cat([tops, spikes]))
     heights = examples.log_density(edges)
     top = heights.amax(0)
 
     def density(owner: Owner, z: PanelPoints) -> PanelPoints:
-        return (examples.of(owner).log_density(z) - top[owner]).exp_() * (1 + z * z)
+        return (examples.take(owner).log_density(z) - top[owner]).exp_() * (1 + z * z)
 
-    panels = refined(density, _panels(edges, heights >= top - _NATS), len(y))
+    panels = refined(density, _panels(edges, heights >= top - _NATS), len(given.y))
     return _log_estimate(examples, top, panels)
 
 
 def adaptive_gibbs(given: FlatExamples) -> Estimate:
     """Compute E_q[log p(y given f)] and its slopes, E_q[ℓ′] in μ and ½E_q[ℓ′z]/√v in v."""
     likelihood, y, mean, variance = given
-    examples = StandardExamples(likelihood, y, mean, variance.sqrt())
+    examples = StandardExamples(*given)
     found = scan(examples.log_likelihood, mean)
-    edges = _edges(_FARTHEST, peaks(examples.log_likelihood, found))
+    edges = _edges(_FARTHEST, peaks(examples.log_likelihood, *found))
     heights = examples.log_likelihood(edges).abs().log() - 0.5 * edges * edges
     # Where q underflows, log p may be −∞.
     matters = (heights < torch.inf) | (edges.abs() < _REACH)
     high = matters & (heights >= heights.where(matters, -torch.inf).amax(0) - _NATS)
 
     def term(owner: Owner, z: PanelPoints) -> PanelPoints:
-        return examples.of(owner).log_likelihood(z) * torch.exp(-0.5 * z * z) * (1 + z * z)
+        return examples.take(owner).log_likelihood(z) * torch.exp(-0.5 * z * z) * (1 + z * z)
 
     panels = refined(term, _panels(edges, high), len(y))
-    owner, (z, widths) = panels.owner, panels.gauss_legendre()
-    some, weights = examples.of(owner), widths * torch.exp(-0.5 * z * z - _LOG_ROOT)
+    owner, (z, widths) = panels.owner, panels.points(*GAUSS_LEGENDRE)
+    some, weights = examples.take(owner), widths * torch.exp(-0.5 * z * z - _LOG_ROOT)
     value, slope = some.likelihood.value_and_slope(some.y, some.f(z))
     size = examples.sum(owner, weights * value.abs() * (1 + z * z))
     return Estimate(
@@ -346,8 +330,8 @@ def _log_estimate(examples: StandardExamples, top: Row, panels: Panels) -> Estim
     ½E_q̃[ℓ′z]/√v. The first forms suit a q̃ much narrower than q, the others one that is nearly q;
     they are mixed by the variance of z. A jump of p, which ℓ′ does not see, leaves the first.
     """
-    owner, (z, widths) = panels.owner, panels.gauss_legendre()
-    some, deviation = examples.of(owner), examples.deviation
+    owner, (z, widths) = panels.owner, panels.points(*GAUSS_LEGENDRE)
+    some, deviation = examples.take(owner), examples.deviation
     value, slope = some.likelihood.value_and_slope(some.y, some.f(z))
     mass = widths * torch.exp(value - 0.5 * z * z - top[owner])
     total = examples.sum(owner, mass)

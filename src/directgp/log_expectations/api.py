@@ -1,10 +1,9 @@
 """Compute log E_q[p(y|f)] and E_q[log p(y|f)] for public callers, with checked arguments."""
 
-import numpy as np
 import torch
 
 from directgp.errors import InvalidInputError, refuse, require_all
-from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood
+from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood, broadcast_shape
 from directgp.log_expectations.elbo_term import gibbs_term
 from directgp.log_expectations.quadrature import Quadrature
 from directgp.log_expectations.rule import ClosedForm, Rule
@@ -16,16 +15,14 @@ _AUTO_RULES: dict[type[Likelihood], Rule] = {}
 
 def resolve_rule(rule: Rule | str, likelihood: Likelihood) -> Rule:
     """Return the rule of that name; "auto" is the closed form if there is one, else quadrature."""
-    if isinstance(rule, Rule):
-        return rule
-    if rule == "auto":
-        kind = type(likelihood)
-        if kind not in _AUTO_RULES:
-            # Cached, since isinstance is slow for a protocol.
-            exact = isinstance(likelihood, ClosedFormLogPredictive)
-            _AUTO_RULES[kind] = ClosedForm() if exact else Quadrature()
-        return _AUTO_RULES[kind]
-    return named_rule(rule)
+    if rule != "auto":
+        return named_rule(rule)
+    kind = type(likelihood)
+    if kind not in _AUTO_RULES:
+        # Cached, since isinstance is slow for a protocol.
+        exact = isinstance(likelihood, ClosedFormLogPredictive)
+        _AUTO_RULES[kind] = ClosedForm() if exact else Quadrature()
+    return _AUTO_RULES[kind]
 
 
 def named_rule(rule: Rule | str) -> Rule:
@@ -106,20 +103,22 @@ def check_arguments(
     shapes = [tuple(tensor.shape) for tensor in (y, mean, variance)]
     # A column y would broadcast to an n × n table.
     lengths = {shape[-1] if shape else 1 for shape in shapes}
-    try:
-        shape = np.broadcast_shapes(*shapes) if len(lengths) == 1 else None
-    except ValueError:
-        shape = None
-    if shape is None:
+    shape = broadcast_shape(*shapes)
+    if shape is None or len(lengths) > 1:
         raise InvalidInputError(
             f"y, mean and variance of {who} must have shapes (..., n) with one n. "
             f"Got {shapes[0]}, {shapes[1]} and {shapes[2]}. Flatten a column y with y.reshape(-1)."
         )
+    check_marginals(who, mean, variance)
+    likelihood.check_targets(y)
+    likelihood.check_shape(shape)
+
+
+def check_marginals(who: str, mean: Values, variance: Values) -> None:
+    """Raise `InvalidInputError` for marginals that are not floating, finite and of variance > 0."""
     for name, values in (("mean", mean), ("variance", variance)):
         if not values.is_floating_point():
             refuse(f"{name} of {who}", "of a floating dtype", values.dtype)
-    likelihood.check_targets(y)
-    likelihood.check_shape(shape)
     require_all(torch.isfinite(mean), mean, f"mean of {who}", "finite")
     positive = torch.isfinite(variance) & (variance > 0)
     require_all(positive, variance, f"variance of {who}", "positive and finite")

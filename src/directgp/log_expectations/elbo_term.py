@@ -2,6 +2,7 @@
 
 import math
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple, final
 
@@ -27,7 +28,6 @@ from directgp.log_expectations.rule import (
     of_one_shape,
     parameter_term,
     row_blocks,
-    rows_for,
 )
 from directgp.shapes import Points, Row, Targets, Values
 
@@ -207,58 +207,48 @@ def gibbs_term(likelihood: Likelihood, y: Targets, mean: Values, variance: Value
     if isinstance(likelihood, ClosedFormGibbs):
         return likelihood.expected_log_prob(*rows)
     if not likelihood.log_concave:
-        return evaluate(adaptive_gibbs, likelihood, *rows, POINTS)
+        return evaluate(adaptive_gibbs, likelihood, rows, POINTS)
     nats = NATS_OF_FLOAT32 if mean.dtype == torch.float32 else NATS
-    return evaluate(partial(_integrate, nats=nats), likelihood, *rows)
+    return evaluate(partial(_integrate, nats=nats), likelihood, rows, 1)
 
 
 def _integrate(examples: FlatExamples, nats: float) -> Estimate:
     """Apply the trapezoid rule over q, with an error of e^−nats."""
-    likelihood, y, mean, variance = examples
     fixed = fixed_nodes.get()
-    if not len(y) or (fixed is not None and fixed.recording):
+    if not len(examples.y) or (fixed is not None and fixed.recording):
         return own_nodes_estimate(examples, nats)
-    rows = y, mean, torch.sqrt(variance)
-    if isinstance(likelihood, SymmetricLink) and not likelihood.state_dict():
-        estimate = _link_estimate(likelihood, *rows, nats)
-    else:
-        estimate = _common_nodes_estimate(likelihood, *rows, nats)
-    estimate = estimate or own_nodes_estimate(examples, nats)
+    estimate = _common_nodes_estimate(examples, nats) or own_nodes_estimate(examples, nats)
     if fixed is not None:
         fixed.note(nodes_needed(examples, nats)[1])
     return estimate
 
 
-def _common_nodes_estimate(
-    likelihood: Likelihood, y: Row, mean: Row, deviation: Row, nats: float
-) -> Estimate | None:
-    """Integrate with nodes that all examples have in common; None if they would be too many."""
-    nodes = common_nodes(mean, deviation, likelihood.strip, nats)
+def _common_nodes_estimate(examples: FlatExamples, nats: float) -> Estimate | None:
+    """Integrate with nodes that all examples have in common; None if they would be too many.
+
+    For a symmetric link the integral is over (2y−1)f: there every target is 1 and ℓ rises to 0.
+    """
+    likelihood, y, mean, variance = examples
+    deviation = torch.sqrt(variance)
+    link: SymmetricLink | None = None
+    centres = mean
+    if isinstance(likelihood, SymmetricLink) and not likelihood.state_dict():
+        link, mean = likelihood, (2 * y - 1) * mean
+        centres = mean.clamp(min=0.0)
+    nodes = common_nodes(centres, deviation, likelihood.strip, nats)
     if nodes is None:
         return None
     parts = []
     for rows, index in row_blocks(len(y), len(nodes.z), y.device):
-        some, target = likelihood.take(index), y[rows]
         f = nodes.points(mean[rows], deviation[rows])
+        if link is not None:
+            parts.append(Estimate(*nodes.averages(link.link_derivatives(f))))
+            continue
+        some, target = likelihood.take(index), y[rows]
         value, slope, variance_slope = nodes.averages(some.derivatives(target, f))
         term = parameter_term(some, target, f, nodes.weights[:, None].expand(f.shape))
         parts.append(Estimate(value + some.log_base(target), slope, variance_slope, term))
-    return Estimate.join(parts)
-
-
-def _link_estimate(
-    likelihood: SymmetricLink, y: Row, mean: Row, deviation: Row, nats: float
-) -> Estimate | None:
-    """Integrate over (2y−1)f with common nodes: there every target is 1 and ℓ rises to 0."""
-    sign = 2 * y - 1
-    mirrored = sign * mean
-    nodes = common_nodes(mirrored.clamp(min=0.0), deviation, likelihood.strip, nats)
-    if nodes is None:
-        return None
-    size = rows_for(len(nodes.z), y.device)
-    parts = zip(mirrored.split(size), deviation.split(size), strict=True)
-    estimate = Estimate.join(
-        Estimate(*nodes.averages(likelihood.link_derivatives(nodes.points(*part))))
-        for part in parts
-    )
-    return Estimate(estimate.value, estimate.mean_slope * sign, estimate.variance_slope)
+    estimate = Estimate.join(parts)
+    if link is None:
+        return estimate
+    return replace(estimate, mean_slope=estimate.mean_slope * (2 * y - 1))

@@ -10,9 +10,10 @@ from typing_extensions import override
 from directgp.errors import require
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.rule import (
+    Context,
     Estimate,
     FlatExamples,
-    Moment,
+    Rows,
     Rule,
     Schedule,
     at_step,
@@ -75,18 +76,21 @@ class BiasedMonteCarlo(Rule):
         return replace(self, num_samples=num_samples)
 
     @override
-    def _evaluate(
-        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values, moment: Moment
-    ) -> Values:
-        num_samples = check_num_samples(at_step(self.num_samples, moment.step))
-        nu = _check_nu(at_step(self.nu, moment.step))
+    def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:
+        num_samples = check_num_samples(at_step(self.num_samples, context.step))
+        nu = _check_nu(at_step(self.nu, context.step))
 
         def estimator(examples: FlatExamples) -> Estimate:
-            eps = standard_normal(num_samples, examples.mean, moment.generator)
+            eps = standard_normal(num_samples, examples.mean, context.generator)
             estimate = self._estimate(examples, eps)
-            return _smoothed(estimate, nu) if nu > 0 else estimate
+            if nu == 0:
+                return estimate
+            # log(ν + e^value), whose slopes are scaled by the share of e^value.
+            log_nu = torch.full_like(estimate.value, math.log(nu))
+            share = torch.sigmoid(estimate.value - log_nu)
+            return estimate.transformed(torch.logaddexp(estimate.value, log_nu), share)
 
-        return evaluate(estimator, likelihood, y, mean, variance, num_samples)
+        return evaluate(estimator, likelihood, rows, num_samples)
 
     def _estimate(self, examples: FlatExamples, eps: Points) -> Estimate:
         """Return log-mean-exp of ℓ(μ + √v·ε), and slopes weighted by the samples' likelihoods."""
@@ -107,13 +111,6 @@ class BiasedMonteCarlo(Rule):
         term = parameter_term(likelihood, y, f, weights / total) if likelihood.trainable else None
         log_mean = (total / len(eps)).log_().add_(top)
         return Estimate(log_mean + likelihood.log_base(y), mean_slope, variance_slope, term)
-
-
-def _smoothed(estimate: Estimate, nu: int | float) -> Estimate:
-    """Return log(ν + e^value), with the slopes scaled by the share of e^value."""
-    log_nu = torch.full_like(estimate.value, math.log(nu))
-    share = torch.sigmoid(estimate.value - log_nu)
-    return estimate.through(torch.logaddexp(estimate.value, log_nu), share)
 
 
 def _check_nu(nu: int | float) -> int | float:

@@ -1,20 +1,21 @@
 """Estimate the gradient of log E_q[p] without bias from exact draws of q̃ (uPS)."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, NamedTuple, final
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import require
 from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood
 from directgp.log_expectations.quadrature import Peak, Quadrature, hermite_nodes, peak_of
 from directgp.log_expectations.rule import (
+    AnyPoints,
+    Context,
     Estimate,
     FlatExamples,
-    Moment,
+    Rows,
     Rule,
     Schedule,
     at_step,
@@ -27,6 +28,7 @@ from directgp.log_expectations.rule import (
     without_overflow,
 )
 from directgp.log_expectations.samplers import SamplerName, draw_product
+from directgp.numerics.random import Generator
 from directgp.shapes import Points, Row, Values
 
 # With s(f) = ℓ′(f) − (f−μ)/v, the slope of log q̃, Stein's identity says E_q̃[ψ′ + ψ·s] = 0 for
@@ -37,8 +39,6 @@ from directgp.shapes import Points, Row, Values
 # and subtracting any multiple of them from an unbiased slope leaves it unbiased. The multiples are
 # those of a least-squares fit of the slope over q̃, done on nodes: they do not see the draw.
 
-
-AnyPoints = Float[Tensor, "k ..."]
 
 _RIDGE = 1e-3
 """Relative ridge: few nodes may carry weight, and then c₁ and c₂ are collinear."""
@@ -52,11 +52,8 @@ def control_variates(
     return peak.width * tilt, (delta - peak.delta).mul_(tilt).add_(1)
 
 
-class Fit(NamedTuple):
-    """Least-squares coefficients of a slope on c₁ and c₂."""
-
-    first: Row
-    second: Row
+Fit = tuple[Row, Row]
+"""Least-squares coefficients of a slope on c₁ and c₂."""
 
 
 def fit(
@@ -74,7 +71,7 @@ def fit(
         # Any constant works, since the variates average to 0; this one avoids cancellation.
         centred = slope - slope[len(slope) // 2]
         r1, r2 = (weighted_first * centred).sum(0), (weighted_second * centred).sum(0)
-        fits.append(Fit((r1 * m22 - r2 * m12) / determinant, (r2 * m11 - r1 * m12) / determinant))
+        fits.append(((r1 * m22 - r2 * m12) / determinant, (r2 * m11 - r1 * m12) / determinant))
     return fits
 
 
@@ -85,19 +82,17 @@ _WIDE = 1.5
 
 
 class Sketch(NamedTuple):
-    """Peak, rough integral and fitted slopes of q̃ for a log-concave likelihood."""
+    """Peak, approximate integral and fitted slopes of q̃ for a log-concave likelihood."""
 
     peak: Peak
-    """The mode of q̃ and its width."""
-
     value: Row
-    """log E_q[p], approximate unless it is a formula."""
+    """log E_q[p], exact where it is a formula."""
 
     weight: Row
     """The weight w of `mixed_slopes`, at curvature −E_q̃[ℓ″]."""
 
     fits: list[Fit]
-    """Regression of the slopes in mean and variance on the control variates."""
+    """Of the slopes in mean and variance on the control variates."""
 
 
 def _sketch(examples: FlatExamples) -> Sketch:
@@ -114,7 +109,8 @@ def _sketch(examples: FlatExamples) -> Sketch:
         log_z = likelihood.log_predictive(y, mean, variance)
     else:
         log_z = log_z + likelihood.log_base(y)
-    return Sketch(peak, log_z, weight, [Fit(*coefficients[:2]), Fit(*coefficients[2:])])
+    a1, a2, b1, b2 = coefficients
+    return Sketch(peak, log_z, weight, [(a1, a2), (b1, b2)])
 
 
 def _fit_nodes(examples: FlatExamples, peak: Peak, number: int) -> tuple[Row, ...]:
@@ -176,19 +172,12 @@ class ProductSampling(Rule):
         return replace(self, num_samples=num_samples)
 
     @override
-    def _evaluate(
-        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values, moment: Moment
-    ) -> Values:
-        num_samples = check_num_samples(at_step(self.num_samples, moment.step))
+    def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:
+        num_samples = check_num_samples(at_step(self.num_samples, context.step))
+        draw = partial(self._estimate, num_samples=num_samples, generator=context.generator)
+        return evaluate(draw, likelihood, rows, num_samples)
 
-        def estimator(examples: FlatExamples) -> Estimate:
-            return self._estimate(examples, num_samples, moment.generator)
-
-        return evaluate(estimator, likelihood, y, mean, variance, num_samples)
-
-    def _estimate(
-        self, examples: FlatExamples, num_samples: int, generator: torch.Generator | None
-    ) -> Estimate:
+    def _estimate(self, examples: FlatExamples, num_samples: int, generator: Generator) -> Estimate:
         likelihood, y, mean, _ = examples
         sketch = _sketch(examples) if likelihood.log_concave else None
         peak = sketch and sketch.peak
@@ -221,4 +210,4 @@ class ProductSampling(Rule):
             return slopes
         c1, c2 = control_variates(delta, first, variance, sketch.peak)
         fitted = zip(slopes, sketch.fits, strict=True)
-        return tuple(slope - fit.first * c1 - fit.second * c2 for slope, fit in fitted)
+        return tuple(slope - a1 * c1 - a2 * c2 for slope, (a1, a2) in fitted)

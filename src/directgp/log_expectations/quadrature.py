@@ -14,14 +14,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.errors import NumericalError, UnsupportedError, require
+from directgp.errors import NumericalError, UnsupportedError, refuse
 from directgp.likelihoods.base import Binary, ClosedFormMode, Derivatives, Likelihood, ScaleMixture
 from directgp.likelihoods.counts import AtLeastOne, CountLikelihood
 from directgp.log_expectations.adaptive import POINTS, adaptive_log_expectation
 from directgp.log_expectations.rule import (
+    Context,
     Estimate,
     FlatExamples,
-    Moment,
+    Rows,
     Rule,
     balanced_weight,
     evaluate,
@@ -141,14 +142,12 @@ def _peak_at(delta: Values, here: Derivatives, precision: Values) -> Peak:
 
 
 class Fall(NamedTuple):
-    """How h falls at two distances from the mode, left and right; shapes (2, ...)."""
+    """h(δ̂) − h and the slope at a distance from the mode, left and right; shapes (2, ...)."""
 
     distance: Sides
     fallen: Sides
-    """h(δ̂) − h there."""
-
     steepness: Sides
-    """The slope of h there, positive when it falls away from the mode."""
+    """Positive where h falls away from the mode."""
 
 
 def find_fall(
@@ -178,7 +177,7 @@ def find_fall(
             break
         near = torch.where(surplus < 0, distance, near)
         far = torch.where(surplus < 0, far, distance)
-        proposal = _nearer(fall, surplus)
+        proposal = _next_distance(fall, surplus)
         inside = (proposal > near) & (proposal < far)
         if count >= _FALL_PATIENCE and count % 2 == 1:
             inside = torch.zeros_like(inside)
@@ -190,10 +189,10 @@ def find_fall(
 def find_support(kernel: Kernel, mean: Values, variance: Values, peak: Peak, drop: Values) -> Sides:
     """Find the distances at which h has fallen by `drop`, to a few percent."""
     fall = find_fall(kernel, mean, variance, peak, drop, _SUPPORT_TOLERANCE)
-    return _nearer(fall, torch.log(fall.fallen / drop))
+    return _next_distance(fall, torch.log(fall.fallen / drop))
 
 
-def _nearer(fall: Fall, surplus: Sides) -> Sides:
+def _next_distance(fall: Fall, surplus: Sides) -> Sides:
     """Return Newton's next distance; half the distance where h has overflowed."""
     power = (fall.distance * fall.steepness / fall.fallen).clamp(min=1.0)
     factor = torch.where(fall.fallen < torch.inf, torch.exp(-surplus / power), 0.5)
@@ -377,23 +376,20 @@ class Quadrature(Rule):
     def __post_init__(self) -> None:
         """Raise `InvalidInputError` for an unknown kind or number of nodes."""
         number, kinds = self.num_nodes, ("trapezoid", "gauss_hermite")
-        valid = number == "auto" or (isinstance(number, int) and number >= 2)
-        require(valid, "num_nodes of Quadrature", "'auto' or at least 2", repr(number))
-        require(self.nodes in kinds, "nodes of Quadrature", f"one of {kinds}", repr(self.nodes))
+        if number != "auto" and not (isinstance(number, int) and number >= 2):
+            refuse("num_nodes of Quadrature", "'auto' or at least 2", repr(number))
+        if self.nodes not in kinds:
+            refuse("nodes of Quadrature", f"one of {kinds}", repr(self.nodes))
 
     @override
-    def _evaluate(
-        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values, moment: Moment
-    ) -> Values:
+    def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:
         known = likelihood.log_concave or isinstance(likelihood, ScaleMixture)
-        return evaluate(self._estimate, likelihood, y, mean, variance, 1 if known else POINTS)
+        points = 1 if known else POINTS
+        return evaluate(lambda examples: self.estimate(*examples), likelihood, rows, points)
 
     def estimate(self, likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
         """Return value and slopes of a flat batch in float64, outside any graph."""
-        return self._estimate(FlatExamples(likelihood, y, mean, variance))
-
-    def _estimate(self, examples: FlatExamples) -> Estimate:
-        likelihood, y, mean, variance = examples
+        examples = FlatExamples(likelihood, y, mean, variance)
         if isinstance(likelihood, ScaleMixture):
             return mixture_estimate(likelihood, y, mean, variance, self.num_nodes)
         if not likelihood.log_concave:
@@ -407,7 +403,7 @@ class Quadrature(Rule):
             likely = (2 * y - 1) * mean > 0
             unlikely = torch.where(likely, likelihood.complement(y), y)
             estimate = self._integrate(examples._replace(y=unlikely))
-            return estimate.complement().otherwise(likely, estimate)
+            return estimate.complement().where(likely, estimate)
         if isinstance(likelihood, CountLikelihood):
             certain = (y == 0) & (likelihood.conditional_mean(mean) < _CERTAIN_BELOW)
             if bool(certain.any()):
@@ -458,9 +454,9 @@ def _sum_nodes(examples: FlatExamples, peak: Peak, delta: Points, log_weight: Va
     rest = 1 - weight
     slope = torch.addcmul(rest * first, weight / variance, delta)
     bent = (mass * second).sum(0)
-    moment = mass * slope
-    mean_slope = moment.sum(0) / total
-    square = (moment.mul_(slope).sum(0) + rest * rest * bent) / total
+    pulled = mass * slope
+    mean_slope = pulled.sum(0) / total
+    square = (pulled.mul_(slope).sum(0) + rest * rest * bent) / total
     variance_slope = 0.5 * (square - weight * weight / variance)
     term = parameter_term(likelihood, y, f, mass / total) if likelihood.trainable else None
     return Estimate(log_z + likelihood.log_base(y), mean_slope, variance_slope, term)

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, TypeVar, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,19 +17,20 @@ from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood
 from directgp.numerics.autograd import first_order
 from directgp.numerics.random import fresh_generator
 from directgp.numerics.special import log1mexp
-from directgp.shapes import BatchedRow, Points, Row, Targets, Values
+from directgp.shapes import Points, Row, Targets, Values
 
 Schedule = int | float | Callable[[int], int | float]
 """A number, or a function of the training step."""
 
 
-@dataclass(frozen=True)
-class Moment:
-    """Training step and random generator of one evaluation of a rule."""
+Rows = tuple[Values, Values, Values]
+"""Targets, means and variances: floating tensors of one shape."""
+
+
+class Context(NamedTuple):
+    """Training step, which schedules read, and random generator of one evaluation of a rule."""
 
     step: int = 0
-    """Read by schedules."""
-
     generator: torch.Generator | None = None
     """Never None for a rule that draws."""
 
@@ -78,19 +79,12 @@ class Rule(ABC):
         """Return log E_q[p(y given f)] of each example; shapes broadcast, y is not checked."""
         if generator is None and not self.deterministic:
             generator = fresh_generator(mean.device)
-        moment = Moment(step, generator)
-        return self._evaluate(likelihood, *of_one_shape(y, mean, variance), moment).to(mean.dtype)
+        rows = of_one_shape(y, mean, variance)
+        return self._evaluate(likelihood, rows, Context(step, generator)).to(mean.dtype)
 
     @abstractmethod
-    def _evaluate(
-        self,
-        likelihood: Likelihood,
-        y: BatchedRow,
-        mean: BatchedRow,
-        variance: BatchedRow,
-        moment: Moment,
-    ) -> BatchedRow:
-        """Implement `__call__` for floating tensors of one shape; the rule converts to float64."""
+    def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:
+        """Implement `__call__`; the rule converts to float64."""
 
 
 @final
@@ -102,32 +96,27 @@ class ClosedForm(Rule):
     unbiased_gradient = True
 
     @override
-    def _evaluate(
-        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values, moment: Moment
-    ) -> Values:
-        return _with_formula(likelihood).log_predictive(y, mean, variance)
+    def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:
+        self.check(likelihood)
+        formula: Any = likelihood
+        value: Values = formula.log_predictive(*rows)
+        return value
 
     @override
     def check(self, likelihood: Likelihood) -> None:
-        _with_formula(likelihood)
+        if not isinstance(likelihood, ClosedFormLogPredictive):
+            raise UnsupportedError(
+                f"ClosedForm needs a likelihood with a closed-form log predictive. Got "
+                f"{type(likelihood).__name__}. Use Quadrature (right to 1e-9), BiasedMonteCarlo "
+                f"or ProductSampling."
+            )
 
     @override
     def fixed_work(self, likelihood: Likelihood) -> bool:
         return True
 
 
-def _with_formula(likelihood: Likelihood) -> ClosedFormLogPredictive:
-    """Return the likelihood; raise `UnsupportedError` if it has no closed form."""
-    if isinstance(likelihood, ClosedFormLogPredictive):
-        return likelihood
-    raise UnsupportedError(
-        f"ClosedForm needs a likelihood with a closed-form log predictive. Got "
-        f"{type(likelihood).__name__}. Use Quadrature (right to 1e-9), BiasedMonteCarlo or "
-        f"ProductSampling."
-    )
-
-
-def of_one_shape(y: Targets, mean: Values, variance: Values) -> tuple[Values, Values, Values]:
+def of_one_shape(y: Targets, mean: Values, variance: Values) -> Rows:
     """Return floating targets and marginals, broadcast to one shape.
 
     Tensors that already have that shape are returned as they are, so that no node joins the graph.
@@ -150,6 +139,9 @@ def check_num_samples(num_samples: int | float) -> int:
     return int(num_samples)
 
 
+SomeExamples = TypeVar("SomeExamples", bound="FlatExamples")
+
+
 class FlatExamples(NamedTuple):
     """Targets and their q(f) = N(mean, variance), as flat float64 tensors outside any graph."""
 
@@ -158,39 +150,33 @@ class FlatExamples(NamedTuple):
     mean: Row
     variance: Row
 
-    def take(self, index: Int[Tensor, " r"]) -> "FlatExamples":
+    def take(self: SomeExamples, index: Int[Tensor, " r"]) -> SomeExamples:
         """Return some of the examples."""
         likelihood, *columns = self
-        return FlatExamples(likelihood.take(index), *(column[index] for column in columns))
+        return type(self)(likelihood.take(index), *(column[index] for column in columns))
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """log E_q[p] and its derivatives for each example; only the parameter term has a graph."""
+    """log E_q[p] of each example, and its derivatives in the mean and the variance of q."""
 
     value: Row
-    """log E_q[p(y given f)]."""
-
     mean_slope: Row
-    """Its derivative in the mean."""
-
     variance_slope: Row
-    """Its derivative in the variance."""
-
     parameter_term: Row | None = None
     """E_q̃[log p(y given f)] with a graph to the likelihood's parameters, if they need gradients."""
 
     def complement(self) -> "Estimate":
         """Return the estimate of log(1 − E_q[p])."""
-        return self.through(log1mexp(-self.value), -1 / torch.expm1(-self.value))
+        return self.transformed(log1mexp(-self.value), -1 / torch.expm1(-self.value))
 
-    def through(self, value: Row, factor: Row) -> "Estimate":
+    def transformed(self, value: Row, factor: Row) -> "Estimate":
         """Return the estimate of a function of the value, given its value and derivative."""
         with torch.enable_grad():
             columns = [factor * column for column in self._columns()[1:]]
         return Estimate(value, *columns)
 
-    def otherwise(self, mask: Bool[Tensor, " n"], other: "Estimate") -> "Estimate":
+    def where(self, mask: Bool[Tensor, " n"], other: "Estimate") -> "Estimate":
         """Return this estimate where the mask holds, the other one elsewhere."""
         pairs = zip(self._columns(), other._columns(), strict=True)
         with torch.enable_grad():
@@ -212,9 +198,9 @@ class Estimate:
         index = torch.cat([index for index, _ in parts])
         order = torch.empty_like(index)
         order[index] = torch.arange(len(index), device=index.device)
-        columns = zip(*(estimate._columns() for _, estimate in parts), strict=True)
+        joined = Estimate.join(estimate for _, estimate in parts)
         with torch.enable_grad():
-            return Estimate(*(torch.cat(column)[order] for column in columns))
+            return Estimate(*(column[order] for column in joined._columns()))
 
     def _columns(self) -> list[Row]:
         columns = [self.value, self.mean_slope, self.variance_slope]
@@ -269,29 +255,24 @@ def row_blocks(
 
 
 def evaluate(
-    estimator: Callable[[FlatExamples], Estimate],
-    likelihood: Likelihood,
-    y: Values,
-    mean: Values,
-    variance: Values,
-    points: int = 1,
+    estimator: Callable[[FlatExamples], Estimate], likelihood: Likelihood, rows: Rows, points: int
 ) -> Values:
     """Return the estimated values, with the estimated slopes as gradients, in the mean's dtype.
 
-    y, mean and variance have one shape (..., n) and any dtype. `points`, the number of points of
-    the estimator for each example, sets the block size.
+    `points`, the number of points of the estimator for each example, sets the block size.
     """
+    _, mean, variance = rows
     if not torch.is_grad_enabled():
         likelihood = likelihood.frozen()
     with torch.no_grad():
-        rows = [tensor.reshape(-1).double() for tensor in (y, mean, variance)]
-        flat = likelihood if mean.dim() == 1 else likelihood.take(torch.ones_like(y).bool())
-        if len(rows[0]) <= rows_for(points, mean.device):
-            estimate = estimator(FlatExamples(flat, *rows))
+        wide = [tensor.reshape(-1).double() for tensor in rows]
+        flat = likelihood if mean.dim() == 1 else likelihood.take(torch.ones_like(mean).bool())
+        if mean.numel() <= rows_for(points, mean.device):
+            estimate = estimator(FlatExamples(flat, *wide))
         else:
             estimate = Estimate.join(
-                estimator(FlatExamples(flat.take(index), *(row[block] for row in rows)))
-                for block, index in row_blocks(len(rows[0]), points, mean.device)
+                estimator(FlatExamples(flat.take(index), *(row[block] for row in wide)))
+                for block, index in row_blocks(mean.numel(), points, mean.device)
             )
     apply: Callable[..., Tensor] = _Attach.apply
     return apply(estimate, mean, variance, *likelihood.learned())
@@ -331,6 +312,9 @@ class _Attach(Function):
 # h = −ℓ″ the weight vh/(1+vh) makes g a constant.
 
 
+AnyPoints = Float[Tensor, "k ..."]
+
+
 def balanced_weight(curvature: Values, variance: Values) -> Values:
     """Return w = vh/(1+vh), which balances score and pathwise form for curvature h = −ℓ″ ≥ 0."""
     gain = variance * curvature
@@ -338,12 +322,8 @@ def balanced_weight(curvature: Values, variance: Values) -> Values:
 
 
 def mixed_slopes(
-    delta: Float[Tensor, "k ..."],
-    first: Float[Tensor, "k ..."],
-    second: Float[Tensor, "k ..."],
-    variance: Values,
-    weight: Values,
-) -> tuple[Float[Tensor, "k ..."], Float[Tensor, "k ..."]]:
+    delta: AnyPoints, first: AnyPoints, second: AnyPoints, variance: Values, weight: Values
+) -> tuple[AnyPoints, AnyPoints]:
     """Return the slopes in mean and variance at f = μ + δ, whose averages over q̃ are exact."""
     rest = 1 - weight
     slope = torch.addcmul(rest * first, weight / variance, delta)

@@ -35,8 +35,9 @@ def first_order(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
 Formula = Callable[..., Tensor]
 """Constants and arguments → value, in operations that autograd follows."""
 
-Sloped = Callable[..., tuple[Tensor, ...]]
-"""Constants and arguments → the same value and its slopes in the arguments, in few operations."""
+Slopes = tuple[Tensor, ...]
+Sloped = Callable[..., Slopes]
+"""Constants and arguments → value and slopes in the arguments, in few operations."""
 
 
 def in_float64(formula: Formula, sloped: Sloped, y: Tensor, *arguments: Tensor) -> Tensor:
@@ -74,18 +75,12 @@ class _InFloat64(Function):
         wanted = ctx.needs_input_grad[3:]
         if torch.is_grad_enabled():
             return None, None, None, *_with_graph(ctx.formula, y, arguments, wanted, grads[0])
-        products: dict[int, Tensor] = {}
-        found: list[Tensor | None] = []
-        for argument, slope, needed in zip(arguments, ctx.slopes, wanted, strict=True):
-            if not needed:
-                found.append(None)
-                continue
-            if id(slope) not in products:
-                products[id(slope)] = grads[0] * slope
-            product = products[id(slope)]
-            if product.shape != argument.shape:
-                product = product.sum_to_size(argument.shape)
-            found.append(product.to(argument.dtype))
+        needed = {id(slope): slope for slope, want in zip(ctx.slopes, wanted, strict=True) if want}
+        products = {key: grads[0] * slope for key, slope in needed.items()}
+        found = (
+            products[id(slope)].sum_to_size(argument.shape).to(argument.dtype) if want else None
+            for argument, slope, want in zip(arguments, ctx.slopes, wanted, strict=True)
+        )
         return None, None, None, *found
 
 

@@ -12,6 +12,11 @@ from torch import Tensor
 
 from directgp.errors import NumericalError, refuse, require
 
+Vector = Float[Tensor, "*#batch m"]
+Matrix = Float[Tensor, "*#batch m n"]
+Square = Float[Tensor, "*#batch m m"]
+"""Arguments whose leading axes broadcast with those of the others."""
+
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 
 
@@ -75,25 +80,22 @@ class Workspace:
 
 
 class Cholesky(NamedTuple):
-    """K + jitter·I = L Lᵀ."""
+    """K + jitter·I = L Lᵀ with a lower triangular L."""
 
     L: Float[Tensor, "*batch m m"]
-    """The lower triangular factor."""
-
     jitter: Float[Tensor, "*batch"]
     """The number added to the diagonal of each matrix; 0 where none was needed."""
 
 
-def jittered_cholesky(K: Float[Tensor, "*batch m m"], max_tries: int = 8) -> Cholesky:
+def jittered_cholesky(K: Float[Tensor, "*batch m m"]) -> Cholesky:
     """Factorise K + jitter·I with the smallest jitter of a ladder that succeeds.
 
     The ladder starts at 0 and continues, relative to the mean diagonal of each matrix, from 1e-10
     to 1e-4 in float64 and from 1e-6 to 1e-3 in float32, by factors of ten. Differentiable through
     the factor; the jitter is a constant.
     Only the lower triangles of K are read. Raises `NumericalError` if a matrix is not positive
-    definite after `max_tries` steps of the ladder, the 0 included.
+    definite with the largest jitter.
     """
-    require(max_tries >= 1, "max_tries", "at least 1", max_tries)
     square = K.ndim >= 2 and K.shape[-1] == K.shape[-2]
     require(square, "K", "a square matrix, or a batch of them", f"shape {tuple(K.shape)}")
     factor, info = torch.linalg.cholesky_ex(K)
@@ -108,10 +110,10 @@ def jittered_cholesky(K: Float[Tensor, "*batch m m"], max_tries: int = 8) -> Cho
         refuse("K", "finite", got, remedy)
     # From above rounding error to where K is visibly changed.
     lowest, highest = (-10, -4) if K.dtype == torch.float64 else (-6, -3)
-    ladder = [0.0, *(10.0**power for power in range(lowest, highest + 1))][:max_tries]
+    ladder = [10.0**power for power in range(lowest, highest + 1)]
     scale = K.detach().diagonal(dim1=-2, dim2=-1).mean(-1)
     jitter, failed = torch.zeros_like(scale), info != 0
-    for step in ladder[1:]:
+    for step in ladder:
         jitter = torch.where(failed, step * scale, jitter)
         shifted = K + torch.diag_embed(jitter.unsqueeze(-1).expand(K.shape[:-1]))
         factor, info = torch.linalg.cholesky_ex(shifted)
@@ -142,11 +144,7 @@ _ROWS, _MIRRORED_ROWS, _DEVICE_ROWS = 32, 100, 128
 
 
 def triangular_times(
-    T: Float[Tensor, "*#batch m m"],
-    B: Float[Tensor, "*#batch m n"],
-    out: Float[Tensor, "*batch m n"],
-    *,
-    upper: bool,
+    T: Square, B: Matrix, out: Float[Tensor, "*batch m n"], *, upper: bool
 ) -> Float[Tensor, "*batch m n"]:
     """Compute T B, written to `out`, for a T that is zero beyond its lower or upper triangle."""
     for first, last in _bands(T, _ROWS):
@@ -155,9 +153,7 @@ def triangular_times(
     return out
 
 
-def symmetric_product(
-    A: Float[Tensor, "*#batch m n"], B: Float[Tensor, "*#batch m n"]
-) -> Float[Tensor, "*batch m m"]:
+def symmetric_product(A: Matrix, B: Matrix) -> Float[Tensor, "*batch m m"]:
     """Compute A Bᵀ where that is known to be symmetric."""
     bands = _bands(A, _MIRRORED_ROWS)
     if len(bands) == 1:
@@ -171,9 +167,7 @@ def symmetric_product(
     return product
 
 
-def congruence(
-    C: Float[Tensor, "*#batch m m"], L: Float[Tensor, "*#batch m m"]
-) -> Float[Tensor, "*batch m m"]:
+def congruence(C: Square, L: Square) -> Float[Tensor, "*batch m m"]:
     """Compute Lᵀ C L for a symmetric C and a lower triangular L, zero above its diagonal."""
     bands = _bands(L, _MIRRORED_ROWS)
     if len(bands) == 1:

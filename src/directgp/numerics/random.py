@@ -23,19 +23,16 @@ def fresh_generator(device: torch.device) -> torch.Generator:
 def standard_normal(num_samples: int, like: Values, generator: Generator) -> Float[Tensor, "k ..."]:
     """Draw from N(0, 1), `num_samples` for each element of `like`."""
     shape = num_samples, *like.shape
-    if like.dtype == torch.float64 and like.device.type == "cpu":
-        return _box_muller(math.prod(shape), generator).reshape(shape)
-    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
-
-
-def _box_muller(number: int, generator: Generator) -> Float[Tensor, " number"]:
-    """Compute √(−2 log u)·(cos φ, sin φ), twice as fast as torch for float64 on a CPU."""
-    half = (number + 1) // 2
-    u, phi = torch.rand((2, half), generator=generator, dtype=torch.float64)
+    if like.dtype != torch.float64 or like.device.type != "cpu":
+        return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
+    # Box–Muller, √(−2 log u)·(cos φ, sin φ), is twice as fast as torch for float64 on a CPU.
+    number = math.prod(shape)
+    u, phi = torch.rand((2, (number + 1) // 2), generator=generator, dtype=torch.float64)
     # 1 − u is exact, and never 0.
     radius = u.neg_().add_(1).log_().mul_(-2).sqrt_()
     phi.mul_(2 * math.pi)
-    return torch.cat([torch.cos(phi).mul_(radius), phi.sin_().mul_(radius)])[:number]
+    drawn = torch.cat([torch.cos(phi).mul_(radius), phi.sin_().mul_(radius)])
+    return drawn[:number].reshape(shape)
 
 
 def uniform(num_samples: int, like: Values, generator: Generator) -> Float[Tensor, "k ..."]:
@@ -62,9 +59,7 @@ def sample_above(lower: Float[Tensor, "*shape"], generator: Generator) -> Float[
 
 
 def sample_between(
-    lower: Float[Tensor, "*shape"],
-    upper: Float[Tensor, "*shape"],
-    generator: Generator,
+    lower: Float[Tensor, "*shape"], upper: Float[Tensor, "*shape"], generator: Generator
 ) -> Float[Tensor, "*shape"]:
     """Draw z ~ N(0, 1) given lower < z < upper, one for each pair of bounds.
 
@@ -74,15 +69,12 @@ def sample_between(
     mirrored = low + high > 0  # the left tail is where log Φ resolves small differences
     a, b = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
     share = uniform(1, a, generator).squeeze(0)
-    z = torch.where(b - a < 1e-7, _invert_narrow(a, b, share), _invert(a, b, share))
+    # Φ(z) = Φ(b) − U (Φ(b) − Φ(a)), solved as log Φ(b) + log1p(U (Φ(a)/Φ(b) − 1)).
+    top = log_ndtr(b)
+    z = log_ndtri(top + torch.log1p(share * torch.expm1(log_ndtr(a) - top)))
+    z = torch.where(b - a < 1e-7, _invert_narrow(a, b, share), z)
     z = torch.where(mirrored, -z, z).clamp(low, high)
     return torch.where(low <= high, z, torch.nan).to(lower.dtype)
-
-
-def _invert(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
-    """Solve Φ(z) = Φ(b) − U (Φ(b) − Φ(a)) for z, as log Φ(b) + log1p(U (Φ(a)/Φ(b) − 1))."""
-    top = log_ndtr(b)
-    return log_ndtri(top + torch.log1p(share * torch.expm1(log_ndtr(a) - top)))
 
 
 def _invert_narrow(a: Tensor, b: Tensor, share: Tensor) -> Tensor:

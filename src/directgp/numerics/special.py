@@ -101,20 +101,16 @@ def _by_erfcx(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _with_deep(x: Tensor, near: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Replace the values by those of `_deep_derivatives` where x < −10."""
+    """Replace log Φ and its derivatives where x < −10, by the fraction of e = λ(x) − |x|."""
     if x.numel() and not x.amin() >= _DEEP:
         deep = x < _DEEP
-        for column, value in zip(near, _deep_derivatives(x[deep]), strict=False):
+        t = x[deep]
+        excess = _tail_fraction(-t)
+        slope = excess - t
+        log_p = -0.5 * t * t - 0.5 * math.log(2 * math.pi) - torch.log(slope)
+        for column, value in zip(near, (log_p, slope, -slope * excess), strict=False):
             column[deep] = value
     return near
-
-
-def _deep_derivatives(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute log Φ and its derivatives for x < −10, from the fraction of λ(x) − |x|."""
-    excess = _tail_fraction(-x)
-    slope = excess - x
-    log_p = -0.5 * x * x - 0.5 * math.log(2 * math.pi) - torch.log(slope)
-    return log_p, slope, -slope * excess
 
 
 def _inverse_mills(x: Tensor) -> Tensor:
@@ -166,43 +162,33 @@ def _log_ndtri(log_p: Tensor) -> Tensor:
     central = torch.where(log_p64 > -math.log(2), upper, lower)
     deepest = -700.0  # exp(−700) is still a normal number
     in_tail = (log_p64 < deepest) & log_p64.isfinite()
-    tail = _log_ndtri_tail(log_p64.clamp(max=deepest))
+    # In the tail Φ(x) ≈ φ(x)/|x| is the start of two Newton steps on log Φ(x) = log_p.
+    bounded = log_p64.clamp(max=deepest)
+    square = -2 * bounded - math.log(2 * math.pi)
+    tail = -torch.sqrt(square - torch.log(square))
+    for _ in range(2):
+        tail = tail - (torch.special.log_ndtr(tail) - bounded) / _inverse_mills(tail)
     return torch.where(in_tail, tail, central).to(log_p.dtype)
 
 
-def _log_ndtri_tail(log_p: Tensor) -> Tensor:
-    """Start from Φ(x) ≈ φ(x)/|x| and take two Newton steps on log Φ(x) = log_p."""
-    square = -2 * log_p - math.log(2 * math.pi)
-    x = -torch.sqrt(square - torch.log(square))
-    for _ in range(2):
-        x = x - (torch.special.log_ndtr(x) - log_p) / _inverse_mills(x)
-    return x
-
-
 def _wright_omega(x: Tensor) -> Tensor:
-    """Refine a start twice; left of log ε, and at infinity, ω = exp(x) to the last digit."""
+    """Refine a start twice; left of log ε, and at infinity, ω = exp(x) to the last digit.
+
+    The start is exp(x) / (1 + 0.6 exp(x)) left of 1 and x − log x right of it; a step is of fourth
+    order (Fritsch, Shafer and Crowley, CACM algorithm 443, 1973).
+    """
     finfo = torch.finfo(x.dtype)
     lowest = math.log(finfo.eps)
     inner = x.clamp(lowest, finfo.max)
-    omega = _wright_omega_start(inner)
+    left, right = torch.exp(inner.clamp(max=1.0)), inner.clamp(min=1.0)
+    omega = torch.where(inner < 1, left / (1 + left * 0.6), right - torch.log(right))
     for _ in range(2):
-        omega = _wright_omega_step(inner, omega)
+        residual = inner - omega - torch.log(omega)
+        slope = 1 + omega
+        shifted = slope + 2 * residual / 3
+        ratio = residual / slope
+        omega = omega * (1 + ratio * (shifted - ratio / 2) / (shifted - ratio))
     return torch.where((x > lowest) & x.isfinite(), omega, torch.exp(x))
-
-
-def _wright_omega_start(x: Tensor) -> Tensor:
-    """Approximate ω by exp(x) / (1 + 0.6 exp(x)) left of 1 and by x − log x right of it."""
-    left, right = torch.exp(x.clamp(max=1.0)), x.clamp(min=1.0)
-    return torch.where(x < 1, left / (1 + left * 0.6), right - torch.log(right))
-
-
-def _wright_omega_step(x: Tensor, omega: Tensor) -> Tensor:
-    """Take one fourth-order step (Fritsch, Shafer and Crowley, CACM algorithm 443, 1973)."""
-    residual = x - omega - torch.log(omega)
-    slope = 1 + omega
-    shifted = slope + 2 * residual / 3
-    ratio = residual / slope
-    return omega * (1 + ratio * (shifted - ratio / 2) / (shifted - ratio))
 
 
 def _wright_omega_slope(x: Tensor) -> Tensor:

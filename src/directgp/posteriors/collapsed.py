@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from directgp.numerics.linalg import jittered_cholesky
-from directgp.posteriors.projection import Projected, project_whitened
+from directgp.numerics.linalg import Matrix, jittered_cholesky
+from directgp.posteriors.projection import PerRow, Projected, project_whitened
 from directgp.posteriors.sparse import Features, SparsePosterior
 from directgp.shapes import BatchedRow, Inputs, Row, Values
 
@@ -39,12 +39,7 @@ class Whitened(NamedTuple):
     u_chol: Float[Tensor, "*batch m m"]
 
 
-def optimal_q(
-    A: Float[Tensor, "*#batch m n"],
-    target: Float[Tensor, "*#batch n"],
-    precision: Float[Tensor, "*#batch n"],
-    beta: float,
-) -> Whitened:
+def optimal_q(A: Matrix, target: PerRow, precision: PerRow, beta: float) -> Whitened:
     """Return the optimal q(u): mean P⁻¹ A (p ∘ target), covariance β P⁻¹, P = β I + A diag(p) Aᵀ.
 
     In float64 whatever the dtype of A. At β = 0 the covariance is 0.
@@ -55,9 +50,7 @@ def optimal_q(
     return Whitened(u_mean.to(A.dtype), (math.sqrt(beta) * lower).to(A.dtype))
 
 
-def inverse_factor(
-    A: Float[Tensor, "*#batch m n"], precision: Float[Tensor, "*#batch n"], beta: float
-) -> Float[Tensor, "*batch m m"]:
+def inverse_factor(A: Matrix, precision: PerRow, beta: float) -> Float[Tensor, "*batch m m"]:
     """Return a lower triangular C with C Cᵀ = P⁻¹, P = β I + A diag(p) Aᵀ, in float64.
 
     P = U Uᵀ with U upper triangular, and C = U⁻ᵀ.
@@ -79,7 +72,7 @@ def example_noise(correction: Correction, noise: Values, residual: BatchedRow) -
 
 
 def collapsed_losses(
-    correction: Correction, target: Float[Tensor, "*#batch n"], projected: Projected, noise: Values
+    correction: Correction, target: PerRow, projected: Projected, noise: Values
 ) -> BatchedRow:
     """Return the loss of each example at a given q(u), without β·KL.
 
@@ -143,7 +136,7 @@ def calibrate(
 # so a computation with features A and prior N(0, I) serves for prior q₀ with features A′.
 
 
-def seen_from(before: Whitened, features: Features) -> Features:
+def relative_features(before: Whitened, features: Features) -> Features:
     """Return A′ = S₀ᵀA, with the mean of q₀ in place of the prior mean."""
     A, residual, mean = features
     known = (before.u_mean.unsqueeze(-2) @ A).squeeze(-2)

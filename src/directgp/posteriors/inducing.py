@@ -52,10 +52,7 @@ def choose_inducing(
     order = torch.randperm(len(rows), generator=generator)
     if len(rows) <= number or method == "random":
         return rows[order[:number]].to(X)
-    return _centres(rows[order[: max(_ROWS, number)]], number, generator).to(X)
-
-
-def _centres(rows: Inputs, number: int, generator: torch.Generator) -> Float[Tensor, "m d"]:
+    rows = rows[order[: max(_ROWS, number)]]
     spread = rows.std(0)
     spread = torch.where(spread > 0, spread, 1.0)
     seed = int(torch.randint(2**31, (), generator=generator))
@@ -65,5 +62,5 @@ def _centres(rows: Inputs, number: int, generator: torch.Generator) -> Float[Ten
         warnings.simplefilter("ignore", ConvergenceWarning)
         clustering.fit((rows / spread).numpy())
     centres = torch.as_tensor(clustering.cluster_centers_, dtype=rows.dtype)
-    different: Tensor = torch.unique(centres * spread, dim=0)
-    return different
+    distinct: Tensor = torch.unique(centres * spread, dim=0)
+    return distinct.to(X)

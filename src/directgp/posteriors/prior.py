@@ -33,14 +33,14 @@ def matern_gram(a: Float[Tensor, "*batch m d"], nu: float) -> Float[Tensor, "*ba
 _SHORTENING_ROWS = 500
 """Largest number of rows in the leave-one-out predictions."""
 
-_FEWEST = 20
+_MIN_ROWS = 20
 _FACTORS = (1 / 4, 1 / 16)
 _NOISE = 0.1
 """Noise variance relative to that of the values."""
 
-_NOTHING, _MUCH = 0.1, 0.4
-"""Explained shares of the variance: below the first a start ends in a model of noise alone; a
-shorter lengthscale above the second does not."""
+_LOW_SHARE, _HIGH_SHARE = 0.1, 0.4
+"""Explained shares of the variance: below the first, training ends in a model of noise alone; a
+shorter lengthscale is used if it explains more than the second."""
 
 
 def shortening(X: Inputs, values: Row, lengthscale: Values) -> float:
@@ -49,15 +49,15 @@ def shortening(X: Inputs, values: Row, lengthscale: Values) -> float:
     From a start at which f cannot follow the values, training ends in the optimum where everything
     is noise.
     """
-    if len(X) < _FEWEST or not bool(values.std() > 0):
+    if len(X) < _MIN_ROWS or not bool(values.std() > 0):
         return 1.0
     rows = torch.linspace(0, len(X) - 1, min(len(X), _SHORTENING_ROWS), device=X.device).long()
     distances = torch.cdist(*2 * (X[rows].double() / lengthscale.double(),)).square()
     centred = values[rows].double() - values[rows].double().mean()
-    if _explained_share(distances, centred) > _NOTHING:
+    if _explained_share(distances, centred) > _LOW_SHARE:
         return 1.0
     shares = {_explained_share(distances / factor**2, centred): factor for factor in _FACTORS}
-    return shares[max(shares)] if max(shares) > _MUCH else 1.0
+    return shares[max(shares)] if max(shares) > _HIGH_SHARE else 1.0
 
 
 def _explained_share(distances: Float[Tensor, "n n"], values: Row) -> float:
@@ -239,7 +239,10 @@ class Prior(nn.Module):
             return rbf_covariance(X1 / rbf.lengthscale, X2 / rbf.lengthscale, self.scale.log())
         inner = self._inner()
         if type(inner) is MaternKernel and inner.active_dims is None:
-            X1, X2 = _within_reach(X1, X2, inner.lengthscale.detach())
+            # Squared distances of inputs farther apart overflow; K is 0 long before.
+            centre = X1.detach().mean(-2, keepdim=True)
+            reach = farthest(X1.dtype) * inner.lengthscale.detach()
+            X1, X2 = (X.clamp(centre - reach, centre + reach) for X in (X1, X2))
         dense: Tensor = self.kernel(X1, X2).to_dense()
         return self.output_scale[..., None, None] * dense
 
@@ -301,13 +304,6 @@ class Prior(nn.Module):
         if type(outer) is not ScaleKernel or outer.active_dims is not None:
             return outer
         return outer.base_kernel
-
-
-def _within_reach(X1: Tensor, X2: Tensor, lengthscale: Tensor) -> tuple[Tensor, Tensor]:
-    """Move inputs whose squared distances overflow nearer, to where K is 0 too."""
-    centre = X1.detach().mean(-2, keepdim=True)
-    reach = farthest(X1.dtype) * lengthscale
-    return X1.clamp(centre - reach, centre + reach), X2.clamp(centre - reach, centre + reach)
 
 
 def repeated_parameter(value: nn.Parameter, number: int) -> nn.Parameter:

@@ -9,7 +9,11 @@ from torch import Tensor
 from torch.autograd import Function
 
 from directgp.numerics.autograd import first_order
+from directgp.numerics.linalg import Matrix, Square, Vector
 from directgp.shapes import BatchedRow
+
+PerRow = Float[Tensor, "*#batch n"]
+"""One number for each example, with leading axes that broadcast."""
 
 # With A = L_uu⁻¹ K_uf, m = u_mean and S = u_chol,
 #
@@ -35,12 +39,7 @@ class Projected(NamedTuple):
 
 
 def project(
-    L: Float[Tensor, "*#batch m m"],
-    Kuf: Float[Tensor, "*#batch m n"],
-    k_diag: Float[Tensor, "*#batch n"],
-    u_mean: Float[Tensor, "*#batch m"],
-    u_chol: Float[Tensor, "*#batch m m"],
-    A: Float[Tensor, "*#batch m n"] | None = None,
+    L: Square, Kuf: Matrix, k_diag: PerRow, u_mean: Vector, u_chol: Square, A: Matrix | None = None
 ) -> Projected:
     """Compute mean, variance and residual at each example, differentiable once in the first five.
 
@@ -54,9 +53,7 @@ def project(
     return Projected(*apply(L, Kuf, k_diag, u_mean, u_chol, A))
 
 
-def whiten(
-    L: Float[Tensor, "*#batch m m"], Kuf: Float[Tensor, "*#batch m n"]
-) -> Float[Tensor, "*batch m n"]:
+def whiten(L: Square, Kuf: Matrix) -> Float[Tensor, "*batch m n"]:
     """Compute A = L⁻¹ K_uf."""
     if L.dtype == torch.float64:
         # A third of the time of a solve with many columns, and accurate enough in float64.
@@ -67,27 +64,18 @@ def whiten(
     return A
 
 
-def residual_variance(
-    k_diag: Float[Tensor, "*#batch n"], A: Float[Tensor, "*batch m n"]
-) -> BatchedRow:
+def residual_variance(k_diag: PerRow, A: Float[Tensor, "*batch m n"]) -> BatchedRow:
     """Compute k_ii − Σ_j A_ji², at least the rounding error of k_ii."""
     return residual_given(k_diag, A.square().sum(-2))
 
 
-def residual_given(
-    k_diag: Float[Tensor, "*#batch #n"], explained: Float[Tensor, "*#batch n"]
-) -> BatchedRow:
+def residual_given(k_diag: Float[Tensor, "*#batch #n"], explained: PerRow) -> BatchedRow:
     """Compute `residual_variance` from Σ_j A_ji², in the dtype of k_ii."""
     rounding = torch.finfo(k_diag.dtype).eps * k_diag
     return torch.maximum((k_diag - explained).to(k_diag.dtype), rounding)
 
 
-def project_whitened(
-    A: Float[Tensor, "*#batch m n"],
-    residual: Float[Tensor, "*#batch n"],
-    u_mean: Float[Tensor, "*#batch m"],
-    u_chol: Float[Tensor, "*#batch m m"],
-) -> Projected:
+def project_whitened(A: Matrix, residual: PerRow, u_mean: Vector, u_chol: Square) -> Projected:
     """Compute `project` for constant A and residual: differentiable in q(u) alone."""
     T = u_chol.tril().mT @ A
     mean = (u_mean.unsqueeze(-2) @ A).squeeze(-2)

@@ -13,6 +13,8 @@ from directgp.numerics.autograd import Gradients, first_order
 from directgp.numerics.gaussian import kl_from_standard
 from directgp.numerics.linalg import (
     SideStream,
+    Square,
+    Vector,
     Workspace,
     congruence,
     jittered_cholesky,
@@ -23,6 +25,10 @@ from directgp.numerics.linalg import (
 from directgp.posteriors.projection import residual_given
 from directgp.shapes import BatchedRow, Inputs, Marginals
 
+Rows = Float[Tensor, "*#batch m d"]
+Scale = Float[Tensor, "*#batch"]
+"""Arguments whose leading axes broadcast with those of the others."""
+
 
 def farthest(dtype: torch.dtype) -> float:
     """Return the distance, in lengthscales, beyond which squares overflow; K is 0 long before."""
@@ -31,9 +37,7 @@ def farthest(dtype: torch.dtype) -> float:
 
 
 def rbf_covariance(
-    a: Float[Tensor, "*#batch m d"],
-    b: Float[Tensor, "*#batch n d"],
-    log_scale: Float[Tensor, "*#batch"],
+    a: Rows, b: Float[Tensor, "*#batch n d"], log_scale: Scale
 ) -> Float[Tensor, "*batch m n"]:
     """Compute exp(log_scale − ½‖a_i − b_j‖²), for inputs already divided by the lengthscale.
 
@@ -49,9 +53,7 @@ def rbf_covariance(
     return apply(near_a, near_b, log_scale, False)
 
 
-def rbf_gram(
-    a: Float[Tensor, "*#batch m d"], log_scale: Float[Tensor, "*#batch"]
-) -> Float[Tensor, "*batch m m"]:
+def rbf_gram(a: Rows, log_scale: Scale) -> Float[Tensor, "*batch m m"]:
     """Compute `rbf_covariance` of inputs with themselves, from their differences.
 
     Near inputs keep their digits however far from the others they are, and K is as positive
@@ -117,7 +119,8 @@ class _RBF(Function):
 # With G = dK ∘ K the rest is G (b, 1, b∘b), of size M × d.
 
 
-_FEW = 15
+_CENTRE_ROWS = 15
+"""Inducing inputs whose median is the centre."""
 
 _CPU_ENTRIES = 2**17
 _DEVICE_ENTRIES = 2**24
@@ -150,22 +153,16 @@ class Inducing(NamedTuple):
     jitter: Float[Tensor, "*batch"]
 
 
-class _Precomputed(NamedTuple):
-    """Arguments of the autograd function that are not differentiated themselves."""
-
-    left: Tensor
-    features: Tensor
-    inducing: Inducing
-    workspace: Workspace
-    side_stream: SideStream
+_Precomputed = tuple[Tensor, Tensor, Inducing, Workspace, SideStream]
+"""Left factor, features and other arguments that the autograd function does not differentiate."""
 
 
 def rbf_marginals(
-    Z: Float[Tensor, "*#batch m d"],
+    Z: Rows,
     lengthscale: Float[Tensor, "*#batch 1 k"],
-    log_scale: Float[Tensor, "*#batch"],
-    u_mean: Float[Tensor, "*#batch m"],
-    u_chol: Float[Tensor, "*#batch m m"],
+    log_scale: Scale,
+    u_mean: Vector,
+    u_chol: Square,
     X: Inputs,
     nugget: float,
     *,
@@ -183,45 +180,45 @@ def rbf_marginals(
     workspace = workspace or Workspace()
     with torch.no_grad():
         d, top = Z.shape[-1], log_scale[..., None, None]
-        centre = centre_of(Z)
+        centre = _centre(Z)
         left = workspace.take("left", (*u_mean.shape, 2 * d + 1), Z)
-        a = in_lengthscales(Z, centre, lengthscale, out=left[..., :d])
+        a = _scale_inputs(Z, centre, lengthscale, out=left[..., :d])
         with SideStream(Z.device) as side_stream:
-            inducing = factorise(a, log_scale, nugget, checked, workspace)
-        complete(left, top)
-        features = input_features(X, centre, lengthscale, workspace)
-    given = _Precomputed(left, features, inducing, workspace, side_stream)
+            inducing = _factorise(a, log_scale, nugget, checked, workspace)
+        _complete_left(left, top)
+        features = _features(X, centre, lengthscale, workspace)
+    given: _Precomputed = left, features, inducing, workspace, side_stream
     apply: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Fused.apply
     return Fused(*apply(Z, lengthscale, log_scale, u_mean, u_chol, given), inducing.jitter)
 
 
 def predict_rbf(
-    Z: Float[Tensor, "*#batch m d"],
+    Z: Rows,
     lengthscale: Float[Tensor, "*#batch 1 k"],
-    log_scale: Float[Tensor, "*#batch"],
-    u_mean: Float[Tensor, "*#batch m"],
-    u_chol: Float[Tensor, "*#batch m m"],
+    log_scale: Scale,
+    u_mean: Vector,
+    u_chol: Square,
     X: Inputs,
     nugget: float,
     block_size: int | None,
 ) -> Marginals:
     """Compute the marginals of `rbf_marginals` without gradients, in blocks of rows."""
-    (m, d), centre, workspace = Z.shape[-2:], centre_of(Z), Workspace()
+    (m, d), centre, workspace = Z.shape[-2:], _centre(Z), Workspace()
     top = log_scale[..., None, None]
     batch = np.broadcast_shapes(Z.shape[:-2], lengthscale.shape[:-2], log_scale.shape)
     left = workspace.take("left", (*batch, m, 2 * d + 1), Z)
-    a = in_lengthscales(Z, centre, lengthscale, out=left[..., :d])
-    complete(left, top)
-    inducing = factorise(a, log_scale, nugget, checked=True, workspace=workspace)
+    a = _scale_inputs(Z, centre, lengthscale, out=left[..., :d])
+    _complete_left(left, top)
+    inducing = _factorise(a, log_scale, nugget, checked=True, workspace=workspace)
     q = torch.cat([u_chol.tril(), u_mean.unsqueeze(-1)], -1)
     entries = _CPU_ENTRIES if q.device.type == "cpu" else _DEVICE_ENTRIES
     means, variances = [], []
     for block in X.split(block_size or max(1, entries // q.shape[:-1].numel())):
-        features = input_features(block, centre, lengthscale, workspace)
+        features = _features(block, centre, lengthscale, workspace)
         shape = *left.shape[:-1], len(block)
         Kuf, A = (workspace.take(name, shape, X) for name in ("Kuf", "A"))
-        covariance(left, features, top, out=Kuf)
-        explained = whiten_fast(inducing, Kuf, workspace, out=A)
+        _covariance(left, features, top, out=Kuf)
+        explained = _whiten(inducing, Kuf, workspace, out=A)
         known = q.mT @ A
         means.append(known[..., -1, :].clone())
         squares = known[..., :-1, :].square_()
@@ -244,10 +241,10 @@ class _Fused(Function):
         top, S = log_scale[..., None, None], u_chol.tril()
         shape = (*S.shape[:-1], features.shape[-2])
         Kuf, A, T = (workspace.take(name, shape, S) for name in ("Kuf", "A", "T"))
-        covariance(left, features, top, out=Kuf)
+        _covariance(left, features, top, out=Kuf)
         kl, scale = kl_from_standard(u_mean, S), top.exp().squeeze(-1)
         side_stream.join()
-        explained = whiten_fast(inducing, Kuf, workspace, out=A)
+        explained = _whiten(inducing, Kuf, workspace, out=A)
         mean = (u_mean.unsqueeze(-2) @ A).squeeze(-2)
         squares = triangular_times(S.mT, A, out=T, upper=True).square_().sum(-2)
         variance = squares.add_(residual_given(scale, explained))
@@ -277,7 +274,7 @@ class _Fused(Function):
         with side_stream:
             inner = torch.addcmul(H, m.unsqueeze(-1), dm.unsqueeze(-2), value=-1)
             inner.sub_(triangular_times(S, SH, out=H, upper=False))
-            da_u, d_top_u = through_gram(inner, inducing)
+            da_u, d_top_u = _gram_gradient(inner, inducing)
 
         D = symmetric_product(S, S)
         D.diagonal(dim1=-2, dim2=-1).sub_(1)
@@ -309,7 +306,7 @@ class _Fused(Function):
         return *sized, None
 
 
-def whiten_fast(inducing: Inducing, Kuf: Tensor, workspace: Workspace, out: Tensor) -> Tensor:
+def _whiten(inducing: Inducing, Kuf: Tensor, workspace: Workspace, out: Tensor) -> Tensor:
     """Write A = L⁻¹K_uf to `out`, and return ΣA².
 
     A is a product with the inverse in float64: rounded to float32, the inverse would lose the
@@ -328,65 +325,46 @@ def whiten_fast(inducing: Inducing, Kuf: Tensor, workspace: Workspace, out: Tens
     return torch.mul(A, A, out=workspace.take("T", shape, A)).sum(-2)
 
 
-def centre_of(Z: Float[Tensor, "*batch m d"]) -> Float[Tensor, "*batch 1 d"]:
-    """Return the median of some inducing inputs, which a far one does not move."""
-    some = Z[..., :: -(-Z.shape[-2] // _FEW), :]
+def _centre(Z: Tensor) -> Tensor:
+    """Return the median of some inducing inputs, which a far one does not move; (..., 1, d)."""
+    some = Z[..., :: -(-Z.shape[-2] // _CENTRE_ROWS), :]
     return some.median(-2, keepdim=True).values
 
 
-def in_lengthscales(
-    x: Float[Tensor, "*#batch n d"],
-    centre: Float[Tensor, "*#batch 1 d"],
-    lengthscale: Float[Tensor, "*#batch 1 k"],
-    out: Float[Tensor, "*batch n d"],
-) -> Float[Tensor, "*batch n d"]:
+def _scale_inputs(x: Tensor, centre: Tensor, lengthscale: Tensor, out: Tensor) -> Tensor:
     """Subtract the centre, divide by the lengthscale and clamp to where squares are finite."""
     reach = farthest(x.dtype)
     return torch.sub(x.expand(out.shape), centre, out=out).div_(lengthscale).clamp_(-reach, reach)
 
 
-def complete(left: Float[Tensor, "*batch m c"], top: Float[Tensor, "*#batch 1 1"]) -> None:
-    """Write log s² − ½‖a‖² and −½ 1ᵀ to the columns after a."""
+def _complete_left(left: Tensor, top: Tensor) -> None:
+    """Write log s² − ½‖a‖² and −½ 1ᵀ to the columns after a; top is log s²."""
     d = left.shape[-1] // 2
     squares = left[..., :d].square().sum(-1, keepdim=True)
     left[..., d : d + 1] = torch.sub(top, squares, alpha=0.5)
     left[..., d + 1 :] = -0.5
 
 
-def input_features(
-    X: Inputs,
-    centre: Float[Tensor, "*#batch 1 d"],
-    lengthscale: Float[Tensor, "*#batch 1 k"],
-    workspace: Workspace,
-) -> Float[Tensor, "*batch n c"]:
-    """Return (b, 1, b∘b)."""
+def _features(X: Inputs, centre: Tensor, lengthscale: Tensor, workspace: Workspace) -> Tensor:
+    """Return (b, 1, b∘b), of shape (..., n, 2d + 1)."""
     n, d = X.shape
     shapes = centre.shape[:-2], lengthscale.shape[:-2]
     batch = np.broadcast_shapes(*shapes) if any(shapes) else ()
     out = workspace.take("features", (*batch, n, 2 * d + 1), X)
-    b = in_lengthscales(X, centre, lengthscale, out[..., :d])
+    b = _scale_inputs(X, centre, lengthscale, out[..., :d])
     out[..., d] = 1
     torch.mul(b, b, out=out[..., d + 1 :])
     return out
 
 
-def covariance(
-    left: Float[Tensor, "*#batch m c"],
-    features: Float[Tensor, "*#batch n c"],
-    top: Float[Tensor, "*#batch 1 1"],
-    out: Float[Tensor, "*batch m n"],
-) -> Float[Tensor, "*batch m n"]:
+def _covariance(left: Tensor, features: Tensor, top: Tensor, out: Tensor) -> None:
     """Write K_uf, the exponential of the product of both factors and at most s², to `out`."""
     torch.matmul(left, features.mT, out=out)
-    return torch.minimum(out, top, out=out).exp_()
+    torch.minimum(out, top, out=out).exp_()
 
 
-def factorise(
-    a: Float[Tensor, "*batch m d"],
-    log_scale: Float[Tensor, "*#batch"],
-    nugget: float,
-    checked: bool,
-    workspace: Workspace,
+def _factorise(
+    a: Tensor, log_scale: Tensor, nugget: float, checked: bool, workspace: Workspace
 ) -> Inducing:
     """Compute K_uu of inducing inputs in units of their lengthscales, L and L⁻¹."""
     m, d = a.shape[-2:]
@@ -410,9 +388,7 @@ def factorise(
     return Inducing(inputs, Kuu, L, inverse, jitter)
 
 
-def through_gram(
-    inner: Float[Tensor, "*batch m m"], inducing: Inducing
-) -> tuple[Float[Tensor, "*batch m d"], Float[Tensor, "*batch"]]:
+def _gram_gradient(inner: Tensor, inducing: Inducing) -> tuple[Tensor, Tensor]:
     """Return the gradient through K_uu in a, and twice that in log s².
 
     The gradient in K_uu is ½ L⁻ᵀ C L⁻¹, with C the lower triangle of `inner`, mirrored.

@@ -25,18 +25,13 @@ _NUGGET = {torch.float64: 1e-8, torch.float32: 1e-5}
 
 
 class Cross(NamedTuple):
-    """Prior moments of some examples and the inducing variables."""
+    """Prior moments of some examples and the inducing variables, with L and jitter of `factor`."""
 
     L: Float[Tensor, "*batch m m"]
-    """Lower Cholesky factor of K_uu."""
-
     Kuf: Float[Tensor, "*batch m n"]
     k_diag: BatchedRow
     mean: BatchedRow
-    """Prior mean."""
-
     jitter: Float[Tensor, "*batch"]
-    """Jitter that the factorisation of K_uu needed beyond the nugget."""
 
 
 @dataclass(frozen=True)

@@ -167,8 +167,12 @@ def tail_quantile(likelihood: Any, log_level: Values, variance: Values) -> Value
     a = torch.asinh(-torch.special.ndtri(torch.exp(log_level))).clamp(0.0, _FARTHEST)
     lower, upper = torch.zeros_like(a), torch.full_like(a, _FARTHEST)
     for _ in range(_MAX_STEPS):
-        excess, slope = _log_tail_and_slope(likelihood, a, scale, variance)
-        excess = excess - log_level
+        distance = scale * torch.sinh(a)
+        value = log_tail(likelihood, distance, variance)
+        # The derivative of the log tail in a is −p(x)/tail·√(s² + x²).
+        log_density = Quadrature()(likelihood, distance, torch.zeros_like(a), variance)
+        slope = -torch.exp(log_density - value) * scale * torch.cosh(a)
+        excess = value - log_level
         lower = torch.where(excess > 0, a, lower)
         upper = torch.where(excess < 0, a, upper)
         step = -excess / slope
@@ -182,16 +186,6 @@ def tail_quantile(likelihood: Any, log_level: Values, variance: Values) -> Value
         f"A quantile was not found in {_MAX_STEPS} steps for {int(moving.sum())} examples. "
         f"Choose levels further from 0 and 1."
     )
-
-
-def _log_tail_and_slope(
-    likelihood: Likelihood, a: Values, scale: Values, variance: Values
-) -> tuple[Values, Values]:
-    """Return the log tail at x = s·sinh(a), and its derivative −p(x)/tail·√(s² + x²) in a."""
-    distance = scale * torch.sinh(a)
-    value = log_tail(likelihood, distance, variance)
-    log_density = Quadrature()(likelihood, distance, torch.zeros_like(a), variance)
-    return value, -torch.exp(log_density - value) * scale * torch.cosh(a)
 
 
 # Counts: the smallest k with P(Y ≤ k) ≥ level, and P(Y ≤ k).
@@ -352,28 +346,15 @@ def _log_slope(likelihood: CountLikelihood, count: Values, delta: Values) -> Val
     return torch.exp(likelihood.log_rate_slope(likelihood.argmax(rate))) / rate
 
 
-def _average_over_q(
-    number: int,
-    likelihood: CountLikelihood,
-    count: Values,
-    mean: Values,
-    variance: Values,
-    *ends: Values,
-) -> Values:
+def _average_over_q(number: int, likelihood: CountLikelihood, *examples: Row) -> Row:
     """Compute E_q[P(Y ≤ count given f)]."""
+    count, mean, variance, *_ = examples
     return normal_average(lambda f: likelihood.cdf(count, f), mean, variance, number, _REACH)
 
 
-def _average_over_arrivals(
-    number: int,
-    likelihood: CountLikelihood,
-    count: Values,
-    mean: Values,
-    variance: Values,
-    left: Values,
-    right: Values,
-) -> Values:
+def _average_over_arrivals(number: int, likelihood: CountLikelihood, *examples: Row) -> Row:
     """Compute E_T[Φ((T − μ)/√v)]; weights are normalised by division, as log Γ(k) costs digits."""
+    count, mean, variance, left, right = examples
     delta = torch.lerp(-left, right, midpoints(number, mean))
     weight = torch.exp(likelihood.log_arrival(count, delta).value)
     crossing = likelihood.argmax((count + 1) * torch.exp(delta))

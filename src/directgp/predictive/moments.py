@@ -3,14 +3,13 @@
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
 from directgp.errors import require, require_all
-from directgp.likelihoods.base import Binary, ClosedFormMoments, Likelihood
-from directgp.log_expectations.api import resolve_rule
+from directgp.likelihoods.base import Binary, ClosedFormMoments, Likelihood, broadcast_shape
+from directgp.log_expectations.api import check_marginals, resolve_rule
 from directgp.log_expectations.quadrature import blocks_by_nodes, step_for
 from directgp.shapes import Marginals, Points, Row, Values
 
@@ -20,24 +19,17 @@ _OPEN_UNIT_INTERVAL = "between 0 and 1, ends excluded"
 def wide_marginals(who: str, marginals: Marginals) -> tuple[Values, Values]:
     """Return mean and variance in float64; raise `InvalidInputError` if they are not valid."""
     mean, variance = marginals.mean, marginals.variance
-    require(mean.is_floating_point(), f"mean of {who}", "of a floating dtype", mean.dtype)
     alike, shape = f"of the shape of the mean, {tuple(mean.shape)}", tuple(variance.shape)
     require(mean.shape == variance.shape, f"variance of {who}", alike, f"shape {shape}")
     remedy = "Reshape it to (1,)."
     require(mean.dim() > 0, f"mean of {who}", "of shape (..., n)", "a scalar", remedy)
-    require_all(torch.isfinite(mean), mean, f"mean of {who}", "finite")
-    allowed = torch.isfinite(variance) & (variance > 0)
-    require_all(allowed, variance, f"variance of {who}", "positive and finite")
+    check_marginals(who, mean, variance)
     return mean.double(), variance.double()
 
 
 def wide_targets(who: str, y: Num[Tensor, "..."], like: Values) -> Values:
     """Return targets in float64; raise `InvalidInputError` if not finite or of a wrong shape."""
-    try:
-        fits = y.shape[-1:] == like.shape[-1:]
-        np.broadcast_shapes(y.shape, like.shape)
-    except ValueError:
-        fits = False
+    fits = y.shape[-1:] == like.shape[-1:] and broadcast_shape(y.shape, like.shape) is not None
     allowed = f"of shape (..., {like.shape[-1]}), broadcasting with {tuple(like.shape)}"
     require(fits, f"y of {who}", allowed, f"shape {tuple(y.shape)}", "Flatten a column first.")
     require_all(torch.isfinite(y), y, f"y of {who}", "finite")

@@ -24,7 +24,7 @@ from directgp.posteriors.collapsed import (
     example_noise,
     inverse_factor,
     optimal_q,
-    seen_from,
+    relative_features,
 )
 from directgp.posteriors.projection import project, project_whitened, residual_variance, whiten
 from directgp.posteriors.sparse import Features, SparsePosterior
@@ -270,7 +270,7 @@ class ModelProblem(TrainingProblem):
     def features(self, X: Float[Tensor, "n d"]) -> Features:
         """Return the features of the inputs to which q(u) is applied."""
         features = self.posterior.features(X, self._factor)
-        return features if self._before is None else seen_from(self._before, features)
+        return features if self._before is None else relative_features(self._before, features)
 
 
 class QProblem(ModelProblem):

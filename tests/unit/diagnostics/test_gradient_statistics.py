@@ -18,7 +18,7 @@ from directgp.errors import InvalidInputError
 from directgp.likelihoods import Gaussian, Likelihood, Probit
 from directgp.likelihoods.counts import PoissonExp
 from directgp.log_expectations import BiasedMonteCarlo, ClosedForm, ProductSampling, Rule
-from directgp.log_expectations.rule import Moment
+from directgp.log_expectations.rule import Context, Rows
 from directgp.shapes import Marginals, Values
 
 N = 20
@@ -32,14 +32,13 @@ class Faulty(Rule):
     unbiased_gradient = False
 
     @override
-    def _evaluate(
-        self, likelihood: Likelihood, y: Values, mean: Values, variance: Values, moment: Moment
-    ) -> Values:
+    def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:
+        y, mean, variance = rows
         value = ClosedForm()(likelihood, y, mean, variance)
         slopes = torch.autograd.grad(value.sum(), (mean, variance))
         out = value.detach()
         for argument, slope in zip((mean, variance), slopes, strict=True):
-            noise = torch.randn(argument.shape, generator=moment.generator, dtype=torch.float64)
+            noise = torch.randn(argument.shape, generator=context.generator, dtype=torch.float64)
             out = out + (SCALE * slope + NOISE * noise) * (argument - argument.detach())
         return out
 
@@ -214,11 +213,9 @@ def test_repeats_beyond_memory_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatc
 
     class Counting(Faulty):
         @override
-        def _evaluate(
-            self, likelihood: Likelihood, y: Values, mean: Values, variance: Values, moment: Moment
-        ) -> Values:
-            calls.append(tuple(mean.shape))
-            return super()._evaluate(likelihood, y, mean, variance, moment)
+        def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:
+            calls.append(tuple(rows[1].shape))
+            return super()._evaluate(likelihood, rows, context)
 
     monkeypatch.setattr("directgp.diagnostics.gradients._ELEMENTS_AT_ONCE", 4 * N + 1)
     y, marginals = _state()

@@ -13,7 +13,7 @@ from directgp.errors import InvalidInputError, UnsupportedError
 from directgp.likelihoods import Gaussian, Likelihood, Poisson, Probit, StudentT
 from directgp.log_expectations import BiasedMonteCarlo
 from directgp.posteriors import SparsePosterior
-from directgp.posteriors.collapsed import Whitened, composed, optimal_q, seen_from
+from directgp.posteriors.collapsed import Whitened, composed, optimal_q, relative_features
 from directgp.predictive import predictive_log_density
 from directgp.training import RelativeDecrease, Status, StepBudget, TrainingResult, update
 from tests.unit.training.models import (
@@ -263,7 +263,7 @@ def test_what_cannot_be_meant_is_refused() -> None:
         update(POSTERIOR, Probit(), X, (Y > 0).double(), objective="fitc")
 
 
-def test_q_seen_from_another_has_the_marginals_and_the_kl_of_itself() -> None:
+def test_q_relative_features_another_has_the_marginals_and_the_kl_of_itself() -> None:
     """KL[q ‖ q₀] against the formula for two Gaussians."""
     m = len(POSTERIOR.Z)
     before = Whitened(normal(m), torch.linalg.qr(normal(m, m, seed=2)).R.mT)
@@ -272,7 +272,7 @@ def test_q_seen_from_another_has_the_marginals_and_the_kl_of_itself() -> None:
     there.set_q(*composed(before, relative))
     here.set_q(*relative)
     plain = there.marginals_at(there.features(X))
-    seen = here.marginals_at(seen_from(before, here.features(X)))
+    seen = here.marginals_at(relative_features(before, here.features(X)))
     torch.testing.assert_close(seen.mean, plain.mean)
     torch.testing.assert_close(seen.variance, plain.variance)
     q, p = (
