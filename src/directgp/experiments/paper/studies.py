@@ -1,4 +1,4 @@
-"""Study gradient estimators and product samplers on the training rows."""
+"""Study gradient estimators and samplers; apart from `run`, which only selects what runs a cell."""
 
 import math
 import time
