@@ -527,7 +527,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
                 f"one with beta={self.beta!r} and hyperparameters={self.hyperparameters!r}",
                 "Fit with beta='auto'.",
             )
-        return plot_beta_path(path.points, path.chosen, path.loss, ax)
+        return plot_beta_path(path, ax)
 
     def summary(self) -> None:
         """Print the model, the choice of β, noise, length scales and validation losses."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from directgp.errors import require
 from directgp.plots.style import (
     BLUE,
     GREEN,
@@ -22,7 +21,7 @@ from directgp.plots.style import (
     lines_of_text,
 )
 from directgp.text import number, with_error
-from directgp.training.result import PathPoint
+from directgp.training.result import BetaPath, PathPoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,16 +87,10 @@ class BetaAxis:
         ax.minorticks_off()
         ax.set(xlim=self._limits, xlabel="β")
         if self.has_zero:
-            ax.text(
-                self.low / 10 ** (0.5 * self._gap),
-                0,
-                "//",
-                transform=ax.get_xaxis_transform(),
-                ha="center",
-                va="center",
-                fontsize="small",
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
-            )
+            middle = self.low / 10 ** (0.5 * self._gap)
+            style: Any = {"ha": "center", "va": "center", "fontsize": "small"}
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+            ax.text(middle, 0, "//", transform=ax.get_xaxis_transform(), bbox=box, **style)
 
     @property
     def _gap(self) -> float:
@@ -130,36 +123,18 @@ def draw_rings(
     ax.plot(axis.places(betas), losses, "o", markeredgecolor=color, **style)
 
 
-def plot_beta_path(
-    points: Sequence[PathPoint], chosen: int, loss: str, ax: "Axes | None" = None
-) -> "Axes":
+def plot_beta_path(path: BetaPath, ax: "Axes | None" = None) -> "Axes":
     """Draw the validation loss of every candidate of a path, with a ring around the chosen one.
 
     The bands are one standard error of the paired difference from the best candidate, by which
-    the choice is made: if a band reaches the dotted line, the candidate cannot be distinguished
-    from the best. Losses far above the others are arrows at the upper edge.
-
-    Parameters
-    ----------
-    points
-        Such as `directgp.training.BetaPath.points`.
-    chosen
-        Index of the chosen one.
-    loss
-        Name of the loss that is compared, such as "log_loss".
-    ax
-        Axes to draw on; a new figure unless given.
+    the choice is made: if a band reaches the dotted line, the candidate is not significantly
+    different from the best. Losses far above the others are arrows at the upper edge.
     """
-    require(len(points) > 0, "points", "at least one candidate", "none")
-    require(0 <= chosen < len(points), "chosen", f"an index below {len(points)}", chosen)
-    for point in points:
-        require(0 <= point.beta < math.inf, "each β", "finite and at least 0", point.beta)
-        name = point.hyperparameters
-        require(name in _KINDS, "hyperparameters", f"one of {list(_KINDS)}", repr(name))
+    points, chosen = path.points, path.points[path.chosen]
     ax = canvas(ax)
     axis = BetaAxis.of([point.beta for point in points])
     axis.draw(ax)
-    ax.set_ylabel(axis_name(f"validation {loss.replace('_', ' ')}", 32))
+    ax.set_ylabel(axis_name(f"validation {path.loss.replace('_', ' ')}", 32))
     best, top = _loss_range(points, chosen)
     if math.isnan(best):
         ax.set_yticks([])
@@ -175,12 +150,12 @@ def plot_beta_path(
     # Empty: adds the meaning of the bands to the legend.
     ax.fill_between([], [], color=GREY, alpha=0.3, lw=0, label="± s.e. against best")
     head_row(ax)
-    if math.isfinite(points[chosen].validation_loss):
-        _mark_chosen(ax, axis, points[chosen])
+    if math.isfinite(chosen.validation_loss):
+        _mark_chosen(ax, axis, chosen)
     return ax
 
 
-def _loss_range(points: Sequence[PathPoint], chosen: int) -> tuple[float, float]:
+def _loss_range(points: Sequence[PathPoint], chosen: PathPoint) -> tuple[float, float]:
     """Return the range of losses without outliers above; NaN if no loss is finite.
 
     The chosen candidate and the ELBO are always inside.
@@ -192,11 +167,11 @@ def _loss_range(points: Sequence[PathPoint], chosen: int) -> tuple[float, float]
     best = float(finite.min())
     gaps = finite - best
     usual = min(_ABOVE * float(np.median(gaps)), float(gaps.max()))
-    kept = [points[chosen], *(point for point in points if point.hyperparameters == "elbo")]
+    kept = [chosen, *(point for point in points if point.hyperparameters == "elbo")]
     inside = (point.validation_loss - best for point in kept)
     span = 1.1 * max([usual, *(gap for gap in inside if math.isfinite(gap))])
     if not span:
-        error = points[chosen].validation_error
+        error = chosen.validation_error
         span = 2 * error if 0 < error < math.inf else 0.1 * abs(best) or 1.0
     ends = [
         point.validation_loss + point.difference_error - best
@@ -244,13 +219,6 @@ def _mark_chosen(ax: "Axes", axis: BetaAxis, point: PathPoint) -> None:
     across = axis.across(point.beta)
     centre = min(max(across, half + 0.02), 0.98 - half)
     start = min(max(0.5 + 0.5 * (across - centre) / half, 0.0), 1.0)
-    ax.annotate(
-        text,
-        (x, y),
-        xytext=(centre, 0.03),
-        textcoords="axes fraction",
-        ha="center",
-        va="bottom",
-        fontsize="small",
-        arrowprops={"arrowstyle": "-", "lw": 0.8, "shrinkB": 7, "relpos": (start, 1.0)},
-    )
+    place: Any = {"xytext": (centre, 0.03), "textcoords": "axes fraction", "ha": "center"}
+    line = {"arrowstyle": "-", "lw": 0.8, "shrinkB": 7, "relpos": (start, 1.0)}
+    ax.annotate(text, (x, y), **place, va="bottom", fontsize="small", arrowprops=line)

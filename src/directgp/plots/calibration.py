@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy import stats
 
-from directgp.errors import require
-from directgp.plots.style import BLUE, GREY, INK, SQUARE, Array, canvas, head_row, labels, shares
+from directgp.plots.style import BLUE, GREY, INK, SQUARE, Array, canvas, head_row
 from directgp.text import p_value
 
 if TYPE_CHECKING:
@@ -60,29 +58,18 @@ def draw_pit(ax: "Axes", heights: Array, band: tuple[float, float], color: str, 
     ax.set_xlim(0, 1)
 
 
-def plot_pit(pit: ArrayLike, ax: "Axes | None" = None, bins: int | None = None) -> "Axes":
+def plot_pit(pit: Array, ax: "Axes | None" = None, bins: int | None = None) -> "Axes":
     """Draw a histogram of the PIT with the range in which 95 % of the bars of uniform values lie.
 
-    A hump means that the predictive distributions are too wide, a bowl that they are too narrow, a
-    slope that they are too low or too high. The legend has the p-value of the Kolmogorov–Smirnov
-    test.
-
-    Parameters
-    ----------
-    pit
-        Values of the predictive distribution function at the targets, shape ``(n,)``.
-    ax
-        Axes to draw on; a new figure unless given.
-    bins
-        Number of bars; 5 to 20 by the number of values unless given.
+    `pit` has the values of the predictive distribution functions at the targets. A hump means that
+    the distributions are too wide, a bowl that they are too narrow, a slope that they are too low
+    or too high. The legend has the p-value of the Kolmogorov–Smirnov test.
     """
-    values = shares(pit, "pit")
-    n = len(values)
+    n = len(pit)
     bins = pit_bins(n) if bins is None else bins
-    require(bins >= 1, "bins", "at least 1", bins)
     ax = canvas(ax)
-    heights, band = pit_bars(values, values, bins), pit_band(n, bins)
-    test = p_value(float(stats.kstest(values, "uniform").pvalue))
+    heights, band = pit_bars(pit, pit, bins), pit_band(n, bins)
+    test = p_value(float(stats.kstest(pit, "uniform").pvalue))
     draw_pit(ax, heights, band, BLUE, f"n = {n}, KS {test}")
     ax.set(xlabel="probability integral transform", ylabel="density")
     ax.set_ylim(0, 1.08 * max(float(heights.max()), band[1]), auto=None)
@@ -148,45 +135,25 @@ def draw_reliability(ax: "Axes", found: Reliability, color: str, bins: int = 10)
     bars: Any = {"bottom": _FLOOR, "color": GREY, "alpha": 0.45, "linewidth": 0}
     ax.bar(found.predicted, heights, 0.6 / bins, **bars)
     ax.plot([0, 1], [0, 1], color=INK, linewidth=1.0, linestyle="--")
-    points: Any = {
-        "fmt": "o",
-        "color": color,
-        "markersize": 4.5,
-        "elinewidth": 1.1,
-        "clip_on": False,
-    }
-    ax.errorbar(found.predicted, found.observed, yerr=errors, **points)
+    points: Any = {"color": color, "markersize": 4.5, "elinewidth": 1.1, "clip_on": False}
+    ax.errorbar(found.predicted, found.observed, yerr=errors, fmt="o", **points)
     ax.set(xlim=(-0.04, 1.04), ylim=(-0.2, 1.04))
 
 
 def plot_reliability(
-    y: ArrayLike, probability: ArrayLike, ax: "Axes | None" = None, bins: int = 10
+    y: Array, probability: Array, ax: "Axes | None" = None, bins: int = 10
 ) -> "Axes":
-    """Draw a reliability diagram, with the number of predictions in each bin below it.
+    """Draw a reliability diagram of labels 0 and 1, with the number of rows of each bin below it.
 
     Each point is a bin of equal width: its mean probability, and the share of ones with Wilson's
     95 % interval. ECE is the mean distance of the points from the diagonal, weighted by counts.
-
-    Parameters
-    ----------
-    y
-        Labels 0 and 1, shape ``(n,)``.
-    probability
-        Predicted probabilities of a one, shape ``(n,)``.
-    ax
-        Axes to draw on; a new figure unless given.
-    bins
-        Number of bins; empty ones have no point.
     """
-    p = shares(probability, "probability")
-    ones = labels(y, "y", len(p))
-    require(bins >= 1, "bins", "at least 1", bins)
     ax = canvas(ax, SQUARE)
-    found = reliability(ones, p, bins)
+    found = reliability(y, probability, bins)
     draw_reliability(ax, found, BLUE, bins)
     ticks = np.linspace(0, 1, 6)
     ax.set(xticks=ticks, yticks=ticks)
     ax.set(xlabel="predicted probability", ylabel="observed share, 95 % interval")
-    brier = float(np.mean((p - ones) ** 2))
-    head_row(ax, f"n = {len(p)}   ECE {found.expected_error:.3f}   Brier score {brier:.3f}")
+    brier = float(np.mean((probability - y) ** 2))
+    head_row(ax, f"n = {len(y)}   ECE {found.expected_error:.3f}   Brier score {brier:.3f}")
     return ax

@@ -69,7 +69,7 @@ class Line:
                 else math.nan
                 for x in places
             ]
-        return cls(label, mark, np.array(places), np.array(mean), np.array(error))
+        return cls(label, mark, np.array(places, dtype=np.float64), np.array(mean), np.array(error))
 
     def at(self, x: float) -> float:
         """Return the mean at x; NaN if there is none."""
@@ -175,7 +175,10 @@ def draw_estimates(
     A row is the name, the mark, the values, the mean and the error. Means that are outliers or
     not finite are arrows at the edge.
     """
-    reach = [end for *_, values, mean, error in rows for end in _ends(values, mean, error)]
+    reach: list[float] = []
+    for *_, values, mean, error in rows:
+        width = error if math.isfinite(error) else 0.0
+        reach += [*values, mean - width, mean + width]
     low, high = widened(*clear_range(reach))
     at_edge = ax.get_yaxis_transform()
     for row, (_, mark, values, mean, error) in enumerate(rows):
@@ -198,11 +201,6 @@ def draw_estimates(
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
     ax.locator_params(axis="x", nbins=6)
-
-
-def _ends(values: Sequence[float], mean: float, error: float) -> list[float]:
-    width = error if math.isfinite(error) else 0.0
-    return [*values, mean - width, mean + width]
 
 
 def bin_edges(values: Array) -> Array:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from directgp.errors import refuse
 from directgp.plots.style import (
@@ -18,13 +18,8 @@ from directgp.plots.style import (
     Array,
     axis_name,
     canvas,
-    column,
     draw_cloud,
-    finite,
     head_row,
-    interval,
-    labels,
-    shares,
 )
 from directgp.text import percent
 
@@ -37,56 +32,33 @@ _AWAY, _JITTER = 0.09, 0.045
 _FEW, _MANY = 200, 5000
 """Numbers of examples up to which intervals and single points are drawn."""
 
+_CURVE_POINTS = 200
+"""Points of a predicted curve."""
+
 
 def plot_curve(
-    x: ArrayLike,
-    mean: ArrayLike,
-    lower: ArrayLike,
-    upper: ArrayLike,
+    x: Array,
+    mean: Array,
+    lower: Array,
+    upper: Array,
     coverage: float,
     ax: "Axes | None" = None,
-    data: tuple[ArrayLike, ArrayLike] | None = None,
+    data: tuple[Array, Array] | None = None,
     name: str = "x",
     target: str = "y",
 ) -> "Axes":
-    """Draw the predictive mean and intervals along one input, over the data.
+    """Draw the predictive mean and intervals along one input x, in any order, over the data.
 
-    Parameters
-    ----------
-    x
-        Inputs in any order, shape ``(n,)``.
-    mean, lower, upper
-        Mean and ends of the predictive interval at each input; values that are not finite leave
-        a gap.
-    coverage
-        Probability of the intervals.
-    ax
-        Axes to draw on; a new figure unless given.
-    data
-        Inputs and targets of examples.
-    name, target
-        Names of the input and of what is predicted.
+    Values that are not finite leave a gap. `data` has inputs and targets of examples; `name` and
+    `target` are the labels of the axes.
     """
-    inputs = finite(x, "x")
-    centre = column(mean, "mean", len(inputs))
-    low, high = interval(lower, upper, coverage, len(inputs))
-    if data is not None:
-        x_data = finite(data[0], "x of the data")
-        y_data = finite(data[1], "y of the data", len(x_data))
     ax = canvas(ax)
     if data is not None:
-        draw_cloud(ax, x_data, y_data, INK, "data")
-    order = np.argsort(inputs, kind="stable")
-    ax.fill_between(
-        inputs[order],
-        low[order],
-        high[order],
-        color=BLUE,
-        alpha=0.22,
-        linewidth=0,
-        label=f"{percent(coverage)} interval",
-    )
-    ax.plot(inputs[order], centre[order], color=BLUE, linewidth=1.8, label="mean")
+        draw_cloud(ax, *data, INK, "data")
+    order = np.argsort(x, kind="stable")
+    band: Any = {"alpha": 0.22, "linewidth": 0, "label": f"{percent(coverage)} interval"}
+    ax.fill_between(x[order], lower[order], upper[order], color=BLUE, **band)
+    ax.plot(x[order], mean[order], color=BLUE, linewidth=1.8, label="mean")
     ax.margins(x=0.01)
     ax.set(xlabel=axis_name(name), ylabel=axis_name(target, 32))
     head_row(ax)
@@ -94,37 +66,26 @@ def plot_curve(
 
 
 def plot_label_curve(
-    x: ArrayLike,
-    probability: ArrayLike,
-    data: tuple[ArrayLike, ArrayLike] | None = None,
+    x: Array,
+    probability: Array,
+    data: tuple[Array, Array] | None = None,
     ax: "Axes | None" = None,
     name: str = "x",
     label: str = "1",
 ) -> "Axes":
-    """Draw the probability of a class along one input; labels are marks below 0 and above 1.
+    """Draw the probability of a class along one input x, in any order.
 
-    Parameters
-    ----------
-    x
-        Inputs in any order, shape ``(n,)``.
-    probability
-        Probability of the class at each of them.
-    data
-        Inputs and labels 0 and 1 of examples.
-    ax
-        Axes to draw on; a new figure unless given.
-    name, label
-        Names of the input and of the class.
+    `data` has inputs and labels 0 and 1 of examples, which are marks below 0 and above 1; `name`
+    and `label` are the names of the input and of the class.
     """
-    inputs = finite(x, "x")
-    p = shares(probability, "probability", len(inputs))
-    marks = None if data is None else _marks(*data)
     ax = canvas(ax)
-    if marks is not None:
-        draw_cloud(ax, *marks, INK)
-    order = np.argsort(inputs, kind="stable")
+    if data is not None:
+        inputs, ones = data
+        jitter = np.random.default_rng(0).uniform(-_JITTER, _JITTER, len(inputs))
+        draw_cloud(ax, inputs, np.where(ones == 1, 1 + _AWAY, -_AWAY) + jitter, INK)
+    order = np.argsort(x, kind="stable")
     ax.axhline(0.5, color=GREY, linewidth=0.8, linestyle="--")
-    ax.plot(inputs[order], p[order], color=BLUE, linewidth=1.8)
+    ax.plot(x[order], probability[order], color=BLUE, linewidth=1.8)
     ax.margins(x=0.02)
     edge = 0.03 if data is None else _AWAY + 2 * _JITTER
     ax.set(ylim=(-edge, 1 + edge), yticks=np.linspace(0, 1, 6))
@@ -132,56 +93,40 @@ def plot_label_curve(
     return ax
 
 
-def _marks(x: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
-    inputs = finite(x, "x of the data")
-    ones = labels(y, "y of the data", len(inputs))
-    jitter = np.random.default_rng(0).uniform(-_JITTER, _JITTER, len(inputs))
-    return inputs, np.where(ones == 1, 1 + _AWAY, -_AWAY) + jitter
-
-
 def plot_predicted_against_actual(
-    y: ArrayLike,
-    predicted: ArrayLike,
-    lower: ArrayLike,
-    upper: ArrayLike,
+    y: Array,
+    predicted: Array,
+    lower: Array,
+    upper: Array,
     coverage: float,
     ax: "Axes | None" = None,
 ) -> "Axes":
     """Draw predictions against the targets, and give the share of targets inside their intervals.
 
     Up to 200 examples have their intervals drawn; more than 5000 are shown by their density.
-
-    Parameters
-    ----------
-    y, predicted
-        Targets and predictions, shape ``(n,)``.
-    lower, upper
-        Ends of the predictive intervals.
-    coverage
-        Probability of the intervals.
-    ax
-        Axes to draw on; a new figure unless given.
     """
-    targets = finite(y, "y")
-    n = len(targets)
-    centre = finite(predicted, "predicted", n)
-    low, high = interval(lower, upper, coverage, n)
+    n = len(y)
     ax = canvas(ax, SQUARE)
-    covered = (low <= targets) & (targets <= high)
+    covered = (lower <= y) & (y <= upper)
     note = f"{percent(coverage)} intervals cover {percent(covered.mean(), 1)} of {n}"
-    start, end = _limits(targets, centre, low, high)
+    start, end = _limits(y, predicted, lower, upper)
     ax.set(xlim=(start, end), ylim=(start, end), xlabel="actual", ylabel="predicted")
     if n > _MANY:
+        from matplotlib.colors import LogNorm
+
         draw_diagonal(ax, start, end)
-        _draw_density(ax, targets, centre, (start, end, start, end))
+        # `vmin` is below one, so that a single example is visible.
+        density: Any = {"norm": LogNorm(vmin=0.2), "cmap": "Blues", "linewidths": 0.1}
+        extent = (start, end, start, end)
+        ax.hexbin(y, predicted, gridsize=45, extent=extent, mincnt=1, **density)
         head_row(ax, note)
         return ax
-    draw_covered(ax, targets, centre, covered, names=(note, "" if covered.all() else "missed"))
+    draw_covered(ax, y, predicted, covered, names=(note, "" if covered.all() else "missed"))
     draw_diagonal(ax, start, end)
     if n <= _FEW:
         for mask, color in ((covered, BLUE), (~covered, ORANGE)):
-            ends = np.clip(low[mask], start, end), np.clip(high[mask], start, end)
-            ax.vlines(targets[mask], *ends, color=color, alpha=0.4, linewidth=1.0)
+            ends = np.clip(lower[mask], start, end), np.clip(upper[mask], start, end)
+            ax.vlines(y[mask], *ends, color=color, alpha=0.4, linewidth=1.0)
     head_row(ax)
     return ax
 
@@ -215,27 +160,8 @@ def _limits(targets: Array, centre: Array, low: Array, high: Array) -> tuple[flo
     return start - 0.08 * reach, end + 0.08 * reach
 
 
-def _draw_density(
-    ax: "Axes", x: Array, y: Array, extent: tuple[float, float, float, float]
-) -> None:
-    from matplotlib.colors import LogNorm
-
-    # `vmin` is below one, so that a single example is visible.
-    norm = LogNorm(vmin=0.2)
-    ax.hexbin(x, y, gridsize=45, extent=extent, mincnt=1, norm=norm, cmap="Blues", linewidths=0.1)
-
-
-_CURVE_POINTS = 200
-"""Points of a predicted curve."""
-
-
 def plot_numbers(
-    model: Any,
-    X: Any,
-    y: Any,
-    coverage: float,
-    exposure: Any,
-    ax: "Axes | None",
+    model: Any, X: Any, y: Any, coverage: float, exposure: Any, ax: "Axes | None"
 ) -> "Axes":
     """Plot mean and intervals along a single feature, else predictions against targets.
 
@@ -255,15 +181,13 @@ def plot_numbers(
         targets = model._targets(X, y, "plot_predictions")
         data = inputs, targets / (1.0 if exposures is None else exposures)
     with without_names():
-        mean, (lower, upper) = (
-            model.predict(grid[:, None]),
-            model._interval(grid[:, None], coverage),
-        )
+        mean = model.predict(grid[:, None])
+        lower, upper = model._interval(grid[:, None], coverage)
     target = "y" if exposures is None else "y / exposure"
     return plot_curve(grid, mean, lower, upper, coverage, ax, data, name, target)
 
 
-def curve_points(model: Any, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
+def curve_points(model: Any, X: Any) -> tuple[Array, Array, str]:
     """Return the single feature of X, points across its range, and its name."""
     inputs = model._inputs(X, f"{type(model).__name__}.plot_predictions")[:, 0]
     lower, upper = float(inputs.min()), float(inputs.max())

@@ -170,11 +170,10 @@ def render(picture: Picture) -> RenderedPicture:
         dark = light
         if picture.dark_panels:
             dark = _svg(picture.draw(WIDE, dark=True)), _svg(picture.draw(NARROW, dark=True))
-        return RenderedPicture(picture, png, *light, *map(_darkened, dark))
-
-
-def _darkened(svg: str) -> str:
-    return re.sub(r"#[0-9a-f]{6}\b", lambda found: DARK.get(found[0], found[0]), svg)
+        recoloured = [
+            re.sub(r"#[0-9a-f]{6}\b", lambda c: DARK.get(c[0], c[0]), svg) for svg in dark
+        ]
+        return RenderedPicture(picture, png, *light, *recoloured)
 
 
 def _svg(figure: Figure) -> str:
@@ -182,9 +181,8 @@ def _svg(figure: Figure) -> str:
     text = _saved(figure, "svg", transparent=True, dpi=_CLOUD_DPI).decode()
     body = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     body = re.sub(r" font-family: 'DejaVu Sans'[^;\"]*;?", "", body)
-    body = re.sub(
-        r' (?:d|x|y)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), body
-    )
+    rounded = re.compile(r"(\.\d\d)\d+")
+    body = re.sub(r' (?:d|x|y)="[^"]*"', lambda found: rounded.sub(r"\1", found[0]), body)
     return body.replace("<svg", f'<svg style="font-family: {_FONT}"', 1)
 
 

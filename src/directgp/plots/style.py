@@ -1,4 +1,4 @@
-"""Define colours, marks, axes and input checks that all pictures share."""
+"""Define colours, marks and axes that all pictures share."""
 
 import math
 import textwrap
@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-from directgp.errors import require
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -127,7 +125,9 @@ def _text_size(ax: "Axes") -> float:
 def head_row(ax: "Axes", note: str = "") -> None:
     """Extend the axes upwards, and put the note there, or the legend if there is no note."""
     names = ax.get_legend_handles_labels()[1]
-    rows = 1 if note else _legend_rows(ax, names)
+    # The rows of the legend, estimated from the number of letters.
+    rows = math.ceil(sum(len(name) + 7 for name in names) / letters_of_text(ax))
+    rows = 1 if note else max(1, min(len(names), rows))
     share = min((rows + 0.3) / lines_of_text(ax), 0.4)
     bottom, top = ax.get_ylim()
     # `auto` stays as it was, so that a later plot on the same axes finds its own limits.
@@ -146,12 +146,6 @@ def head_row(ax: "Axes", note: str = "") -> None:
         columnspacing=1.3,
     )
     legend.set_in_layout(False)
-
-
-def _legend_rows(ax: "Axes", names: Sequence[str]) -> int:
-    """Estimate the rows of the legend from the number of letters."""
-    rows = math.ceil(sum(len(name) + 7 for name in names) / letters_of_text(ax))
-    return max(1, min(len(names), rows))
 
 
 def mark_empty(ax: "Axes") -> None:
@@ -197,49 +191,3 @@ def draw_cloud(ax: "Axes", x: Array, y: Array, color: str, label: str = "", amon
     )
     if label:
         ax.scatter([], [], s=14, color=color, linewidths=0, label=label)
-
-
-def column(values: ArrayLike, who: str, length: int | None = None) -> Array:
-    """Return the values as floats; raise `InvalidInputError` unless they have one axis."""
-    array = np.asarray(values, dtype=np.float64)
-    require(array.ndim == 1 and len(array) > 0, who, "one axis of values", f"shape {array.shape}")
-    if length is not None:
-        require(len(array) == length, who, f"{length} values, as the others are", len(array))
-    return array
-
-
-def finite(values: ArrayLike, who: str, length: int | None = None) -> Array:
-    """Return a column; raise `InvalidInputError` if a value is NaN or infinite."""
-    array = column(values, who, length)
-    _require_each(np.isfinite(array), array, who, "finite")
-    return array
-
-
-def shares(values: ArrayLike, who: str, length: int | None = None) -> Array:
-    """Return a column; raise `InvalidInputError` unless all values are from 0 to 1."""
-    array = column(values, who, length)
-    _require_each((array >= 0) & (array <= 1), array, who, "from 0 to 1")
-    return array
-
-
-def labels(values: ArrayLike, who: str, length: int | None = None) -> Array:
-    """Return a column; raise `InvalidInputError` unless all values are 0 or 1."""
-    array = column(values, who, length)
-    _require_each((array == 0) | (array == 1), array, who, "labels 0 and 1")
-    return array
-
-
-def interval(
-    lower: ArrayLike, upper: ArrayLike, coverage: float, length: int
-) -> tuple[Array, Array]:
-    """Return the ends of intervals; raise `InvalidInputError` if an upper end is below."""
-    low, high = column(lower, "lower", length), column(upper, "upper", length)
-    _require_each(low <= high, low, "lower", "at most upper")
-    require(0 < coverage < 1, "coverage", "between 0 and 1", coverage)
-    return low, high
-
-
-def _require_each(mask: NDArray[np.bool_], array: Array, who: str, allowed: str) -> None:
-    if not mask.all():
-        first = int(np.argmin(mask))
-        require(False, who, allowed, f"{array[first].item()!r} at index {first}")
