@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from directgp import load
-from directgp.cli import predict_run
+from directgp.cli import predict as command
 from directgp.datasets import Encoding, read_table
 from directgp.errors import NumericalError
 from tests.cli.running import class_table, count_table, regression_table, run, write_csv
@@ -99,7 +99,7 @@ def test_formats_say_the_same(trained: Path, here: Path, suffix: str) -> None:
 def test_blocks_join(trained: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = (trained / "reg", trained / "reg.csv", "--id", "code")
     whole = predicted(*words)
-    monkeypatch.setattr(predict_run, "_BLOCK", 7)
+    monkeypatch.setattr(command, "_BLOCK", 7)
     parts = predicted(*words, "--force")
     assert parts.column("code").equals(whole.column("code"))
     for name in ("mean", "sd", "lower", "upper"):
@@ -203,7 +203,7 @@ def test_what_fails_leaves_the_file_as_it_was(
     def failing(*_: object) -> None:
         raise NumericalError("It broke.")
 
-    monkeypatch.setattr(predict_run, "predicted_columns", failing)
+    monkeypatch.setattr(command, "predicted_columns", failing)
     for out in ("p.csv", "new.parquet"):
         answer = run("predict", trained / "reg", trained / "reg.csv", "--out", out, "--force")
         assert (answer.code, answer.err) == (1, "Error: It broke.\n")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from directgp.cli.experiment import check_run_folder, clear_run_folder
-from directgp.cli.reproduce_run import DOCUMENT, STORE, ReproduceRequest, store_in, workers_of
+from directgp.cli.reproduce import DOCUMENT, STORE, Engine
 from directgp.errors import InvalidInputError
 from directgp.experiments.ray import RayCluster
 from directgp.experiments.store import Store
@@ -77,38 +77,13 @@ def test_a_folder_is_not_merged_with_itself(folder: Path) -> None:
         store.put(sweeps.finished(CELL))
     answer = run("reproduce", "--out", folder, "--merge", folder, "--force")
     assert answer.code == 2 and "--merge must be another folder than --out" in answer.err
-    assert store_in(folder) == store_in(folder / STORE) == folder / STORE
     with Store(folder / STORE) as store:
         assert CELL in store
 
 
-def request(**changes: Any) -> ReproduceRequest:
-    facts: dict[str, Any] = {
-        "claims": (),
-        "figures": (),
-        "datasets": (),
-        "scale": "smoke",
-        "protocol": None,
-        "data_dir": None,
-        "download": False,
-        "engine": "local",
-        "jobs": 3,
-        "address": None,
-        "cpus": 1.0,
-        "gpus": 0.0,
-        "seed": 0,
-        "device": "cpu",
-        "out": Path("reproduction"),
-        "force": False,
-        "report_only": False,
-        "merge": (),
-    }
-    return ReproduceRequest(**{**facts, **changes})
-
-
 def test_engines() -> None:
-    assert workers_of(request(), [CELL]) == (LocalWorkers(3), "cpu")
-    assert workers_of(request(engine="inline"), [CELL]) == (InProcess(), "cpu")
+    assert Engine("local", jobs=3).pool([CELL]) == (LocalWorkers(3), "cpu")
+    assert Engine("inline").pool([CELL]) == (InProcess(), "cpu")
 
 
 @pytest.mark.parametrize(
@@ -116,10 +91,10 @@ def test_engines() -> None:
     [("auto", 0.5, "cuda"), ("cuda", 1.0, "cuda"), ("cpu", 1.0, "cpu"), ("auto", 0.0, "cpu")],
 )
 def test_on_ray_a_cell_has_a_gpu_where_it_is_given_one(
-    device: str, gpus: float, expected: str
+    device: Any, gpus: float, expected: str
 ) -> None:
     """Whatever this machine has."""
-    found = workers_of(request(engine="ray", device=device, gpus=gpus), [CELL])
+    found = Engine("ray", jobs=3, device=device, gpus=gpus).pool([CELL])
     assert found == (RayCluster(workers=3, gpus=gpus), expected)
 
 

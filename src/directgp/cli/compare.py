@@ -1,98 +1,100 @@
-"""Define the command `directgp compare` and check its options."""
+"""The command `directgp compare`: compare training objectives on a table."""
 
-from functools import partial
+import json as json_format
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
 
 from directgp.cli import options
-from directgp.cli.terminal import Terminal, WrongUsageError
+from directgp.cli.terminal import (
+    Terminal,
+    WrongUsageError,
+    console,
+    output_option,
+    panel,
+    plain_table,
+)
 from directgp.registry import LIKELIHOODS
+from directgp.text import plural
 
-run_option = partial(typer.Option, rich_help_panel="Comparison")
+if TYPE_CHECKING:
+    from directgp.experiments.plan import Comparison, Plan
+    from directgp.reports.compare import Entry, ScoreTable
+
+run_option = panel("Comparison")
+
+STORE, DOCUMENT = "fits.sqlite", "report.json"
 
 
 def compare(
-    data: options.DataArgument,
+    data: options.DataOptions,
     *,
-    target: options.Target = None,
-    task: options.Task = None,
-    drop: options.Drop = None,
-    drop_missing: options.DropMissing = False,
-    positive: options.Positive = None,
-    data_dir: options.DataDir = None,
     methods: Annotated[
         str | None,
         run_option(
-            "--methods",
-            metavar="NAME,…",
-            help="Some of elbo, beta-elbo, fitc, log-joint, log-fixed, square-joint, square-fixed; "
-            "by default all that suit the task.",
+            "NAME,…",
+            "Some of elbo, beta-elbo, fitc, log-joint, log-fixed, square-joint, square-fixed; by "
+            "default all that suit the task.",
         ),
     ] = None,
     repeats: Annotated[
-        int, run_option("--repeats", metavar="NUMBER", help="Number of random splits.")
+        int,
+        run_option(
+            "NUMBER", "Number of random splits.", callback=options.at_least_one("--repeats")
+        ),
     ] = 5,
     sizes: Annotated[
         str | None,
         run_option(
-            "--sizes",
-            metavar="NUMBER,…",
-            help="Numbers of training rows, for a learning curve; 'all' is every row. By default "
-            "all, up to 20000.",
+            "NUMBER,…",
+            "Numbers of training rows, for a learning curve; 'all' is every row. By default all, "
+            "up to 20000.",
         ),
     ] = None,
     betas: Annotated[
         str | None,
         run_option(
-            "--betas",
-            metavar="NUMBER,…",
-            help="Candidates for the weight of the KL term; by default every second of n, n/2, "
-            "n/4, …, 0.01.",
+            "NUMBER,…",
+            "Candidates for the weight of the KL term; by default every second of n, n/2, n/4, …, "
+            "0.01.",
         ),
     ] = None,
     jobs: Annotated[
         int | None,
         run_option(
-            "--jobs",
-            "-j",
-            metavar="NUMBER",
-            help="Number of parallel fits, on one core each; by default the number of cores.",
+            "NUMBER",
+            "Number of parallel fits, on one core each; by default the number of cores.",
+            *("--jobs", "-j"),
+            callback=options.at_least_one("--jobs"),
         ),
     ] = None,
     likelihood: Annotated[
         str | None,
         options.model_option(
-            "--likelihood",
-            metavar="NAME",
-            help=f"{options.LIKELIHOOD_NAMES}; by default the first of the task.",
+            "NAME", f"{options.LIKELIHOOD_NAMES}; by default the first of the task."
         ),
     ] = None,
     kernel: options.Kernel = "rbf",
     ard: Annotated[
         bool,
-        options.model_option(
-            "--ard/--no-ard", metavar="", help="One lengthscale per feature, or one for all."
-        ),
+        options.model_option("", "One lengthscale per feature, or one for all.", "--ard/--no-ard"),
     ] = True,
     inducing: options.Inducing = "auto",
     max_iter: options.MaxIter = None,
     seed: options.Seed = 0,
     device: options.Device = "auto",
-    out: Annotated[
-        Path, options.output_option("--out", metavar="FOLDER", help="Folder of the report.")
-    ] = Path("report"),
+    out: Annotated[Path, output_option("FOLDER", "Folder of the report.")] = Path("report"),
     resume: Annotated[
         bool,
-        options.output_option(
-            "--resume", metavar="", help="Continue with the fits that are in the folder."
-        ),
+        output_option("", "Continue with the fits that are in the folder.", "--resume"),
     ] = False,
     force: options.Force = False,
-    quiet: options.Quiet = False,
-    json: options.Json = False,
-    debug: options.Debug = False,
+    terminal: Terminal,
 ) -> None:
     """Find out which training objective predicts best, and write a report.
 
@@ -102,61 +104,188 @@ def compare(
     if resume and force:
         raise WrongUsageError("--resume and --force cannot be given together. Leave one out.")
     options.check_name("--likelihood", likelihood, tuple(LIKELIHOODS))
-    options.check_task(task, positive)
-    options.check_columns({"--target": [target], "--drop": drop})
+    options.check_task(data)
+    automatic = inducing == "auto"
     settings = {
-        "methods": _names(methods),
-        "repeats": options.at_least_one("--repeats", repeats),
-        "sizes": None if sizes is None else tuple(map(_size, _names(sizes) or ())),
-        "betas": None if betas is None else tuple(map(_beta, _names(betas) or ())),
+        "methods": _listed("--methods", methods),
+        "repeats": repeats,
+        "sizes": _listed("--sizes", sizes, _size),
+        "betas": _listed("--betas", betas, _beta),
         "likelihood": likelihood,
         "kernel": kernel,
         "ard": ard,
-        "num_inducing": None
-        if inducing == "auto"
-        else options.whole_number("--inducing", inducing),
-        "max_steps": None if max_iter is None else options.at_least_one("--max-iter", max_iter),
+        "num_inducing": None if automatic else options.whole_number("--inducing", inducing),
+        "max_steps": max_iter,
         "seed": seed,
     }
-    jobs = None if jobs is None else options.at_least_one("--jobs", jobs)
-    from directgp.cli.compare_run import STORE, check_settings, compare_and_report
-    from directgp.cli.data import Request
     from directgp.cli.experiment import check_run_folder
 
-    check_settings(settings, task)
     check_run_folder(out, STORE, resume, force)
-    compare_and_report(
-        Request(
-            data=data,
-            target=target,
-            task=task,
-            drop=tuple(drop or ()),
-            drop_missing=drop_missing,
-            positive=positive,
-            data_dir=data_dir,
-        ),
-        settings,
-        jobs=jobs,
-        device=device,
-        out=out,
-        force=force,
-        terminal=Terminal(quiet, json),
-    )
+    _compare_and_report(data, settings, jobs, device, out, force, terminal)
 
 
-def _names(text: str | None) -> tuple[str, ...] | None:
-    """Split a list at its commas."""
+def _listed(
+    option: str, text: str | None, parse: Callable[[str], Any] = str
+) -> tuple[Any, ...] | None:
+    """Return the values of a list with commas; raise `WrongUsageError` if it is empty."""
     if text is None:
         return None
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise WrongUsageError(f"{option} must name at least one. Got none.")
+    return tuple(map(parse, names))
 
 
 def _size(text: str) -> int | None:
     """Return a number of rows; None for all."""
-    if text == "all":
-        return None
-    return options.whole_number("--sizes", text, "'all' or whole numbers")
+    allowed = "'all' or whole numbers"
+    return None if text == "all" else options.whole_number("--sizes", text, allowed)
 
 
 def _beta(text: str) -> float:
     return options.weight("--betas", text, "numbers")
+
+
+def _compare_and_report(
+    data: options.DataOptions,
+    settings: Mapping[str, Any],
+    jobs: int | None,
+    device: str,
+    out: Path,
+    force: bool,
+    terminal: Terminal,
+) -> None:
+    """Run the cells that are not finished, write the report, and print the scores.
+
+    The settings are arguments of `make_plan`.
+    """
+    from directgp.cli.data import open_data
+    from directgp.cli.experiment import clear_run_folder, command_typed, show_progress
+    from directgp.errors import InvalidInputError
+    from directgp.estimators.settings import device_of
+    from directgp.experiments import engine
+    from directgp.experiments.plan import make_plan
+
+    problem = open_data(data).problem
+    for note in problem.notes:
+        terminal.note(note)
+    with options.usage_errors():
+        plan = make_plan(problem, **settings, arguments=data.words())
+    kind = device_of(device, "compare", plan.sizes[-1]).type
+    plan = replace(plan, settings=plan.settings.model_copy(update={"device": kind}))
+    rows = " and ".join(f"{size:,}" for size in plan.sizes)
+    n, d = problem.X.shape
+    terminal.note(
+        f"{plan.data.name}: {plural(n, 'row')}, {plural(d, 'feature')}. Training on {rows} rows, "
+        f"choosing β by {plan.parts.validation:,}, judging by {plan.parts.test:,}; "
+        f"{plural(plan.repeats, 'split')}, {plural(len(plan.methods), 'method')}."
+    )
+    available = plan.parts.training
+    if settings["sizes"] is None and plan.sizes[-1] < available:
+        terminal.note(f"{available:,} rows are available for training; --sizes all uses every one.")
+    out.mkdir(parents=True, exist_ok=True)
+    if force:
+        clear_run_folder(out, STORE, DOCUMENT)
+    with show_progress(terminal, "fit") as callback:
+        comparison = engine.compare(
+            problem,
+            plan,
+            out / STORE,
+            workers=_workers(jobs, kind, plan),
+            callback=callback,
+            command=command_typed(),
+        )
+    if not comparison.runs:
+        raise InvalidInputError(f"No fit could be finished. {comparison.failed[0].reason}")
+    _report(comparison, out, terminal)
+
+
+def _workers(jobs: int | None, device: str, plan: "Plan") -> int:
+    """Return the number of processes: by default one per core, and one on a GPU."""
+    from directgp.cli.experiment import cores
+
+    return jobs or (min(cores(), len(plan.cells())) if device == "cpu" else 1)
+
+
+def _report(comparison: "Comparison", out: Path, terminal: Terminal) -> None:
+    """Write the report and print the tables."""
+    from directgp.reports.compare import CLOSE, score_table, write_report
+    from directgp.reports.verdict import Findings, verdict
+
+    index = write_report(comparison, out)
+    findings = Findings(comparison)
+    for size in reversed(comparison.plan.sizes):
+        if findings.by_size.get(size):
+            table = score_table(findings.by_size[size], findings.scores)
+            title = f"{comparison.plan.data.name}: {table.heading}"
+            terminal.show(_scores_table(table, title))
+    if len(findings.ranking) > 1:
+        several = f"(paired test over {findings.num_repeats} repeats, 5 %)"
+        terminal.show(
+            f"{_BEST} best   {CLOSE} not significantly different from the best {several}"
+            if findings.num_repeats > 1
+            else f"{_BEST} best. One repeat: no test of the differences is possible."
+        )
+    for failed in comparison.failed:
+        cell = failed.cell
+        terminal.warn(f"{cell.method}, repeat {cell.repeat + 1}, failed: {failed.reason}")
+    found = verdict(findings)
+    terminal.show("\n" + " ".join(found.sentences))
+    for caution in found.cautions:
+        terminal.show(caution)
+    if found.command:
+        terminal.show(f"Train it:  {found.command}")
+    terminal.show(f"Report:    {index}")
+    terminal.answer(json_format.loads((out / DOCUMENT).read_bytes()))
+
+
+_BEST = "*"
+"""Mark of the best value, since a file has no bold."""
+
+_EVERY, _FIRST_TWO = slice(None), slice(1, 3)
+"""Columns: β, scores and seconds; or the first two scores."""
+
+_LAYOUTS = (
+    (True, 9, 2, _EVERY),
+    (False, 9, 1, _EVERY),
+    (False, 3, 1, _EVERY),
+    (False, 2, 1, _EVERY),
+    (False, 0, 1, _EVERY),
+    (False, 0, 1, _FIRST_TWO),
+)
+"""Whether methods have their long names, number of columns with errors, padding, and columns.
+
+From wide to narrow; the first that fits is used, or the last.
+"""
+
+
+def _scores_table(table: "ScoreTable", title: str) -> Table:
+    """Return the table of scores; the best and those not significantly different are marked."""
+    tables = [_table(table, title, *layout) for layout in _LAYOUTS]
+    screen = console()
+    # The natural width of a table is measured on a very wide screen.
+    wide = screen.options.update(width=1000)
+    fits = (t for t in tables if Measurement.get(screen, wide, t).maximum <= screen.width)
+    return next(fits, tables[-1])
+
+
+def _table(
+    table: "ScoreTable", title: str, labels: bool, errors: int, padding: int, shown: slice
+) -> Table:
+    names = [name.replace("coverage of ", "in ") for name in table.columns]
+    numeric = [name if labels else name.replace("seconds", "s") for name in names][shown]
+    rows: list[list[str | Text]] = []
+    for method, entries in table.rows.items():
+        cells = [_cell(entry, place < errors) for place, entry in enumerate(entries)]
+        rows.append([method.label if labels else method.name, *cells[shown]])
+    return plain_table(title, ("method", *numeric), rows, numeric, padding)
+
+
+def _cell(entry: "Entry", with_error: bool) -> Text:
+    """Return value, error and mark; the marks are aligned."""
+    from directgp.reports.compare import CLOSE
+
+    error = f" ± {entry.error}" if entry.error and with_error else ""
+    mark = _BEST if entry.best else CLOSE if entry.close else " "
+    text = Text(f"{entry.text}{error}{entry.unit}", style="bold" if entry.best else "")
+    return text.append(f" {mark}", style="bold" if entry.best else "dim")

@@ -5,59 +5,66 @@ import os
 import shlex
 import shutil
 import sys
-import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 from typing_extensions import override
 
-from directgp.cli.output_paths import check_report_folder
+from directgp.cli.output_paths import check_writable, held_in, refuse_path
 from directgp.cli.terminal import Terminal, console, print_line
 from directgp.errors import InvalidInputError, StoreError
 from directgp.experiments.cell import Cell, Record
 from directgp.experiments.engine import RunCallback
 from directgp.experiments.store import Store
 from directgp.experiments.workers import FailedJob, WorkerStatus
-from directgp.text import duration, number, plural, time_left
+from directgp.text import duration, number, plural
 
 
 def check_run_folder(out: Path, store: str, resume: bool, force: bool) -> None:
-    """Raise if the folder holds other files, or results without `--resume` or `--force`."""
-    path = out / store
-    try:
-        if path.is_file() and not resume:
-            with Store(path) as opened:
-                # A run that failed before its first cell leaves an empty store.
-                resume = opened.is_empty()
-    except StoreError:
-        # A damaged store is not empty.
-        pass
-    check_report_folder(out, store, resume, force)
+    """Raise `InvalidInputError` if the folder has other files, or results that would be lost."""
+    held, place = held_in(out), Path(os.path.realpath(out))
+    # A report is written into its folder, which is not replaced.
+    check_writable(out, (place, *place.parents))
+    if held and store not in held:
+        refuse_path(out, "a new folder or that of a report", "holds other files", "Name another.")
+    # A run that failed before its first cell leaves an empty store; a damaged one is not empty.
+    empty = False
+    with suppress(StoreError):
+        if held and not resume:
+            with Store(out / store) as opened:
+                empty = opened.is_empty()
+    if held and not (resume or force or empty):
+        remedy = "Continue with --resume, or start again with --force."
+        refuse_path(out, "a new folder", "holds the fits of an earlier run", remedy)
 
 
 def clear_run_folder(out: Path, store: str, document: str) -> None:
     """Delete the results and the report of an earlier run; other files are kept."""
     path = out / store
-    try:
+    # A damaged store, or one of another version, is deleted too.
+    with suppress(StoreError):
         if path.is_file():
             with Store(path) as opened:
-                in_use = bool(opened.view().leased)
-            if in_use:
-                raise InvalidInputError(
-                    f"{path} is in use by another program. End it first, or name another folder by "
-                    "--out."
-                )
-    except StoreError:
-        # A damaged store, or one of another version, is deleted too.
-        pass
+                if opened.view().leased:
+                    raise InvalidInputError(
+                        f"{path} is in use by another program. End it first, or name another "
+                        "folder by --out."
+                    )
     names = (store, f"{store}-journal", document, "index.html", "results.parquet", "figures")
     for each in (out / name for name in names):
         if each.is_dir():
@@ -78,19 +85,6 @@ def command_typed(*more: str) -> str:
     return shlex.join(["directgp", *(a for a in sys.argv[1:] if a not in ignored)])
 
 
-def plain_table(
-    heads: Sequence[str], rows: Sequence[Sequence[str | Text]], title: str = ""
-) -> Table:
-    """Return a table without lines; the last column is folded."""
-    table = Table(title=title or None, title_justify="left", title_style="bold", box=None)
-    table.pad_edge = False
-    for head in heads:
-        table.add_column(head, no_wrap=head != heads[-1], overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(each) if isinstance(each, str) else each for each in row))
-    return table
-
-
 @contextmanager
 def show_progress(terminal: Terminal, noun: str) -> Iterator["ProgressDisplay"]:
     """Show the progress of a run: a live display on a terminal, otherwise lines."""
@@ -108,13 +102,17 @@ def show_progress(terminal: Terminal, noun: str) -> Iterator["ProgressDisplay"]:
         else:
             yield ProgressDisplay(noun, say)
     except KeyboardInterrupt:
-        terminal.note("What is finished is kept: the same command with --resume goes on.")
+        terminal.note("Finished results are kept. The same command with --resume continues.")
         raise
 
 
-_DONE, _FAILED, _RUNNING, _WAITING = "●", "✗", "◐", "·"
-_GAP = 2
-"""Spaces between two columns."""
+def _bars() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+    )
 
 
 @final
@@ -128,79 +126,31 @@ class ProgressDisplay(RunCallback):
     say: Callable[[str], None]
     live: Live | None = None
     _cells: Sequence[Cell] = field(default=(), init=False)
-    _results: dict[Cell, Record[Any, Any] | FailedJob] = field(default_factory=dict, init=False)
-    _since: float = field(default_factory=time.monotonic, init=False)
+    _num_finished: int = field(default=0, init=False)
+    _bars: Progress = field(default_factory=_bars, init=False)
+    _groups: dict[str, TaskID] = field(default_factory=dict, init=False)
 
     @override
     def begin(self, cells: Sequence[Cell], known: int) -> None:
         self._cells = cells
+        sizes = Counter(cell.group for cell in cells)
+        self._groups = {name: self._bars.add_task(name, total=n) for name, n in sizes.items()}
         finished = f" {plural(known, self.noun)} finished already." if known else ""
         self.say(f"{plural(len(cells), self.noun)} to run.{finished}")
         self.update(())
 
     @override
     def finished(self, cell: Cell, result: Record[Any, Any] | FailedJob) -> None:
-        self._results[cell] = result
-        count = f"[{len(self._results)}/{len(self._cells)}]"
-        self.say(f"{count} {cell.title}: {_describe(result)}")
+        self._num_finished += 1
+        self._bars.advance(self._groups[cell.group])
+        self.say(f"[{self._num_finished}/{len(self._cells)}] {cell.title}: {_describe(result)}")
 
     @override
     def update(self, statuses: Sequence[WorkerStatus]) -> None:
         if self.live is not None:
-            running = {self._cells[status.job]: status for status in statuses}
-            workers = [
-                Text(f"{cell.title}: {_step(status)}", no_wrap=True, overflow="ellipsis")
-                for cell, status in running.items()
-            ]
-            clock = Text(self._clock(), style="dim")
-            self.live.update(
-                Group(self._table(set(running), self.live.console.width), *workers, clock)
-            )
-
-    def _table(self, running: set[Cell], width: int) -> Table:
-        """Return a sign for each cell by group, or counts where the signs are too wide."""
-        signs: dict[str, str] = defaultdict(str)
-        for cell in self._cells:
-            signs[cell.group] += self._sign(cell, running)
-        available = width - max(map(len, signs), default=0) - _GAP
-        wide = any(len(each) > available for each in signs.values())
-        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=False)
-        for group, text in signs.items():
-            table.add_row(group, _count(text) if wide else text)
-        return table
-
-    def _sign(self, cell: Cell, running: set[Cell]) -> str:
-        result = self._results.get(cell)
-        if result is None:
-            return _RUNNING if cell in running else _WAITING
-        return _FAILED if isinstance(result, FailedJob) else _DONE
-
-    def _clock(self) -> str:
-        spent = time.monotonic() - self._since
-        total = plural(len(self._cells), self.noun)
-        text = f"{len(self._results)} of {total}, {duration(float(round(spent)))}"
-        left = self._remaining(spent)
-        return text if left is None else f"{text}, {time_left(left)}"
-
-    def _remaining(self, spent: float) -> float | None:
-        """Return the estimated seconds left; the time per row is that of the cell's group."""
-        paces: dict[str, list[float]] = defaultdict(list)
-        for cell, result in self._results.items():
-            if isinstance(result, Record):
-                paces[cell.group].append(result.outcome.seconds / cell.size)
-        every = [pace for group in paces.values() for pace in group]
-        if not every:
-            return None
-        work = {True: 0.0, False: 0.0}
-        for cell in self._cells:
-            known = paces.get(cell.group, every)
-            work[cell in self._results] += sum(known) / len(known) * cell.size
-        return spent * work[False] / work[True] if work[True] else None
-
-
-def _count(signs: str) -> str:
-    failed = signs.count(_FAILED)
-    return f"{signs.count(_DONE)}/{len(signs)}" + (f" {failed}{_FAILED}" if failed else "")
+            lines = [f"{self._cells[status.job].title}: {_step(status)}" for status in statuses]
+            workers = [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]
+            self.live.update(Group(self._bars, *workers))
 
 
 def _describe(result: Record[Any, Any] | FailedJob) -> str:

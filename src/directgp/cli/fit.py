@@ -2,88 +2,67 @@
 
 import shlex
 import warnings
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from directgp.cli import options
-from directgp.cli.terminal import Terminal
+from directgp.cli.terminal import Terminal, output_option
 from directgp.registry import LIKELIHOODS, LOSSES, chosen_likelihood
 from directgp.text import duration, entry, joined, number, plural, with_error
 
-ModeName = Literal["auto", "joint", "fixed"]
+if TYPE_CHECKING:
+    from directgp.cli.data import Opened
+    from directgp.datasets.problem import Problem
 
 
 def fit(
-    data: options.DataArgument,
+    data: options.DataOptions,
     *,
-    target: options.Target = None,
-    task: options.Task = None,
-    drop: options.Drop = None,
-    drop_missing: options.DropMissing = False,
-    positive: options.Positive = None,
     exposure: Annotated[
-        str | None,
-        options.data_option(
-            "--exposure", metavar="COLUMN", help="Exposure of counts: time, area, people."
-        ),
+        str | None, options.data_option("COLUMN", "Exposure of counts: time, area, people.")
     ] = None,
     weights: Annotated[
-        str | None,
-        options.data_option("--weights", metavar="COLUMN", help="How often each row counts."),
+        str | None, options.data_option("COLUMN", "How often each row counts.")
     ] = None,
-    data_dir: options.DataDir = None,
     objective: Annotated[
         str,
-        options.model_option(
-            "--objective",
-            metavar="NAME",
-            help=f"What to train for: {joined(tuple(LOSSES), 'or')}.",
-        ),
+        options.model_option("NAME", f"What to train for: {joined(tuple(LOSSES), 'or')}."),
     ] = "log_loss",
     beta: Annotated[
         str,
         options.model_option(
-            "--beta",
-            metavar="auto|NUMBER",
-            help="Weight of the KL term; auto chooses it by validation.",
+            "auto|NUMBER", "Weight of the KL term; auto chooses it by validation."
         ),
     ] = "auto",
     hyperparameters: Annotated[
-        ModeName,
+        Literal["auto", "joint", "fixed"],
         options.model_option(
-            "--hyperparameters",
-            metavar="NAME",
-            help="joint (trained with the rest), fixed (kept from the ELBO), or auto.",
+            "NAME", "joint (trained with the rest), fixed (kept from the ELBO), or auto."
         ),
     ] = "auto",
     likelihood: Annotated[
         str | None,
         options.model_option(
-            "--likelihood",
-            metavar="NAME",
-            help=f"{options.LIKELIHOOD_NAMES}; by default the one with the larger evidence.",
+            "NAME", f"{options.LIKELIHOOD_NAMES}; by default the one with the larger evidence."
         ),
     ] = None,
     kernel: options.Kernel = "rbf",
     ard: Annotated[
         bool | None,
         options.model_option(
+            "",
+            "A length scale for each feature, or one for all; by evidence by default.",
             "--ard/--no-ard",
-            metavar="",
-            help="A length scale for each feature, or one for all; by evidence by default.",
         ),
     ] = None,
     inducing: options.Inducing = "auto",
     max_iter: options.MaxIter = None,
     seed: options.Seed = 0,
     device: options.Device = "auto",
-    out: Annotated[
-        Path, options.output_option("--out", metavar="FOLDER", help="The folder to write.")
-    ],
+    out: Annotated[Path, output_option("FOLDER", "The folder to write.")],
     force: options.Force = False,
-    quiet: options.Quiet = False,
-    json: options.Json = False,
-    debug: options.Debug = False,
+    terminal: Terminal,
 ) -> None:
     """Train a model on a table and save it in a folder."""
     num_inducing = inducing if inducing == "auto" else options.whole_number("--inducing", inducing)
@@ -95,48 +74,27 @@ def fit(
         "kernel": kernel,
         "ard": "auto" if ard is None else ard,
         "num_inducing": num_inducing,
-        "max_iter": None if max_iter is None else options.at_least_one("--max-iter", max_iter),
+        "max_iter": max_iter,
         "random_state": seed,
         "device": device,
     }
     options.check_name("--objective", objective, tuple(LOSSES))
     options.check_name("--likelihood", likelihood, tuple(LIKELIHOODS))
-    options.check_task(task, positive, exposure)
-    if task is not None:
-        _check_likelihood(task, likelihood)
-    options.check_columns(
-        {"--target": [target], "--exposure": [exposure], "--weights": [weights], "--drop": drop}
-    )
-
-    from directgp.cli.data import Request, open_request
+    options.check_task(data, exposure)
+    from directgp.cli.data import open_data
     from directgp.cli.model_folder import check_model_folder
 
     check_model_folder(out, force)
-    request = Request(
-        data=data,
-        target=target,
-        # Only counts have an exposure.
-        task=task if exposure is None else "count",
-        drop=tuple(drop or ()),
-        drop_missing=drop_missing,
-        positive=positive,
-        exposure=exposure,
-        weights=weights,
-        data_dir=data_dir,
-    )
-    opened = open_request(request)
-    _check_likelihood(opened.problem.task, likelihood)
-    _train_and_save(opened, settings, out, force, Terminal(quiet, json))
-
-
-def _check_likelihood(task: Any, likelihood: str | None) -> None:
-    """Raise `WrongUsageError` if the likelihood belongs to another task."""
+    # Only counts have an exposure.
+    given = data if exposure is None else replace(data, task="count")
+    opened = open_data(given, exposure=exposure, weights=weights)
     with options.usage_errors():
-        chosen_likelihood(task, likelihood)
+        chosen_likelihood(opened.problem.task, likelihood)
+    _train_and_save(opened, settings, out, force, terminal)
 
 
 def _train_and_save(
-    opened: Any, settings: dict[str, Any], out: Path, force: bool, terminal: Terminal
+    opened: "Opened", settings: dict[str, Any], out: Path, force: bool, terminal: Terminal
 ) -> None:
     # Imported after the data are opened, so that errors come without waiting for torch.
     from directgp.cli.model_folder import write_folder
@@ -156,30 +114,30 @@ def _train_and_save(
     terminal.show(_summary(facts, problem, out))
 
 
-def _train(opened: Any, settings: dict[str, Any]) -> Any:
+def _train(opened: "Opened", settings: dict[str, Any]) -> Any:
     """Return the fitted estimator of the task; its warnings are in `findings_`."""
     from sklearn.exceptions import ConvergenceWarning
 
+    from directgp import estimators
     from directgp.cli.data import named_columns
     from directgp.errors import DirectGPWarning
-    from directgp.estimators import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 
-    problem, given = opened.problem, {"sample_weight": opened.weights}
-    model: Any
-    if problem.task == "regression":
-        model = SparseGPRegressor(**settings)
-    elif problem.task == "classification":
-        model = SparseGPClassifier(**settings)
-    else:
-        model = SparseGPCountRegressor(**settings)
-        given["exposure"] = opened.exposure
+    problem, given = opened.problem, {"sample_weight": opened.values.get("weights")}
+    if problem.task == "count":
+        given["exposure"] = opened.values.get("exposure")
+    makers: dict[str, Any] = {
+        "regression": estimators.SparseGPRegressor,
+        "classification": estimators.SparseGPClassifier,
+        "count": estimators.SparseGPCountRegressor,
+    }
+    X = named_columns(problem.X, problem.feature_names)
     with warnings.catch_warnings():
         for category in (DirectGPWarning, ConvergenceWarning):
             warnings.simplefilter("ignore", category)
-        return model.fit(named_columns(problem.X, problem.feature_names), problem.y, **given)
+        return makers[problem.task](**settings).fit(X, problem.y, **given)
 
 
-def _facts(model: Any, problem: Any) -> dict[str, Any]:
+def _facts(model: Any, problem: "Problem") -> dict[str, Any]:
     """Return the facts of a fit, for JSON."""
     path, validation = model.beta_path_, None
     if path is not None and path.points:
@@ -189,13 +147,11 @@ def _facts(model: Any, problem: Any) -> dict[str, Any]:
             "mean": chosen.validation_loss,
             "error": chosen.validation_error,
         }
+    same = ("source", "task", "target", "classes")
     return {
-        "source": problem.source,
+        **{name: getattr(problem, name) for name in same},
         "rows": len(problem.y),
         "features": list(problem.feature_names),
-        "task": problem.task,
-        "target": problem.target,
-        "classes": problem.classes,
         "objective": model.objective,
         "beta": model.beta_,
         "hyperparameters": model.hyperparameters_,
@@ -206,19 +162,22 @@ def _facts(model: Any, problem: Any) -> dict[str, Any]:
     }
 
 
-def _summary(facts: dict[str, Any], problem: Any, out: Path) -> str:
+def _summary(facts: dict[str, Any], problem: "Problem", out: Path) -> str:
     """Return the summary of a fit, and the next command."""
-    lines = [
-        f"Trained a model of {problem.target!r} in {duration(facts['seconds'])}.",
-        entry("data", f"{plural(len(problem.y), 'row')}, {plural(problem.X.shape[1], 'feature')}"),
-        entry("task", problem.task),
-        entry("objective", f"{facts['objective']}, {facts['hyperparameters']}"),
-        entry("β", number(facts["beta"])),
-    ]
     found = facts["validation"]
-    if found is not None:
-        mean = with_error(found["mean"], found["error"])
-        lines.append(entry("validation", f"{found['loss']} {mean}"))
-    lines.append(entry("model", str(out)))
-    lines.append(f"Next: directgp predict {shlex.quote(str(out))} DATA --out predictions.csv")
-    return "\n".join(lines)
+    size = f"{plural(len(problem.y), 'row')}, {plural(problem.X.shape[1], 'feature')}"
+    lines = {
+        "data": size,
+        "task": problem.task,
+        "objective": f"{facts['objective']}, {facts['hyperparameters']}",
+        "β": number(facts["beta"]),
+        "validation": found and f"{found['loss']} {with_error(found['mean'], found['error'])}",
+        "model": str(out),
+    }
+    return "\n".join(
+        [
+            f"Trained a model of {problem.target!r} in {duration(facts['seconds'])}.",
+            *(entry(name, text) for name, text in lines.items() if text),
+            f"Next: directgp predict {shlex.quote(str(out))} DATA --out predictions.csv",
+        ]
+    )

@@ -5,28 +5,17 @@ The modules of the commands import torch, numpy and pyarrow only inside function
 """
 
 import os
-from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from directgp.cli.compare import compare
-from directgp.cli.fit import fit
-from directgp.cli.inspect import datasets, inspect
-from directgp.cli.predict import predict
-from directgp.cli.reproduce import reproduce
+from directgp.cli.options import command
 from directgp.cli.terminal import PlainCommand, ProgramGroup
 
-COMMANDS: tuple[Callable[..., None], ...] = (
-    compare,
-    fit,
-    predict,
-    inspect,
-    reproduce,
-    datasets,
-)
-"""In the order of the help; each command has the name of its function."""
+COMMANDS = ("compare", "fit", "predict", "inspect", "reproduce", "datasets")
+"""In the order of the help; each is a function in the module of its name."""
 
 app = typer.Typer(
     cls=ProgramGroup,
@@ -51,24 +40,19 @@ def _show_version(asked: bool) -> bool:
     return asked
 
 
+_VERSION = typer.Option(
+    "--version", metavar="", callback=_show_version, is_eager=True, help="Show the version."
+)
+
+
 @app.callback()
-def directgp(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            metavar="",
-            callback=_show_version,
-            is_eager=True,
-            help="Show the version and exit.",
-        ),
-    ] = False,
-) -> None:
+def directgp(version: Annotated[bool, _VERSION] = False) -> None:
     """Sparse Gaussian processes trained for the loss they will be judged on.
 
     DATA is a table (CSV, TSV, parquet, Feather) or the name of a data set; MODEL is a folder.
     """
 
 
-for command in COMMANDS:
-    app.command(cls=PlainCommand)(command)
+for name in COMMANDS:
+    function = getattr(import_module(f"directgp.cli.{name}"), name)
+    app.command(cls=PlainCommand)(command(function))

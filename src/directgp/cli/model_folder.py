@@ -17,6 +17,9 @@ from directgp.errors import ModelFileError
 
 MODEL_FILE, CARD_FILE = "model.safetensors", "table.json"
 
+PREDICTED_LABEL = "predicted"
+"""Column of predictions that is no number."""
+
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -51,6 +54,13 @@ class ModelCard(BaseModel):
 
     model_sha256: Sha256
     """Of the file of the model."""
+
+    @property
+    def predicted_names(self) -> list[str]:
+        """Names of the columns of predictions: of numbers, or of the two classes."""
+        if self.classes is None:
+            return ["mean", "sd", "lower", "upper"]
+        return [*(f"p_{each}" for each in self.classes), PREDICTED_LABEL]
 
 
 def check_model_folder(out: Path, force: bool) -> None:
@@ -95,18 +105,14 @@ def load_folder(path: Path, device: str) -> tuple[Any, ModelCard]:
 
 def card_of(opened: Opened, model: Path) -> ModelCard:
     """Return the card of a model that has been saved."""
-    problem, request = opened.problem, opened.request
+    problem = opened.problem
+    facts = {n: getattr(problem, n) for n in ("name", "source", "task", "target", "classes")}
+    facts |= {n: opened.columns.get(n) for n in ("exposure", "weights")}
     return ModelCard(
+        **facts,
         directgp=version("directgp"),
-        name=problem.name,
-        source=problem.source,
         rows=len(problem.y),
-        task=problem.task,
-        target=problem.target,
-        classes=problem.classes,
-        positive=request.positive,
-        exposure=request.exposure,
-        weights=request.weights,
+        positive=opened.positive,
         encoding=opened.encoding,
         fingerprint=problem.fingerprint(),
         model_sha256=_sha256(model),

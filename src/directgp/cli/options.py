@@ -1,28 +1,25 @@
 """Define options that several commands share, and validate their values."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, is_dataclass
+from inspect import Signature, signature
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, final, get_args
 
 import typer
 
-from directgp.cli.terminal import WrongUsageError
+from directgp.cli.terminal import WrongUsageError, output_option, panel
 from directgp.errors import InvalidInputError
 from directgp.registry import likelihoods_of
 from directgp.text import joined
 
-DATA, MODEL, OUTPUT = "Data", "Model", "Output"
-"""Panels of the help."""
-
-data_option = partial(typer.Option, rich_help_panel=DATA)
-model_option = partial(typer.Option, rich_help_panel=MODEL)
-output_option = partial(typer.Option, rich_help_panel=OUTPUT)
-
 TaskName = Literal["regression", "classification", "count"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
+
+
+data_option, model_option = panel("Data"), panel("Model")
 
 
 def check_seed(seed: int) -> int:
@@ -32,77 +29,107 @@ def check_seed(seed: int) -> int:
     return seed
 
 
+def at_least_one(option: str) -> Callable[[int | None], int | None]:
+    """Return a callback that raises `WrongUsageError` for values less than 1."""
+
+    def check(value: int | None) -> int | None:
+        if value is not None and value < 1:
+            raise WrongUsageError(f"{option} must be at least 1. Got {value}.")
+        return value
+
+    return check
+
+
 DataArgument = Annotated[
     str,
     typer.Argument(metavar="DATA", help="A file, or the name of a data set.", show_default=False),
 ]
 ModelArgument = Annotated[
-    Path,
-    typer.Argument(metavar="MODEL", help="The folder of a model.", show_default=False),
+    Path, typer.Argument(metavar="MODEL", help="The folder of a model.", show_default=False)
 ]
-Quiet = Annotated[
-    bool, output_option("--quiet", "-q", metavar="", help="Print nothing but errors.")
-]
-Json = Annotated[
-    bool, output_option("--json", metavar="", help="Print one JSON document, for programs.")
-]
-Debug = Annotated[
-    bool, output_option("--debug", metavar="", help="Show the traceback of an error.")
-]
-Force = Annotated[
-    bool, output_option("--force", metavar="", help="Replace the output if it exists.")
-]
-Seed = Annotated[
-    int,
-    model_option("--seed", metavar="NUMBER", callback=check_seed, help="Random seed."),
-]
-Device = Annotated[
-    DeviceName,
-    model_option("--device", metavar="NAME", help=f"{joined(get_args(DeviceName), 'or')}."),
-]
-Kernel = Annotated[
-    KernelName,
-    model_option("--kernel", metavar="NAME", help=f"{joined(get_args(KernelName), 'or')}."),
-]
-Inducing = Annotated[
-    str, model_option("--inducing", metavar="auto|NUMBER", help="Number of inducing inputs.")
-]
+Force = Annotated[bool, output_option("", "Replace the output if it exists.", "--force")]
+Seed = Annotated[int, model_option("NUMBER", "Random seed.", callback=check_seed)]
+Device = Annotated[DeviceName, model_option("NAME", f"{joined(get_args(DeviceName), 'or')}.")]
+Kernel = Annotated[KernelName, model_option("NAME", f"{joined(get_args(KernelName), 'or')}.")]
+Inducing = Annotated[str, model_option("auto|NUMBER", "Number of inducing inputs.")]
 MaxIter = Annotated[
-    int | None, model_option("--max-iter", metavar="NUMBER", help="Maximum steps of one run.")
-]
-Target = Annotated[
-    str | None,
-    data_option("--target", metavar="COLUMN", help="The column to predict; required for files."),
-]
-Task = Annotated[
-    TaskName | None,
-    data_option(
-        "--task",
-        metavar="TASK",
-        help=f"{joined(get_args(TaskName), 'or')}; guessed from the target by default.",
-    ),
-]
-Drop = Annotated[
-    list[str] | None,
-    data_option("--drop", metavar="COLUMN", help="Leave out this column; may be repeated."),
+    int | None,
+    model_option("NUMBER", "Maximum steps of one run.", callback=at_least_one("--max-iter")),
 ]
 DropMissing = Annotated[
-    bool,
-    data_option("--drop-missing", metavar="", help="Leave out rows with missing values."),
-]
-Positive = Annotated[
-    str | None,
-    data_option("--positive", metavar="LABEL", help="The label of class 1; others are class 0."),
+    bool, data_option("", "Leave out rows with missing values.", "--drop-missing")
 ]
 DataDir = Annotated[
     Path | None,
     data_option(
-        "--data-dir",
-        metavar="FOLDER",
-        help="A folder of data sets, named without path and suffix; by default that of the variable"
+        "FOLDER",
+        "A folder of data sets, named without path and suffix; by default that of the variable"
         " DIRECTGP_DATA.",
     ),
 ]
+
+
+@final
+@dataclass(frozen=True)
+class DataOptions:
+    """The options that describe the data to train on."""
+
+    data: DataArgument
+    target: Annotated[
+        str | None, data_option("COLUMN", "The column to predict; required for files.")
+    ] = None
+    task: Annotated[
+        TaskName | None,
+        data_option(
+            "TASK", f"{joined(get_args(TaskName), 'or')}; guessed from the target by default."
+        ),
+    ] = None
+    drop: Annotated[
+        list[str] | None, data_option("COLUMN", "Leave out this column; may be repeated.")
+    ] = None
+    drop_missing: DropMissing = False
+    positive: Annotated[
+        str | None, data_option("LABEL", "The label of class 1; others are class 0.")
+    ] = None
+    data_dir: DataDir = None
+
+    def words(self) -> list[str]:
+        """Return the command-line words of the options, without the task."""
+        given = {"--target": self.target, "--positive": self.positive, "--data-dir": self.data_dir}
+        words = [self.data]
+        for option, value in given.items():
+            words += [] if value is None else [option, str(value)]
+        for column in self.drop or ():
+            words += ["--drop", column]
+        return [*words, "--drop-missing"] if self.drop_missing else words
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a command for typer in which the fields of dataclass parameters are options.
+
+    The function is called with instances of these dataclasses.
+    """
+    groups: dict[str, tuple[type, list[str]]] = {}
+    hints: dict[str, Any] = {}
+    parameters = []
+    for name, parameter in signature(function).parameters.items():
+        kind = parameter.annotation
+        fields = [parameter]
+        if isinstance(kind, type) and is_dataclass(kind):
+            fields = list(signature(kind).parameters.values())
+            groups[name] = kind, [each.name for each in fields]
+        parameters += [each.replace(kind=each.KEYWORD_ONLY) for each in fields]
+        hints |= {each.name: each.annotation for each in fields}
+
+    def run(**given: Any) -> None:
+        for name, (kind, fields) in groups.items():
+            given[name] = kind(**{each: given.pop(each) for each in fields})
+        function(**given)
+
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    run.__annotations__ = hints
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return run
 
 
 LIKELIHOOD_NAMES = ", ".join(" or ".join(likelihoods_of(task)) for task in get_args(TaskName))
@@ -123,13 +150,6 @@ def usage_errors() -> Iterator[None]:
         raise WrongUsageError(f"--{error}") from error
 
 
-def at_least_one(option: str, number: int) -> int:
-    """Return the number; raise `WrongUsageError` if it is less than 1."""
-    if number < 1:
-        raise WrongUsageError(f"{option} must be at least 1. Got {number}.")
-    return number
-
-
 def whole_number(option: str, text: str, allowed: str = "'auto' or a whole number") -> int:
     """Return a whole number of at least 1; raise `WrongUsageError` for other text."""
     if not (text.isascii() and text.isdigit() and int(text) > 0):
@@ -148,26 +168,14 @@ def weight(option: str, text: str, allowed: str = "'auto' or a number") -> float
     return value
 
 
-def check_task(task: str | None, positive: str | None, exposure: str | None = None) -> None:
+def check_task(data: DataOptions, exposure: str | None = None) -> None:
     """Raise `WrongUsageError` if an option belongs to another task."""
     for option, value, own in (
-        ("--positive", positive, "classification"),
+        ("--positive", data.positive, "classification"),
         ("--exposure", exposure, "count"),
     ):
-        if value is not None and task not in (None, own):
+        if value is not None and data.task not in (None, own):
             raise WrongUsageError(
-                f"{option} must be given with --task {own} only. Got --task {task}. Leave one out."
+                f"{option} must be given with --task {own} only. Got --task {data.task}. Leave one"
+                " out."
             )
-
-
-def check_columns(roles: Mapping[str, Sequence[str | None] | None]) -> None:
-    """Raise `WrongUsageError` if two options name the same column."""
-    taken: dict[str, str] = {}
-    for option, columns in roles.items():
-        for column in dict.fromkeys(each for each in columns or () if each is not None):
-            if column in taken:
-                raise WrongUsageError(
-                    f"{taken[column]} and {option} must name different columns."
-                    f" Got {column!r} for both."
-                )
-            taken[column] = option

@@ -18,38 +18,27 @@ from directgp.errors import InvalidInputError
 
 def check_output_file(out: Path, force: bool, *, inputs: tuple[Path, ...] = ()) -> None:
     """Raise `InvalidInputError` if a file cannot be written to the path."""
-    _check_writable(out, Path(os.path.realpath(out)).parents)
+    check_writable(out, Path(os.path.realpath(out)).parents)
     if not os.path.lexists(out):
         return
     if out.is_dir():
-        _refuse(out, "a new file", "is a folder", "Name a file in it.")
+        refuse_path(out, "a new file", "is a folder", "Name a file in it.")
     if any(each.exists() and out.exists() and out.samefile(each) for each in inputs):
-        _refuse(out, "a new file", "is an input", "Name another.")
+        refuse_path(out, "a new file", "is an input", "Name another.")
     if not force:
-        _refuse(out, "a new file", "exists", "Name another, or replace it with --force.")
+        refuse_path(out, "a new file", "exists", "Name another, or replace it with --force.")
 
 
 def check_output_folder(out: Path, own: set[str], force: bool) -> None:
     """Raise `InvalidInputError` if the folder holds other files, or `own` files without `force`."""
-    _check_writable(out, Path(os.path.realpath(out)).parents)
-    held = _held_in(out)
+    check_writable(out, Path(os.path.realpath(out)).parents)
+    held = held_in(out)
     if held and held != own:
-        _refuse(out, "a new folder or that of a model", "holds other files", "Name another.")
+        refuse_path(out, "a new folder or that of a model", "holds other files", "Name another.")
     if held and not force:
-        _refuse(out, "a new folder", "holds a model", "Name another, or replace it with --force.")
-
-
-def check_report_folder(out: Path, store: str, resume: bool, force: bool) -> None:
-    """Raise `InvalidInputError` if the folder holds other files, or fits without `resume`."""
-    held = _held_in(out)
-    place = Path(os.path.realpath(out))
-    # A report is written into its folder, which is not replaced.
-    _check_writable(out, (place, *place.parents))
-    if held and store not in held:
-        _refuse(out, "a new folder or that of a report", "holds other files", "Name another.")
-    if held and not resume and not force:
-        remedy = "Continue with --resume, or start again with --force."
-        _refuse(out, "a new folder", "holds the fits of an earlier run", remedy)
+        refuse_path(
+            out, "a new folder", "holds a model", "Name another, or replace it with --force."
+        )
 
 
 def draft_of(place: Path) -> Path:
@@ -58,16 +47,16 @@ def draft_of(place: Path) -> Path:
     return place.with_name(f".{place.name}.{secrets.token_hex(4)}.draft")
 
 
-def _held_in(out: Path) -> set[str]:
+def held_in(out: Path) -> set[str]:
     """Return the names in the folder, empty if it does not exist."""
     if not os.path.lexists(out):
         return set()
     if not out.is_dir():
-        _refuse(out, "a new folder", "is a file", "Name another.")
+        refuse_path(out, "a new folder", "is a file", "Name another.")
     return {each.name for each in out.iterdir()}
 
 
-def _check_writable(out: Path, folders: Sequence[Path]) -> None:
+def check_writable(out: Path, folders: Sequence[Path]) -> None:
     """Raise `InvalidInputError` if the first of the folders that exists cannot be written to."""
     nearest = next(each for each in folders if os.path.lexists(each))
     try:
@@ -80,7 +69,8 @@ def _check_writable(out: Path, folders: Sequence[Path]) -> None:
         ) from error
 
 
-def _refuse(out: Path, allowed: str, what: str, remedy: str) -> NoReturn:
+def refuse_path(out: Path, allowed: str, what: str, remedy: str) -> NoReturn:
+    """Raise `InvalidInputError` for the path of ``--out``."""
     raise InvalidInputError(f"--out must be {allowed}. Got {str(out)!r}, which {what}. {remedy}")
 
 

@@ -1,201 +1,420 @@
-"""Define the command `directgp reproduce` and check its options."""
+"""The command `directgp reproduce`: run the experiments of the paper and judge its claims."""
 
+import json as json_format
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, final
 
-import typer
+from rich.text import Text
 
 from directgp.cli import options
-from directgp.cli.terminal import Terminal, WrongUsageError
+from directgp.cli.terminal import Terminal, WrongUsageError, output_option, panel, plain_table
+from directgp.errors import DirectGPError, InvalidInputError
+from directgp.text import joined, plural
 
-what_option = partial(typer.Option, rich_help_panel="What")
-run_option = partial(typer.Option, rich_help_panel="How it is run")
+if TYPE_CHECKING:
+    from directgp.datasets.paper.download import PaperData
+    from directgp.datasets.paper.sets import PaperDataset
+    from directgp.experiments.paper.cells import PaperCell, Results
+    from directgp.experiments.paper.claims.base import Claim
+    from directgp.experiments.paper.run import DataRow, Reproduction
+    from directgp.experiments.paper.sweep import SweepData
+    from directgp.experiments.workers import Pool
+    from directgp.reports.paper_figures import PaperFigure
+
+what_option, run_option = panel("What"), panel("How it is run")
+
+STORE, DOCUMENT = "cells.sqlite", "verdicts.json"
+
+
+@final
+@dataclass(frozen=True)
+class Selection:
+    """The options that select experiments."""
+
+    claims: Annotated[
+        list[str] | None,
+        what_option("NAME", "Run what this claim needs, C1 to C14; may be repeated.", "--claim"),
+    ] = None
+    figures: Annotated[
+        list[str] | None,
+        what_option(
+            "NAME",
+            "Run what this figure needs, 1a to 1i, 2 to 16, S1; may be repeated.",
+            "--figure",
+        ),
+    ] = None
+    datasets: Annotated[
+        list[str] | None,
+        what_option("NAME", "Run only this data set; may be repeated.", "--dataset"),
+    ] = None
+    scale: Annotated[
+        Literal["smoke", "small", "full"],
+        what_option("NAME", "smoke, small or full: minutes, hours, or as in the paper."),
+    ] = "smoke"
+    protocol: Annotated[
+        Literal["paper", "best"] | None,
+        what_option(
+            "NAME",
+            "paper or best: the paper's optimiser and grid, or ours; by default paper for full, "
+            "otherwise best.",
+        ),
+    ] = None
+    seed: options.Seed = 0
+
+    def check(self) -> None:
+        """Raise `WrongUsageError` for a claim, figure or data set that does not exist."""
+        from directgp.datasets.paper.sets import PAPER
+
+        claims, figures = _claims_and_figures()
+        for option, given, known in (
+            ("--claim", self.claims, tuple(claims)),
+            ("--figure", self.figures, tuple(figures)),
+            ("--dataset", self.datasets, tuple(PAPER)),
+        ):
+            for name in given or ():
+                options.check_name(option, name, known)
+
+    def cells(self, data: "Sequence[SweepData]") -> "tuple[PaperCell, ...]":
+        """Return the cells of the claims and figures, by default all, on these data sets."""
+        from directgp.experiments.paper.sweep import SCALES, chosen, sweep
+
+        claims, figures = _claims_and_figures()
+        uses = [claims[name].uses for name in self.claims or ()]
+        uses += [figures[name].uses for name in self.figures or ()]
+
+        def wanted(cell: "PaperCell") -> bool:
+            named = not self.datasets or cell.dataset in self.datasets
+            return named and (not uses or any(each(cell) for each in uses))
+
+        return chosen(sweep(SCALES[self.scale], data, self.protocol, self.seed), [wanted])
+
+    def judged(self) -> "list[Claim]":
+        """Return the named claims, or those that the figures show; by default all."""
+        claims, figures = _claims_and_figures()
+        if self.claims:
+            return [claim for claim in claims.values() if claim.id in self.claims]
+        shown = set(self.figures or figures)
+        return [claim for claim in claims.values() if shown & set(claim.figures)]
+
+
+def _claims_and_figures() -> "tuple[dict[str, Claim], dict[str, PaperFigure]]":
+    from directgp.experiments.paper.claims import CLAIMS
+    from directgp.reports.paper_figures import FIGURES
+
+    return CLAIMS, FIGURES
+
+
+@final
+@dataclass(frozen=True)
+class Engine:
+    """The options that say where cells are run."""
+
+    engine: Annotated[
+        Literal["local", "inline", "ray"],
+        run_option(
+            "NAME", "local, inline or ray: processes of this machine, this process, or a cluster."
+        ),
+    ] = "local"
+    jobs: Annotated[
+        int | None,
+        run_option(
+            "NUMBER",
+            "Number of parallel cells on this machine, on one core each; by default the number of "
+            "cores.",
+            *("--jobs", "-j"),
+            callback=options.at_least_one("--jobs"),
+        ),
+    ] = None
+    address: Annotated[
+        str | None,
+        run_option(
+            "ADDRESS", "Address of a Ray cluster; by default one is started on this machine."
+        ),
+    ] = None
+    cpus: Annotated[float | None, run_option("NUMBER", "Cores per cell on Ray; by default 1.")] = (
+        None
+    )
+    gpus: Annotated[
+        float | None, run_option("NUMBER", "GPUs per cell on Ray, such as 0.25; by default none.")
+    ] = None
+    device: options.Device = "cpu"
+
+    def check(self) -> None:
+        """Raise `WrongUsageError` for options that do not belong to the engine."""
+        cpus, gpus, engine = self.cpus, self.gpus, self.engine
+        if cpus is not None and not 0 < cpus < float("inf"):
+            raise WrongUsageError(f"--cpus must be more than 0 and finite. Got {cpus:g}.")
+        if gpus is not None and not 0 <= gpus < float("inf"):
+            raise WrongUsageError(f"--gpus must be at least 0 and finite. Got {gpus:g}.")
+        for name, value in (("--address", self.address), ("--cpus", cpus), ("--gpus", gpus)):
+            if value is not None and engine != "ray":
+                raise WrongUsageError(f"{name} is for --engine ray. Give it, or leave {name} out.")
+        if self.jobs is not None and (engine == "inline" or self.address is not None):
+            why = "--engine inline has one" if engine == "inline" else "the cluster has its own"
+            raise WrongUsageError(
+                f"--jobs is for workers that are started, and {why}. Leave it out."
+            )
+        if engine == "ray" and self.device == "cuda" and not gpus:
+            raise WrongUsageError(
+                "--device cuda needs --gpus with --engine ray. Give the GPUs of a cell, such as "
+                "0.25."
+            )
+
+    def pool(self, cells: "Sequence[PaperCell]") -> "tuple[Pool, str]":
+        """Return the pool of workers, and "cpu" or "cuda"; nothing is started yet."""
+        from directgp.cli.experiment import cores
+        from directgp.estimators.settings import device_of
+        from directgp.experiments.ray import RayCluster
+        from directgp.experiments.workers import InProcess, LocalWorkers
+
+        if self.engine == "ray":
+            gpus = self.gpus or 0.0
+            pool = RayCluster(self.address, self.jobs or cores(), self.cpus or 1.0, gpus)
+            # The machines of a cluster may differ from this one: a cell uses the GPU it is given.
+            return pool, "cuda" if gpus > 0 and self.device != "cpu" else "cpu"
+        kind = device_of(self.device, "reproduce", max(cell.size for cell in cells)).type
+        if self.engine == "inline":
+            return InProcess(), kind
+        return LocalWorkers(self.jobs or (cores() if kind == "cpu" else 1)), kind
 
 
 def reproduce(
     *,
     listed: Annotated[
-        bool, what_option("--list", metavar="", help="List claims, figures and scales, and exit.")
+        bool, what_option("", "List claims, figures and scales, and exit.", "--list")
     ] = False,
-    claims: Annotated[
-        list[str] | None,
-        what_option(
-            "--claim",
-            metavar="NAME",
-            help="Run what this claim needs, C1 to C14; may be repeated.",
-        ),
-    ] = None,
-    figures: Annotated[
-        list[str] | None,
-        what_option(
-            "--figure",
-            metavar="NAME",
-            help="Run what this figure needs, 1a to 1i, 2 to 16, S1; may be repeated.",
-        ),
-    ] = None,
-    datasets: Annotated[
-        list[str] | None,
-        what_option("--dataset", metavar="NAME", help="Run only this data set; may be repeated."),
-    ] = None,
-    scale: Annotated[
-        Literal["smoke", "small", "full"],
-        what_option(
-            "--scale",
-            metavar="NAME",
-            help="smoke, small or full: minutes, hours, or as in the paper.",
-        ),
-    ] = "smoke",
-    protocol: Annotated[
-        Literal["paper", "best"] | None,
-        what_option(
-            "--protocol",
-            metavar="NAME",
-            help="paper or best: the paper's optimiser and grid, or ours; by default paper for "
-            "full, otherwise best.",
-        ),
-    ] = None,
+    selected: Selection,
     data_dir: options.DataDir = None,
     download: Annotated[
         bool,
         what_option(
-            "--download/--no-download",
-            metavar="",
-            help="Download data sets that are missing in the folder.",
+            "", "Download data sets that are missing in the folder.", "--download/--no-download"
         ),
     ] = True,
-    engine: Annotated[
-        Literal["local", "inline", "ray"],
-        run_option(
-            "--engine",
-            metavar="NAME",
-            help="local, inline or ray: processes of this machine, this process, or a cluster.",
-        ),
-    ] = "local",
-    jobs: Annotated[
-        int | None,
-        run_option(
-            "--jobs",
-            "-j",
-            metavar="NUMBER",
-            help="Number of parallel cells on this machine, on one core each; by default the "
-            "number of cores.",
-        ),
-    ] = None,
-    address: Annotated[
-        str | None,
-        run_option(
-            "--address",
-            metavar="ADDRESS",
-            help="Address of a Ray cluster; by default one is started on this machine.",
-        ),
-    ] = None,
-    cpus: Annotated[
-        float | None,
-        run_option("--cpus", metavar="NUMBER", help="Cores per cell on Ray; by default 1."),
-    ] = None,
-    gpus: Annotated[
-        float | None,
-        run_option(
-            "--gpus", metavar="NUMBER", help="GPUs per cell on Ray, such as 0.25; by default none."
-        ),
-    ] = None,
-    seed: options.Seed = 0,
-    device: options.Device = "cpu",
-    out: Annotated[
-        Path,
-        options.output_option("--out", metavar="FOLDER", help="Folder of results and report."),
-    ] = Path("reproduction"),
+    engine: Engine,
+    out: Annotated[Path, output_option("FOLDER", "Folder of results and report.")] = Path(
+        "reproduction"
+    ),
     resume: Annotated[
         bool,
-        options.output_option(
-            "--resume",
-            metavar="",
-            help="Continue with the results in the folder; other programs may do so too.",
+        output_option(
+            "", "Continue with the results in the folder; other programs may do so too.", "--resume"
         ),
     ] = False,
     force: options.Force = False,
     report_only: Annotated[
-        bool,
-        options.output_option(
-            "--report-only", metavar="", help="Run nothing; report the results in the folder."
-        ),
+        bool, output_option("", "Run nothing; report the results in the folder.", "--report-only")
     ] = False,
     merge: Annotated[
         list[Path] | None,
-        options.output_option(
-            "--merge",
-            metavar="FOLDER",
-            help="Add the results of another folder or machine first; may be repeated.",
+        output_option(
+            "FOLDER", "Add the results of another folder or machine first; may be repeated."
         ),
     ] = None,
-    quiet: options.Quiet = False,
-    json: options.Json = False,
-    debug: options.Debug = False,
+    terminal: Terminal,
 ) -> None:
     """Run the experiments of the paper, and report which of its claims hold.
 
     By default all experiments of the scale; claims, figures and data sets select some.
     """
-    terminal = Terminal(quiet, json)
     if listed:
-        from directgp.cli.reproduce_run import list_experiments
-
-        list_experiments(terminal)
+        _list_experiments(terminal)
         return
     ways = {"--resume": resume, "--force": force, "--report-only": report_only}
     given = [name for name, value in ways.items() if value]
     if force and len(given) > 1:
         raise WrongUsageError(f"{' and '.join(given)} cannot be given together. Leave one out.")
-    check_engine(engine, jobs, address, cpus, gpus, device)
-    from directgp.cli.experiment import check_run_folder
-    from directgp.cli.reproduce_run import STORE, ReproduceRequest, run_and_report
+    engine.check()
+    from directgp.cli.experiment import check_run_folder, command_typed
+    from directgp.experiments.paper.run import Reproduction
+    from directgp.experiments.paper.sweep import SCALES
 
     check_run_folder(out, STORE, resume or report_only, force)
-    request = ReproduceRequest(
-        claims=tuple(name.upper() for name in claims or ()),
-        figures=tuple(figures or ()),
-        datasets=tuple(datasets or ()),
-        scale=scale,
-        protocol=protocol,
-        data_dir=data_dir,
-        download=download,
-        engine=engine,
-        jobs=None if jobs is None else options.at_least_one("--jobs", jobs),
-        address=address,
-        cpus=1.0 if cpus is None else cpus,
-        gpus=gpus or 0.0,
-        seed=seed,
-        device=device,
-        out=out,
-        force=force,
-        report_only=report_only,
-        merge=tuple(merge or ()),
+    selected = replace(selected, claims=[name.upper() for name in selected.claims or ()])
+    selected.check()
+    merged = {str(place): _checked_store(place, out) for place in merge or ()}
+    began, since = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
+    opened = _open_all(selected, data_dir, download, terminal)
+    cells = selected.cells(
+        [_sweep_data(d.facts, len(d.problem.y), d.problem.fingerprint()) for d in opened.values()]
     )
-    request.check()
-    run_and_report(request, terminal)
+    workers = None if report_only else engine.pool(cells)
+    if report_only and not merged and not (out / STORE).exists():
+        raise InvalidInputError(_NO_RESULTS)
+    results = _run(cells, opened, workers, out, force, merged, terminal)
+    scale = SCALES[selected.scale]
+    found = Reproduction(
+        results=results,
+        findings=tuple((claim, claim.judge(results)) for claim in selected.judged()),
+        data=tuple(map(_data_row, opened.values())),
+        scale=scale.name,
+        scale_words=scale.about,
+        protocol=selected.protocol or scale.protocol,
+        command=command_typed("--report-only"),
+        began=began,
+        seconds=time.perf_counter() - since,
+        machine=f"{platform.system()} {platform.machine()}",
+    )
+    _write_and_print(found, out, terminal)
 
 
-def check_engine(
-    engine: str,
-    jobs: int | None,
-    address: str | None,
-    cpus: float | None,
-    gpus: float | None,
-    device: str,
-) -> None:
-    """Raise `WrongUsageError` for options that do not belong to the engine."""
-    if cpus is not None and not 0 < cpus < float("inf"):
-        raise WrongUsageError(f"--cpus must be more than 0 and finite. Got {cpus:g}.")
-    if gpus is not None and not 0 <= gpus < float("inf"):
-        raise WrongUsageError(f"--gpus must be at least 0 and finite. Got {gpus:g}.")
-    for name, value in (("--address", address), ("--cpus", cpus), ("--gpus", gpus)):
-        if value is not None and engine != "ray":
-            raise WrongUsageError(f"{name} is for --engine ray. Give it, or leave {name} out.")
-    if jobs is not None and (engine == "inline" or address is not None):
-        why = "--engine inline has one" if engine == "inline" else "the cluster has its own"
-        raise WrongUsageError(f"--jobs is for workers that are started, and {why}. Leave it out.")
-    if engine == "ray" and device == "cuda" and not gpus:
+def _checked_store(place: Path, out: Path) -> Path:
+    """Return the store to merge, given itself or its folder; raise `WrongUsageError` if wrong."""
+    path = place / STORE if place.is_dir() else place
+    if not path.is_file():
         raise WrongUsageError(
-            "--device cuda needs --gpus with --engine ray. Give the GPUs of a cell, such as 0.25."
+            f"--merge must be a folder with {STORE}, or such a file. Got {str(place)!r}."
         )
+    if (out / STORE).exists() and path.samefile(out / STORE):
+        raise WrongUsageError(
+            f"--merge must be another folder than --out. Got {str(place)!r} for both."
+        )
+    return path
+
+
+def _open_all(
+    selected: Selection, data_dir: Path | None, download: bool, terminal: Terminal
+) -> "dict[str, PaperData]":
+    """Open the selected data sets; those that are missing are left out unless named."""
+    from directgp.datasets.paper.download import open_paper
+    from directgp.datasets.paper.sets import PAPER
+
+    table = [_sweep_data(facts, facts.rows, "") for facts in PAPER.values()]
+    used = {cell.dataset for cell in selected.cells(table)}
+    if not used:
+        named = [f"claim {each}" for each in selected.claims or ()]
+        named += [f"figure {each}" for each in selected.figures or ()]
+        on = f" on {joined(selected.datasets)}" if selected.datasets else ""
+        raise WrongUsageError(
+            f"There is no experiment of {joined(named) or 'the paper'}{on} at scale "
+            f"{selected.scale}. Name others, or another scale."
+        )
+    opened = {}
+    for name in (name for name in PAPER if name in used):
+        try:
+            opened[name] = open_paper(name, data_dir, download)
+        except DirectGPError as error:
+            if name in (selected.datasets or ()):
+                raise
+            terminal.warn(f"Left out: {error}")
+    if not opened:
+        raise InvalidInputError(
+            "At least one data set must be there. Got none. Name the folder that has them by "
+            "--data-dir."
+        )
+    return opened
+
+
+def _sweep_data(facts: "PaperDataset", num_rows: int, fingerprint: str) -> "SweepData":
+    from directgp.experiments.paper.sweep import SweepData
+
+    return SweepData(facts.name, facts.task, num_rows, fingerprint, facts.num_inducing)
+
+
+_ORIGINS = {"folder": "the data folder", "fetched": "its public home", "generated": "its formula"}
+
+
+def _data_row(opened: "PaperData") -> "DataRow":
+    from directgp.experiments.paper.run import DataRow
+
+    facts, (rows, features) = opened.facts, opened.problem.X.shape
+    same = ("name", "task", "num_inducing", "licence", "source")
+    return DataRow(
+        **{name: getattr(facts, name) for name in same},
+        rows=rows,
+        features=features,
+        paper_rows=facts.rows,
+        paper_features=facts.features,
+        origin=_ORIGINS[opened.origin],
+        differences=opened.differences,
+    )
+
+
+_NO_RESULTS = "The folder must have results of this scale and seed. Got none. Run them first."
+
+
+def _run(
+    cells: "Sequence[PaperCell]",
+    opened: "dict[str, PaperData]",
+    workers: "tuple[Pool, str] | None",
+    out: Path,
+    force: bool,
+    merged: dict[str, Path],
+    terminal: Terminal,
+) -> "Results":
+    """Merge other stores, run the cells that are not finished, and return all results."""
+    from directgp.cli.experiment import clear_run_folder, show_progress
+    from directgp.experiments.paper.cells import Results
+    from directgp.experiments.paper.run import run_sweep
+    from directgp.experiments.store import Store
+
+    out.mkdir(parents=True, exist_ok=True)
+    if force:
+        clear_run_folder(out, STORE, DOCUMENT)
+    with Store(out / STORE) as store:
+        for place, path in merged.items():
+            counts = store.merge(path)
+            terminal.note(
+                f"{place}: {plural(counts.added, 'result')} added, {counts.known} known already, "
+                f"{counts.differing} known with another outcome, which is not taken."
+            )
+        if workers is not None:
+            pool, device = workers
+            with show_progress(terminal, "cell") as callback:
+                run = partial(run_sweep, callback=callback, device=device)
+                run(cells, lambda name: opened[name].problem, store, pool)
+        records, failed = store.records(cells), store.failures(cells)
+    if not records:
+        reason = f"No cell could be finished. {failed[0].reason}" if failed else _NO_RESULTS
+        raise InvalidInputError(reason)
+    known = {each.cell for each in records} | {each.cell for each in failed}
+    missing = tuple(cell for cell in cells if cell not in known)
+    return Results(tuple(records), tuple(failed), missing)
+
+
+_STYLES = {"held": "green", "not held": "red", "not decided": "yellow"}
+
+
+def _write_and_print(found: "Reproduction", out: Path, terminal: Terminal) -> None:
+    from directgp.reports.paper import headline, write_reproduction
+
+    index = write_reproduction(found, out)
+    rows = [
+        (claim.id, Text(finding.verdict, style=_STYLES[finding.verdict]), finding.sentence)
+        for claim, finding in found.findings
+    ]
+    terminal.show(plain_table("", ("claim", "verdict", "found here"), rows))
+    for failed in found.results.failed:
+        terminal.warn(f"{failed.cell.title}, failed: {failed.reason}")
+    if found.results.missing:
+        terminal.warn(f"{plural(len(found.results.missing), 'cell')} of this scale not run yet.")
+    terminal.show(f"\n{headline(found)} Scale {found.scale}.")
+    terminal.show(f"Report:    {index}")
+    terminal.answer(json_format.loads((out / DOCUMENT).read_bytes()))
+
+
+def _list_experiments(terminal: Terminal) -> None:
+    """Print claims, figures and scales."""
+    from directgp.experiments.paper.sweep import SCALES
+
+    known = _claims_and_figures()
+    claims, figures, scales = known[0].values(), known[1].values(), SCALES.values()
+    terminal.answer(
+        {
+            "claims": [{"claim": c.id, "statement": c.statement, "where": c.where} for c in claims],
+            "figures": [{"figure": f.name, "title": f.title} for f in figures],
+            "scales": [{"scale": s.name, "about": s.about} for s in scales],
+        }
+    )
+    rows = [(c.id, c.statement, ", ".join(c.figures)) for c in claims]
+    terminal.show(plain_table("Claims", ("claim", "what the paper says", "figures"), rows))
+    pairs = [(f.name, f.title) for f in figures]
+    terminal.show(plain_table("\nFigures", ("figure", "what it shows"), pairs))
+    pairs = [(s.name, s.about) for s in scales]
+    terminal.show(plain_table("\nScales", ("scale", "what is run"), pairs))

@@ -3,15 +3,17 @@
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from io import TextIOWrapper
-from typing import Any, final
+from typing import Annotated, Any, Literal, final
 
 import typer
 from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
@@ -25,38 +27,48 @@ _MAX_WIDTH = 200
 """Maximum width of tables in a file or a pipe, in characters."""
 
 
+def panel(title: str) -> Callable[..., Any]:
+    """Return a function that defines an option in a panel of the help.
+
+    It takes the name of the value, which is empty for a flag, the help, and the names of the
+    option, if they differ from the name of the parameter.
+    """
+
+    def option(value: str, text: str, *names: str, **settings: Any) -> Any:
+        return typer.Option(*names, metavar=value, help=text, rich_help_panel=title, **settings)
+
+    return option
+
+
+output_option = panel("Output")
+
+Quiet = Annotated[bool, output_option("", "Print nothing but errors.", "--quiet", "-q")]
+Json = Annotated[bool, output_option("", "Print one JSON document, for programs.", "--json")]
+Debug = Annotated[bool, output_option("", "Show the traceback of an error.", "--debug")]
+
+
 @final
 @dataclass(frozen=True)
 class Terminal:
-    """Standard output for results, standard error for notes, warnings and progress.
+    """Prints results on standard output, and notes, warnings and progress on standard error."""
 
-    Examples
-    --------
-    >>> from directgp.cli.terminal import Terminal
-    >>> Terminal().show("a result")
-    a result
-    >>> Terminal(json=True).show("not shown")
-    >>> Terminal(json=True).answer({"rows": 3})
-    {
-      "rows": 3
-    }
-    """
-
-    quiet: bool = False
+    quiet: Quiet = False
     """Print only errors, and the document of `json`."""
 
-    json: bool = False
+    json: Json = False
     """Print one JSON document on standard output, and nothing else there."""
 
-    def note(self, sentence: str) -> None:
+    debug: Debug = False
+    """Read by `reporting_errors`."""
+
+    def note(self, sentence: str, style: str | None = None) -> None:
         """Print a note on standard error."""
         if self.prints_text:
-            print_line(console(err=True), sentence)
+            print_line(console(err=True), sentence, style)
 
     def warn(self, sentence: str) -> None:
         """Print a warning on standard error."""
-        if self.prints_text:
-            print_line(console(err=True), f"Warning: {sentence}", style="yellow")
+        self.note(f"Warning: {sentence}", style="yellow")
 
     def show(self, what: RenderableType) -> None:
         """Print a result, text or a rich table, unless `json` is set."""
@@ -100,6 +112,25 @@ def print_line(where: Console, text: str, style: str | None = None) -> None:
     where.print(text, style=style, markup=False, emoji=False, soft_wrap=not where.is_terminal)
 
 
+def plain_table(
+    title: str,
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    numeric: Sequence[str] = (),
+    padding: int = 1,
+) -> Table:
+    """Return a table without lines; numeric columns are aligned right, other last ones wrap."""
+    table = Table(title=title or None, title_justify="left", title_style="bold", box=None)
+    table.pad_edge, table.padding = False, (0, padding)
+    for head in heads:
+        wraps = head == heads[-1] and head not in numeric
+        side: Literal["left", "right"] = "right" if head in numeric else "left"
+        table.add_column(head, justify=side, no_wrap=not wraps, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(each) if isinstance(each, str) else each for each in row))
+    return table
+
+
 def print_json(document: dict[str, Any]) -> None:
     """Print a JSON document on standard output; numbers that are not finite become null."""
     # ASCII only, so that it can be printed in any encoding.
@@ -109,6 +140,8 @@ def print_json(document: dict[str, Any]) -> None:
 @final
 class WrongUsageError(DirectGPError):
     """The command line is wrong, as can be seen before any work is done."""
+
+    exit_code = WRONG_USAGE
 
 
 @contextmanager
@@ -127,7 +160,7 @@ def reporting_errors(arguments: Sequence[str]) -> Iterator[None]:
         sys.exit(INTERRUPTED)
     except Exception as error:
         _report(sentence(error), error, arguments)
-        sys.exit(exit_code(error))
+        sys.exit(getattr(error, "exit_code", FAILED))
 
 
 def sentence(error: Exception) -> str:
@@ -145,13 +178,6 @@ def sentence(error: Exception) -> str:
         return f"{one_line(str(file))}: {what}." if file else f"{what}."
     what = one_line(f"{type(error).__name__}: {error}").rstrip(":. ")
     return f"directgp failed unexpectedly: {what}; run again with --debug for the traceback."
-
-
-def exit_code(error: Exception) -> int:
-    """Return 2 for wrong usage, else 1."""
-    if isinstance(error, typer.TyperException):
-        return error.exit_code
-    return WRONG_USAGE if isinstance(error, WrongUsageError) else FAILED
 
 
 def _report(words: str, error: BaseException, arguments: Sequence[str]) -> None:
@@ -191,29 +217,24 @@ def _leave_pipe() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _without_type(option: Any) -> Any:
-    """Remove the type from the help of ``--help``, which is a flag."""
-    if option is not None:
-        option.metavar = ""
-    return option
+class _PlainHelp:
+    """Removes the type from the help of ``--help``, which is a flag."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.metavar = ""
+        return option
 
 
 @final
-class PlainCommand(TyperCommand):
+class PlainCommand(_PlainHelp, TyperCommand):
     """One command."""
 
-    @override
-    def get_help_option(self, ctx: Any) -> Any:
-        return _without_type(super().get_help_option(ctx))
-
 
 @final
-class ProgramGroup(TyperGroup):
+class ProgramGroup(_PlainHelp, TyperGroup):
     """The commands of directgp, whose exceptions are printed by `reporting_errors`."""
-
-    @override
-    def get_help_option(self, ctx: Any) -> Any:
-        return _without_type(super().get_help_option(ctx))
 
     @override
     def main(self, args: Sequence[str] | None = None, *more: Any, **settings: Any) -> Any:

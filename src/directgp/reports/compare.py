@@ -1,22 +1,23 @@
-"""Write the report of a comparison."""
+"""Build the table of scores of a comparison, and write its report."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
-import pyarrow as pa
-
+from directgp.experiments.cell import Method
 from directgp.experiments.plan import Comparison
-from directgp.experiments.stats import SIGNIFICANT, RankingRow
+from directgp.experiments.stats import SIGNIFICANT, RankingRow, ScoreEstimate
 from directgp.metrics import COVERAGE, SCORES, Score
 from directgp.plots.rendering import RenderedPicture, render
-from directgp.reports.figures import PICTURES, gallery
+from directgp.reports.figures import PICTURES, make_pictures
 from directgp.reports.html import parquet, render_page, write_files
-from directgp.reports.scoreboard import CLOSE, heading, scoreboard
-from directgp.reports.verdict import Findings, Verdict, called, steps_allowed, verdict
-from directgp.text import duration, number, one_line, percent, plural
+from directgp.reports.verdict import Findings, Verdict, name_in_text, steps_allowed, verdict
+from directgp.text import decimals_for, duration, fixed, listed, number, one_line, percent, plural
+
+CLOSE = "≈"
+"""Mark of a value that is not significantly different from the best."""
 
 SCHEMA = 1
 """Version of the JSON document."""
@@ -24,12 +25,8 @@ SCHEMA = 1
 _MAX_NAMES = 12
 """Features whose names are listed."""
 
-_TASKS = {
-    "regression": ("regression", "a number"),
-    "classification": ("classification", "one of two classes"),
-    "count": ("counts", "a count"),
-}
-"""Name of each task, and what it predicts."""
+_KINDS = {"regression": "a number", "classification": "one of two classes", "count": "a count"}
+"""What each task predicts."""
 
 _GLOSSARY = {
     "β": (
@@ -77,36 +74,114 @@ _SCORES = {
 """Explanations of scores that need more than a sentence."""
 
 
+@final
+@dataclass(frozen=True)
+class Entry:
+    """A cell of the table of scores."""
+
+    text: str
+    rank: float | None
+    """Value by which the column is sorted; None comes last."""
+
+    error: str = ""
+    unit: str = ""
+    best: bool = False
+    close: bool = False
+    note: str = ""
+    """Small text below."""
+
+
+@final
+@dataclass(frozen=True)
+class ScoreTable:
+    """The table of scores at one size of training set."""
+
+    size: int
+    """Number of training rows."""
+
+    heading: str
+    columns: dict[str, str]
+    """Explanations by title."""
+
+    rows: dict[Method, tuple[Entry, ...]]
+
+
+def score_table(ranking: Sequence[RankingRow], scores: Sequence[Score]) -> ScoreTable:
+    """Return the table of β, scores and seconds; methods are in table order."""
+    repeats = len(ranking[0].betas)
+    of = f"mean ± standard error of {repeats} repeats" if repeats > 1 else "one repeat"
+    columns = {"β": [_beta(row) for row in ranking]}
+    about = {"β": "Weight of the KL term, median over the repeats."}
+    for score in scores:
+        nominal = f" of {percent(COVERAGE, 0)}" if score.better == "nominal" else ""
+        about[score.label + nominal] = score.about
+        columns[score.label] = _scores([s.scores[score.name] for s in ranking], score)
+    columns["seconds"] = [Entry(number(s.seconds, 2), _rank(s.seconds)) for s in ranking]
+    about["seconds"] = (
+        "Of one core for one repeat: every β, but not the ELBO run from which it starts."
+    )
+    rows = zip(*columns.values(), strict=True)
+    return ScoreTable(
+        size=ranking[0].size,
+        heading=f"{ranking[0].size:,} training rows, {of}",
+        columns=about,
+        rows={each.method: row for each, row in zip(ranking, rows, strict=True)},
+    )
+
+
+def _scores(estimates: Sequence[ScoreEstimate], score: Score) -> list[Entry]:
+    """Return one column; a single method is not marked as the best."""
+    nominal = score.better == "nominal"
+    factor = 100.0 if nominal else 1.0
+    means, errors = [factor * e.mean for e in estimates], [factor * e.error for e in estimates]
+    decimals = min(decimals_for(means, errors), 1 if nominal else 20)
+    return [
+        Entry(
+            text=fixed(mean, decimals),
+            error=fixed(error, decimals) if math.isfinite(error + mean) else "",
+            unit=" %" if nominal else "",
+            rank=_rank(abs(each.mean - COVERAGE) if nominal else each.mean),
+            best=each.best and len(estimates) > 1 and math.isfinite(mean),
+            close=each.close and not each.best,
+        )
+        for each, mean, error in zip(estimates, means, errors, strict=True)
+    ]
+
+
+def _beta(row: RankingRow) -> Entry:
+    """Return the median, and the range if repeats chose different values."""
+    if row.method.objective == "fitc":
+        return Entry("–", None)
+    low, high = min(row.betas), max(row.betas)
+    note = f"{number(low, 2)} to {number(high, 2)}" if low != high else ""
+    return Entry(number(row.beta), _rank(row.beta), note=note)
+
+
+def _rank(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
 def write_report(comparison: Comparison, folder: Path) -> Path:
-    """Write page, pictures, results and JSON document of a comparison.
+    """Write page, pictures, results and JSON document, and return the path of the page.
 
-    Parameters
-    ----------
-    comparison
-        The plan and its results.
-    folder
-        Created if it is missing. Files of an earlier report are replaced, each in one step, and
-        its pictures that this report does not have are removed.
-
-    Returns
-    -------
-    Path
-        The page, `index.html`, which needs none of the other files.
+    Files of an earlier report in the folder are replaced, and its other pictures are removed.
     """
     findings = Findings(comparison)
     found = verdict(findings)
-    pictures = [render(picture) for picture in gallery(findings)]
-    results = results_parquet(comparison)
-    document = "report.json", report_document(findings, found)
+    pictures = [render(picture) for picture in make_pictures(findings)]
     return write_files(
-        folder, pictures, PICTURES, results, document, page(findings, found, pictures)
+        folder,
+        pictures,
+        PICTURES,
+        results_parquet(comparison),
+        ("report.json", report_document(findings, found)),
+        page(findings, found, pictures),
     )
 
 
 def page(findings: Findings, verdict: Verdict, pictures: Sequence[RenderedPicture]) -> str:
     """Return the page of a comparison."""
     data = findings.comparison.plan.data
-    task, kind = _TASKS[data.task]
     lost = [
         f"{run.cell.method}, repeat {run.cell.repeat}, {run.cell.size:,} rows: {reason}"
         for run in findings.comparison.runs
@@ -116,38 +191,33 @@ def page(findings: Findings, verdict: Verdict, pictures: Sequence[RenderedPictur
         "report.html",
         ["report.css"],
         name=one_line(data.name, 80),
-        question=f"Predicting {one_line(data.target, 80)}, {kind}",
-        task=task,
+        question=f"Predicting {one_line(data.target, 80)}, {_KINDS[data.task]}",
+        task=data.task,
         verdict=verdict,
-        boards=[scoreboard(found, findings.scores) for found in findings.by_size.values()],
-        heading=heading,
-        called=called,
+        tables=[score_table(found, findings.scores) for found in findings.by_size.values()],
+        name_in_text=name_in_text,
         close=CLOSE,
         coverage=COVERAGE,
         pictures=pictures,
+        num_repeats=findings.num_repeats,
         comparison=findings.comparison,
+        command=findings.comparison.command,
         plan=findings.comparison.plan,
         data_facts=data_facts(findings),
         run_facts=run_facts(findings),
         lost=lost,
-        glossary=_glossary(findings.scores),
+        glossary={s.label: _SCORES.get(s.name, s.about) for s in findings.scores} | _GLOSSARY,
     )
-
-
-def _glossary(scores: tuple[Score, ...]) -> dict[str, str]:
-    return {score.label: _SCORES.get(score.name, score.about) for score in scores} | _GLOSSARY
 
 
 def data_facts(findings: Findings) -> dict[str, str]:
     """Return the section about the data: values by name."""
     data = findings.comparison.plan.data
-    names = data.feature_names
-    more = len(names) - _MAX_NAMES
-    listed = ", ".join(one_line(name, 40) for name in names[:_MAX_NAMES])
+    names = [one_line(name, 40) for name in data.feature_names]
     found = {
         "source": one_line(data.source, 200),
         "rows": f"{data.num_rows:,}",
-        "features": f"{len(names)}: {listed}{f' and {more} more' if more > 0 else ''}",
+        "features": f"{len(names)}: {listed(names, _MAX_NAMES)}",
         "target": one_line(data.target, 200),
     }
     if data.classes:
@@ -196,7 +266,11 @@ def report_document(findings: Findings, verdict: Verdict) -> dict[str, Any]:
         "data": plan.data.model_dump(),
         "methods": [asdict(method) for method in plan.methods],
         "scores": [asdict(score) for score in findings.scores],
-        "standings": [_ranking_row(s) for found in findings.by_size.values() for s in found],
+        "standings": [
+            {**asdict(row), "method": row.method.name, "beta": row.beta}
+            for found in findings.by_size.values()
+            for row in found
+        ],
         "significance": SIGNIFICANT,
         "repeats": plan.repeats,
         "sizes": plan.sizes,
@@ -216,41 +290,28 @@ def report_document(findings: Findings, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _ranking_row(row: RankingRow) -> dict[str, Any]:
-    return {**asdict(row), "method": row.method.name, "beta": row.beta}
-
-
 def results_parquet(comparison: Comparison) -> bytes:
     """Return results.parquet: one row a cell; failed cells have a reason and no scores."""
     labels = {method.name: method.label for method in comparison.plan.methods}
+    shared = ("method", "repeat", "size", "seed")
     outcomes = ("beta", "seconds", "evaluations", "status", "reason", "num_test")
-    rows: list[dict[str, Any]] = [
-        {
-            **{name: getattr(run.cell, name) for name in ("method", "repeat", "size", "seed")},
-            **run.outcome.scores,
-            **{name: getattr(run.outcome, name) for name in outcomes},
-        }
+    found: list[tuple[Any, dict[str, Any]]] = [
+        (run.cell, run.outcome.scores | {name: getattr(run.outcome, name) for name in outcomes})
         for run in comparison.runs
     ]
-    rows += [
-        {
-            **{name: getattr(each.cell, name) for name in ("method", "repeat", "size", "seed")},
-            "status": "failed",
-            "reason": each.reason,
-        }
-        for each in comparison.failed
+    found += [(f.cell, {"status": "failed", "reason": f.reason}) for f in comparison.failed]
+    found.sort(key=lambda each: (each[0].size, each[0].repeat, list(labels).index(each[0].method)))
+    rows = [
+        {name: getattr(cell, name) for name in shared} | {"label": labels[cell.method]} | outcome
+        for cell, outcome in found
     ]
-    order = list(labels)
-    rows.sort(key=lambda row: (row["size"], row["repeat"], order.index(row["method"])))
     scores = [score.name for score in SCORES[comparison.plan.data.task]]
-    schema = pa.schema(
-        [
-            *((name, pa.string()) for name in ("method", "label")),
-            *((name, pa.int64()) for name in ("repeat", "size", "seed")),
-            *((name, pa.float64()) for name in ("beta", *scores, "seconds")),
-            ("evaluations", pa.int64()),
-            *((name, pa.string()) for name in ("status", "reason")),
-            ("num_test", pa.int64()),
-        ]
+    columns = (
+        ("string", ("method", "label")),
+        ("int64", ("repeat", "size", "seed")),
+        ("float64", ("beta", *scores, "seconds")),
+        ("int64", ("evaluations",)),
+        ("string", ("status", "reason")),
+        ("int64", ("num_test",)),
     )
-    return parquet([{**row, "label": labels[row["method"]]} for row in rows], schema)
+    return parquet(rows, columns)

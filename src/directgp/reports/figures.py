@@ -1,26 +1,18 @@
-"""Collect the arrays of a comparison and draw its pictures."""
+"""Draw the pictures of a comparison; apart from `compare`, which has the texts of its page."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
-from numpy.typing import NDArray
 
 from directgp.experiments.cell import Method
 from directgp.experiments.plan import ComparedFit, Predictions
 from directgp.experiments.stats import RankingRow, best_of
 from directgp.metrics import Score
+from directgp.plots import calibration
 from directgp.plots.beta import BetaAxis, draw_rings
-from directgp.plots.calibration import (
-    draw_pit,
-    draw_reliability,
-    pit_band,
-    pit_bars,
-    pit_bins,
-    reliability,
-)
 from directgp.plots.curves import Line, draw_estimates, draw_sizes, draw_training
 from directgp.plots.predictions import draw_covered, draw_diagonal
 from directgp.plots.rendering import Layout, Panel, Picture
@@ -29,6 +21,7 @@ from directgp.plots.style import (
     DARK,
     ORANGE,
     Array,
+    Mark,
     axis_name,
     clear_range,
     mark_empty,
@@ -50,25 +43,40 @@ _SKEWED = 30.0
 _OUTSIDE = 0.5
 """Predictions further outside the range of the targets than this share of it are cut."""
 
-_HALVES, _HALF_NAMES = (0.0, 0.5, 1.0), ("0", "0.5", "1")
+_HALVES = {0.0: "0", 0.5: "0.5", 1.0: "1"}
+"""Ticks of an axis of probabilities."""
 
 _MAX_CLASS = 24
 """Letters of a class in a legend."""
 
+_Content = TypeVar("_Content")
 
-def gallery(findings: Findings) -> list[Picture]:
+
+def make_pictures(findings: Findings) -> list[Picture]:
     """Return the pictures of a comparison that have something to show."""
     if not findings.ranking:
         return []
-    every = [
-        _scores(findings),
-        _learning(findings),
-        _betas(findings),
-        _calibration(findings),
-        _predicted(findings),
-        _training(findings),
-    ]
-    return [picture for picture in every if picture]
+    every = (_scores, _learning, _betas, _calibration, _predicted, _training)
+    return [picture for make in every if (picture := make(findings))]
+
+
+def _panels(
+    found: dict[Method, _Content],
+    draw: Callable[[Axes, _Content, Mark], None],
+    describe: Callable[[_Content], str],
+) -> list[Panel]:
+    """Return a panel for each method, drawn from its content and its mark."""
+
+    def panel(method: Method, content: _Content) -> Panel:
+        mark = method_mark(method.name)
+        alt = f"{method.label}: {describe(content)}"
+        return Panel(method.label, lambda ax: draw(ax, content, mark), alt)
+
+    return [panel(*each) for each in found.items()]
+
+
+def _described(panels: Sequence[Panel]) -> str:
+    return f"{'; '.join(panel.alt for panel in panels)}."
 
 
 def _scores(findings: Findings) -> Picture:
@@ -106,43 +114,36 @@ def _learning(findings: Findings) -> Picture | None:
     """Draw NLL and the second score against the number of training rows."""
     if len(findings.by_size) < 2:
         return None
-    sizes = sorted(findings.by_size)
+    found: dict[Method, list[RankingRow]] = {m: [] for m in findings.comparison.plan.methods}
+    for size in sorted(findings.by_size):
+        for row in findings.by_size[size]:
+            found[row.method].append(row)
 
-    def lines(score: str) -> list[Line]:
-        found: dict[Method, list[RankingRow]] = {}
-        for size in sizes:
-            for row in findings.by_size[size]:
-                found.setdefault(row.method, []).append(row)
-        return [
+    def panel(score: Score) -> Panel:
+        lines = [
             Line(
                 method.label,
                 method_mark(method.name),
-                np.array([float(s.size) for s in found[method]]),
-                np.array([s.scores[score].mean for s in found[method]]),
-                np.array([s.scores[score].error for s in found[method]]),
+                np.array([float(s.size) for s in own]),
+                np.array([s.scores[score.name].mean for s in own]),
+                np.array([s.scores[score.name].error for s in own]),
             )
-            for method in findings.comparison.plan.methods
-            if method in found
+            for method, own in found.items()
+            if own
         ]
+        ends = [zip(line.x, line.mean, strict=True) for line in lines]
+        words = [", ".join(f"{number(m)} at {int(x):,} rows" for x, m in each) for each in ends]
+        alt = "; ".join(f"{line.label} {word}" for line, word in zip(lines, words, strict=True))
+        return Panel("", lambda ax: draw_sizes(ax, lines, score.label), alt)
 
-    def panel(score: Score) -> Panel:
-        drawn = lines(score.name)
-        return Panel("", lambda ax: draw_sizes(ax, drawn, score.label))
-
-    words = [
-        f"{line.label} "
-        + ", ".join(
-            f"{number(m)} at {int(x):,} rows" for x, m in zip(line.x, line.mean, strict=True)
-        )
-        for line in lines("nll")
-    ]
+    panels = [panel(score) for score in findings.scores[:2]]
     return Picture(
         name="learning",
         title="Learning curves",
         caption="Scores on the same test rows against the number of training rows; bars are one "
         "standard error over the repeats.",
-        alt=f"NLL by number of training rows: {'; '.join(words)}.",
-        panels=[panel(score) for score in findings.scores[:2]],
+        alt=f"NLL by number of training rows: {panels[0].alt}.",
+        panels=panels,
         layout=Layout(height=2.7, min_width=3.2, min_width_narrow=3.2),
     )
 
@@ -151,17 +152,13 @@ def _betas(findings: Findings) -> Picture | None:
     """Draw the validation loss along β, one panel for each method that chooses β."""
     every = {m: findings.runs(m.name) for m in findings.comparison.plan.methods}
     chosen = {m: [run for run in runs if run.outcome.path] for m, runs in every.items()}
-    chosen = {method: runs for method, runs in chosen.items() if runs}
-    if not chosen:
+    panels = _panels(
+        {method: runs for method, runs in chosen.items() if runs},
+        _draw_betas,
+        lambda runs: f"β = {joined([number(run.outcome.beta) for run in runs])}",
+    )
+    if not panels:
         return None
-
-    def panel(method: Method, runs: list[ComparedFit]) -> Panel:
-        betas = joined([number(run.outcome.beta) for run in runs])
-        color = method_mark(method.name).color
-        alt = f"{method.label}: β = {betas}"
-        return Panel(method.label, lambda ax: _draw_betas(ax, runs, color), alt)
-
-    panels = [panel(*each) for each in chosen.items()]
     return Picture(
         name="beta",
         title="Loss against β",
@@ -176,7 +173,7 @@ def _betas(findings: Findings) -> Picture | None:
     )
 
 
-def _draw_betas(ax: Axes, runs: Sequence[ComparedFit], color: str) -> None:
+def _draw_betas(ax: Axes, runs: Sequence[ComparedFit], mark: Mark) -> None:
     paths = [{point.beta: point.loss for point in run.outcome.path} for run in runs]
     common = sorted(set.intersection(*map(set, paths)))
     mean = {beta: float(np.mean([path[beta] for path in paths])) for beta in common}
@@ -184,10 +181,10 @@ def _draw_betas(ax: Axes, runs: Sequence[ComparedFit], color: str) -> None:
     for path, width, alpha in (*((path, 0.8, 0.4) for path in paths), (mean, 2.0, 1.0)):
         betas = sorted(path)
         losses = [path[beta] if math.isfinite(path[beta]) else math.nan for beta in betas]
-        ax.plot(axis.places(betas), losses, color=color, linewidth=width, alpha=alpha)
+        ax.plot(axis.places(betas), losses, color=mark.color, linewidth=width, alpha=alpha)
     betas = [run.outcome.beta for run in runs]
     rings = [path.get(beta, math.nan) for path, beta in zip(paths, betas, strict=True)]
-    draw_rings(ax, axis, betas, rings, color)
+    draw_rings(ax, axis, betas, rings, mark.color)
     axis.draw(ax)
     every = [loss for path in paths for loss in path.values() if math.isfinite(loss)]
     means = [loss for loss in mean.values() if math.isfinite(loss)]
@@ -208,66 +205,53 @@ def _calibration(findings: Findings) -> Picture | None:
     if not found:
         return None
     if findings.comparison.plan.data.task == "classification":
-        return _reliabilities(found)
-    return _pits(found, findings.num_repeats)
+        panels = _panels(
+            {m: calibration.reliability(each.actual, each.mean) for m, each in found.items()},
+            _draw_reliability,
+            lambda bins: percent(bins.expected_error, 1),
+        )
+        caption = (
+            "Observed share of the class (with 95 % intervals) for rows with similar predicted "
+            "probability. Calibrated points are on the dashed line; the grey bars below are the "
+            "number of rows."
+        )
+        intro = "Observed share against predicted probability. Mean distance from the diagonal, "
+        layout = Layout(2.2, 1.9, 1.7, x_label="predicted probability", y_label="observed share")
+    else:
+        panels = _pit_panels(found, findings.num_repeats)
+        caption = (
+            "The position of the actual values within their predicted distributions "
+            "(probability integral transform). Calibrated bars are flat, at the dashed line; a "
+            "hump means that the distributions are too wide, a bowl that they are too narrow, a "
+            "slope that they are too low or too high. The grey band contains nearly all bars of a "
+            "calibrated method."
+        )
+        intro = "Histograms of the PIT, 1 throughout if calibrated. "
+        transform = "probability integral transform"
+        layout = Layout(1.75, 1.9, 1.7, x_label=transform, y_label="density")
+    alt = intro + _described(panels)
+    return Picture("calibration", "Calibration", caption, alt, panels, layout)
 
 
-def _pits(found: dict[Method, Predictions], repeats: int) -> Picture:
+def _pit_panels(found: dict[Method, Predictions], repeats: int) -> list[Panel]:
     # Repeats share rows, so the band is that of the rows of one repeat.
     rows = max(1, min(len(each.actual) for each in found.values()) // repeats)
-    bins = pit_bins(rows)
-    band = pit_band(rows, bins)
-    bars = {method: pit_bars(each.below, each.up_to, bins) for method, each in found.items()}
+    bins = calibration.pit_bins(rows)
+    band = calibration.pit_band(rows, bins)
+    bars = {m: calibration.pit_bars(each.below, each.up_to, bins) for m, each in found.items()}
     top = min(_TALL, 1.08 * max(band[1], *(float(each.max()) for each in bars.values())))
 
-    def panel(method: Method, heights: Array) -> Panel:
-        def draw(ax: Axes) -> None:
-            draw_pit(ax, heights, band, method_mark(method.name).color, "")
-            ax.set(ylim=(0, top), xticks=_HALVES, xticklabels=_HALF_NAMES)
+    def draw(ax: Axes, heights: Array, mark: Mark) -> None:
+        calibration.draw_pit(ax, heights, band, mark.color, "")
+        ax.set(ylim=(0, top), xticks=list(_HALVES), xticklabels=list(_HALVES.values()))
 
-        alt = f"{method.label}: bars from {heights.min():.2f} to {heights.max():.2f}"
-        return Panel(method.label, draw, alt)
-
-    panels = [panel(*each) for each in bars.items()]
-    return Picture(
-        name="calibration",
-        title="Calibration",
-        caption="The position of the actual values within their predicted distributions "
-        "(probability integral transform). Calibrated bars are flat, at the dashed line; a hump "
-        "means that the distributions are too wide, a bowl that they are too narrow, a slope that "
-        "they are too low or too high. The grey band contains nearly all bars of a calibrated "
-        "method.",
-        alt="Histograms of the PIT, 1 throughout if calibrated. "
-        f"{'; '.join(each.alt for each in panels)}.",
-        panels=panels,
-        layout=Layout(1.75, 1.9, 1.7, x_label="probability integral transform", y_label="density"),
-    )
+    return _panels(bars, draw, lambda each: f"bars from {each.min():.2f} to {each.max():.2f}")
 
 
-def _reliabilities(found: dict[Method, Predictions]) -> Picture:
-    def panel(method: Method, predictions: Predictions) -> Panel:
-        bins = reliability(predictions.actual, predictions.mean)
-
-        def draw(ax: Axes) -> None:
-            draw_reliability(ax, bins, method_mark(method.name).color)
-            ax.set(xticks=_HALVES, yticks=_HALVES)
-            ax.set(xticklabels=_HALF_NAMES, yticklabels=_HALF_NAMES)
-
-        alt = f"{method.label}: {percent(bins.expected_error, 1)}"
-        return Panel(method.label, draw, alt)
-
-    panels = [panel(*each) for each in found.items()]
-    return Picture(
-        name="calibration",
-        title="Calibration",
-        caption="Observed share of the class (with 95 % intervals) for rows with similar predicted "
-        "probability. Calibrated points are on the dashed line; the grey bars below are the number "
-        "of rows.",
-        alt="Observed share against predicted probability. Mean distance from the diagonal, "
-        f"{'; '.join(each.alt for each in panels)}.",
-        panels=panels,
-        layout=Layout(2.2, 1.9, 1.7, x_label="predicted probability", y_label="observed share"),
-    )
+def _draw_reliability(ax: Axes, bins: calibration.Reliability, mark: Mark) -> None:
+    calibration.draw_reliability(ax, bins, mark.color)
+    ax.set_xticks(list(_HALVES), list(_HALVES.values()))
+    ax.set_yticks(list(_HALVES), list(_HALVES.values()))
 
 
 def _predicted(findings: Findings) -> Picture | None:
@@ -287,26 +271,22 @@ def _predicted(findings: Findings) -> Picture | None:
 
 
 def _predicted_labels(found: dict[Method, Predictions], other: str, label: str) -> Picture:
-    def panel(method: Method, predictions: Predictions) -> Panel:
-        ones, mean = predictions.actual == 1, predictions.mean
+    def draw(ax: Axes, rows: Predictions, _: Mark) -> None:
+        edges = np.linspace(0, 1, 21)
+        for one, color, hatch, name in ((0, BLUE, "////", other), (1, ORANGE, "", label)):
+            heights, _bins = np.histogram(rows.mean[rows.actual == one], edges)
+            ax.stairs(heights, edges, fill=True, color=color, alpha=0.3)
+            style: Any = {"linewidth": 1.3, "hatch": hatch, "label": axis_name(name)}
+            ax.stairs(heights, edges, color=color, **style)
+        ax.set_xlim(0, 1)
 
-        def draw(ax: Axes) -> None:
-            edges = np.linspace(0, 1, 21)
-            for mask, color, hatch, name in (
-                (~ones, BLUE, "////", other),
-                (ones, ORANGE, "", label),
-            ):
-                heights, _ = np.histogram(mean[mask], edges)
-                ax.stairs(heights, edges, fill=True, color=color, alpha=0.3)
-                style: Any = {"linewidth": 1.3, "hatch": hatch, "label": axis_name(name)}
-                ax.stairs(heights, edges, color=color, **style)
-            ax.set_xlim(0, 1)
+    def describe(rows: Predictions) -> str:
+        ones, others = rows.mean[rows.actual == 1], rows.mean[rows.actual == 0]
+        means = [f"{each.mean():.2f}" if len(each) else "–" for each in (ones, others)]
+        return f"mean {means[0]} for rows of the class, {means[1]} for the others"
 
-        means = [f"{mean[mask].mean():.2f}" if mask.any() else "–" for mask in (ones, ~ones)]
-        alt = f"{method.label}: mean {means[0]} for rows of the class, {means[1]} for the others"
-        return Panel(method.label, draw, alt)
-
-    panels = [panel(*each) for each in found.items()]
+    panels = _panels(found, draw, describe)
+    x_label = f"predicted probability of {label}"
     return Picture(
         name="predicted",
         title="Predicted probabilities by class",
@@ -314,12 +294,9 @@ def _predicted_labels(found: dict[Method, Predictions], other: str, label: str) 
         caption=f"Predicted probabilities of {label} for test rows of the class {label} (orange) "
         f"and of {other} (blue, hatched); the less the two overlap, the better. First repeat; the "
         "method with the best NLL comes first.",
-        alt=f"Histograms of the predicted probability of {label}. "
-        f"{'; '.join(each.alt for each in panels)}.",
+        alt=f"Histograms of the {x_label}. {_described(panels)}",
         panels=panels,
-        layout=Layout(
-            2.4, 2.4, 2.4, x_label=f"predicted probability of {label}", y_label="test rows"
-        ),
+        layout=Layout(2.4, 2.4, 2.4, x_label=x_label, y_label="test rows"),
     )
 
 
@@ -333,22 +310,26 @@ def predicted_numbers(found: dict[Method, Predictions], target: str, counts: boo
     high = max(high, min(float(mean.max()), high + reach))
     skewed = counts and high > _SKEWED * max(1.0, float(np.median(actual)))
 
-    def panel(method: Method, rows: Predictions, colors: tuple[str, str]) -> Panel:
-        covered: NDArray[np.bool_] = (rows.lower <= rows.actual) & (rows.actual <= rows.upper)
+    def covered(rows: Predictions) -> Any:
+        return (rows.lower <= rows.actual) & (rows.actual <= rows.upper)
 
-        def draw(ax: Axes) -> None:
-            draw_covered(ax, rows.actual, np.clip(rows.mean, low, high), covered, colors)
+    def drawn_in(colors: tuple[str, str]) -> list[Panel]:
+        def draw(ax: Axes, rows: Predictions, _: Mark) -> None:
+            draw_covered(ax, rows.actual, np.clip(rows.mean, low, high), covered(rows), colors)
             draw_diagonal(ax, low, high)
             _set_equal_axes(ax, low, high, skewed)
 
-        error = float(np.sqrt(np.mean((rows.mean - rows.actual) ** 2)))
-        alt = (
-            f"{method.label}: {plural(len(covered), 'row')}, root mean squared error "
-            f"{number(error)}, {percent(float(covered.mean()), 1)} inside their interval"
-        )
-        return Panel(method.label, draw, alt)
+        return _panels(found, draw, describe)
 
-    panels = [panel(*each, (BLUE, ORANGE)) for each in found.items()]
+    def describe(rows: Predictions) -> str:
+        error = float(np.sqrt(np.mean((rows.mean - rows.actual) ** 2)))
+        return (
+            f"{plural(len(rows.actual), 'row')}, root mean squared error {number(error)}, "
+            f"{percent(float(covered(rows).mean()), 1)} inside their interval"
+        )
+
+    panels = drawn_in((BLUE, ORANGE))
+    x_label, y_label = f"actual {target}", "predicted mean"
     return Picture(
         name="predicted",
         title="Predicted against actual",
@@ -356,13 +337,10 @@ def predicted_numbers(found: dict[Method, Predictions], target: str, counts: boo
         caption=f"Predicted mean of {target} against its actual value, test rows of the first "
         "repeat. Orange rows are outside their 90 % interval; outliers are drawn at the edge. The "
         "method with the best NLL comes first.",
-        alt=f"Scatter of predictions around the diagonal. "
-        f"{'; '.join(each.alt for each in panels)}.",
+        alt=f"Scatter of predictions around the diagonal. {_described(panels)}",
         panels=panels,
-        dark_panels=[panel(*each, (DARK[BLUE], DARK[ORANGE])) for each in found.items()],
-        layout=Layout(
-            3.6, 2.4, 2.4, max_width=3.9, x_label=f"actual {target}", y_label="predicted mean"
-        ),
+        dark_panels=drawn_in((DARK[BLUE], DARK[ORANGE])),
+        layout=Layout(3.6, 2.4, 2.4, 3.9, x_label, y_label),
     )
 
 
@@ -371,31 +349,31 @@ def _set_equal_axes(ax: Axes, low: float, high: float, skewed: bool) -> None:
     limits = (-0.2, 1.3 * high) if skewed else (low - margin, high + margin)
     if skewed:
         ticks = [0, *(10**k for k in range(int(np.log10(high)) + 1))]
+        names = [f"{tick:,}" for tick in ticks]
         ax.set_xscale("symlog", linthresh=1)
         ax.set_yscale("symlog", linthresh=1)
-        ax.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-        ax.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
+        ax.set(xticks=ticks, xticklabels=names, yticks=ticks, yticklabels=names)
         ax.minorticks_off()
     ax.set(xlim=limits, ylim=limits)
 
 
 def _training(findings: Findings) -> Picture | None:
     """Draw the objective along the first repeat of every method."""
+
+    def describe(run: ComparedFit) -> str:
+        (_, first), *_, (steps, last) = (run.outcome.curve[0], *run.outcome.curve)
+        losses = f"from {number(first, 4)} to {number(last, 4)}"
+        return f"{losses} in {steps:,} steps, {run.outcome.status}"
+
+    def draw(ax: Axes, run: ComparedFit, mark: Mark) -> None:
+        steps, losses = zip(*run.outcome.curve, strict=True)
+        draw_training(ax, steps, losses, mark)
+
     methods = [row.method for row in findings.ranking]
     found = {m: run for m in methods for run in findings.runs(m.name)[:1] if run.outcome.curve}
-    if not found:
+    panels = _panels(found, draw, describe)
+    if not panels:
         return None
-
-    def panel(method: Method, run: ComparedFit) -> Panel:
-        steps, losses = zip(*run.outcome.curve, strict=True)
-        mark = method_mark(method.name)
-        alt = (
-            f"{method.label}: from {number(losses[0], 4)} to {number(losses[-1], 4)} in "
-            f"{steps[-1]:,} steps, {run.outcome.status}"
-        )
-        return Panel(method.label, lambda ax: draw_training(ax, steps, losses, mark), alt)
-
-    panels = [panel(*each) for each in found.items()]
     return Picture(
         name="training",
         title="Training curves",
@@ -403,7 +381,7 @@ def _training(findings: Findings) -> Picture | None:
         caption="The objective at each step of the chosen run, first repeat. Objectives are of "
         "different kinds, so each panel has its own axis. If β was chosen, the run started from "
         "the solution of a neighbouring β; a curve that still falls at its end needs more steps.",
-        alt=f"Objective by step. {'; '.join(each.alt for each in panels)}.",
+        alt=f"Objective by step. {_described(panels)}",
         panels=panels,
         layout=Layout(1.75, 2.1, 1.75, x_label="step", y_label="objective"),
     )

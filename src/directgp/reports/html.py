@@ -51,10 +51,15 @@ def _template_file(name: str) -> str:
     return files("directgp.reports").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def parquet(rows: list[dict[str, Any]], schema: pa.Schema) -> bytes:
+Columns = Sequence[tuple[str, Sequence[str]]]
+"""Types, by their names in pyarrow, and the names of columns of each type."""
+
+
+def parquet(rows: list[dict[str, Any]], columns: Columns) -> bytes:
     """Return a Parquet file of the rows; missing values are null."""
+    fields = [(name, pa.type_for_alias(kind)) for kind, names in columns for name in names]
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), buffer)
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(fields)), buffer)
     return buffer.getvalue()
 
 

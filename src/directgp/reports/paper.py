@@ -4,11 +4,9 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, final, get_args
-
-import pyarrow as pa
+from typing import Any, get_args
 
 from directgp.experiments.cell import METHODS
 from directgp.experiments.paper.cells import (
@@ -21,13 +19,13 @@ from directgp.experiments.paper.cells import (
     ProtocolName,
     Results,
 )
-from directgp.experiments.paper.claims.base import Claim, Finding, Part, Verdict
+from directgp.experiments.paper.claims.base import Part, Verdict
 from directgp.experiments.paper.claims.fits import CONVERGED
 from directgp.experiments.paper.run import Reproduction
 from directgp.metrics import SCORES
 from directgp.plots.rendering import RenderedPicture, render
 from directgp.reports.html import parquet, render_page, write_files
-from directgp.reports.paper_figures import FIGURES, PaperFigure, method_of
+from directgp.reports.paper_figures import FIGURES, method_of
 from directgp.text import duration, joined, p_value, plural, with_error
 
 _GLOSSARY = {
@@ -70,18 +68,15 @@ _SOURCE = {"not installed": "from its source"}
 _PART_FIELDS = ("what", "verdict", "effect", "error", "p_value", "unit", "note", "decides")
 _CLAIM_FIELDS = ("id", "statement", "where", "criterion", "figures")
 
-_SCORES = tuple(dict.fromkeys(score.name for every in SCORES.values() for score in every))
-
-_RESULTS = pa.schema(
-    [
-        *((name, pa.string()) for name in ("key", "kind", "dataset", "task")),
-        *((name, pa.int64()) for name in ("size", "num_inducing", "repeat", "seed")),
-        *((name, pa.string()) for name in ("method", "rule", "protocol")),
-        *((name, pa.float64()) for name in ("beta", *_SCORES, "seconds")),
-        *((name, pa.string()) for name in ("status", "reason")),
-        *((name, pa.string()) for name in ("machine", "device", "finished", "versions")),
-    ]
+_COLUMNS = (
+    ("string", ("key", "kind", "dataset", "task")),
+    ("int64", ("size", "num_inducing", "repeat", "seed")),
+    ("string", ("method", "rule", "protocol")),
+    ("float64", ("beta", *dict.fromkeys(s.name for each in SCORES.values() for s in each))),
+    ("float64", ("seconds",)),
+    ("string", ("status", "reason", "machine", "device", "finished", "versions")),
 )
+"""Columns of results.parquet."""
 
 SCHEMA = 1
 """Version of the JSON document."""
@@ -114,83 +109,47 @@ VERDICTS: dict[Verdict, str] = {
 
 
 def write_reproduction(done: Reproduction, folder: Path) -> Path:
-    """Write figures, results, verdicts and page of a reproduction.
+    """Write figures, results, verdicts and page of a reproduction, and return the page's path.
 
-    Parameters
-    ----------
-    done
-        The reproduction: its cells, claims and findings.
-    folder
-        Created if it is missing. Files of an earlier report are replaced, each in one step, and
-        its figures that this report does not have are removed.
-
-    Returns
-    -------
-    Path
-        The page, `index.html`, which needs none of the other files.
+    Files of an earlier report in the folder are replaced, and its other figures are removed.
     """
     every = {name: figure.picture(done.results) for name, figure in FIGURES.items()}
     pictures = {name: render(picture) for name, picture in every.items() if picture}
-    names = [figure.file for figure in FIGURES.values()]
-    results, document = cells_parquet(done.results), ("verdicts.json", _document(done))
-    page = reproduction_page(done, pictures)
-    return write_files(folder, pictures.values(), names, results, document, page)
-
-
-@final
-@dataclass(frozen=True)
-class Section:
-    """A claim, its finding and its figures."""
-
-    claim: Claim
-    finding: Finding
-    shown: tuple[tuple[PaperFigure, RenderedPicture], ...]
-    elsewhere: tuple[PaperFigure, ...]
-    """Figures that an earlier claim shows."""
-
-    absent: tuple[str, ...]
-    """Figures without any result."""
-
-    @property
-    def deciding(self) -> list[Part]:
-        """Comparisons that decide the verdict."""
-        return [part for part in self.finding.parts if part.decides]
-
-    @property
-    def beside(self) -> list[Part]:
-        """Comparisons that are shown only."""
-        return [part for part in self.finding.parts if not part.decides]
-
-    @property
-    def anchor(self) -> str:
-        """Anchor on the page."""
-        return f"claim-{self.claim.id.lower()}"
+    return write_files(
+        folder,
+        pictures.values(),
+        [figure.file for figure in FIGURES.values()],
+        cells_parquet(done.results),
+        ("verdicts.json", _document(done)),
+        reproduction_page(done, pictures),
+    )
 
 
 def reproduction_page(done: Reproduction, pictures: Mapping[str, RenderedPicture]) -> str:
     """Return the page of a reproduction; each figure is shown by the first claim that has it."""
     left = dict(pictures)
-    sections = []
+    claims = []
     for claim, finding in done.findings:
         drawn = [name for name in claim.figures if name in pictures]
-        here = [name for name in drawn if name in left]
-        section = Section(
-            claim,
-            finding,
-            shown=tuple((FIGURES[name], left.pop(name)) for name in here),
-            elsewhere=tuple(FIGURES[name] for name in drawn if name not in here),
-            absent=tuple(name for name in claim.figures if name not in pictures),
-        )
-        sections.append(section)
+        here = {name: left.pop(name) for name in drawn if name in left}
+        section = {
+            "claim": claim,
+            "finding": finding,
+            "shown": [(FIGURES[name], picture) for name, picture in here.items()],
+            "elsewhere": [FIGURES[name] for name in drawn if name not in here],
+            "absent": [name for name in claim.figures if name not in pictures],
+        }
+        claims.append(section)
     return render_page(
         "reproduction.html",
         ["report.css", "reproduction.css"],
-        told=done,
+        done=done,
+        command=done.command,
         headline=headline(done),
         second_line=second_line(done),
-        claims=sections,
+        claims=claims,
         others=[(FIGURES[name], each) for name, each in left.items()],
-        facts_of_run=run_facts(done),
+        run_facts=run_facts(done),
         effect_of=effect_of,
         p_value=p_value,
         signs=SIGNS,
@@ -345,7 +304,7 @@ def cells_parquet(results: Results) -> bytes:
         {**_cell(each.cell), "status": "failed", "reason": each.reason} for each in results.failed
     ]
     rows += [{**_cell(cell), "status": "not run"} for cell in results.missing]
-    return parquet(rows, _RESULTS)
+    return parquet(rows, _COLUMNS)
 
 
 def _cell(cell: PaperCell) -> dict[str, Any]:

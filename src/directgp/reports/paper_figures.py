@@ -1,62 +1,46 @@
 """Collect the arrays of the paper's figures from results and draw them."""
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar, final
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from directgp.experiments.cell import METHODS
+from directgp.experiments.cell import METHODS, Record
 from directgp.experiments.paper.cells import (
     CurveCell,
-    CurveOutcome,
     FitCell,
-    FitOutcome,
     GradientCell,
     PaperCell,
     Results,
     RuleFacts,
     SamplerCell,
-    SamplerPoint,
 )
+from directgp.plots import curves
 from directgp.plots.beta import BetaAxis, draw_rings
-from directgp.plots.curves import (
-    Line,
-    bin_edges,
-    draw_histograms,
-    draw_lines,
-    draw_progress,
-    draw_sizes,
-    line_range,
-    ratio_axis,
-)
+from directgp.plots.curves import Line
 from directgp.plots.rendering import Layout, Panel, Picture
-from directgp.plots.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PURPLE,
-    Array,
-    Mark,
-    method_mark,
-)
+from directgp.plots.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, Array, Mark, method_mark
 from directgp.text import joined, number, plural
 
-Panels = dict[str, Panel | None]
-"""Panels of a figure of the paper by their content; None if nothing of it was run."""
+REGRESSION = ("pol", "cadata", "sarcos", "song")
+CLASSIFICATION = ("banana", "thyroid", "twonorm", "ringnorm")
+COUNT = ("abalone", "peds1_dir0", "peds1_dir1", "peds1_dir2", "peds1")
+PEDESTRIANS = ("peds1_dir2", "peds1", "peds1_dir0", "peds1_dir1")
+"""The one of fig. 1e first."""
 
-Uses = Callable[[PaperCell], bool]
-"""Whether a figure shows a cell."""
+_OPTIONAL = "peds1"
+"""Its direction is not known: shown if it was run, and not missed otherwise."""
 
-_Cell = TypeVar("_Cell", FitCell, CurveCell)
-_Outcome = TypeVar("_Outcome", FitOutcome, CurveOutcome)
-
-Fits = Sequence[tuple[FitCell, FitOutcome]]
-Curves = Sequence[tuple[CurveCell, CurveOutcome]]
+AnyRecord = Record[Any, Any]
+Records = Sequence[AnyRecord]
+Panels = Callable[[str, Records], Iterator[Panel]]
+"""Yields the panels of one data set, given its results."""
 
 
 @final
@@ -69,10 +53,13 @@ class PaperFigure:
 
     title: str
     caption: str
-    uses: Uses
-    panels: Callable[[Results], Panels]
-    """The panels, given the results of the cells that it shows."""
+    kind: type[PaperCell]
+    """Kind of the cells that it shows."""
 
+    shown: Mapping[str, Collection[Any]]
+    """Allowed values of attributes of those cells; of "dataset" in the order of the panels."""
+
+    panels: Panels
     layout: Layout = field(default_factory=Layout)
 
     @property
@@ -85,23 +72,30 @@ class PaperFigure:
         """The part of the paper that has it."""
         if self.name.startswith("S"):
             return "not in the paper, which describes it in words"
-        return "main text" if self.name.endswith(tuple("abcdefghi")) else "appendix"
+        return "main text" if self.name[-1].isalpha() else "appendix"
+
+    def uses(self, cell: PaperCell) -> bool:
+        """Return whether it shows a cell."""
+        return isinstance(cell, self.kind) and all(
+            attrgetter(name)(cell) in values for name, values in self.shown.items()
+        )
 
     def picture(self, results: Results) -> Picture | None:
         """Return the picture; None if nothing of it was run."""
-        shown = Results(tuple(record for record in results.records if self.uses(record.cell)))
-        found = self.panels(shown)
-        panels = [panel for panel in found.values() if panel]
+        found: dict[str, list[AnyRecord]] = {n: [] for n in self.shown.get("dataset", ())}
+        for record in sorted(results.records, key=lambda record: record.cell.dataset):
+            if self.uses(record.cell):
+                found.setdefault(record.cell.dataset, []).append(record)
+        absent = [name for name, own in found.items() if not own and name != _OPTIONAL]
+        if self.shown.get("dataset") == PEDESTRIANS:
+            absent, found = [], dict([(name, own) for name, own in found.items() if own][:1])
+        panels = [panel for name, own in found.items() if own for panel in self.panels(name, own)]
         if not panels:
             return None
-        absent = [name for name, panel in found.items() if not panel]
-        failed = sum(self.uses(each.cell) for each in results.failed)
         missing = sum(map(self.uses, results.missing))
-        lacking = [
-            f"{plural(count, 'cell')} {status}"
-            for count, status in ((missing, "not run"), (failed, "failed"))
-            if count
-        ]
+        failed = sum(self.uses(each.cell) for each in results.failed)
+        counts = {"not run": missing, "failed": failed}
+        lacking = [f"{plural(count, 'cell')} {status}" for status, count in counts.items() if count]
         return Picture(
             name=self.file,
             title=f"Figure {self.name}. {self.title}",
@@ -115,126 +109,66 @@ class PaperFigure:
 
 
 @final
-@dataclass(frozen=True)
-class Way:
-    """One way of training: all cells of a line."""
+class Series(NamedTuple):
+    """The cells of one line: its place in the legend, its label and its mark."""
 
     order: tuple[Any, ...]
-    """Place in the legend."""
-
     label: str
     mark: Mark
     details: tuple[str, ...]
-    """What else lines of the same label may differ in."""
+    """Other properties in which lines of the same label may differ."""
 
 
-def group_ways(
-    found: Sequence[tuple[_Cell, _Outcome]], way_of: Callable[[_Cell], Way]
-) -> list[tuple[str, Mark, list[tuple[_Cell, _Outcome]]]]:
-    """Return name, mark and cells of each way, so that no mean is taken over several ways.
+def _grouped(
+    records: Records, series_of: Callable[[Any], Series]
+) -> list[tuple[str, Mark, list[AnyRecord]]]:
+    """Return name, mark and results of each series, so that no mean is taken over several series.
 
-    The name has the details in which ways of the same label differ; they also differ in dashes.
+    The name has the details in which series of the same label differ; they also differ in dashes.
     """
-    groups: dict[Way, list[tuple[_Cell, _Outcome]]] = {}
-    for cell, outcome in found:
-        groups.setdefault(way_of(cell), []).append((cell, outcome))
-    ways = sorted(groups, key=lambda way: (*way.order, way.details))
+    groups: dict[Series, list[AnyRecord]] = {}
+    for record in records:
+        groups.setdefault(series_of(record.cell), []).append(record)
+    every = sorted(groups, key=lambda each: (*each.order, each.details))
     named = []
-    for place, way in enumerate(ways):
-        rivals = [other for other in ways if other.label == way.label]
-        differing = [
-            detail
-            for k, detail in enumerate(way.details)
-            if len({other.details[k] for other in rivals}) > 1
-        ]
-        name = f"{way.label} ({', '.join(differing)})" if differing else way.label
-        earlier = sum(other.label == way.label for other in ways[:place])
-        dashes = (":" if earlier % 2 else "-.") if earlier else way.mark.line
-        named.append((name, replace(way.mark, line=dashes), groups[way]))
+    for place, series in enumerate(every):
+        rivals = [other.details for other in every if other.label == series.label]
+        values = zip(series.details, zip(*rivals, strict=True), strict=True)
+        differing = [detail for detail, others in values if len(set(others)) > 1]
+        name = f"{series.label} ({', '.join(differing)})" if differing else series.label
+        earlier = sum(other.label == series.label for other in every[:place])
+        dashes = (":" if earlier % 2 else "-.") if earlier else series.mark.line
+        named.append((name, replace(series.mark, line=dashes), groups[series]))
     return named
+
+
+def _lines(
+    records: Records,
+    series_of: Callable[[Any], Series],
+    points_of: Callable[[AnyRecord], Iterable[tuple[float, float]]],
+) -> list[Line]:
+    """Return the means of the points (x, y) of each series."""
+    return [
+        Line.of(name, mark, itertools.chain.from_iterable(map(points_of, own)))
+        for name, mark, own in _grouped(records, series_of)
+    ]
+
+
+def _ends(lines: Sequence[Line], label: str, against: str) -> str:
+    """Return the alternative text of a panel: the end of each line."""
+    ends = [f"{line.label} {number(line.mean[-1])} at {line.x[-1]:,g}" for line in lines]
+    return f"{label} by {against}, {', '.join(ends)}"
 
 
 # Fits: scores against the number of training rows, and losses along β.
 
-CHOOSING = ("beta-elbo", "log-joint", "log-fixed")
-"""Methods that choose β by NLL."""
-
-_SMALL_SIZE = 691
-"""Training rows of fig. 1c."""
-
-
-def _fits_of(datasets: Sequence[str], methods: Sequence[str]) -> Uses:
-    return lambda cell: (
-        isinstance(cell, FitCell) and cell.dataset in datasets and cell.method in methods
-    )
-
-
-def _fit_way(cell: FitCell) -> Way:
-    order = list(METHODS).index(cell.method)
-    details = cell.rule.label, f"{cell.protocol} protocol"
-    return Way((order,), METHODS[cell.method].label, method_mark(cell.method), details)
-
-
-def _size_panel(results: Results, dataset: str, score: str, label: str) -> Panel | None:
-    fits = [(c, o) for c, o in results.fits() if c.dataset == dataset and score in o.scores]
-    if not fits:
-        return None
-    lines = [
-        Line.of(name, mark, ((float(c.size), o.scores[score]) for c, o in own))
-        for name, mark, own in group_ways(fits, _fit_way)
-    ]
-    size = max(cell.size for cell, _ in fits)
-    ends = [f"{line.label} {number(line.at(float(size)))}" for line in lines if size in line.x]
-    alt = f"mean test {label} at {size:,} training rows, {', '.join(ends)}"
-    return Panel(dataset, lambda ax: draw_sizes(ax, lines, label), alt)
-
-
-def _beta_panel(results: Results, dataset: str, small: bool) -> Panel | None:
-    """Draw losses along β at the size nearest to the paper's by ratio, or at the largest other."""
-    fits = [
-        (cell, outcome)
-        for cell, outcome in results.fits()
-        if cell.dataset == dataset and cell.method in CHOOSING and outcome.path
-    ]
-    sizes = {cell.size for cell, _ in fits}
-    nearest = min(sizes, key=lambda size: abs(math.log(size / _SMALL_SIZE)), default=0)
-    size = nearest if small else max(sizes, default=0)
-    if not sizes or (not small and size == nearest):
-        return None
-    lines = []
-    for name, mark, own in group_ways([fit for fit in fits if fit[0].size == size], _fit_way):
-        paths = [{point.beta: point.validation for point in outcome.path} for _, outcome in own]
-        common = set.intersection(*map(set, paths))
-        line = Line.of(name, mark, ((beta, path[beta]) for beta in common for path in paths))
-        lines.append((line, sorted(outcome.beta for _, outcome in own)))
-    words = [f"{line.label} chose β = {', '.join(map(number, betas))}" for line, betas in lines]
-    title = f"{dataset}, {size:,} rows"
-    return Panel(title, lambda ax: _draw_betas(ax, lines), "; ".join(words))
-
-
-def _draw_betas(ax: Axes, lines: Sequence[tuple[Line, list[float]]]) -> None:
-    axis = BetaAxis.of([float(beta) for line, _ in lines for beta in line.x])
-    ax.axvline(1.0, color=GREY, linewidth=1.0, linestyle=":")
-    draw_lines(ax, [replace(line, x=axis.places(line.x.tolist())) for line, _ in lines])
-    for line, chosen in lines:
-        betas = [beta for beta in dict.fromkeys(chosen) if beta in line.x]
-        draw_rings(ax, axis, betas, [line.at(beta) for beta in betas], line.mark.color)
-    axis.draw(ax)
-    ax.set(ylabel="validation NLL", ylim=line_range([line for line, _ in lines]))
-    ax.locator_params(axis="y", nbins=6)
-
-
-REGRESSION = ("pol", "cadata", "sarcos", "song")
-CLASSIFICATION = ("banana", "thyroid", "twonorm", "ringnorm")
-COUNT = ("abalone", "peds1_dir0", "peds1_dir1", "peds1_dir2")
-PEDESTRIANS = ("peds1_dir2", "peds1", "peds1_dir0", "peds1_dir1")
-"""The one of fig. 1e first; the direction of "peds1" is not known."""
-
 _LOG = ("elbo", "beta-elbo", "fitc", "log-joint", "log-fixed")
 _ALL = (*_LOG, "square-joint", "square-fixed")
+_CHOOSING = ("beta-elbo", "log-joint", "log-fixed")
+"""Methods that choose β by NLL."""
 
-_MAX_SMALL = 1382
-"""Largest number of training rows that fig. 1c shows, twice its size."""
+_SMALL_SIZE, _MAX_SMALL = 691, 1382
+"""Training rows of fig. 1c in the paper, and the largest number that is shown here."""
 
 _LABELS = {"nll": "NLL", "mse": "MSE", "error": "error", "mre": "MRE"}
 _MEANS = "Means over the repeats that were run, with bars of one standard error; lower is better."
@@ -242,68 +176,63 @@ _RINGS = "Rings are at the values of β that repeats chose, the dotted line at �
 _TEST = "of test rows against the number of training rows"
 
 
-def _sizes(
-    name: str, title: str, datasets: Sequence[str], score: str, first: bool = False
-) -> PaperFigure:
-    """Return a figure of a score by size, with all data sets or the first one that was run."""
-    label = _LABELS[score]
-
-    def panels(results: Results) -> Panels:
-        found = {each: _size_panel(results, each, score, label) for each in datasets}
-        if first:
-            return next(({each: panel} for each, panel in found.items() if panel), {})
-        more = _size_panel(results, "peds1", score, label) if datasets == COUNT else None
-        return {**found, "peds1": more} if more else found
-
-    used = (*datasets, "peds1") if datasets == COUNT else datasets
-    uses = _fits_of(used, _ALL if score == "mse" else _LOG)
-    described = {"error": "Error", "mre": "Mean relative error"}.get(score, label)
-    return PaperFigure(name, title, f"{described} {_TEST}. {_MEANS}", uses, panels)
+def _method_series(cell: FitCell) -> Series:
+    order = list(METHODS).index(cell.method)
+    details = cell.rule.label, f"{cell.protocol} protocol"
+    return Series((order,), METHODS[cell.method].label, method_mark(cell.method), details)
 
 
-def _regression_and_betas(results: Results) -> Panels:
-    found = {each: _size_panel(results, each, "nll", "NLL") for each in REGRESSION}
-    return {
-        "pol": found["pol"],
-        "cadata": found["cadata"],
-        "cadata against β with few rows": _beta_panel(results, "cadata", small=True),
-        "sarcos": found["sarcos"],
-        "song": found["song"],
-        "cadata against β with many rows": _beta_panel(results, "cadata", small=False),
-    }
+def _size_panel(score: str, dataset: str, records: Records) -> Iterator[Panel]:
+    found = [record for record in records if score in record.outcome.scores]
+    lines = _lines(found, _method_series, lambda r: [(r.cell.size, r.outcome.scores[score])])
+    if lines:
+        draw = partial(curves.draw_sizes, lines=lines, label=_LABELS[score])
+        yield Panel(dataset, draw, _ends(lines, f"mean test {_LABELS[score]}", "training rows"))
 
 
-def _uses_small_cadata(cell: PaperCell) -> bool:
-    return _fits_of(("cadata",), CHOOSING)(cell) and cell.size <= _MAX_SMALL
+def _beta_panel(dataset: str, records: Records, small: bool = True) -> Iterator[Panel]:
+    """Draw losses along β at the size nearest to the paper's by ratio, or at the largest other."""
+    found = [r for r in records if r.cell.method in _CHOOSING and r.outcome.path]
+    sizes = {record.cell.size for record in found}
+    nearest = min(sizes, key=lambda size: abs(math.log(size / _SMALL_SIZE)), default=0)
+    size = nearest if small else max(sizes, default=0)
+    if not sizes or (not small and size == nearest):
+        return
+    lines = []
+    for name, mark, own in _grouped([r for r in found if r.cell.size == size], _method_series):
+        paths = [{point.beta: point.validation for point in r.outcome.path} for r in own]
+        common = set.intersection(*map(set, paths))
+        line = Line.of(name, mark, ((beta, path[beta]) for beta in common for path in paths))
+        lines.append((line, sorted(record.outcome.beta for record in own)))
+    words = [f"{line.label} chose β = {', '.join(map(number, betas))}" for line, betas in lines]
+    yield Panel(f"{dataset}, {size:,} rows", partial(_draw_betas, lines=lines), "; ".join(words))
 
 
-_FIT_FIGURES = (
-    _sizes("1a", "Regression: log loss", ("sarcos",), "nll"),
-    _sizes("1b", "Regression: square loss", ("sarcos",), "mse"),
-    PaperFigure(
-        "1c",
-        "The values of β that are selected",
-        "NLL of validation rows against β, with few training rows: the size nearest to the "
-        f"paper's 691. {_RINGS} {_MEANS}",
-        _uses_small_cadata,
-        lambda results: {"cadata": _beta_panel(results, "cadata", small=True)},
-    ),
-    _sizes("1d", "Classification: log loss", ("ringnorm",), "nll"),
-    _sizes("1e", "Count regression: log loss", PEDESTRIANS, "nll", first=True),
-    PaperFigure(
-        "2",
-        "Regression: log loss of four sets, and loss against β",
-        f"NLL {_TEST}; and of validation rows of cadata against β, with few and with many "
-        f"training rows. {_RINGS} {_MEANS}",
-        _fits_of(REGRESSION, _LOG),
-        _regression_and_betas,
-    ),
-    _sizes("3", "Regression: square loss of four sets", REGRESSION, "mse"),
-    _sizes("4", "Classification: log loss of four sets", CLASSIFICATION, "nll"),
-    _sizes("5", "Classification: error of four sets", CLASSIFICATION, "error"),
-    _sizes("6", "Counts: log loss of four sets", COUNT, "nll"),
-    _sizes("7", "Counts: relative error of four sets", COUNT, "mre"),
-)
+def _draw_betas(ax: Axes, lines: Sequence[tuple[Line, list[float]]]) -> None:
+    axis = BetaAxis.of([float(beta) for line, _ in lines for beta in line.x])
+    ax.axvline(1.0, color=GREY, linewidth=1.0, linestyle=":")
+    curves.draw_lines(ax, [replace(line, x=axis.places(line.x.tolist())) for line, _ in lines])
+    for line, chosen in lines:
+        betas = [beta for beta in dict.fromkeys(chosen) if beta in line.x]
+        draw_rings(ax, axis, betas, [line.at(beta) for beta in betas], line.mark.color)
+    axis.draw(ax)
+    ax.set(ylabel="validation NLL", ylim=curves.line_range([line for line, _ in lines]))
+    ax.locator_params(axis="y", nbins=6)
+
+
+def _regression_and_betas(dataset: str, records: Records) -> Iterator[Panel]:
+    yield from _size_panel("nll", dataset, records)
+    if dataset == "cadata":
+        for small in (True, False):
+            yield from _beta_panel(dataset, records, small)
+
+
+def _sizes(name: str, title: str, datasets: Sequence[str], score: str) -> PaperFigure:
+    """Return a figure of a score by size."""
+    shown = {"dataset": datasets, "method": _ALL if score == "mse" else _LOG}
+    described = {"error": "Error", "mre": "Mean relative error"}.get(score, _LABELS[score])
+    caption = f"{described} {_TEST}. {_MEANS}"
+    return PaperFigure(name, title, caption, FitCell, shown, partial(_size_panel, score))
 
 
 # Curves: scores along training.
@@ -324,8 +253,7 @@ _SETTLED = 0.2
 """Share of the horizontal axis that does not decide the range of the vertical one."""
 
 _AIRLINE = "airline"
-_SAMPLED = ("exact", "bmc", "ups", "ups-mixed")
-_SMOOTH = ("exact", "bmc", "smooth-bmc")
+_SAMPLED, _SMOOTH = ("exact", "bmc", "ups", "ups-mixed"), ("exact", "bmc", "smooth-bmc")
 _BANDS = (
     "Means over the repeats that were run, with bands of one standard error if there are several; "
     "lower is better. The beginning may be above the axis."
@@ -355,152 +283,73 @@ def _details(cell: CurveCell) -> tuple[str, ...]:
     return f"learning rate {cell.learning_rate:g}", batch, f"{cell.size:,} rows"
 
 
-def _objective_way(cell: CurveCell) -> Way:
+def _objective_series(cell: CurveCell) -> Series:
     bound = cell.objective == "elbo"
     name = ("ELBO" if cell.beta == 1 else "β-ELBO") if bound else f"DLM {cell.hyperparameters}"
     order = 0 if bound else 1 + (cell.hyperparameters == "fixed")
     mark = beta_mark(method_of(cell), cell.beta)
-    return Way((order, cell.beta), f"{name}, β = {cell.beta:g}", mark, _details(cell))
+    return Series((order, cell.beta), f"{name}, β = {cell.beta:g}", mark, _details(cell))
 
 
-def _rule_way(cell: CurveCell) -> Way:
+def _rule_series(cell: CurveCell) -> Series:
     order = list(_RULES).index(cell.rule.name), cell.rule.samples
-    return Way(order, cell.rule.label, rule_mark(cell.rule), _details(cell))
-
-
-def _uses_rules(datasets: Sequence[str], rules: Sequence[str], beta: float | None = None) -> Uses:
-    """Use joint log-loss curves of these rules, of one β if given."""
-    return lambda cell: (
-        isinstance(cell, CurveCell)
-        and cell.dataset in datasets
-        and cell.objective == "log_loss"
-        and cell.hyperparameters == "joint"
-        and cell.rule.name in rules
-        and beta in (None, cell.beta)
-    )
+    return Series(order, cell.rule.label, rule_mark(cell.rule), _details(cell))
 
 
 def _curve_panel(
-    results: Results,
-    dataset: str,
-    label: str,
-    against: Literal["epoch", "step"],
-    way_of: Callable[[CurveCell], Way],
-    beta: float | None = None,
-) -> Panel | None:
-    """Draw a score, named by its label, along training, of one β if given."""
+    title: str, label: str, against: str, series_of: Callable[[Any], Series], records: Records
+) -> Iterator[Panel]:
+    """Draw a score, named by its label, against "epoch" or "step"."""
     score = label.lower()
-    curves = [
-        (cell, outcome)
-        for cell, outcome, _ in results.curves()
-        if cell.dataset == dataset
-        and beta in (None, cell.beta)
-        and outcome.points
-        and all(score in point.scores for point in outcome.points)
-    ]
-    if not curves:
-        return None
-    lines = [
-        Line.of(
-            name,
-            mark,
-            (
-                (point.epoch if against == "epoch" else float(point.step), point.scores[score])
-                for _, outcome in own
-                for point in outcome.points
-            ),
-        )
-        for name, mark, own in group_ways(curves, way_of)
-    ]
-    ends = ", ".join(
-        f"{each.label} {number(each.mean[-1])} at {against} {number(each.x[-1])}" for each in lines
-    )
-    after = _SETTLED * max(float(line.x[-1]) for line in lines)
-    title = dataset if beta is None else f"{dataset}, β = {beta:g}"
-    return Panel(
-        title,
-        lambda ax: draw_progress(ax, lines, against, label, after),
-        f"mean test {label}, {ends}",
-    )
+
+    def points(record: AnyRecord) -> Iterator[tuple[float, float]]:
+        for point in record.outcome.points:
+            yield getattr(point, against), point.scores[score]
+
+    found = [r for r in records if r.outcome.points and score in r.outcome.points[-1].scores]
+    lines = _lines(found, series_of, points)
+    if lines:
+        after = _SETTLED * max(float(line.x[-1]) for line in lines)
+        draw = partial(curves.draw_progress, lines=lines, x_label=against, label=label, after=after)
+        yield Panel(title, draw, _ends(lines, f"mean test {label}", against))
 
 
-def _airline(
-    name: str, title: str, described: str, uses: Uses, way: Callable[[CurveCell], Way], *scores: str
+def _along(
+    name: str,
+    title: str,
+    rules: Sequence[str],
+    scores: Sequence[str] = ("NLL",),
+    datasets: Sequence[str] = (_AIRLINE,),
+    beta: float | None = None,
+    objectives: bool = False,
 ) -> PaperFigure:
-    def panels(results: Results) -> Panels:
-        return {each: _curve_panel(results, _AIRLINE, each, "epoch", way) for each in scores}
+    """Return a figure of scores along training, by the epoch for airline, else by the step.
 
-    caption = f"{described}{' and '.join(scores)} of test rows by the epoch. {_BANDS}"
-    return PaperFigure(name, title, caption, uses, panels)
-
-
-def _objectives(name: str, *scores: str) -> PaperFigure:
-    def uses(cell: PaperCell) -> bool:
-        exact = isinstance(cell, CurveCell) and cell.rule.name == "exact"
-        return exact and cell.dataset == _AIRLINE
-
-    return _airline(name, "Airline: ELBO and DLM", "", uses, _objective_way, *scores)
-
-
-def _sampling(name: str, beta: float, *scores: str) -> PaperFigure:
-    title = f"Airline, β = {beta:g}: exact gradients and sampling"
-    uses = _uses_rules([_AIRLINE], _SAMPLED, beta)
-    return _airline(name, title, "Log-loss DLM, joint: ", uses, _rule_way, *scores)
-
-
-def _smooth_airline(results: Results) -> Panels:
-    """Draw the values of β that have curves of smooth-bMC."""
-    betas = {cell.beta for cell, _, _ in results.curves() if cell.rule.name == "smooth-bmc"}
-    return {
-        f"{score}, β = {beta:g}": _curve_panel(results, _AIRLINE, score, "epoch", _rule_way, beta)
-        for beta in sorted(betas)
-        for score in ("NLL", "error")
-    }
-
-
-def _rules(
-    name: str, title: str, datasets: Sequence[str], rules: Sequence[str], all_sets: bool = False
-) -> PaperFigure:
-    """Return a figure of NLL along steps, one panel for each data set and β.
-
-    With `all_sets`, the caption names data sets that were not run.
+    It compares rules for joint log-loss DLM, for one β or with a panel for each β, or else the
+    objectives for every β in one panel.
     """
+    against, unit = ("epoch", "epoch") if _AIRLINE in datasets else ("step", "step of Adam")
+    series = _objective_series if objectives else _rule_series
+    shown: dict[str, Collection[Any]] = {"dataset": datasets, "rule.name": rules}
+    shown |= {} if objectives else {"objective": ["log_loss"], "hyperparameters": ["joint"]}
+    shown |= {} if beta is None else {"beta": [beta]}
 
-    def panels(results: Results) -> Panels:
-        found: Panels = {}
-        for dataset in datasets:
-            betas = {cell.beta for cell, _, _ in results.curves() if cell.dataset == dataset}
-            for beta in sorted(betas):
-                panel = _curve_panel(results, dataset, "NLL", "step", _rule_way, beta)
-                found[f"{dataset}, β = {beta:g}"] = panel
-            if not betas and all_sets:
-                found[dataset] = None
-        return found
+    def panels(dataset: str, records: Records) -> Iterator[Panel]:
+        groups = {dataset: records}
+        if beta is None and not objectives:
+            # A comparison with smooth-bMC is of those β that it was run for.
+            smooth = {r.cell.beta for r in records if r.cell.rule.name == "smooth-bmc"}
+            betas = sorted(smooth or {r.cell.beta for r in records})
+            groups = {
+                f"{dataset}, β = {each:g}": [r for r in records if r.cell.beta == each]
+                for each in betas
+            }
+        for (title, own), score in itertools.product(groups.items(), scores):
+            yield from _curve_panel(title, score, against, series, own)
 
-    caption = f"Log-loss DLM, joint: NLL of test rows by the step of Adam. {_BANDS}"
-    return PaperFigure(name, title, caption, _uses_rules(datasets, rules), panels)
-
-
-_CURVE_FIGURES = (
-    _objectives("1f", "NLL"),
-    _sampling("1i", 0.1, "NLL"),
-    _objectives("8", "NLL", "error"),
-    _sampling("10", 0.1, "NLL", "error"),
-    _sampling("11", 1.0, "NLL", "error"),
-    _sampling("12", 10.0, "NLL", "error"),
-    PaperFigure(
-        "13",
-        "Airline: bMC and smooth-bMC",
-        f"Log-loss DLM, joint: NLL and error of test rows by the epoch. {_BANDS}",
-        _uses_rules([_AIRLINE], _SMOOTH),
-        _smooth_airline,
-    ),
-    _rules("14", "Counts: uPS and bMC", (*COUNT, "peds1"), _SAMPLED),
-    _rules("15", "Counts: bMC and smooth-bMC", (*COUNT, "peds1"), _SMOOTH),
-    _rules(
-        "16", "Regression: exact gradients and bMC", REGRESSION, ("exact", "bmc"), all_sets=True
-    ),
-)
+    described = "" if objectives else "Log-loss DLM, joint: "
+    caption = f"{described}{' and '.join(scores)} of test rows by the {unit}. {_BANDS}"
+    return PaperFigure(name, title, caption, CurveCell, shown, panels)
 
 
 # Gradients and samplers.
@@ -513,138 +362,158 @@ _STATISTICS = {
 """Short name and label of each statistic of a drawn gradient."""
 
 _GRADIENT_RULES = {"ups": "uPS", "bmc": "bMC", "smooth-bmc": "smooth-bMC"}
-_GRADIENT_SET = "abalone"
 _DRAWS = (
     "Gradients in the mean of q(u), drawn repeatedly right after initialisation, against the exact "
     "gradient g*; draws beyond the axis are counted in its last bins."
 )
+_BIAS = "The paper's estimate of bias"
+_SAME_AXIS = "Figures 1g and 1h have the same horizontal axis."
 _NOT_BIAS = (
     "What the paper calls bias is the squared error of single draws: variance and squared bias "
     "together."
 )
 
 
-def _uses_gradients(cell: PaperCell) -> bool:
-    return isinstance(cell, GradientCell) and cell.dataset == _GRADIENT_SET
+def _histograms(
+    name: str, title: str, caption: str, rules: Sequence[str], statistics: Sequence[str]
+) -> PaperFigure:
+    """Return a figure of drawn gradients, with a panel for each rule and statistic.
+
+    Panels of a statistic have the same axis, which figures 1g and 1h share.
+    """
+    several = len(statistics) > 1
+    sharing = _GRADIENT_RULES if several else ("bmc", "ups")
+
+    def panels(dataset: str, records: Records) -> Iterator[Panel]:
+        for rule, statistic in itertools.product(rules, statistics):
+            short, label = _STATISTICS[statistic]
+            draws = _gradient_draws(records, statistic, [rule])
+            if draws:
+                shared = _gradient_draws(records, statistic, sharing).values()
+                edges = curves.bin_edges(np.concatenate([values for _, values in shared]))
+                ends = [f"{name} {number(float(np.median(v)))}" for name, (_, v) in draws.items()]
+                draw = partial(curves.draw_histograms, draws=draws, edges=edges, label=label)
+                title = f"{_GRADIENT_RULES[rule]}: {short}" if several else dataset
+                yield Panel(title, draw, f"medians of {label}, {', '.join(ends)}")
+
+    shown = {"dataset": ["abalone"]}
+    layout = Layout(height=2.1, min_width_narrow=1.9) if several else Layout()
+    text = f"{_DRAWS} {caption} {_NOT_BIAS}"
+    return PaperFigure(name, title, text, GradientCell, shown, panels, layout)
 
 
 def _gradient_draws(
-    results: Results, statistic: str, rules: Sequence[str]
+    records: Records, statistic: str, rules: Iterable[str]
 ) -> dict[str, tuple[Mark, Array]]:
     """Return the draws of all repeats by rule, few samples first."""
     found: dict[RuleFacts, list[Array]] = {}
-    for cell, _, record in results.gradients():
-        for rule in cell.rules:
-            drawn = record.arrays.get(f"{statistic}.{rule.label}.u_mean")
-            if rule.name in rules and drawn is not None and len(drawn):
-                found.setdefault(rule, []).append(drawn.astype(np.float64))
+    for arrays, rule in ((each.arrays, rule) for each in records for rule in each.cell.rules):
+        drawn = arrays.get(f"{statistic}.{rule.label}.u_mean")
+        if rule.name in rules and drawn is not None and len(drawn):
+            found.setdefault(rule, []).append(drawn.astype(np.float64))
     ordered = sorted(found, key=lambda rule: (rule.name, rule.samples))
     return {rule.label: (rule_mark(rule), np.concatenate(found[rule])) for rule in ordered}
 
 
-def _histogram_panel(
-    results: Results, title: str, rule: str, statistic: str, others: Sequence[str]
-) -> Panel | None:
-    """Draw the draws of one rule, on the axis that it shares with other rules."""
-    draws = _gradient_draws(results, statistic, [rule])
-    if not draws:
-        return None
-    shared = _gradient_draws(results, statistic, [rule, *others]).values()
-    edges = bin_edges(np.concatenate([values for _, values in shared]))
-    label = _STATISTICS[statistic][1]
-    words = [f"{name} {number(float(np.median(each)))}" for name, (_, each) in draws.items()]
-    alt = f"medians of {label}, {', '.join(words)}"
-    return Panel(title, lambda ax: draw_histograms(ax, draws, edges, label), alt)
-
-
-def _bias(name: str, rule: str, other: str) -> PaperFigure:
-    def panels(results: Results) -> Panels:
-        panel = _histogram_panel(results, _GRADIENT_SET, rule, "squared_error", [other])
-        return {_GRADIENT_SET: panel}
-
-    caption = f"{_DRAWS} {_NOT_BIAS} Figures 1g and 1h have the same horizontal axis."
-    title = f"The paper's estimate of bias: {_GRADIENT_RULES[rule]}"
-    return PaperFigure(name, title, caption, _uses_gradients, panels)
-
-
-def _all_histograms(results: Results) -> Panels:
-    return {
-        f"{title} {short}": _histogram_panel(
-            results, f"{title}: {short}", rule, statistic, list(_GRADIENT_RULES)
-        )
-        for rule, title in _GRADIENT_RULES.items()
-        for statistic, (short, _) in _STATISTICS.items()
-    }
-
-
 _PAPER_SAMPLER, _OUR_SAMPLER = Mark(BLUE, "^", "-"), Mark(GREEN, "v", "-")
 
-_SAMPLER_LINES: dict[str, dict[str, tuple[Mark, Callable[[SamplerPoint], float]]]] = {
+_SAMPLER_LINES: dict[str, dict[str, tuple[Mark, *tuple[str, ...]]]] = {
     "proposals a draw": {
-        "by theory": (Mark(INK, "x", ":"), lambda look: look.expected_proposals),
-        "uPS, the paper's sampler": (_PAPER_SAMPLER, lambda look: look.proposals.value),
-        "with its width held at 1": (
-            Mark(PURPLE, "o", "--", filled=False),
-            lambda look: look.proposals_narrow.value,
-        ),
-        "uPS (ours)": (_OUR_SAMPLER, lambda look: look.proposals_ours.value),
+        "by theory": (Mark(INK, "x", ":"), "expected_proposals"),
+        "uPS, the paper's sampler": (_PAPER_SAMPLER, "proposals.value"),
+        "with its width held at 1": (Mark(PURPLE, "o", "--", False), "proposals_narrow.value"),
+        "uPS (ours)": (_OUR_SAMPLER, "proposals_ours.value"),
     },
     "seconds of a draw": {
-        "one example at a time": (Mark(INK, "D", "--"), lambda look: look.one_by_one_seconds),
-        "all examples at once": (Mark(INK, "D", "-"), lambda look: look.vectorised_seconds),
+        "one example at a time": (Mark(INK, "D", "--"), "one_by_one_seconds"),
+        "all examples at once": (Mark(INK, "D", "-"), "vectorised_seconds"),
     },
     "seconds × squared error": {
-        "bMC": (Mark(ORANGE, "s", "-"), lambda look: look.bmc_seconds * look.bmc_error),
-        "uPS, the paper's sampler": (
-            _PAPER_SAMPLER,
-            lambda look: look.paper_ups_seconds * look.paper_ups_error,
-        ),
-        "uPS (ours)": (_OUR_SAMPLER, lambda look: look.our_ups_seconds * look.our_ups_error),
+        "bMC": (Mark(ORANGE, "s", "-"), "bmc_seconds", "bmc_error"),
+        "uPS, the paper's sampler": (_PAPER_SAMPLER, "paper_ups_seconds", "paper_ups_error"),
+        "uPS (ours)": (_OUR_SAMPLER, "our_ups_seconds", "our_ups_error"),
     },
 }
-"""Lines of each panel, by the label of its vertical axis."""
+"""Lines of each panel, by the label of its vertical axis: mark, and attributes to multiply."""
 
 
-def _sampler_panels(results: Results) -> Panels:
-    datasets = sorted({cell.dataset for cell, _ in results.samplers()})
-    return {
-        f"{dataset}, {label}": _sampler_panel(results, dataset, label)
-        for dataset in datasets
-        for label in _SAMPLER_LINES
-    }
+def _sampler_panels(dataset: str, records: Records) -> Iterator[Panel]:
+    points = [point for record in records for point in record.outcome.looks]
+    for label, rows in _SAMPLER_LINES.items():
+        lines = [
+            Line.of(
+                name,
+                mark,
+                ((p.step, math.prod(attrgetter(f)(p) for f in factors)) for p in points),
+            )
+            for name, (mark, *factors) in rows.items()
+        ]
+        yield Panel(
+            dataset, partial(_draw_sampler, lines=lines, label=label), _ends(lines, label, "step")
+        )
 
 
-def _sampler_panel(results: Results, dataset: str, label: str) -> Panel:
-    looks = [look for c, out in results.samplers() if c.dataset == dataset for look in out.looks]
-    steps = sorted({look.step for look in looks})
-    lines = [
-        Line.of(name, mark, ((float(steps.index(look.step)), value(look)) for look in looks))
-        for name, (mark, value) in _SAMPLER_LINES[label].items()
-    ]
-
-    def draw(ax: Axes) -> None:
-        draw_lines(ax, lines)
-        ratio_axis(ax)
-        ax.set_xticks(range(len(steps)), [f"{step:,}" for step in steps])
-        ax.set(xlabel="steps of training (not to scale)", ylabel=label)
-
-    ends = ", ".join(f"{line.label} {number(line.mean[-1])}" for line in lines)
-    return Panel(dataset, draw, f"{label} after {steps[-1]:,} steps, {ends}")
+def _draw_sampler(ax: Axes, lines: Sequence[Line], label: str) -> None:
+    steps = lines[0].x
+    curves.draw_lines(
+        ax, [replace(line, x=np.arange(len(steps), dtype=np.float64)) for line in lines]
+    )
+    curves.ratio_axis(ax)
+    ax.set_xticks(range(len(steps)), [f"{step:,g}" for step in steps])
+    ax.set(xlabel="steps of training (not to scale)", ylabel=label)
 
 
-_GRADIENT_FIGURES = (
-    _bias("1g", "bmc", "ups"),
-    _bias("1h", "ups", "bmc"),
+_BOTH = ("NLL", "error")
+_SAMPLING = "exact gradients and sampling"
+
+_FIGURES = (
+    _sizes("1a", "Regression: log loss", ("sarcos",), "nll"),
+    _sizes("1b", "Regression: square loss", ("sarcos",), "mse"),
     PaperFigure(
+        "1c",
+        "The values of β that are selected",
+        "NLL of validation rows against β, with few training rows: the size nearest to the "
+        f"paper's {_SMALL_SIZE}. {_RINGS} {_MEANS}",
+        FitCell,
+        {"dataset": ["cadata"], "method": _CHOOSING, "size": range(_MAX_SMALL + 1)},
+        _beta_panel,
+    ),
+    _sizes("1d", "Classification: log loss", ("ringnorm",), "nll"),
+    _sizes("1e", "Count regression: log loss", PEDESTRIANS, "nll"),
+    _along("1f", "Airline: ELBO and DLM", ["exact"], objectives=True),
+    _histograms("1g", f"{_BIAS}: bMC", _SAME_AXIS, ["bmc"], ["squared_error"]),
+    _histograms("1h", f"{_BIAS}: uPS", _SAME_AXIS, ["ups"], ["squared_error"]),
+    _along("1i", f"Airline, β = 0.1: {_SAMPLING}", _SAMPLED, beta=0.1),
+    PaperFigure(
+        "2",
+        "Regression: log loss of four sets, and loss against β",
+        f"NLL {_TEST}; and of validation rows of cadata against β, with few and with many "
+        f"training rows. {_RINGS} {_MEANS}",
+        FitCell,
+        {"dataset": REGRESSION, "method": _LOG},
+        _regression_and_betas,
+    ),
+    _sizes("3", "Regression: square loss of four sets", REGRESSION, "mse"),
+    _sizes("4", "Classification: log loss of four sets", CLASSIFICATION, "nll"),
+    _sizes("5", "Classification: error of four sets", CLASSIFICATION, "error"),
+    _sizes("6", "Counts: log loss of four sets", COUNT, "nll"),
+    _sizes("7", "Counts: relative error of four sets", COUNT, "mre"),
+    _along("8", "Airline: ELBO and DLM", ["exact"], _BOTH, objectives=True),
+    _histograms(
         "9",
         "Gradients drawn by uPS, bMC and smooth-bMC",
-        f"{_DRAWS} Condition (i) is ⟨g, g*⟩/‖g*‖², which is 1 for the exact gradient as is "
-        "condition (ii), ‖g‖²/‖g*‖². The three rules have the same horizontal axes. "
-        f"{_NOT_BIAS}",
-        _uses_gradients,
-        _all_histograms,
-        Layout(height=2.1, min_width_narrow=1.9),
+        "Condition (i) is ⟨g, g*⟩/‖g*‖², which is 1 for the exact gradient as is condition (ii), "
+        "‖g‖²/‖g*‖². The three rules have the same horizontal axes.",
+        list(_GRADIENT_RULES),
+        list(_STATISTICS),
     ),
+    _along("10", f"Airline, β = 0.1: {_SAMPLING}", _SAMPLED, _BOTH, beta=0.1),
+    _along("11", f"Airline, β = 1: {_SAMPLING}", _SAMPLED, _BOTH, beta=1.0),
+    _along("12", f"Airline, β = 10: {_SAMPLING}", _SAMPLED, _BOTH, beta=10.0),
+    _along("13", "Airline: bMC and smooth-bMC", _SMOOTH, _BOTH),
+    _along("14", "Counts: uPS and bMC", _SAMPLED, datasets=COUNT),
+    _along("15", "Counts: bMC and smooth-bMC", _SMOOTH, datasets=COUNT),
+    _along("16", "Regression: exact gradients and bMC", ("exact", "bmc"), datasets=REGRESSION),
     PaperFigure(
         "S1",
         "Product samplers along training",
@@ -652,14 +521,11 @@ _GRADIENT_FIGURES = (
         "example by the paper's sampler; last, the time of a gradient times its squared error, "
         "over the squared norm of the exact one: the cost of a given accuracy. Means over the "
         "repeats, with bars of one standard error if there are several; lower is better.",
-        lambda cell: isinstance(cell, SamplerCell),
+        SamplerCell,
+        {},
         _sampler_panels,
     ),
 )
 
-_ORDER = [*(f"1{letter}" for letter in "abcdefghi"), *map(str, range(2, 17)), "S1"]
-
-_EVERY = {each.name: each for each in (*_FIT_FIGURES, *_CURVE_FIGURES, *_GRADIENT_FIGURES)}
-
-FIGURES: dict[str, PaperFigure] = {name: _EVERY[name] for name in _ORDER}
+FIGURES: dict[str, PaperFigure] = {figure.name: figure for figure in _FIGURES}
 """All figures in the order of the paper, ours last."""

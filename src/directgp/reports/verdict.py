@@ -1,9 +1,10 @@
 """State which method to use and what limits that verdict."""
 
+import itertools
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import final
@@ -26,7 +27,6 @@ from directgp.experiments.stats import RankingRow, best_of, ranking
 from directgp.metrics import COVERAGE, SCORES, Score
 from directgp.plots.calibration import reliability
 from directgp.text import decimals_for, fixed, joined, p_value, percent, plural
-from directgp.training.beta_path import brief
 from directgp.training.result import Status
 from directgp.training.run import Recipe
 
@@ -47,8 +47,6 @@ _RARE = 20
 
 _MAX_LOG_FACTOR = 9.0
 """Difference of NLL beyond which its factor of probability is not stated."""
-
-_OPTIMIZERS = {"lbfgs": "L-BFGS", "adam": "Adam"}
 
 _SCORED = {"mse": "the mean", "mre": "the mean", "error": "the class"}
 """The part of a prediction that each score evaluates."""
@@ -101,15 +99,11 @@ class Findings:
 
     def runs(self, method: str) -> list[ComparedFit]:
         """Return the runs of a method at the largest size, by repeat."""
-        found = [
-            run
-            for run in self.comparison.runs
-            if run.cell.method == method and run.cell.size == self.size
-        ]
-        return sorted(found, key=lambda run: run.cell.repeat)
+        runs = sorted(self.comparison.runs, key=lambda run: run.cell.repeat)
+        return [r for r in runs if r.cell.method == method and r.cell.size == self.size]
 
 
-def called(method: Method) -> str:
+def name_in_text(method: Method) -> str:
     """Return the name of a method in a sentence: ``the ELBO``, ``log-loss DLM (joint)``."""
     name, comma, mode = method.label.partition(", ")
     article = "the " if name.endswith("ELBO") else ""
@@ -119,15 +113,15 @@ def called(method: Method) -> str:
 def pooled(runs: Sequence[ComparedFit]) -> Predictions:
     """Return the test rows of all runs, without predictions that are not finite."""
     columns = zip(*(astuple(run.predictions) for run in runs), strict=True)
-    actual, mean, lower, upper, below, up_to = (np.concatenate(each) for each in columns)
-    kept = np.isfinite(actual) & np.isfinite(mean) & np.isfinite(below) & np.isfinite(up_to)
-    kept &= ~(np.isnan(lower) | np.isnan(upper))
-    return Predictions(*(each[kept] for each in (actual, mean, lower, upper, below, up_to)))
+    rows = Predictions(*map(np.concatenate, columns))
+    finite = np.isfinite([rows.actual, rows.mean, rows.below, rows.up_to]).all(0)
+    kept = finite & ~np.isnan([rows.lower, rows.upper]).any(0)
+    return Predictions(*(each[kept] for each in astuple(rows)))
 
 
 def calibration(findings: Findings, row: RankingRow) -> str:
     """Return a clause about the calibration of a method, without a full stop."""
-    runs, name = findings.runs(row.method.name), called(row.method)
+    runs, name = findings.runs(row.method.name), name_in_text(row.method)
     if "coverage" in row.scores:
         share = row.scores["coverage"].mean
         rows = sum(run.outcome.num_test for run in runs)
@@ -155,31 +149,24 @@ def calibration(findings: Findings, row: RankingRow) -> str:
 
 def steps_allowed(plan: Plan) -> str:
     """Format the limits of steps: ``at most 500 of L-BFGS in a run``."""
-    # Only L-BFGS starts from a neighbouring β; Adam trains all β at once.
-    warm = any(method.chooses_beta for method in plan.methods)
-    return "; ".join(
-        f"at most {limit:,} of {_OPTIMIZERS[optimizer]} in a run"
-        + (
-            f", and {shorter:,} in one that starts from a neighbouring β"
-            if warm and optimizer == "lbfgs"
-            else ""
-        )
-        for optimizer, (limit, shorter) in _step_limits(plan).items()
-    )
+    names = {"lbfgs": "L-BFGS", "adam": "Adam"}
+    limits = _step_limits(plan)
+    words = [f"at most {limit:,} of {names[each]} in a run" for each, limit in limits.items()]
+    # Adam trains all β at once.
+    warm = "lbfgs" in limits and any(method.chooses_beta for method in plan.methods)
+    return "; ".join(words) + (", fewer if it starts from a neighbouring β" if warm else "")
 
 
-def _step_limits(plan: Plan) -> dict[str, tuple[int, int]]:
-    """Return, by optimiser, the steps of a run and of one that starts from a neighbouring β."""
+def _step_limits(plan: Plan) -> dict[str, int]:
+    """Return the largest number of steps of a run by optimiser."""
     settings = plan.settings
     likelihood = named_likelihood(settings.likelihood, torch.ones(2))
-    found: dict[str, tuple[int, int]] = {}
-    for size in plan.sizes:
+    found: dict[str, int] = {}
+    for size, method in itertools.product(plan.sizes, plan.methods):
+        recipe = Recipe(objective=method.objective, max_steps=settings.max_steps)
         inducing = settings.num_inducing or auto_inducing(size)
-        for method in plan.methods:
-            recipe = Recipe(objective=method.objective, max_steps=settings.max_steps)
-            optimizer = recipe.chosen_optimizer(size, inducing)
-            limit = recipe.chosen_max_steps(optimizer, likelihood)
-            found[optimizer] = limit, brief(recipe, optimizer, likelihood).max_steps or limit
+        optimizer = recipe.chosen_optimizer(size, inducing)
+        found[optimizer] = recipe.chosen_max_steps(optimizer, likelihood)
     return found
 
 
@@ -197,8 +184,8 @@ def _failures(findings: Findings) -> Iterator[str]:
         yield f"{len(comparison.failed)} of {fits} failed; {listed} listed below."
     shown = {row.method for row in findings.ranking}
     absent = [m for m in comparison.plan.methods if shown and m not in shown]
-    none = [called(m) for m in absent if not findings.runs(m.name)]
-    few = [called(m) for m in absent if findings.runs(m.name)]
+    none = [name_in_text(m) for m in absent if not findings.runs(m.name)]
+    few = [name_in_text(m) for m in absent if findings.runs(m.name)]
     size = plural(findings.size, "training row")
     for names, finished in ((none, "no repeat"), (few, "too few repeats")):
         if names:
@@ -236,8 +223,8 @@ def _not_converged(findings: Findings) -> Iterator[str]:
     plan, runs = findings.comparison.plan, findings.comparison.runs
     ended = Counter(run.cell.method for run in runs if run.outcome.status == Status.BUDGET)
     if ended:
-        whose = [f"{ended[m.name]} of {called(m)}" for m in plan.methods if m.name in ended]
-        most = max(limit for limit, _ in _step_limits(plan).values())
+        whose = [f"{ended[m.name]} of {name_in_text(m)}" for m in plan.methods if m.name in ended]
+        most = max(_step_limits(plan).values())
         yield (
             f"{ended.total():,} of {plural(len(runs), 'fit')} reached the limit of steps before "
             f"convergence: {joined(whose)}; --max-iter above {most:,} may change the scores."
@@ -247,11 +234,11 @@ def _not_converged(findings: Findings) -> Iterator[str]:
 def _betas_at_ends(findings: Findings) -> Iterator[str]:
     """Yield a sentence about methods whose β is an end of its grid in most repeats."""
     where = " in most repeats" if findings.num_repeats > 1 else ""
-    for which, other in (("smallest", "smaller"), ("largest", "larger")):
+    for which, end, other in (("smallest", min, "smaller"), ("largest", max, "larger")):
         names = [
-            called(row.method)
+            name_in_text(row.method)
             for row in findings.ranking
-            if row.method.chooses_beta and _mostly_at(which, findings.runs(row.method.name))
+            if row.method.chooses_beta and _mostly_at(end, findings.runs(row.method.name))
         ]
         if names:
             yield (
@@ -260,27 +247,27 @@ def _betas_at_ends(findings: Findings) -> Iterator[str]:
             )
 
 
-def _mostly_at(which: str, runs: list[ComparedFit]) -> bool:
+def _mostly_at(end: Callable[[Sequence[float]], float], runs: Sequence[ComparedFit]) -> bool:
     """Return whether most runs chose this end of the grid; β = 0 is no end."""
-    at_end = 0
-    for run in runs:
-        grid = run.cell.settings.betas or coarse_grid(run.cell.size)
-        end = min(grid) if which == "smallest" else max(grid)
-        at_end += run.outcome.beta == end > 0 and len(set(grid)) > 1
-    return 2 * at_end > len(runs)
+    grids = [run.cell.settings.betas or coarse_grid(run.cell.size) for run in runs]
+    at_end = [
+        run.outcome.beta == end(grid) > 0 and len(set(grid)) > 1
+        for run, grid in zip(runs, grids, strict=True)
+    ]
+    return 2 * sum(at_end) > len(runs)
 
 
 def nll_sentence(findings: Findings, best: RankingRow) -> str:
     """Compare the method of the lowest NLL with the ELBO, or with the next best."""
     elbo, others = findings.elbo, [each for each in findings.ranking if each is not best]
-    value, name = findings.value(best, "nll"), called(best.method)
+    value, name = findings.value(best, "nll"), name_in_text(best.method)
     if not others:
         return f"Only {name} was run: its NLL is {value}; there is no other method to compare with."
     if elbo is None or elbo is best:
         other = min(others, key=lambda row: row.scores["nll"].mean)
     else:
         other = elbo
-    rival = f"{findings.value(other, 'nll')} of {called(other.method)}"
+    rival = f"{findings.value(other, 'nll')} of {name_in_text(other.method)}"
     capital, close = name[:1].upper() + name[1:], other.scores["nll"].close
     test = p_value(other.scores["nll"].p_value)
     in_brackets = f" ({test})" if test else ""
@@ -307,7 +294,7 @@ def nll_sentence(findings: Findings, best: RankingRow) -> str:
         )
     pairs = zip(best.scores["nll"].values, other.scores["nll"].values, strict=True)
     always = "in each of" if all(mine < theirs for mine, theirs in pairs) else "over"
-    also = [called(s.method) for s in findings.ranking if s.scores["nll"].close and s != best]
+    also = [name_in_text(s.method) for s in findings.ranking if s.scores["nll"].close and s != best]
     equal = f"; {joined(also)} {'is' if len(also) == 1 else 'are'} not significantly worse"
     return (
         f"{capital} predicts best: its NLL of {value} is below the {rival} {always} {repeats}"
@@ -337,7 +324,7 @@ def second_sentence(findings: Findings, use: RankingRow) -> str:
         return f"{start}."
     if best is use:
         return f"{start}{', the lowest' if len(findings.ranking) > 1 else ''}."
-    whose = f"{findings.value(best, score.name)} of {called(best.method)}"
+    whose = f"{findings.value(best, score.name)} of {name_in_text(best.method)}"
     test = p_value(mine.p_value)
     if mine.close and all(a > b for a, b in zip(mine.values, lowest.values, strict=True)):
         repeats = f"in each of {len(mine.values)} repeats, too few to be sure ({test})"
@@ -386,9 +373,8 @@ class Verdict:
 def verdict(findings: Findings) -> Verdict:
     """Return the verdict on the ranking at the largest size."""
     if not findings.ranking:
-        nothing = (
-            "repeat was finished by all methods" if findings.comparison.runs else "fit was finished"
-        )
+        finished = findings.comparison.runs
+        nothing = "repeat was finished by all methods" if finished else "fit was finished"
         sentence = f"No {nothing}: there is nothing to compare."
         return Verdict((sentence,), None, "", cautions(findings))
     best = best_of(findings.ranking, "nll")

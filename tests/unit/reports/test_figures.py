@@ -15,7 +15,7 @@ from directgp.experiments.cell import METHODS
 from directgp.experiments.plan import Predictions
 from directgp.plots.rendering import NARROW, WIDE, Picture, dimensions, render
 from directgp.plots.style import DARK, clear_range, method_mark, widened
-from directgp.reports.figures import gallery, predicted_numbers
+from directgp.reports.figures import make_pictures, predicted_numbers
 from directgp.reports.verdict import Findings
 from tests.unit.reports.conftest import SMALL
 from tests.unit.reports.html import Page
@@ -23,7 +23,7 @@ from tests.unit.reports.made import NLL, Recipe, comparison
 
 
 def pictures(recipe: Recipe) -> dict[str, Picture]:
-    return {each.name: each for each in gallery(Findings(comparison(recipe)))}
+    return {each.name: each for each in make_pictures(Findings(comparison(recipe)))}
 
 
 def titles(figure: Figure) -> list[str]:

@@ -150,7 +150,7 @@ def test_what_was_run_is_told() -> None:
         made.plan.data.fingerprint,
         "torch 2.13.0",
         "12 min 41 s of one core in all, for 20 fits",
-        "at most 500 of L-BFGS in a run, and 50 in one that starts from a neighbouring β",
+        "at most 500 of L-BFGS in a run, fewer if it starts from a neighbouring β",
         "fitc, repeat 0, 5,000 rows: singular",
         "elbo, repeat 0, 5,000 rows: β = 4: overflow",
         "AISTATS 2021",
@@ -178,14 +178,14 @@ def test_the_time_is_that_of_the_fits_whenever_they_were_run() -> None:
         (
             Recipe(),
             {"max_steps": 2000},
-            "at most 2,000 of L-BFGS in a run, and 200 in one that starts from a neighbouring β",
+            "at most 2,000 of L-BFGS in a run, fewer if it starts from a neighbouring β",
         ),
         # Beyond 5·10⁷ entries of K_uf Adam takes over, but for FITC.
         (
             Recipe(methods=("elbo", "fitc", "log-joint"), sizes=(600_000,)),
             {},
-            "at most 5,000 of Adam in a run; at most 500 of L-BFGS in a run, and 50 in one that "
-            "starts from a neighbouring β",
+            "at most 5,000 of Adam in a run; at most 500 of L-BFGS in a run, fewer if it starts "
+            "from a neighbouring β",
         ),
         (Recipe(task="count", sizes=(600_000,)), {}, "at most 3,000 of Adam in a run"),
     ],

@@ -7,7 +7,7 @@ import pytest
 from directgp.plots.rendering import RenderedPicture, render
 from directgp.reports import compare, html
 from directgp.reports.compare import write_report
-from directgp.reports.figures import gallery
+from directgp.reports.figures import make_pictures
 from directgp.reports.verdict import Findings
 from tests.unit.reports.made import Recipe, comparison
 
@@ -30,7 +30,8 @@ def test_all_files_are_there(report: Callable[[str], Path]) -> None:
 
 def test_the_same_picture_is_the_same_file() -> None:
     first, second = (
-        gallery(Findings(comparison(Recipe(repeats=2, methods=("elbo",)))))[0] for _ in range(2)
+        make_pictures(Findings(comparison(Recipe(repeats=2, methods=("elbo",)))))[0]
+        for _ in range(2)
     )
     assert render(first).wide == render(second).wide
 

@@ -61,7 +61,7 @@ PANELS = {
     "1g": ["abalone"],
     "1h": ["abalone"],
     "1i": ["airline"],
-    "2": ["pol", "cadata", "cadata, 691 rows", "sarcos", "song", "cadata, 1,383 rows"],
+    "2": ["pol", "cadata", "cadata, 691 rows", "cadata, 1,383 rows", "sarcos", "song"],
     "3": ["pol", "cadata", "sarcos", "song"],
     "4": ["banana", "thyroid", "twonorm", "ringnorm"],
     "5": ["banana", "thyroid", "twonorm", "ringnorm"],

@@ -39,7 +39,7 @@ def test_the_page_stands_alone(written: Page) -> None:
         for name in ("src", "srcset", "href"):
             assert element.attributes.get(name, "#").startswith(("#", "data:"))
     assert not re.search(r"url\(|@import", written.all("style")[0].text)
-    assert "--chosen" in written.all("style")[0].text and ".told" in written.all("style")[0].text
+    assert "--chosen" in written.all("style")[0].text and ".badge" in written.all("style")[0].text
 
 
 def test_anchors_lead_somewhere(written: Page) -> None:
