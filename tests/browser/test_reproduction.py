@@ -35,7 +35,7 @@ def test_the_page_does_not_scroll_sideways(visit: Visit, width: int) -> None:
 @pytest.mark.parametrize("width", [320, 1200])
 def test_every_verdict_is_seen_at_once(visit: Visit, width: int) -> None:
     page = visit("reproduction", width)
-    badges = page.locator("table.claims .told")
+    badges = page.locator("table.claims .badge")
     assert badges.count() == 4
     for badge in badges.all():
         box = badge.bounding_box()
@@ -59,7 +59,7 @@ def test_on_paper_all_is_light(visit: Visit, tmp_path: Path) -> None:
     page = visit("reproduction", color_scheme="dark")
     page.emulate_media(media="print", color_scheme="dark")
     assert luminance(page.evaluate("getComputedStyle(document.body).backgroundColor")) > 0.9
-    inks = page.eval_on_selector_all(".told", "all => all.map(e => getComputedStyle(e).color)")
+    inks = page.eval_on_selector_all(".badge", "all => all.map(e => getComputedStyle(e).color)")
     assert min(contrast(ink, "rgb(255, 255, 255)") for ink in inks) >= 4.5
     page.pdf(path=tmp_path / "report.pdf", format="A4")
     assert (tmp_path / "report.pdf").stat().st_size > 30_000
