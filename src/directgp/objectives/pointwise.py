@@ -184,7 +184,7 @@ class ZeroOneCost(DeterministicLoss):
     """c_y·E_q[p(1−y given f)], the expected cost when the label is drawn from the predictive.
 
     It is linear in the predictive probability, so that training drives probabilities to 0 or 1,
-    towards the cheaper label: they tell what to decide, not how likely a label is.
+    towards the cheaper label: they are decisions, not calibrated probabilities.
 
     Parameters
     ----------

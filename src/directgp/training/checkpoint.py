@@ -221,7 +221,7 @@ def model_tensors(model: Model) -> Tensors:
 
 
 def _description(model: nn.Module) -> list[object]:
-    """Return names of free parameters, classes and plain attributes, which tensors do not tell."""
+    """Return names of free parameters, classes and plain attributes, which no tensor holds."""
     free = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
     def plain(part: nn.Module) -> dict[str, object]:

@@ -110,13 +110,13 @@ class Processes:
                 "torchrun --nproc-per-node 2 script.py"
             )
         again = dist.is_initialized()
-        require(not again, "Processes.from_torchrun", "called once at a time", "a group is there")
+        require(not again, "Processes.from_torchrun", "called once at a time", "a second call")
         chosen = _device(device)
         # With it a failed collective of nccl raises an error instead of ending the process.
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         limit = timedelta(seconds=timeout)
-        with _contact(f"Process {rank} of {size} could not meet the others"):
+        with _contact(f"Process {rank} of {size} could not connect to the others"):
             common, _, _ = next(rendezvous("env://", rank, size, timeout=limit))
             common.set_timeout(limit)
             store = fresh_store(common, rank, size, timeout)

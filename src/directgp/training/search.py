@@ -65,25 +65,6 @@ class Trial:
         return math.inf if math.isnan(loss) else loss
 
 
-@dataclass(frozen=True)
-class SearchResult:
-    """Every candidate, the chosen one, and that one trained on all examples."""
-
-    best: TrainingResult
-    solutions: tuple[Solution, ...]
-    """The models that were tried."""
-
-    trials: tuple[Trial, ...]
-    """Of the best model, from the most to the least regularised; none where there was nothing to
-    choose, or training ended before."""
-
-    path: BetaPath
-    """The same candidates with their mean losses; `chosen` is 0 where there are none."""
-
-    end: StageResult | None = None
-    """The run that a budget, a callback or Ctrl-C ended, and the search with it."""
-
-
 @final
 @dataclass
 class Search:
@@ -91,26 +72,39 @@ class Search:
 
     `beta_path` trains the whole grid of the paper. Here the grid is followed from β = 1 outwards to
     where the losses rise, each candidate is trained on every split before the next candidate, and
-    the chosen one is trained on all examples.
+    the chosen one is trained on all examples. `run` sets the results.
     """
 
     recipe: Recipe
     data: Data
     validation: Validation
     generator: torch.Generator
-    _since: float = field(default_factory=time.perf_counter, init=False)
-    _end: StageResult | None = field(default=None, init=False)
-    _failures: list[Failure] = field(default_factory=list, init=False)
-    _splits: list[Split] = field(default_factory=list, init=False)
-    _part: int = field(default=0, init=False)
-    """Runs so far."""
+    best: TrainingResult = field(init=False)
+    """The chosen candidate, trained on all examples."""
 
-    _parts: int = field(default=1, init=False)
-    """Largest number of runs."""
+    path: BetaPath = field(init=False)
+    """All candidates with their mean losses; `chosen` is 0 where there are none."""
+
+    solutions: list[Solution] = field(default_factory=list, init=False)
+    """The models that were tried."""
+
+    trials: list[Trial] = field(default_factory=list, init=False)
+    """Candidates of the best model, from the most to the least regularised; none where there was
+    nothing to choose, or training ended before."""
+
+    end: StageResult | None = field(default=None, init=False)
+    """The run that a budget, a callback or Ctrl-C ended, and the search with it."""
+
+    def __post_init__(self) -> None:
+        self._since = time.perf_counter()
+        self._failures: list[Failure] = []
+        self._splits: list[Split] = []
+        # Runs so far, and the largest number of runs.
+        self._part, self._parts = 0, 1
 
     def run(
         self, models: Sequence[Sequence[Model]], betas: Sequence[float], modes: Sequence[str]
-    ) -> SearchResult:
+    ) -> "Search":
         """Choose a model by its evidence, then mode and β by validation; train on all examples.
 
         The kernel (row of `models`) is chosen with the first likelihood (column), the likelihood
@@ -125,36 +119,38 @@ class Search:
         sampled = len(models) * len(models[0]) > 1 and len(self.data) > _MANY_EXAMPLES
         most_models = 2 * len(models) + len(models[0]) - 2
         self._parts = most_models + sampled + (1 if single else candidates)
-        chosen, points, trials = 0, tuple[PathPoint, ...](), list[Trial]()
+        chosen, points = 0, tuple[PathPoint, ...]()
         try:
-            solutions = self._solutions(models, sampled)
+            self.solutions = self._solutions(models, sampled)
             self._parts -= most_models - self._part
-            base = self._whole(max(solutions, key=lambda solution: solution.evidence))
-            best = base.result
-            if single and self._end is None:
+            base = self._whole(max(self.solutions, key=lambda solution: solution.evidence))
+            self.best = base.result
+            if single and self.end is None:
                 name = f"{self.recipe.name}, {modes[0]}, all examples"
                 trainer = self._trainer(self.data, name)
-                best = self._noted(_train(trainer, self.recipe, modes[0], betas[0], best))
-            elif grids and self._end is None:
-                trials = self._trials(base, betas, modes)
-            if trials:
-                losses = torch.stack([trial.losses for trial in trials])
-                comparison = compare_groups(losses, [trial.hyperparameters for trial in trials])
+                result = _train(trainer, self.recipe, modes[0], betas[0], self.best)
+                self.best = self._noted(result)
+            elif grids and self.end is None:
+                self.trials = self._trials(base, betas, modes)
+            if self.trials:
+                groups = [trial.hyperparameters for trial in self.trials]
+                losses = torch.stack([trial.losses for trial in self.trials])
+                comparison = compare_groups(losses, groups)
                 chosen = comparison.chosen
-                points = comparison.points([trial.results[0] for trial in trials])
-                best = self._on_all(base, trials[chosen])
+                points = comparison.points([trial.results[0] for trial in self.trials])
+                self.best = self._on_all(base, self.trials[chosen])
         finally:
             close(self.recipe.monitors)
-        path = BetaPath(
+        self.path = BetaPath(
             points=points,
             chosen=chosen,
             loss=self.recipe.point_loss().validation_loss().name,
             seconds=time.perf_counter() - self._since,
             failed=tuple(self._failures),
             grid=tuple(betas),
-            models=tuple(ModelTried(each.model.name, each.evidence) for each in solutions),
+            models=tuple(ModelTried(each.model.name, each.evidence) for each in self.solutions),
         )
-        return SearchResult(best, tuple(solutions), tuple(trials), path, self._end)
+        return self
 
     def _trainer(self, data: Data, name: str, fold: int | None = None) -> Trainer:
         """Return a trainer for the next run, whose name and number callbacks see."""
@@ -168,7 +164,7 @@ class Search:
     def _noted(self, result: TrainingResult) -> TrainingResult:
         """Keep the last stage of a run that a budget, a callback or Ctrl-C ended."""
         if result.ended:
-            self._end = result.stages[-1]
+            self.end = result.stages[-1]
         return result
 
     def _solutions(self, models: Sequence[Sequence[Model]], sampled: bool) -> list[Solution]:
@@ -198,7 +194,7 @@ class Search:
         return solutions
 
     def _solution(self, model: Model, rows: Int[Tensor, " r"] | None) -> Solution | None:
-        if self._end is not None:
+        if self.end is not None:
             return None
         data = self.data if rows is None else self.data.take(rows)
         likelihood = model.likelihood if rows is None else model.likelihood.for_rows(rows)
@@ -212,7 +208,7 @@ class Search:
 
     def _whole(self, found: Solution) -> Solution:
         """Return the solution on all examples, trained from that on some of them."""
-        if found.whole or self._end is not None:
+        if found.whole or self.end is not None:
             return found
         trainer = self._trainer(self.data, f"ELBO, {found.model.name}, all examples")
         result = elbo_run(trainer, self.recipe, _for_all(found.model, found.result), near=True)
@@ -276,7 +272,7 @@ class Search:
             found = train_grid(trainer, self.recipe, Model.of(base), betas, base, held)
             rows.append(list(map(self._noted, found)))
             self._failures += trainer.failures
-            if self._end is not None or len(found) < len(betas):
+            if self.end is not None or len(found) < len(betas):
                 return []
         members = zip(betas, zip(*rows, strict=True), strict=True)
         return [self._validated(mode, beta, many) for beta, many in members]
@@ -287,7 +283,7 @@ class Search:
         """Train a candidate on every split; return None where it failed or the training ended."""
         results: list[TrainingResult] = []
         for k, part in enumerate(self._splits):
-            if self._end is not None:
+            if self.end is not None:
                 return None
             trainer = self._trainer(part.training, name, k)
             try:
@@ -308,7 +304,7 @@ class Search:
         found = chosen.results[0]
         if chosen.hyperparameters == "elbo":
             return base.result
-        if self._end is not None or isinstance(self.validation, Given):
+        if self.end is not None or isinstance(self.validation, Given):
             return found
         trainer = self._trainer(self.data, "all examples")
         try:

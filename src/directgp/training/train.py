@@ -244,7 +244,17 @@ def train_stream(
     stopping = stopping or SmallGradient(0.0)
     recipe = Recipe(objective, rule, "adam", *steps, stopping, monitors, observer)
     recipe.check(likelihood)
-    _check_streams(recipe, likelihood)
+    if not recipe.point_loss().uses_variance(likelihood):
+        raise UnsupportedError(
+            "train_stream needs a loss that depends on the variance of f: it never has all rows at "
+            f"once to set the variance afterwards. Got '{recipe.name}'. Use 'log_loss', 'crps' or "
+            "'elbo', or train on a sample."
+        )
+    if any(buffer.numel() > 1 for buffer in likelihood.buffers()):
+        raise UnsupportedError(
+            "train_stream needs a likelihood that is the same for every row. Got one with "
+            "exposures. Train on a sample, or leave out the exposures."
+        )
     size = 1 if processes is None else processes.size
     allowed = f"a multiple of the number of processes, {size}"
     require(batch_size % size == 0, "batch_size of train_stream", allowed, batch_size)
@@ -258,21 +268,6 @@ def train_stream(
         recipe = _distributed_recipe(recipe, model, first, beta, processes)
     run = recipe, model, beta, hyperparameters, start
     return _train(*run, first, checkpoints, generator, processes, rows)
-
-
-def _check_streams(recipe: Recipe, likelihood: Likelihood) -> None:
-    """Raise `UnsupportedError` for losses and likelihoods that need all rows at once."""
-    if not recipe.point_loss().uses_variance(likelihood):
-        raise UnsupportedError(
-            f"train_stream needs a loss that sees the variance of f, since it never has all rows "
-            f"at once to set the variance afterwards. Got '{recipe.name}'. Use 'log_loss', 'crps' "
-            "or 'elbo', or train on a sample."
-        )
-    if any(buffer.numel() > 1 for buffer in likelihood.buffers()):
-        raise UnsupportedError(
-            "train_stream needs a likelihood that is the same for every row. Got one with "
-            "exposures. Train on a sample, or leave out the exposures."
-        )
 
 
 def _check_choices(mode: str, modes: tuple[str, ...], start: str, beta: float) -> None:

@@ -230,7 +230,7 @@ def _against_best(losses: Float[Tensor, "c n"]) -> PairedComparison:
     finite = torch.isfinite(wide).all(-1)
     if not bool(finite.any()):
         raise NumericalError(
-            "No candidate has a finite loss on every validation example. Look at the validation "
+            "No candidate has a finite loss on every validation example. Check the validation "
             "data, or train with other settings."
         )
     mean = torch.where(finite, wide.mean(-1), torch.inf)

@@ -22,7 +22,7 @@ from directgp.training import search
 from directgp.training.problems import Data, Model
 from directgp.training.result import Failure, Phase, Progress, TrainingResult
 from directgp.training.run import Monitor, Recipe
-from directgp.training.search import Search, SearchResult
+from directgp.training.search import Search
 from directgp.training.validation import Folds, Given, HoldOut, Validation
 from tests.unit.training.fake_runs import FakeRuns
 from tests.unit.training.models import StopAt, counts, regression, seeded
@@ -46,7 +46,7 @@ def searched(
     modes: Sequence[str] = ALL,
     data: Data | None = None,
     **recipe: Any,
-) -> SearchResult:
+) -> Search:
     rows = models or [[model(X, Gaussian(0.1))]]
     how = Recipe(**{"max_steps": 15, **recipe})
     return Search(how, data or Data(X, Y), validation, seeded(5)).run(rows, betas, modes)
@@ -458,7 +458,7 @@ def test_if_the_run_on_all_examples_fails_the_candidate_remains(
 # Ends from outside
 
 
-def until(stop: StopAt, validation: Validation) -> SearchResult:
+def until(stop: StopAt, validation: Validation) -> Search:
     """A search of some models and four candidates, with a run on all examples at the end."""
     settings: dict[str, Any] = {"models": rows_of(X), "betas": [4.0, 1.0], "max_steps": 5}
     return searched(validation, modes=["fixed", "joint"], monitors=[stop], **settings)

@@ -139,7 +139,7 @@ def test_a_target_that_cannot_be_is_named_when_it_is_met(tmp_path: Path) -> None
 
 def test_what_needs_all_rows_is_refused(tmp_path: Path) -> None:
     rows = ParquetRows(folder(tmp_path), target="y")
-    with pytest.raises(UnsupportedError, match="sees the variance of f"):
+    with pytest.raises(UnsupportedError, match="depends on the variance of f"):
         train(rows, objective="square_loss")
     with pytest.raises(InvalidInputError, match="vfe"):
         train(rows, objective="vfe")
