@@ -1,4 +1,4 @@
-"""Show the progress of a fit; apart from the settings, which only decide whether to show it."""
+"""Show the progress of a fit; its own module, because only this part of a fit needs rich."""
 
 import math
 import multiprocessing

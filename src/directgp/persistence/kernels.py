@@ -1,4 +1,4 @@
-"""Convert gpytorch kernels, means and constraints to specs and back."""
+"""Convert gpytorch kernels, means and constraints to specs: the only module for these classes."""
 
 import math
 from collections.abc import Iterable, Mapping
