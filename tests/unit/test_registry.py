@@ -1,5 +1,6 @@
 """A likelihood and a point loss are added by their class and one registry row."""
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,8 +17,7 @@ from typing_extensions import override
 import directgp
 from directgp import SparseGPRegressor
 from directgp.cli.main import app
-from directgp.errors import InvalidInputError
-from directgp.experiments.engine import compare
+from directgp.errors import InvalidInputError, UnsupportedError
 from directgp.experiments.plan import make_plan
 from directgp.likelihoods import Derivatives, Likelihood
 from directgp.likelihoods.base import (
@@ -201,26 +201,58 @@ def test_a_likelihood_of_the_registry_is_fitted_saved_and_described(
     assert "Laplace likelihood" in said and "noise width 0." in said
 
 
-@pytest.mark.usefixtures("added")
-def test_a_likelihood_of_the_registry_is_compared(tmp_path: Path) -> None:
-    data = problem("regression")
-    plan = make_plan(data, likelihood="laplace", repeats=1, sizes=[30], num_inducing=5, max_steps=3)
-    assert not any(method.gaussian_only for method in plan.methods)
-    found = compare(data, plan, tmp_path / "store")
-    assert not found.failed and len(found.runs) == len(plan.methods)
-    assert all(np.isfinite(run.outcome.scores["nll"]) for run in found.runs)
-
-
-@pytest.mark.usefixtures("added")
-def test_the_command_line_knows_a_likelihood_of_the_registry(tmp_path: Path) -> None:
-    table = tmp_path / "table.csv"
+@pytest.fixture
+def table(tmp_path: Path) -> str:
     rows = "\n".join(f"{x:.4f},{y:.4f}" for (x,), y in zip(X, Y, strict=True))
-    table.write_text(f"x,y\n{rows}\n")
-    given = [str(table), "--target", "y", "--likelihood", "laplace", "--max-iter", "3", "--quiet"]
+    path = tmp_path / "table.csv"
+    path.write_text(f"x,y\n{rows}\n")
+    return str(path)
+
+
+def program(*words: str) -> None:
     with pytest.raises(SystemExit) as ended:
-        app(["fit", *given, "--out", str(tmp_path / "model")], standalone_mode=False)
+        app([*words, "--target", "y", "--quiet"], standalone_mode=False)
     assert ended.value.code == 0
-    assert isinstance(directgp.load(tmp_path / "model" / "model.safetensors").likelihood_, Laplace)
+
+
+@pytest.mark.usefixtures("added")
+def test_the_command_fit_knows_a_likelihood_of_the_registry(table: str, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    program("fit", table, "--likelihood", "laplace", "--max-iter", "3", "--out", str(out))
+    assert isinstance(directgp.load(out / "model.safetensors").likelihood_, Laplace)
+
+
+@pytest.mark.parametrize(
+    ("given", "methods"),
+    [
+        (("--likelihood", "laplace"), {"elbo", "beta-elbo", "log-joint", "log-fixed"}),
+        (("--methods", "elbo,log-cosh-joint,crps-fixed"), {"elbo", "log-cosh-joint", "crps-fixed"}),
+    ],
+)
+@pytest.mark.usefixtures("added")
+def test_the_command_compare_knows_what_is_registered(
+    table: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: tuple[str, ...],
+    methods: set[str],
+) -> None:
+    # A worker process would not have the rows that this process added.
+    monkeypatch.setattr("directgp.cli.compare._workers", lambda *_: 0)
+    short = ("--repeats", "1", "--inducing", "5", "--max-iter", "3", "--betas", "1")
+    program("compare", table, *given, *short, "--out", str(tmp_path / "report"))
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert not report["failed"]
+    assert {run["method"] for run in report["runs"]} == methods
+    assert all(math.isfinite(run["scores"]["nll"]) for run in report["runs"])
+
+
+@pytest.mark.usefixtures("added")
+def test_a_loss_that_does_not_suit_the_likelihood_is_not_compared() -> None:
+    with pytest.raises(UnsupportedError, match="ZeroOneCost needs"):
+        make_plan(problem("regression"), methods=["zero-one-cost-joint"])
+    with pytest.raises(InvalidInputError, match="log-cosh-joint"):
+        make_plan(problem("regression"), methods=["cosh-joint"])
 
 
 @pytest.mark.usefixtures("added")

@@ -39,7 +39,7 @@ def compare(
         run_option(
             "NAME,…",
             "Some of elbo, beta-elbo, fitc, log-joint, log-fixed, square-joint, square-fixed; by "
-            "default all that suit the task.",
+            "default all that suit the task. Other losses have methods too, such as crps-joint.",
         ),
     ] = None,
     repeats: Annotated[

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from directgp.datasets.problem import Task
 from directgp.errors import require
-from directgp.registry import LIKELIHOODS
+from directgp.registry import LIKELIHOODS, LOSSES
 
 
 @final
@@ -44,14 +44,17 @@ class Method:
     """Whether the method requires a real-valued target with Gaussian noise."""
 
 
-def _dlm(loss: str, about: str, gaussian_only: bool = False) -> tuple[Method, Method]:
-    """Return the joint and the fixed variant of direct loss minimization."""
-    label, objective = f"{loss}-loss DLM", f"{loss}_loss"
-    joint = f"{about} of predictions plus β·KL, over everything that can be trained."
-    fixed = f"{about} plus β·KL over q(u) alone; kernel, noise and inducing inputs are the ELBO's."
+def _dlm(loss: str, gaussian_only: bool = False) -> tuple[Method, Method]:
+    """Return the joint and the fixed variant of direct loss minimization with a point loss."""
+    name, words = loss.removesuffix("_loss").replace("_", "-"), loss.replace("_", " ")
+    label = f"{loss.replace('_', '-')} DLM"
+    joint = f"The {words} of predictions plus β·KL, over everything that can be trained."
+    fixed = (
+        f"The {words} plus β·KL over q(u) alone; kernel, noise and inducing inputs are the ELBO's."
+    )
     return (
-        Method(f"{loss}-joint", f"{label}, joint", objective, "joint", True, joint, gaussian_only),
-        Method(f"{loss}-fixed", f"{label}, fixed", objective, "fixed", True, fixed, gaussian_only),
+        Method(f"{name}-joint", f"{label}, joint", loss, "joint", True, joint, gaussian_only),
+        Method(f"{name}-fixed", f"{label}, fixed", loss, "fixed", True, fixed, gaussian_only),
     )
 
 
@@ -74,30 +77,43 @@ _ALL = (
         "The fully independent training conditional, by its own marginal likelihood.",
         gaussian_only=True,
     ),
-    *_dlm("log", "The log loss"),
-    *_dlm("square", "The squared error", gaussian_only=True),
+    *_dlm("log_loss"),
+    *_dlm("square_loss", gaussian_only=True),
 )
 
 METHODS = {method.name: method for method in _ALL}
+"""The methods of the paper, in table order."""
 
 ELBO = METHODS["elbo"]
 """Methods that choose β start from its solution."""
 
 
+def method_named(name: str) -> Method:
+    """Return one of `METHODS`, or ``LOSS-joint`` or ``LOSS-fixed`` of another point loss."""
+    losses = [row.name for row in LOSSES.values() if not row.evidence]
+    known = {method.name: method for loss in losses for method in _dlm(loss)} | METHODS
+    allowed = f"of {', '.join(METHODS)}, or of {', '.join(n for n in known if n not in METHODS)}"
+    require(name in known, "methods", allowed, repr(name))
+    return known[name]
+
+
 def select_methods(
     task: Task, names: Sequence[str] | None = None, likelihood: str = "gaussian"
 ) -> tuple[Method, ...]:
-    """Return the named methods in table order; without names, all that suit the task."""
+    """Return the named methods in table order; without names, those of `METHODS` that suit."""
     gaussian = task == "regression" and LIKELIHOODS[likelihood].conjugate
-    suited = [method.name for method in _ALL if gaussian or not method.gaussian_only]
-    wanted = suited if names is None else list(names)
-    require(bool(wanted), "methods", f"at least one of {', '.join(suited)}", "none")
-    for name in wanted:
-        remedy = ""
-        if name in METHODS:
-            remedy = f"{METHODS[name].label} needs a real-valued target with Gaussian noise."
-        require(name in suited, "methods", f"of {', '.join(suited)} here", repr(name), remedy)
-    return tuple(METHODS[name] for name in suited if name in wanted)
+    suited = [method for method in _ALL if gaussian or not method.gaussian_only]
+    if names is None:
+        return tuple(suited)
+    require(bool(names), "methods", f"at least one of {', '.join(METHODS)}", "none")
+    wanted = {method_named(name) for name in names}
+    for method in wanted - set(suited):
+        allowed = f"of {', '.join(each.name for each in suited)} here"
+        remedy = f"{method.label} needs a real-valued target with Gaussian noise."
+        require(method not in _ALL, "methods", allowed, repr(method.name), remedy)
+        LOSSES[method.objective].make().check(LIKELIHOODS[likelihood].make())
+    others = sorted(wanted - set(_ALL), key=lambda method: method.name)
+    return (*(method for method in _ALL if method in wanted), *others)
 
 
 _LIBRARIES = ("directgp", "torch", "gpytorch", "numpy", "scipy", "scikit-learn")

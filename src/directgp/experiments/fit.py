@@ -18,11 +18,11 @@ from directgp.estimators.fitting import auto_inducing, named_likelihood, rough_l
 from directgp.estimators.preprocessing import ColumnScaling
 from directgp.experiments.cell import (
     ELBO,
-    METHODS,
     Circumstances,
     Method,
     Record,
     generator_of,
+    method_named,
 )
 from directgp.experiments.plan import (
     BetaLoss,
@@ -248,7 +248,7 @@ def run_compare_cell(
 
     `start` is the model of `cell.start`.
     """
-    settings, method = cell.settings, METHODS[cell.method]
+    settings, method = cell.settings, method_named(cell.method)
     rows = ScaledRows.of(data, cell.task, settings.dtype, settings.device)
     model = untrained_model(cell, *rows.train)
     if cell.start is not None:
@@ -279,7 +279,7 @@ def run_compare_cell(
         scores={name: float(values.mean()) for name, values in judged.scores.items()},
         num_test=len(data.y_test),
         path=_losses(trained.path, rows.scale),
-        validation_loss="MSE" if method.objective == "square_loss" else "NLL",
+        validation_loss=_LOSS_NAMES.get(method.objective, method.objective.replace("_", " ")),
         curve=trained.curve(),
         seconds=seconds,
     )
@@ -310,17 +310,19 @@ def coarse_grid(num_data: int) -> list[float]:
     return sorted({*grid[::2], grid[-1], 1.0}, reverse=True)
 
 
+_LOSS_NAMES = {"elbo": "NLL", "fitc": "NLL", "log_loss": "NLL", "square_loss": "MSE"}
+
+
 def _losses(path: BetaPath | None, scale: float) -> tuple[BetaLoss, ...]:
-    """Return the losses of a path in the units of y: NLL, or the squared error without its ½."""
+    """Return the losses of a path in the units of y, the squared error without its ½."""
     if path is None:
         return ()
-    square = path.loss == "square_loss"
-    factor, shift = (2 * scale * scale, 0.0) if square else (1.0, math.log(scale))
+    factor = 2.0 if path.loss == "square_loss" else 1.0
     return tuple(
         BetaLoss(
             beta=point.beta,
-            loss=factor * point.validation_loss + shift,
+            loss=factor * point.validation_loss,
             error=factor * point.validation_error,
         )
-        for point in path.points
+        for point in path.in_units(scale).points
     )

@@ -13,12 +13,12 @@ from directgp.datasets.problem import Problem, Task
 from directgp.errors import require
 from directgp.experiments.cell import (
     ELBO,
-    METHODS,
     Cell,
     FailedRecord,
     Frozen,
     Method,
     TrainingOutcome,
+    method_named,
     select_methods,
     versions,
 )
@@ -99,7 +99,7 @@ class CompareCell(Cell):
     @override
     def start(self) -> "CompareCell | None":
         """The ELBO of the same split, for methods that choose β."""
-        return self.replace(method=ELBO.name) if METHODS[self.method].chooses_beta else None
+        return self.replace(method=ELBO.name) if method_named(self.method).chooses_beta else None
 
     @property
     @override
@@ -109,7 +109,7 @@ class CompareCell(Cell):
     @property
     @override
     def group(self) -> str:
-        return METHODS[self.method].label
+        return method_named(self.method).label
 
 
 @final
@@ -329,7 +329,8 @@ def make_plan(
         The data.
     methods : sequence of str
         Of "elbo", "beta-elbo", "fitc", "log-joint", "log-fixed", "square-joint", "square-fixed";
-        by default all that suit task and likelihood.
+        by default all that suit task and likelihood. Other point losses have methods too, such as
+        "crps-joint" and "crps-fixed".
     repeats : int
         Number of random splits.
     sizes : sequence of int or None
