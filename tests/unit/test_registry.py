@@ -243,8 +243,8 @@ def test_the_command_compare_knows_what_is_registered(
     program("compare", table, *given, *short, "--out", str(tmp_path / "report"))
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     assert not report["failed"]
-    assert {run["method"] for run in report["runs"]} == methods
-    assert all(math.isfinite(run["scores"]["nll"]) for run in report["runs"])
+    assert {row["method"] for row in report["standings"]} == methods
+    assert all(math.isfinite(row["scores"]["nll"]["mean"]) for row in report["standings"])
 
 
 @pytest.mark.usefixtures("added")
