@@ -10,9 +10,8 @@ from functools import cached_property
 from typing import final
 
 import numpy as np
-import torch
 
-from directgp.estimators.fitting import auto_inducing, named_likelihood
+from directgp.estimators.fitting import auto_inducing
 from directgp.experiments.cell import ELBO, Method
 from directgp.experiments.fit import coarse_grid
 from directgp.experiments.plan import (
@@ -26,6 +25,7 @@ from directgp.experiments.plan import (
 from directgp.experiments.stats import RankingRow, best_of, ranking
 from directgp.metrics import COVERAGE, SCORES, Score
 from directgp.plots.calibration import reliability
+from directgp.registry import LIKELIHOODS
 from directgp.text import decimals_for, fixed, joined, p_value, percent, plural
 from directgp.training.result import Status
 from directgp.training.run import Recipe
@@ -160,7 +160,7 @@ def steps_allowed(plan: Plan) -> str:
 def _step_limits(plan: Plan) -> dict[str, int]:
     """Return the largest number of steps of a run by optimiser."""
     settings = plan.settings
-    likelihood = named_likelihood(settings.likelihood, torch.ones(2))
+    likelihood = LIKELIHOODS[settings.likelihood].make()
     found: dict[str, int] = {}
     for size, method in itertools.product(plan.sizes, plan.methods):
         recipe = Recipe(objective=method.objective, max_steps=settings.max_steps)
