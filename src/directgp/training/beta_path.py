@@ -256,8 +256,7 @@ def train_grid(
     def run(beta: float, neighbour: TrainingResult | None) -> TrainingResult:
         how = recipe if neighbour is None else shorter
         if held and base is not None:
-            start = None if neighbour is None else neighbour.posterior
-            return fixed_run(trainer, how, base, beta, start=start)
+            return fixed_run(trainer, how, base, beta, neighbour)
         near = neighbour or base
         if near is None:
             return joint_run(trainer, how, model, beta, start="elbo")

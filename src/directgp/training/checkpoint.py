@@ -16,6 +16,7 @@ from directgp.io import Contents, FileKind, as_json, digest, on_cpu, read_file, 
 from directgp.training.distributed import ProcessGroup
 from directgp.training.problems import Data, Model
 from directgp.training.result import StageResult
+from directgp.training.run import Run
 
 CHECKPOINT = FileKind(
     name="checkpoint",
@@ -109,17 +110,18 @@ class Checkpoint:
         index, self._loaded = self._loaded, self._loaded + 1
         return self._finished[index], under(f"{index}.", self._tensors["finished"])
 
-    def resume_stage(self) -> tuple[list[float], int, Tensors] | None:
-        """Return losses, evaluations and tensors of the stage that was interrupted, once."""
+    def resume_stage(self, run: Run) -> Tensors | None:
+        """Replay the losses of the interrupted stage, once, and return its tensors."""
         if self._resumed or self._progress is None:
             return None
         self._resumed = True
-        return self._progress["losses"], self._progress["evaluations"], self._tensors["now"]
+        run.resume(self._progress["losses"], self._progress["evaluations"])
+        return self._tensors["now"]
 
-    def save_progress(self, losses: list[float], evaluations: int, tensors: Tensors) -> None:
+    def save_progress(self, run: Run, tensors: Tensors) -> None:
         """Write the state of the current stage."""
         # A copy: the list grows with each step.
-        self._write(tensors, {"losses": [*losses], "evaluations": evaluations})
+        self._write(tensors, {"losses": [*run.losses], "evaluations": run.evaluations})
 
     def finish(self, result: StageResult, tensors: Tensors) -> None:
         """Write the result and the model of the current stage."""

@@ -40,9 +40,6 @@ class Solution:
     evidence: float
     """ELBO − ½ k log n, k the number of hyperparameters; the more the better."""
 
-    whole: bool
-    """Whether it was trained on all examples."""
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -123,7 +120,12 @@ class Search:
         try:
             self.solutions = self._solutions(models, sampled)
             self._parts -= most_models - self._part
-            base = self._whole(max(self.solutions, key=lambda solution: solution.evidence))
+            base = max(self.solutions, key=lambda solution: solution.evidence)
+            if sampled and self.end is None:
+                trainer = self._trainer(self.data, f"ELBO, {base.model.name}, all examples")
+                near = _for_all(base.model, base.result)
+                result = elbo_run(trainer, self.recipe, near, near=True)
+                base = replace(base, result=self._noted(result))
             self.best = base.result
             if single and self.end is None:
                 name = f"{self.recipe.name}, {modes[0]}, all examples"
@@ -204,15 +206,7 @@ class Search:
         except NumericalError as error:
             self._failures.append(Failure(1.0, f"elbo, {model.name}", str(error)))
             return None
-        return Solution(model, self._noted(result), evidence(result, self.data), rows is None)
-
-    def _whole(self, found: Solution) -> Solution:
-        """Return the solution on all examples, trained from that on some of them."""
-        if found.whole or self.end is not None:
-            return found
-        trainer = self._trainer(self.data, f"ELBO, {found.model.name}, all examples")
-        result = elbo_run(trainer, self.recipe, _for_all(found.model, found.result), near=True)
-        return replace(found, result=self._noted(result), whole=True)
+        return Solution(model, self._noted(result), evidence(result, self.data))
 
     def _trials(self, base: Solution, betas: Sequence[float], modes: Sequence[str]) -> list[Trial]:
         """Train the candidates of the best model, from the most to the least regularised."""
@@ -343,8 +337,7 @@ def _train(
 ) -> TrainingResult:
     """Train from the ELBO solution, or from a near candidate of the same mode."""
     if mode == "fixed":
-        start = None if near is None else near.posterior
-        return fixed_run(trainer, recipe, base, beta, start=start)
+        return fixed_run(trainer, recipe, base, beta, near)
     return joint_run(trainer, recipe, Model.of(near or base), beta)
 
 

@@ -83,7 +83,8 @@ class Trainer:
         if known is not None:
             return self._load_stage(name, model, *known)
         try:
-            result = self._run(name, recipe, model, beta, held, before)
+            problem = self._problem(recipe, model, beta, held, before)
+            result = self._run(name, recipe, problem, held)
         except NumericalError as error:
             # The failed stage is saved too, so that those after it keep their places.
             failed = without_steps(name, Status.FAILED, str(error))
@@ -115,20 +116,11 @@ class Trainer:
         seconds = time.perf_counter() - self._since
         return TrainingResult(*model[:2], recipe.name, beta, mode, stages, seconds)
 
-    def _run(
-        self,
-        name: str,
-        recipe: Recipe,
-        model: Model,
-        beta: float | Tensor,
-        held: bool,
-        before: Whitened | None,
-    ) -> StageResult:
-        optimizer = self.optimizer(recipe, model.posterior)
-        problem = self._problem(recipe, model, beta, held, before, optimizer)
-        steps = recipe.chosen_max_steps(optimizer, model.likelihood)
+    def _run(self, name: str, recipe: Recipe, problem: ModelProblem, held: bool) -> StageResult:
+        optimizer = self.optimizer(recipe, problem.posterior)
+        steps = recipe.chosen_max_steps(optimizer, problem.likelihood)
         noisy = not problem.deterministic
-        stopping = recipe.chosen_stopping(optimizer, model.likelihood, noisy, held)
+        stopping = recipe.chosen_stopping(optimizer, problem.likelihood, noisy, held)
         agree = None if self._group is None else self._group.agree
         run = Run(name, steps, (stopping, *recipe.monitors), self._since, self.phase, agree)
         if not problem.parameters:
@@ -169,9 +161,8 @@ class Trainer:
         beta: float | Tensor,
         held: bool,
         before: Whitened | None,
-        optimizer: str,
     ) -> ModelProblem:
-        group = self._group
+        group, optimizer = self._group, self.optimizer(recipe, model.posterior)
         number = len(self.data) if self._rows is None else self._rows.num_rows
         objective = Objective(recipe.point_loss(), number, beta)
         draws = not objective.point_loss.deterministic
@@ -197,17 +188,8 @@ class Trainer:
         batches = FullBatch(data) if size is None else RandomBatches(data, size, random)
         return batches if number == 1 else DistributedBatches(batches, rank, number)
 
-    def _resumed(self, run: Run) -> Tensors | None:
-        """Return the tensors of an interrupted stage, and replay its losses."""
-        found = self._checkpoint.resume_stage()
-        if found is None:
-            return None
-        losses, evaluations, tensors = found
-        run.resume(losses, evaluations)
-        return tensors
-
     def _lbfgs(self, problem: ModelProblem, run: Run) -> Stop:
-        found = self._resumed(run)
+        found = self._checkpoint.resume_stage(run)
         if found is not None:
             with torch.no_grad():
                 for name, parameter in problem.parameters.items():
@@ -215,7 +197,7 @@ class Trainer:
 
         def save() -> None:
             tensors = {name: p.detach() for name, p in problem.parameters.items()}
-            self._checkpoint.save_progress(run.losses, run.evaluations, tensors)
+            self._checkpoint.save_progress(run, tensors)
 
         return lbfgs(problem, run, self._checkpoint.every, save)
 
@@ -224,7 +206,7 @@ class Trainer:
         rate = recipe.learning_rate or (0.1 if problem.batches.whole else 1e-3)
         state, observer = AdamState(problem, rate), recipe.observer
         every = self._checkpoint.every
-        found = self._resumed(run)
+        found = self._checkpoint.resume_stage(run)
         if found is not None:
             state.load_state(under("adam.", found))
             state.good = state.state()
@@ -245,7 +227,7 @@ class Trainer:
             tensors["generator"] = self._generator.get_state()
             batches = problem.batches.state()
             tensors |= {f"batches.{name}": value for name, value in batches.items()}
-            self._checkpoint.save_progress(run.losses, run.evaluations, tensors)
+            self._checkpoint.save_progress(run, tensors)
             problem.randomness.renew(run.steps)
 
         spans = [span for span in (every, observer and observer.every) if span is not None]
@@ -309,7 +291,11 @@ def joint_run(
     """Train q(u) and hyperparameters: from "near" the optimum, "scratch", or a short "elbo" run."""
     given, model = model.posterior, copy.deepcopy(model)
     stages: tuple[StageResult, ...] = ()
-    if start == "elbo" and _elbo_start_helps(trainer, recipe, model, beta):
+    # Many counts or labels start without it: its lengthscales are so long that log loss with small
+    # β does not leave them, and a warm-up gets further.
+    discrete = model.likelihood.task != "regression"
+    helps = not (discrete and _warm_up_helps(trainer, recipe, model, beta))
+    if start == "elbo" and helps and recipe.name not in ("elbo", "vfe", "fitc"):
         base = short_elbo_run(trainer, recipe, model)
         if base.ended:
             return base
@@ -331,20 +317,18 @@ def fixed_run(
     recipe: Recipe,
     base: TrainingResult,
     beta: float,
-    start: SparsePosterior | None = None,
+    near: TrainingResult | None = None,
 ) -> TrainingResult:
-    """Train q(u) with the hyperparameters of an ELBO run.
-
-    q(u) starts at the prior, or at that of a posterior with the same hyperparameters.
-    """
+    """Train q(u) with the hyperparameters of an ELBO run, from the prior or from a near result."""
     if base.ended:
         return base
     model = copy.deepcopy(Model.of(base))
     posterior = model.posterior
-    if start is None:
+    if near is None:
         posterior.reset()
     else:
         # The scale of the other prior may have been calibrated since.
+        start = near.posterior
         ratio = (start.prior.scale / posterior.prior.scale).detach().sqrt()
         posterior.set_q(ratio * start.u_mean.detach(), start.u_chol.detach())
     stage = trainer.stage(recipe.name, recipe, model, beta, held=True)
@@ -399,18 +383,6 @@ def _warm_up_helps(trainer: Trainer, recipe: Recipe, model: Model, beta: float) 
     lbfgs = trainer.optimizer(recipe, model.posterior) == "lbfgs"
     free = recipe.eliminated(model.likelihood, beta, "lbfgs", batches=False) is None
     return lbfgs and free and loss.deterministic and loss.uses_variance(model.likelihood)
-
-
-def _elbo_start_helps(trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> bool:
-    """Return whether a short ELBO run is a good start.
-
-    For many counts or labels it is not: its lengthscales are so long that log loss with small β
-    does not leave them, and a warm-up gets further.
-    """
-    if recipe.name in ("elbo", "vfe", "fitc"):
-        return False
-    discrete = model.likelihood.task != "regression"
-    return not (discrete and _warm_up_helps(trainer, recipe, model, beta))
 
 
 def _with_variances(

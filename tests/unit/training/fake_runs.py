@@ -59,9 +59,9 @@ class FakeRuns:
         return self._ran("elbo", trainer, recipe, model, 1.0)
 
     def _fixed(
-        self, trainer: Trainer, recipe: Recipe, base: Any, beta: float, start: Any = None
+        self, trainer: Trainer, recipe: Recipe, base: Any, beta: float, near: Any = None
     ) -> Any:
-        posterior = base.posterior if start is None else start
+        posterior = base.posterior if near is None else near.posterior
         return self._ran("fixed", trainer, recipe, Model(posterior, base.likelihood), beta)
 
     def _joint(self, trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> Any:

@@ -119,7 +119,6 @@ def test_evidence_by_hand() -> None:
         elbo = -expected_loss(solution.result, X, y) - kl(solution.result)
         by_hand = elbo - 0.5 * parameters[solution.model.name] * math.log(len(X))
         assert solution.evidence == pytest.approx(by_hand, rel=1e-5)
-        assert solution.whole
     assert names == ["one, gaussian", "ARD, gaussian", "ARD, student", "one, student"]
     assert not found.path.points and not found.trials
 
@@ -175,7 +174,6 @@ def test_many_examples_models_by_some_of_them(monkeypatch: pytest.MonkeyPatch) -
     assert all(torch.equal(call.data.X, part) for call in fake.calls[1:3])
     assert not torch.equal(part, X[:15])
     assert len({tuple(row) for row in part.tolist()} & {tuple(row) for row in X.tolist()}) == 15
-    assert [solution.whole for solution in found.solutions] == [False] * 3
     assert found.solutions[0].evidence == pytest.approx(-1.5 * math.log(40))
     assert torch.equal(fake.calls[-1].data.X, X)
 
