@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import (
     check_consistent_length,
     check_is_fitted,
@@ -23,28 +24,13 @@ from sklearn.utils.validation import (
 from torch import Tensor
 
 from directgp.errors import refuse, require
-from directgp.estimators import messages
+from directgp.estimators import messages, validation
 from directgp.estimators.fitting import Fit, Fitted, inducing_number, starting_models
-from directgp.estimators.preprocessing import (
-    Column,
-    Columns,
-    Scalings,
-    TrainingTable,
-    training_table,
-)
+from directgp.estimators.preprocessing import Column, Columns, Scalings, TrainingTable, prepare_rows
 from directgp.estimators.saving import STRUCTURE, state_of
-from directgp.estimators.settings import constraints, device_of, dtype_of, recipe_of
+from directgp.estimators.settings import CONSTRAINTS, device_of, dtype_of, recipe_of
 from directgp.estimators.summary import facts_of, summary_text
-from directgp.estimators.validation import (
-    ArrayLike,
-    ValidationData,
-    check_no_gaps,
-    check_sample_weight,
-    check_whole,
-    checked_levels,
-    explained,
-    finite_inputs,
-)
+from directgp.estimators.validation import ArrayLike, ValidationData
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.counts import exposed
 from directgp.persistence import save_model
@@ -53,7 +39,7 @@ from directgp.posteriors.prior import MeanName
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.predictive import predictive_cdf, predictive_log_density, predictive_quantiles
 from directgp.predictive.moments import check_coverage
-from directgp.registry import Task
+from directgp.registry import Task, likelihoods_of
 from directgp.shapes import Marginals
 from directgp.training.problems import Model
 from directgp.training.result import TrainingResult
@@ -144,7 +130,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
 
     def _exposure(self, exposure: ArrayLike | None, n: int, who: str) -> Column | None:
         """Return the exposures, which only counts have."""
-        return None
+        return None if exposure is None else validation.check_exposure(exposure, n, who)
 
     def _advice_on_target(self, y: Column) -> Iterable[str]:
         """Return warnings about the targets."""
@@ -152,7 +138,8 @@ class SparseGPEstimator(BaseEstimator, ABC):
 
     @property
     def _parameter_constraints(self) -> dict[str, list[Any]]:
-        return constraints(self._task)
+        names = {"auto", *likelihoods_of(self._task)}
+        return CONSTRAINTS | {"likelihood": [StrOptions(names), Likelihood]}
 
     @property
     def _is_trained(self) -> bool:
@@ -247,13 +234,12 @@ class SparseGPEstimator(BaseEstimator, ABC):
         self._validate_params()
         given = self.likelihood
         if isinstance(given, Likelihood) and given.task != self._task:
-            refuse(
-                f"likelihood of {type(self).__name__}",
-                f"one for {self._task}",
-                type(given).__name__,
+            remedy = (
                 "Use SparseGPRegressor for real numbers, SparseGPClassifier for labels and "
-                "SparseGPCountRegressor for counts.",
+                "SparseGPCountRegressor for counts."
             )
+            who, allowed = f"likelihood of {type(self).__name__}", f"one for {self._task}"
+            refuse(who, allowed, type(given).__name__, remedy)
 
     def _checked(
         self,
@@ -271,11 +257,11 @@ class SparseGPEstimator(BaseEstimator, ABC):
         if y is None:
             # scikit-learn raises its own error.
             validate_data(self, X, y)
-        inputs = finite_inputs(self, X, who, reset, min_rows)
+        inputs = validation.finite_inputs(self, X, who, reset, min_rows)
         labels = column_or_1d(y, warn=True)
         check_consistent_length(inputs, labels)
-        weights = check_sample_weight(sample_weight, inputs, who, min_rows)
-        check_no_gaps(labels, who)
+        weights = validation.check_sample_weight(sample_weight, inputs, who, min_rows)
+        validation.check_no_gaps(labels, who)
         if weights is not None:
             # The targets of rows of weight 0 need not be valid.
             labels = np.where(weights > 0, labels, labels[np.argmax(weights > 0)])
@@ -289,7 +275,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
 
     def _inputs(self, X: ArrayLike, who: str) -> Columns:
         """Return X as finite float64; raise if its features are not those of `fit`."""
-        return finite_inputs(self, X, who)
+        return validation.finite_inputs(self, X, who)
 
     def _prepared(
         self, rows: Rows, device: torch.device, warm: bool, num_inducing: int | None = None
@@ -304,7 +290,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
             scalings = Scalings.from_data(X, y, weights, inputs=scale, targets=scale and regression)
         # A kernel of the user, or a trained one, may depend on the sign of a column.
         named = isinstance(self.kernel, str) and isinstance(self.inducing, str)
-        table = training_table(
+        table = prepare_rows(
             *rows,
             scalings,
             turn=scale and named and not warm,
@@ -352,7 +338,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         X, y = validation_data[:2]
         exposure = validation_data[2] if has_exposure else None
         who = f"{who}, validation_data"
-        with explained(f"{who} cannot be used"):
+        with validation.explained(f"{who} cannot be used"):
             inputs, targets, _, exposures = self._checked(
                 X, y, None, exposure, who, reset=False, min_rows=1
             )
@@ -424,7 +410,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         self, X: ArrayLike, levels: ArrayLike, who: str, exposure: ArrayLike | None = None
     ) -> NDArray[np.float64]:
         """Return quantiles of y, one column a level."""
-        wanted = checked_levels(levels, self._who(who))
+        wanted = validation.checked_levels(levels, self._who(who))
         (found,) = self._over_blocks(
             X, who, lambda like, q, _: [predictive_quantiles(like, q, wanted)], exposure
         )
@@ -461,7 +447,9 @@ class SparseGPEstimator(BaseEstimator, ABC):
         exposure: ArrayLike | None = None,
     ) -> float:
         densities = self._log_density(X, y, "nll", exposure)
-        weights = check_sample_weight(sample_weight, densities[:, None], self._who("nll"))
+        weights = validation.check_sample_weight(
+            sample_weight, densities[:, None], self._who("nll")
+        )
         return -float(np.average(densities, weights=weights))
 
     def _sample(
@@ -470,7 +458,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         """Return draws of y from the joint posterior, one column each."""
         check_is_fitted(self)
         who = self._who("sample_y")
-        check_whole(n_samples, 1, f"n_samples of {who}")
+        validation.check_whole(n_samples, 1, f"n_samples of {who}")
         inputs = self._inputs(X, who)
         exposures = self._exposure(exposure, len(inputs), who)
         state = check_random_state(random_state)

@@ -14,16 +14,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import refuse, require
+from directgp.estimators import validation
 from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
 from directgp.estimators.fitting import Fit, Fitted
 from directgp.estimators.messages import one_class
 from directgp.estimators.preprocessing import Column
-from directgp.estimators.validation import (
-    ArrayLike,
-    check_two_classes,
-    declared_classes,
-    plain_labels,
-)
+from directgp.estimators.validation import ArrayLike
 from directgp.likelihoods.base import Likelihood
 from directgp.plots import plot_label_curve, plot_reliability
 from directgp.plots.predictions import curve_points, without_names
@@ -107,7 +103,7 @@ n_iter_, findings_, n_features_in_, feature_names_in_
             if classes is not None:
                 before = self.classes_ if trained else None
                 who = f"classes of {self._who('partial_fit')}"
-                self.classes_ = declared_classes(classes, before, who)
+                self.classes_ = validation.declared_classes(classes, before, who)
             if trained:
                 self._partial_fit(X, y, sample_weight)
             else:
@@ -160,7 +156,7 @@ n_iter_, findings_, n_features_in_, feature_names_in_
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy: the share of rows whose class `predict` returns."""
         # Objects that are numbers are valid labels for `fit`, but not for accuracy_score.
-        labels = plain_labels(column_or_1d(y), self._who("score"))
+        labels = validation.plain_labels(column_or_1d(y), self._who("score"))
         return float(super().score(X, labels, sample_weight))
 
     def __sklearn_tags__(self) -> Tags:
@@ -177,11 +173,11 @@ n_iter_, findings_, n_features_in_, feature_names_in_
 
     @override
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
-        y = plain_labels(y, who)
+        y = validation.plain_labels(y, who)
         if reset:
             check_classification_targets(y)
             classes = np.unique(y if weights is None else y[weights > 0])
-            check_two_classes(classes, who)
+            validation.check_two_classes(classes, who)
             self.classes_ = classes
         strange = ~np.isin(y, self.classes_)
         if strange.any():
@@ -197,7 +193,7 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         if bool(y.min() < y.max()):
             return super()._trained(fit, given)
         if fit.warm:
-            check_two_classes(self.classes_[[int(y[0])]], self._who("fit"))
+            validation.check_two_classes(self.classes_[[int(y[0])]], self._who("fit"))
         # The most likely mean of one class is infinite, and later rows could not correct it.
         return Fitted(fit.update(1.0 if self.beta == "auto" else float(self.beta), "held"))
 

@@ -15,17 +15,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import DirectGPWarning
+from directgp.estimators import validation
 from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
 from directgp.estimators.preprocessing import Column
-from directgp.estimators.validation import (
-    ArrayLike,
-    ValidationData,
-    check_counts,
-    check_exposure,
-    check_sample_weight,
-    check_whole,
-    numbers,
-)
+from directgp.estimators.validation import ArrayLike, ValidationData
 from directgp.likelihoods.base import Likelihood
 from directgp.plots import plot_pit
 from directgp.plots.predictions import plot_numbers
@@ -154,7 +147,7 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         self, X: ArrayLike, max_count: int, exposure: ArrayLike | None = None
     ) -> NDArray[np.float64]:
         """Return the probabilities of the counts 0 to max_count, shape (n, max_count + 1)."""
-        check_whole(max_count, 0, f"max_count of {self._who('predict_pmf')}")
+        validation.check_whole(max_count, 0, f"max_count of {self._who('predict_pmf')}")
 
         def pmf(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
             n = len(q.mean)
@@ -203,13 +196,13 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         """
         self._warn_without_exposure(exposure, "score")
         mean = np.maximum(self.predict(X, exposure), np.finfo(np.float64).tiny)
-        counts = numbers(column_or_1d(y), self._who("score"))
+        counts = validation.numbers(column_or_1d(y), self._who("score"))
         if not counts.any():
             what = "D² is not defined if every count is 0."
             warnings.warn(what, UndefinedMetricWarning, stacklevel=2)
             return float("nan")
         over = np.ones(len(counts)) if exposure is None else np.asarray(exposure, dtype=np.float64)
-        weights = check_sample_weight(sample_weight, counts[:, None], "score")
+        weights = validation.check_sample_weight(sample_weight, counts[:, None], "score")
         rate = np.average(counts, weights=weights) / np.average(over, weights=weights)
         found, constant = (
             mean_tweedie_deviance(counts, each, sample_weight=weights, power=1)
@@ -255,11 +248,7 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         return tags
 
     @override
-    def _exposure(self, exposure: ArrayLike | None, n: int, who: str) -> Column | None:
-        return None if exposure is None else check_exposure(exposure, n, who)
-
-    @override
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
-        values = numbers(y, who)
-        check_counts(values, who)
+        values = validation.numbers(y, who)
+        validation.check_counts(values, who)
         return values

@@ -53,12 +53,9 @@ _OUTPUT_SCALE = ParameterText(
 def row_findings(
     table: TrainingTable, names: FeatureNames | None, num_inducing: int | None, warm: bool
 ) -> Iterator[str]:
-    """Warn about constant columns, repeated rows, small weights, new units and too few rows.
-
-    `num_inducing` is the number that the user asked for.
-    """
-    scaled, n, num_rows = _scaled(table), len(table.X), table.num_rows
-    if named := _named(scaled.min(axis=0) == scaled.max(axis=0), names):
+    """Warn about constant columns, repeated rows, small weights, new units and too few rows."""
+    X, n, num_rows = table.X.double().cpu().numpy(), len(table.X), table.num_rows
+    if named := _named(X.min(axis=0) == X.max(axis=0), names):
         yield (
             f"The same value in every training row: {named}. The model cannot learn from it, and "
             "predictions for other values are near the prior. Drop it if you do not need it."
@@ -86,7 +83,7 @@ def row_findings(
 
 def outside_scaling(table: TrainingTable, names: FeatureNames | None) -> Iterator[str]:
     """Warn about new rows far from those of the first fit; narrow ones may come from sorting."""
-    scaled = _scaled(table)
+    scaled = table.X.double().cpu().numpy()
     far = np.abs(scaled.mean(axis=0)) > _FAR
     if named := _named(far | (scaled.std(axis=0) > _WIDE), names):
         yield (
@@ -115,10 +112,7 @@ def regression_target(y: Num[np.ndarray, " n"]) -> Iterator[str]:
 
 
 def _looks_like_counts(y: Num[np.ndarray, " n"], num_distinct: int) -> bool:
-    """Return whether y are repeated integers from 0, skewed, with at least a Poisson's spread.
-
-    Years, prices, ages and grades are not.
-    """
+    """Return whether y are repeated integers from 0, skewed and spread as counts, unlike years."""
     if len(y) < _MIN_COUNTS or num_distinct < 3 or 2 * num_distinct > len(y):
         return False
     if y.min() != 0 or y.max() > _MAX_COUNT or (y != np.floor(y)).any():
@@ -182,10 +176,7 @@ def ended_early(status: Status, reason: str) -> Iterator[str]:
 
 
 def not_converged(result: TrainingResult, compared: bool = False) -> Iterator[str]:
-    """Warn if the budget ended training while the loss fell fast.
-
-    `compared` says that β was chosen; most candidates had only a part of the budget.
-    """
+    """Warn if the budget ended training while the loss fell fast; `compared` if β was chosen."""
     losses, tail = result.history, max(2, len(result.history) // 10)
     if result.status is not Status.BUDGET:
         return
@@ -237,10 +228,6 @@ def issue(
         for text in texts:
             warnings.warn(text, category, stacklevel=_STACK_LEVEL)
     return found + unfinished
-
-
-def _scaled(table: TrainingTable) -> Float64[np.ndarray, "n d"]:
-    return table.X.double().cpu().numpy()
 
 
 def _named(chosen: Bool[np.ndarray, " d"], feature_names: FeatureNames | None) -> str:

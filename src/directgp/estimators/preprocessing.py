@@ -189,7 +189,7 @@ class TrainingTable:
         return float(len(self.y)) if self.weights is None else float(self.weights.sum())
 
 
-def training_table(
+def prepare_rows(
     X: Columns,
     y: Column,
     weights: Column | None,

@@ -12,16 +12,16 @@ from sklearn.utils._param_validation import Interval, Options, StrOptions
 
 from directgp.errors import refuse
 from directgp.estimators.progress import FitProgress
-from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.api import named_rule
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
-from directgp.registry import LOSSES, RULES, Task, likelihoods_of
+from directgp.registry import LOSSES, RULES
 from directgp.training.run import LossRange, Monitor, Recipe, RelativeDecrease
 
 _POSITIVE = Interval(Integral, 1, None, closed="left")
 
-_CONSTRAINTS: dict[str, list[Any]] = {
+CONSTRAINTS: dict[str, list[Any]] = {
+    "objective": [StrOptions(set(LOSSES)), PointLoss],
     "beta": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
     "hyperparameters": [StrOptions({"auto", "joint", "fixed"})],
     "kernel": [StrOptions({"rbf", "matern12", "matern32", "matern52"}), Kernel],
@@ -29,6 +29,7 @@ _CONSTRAINTS: dict[str, list[Any]] = {
     "mean": [StrOptions({"auto", "zero", "constant"})],
     "num_inducing": [StrOptions({"auto"}), _POSITIVE],
     "inducing": [StrOptions({"kmeans++", "random"}), "array-like"],
+    "rule": [StrOptions({"auto", *RULES}), Rule],
     "num_samples": [_POSITIVE],
     "optimizer": [StrOptions({"auto", "lbfgs", "adam"})],
     "batch_size": [StrOptions({"auto"}), _POSITIVE],
@@ -42,17 +43,7 @@ _CONSTRAINTS: dict[str, list[Any]] = {
     "verbose": ["verbose"],
     "warm_start": ["boolean"],
 }
-
-
-def constraints(task: Task) -> dict[str, list[Any]]:
-    """Return the constraints on the parameters of the estimator of a task."""
-    return {
-        **_CONSTRAINTS,
-        "objective": [StrOptions(set(LOSSES)), PointLoss],
-        "likelihood": [StrOptions({"auto", *likelihoods_of(task)}), Likelihood],
-        "rule": [StrOptions({"auto", *RULES}), Rule],
-    }
-
+"""Constraints on the parameters of all estimators but the likelihood."""
 
 _FEW_ROWS = 1000
 """Rows below which the steps of L-BFGS are limited: longer runs overfit, and there are many."""
@@ -90,7 +81,14 @@ def recipe_of(params: Mapping[str, Any], num_rows: int, num_inducing: int) -> Re
         recipe = replace(recipe, max_steps=_STEPS_ON_FEW_ROWS)
     batches = recipe.chosen_batch_size(num_rows, num_inducing) is not None
     noisy = batches or not recipe.point_loss().deterministic
-    return replace(recipe, stopping=_stopping(params["tol"], optimizer, noisy, num_rows))
+    tol = params["tol"]
+    stopping: Monitor | None = None
+    if optimizer == "lbfgs":
+        default = max(_MIN_TOLERANCE, _NATS / num_rows)
+        stopping = RelativeDecrease(_WINDOW, default if tol is None else tol)
+    elif tol is not None:
+        stopping = LossRange(50, tol, smoothing=0.98 if noisy else 0.0)
+    return replace(recipe, stopping=stopping)
 
 
 def device_of(name: str, who: str, num_rows: int | None = None) -> torch.device:
@@ -117,11 +115,3 @@ def dtype_of(name: str | type) -> torch.dtype:
     """Return the dtype by its name or by numpy's type."""
     dtype: torch.dtype = getattr(torch, np.dtype(name).name)
     return dtype
-
-
-def _stopping(tol: float | None, optimizer: str, noisy: bool, num_rows: int) -> Monitor | None:
-    """Return the stopping rule; None is the default of Adam."""
-    if optimizer == "lbfgs":
-        default = max(_MIN_TOLERANCE, _NATS / num_rows)
-        return RelativeDecrease(_WINDOW, default if tol is None else tol)
-    return None if tol is None else LossRange(50, tol, smoothing=0.98 if noisy else 0.0)

@@ -135,23 +135,18 @@ def _named_scales(
 
 def summary_text(facts: Facts) -> str:
     """Return the facts as plain text of at most 100 columns."""
-    return "\n\n".join(_sections(facts))
-
-
-def _sections(facts: Facts) -> Iterator[str]:
-    path = facts.path
-    yield "\n".join([facts.estimator, *_overview(facts)])
+    path, sections = facts.path, ["\n".join([facts.estimator, *_overview(facts)])]
     if len(facts.length_scales) > 1:
-        yield _length_scale_table(facts.length_scales)
+        sections.append(_length_scale_table(facts.length_scales))
     if path is not None and len(path.models) > 1:
-        yield _models(path)
+        sections.append(_models(path))
     if path is not None and path.points:
-        yield _candidates(path)
-    if path is not None and path.failed:
-        failures = (bullet(str(failure)) for failure in path.failed)
-        yield "\n".join(["Could not be trained", *failures])
-    if facts.warnings:
-        yield "\n".join(["Warnings", *map(bullet, facts.warnings)])
+        sections.append(_candidates(path))
+    failures = () if path is None else map(str, path.failed)
+    for title, texts in (("Could not be trained", failures), ("Warnings", facts.warnings)):
+        if bullets := [*map(bullet, texts)]:
+            sections.append("\n".join([title, *bullets]))
+    return "\n\n".join(sections)
 
 
 def _overview(facts: Facts) -> Iterator[str]:

@@ -11,7 +11,7 @@ from directgp.estimators.preprocessing import (
     ColumnScaling,
     Scalings,
     TrainingTable,
-    training_table,
+    prepare_rows,
 )
 
 Array = NDArray[np.float64]
@@ -37,7 +37,7 @@ def canonical(
     signed_target: bool = False,
 ) -> TrainingTable:
     """The training table of unscaled rows."""
-    return training_table(
+    return prepare_rows(
         X,
         y,
         weights,
