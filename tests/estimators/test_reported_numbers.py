@@ -1,4 +1,4 @@
-"""Figures that mean what they say, and parameters that do what they say or are refused."""
+"""The numbers that estimators report, and parameters that have an effect or raise an error."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The estimators inside what scikit-learn offers."""
+"""Estimators in pipelines, searches and other tools of scikit-learn."""
 
 import copy
 import pickle
