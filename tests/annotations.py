@@ -1,4 +1,4 @@
-"""Annotations are checked once for each combination of shapes in a file of tests, not at each call.
+"""Check annotations once for each combination of shapes in a test file, not at each call.
 
 Checking every call of a training loop takes longer than the loop: the same function, called with
 arguments of the same types and shapes, is passed over until the next file begins.

@@ -1,4 +1,4 @@
-"""The checks of annotations that the tests run with: what is passed over, and what is not."""
+"""The annotation checks of the tests: what they skip and what they find."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What must hold of every module of the package."""
+"""Rules for every module of the package."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""A browser, and reports to look at."""
+"""A browser and the reports that it opens."""
 
 import os
 import shutil

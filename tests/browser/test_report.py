@@ -1,4 +1,4 @@
-"""The report as a browser shows it."""
+"""The report of a comparison in a browser."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The report of the paper's experiments as a browser shows it."""
+"""The report of the paper's experiments in a browser."""
 
 from collections.abc import Callable
 from pathlib import Path

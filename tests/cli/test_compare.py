@@ -1,4 +1,4 @@
-"""`directgp compare`: a table in, a table of scores and a report out."""
+"""`directgp compare`: scores, report and errors."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`directgp compare` killed at random moments and resumed: it ends as an unbroken run does."""
+"""`directgp compare` killed at random times and resumed gives the results of an unbroken run."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""`directgp fit`: what it trains, says and writes."""
+"""`directgp fit`: the model, the output and the files."""
 
 import json
 import shutil

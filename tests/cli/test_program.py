@@ -1,4 +1,4 @@
-"""The program as a whole: quick help, clean pipes, what is raised and what is answered."""
+"""The program as a whole: fast help, clean pipes, errors and exit codes."""
 
 import json
 import os

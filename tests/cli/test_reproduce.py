@@ -1,4 +1,4 @@
-"""`directgp reproduce`: the paper's experiments in, verdicts and a report out."""
+"""`directgp reproduce`: cells, verdicts and report."""
 
 import json
 import sqlite3

@@ -1,4 +1,4 @@
-"""Wrong usages, each with its answer: one line on standard error, and an exit code."""
+"""Wrong usage gives one line on standard error and an exit code."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""A small table for each kind of target, and settings under which a fit takes no time."""
+"""A small table for each kind of target, and settings for a short fit."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What cannot be meant is refused before anything is trained, in words that help."""
+"""Estimators raise a clear error for invalid input before training."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

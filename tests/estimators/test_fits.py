@@ -1,4 +1,4 @@
-"""What a fit promises: nothing given is changed, the same again, and a model after every end."""
+"""A fit changes no argument, is repeatable, and leaves a model after every kind of end."""
 
 import signal
 from collections.abc import Callable

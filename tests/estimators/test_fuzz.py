@@ -1,4 +1,4 @@
-"""Tables of any shape, type, order in memory and magnitude: a prediction, or a refusal in words."""
+"""Tables of any shape, type, memory order and magnitude give a prediction or a clear error."""
 
 import warnings
 from collections.abc import Callable

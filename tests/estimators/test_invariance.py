@@ -1,4 +1,4 @@
-"""What does not matter in the data does not change what is predicted."""
+"""Order, units and repetition of rows do not change predictions."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Pictures and words of fitted estimators: of the right numbers, or refused."""
+"""Plots and texts of fitted estimators have the right numbers, or raise an error."""
 
 import itertools
 from collections.abc import Iterator

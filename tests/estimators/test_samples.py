@@ -1,4 +1,4 @@
-"""Draws of y: as many as asked for, the same again, and distributed as predictions say."""
+"""Samples of y: number, repeatability and distribution."""
 
 from typing import Any
 

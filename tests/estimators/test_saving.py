@@ -1,4 +1,4 @@
-"""Models in files: what is loaded is what was saved, and what is no model is refused."""
+"""Saved and loaded models are equal; other files raise an error."""
 
 import io
 import json

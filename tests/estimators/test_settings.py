@@ -1,4 +1,4 @@
-"""Constructor arguments: what each of them does, and what cannot go together."""
+"""Constructor arguments: their effect, and combinations that raise an error."""
 
 import copy
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every script of examples/ runs in its short form, and what it prints and draws makes sense.
+"""Every script of examples/ runs in its short form; its output and figure are plausible.
 
 A script is run as from a shell, but in this process, from a copy in a folder of its own: what it
 writes beside itself, or into the working folder, lands there.

@@ -1,4 +1,4 @@
-"""What the frozen tests share."""
+"""Fixtures of the frozen tests."""
 
 from collections.abc import Iterator
 from pathlib import Path

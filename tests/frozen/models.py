@@ -1,4 +1,4 @@
-"""Model files: what was fitted, and what is asked of a model that is loaded."""
+"""Model files: the fitted models, and the questions to a loaded one."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""A folder that `directgp fit` wrote is read by `inspect` and `predict` as it was."""
+"""`inspect` and `predict` read a folder of an earlier `directgp fit` with the same output."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the property tests ask of a rule, and how they judge the answer."""
+"""The checks of the property tests."""
 
 import math
 from collections.abc import Iterator, Sequence

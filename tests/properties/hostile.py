@@ -1,4 +1,4 @@
-"""Problems drawn to break training: every scale, degeneracy and combination that users bring."""
+"""Random problems that can break training: extreme scales, degenerate data, combinations."""
 
 import math
 import random

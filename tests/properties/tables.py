@@ -1,4 +1,4 @@
-"""The tables that the property tests walk: likelihoods, rules, and regimes of q.
+"""The tables of the property tests: likelihoods, rules, and regimes of q.
 
 Every mean, variance and target is a float32 number, so that both precisions meet the same points.
 Targets and means are chosen so that no truth is stationary: where a gradient crosses zero, as in

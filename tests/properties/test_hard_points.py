@@ -1,4 +1,4 @@
-"""Points at which a careless rule hangs or returns NaN."""
+"""Points where a naive rule hangs or returns NaN."""
 
 from itertools import product
 from math import isnan

@@ -1,4 +1,4 @@
-"""Training on hostile problems: a finite result or a clear error, never NaN, never a hang."""
+"""Training on difficult problems gives a finite result or a clear error, never NaN or a hang."""
 
 import math
 

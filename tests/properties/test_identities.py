@@ -1,4 +1,4 @@
-"""What holds of log E_q[p] for any q: Jensen's inequality, probabilities that sum to one."""
+"""Identities of log E_q[p] for any q: Jensen's inequality, probabilities that sum to one."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What must not matter: batch shape, order, dtype of y, torch's defaults, anyone's random state."""
+"""Batch shape, order, dtype of y, torch's defaults and global random state have no effect."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Different methods, one answer: what must agree, at Z = X, at the optimum, or on average.
+"""Methods that must agree, at Z = X, at the optimum, or on average.
 
 The nugget of 1e-8, relative to a noise of 0.1 and more, bounds what is left between a posterior
 with inducing inputs at the examples and exact regression: some 1e-7.

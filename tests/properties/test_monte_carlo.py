@@ -1,4 +1,4 @@
-"""bMC and smooth-bMC: what they converge to, how fast, and their schedules."""
+"""bMC and smooth-bMC: limits, convergence rates and schedules."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Draws from q̃ against its numeric distribution function, and what they cost."""
+"""Draws from q̃ against its numeric distribution function, and their cost."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Nothing is missing from the tables, and the rules say of themselves what the tables say."""
+"""The tables are complete and agree with the declarations of the rules."""
 
 import importlib
 import inspect

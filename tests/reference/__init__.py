@@ -1,1 +1,1 @@
-"""Slow and sure references that the tests compare with."""
+"""Slow and simple references that the tests compare with."""

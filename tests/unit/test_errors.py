@@ -1,4 +1,4 @@
-"""The error tree, and the sentence every refusal is written in."""
+"""The error classes and the form of messages."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Files of tensors and a manifest, whatever they are called."""
+"""Files of tensors with a manifest."""
 
 import errno
 import os

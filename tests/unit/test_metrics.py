@@ -1,4 +1,4 @@
-"""How predictions are judged."""
+"""Scores of predictions."""
 
 import math
 

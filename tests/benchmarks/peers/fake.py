@@ -1,4 +1,4 @@
-"""A library of the tests, run as a process: known times, a known loss, and its moods."""
+"""A fake library in a process, with known times and a known loss; it can be made to fail."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The talk between coordinator and libraries, with a library of the tests."""
+"""The protocol between coordinator and libraries, with a fake library."""
 
 import sys
 from collections.abc import Iterator

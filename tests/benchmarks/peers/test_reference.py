@@ -1,4 +1,4 @@
-"""The reference loss against directgp's own, and what counts as agreement."""
+"""The reference loss against directgp's own, and the tolerance of agreement."""
 
 import json
 import math

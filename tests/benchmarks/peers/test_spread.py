@@ -1,4 +1,4 @@
-"""Ratios, quartiles and exponents against numbers known otherwise."""
+"""Ratios, quartiles and exponents against known numbers."""
 
 from functools import partial
 

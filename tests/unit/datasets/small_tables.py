@@ -1,4 +1,4 @@
-"""A small table to change one thing of at a time."""
+"""A small table; tests change one property at a time."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whatever is in a table, it becomes a problem or is refused in words."""
+"""Any table becomes a problem or raises a clear error."""
 
 from typing import Any
 

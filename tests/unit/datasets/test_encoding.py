@@ -1,4 +1,4 @@
-"""Features are what the columns say, for the table learned from and for new ones."""
+"""Features of the training table and of new tables."""
 
 from decimal import Decimal
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tables that cannot be trained on are refused in one or two sentences, word for word."""
+"""The exact error texts of tables that cannot be used."""
 
 import datetime as dt
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A data set of the paper comes from a folder, its home or its formula, and says what is other."""
+"""Data sets of the paper from a folder, a download or a formula, with their differences."""
 
 import hashlib
 import subprocess

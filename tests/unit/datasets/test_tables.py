@@ -1,4 +1,4 @@
-"""Tables come out of files as they went in, or are refused in words."""
+"""Tables read from files equal those written, or raise a clear error."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""Bias, variance and convergence conditions of gradients, on rules whose faults are known."""
+"""Bias, variance and convergence conditions of gradients, on rules with known errors."""
 
 import math
 

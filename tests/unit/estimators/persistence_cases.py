@@ -1,4 +1,4 @@
-"""Tables of everything that a model file can hold, and states made of it."""
+"""All parts that a model file can hold, and model states made of them."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Whole models in files: all fields, labels, versions, and how a save can fail."""
+"""Model files: all fields, labels, versions, and failures of a save."""
 
 import builtins
 import copy

@@ -1,4 +1,4 @@
-"""Files that are damaged, foreign, or lie: one clear error, soon, and nothing is run."""
+"""Damaged, foreign or forged files raise one clear error, and no code of them runs."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""Every part that a model file can hold comes back to the bit; every other is refused."""
+"""Every part of a model file is restored bit for bit; other objects raise an error."""
 
 from collections.abc import Callable
 from pathlib import Path

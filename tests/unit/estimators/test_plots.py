@@ -1,4 +1,4 @@
-"""The pictures: what is drawn, and where."""
+"""The content and the axes of plots."""
 
 import io
 import math

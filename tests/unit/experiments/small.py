@@ -1,4 +1,4 @@
-"""A small problem, and a plan for it that is quickly run."""
+"""A small problem and a short plan for it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

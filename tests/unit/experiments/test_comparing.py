@@ -1,4 +1,4 @@
-"""A plan that is run, broken off, and run on."""
+"""Run a plan, interrupt it, and resume it."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The runner: alone, beside another program, and after one that was killed."""
+"""The runner: alone, with another program, and after one that was killed."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""From what is asked to a plan."""
+"""Plans of a comparison."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""One cell: what is trained, chosen and judged."""
+"""One cell: training, choice of β and scores."""
 
 import math
 from dataclasses import replace

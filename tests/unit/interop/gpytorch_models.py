@@ -1,4 +1,4 @@
-"""Small GPyTorch models, one for each way of having a q(u)."""
+"""Small GPyTorch models, one for each kind of q(u)."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""A fitted model in BoTorch: what it says of f, in whose units, and what it refuses."""
+"""A fitted model in BoTorch: its posterior, units and errors."""
 
 import copy
 import warnings

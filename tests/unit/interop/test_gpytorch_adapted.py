@@ -1,4 +1,4 @@
-"""GPyTorch likelihoods of which nothing is known but log p(y given f)."""
+"""GPyTorch likelihoods that define only log p(y given f)."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What cannot be right is refused with a sentence, where GPyTorch gives another number."""
+"""Invalid calls raise an error where GPyTorch returns another number."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Likelihoods of directgp where GPyTorch wants one of its own."""
+"""Likelihoods of directgp as GPyTorch likelihoods."""
 
 from collections.abc import Callable
 from typing import Any

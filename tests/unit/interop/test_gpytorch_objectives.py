@@ -1,4 +1,4 @@
-"""The objectives are what they say: against a plain sum of directgp's own losses and a KL."""
+"""The objectives equal a plain sum of directgp's losses and a KL term."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Far targets through a GPyTorch model and likelihood: right where GPyTorch's own is not."""
+"""Improbable targets in a GPyTorch model: accurate where GPyTorch's own loss is not."""
 
 import math
 

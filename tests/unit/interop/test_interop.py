@@ -1,4 +1,4 @@
-"""The two libraries are had by name, and only when they are asked for."""
+"""GPyTorch and BoTorch are imported only on first use."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Integrals that know nothing of a likelihood but log p(y given f)."""
+"""Integrals for likelihoods that define only log p(y given f)."""
 
 import math
 from collections.abc import Callable

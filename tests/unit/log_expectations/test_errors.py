@@ -1,4 +1,4 @@
-"""What the public functions and the rules refuse, and in which words."""
+"""Errors of the public functions and of the rules."""
 
 import re
 import subprocess

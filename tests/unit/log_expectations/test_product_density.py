@@ -1,4 +1,4 @@
-"""The mode and the support of q̃ on hard cases, by what defines them."""
+"""The mode and the support of q̃ in hard cases, by their definitions."""
 
 import pytest
 import torch

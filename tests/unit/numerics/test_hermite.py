@@ -1,4 +1,4 @@
-"""The Gauss–Hermite rule: exactness, far weights, precision."""
+"""The Gauss–Hermite rule: exactness, weights of far nodes, precision."""
 
 import math
 from collections.abc import Iterator

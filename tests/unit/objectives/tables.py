@@ -1,4 +1,4 @@
-"""The table of point losses: for which likelihoods each is, and its truth at a point."""
+"""The table of point losses: their likelihoods and reference values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""(1/n) Σ weight·loss + (β/N)·KL: scaling, β, weights, and what is refused."""
+"""(1/n) Σ weight·loss + (β/N)·KL: scaling, β, weights and errors."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What must hold of every point loss: gradients, batch axes, precision, what enters."""
+"""Properties of every point loss: gradients, batch axes, precision, arguments that matter."""
 
 import pytest
 import torch

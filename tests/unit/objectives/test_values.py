@@ -1,4 +1,4 @@
-"""Every point loss × likelihood against mpmath and scipy, from likely to absurd."""
+"""Every point loss × likelihood against mpmath and scipy, also for improbable targets."""
 
 import mpmath
 import pytest

@@ -1,4 +1,4 @@
-"""Variances after square loss: honest on fresh data, and the mean left alone."""
+"""Variances after square loss: calibrated on new data, with unchanged means."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""q(u) in closed form: the bounds of the literature, by dense n × n formulas, and their slopes."""
+"""q(u) in closed form and its bounds, against dense n × n formulas, with gradients."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Inducing inputs: all different, spread over the data, and the same for the same seed."""
+"""Inducing inputs: different, spread over the data, and repeatable."""
 
 import pytest
 import torch

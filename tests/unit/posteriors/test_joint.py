@@ -1,4 +1,4 @@
-"""The joint distribution of f, against dense formulas that whiten nothing."""
+"""The joint distribution of f, against dense unwhitened formulas."""
 
 import gpytorch
 import numpy as np

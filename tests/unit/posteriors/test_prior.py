@@ -1,4 +1,4 @@
-"""The prior: any kernel of gpytorch, one scale, and starting values that suit the data."""
+"""The prior: any gpytorch kernel, one output scale, initial values from data."""
 
 import copy
 import math

@@ -1,4 +1,4 @@
-"""From q(u) to marginals: the closed-form gradient is that of the formula it stands for."""
+"""The closed-form gradient from q(u) to marginals equals that of the plain formula."""
 
 import itertools
 from collections.abc import Callable

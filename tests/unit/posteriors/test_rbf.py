@@ -1,4 +1,4 @@
-"""The squared-exponential covariance: gpytorch's values and slopes, also far from the origin."""
+"""The RBF covariance equals gpytorch's in values and gradients, also far from the origin."""
 
 import copy
 

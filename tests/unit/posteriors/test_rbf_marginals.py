@@ -1,4 +1,4 @@
-"""The training step in one function: values and gradients of the formula on a tape."""
+"""The fused training step equals the plain formula in values and gradients."""
 
 from typing import NamedTuple
 

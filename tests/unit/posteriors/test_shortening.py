@@ -1,4 +1,4 @@
-"""Shorter lengthscales where the usual ones see nothing but noise."""
+"""Shorter initial lengthscales for targets that oscillate fast."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The sparse posterior: what q(u) says of f, against dense formulas that whiten nothing."""
+"""The sparse posterior against dense unwhitened formulas."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The CRPS of predictive distributions, against sums and integrals written out."""
+"""The CRPS of predictive distributions, against sums and integrals."""
 
 from itertools import pairwise
 

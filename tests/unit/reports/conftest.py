@@ -1,4 +1,4 @@
-"""One small report a task, written once."""
+"""One small report for each task, written once."""
 
 from collections.abc import Callable
 from pathlib import Path

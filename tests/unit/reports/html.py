@@ -1,4 +1,4 @@
-"""A page as a reader without eyes finds it."""
+"""Parse a page as a screen reader does."""
 
 from dataclasses import dataclass, field
 from html.parser import HTMLParser

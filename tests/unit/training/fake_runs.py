@@ -1,4 +1,4 @@
-"""Runs of a search that take no time, with validation losses known beforehand."""
+"""Fake runs of a search with known validation losses."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field

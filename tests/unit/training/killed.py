@@ -1,4 +1,4 @@
-"""Trainings that the tests of checkpoints kill."""
+"""Training runs that the checkpoint tests kill."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Adam: going back, the best state of each model, floors, interrupts, and states to go on from."""
+"""Adam: rollback, the best state of each model, bounds, interrupts, and saved states."""
 
 import math
 from collections.abc import Callable

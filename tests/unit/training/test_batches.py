@@ -1,4 +1,4 @@
-"""Batches: every example once an epoch, and a value that is right on average."""
+"""Batches: every example once in an epoch, and an unbiased objective."""
 
 from itertools import combinations
 

@@ -1,4 +1,4 @@
-"""`directgp.beta_path`: the grid, its order, what it trains and what it chooses."""
+"""`directgp.beta_path`: the grid, its order, the training and the choice."""
 
 import math
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""One file that holds a run: round trips, damage, and crashes at every moment of a save."""
+"""Checkpoint files: round trips, damage, and crashes at every moment of a save."""
 
 import builtins
 import errno

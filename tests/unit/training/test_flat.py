@@ -1,4 +1,4 @@
-"""Parameters end to end in a vector, and the coordinates that the vector is seen in."""
+"""Parameters as one vector, and its scaled coordinates."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Adam on one vector: torch's own steps, floors, and a state that can be kept."""
+"""Adam on one vector: torch's own steps, bounds, and a state that can be saved."""
 
 import pytest
 import torch

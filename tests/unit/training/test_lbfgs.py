@@ -1,4 +1,4 @@
-"""L-BFGS on functions whose minimum, walls and floors are known."""
+"""L-BFGS on functions with known minima and bounds."""
 
 import itertools
 import math

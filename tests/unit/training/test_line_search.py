@@ -1,4 +1,4 @@
-"""Line searches on functions of one length, and what floors make of directions."""
+"""Line searches on functions of one variable, and directions at bounds."""
 
 import math
 from collections.abc import Callable

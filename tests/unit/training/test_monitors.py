@@ -1,4 +1,4 @@
-"""What every monitor has in common."""
+"""Properties of all monitors."""
 
 import math
 from collections.abc import Callable

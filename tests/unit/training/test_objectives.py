@@ -1,4 +1,4 @@
-"""Every objective on a likelihood that it serves: both optimisers bring it down."""
+"""Both optimisers reduce every objective."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Several processes train one model as one process does, and end together."""
+"""Several processes train one model as one process does."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""What a run prints, on a terminal and elsewhere, and what it keeps."""
+"""The output of a run, on a terminal and elsewhere, and its history."""
 
 import dataclasses
 import io

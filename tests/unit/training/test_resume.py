@@ -1,4 +1,4 @@
-"""Runs that are killed go on from their checkpoint and end where they would have ended."""
+"""Killed runs resume from their checkpoint and end with the same result."""
 
 import multiprocessing
 import signal

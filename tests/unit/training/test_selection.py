@@ -1,4 +1,4 @@
-"""Choosing by paired differences, on losses whose better half is known."""
+"""Selection by paired differences, on known losses."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Stopping rules, on losses whose end is known."""
+"""Stopping rules, on known sequences of losses."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""`directgp.train`: what it promises of its arguments, its modes and its result."""
+"""`directgp.train`: its arguments, modes and result."""
 
 import copy
 import math

@@ -1,4 +1,4 @@
-"""Training on rows that are read from disk: the objective of all rows, resumed where it stopped."""
+"""Training on rows from disk: the objective of all rows, and resuming."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`update`: q(u) after new examples, as it would be for all of them."""
+"""`update`: q(u) after new examples, compared with training on all."""
 
 import copy
 import math

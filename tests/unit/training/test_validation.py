@@ -1,4 +1,4 @@
-"""Which examples train and which validate."""
+"""Training and validation examples."""
 
 import pytest
 import torch

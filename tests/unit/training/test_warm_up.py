@@ -1,4 +1,4 @@
-"""Adam before L-BFGS: where there is such a stage, what it keeps, and what it is good for."""
+"""Adam before L-BFGS: when it runs, its state, and its benefit."""
 
 from typing import Any
 

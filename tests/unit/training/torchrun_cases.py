@@ -1,4 +1,4 @@
-"""What several processes train in the tests, and how one of them does it."""
+"""The training runs of several processes in the tests."""
 
 import os
 import signal

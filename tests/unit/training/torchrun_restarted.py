@@ -1,4 +1,4 @@
-"""A script for torchrun: a training whose second process kills itself the first time."""
+"""A script for torchrun: a run whose second process kills itself once."""
 
 import os
 import signal

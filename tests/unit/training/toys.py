@@ -1,4 +1,4 @@
-"""Small functions to minimise, which keep a note of every evaluation."""
+"""Small functions to minimise that record every evaluation."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

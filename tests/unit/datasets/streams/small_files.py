@@ -1,4 +1,4 @@
-"""Small Parquet files whose rows know their number."""
+"""Small Parquet files with numbered rows."""
 
 from collections.abc import Sequence
 from pathlib import Path

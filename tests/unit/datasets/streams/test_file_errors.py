@@ -1,4 +1,4 @@
-"""What cannot be read or used is refused in words, before training where that can be known."""
+"""Files and columns that cannot be used raise a clear error, before training where possible."""
 
 import os
 import re

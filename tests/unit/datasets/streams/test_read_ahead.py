@@ -1,4 +1,4 @@
-"""The reading thread ends when it should, and its errors arrive where the rows are used."""
+"""The reading thread ends, and its errors are raised where rows are used."""
 
 import gc
 import signal

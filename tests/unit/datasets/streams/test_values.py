@@ -1,4 +1,4 @@
-"""Numbers come out as they are in the files, or scaled as asked."""
+"""Numbers are those of the files, or scaled."""
 
 import pickle
 from collections.abc import Iterator

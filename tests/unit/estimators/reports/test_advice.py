@@ -1,4 +1,4 @@
-"""The warnings of a fit: when they are given, and what they name."""
+"""The warnings of a fit: conditions and texts."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a fit shows: on a terminal, in a file, beside another display, and at its end."""
+"""Progress of a fit: on a terminal, in a file, beside another display, at the end."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""Mean 0 and deviation 1, the same numbers in any units."""
+"""Scaling to mean 0 and deviation 1 gives the same numbers in any units."""
 
 import math
 from dataclasses import replace

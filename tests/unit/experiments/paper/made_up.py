@@ -1,4 +1,4 @@
-"""Results that nobody measured: what claims have to say of them is known by construction."""
+"""Made-up results with a known verdict on each claim."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""What differences say, and what is asked of them."""
+"""Tests of differences, and verdicts from them."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""All claims: what they say of themselves, and which cells they need."""
+"""All claims: their texts, and the cells that they need."""
 
 import re
 from typing import Any

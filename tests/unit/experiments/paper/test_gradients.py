@@ -1,4 +1,4 @@
-"""The study of gradients: right blocks, known biases, and draws that are all told."""
+"""The study of gradients: blocks, known biases and stored draws."""
 
 from typing import Any
 

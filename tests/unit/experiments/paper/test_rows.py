@@ -1,4 +1,4 @@
-"""Which rows a cell of the paper's experiments is about."""
+"""The rows of a cell of the paper's experiments."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The study of samplers along a training."""
+"""The study of samplers during training."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which cells there are."""
+"""The cells of a sweep."""
 
 from collections import Counter
 

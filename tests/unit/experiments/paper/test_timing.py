@@ -1,4 +1,4 @@
-"""Rivals take turns, and the least time counts."""
+"""Timings alternate between the functions, and the least time counts."""
 
 import time
 
