@@ -156,10 +156,7 @@ def drop_incomplete_rows(
     allowed: bool,
     remedy: str = "Leave out these rows with --drop-missing.",
 ) -> tuple[pa.Table, NDArray[np.int64], tuple[str, ...]]:
-    """Return the rows without missing values in the columns, their indices, and notes.
-
-    Raise `InvalidInputError` if there are missing values and dropping rows is not allowed.
-    """
+    """Return the rows without missing values, their indices, and notes; raise if not allowed."""
     counts = missing_counts(table, columns)
     if not counts:
         return table, np.arange(table.num_rows, dtype=np.int64), ()

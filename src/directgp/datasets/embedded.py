@@ -1,8 +1,8 @@
 """Provide the data sets that come with directgp."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +18,7 @@ def diabetes() -> pa.Table:
     from sklearn.datasets import load_diabetes
 
     data = load_diabetes(scaled=False)
-    features = dict(zip(data.feature_names, data.data.T, strict=True))
-    return pa.table(features | {"progression": data.target})
+    return _table(data.data, {"progression": data.target}, data.feature_names)
 
 
 def breast_cancer() -> pa.Table:
@@ -27,11 +26,17 @@ def breast_cancer() -> pa.Table:
     from sklearn.datasets import load_breast_cancer
 
     data = load_breast_cancer()
-    features = {
-        str(name).replace(" ", "_"): column
-        for name, column in zip(data.feature_names, data.data.T, strict=True)
-    }
-    return pa.table(features | {"diagnosis": [str(data.target_names[k]) for k in data.target]})
+    names = [str(name).replace(" ", "_") for name in data.feature_names]
+    diagnosis = [str(data.target_names[k]) for k in data.target]
+    return _table(data.data, {"diagnosis": diagnosis}, names)
+
+
+def _table(
+    X: NDArray[np.float64], target: dict[str, Any], names: Sequence[str] | None = None
+) -> pa.Table:
+    """Return a table of features, ``x1``, ``x2``, … unless named, and a target."""
+    columns = names or [f"x{j + 1}" for j in range(X.shape[1])]
+    return pa.table(dict(zip(columns, X.T, strict=True)) | target)
 
 
 def friedman1(rows: int = 1000, seed: int = 1) -> pa.Table:
@@ -42,8 +47,7 @@ def friedman1(rows: int = 1000, seed: int = 1) -> pa.Table:
     """
     rng = np.random.default_rng(seed)
     X = rng.uniform(size=(rows, 10))
-    y = friedman1_mean(X) + rng.standard_normal(rows)
-    return pa.table({f"x{j + 1}": X[:, j] for j in range(10)} | {"y": y})
+    return _table(X, {"y": friedman1_mean(X) + rng.standard_normal(rows)})
 
 
 def friedman1_mean(X: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -64,7 +68,7 @@ def twonorm(rows: int = 2000, seed: int = 2) -> pa.Table:
     rng = np.random.default_rng(seed)
     label, X = rng.integers(2, size=rows), rng.standard_normal((rows, _DIMENSIONS))
     shift = _MEAN * np.where(label == 1, -1.0, 1.0)
-    return _norm_table(X + shift[:, None], label)
+    return _table(X + shift[:, None], {"class": label})
 
 
 def ringnorm(rows: int = 2000, seed: int = 3) -> pa.Table:
@@ -75,12 +79,7 @@ def ringnorm(rows: int = 2000, seed: int = 3) -> pa.Table:
     """
     rng = np.random.default_rng(seed)
     label, X = rng.integers(2, size=rows), rng.standard_normal((rows, _DIMENSIONS))
-    return _norm_table(np.where(label[:, None] == 1, X + _MEAN, 2 * X), label)
-
-
-def _norm_table(X: NDArray[np.float64], label: NDArray[np.int64]) -> pa.Table:
-    features = {f"x{j + 1}": X[:, j] for j in range(_DIMENSIONS)}
-    return pa.table(features | {"class": label})
+    return _table(np.where(label[:, None] == 1, X + _MEAN, 2 * X), {"class": label})
 
 
 def rentals(rows: int = 1500, seed: int = 4) -> pa.Table:

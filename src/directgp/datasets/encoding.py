@@ -31,11 +31,13 @@ _ROWS_PER_LEVEL = 20
 _MAX_LEVELS = 500
 
 
-@final
-class NumberColumn(BaseModel):
-    """A column of numbers, used unchanged."""
-
+class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+@final
+class NumberColumn(_Record):
+    """A column of numbers, used unchanged."""
 
     kind: Literal["number"] = "number"
     name: str
@@ -66,10 +68,8 @@ class NumberColumn(BaseModel):
 
 
 @final
-class CategoryColumn(BaseModel):
+class CategoryColumn(_Record):
     """A column of L categories, encoded as L − 1 columns of 0 and 1."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     kind: Literal["category"] = "category"
     name: str
@@ -111,7 +111,7 @@ Column = Annotated[NumberColumn | CategoryColumn, Field(discriminator="kind")]
 
 
 @final
-class Encoding(BaseModel):
+class Encoding(_Record):
     """Turns the columns of a table into features.
 
     Examples
@@ -124,8 +124,6 @@ class Encoding(BaseModel):
     >>> encoding.apply(table).tolist()
     [[3.0, 0.0], [1.0, 1.0], [2.0, 0.0]]
     """
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     columns: tuple[Column, ...]
 
@@ -148,8 +146,10 @@ class Encoding(BaseModel):
             refuse("Columns", "numbers or categories", counted(unusable), remedy)
         columns = [_learn_column(name, table.column(name)) for name in names]
         encoding = cls(columns=tuple(column for column in columns if column is not None))
-        allowed = "different after categories are encoded"
-        remedy = "Rename the column of that name."
+        allowed, remedy = (
+            "different after categories are encoded",
+            "Rename the column of that name.",
+        )
         require_unique(encoding.feature_names, "Names of features", allowed, remedy)
         return encoding
 
@@ -176,8 +176,7 @@ class Encoding(BaseModel):
                 f" {suggestion(absent, known, 'Its columns')}"
             )
         drop_incomplete_rows(table, self.column_names, allowed=False)
-        features = np.zeros((table.num_rows, len(self.feature_names)))
-        start = 0
+        features, start = np.zeros((table.num_rows, len(self.feature_names))), 0
         for column in self.columns:
             stop = start + len(column.feature_names)
             column.fill(table.column(column.name), features[:, start:stop])
@@ -186,10 +185,7 @@ class Encoding(BaseModel):
 
 
 def _learn_column(name: str, column: pa.ChunkedArray) -> NumberColumn | CategoryColumn | None:
-    """Return how a column will be encoded, or None if it has only one value.
-
-    Raise `InvalidInputError` if its text is numbers, dates, identifiers or free text.
-    """
+    """Return how a column of numbers or categories is encoded; None if it has only one value."""
     if kind_of(column.type) == "number":
         # Arrow has no minimum of 16-bit floats.
         ends = pc.min_max(pc.cast(column, pa.float64(), safe=False)).as_py()

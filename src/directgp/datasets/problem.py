@@ -123,10 +123,8 @@ def prepare(
         table, table.column_names, allowed=drop_missing, remedy=remedy
     )
     if len(rows) < _MIN_ROWS:
-        what = "rows without missing values" if dropped else "rows"
-        raise InvalidInputError(
-            f"The table must have at least {_MIN_ROWS} {what}. Got {len(rows)}."
-        )
+        least = f"{_MIN_ROWS} {'rows without missing values' if dropped else 'rows'}"
+        raise InvalidInputError(f"The table must have at least {least}. Got {len(rows)}.")
     all_notes += dropped
     column = table.column(target)
     if task is None and positive is not None:

@@ -132,9 +132,8 @@ def _refuse_unknown(data: str, folder: Path | None) -> NoReturn:
     files = [file.name for file in (*tables_in(path.parent), *stored)]
     names = [] if suffix_of(data) else [*EMBEDDED, *map(stem_of, stored)]
     known = "Names of data sets are listed by 'directgp datasets'."
-    refuse(
-        "DATA", allowed, repr(data), did_you_mean(data, dict.fromkeys([*names, *files])) or known
-    )
+    remedy = did_you_mean(data, dict.fromkeys([*names, *files])) or known
+    refuse("DATA", allowed, repr(data), remedy)
 
 
 def embedded() -> tuple[DatasetInfo, ...]:

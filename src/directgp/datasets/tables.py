@@ -63,19 +63,10 @@ def refuse_column(who: str, name: str, names: Iterable[str]) -> NoReturn:
 
 
 class ReadableTable(ABC):
-    """A table of which all columns or some can be read.
-
-    Parameters
-    ----------
-    shown : str
-        The name in error messages, as the user typed it.
-    path : path, optional
-        The file, if the table is in one.
-    """
+    """A table, in a file if it has a path, of which all columns or some can be read."""
 
     def __init__(self, shown: str, path: Path | None = None) -> None:
-        self.shown = shown
-        self.path = path
+        self.shown, self.path = shown, path
 
     @cached_property
     def names(self) -> tuple[str, ...]:

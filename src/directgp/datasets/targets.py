@@ -77,16 +77,9 @@ def _why_not_counts(numbers: NDArray[np.float64]) -> str | None:
 
 
 def encode_target(
-    column: pa.ChunkedArray,
-    name: str,
-    task: Task,
-    positive: str | None,
-    rows: NDArray[np.int64],
+    column: pa.ChunkedArray, name: str, task: Task, positive: str | None, rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], tuple[str, str] | None, list[str]]:
-    """Return a target without missing values as numbers, the names of its classes, and notes.
-
-    `rows` are the indices of the values in the table as read, for error messages.
-    """
+    """Return the target of these rows of the table as numbers, the names of its classes, notes."""
     if task != "classification":
         if positive is not None:
             got = f"it with the task {task}"
@@ -123,10 +116,7 @@ def encode_classes(
     classes: tuple[str, str],
     remedy: str = "Correct or remove these rows.",
 ) -> NDArray[np.float64]:
-    """Return 1 for class 1, 0 for class 0 and NaN for missing labels.
-
-    Raise `InvalidInputError` for another label, unless class 0 is all labels but class 1.
-    """
+    """Return 1 for class 1, 0 for class 0 and NaN for missing labels; raise for other labels."""
     text = _labels(column, name)
     if classes[0] != f"not {classes[1]}":
         known = pc.is_in(text, value_set=pa.array([*classes, None], pa.string()))
@@ -151,11 +141,7 @@ def _labels(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
 def _two_classes(
     counts: dict[str, int], name: str, positive: str | None, is_number: bool
 ) -> tuple[str, str]:
-    """Return the names of class 0 and class 1, given how often each label occurs.
-
-    Class 1 is the positive label if that is given. Otherwise it is the label that means yes, the
-    larger number, or the last label in alphabetical order.
-    """
+    """Return class 0 and class 1: the positive label, yes, the larger number, or the last text."""
     if len(counts) < 2:
         got = f"{listed(counts)} in every row"
         refuse(f"The target {name!r}", "of two classes", got, "Name another target.")

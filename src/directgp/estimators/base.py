@@ -28,7 +28,7 @@ from directgp.estimators import messages, validation
 from directgp.estimators.fitting import Fit, Fitted, inducing_number, starting_models
 from directgp.estimators.preprocessing import Column, Columns, Scalings, TrainingTable, prepare_rows
 from directgp.estimators.saving import STRUCTURE, state_of
-from directgp.estimators.settings import CONSTRAINTS, device_of, dtype_of, recipe_of
+from directgp.estimators.settings import CONSTRAINTS, device_of, recipe_of
 from directgp.estimators.summary import facts_of, summary_text
 from directgp.estimators.validation import ArrayLike, ValidationData
 from directgp.likelihoods.base import Likelihood
@@ -295,7 +295,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
             scalings,
             turn=scale and named and not warm,
             real_valued=regression,
-            dtype=dtype_of(self.dtype),
+            dtype=getattr(torch, np.dtype(self.dtype).name),
             device=device,
         )
         seed = check_random_state(self.random_state).randint(2**31 - 1)
@@ -312,13 +312,9 @@ class SparseGPEstimator(BaseEstimator, ABC):
     def _trained_model(self, params: dict[str, Any], table: TrainingTable) -> Model:
         """Return a copy of the trained model; raise if parameters ask for another structure."""
         changed = [name for name in STRUCTURE if not _same(params[name], self._structure[name])]
-        require(
-            not changed,
-            f"parameters of {type(self).__name__} with warm_start",
-            f"those of the last fit, for {', '.join(STRUCTURE)}",
-            f"other values of {', '.join(changed)}",
-            "Fit with warm_start=False.",
-        )
+        who, got = f"parameters of {type(self).__name__}", f"other values of {', '.join(changed)}"
+        allowed = f"those of the last fit, for {', '.join(STRUCTURE)}"
+        require(not changed, f"{who} with warm_start", allowed, got, "Fit with warm_start=False.")
         posterior, likelihood = copy.deepcopy((self.posterior_, self.likelihood_))
         likelihood = exposed(likelihood.to(table.X), table.exposure)
         return Model(posterior.to(table.X), likelihood, "as before")
@@ -333,8 +329,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         names = "(X, y, exposure)" if has_exposure else "(X, y)"
         parts = len(validation_data) if isinstance(validation_data, tuple | list) else None
         got = type(validation_data).__name__ if parts is None else f"{parts} parts"
-        fits = parts == 2 + has_exposure
-        require(fits, f"validation_data of {who}", f"a tuple {names}", got)
+        require(parts == 2 + has_exposure, f"validation_data of {who}", f"a tuple {names}", got)
         X, y = validation_data[:2]
         exposure = validation_data[2] if has_exposure else None
         who = f"{who}, validation_data"
@@ -509,12 +504,10 @@ class SparseGPEstimator(BaseEstimator, ABC):
         check_is_fitted(self)
         path = self.beta_path_
         if path is None or not path.points:
-            refuse(
-                f"plot_beta_path of {type(self).__name__}",
-                "called after a fit that chose β or hyperparameters",
-                f"one with beta={self.beta!r} and hyperparameters={self.hyperparameters!r}",
-                "Fit with beta='auto'.",
-            )
+            who = f"plot_beta_path of {type(self).__name__}"
+            allowed = "called after a fit that chose β or hyperparameters"
+            got = f"one with beta={self.beta!r} and hyperparameters={self.hyperparameters!r}"
+            refuse(who, allowed, got, "Fit with beta='auto'.")
         return plot_beta_path(path, ax)
 
     def summary(self) -> None:

@@ -140,13 +140,9 @@ n_iter_, findings_, n_features_in_, feature_names_in_
     ) -> "Axes":
         """Plot the probability of the second class along the one feature of the model."""
         check_is_fitted(self)
-        require(
-            self.n_features_in_ == 1,
-            self._who("plot_predictions"),
-            "called for a model of one feature",
-            f"{self.n_features_in_} features",
-            "plot_calibration works for any number.",
-        )
+        who, remedy = self._who("plot_predictions"), "plot_calibration works for any number."
+        allowed, got = "called for a model of one feature", f"{self.n_features_in_} features"
+        require(self.n_features_in_ == 1, who, allowed, got, remedy)
         inputs, grid, name = curve_points(self, X)
         data = None if y is None else (inputs, self._targets(X, y, "plot_predictions"))
         with without_names():

@@ -87,15 +87,11 @@ def inducing_number(params: Params, num_rows: int) -> int:
 def starting_models(
     params: Params, task: Task, recipe: Recipe, table: TrainingTable, num_inducing: int, seed: int
 ) -> list[list[Model]]:
-    """Return for each kernel one model per likelihood, the simplest first.
-
-    Likelihoods that the objective does not support are left out.
-    """
+    """Return for each kernel one model per likelihood that the objective supports."""
     X, y = table.X, table.y
     if not isinstance(params["kernel"], str):
         check_kernel(params["kernel"], X.shape[1])
-        remedy = "Set ard_num_dims of the kernel itself."
-        got = repr(params["ard"])
+        got, remedy = repr(params["ard"]), "Set ard_num_dims of the kernel itself."
         require(params["ard"] == "auto", "ard with a kernel of your own", "'auto'", got, remedy)
     likelihoods = _likelihoods(params["likelihood"], task, recipe, y)
     Z = _inducing(params["inducing"], table, num_inducing, seed)
@@ -232,13 +228,10 @@ class Fit:
                 **self._arguments(self.recipe, betas[0]),
             )
             return Fitted(replace(result, hyperparameters=modes[0]))
-        require(
-            given is not None or len(data) > 1,
-            "rows to choose a model by",
-            "at least two different ones",
-            "one, repeated" if table.num_merged else "one",
-            "Give validation_data, or set beta, hyperparameters, likelihood and ard.",
-        )
+        got = "one, repeated" if table.num_merged else "one"
+        who, allowed = "rows to choose a model by", "at least two different ones"
+        remedy = "Give validation_data, or set beta, hyperparameters, likelihood and ard."
+        require(given is not None or len(data) > 1, who, allowed, got, remedy)
         validation, description = self._validation(given)
         search = Search(self.recipe, data, validation, self.generator).run(models, betas, modes)
         return Fitted(search.best, replace(search.path, validation=description), search.end)

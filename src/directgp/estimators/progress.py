@@ -5,6 +5,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import final
@@ -34,13 +35,9 @@ class StepCounter:
     """Counts the runs and steps of a fit that began at the time `since`."""
 
     def __init__(self, since: float) -> None:
-        self.since = since
-        self.runs = 0
-        self.steps = 0
+        self.since, self.runs, self.steps = since, 0, 0
         self.last = Progress("", 0, 0, 0, math.nan, math.nan, 0.0)
-        self._part_since = since
-        self._part_steps = 0
-        self._part_done = 0.0
+        self._part_since, self._part_steps, self._part_done = since, 0, 0.0
         self.new_run = True
         """Whether the next step is the first of a run."""
 
@@ -116,10 +113,9 @@ def _part(progress: Progress) -> tuple[int, str]:
 class FitProgress(Monitor):
     """Shows one line for the whole fit: bar, part, loss, time, time left and current candidate.
 
-    The line is redrawn on a terminal and in a notebook. In a file or a pipe, in a worker process
-    and beside another live display, plain lines are printed instead, one after each `every`
-    seconds. A last line reports the result. Level 2 prints a plain line for each finished part and
-    no bar. The output is standard error unless a console is given.
+    The line is redrawn on a terminal and in a notebook; elsewhere, and beside another live display,
+    a plain line is printed after each `every` seconds. A last line reports the result. Level 2
+    prints a plain line for each finished part and no bar.
     """
 
     level: int = 1
@@ -186,15 +182,12 @@ class FitProgress(Monitor):
 
     def _open(self) -> None:
         """Start the live display, if one is possible."""
-        self._opened = True
-        console = self._target()
-        if not _can_redraw(console):
-            return
-        self._live = Live(console=console, auto_refresh=False, transient=True)
-        try:
-            self._live.start()
-        except LiveError:
-            self._live = None
+        self._opened, console = True, self._target()
+        if _can_redraw(console):
+            live = Live(console=console, auto_refresh=False, transient=True)
+            with suppress(LiveError):
+                live.start()
+                self._live = live
 
     def _target(self) -> Console:
         """Return the console, created at its first use."""

@@ -109,9 +109,3 @@ def device_of(name: str, who: str, num_rows: int | None = None) -> torch.device:
     except (RuntimeError, TypeError):
         refuse(owner, "one that computes in float64 here", repr(name), remedy)
     return device
-
-
-def dtype_of(name: str | type) -> torch.dtype:
-    """Return the dtype by its name or by numpy's type."""
-    dtype: torch.dtype = getattr(torch, np.dtype(name).name)
-    return dtype

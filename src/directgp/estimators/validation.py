@@ -46,13 +46,9 @@ def finite_inputs(
     """Return X as finite float64; raise if its features are not those of `fit`."""
     _check_no_times(X, who)
     try:
+        checks = {"ensure_all_finite": False, "ensure_min_samples": min_rows}
         inputs: Float64[np.ndarray, "n d"] = validate_data(
-            estimator,
-            X,
-            reset=reset,
-            dtype=np.float64,
-            ensure_all_finite=False,
-            ensure_min_samples=min_rows,
+            estimator, X, reset=reset, dtype=np.float64, **checks
         )
     except (TypeError, ValueError) as error:
         _raise_with_column(error, X, who)
@@ -142,14 +138,12 @@ def check_two_classes(classes: Shaped[np.ndarray, " c"], who: str) -> None:
             f"{who} got {number} classes: {named}{more}. "
             f"Use sklearn.multiclass.OneVsRestClassifier({estimator}())."
         )
-    require(
-        number == 2,
-        f"y of {who}",
-        "of two classes",
-        f"one class, {named}" if number else "no class",
+    got = f"one class, {named}" if number else "no class"
+    remedy = (
         "Check how the rows were selected, and their weights: rows of weight 0 do not count. If "
-        "rows come in parts, give both classes to partial_fit as classes=.",
+        "rows come in parts, give both classes to partial_fit as classes=."
     )
+    require(number == 2, f"y of {who}", "of two classes", got, remedy)
 
 
 def declared_classes(

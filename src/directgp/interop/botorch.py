@@ -18,7 +18,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError, refuse, require
-from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
+from directgp.likelihoods.base import ConjugateLikelihood, Likelihood, broadcast_shape
 from directgp.numerics.linalg import Cholesky, jittered_cholesky
 from directgp.posteriors.sparse import Joint, SparsePosterior
 
@@ -175,10 +175,7 @@ class DirectModel(Model):
             )
         if isinstance(given, Tensor):
             wanted, got = (*shape, 1), tuple(given.shape)
-            try:
-                fits = got[-1:] == (1,) and np.broadcast_shapes(got, wanted) == wanted
-            except ValueError:
-                fits = False
+            fits = got[-1:] == (1,) and broadcast_shape(got, wanted) == wanted
             allowed = f"of a shape that broadcasts to {wanted}"
             require(fits, _NOISE_OWNER, allowed, f"shape {got}")
             negative = "a negative one or NaN"

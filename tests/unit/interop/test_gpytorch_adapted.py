@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 
 
 def adapted(source: Any, *shape: int, **kwargs: Any) -> Adapted:
-    return Adapted(source, torch.Size(shape), (), kwargs)
+    return Adapted(source, torch.Size(shape), **kwargs)
 
 
 def laplace(noise: float) -> Any:

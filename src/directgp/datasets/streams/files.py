@@ -23,11 +23,7 @@ _MAX_CLASSES = 100
 
 
 def parquet_files(path: FilePath | Sequence[FilePath]) -> tuple[Path, ...]:
-    """Return the files named, and those in the folders named, sorted within each folder.
-
-    A folder is searched at any depth for names that end with ``.parquet`` or ``.pq``. Names that
-    begin with ``.`` or ``_`` are left out, because writers use them for other things than data.
-    """
+    """Return the files named, and those at any depth in the folders named, sorted in each."""
     named = [path] if isinstance(path, str | os.PathLike) else list(path)
     require(len(named) > 0, "The data", "at least one Parquet file or folder", "an empty list")
     files: list[Path] = []
@@ -46,6 +42,7 @@ def parquet_files(path: FilePath | Sequence[FilePath]) -> tuple[Path, ...]:
 
 
 def _is_data(file: Path, folder: Path) -> bool:
+    # Writers use names that begin with a dot or an underscore for other things than data.
     hidden = any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
     return file.suffix.lower() in (".parquet", ".pq") and not hidden and file.is_file()
 
@@ -154,11 +151,7 @@ def divide(file: Piece, min_rows: int) -> list[Piece]:
 
 
 def share_of(pieces: Sequence[Piece], rank: int, size: int) -> tuple[Piece, ...]:
-    """Return part `rank` of `size` parts, whose numbers of rows differ by at most one.
-
-    A part has consecutive rows. So each process reads its own row groups, and at most two that it
-    shares with a neighbour.
-    """
+    """Return part `rank` of `size` parts of consecutive rows, whose sizes differ by one at most."""
     total = sum(piece.rows for piece in pieces)
     start, stop, before = total * rank // size, total * (rank + 1) // size, 0
     share = []
@@ -178,10 +171,7 @@ def open_files(
     positive: object,
     min_rows: int,
 ) -> tuple[Columns, tuple[Piece, ...]]:
-    """Return the columns to read, and the pieces of all files, from their metadata.
-
-    By default the features are all columns of numbers of the first file but target and weights.
-    """
+    """Return the columns to read, and the pieces of all files, from their metadata."""
     from pyarrow.parquet import ParquetFile
 
     remedy = "Put a single name in a list."
@@ -202,8 +192,7 @@ def open_files(
         pieces += divide(whole, min_rows)
     if columns is None or not pieces:
         got = f"none in {plural(len(files), 'file')}, such as {files[0]!r}"
-        remedy = "Check how the files were written."
-        refuse("The data", "at least one row", got, remedy)
+        refuse("The data", "at least one row", got, "Check how the files were written.")
     if positive is not None:
         _require_positive(pieces, columns)
     return columns, tuple(pieces)
@@ -240,8 +229,7 @@ def _require_positive(pieces: Sequence[Piece], columns: Columns) -> None:
                 if len(others) < _MAX_CLASSES:
                     others |= level_counts(pa.chunked_array([values]))
     remedy = suggestion(str(columns.positive), sorted(others), "Its values")
-    allowed = f"a value of the target {columns.target!r}"
-    refuse("positive", allowed, repr(columns.positive), remedy)
+    refuse("positive", f"a value of the target {columns.target!r}", repr(columns.positive), remedy)
 
 
 def refuse_value(name: str, allowed: str, got: str) -> NoReturn:

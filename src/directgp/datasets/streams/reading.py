@@ -51,23 +51,19 @@ class Batch(NamedTuple):
 
     def rows(self, start: int, stop: int) -> "Batch":
         """Return rows `start` to `stop`, without a copy."""
-        weights = None if self.weights is None else self.weights[start:stop]
-        return Batch(self.X[start:stop], self.y[start:stop], weights)
+        return Batch._make(None if part is None else part[start:stop] for part in self)
 
     def take(self, index: NDArray[np.int64]) -> "Batch":
         """Return a copy of the rows at these indices."""
-        weights = None if self.weights is None else self.weights.take(index)
-        return Batch(self.X.take(index, axis=0), self.y.take(index), weights)
+        return Batch._make(None if part is None else part.take(index, axis=0) for part in self)
 
 
 def join_batches(parts: Sequence[Batch]) -> Batch:
     """Concatenate batches; a single one is not copied."""
     if len(parts) == 1:
         return parts[0]
-    weights = [part.weights for part in parts if part.weights is not None]
-    X = np.concatenate([part.X for part in parts])
-    y = np.concatenate([part.y for part in parts])
-    return Batch(X, y, np.concatenate(weights) if weights else None)
+    arrays = zip(*parts, strict=True)
+    return Batch._make(None if each[0] is None else np.concatenate(each) for each in arrays)
 
 
 @final
@@ -84,10 +80,7 @@ class Scaling:
 def measure_scaling(
     blocks: Iterable[Batch], features: tuple[str, ...], target: str | None
 ) -> Scaling:
-    """Return the means and standard deviations of all rows, weighted if there are weights.
-
-    A column that is constant, up to rounding, is only centred. The target is scaled if named.
-    """
+    """Return the weighted means and deviations of all rows; a constant column is only centred."""
     names = (*features, target) if target else features
     total, mean, squares = 0.0, np.zeros(len(names)), np.zeros(len(names))
     low, high = np.full(len(names), np.inf), np.full(len(names), -np.inf)
@@ -155,8 +148,7 @@ class Decoder:
     """Converts rows to scaled numbers of one type."""
 
     def __init__(self, columns: Columns, dtype: DType, scaling: Scaling | None) -> None:
-        self.columns = columns
-        self._dtype = dtype
+        self.columns, self._dtype = columns, dtype
         d = len(columns.features)
         scaled = scaling or Scaling((0.0,) * d, (1.0,) * d)
         features = zip(scaled.offsets, scaled.scales, strict=True)
@@ -211,11 +203,10 @@ class PieceReader:
     def __init__(self, piece: Piece, footer: Any, names: Sequence[str], chunk_rows: int) -> None:
         from pyarrow.parquet import ParquetFile
 
-        self._piece = piece
+        self._piece, groups = piece, list(piece.groups)
         self._file = ParquetFile(
             piece.path, metadata=footer, pre_buffer=False, buffer_size=_BUFFER_BYTES
         )
-        groups = list(piece.groups)
         self._tables = self._file.iter_batches(chunk_rows, groups, list(names), use_threads=False)
         self._rest: pa.RecordBatch | None = None
         skipped = piece.start - (piece.ends[groups[0] - 1] if groups[0] else 0)
@@ -262,8 +253,7 @@ class Gatherer:
     """Takes rows of pieces in turns; a file is open from its first row taken to its last."""
 
     def __init__(self, pieces: Sequence[Piece], decoder: Decoder, block: int) -> None:
-        self._pieces = pieces
-        self._decoder = decoder
+        self._pieces, self._decoder = pieces, decoder
         self._chunk_rows = min(_MAX_CHUNK, max(_MIN_CHUNK, block // 16))
         self._footer = lru_cache(_MAX_FOOTERS)(_read_footer)
         self._readers: dict[int, PieceReader] = {}

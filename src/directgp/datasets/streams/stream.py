@@ -18,20 +18,9 @@ from typing import NamedTuple, final
 
 import numpy as np
 
+from directgp.datasets.streams import reading
 from directgp.datasets.streams.files import FilePath, Piece, open_files, share_of
-from directgp.datasets.streams.reading import (
-    Batch,
-    Decoder,
-    DType,
-    Gatherer,
-    Scaling,
-    Takes,
-    blocks_in_order,
-    divide_turns,
-    join_batches,
-    measure_scaling,
-    sample_rows,
-)
+from directgp.datasets.streams.reading import Batch, Decoder, DType, Gatherer, Scaling, Takes
 from directgp.errors import require
 
 _MAX_OPEN = 4
@@ -59,7 +48,7 @@ def shuffled(sizes: Sequence[int], buffer_rows: int, rng: np.random.Generator) -
     first = buffer_rows
     if sum(sizes) > buffer_rows:
         first = int(rng.integers(buffer_rows // 2 + 1, buffer_rows + 1))
-    return divide_turns(_turns(sizes, turn_rows(buffer_rows), rng), first, buffer_rows)
+    return reading.divide_turns(_turns(sizes, turn_rows(buffer_rows), rng), first, buffer_rows)
 
 
 def _turns(
@@ -178,10 +167,8 @@ class RowStream:
     """
 
     def __init__(self, rows: ShuffledRows, batch_size: int) -> None:
-        self._rows = rows
-        self._batch_size = batch_size
-        self._position = 0
-        self._closed = False
+        self._rows, self._batch_size = rows, batch_size
+        self._position, self._closed = 0, False
         self._ahead: ReadAhead | None = None
 
     def next(self) -> Batch:
@@ -195,7 +182,7 @@ class RowStream:
             position = stop
         # Last: an interrupt before this line leaves the stream where it was.
         self._position = end
-        return join_batches(parts)
+        return reading.join_batches(parts)
 
     @property
     def rows(self) -> int:
@@ -215,12 +202,8 @@ class RowStream:
         """Continue from the state of a stream of the same files, seed, share and buffer."""
         remedy = "Resume with the same files, seed, buffer and number of processes."
         for name, here in self._identity().items():
-            who, allowed, got = (
-                f"{name} of the state",
-                f"that of the stream, {here}",
-                state.get(name),
-            )
-            require(got == here, who, allowed, got, remedy)
+            got, allowed = state.get(name), f"that of the stream, {here}"
+            require(got == here, f"{name} of the state", allowed, got, remedy)
         taken = state.get("taken", -1)
         require(taken >= 0, "taken of the state", "a number of rows", state.get("taken"))
         self._stop()
@@ -239,14 +222,9 @@ class RowStream:
 
     def _identity(self) -> dict[str, int]:
         """Return the settings that determine the order of the rows."""
-        rank, size = self._rows.share
-        return {
-            "seed": self._rows.seed,
-            "share": rank,
-            "shares": size,
-            "rows": self.rows,
-            "buffer_rows": self._rows.buffer_rows,
-        }
+        rows, (rank, size) = self._rows, self._rows.share
+        order = {"seed": rows.seed, "share": rank, "shares": size}
+        return order | {"rows": rows.rows, "buffer_rows": rows.buffer_rows}
 
     def _buffer_at(self, position: int) -> Buffer:
         buffer = self._ahead.at(position) if self._ahead else None
@@ -346,7 +324,9 @@ class ParquetRows:
         allowed = f"from 1 to the number of rows, {self.num_rows:,}"
         require(1 <= number <= self.num_rows, "number of rows of a sample", allowed, number)
         require(seed >= 0, "seed of a sample", "at least 0", seed)
-        return sample_rows(self._pieces, self._decoder(), number, np.random.default_rng(seed))
+        return reading.sample_rows(
+            self._pieces, self._decoder(), number, np.random.default_rng(seed)
+        )
 
     def standardised(self, target: bool = False) -> "ParquetRows":
         """Return the same rows with features, and optionally the target, of mean 0 and deviation 1.
@@ -357,9 +337,9 @@ class ParquetRows:
         classes = target and self._columns.positive is not None
         remedy = "Leave target=False."
         require(not classes, "A target that is standardised", "numbers", "classes", remedy)
-        blocks = blocks_in_order(self._pieces, Decoder(self._columns, "float64", None))
+        blocks = reading.blocks_in_order(self._pieces, Decoder(self._columns, "float64", None))
         scaled_target = self.target if target else None
-        return self.scaled(measure_scaling(blocks, self.feature_names, scaled_target))
+        return self.scaled(reading.measure_scaling(blocks, self.feature_names, scaled_target))
 
     def scaled(self, scaling: Scaling) -> "ParquetRows":
         """Return the same rows with a given scaling, such as that of the training rows."""
@@ -389,7 +369,7 @@ class ParquetRows:
     def blocks(self, rows: int = 2**16) -> Generator[Batch, None, None]:
         """Yield all rows in the order of the files, in blocks; the last may have fewer rows."""
         require(rows >= 1, "rows of a block", "at least 1", rows)
-        return blocks_in_order(self._pieces, self._decoder(), rows)
+        return reading.blocks_in_order(self._pieces, self._decoder(), rows)
 
     def _decoder(self) -> Decoder:
         return Decoder(self._columns, self.dtype, self.scaling)

@@ -275,32 +275,26 @@ def unvalidated() -> Iterator[None]:
 
 @final
 class Adapted(Likelihood):
-    """log p(y given f) = ``source(f).log_prob(y)``, in float64 and with derivatives by autograd.
+    """log p(y given f) = ``source(f, *args, **kwargs).log_prob(y)`` in float64, by autograd.
 
-    `shape` is that of all examples; `args` and `kwargs` are further arguments of the source's
-    ``forward``, which returns a distribution of the shape of f.
+    `shape` is that of all examples.
     """
 
     # Unknown, as are derivatives beyond the first: there may be kinks.
     log_concave = False
 
     def __init__(
-        self,
-        source: GPyTorchBase,
-        shape: torch.Size,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, source: GPyTorchBase, shape: torch.Size, /, *args: Any, **kwargs: Any
     ) -> None:
         super().__init__()
-        self.source = source
-        self._shape, self._args, self._kwargs = shape, args, kwargs or {}
-        self._indexed = False
+        self.source, self._indexed = source, False
+        self._shape, self._args, self._kwargs = shape, args, kwargs
 
     @override
     def take(self, index: Tensor) -> "Adapted":
         if not self._indexed:
             return self
-        twin = Adapted(self.source, self._shape, self._args, self._kwargs)
+        twin = Adapted(self.source, self._shape, *self._args, **self._kwargs)
         twin._taken, twin._frozen, twin._indexed = (*self._taken, index), self._frozen, True
         return twin
 
@@ -427,10 +421,7 @@ def _fingerprint(given: Distribution) -> Tensor:
 
 
 def translated(
-    likelihood: GPyTorchBase,
-    shape: torch.Size,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    likelihood: GPyTorchBase, shape: torch.Size, /, *args: Any, **kwargs: Any
 ) -> Likelihood:
     """Return a likelihood of directgp that shares the parameters of a GPyTorch likelihood."""
     if isinstance(likelihood, GPyTorchLikelihood):
@@ -439,14 +430,14 @@ def translated(
     forward = type(likelihood).forward
     gpytorchs = (forward.__module__ or "").startswith("gpytorch.")
     if isinstance(likelihood, _GaussianLikelihoodBase) and gpytorchs:
-        return GivenGaussian(_noise(likelihood, shape, args, kwargs))
+        return GivenGaussian(_noise(likelihood, shape, *args, **kwargs))
     if forward is BernoulliLikelihood.forward:
         return Probit()
     if forward is PoissonLikelihood.forward:
         return Poisson(link="softplus")
     if forward is StudentTLikelihood.forward:
         return GivenStudentT(likelihood.deg_free, likelihood.noise.sqrt())
-    return Adapted(likelihood, shape, args, kwargs)
+    return Adapted(likelihood, shape, *args, **kwargs)
 
 
 def check_one_dimensional(likelihood: GPyTorchBase) -> None:
@@ -464,10 +455,7 @@ def check_one_dimensional(likelihood: GPyTorchBase) -> None:
 
 
 def _noise(
-    likelihood: _GaussianLikelihoodBase,
-    shape: torch.Size,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    likelihood: _GaussianLikelihoodBase, shape: torch.Size, /, *args: Any, **kwargs: Any
 ) -> Tensor:
     """Return the noise variance of each example; raise `InvalidInputError` if there is none."""
     who = f"noise of {type(likelihood).__name__}"

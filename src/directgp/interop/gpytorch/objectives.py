@@ -4,7 +4,6 @@ import math
 from typing import Any, TypeAlias, final
 
 import gpytorch
-import numpy as np
 import torch
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import GaussianLikelihoodWithMissingObs
@@ -22,7 +21,7 @@ from directgp.interop.gpytorch.likelihoods import (
     check_one_dimensional,
     translated,
 )
-from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.base import Likelihood, broadcast_shape
 from directgp.log_expectations.api import check_arguments
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import GibbsLoss, Objective, PointLoss, resolve_point_loss
@@ -35,11 +34,7 @@ def _check_targets(who: str, y: Tensor, q: MultivariateNormal) -> None:
     """Raise `InvalidInputError` for targets of another shape than q(f), above all a column."""
     shape, events = tuple(q.mean.shape), len(q.event_shape)
     require(y.numel() > 0, f"y of {who}", "of at least one example", "none")
-    try:
-        fits = np.broadcast_shapes(tuple(y.shape), shape) == shape
-    except ValueError:
-        fits = False
-    fits = fits and y.shape[-events:] == q.event_shape
+    fits = broadcast_shape(y.shape, shape) == shape and y.shape[-events:] == q.event_shape
     remedy = "Flatten a column y with y.squeeze(-1)." if y.shape[-1:] == (1,) else ""
     require(fits, f"y of {who}", f"of the shape of q(f), {shape}", tuple(y.shape), remedy)
 
@@ -100,7 +95,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         self, approximate_dist_f: Distribution, target: Tensor, *args: Any, **kwargs: Any
     ) -> Tensor | tuple[Tensor, ...]:
         """Return the objective, of the shape of the model's batch, or its terms."""
-        losses = self._losses(approximate_dist_f, target, args, kwargs)
+        losses = self._losses(approximate_dist_f, target, *args, **kwargs)
         self.step += int(self.training)
         # Built in every call, since loops that anneal β set it.
         objective = Objective(self.point_loss, self.num_data, self.beta)
@@ -118,13 +113,11 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
     def _log_likelihood_term(
         self, approximate_dist_f: Distribution, target: Tensor, **kwargs: Any
     ) -> Tensor:
-        return -self._losses(approximate_dist_f, target, (), kwargs).sum(-1)
+        return -self._losses(approximate_dist_f, target, **kwargs).sum(-1)
 
-    def _losses(
-        self, output: Distribution, y: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Tensor:
+    def _losses(self, q: Distribution, y: Tensor, /, *args: Any, **kwargs: Any) -> Tensor:
         """Return the loss of each example."""
-        who, q = type(self).__name__, output
+        who = type(self).__name__
         if not isinstance(q, MultivariateNormal):
             raise UnsupportedError(
                 f"{who} must be given q(f), a MultivariateNormal. Got {type(q).__name__}. {_REMEDY}"
@@ -137,7 +130,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
                 f"the noise of {type(self.likelihood).__name__} in its variances. {_REMEDY}"
             )
         _check_targets(who, y, q)
-        likelihood = translated(self.likelihood, q.mean.shape, args, kwargs)
+        likelihood = translated(self.likelihood, q.mean.shape, *args, **kwargs)
         losses = self._observed(likelihood, y, marginals)
         if isinstance(self.model, DeepGP):
             losses = self._over_samples(losses)
@@ -146,8 +139,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
     def _observed(self, likelihood: Likelihood, y: Tensor, q: Marginals) -> Tensor:
         """Return the losses, 0 where a target is missing."""
         who, zeros, observed = type(self).__name__, torch.zeros_like(q.mean), ~torch.isnan(y)
-        complete = bool(observed.all())
-        if not complete:
+        if not (complete := bool(observed.all())):
             policy = gpytorch.settings.observation_nan_policy.value()
             missing_allowed = isinstance(self.likelihood, GaussianLikelihoodWithMissingObs)
             if policy == "ignore" and not missing_allowed:
@@ -158,11 +150,8 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
             observed = observed.expand(q.mean.shape)
             if not bool(observed.any()):
                 return zeros
-            y, q = (
-                y.expand(q.mean.shape)[observed],
-                Marginals(q.mean[observed], q.variance[observed]),
-            )
-            likelihood = likelihood.take(observed)
+            likelihood, y = likelihood.take(observed), y.expand(q.mean.shape)[observed]
+            q = Marginals(q.mean[observed], q.variance[observed])
         check_arguments(who, likelihood, y, q.mean, q.variance)
         losses = self.point_loss(likelihood, y, q, generator=self.generator, step=self.step)
         return losses if complete else zeros.masked_scatter(observed, losses)
