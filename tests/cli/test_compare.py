@@ -167,7 +167,8 @@ def test_processes_of_its_own_give_the_same_results(
         (
             "--methods elbo,magic",
             "--methods must be of elbo, beta-elbo, fitc, log-joint, log-fixed, square-joint,"
-            " square-fixed here. Got 'magic'.",
+            " square-fixed, or of crps-joint, crps-fixed, absolute-joint, absolute-fixed,"
+            " pinball-joint, pinball-fixed, zero-one-cost-joint, zero-one-cost-fixed. Got 'magic'.",
         ),
         ("--methods ,", "--methods must name at least one. Got none."),
         (
