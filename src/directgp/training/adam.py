@@ -45,15 +45,13 @@ class FlatAdam:
         self._steps = torch.zeros(number, dtype=torch.float32, device=self.values.device)
         self._step_of_each = list(self._steps.unbind())
 
-    def gradient(self) -> Tensor:
-        """Return the gradients of the parameters, 0 where there is none."""
-        found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
-        return self._join(found)
-
-    def clear_gradient(self) -> None:
-        """Set the gradients to None."""
+    def gradient(self, losses: Tensor) -> Tensor:
+        """Return the gradient of the sum of the losses, 0 where there is none."""
         for parameter in self._parameters:
             parameter.grad = None
+        losses.sum().backward()
+        found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
+        return self._join(found)
 
     def step(self, gradient: Tensor) -> None:
         """Take one step, then raise parameters to their lower bounds."""
@@ -136,7 +134,17 @@ class GraphedSteps:
         state = generator.get_state()
         token = fixed_nodes.set(self._nodes)
         try:
-            self._record()
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(_WARM_UP):
+                    advance()
+            torch.cuda.current_stream().wait_stream(stream)
+            self._nodes.record(next(iter(problem.parameters.values())).device)
+            self._graph = torch.cuda.CUDAGraph()
+            self._graph.register_generator_state(generator)
+            with torch.cuda.graph(self._graph):
+                self._losses = advance()
         finally:
             fixed_nodes.reset(token)
             problem.checked = True
@@ -160,19 +168,6 @@ class GraphedSteps:
     def outgrown(self) -> int:
         """Return the nodes that a quadrature needs next time, if it had too few; else 0."""
         return 2 * self._nodes.number if self._nodes.exceeded() else 0
-
-    def _record(self) -> None:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UP):
-                self._advance()
-        torch.cuda.current_stream().wait_stream(stream)
-        self._nodes.record(next(iter(self._problem.parameters.values())).device)
-        self._graph = torch.cuda.CUDAGraph()
-        self._graph.register_generator_state(self._problem.randomness.generator)
-        with torch.cuda.graph(self._graph):
-            self._losses = self._advance()
 
 
 _RETRIES = 5
@@ -198,12 +193,8 @@ def adam(
     The parameters end at the best state of a deterministic problem, else at the last one. A value
     or gradient that is not finite takes the run back to its last good state, with half the
     learning rate. `after_segment` is called every `segment` steps, and `at_last_state` at the end,
-    before the parameters go to the best state.
-
-    Raises
-    ------
-    NumericalError
-        If the run has gone back too often.
+    before the parameters go to the best state. Raises `NumericalError` if the run has gone back
+    too often.
     """
     stop, retries = None, 0
     try:
@@ -291,7 +282,8 @@ class AdamState:
         self._problem.prepare()
         failure = ""
         try:
-            losses, gradient = self._losses_and_gradient(step)
+            losses = self._problem.value(step)
+            losses, gradient = losses.detach(), self.optimizer.gradient(losses)
         except (InvalidInputError, NumericalError) as error:
             failure = str(error)
             # Other processes wait for this one, and go back too.
@@ -309,15 +301,9 @@ class AdamState:
 
     def _advance(self) -> Tensor:
         """Take one step without checks."""
-        losses, gradient = self._losses_and_gradient(0)
-        self._update(losses, gradient)
-        return losses
-
-    def _losses_and_gradient(self, step: int) -> tuple[Tensor, Tensor]:
-        self.optimizer.clear_gradient()
-        losses = self._problem.value(step)
-        losses.sum().backward()
-        return losses.detach(), self.optimizer.gradient()
+        losses = self._problem.value(0)
+        self._update(losses.detach(), self.optimizer.gradient(losses))
+        return losses.detach()
 
     def _update(self, losses: Tensor, gradient: Tensor) -> None:
         """Keep the state of each model whose loss is the lowest yet, then take a step."""

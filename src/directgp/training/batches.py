@@ -20,8 +20,11 @@ class RandomBatches(Batches):
     The last batch of an epoch has the remaining examples. The generator draws on its own device.
     """
 
+    whole = False
+
     def __init__(self, data: Data, batch_size: int, generator: torch.Generator) -> None:
-        self._data, self._generator = data, generator
+        super().__init__(data)
+        self._generator = generator
         self._size = min(batch_size, len(data))
         self._epoch = torch.empty(0, dtype=torch.int64, device=generator.device)
         self._taken = 0
@@ -67,28 +70,24 @@ class StreamBatches(Batches):
     Each process has a stream of its own rows. Targets are checked against the likelihood.
     """
 
+    whole = False
+
     def __init__(self, stream: RowStream, first: Data, likelihood: Likelihood) -> None:
-        self._stream, self._likelihood = stream, likelihood
-        self._data = first
-        self._static = False
+        super().__init__(first)
+        self._stream, self._likelihood, self._static = stream, likelihood, False
 
     @override
     def advance(self) -> bool:
         found = as_data(self._stream.next())
         self._likelihood.check_targets(found.y)
         if not self._static:
-            device = self._data.X.device
-            self._data = found.map(lambda tensor: tensor.to(device))
+            self._data = found.map(lambda tensor: tensor.to(self._data.X.device))
             return True
         self._data.X.copy_(found.X)
         self._data.y.copy_(found.y)
         if self._data.weights is not None and found.weights is not None:
             self._data.weights.copy_(found.weights)
         return True
-
-    @override
-    def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
-        return self._data, likelihood
 
     @override
     def use_static_buffers(self) -> None:

@@ -33,10 +33,10 @@ from directgp.training.trainer import (
 from directgp.training.validation import (
     Folds,
     Given,
+    HoldOut,
     PairedComparison,
     Validation,
     compare,
-    default_validation,
     split,
 )
 
@@ -142,7 +142,7 @@ def path_of(
     for beta in grid:
         require(0 <= beta < math.inf, "each of betas", "finite and at least 0", beta)
     random = generator or fresh_generator(data.X.device)
-    how = default_validation(len(data)) if validation is None else validation
+    how = validation or (Folds() if len(data) < 1000 else HoldOut())
     allowed, fits = "Given: the run that is given has seen all other rows", isinstance(how, Given)
     who = "validation with start='given'"
     require(start == "elbo" or fits, who, allowed, type(how).__name__)
@@ -253,23 +253,21 @@ def train_grid(
     shorter = brief(recipe, trainer.optimizer(recipe, model.posterior), model.likelihood)
     results: list[TrainingResult] = []
 
-    def run(beta: float, neighbour: TrainingResult | None) -> TrainingResult:
-        how = recipe if neighbour is None else shorter
-        if held and base is not None:
-            return fixed_run(trainer, how, base, beta, neighbour)
-        near = neighbour or base
-        if near is None:
-            return joint_run(trainer, how, model, beta, start="elbo")
-        start_from = "scratch" if neighbour is None else "near"
-        return joint_run(trainer, how, Model.of(near), beta, start_from)
-
     def attempt(beta: float, neighbour: TrainingResult | None) -> TrainingResult | None:
+        how, near = recipe if neighbour is None else shorter, neighbour or base
         try:
-            results.append(run(beta, neighbour))
-            return results[-1]
+            if held and base is not None:
+                found = fixed_run(trainer, how, base, beta, neighbour)
+            elif near is None:
+                found = joint_run(trainer, how, model, beta, start="elbo")
+            else:
+                start = "scratch" if neighbour is None else "near"
+                found = joint_run(trainer, how, Model.of(near), beta, start)
         except NumericalError as error:
             trainer.failures.append(Failure(beta, "fixed" if held else "joint", str(error)))
             return None
+        results.append(found)
+        return found
 
     return outwards(betas, attempt, lambda *_: _ended(results))
 

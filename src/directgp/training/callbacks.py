@@ -148,8 +148,20 @@ class ProgressBar(Monitor):
             self.reset()
         self._last = progress
         self.console = self.console or Console(stderr=True)
-        if self.console.is_interactive:
-            self._draw(progress)
+        if not self.console.is_interactive:
+            return
+        if self._bars is None:
+            self._bars = Bars(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[figures]}", markup=False),
+                console=self.console,
+            )
+            self._bars.start()
+        if self._task is None:
+            self._task = self._bars.add_task(progress.stage, figures="")
+        done, total = progress.step, progress.max_steps
+        self._bars.update(self._task, completed=done, total=total, figures=_figures(progress))
 
     @override
     def reset(self) -> None:
@@ -174,20 +186,6 @@ class ProgressBar(Monitor):
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _draw(self, progress: Progress) -> None:
-        if self._bars is None:
-            self._bars = Bars(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(bar_width=24),
-                TextColumn("{task.fields[figures]}", markup=False),
-                console=self.console,
-            )
-            self._bars.start()
-        if self._task is None:
-            self._task = self._bars.add_task(progress.stage, figures="")
-        done, total = progress.step, progress.max_steps
-        self._bars.update(self._task, completed=done, total=total, figures=_figures(progress))
 
 
 @final

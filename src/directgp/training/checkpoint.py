@@ -93,8 +93,16 @@ class Checkpoint:
         self._resumed = True
         if checkpoints is not None:
             found = self._read() if group is None else group.read(self._read)
-            if found is not None:
-                self._load(found)
+            if found is None:
+                return
+            if found.manifest.get("fingerprint") != fingerprint:
+                raise CheckpointError(
+                    f"The checkpoint {self._path} is of a run with other data or settings. Give "
+                    "the data and settings of that run, or another path."
+                )
+            self._finished = [StageResult.from_json(stage) for stage in found.manifest["finished"]]
+            self._progress, self._resumed = found.manifest["under_way"], False
+            self._tensors = {part: under(f"{part}.", found.tensors) for part in self._tensors}
 
     def restore_generator(self, generator: torch.Generator) -> None:
         """Set a generator to its state at the start of the run."""
@@ -169,16 +177,6 @@ class Checkpoint:
             "under_way": progress,
         }
         write_file(CHECKPOINT, self._path, tensors, manifest)
-
-    def _load(self, found: Contents) -> None:
-        if found.manifest.get("fingerprint") != self._fingerprint:
-            raise CheckpointError(
-                f"The checkpoint {self._path} is of a run with other data or settings. Give the "
-                "data and settings of that run, or another path."
-            )
-        self._finished = [StageResult.from_json(stage) for stage in found.manifest["finished"]]
-        self._progress, self._resumed = found.manifest["under_way"], False
-        self._tensors = {part: under(f"{part}.", found.tensors) for part in self._tensors}
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:

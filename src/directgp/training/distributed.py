@@ -115,14 +115,16 @@ class Processes:
         # With it a failed collective of nccl raises an error instead of ending the process.
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        limit = timedelta(seconds=timeout)
+        limit, backend = timedelta(seconds=timeout), "gloo"
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        # nccl refuses two processes on one GPU. gloo detects a lost process at once.
+        if chosen.type == "cuda" and here <= torch.cuda.device_count():
+            backend = "cpu:gloo,cuda:nccl"
         with _contact(f"Process {rank} of {size} could not connect to the others"):
             common, _, _ = next(rendezvous("env://", rank, size, timeout=limit))
             common.set_timeout(limit)
             store = fresh_store(common, rank, size, timeout)
-            dist.init_process_group(
-                _backend(chosen), store=store, rank=rank, world_size=size, timeout=limit
-            )
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
         return cls(rank, size, chosen)
 
     def mean(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -202,28 +204,16 @@ def _device(device: str | torch.device) -> torch.device:
     return torch.device(name)
 
 
-def _backend(device: torch.device) -> str:
-    if device.type != "cuda":
-        return "gloo"
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    # nccl refuses two processes on one GPU. gloo sends messages: it detects a lost process at once.
-    return "cpu:gloo,cuda:nccl" if here <= torch.cuda.device_count() else "gloo"
-
-
 @final
 class ProcessGroup:
     """The collective operations of a run with several processes."""
 
     def __init__(self, processes: Processes) -> None:
-        self._processes = processes
+        self._processes, self.mean = processes, processes.mean
         self.rank, self.size = processes.rank, processes.size
         self.is_main = self.rank == 0
         """Whether this process writes files."""
         self._interrupted = False
-
-    def mean(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Return the mean of each tensor over the processes."""
-        return self._processes.mean(tensors)
 
     def agree(self, stop: Stop | None) -> Stop | None:
         """Return, in all processes, the stop of the first process that has one."""
@@ -271,9 +261,9 @@ class ProcessGroup:
             found = read() if self.is_main else None
         except CheckpointError as error:
             failure = str(error)
-        if failure := self._broadcast(failure):
+        failure, manifest = self._broadcast([failure, None if found is None else found.manifest])
+        if failure:
             raise CheckpointError(failure)
-        manifest = self._broadcast(None if found is None else found.manifest)
         tensors = self.tensors_of_first({} if found is None else found.tensors)
         return None if manifest is None else Contents(tensors, manifest)
 

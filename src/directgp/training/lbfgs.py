@@ -5,6 +5,7 @@ It minimises deterministic problems.
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple, final
 
 import numpy as np
@@ -32,12 +33,8 @@ def lbfgs(
     """Descend until the run stops or no step descends; the parameters end at the best state.
 
     After every `segment` steps the curvature is forgotten and `after_segment` writes a checkpoint,
-    so that a run resumed from there takes the same steps as this one.
-
-    Raises
-    ------
-    NumericalError
-        If the value is not finite at the start, or in every direction from a state.
+    so that a run resumed from there takes the same steps as this one. Raises `NumericalError` if
+    the value is not finite at the start, or in every direction from a state.
     """
     stop, descent = None, None
     try:
@@ -111,8 +108,7 @@ class _Descent:
     def descend(self, segment: int | None) -> Stop | None:
         """Take steps from the best point until one is a reason to stop, or the segment ends."""
         self._here, self._failure, self.stuck = self.best, None, False
-        slope = self._max_slope()
-        stop = _zero_gradient(slope)
+        slope, stop = self._max_slope()
         self._unit = slope if slope > _OVERFLOWS_SQUARED else 1.0
         memory, coordinates, units = InverseCurvature(len(self._here.x), _MEMORY), None, None
         while stop is None:
@@ -172,8 +168,8 @@ class _Descent:
             return None
         memory.add(found.x - here.x, (found.gradient - here.gradient) / self._unit, coordinates)
         self._here, self.stuck = found, not found.value < here.value
-        slope = self._max_slope()
-        return self._run.step(found.value, slope) or _zero_gradient(slope)
+        slope, stop = self._max_slope()
+        return self._run.step(found.value, slope) or stop
 
     def _direction(self, memory: "InverseCurvature", coordinates: "Coordinates") -> Vector:
         """Return −H·gradient, projected to where no entry falls below its bound."""
@@ -192,42 +188,42 @@ class _Descent:
         # No line search makes a step a million times longer, and 1 / share might overflow.
         return 1 / share if share > 1e-6 else math.inf
 
-    def _max_slope(self) -> float:
-        """Return the largest entry of the gradient, without entries that a bound stops."""
+    def _max_slope(self) -> tuple[float, Stop | None]:
+        """Return the largest entry of the gradient, without entries that a bound stops.
+
+        With a stop where the square of the gradient underflows.
+        """
         free = self._bounds.free(self._here.x, self._here.gradient)
-        return float(np.abs(free).max(initial=0.0))
+        slope = float(np.abs(free).max(initial=0.0))
+        reason = f"The largest entry of the gradient is {slope:.3g}."
+        return slope, None if slope >= _UNDERFLOWS_SQUARED else Stop(Status.CONVERGED, reason)
 
     def _evaluate(self, x: Vector) -> Point | None:
         """Return the point at x, or None where value or gradient are not finite."""
         self._flat.write(x)
         self._run.evaluations += 1
         try:
-            value = _backward(self._problem, self._run.steps)
+            value, gradients = _value_and_gradients(self._problem, self._run.steps)
         except (InvalidInputError, NumericalError) as error:
             self._failure = str(error)
             return None
-        point = Point(x, float(value), self._flat.gradient())
+        point = Point(x, value, self._flat.join(gradients))
         if not (np.isfinite(point.value) and np.isfinite(point.gradient).all()):
             self._failure = f"It was {point.value}, or its gradient was not finite."
             return None
         return point
 
 
-def _backward(problem: TrainingProblem, step: int) -> Tensor:
-    """Set the gradients of the parameters, and return the value."""
-    for parameter in problem.parameters.values():
+def _value_and_gradients(problem: TrainingProblem, step: int) -> tuple[float, dict[str, Tensor]]:
+    """Return the value and the gradient of each parameter, 0 where there is none."""
+    parameters = problem.parameters
+    for parameter in parameters.values():
         parameter.grad = None
     problem.prepare()
     value = problem.value(step)
     value.backward()
-    return value.detach()
-
-
-def _zero_gradient(slope: float) -> Stop | None:
-    """Return a stop where the square of the gradient underflows."""
-    if slope >= _UNDERFLOWS_SQUARED:
-        return None
-    return Stop(Status.CONVERGED, f"The largest entry of the gradient is {slope:.3g}.")
+    found = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in parameters.items()}
+    return float(value.detach()), found
 
 
 _ENOUGH_DECREASE = 1e-4
@@ -328,7 +324,7 @@ class FlatParameters:
 
     def read(self) -> Vector:
         """Return the values."""
-        return self._join({name: p.detach() for name, p in self._parameters.items()})
+        return self.join({name: p.detach() for name, p in self._parameters.items()})
 
     def write(self, vector: Vector) -> None:
         """Set the values."""
@@ -340,33 +336,25 @@ class FlatParameters:
                     part = zeros.index_copy_(0, self._lower[name], part)
                 parameter.copy_(part.view(parameter.shape))
 
-    def gradient(self) -> Vector:
-        """Return the gradients, 0 where there is none."""
-        return self._join(_gradients(self._parameters))
-
     def full(self, value: float, others: Mapping[str, float | Tensor]) -> Vector:
         """Return a vector of one value, with other values for some parameters."""
-        return self._join(
-            {
-                name: torch.as_tensor(others.get(name, value), dtype=torch.float64).expand(p.shape)
-                for name, p in self._parameters.items()
-            }
-        )
+        values = {
+            name: torch.as_tensor(others.get(name, value), dtype=torch.float64).expand(p.shape)
+            for name, p in self._parameters.items()
+        }
+        return self.join(values)
 
     def slice_of(self, name: str) -> slice:
         """Return the slice of a parameter; an empty one if it is not in the vector."""
         return self._slices.get(name, slice(0, 0))
 
-    def _join(self, tensors: dict[str, Tensor]) -> Vector:
+    def join(self, tensors: dict[str, Tensor]) -> Vector:
+        """Return tensors of the shapes of the parameters as a vector."""
         parts = {name: tensor.reshape(-1).double().cpu() for name, tensor in tensors.items()}
         for name, lower in self._lower.items():
             parts[name] = parts[name].index_select(0, lower)
         vector: Vector = torch.cat(list(parts.values())).numpy()
         return vector
-
-
-def _gradients(parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:
-    return {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in parameters.items()}
 
 
 @final
@@ -391,11 +379,8 @@ class Coordinates:
 
     def of_step(self, step: Vector) -> Vector:
         """Return T⁻¹ s for a step s in x."""
-        return self._changed(
-            step,
-            1 / self._units,
-            lambda C, columns: solve_triangular(C, columns, lower=True, check_finite=False),
-        )
+        solve = partial(solve_triangular, lower=True, check_finite=False)
+        return self._changed(step, 1 / self._units, solve)
 
     def of_gradient(self, gradient: Vector) -> Vector:
         """Return Tᵀ g for a gradient g in x."""
@@ -542,7 +527,8 @@ def parameter_units(problem: TrainingProblem) -> dict[str, Tensor]:
 def _probe(problem: TrainingProblem) -> dict[str, Tensor] | None:
     """Return the gradient of every parameter, or None where it cannot be computed."""
     try:
-        _backward(problem, 0)
+        _, found = _value_and_gradients(problem, 0)
     except (InvalidInputError, NumericalError):
         return None
-    return {name: gradient.clone() for name, gradient in _gradients(problem.parameters).items()}
+    # A copy: the next evaluation may use the same memory.
+    return {name: gradient.clone() for name, gradient in found.items()}

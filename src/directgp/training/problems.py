@@ -92,23 +92,25 @@ def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Lik
         require(bool((weights > 0).any()), f"weights of {who}", "positive somewhere", "zeros")
 
 
-class Batches(ABC):
-    """The examples of one step after another."""
+class Batches:
+    """The examples of one step after another; all of them, unless a subclass chooses some."""
 
-    whole: bool = False
+    whole: bool = True
     """Whether every step uses all examples."""
 
-    @abstractmethod
+    def __init__(self, data: Data) -> None:
+        self._data = data
+
     def advance(self) -> bool:
         """Go to the next step; return whether it has the size of the static buffers."""
+        return True
 
-    @abstractmethod
     def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
         """Return the examples of the current step, with the likelihood for them."""
+        return self._data, likelihood
 
     def use_static_buffers(self) -> None:
         """Keep the examples of all steps in the same memory, as a CUDA graph needs."""
-        return None
 
     def state(self) -> dict[str, Tensor]:
         """Return the position, for a checkpoint; without the state of the generator."""
@@ -116,29 +118,9 @@ class Batches(ABC):
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Go to a position that `state` returned."""
-        return None
 
     def close(self) -> None:
         """Release files and threads."""
-        return None
-
-
-@final
-class FullBatch(Batches):
-    """All examples at each step."""
-
-    whole = True
-
-    def __init__(self, data: Data) -> None:
-        self._data = data
-
-    @override
-    def advance(self) -> bool:
-        return True
-
-    @override
-    def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
-        return self._data, likelihood
 
 
 class Randomness:
@@ -207,7 +189,7 @@ class TrainingProblem(ABC):
 
     def average(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the means of losses and gradients over the processes."""
-        return tensors if self._group is None else self._group.mean(*tensors)
+        return tensors if self._group is None else self._group.mean(tensors)
 
     def frame(self) -> Float[Tensor, "m m"] | None:
         """Return a lower triangular C that makes the curvature in C⁻¹·u_mean and C⁻¹·u_chol ≈ 1.
@@ -226,8 +208,9 @@ class TrainingProblem(ABC):
         return None
 
     def note_jitter(self, jitter: Float[Tensor, "*batch"]) -> None:
-        """Keep the largest jitter."""
-        self.jitter = max(self.jitter, float(jitter.detach().max()))
+        """Keep the largest jitter of checked factorisations."""
+        if self.checked:
+            self.jitter = max(self.jitter, float(jitter.detach().max()))
 
 
 _Q = ("u_mean", "u_chol")
@@ -260,7 +243,7 @@ class ModelProblem(TrainingProblem):
     ) -> None:
         y = data.y if data.weights is None else data.y[data.weights > 0]
         bounds = floors(model.posterior, model.likelihood, y)
-        super().__init__(parameters, bounds, randomness, batches or FullBatch(data), group)
+        super().__init__(parameters, bounds, randomness, batches or Batches(data), group)
         self.posterior, self.likelihood, _ = model
         self.data, self.objective, self._before = data, objective, before
         exact = objective.point_loss.deterministic or randomness.frozen
@@ -287,10 +270,8 @@ class QProblem(ModelProblem):
     def value(self, step: int) -> Float[Tensor, "*batch"]:
         data, likelihood = self.batches.examples(self.likelihood)
         marginals, kl = self.q(data.X)
-        random = self.randomness.generator
-        losses = self.objective.point_loss(
-            likelihood, data.y, marginals, generator=random, step=step
-        )
+        random, loss = self.randomness.generator, self.objective.point_loss
+        losses = loss(likelihood, data.y, marginals, generator=random, step=step)
         return self.objective.combine(losses, kl, data.weights)
 
     @abstractmethod
@@ -335,14 +316,12 @@ class FreeProblem(QProblem):
     def q(self, X: Float[Tensor, "n d"]) -> tuple[Marginals, Float[Tensor, "*batch"]]:
         fused = self.posterior.fused(X, checked=self.checked, workspace=self._workspace)
         if fused is not None:
-            if self.checked:
-                self.note_jitter(fused.jitter)
+            self.note_jitter(fused.jitter)
             prior = self.posterior.prior
             mean = fused.mean if prior.centred else prior.mean(X) + fused.mean
             return Marginals(mean, fused.variance), fused.kl
         cross = self.posterior.cross(X, checked=self.checked)
-        if self.checked:
-            self.note_jitter(cross.jitter)
+        self.note_jitter(cross.jitter)
         return self.posterior.marginals_from(cross), self.posterior.kl()
 
 
@@ -350,19 +329,10 @@ class FreeProblem(QProblem):
 class HeldProblem(QProblem):
     """Trains q(u) alone; the features of the examples are computed once."""
 
-    def __init__(
-        self,
-        model: Model,
-        data: Data,
-        objective: Objective,
-        randomness: Randomness,
-        batches: Batches | None = None,
-        group: ProcessGroup | None = None,
-        before: Whitened | None = None,
-    ) -> None:
+    def __init__(self, model: Model, data: Data, objective: Objective, *others: Any) -> None:
         held = Model(model.posterior, model.likelihood.frozen())
         parameters = {name: getattr(model.posterior, name) for name in _Q}
-        super().__init__(held, data, objective, parameters, randomness, batches, group, before)
+        super().__init__(held, data, objective, parameters, *others)
         with torch.no_grad():
             self._factor = self.posterior.factor()
         rows = self.batches.examples(self.likelihood)[0] if self.batches.whole else None
@@ -463,10 +433,8 @@ def _spread(y: Num[Tensor, " n"]) -> float:
     """Return the interquartile range over that of a standard normal, robust to outliers."""
     if len(y) == 0:
         return 1.0
-    wide = y.double()
-    ordered = wide.sort().values
-    quarter = len(y) // 4
-    lower, upper = ordered[quarter], ordered[len(y) - 1 - quarter]
+    wide, quarter = y.double(), len(y) // 4
+    lower, upper = wide.sort().values[[quarter, len(y) - 1 - quarter]]
     for spread in ((upper - lower) / 1.349, wide.std(correction=0), wide.abs().max()):
         if float(spread) > 0:
             return float(spread)

@@ -43,16 +43,11 @@ INTERRUPTED = Stop(Status.INTERRUPTED, "Interrupted; the best state so far is ke
 
 @dataclass(frozen=True)
 class Phase:
-    """One of the runs of a search."""
+    """One of the runs of a search: its candidate in words, its number, and the largest number."""
 
     name: str = ""
-    """Its candidate, in words."""
-
     part: int = 1
-    """Its number."""
-
     parts: int = 1
-    """Largest number of runs."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +61,6 @@ class Progress:
     """Steps taken; an accepted L-BFGS iteration, or one Adam update."""
 
     max_steps: int
-    """Steps allowed."""
-
     evaluations: int
     """Evaluations of the objective so far."""
 
@@ -81,7 +74,6 @@ class Progress:
     """Wall time since the start of the run."""
 
     phase: Phase = Phase()
-    """The run of a search."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +81,10 @@ class StageResult:
     """The outcome of one stage of training."""
 
     stage: str
-    """Its name, as in `Progress`."""
-
     status: Status
     reason: str
     steps: int
     evaluations: int
-
     loss: float
     """The objective at the end, as a mean over the examples."""
 
@@ -134,10 +123,8 @@ class TrainingResult:
     likelihood: Likelihood
     objective: str
     beta: float
-
     hyperparameters: str
-    """"joint", "fixed", "elbo" where the plain ELBO solution was chosen, or "held" after
-    `update`."""
+    """"joint", "fixed", "elbo" for the plain ELBO solution, or "held" after `update`."""
 
     stages: tuple[StageResult, ...]
     """The stages before, such as an ELBO run or a warm-up by Adam, and the run itself."""
@@ -232,7 +219,6 @@ class PathPoint:
     """Mean of this candidate's loss minus that of the best one, example by example."""
 
     difference_error: float
-    """Standard error of that mean."""
 
     status: str = ""
     """Why its training stopped, in one word."""
@@ -261,10 +247,7 @@ class BetaPath:
     """Name of the loss that was compared."""
 
     seconds: float
-
     failed: tuple[Failure, ...] = ()
-    """Candidates whose training raised an error."""
-
     validation: str = ""
     """The validation examples of an estimator, in words."""
 

@@ -25,7 +25,7 @@ from directgp.training.result import (
 )
 from directgp.training.run import Recipe, close
 from directgp.training.trainer import Trainer, elbo_run, fixed_run, joint_run
-from directgp.training.validation import Folds, Given, Split, Validation, compare_groups, split
+from directgp.training.validation import Folds, Given, Split, Validation, compare, split
 
 _MANY_EXAMPLES, _SOME_EXAMPLES = 5000, 2500
 """Beyond the first number models are compared on the second number, drawn at random."""
@@ -43,23 +43,14 @@ class Solution:
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate, which is a mode and a β, trained on every split."""
+    """A candidate, trained on every split, with the loss of every validation example."""
 
     hyperparameters: str
     """"elbo", "fixed" or "joint"."""
 
     beta: float
     results: tuple[TrainingResult, ...]
-    """One for each split."""
-
     losses: Float[Tensor, " v"]
-    """Loss of every validation example."""
-
-    @property
-    def loss(self) -> float:
-        """Mean validation loss; infinite where one is NaN."""
-        loss = float(self.losses.mean())
-        return math.inf if math.isnan(loss) else loss
 
 
 @final
@@ -83,8 +74,6 @@ class Search:
     """All candidates with their mean losses; `chosen` is 0 where there are none."""
 
     solutions: list[Solution] = field(default_factory=list, init=False)
-    """The models that were tried."""
-
     trials: list[Trial] = field(default_factory=list, init=False)
     """Candidates of the best model, from the most to the least regularised; none where there was
     nothing to choose, or training ended before."""
@@ -137,7 +126,7 @@ class Search:
             if self.trials:
                 groups = [trial.hyperparameters for trial in self.trials]
                 losses = torch.stack([trial.losses for trial in self.trials])
-                comparison = compare_groups(losses, groups)
+                comparison = compare(losses, groups)
                 chosen = comparison.chosen
                 points = comparison.points([trial.results[0] for trial in self.trials])
                 self.best = self._on_all(base, self.trials[chosen])
@@ -206,7 +195,14 @@ class Search:
         except NumericalError as error:
             self._failures.append(Failure(1.0, f"elbo, {model.name}", str(error)))
             return None
-        return Solution(model, self._noted(result), evidence(result, self.data))
+        # Schwarz: an example counts by its weight, the ELBO of some examples as that of all.
+        parameters = (*result.posterior.prior.parameters(), *result.likelihood.parameters())
+        k = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+        weights = self.data.weights
+        n = len(self.data) if weights is None else float(weights.sum())
+        evidence = -len(self.data) * result.loss - 0.5 * k * math.log(max(n, 1.0))
+        evidence = evidence if math.isfinite(evidence) else -math.inf
+        return Solution(model, self._noted(result), evidence)
 
     def _trials(self, base: Solution, betas: Sequence[float], modes: Sequence[str]) -> list[Trial]:
         """Train the candidates of the best model, from the most to the least regularised."""
@@ -246,8 +242,9 @@ class Search:
             return self._try(mode, beta, f"{self.recipe.name}, {mode}, β = {beta:.3g}", train)
 
         def rising(trials: Sequence[Trial | None], left: int) -> bool:
-            """Return whether the last loss is no lower than those before it."""
-            *before, last = [math.inf if trial is None else trial.loss for trial in trials]
+            """Return whether the last loss is NaN or no lower than those before it."""
+            means = [math.inf if trial is None else float(trial.losses.mean()) for trial in trials]
+            *before, last = [math.inf if math.isnan(mean) else mean for mean in means]
             if not before or last < min(before):
                 return False
             self._parts -= len(self._splits) * left
@@ -313,18 +310,6 @@ class Search:
     def _brief(self, near: TrainingResult) -> Recipe:
         optimizer = self.recipe.chosen_optimizer(len(self.data), near.posterior.Z.shape[-2])
         return brief(self.recipe, optimizer, near.likelihood)
-
-
-def evidence(result: TrainingResult, data: Data) -> float:
-    """Return ELBO − ½ k log n, k the number of hyperparameters (Schwarz).
-
-    An example counts by its weight, and the ELBO of a part of the data as that of all.
-    """
-    parameters = (*result.posterior.prior.parameters(), *result.likelihood.parameters())
-    k = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
-    n = len(data) if data.weights is None else float(data.weights.sum())
-    found = -len(data) * result.loss - 0.5 * k * math.log(max(n, 1.0))
-    return found if math.isfinite(found) else -math.inf
 
 
 def _train(

@@ -24,7 +24,6 @@ from directgp.training.problems import (
     Batches,
     Data,
     FreeProblem,
-    FullBatch,
     HeldProblem,
     Model,
     ModelProblem,
@@ -81,7 +80,18 @@ class Trainer:
         """
         known = self._checkpoint.next_finished()
         if known is not None:
-            return self._load_stage(name, model, *known)
+            result, tensors = known
+            if result.stage != name:
+                raise CheckpointError(
+                    f"The checkpoint must have '{name}' for its next stage. Got '{result.stage}'. "
+                    "Resume with the version that wrote it, or start again."
+                )
+            model.posterior.load_state_dict(under("posterior.", tensors))
+            model.likelihood.load_state_dict(under("likelihood.", tensors))
+            self._generator.set_state(tensors["generator"])
+            if result.status == Status.FAILED:
+                raise NumericalError(result.reason)
+            return result
         try:
             problem = self._problem(recipe, model, beta, held, before)
             result = self._run(name, recipe, problem, held)
@@ -185,7 +195,7 @@ class Trainer:
             stream = self._rows.batches(len(data), seed, (rank, number))
             return StreamBatches(stream, data, model.likelihood)
         size = recipe.chosen_batch_size(len(data), model.posterior.Z.shape[-2])
-        batches = FullBatch(data) if size is None else RandomBatches(data, size, random)
+        batches = Batches(data) if size is None else RandomBatches(data, size, random)
         return batches if number == 1 else DistributedBatches(batches, rank, number)
 
     def _lbfgs(self, problem: ModelProblem, run: Run) -> Stop:
@@ -240,21 +250,6 @@ class Trainer:
 
     def _state(self, model: Model) -> Tensors:
         return model_tensors(model) | {"generator": self._generator.get_state()}
-
-    def _load_stage(
-        self, name: str, model: Model, result: StageResult, tensors: Tensors
-    ) -> StageResult:
-        if result.stage != name:
-            raise CheckpointError(
-                f"The checkpoint must have '{name}' for its next stage. Got '{result.stage}'. "
-                "Resume with the version that wrote it, or start again."
-            )
-        model.posterior.load_state_dict(under("posterior.", tensors))
-        model.likelihood.load_state_dict(under("likelihood.", tensors))
-        self._generator.set_state(tensors["generator"])
-        if result.status == Status.FAILED:
-            raise NumericalError(result.reason)
-        return result
 
 
 def without_steps(name: str, status: Status, reason: str) -> StageResult:

@@ -2,11 +2,11 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float, Int, Num
+from jaxtyping import Float, Num
 from torch import Tensor
 
 from directgp.errors import NumericalError, require
@@ -65,11 +65,6 @@ class Given:
 
 
 Validation = HoldOut | Folds | Given
-
-
-def default_validation(num_data: int) -> Validation:
-    """Return five folds below 1000 examples, else a tenth of the examples."""
-    return Folds() if num_data < 1000 else HoldOut()
 
 
 @final
@@ -139,20 +134,16 @@ def split(
         parts = by_turns if by_label else list(order.tensor_split(number))
     weights = None if data.weights is None else data.weights[torch.cat(parts)]
     mean_weight = 1.0 if weights is None else float(weights.mean())
-    return [_without(part, data, likelihood, mean_weight) for part in parts]
-
-
-def _without(
-    held: Int[Tensor, " v"], data: Data, likelihood: Likelihood, mean_weight: float
-) -> Split:
-    """Return the split that validates with some of the examples."""
-    mask = torch.ones(len(data), dtype=torch.bool, device=held.device)
-    mask[held] = False
-    rest = mask.nonzero().squeeze(-1)
-    some = data.weights is None or bool((data.weights[rest] > 0).any())
-    require(some, "weights", "positive in every part that is trained on", "a part of zeros")
-    ours, theirs = likelihood.for_rows(rest), likelihood.for_rows(held)
-    return Split(data.take(rest), ours, data.take(held), theirs, mean_weight)
+    splits = []
+    for held in parts:
+        mask = torch.ones(n, dtype=torch.bool, device=held.device)
+        mask[held] = False
+        rest = mask.nonzero().squeeze(-1)
+        some = data.weights is None or bool((data.weights[rest] > 0).any())
+        require(some, "weights", "positive in every part that is trained on", "a part of zeros")
+        ours, theirs = likelihood.for_rows(rest), likelihood.for_rows(held)
+        splits.append(Split(data.take(rest), ours, data.take(held), theirs, mean_weight))
+    return splits
 
 
 @dataclass(frozen=True)
@@ -160,11 +151,7 @@ class PairedComparison:
     """The losses of candidates, and their paired differences from the best one."""
 
     mean: Float[Tensor, " c"]
-    """Mean validation loss of each candidate."""
-
     error: Float[Tensor, " c"]
-    """Its standard error."""
-
     difference: Float[Tensor, " c"]
     """Mean of loss minus loss of the best candidate, over the same examples."""
 
@@ -172,60 +159,27 @@ class PairedComparison:
     """Its standard error, far smaller than that of the means."""
 
     chosen: int
-    """Index of the chosen one."""
 
     def points(self, results: Sequence[TrainingResult]) -> tuple[PathPoint, ...]:
         """Return the candidates with their losses; `results` are in the same order."""
+        columns = self.mean, self.error, self.difference, self.difference_error
+        rows = torch.stack(columns, -1).tolist()
         return tuple(
-            PathPoint(
-                beta=result.beta,
-                hyperparameters=result.hyperparameters,
-                result=result,
-                validation_loss=float(self.mean[i]),
-                validation_error=float(self.error[i]),
-                difference=float(self.difference[i]),
-                difference_error=float(self.difference_error[i]),
-                status=result.status.value,
-            )
-            for i, result in enumerate(results)
+            PathPoint(r.beta, r.hyperparameters, r, mean, error, gap, gap_error, r.status.value)
+            for r, (mean, error, gap, gap_error) in zip(results, rows, strict=True)
         )
 
 
-def compare(losses: Float[Tensor, "c n"], threshold: float = 1.0) -> PairedComparison:
-    """Choose the first candidate that is not distinguishable from the best.
-
-    On few or heavy-tailed validation examples the smallest mean is noise. A candidate is not
-    distinguishable while its mean difference from the best is at most `threshold` standard errors
-    of that difference. Order them from the most to the least regularised. Candidates with losses
-    that are not finite are not chosen.
-    """
-    comparison = _against_best(losses)
-    close = comparison.difference <= threshold * comparison.difference_error
-    close[comparison.chosen] = True
-    return replace(comparison, chosen=int(close.nonzero()[0]))
-
-
-def compare_groups(
-    losses: Float[Tensor, "c n"], groups: Sequence[str], threshold: float = 1.0
+def compare(
+    losses: Float[Tensor, "c n"], groups: Sequence[object] = (), threshold: float = 1.0
 ) -> PairedComparison:
     """Choose the best of the first group whose best is not distinguishable from the best of all.
 
-    Groups are in the order of regularisation: the ELBO solution, fixed, joint. The best of a group
-    has the smallest mean.
+    On few or heavy-tailed validation examples the smallest mean is noise. A candidate is not
+    distinguishable while its mean difference from the best is at most `threshold` standard errors
+    of that difference. Order groups, and candidates without groups, from the most to the least
+    regularised. Candidates with losses that are not finite are not chosen.
     """
-    comparison = _against_best(losses)
-    mean = comparison.mean
-    for group in dict.fromkeys(groups):
-        members = [i for i, each in enumerate(groups) if each == group]
-        best = min(members, key=lambda i: float(mean[i]))
-        error = comparison.difference_error[best]
-        if best == comparison.chosen or comparison.difference[best] <= threshold * error:
-            break
-    return replace(comparison, chosen=best)
-
-
-def _against_best(losses: Float[Tensor, "c n"]) -> PairedComparison:
-    """Compare every candidate with that of the smallest mean, which is the chosen one."""
     wide = losses.double()
     finite = torch.isfinite(wide).all(-1)
     if not bool(finite.any()):
@@ -234,14 +188,18 @@ def _against_best(losses: Float[Tensor, "c n"]) -> PairedComparison:
             "data, or train with other settings."
         )
     mean = torch.where(finite, wide.mean(-1), torch.inf)
-    gap = wide - wide[mean.argmin()]
-    return PairedComparison(
-        mean=mean,
-        error=_standard_error(wide),
-        difference=torch.where(finite, gap.mean(-1), torch.inf),
-        difference_error=torch.where(finite, _standard_error(gap), torch.nan),
-        chosen=int(mean.argmin()),
-    )
+    best = int(mean.argmin())
+    gap = wide - wide[best]
+    difference = torch.where(finite, gap.mean(-1), torch.inf)
+    error = torch.where(finite, _standard_error(gap), torch.nan)
+    # Without groups each candidate is a group of its own.
+    group_of = groups or range(len(losses))
+    for group in dict.fromkeys(group_of):
+        members = [i for i, each in enumerate(group_of) if each == group]
+        chosen = min(members, key=lambda i: float(mean[i]))
+        if chosen == best or difference[chosen] <= threshold * error[chosen]:
+            break
+    return PairedComparison(mean, _standard_error(wide), difference, error, chosen)
 
 
 def _standard_error(values: Float[Tensor, "c n"]) -> Float[Tensor, " c"]:

@@ -517,3 +517,10 @@ def test_a_finished_run_has_seen_all_rows() -> None:
             path(start="given", validation=seen)
     with pytest.raises(InvalidInputError, match=r"start must be 'elbo' or 'given'\. Got 'cold'"):
         path(start="cold")
+
+
+@pytest.mark.parametrize(("n", "name"), [(999, "Folds"), (1000, "HoldOut")])
+def test_default_validation(n: int, name: str) -> None:
+    X, y = regression(n)
+    with pytest.raises(InvalidInputError, match=rf"has seen all other rows\. Got {name}"):
+        path(X=X, y=y, posterior=start(X, y), start="given", validation=None)

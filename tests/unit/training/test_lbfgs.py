@@ -51,6 +51,12 @@ def test_raw_parameters_do_not_leap(name: str, bounded: bool) -> None:
     assert (max(leaps) <= 1 + 1e-12) == bounded
 
 
+def test_a_parameter_without_gradient_stays() -> None:
+    toy = Toy(bowl, {"x": [5.0] * 2, "unused": [2.0]})
+    assert lbfgs(toy, run_of()).status == Status.CONVERGED
+    assert toy.parameters["unused"].tolist() == [2.0]
+
+
 def test_losses_do_not_rise() -> None:
     run = run_of()
     lbfgs(Toy(rosenbrock, {"x": [-1.2, 1.0]}), run)

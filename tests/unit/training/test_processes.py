@@ -23,7 +23,7 @@ from directgp.objectives import LogLoss, Objective
 from directgp.training import Processes
 from directgp.training.batches import DistributedBatches, RandomBatches
 from directgp.training.distributed import ProcessGroup, fresh_store
-from directgp.training.problems import Batches, Data, FreeProblem, FullBatch, Model, Randomness
+from directgp.training.problems import Batches, Data, FreeProblem, Model, Randomness
 from tests.unit.training import torchrun_cases as cases
 from tests.unit.training.models import normal, seeded
 from tests.unit.training.toys import same
@@ -249,7 +249,7 @@ def mean_value(problems: list[FreeProblem]) -> Tensor:
 
 
 BATCHES: dict[str, Callable[[Data], Batches]] = {
-    "whole": FullBatch,
+    "whole": Batches,
     "one row": lambda data: RandomBatches(data, 1, seeded()),
     "odd": lambda data: RandomBatches(data, 7, seeded()),
 }
@@ -284,7 +284,7 @@ def test_noise_of_each_process_is_its_own_and_comes_again() -> None:
 
 @pytest.mark.usefixtures("without_shape_checks")
 def test_noise_of_several_agrees_in_expectation() -> None:
-    several, alone = problems(FullBatch, 3, "bmc"), problems(FullBatch, 1, "bmc")
+    several, alone = problems(Batches, 3, "bmc"), problems(Batches, 1, "bmc")
     number = 150
     pooled = torch.stack([mean_value(several).detach() for _ in range(number)])
     single = torch.stack([mean_value(alone).detach() for _ in range(number)])

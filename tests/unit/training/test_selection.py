@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from directgp.errors import NumericalError
-from directgp.training.validation import compare, compare_groups
+from directgp.training.validation import compare
 from tests.unit.training.models import normal
 
 
@@ -58,7 +58,7 @@ def test_the_threshold_is_in_standard_errors(threshold: float, chosen: int) -> N
     wiggle = torch.tensor([1.0, -1.0]).double().repeat(n // 2)
     error = float(wiggle.std()) / math.sqrt(n)
     losses = torch.stack([wiggle + 5 * error, wiggle + error, torch.zeros(n).double()])
-    assert compare(losses, threshold).chosen == chosen
+    assert compare(losses, threshold=threshold).chosen == chosen
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -122,41 +122,41 @@ GROUPS = ["elbo", "fixed", "fixed", "fixed", "joint", "joint"]
     ],
 )
 def test_the_best_of_the_safest_group_that_is_good_enough(means: list[float], chosen: int) -> None:
-    assert compare_groups(grouped(*means), GROUPS).chosen == chosen
+    assert compare(grouped(*means), GROUPS).chosen == chosen
 
 
 def test_within_a_group_the_smallest_mean_counts() -> None:
     """Where `compare` would take the first that cannot be told from it."""
     losses = grouped(0.5, 0.499, 0.498)
     assert compare(losses).chosen == 0
-    assert compare_groups(losses, ["joint"] * 3).chosen == 2
+    assert compare(losses, ["joint"] * 3).chosen == 2
 
 
 def test_the_threshold_of_groups_is_in_standard_errors() -> None:
     losses = grouped(0.53, 0.5)
     gap = losses[0] - losses[1]
     ratio = float(gap.mean() / (gap.std() / math.sqrt(100)))
-    assert compare_groups(losses, ["elbo", "joint"], 1.01 * ratio).chosen == 0
-    assert compare_groups(losses, ["elbo", "joint"], 0.99 * ratio).chosen == 1
+    assert compare(losses, ["elbo", "joint"], 1.01 * ratio).chosen == 0
+    assert compare(losses, ["elbo", "joint"], 0.99 * ratio).chosen == 1
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_group_that_is_not_finite_is_out(bad: float) -> None:
     losses = grouped(0.0, 1.0, 2.0)
     losses[0, 3] = bad
-    assert compare_groups(losses, ["elbo", "fixed", "joint"]).chosen == 1
+    assert compare(losses, ["elbo", "fixed", "joint"]).chosen == 1
     with pytest.raises(NumericalError, match="No candidate has a finite loss"):
-        compare_groups(losses[:1], ["elbo"])
+        compare(losses[:1], ["elbo"])
 
 
 def test_one_example_takes_the_safest_group() -> None:
     losses = torch.tensor([[3.0], [2.0], [1.0], [math.inf]])
-    assert compare_groups(losses, ["elbo", "fixed", "fixed", "joint"]).chosen == 0
-    assert compare_groups(losses.flip(0), ["elbo", "fixed", "fixed", "joint"]).chosen == 1
+    assert compare(losses, ["elbo", "fixed", "fixed", "joint"]).chosen == 0
+    assert compare(losses.flip(0), ["elbo", "fixed", "fixed", "joint"]).chosen == 1
 
 
 def test_figures_of_groups_are_those_of_compare() -> None:
     losses = grouped(1.0, 0.5, 0.2)
-    one, other = compare(losses), compare_groups(losses, ["a", "b", "c"])
+    one, other = compare(losses), compare(losses, ["a", "b", "c"])
     for name in ("mean", "error", "difference", "difference_error"):
         torch.testing.assert_close(getattr(one, name), getattr(other, name))

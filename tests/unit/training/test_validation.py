@@ -9,7 +9,7 @@ from directgp.objectives import LogLoss
 from directgp.training import Folds, Given, HoldOut
 from directgp.training.problems import Data
 from directgp.training.result import StageResult, Status, TrainingResult
-from directgp.training.validation import Split, Validation, default_validation, split
+from directgp.training.validation import Split, Validation, split
 from tests.unit.training.models import counts, inputs, normal, seeded, start
 
 X, Y, EXPOSURE = counts(23)
@@ -94,11 +94,6 @@ def test_losses_are_those_of_the_trained_likelihood() -> None:
     losses = part.losses(result, LogLoss())
     expected = LogLoss()(trained, part.validation.y, posterior.predict(part.validation.X))
     assert torch.equal(losses, expected.detach()) and not losses.requires_grad
-
-
-def test_defaults() -> None:
-    assert default_validation(999) == Folds(5)
-    assert default_validation(1000) == HoldOut(0.1)
 
 
 def test_settings_tell_one_from_another() -> None:

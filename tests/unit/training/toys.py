@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from directgp.training.problems import Data, FullBatch, Randomness, TrainingProblem
+from directgp.training.problems import Batches, Data, Randomness, TrainingProblem
 from directgp.training.run import LossRange, Monitor, Run
 
 Function = Callable[[dict[str, nn.Parameter]], Tensor]
@@ -29,7 +29,7 @@ class Toy(TrainingProblem):
         }
         nothing = Data(torch.zeros(1, 1), torch.zeros(1))
         randomness = Randomness(torch.Generator(), frozen=False)
-        super().__init__(parameters, floors or {}, randomness, FullBatch(nothing))
+        super().__init__(parameters, floors or {}, randomness, Batches(nothing))
         self.deterministic = deterministic
         self.function = function
         self.seen: list[tuple[dict[str, Tensor], Tensor]] = []
