@@ -13,14 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import (
-    check_consistent_length,
-    check_is_fitted,
-    check_random_state,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from directgp.errors import refuse, require
@@ -441,10 +436,8 @@ class SparseGPEstimator(BaseEstimator, ABC):
         sample_weight: ArrayLike | None,
         exposure: ArrayLike | None = None,
     ) -> float:
-        densities = self._log_density(X, y, "nll", exposure)
-        weights = validation.check_sample_weight(
-            sample_weight, densities[:, None], self._who("nll")
-        )
+        who, densities = self._who("nll"), self._log_density(X, y, "nll", exposure)
+        weights = validation.check_sample_weight(sample_weight, densities[:, None], who)
         return -float(np.average(densities, weights=weights))
 
     def _sample(

@@ -1,8 +1,4 @@
-"""Write the warnings of `fit` and `partial_fit`.
-
-The functions yield their warnings. `issue` gives them to the user as `DirectGPWarning`, and a run
-that has not converged as scikit-learn's `ConvergenceWarning`.
-"""
+"""Write the warnings of `fit` and `partial_fit`, which `issue` gives to the user."""
 
 import warnings
 from collections.abc import Iterable, Iterator
@@ -222,7 +218,7 @@ def findings_of_update(model: Any, result: TrainingResult, table: TrainingTable)
 def issue(
     findings: Iterable[str], result: TrainingResult, compared: bool = False
 ) -> tuple[str, ...]:
-    """Issue the findings and a warning about a run that has not converged; return all of them."""
+    """Issue a `DirectGPWarning` for each finding, a `ConvergenceWarning` if due; return all."""
     found, unfinished = tuple(findings), tuple(not_converged(result, compared))
     for texts, category in ((found, DirectGPWarning), (unfinished, ConvergenceWarning)):
         for text in texts:

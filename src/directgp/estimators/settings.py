@@ -45,10 +45,8 @@ CONSTRAINTS: dict[str, list[Any]] = {
 }
 """Constraints on the parameters of all estimators but the likelihood."""
 
-_FEW_ROWS = 1000
+_FEW_ROWS, _STEPS_ON_FEW_ROWS = 1000, 250
 """Rows below which the steps of L-BFGS are limited: longer runs overfit, and there are many."""
-
-_STEPS_ON_FEW_ROWS = 250
 
 _ROWS_FOR_CUDA = 3000
 """Rows from which CUDA is faster than the CPU."""
@@ -56,11 +54,8 @@ _ROWS_FOR_CUDA = 3000
 _WINDOW = 10
 """Steps of L-BFGS whose decrease of the mean loss decides whether it has converged."""
 
-_MIN_TOLERANCE = 5e-6
-"""Smallest default tolerance of that decrease."""
-
-_NATS = 0.005
-"""Default tolerance of the decrease of the sum over all rows."""
+_NATS, _MIN_TOLERANCE = 0.005, 5e-6
+"""Default tolerance of the decrease of the sum over all rows, and the smallest of their mean."""
 
 
 def recipe_of(params: Mapping[str, Any], num_rows: int, num_inducing: int) -> Recipe:

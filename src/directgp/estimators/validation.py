@@ -189,8 +189,7 @@ def check_sample_weight(
     remedy = "A weight is a number of rows: 2 counts as two equal rows."
     require(total > 0, name, "positive somewhere", "a weight of zero for every row", remedy)
     require(total < np.inf, name, "of a finite sum", "an infinite one", remedy)
-    number = int(np.count_nonzero(weights))
-    allowed = f"positive in at least {min_rows} rows"
+    number, allowed = int(np.count_nonzero(weights)), f"positive in at least {min_rows} rows"
     require(number >= min_rows, name, allowed, f"{number} such rows")
     return weights
 
@@ -227,17 +226,13 @@ def checked_levels(levels: Any, who: str) -> list[float]:
 
 
 def _require_rows(
-    allowed: Bool[np.ndarray, " n"],
-    values: Num[np.ndarray, " n"],
-    who: str,
-    what: str,
-    remedy: str = "",
+    good: Bool[np.ndarray, " n"], y: Num[np.ndarray, " n"], who: str, what: str, remedy: str = ""
 ) -> None:
-    """Raise `InvalidInputError` with the first row that is not allowed."""
-    bad = np.flatnonzero(~allowed)
+    """Raise `InvalidInputError` with the first value that is not good."""
+    bad = np.flatnonzero(~good)
     if len(bad):
         more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-        refuse(who, what, f"{values[bad[0]].item()!r} in row {bad[0]}{more}", remedy)
+        refuse(who, what, f"{y[bad[0]].item()!r} in row {bad[0]}{more}", remedy)
 
 
 def _check_no_times(X: Any, who: str) -> None:

@@ -86,10 +86,7 @@ class Buffer(NamedTuple):
 @final
 @dataclass(frozen=True)
 class ShuffledRows:
-    """The rows of a share, in another random order in each epoch.
-
-    The order is a function of the files, the size of the buffer, the seed, the epoch and the share.
-    """
+    """The rows of a share, in an order that files, buffer, seed, epoch and share determine."""
 
     pieces: tuple[Piece, ...]
     decoder: Decoder
@@ -133,10 +130,7 @@ class ReadAhead:
         self._process = os.getpid()
 
     def at(self, position: int) -> Buffer | None:
-        """Wait for the buffer that has the row, and return it; None if that row will not come.
-
-        Buffers that end before the row are dropped. An error of the thread is raised here.
-        """
+        """Drop buffers up to the one that has the row, and return it; None if it will not come."""
         # A forked process has no reading thread: return None, and the stream starts a new one.
         while os.getpid() == self._process:
             while len(self._held) < _MAX_BUFFERS:

@@ -7,16 +7,8 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
+from gpytorch import likelihoods
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
-from gpytorch.likelihoods import (
-    BernoulliLikelihood,
-    LikelihoodList,
-    PoissonLikelihood,
-    SoftmaxLikelihood,
-    StudentTLikelihood,
-    _GaussianLikelihoodBase,
-    _MultitaskGaussianLikelihoodBase,
-)
 from gpytorch.likelihoods import Likelihood as GPyTorchBase
 from jaxtyping import Num
 from linear_operator.operators import ZeroLinearOperator
@@ -429,20 +421,20 @@ def translated(
     # A subclass with a forward of its own is another likelihood.
     forward = type(likelihood).forward
     gpytorchs = (forward.__module__ or "").startswith("gpytorch.")
-    if isinstance(likelihood, _GaussianLikelihoodBase) and gpytorchs:
+    if isinstance(likelihood, likelihoods._GaussianLikelihoodBase) and gpytorchs:
         return GivenGaussian(_noise(likelihood, shape, *args, **kwargs))
-    if forward is BernoulliLikelihood.forward:
+    if forward is likelihoods.BernoulliLikelihood.forward:
         return Probit()
-    if forward is PoissonLikelihood.forward:
+    if forward is likelihoods.PoissonLikelihood.forward:
         return Poisson(link="softplus")
-    if forward is StudentTLikelihood.forward:
+    if forward is likelihoods.StudentTLikelihood.forward:
         return GivenStudentT(likelihood.deg_free, likelihood.noise.sqrt())
     return Adapted(likelihood, shape, *args, **kwargs)
 
 
 def check_one_dimensional(likelihood: GPyTorchBase) -> None:
     """Raise `UnsupportedError` if one y depends on several latent values, or on other y."""
-    several = isinstance(likelihood, SoftmaxLikelihood | LikelihoodList)
+    several = isinstance(likelihood, likelihoods.SoftmaxLikelihood | likelihoods.LikelihoodList)
     correlated = (getattr(likelihood, "rank", 0) or 0) > 0
     if several or correlated:
         why = "with noise correlated between tasks" if correlated else "of several latent values"
@@ -455,11 +447,11 @@ def check_one_dimensional(likelihood: GPyTorchBase) -> None:
 
 
 def _noise(
-    likelihood: _GaussianLikelihoodBase, shape: torch.Size, /, *args: Any, **kwargs: Any
+    likelihood: likelihoods._GaussianLikelihoodBase, shape: torch.Size, /, *args: Any, **kwargs: Any
 ) -> Tensor:
     """Return the noise variance of each example; raise `InvalidInputError` if there is none."""
     who = f"noise of {type(likelihood).__name__}"
-    if isinstance(likelihood, _MultitaskGaussianLikelihoodBase):
+    if isinstance(likelihood, likelihoods._MultitaskGaussianLikelihoodBase):
         tasks = likelihood.num_tasks
         fits = len(shape) > 1 and shape[-1] == tasks
         require(fits, who, f"of q(f) for {tasks} tasks, of shape (..., n, {tasks})", tuple(shape))
