@@ -128,16 +128,20 @@ class Runner(Generic[C]):
         try:
             while self._waiting or running:
                 while len(running) < pool.capacity() and (job := self._next()) is not None:
-                    submitting = [job]
+                    submitting, cell = [job], job.cell
+                    model = b"" if cell.start is None else self.store.model(cell.start)
                     try:
-                        running[pool.submit(job.number, self._call(job.cell))] = job
+                        call = Call(self.function, cell, self.rows, self.problem_of(cell), model)
+                        running[pool.submit(job.number, call)] = job
                     except StoreError:
                         raise
                     except DirectGPError as error:
                         # Its data could not be loaded.
                         self._finish(job, FailedJob(str(error)))
                     submitting = []
-                for future in _wait(running):
+                if not running:
+                    time.sleep(_TICK)
+                for future in wait(running, _TICK, FIRST_COMPLETED).done:
                     self._finish(running[future], future.result())
                     del running[future]
                 self.callback.update(pool.statuses())
@@ -163,23 +167,18 @@ class Runner(Generic[C]):
                 self._view.leased.add(job.key)
         return None
 
-    def _call(self, cell: C) -> Call:
-        model = b"" if cell.start is None else self.store.model(cell.start)
-        return Call(self.function, cell, self.rows, self.problem_of(cell), model)
-
-    def _finish(self, job: _Job[C], result: Record[C, Any] | FailedJob) -> None:
-        """Store a result of this program."""
-        if isinstance(result, FailedJob):
-            self.store.fail(job.cell, result.reason)
-        else:
-            self.store.put(result)
-        self._report(job, result)
-
-    def _report(self, job: _Job[C], result: Record[C, Any] | FailedJob) -> None:
+    def _finish(
+        self, job: _Job[C], result: Record[C, Any] | FailedJob, stored: bool = False
+    ) -> None:
+        """Report a result; store it unless another program has."""
         if isinstance(result, FailedJob):
             self._failed[job.key] = result.reason
+            if not stored:
+                self.store.fail(job.cell, result.reason)
         else:
             self._view.finished.add(job.key)
+            if not stored:
+                self.store.put(result)
         self.callback.finished(job.cell, result)
 
     def _read_results_of_others(self) -> None:
@@ -195,15 +194,7 @@ class Runner(Generic[C]):
             else:
                 continue
             self._waiting.remove(job)
-            self._report(job, result)
-
-
-def _wait(running: dict[Future[Any], Any]) -> list[Future[Any]]:
-    """Return the jobs that finish within a tick."""
-    if not running:
-        time.sleep(_TICK)
-        return []
-    return list(wait(running, timeout=_TICK, return_when=FIRST_COMPLETED).done)
+            self._finish(job, result, stored=True)
 
 
 def compare(
@@ -236,11 +227,7 @@ def compare(
     cells = plan.cells()
     with Store(Path(store)) as opened:
         runner = Runner(
-            opened,
-            lambda cell: problem,
-            compare_rows,
-            run_compare_cell,
-            callback or RunCallback(),
+            opened, lambda cell: problem, compare_rows, run_compare_cell, callback or RunCallback()
         )
         runner.run(cells, LocalWorkers(workers) if workers else InProcess())
         records, failed = opened.records(cells), opened.failures(cells)

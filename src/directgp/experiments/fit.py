@@ -50,14 +50,13 @@ Array = NDArray[np.float64]
 class CellData:
     """The rows of the three parts of a split, unscaled."""
 
-    X_train: Array
-    y_train: Array
-    X_validation: Array
-    y_validation: Array
-    X_test: Array
-    y_test: Array
+    train: tuple[Array, Array]
+    validation: tuple[Array, Array]
+    test: tuple[Array, Array]
+    """X and y of each part."""
+
     num_training: int = 0
-    """Rows of the training part, of which X_train may be a subset; 0 if not recorded."""
+    """Rows of the training part, of which `train` may be a subset; 0 if not recorded."""
 
     @classmethod
     def of(
@@ -65,9 +64,8 @@ class CellData:
     ) -> "CellData":
         """Return these rows of a problem."""
         X, y = problem.X, problem.y
-        return cls(
-            X[training], y[training], X[validation], y[validation], X[test], y[test], num_training
-        )
+        first, second, third = ((X[rows], y[rows]) for rows in (training, validation, test))
+        return cls(first, second, third, num_training)
 
 
 def compare_rows(cell: CompareCell, problem: Problem) -> CellData:
@@ -95,23 +93,18 @@ class ScaledRows:
         device: str = "cpu",
     ) -> "ScaledRows":
         """Scale inputs and real-valued targets to mean 0, deviation 1 on the training rows."""
-        inputs = ColumnScaling.from_data(data.X_train)
-        targets = ColumnScaling.from_data(data.y_train[:, None])
-        if task != "regression":
-            targets = ColumnScaling.identity(1)
+        inputs, targets = ColumnScaling.from_data(data.train[0]), ColumnScaling.identity(1)
+        if task == "regression":
+            targets = ColumnScaling.from_data(data.train[1][:, None])
         precision = torch.float64 if dtype == "float64" else torch.float32
 
         def tensors(X: Array, y: Array) -> tuple[Tensor, Tensor]:
             scaled = torch.as_tensor(inputs.forward(X)), torch.as_tensor(targets.exact(y[:, None]))
             return scaled[0].to(device, precision), scaled[1][:, 0].to(device, precision)
 
-        return cls(
-            tensors(data.X_train, data.y_train),
-            tensors(data.X_validation, data.y_validation),
-            tensors(data.X_test, data.y_test),
-            float(targets.shift[0]),
-            float(targets.scale[0]),
-        )
+        parts = (data.train, data.validation, data.test)
+        train, validation, test = (tensors(*part) for part in parts)
+        return cls(train, validation, test, float(targets.shift[0]), float(targets.scale[0]))
 
 
 @final
@@ -202,7 +195,6 @@ def train_method(
     method: Method,
     model: GPModel,
     rows: ScaledRows,
-    *,
     betas: Sequence[float],
     seed: int,
     max_steps: int | None,
@@ -254,15 +246,8 @@ def run_compare_cell(
     if cell.start is not None:
         model.load(start)
     since = clock(settings.device)
-    trained = train_method(
-        method,
-        model,
-        rows,
-        betas=settings.betas or coarse_grid(cell.size),
-        seed=cell.seed,
-        max_steps=settings.max_steps,
-        monitors=monitors,
-    )
+    betas, max_steps = settings.betas or coarse_grid(cell.size), settings.max_steps
+    trained = train_method(method, model, rows, betas, cell.seed, max_steps, monitors)
     seconds = clock(settings.device) - since
     X, y = rows.test
     q = trained.best.posterior.predict(X)
@@ -277,22 +262,15 @@ def run_compare_cell(
     outcome = CompareOutcome(
         **trained.facts(),
         scores={name: float(values.mean()) for name, values in judged.scores.items()},
-        num_test=len(data.y_test),
+        num_test=len(y),
         path=_losses(trained.path, rows.scale),
         validation_loss=_LOSS_NAMES.get(method.objective, method.objective.replace("_", " ")),
         curve=trained.curve(),
         seconds=seconds,
     )
-    return Record(
-        cell,
-        outcome,
-        Circumstances.here(settings.device),
-        {
-            each.name: getattr(judged, each.name)[:_ROWS_KEPT].numpy()
-            for each in fields(Predictions)
-        },
-        trained.to_bytes() if method == ELBO else b"",
-    )
+    kept = trained.to_bytes() if method == ELBO else b""
+    arrays = {f.name: getattr(judged, f.name)[:_ROWS_KEPT].numpy() for f in fields(Predictions)}
+    return Record(cell, outcome, Circumstances.here(settings.device), arrays, kept)
 
 
 def untrained_model(cell: CompareCell, X: Tensor, y: Tensor) -> GPModel:

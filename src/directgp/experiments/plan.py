@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, final
+from typing import Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,8 +83,6 @@ class CompareCell(Cell):
     method: str
     repeat: int
     size: int
-    """Training rows."""
-
     seed: int
     settings: Settings
 
@@ -167,15 +165,6 @@ class Parts:
     test: int
 
 
-@final
-class SplitRows(NamedTuple):
-    """Row numbers of each part of a split."""
-
-    training: Rows
-    validation: Rows
-    test: Rows
-
-
 def parts_of(num_rows: int) -> Parts:
     """Return 67/8/25 % of the rows, adjusted for small and for large tables."""
     wanted = max(VALIDATION * num_rows, min(_MAX_VALIDATION_SHARE * num_rows, _MIN_VALIDATION))
@@ -184,8 +173,8 @@ def parts_of(num_rows: int) -> Parts:
     return Parts(num_rows - validation - test, validation, test)
 
 
-def split(problem: Problem, repeat: int, size: int, seed: int) -> SplitRows:
-    """Return a random split, stratified by class.
+def split(problem: Problem, repeat: int, size: int, seed: int) -> tuple[Rows, Rows, Rows]:
+    """Return training, validation and test rows of a random split, stratified by class.
 
     All sizes of a repeat have the same test and validation rows, and the training rows of a
     smaller size are among those of a larger one.
@@ -196,7 +185,7 @@ def split(problem: Problem, repeat: int, size: int, seed: int) -> SplitRows:
     strata = problem.y if problem.task == "classification" else np.zeros(len(problem.y))
     order = _stratified_order(strata, generator)
     test, validation, rest = np.split(order, np.cumsum([parts.test, parts.validation]))
-    return SplitRows(rest[:size], validation, test)
+    return rest[:size], validation, test
 
 
 def _stratified_order(strata: NDArray[np.float64], generator: np.random.Generator) -> Rows:

@@ -7,10 +7,10 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, final
 from urllib.parse import urlsplit
@@ -203,32 +203,22 @@ class RayCluster(Pool):
 
 
 @final
-@dataclass
 class _OpenCluster(OpenPool):
     """Submits as many jobs to Ray as the cluster has resources for."""
 
-    ray: Any
-    needs: RayCluster
-    _run_job: Any = field(init=False)
-    _reference: Callable[[Any], Any] = field(init=False)
-    """Returns the Ray reference of a problem; it is sent once while it is kept."""
-
-    _actor: Any = field(init=False)
-    _running: dict[int, Any] = field(default_factory=dict, init=False)
-    _capacity: int = field(default=0, init=False)
-    _capacity_read: float = field(default=-math.inf, init=False)
-    _reading: Future[Any] | None = field(default=None, init=False)
-    _statuses: list[WorkerStatus] = field(default_factory=list, init=False)
-
-    def __post_init__(self) -> None:
-        needs = self.needs
-        self._run_job = self.ray.remote(
-            num_cpus=needs.cpus, num_gpus=needs.gpus, max_retries=needs.retries
-        )(run_ray_job)
-        self._reference = lru_cache(_SHARED_KEPT)(self.ray.put)
-        self._actor = self.ray.remote(num_cpus=0, max_restarts=-1)(StatusActor).remote()
+    def __init__(self, ray: Any, needs: RayCluster) -> None:
+        self.ray, self.needs = ray, needs
+        resources = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_retries": needs.retries}
+        self._run_job = ray.remote(**resources)(run_ray_job)
+        # A problem is sent once while its reference is kept.
+        self._reference = lru_cache(_SHARED_KEPT)(ray.put)
+        self._actor = ray.remote(num_cpus=0, max_restarts=-1)(StatusActor).remote()
+        self._running: dict[int, Any] = {}
+        self._capacity, self._capacity_read = 0, -math.inf
+        self._reading: Future[Any] | None = None
+        self._statuses: list[WorkerStatus] = []
         if self._read_capacity() < 1:
-            has = self.ray.cluster_resources()
+            has = ray.cluster_resources()
             raise InvalidInputError(
                 f"The Ray cluster has no resources for a cell: it needs cpus={needs.cpus:g} and "
                 f"gpus={needs.gpus:g}, and there are {has.get('CPU', 0):g} and "

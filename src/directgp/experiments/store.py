@@ -121,21 +121,6 @@ def host() -> str:
         return platform.node()
 
 
-def _is_alive(where: str, pid: int, renewed: float) -> bool:
-    """Return whether a lease has not expired and its process exists, as far as can be checked."""
-    if time.time() - renewed > LEASE:
-        return False
-    # Windows has no harmless way to ask whether a process exists.
-    if where != host() or os.name == "nt":
-        return True
-    try:
-        with suppress(PermissionError):
-            os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 @final
 @dataclass(frozen=True)
 class MergeCounts:
@@ -287,7 +272,17 @@ class Store:
         return not (view.finished or view.failed or self._rows("select 1 from claims"))
 
     def _is_foreign(self, token: str, where: str, pid: int, renewed: float) -> bool:
-        return token != self._token and _is_alive(where, pid, renewed)
+        """Return whether a lease is of another program that lives, as far as can be checked."""
+        if token == self._token or time.time() - renewed > LEASE:
+            return False
+        # Windows has no harmless way to ask whether a process exists.
+        if where == host() and os.name != "nt":
+            try:
+                with suppress(PermissionError):
+                    os.kill(pid, 0)
+            except ProcessLookupError:
+                return False
+        return True
 
     def lease(self, cell: Cell) -> bool:
         """Lease a cell; return False if it is finished, or leased by another running program."""
@@ -340,8 +335,7 @@ class Store:
 
     def fail(self, cell: Cell, reason: str) -> None:
         """Store a failure and end its lease; a result that exists is kept."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        key = cell.key
+        key, now = cell.key, datetime.now(UTC).isoformat(timespec="seconds")
         with self._transaction():
             if cell not in self:
                 self._rows(_FAIL, key, cell.model_dump_json(), reason, now)

@@ -47,10 +47,8 @@ class WorkerStatus:
     """Objective, as a mean over the examples."""
 
 
-_FIELDS = 5
-"""Numbers of a `WorkerStatus`."""
-
-_IDLE = (-1.0,) * _FIELDS
+_IDLE = (-1.0,) * 5
+_FIELDS = len(_IDLE)
 
 Slots = Any
 """Shared memory, an array of floats with `_FIELDS` numbers per worker."""
@@ -63,12 +61,12 @@ def status_slots(workers: int) -> Slots:
 
 def read_statuses(slots: Slots) -> list[WorkerStatus]:
     """Return the statuses of the busy workers; one may be a step old."""
-    found = []
-    for at in range(0, len(slots), _FIELDS):
-        job, run, step, max_steps, loss = slots[at : at + _FIELDS]
-        if job >= 0:
-            found.append(WorkerStatus(int(job), int(run), int(step), int(max_steps), loss))
-    return found
+    rows = (slots[at : at + _FIELDS] for at in range(0, len(slots), _FIELDS))
+    return [
+        WorkerStatus(int(job), int(run), int(step), int(max_steps), loss)
+        for job, run, step, max_steps, loss in rows
+        if job >= 0
+    ]
 
 
 def write_status(slots: Slots, slot: int, status: WorkerStatus | None) -> None:

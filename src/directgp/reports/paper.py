@@ -172,7 +172,7 @@ def second_line(done: Reproduction) -> str:
     parts = [f"{plural(len(results.records), 'cell')} run, {plural(repeats, 'repeat')}"]
     early = len(_stopped(results))
     if early:
-        parts.append(f"{early:,} of {plural(len(results.fits()), 'fit')} stopped unconverged")
+        parts.append(f"{early:,} of {plural(len(results.of(FitCell)), 'fit')} stopped unconverged")
     if results.failed:
         parts.append(f"{plural(len(results.failed), 'cell')} failed")
     if results.missing:
@@ -219,11 +219,11 @@ def counted_cells(cells: Iterable[PaperCell]) -> str:
 
 def _stopped(results: Results) -> list[str]:
     """Return the methods of the fits that did not converge."""
-    return [cell.method for cell, outcome in results.fits() if outcome.status != CONVERGED]
+    return [r.cell.method for r in results.of(FitCell) if r.outcome.status != CONVERGED]
 
 
 def _unconverged(results: Results) -> str:
-    stopped, every = Counter(_stopped(results)), Counter(cell.method for cell, _ in results.fits())
+    stopped, every = Counter(_stopped(results)), Counter(r.cell.method for r in results.of(FitCell))
     if not stopped:
         return "none"
     named = [f"{METHODS[m].label} {stopped[m]} of {every[m]}" for m in METHODS if stopped[m]]
@@ -233,7 +233,7 @@ def _unconverged(results: Results) -> str:
 
 def _not_trained(results: Results) -> str:
     """Describe the values of β that could not be trained within finished fits."""
-    fits = [outcome.failed for _, outcome in results.fits() if outcome.failed]
+    fits = [r.outcome.failed for r in results.of(FitCell) if r.outcome.failed]
     if not fits:
         return "none"
     values = plural(sum(map(len, fits)), "value")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from matplotlib.axes import Axes
 
-from directgp.experiments.cell import METHODS, Record
+from directgp.experiments.cell import METHODS
 from directgp.experiments.paper.cells import (
     CurveCell,
     FitCell,
@@ -21,6 +21,16 @@ from directgp.experiments.paper.cells import (
     RuleFacts,
     SamplerCell,
 )
+from directgp.experiments.paper.claims.base import AnyRecord
+from directgp.experiments.paper.claims.curves import AIRLINE
+from directgp.experiments.paper.claims.fits import (
+    CLASSIFICATION_SETS,
+    COUNT_SETS,
+    ONE_DIRECTION,
+    REGRESSION_SETS,
+    SMALL_FACTOR,
+    SMALL_SIZE,
+)
 from directgp.plots import curves
 from directgp.plots.beta import BetaAxis, draw_rings
 from directgp.plots.curves import Line
@@ -28,16 +38,9 @@ from directgp.plots.rendering import Layout, Panel, Picture
 from directgp.plots.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, Array, Mark, method_mark
 from directgp.text import joined, number, plural
 
-REGRESSION = ("pol", "cadata", "sarcos", "song")
-CLASSIFICATION = ("banana", "thyroid", "twonorm", "ringnorm")
-COUNT = ("abalone", "peds1_dir0", "peds1_dir1", "peds1_dir2", "peds1")
 PEDESTRIANS = ("peds1_dir2", "peds1", "peds1_dir0", "peds1_dir1")
 """The one of fig. 1e first."""
 
-_OPTIONAL = "peds1"
-"""Its direction is not known: shown if it was run, and not missed otherwise."""
-
-AnyRecord = Record[Any, Any]
 Records = Sequence[AnyRecord]
 Panels = Callable[[str, Records], Iterator[Panel]]
 """Yields the panels of one data set, given its results."""
@@ -86,7 +89,8 @@ class PaperFigure:
         for record in sorted(results.records, key=lambda record: record.cell.dataset):
             if self.uses(record.cell):
                 found.setdefault(record.cell.dataset, []).append(record)
-        absent = [name for name, own in found.items() if not own and name != _OPTIONAL]
+        # The set of an unknown direction is shown if it was run, and not missed otherwise.
+        absent = [name for name, own in found.items() if not own and name != ONE_DIRECTION]
         if self.shown.get("dataset") == PEDESTRIANS:
             absent, found = [], dict([(name, own) for name, own in found.items() if own][:1])
         panels = [panel for name, own in found.items() if own for panel in self.panels(name, own)]
@@ -167,9 +171,6 @@ _ALL = (*_LOG, "square-joint", "square-fixed")
 _CHOOSING = ("beta-elbo", "log-joint", "log-fixed")
 """Methods that choose β by NLL."""
 
-_SMALL_SIZE, _MAX_SMALL = 691, 1382
-"""Training rows of fig. 1c in the paper, and the largest number that is shown here."""
-
 _LABELS = {"nll": "NLL", "mse": "MSE", "error": "error", "mre": "MRE"}
 _MEANS = "Means over the repeats that were run, with bars of one standard error; lower is better."
 _RINGS = "Rings are at the values of β that repeats chose, the dotted line at β = 1."
@@ -194,7 +195,7 @@ def _beta_panel(dataset: str, records: Records, small: bool = True) -> Iterator[
     """Draw losses along β at the size nearest to the paper's by ratio, or at the largest other."""
     found = [r for r in records if r.cell.method in _CHOOSING and r.outcome.path]
     sizes = {record.cell.size for record in found}
-    nearest = min(sizes, key=lambda size: abs(math.log(size / _SMALL_SIZE)), default=0)
+    nearest = min(sizes, key=lambda size: abs(math.log(size / SMALL_SIZE)), default=0)
     size = nearest if small else max(sizes, default=0)
     if not sizes or (not small and size == nearest):
         return
@@ -252,7 +253,6 @@ _BETA_MARKERS = {0.1: "v", 1.0: "o", 10.0: "^"}
 _SETTLED = 0.2
 """Share of the horizontal axis that does not decide the range of the vertical one."""
 
-_AIRLINE = "airline"
 _SAMPLED, _SMOOTH = ("exact", "bmc", "ups", "ups-mixed"), ("exact", "bmc", "smooth-bmc")
 _BANDS = (
     "Means over the repeats that were run, with bands of one standard error if there are several; "
@@ -319,7 +319,7 @@ def _along(
     title: str,
     rules: Sequence[str],
     scores: Sequence[str] = ("NLL",),
-    datasets: Sequence[str] = (_AIRLINE,),
+    datasets: Sequence[str] = (AIRLINE,),
     beta: float | None = None,
     objectives: bool = False,
 ) -> PaperFigure:
@@ -328,7 +328,7 @@ def _along(
     It compares rules for joint log-loss DLM, for one β or with a panel for each β, or else the
     objectives for every β in one panel.
     """
-    against, unit = ("epoch", "epoch") if _AIRLINE in datasets else ("step", "step of Adam")
+    against, unit = ("epoch", "epoch") if AIRLINE in datasets else ("step", "step of Adam")
     series = _objective_series if objectives else _rule_series
     shown: dict[str, Collection[Any]] = {"dataset": datasets, "rule.name": rules}
     shown |= {} if objectives else {"objective": ["log_loss"], "hyperparameters": ["joint"]}
@@ -442,9 +442,7 @@ def _sampler_panels(dataset: str, records: Records) -> Iterator[Panel]:
     for label, rows in _SAMPLER_LINES.items():
         lines = [
             Line.of(
-                name,
-                mark,
-                ((p.step, math.prod(attrgetter(f)(p) for f in factors)) for p in points),
+                name, mark, ((p.step, math.prod(attrgetter(f)(p) for f in factors)) for p in points)
             )
             for name, (mark, *factors) in rows.items()
         ]
@@ -473,9 +471,13 @@ _FIGURES = (
         "1c",
         "The values of β that are selected",
         "NLL of validation rows against β, with few training rows: the size nearest to the "
-        f"paper's {_SMALL_SIZE}. {_RINGS} {_MEANS}",
+        f"paper's {SMALL_SIZE}. {_RINGS} {_MEANS}",
         FitCell,
-        {"dataset": ["cadata"], "method": _CHOOSING, "size": range(_MAX_SMALL + 1)},
+        {
+            "dataset": ["cadata"],
+            "method": _CHOOSING,
+            "size": range(int(SMALL_SIZE * SMALL_FACTOR) + 1),
+        },
         _beta_panel,
     ),
     _sizes("1d", "Classification: log loss", ("ringnorm",), "nll"),
@@ -490,14 +492,14 @@ _FIGURES = (
         f"NLL {_TEST}; and of validation rows of cadata against β, with few and with many "
         f"training rows. {_RINGS} {_MEANS}",
         FitCell,
-        {"dataset": REGRESSION, "method": _LOG},
+        {"dataset": REGRESSION_SETS, "method": _LOG},
         _regression_and_betas,
     ),
-    _sizes("3", "Regression: square loss of four sets", REGRESSION, "mse"),
-    _sizes("4", "Classification: log loss of four sets", CLASSIFICATION, "nll"),
-    _sizes("5", "Classification: error of four sets", CLASSIFICATION, "error"),
-    _sizes("6", "Counts: log loss of four sets", COUNT, "nll"),
-    _sizes("7", "Counts: relative error of four sets", COUNT, "mre"),
+    _sizes("3", "Regression: square loss of four sets", REGRESSION_SETS, "mse"),
+    _sizes("4", "Classification: log loss of four sets", CLASSIFICATION_SETS, "nll"),
+    _sizes("5", "Classification: error of four sets", CLASSIFICATION_SETS, "error"),
+    _sizes("6", "Counts: log loss of four sets", COUNT_SETS, "nll"),
+    _sizes("7", "Counts: relative error of four sets", COUNT_SETS, "mre"),
     _along("8", "Airline: ELBO and DLM", ["exact"], _BOTH, objectives=True),
     _histograms(
         "9",
@@ -511,9 +513,9 @@ _FIGURES = (
     _along("11", f"Airline, β = 1: {_SAMPLING}", _SAMPLED, _BOTH, beta=1.0),
     _along("12", f"Airline, β = 10: {_SAMPLING}", _SAMPLED, _BOTH, beta=10.0),
     _along("13", "Airline: bMC and smooth-bMC", _SMOOTH, _BOTH),
-    _along("14", "Counts: uPS and bMC", _SAMPLED, datasets=COUNT),
-    _along("15", "Counts: bMC and smooth-bMC", _SMOOTH, datasets=COUNT),
-    _along("16", "Regression: exact gradients and bMC", ("exact", "bmc"), datasets=REGRESSION),
+    _along("14", "Counts: uPS and bMC", _SAMPLED, datasets=COUNT_SETS),
+    _along("15", "Counts: bMC and smooth-bMC", _SMOOTH, datasets=COUNT_SETS),
+    _along("16", "Regression: exact gradients and bMC", ("exact", "bmc"), datasets=REGRESSION_SETS),
     PaperFigure(
         "S1",
         "Product samplers along training",

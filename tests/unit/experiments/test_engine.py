@@ -60,7 +60,7 @@ def test_each_cell_has_its_rows_and_its_start(store: Store) -> None:
     for record in store.records(CELLS):
         start = record.cell.start
         model = b"" if start is None else start.key.encode()
-        total = paper_rows(record.cell, GIVEN).y_train.sum() + sum(model)
+        total = paper_rows(record.cell, GIVEN).train[1].sum() + sum(model)
         assert record.outcome.model_dump()["scores"] == {"nll": total}
 
 

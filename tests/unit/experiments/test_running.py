@@ -46,12 +46,10 @@ def run(
 
 def test_the_elbo_cell_is_directgp_train() -> None:
     cell, data, found = run("elbo", max_steps=20)
-    inputs, targets = (
-        ColumnScaling.from_data(data.X_train),
-        ColumnScaling.from_data(data.y_train[:, None]),
-    )
-    X, X_new = (torch.as_tensor(inputs.forward(each)) for each in (data.X_train, data.X_test))
-    y = torch.as_tensor(targets.exact(data.y_train[:, None])[:, 0])
+    (X_train, y_train), (X_test, y_test) = data.train, data.test
+    inputs, targets = ColumnScaling.from_data(X_train), ColumnScaling.from_data(y_train[:, None])
+    X, X_new = (torch.as_tensor(inputs.forward(each)) for each in (X_train, X_test))
+    y = torch.as_tensor(targets.exact(y_train[:, None])[:, 0])
     model = untrained_model(cell, X, y)
     result = directgp.train(model.posterior, model.likelihood, X, y, objective="elbo", max_steps=20)
     q = result.posterior.predict(X_new)
@@ -59,9 +57,9 @@ def test_the_elbo_cell_is_directgp_train() -> None:
     noise = float(result.likelihood.noise.detach())
     mean = float(targets.shift[0]) + float(targets.scale[0]) * q.mean.numpy()
     deviation = float(targets.scale[0]) * np.sqrt(q.variance.numpy() + noise)
-    expected = -stats.norm.logpdf(data.y_test, mean, deviation).mean()
+    expected = -stats.norm.logpdf(y_test, mean, deviation).mean()
     assert found.outcome.scores["nll"] == pytest.approx(expected, rel=1e-10)
-    assert found.outcome.scores["mse"] == pytest.approx(np.mean((mean - data.y_test) ** 2))
+    assert found.outcome.scores["mse"] == pytest.approx(np.mean((mean - y_test) ** 2))
     assert found.arrays["mean"] == pytest.approx(mean)
     assert found.outcome.path == () and found.outcome.beta == 1.0
 

@@ -25,20 +25,19 @@ def test_sizes_of_the_parts(rows: int, training: int, validation: int, test: int
 
 def test_parts_share_no_row() -> None:
     found = split(problem(n=200), repeat=0, size=parts_of(200).training, seed=1)
-    rows = np.concatenate([found.training, found.validation, found.test])
+    rows = np.concatenate(found)
     assert sorted(rows.tolist()) == list(range(200))
 
 
 def test_sizes_share_what_they_can() -> None:
     small, large = (split(problem(n=200), 3, size, seed=1) for size in (20, 90))
-    assert small.training.tolist() == large.training[:20].tolist()
-    assert small.test.tolist() == large.test.tolist()
-    assert small.validation.tolist() == large.validation.tolist()
+    assert small[0].tolist() == large[0][:20].tolist()
+    assert [each.tolist() for each in small[1:]] == [each.tolist() for each in large[1:]]
 
 
 def test_repeats_and_seeds_differ_and_come_back() -> None:
     def rows(repeat: int, seed: int) -> list[int]:
-        return list(split(problem(n=200), repeat, 50, seed).training)
+        return list(split(problem(n=200), repeat, 50, seed)[0])
 
     assert rows(0, 0) == rows(0, 0)
     assert len({tuple(rows(r, s)) for r in range(3) for s in range(3)}) == 9
@@ -47,15 +46,14 @@ def test_repeats_and_seeds_differ_and_come_back() -> None:
 def test_labels_are_spread_evenly() -> None:
     given = problem("classification", n=400)
     share = given.y.mean()
-    found = split(given, 0, 40, seed=0)
-    for rows in (found.training, found.validation, found.test):
+    for rows in split(given, 0, 40, seed=0):
         # Each stratum is within two places of where an even spread has it.
         assert abs(given.y[rows].sum() - share * len(rows)) <= 4
 
 
 def test_real_targets_are_drawn_without_their_help() -> None:
     given = problem(n=400)
-    means = [given.y[split(given, r, 100, 0).test].mean() for r in range(30)]
+    means = [given.y[split(given, r, 100, 0)[2]].mean() for r in range(30)]
     error = given.y.std() / np.sqrt(100) * np.sqrt(300 / 399)
     assert 0.6 * error < np.std(means, ddof=1) < 1.5 * error
 

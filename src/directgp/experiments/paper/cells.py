@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
 
-import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from directgp.datasets.problem import Task
@@ -78,7 +76,6 @@ class BetaScores(Frozen):
     """Validation NLL, or MSE for square loss, and its standard error."""
 
     test: dict[str, float]
-    """Scores of the test rows."""
 
 
 @final
@@ -222,8 +219,6 @@ class _PaperCell(Cell):
 
     task: Task
     size: int
-    """Training rows."""
-
     num_inducing: int
     repeat: int
     """Number of the random split."""
@@ -336,8 +331,6 @@ class GradientCell(_PaperCell):
     kind: Literal["gradients"] = "gradients"
     rules: tuple[RuleFacts, ...]
     draws: int
-    """Draws of the gradient of each rule."""
-
     beta: float
     truth_samples: int
     """Samples of the bMC gradient that the paper takes as the truth; ours is exact."""
@@ -380,21 +373,6 @@ class Results:
         run = [record.cell for record in self.records]
         return [*run, *(each.cell for each in self.failed), *self.missing]
 
-    def fits(self) -> list[tuple[FitCell, FitOutcome]]:
-        """Return every fit."""
-        return [(r.cell, r.outcome) for r in self._of(FitCell)]
-
-    def curves(self) -> list[tuple[CurveCell, CurveOutcome, NDArray[np.float32]]]:
-        """Return every learning curve, with the NLL of test rows, (points, rows)."""
-        return [(r.cell, r.outcome, r.arrays["losses"]) for r in self._of(CurveCell)]
-
-    def gradients(self) -> list[tuple[GradientCell, GradientOutcome, PaperRecord]]:
-        """Return every study of gradients; the record has the draws."""
-        return [(r.cell, r.outcome, r) for r in self._of(GradientCell)]
-
-    def samplers(self) -> list[tuple[SamplerCell, SamplerOutcome]]:
-        """Return every study of samplers."""
-        return [(r.cell, r.outcome) for r in self._of(SamplerCell)]
-
-    def _of(self, kind: type[PaperCell]) -> list[Record[Any, Any]]:
+    def of(self, kind: type[PaperCell]) -> list[Record[Any, Any]]:
+        """Return the records of one kind of cell."""
         return [record for record in self.records if isinstance(record.cell, kind)]

@@ -137,20 +137,14 @@ def run_fit(
     if cell.protocol == "paper":
         trained = _train_as_paper(cell, model, rows, monitors)
     else:
-        trained = train_method(
-            METHODS[cell.method],
-            model,
-            rows,
-            betas=cell.betas,
-            seed=cell.seed,
-            max_steps=cell.max_steps,
-            monitors=monitors,
-        )
+        method = METHODS[cell.method]
+        steps = cell.max_steps
+        trained = train_method(method, model, rows, cell.betas, cell.seed, steps, monitors)
     seconds = clock(device) - since
     outcome = FitOutcome(
         **trained.facts(),
         scores=_scores(cell, trained.best, rows),
-        num_test=len(data.y_test),
+        num_test=len(data.test[1]),
         num_training=data.num_training,
         path=_path(cell, trained.path, rows),
         history=trained.curve(),
@@ -247,10 +241,6 @@ class EveryStep(Monitor):
     def __call__(self, progress: Progress) -> None:
         return None
 
-    @override
-    def reset(self) -> None:
-        return None
-
 
 _ROWS_KEPT = 20_000
 """Test rows whose losses are stored, for paired tests over rows."""
@@ -310,7 +300,7 @@ def run_curve(
     )
     outcome = CurveOutcome(
         points=tuple(points),
-        num_test=len(data.y_test),
+        num_test=len(data.test[1]),
         num_training=data.num_training,
         status=result.status.value,
         reason=result.reason,

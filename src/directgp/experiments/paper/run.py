@@ -121,10 +121,8 @@ class Reproduction:
     findings: tuple[tuple[Claim, Finding], ...]
     data: tuple[DataRow, ...]
     scale: str
-    """"smoke", "small" or "full"."""
-
     scale_words: str
-    """Description of the scale in one sentence."""
+    """Name of the scale, and its description in one sentence."""
 
     protocol: ProtocolName
     command: str

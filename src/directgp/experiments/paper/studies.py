@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import cast, final
+from typing import Any, cast, final
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from directgp.diagnostics.gradients import EachDraw, Measurement, block_statistics, gradient_draws
+from directgp.diagnostics.gradients import EachDraw, block_statistics, gradient_draws
 from directgp.experiments.cell import Circumstances, Record, generator_of
 from directgp.experiments.fit import CellData, GPModel, ScaledRows
 from directgp.experiments.paper.cells import (
@@ -85,6 +85,12 @@ def objective_pullback(
     return pullback
 
 
+_STATISTICS = {
+    **{name: name for name in ("alignment", "squared_error", "variance", "squared_bias")},
+    "squared_norm": "squared_norm_ratio",
+}
+"""Fields of `GradientRow`, and of the statistics of a block."""
+
 _TIMINGS = 5
 _TRUTH, _TIMING, _RULES = range(1, 4)
 """Streams of random numbers."""
@@ -95,8 +101,7 @@ def run_gradients(
 ) -> Record[GradientCell, GradientOutcome]:
     """Draw gradients right after initialisation, and compare them with the exact gradient.
 
-    The arrays have the statistics of each draw under ``{statistic}.{rule label}.{block}``, in the
-    units of the outcome's rows. The monitors are called after each rule.
+    The monitors are called after each rule.
     """
     since = time.process_time()
     seed = (cell.seed, cell.repeat)
@@ -125,7 +130,13 @@ def run_gradients(
         draws = pullback(*drawn)
         for block, truth in exact.items():
             flat = draws[block].flatten(1)
-            rows.append(_gradient_row(rule, block, flat, truth, seconds[rule.label]))
+            found = block_statistics(flat, truth).relative()
+            numbers = {name: getattr(found, of) for name, of in _STATISTICS.items()}
+            measured: dict[str, Any] = {
+                name: Measured(value=m.value, error=m.standard_error) for name, m in numbers.items()
+            }
+            each_seconds = seconds[rule.label]
+            rows.append(GradientRow(rule=rule, block=block, seconds=each_seconds, **measured))
             each = EachDraw.of(flat, truth)
             for statistic in ("alignment", "squared_norm", "squared_error"):
                 values = getattr(each, statistic).float().numpy()
@@ -140,26 +151,6 @@ def run_gradients(
     taken = time.process_time() - since
     outcome = GradientOutcome(rows=tuple(rows), truth_error=truth_error, seconds=taken)
     return Record(cell, outcome, Circumstances.here("cpu"), {**arrays})
-
-
-def _gradient_row(
-    rule: RuleFacts, block: str, draws: Tensor, exact: Tensor, seconds: float
-) -> GradientRow:
-    found = block_statistics(draws, exact).relative()
-
-    def measured(number: Measurement) -> Measured:
-        return Measured(value=number.value, error=number.standard_error)
-
-    return GradientRow(
-        rule=rule,
-        block=block,
-        alignment=measured(found.alignment),
-        squared_norm=measured(found.squared_norm_ratio),
-        squared_error=measured(found.squared_error),
-        variance=measured(found.variance),
-        squared_bias=measured(found.squared_bias),
-        seconds=seconds,
-    )
 
 
 # Samplers. The paper's sampler in a loop over the examples is measured beside the authors' hybrid,
@@ -321,37 +312,28 @@ def run_samplers(
     X, y = ScaledRows.of(data, cell.task).train
     start = paper_model(cell, X, y)
     for number, step in enumerate(cell.looks):
-        model = _trained(cell, start, X, y, step, monitors)
+        model = start
+        if step > 0:
+            # A new run from the start: it is deterministic.
+            result = train(
+                *(start.posterior, start.likelihood, X, y),
+                objective="log_loss",
+                beta=cell.beta,
+                start="scratch",
+                optimizer="adam",
+                learning_rate=cell.learning_rate,
+                max_steps=step,
+                stopping=EveryStep(),
+                monitors=monitors,
+                generator=generator_of(cell.seed, cell.repeat),
+            )
+            model = GPModel(result.posterior, result.likelihood)
         with torch.no_grad():
             points.append(_measure(cell, step, model, X, y))
         report_step(monitors, "samplers", number + 1, len(cell.looks))
     taken = time.process_time() - since
     outcome = SamplerOutcome(samples=cell.samples, looks=tuple(points), seconds=taken)
     return Record(cell, outcome, Circumstances.here("cpu"))
-
-
-def _trained(
-    cell: SamplerCell, start: GPModel, X: Tensor, y: Tensor, steps: int, monitors: Sequence[Monitor]
-) -> GPModel:
-    """Return the best model of a run of this many steps; the run is deterministic."""
-    if steps == 0:
-        return start
-    result = train(
-        start.posterior,
-        start.likelihood,
-        X,
-        y,
-        objective="log_loss",
-        beta=cell.beta,
-        start="scratch",
-        optimizer="adam",
-        learning_rate=cell.learning_rate,
-        max_steps=steps,
-        stopping=EveryStep(),
-        monitors=monitors,
-        generator=generator_of(cell.seed, cell.repeat),
-    )
-    return GPModel(result.posterior, result.likelihood)
 
 
 def _measure(cell: SamplerCell, step: int, model: GPModel, X: Tensor, y: Tensor) -> SamplerPoint:

@@ -72,8 +72,6 @@ class Scale:
     """Steps of one run; None is the default of the protocol."""
 
     protocol: ProtocolName = "best"
-    """Default protocol."""
-
     curves: CurveSizes
     airline: AirlineSizes
     draws: int
@@ -212,7 +210,7 @@ class _Makers:
         """Yield every method, size and repeat; the ELBO first."""
         regression = data.task == "regression"
         wanted = self.scale.sizes if regression else self.scale.other_sizes
-        most = self._max_rows(data)
+        most = self._size(data)
         rows = (round(each * most) if each < 1 else int(each) for each in wanted)
         for size in sorted({min(each, most) for each in rows}):
             betas = tuple(beta_grid(size)) if self.scale.betas is None else self.scale.betas
@@ -230,8 +228,8 @@ class _Makers:
 
     def curves(self, data: SweepData) -> Iterator[CurveCell]:
         """Yield the comparison of rules: log loss, joint, β = 0.1."""
-        sizes, most = self.scale.curves, self._max_rows(data)
-        size = most if sizes.rows is None else min(sizes.rows, most)
+        sizes = self.scale.curves
+        size = self._size(data, sizes.rows)
         in_batches = data.task == "regression" and size > BATCH
         full_rate = _COUNT_RATE if data.task == "count" else _FULL_RATE
         for repeat in range(sizes.repeats):
@@ -251,8 +249,8 @@ class _Makers:
 
     def airline(self, data: SweepData) -> Iterator[CurveCell]:
         """Yield ELBO and both DLM for every β, and the comparison of rules."""
-        sizes, most = self.scale.airline, self._max_rows(data)
-        size = most if sizes.rows is None else min(sizes.rows, most)
+        sizes = self.scale.airline
+        size = self._size(data, sizes.rows)
         an_epoch = -(-size // sizes.batch_size)
         base = CurveCell(
             **{**self._facts(data, size), "num_inducing": sizes.num_inducing},
@@ -276,9 +274,8 @@ class _Makers:
 
     def gradients(self, data: SweepData) -> GradientCell:
         """Return the study of bias."""
-        size = min(self.scale.study_rows, self._max_rows(data))
         return GradientCell(
-            **self._facts(data, size),
+            **self._facts(data, self._size(data, self.scale.study_rows)),
             rules=_STUDIED_RULES,
             draws=self.scale.draws,
             beta=_SAMPLED_BETA,
@@ -287,9 +284,8 @@ class _Makers:
 
     def samplers(self, data: SweepData) -> SamplerCell:
         """Return the study of product samplers."""
-        size = min(self.scale.study_rows, self._max_rows(data))
         return SamplerCell(
-            **self._facts(data, size),
+            **self._facts(data, self._size(data, self.scale.study_rows)),
             looks=self.scale.sampler_steps,
             samples=_SAMPLES,
             beta=1.0,
@@ -308,6 +304,8 @@ class _Makers:
             "seed": self.seed,
         }
 
-    def _max_rows(self, data: SweepData) -> int:
+    def _size(self, data: SweepData, wanted: int | None = None) -> int:
+        """Return the training rows that are wanted, or all, as far as there are so many."""
         most = paper_parts(data.name, data.task, data.num_rows).training
-        return most if data.task == "regression" or data.name == LARGE else min(most, _MAX_ROWS)
+        bounded = data.task != "regression" and data.name != LARGE
+        return min(most, wanted or most, _MAX_ROWS if bounded else most)

@@ -33,7 +33,7 @@ BLOCKS = ("u_mean", "u_chol")
 def rows(task: Task = "count", n: int = 40) -> CellData:
     given = problem(task, n + 2)
     X, y = given.X, given.y
-    return CellData(X[2:], y[2:], X[:1], y[:1], X[1:2], y[1:2])
+    return CellData((X[2:], y[2:]), (X[:1], y[:1]), (X[1:2], y[1:2]))
 
 
 def a_cell(rules: tuple[RuleFacts, ...], **changes: Any) -> GradientCell:

@@ -38,10 +38,10 @@ def test_no_row_is_in_two_parts_and_smaller_sizes_are_parts_of_larger_ones() -> 
     small, large = (
         paper_rows(fit_cell("pol", "elbo", size=size, data="x"), numbered) for size in (20, 60)
     )
-    parts = [large.X_train, large.X_validation, large.X_test]
+    parts = [large.train[0], large.validation[0], large.test[0]]
     assert len(np.unique(np.concatenate(parts))) == 60 + 8 + 25
-    assert np.array_equal(small.X_train, large.X_train[:20])
-    assert np.array_equal(small.X_test, large.X_test)
+    assert np.array_equal(small.train[0], large.train[0][:20])
+    assert np.array_equal(small.test[0], large.test[0])
     assert large.num_training == 67
 
 
@@ -50,7 +50,7 @@ def test_repeats_have_other_rows() -> None:
     first, second = (
         paper_rows(fit_cell("pol", "elbo", repeat, size=20, data="x"), given) for repeat in (0, 1)
     )
-    assert not np.array_equal(first.X_test, second.X_test)
+    assert not np.array_equal(first.test[0], second.test[0])
 
 
 def test_more_rows_than_there_are_are_refused() -> None:

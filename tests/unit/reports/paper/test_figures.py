@@ -13,7 +13,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from directgp.experiments.cell import METHODS, FailedRecord
-from directgp.experiments.paper.cells import EXACT, PaperRecord, Results, RuleFacts
+from directgp.experiments.paper.cells import (
+    EXACT,
+    CurveCell,
+    FitCell,
+    GradientCell,
+    PaperRecord,
+    Results,
+    RuleFacts,
+)
 from directgp.plots.curves import Line, bin_edges, ratio_axis
 from directgp.plots.rendering import NARROW, WIDE, Picture, render
 from directgp.plots.style import DARK, INK, Mark
@@ -119,7 +127,7 @@ def test_lines_are_means_over_repeats(name: str, score: str, labels: list[str] |
         for size, mean in zip(line.get_xdata(), line.get_ydata(), strict=True):
             values = [
                 outcome.scores[score]
-                for cell, outcome in ALL.fits()
+                for cell, outcome in ((r.cell, r.outcome) for r in ALL.of(FitCell))
                 if (cell.dataset, cell.method, cell.size) == ("sarcos", label[text], size)
             ]
             assert len(values) == 2 and mean == pytest.approx(sum(values) / 2)
@@ -128,7 +136,7 @@ def test_lines_are_means_over_repeats(name: str, score: str, labels: list[str] |
     }
     first = sorted(
         outcome.scores[score]
-        for cell, outcome in ALL.fits()
+        for cell, outcome in ((r.cell, r.outcome) for r in ALL.of(FitCell))
         if (cell.dataset, cell.method, cell.size) == ("sarcos", "elbo", 691)
     )
     # Of two values the mean plus and minus one standard error are the values themselves.
@@ -177,7 +185,11 @@ def test_the_small_size_is_the_nearest_by_ratio_and_rings_are_at_what_was_chosen
     assert ax.get_xscale() == "log"
     rings = [line for line in ax.lines if line.get_markersize() == 8]
     for method, ring in zip(("beta-elbo", "log-joint", "log-fixed"), rings, strict=True):
-        chosen = {o.beta for c, o in found.fits() if c.method == method and c.size == 1000}
+        chosen = {
+            r.outcome.beta
+            for r in found.of(FitCell)
+            if (r.cell.method, r.cell.size) == (method, 1000)
+        }
         assert set(np.asarray(ring.get_xdata(), dtype=float)) == chosen
 
 
@@ -190,7 +202,7 @@ def test_airline_has_every_objective_and_every_rule() -> None:
     left, right = shown("11").draw(WIDE).axes
     assert (left.get_ylabel(), right.get_ylabel()) == ("NLL", "error")
     ends: dict[str, list[float]] = {label: [] for label in rules}
-    for cell, outcome, _ in ALL.curves():
+    for cell, outcome in ((r.cell, r.outcome) for r in ALL.of(CurveCell)):
         wanted = ("airline", 1.0, "log_loss", "joint")
         if (cell.dataset, cell.beta, cell.objective, cell.hyperparameters) == wanted:
             ends[cell.rule.label].append(outcome.points[-1].scores["error"])
@@ -214,7 +226,7 @@ def test_histograms_count_every_draw_on_one_axis() -> None:
     heights = [patch.get_data().values for patch in biased.patches]
     assert len(heights) == 6
     assert all(sum(each) == pytest.approx(1) for each in heights)
-    (record,) = [r for _, _, r in ALL.gradients() if r.cell.repeat == 0]
+    (record,) = [r for r in ALL.of(GradientCell) if r.cell.repeat == 0]
     median = float(np.median(record.arrays["squared_error.bMC-10.u_mean"]))
     edges = biased.patches[2].get_data().edges
     values = biased.patches[2].get_data().values

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from directgp.experiments.paper.cells import ProtocolName, Results
+from directgp.experiments.paper.cells import FitCell, ProtocolName, Results
 from directgp.experiments.paper.claims.base import Finding, Part, Verdict
 from directgp.reports.paper import (
     PROTOCOLS,
@@ -145,7 +145,7 @@ def test_fits_that_did_not_converge_are_told() -> None:
     first, second, *others = results(SMALL).records
     early = first.outcome.model_copy(update={"status": "budget"})
     told = reproduction(Results((replace(first, outcome=early), second, *others)))
-    fits = len(told.results.fits())
+    fits = len(told.results.of(FitCell))
     assert f"1 of {fits} fits stopped unconverged" in second_line(told)
     assert run_facts(told)["fits not converged"] == (
         f"1 of {fits} fits reached the limit of steps: ELBO 1 of 4"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from directgp.experiments.paper.cells import CurveCell, FitCell
 from directgp.plots.rendering import RenderedPicture
 from directgp.reports import html, paper
 from directgp.reports.paper import cells_parquet, write_reproduction
@@ -75,7 +76,7 @@ def test_every_cell_is_a_row(folder: Path) -> None:
     found = with_failures(results(SMALL))
     assert len(rows) == 30 == len({row["key"] for row in rows})
     by_key = {row["key"]: row for row in rows}
-    for cell, outcome in found.fits():
+    for cell, outcome in ((r.cell, r.outcome) for r in found.of(FitCell)):
         row = by_key[cell.key]
         assert (row["method"], row["size"], row["repeat"]) == (cell.method, cell.size, cell.repeat)
         assert (row["nll"], row["beta"]) == (outcome.scores["nll"], outcome.beta)
@@ -88,7 +89,7 @@ def test_every_cell_is_a_row(folder: Path) -> None:
 def test_a_curve_is_told_by_its_end() -> None:
     found = results(Recipe(airline=True, repeats=1, points=3))
     rows = pq.read_table(io.BytesIO(cells_parquet(found))).to_pylist()
-    ends = {cell.key: told.points[-1].scores["nll"] for cell, told, _ in found.curves()}
+    ends = {r.cell.key: r.outcome.points[-1].scores["nll"] for r in found.of(CurveCell)}
     assert {row["key"]: row["nll"] for row in rows} == ends
     assert {row["method"] for row in rows} == {"elbo", "beta-elbo", "log-joint", "log-fixed"}
     assert {row["rule"] for row in rows} >= {"exact", "bMC-10", "uPS-1"}

@@ -3,20 +3,18 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar, final
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from directgp.experiments.cell import Record
 from directgp.experiments.paper.cells import PaperCell, Results
 from directgp.experiments.stats import SIGNIFICANT, corrected_p_value
 from directgp.text import joined, number, p_value, plural, with_error
 
 # Thresholds were fixed before the experiments were run.
-
-LEVEL = 1 - SIGNIFICANT
-"""Level of the intervals: an interval excludes 0 exactly if the test is significant."""
 
 NLL_MARGIN = 0.01
 """Nats within which two NLLs of labels or counts count as equal: a line width of the paper's plots,
@@ -116,7 +114,8 @@ class Difference:
     note: str = ""
 
 
-_UPPER = (1 + LEVEL) / 2
+_UPPER = 1 - SIGNIFICANT / 2
+"""Upper quantile of the intervals, which exclude 0 exactly if the test is significant."""
 
 
 def differences(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
@@ -253,10 +252,9 @@ def compare(
     pair: Pair, relation: Relation = "lower", margin: float = 0.0, decides: bool = True
 ) -> Part:
     """Test whether a pair has the claimed relation."""
-    found, nan = pair.difference, math.nan
+    found, nan, facts = pair.difference, math.nan, (decides, pair.dataset)
     if found is None:
-        facts = pair.unit, pair.note, decides, pair.dataset
-        return Part(pair.what, "not decided", nan, nan, nan, *facts)
+        return Part(pair.what, "not decided", nan, nan, nan, pair.unit, pair.note, *facts)
     low, high, effect = found.low, found.high, found.effect
     notes = [found.over, found.note, pair.note]
     if relation != "lower":
@@ -272,9 +270,8 @@ def compare(
             inside = -margin <= low and high <= margin
             verdict = verdict_of(inside, low > margin or high < -margin)
             excess = abs(effect) - margin
-    note = "; ".join(filter(None, notes))
-    facts = pair.unit, note, decides, pair.dataset
-    part = Part(pair.what, verdict, effect, found.error, found.p_value, *facts, excess=excess)
+    tested = found.error, found.p_value, pair.unit, "; ".join(filter(None, notes))
+    part = Part(pair.what, verdict, effect, *tested, *facts, excess=excess)
     return replace(part, clause=_clause(pair, part, relation, margin))
 
 
@@ -319,25 +316,14 @@ def all_of(verdicts: Iterable[Verdict]) -> Verdict:
     return verdict_of(found == {"held"}, "not held" in found)
 
 
-def any_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return "held" if any is held, "not held" if none is."""
-    found = set(verdicts)
-    return verdict_of("held" in found, found == {"not held"})
-
-
-def all_held(compared: Iterable[Part]) -> Verdict:
-    """Return the verdict of all comparisons together."""
-    return all_of(each.verdict for each in compared)
-
-
 def hardest(compared: Iterable[Part]) -> Part:
     """Return the comparison that contradicts the claim most; those that were run come first."""
-    order = {"not held": 0, "not decided": 1, "held": 2}
+    order = ("not held", "not decided", "held")
 
-    def rank(each: Part) -> tuple[bool, int, bool, float]:
-        unknown = math.isnan(each.excess)
-        excess = 0.0 if unknown else -each.excess
-        return not each.clause, order[each.verdict], unknown, excess
+    def rank(each: Part) -> tuple[bool, int, float]:
+        # An unknown excess comes last.
+        excess = float(np.nan_to_num(-each.excess, nan=math.inf))
+        return not each.clause, order.index(each.verdict), excess
 
     return min(compared, key=rank)
 
@@ -365,30 +351,28 @@ def finding(compared: Sequence[Part], closing: str = "", every: bool = False) ->
     if every:
         texts = [
             f"{name}: {'; '.join(each.clause for each in found)}."
-            for name, found in _by_dataset(run).items()
+            for name, found in _grouped(run, "dataset").items()
         ]
     else:
         texts = _by_unit(run)
-    runs = {name: {bool(c.clause) for c in some} for name, some in _by_dataset(deciding).items()}
+    names = _grouped(deciding, "dataset")
+    runs = {name: {bool(c.clause) for c in some} for name, some in names.items()}
     for label, wanted in (("Not run", {False}), ("Partly run", {True, False})):
-        names = [name for name, run in runs.items() if run == wanted]
-        texts += [f"{label}: {joined(names)}."] if names else []
+        found = [name for name, run in runs.items() if run == wanted]
+        texts += [f"{label}: {joined(found)}."] if found else []
     sentence = " ".join(filter(None, (*texts, closing)))
-    return Finding(all_held(deciding), sentence, parts)
+    return Finding(all_of(each.verdict for each in deciding), sentence, parts)
 
 
 def _by_unit(compared: Sequence[Part]) -> list[str]:
     """Describe every data set in the first unit, and the hardest comparison in each other unit."""
-    units: dict[str, list[Part]] = {}
-    for each in compared:
-        units.setdefault(each.unit, []).append(each)
     sentences: list[str] = []
-    for unit, found in units.items():
+    for unit, found in _grouped(compared, "unit").items():
         suffix, least = f" in {unit}", hardest(found)
         if not sentences:
             clauses = [
                 f"{name}{in_brackets(_score(some))}: {hardest(some).clause}"
-                for name, some in _by_dataset(found).items()
+                for name, some in _grouped(found, "dataset").items()
             ]
             # The unit is written once.
             later = [clause.replace(suffix, "", 1) for clause in clauses[1:]]
@@ -407,10 +391,10 @@ def _score(compared: Sequence[Part]) -> str:
     return f"{held} of {len(compared)} hold" if len(compared) > 1 else ""
 
 
-def _by_dataset(compared: Sequence[Part]) -> dict[str, list[Part]]:
+def _grouped(compared: Sequence[Part], field: str) -> dict[str, list[Part]]:
     found: dict[str, list[Part]] = {}
     for each in compared:
-        found.setdefault(each.dataset, []).append(each)
+        found.setdefault(getattr(each, field), []).append(each)
     return found
 
 
@@ -419,27 +403,24 @@ def _by_dataset(compared: Sequence[Part]) -> dict[str, list[Part]]:
 Split = tuple[int, int]
 """Repeat and seed."""
 
-_Run = TypeVar("_Run")
-_Cell = TypeVar("_Cell", bound=PaperCell)
+AnyRecord = Record[Any, Any]
 
 
-def by_setting(
-    runs: Iterable[tuple[_Cell, _Run]], free: set[str]
-) -> dict[str, dict[Split, tuple[_Cell, _Run]]]:
+def by_setting(runs: Iterable[AnyRecord], free: set[str]) -> dict[str, dict[Split, AnyRecord]]:
     """Group runs whose cells differ only in the split and in the free fields."""
-    settings: dict[str, dict[Split, tuple[_Cell, _Run]]] = {}
-    for cell, run in runs:
-        setting = cell.model_dump_json(exclude=free | {"repeat", "seed"})
-        settings.setdefault(setting, {})[cell.repeat, cell.seed] = (cell, run)
+    settings: dict[str, dict[Split, AnyRecord]] = {}
+    for run in runs:
+        setting = run.cell.model_dump_json(exclude=free | {"repeat", "seed"})
+        settings.setdefault(setting, {})[run.cell.repeat, run.cell.seed] = run
     return settings
 
 
 def paired_runs(
-    ones: Iterable[tuple[_Cell, _Run]],
-    others: Iterable[tuple[_Cell, _Run]],
+    ones: Iterable[AnyRecord],
+    others: Iterable[AnyRecord],
     free: set[str],
-    tie: Callable[[_Cell], int],
-) -> list[tuple[_Cell, list[tuple[_Run, _Run]], int]]:
+    tie: Callable[[Any], int],
+) -> list[tuple[Any, list[tuple[AnyRecord, AnyRecord]], int]]:
     """Pair runs of the same split whose cells differ only in the free fields, by setting.
 
     A setting has one of its cells, the pairs, and the number of runs without a partner. The largest
@@ -449,11 +430,13 @@ def paired_runs(
     found = []
     for setting in (each for each in first if each in second):
         a, b = first[setting], second[setting]
-        pairs = [(a[split][1], b[split][1]) for split in sorted(a.keys() & b.keys())]
+        pairs = [(a[split], b[split]) for split in sorted(a.keys() & b.keys())]
         if pairs:
-            found.append((next(iter(a.values()))[0], pairs, len(a.keys() ^ b.keys())))
+            found.append((next(iter(a.values())).cell, pairs, len(a.keys() ^ b.keys())))
 
-    def rank(setting: tuple[_Cell, list[tuple[_Run, _Run]], int]) -> tuple[int, int, int, str]:
+    def rank(
+        setting: tuple[Any, list[tuple[AnyRecord, AnyRecord]], int],
+    ) -> tuple[int, int, int, str]:
         cell, pairs, _ = setting
         return cell.size, len(pairs), tie(cell), cell.model_dump_json()
 

@@ -1,5 +1,6 @@
 """Claims about learning curves: C7 and C9 to C12."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -9,17 +10,10 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from directgp.experiments.paper.cells import (
-    EXACT,
-    CurveCell,
-    CurveOutcome,
-    PaperCell,
-    Results,
-    RuleFacts,
-    rules,
-)
+from directgp.experiments.paper.cells import EXACT, CurveCell, PaperCell, Results, RuleFacts, rules
 from directgp.experiments.paper.claims.base import (
     NLL_MARGIN,
+    AnyRecord,
     Claim,
     Difference,
     Finding,
@@ -61,25 +55,17 @@ VARIANTS = ("joint", "fixed")
 Selection = Callable[[CurveCell], bool]
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Curve:
-    """One learning curve."""
+def _indices(curve: AnyRecord) -> dict[int, int]:
+    """Return the index of each evaluated step; of two at the same step, the later one."""
+    return {point.step: index for index, point in enumerate(curve.outcome.points)}
 
-    outcome: CurveOutcome
-    losses: NDArray[np.float32]
 
-    @property
-    def indices(self) -> dict[int, int]:
-        """Return the index of each evaluated step; of two at the same step, the later one."""
-        return {point.step: index for index, point in enumerate(self.outcome.points)}
-
-    def at(self, step: int) -> tuple[float, NDArray[np.float64]]:
-        """Return the mean NLL and the stored NLLs of test rows; ∞ if the curve ended before."""
-        index = self.indices.get(step)
-        if index is None:
-            return math.inf, np.full(self.losses.shape[1], np.inf)
-        return self.outcome.points[index].scores["nll"], self.losses[index].astype(np.float64)
+def _nll_at(curve: AnyRecord, step: int) -> tuple[float, NDArray[np.float64]]:
+    """Return the mean NLL and the stored NLLs of test rows; ∞ if the curve ended before."""
+    index, losses = _indices(curve).get(step), curve.arrays["losses"]
+    if index is None:
+        return math.inf, np.full(losses.shape[1], np.inf)
+    return curve.outcome.points[index].scores["nll"], losses[index].astype(np.float64)
 
 
 @final
@@ -90,12 +76,12 @@ class CurvePairs:
     cell: CurveCell
     """One of the cells, for the settings that all share."""
 
-    pairs: tuple[tuple[Curve, Curve], ...]
+    pairs: list[tuple[AnyRecord, AnyRecord]]
 
     @property
     def evaluations(self) -> list[tuple[int, float]]:
         """Return the steps and epochs at which all curves that had not ended were evaluated."""
-        curves = [(curve, curve.indices) for pair in self.pairs for curve in pair]
+        curves = [(curve, _indices(curve)) for pair in self.pairs for curve in pair]
         epochs = {p.step: p.epoch for curve, _ in curves for p in curve.outcome.points}
         return sorted(
             (step, epoch)
@@ -109,7 +95,7 @@ class CurvePairs:
         If only some rows have stored losses, the standard error comes from them, and the mean from
         the scores of all rows.
         """
-        points = [(one.at(step), other.at(step)) for one, other in self.pairs]
+        points = [(_nll_at(one, step), _nll_at(other, step)) for one, other in self.pairs]
         stored = [differences(one[1], other[1]) for one, other in points]
         found, all_rows = over_rows(stored), sum(one.outcome.num_test for one, _ in self.pairs)
         count = sum(map(len, stored))
@@ -128,7 +114,7 @@ class CurvePairs:
         if len(self.pairs) == 1 or cell.dataset == AIRLINE:
             found = self.rows_at(last)
         else:
-            nll = np.array([[curve.at(last)[0] for curve in pair] for pair in self.pairs])
+            nll = np.array([[_nll_at(curve, last)[0] for curve in pair] for pair in self.pairs])
             outcome = self.pairs[0][0].outcome
             ratio = outcome.num_test / (outcome.num_training or cell.size)
             found = over_repeats(differences(nll[:, 0], nll[:, 1]), ratio)
@@ -141,11 +127,10 @@ def curve_pairs(
     results: Results, one: Selection, other: Selection, differ: set[str]
 ) -> list[CurvePairs]:
     """Pair curves whose settings are equal except for some fields, the largest size first."""
-    curves = [(cell, Curve(outcome, rows)) for cell, outcome, rows in results.curves()]
-    run = [(cell, curve) for cell, curve in curves if curve.outcome.points]
-    ones, others = ([each for each in run if selected(each[0])] for selected in (one, other))
+    run = [each for each in results.of(CurveCell) if each.outcome.points]
+    ones, others = ([each for each in run if selected(each.cell)] for selected in (one, other))
     found = paired_runs(ones, others, differ, lambda cell: cell.steps)
-    return [CurvePairs(cell, tuple(pairs)) for cell, pairs, _ in found]
+    return [CurvePairs(cell, pairs) for cell, pairs, _ in found]
 
 
 def is_joint(cell: CurveCell) -> bool:
@@ -292,23 +277,11 @@ def _recovery(
     """
 
     def judge(results: Results) -> Finding:
-        return finding(
-            [
-                each
-                for name in datasets
-                for beta in betas
-                for one, other, decides in pairs
-                for each in compare_rules(
-                    results,
-                    name,
-                    is_joint,
-                    (one, other),
-                    margin if other == EXACT else None,
-                    decides and beta == _BETA,
-                    beta,
-                )
-            ]
-        )
+        compared: list[Part] = []
+        for name, beta, (one, other, decides) in itertools.product(datasets, betas, pairs):
+            bound, counts = margin if other == EXACT else None, decides and beta == _BETA
+            compared += compare_rules(results, name, is_joint, (one, other), bound, counts, beta)
+        return finding(compared)
 
     def selected(cell: CurveCell) -> bool:
         return is_joint(cell) and cell.dataset in datasets and cell.beta in betas

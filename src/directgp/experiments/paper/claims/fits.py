@@ -8,16 +8,10 @@ from statistics import median
 import numpy as np
 
 from directgp.experiments.cell import METHODS
-from directgp.experiments.paper.cells import (
-    EXACT,
-    FitCell,
-    FitOutcome,
-    PaperCell,
-    Results,
-    RuleFacts,
-)
+from directgp.experiments.paper.cells import EXACT, FitCell, PaperCell, Results, RuleFacts
 from directgp.experiments.paper.claims.base import (
     NLL_MARGIN,
+    AnyRecord,
     Claim,
     Finding,
     Pair,
@@ -26,8 +20,7 @@ from directgp.experiments.paper.claims.base import (
     Test,
     Verdict,
     absence,
-    all_held,
-    any_of,
+    all_of,
     by_setting,
     combined,
     compare,
@@ -58,8 +51,6 @@ CONVERGED = "converged"
 
 VARIANTS = ("log-joint", "log-fixed")
 BASELINES = ("elbo", "beta-elbo")
-
-Fit = tuple[FitCell, FitOutcome]
 
 
 def uses_fits(datasets: Iterable[str], methods: Iterable[str]) -> Callable[[PaperCell], bool]:
@@ -97,7 +88,8 @@ def fit_pair(results: Results, dataset: str, one: str, other: str, score: str) -
     settings = paired_runs(ones, others, _FREE, lambda cell: cell.protocol == "paper")
     if not settings:
         return replace(pair, note=absence(results, uses_fits([dataset], (one, other))))
-    cell, outcomes, alone = settings[0]
+    cell, runs, alone = settings[0]
+    outcomes = [(one.outcome, other.outcome) for one, other in runs]
     scores = np.array([[a.scores[score], b.scores[score]] for a, b in outcomes])
     first, every = outcomes[0][0], [outcome for pair in outcomes for outcome in pair]
     found = over_repeats(
@@ -118,14 +110,14 @@ _FREE = {"method", "betas", "rule"}
 """Fields in which fits that are compared may differ."""
 
 
-def fits_of(results: Results, dataset: str, method: str) -> list[Fit]:
+def fits_of(results: Results, dataset: str, method: str) -> list[AnyRecord]:
     """Return the fits of a method; with the paper's rule for the task if there are such.
 
     Those with the longest grid of β come last.
     """
-    found = [fit for fit in results.fits() if fit[0].dataset == dataset and fit[0].method == method]
-    chosen = [fit for fit in found if fit[0].rule == _paper_rule(fit[0])] or found
-    return sorted(chosen, key=lambda fit: len(fit[0].betas))
+    found = [run for run in results.of(FitCell) if uses_fits([dataset], [method])(run.cell)]
+    chosen = [run for run in found if run.cell.rule == _paper_rule(run.cell)] or found
+    return sorted(chosen, key=lambda run: len(run.cell.betas))
 
 
 def method_name(method: str) -> str:
@@ -219,12 +211,12 @@ def _chosen(results: Results, method: str, small: bool, above: bool, decides: bo
     setting with most repeats, then the paper's protocol.
     """
 
-    def rank(fits: list[Fit]) -> tuple[float, int, bool]:
-        cell = fits[0][0]
+    def rank(fits: list[AnyRecord]) -> tuple[float, int, bool]:
+        cell = fits[0].cell
         near = -abs(math.log(cell.size / SMALL_SIZE))
         return near if small else float(cell.size), len(fits), cell.protocol == "paper"
 
-    fits = [f for f in fits_of(results, _BETA_SET, method) if _has_size(f[0], method, small)]
+    fits = [f for f in fits_of(results, _BETA_SET, method) if _has_size(f.cell, method, small)]
     groups = [list(each.values()) for each in by_setting(fits, _FREE).values()]
     title = f"{method_name(method)} chooses β {'>' if above else '<'} 1"
     if not groups:
@@ -233,10 +225,10 @@ def _chosen(results: Results, method: str, small: bool, above: bool, decides: bo
         pair = Pair(f"{_BETA_SET} with {where}", "", "", "log10 β", note=why, title=title)
         return compare(pair, decides=decides)
     fits = max(groups, key=rank)
-    first, betas = fits[0][1], [outcome.beta for _, outcome in fits]
+    first, betas = fits[0].outcome, [fit.outcome.beta for fit in fits]
     logs = np.array([math.log10(beta) if beta > 0 else -math.inf for beta in betas])
     found = over_repeats(-logs if above else logs, first.num_test / first.num_training)
-    place = f"{_BETA_SET} with {plural(fits[0][0].size, 'row')}"
+    place = f"{_BETA_SET} with {plural(fits[0].cell.size, 'row')}"
     text = f"β from {number(min(betas))} to {number(max(betas))}, median {number(median(betas))}"
     if equal := min(betas) == max(betas):
         text = f"β = {number(betas[0])}{' each time' if len(betas) > 1 else ''}"
@@ -297,11 +289,12 @@ def _either_variant(
     """
     fixed = against(results, dataset, "log-fixed", BASELINES, "nll", "not above", NLL_MARGIN, False)
     nll = {"log-joint": joint, "log-fixed": fixed}
-    verdicts = {variant: all_held(compared) for variant, compared in nll.items()}
+    verdicts = {variant: all_of(each.verdict for each in parts) for variant, parts in nll.items()}
     held = [variant for variant, verdict in verdicts.items() if verdict == "held"]
     variant, (score, margin) = held[0] if len(held) == 1 else better, second
+    contradicted = set(verdicts.values()) == {"not held"}
     return [
-        combined(title, any_of(verdicts.values()), nll[variant]),
+        combined(title, verdict_of(bool(held), contradicted), nll[variant]),
         *also,
         *against(results, dataset, variant, BASELINES, score, "not above", margin),
         *joint,
@@ -357,13 +350,13 @@ def count_sets(present: set[str]) -> list[str]:
 
 
 def _judge_counts(results: Results) -> Finding:
-    names = count_sets({cell.dataset for cell, _ in results.fits()})
+    names = count_sets({run.cell.dataset for run in results.of(FitCell)})
     title = "log-loss DLM is lower in NLL (joint), or not above (fixed), than ELBO and β-ELBO"
     compared, verdicts = [], []
     for name in names:
         joint = against(results, name, "log-joint", BASELINES, "nll", decides=False)
         compared += _either_variant(results, name, title, joint, ("mre", MRE_MARGIN))
-        verdicts.append(all_held(joint))
+        verdicts.append(all_of(each.verdict for each in joint))
     if any(each.clause for each in compared):
         compared.append(_all_but_one(verdicts))
     missing = len(DIRECTIONS) + 1 - len(names)

@@ -9,7 +9,6 @@ import numpy as np
 
 from directgp.experiments.paper.cells import (
     GradientCell,
-    GradientOutcome,
     GradientRow,
     Measured,
     PaperCell,
@@ -20,6 +19,7 @@ from directgp.experiments.paper.cells import (
 )
 from directgp.experiments.paper.claims.base import (
     TINY,
+    AnyRecord,
     Claim,
     Difference,
     Finding,
@@ -29,7 +29,6 @@ from directgp.experiments.paper.claims.base import (
     Test,
     Verdict,
     absence,
-    all_held,
     all_of,
     by_setting,
     combined,
@@ -87,15 +86,14 @@ def _uses_gradients(cell: PaperCell) -> bool:
 
 def _largest_study(results: Results) -> list[GradientRow]:
     """Return the rows of all repeats of the largest study."""
-    runs = [(cell, outcome) for cell, outcome, _ in results.gradients() if _uses_gradients(cell)]
-    studies = by_setting(runs, set()).items()
+    runs = [r for r in results.of(GradientCell) if _uses_gradients(r.cell)]
 
-    def rank(study: tuple[str, dict[Split, tuple[GradientCell, GradientOutcome]]]) -> Any:
-        cell, _ = next(iter(study[1].values()))
+    def rank(study: tuple[str, dict[Split, AnyRecord]]) -> tuple[int, str]:
+        cell = next(iter(study[1].values())).cell
         return cell.size * cell.draws, study[0]
 
-    _, repeats = max(studies, key=rank, default=("", {}))
-    return [row for _, outcome in repeats.values() for row in outcome.rows]
+    _, repeats = max(by_setting(runs, set()).items(), key=rank, default=("", {}))
+    return [row for run in repeats.values() for row in run.outcome.rows]
 
 
 def _judge_bias(results: Results) -> Finding:
@@ -140,7 +138,7 @@ def _judge_bias(results: Results) -> Finding:
 def _between(above_ups: list[Part], below_bmc: list[Part]) -> Part:
     """Test whether smooth-bMC lies between the two for some samples and outside for none."""
     pairs = list(zip(above_ups, below_bmc, strict=True))
-    verdicts = [all_held(pair) for pair in pairs]
+    verdicts = [all_of(each.verdict for each in pair) for pair in pairs]
     contradicted = "not held" in verdicts
     verdict = verdict_of("held" in verdicts and not contradicted, contradicted)
     of = [each for pair, v in zip(pairs, verdicts, strict=True) if v == verdict for each in pair]
@@ -190,9 +188,9 @@ def _sampler_test(
 
     def test(results: Results, dataset: str) -> Part:
         found = [
-            [each for each in outcome.looks if each.step >= FIRST_STEPS]
-            for cell, outcome in results.samplers()
-            if cell.dataset == dataset
+            [each for each in run.outcome.looks if each.step >= FIRST_STEPS]
+            for run in results.of(SamplerCell)
+            if run.cell.dataset == dataset
         ]
         why = absence(results, lambda cell: _uses_samplers(cell) and cell.dataset == dataset)
         part = compare(Pair(dataset, "", "", unit, note=why, title=title), decides=decides)
