@@ -92,7 +92,7 @@ class Selection:
             named = not self.datasets or cell.dataset in self.datasets
             return named and (not uses or any(each(cell) for each in uses))
 
-        return chosen(sweep(SCALES[self.scale], data, self.protocol, self.seed), [wanted])
+        return chosen(sweep(SCALES[self.scale], data, self.protocol, self.seed), wanted)
 
     def judged(self) -> "list[Claim]":
         """Return the named claims, or those that the figures show; by default all."""

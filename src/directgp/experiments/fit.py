@@ -236,10 +236,7 @@ _ROWS_KEPT = 2000
 def run_compare_cell(
     cell: CompareCell, data: CellData, start: bytes = b"", monitors: Sequence[Monitor] = ()
 ) -> Record[CompareCell, CompareOutcome]:
-    """Train on the training rows, choose β by the validation rows, score on the test rows.
-
-    `start` is the model of `cell.start`.
-    """
+    """Train from the model of `cell.start`, choose β by validation, and score the test rows."""
     settings, method = cell.settings, method_named(cell.method)
     rows = ScaledRows.of(data, cell.task, settings.dtype, settings.device)
     model = untrained_model(cell, *rows.train)

@@ -99,10 +99,7 @@ _TRUTH, _TIMING, _RULES = range(1, 4)
 def run_gradients(
     cell: GradientCell, data: CellData, monitors: Sequence[Monitor] = ()
 ) -> Record[GradientCell, GradientOutcome]:
-    """Draw gradients right after initialisation, and compare them with the exact gradient.
-
-    The monitors are called after each rule.
-    """
+    """Draw gradients right after initialisation, and compare them with the exact gradient."""
     since = time.process_time()
     seed = (cell.seed, cell.repeat)
     X, y = ScaledRows.of(data, cell.task).train
@@ -303,10 +300,7 @@ _MIN_EXAMPLES = 50
 def run_samplers(
     cell: SamplerCell, data: CellData, monitors: Sequence[Monitor] = ()
 ) -> Record[SamplerCell, SamplerOutcome]:
-    """Train for the log loss by its exact rule, and measure the samplers at some steps.
-
-    The monitors are called at each step of training and after each measurement.
-    """
+    """Train for the log loss by its exact rule, and measure the samplers at some steps."""
     since = time.process_time()
     points = []
     X, y = ScaledRows.of(data, cell.task).train

@@ -190,11 +190,10 @@ def sweep(
 
 
 def chosen(
-    cells: Iterable[PaperCell], wanted: Sequence[Callable[[PaperCell], bool]]
+    cells: Iterable[PaperCell], wanted: Callable[[PaperCell], bool]
 ) -> tuple[PaperCell, ...]:
-    """Return the cells that any predicate selects, each after the cell it starts from."""
-    selected = [cell for cell in cells if any(uses(cell) for uses in wanted)]
-    return tuple({cell.key: cell for cell in with_starts(selected)}.values())
+    """Return the cells that are wanted, each after the cell it starts from."""
+    return tuple({cell.key: cell for cell in with_starts(filter(wanted, cells))}.values())
 
 
 @final

@@ -57,7 +57,7 @@ def test_best_never_samples() -> None:
 
 def test_what_is_chosen_comes_after_what_it_starts_from() -> None:
     cells = sweep(SCALES["smoke"], DATA)
-    found = chosen(cells, [lambda c: isinstance(c, FitCell) and c.method == "log-fixed"])
+    found = chosen(cells, lambda c: isinstance(c, FitCell) and c.method == "log-fixed")
     assert {c.method for c in found if isinstance(c, FitCell)} == {"elbo", "log-fixed"}
     seen: set[str] = set()
     for cell in found:

@@ -434,9 +434,7 @@ def paired_runs(
         if pairs:
             found.append((next(iter(a.values())).cell, pairs, len(a.keys() ^ b.keys())))
 
-    def rank(
-        setting: tuple[Any, list[tuple[AnyRecord, AnyRecord]], int],
-    ) -> tuple[int, int, int, str]:
+    def rank(setting: tuple[Any, ...]) -> tuple[int, int, int, str]:
         cell, pairs, _ = setting
         return cell.size, len(pairs), tie(cell), cell.model_dump_json()
 

@@ -52,9 +52,8 @@ VECTORISED = 0.6
 """Maximum share of the time after vectorising; the paper says 0.5, and timings vary."""
 
 SAME_ERRORS, SAME_SHARE = 3.0, 0.05
-"""Standard errors, and share, within which two numbers of proposals are equal, as theory says.
-
-Three errors allow for many evaluations, and the share ignores unimportant differences."""
+"""Standard errors, which allow for many evaluations, and share, which ignores unimportant
+differences, within which two numbers of proposals are equal."""
 
 SLOWER = 3.0
 """Time ratio that counts as "significantly slower in practice"."""
