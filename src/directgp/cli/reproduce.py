@@ -414,7 +414,6 @@ def _list_experiments(terminal: Terminal) -> None:
     )
     rows = [(c.id, c.statement, ", ".join(c.figures)) for c in claims]
     terminal.show(plain_table("Claims", ("claim", "what the paper says", "figures"), rows))
-    pairs = [(f.name, f.title) for f in figures]
-    terminal.show(plain_table("\nFigures", ("figure", "what it shows"), pairs))
-    pairs = [(s.name, s.about) for s in scales]
-    terminal.show(plain_table("\nScales", ("scale", "what is run"), pairs))
+    shown, run = [(f.name, f.title) for f in figures], [(s.name, s.about) for s in scales]
+    terminal.show(plain_table("\nFigures", ("figure", "what it shows"), shown))
+    terminal.show(plain_table("\nScales", ("scale", "what is run"), run))

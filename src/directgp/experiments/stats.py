@@ -104,10 +104,11 @@ def estimates(score: Score, values: NDArray[np.float64], parts: Parts) -> list[S
     repeats = values.shape[1]
     ratio = parts.test / parts.training
     resolution = 1 / parts.test if score.share else 0.0
-    cost = _cost(score, values.mean(1))
-    best = int(cost.argmin())
+    means = values.mean(1)
+    cost = np.abs(means - COVERAGE) if score.better == "nominal" else means
+    best = int(np.where(np.isnan(cost), np.inf, cost).argmin())
     with np.errstate(invalid="ignore", over="ignore"):
-        errors = values.std(1, ddof=1) / math.sqrt(repeats) if repeats > 1 else np.nan * cost
+        errors = values.std(1, ddof=1) / math.sqrt(repeats) if repeats > 1 else np.nan * means
         p_values = [corrected_p_value(row - values[best], ratio, resolution) for row in values]
     return [
         ScoreEstimate(
@@ -120,12 +121,6 @@ def estimates(score: Score, values: NDArray[np.float64], parts: Parts) -> list[S
         )
         for i, row in enumerate(values)
     ]
-
-
-def _cost(score: Score, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return values to minimise; NaN becomes ∞."""
-    cost = np.abs(values - COVERAGE) if score.better == "nominal" else values
-    return np.where(np.isnan(cost), np.inf, cost)
 
 
 def corrected_p_value(

@@ -51,10 +51,6 @@ LARGE = "airline"
 BATCH = 6000
 """Batch size where there are more rows, in regression."""
 
-_LARGE_TEST = 100_000
-_MAX_TEST = {"song": 10_000}
-_OTHER_TEST, _OTHER_VALIDATION = 1_000, 0.1
-
 
 def paper_parts(dataset: str, task: Task, num_rows: int) -> Parts:
     """Return the numbers of rows of each part of a split.
@@ -63,15 +59,15 @@ def paper_parts(dataset: str, task: Task, num_rows: int) -> Parts:
     all rows for validation, up to 1000 of the rest for the test. Airline: 100,000 for the test.
     """
     if dataset == LARGE:
-        test = min(_LARGE_TEST, num_rows // 4)
+        test = min(100_000, num_rows // 4)
         return Parts(num_rows - test, 0, test)
     if task == "regression":
         validation = round(VALIDATION * num_rows)
         training = num_rows - validation - round(TEST * num_rows)
-        test = min(num_rows - validation - training, _MAX_TEST.get(dataset, num_rows))
+        test = min(num_rows - validation - training, 10_000 if dataset == "song" else num_rows)
         return Parts(training, validation, test)
-    validation = round(_OTHER_VALIDATION * num_rows)
-    test = min(_OTHER_TEST, (num_rows - validation) // 2)
+    validation = round(0.1 * num_rows)
+    test = min(1_000, (num_rows - validation) // 2)
     return Parts(num_rows - validation - test, validation, test)
 
 

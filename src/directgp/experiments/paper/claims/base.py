@@ -58,12 +58,10 @@ class Part:
 @final
 @dataclass(frozen=True)
 class Finding:
-    """Verdict on a claim, with its reasons."""
+    """Verdict on a claim, the reason in one or two sentences with numbers, and its comparisons."""
 
     verdict: Verdict
     sentence: str
-    """The reason in one or two sentences, with numbers."""
-
     parts: tuple[Part, ...]
 
 
