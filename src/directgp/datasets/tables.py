@@ -80,11 +80,7 @@ class ReadableTable(ABC):
         return names
 
     def read(self, columns: Sequence[str] | None = None, as_text: Collection[str] = ()) -> pa.Table:
-        """Return the table, or some of its columns.
-
-        Columns of `as_text` stay as a text file has them, such as 007 or NA. Other formats know
-        the types of their columns and ignore it.
-        """
+        """Return the table, or some columns; those of `as_text` stay as a text file has them."""
         chosen, known = list(self.names if columns is None else columns), set(self.names)
         for name in chosen:
             if name not in known:

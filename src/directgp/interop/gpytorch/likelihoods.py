@@ -267,10 +267,7 @@ def unvalidated() -> Iterator[None]:
 
 @final
 class Adapted(Likelihood):
-    """log p(y given f) = ``source(f, *args, **kwargs).log_prob(y)`` in float64, by autograd.
-
-    `shape` is that of all examples.
-    """
+    """``source(f, *args, **kwargs).log_prob(y)`` in float64, for all examples of this shape."""
 
     # Unknown, as are derivatives beyond the first: there may be kinks.
     log_concave = False
