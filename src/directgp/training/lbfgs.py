@@ -432,11 +432,8 @@ class InverseCurvature:
         """s_iᵀ y_j for i ≤ j."""
         self._first, self._end = 0, 0
         self._D = np.ones(size)
-
-    @property
-    def empty(self) -> bool:
+        self.empty = True
         """Whether there is no pair yet."""
-        return self._end == 0
 
     def times(self, gradient: Vector, coordinates: Coordinates) -> Vector:
         """Return H g, by the two loops of L-BFGS, each as two products and a triangular solve.
@@ -475,7 +472,7 @@ class InverseCurvature:
             self._end = number
         last = self._end
         self._S[last], self._Y[last] = step, change
-        self._first, self._end = max(0, last + 1 - self._memory), last + 1
+        self._first, self._end, self.empty = max(0, last + 1 - self._memory), last + 1, False
         kept = slice(self._first, self._end)
         self._R[kept, last] = self._S[kept] @ change
         # D⁻¹ becomes the diagonal of its BFGS update, after D was scaled to have yᵀDy = sᵀy.

@@ -62,8 +62,6 @@ class Progress:
 
     max_steps: int
     evaluations: int
-    """Evaluations of the objective so far."""
-
     loss: float
     """Objective, as a mean over the examples."""
 
@@ -213,8 +211,6 @@ class PathPoint:
     """Mean over the validation examples, of the loss that is optimised."""
 
     validation_error: float
-    """Its standard error."""
-
     difference: float
     """Mean of this candidate's loss minus that of the best one, example by example."""
 

@@ -46,8 +46,6 @@ class Trial:
     """A candidate, trained on every split, with the loss of every validation example."""
 
     hyperparameters: str
-    """"elbo", "fixed" or "joint"."""
-
     beta: float
     results: tuple[TrainingResult, ...]
     losses: Float[Tensor, " v"]
