@@ -28,13 +28,15 @@ from directgp.estimators.summary import facts_of, summary_text
 from directgp.estimators.validation import ArrayLike, ValidationData
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.counts import exposed
+from directgp.log_expectations.rule import Rule
+from directgp.objectives.base import PointLoss
 from directgp.persistence import save_model
 from directgp.plots import plot_beta_path
 from directgp.posteriors.prior import MeanName
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.predictive import predictive_cdf, predictive_log_density, predictive_quantiles
 from directgp.predictive.moments import check_coverage
-from directgp.registry import Task, likelihoods_of
+from directgp.registry import LOSSES, RULES, Task, likelihoods_of
 from directgp.shapes import Marginals
 from directgp.training.problems import Model
 from directgp.training.result import TrainingResult
@@ -133,8 +135,11 @@ class SparseGPEstimator(BaseEstimator, ABC):
 
     @property
     def _parameter_constraints(self) -> dict[str, list[Any]]:
-        names = {"auto", *likelihoods_of(self._task)}
-        return CONSTRAINTS | {"likelihood": [StrOptions(names), Likelihood]}
+        return CONSTRAINTS | {
+            "likelihood": [StrOptions({"auto", *likelihoods_of(self._task)}), Likelihood],
+            "objective": [StrOptions(set(LOSSES)), PointLoss],
+            "rule": [StrOptions({"auto", *RULES}), Rule],
+        }
 
     @property
     def _is_trained(self) -> bool:

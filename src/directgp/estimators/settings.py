@@ -13,15 +13,11 @@ from sklearn.utils._param_validation import Interval, Options, StrOptions
 from directgp.errors import refuse
 from directgp.estimators.progress import FitProgress
 from directgp.log_expectations.api import named_rule
-from directgp.log_expectations.rule import Rule
-from directgp.objectives.base import PointLoss
-from directgp.registry import LOSSES, RULES
 from directgp.training.run import LossRange, Monitor, Recipe, RelativeDecrease
 
 _POSITIVE = Interval(Integral, 1, None, closed="left")
 
 CONSTRAINTS: dict[str, list[Any]] = {
-    "objective": [StrOptions(set(LOSSES)), PointLoss],
     "beta": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
     "hyperparameters": [StrOptions({"auto", "joint", "fixed"})],
     "kernel": [StrOptions({"rbf", "matern12", "matern32", "matern52"}), Kernel],
@@ -29,7 +25,6 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "mean": [StrOptions({"auto", "zero", "constant"})],
     "num_inducing": [StrOptions({"auto"}), _POSITIVE],
     "inducing": [StrOptions({"kmeans++", "random"}), "array-like"],
-    "rule": [StrOptions({"auto", *RULES}), Rule],
     "num_samples": [_POSITIVE],
     "optimizer": [StrOptions({"auto", "lbfgs", "adam"})],
     "batch_size": [StrOptions({"auto"}), _POSITIVE],
