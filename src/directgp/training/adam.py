@@ -45,13 +45,15 @@ class FlatAdam:
         self._steps = torch.zeros(number, dtype=torch.float32, device=self.values.device)
         self._step_of_each = list(self._steps.unbind())
 
-    def gradient(self, losses: Tensor) -> Tensor:
-        """Return the gradient of the sum of the losses, 0 where there is none."""
+    def gradient(self, value: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+        """Compute the losses, and return them with the gradient of their sum."""
+        # Before the losses: their tensors take the memory of the last gradient.
         for parameter in self._parameters:
             parameter.grad = None
+        losses = value()
         losses.sum().backward()
         found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
-        return self._join(found)
+        return losses.detach(), self._join(found)
 
     def step(self, gradient: Tensor) -> None:
         """Take one step, then raise parameters to their lower bounds."""
@@ -282,8 +284,7 @@ class AdamState:
         self._problem.prepare()
         failure = ""
         try:
-            losses = self._problem.value(step)
-            losses, gradient = losses.detach(), self.optimizer.gradient(losses)
+            losses, gradient = self.optimizer.gradient(lambda: self._problem.value(step))
         except (InvalidInputError, NumericalError) as error:
             failure = str(error)
             # Other processes wait for this one, and go back too.
@@ -301,9 +302,9 @@ class AdamState:
 
     def _advance(self) -> Tensor:
         """Take one step without checks."""
-        losses = self._problem.value(0)
-        self._update(losses.detach(), self.optimizer.gradient(losses))
-        return losses.detach()
+        losses, gradient = self.optimizer.gradient(lambda: self._problem.value(0))
+        self._update(losses, gradient)
+        return losses
 
     def _update(self, losses: Tensor, gradient: Tensor) -> None:
         """Keep the state of each model whose loss is the lowest yet, then take a step."""
