@@ -70,7 +70,7 @@ class NegCoverageError(Scorer):
         sample_weight: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
     ) -> float:
-        """Return minus |coverage − 0.9|, with the rows weighted by `sample_weight`."""
+        """Return minus abs(coverage − 0.9), with the rows weighted by `sample_weight`."""
         model, inputs = _inside(estimator, X, "predict_interval")
         target = numbers(column_or_1d(y), "neg_coverage_error")
         check_consistent_length(inputs, target)
