@@ -304,7 +304,7 @@ class _Makers:
         }
 
     def _size(self, data: SweepData, wanted: int | None = None) -> int:
-        """Return the training rows that are wanted, or all, as far as there are so many."""
+        """Return the wanted number of training rows, at most those available; None wants all."""
         most = paper_parts(data.name, data.task, data.num_rows).training
         bounded = data.task != "regression" and data.name != LARGE
         return min(most, wanted or most, _MAX_ROWS if bounded else most)
