@@ -128,6 +128,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     run.__annotations__ = hints
+    # Typer reads the options by `inspect.signature`, which takes this attribute.
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return run
 

@@ -90,11 +90,14 @@ ELBO = METHODS["elbo"]
 
 def method_named(name: str) -> Method:
     """Return one of `METHODS`, or ``LOSS-joint`` or ``LOSS-fixed`` of another point loss."""
+    if name in METHODS:
+        return METHODS[name]
     losses = [row.name for row in LOSSES.values() if not row.evidence]
-    known = {method.name: method for loss in losses for method in _dlm(loss)} | METHODS
-    allowed = f"of {', '.join(METHODS)}, or of {', '.join(n for n in known if n not in METHODS)}"
-    require(name in known, "methods", allowed, repr(name))
-    return known[name]
+    every = [method for loss in losses for method in _dlm(loss)]
+    others = {method.name: method for method in every if method.name not in METHODS}
+    allowed = f"of {', '.join(METHODS)}, or of {', '.join(others)}"
+    require(name in others, "methods", allowed, repr(name))
+    return others[name]
 
 
 def select_methods(
