@@ -20,7 +20,7 @@ from directgp.io import CHECKSUM, digest, read_file, write_file
 from directgp.persistence import load_model, save_model
 from directgp.persistence.models import MODEL
 from directgp.training.checkpoint import CHECKPOINT
-from tests.unit.estimators.persistence_cases import state
+from tests.unit.persistence.cases import state
 
 CPU = torch.device("cpu")
 Tensors = dict[str, Tensor]

@@ -21,7 +21,7 @@ from directgp.log_expectations import BiasedMonteCarlo, ProductSampling, Quadrat
 from directgp.objectives import LogLoss, PointLoss
 from directgp.persistence import ModelState, kernels, load_model, save_model
 from directgp.posteriors import SparsePosterior
-from tests.unit.estimators.persistence_cases import (
+from tests.unit.persistence.cases import (
     KERNELS,
     LIKELIHOODS,
     LOSSES,

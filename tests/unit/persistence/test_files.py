@@ -19,7 +19,7 @@ from directgp.errors import DirectGPError, ModelFileError
 from directgp.io import digest, read_file, write_file
 from directgp.persistence import ModelState, load_model, models, save_model
 from directgp.persistence.models import MODEL
-from tests.unit.estimators.persistence_cases import bits, is_module, state
+from tests.unit.persistence.cases import bits, is_module, state
 
 CPU = torch.device("cpu")
 
