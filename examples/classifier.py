@@ -32,7 +32,7 @@ Numbers = NDArray[np.float64]
 
 def models(quick: bool) -> dict[str, Any]:
     """Return the models; β and mode of log loss are chosen by validation."""
-    size = {"num_inducing": 10, "max_iter": 20} if quick else {"num_inducing": 20}
+    size = {"num_inducing": 10, "max_iter": 10} if quick else {"num_inducing": 20}
     common: dict[str, Any] = {"ard": False, "random_state": 0, **size}
     return {
         "ELBO": SparseGPClassifier(objective="elbo", beta=1.0, **common),

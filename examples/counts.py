@@ -87,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short settings, rough figures")
     quick = parser.parse_args().quick
-    size = {"num_inducing": 10, "max_iter": 40} if quick else {"num_inducing": 20}
+    size = {"num_inducing": 10, "max_iter": 15} if quick else {"num_inducing": 20}
     folds = 2 if quick else 5
     results = {name: predict_unseen({**how, **size}, folds) for name, how in METHODS.items()}
     Console().print(compare(results))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 from jaxtyping import config
 
+from directgp.plots.rendering import Picture, RenderedPicture
 from tests import annotations
 
 annotations.check_each_combination_once()
@@ -22,3 +23,15 @@ def without_shape_checks() -> Iterator[None]:
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports with empty pictures: drawing takes seconds and has its own tests."""
+    empty = '<svg viewBox="0 0 1 1"></svg>'
+
+    def render(picture: Picture) -> RenderedPicture:
+        return RenderedPicture(picture, b"", empty, empty, empty, empty)
+
+    monkeypatch.setattr("directgp.reports.compare.render", render)
+    monkeypatch.setattr("directgp.reports.paper.render", render)

@@ -13,7 +13,6 @@ from directgp.cli import compare as command
 from directgp.cli import output_paths
 from directgp.experiments import engine
 from directgp.experiments.store import Store
-from directgp.reports import compare
 from tests.cli.running import class_table, count_table, regression_table, run, write_csv
 from tests.unit.experiments.paper import sweeps
 
@@ -29,12 +28,6 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take seconds, and have tests of their own."""
-    monkeypatch.setattr(compare, "make_pictures", lambda _: [])
-
-
-@pytest.fixture
 def table(here: Path) -> Path:
     write_csv(regression_table(), here / "houses.csv")
     return Path("houses.csv")
@@ -43,7 +36,7 @@ def table(here: Path) -> Path:
 TARGET = ("--target", "y", "--drop", "code")
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("in_this_process", "without_drawing")
 def test_regression(table: Path) -> None:
     answer = run("compare", table, *TARGET, *QUICK)
     assert answer.code == 0, answer.err
@@ -65,7 +58,7 @@ def test_regression(table: Path) -> None:
     assert results.num_rows == 14
 
 
-@pytest.mark.usefixtures("in_this_process", "without_pictures")
+@pytest.mark.usefixtures("in_this_process", "without_drawing")
 @pytest.mark.parametrize(("task", "second"), [("classification", "error"), ("count", "MRE")])
 def test_other_tasks(here: Path, task: str, second: str) -> None:
     made, target = (class_table(), "label") if task == "classification" else (count_table(), "k")
@@ -76,7 +69,7 @@ def test_other_tasks(here: Path, task: str, second: str) -> None:
     assert second in answer.out.splitlines()[1].split()
 
 
-@pytest.mark.usefixtures("in_this_process", "without_pictures")
+@pytest.mark.usefixtures("in_this_process", "without_drawing")
 def test_json_is_the_document_of_the_report(table: Path) -> None:
     words = ("--methods", "elbo,fitc", "--sizes", "12,all", "--json")
     answer = run("compare", table, *TARGET, *QUICK, *words)
@@ -85,14 +78,14 @@ def test_json_is_the_document_of_the_report(table: Path) -> None:
     assert document["sizes"] == [12, 22] and len(document["standings"]) == 4
 
 
-@pytest.mark.usefixtures("in_this_process", "without_pictures")
+@pytest.mark.usefixtures("in_this_process", "without_drawing")
 def test_quiet_says_nothing(table: Path) -> None:
     answer = run("compare", table, *TARGET, *QUICK, "--methods", "elbo", "--quiet")
     assert (answer.code, answer.out, answer.err) == (0, "", "")
     assert Path("report/index.html").exists()
 
 
-@pytest.mark.usefixtures("in_this_process", "without_pictures")
+@pytest.mark.usefixtures("in_this_process", "without_drawing")
 def test_fits_are_kept_and_never_repeated(table: Path) -> None:
     words = (table, *TARGET, *QUICK, "--methods")
     assert run("compare", *words, "elbo").code == 0
@@ -113,7 +106,7 @@ def test_fits_are_kept_and_never_repeated(table: Path) -> None:
     assert "2 fits to run.\n" in changed.err
 
 
-@pytest.mark.usefixtures("in_this_process", "without_pictures")
+@pytest.mark.usefixtures("in_this_process", "without_drawing")
 def test_the_command_that_repeats_it(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["compare", str(table), *TARGET, *QUICK, "--methods", "elbo", "--resume"]
     monkeypatch.setattr(sys, "argv", ["directgp", *words])
@@ -122,31 +115,29 @@ def test_the_command_that_repeats_it(table: Path, monkeypatch: pytest.MonkeyPatc
     assert document["command"] == " ".join(["directgp", *words[:-1]])
 
 
-@pytest.mark.usefixtures("in_this_process", "without_pictures")
-@pytest.mark.parametrize(
-    ("columns", "name"),
-    [(40, "square-joint"), (80, "square-joint"), (200, "square-loss DLM, joint")],
-)
-def test_widths(table: Path, monkeypatch: pytest.MonkeyPatch, columns: int, name: str) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    answer = run("compare", table, *TARGET, *QUICK)
-    lines = answer.out.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("method"))
-    rows = lines[start : start + 8]
-    assert max(map(len, rows)) <= columns and "…" not in "".join(rows)
-    assert rows[-2].startswith(name)
-    titles = rows[0].split()
-    assert titles[:3] == ["method", *(("NLL", "MSE") if columns == 40 else ("β", "NLL"))]
-    assert not any(line.endswith(" ") for line in lines)
+@pytest.mark.usefixtures("in_this_process", "without_drawing")
+def test_the_table_fits_the_terminal(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    widths = ((40, "square-joint"), (80, "square-joint"), (200, "square-loss DLM, joint"))
+    for columns, name in widths:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        answer = run("compare", table, *TARGET, *QUICK, "--resume")
+        lines = answer.out.splitlines()
+        start = next(i for i, line in enumerate(lines) if line.startswith("method"))
+        rows = lines[start : start + 8]
+        assert max(map(len, rows)) <= columns and "…" not in "".join(rows)
+        assert rows[-2].startswith(name)
+        titles = rows[0].split()
+        assert titles[:3] == ["method", *(("NLL", "MSE") if columns == 40 else ("β", "NLL"))]
+        assert not any(line.endswith(" ") for line in lines)
 
 
-@pytest.mark.usefixtures("in_this_process", "without_pictures")
+@pytest.mark.usefixtures("in_this_process", "without_drawing")
 def test_a_pipe_gets_no_control_codes(table: Path) -> None:
     answer = run("compare", table, *TARGET, *QUICK, "--methods", "elbo,log-fixed")
     assert re.search(r"[\x00-\x08\x0b-\x1f\x7f]", answer.out + answer.err) is None
 
 
-@pytest.mark.usefixtures("without_pictures")
+@pytest.mark.usefixtures("without_drawing")
 def test_processes_of_its_own_give_the_same_results(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +198,7 @@ def test_processes_of_its_own_give_the_same_results(
         ("--seed -1", "--seed must be from 0 to 2³² − 1. Got -1."),
     ],
 )
-def test_refusals(table: Path, words: str, sentence: str) -> None:
+def test_a_wrong_option_is_refused(table: Path, words: str, sentence: str) -> None:
     answer = run("compare", table, *TARGET, *words.split())
     assert answer.code == (1 if "cuda" in words or "--drop" in words else 2)
     errors = [line for line in answer.err.splitlines() if line.startswith("Error: ")]
@@ -251,7 +242,7 @@ def test_a_folder_that_is_there_is_enough(here: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_interrupted(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_says_how_to_go_on(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -264,7 +255,7 @@ def test_interrupted(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-@pytest.mark.usefixtures("in_this_process", "without_pictures")
+@pytest.mark.usefixtures("in_this_process", "without_drawing")
 def test_two_programs_share_a_folder_but_do_not_delete_each_others_work(table: Path) -> None:
     words = (table, *TARGET, *QUICK, "--methods", "elbo")
     assert run("compare", *words).code == 0

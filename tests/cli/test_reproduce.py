@@ -19,7 +19,6 @@ from directgp.experiments.paper import run as experiments_run
 from directgp.experiments.paper.cells import FitCell, PaperCell, PaperRecord
 from directgp.experiments.paper.run import run_paper_cell
 from directgp.experiments.paper.sweep import SCALES, CurveSizes
-from directgp.reports.paper_figures import FIGURES
 from directgp.training.run import Monitor
 from tests.cli.running import Answer, run, write_parquet
 
@@ -72,12 +71,6 @@ def reproduce(papers: Path, *words: object, engine: str = "inline") -> Answer:
     return run("reproduce", *usual, *words)
 
 
-@pytest.fixture
-def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take seconds, and have tests of their own."""
-    monkeypatch.setattr("directgp.reports.paper.FIGURES", {})
-
-
 def outcomes(folder: str) -> dict[str, str]:
     """Of every cell in a folder, but for what depends on the clock."""
     path = Path(folder) / "cells.sqlite"
@@ -88,14 +81,7 @@ def outcomes(folder: str) -> dict[str, str]:
     return {key: json.dumps({**json.loads(outcome), "seconds": 0}) for key, outcome in rows}
 
 
-@pytest.fixture
-def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of each kind: all of them take half a minute."""
-    few = {name: FIGURES[name] for name in ("1a", "1c", "1f", "1g", "S1")}
-    monkeypatch.setattr("directgp.reports.paper.FIGURES", few)
-
-
-@pytest.mark.usefixtures("without_shape_checks", "few_pictures")
+@pytest.mark.usefixtures("without_shape_checks", "without_drawing")
 def test_everything_runs_and_the_report_is_complete(papers: Path) -> None:
     answer = reproduce(papers)
     assert answer.code == 0, answer.err
@@ -115,7 +101,7 @@ def test_everything_runs_and_the_report_is_complete(papers: Path) -> None:
     assert set(results.column("status").to_pylist()).isdisjoint({"failed", "not run"})
 
 
-@pytest.mark.usefixtures("without_shape_checks", "without_pictures")
+@pytest.mark.usefixtures("without_shape_checks", "without_drawing")
 def test_what_is_there_is_not_run_again(papers: Path) -> None:
     words = ("--claim", "C5", "--dataset", "banana")
     assert reproduce(papers, *words).code == 0
@@ -132,7 +118,8 @@ def test_what_is_there_is_not_run_again(papers: Path) -> None:
     assert outcomes("reproduction") == before
 
 
-@pytest.mark.usefixtures("without_shape_checks", "without_pictures")
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_shape_checks", "without_drawing")
 def test_processes_find_what_this_process_finds(papers: Path) -> None:
     words = ("--figure", "1d", "--dataset", "banana", "--claim", "C5")
     assert reproduce(papers, *words, "--out", "here").code == 0
@@ -141,7 +128,7 @@ def test_processes_find_what_this_process_finds(papers: Path) -> None:
     assert outcomes("here") == outcomes("there") != {}
 
 
-@pytest.mark.usefixtures("without_shape_checks", "without_pictures")
+@pytest.mark.usefixtures("without_shape_checks", "without_drawing")
 def test_results_of_another_folder_are_taken_in(papers: Path) -> None:
     reproduce(papers, "--claim", "C5", "--dataset", "banana", "--out", "first")
     words = ("--claim", "C5", "--dataset", "banana", "--out", "second", "--merge", "first")
@@ -152,7 +139,7 @@ def test_results_of_another_folder_are_taken_in(papers: Path) -> None:
     assert outcomes("second") == outcomes("first")
 
 
-@pytest.mark.usefixtures("without_shape_checks", "without_pictures")
+@pytest.mark.usefixtures("without_shape_checks", "without_drawing")
 def test_a_cell_that_fails_is_told_and_tried_again(
     papers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,8 @@
 The comments ``# prints: ...`` of a block have its output, in order and without regard to white
 space, so that a long line may be broken. A block after the line ``<!-- no-run -->`` is skipped. The
 blocks of a file share their names. The output of a ``{code-cell}`` is written to the page by the
-build and not compared.
+build and not compared; pages that have no other blocks are run by `make docs`, and here as slow
+tests.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 import pytest
@@ -58,7 +59,16 @@ def run(text: str, name: str) -> None:
         )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def cases() -> Iterator[Any]:
+    """Yield the pages with blocks; those that the build of the docs runs whole are slow."""
+    for page in PAGES:
+        found = list(blocks(page.read_text(encoding="utf-8")))
+        slow = not any(block.compared for block in found)
+        if found:
+            yield pytest.param(page, marks=[pytest.mark.slow] if slow else [], id=page.name)
+
+
+@pytest.mark.parametrize("page", list(cases()))
 def test_blocks_run(page: Path, without_shape_checks: None) -> None:
     run(page.read_text(encoding="utf-8"), str(page))
 

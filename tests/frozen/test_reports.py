@@ -24,7 +24,7 @@ from tests.frozen.reports import (
     store_rows,
 )
 
-pytestmark = pytest.mark.usefixtures("without_shape_checks")
+pytestmark = pytest.mark.usefixtures("without_shape_checks", "without_drawing")
 
 REMEDY = "If this is meant: python -m tests.frozen.write reports"
 TOLERANCE = 1e-9

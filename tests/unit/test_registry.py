@@ -229,7 +229,7 @@ def test_the_command_fit_knows_a_likelihood_of_the_registry(table: str, tmp_path
         (("--methods", "elbo,log-cosh-joint,crps-fixed"), {"elbo", "log-cosh-joint", "crps-fixed"}),
     ],
 )
-@pytest.mark.usefixtures("added")
+@pytest.mark.usefixtures("added", "without_drawing")
 def test_the_command_compare_knows_what_is_registered(
     table: str,
     tmp_path: Path,

@@ -107,7 +107,7 @@ checkpoints, generator
     >>> y = torch.sin(2 * X[:, 0]) + 0.1 * torch.randn(60, generator=generator)
     >>> posterior = SparsePosterior.from_data(X, y, num_inducing=8, generator=generator)
     >>> path = directgp.beta_path(
-    ...     posterior, Gaussian(0.1), X, y, betas=[10.0, 1.0], max_steps=50, generator=generator
+    ...     posterior, Gaussian(0.1), X, y, betas=[10.0, 1.0], max_steps=20, generator=generator
     ... )
     >>> len(path.points), path.beta in (10.0, 1.0)
     (2, True)

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from directgp.experiments.stats import ranking
-from directgp.plots.rendering import RenderedPicture, render
-from directgp.reports import compare, html
+from directgp.plots.rendering import render
+from directgp.reports import html
 from directgp.reports.compare import report_document, results_parquet, write_report
 from directgp.reports.figures import make_pictures
 from directgp.reports.verdict import Findings, verdict
@@ -82,12 +82,9 @@ def test_pictures_of_an_earlier_report_are_removed(tmp_path: Path) -> None:
     assert sorted(path.name for path in figures.iterdir()) == ["learning.txt", "mine.png"]
 
 
-def test_without_sizes_the_learning_curves_go_and_the_rest_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("without_drawing")
+def test_without_sizes_the_learning_curves_go_and_the_rest_stays(tmp_path: Path) -> None:
     one = Recipe(methods=("elbo",), repeats=1, num_test=20)
-    empty = '<svg viewBox="0 0 1 1"/>'
-    monkeypatch.setattr(compare, "render", lambda p: RenderedPicture(p, b"x", *[empty] * 4))
     figures = tmp_path / "figures"
     write_report(comparison(replace(one, sizes=(500, 5000))), tmp_path)
     before = {path.name for path in figures.iterdir()}

@@ -2,8 +2,6 @@
 
 import copy
 import math
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -551,19 +549,3 @@ def test_a_step_budget_ends_the_training_and_not_only_a_stage() -> None:
     result = train(monitors=[StepBudget(2)])
     assert [stage.stage for stage in result.stages] == ["elbo"]
     assert result.status is Status.BUDGET and result.stages[-1].ends_training
-
-
-def test_training_imports_no_compiler() -> None:
-    """torch.broadcast_shapes would, and half a second of the first fit goes with it."""
-    code = (
-        "import sys, torch, directgp\n"
-        "from directgp.likelihoods import Poisson\n"
-        "from directgp.posteriors import SparsePosterior\n"
-        "X = torch.linspace(0, 1, 20, dtype=torch.float64).reshape(-1, 1)\n"
-        "posterior = SparsePosterior.from_data(X, None, num_inducing=3)\n"
-        "found = directgp.train(posterior, Poisson(), X, torch.ones(20).double(), max_steps=2)\n"
-        "found.posterior.predict(X)\n"
-        "print({'sympy', 'torch._dynamo'} & set(sys.modules))"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "set()\n"

@@ -7,18 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from directgp.experiments.paper.cells import CurveCell, FitCell
-from directgp.plots.rendering import RenderedPicture
-from directgp.reports import html, paper
+from directgp.reports import html
 from directgp.reports.paper import cells_parquet, write_reproduction
 from tests.unit.reports.paper.conftest import with_failures
 from tests.unit.reports.paper.made import SMALL, Recipe, reproduction, results
-
-EMPTY = '<svg viewBox="0 0 1 1"/>'
-
-
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures without drawing."""
-    monkeypatch.setattr(paper, "render", lambda each: RenderedPicture(each, b"x", *[EMPTY] * 4))
 
 
 def test_all_files_are_there(folder: Path) -> None:
@@ -29,23 +21,21 @@ def test_all_files_are_there(folder: Path) -> None:
     assert (folder / "figures" / "figure-1a.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("without_drawing")
 def test_the_page_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
     monkeypatch.setattr(html, "replace_file", lambda path, data: names.append(path.name))
-    quick(monkeypatch)
     index = write_reproduction(reproduction(results(SMALL)), tmp_path)
     assert index == tmp_path / "index.html"
     assert names[-3:] == ["results.parquet", "verdicts.json", "index.html"]
 
 
-def test_figures_of_an_earlier_report_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("without_drawing")
+def test_figures_of_an_earlier_report_are_removed(tmp_path: Path) -> None:
     figures = tmp_path / "figures"
     figures.mkdir()
     for name in ("figure-9.png", "figure-9.svg", "figure-1a.png", "mine.png"):
         (figures / name).write_text("old")
-    quick(monkeypatch)
     write_reproduction(reproduction(results(Recipe(samplers=("abalone",)))), tmp_path)
     assert sorted(path.name for path in figures.iterdir()) == [
         "figure-s1.png",
