@@ -1,11 +1,6 @@
-"""The runner: alone, with another program, and after one that was killed."""
+"""The runner: each cell once, its failures kept, lost workers replaced."""
 
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -28,7 +23,6 @@ from tests.unit.experiments.paper import sweeps
 from tests.unit.experiments.paper.sweeps import (
     CELLS,
     GIVEN,
-    LOG,
     contents,
     failing,
     fit,
@@ -178,54 +172,6 @@ def test_what_another_program_has_under_way_is_waited_for(
     else:
         assert isinstance(told, Record) and told.outcome.model_dump()["scores"] == {"nll": 0.5}
         assert isinstance(seen.results[1][1], Record)
-
-
-def program(store: Path, function: str) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-m", "tests.unit.experiments.paper.sweeps", str(store), function]
-    return subprocess.Popen(words, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
-
-
-def test_two_programs_share_the_work(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(LOG, str(tmp_path / "log"))
-    other = program(tmp_path / "store", "noted")
-    sweep(store, CELLS, sweeps.noted)
-    assert other.wait() == 0
-    lines = [line.split() for line in sweeps.notes()]
-    assert Counter(key for _, key in lines) == {cell.key: 1 for cell in CELLS}
-    assert {int(pid) for pid, _ in lines} == {os.getpid(), other.pid}
-    with Store(tmp_path / "alone") as alone:
-        sweep(alone)
-        assert contents(alone, CELLS) == contents(store, CELLS)
-
-
-class Killer(Recorder):
-    """Kills another program as soon as this one waits for it."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        super().__init__()
-        self.process = process
-
-    def update(self, statuses: Sequence[WorkerStatus]) -> None:
-        if self.process.poll() is None and len(self.results) == len(CELLS) - 2:
-            self.process.send_signal(signal.SIGKILL)
-            self.process.wait()
-
-
-def test_what_a_killed_program_had_under_way_is_taken_over(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(LOG, str(tmp_path / "log"))
-    process = program(tmp_path / "store", "endless")
-    sweeps.wait_for(1)
-    assert store.view().leased == {CELLS[0].key} and not store.lease(CELLS[0])
-    seen = Killer(process)
-    run_sweep(CELLS, given, store, InProcess(), callback=seen, function=measured)
-    assert process.returncode == -signal.SIGKILL
-    # All but the cell of the other and the one that starts from it could be run before.
-    assert [cell for cell, _ in seen.results] == [*CELLS[2:], *CELLS[:2]]
-    assert len(store.records(CELLS)) == len(CELLS)
 
 
 @dataclass

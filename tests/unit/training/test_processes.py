@@ -1,6 +1,5 @@
 """Several processes train one model as one process does."""
 
-import multiprocessing
 import os
 import signal
 import socket
@@ -24,16 +23,11 @@ from directgp.training import Processes
 from directgp.training.batches import DistributedBatches, RandomBatches
 from directgp.training.distributed import ProcessGroup, fresh_store
 from directgp.training.problems import Batches, Data, FreeProblem, Model, Randomness
+from tests.unit.forked import FORKS
 from tests.unit.training import torchrun_cases as cases
 from tests.unit.training.models import normal, seeded
 from tests.unit.training.toys import same
 
-if sys.platform == "win32":
-    pytest.skip("Windows has no SIGKILL", allow_module_level=True)
-
-# Processes that have the imports behind them.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.unit.training.torchrun_cases"])
 CPU = torch.device("cpu")
 
 

@@ -1,8 +1,6 @@
 """Killed runs resume from their checkpoint and end with the same result."""
 
-import multiprocessing
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ from directgp.likelihoods import Gaussian, Likelihood, Logistic, Poisson, Probit
 from directgp.posteriors import Prior, SparsePosterior
 from directgp.training import Checkpoints, Status, TrainingResult
 from directgp.training.checkpoint import CHECKPOINT
+from tests.unit.forked import FORKS
 from tests.unit.training.killed import EVERY, KINDS, fit, fit_alone
 from tests.unit.training.models import (
     N,
@@ -32,13 +31,6 @@ from tests.unit.training.models import (
     tensors,
 )
 from tests.unit.training.toys import same
-
-if sys.platform == "win32":
-    pytest.skip("Windows has neither SIGKILL nor a fork server", allow_module_level=True)
-
-# Processes that have the imports behind them.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.unit.training.killed"])
 
 X, Y = regression()
 
@@ -66,7 +58,7 @@ def progress(path: Path) -> tuple[int, int]:
 
 def kill_at(kind: str, path: Path, place: tuple[int, int]) -> None:
     """Start, wait until that step of that stage is on disk, and kill without a word."""
-    child = PROCESSES.Process(target=fit_alone, args=(kind, path, place[1] + EVERY // 2))
+    child = FORKS.Process(target=fit_alone, args=(kind, path, place[1] + EVERY // 2))
     child.start()
     deadline = time.monotonic() + 200
     while progress(path) != place and child.is_alive() and time.monotonic() < deadline:

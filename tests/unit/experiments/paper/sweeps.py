@@ -1,14 +1,10 @@
-"""Cells of a small problem, and functions in place of the one that trains.
-
-Run as a program it is one of several that share a store.
-"""
+"""Cells of a small problem, and functions in place of the one that trains."""
 
 import json
 import os
 import signal
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +174,9 @@ def deadly(cell: PaperCell, *_: Any, **__: Any) -> PaperRecord:
 
 CELLS = [fit(method, repeat) for repeat in range(6) for method in ("elbo", "log-fixed")]
 
-if __name__ == "__main__":
-    chosen = {"noted": noted, "endless": endless}[sys.argv[2]]
-    with Store(Path(sys.argv[1])) as opened:
-        run_sweep(CELLS, given, opened, InProcess(), function=chosen)
+
+def sweep_alone(store: Path, log: Path, function: Callable[..., PaperRecord]) -> None:
+    """A sweep in a process of its own, with a file for its notes."""
+    os.environ[LOG] = str(log)
+    with Store(store) as opened:
+        run_sweep(CELLS, given, opened, InProcess(), function=function)
