@@ -12,7 +12,7 @@ from directgp.datasets.problem import prepare
 from directgp.datasets.tables import open_table, read_table
 from directgp.errors import InvalidInputError
 
-ROWS = 24
+ROWS = 12
 
 VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "float": (pa.float64(), st.floats(width=64)),
@@ -42,7 +42,7 @@ def columns(draw: st.DrawFn) -> pa.ChunkedArray:
     column = pa.array(picks, kind)
     if pa.types.is_string(kind) and draw(st.booleans()):
         column = column.dictionary_encode()
-    return pa.chunked_array([column[:7], column[7:]])
+    return pa.chunked_array([column[:5], column[5:]])
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

@@ -45,9 +45,9 @@ def increased(cell: int, problem: int) -> int:
     return problem + 1
 
 
-@pytest.mark.parametrize("pool", [InProcess(), LocalWorkers(1)])
-def test_a_job_receives_its_rows(pool: InProcess | LocalWorkers) -> None:
-    with pool.open() as workers:
+def test_a_job_receives_its_rows() -> None:
+    """In this process; `directgp compare --jobs 2` tests those of others."""
+    with InProcess().open() as workers:
         calls = [Call(doubled, n, increased, 1) for n in range(3)]
         futures = [workers.submit(n, call) for n, call in enumerate(calls)]
         assert [future.result() for future in futures] == [0, 2, 4]

@@ -107,7 +107,7 @@ FOREIGN: dict[str, bytes] = {
     "length": b"\xff" * 8 + b"{}",
     "array": (2).to_bytes(8, "little") + b"[]",
     "safetensors": save({"Z": torch.ones(2)}, {"format": "pt"}),
-    "many tensors": many_tensors(100_000),
+    "many tensors": many_tensors(10_000),
     "deep": save({}, {MODEL.key: "[" * 100_000, "sha256": ""}),
 }
 
@@ -290,7 +290,7 @@ LIES: dict[str, Lie] = {
 }
 
 
-def tell(path: Path, whole: Path, lie: Lie) -> None:
+def write_changed(path: Path, whole: Path, lie: Lie) -> None:
     """Write the file with one lie in it."""
     tensors, manifest = read_file(MODEL, whole)
     lie(manifest, tensors)
@@ -299,7 +299,7 @@ def tell(path: Path, whole: Path, lie: Lie) -> None:
 
 
 def test_the_truth_is_loaded(path: Path, whole: Path) -> None:
-    tell(path, whole, lambda manifest, tensors: None)
+    write_changed(path, whole, lambda manifest, tensors: None)
     classes = load_model(path, CPU).classes
     assert classes is not None and classes.tolist() == ["no", "yes"]
 
@@ -308,7 +308,7 @@ def test_the_truth_is_loaded(path: Path, whole: Path) -> None:
 def test_a_lie_is_refused(
     path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    tell(path, whole, LIES[name])
+    write_changed(path, whole, LIES[name])
     really_zeros = torch.zeros
 
     def small_zeros(*size: Any, **how: Any) -> Tensor:
@@ -336,13 +336,13 @@ def test_random_lies_are_refused_or_harmless(path: Path, whole: Path) -> None:
 
     everywhere = places(read_file(MODEL, whole).manifest)
     assert len(everywhere) > 50
-    for _ in range(300):
-        tell(path, whole, put(rng.choice(everywhere), rng.choice(values)))
+    for _ in range(150):
+        write_changed(path, whole, put(rng.choice(everywhere), rng.choice(values)))
         try:
             load_model(path, CPU)
         except ModelFileError:
             caught += 1
-    assert caught > 200
+    assert caught > 100
 
 
 @pytest.mark.usefixtures("without_shape_checks")

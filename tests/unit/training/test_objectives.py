@@ -45,9 +45,21 @@ def task(family: str) -> tuple[Tensor, Tensor, Likelihood]:
     return X, y, made.with_exposure(exposure)
 
 
-@pytest.mark.parametrize(("objective", "family"), TASKS, ids=str)
-@pytest.mark.parametrize("optimizer", ["lbfgs", "adam"])
-def test_it_goes_down(objective: str | PointLoss, family: str, optimizer: OptimizerName) -> None:
+# Adam has one step for all likelihoods; what it asks of an objective differs.
+BY_ADAM = [
+    *(task for task in TASKS if task[1] == "gaussian"),
+    *(("log_loss", "poisson"), ("elbo", "logistic"), ("zero_one_cost", "probit")),
+]
+
+
+@pytest.mark.parametrize(
+    ("objective", "family", "optimizer"),
+    [*((*task, "lbfgs") for task in TASKS), *((*task, "adam") for task in BY_ADAM)],
+    ids=str,
+)
+def test_both_optimizers_lower_the_loss(
+    objective: str | PointLoss, family: str, optimizer: OptimizerName
+) -> None:
     X, y, likelihood = task(family)
     result = directgp.train(
         start(X),
@@ -57,7 +69,7 @@ def test_it_goes_down(objective: str | PointLoss, family: str, optimizer: Optimi
         objective=objective,
         start="scratch",
         optimizer=optimizer,
-        max_steps=6,
+        max_steps=3,
         generator=seeded(7),
     )
     assert result.loss < result.history[0] - 1e-3 or result.status is Status.CONVERGED

@@ -249,8 +249,9 @@ BATCHES: dict[str, Callable[[Data], Batches]] = {
 }
 
 
+@pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES)
-@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("size", [2, 5])
 def test_the_mean_over_the_processes_is_the_objective(
     batches: Callable[[Data], Batches], size: int
 ) -> None:
@@ -279,7 +280,7 @@ def test_noise_of_each_process_is_its_own_and_comes_again() -> None:
 @pytest.mark.usefixtures("without_shape_checks")
 def test_noise_of_several_agrees_in_expectation() -> None:
     several, alone = problems(Batches, 3, "bmc"), problems(Batches, 1, "bmc")
-    number = 150
+    number = 60
     pooled = torch.stack([mean_value(several).detach() for _ in range(number)])
     single = torch.stack([mean_value(alone).detach() for _ in range(number)])
     error = float(((pooled.var() + single.var()) / number).sqrt())
@@ -360,7 +361,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("settings, sentence", REFUSED.values(), ids=REFUSED)
-def test_refusals(settings: dict[str, Any], sentence: str) -> None:
+def test_settings_that_one_process_needs_are_refused(
+    settings: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(InvalidInputError) as refusal:
         cases.trained(cases.gaussian(**settings), Processes(0, 2, CPU))
     assert sentence in str(refusal.value)

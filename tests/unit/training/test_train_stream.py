@@ -52,7 +52,8 @@ def train(
     )
 
 
-def test_it_learns_and_goes_through_its_epochs(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("without_shape_checks")
+def test_a_run_learns_and_goes_through_its_epochs(tmp_path: Path) -> None:
     rows = ParquetRows(folder(tmp_path), target="y")
     result = train(rows, epochs=12.0)
     assert result.steps == math.ceil(12 * ROWS / BATCH)
@@ -102,6 +103,7 @@ class StopAt(Monitor):
         """Nothing is remembered."""
 
 
+@pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("hyperparameters", ["joint", "fixed"])
 def test_a_run_that_was_cut_off_ends_as_one_that_was_not(
     tmp_path: Path, hyperparameters: str

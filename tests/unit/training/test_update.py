@@ -29,6 +29,8 @@ from tests.unit.training.models import (
 
 X, Y = regression(60)
 FIRST, SECOND = slice(0, 25), slice(25, 60)
+# Half of the time goes into the checks, which all other runs have.
+LONG = pytest.mark.usefixtures("without_shape_checks")
 TIGHT = RelativeDecrease(window=20, tolerance=1e-10)
 
 
@@ -90,6 +92,7 @@ def test_chunks_give_the_q_of_all_examples(objective: str, beta: float) -> None:
     assert distance(in_chunks([FIRST], **settings).posterior, whole.posterior) > 1e-2
 
 
+@LONG
 def test_the_formula_is_what_a_search_finds() -> None:
     """Adam does not know the formula, nor does it start at it."""
     beta = 3.0
@@ -142,6 +145,7 @@ TASKS: list[tuple[Likelihood, Tensor, Tensor]] = [
 ]
 
 
+@LONG
 @pytest.mark.parametrize("objective", ["elbo", "log_loss"])
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task[0]).__name__)
 def test_other_likelihoods_come_near(
@@ -164,6 +168,7 @@ def test_other_likelihoods_come_near(
     assert apart < 0.35 * distance(first.posterior, whole.posterior)
 
 
+@LONG
 def test_from_the_prior_it_is_a_fixed_run() -> None:
     settings: dict[str, Any] = {"objective": "log_loss", "beta": 0.5, "stopping": TIGHT}
     fixed = directgp.train(start(X, Y), Gaussian(0.1), X, Y, hyperparameters="fixed", **settings)
@@ -173,7 +178,7 @@ def test_from_the_prior_it_is_a_fixed_run() -> None:
     assert again.hyperparameters == "held"
 
 
-def test_what_is_given_is_left_as_it_was() -> None:
+def test_only_a_copy_of_q_is_changed() -> None:
     likelihood = StudentT(0.3, 4.0)
     before = named("p", POSTERIOR) | named("l", likelihood)
     result = update(POSTERIOR, likelihood, X[SECOND], Y[SECOND])
@@ -192,7 +197,7 @@ def test_examples_that_say_nothing_leave_q() -> None:
         assert distance(result.posterior, POSTERIOR) < 1e-12
 
 
-def test_one_that_is_cancelled_keeps_what_it_has() -> None:
+def test_an_update_that_is_cancelled_keeps_what_it_has() -> None:
     monitor = StopAt(2)
     result = update(POSTERIOR, Probit(), X, (Y > 0).double(), monitors=[monitor])
     assert (result.status, result.steps, monitor.closed) == (Status.CANCELLED, 2, 1)
@@ -202,14 +207,15 @@ def test_one_that_is_cancelled_keeps_what_it_has() -> None:
     assert 0 < distance(budget.posterior, POSTERIOR)
 
 
+@LONG
 @pytest.mark.parametrize(
     "settings",
     [
-        {"batch_size": 8, "max_steps": 60, "learning_rate": 0.01},
-        {"optimizer": "adam", "max_steps": 60},
-        {"rule": BiasedMonteCarlo(5), "max_steps": 60},
-        {"rule": "ups", "batch_size": 8, "max_steps": 60, "learning_rate": 0.01},
-        {"objective": "elbo", "batch_size": 8, "max_steps": 60, "learning_rate": 0.01},
+        {"batch_size": 8, "max_steps": 30, "learning_rate": 0.01},
+        {"optimizer": "adam", "max_steps": 30},
+        {"rule": BiasedMonteCarlo(5), "max_steps": 30},
+        {"rule": "ups", "batch_size": 8, "max_steps": 30, "learning_rate": 0.01},
+        {"objective": "elbo", "batch_size": 8, "max_steps": 30, "learning_rate": 0.01},
         {"objective": "crps"},
     ],
 )
@@ -221,7 +227,8 @@ def test_every_way_of_training_lowers_the_loss(settings: dict[str, Any]) -> None
     assert nll(result.posterior, GAUSSIAN, data) < nll(posterior, GAUSSIAN, data)
 
 
-def test_in_single_precision() -> None:
+@LONG
+def test_float32_finds_nearly_what_float64_does() -> None:
     single = prior().float()
     likelihood = copy.deepcopy(GAUSSIAN).float()
     for objective in ("elbo", "log_loss"):
@@ -251,7 +258,7 @@ def test_a_loss_of_the_mean_alone_is_refused(objective: str) -> None:
         update(POSTERIOR, GAUSSIAN, X, Y, objective=objective)
 
 
-def test_what_cannot_be_meant_is_refused() -> None:
+def test_wrong_arguments_of_update_are_refused() -> None:
     for beta in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(InvalidInputError, match="beta of update must be positive"):
             update(POSTERIOR, GAUSSIAN, X, Y, beta=beta)

@@ -28,6 +28,9 @@ from tests.unit.training.toys import same
 
 X, Y = regression()
 
+# Half of the time goes into the checks, and what runs here runs checked in test_objectives.py.
+pytestmark = pytest.mark.usefixtures("without_shape_checks")
+
 
 @pytest.fixture(autouse=True)
 def rows_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,17 +60,17 @@ WHOLE = ["elbo", "log_loss, warm-up", "log_loss"]
         (NegativeBinomial(), COUNTS, WHOLE[1:]),
     ],
 )
-def test_log_loss_has_one(likelihood: Likelihood, y: Tensor, stages: list[str]) -> None:
+def test_log_loss_has_a_warm_up(likelihood: Likelihood, y: Tensor, stages: list[str]) -> None:
     assert names(fit(likelihood.double(), y, max_steps=3)) == stages
 
 
-def test_few_rows_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_have_no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "_WARM_UP_FROM", len(Y) + 1)
     assert names(fit(Gaussian(0.1).double(), Y, max_steps=3)) == ["elbo", "log_loss"]
     assert names(fit(Poisson(), COUNTS, max_steps=3)) == ["elbo", "log_loss"]
 
 
-def test_elbo_has_one_where_q_is_free() -> None:
+def test_the_elbo_has_a_warm_up_where_q_is_free() -> None:
     assert names(fit(Probit(), LABELS, objective="elbo", max_steps=3)) == ["elbo, warm-up", "elbo"]
     assert names(fit(Gaussian(0.1).double(), Y, objective="elbo", max_steps=3)) == ["elbo"]
     fixed = fit(Probit(), LABELS, hyperparameters="fixed", max_steps=3)
@@ -82,9 +85,10 @@ def test_elbo_has_one_where_q_is_free() -> None:
         {"rule": "bmc", "optimizer": "lbfgs"},
     ],
 )
-def test_there_is_none(settings: dict[str, Any]) -> None:
+def test_other_runs_have_no_warm_up(settings: dict[str, Any]) -> None:
     """Where Adam trains anyway, where q(u) has a formula, and where losses are drawn."""
-    assert not any("warm-up" in name for name in names(fit(Gaussian(0.1).double(), Y, **settings)))
+    result = fit(Gaussian(0.1).double(), Y, max_steps=3, **settings)
+    assert not any("warm-up" in name for name in names(result))
 
 
 def test_lbfgs_begins_at_the_best_state_of_adam() -> None:
@@ -94,7 +98,7 @@ def test_lbfgs_begins_at_the_best_state_of_adam() -> None:
     assert after.losses[0] < before.loss
 
 
-def test_it_takes_no_more_steps_than_the_run() -> None:
+def test_a_warm_up_has_no_more_steps_than_the_run() -> None:
     assert fit(Probit(), LABELS, start="scratch", max_steps=4).stages[0].steps == 4
 
 
@@ -106,7 +110,7 @@ def test_it_takes_no_more_steps_than_the_run() -> None:
         ({"beta": 1.0, "objective": "elbo"}, 50),
     ],
 )
-def test_small_beta_has_more_of_it(
+def test_a_small_beta_has_a_longer_warm_up(
     settings: dict[str, Any], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # None of them has settled so early.
@@ -117,7 +121,7 @@ def test_small_beta_has_more_of_it(
 
 
 @pytest.mark.parametrize(("objective", "mode"), [("elbo", "joint"), ("log_loss", "joint")])
-def test_an_end_in_it_is_the_end(objective: str, mode: str) -> None:
+def test_a_run_that_ends_in_its_warm_up_has_no_further_stage(objective: str, mode: str) -> None:
     cancel = StopAt(3)
     result = fit(Poisson(), COUNTS, objective=objective, hyperparameters=mode, monitors=[cancel])
     assert names(result) == [f"{objective}, warm-up"] and cancel.seen == 3
@@ -142,7 +146,7 @@ def test_all_examples_are_seen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert same(tensors(few), tensors(fit(Probit(), LABELS, start="scratch", optimizer="lbfgs")))
 
 
-def test_it_leads_to_a_lower_valley() -> None:
+def test_a_warm_up_leads_to_a_lower_minimum() -> None:
     """Where as many steps of L-BFGS from the same place, without it, end higher."""
     x = normal(200, 2, seed=1)
     latent = torch.sin(2 * x[:, 0]) + torch.cos(2 * x[:, 1])

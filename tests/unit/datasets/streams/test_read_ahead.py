@@ -21,6 +21,15 @@ def readers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("directgp rows")]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def only_new_objects_are_collected() -> Iterator[None]:
+    """A search through all objects of the libraries takes longer than a test."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def no_reader_is_left() -> Iterator[None]:
     yield

@@ -103,7 +103,14 @@ def everything() -> list[PaperRecord]:
     return _everything()
 
 
-def test_there_are_fourteen() -> None:
+@pytest.fixture(scope="module")
+def findings(everything: list[PaperRecord]) -> dict[str, Finding]:
+    """Of each claim, from all records."""
+    results = Results(tuple(everything))
+    return {name: claim.judge(results) for name, claim in CLAIMS.items()}
+
+
+def test_there_are_fourteen_claims() -> None:
     assert list(CLAIMS) == [f"C{i}" for i in range(1, 15)]
     assert all(claim.id == key for key, claim in CLAIMS.items())
 
@@ -114,7 +121,7 @@ def test_every_figure_shows_a_claim() -> None:
 
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS.keys())
-def test_of_nothing_nothing_is_decided(claim: Claim) -> None:
+def test_without_records_a_claim_is_not_decided(claim: Claim) -> None:
     found = claim.judge(Results(()))
     assert found.verdict == "not decided"
     assert found.parts and all(part.note == "not run" for part in found.parts)
@@ -126,14 +133,13 @@ def _described(finding: Finding) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_what_a_claim_does_not_use_does_not_matter(
-    name: str, everything: list[PaperRecord]
+def test_records_that_a_claim_does_not_use_do_not_change_it(
+    name: str, everything: list[PaperRecord], findings: dict[str, Finding]
 ) -> None:
     claim = CLAIMS[name]
     used = [record for record in everything if claim.uses(record.cell)]
     assert 0 < len(used) < len(everything)
-    of_all, of_used = (claim.judge(Results(tuple(r))) for r in (everything, used))
-    same = _described(of_all) == _described(of_used)
+    same = _described(findings[name]) == _described(claim.judge(Results(tuple(used))))
     assert same
 
 
@@ -149,7 +155,7 @@ def _kind(cell: PaperCell) -> tuple[object, ...]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CLAIMS)
-def test_what_a_claim_uses_does_matter(name: str, everything: list[PaperRecord]) -> None:
+def test_records_that_a_claim_uses_change_it(name: str, everything: list[PaperRecord]) -> None:
     claim = CLAIMS[name]
     used = [record for record in everything if claim.uses(record.cell)]
     whole = _described(claim.judge(Results(tuple(used))))
@@ -160,8 +166,8 @@ def test_what_a_claim_uses_does_matter(name: str, everything: list[PaperRecord])
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_parts_are_told_in_words(name: str, everything: list[PaperRecord]) -> None:
-    found = CLAIMS[name].judge(Results(tuple(everything)))
+def test_findings_and_parts_are_in_words(name: str, findings: dict[str, Finding]) -> None:
+    found = findings[name]
     assert found.sentence.endswith(".") and not re.search(r"\bnan\b", found.sentence)
     for part in found.parts:
         assert ": " in part.what and part.unit
@@ -264,7 +270,9 @@ def test_verdicts_over_repeats(values: list[float], strict: Verdict, margin: Ver
         (-INF, INF, "not decided", "not decided"),
     ],
 )
-def test_margins(low: float, high: float, one_sided: Verdict, two_sided: Verdict) -> None:
+def test_verdicts_within_margins(
+    low: float, high: float, one_sided: Verdict, two_sided: Verdict
+) -> None:
     pair = _pair(Difference((low + high) / 2, 0.1, 0.5, low, high))
     assert compare(pair, "not above", 0.01).verdict == one_sided
     assert compare(pair, "equal", 0.01).verdict == two_sided
@@ -296,7 +304,7 @@ def test_a_measured_difference() -> None:
     assert math.isnan(measured(INF, 1.0).p_value) and measured(1.0, NAN).low == -INF
 
 
-def test_nothing_is_not_run() -> None:
+def test_a_pair_without_records_is_not_run() -> None:
     judged = compare(replace(_pair(None), note="not run"))
     assert not judged.clause and judged.verdict == "not decided"
     assert math.isnan(judged.effect) and judged.note == "not run"

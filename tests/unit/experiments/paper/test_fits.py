@@ -1,6 +1,7 @@
 """Fits by both protocols, learning curves, and the rows of a cell."""
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,13 @@ from tests.unit.experiments.small import problem
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
 
 
-def fit_cell_of(dataset: str, method: str, protocol: ProtocolName, max_steps: int = 40) -> FitCell:
+def fit_cell_of(dataset: str, method: str, protocol: ProtocolName, max_steps: int = 15) -> FitCell:
     return fit_cell(
         dataset, method, size=100, num_inducing=10, protocol=protocol, max_steps=max_steps
     )
 
 
+@cache
 def fitted(cell: FitCell) -> tuple[FitOutcome, bytes]:
     data = paper_rows(cell, problem(TASKS[cell.dataset], n=240))
     start = b"" if cell.start is None else fitted(cell.start)[1]
@@ -90,7 +92,8 @@ def test_the_paper_runs_every_beta_from_the_same_start() -> None:
 
 
 def test_the_paper_stops_when_the_losses_lie_within_its_tolerance() -> None:
-    outcome, _ = fitted(fit_cell_of("banana", "elbo", "paper", 3000))
+    cell = fit_cell_of("banana", "elbo", "paper", 3000).replace(size=50, num_inducing=5)
+    outcome, _ = fitted(cell)
     assert outcome.status == "converged"
     assert "The last 20 losses" in outcome.reason and "tolerance 0.0001" in outcome.reason
 
@@ -152,14 +155,22 @@ def curve_cell_of(**changes: Any) -> CurveCell:
     return CurveCell.model_validate({**facts, **changes})
 
 
-def run(cell: CurveCell, start: bytes = b"") -> tuple[CurveOutcome, bytes, NDArray[np.float32]]:
+Curve = tuple[CurveOutcome, bytes, NDArray[np.float32]]
+
+
+def run(cell: CurveCell, start: bytes = b"") -> Curve:
     start = b"" if cell.start is None else start or run(cell.start)[1]
     record = run_curve(cell, paper_rows(cell, GIVEN), start, "cpu", ())
     return record.outcome, record.model, record.arrays["losses"]
 
 
+@cache
+def exact_curve() -> Curve:
+    return run(curve_cell_of())
+
+
 def test_every_look_is_told_with_its_epoch_and_the_losses_of_rows() -> None:
-    outcome, model, losses = run(curve_cell_of())
+    outcome, model, losses = exact_curve()
     assert [point.step for point in outcome.points] == [5, 10, 15, 20, 25, 30, 35, 40]
     assert [point.epoch for point in outcome.points] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert losses.shape == (8, 30) and outcome.num_test == 30
@@ -202,7 +213,7 @@ def test_rules_learn_and_are_repeatable(rule: RuleFacts) -> None:
     nll = [point.scores["nll"] for point in first[0].points]
     assert nll[-1] < nll[0]
     assert nll == [point.scores["nll"] for point in again[0].points]
-    assert not np.array_equal(first[2], run(curve_cell_of())[2])
+    assert not np.array_equal(first[2], exact_curve()[2])
 
 
 def test_fixed_trains_q_alone_from_scratch() -> None:

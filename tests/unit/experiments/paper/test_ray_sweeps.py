@@ -1,4 +1,4 @@
-"""Sweeps on a real Ray cluster of two cores: as local processes, also when a worker is killed."""
+"""Sweeps on a real Ray cluster of two cores: as in this process, though a worker is killed."""
 
 import importlib
 import os
@@ -19,7 +19,7 @@ from directgp.experiments.paper.cells import PaperCell
 from directgp.experiments.paper.run import run_paper_cell, run_sweep
 from directgp.experiments.ray import RayCluster, connected
 from directgp.experiments.store import Store
-from directgp.experiments.workers import Call, FailedJob, LocalWorkers, Pool
+from directgp.experiments.workers import Call, FailedJob, InProcess, Pool
 from tests.unit.experiments.paper import sweeps
 from tests.unit.experiments.paper.sweeps import LOG, contents, curve, fit, given
 from tests.unit.experiments.small import Recorder
@@ -46,31 +46,15 @@ def ray(log: Path) -> Iterator[Any]:
         yield started
 
 
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What local processes make of the cells."""
-    found = swept(tmp_path_factory.mktemp("local"), LocalWorkers(1))
-    assert len(found) == 5
-    return found
-
-
-def swept(folder: Path, pool: Pool, function: Any = run_paper_cell) -> dict[str, Any]:
-    with Store(folder / "store") as store:
+def swept(path: Path, pool: Pool, function: Any = run_paper_cell) -> dict[str, Any]:
+    with Store(path) as store:
         run_sweep(CELLS, given, store, pool, function=function)
         every: list[Any] = [*CELLS, curve().start]
         assert store.failures(every) == []
         return contents(store, every)
 
 
-def test_ray_has_the_results_of_local_processes(
-    ray: Any, local: dict[str, Any], tmp_path: Path
-) -> None:
-    found = swept(tmp_path, RayCluster())
-    assert found == local
-    assert ray.is_initialized(), "a cluster that was there is left"
-
-
-def test_errors_come_back(ray: Any, tmp_path: Path) -> None:
+def test_an_error_in_a_worker_is_the_result_of_its_cell(ray: Any, tmp_path: Path) -> None:
     seen = Recorder()
     with Store(tmp_path / "store") as store:
         run_sweep([fit()], given, store, RayCluster(), callback=seen, function=sweeps.failing)
@@ -120,7 +104,7 @@ def test_a_problem_is_sent_once(ray: Any, monkeypatch: pytest.MonkeyPatch) -> No
         ("127.0.0.1:99999", "address must be 'auto' or host:port"),
     ],
 )
-def test_what_is_no_address(address: str, words: str) -> None:
+def test_a_wrong_address_is_refused(address: str, words: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         experiments_ray.check_address(address)
     assert str(caught.value).startswith(words)
@@ -133,7 +117,7 @@ class NotConnected:
         return False
 
 
-def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiments_ray, "import_ray", NotConnected)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -150,14 +134,14 @@ class Closed(NotConnected):
         raise ConnectionError("Failed to connect.") from RuntimeError("x.AuthenticationError: No.")
 
 
-def test_a_cluster_that_asks_for_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_asks_for_a_token_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiments_ray, "import_ray", Closed)
     words = "could not be reached: Failed to connect. It asks for a token"
     with pytest.raises(InvalidInputError, match=words), RayCluster("auto").open():
         pass
 
 
-def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise ModuleNotFoundError(name=name)
 
@@ -168,7 +152,7 @@ def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"cpus": 0.0}, {"gpus": -1.0}, {"workers": 0}, {"retries": -1}])
-def test_resources_that_cannot_be(wrong: dict[str, Any]) -> None:
+def test_wrong_resources_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match=f"{next(iter(wrong))} must be"):
         RayCluster(**wrong)
 
@@ -176,14 +160,15 @@ def test_resources_that_cannot_be(wrong: dict[str, Any]) -> None:
 # The last two leave a cluster whose workers have to begin anew, which takes time.
 
 
-def test_a_killed_worker_changes_nothing(
+@pytest.mark.usefixtures("without_shape_checks")
+def test_ray_has_the_results_of_this_process_though_a_worker_is_killed(
     ray: Any,
-    local: dict[str, Any],
     log: Path,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     log.unlink(missing_ok=True)
+    expected = swept(tmp_path / "here", InProcess())
     killed: list[int] = []
 
     def kill() -> None:
@@ -193,9 +178,10 @@ def test_a_killed_worker_changes_nothing(
 
     killer = threading.Thread(target=kill)
     killer.start()
-    found = swept(tmp_path, RayCluster(), sweeps.killed_once)
+    found = swept(tmp_path / "ray", RayCluster(), sweeps.killed_once)
     killer.join()
-    assert found == local
+    assert len(found) == 5 and found == expected
+    assert ray.is_initialized(), "a cluster that was there is left"
     assert killed[0] != os.getpid()
     assert capfd.readouterr() == ("", ""), "Ray keeps quiet"
 

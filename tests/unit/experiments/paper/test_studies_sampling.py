@@ -128,7 +128,7 @@ def test_errors_are_those_of_the_diagnostics(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_same_cell_has_the_same_result_and_another_seed_another() -> None:
-    cell, data = a_cell(looks=(0, 3)), rows()
+    cell, data = a_cell(looks=(3,)), rows()
     first, again, other = (
         plain(run_samplers(each, data).outcome) for each in (cell, cell, cell.replace(seed=2))
     )
@@ -159,7 +159,7 @@ def test_long_loops_are_measured_on_some_examples_and_scaled(
 
 Values = NDArray[np.float64]
 
-DRAWS = 800
+DRAWS = 400
 WAYS = {"one by one": SampledExamples.one_by_one, "hybrid": SampledExamples.by_hybrid}
 
 
