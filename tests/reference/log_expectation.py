@@ -27,7 +27,7 @@ _mp.dps = 30
 _REACH = 13
 """Deviations of q beyond which e^{−z²/2} < 1e-36 is nothing."""
 
-_LONGEST = 4
+_LONGEST = 6
 """Length in f of the longest piece; the densities bend on scales of 1 and more."""
 
 
@@ -41,7 +41,7 @@ class Truth(NamedTuple):
 
 def gaussian(y: mpf, f: mpf, noise: mpf) -> mpf:
     """Compute log N(y; f, noise)."""
-    return -_mp.log(2 * _mp.pi * noise) / 2 - (y - f) ** 2 / (2 * noise)
+    return -_log(2 * _mp.pi * noise) / 2 - (y - f) ** 2 / (2 * noise)
 
 
 def probit(y: mpf, f: mpf) -> mpf:
@@ -80,18 +80,22 @@ def negative_binomial(y: mpf, f: mpf, dispersion: mpf, exposure: float = 1) -> m
 def student_t(y: mpf, f: mpf, df: mpf, scale: mpf) -> mpf:
     """Compute log of Student's density with df degrees at (y−f)/scale, over scale."""
     constant = _log_gamma((df + 1) / 2) - _log_gamma(df / 2)
-    constant -= _mp.log(df * _mp.pi) / 2 + _mp.log(scale)
+    constant -= _log(df * _mp.pi) / 2 + _log(scale)
     return constant - (df + 1) / 2 * _mp.log1p(((y - f) / scale) ** 2 / df)
 
 
 def _log_gamma(x: mpf) -> mpf:
-    return _log_gamma_in(_mp.prec, x)
+    return _constant(_mp.loggamma, _mp.prec, x)
+
+
+def _log(x: mpf) -> mpf:
+    return _constant(_mp.log, _mp.prec, x)
 
 
 @cache
-def _log_gamma_in(precision: int, x: mpf) -> mpf:
-    """log Γ(x), remembered: it is the costly part of a density, and free of f."""
-    return _mp.loggamma(x)
+def _constant(function: Function, precision: int, x: mpf) -> mpf:
+    """A term of a density that is free of f: costly, and the same at every node."""
+    return function(x)
 
 
 LOG_PROBS: Mapping[str, LogProb] = {
@@ -179,16 +183,18 @@ def _moments(g: Function, mu: mpf, v: mpf, pieces: Pieces) -> tuple[mpf, mpf, mp
     deviation = _mp.sqrt(v)
 
     def product(z: mpf) -> mpf:
-        return g(mu + deviation * z) * _mp.npdf(z)
+        return g(mu + deviation * z) * _mp.exp(-z * z / 2)
 
     ends = pieces(product, mu, deviation)
     total = first = second = _mp.zero
     for a, b in pairwise(ends):
+        middle, half = (a + b) / 2, (b - a) / 2
         for x, weight in _legendre():
-            z = (a + b) / 2 + (b - a) / 2 * x
-            mass = (b - a) / 2 * weight * product(z)
-            total, first, second = total + mass, first + mass * z, second + mass * (z**2 - 1)
-    return total, first, second
+            z = middle + half * x
+            mass = half * weight * product(z)
+            total, first, second = total + mass, first + mass * z, second + mass * (z * z - 1)
+    scale = _mp.sqrt(2 * _mp.pi)
+    return total / scale, first / scale, second / scale
 
 
 @cache
@@ -232,23 +238,23 @@ def _climb(product: Function) -> mpf:
 
 
 def _q_pieces(product: Function, mu: mpf, deviation: mpf) -> list[mpf]:
-    """Pieces of about one deviation of q, out to where nothing is left of q·|log p|.
+    """Pieces of about two deviations of q, out to where nothing is left of q·|log p|.
 
     Where log p is nearly 0 at μ, its mass lies towards f = 0, at most |μ| away.
     """
     reach = _REACH + abs(mu) / max(1, 1 / deviation)
-    number = int(_mp.ceil(2 * reach))
+    number = int(_mp.ceil(reach))
     return _cut(
         [reach * (2 * _mp.mpf(i) / number - 1) for i in range(number + 1)], _LONGEST / deviation
     )
 
 
 def _two_peak_pieces(y: mpf, scale: float) -> Pieces:
-    """Pieces of one deviation of q, and pieces that double in length away from y."""
+    """Pieces of two deviations of q, and pieces that double in length away from y."""
 
     def pieces(product: Function, mu: mpf, deviation: mpf) -> list[mpf]:
-        ends = [_mp.mpf(i) for i in range(-_REACH, _REACH + 1)]
-        offsets = [side * scale * _mp.mpf(2) ** i for side in (-1, 1) for i in range(-3, 80)]
+        ends = [_mp.mpf(i) for i in range(-_REACH, _REACH + 1, 2)]
+        offsets = [side * scale * _mp.mpf(2) ** i for side in (-1, 1) for i in range(-1, 80)]
         ends += [(y - mu + offset) / deviation for offset in [0, *offsets]]
         return sorted({end for end in ends if abs(end) <= _REACH})
 

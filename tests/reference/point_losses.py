@@ -54,10 +54,10 @@ def wrong_label(name: str, y: float, mean: float, variance: float) -> mpf:
 
 
 def crps(y: float, mean: float, variance: float, noise: float) -> mpf:
-    """∫ (F(t) − 1{y ≤ t})² dt for F of N(mean, variance + noise), over pieces of a deviation."""
+    """∫ (F(t) − 1{y ≤ t})² dt for F of N(mean, variance + noise), over pieces of two deviations."""
     scale = _mp.sqrt(_mp.mpf(variance) + noise)
     z = (_mp.mpf(y) - mean) / scale
-    fine = {_mp.mpf(i) for i in range(-_REACH, _REACH + 1)}
+    fine = {_mp.mpf(i) for i in range(-_REACH, _REACH + 1, 2)}
     below = sorted({end for end in fine if end < z} | {z})
     above = sorted({end for end in fine if end > z} | {z})
     total = sum(_mp.quad(lambda t: _mp.ncdf(t) ** 2, [a, b]) for a, b in pairwise(below))
