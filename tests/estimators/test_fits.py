@@ -15,6 +15,7 @@ from directgp.training.result import Progress
 from tests.estimators.small_data import COUNTING, COUNTS, LABELS, LIGHT, REGRESSION, X, Y
 
 pytestmark = [
+    pytest.mark.usefixtures("without_shape_checks"),
     pytest.mark.filterwarnings("ignore::directgp.errors.DirectGPWarning"),
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
 ]
@@ -41,7 +42,7 @@ def frozen(values: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("maker", "settings", "y"), CASES)
-def test_nothing_given_is_changed(maker: Maker, settings: Any, y: Any) -> None:
+def test_fit_changes_no_argument(maker: Maker, settings: Any, y: Any) -> None:
     given = {"X": X, "y": y, "weights": np.arange(24.0), "other": X + 1, "levels": np.array([0.5])}
     kept = {name: values.tobytes() for name, values in given.items()}
     model = maker(inducing=given["other"], **{**settings, "num_inducing": "auto"})
@@ -54,7 +55,7 @@ def test_nothing_given_is_changed(maker: Maker, settings: Any, y: Any) -> None:
 
 
 @pytest.mark.parametrize(("maker", "settings", "y"), CASES)
-def test_inputs_that_cannot_be_written_to(maker: Maker, settings: Any, y: Any) -> None:
+def test_fit_accepts_read_only_arrays(maker: Maker, settings: Any, y: Any) -> None:
     weights = frozen(np.arange(24.0))
     model = maker(**settings).fit(frozen(X), frozen(y), weights, (frozen(X), frozen(y)))
     assert len(predictions(model)) == 24
@@ -79,10 +80,9 @@ def test_the_same_random_state_gives_the_same_bits(
     [
         pytest.param(SparseGPRegressor, Y, {}, id="regressor, by folds"),
         pytest.param(SparseGPClassifier, LABELS, HELD_OUT, id="classifier, by rows held out"),
-        pytest.param(SparseGPCountRegressor, COUNTS, HELD_OUT, id="counts, by rows held out"),
     ],
 )
-def test_fitting_again_changes_nothing(maker: Maker, y: Any, validated: dict[str, Any]) -> None:
+def test_a_second_fit_predicts_the_same(maker: Maker, y: Any, validated: dict[str, Any]) -> None:
     model = maker(random_state=0, **SEARCH, **validated).fit(X, y)
     once = predictions(model)
     np.testing.assert_array_equal(predictions(model.fit(X, y)), once)
@@ -95,7 +95,7 @@ def test_rules_that_draw_repeat_their_draws() -> None:
 
 
 @pytest.mark.parametrize(("maker", "settings", "y"), CASES)
-def test_a_warm_start_goes_on(maker: Maker, settings: Any, y: Any) -> None:
+def test_a_warm_start_continues_training(maker: Maker, settings: Any, y: Any) -> None:
     cold = maker(**settings).fit(X, y)
     warm = maker(**{**settings, "warm_start": True}).fit(X, y)
     np.testing.assert_array_equal(predictions(warm), predictions(cold))
@@ -105,7 +105,7 @@ def test_a_warm_start_goes_on(maker: Maker, settings: Any, y: Any) -> None:
     assert warm.training_result_.loss < before
 
 
-def test_validation_data_decide() -> None:
+def test_validation_data_determine_the_validation_losses() -> None:
     far = SparseGPRegressor(random_state=0, **SEARCH).fit(X, Y, validation_data=(X, 9 * Y))
     near = SparseGPRegressor(random_state=0, **SEARCH).fit(X, Y, validation_data=(X, Y))
     assert far.beta_path_ is not None and near.beta_path_ is not None
@@ -114,7 +114,7 @@ def test_validation_data_decide() -> None:
     assert far.beta_path_.validation == "24 examples given for validation"
 
 
-def test_validation_data_with_exposures() -> None:
+def test_validation_data_may_have_exposures() -> None:
     hours = np.linspace(1.0, 3.0, 24)
     model = SparseGPCountRegressor(random_state=0, **SEARCH)
     model.fit(X, COUNTS, validation_data=(X, COUNTS, hours), exposure=hours)
@@ -141,10 +141,16 @@ def test_a_fit_that_fails_leaves_the_model_before(
     np.testing.assert_array_equal(predictions(model), once)
 
 
-@pytest.mark.parametrize("step", [1, 2, 7, 30])
-@pytest.mark.parametrize(("maker", "settings", "y"), CASES)
+@pytest.mark.parametrize(
+    ("maker", "y", "step"),
+    [
+        *((SparseGPRegressor, Y, step) for step in (1, 2, 7, 30)),
+        (SparseGPClassifier, LABELS, 7),
+        (SparseGPCountRegressor, COUNTS, 7),
+    ],
+)
 def test_an_interrupt_leaves_a_usable_model(
-    maker: Maker, settings: Any, y: Any, step: int, monkeypatch: pytest.MonkeyPatch
+    maker: Maker, y: Any, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
 

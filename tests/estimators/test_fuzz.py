@@ -17,7 +17,11 @@ _FEW = settings(
     max_examples=60,
     derandomize=True,
     deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.function_scoped_fixture,
+    ],
 )
 _MANY = settings(_FEW, max_examples=1500)
 
@@ -145,6 +149,7 @@ def _holds(trial: Trial) -> None:
         assert np.isfinite(values).all()
 
 
+@pytest.mark.usefixtures("without_shape_checks")
 @_FEW
 @given(trials())
 def test_every_table_is_predicted_or_refused(trial: Trial) -> None:

@@ -12,9 +12,11 @@ from directgp.errors import InvalidInputError
 from directgp.likelihoods import Poisson
 from directgp.objectives import ZeroOneCost
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::directgp.errors.DirectGPWarning", "ignore::sklearn.exceptions.ConvergenceWarning"
-)
+pytestmark = [
+    pytest.mark.usefixtures("without_shape_checks"),
+    pytest.mark.filterwarnings("ignore::directgp.errors.DirectGPWarning"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
 
 LIGHT: dict[str, Any] = {"num_inducing": 8, "max_iter": 10, "ard": False, "random_state": 0}
 GIVEN: dict[str, Any] = {**LIGHT, "beta": 1.0, "hyperparameters": "joint"}

@@ -40,6 +40,7 @@ from tests.estimators.fitted_models import (
 )
 
 pytestmark = [
+    pytest.mark.usefixtures("without_shape_checks"),
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
     pytest.mark.filterwarnings("ignore::directgp.errors.DirectGPWarning"),
 ]

@@ -20,6 +20,7 @@ from directgp.objectives import PinballLoss, ZeroOneCost
 from tests.estimators.fitted_models import COUNTS, LABELS, LIGHT, THERE, X, Y
 
 pytestmark = [
+    pytest.mark.usefixtures("without_shape_checks"),
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
     pytest.mark.filterwarnings("ignore::directgp.errors.DirectGPWarning"),
 ]
