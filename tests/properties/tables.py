@@ -191,6 +191,12 @@ def pairs(rules: list[RuleRow]) -> list[tuple[LikelihoodRow, RuleRow]]:
     return [(row, rule) for row in LIKELIHOODS for rule in rules if rule.serves(row.make())]
 
 
+def crossed(rules: list[RuleRow]) -> list[tuple[LikelihoodRow, RuleRow]]:
+    """One rule of each kind with every likelihood; the others with one log-concave and one not."""
+    both = {"negative_binomial", "student_t"}
+    return [(row, rule) for row, rule in pairs(rules) if rule in ONE_OF_EACH or row.name in both]
+
+
 def columns(some: list[Point], dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
     """y, mean and variance as tensors of shape (n,)."""
     y, mean, variance = torch.tensor(some, dtype=torch.float64).T.contiguous().to(dtype)

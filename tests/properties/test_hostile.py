@@ -56,6 +56,7 @@ def _check_predictions(posterior: SparsePosterior, X: torch.Tensor, problem: Pro
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("seed", range(_FEW))
 def test_a_finite_result_or_a_clear_error(seed: int) -> None:
     _check(seed)

@@ -18,6 +18,7 @@ from tests.properties.tables import (
     Point,
     RuleRow,
     columns,
+    crossed,
     pairs,
     points,
     single,
@@ -56,7 +57,7 @@ def test_batches_equal_rows(row: LikelihoodRow, rule: RuleRow) -> None:
         assert_same(Answer(*(column[i] for column in together)), alone, COMPANY)
 
 
-@pytest.mark.parametrize(("row", "rule"), pairs(STOCHASTIC), ids=named)
+@pytest.mark.parametrize(("row", "rule"), crossed(STOCHASTIC), ids=named)
 def test_shape_and_block_do_not_matter_to_draws(row: LikelihoodRow, rule: RuleRow) -> None:
     arguments = block(row, (2, 3, 2))
     shaped = ask(rule.rule, row.make(), *arguments)
@@ -86,7 +87,7 @@ FACTORS = torch.tensor([[0.5], [1.0], [3.0]], dtype=torch.float64)
 
 
 def with_parameters(rules: list[RuleRow]) -> list[tuple[LikelihoodRow, RuleRow]]:
-    return [pair for pair in pairs(rules) if pair[0].theta]
+    return [pair for pair in crossed(rules) if pair[0].theta]
 
 
 @pytest.mark.parametrize(("row", "rule"), with_parameters(ONE_OF_EACH), ids=named)
@@ -139,9 +140,20 @@ def test_exposure_against_the_reference(row: LikelihoodRow, y: float) -> None:
         assert misses(ask(Quadrature(), likelihood, *columns(some)), some, truths, 1e-8) == []
 
 
-@pytest.mark.parametrize("shape", [(5,), (1, 5), (3, 1), (3, 5)])
-@pytest.mark.parametrize("rule", ONE_OF_EACH[1:], ids=named)
-@pytest.mark.parametrize("row", COUNTS, ids=named)
+SHAPES = [(5,), (1, 5), (3, 1), (3, 5)]
+"""Of exposures: each with every rule for one likelihood, and one for all likelihoods."""
+
+
+@pytest.mark.parametrize(
+    ("row", "rule", "shape"),
+    [
+        (row, rule, shape)
+        for row in COUNTS
+        for rule in ONE_OF_EACH[1:]
+        for shape in (SHAPES if row is COUNTS[0] else SHAPES[2:3])
+    ],
+    ids=named,
+)
 def test_exposures_of_any_shape(row: LikelihoodRow, rule: RuleRow, shape: tuple[int, ...]) -> None:
     arguments = block(row, (3, 5))
     exposure = torch.rand(shape, generator=seeded(), dtype=torch.float64) + 0.5
@@ -153,7 +165,7 @@ def test_exposures_of_any_shape(row: LikelihoodRow, rule: RuleRow, shape: tuple[
 
 @pytest.mark.parametrize("rule", ONE_OF_EACH[1:], ids=named)
 @pytest.mark.parametrize("row", COUNTS, ids=named)
-def test_take(row: LikelihoodRow, rule: RuleRow) -> None:
+def test_a_mask_and_indices_select_exposures(row: LikelihoodRow, rule: RuleRow) -> None:
     """A mask selects and flattens; integers index what it left."""
     arguments = block(row, (3, 5))
     likelihood = exposed(row, EXPOSURE)
@@ -174,7 +186,7 @@ def test_dtype_of_targets_does_not_matter(rule: RuleRow, dtype: torch.dtype) -> 
     assert_same(got, ask(rule.rule, row.make(), y, mean, variance))
 
 
-@pytest.mark.parametrize(("row", "rule"), pairs(RULES), ids=named)
+@pytest.mark.parametrize(("row", "rule"), crossed(RULES), ids=named)
 def test_dtype_of_marginals_is_that_of_the_result(row: LikelihoodRow, rule: RuleRow) -> None:
     """float32 gives the float64 numbers, rounded: the integral is done in float64."""
     y, mean, variance = block(row, (8,))
@@ -185,7 +197,7 @@ def test_dtype_of_marginals_is_that_of_the_result(row: LikelihoodRow, rule: Rule
         torch.testing.assert_close(mine, other.float(), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize(("row", "rule"), pairs(RULES), ids=named)
+@pytest.mark.parametrize(("row", "rule"), crossed(RULES), ids=named)
 def test_torch_defaults_and_global_state_do_not_matter(row: LikelihoodRow, rule: RuleRow) -> None:
     arguments = block(row, (6,))
     usual = ask(rule.rule, row.make(), *arguments)
@@ -198,7 +210,7 @@ def test_torch_defaults_and_global_state_do_not_matter(row: LikelihoodRow, rule:
         assert torch.equal(mine, other)
 
 
-@pytest.mark.parametrize(("row", "rule"), pairs(STOCHASTIC), ids=named)
+@pytest.mark.parametrize(("row", "rule"), crossed(STOCHASTIC), ids=named)
 def test_the_seed_decides(row: LikelihoodRow, rule: RuleRow) -> None:
     arguments = tuple(column.repeat(50) for column in columns([Point(1.0, 0.5, 1.0)]))
     first, again, other = (ask(rule.rule, row.make(), *arguments, seed=s) for s in (1, 1, 2))

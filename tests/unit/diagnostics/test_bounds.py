@@ -75,7 +75,7 @@ def test_searched_bounds_match_a_plain_grid(y: float) -> None:
     torch.testing.assert_close(found, torch.stack(ends), rtol=1e-6, atol=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     count=st.integers(0, 1000),
     offset=st.floats(-60, 60),

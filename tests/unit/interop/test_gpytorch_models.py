@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.sparse.SparseTensor"),
 ]
 
-NUM, STEPS, RATE = 120, 80, 0.05
+NUM, STEPS, RATE = 120, 50, 0.08
 
 
 class Data(NamedTuple):

@@ -21,7 +21,7 @@ def score(likelihood: Likelihood, y: float, mean: float, variance: float) -> flo
 
 def latent(mean: float, variance: float) -> tuple[np.ndarray, np.ndarray]:
     """Values of f and their probabilities, far finer than the rule under test."""
-    z = np.linspace(-9, 9, 4001)
+    z = np.linspace(-9, 9, 401)
     weights = stats.norm.pdf(z)
     return mean + variance**0.5 * z, weights / weights.sum()
 
@@ -43,14 +43,14 @@ def summed(cdf: np.ndarray, y: float) -> float:
 )
 def test_poisson_is_the_sum_over_counts(y: int, mean: float, variance: float) -> None:
     f, weights = latent(mean, variance)
-    cdf = stats.poisson.cdf(np.arange(1500)[:, None], np.exp(f)) @ weights
+    cdf = stats.poisson.cdf(np.arange(600)[:, None], np.exp(f)) @ weights
     assert score(Poisson(), y, mean, variance) == pytest.approx(summed(cdf, y), rel=1e-6)
 
 
 @pytest.mark.parametrize(("y", "mean", "variance"), [(5, 2.0, 0.3), (0, 1.0, 0.1)])
 def test_negative_binomial_is_the_sum_over_counts(y: int, mean: float, variance: float) -> None:
     f, weights = latent(mean, variance)
-    cdf = stats.nbinom.cdf(np.arange(1500)[:, None], 2.0, 2 / (2 + np.exp(f))) @ weights
+    cdf = stats.nbinom.cdf(np.arange(600)[:, None], 2.0, 2 / (2 + np.exp(f))) @ weights
     found = score(NegativeBinomial(2.0), y, mean, variance)
     assert found == pytest.approx(summed(cdf, y), rel=1e-6)
 
@@ -61,9 +61,7 @@ def test_negative_binomial_is_the_sum_over_counts(y: int, mean: float, variance:
 )
 def test_wide_counts_are_close_to_the_sum(y: int, mean: float, variance: float) -> None:
     f, weights = latent(mean, variance)
-    cdf = stats.poisson.cdf(np.arange(8000)[:, None], np.exp(f[::20])) @ (
-        weights[::20] / weights[::20].sum()
-    )
+    cdf = stats.poisson.cdf(np.arange(8000)[:, None], np.exp(f[::2])) @ (2 * weights[::2])
     assert score(Poisson(), y, mean, variance) == pytest.approx(summed(cdf, y), rel=5e-4)
 
 
