@@ -76,7 +76,7 @@ def drawn(ax: Axes) -> None:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_the_path(kind: str) -> None:
+def test_the_beta_path_shows_the_chosen_loss(kind: str) -> None:
     model = chosen(kind)
     _, mine = plt.subplots()
     assert model.plot_beta_path(mine) is mine
@@ -90,7 +90,7 @@ def test_the_path(kind: str) -> None:
 
 
 @pytest.mark.parametrize("model", [regressor, classifier, counter])
-def test_without_a_choice_there_is_no_path(model: Any) -> None:
+def test_plot_beta_path_without_a_search_is_refused(model: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"plot_beta_path of .* Fit with beta='auto'"):
         model().plot_beta_path()
 
@@ -145,8 +145,8 @@ def sampled(n: int, seed: int) -> tuple[Array, Array, np.random.Generator]:
     return inputs, np.sin(2 * inputs[:, 0]), random
 
 
-def test_what_is_right_is_flat(pit: list[Array]) -> None:
-    settings = {**LIGHT, "num_inducing": 12, "max_iter": 40}
+def test_pit_is_uniform_for_the_right_model_alone(pit: list[Array]) -> None:
+    settings = {**LIGHT, "num_inducing": 12, "max_iter": 20}
     inputs, f, random = sampled(400, 0)
     numbers = SparseGPRegressor(likelihood="gaussian", **settings)
     numbers.fit(inputs, f + 0.3 * random.normal(size=400))

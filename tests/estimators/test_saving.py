@@ -129,7 +129,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_loaded_model_says_the_same_to_the_bit(name: str, tmp_path: Path) -> None:
+def test_a_loaded_model_predicts_the_same_bits(name: str, tmp_path: Path) -> None:
     model = MODELS[name]()
     assert_same(again(model, tmp_path), model)
 
@@ -169,7 +169,9 @@ def test_names_of_features_and_the_choice_come_back(name: str, tmp_path: Path) -
     ids=lambda each: str(each.dtype),
 )
 def test_classes_come_back_with_their_type(classes: Any, tmp_path: Path) -> None:
-    model = SparseGPClassifier(**QUICK).fit(X, classes[(LABELS == "yes").astype(int)])
+    model = SparseGPClassifier(objective="elbo", **QUICK).fit(
+        X, classes[(LABELS == "yes").astype(int)]
+    )
     loaded = again(model, tmp_path)
     assert (loaded.classes_.dtype, loaded.classes_.tolist()) == (classes.dtype, classes.tolist())
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X), strict=True)
@@ -240,7 +242,7 @@ def test_a_loaded_model_is_fitted_and_cloned_as_any(tmp_path: Path) -> None:
     loaded.set_params(warm_start=True).fit(X, Y)
 
 
-def test_a_pickled_copy_of_a_loaded_model(tmp_path: Path) -> None:
+def test_a_pickled_copy_of_a_loaded_model_is_equal(tmp_path: Path) -> None:
     loaded = again(regressor(), tmp_path)
     assert_same(pickle.loads(pickle.dumps(loaded)), loaded)
 
@@ -262,7 +264,7 @@ def test_a_source_of_random_numbers_is_not_saved(tmp_path: Path) -> None:
     model.set_params(random_state=0).save(tmp_path / "model")
 
 
-def test_the_device(tmp_path: Path) -> None:
+def test_a_model_is_loaded_to_the_given_device(tmp_path: Path) -> None:
     model = regressor()
     loaded = again(model, tmp_path, device="cpu")
     assert loaded.device == "cpu" and loaded.posterior_.Z.device.type == "cpu"
@@ -293,17 +295,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def refusal(path: Path) -> str:
+def error_of(path: Path) -> str:
     with pytest.raises(ModelFileError) as caught:
         load(path)
-    said = str(caught.value)
-    assert str(path) in said and "\n" not in said
-    return said
+    message = str(caught.value)
+    assert str(path) in message and "\n" not in message
+    return message
 
 
-def test_no_file(tmp_path: Path) -> None:
-    assert "could not be read" in refusal(tmp_path / "nothing")
-    assert "could not be read" in refusal(tmp_path)
+def test_a_path_without_a_file_is_refused(tmp_path: Path) -> None:
+    assert "could not be read" in error_of(tmp_path / "nothing")
+    assert "could not be read" in error_of(tmp_path)
 
 
 def damaged(data: bytes) -> dict[str, bytes]:
@@ -321,35 +323,35 @@ def damaged(data: bytes) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", list(damaged(b"0" * 20)))
-def test_a_damaged_or_foreign_file(name: str, whole: Path, tmp_path: Path) -> None:
+def test_a_damaged_or_foreign_file_is_refused(name: str, whole: Path, tmp_path: Path) -> None:
     path = tmp_path / "model.dgp"
     path.write_bytes(damaged(whole.read_bytes())[name])
-    said = refusal(path)
-    assert "cannot be loaded as a model" in said
-    assert "Take another copy of it, or fit and save the model again." in said
+    message = error_of(path)
+    assert "cannot be loaded as a model" in message
+    assert "Take another copy of it, or fit and save the model again." in message
 
 
-Lie = Callable[[dict[str, Any], dict[str, torch.Tensor]], object]
+Change = Callable[[dict[str, Any], dict[str, torch.Tensor]], object]
 
 
-def told(path: Path, whole: Path, lie: Lie) -> str:
-    """What is said of a file with a right checksum that says something else."""
+def error_after(path: Path, whole: Path, change: Change) -> str:
+    """What is message of a file with a right checksum that says something else."""
     tensors, manifest = read_file(MODEL, whole)
     manifest = json.loads(json.dumps(manifest))
-    lie(manifest, tensors)
+    change(manifest, tensors)
     write_file(MODEL, path, tensors, manifest)
-    return refusal(path)
+    return error_of(path)
 
 
-def test_a_file_of_another_version(whole: Path, tmp_path: Path) -> None:
+def test_a_file_of_a_newer_format_is_refused(whole: Path, tmp_path: Path) -> None:
     def newer(manifest: dict[str, Any], _: Any) -> None:
         manifest["format"], manifest["versions"]["directgp"] = 2, "9.8"
 
-    said = told(tmp_path / "model", whole, newer)
-    assert "is a model of format 2" in said and "Load it with directgp 9.8" in said
+    message = error_after(tmp_path / "model", whole, newer)
+    assert "is a model of format 2" in message and "Load it with directgp 9.8" in message
 
 
-LIES: dict[str, Lie] = {
+CHANGES: dict[str, Change] = {
     "another class": lambda m, t: m.update(estimator="SparseGPClassifier"),
     "a class of no estimator": lambda m, t: m.update(estimator="Pipeline"),
     "no beta": lambda m, t: m["record"].pop("beta"),
@@ -371,6 +373,6 @@ LIES: dict[str, Lie] = {
 }
 
 
-@pytest.mark.parametrize("name", LIES)
-def test_a_file_that_lies(name: str, whole: Path, tmp_path: Path) -> None:
-    assert "cannot be loaded as a model" in told(tmp_path / "model", whole, LIES[name])
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_inconsistent_file_is_refused(name: str, whole: Path, tmp_path: Path) -> None:
+    assert "cannot be loaded as a model" in error_after(tmp_path / "model", whole, CHANGES[name])

@@ -55,7 +55,7 @@ def gradients(
     rule: Rule, row: LikelihoodRow, points: Sequence[Point], repeats: int = 1, seed: int = 0
 ) -> Tensor:
     """Independent gradients in mean, variance and raw parameters, (repeats, points, kinds)."""
-    y, *marginals = columns(list(points) * repeats)
+    y, *marginals = (column.repeat(repeats) for column in columns(list(points)))
     likelihood = row.make(torch.ones_like(y))
     wanted = [column.requires_grad_() for column in marginals] + list(likelihood.parameters())
     value = rule(likelihood, y, *marginals, generator=seeded(seed))

@@ -13,7 +13,7 @@ from directgp.posteriors.prior import KernelName
 from directgp.training.result import Status, TrainingResult
 from tests.properties.hostile import Problem, hostile_problem
 
-_FEW = 60
+_FEW = 40
 _MANY = 200
 _RESULTS = 0.97
 """Smallest share that ends with a result: the rest is beyond the range of floating point."""

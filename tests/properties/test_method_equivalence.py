@@ -31,6 +31,8 @@ from directgp.training.run import Run
 from tests.reference import gaussian_process as reference
 from tests.reference.gaussian_process import Array
 
+pytestmark = pytest.mark.usefixtures("without_shape_checks")
+
 N, M, D = 18, 5, 2
 NOISE = 0.15
 

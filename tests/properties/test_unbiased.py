@@ -17,7 +17,7 @@ from tests.properties.tables import (
 )
 from tests.properties.test_accuracy import named
 
-REPEATS = 3000
+REPEATS = 1500
 TESTS = sum(len(ordinary(row)) * (2 + len(row.theta)) for row, _ in pairs(UNBIASED))
 
 
