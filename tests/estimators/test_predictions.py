@@ -91,7 +91,8 @@ def test_densities_integrate_to_one_and_to_the_quantiles(likelihood: str) -> Non
     model, x = regressor(likelihood), THERE[5:6]
 
     def density(y: Array) -> Array:
-        return np.exp(model.log_density(np.repeat(x, len(y), axis=0), y))
+        found: Array = np.exp(model.log_density(np.repeat(x, len(y), axis=0), y))
+        return found
 
     ends = model.predict_quantiles(x, [1e-4, 0.2, 0.7, 1 - 1e-4])[0]
     pairs = itertools.pairwise(ends)
