@@ -1,8 +1,6 @@
 """Data sets of the paper from a folder, a download or a formula, with their differences."""
 
 import hashlib
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -347,12 +345,3 @@ def test_an_unknown_name() -> None:
     assert refusal("poll") == (
         "The name must be one of the paper's data sets. Got 'poll'. Did you mean 'pol'?"
     )
-
-
-def test_paper_sets_do_not_import_torch() -> None:
-    code = (
-        "import sys; from directgp.datasets.paper import open_paper;"
-        "open_paper('ringnorm', download=False); print({'torch', 'sklearn'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"

@@ -16,7 +16,7 @@ def prepared(table: pa.Table, **options: Any) -> Problem:
     return prepare(table, "y", name="t", source="t.csv", **options)[0]
 
 
-def test_a_problem() -> None:
+def test_a_problem_has_encoded_features_and_its_facts() -> None:
     table = small(sex=repeated("M", "F", "F"), same=repeated(1), id=list(range(ROWS)))
     problem, encoding = prepare(table, "y", name="t", source="t.csv", drop=["id"])
     assert (problem.name, problem.source, problem.target) == ("t", "t.csv", "y")
@@ -74,7 +74,9 @@ def test_columns_without_a_name_are_left_out(name: str) -> None:
         ((1, 2, 3), "3", ("not 3", "3")),
     ],
 )
-def test_classes(labels: tuple[Any, ...], positive: str | None, classes: tuple[str, str]) -> None:
+def test_two_labels_make_a_classification(
+    labels: tuple[Any, ...], positive: str | None, classes: tuple[str, str]
+) -> None:
     column = repeated(*labels)
     problem = prepared(small(y=column), positive=positive)
     assert problem.task == "classification"
@@ -166,7 +168,7 @@ GUESSES: list[tuple[str, Any, str, str]] = [
 @pytest.mark.parametrize(
     ("values", "task", "words"), [row[1:] for row in GUESSES], ids=[row[0] for row in GUESSES]
 )
-def test_guesses(values: Any, task: str, words: str) -> None:
+def test_the_task_is_guessed_with_a_reason(values: Any, task: str, words: str) -> None:
     guessed, reason = guess_task(pa.chunked_array([pa.array(values)]))
     assert guessed == task
     assert words in reason

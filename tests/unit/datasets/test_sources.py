@@ -78,7 +78,7 @@ def test_another_target_or_task_of_an_embedded_set() -> None:
     assert open_problem("twonorm", positive="0")[0].classes == ("1", "0")
 
 
-def test_the_folder(folder: Path) -> None:
+def test_files_of_a_folder_are_listed_with_their_facts(folder: Path) -> None:
     broken, house, twonorm, z = in_folder(folder)
     assert (broken.name, broken.rows, broken.task, broken.target) == ("broken", None, None, None)
     assert broken.about.startswith("The data file must be readable. Got 'data/broken.parquet'")
@@ -188,6 +188,7 @@ def test_datasets_import_neither_torch_nor_pandas() -> None:
         Path(f"{frames}.py").write_text("raise ImportError")
     code = (
         "import sys; from directgp.datasets import open_problem; open_problem('counts');"
+        "from directgp.datasets.paper import open_paper; open_paper('ringnorm', download=False);"
         "print({'torch', 'sklearn', 'pandas', 'polars'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -74,7 +74,7 @@ def test_a_line_on_a_terminal_says_it_all_and_leaves_one_behind() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120])
-def test_it_stays_one_line_at_any_width(width: int) -> None:
+def test_progress_is_one_line_at_any_width(width: int) -> None:
     (file, console), clock = terminal(width), Clock()
     shown = FitProgress(1, console, clock=clock)
     run(shown, clock)
@@ -138,7 +138,7 @@ def test_a_file_gets_few_plain_lines() -> None:
     assert all(line.isprintable() for line in lines)
 
 
-def test_the_time_left_is_never_silly() -> None:
+def test_the_time_left_follows_the_steps_done() -> None:
     clock = Clock()
     shown = FitProgress(1, plain()[1], clock=clock)
     shown(at(1))
@@ -223,7 +223,7 @@ def test_beside_another_live_display_it_prints_plain_lines(same: bool) -> None:
     assert other_file.getvalue().count(HIDE) == (not same)
 
 
-def test_by_default_it_speaks_on_standard_error(
+def test_progress_goes_to_standard_error_by_default(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")

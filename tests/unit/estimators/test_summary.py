@@ -70,7 +70,7 @@ def words(facts: Facts) -> str:
 
 
 @pytest.mark.parametrize("facts", [BARE, FULL, replace(FULL, kernel="a" * 300)])
-def test_it_fits_a_page_and_no_number_is_long(facts: Facts) -> None:
+def test_a_summary_fits_a_page_and_no_number_is_long(facts: Facts) -> None:
     text = summary_text(facts)
     assert all(len(line) <= 100 and line == line.rstrip() for line in text.splitlines())
     assert all(line.isprintable() for line in text.splitlines())
@@ -99,7 +99,7 @@ def test_a_summary_of_all_facts() -> None:
     assert text.endswith("- Another.")
 
 
-def test_why_this_beta() -> None:
+def test_the_choice_of_beta_is_explained() -> None:
     assert (
         "β 10, of 4 candidates, the most regularised within one standard error of the best by "
         "log_loss on all 812 examples, in 3 folds (0.002 ± 0.004 above it)"

@@ -61,7 +61,7 @@ def test_every_cell_is_run_once(tmp_path: Path) -> None:
     assert again.begun == [] and again.known == 8
 
 
-def test_what_others_start_from_is_run_though_nobody_asked(tmp_path: Path) -> None:
+def test_a_comparison_runs_the_elbo_that_others_start_from(tmp_path: Path) -> None:
     record = Recorder()
     comparison = compare(plan(GIVEN, ["log-fixed"]), tmp_path / "store", record)
     assert [cell.model_dump()["method"] for cell in record.begun] == ["elbo", "log-fixed"]
@@ -81,7 +81,7 @@ class Broken(Recorder):
             raise KeyboardInterrupt
 
 
-def test_a_broken_run_goes_on_and_ends_as_an_unbroken_one(tmp_path: Path) -> None:
+def test_an_interrupted_comparison_ends_as_an_uninterrupted_one(tmp_path: Path) -> None:
     whole = plan(GIVEN, ["elbo", "fitc", "log-fixed", "square-fixed"], repeats=2)
     unbroken = results(compare(whole, tmp_path / "unbroken"))
     begun = []
@@ -238,7 +238,7 @@ def test_losses_of_the_path_are_in_the_units_of_the_target(method: str, name: st
 
 
 @pytest.mark.parametrize("task", ["classification", "count"])
-def test_other_tasks(task: Task) -> None:
+def test_labels_and_counts_are_scored_too(task: Task) -> None:
     outcome = run("log-joint", task)[2].outcome
     second = {"classification": "error", "count": "mre"}[task]
     assert outcome.num_test == 15 and second in outcome.scores

@@ -58,7 +58,7 @@ def test_each_cell_has_its_rows_and_its_start(store: Store) -> None:
         assert record.outcome.model_dump()["scores"] == {"nll": total}
 
 
-def test_what_is_there_is_not_run_again(store: Store) -> None:
+def test_finished_cells_are_not_run_again(store: Store) -> None:
     sweep(store, CELLS[:3])
     before = contents(store, CELLS)
     seen = sweep(store, CELLS)
@@ -68,7 +68,7 @@ def test_what_is_there_is_not_run_again(store: Store) -> None:
     assert sweep(store, CELLS, failing).begun == []
 
 
-def test_what_others_start_from_is_run_though_nobody_asked(store: Store) -> None:
+def test_a_sweep_runs_the_cells_that_others_start_from(store: Store) -> None:
     seen = sweep(store, [fit("log-fixed")])
     assert seen.begun == [fit(), fit("log-fixed")]
 
@@ -154,7 +154,7 @@ class Elsewhere(Recorder):
 @pytest.mark.parametrize(
     "result", [sweeps.finished(fit(), model=b"other"), FailedJob("Not there either.")]
 )
-def test_what_another_program_has_under_way_is_waited_for(
+def test_cells_that_another_program_runs_are_waited_for(
     store: Store, tmp_path: Path, result: PaperRecord | FailedJob
 ) -> None:
     with Store(tmp_path / "store") as other:

@@ -47,12 +47,12 @@ def test_a_wrong_plan_is_refused(asked: dict[str, Any], words: str) -> None:
     assert str(raised.value).startswith(words)
 
 
-def test_regression_has_all() -> None:
+def test_regression_has_all_methods() -> None:
     assert [method.name for method in select_methods("regression")] == list(METHODS)
 
 
 @pytest.mark.parametrize("task", ["classification", "count"])
-def test_others_have_what_needs_no_gaussian(task: Task) -> None:
+def test_other_tasks_have_the_methods_that_need_no_gaussian(task: Task) -> None:
     names = [method.name for method in select_methods(task)]
     assert names == ["elbo", "beta-elbo", "log-joint", "log-fixed"]
 
@@ -125,7 +125,7 @@ def test_real_targets_are_drawn_without_their_help() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 56])
-def test_a_size_that_is_not_there(size: int) -> None:
+def test_a_size_beyond_the_training_rows_is_refused(size: int) -> None:
     with pytest.raises(InvalidInputError, match=r"size must be from 1 to 55\. Got"):
         split(problem(n=100), 0, size, 0)
 
@@ -139,7 +139,7 @@ def test_without_shared_rows_it_is_the_paired_t_test() -> None:
     assert corrected_p_value(a - b, 0.0) == pytest.approx(stats.ttest_rel(a, b).pvalue)
 
 
-def test_shared_rows_make_it_more_careful() -> None:
+def test_shared_rows_raise_the_p_value() -> None:
     differences = np.array([0.5, 0.8, 0.6])
     t = differences.mean() / (differences.std(ddof=1) * math.sqrt(1 / 3 + 0.4))
     assert corrected_p_value(differences, 0.4) == pytest.approx(2 * stats.t.sf(t, 2))
@@ -173,7 +173,7 @@ def test_the_correction_keeps_its_level_on_splits_of_one_table() -> None:
     assert corrected < plain
 
 
-def test_best_and_close() -> None:
+def test_the_best_and_those_close_to_it_are_marked() -> None:
     values = np.array([[1.0, 1.1, 0.9], [1.01, 1.09, 0.91], [3.0, 3.1, 2.9]])
     first, second, third = estimates(NLL, values, PARTS)
     assert (first.best, second.best, third.best) == (True, False, False)

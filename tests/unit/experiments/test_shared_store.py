@@ -63,7 +63,7 @@ class Killer(Recorder):
             self.process.join()
 
 
-def test_what_a_killed_program_had_under_way_is_taken_over(
+def test_the_cell_of_a_killed_program_is_taken_over(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(LOG, str(tmp_path / "log"))

@@ -167,7 +167,7 @@ def test_a_store_whose_writer_was_killed_opens_at_once(tmp_path: Path) -> None:
         assert store.model(CELL) == b"whole"
 
 
-def test_merged(tmp_path: Path) -> None:
+def test_merging_keeps_own_results_and_adds_new_ones(tmp_path: Path) -> None:
     with Store(tmp_path / "theirs") as theirs:
         theirs.put(finished(CELL, 0.1, seconds=7.0))
         theirs.put(finished(OTHER, 0.2, model=b"theirs"))

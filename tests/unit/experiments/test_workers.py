@@ -65,7 +65,7 @@ def test_the_status_table_has_steps_and_runs() -> None:
     assert read_statuses(slots) == []
 
 
-def test_workers_do_not_hear_ctrl_c_from_their_first_moment() -> None:
+def test_ctrl_c_is_blocked_in_workers_from_their_start() -> None:
     code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
     command = [sys.executable, "-c", code]
     with block_interrupt():

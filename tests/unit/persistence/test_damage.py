@@ -23,7 +23,7 @@ from tests.unit.persistence.cases import state
 
 CPU = torch.device("cpu")
 Tensors = dict[str, Tensor]
-Lie = Callable[[dict[str, Any], Tensors], object]
+Change = Callable[[dict[str, Any], Tensors], object]
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +40,18 @@ def path(tmp_path: Path) -> Path:
 
 
 def refusal(path: Path) -> str:
-    """What the refusal says."""
+    """The message of the error."""
     with pytest.raises(ModelFileError) as caught:
         load_model(path, CPU)
-    said = str(caught.value)
-    assert str(path) in said and len(said) < 1000 and "\n" not in said
-    return said
+    message = str(caught.value)
+    assert str(path) in message and len(message) < 1000 and "\n" not in message
+    return message
 
 
 # Damage
 
 
-def test_a_file_cut_short_anywhere_is_refused(path: Path, whole: Path) -> None:
+def test_a_model_cut_short_anywhere_is_refused(path: Path, whole: Path) -> None:
     data = whole.read_bytes()
     for length in random.Random(0).sample(range(len(data)), 300):
         path.write_bytes(data[:length])
@@ -128,31 +128,31 @@ def test_what_is_not_there_is_an_error_with_words(path: Path) -> None:
     assert "could not be read" in refusal(path.parent)
 
 
-# Lies: files with a right checksum that say what cannot be
+# False entries: files with a right checksum that say what cannot be
 
 
-def put(where: str, value: Any) -> Lie:
+def put(where: str, value: Any) -> Change:
     """Set one entry of the manifest."""
 
-    def lie(manifest: dict[str, Any], tensors: Tensors) -> None:
+    def change(manifest: dict[str, Any], tensors: Tensors) -> None:
         *steps, last = where.split("/")
         parent: Any = manifest
         for step in steps:
             parent = parent[int(step) if step.isdigit() else step]
         parent[int(last) if last.isdigit() else last] = value
 
-    return lie
+    return change
 
 
-def drop(where: str) -> Lie:
+def drop(where: str) -> Change:
     return lambda manifest, tensors: manifest.pop(where)
 
 
-def tensor(name: str, value: Tensor) -> Lie:
+def tensor(name: str, value: Tensor) -> Change:
     return lambda manifest, tensors: tensors.update({name: value})
 
 
-def without(name: str) -> Lie:
+def without(name: str) -> Change:
     return lambda manifest, tensors: tensors.pop(name)
 
 
@@ -179,7 +179,7 @@ RBF = f"{KERNEL}/parts/0"
 SCALE = "posterior.prior.kernel.base_kernel.raw_lengthscale"
 WIDE = torch.ones(4, 3, dtype=torch.float64)
 
-LIES: dict[str, Lie] = {
+FALSE_ENTRIES: dict[str, Change] = {
     "no format": drop("format"),
     "format as text": put("format", "1"),
     "format true": put("format", True),
@@ -290,40 +290,40 @@ LIES: dict[str, Lie] = {
 }
 
 
-def write_changed(path: Path, whole: Path, lie: Lie) -> None:
-    """Write the file with one lie in it."""
+def write_changed(path: Path, whole: Path, change: Change) -> None:
+    """Write the file with one change in it."""
     tensors, manifest = read_file(MODEL, whole)
-    lie(manifest, tensors)
+    change(manifest, tensors)
     text = json.dumps({"schema": MODEL.schema, "manifest": manifest})
     path.write_bytes(save(tensors, {MODEL.key: text, CHECKSUM: digest(text, tensors)}))
 
 
-def test_the_truth_is_loaded(path: Path, whole: Path) -> None:
+def test_a_file_without_a_false_entry_is_loaded(path: Path, whole: Path) -> None:
     write_changed(path, whole, lambda manifest, tensors: None)
     classes = load_model(path, CPU).classes
     assert classes is not None and classes.tolist() == ["no", "yes"]
 
 
-@pytest.mark.parametrize("name", LIES)
-def test_a_lie_is_refused(
+@pytest.mark.parametrize("name", FALSE_ENTRIES)
+def test_a_false_entry_is_refused(
     path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    write_changed(path, whole, LIES[name])
+    write_changed(path, whole, FALSE_ENTRIES[name])
     really_zeros = torch.zeros
 
     def small_zeros(*size: Any, **how: Any) -> Tensor:
         made = really_zeros(*size, **{**how, "device": "meta"})
-        assert made.numel() < 1000, "a lie made something large"
+        assert made.numel() < 1000, "a false entry made something large"
         return really_zeros(*size, **how)
 
     monkeypatch.setattr(torch, "zeros", small_zeros)
-    said = refusal(path)
-    assert said.startswith(f"{path} cannot be loaded as a model: ")
-    assert said.endswith(". Take another copy of it, or fit and save the model again.")
-    assert "a lie made something large" not in said
+    message = refusal(path)
+    assert message.startswith(f"{path} cannot be loaded as a model: ")
+    assert message.endswith(". Take another copy of it, or fit and save the model again.")
+    assert "a false entry made something large" not in message
 
 
-def test_random_lies_are_refused_or_harmless(path: Path, whole: Path) -> None:
+def test_random_entries_are_refused_or_harmless(path: Path, whole: Path) -> None:
     """Any entry of the manifest, set to anything."""
     rng, caught = random.Random(2), 0
     values = [None, True, -1, 10**12, float("nan"), "x", "", [], {}, [1], {"kind": "RBFKernel"}]
@@ -346,7 +346,7 @@ def test_random_lies_are_refused_or_harmless(path: Path, whole: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-def test_loading_opens_one_file_and_runs_nothing(whole: Path) -> None:
+def test_loading_a_model_opens_one_file_and_runs_nothing(whole: Path) -> None:
     unpickled = events_of(lambda: pickle.loads(pickle.dumps(Path())))
     assert any(event.name.startswith(UNWANTED) for event in unpickled), "nothing is found at all"
     events = events_of(lambda: load_model(whole, CPU))

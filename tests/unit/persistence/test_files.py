@@ -240,7 +240,7 @@ def read_only() -> Iterator[Path]:
             folder.chmod(0o755)
 
 
-def test_a_read_only_folder_is_an_error_with_words(read_only: Path) -> None:
+def test_a_model_in_a_read_only_folder_is_an_error(read_only: Path) -> None:
     path = read_only / "model.dgp"
     old = path.read_bytes()
     with pytest.raises(ModelFileError, match="could not be written") as caught:
@@ -249,5 +249,5 @@ def test_a_read_only_folder_is_an_error_with_words(read_only: Path) -> None:
     assert_kept(path, old)
 
 
-def test_the_error_is_ours_and_of_a_usual_kind() -> None:
+def test_a_model_file_error_is_a_directgp_error_and_an_os_error() -> None:
     assert issubclass(ModelFileError, DirectGPError) and issubclass(ModelFileError, OSError)

@@ -34,7 +34,7 @@ def parabola(p: Parameters) -> Tensor:
     return 0.5 * (p["x"] - 1).square().sum()
 
 
-def test_it_takes_adams_steps() -> None:
+def test_steps_are_those_of_the_published_rule() -> None:
     """Also the first: filling the moments beforehand counts for nothing."""
     toy, run = Toy(parabola, {"x": [4.0]}), run_of(30)
     assert adam(toy, run, AdamState(toy, 0.05)).status is Status.BUDGET
@@ -56,7 +56,7 @@ def test_a_state_before_its_first_step_has_moved_nothing() -> None:
     assert same(toy.state(), before)
 
 
-def test_it_converges() -> None:
+def test_adam_converges() -> None:
     toy = Toy(parabola, {"x": [4.0, -3.0]})
     stop = adam(toy, run_of(5000, LossRange(50, 1e-12)), AdamState(toy, 0.1))
     assert stop.status is Status.CONVERGED
@@ -194,7 +194,7 @@ def test_a_wall_is_passed_with_smaller_steps() -> None:
     assert float(toy.state()["x"]) == pytest.approx(0.0025, rel=0.05)
 
 
-def test_errors_of_other_kinds_go_through() -> None:
+def test_other_errors_are_raised_by_adam() -> None:
     def faulty(p: Parameters) -> Tensor:
         raise KeyError("x")
 
@@ -203,7 +203,7 @@ def test_errors_of_other_kinds_go_through() -> None:
         adam(toy, run_of(10), AdamState(toy, 0.1))
 
 
-def test_floors() -> None:
+def test_adam_holds_parameters_at_their_floors() -> None:
     toy = Toy(
         lambda p: (p["x"] + 3).square().sum() + (p["y"] - 2).square().sum(),
         {"x": [4.0, -0.5], "y": [5.0]},
@@ -217,7 +217,7 @@ def test_floors() -> None:
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_an_interrupt(deterministic: bool) -> None:
+def test_an_interrupt_ends_adam(deterministic: bool) -> None:
     def interrupted(p: Parameters) -> Tensor:
         if len(toy.seen) == 6:
             raise KeyboardInterrupt
@@ -234,7 +234,7 @@ def test_an_interrupt(deterministic: bool) -> None:
         assert float(toy.state()["x"]) == pytest.approx(expected, rel=1e-12)
 
 
-def test_monitors_stop_it() -> None:
+def test_monitors_end_adam() -> None:
     toy, run = Toy(parabola, {"x": [4.0]}), run_of(100, StepBudget(5))
     assert adam(toy, run, AdamState(toy, 0.1)).status is Status.BUDGET
     assert run.steps == 5 and not run.exhausted
@@ -313,7 +313,7 @@ def advance(p: dict[str, nn.Parameter], adam: FlatAdam, steps: int) -> None:
         adam.step(adam.gradient(lambda: loss(p))[1])
 
 
-def test_its_steps_are_those_of_torch() -> None:
+def test_steps_are_those_of_torch() -> None:
     ours, theirs = parameters(), parameters()
     other = torch.optim.Adam(theirs.values(), lr=0.05)
     advance(ours, FlatAdam(ours, 0.05, {}), 20)

@@ -40,7 +40,7 @@ def test_an_epoch_takes_every_example_once(n: int, size: int, sizes: list[int]) 
     assert n < 5 or len(set(orders)) == 4
 
 
-def test_the_seed_decides() -> None:
+def test_one_seed_has_one_order_and_another_seed_another() -> None:
     one, same, other = (epoch(made(30, 7, seeded(seed)), 12) for seed in (0, 0, 1))
     assert one == same != other
 
@@ -53,7 +53,7 @@ def test_every_order_is_as_likely() -> None:
     assert len(set(orders)) == 6
 
 
-def test_it_resumes_from_its_state() -> None:
+def test_batches_resume_from_their_state() -> None:
     generator = seeded()
     batches = made(11, 4, generator)
     epoch(batches, 4)

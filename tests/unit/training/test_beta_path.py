@@ -468,9 +468,7 @@ def test_without_a_generator_a_path_goes_on_with_its_own_folds(tmp_path: Any) ->
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_wrong_arguments_of_beta_path_are_refused(
-    settings: dict[str, Any], message: str, without_shape_checks: None
-) -> None:
+def test_wrong_arguments_of_beta_path_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         path(**settings)
     assert message in str(caught.value)

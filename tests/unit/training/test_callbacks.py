@@ -107,7 +107,7 @@ def test_closing_twice_prints_once_and_a_closed_bar_can_be_used_again() -> None:
     assert len(file.getvalue().splitlines()) == 2
 
 
-def test_by_default_it_speaks_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_goes_to_standard_error_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     with ProgressBar() as bar:
         bar(at(1))
     captured = capsys.readouterr()

@@ -221,12 +221,12 @@ def test_a_tensor_that_cannot_be_kept_is_refused(
 # Damage
 
 
-def test_the_error_is_ours_and_of_a_usual_kind() -> None:
+def test_a_checkpoint_error_is_a_directgp_error_and_an_os_error() -> None:
     assert issubclass(CheckpointError, DirectGPError)
     assert issubclass(CheckpointError, OSError)
 
 
-def test_a_file_cut_short_anywhere_is_refused(path: Path, old: bytes) -> None:
+def test_a_checkpoint_cut_short_anywhere_is_refused(path: Path, old: bytes) -> None:
     for length in [*range(0, 40), *range(40, len(old), 7), len(old) - 1]:
         path.write_bytes(old[:length])
         assert str(path) in refusal(path)
@@ -359,7 +359,7 @@ def test_an_unknown_schema_is_refused(path: Path, schema: str) -> None:
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-def test_loading_opens_one_file_and_runs_nothing(path: Path, old: bytes) -> None:
+def test_loading_a_checkpoint_opens_one_file_and_runs_nothing(path: Path, old: bytes) -> None:
     events = events_of(lambda: read_file(CHECKPOINT, path))
     opened = [event.arguments for event in events if event.name == "open"]
     assert opened and all(str(path) in arguments for arguments in opened), opened
@@ -411,7 +411,7 @@ def read_only() -> Iterator[Path]:
             folder.chmod(0o755)
 
 
-def test_a_read_only_folder_is_an_error_with_words(read_only: Path) -> None:
+def test_a_checkpoint_in_a_read_only_folder_is_an_error(read_only: Path) -> None:
     with pytest.raises(CheckpointError, match="could not be written") as caught:
         save_new(read_only / "run.ckpt")
     assert isinstance(caught.value.__cause__, PermissionError)
@@ -540,7 +540,9 @@ def test_a_file_system_that_cannot_sync_folders_will_do(
     assert load_checkpoint(path).manifest == {"step": 18}
 
 
-def test_file_then_name_then_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_name_and_folder_are_synced_in_this_order(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The order without which a power cut can leave a name with no contents."""
     events: list[str] = []
     really_sync, really_replace = os.fsync, os.replace
@@ -564,7 +566,9 @@ def test_file_then_name_then_folder(path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_full_disk(path: Path, old: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_checkpoint(
+    path: Path, old: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The system's own ENOSPC, raised when the buffer is written out."""
     really_open = builtins.open
     monkeypatch.setattr(builtins, "open", lambda *args, **kwargs: really_open("/dev/full", "wb"))

@@ -152,7 +152,7 @@ def test_a_minimum_beside_a_wall_is_a_minimum() -> None:
     assert float(toy.state()["x"]) == pytest.approx(1.0, abs=1e-7)
 
 
-def test_no_finite_way_down_at_all() -> None:
+def test_an_objective_finite_only_at_the_start_is_an_error() -> None:
     """Finite at the start and nowhere else: the error says what happened and what to do."""
 
     def spike(p: Parameters) -> Tensor:
@@ -186,7 +186,7 @@ def test_a_gradient_that_is_not_finite_at_the_start() -> None:
         lbfgs(toy, run_of())
 
 
-def test_errors_of_other_kinds_go_through() -> None:
+def test_other_errors_are_raised_by_lbfgs() -> None:
     """A fault of the program is no wall."""
 
     def faulty(p: Parameters) -> Tensor:
@@ -198,7 +198,7 @@ def test_errors_of_other_kinds_go_through() -> None:
         lbfgs(Toy(faulty, {"x": [3.0]}), run_of())
 
 
-def test_floors() -> None:
+def test_lbfgs_holds_parameters_at_their_floors() -> None:
     """x wants −3 and stops at −1 exactly; y is free to go to 2."""
     toy = Toy(
         lambda p: (p["x"] + 3).square().sum() + (p["y"] - 2).square().sum(),
@@ -231,7 +231,7 @@ def test_a_start_below_its_floor_is_lifted() -> None:
 
 
 @pytest.mark.parametrize("function", [bowl, lambda p: 0 * p["x"].sum() + 7.0])
-def test_nothing_to_improve(function: Callable[[Parameters], Tensor]) -> None:
+def test_a_start_at_the_minimum_takes_no_step(function: Callable[[Parameters], Tensor]) -> None:
     toy, run = Toy(function, {"x": [0.0, 1.0]}), run_of()
     assert lbfgs(toy, run).status is Status.CONVERGED
     assert run.steps == 0
@@ -252,7 +252,7 @@ def test_an_interrupt_keeps_the_best_state(at: int) -> None:
     assert same(toy.state(), min(toy.seen, key=lambda pair: float(pair[1]))[0])
 
 
-def test_monitors_stop_it() -> None:
+def test_monitors_end_lbfgs() -> None:
     cancel = Cancel()
     cancel.cancel("Enough.")
     run = run_of(1000, cancel)

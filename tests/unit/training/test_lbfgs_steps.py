@@ -44,7 +44,7 @@ def some(seed: int) -> Vector:
     return np.random.default_rng(seed).normal(size=FLAT_SIZE)
 
 
-def test_parameters_go_round() -> None:
+def test_parameters_are_read_and_written_unchanged() -> None:
     parameters = q_of_u()
     flat = FlatParameters(parameters)
     before = {name: p.detach().clone() for name, p in parameters.items()}
@@ -203,12 +203,12 @@ def test_a_good_length_is_taken_at_once() -> None:
     assert searched(bowl, 0.9)[1] == [0.9]
 
 
-def test_beyond_the_end_of_finite_values() -> None:
+def test_a_search_returns_from_values_that_are_not_finite() -> None:
     found, tried = searched(lambda x: (-x, -1.0), 100.0, most=3.0)
     assert found is not None and 0 < found.x[0] <= 3.0 < max(tried)
 
 
-def test_no_way_down() -> None:
+def test_a_search_without_descent_finds_nothing() -> None:
     assert searched(lambda x: (x, -1.0), 1.0)[0] is None
     found, tried = searched(bowl, 1.0, most=0.0)
     assert found is None and 0 < len(tried) <= 30
@@ -219,7 +219,7 @@ def test_rounding_is_known_by_equal_values() -> None:
     assert found is None and len(tried) == 2
 
 
-def test_the_longest_is_far_enough() -> None:
+def test_a_search_ends_at_the_longest_step() -> None:
     found, tried = searched(lambda x: (-x, -1.0), 1.0, longest=5.0)
     assert found is not None and found.x[0] == 5.0 and max(tried) == 5.0
 

@@ -200,7 +200,7 @@ def test_what_torchrun_ends_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_three_processes(tmp_path: Path) -> None:
+def test_three_processes_train_as_one(tmp_path: Path) -> None:
     ends = run(cases.another_start, tmp_path, 3)
     assert [each.code for each in ends] == [0, 0, 0]
     assert same(ends[0].found, ends[1].found) and same(ends[0].found, ends[2].found)
@@ -298,7 +298,7 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> Processes:
     return Processes.from_torchrun("cpu", timeout=10.0)
 
 
-def test_what_processes_tell_each_other(one_process: Processes) -> None:
+def test_means_minima_and_bytes_are_exchanged(one_process: Processes) -> None:
     with one_process as processes:
         assert (processes.rank, processes.size, processes.device) == (0, 1, CPU)
         loss, gradient = processes.mean([torch.tensor(2.0), torch.ones(3, 2).double()])

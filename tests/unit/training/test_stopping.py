@@ -82,7 +82,7 @@ def test_the_defaults_are_those_of_the_paper() -> None:
         (RelativeDecrease(1, 0.1), [1.0, 7.0], 2),  # a rise is no decrease
     ],
 )
-def test_it_fires_at_the_step_it_should(
+def test_a_rule_stops_at_the_first_step_that_meets_it(
     rule: Monitor, losses: list[float], step: int | None
 ) -> None:
     rule.reset()

@@ -514,9 +514,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("settings", "message"), REFUSALS, ids=lambda value: str(value)[:40])
-def test_wrong_arguments_of_train_are_refused(
-    settings: dict[str, Any], message: str, without_shape_checks: None
-) -> None:
+def test_wrong_arguments_of_train_are_refused(settings: dict[str, Any], message: str) -> None:
     watch = History()
     with pytest.raises(InvalidInputError) as caught:
         train(**{"monitors": [watch], **settings})

@@ -148,7 +148,7 @@ TASKS: list[tuple[Likelihood, Tensor, Tensor]] = [
 @LONG
 @pytest.mark.parametrize("objective", ["elbo", "log_loss"])
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task[0]).__name__)
-def test_other_likelihoods_come_near(
+def test_chunks_of_other_likelihoods_are_near_all_examples(
     task: tuple[Likelihood, Tensor, Tensor], objective: str
 ) -> None:
     likelihood, inputs, y = task
@@ -228,7 +228,7 @@ def test_every_way_of_training_lowers_the_loss(settings: dict[str, Any]) -> None
 
 
 @LONG
-def test_float32_finds_nearly_what_float64_does() -> None:
+def test_an_update_in_float32_is_near_that_in_float64() -> None:
     single = prior().float()
     likelihood = copy.deepcopy(GAUSSIAN).float()
     for objective in ("elbo", "log_loss"):

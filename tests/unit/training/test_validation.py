@@ -60,7 +60,7 @@ def test_folds_validate_every_example_once() -> None:
 
 
 @pytest.mark.parametrize("validation", [Folds(3), HoldOut(0.5)])
-def test_the_seed_decides(validation: Validation) -> None:
+def test_one_seed_has_one_split_and_another_seed_another(validation: Validation) -> None:
     one, same, other = (rows(splits(validation, seed)[0].validation) for seed in (0, 0, 1))
     assert one == same != other
 
@@ -122,7 +122,7 @@ def test_a_part_is_between_none_and_all(fraction: float) -> None:
         HoldOut(fraction)
 
 
-def test_what_cannot_be_meant_is_refused() -> None:
+def test_too_few_folds_or_rows_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="number of Folds must be at least 2"):
         Folds(1)
     lone = Data(X[:1], Y[:1])
@@ -236,7 +236,7 @@ def test_one_validation_example_tells_nothing() -> None:
     assert found.chosen == 0 and bool(found.error.isinf().all())
 
 
-def test_one_candidate() -> None:
+def test_one_candidate_is_chosen() -> None:
     assert compare(normal(1, 5)).chosen == 0
 
 

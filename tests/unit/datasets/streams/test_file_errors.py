@@ -35,7 +35,7 @@ def refusal_met(rows: ParquetRows) -> str:
     return str(caught.value)
 
 
-def test_paths(tmp_path: Path) -> None:
+def test_a_path_without_parquet_files_raises(tmp_path: Path) -> None:
     write(tmp_path / "some" / "flights.parquet", GOOD)
     (tmp_path / "empty").mkdir()
     absent = str(tmp_path / "some" / "flight.parquet")
@@ -65,14 +65,14 @@ def test_file_that_is_not_parquet_raises(tmp_path: Path) -> None:
     assert "t.parquet', with the error" in refusal(tmp_path, "y")
 
 
-def test_no_rows(tmp_path: Path) -> None:
+def test_files_without_rows_raise(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", pa.table(GOOD).slice(0, 0))
     assert refusal(tmp_path, "y").startswith("The data must be at least one row. Got none in 1 fil")
     write(tmp_path / "b.parquet", GOOD)
     assert ParquetRows(tmp_path, "y").num_rows == 4
 
 
-def test_names(tmp_path: Path) -> None:
+def test_unknown_column_names_raise(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", GOOD | {"price": GOOD["x"]})
     for options in ({"target": "prise"}, {"target": "y", "weights": "prise"}):
         assert refusal(path, **options) == (
@@ -126,7 +126,7 @@ def test_file_with_other_columns_raises(tmp_path: Path) -> None:
     assert ParquetRows(tmp_path, "y").num_rows == 5
 
 
-def test_positive(tmp_path: Path) -> None:
+def test_a_wrong_positive_class_raises(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", GOOD | {"t": TEXT, "d": pa.array([1] * 4, pa.date32())})
     assert refusal(path, "t", positive="A") == (
         "positive must be a value of the target 't'. Got 'A'. Did you mean 'a'?"
@@ -227,12 +227,12 @@ def test_a_file_with_other_row_groups(tmp_path: Path) -> None:
         (1, -1, "seed of a sample must be at least 0. Got -1."),
     ],
 )
-def test_samples(tmp_path: Path, number: int, seed: int, message: str) -> None:
+def test_an_impossible_sample_raises(tmp_path: Path, number: int, seed: int, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         numbered(tmp_path, [[20]]).sample(number, seed)
 
 
-def test_sizes(tmp_path: Path) -> None:
+def test_buffers_and_blocks_without_rows_raise(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="buffer_rows of ParquetRows must be at least 1"):
         numbered(tmp_path, [[20]], buffer_rows=0)
     with pytest.raises(InvalidInputError, match=r"rows of a block must be at least 1. Got 0"):

@@ -342,7 +342,7 @@ EVEN = {BMC[1]: 2.2, BMC[10]: 2.2, UPS[1]: 2.199, UPS[10]: 2.201}
     ("changed", "verdict"),
     [({}, "held"), ({UPS[1]: 2.25}, "not held"), ({UPS[10]: 2.21}, "not decided")],
 )
-def test_c12(changed: dict[RuleFacts, float], verdict: Verdict) -> None:
+def test_c12_verdicts(changed: dict[RuleFacts, float], verdict: Verdict) -> None:
     counts = [_sampled({**EVEN, **changed}, name) for name in ("abalone", "peds1_dir1")]
     assert _judge("C12", *counts).verdict == verdict
 

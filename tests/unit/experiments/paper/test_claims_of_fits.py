@@ -191,7 +191,7 @@ def test_of_two_protocols_the_papers_is_judged() -> None:
 @pytest.mark.parametrize(
     ("beta_elbo", "verdict"), [(0.3, "held"), (0.5, "not held"), (0.4, "not decided")]
 )
-def test_c3(beta_elbo: float, verdict: Verdict) -> None:
+def test_c3_needs_a_beta_elbo_below_the_elbo(beta_elbo: float, verdict: Verdict) -> None:
     records = many({"elbo": 0.4, "beta-elbo": beta_elbo}, REGRESSION)
     assert _judge("C3", records).verdict == verdict
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -46,6 +47,15 @@ def ray(log: Path) -> Iterator[Any]:
         yield started
 
 
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Ray that says what it has and starts nothing."""
+    fake = Mock(**{"is_initialized.return_value": True})
+    fake.cluster_resources.return_value = {"CPU": 2.0}
+    monkeypatch.setattr(experiments_ray, "import_ray", lambda: fake)
+    return fake
+
+
 def swept(path: Path, pool: Pool, function: Any = run_paper_cell) -> dict[str, Any]:
     with Store(path) as store:
         run_sweep(CELLS, given, store, pool, function=function)
@@ -61,14 +71,18 @@ def test_an_error_in_a_worker_is_the_result_of_its_cell(ray: Any, tmp_path: Path
     assert seen.results == [(fit(), FailedJob("No way down."))]
 
 
-def test_as_many_places_as_the_cluster_has_room_for(ray: Any) -> None:
-    rooms = {1.0: 2, 0.5: 4, 2.0: 1, 0.1: 20}
-    for cpus, room in rooms.items():
-        with RayCluster(cpus=cpus).open() as pool:
-            assert pool.capacity() == room
-    for too_much in (RayCluster(cpus=3.0), RayCluster(gpus=0.5)):
-        with pytest.raises(InvalidInputError, match="has no resources for a cell"), too_much.open():
-            pass
+@pytest.mark.parametrize(("cpus", "room"), [(1.0, 2), (0.5, 4), (2.0, 1), (0.1, 20)])
+def test_a_pool_has_as_many_places_as_the_cluster_has_room_for(
+    two_cores: Any, cpus: float, room: int
+) -> None:
+    with RayCluster(cpus=cpus).open() as pool:
+        assert pool.capacity() == room
+
+
+@pytest.mark.parametrize("too_much", [RayCluster(cpus=3.0), RayCluster(gpus=0.5)])
+def test_more_than_the_cluster_has_is_refused(two_cores: Any, too_much: RayCluster) -> None:
+    with pytest.raises(InvalidInputError, match="has no resources for a cell"), too_much.open():
+        pass
 
 
 def total(factor: int, values: Any, model: bytes, monitors: Any) -> float:

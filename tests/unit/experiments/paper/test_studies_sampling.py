@@ -267,7 +267,7 @@ def test_expected_proposals_by_integration() -> None:
         assert float(found[i]) == pytest.approx(stats.poisson.pmf(target, target) / mass, rel=1e-6)
 
 
-def test_a_coin_needs_two() -> None:
+def test_a_label_of_even_chance_needs_two_proposals() -> None:
     zero, one = torch.zeros(1).double(), torch.ones(1).double()
     log_z = log_expectation(Probit(), one, zero, 3 * one)
     assert float(
@@ -276,7 +276,7 @@ def test_a_coin_needs_two() -> None:
 
 
 @pytest.mark.parametrize("widen", [True, False])
-def test_what_is_seen_is_what_theory_says(widen: bool) -> None:
+def test_seen_proposals_agree_with_expected_ones(widen: bool) -> None:
     state = a_state()
     expected = expected_at(*state)
     generator = torch.Generator().manual_seed(1)
