@@ -31,7 +31,9 @@ LABELLED = [pair for pair in pairs(RULES) if pair[0].name in ("probit", "logisti
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=named)
 @pytest.mark.parametrize(("row", "rule"), LABELLED, ids=named)
-def test_confidently_right(row: LikelihoodRow, rule: RuleRow, dtype: torch.dtype) -> None:
+def test_certain_labels_have_finite_values_and_gradients(
+    row: LikelihoodRow, rule: RuleRow, dtype: torch.dtype
+) -> None:
     """ℓ′(μ) underflows to 0, so that a bracket for the mode has no width."""
     certain = [(y, (2 * y - 1) * mean) for y in (0.0, 1.0) for mean in (13.0, 38.6, 300.0, 1e4)]
     some = [Point(y, mean, v) for y, mean in certain for v in (1e-8, 1.0, 100.0)]
@@ -51,7 +53,9 @@ def test_everything_is_finite(row: LikelihoodRow, rule: RuleRow) -> None:
 
 
 @pytest.mark.parametrize(("row", "rule"), pairs(ONE_OF_EACH), ids=named)
-def test_nonsense_ends_in_an_error_or_in_nonsense(row: LikelihoodRow, rule: RuleRow) -> None:
+def test_nan_and_infinity_end_in_an_error_or_are_passed_on(
+    row: LikelihoodRow, rule: RuleRow
+) -> None:
     """Rules do not check their arguments; they must end all the same, and NaN is no number."""
     for place, bad in product(range(3), (torch.nan, torch.inf)):
         arguments = columns(points(row)[:4])

@@ -65,7 +65,7 @@ def test_a_finite_result_or_a_clear_error(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("seed", range(_FEW, _MANY))
-def test_many_more(seed: int) -> None:
+def test_many_more_end_with_a_finite_result_or_a_clear_error(seed: int) -> None:
     _check(seed)
 
 
@@ -107,7 +107,7 @@ def test_covariance_with_inputs_whose_squares_overflow_is_zero(dtype: torch.dtyp
     assert not Prior.from_data(Z).covariance(Z, far).any()
 
 
-def test_examples_that_say_nothing_leave_q_as_it_may_be() -> None:
+def test_q_of_examples_without_information_is_zero() -> None:
     nothing = torch.zeros(2, 3, dtype=torch.float64)
     q = optimal_q(nothing, torch.ones(3).double(), torch.ones(3).double(), beta=0.0)
     assert not q.u_mean.any()

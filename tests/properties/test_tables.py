@@ -38,6 +38,6 @@ def test_every_rule_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("row", RULES, ids=lambda row: row.name)
-def test_claims(row: RuleRow) -> None:
+def test_rules_declare_what_the_table_says(row: RuleRow) -> None:
     assert row.rule.deterministic == row.deterministic
     assert row.rule.unbiased_gradient == row.unbiased_gradient

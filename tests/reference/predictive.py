@@ -40,9 +40,10 @@ def average(
     inner = sorted(end for end in ends if abs(end) <= _REACH)
     total = _mp.zero
     for a, b in pairwise(inner):
+        middle, half = (a + b) / 2, (b - a) / 2
         for x, weight in _legendre():
-            z = (a + b) / 2 + (b - a) / 2 * x
-            total += (b - a) / 2 * weight * _mp.exp(-(z**2) / 2) * g(mu + deviation * z)
+            z = middle + half * x
+            total += half * weight * _mp.exp(-z * z / 2) * g(mu + deviation * z)
     return total / _mp.sqrt(2 * _mp.pi)
 
 

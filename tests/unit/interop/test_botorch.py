@@ -243,7 +243,7 @@ def test_refuses_noise_of_another_shape(noise: Tensor, words: str) -> None:
         at(model(), INPUTS, observation_noise=noise)
 
 
-def test_a_posterior_transform() -> None:
+def test_a_posterior_transform_is_applied() -> None:
     transform = ScalarizedPosteriorTransform(torch.tensor([-2.0]).double(), offset=3.0)
     plain = at(model(), INPUTS)
     found = at(model(), INPUTS, posterior_transform=transform)
@@ -312,7 +312,7 @@ def test_it_copies_and_keeps_its_state() -> None:
         assert torch.equal(one.variance, two.variance)
 
 
-def test_one_output() -> None:
+def test_output_indices_other_than_0_are_refused() -> None:
     assert model().subset_output([0]) is model()
     known = at(model(), INPUTS).mean
     assert torch.equal(at(model(), INPUTS, output_indices=[0]).mean, known)
@@ -332,7 +332,7 @@ def test_refuses_inputs_on_another_device() -> None:
         at(model(), INPUTS.to("meta"))
 
 
-def test_refuses_to_look_ahead() -> None:
+def test_conditioning_on_observations_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="partial_fit or fit of the estimator"):
         model().condition_on_observations(INPUTS, INPUTS[:, :1])
     knowledge = qKnowledgeGradient(model(), num_fantasies=2)

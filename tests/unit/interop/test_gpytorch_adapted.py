@@ -226,7 +226,7 @@ def test_examples_that_are_not_by_themselves(centre: Callable[[Tensor], Tensor])
         log_expectation(adapted(source, 6), torch.zeros(6).double(), *ROWS)
 
 
-def test_networks_inside() -> None:
+def test_a_likelihood_may_contain_a_network() -> None:
     network = torch.nn.Sequential(torch.nn.Linear(1, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
     source = made(
         lambda f: torch.distributions.Laplace(network(f[..., None])[..., 0], 0.5), network

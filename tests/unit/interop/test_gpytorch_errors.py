@@ -55,13 +55,13 @@ def test_p_of_y_that_is_no_gaussian() -> None:
 
 
 @pytest.mark.parametrize("shape", [(10, 1), (1, 10, 1), (9,), (), (2, 10)])
-def test_targets_of_another_shape(shape: tuple[int, ...]) -> None:
+def test_targets_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     y = torch.zeros(shape)
     with pytest.raises(InvalidInputError, match="y of DirectLogLoss must be of the shape of q"):
         ask(gpytorch.likelihoods.GaussianLikelihood(), model()(X), y)
 
 
-def test_a_column_is_told_how_to_lie_down() -> None:
+def test_the_error_for_a_column_says_how_to_flatten_it() -> None:
     with pytest.raises(InvalidInputError, match=r"Got \(10, 1\). Flatten a column y with"):
         ask(gpytorch.likelihoods.GaussianLikelihood(), model()(X), Y[:, None])
 
@@ -96,7 +96,7 @@ def test_likelihoods_of_several_latent_values(likelihood: Any, message: str) -> 
             objective(likelihood, model(), 10)
 
 
-def test_labels_that_are_none() -> None:
+def test_labels_other_than_0_and_1_are_refused() -> None:
     likelihood = gpytorch.likelihoods.BernoulliLikelihood()
     with pytest.raises(InvalidInputError, match="a label, 0 or 1"):
         ask(likelihood, model()(X), Y.sign())
@@ -119,7 +119,7 @@ def test_fixed_noise_of_other_examples() -> None:
         ({"rule": "magic"}, "rule must be 'auto', one of"),
     ],
 )
-def test_settings(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         DirectLogLoss(
             gpytorch.likelihoods.GaussianLikelihood(), model(), **{"num_data": 10, **settings}

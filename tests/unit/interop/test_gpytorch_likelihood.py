@@ -62,7 +62,7 @@ def averaged(q: MultivariateNormal, function: Callable[[Tensor], Tensor]) -> Ten
 
 
 @pytest.mark.parametrize(("base", "y"), LIKELIHOODS)
-def test_predictions(base: Likelihood, y: Tensor) -> None:
+def test_predictions_are_averages_over_q(base: Likelihood, y: Tensor) -> None:
     q, likelihood = latent(), GPyTorchLikelihood(base)
     p = likelihood(q)
     with torch.no_grad():
@@ -103,7 +103,7 @@ def test_conditional_values() -> None:
     torch.testing.assert_close(given.variance, given.mean * (1 - given.mean))
 
 
-def test_exposure() -> None:
+def test_exposure_multiplies_the_mean_count() -> None:
     exposure = torch.linspace(1, 3, 8, dtype=torch.float64)
     likelihood, q = GPyTorchLikelihood(Poisson()), latent()
     exposed: Any = likelihood(q, exposure=exposure)
@@ -182,7 +182,7 @@ def test_right_where_gpytorch_is_not(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_foundations_numbers(dtype: torch.dtype) -> None:
+def test_the_documented_numbers(dtype: torch.dtype) -> None:
     """Poisson counts with λ = e^f, and the probit of the first page."""
     q = MultivariateNormal(torch.tensor([0.5], dtype=dtype), torch.tensor([[0.3]], dtype=dtype))
     likelihood = GPyTorchLikelihood(Poisson())

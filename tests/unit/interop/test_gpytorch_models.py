@@ -30,7 +30,6 @@ from tests.unit.interop.gpytorch_models import (
 )
 
 pytestmark = [
-    pytest.mark.usefixtures("without_shape_checks"),
     pytest.mark.filterwarnings("ignore:TypedStorage is deprecated"),
     pytest.mark.filterwarnings("ignore:torch.sparse.SparseTensor"),
 ]

@@ -65,7 +65,7 @@ def test_against_autograd(row: LikelihoodRow) -> None:
 
 
 @pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
-def test_concave_where_it_says_so(row: LikelihoodRow) -> None:
+def test_log_concave_is_declared_where_it_holds(row: LikelihoodRow) -> None:
     f = torch.linspace(-30, 30, 601, dtype=FLOAT64)
     second = [row.make().derivatives(torch.full_like(f, y), f).second for y in row.targets]
     assert bool((torch.stack(second) <= 0).all()) == row.make().log_concave
@@ -126,8 +126,9 @@ def test_the_maximum_over_an_interval(row: LikelihoodRow) -> None:
     lower, upper = INTERVALS.T
     for y in targets(row):
         got = unimodal(row).log_max_between(torch.full_like(lower, y), lower, upper)
+        height = heights(row, y)
         for (low, high), top in zip(INTERVALS.tolist(), got.tolist(), strict=True):
-            inside = heights(row, y)[(low - 1e-9 <= GRID) & (high + 1e-9 >= GRID)]
+            inside = height[(low - 1e-9 <= GRID) & (high + 1e-9 >= GRID)]
             assert top == pytest.approx(inside.max().item(), rel=1e-5, abs=1e-6)
 
 

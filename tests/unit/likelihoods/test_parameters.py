@@ -143,7 +143,7 @@ def test_an_event_has_the_targets_of_its_counts() -> None:
 
 @pytest.mark.parametrize("bad", [0.0, -2.0, NAN, INF])
 @pytest.mark.parametrize("row", LIKELIHOODS[3:6], ids=named)
-def test_exposures(row: LikelihoodRow, bad: float) -> None:
+def test_an_exposure_that_is_not_positive_is_refused(row: LikelihoodRow, bad: float) -> None:
     likelihood = row.make()
     assert isinstance(likelihood, CountLikelihood)
     message = f"exposure of {type(likelihood).__name__} must be positive and finite. Got {bad!r} at"

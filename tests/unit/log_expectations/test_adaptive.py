@@ -96,7 +96,7 @@ def test_peaks_far_out_are_found() -> None:
     ("height", "message"),
     [(lambda z: z, "No peak"), (lambda z: z * torch.nan, "is NaN")],
 )
-def test_no_peak_is_told(height: Any, message: str) -> None:
+def test_a_function_without_a_peak_is_refused(height: Any, message: str) -> None:
     with pytest.raises(NumericalError, match=message):
         scan(height, row(0.0), 10.0)
 

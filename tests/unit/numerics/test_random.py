@@ -21,7 +21,7 @@ SOURCES = [(standard_normal, "norm"), (uniform, "uniform"), (exponential, "expon
 
 
 @pytest.mark.parametrize(("draw", "law"), SOURCES, ids=[law for _, law in SOURCES])
-def test_law(draw: Callable[..., Tensor], law: str) -> None:
+def test_draws_have_their_distribution(draw: Callable[..., Tensor], law: str) -> None:
     like = torch.empty(5000, dtype=torch.float64)
     draws = draw(4, like, torch.Generator().manual_seed(3))
     assert draws.shape == (4, 5000)
@@ -96,7 +96,7 @@ def survival_between(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("lower", [-INF, -50.0, -3.0, 0.0, 1.5, 8.0, 40.0, 1e4])
-def test_law_above(lower: float) -> None:
+def test_draws_above_have_the_truncated_distribution(lower: float) -> None:
     z = sample_above(filled(lower), seeded())
     assert looks_uniform(survival_above(z, filled(lower)))
 
@@ -117,7 +117,9 @@ def test_law_above(lower: float) -> None:
     ],
 )
 @pytest.mark.parametrize("mirror", [False, True])
-def test_law_between(lower: float, upper: float, mirror: bool) -> None:
+def test_draws_between_have_the_truncated_distribution(
+    lower: float, upper: float, mirror: bool
+) -> None:
     if mirror:
         z = -sample_between(filled(-upper), filled(-lower), seeded(1))
     else:
@@ -177,7 +179,7 @@ def test_draws_above_are_finite_and_above(lower: float, dtype: torch.dtype) -> N
 @pytest.mark.parametrize("middle", [-1e8, -1e4, -40.0, -0.7, 0.0, 0.3, 12.1, 1e8])
 @pytest.mark.parametrize("width", [0.0, 1e-12, 1e-7, 1e-3, 1.0, 50.0, INF])
 def test_draws_between_are_within(middle: float, width: float, dtype: torch.dtype) -> None:
-    lower, upper = filled(middle - width / 2, dtype), filled(middle + width / 2, dtype)
+    lower, upper = (filled(end, dtype)[:1000] for end in (middle - width / 2, middle + width / 2))
     z = sample_between(lower, upper, seeded(8))
     assert z.dtype == dtype
     assert z.isfinite().all()

@@ -105,7 +105,7 @@ def slope_of(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 @each_row
 @each_dtype
-def test_value(row: Row, dtype: torch.dtype) -> None:
+def test_values_agree_with_mpmath(row: Row, dtype: torch.dtype) -> None:
     x = torch.tensor(row.points[dtype], dtype=dtype)
     errors = relative_errors(row.function(x), x, row.value)
     assert max(errors) < row.tolerance(dtype, row.value_float32)
@@ -113,7 +113,7 @@ def test_value(row: Row, dtype: torch.dtype) -> None:
 
 @each_row
 @each_dtype
-def test_slope(row: Row, dtype: torch.dtype) -> None:
+def test_slopes_agree_with_mpmath(row: Row, dtype: torch.dtype) -> None:
     x = torch.tensor(row.points[dtype], dtype=dtype)
     errors = relative_errors(slope_of(row.function, x), x, row.slope)
     assert max(errors) < row.tolerance(dtype, row.slope_float32)
@@ -176,7 +176,9 @@ def inside(function: Function, size: int = 5) -> Tensor:
     ],
 )
 @each_dtype
-def test_limits(function: Function, x: float, limit: float, dtype: torch.dtype) -> None:
+def test_limits_at_infinity_and_at_the_ends(
+    function: Function, x: float, limit: float, dtype: torch.dtype
+) -> None:
     value = function(torch.tensor([x], dtype=dtype))
     torch.testing.assert_close(value, torch.tensor([limit], dtype=dtype), equal_nan=True)
 
@@ -286,26 +288,26 @@ def softplus_logs(f: float) -> tuple[float, float, float]:
 
 
 @pytest.mark.parametrize("f", SOFTPLUS_AT)
-def test_derivatives(f: float) -> None:
+def test_log_softplus_and_derivatives_agree_with_mpmath(f: float) -> None:
     found = log_softplus_derivatives(torch.tensor([f], dtype=torch.float64))
     for value, truth in zip(found, softplus_logs(f), strict=True):
         assert value.item() == pytest.approx(truth, rel=2e-14, abs=1e-300)
 
 
 @pytest.mark.parametrize("f", SOFTPLUS_AT)
-def test_autograd_slope(f: float) -> None:
+def test_autograd_slope_of_log_softplus(f: float) -> None:
     x = torch.tensor([f], dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(log_softplus(x).sum(), x)
     assert slope.item() == pytest.approx(softplus_logs(f)[1], rel=1e-13)
 
 
 @pytest.mark.parametrize("s", [1e-300, 1e-9, 0.3, 1.0, 30.0, 1e4])
-def test_inverse(s: float) -> None:
+def test_softplus_inverse_inverts_softplus(s: float) -> None:
     f = softplus_inverse(torch.tensor([s], dtype=torch.float64))
     assert torch.exp(log_softplus(f)).item() == pytest.approx(s, rel=1e-12)
 
 
-def test_inverse_of_nothing() -> None:
+def test_softplus_inverse_of_0_is_minus_infinity() -> None:
     assert softplus_inverse(torch.zeros(1)).item() == -torch.inf
 
 
@@ -367,7 +369,7 @@ def log_square(c: float, mean: float, variance: float) -> float:
 @pytest.mark.parametrize("c", [1e-8, 0.1, 50.0])
 @pytest.mark.parametrize("mean", [0.0, 2.0, 1e3])
 @pytest.mark.parametrize("variance", [1e-6, 1.0, 100.0])
-def test_log_square(c: float, mean: float, variance: float) -> None:
+def test_log_square_agrees_with_mpmath(c: float, mean: float, variance: float) -> None:
     arguments = (torch.tensor([x], dtype=torch.float64) for x in (c, mean, variance))
     truth = log_square(c, mean, variance)
     assert expected_log_square(*arguments).item() == pytest.approx(truth, rel=1e-12, abs=1e-12)

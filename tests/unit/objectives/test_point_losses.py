@@ -48,7 +48,7 @@ NAMES: dict[str, PointLoss] = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names(name: str) -> None:
+def test_point_losses_by_name(name: str) -> None:
     assert resolve_point_loss(name) == NAMES[name]
     assert NAMES[name].name == name
 
@@ -60,12 +60,12 @@ def test_log_loss_takes_the_rule(rule: Rule | str) -> None:
 
 @pytest.mark.parametrize("rule", ["quadrature", Quadrature()], ids=repr)
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"log_loss"}))
-def test_the_others_take_none(name: str, rule: Rule | str) -> None:
+def test_other_losses_refuse_a_rule(name: str, rule: Rule | str) -> None:
     with pytest.raises(InvalidInputError, match=r"^rule for \w+ must be 'auto'. Got .*'log_loss'"):
         resolve_point_loss(name, rule)
 
 
-def test_a_point_loss_passes() -> None:
+def test_a_point_loss_is_kept_as_it_is() -> None:
     loss = PinballLoss(level=0.9)
     assert resolve_point_loss(loss) is loss
 
@@ -120,7 +120,7 @@ def test_likelihoods_that_are_served(loss: PointLossRow, row: LikelihoodRow) -> 
 
 
 @pytest.mark.parametrize(("loss", "row"), refused(POINT_LOSSES), ids=named)
-def test_likelihoods_that_are_not(loss: PointLossRow, row: LikelihoodRow) -> None:
+def test_unsupported_likelihoods_are_refused(loss: PointLossRow, row: LikelihoodRow) -> None:
     likelihood, one = row.make(), torch.ones(1)
     with pytest.raises(UnsupportedError) as checked:
         loss.loss.check(likelihood)
@@ -144,20 +144,20 @@ def test_log_loss_refuses_an_unknown_rule() -> None:
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.1, 90.0, NAN, INF])
-def test_levels(level: float) -> None:
-    said = f"level of PinballLoss must be strictly between 0 and 1. Got {level}."
+def test_a_pinball_level_out_of_range_is_refused(level: float) -> None:
+    message = f"level of PinballLoss must be strictly between 0 and 1. Got {level}."
     with pytest.raises(InvalidInputError) as caught:
         PinballLoss(level)
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("cost", [0.0, -1.0, NAN, INF])
 @pytest.mark.parametrize("key", ["false_positive", "false_negative"])
-def test_costs(key: str, cost: float) -> None:
-    said = f"{key} of ZeroOneCost must be positive and finite. Got {cost}."
+def test_a_cost_that_is_not_positive_is_refused(key: str, cost: float) -> None:
+    message = f"{key} of ZeroOneCost must be positive and finite. Got {cost}."
     with pytest.raises(InvalidInputError) as caught:
         ZeroOneCost(**{key: cost})
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 FLOAT64 = torch.float64
@@ -206,7 +206,7 @@ def test_unit_costs_count_errors(likelihood: Probit | Logistic) -> None:
     ("false_positive", "false_negative", "threshold"),
     [(1.0, 1.0, 0.5), (1.0, 3.0, 0.25), (9.0, 1.0, 0.9), (1e308, 1e308, 0.5), (1e-300, 1e300, 0.0)],
 )
-def test_threshold(false_positive: float, false_negative: float, threshold: float) -> None:
+def test_threshold_of_costs(false_positive: float, false_negative: float, threshold: float) -> None:
     assert ZeroOneCost(false_positive, false_negative).threshold == pytest.approx(threshold)
 
 

@@ -295,7 +295,7 @@ def test_precision_carries_weights() -> None:
     torch.testing.assert_close(weighted.u_chol, copied.u_chol, rtol=1e-10, atol=1e-12)
 
 
-def test_batches() -> None:
+def test_optimal_q_of_a_batch_is_that_of_its_members() -> None:
     A = torch.stack([somewhere().features(X).A, 0.5 * random(M, N, seed=6)])
     target, precision = random(2, N, seed=7), 0.5 + random(2, N, seed=8).abs()
     together = optimal_q(A, target, precision, 0.4)

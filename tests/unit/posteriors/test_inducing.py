@@ -64,7 +64,7 @@ def test_duplicated_rows_do_not_use_up_the_number(method: InducingName) -> None:
 
 
 @each_method
-def test_one_row(method: InducingName) -> None:
+def test_one_row_is_the_only_inducing_input(method: InducingName) -> None:
     X = random(1, 3)
     assert torch.equal(choose_inducing(X, 7, method, seeded()), X)
 
@@ -140,7 +140,7 @@ def test_kmeans_finds_separate_clusters() -> None:
     torch.testing.assert_close(Z[order], means, rtol=1e-9, atol=1e-9)
 
 
-def test_constant_column() -> None:
+def test_a_constant_column_stays_constant() -> None:
     X = torch.cat([random(50, 1), torch.full((50, 1), 4.0).double()], 1)
     Z = choose_inducing(X, 6, "kmeans++", seeded())
     assert Z.shape == (6, 2)
@@ -169,7 +169,7 @@ def test_inputs_with_a_graph_give_inputs_without() -> None:
     assert not Z.requires_grad
 
 
-def test_refusals() -> None:
+def test_no_inducing_inputs_and_no_rows_are_refused() -> None:
     X = random(10, 2)
     with pytest.raises(InvalidInputError, match=r"number of inducing inputs must be at least 1"):
         choose_inducing(X, 0)

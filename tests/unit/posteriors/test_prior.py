@@ -101,7 +101,7 @@ def test_matern_is_the_definition(nu: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["constant", "linear"])
-def test_means(name: str) -> None:
+def test_mean_functions_of_gpytorch_are_used(name: str) -> None:
     if name == "constant":
         mean = gpytorch.means.ConstantMean()
         mean.constant = 1.5
@@ -140,7 +140,7 @@ def test_output_scale_is_what_was_asked(scale: float) -> None:
 
 @each_kernel
 @pytest.mark.parametrize("factor", [1e-6, 0.5, 40.0])
-def test_rescaled(kernel: Kernel, factor: float) -> None:
+def test_rescaled_multiplies_the_covariance(kernel: Kernel, factor: float) -> None:
     prior = Prior(copy.deepcopy(kernel), output_scale=1.7)
     before = prior.covariance(X1, X2).detach()
     after = prior.rescaled(factor)
@@ -390,7 +390,7 @@ def waves(periods: float) -> Tensor:
     ("values", "factor"),
     [(waves(1), 1.0), (waves(3), 1.0), (waves(8), 1 / 16), (waves(25), 1 / 16), (NOISE, 1.0)],
 )
-def test_as_short_as_the_waves(values: Tensor, factor: float) -> None:
+def test_shortening_follows_the_wavelength(values: Tensor, factor: float) -> None:
     assert shortening(X, values, SPREAD) == factor
 
 

@@ -137,12 +137,12 @@ def test_no_examples() -> None:
         ),
     ],
 )
-def test_refusals(call: Callable[[], object], text: str) -> None:
+def test_invalid_arguments_are_refused(call: Callable[[], object], text: str) -> None:
     with pytest.raises(InvalidInputError, match=re.escape(text)):
         call()
 
 
-def test_a_likelihood_without_quantiles() -> None:
+def test_a_likelihood_without_a_cdf_is_refused() -> None:
     likelihood = Poisson()
     assert isinstance(likelihood, CountLikelihood)
     with pytest.raises(UnsupportedError, match=r"Got AtLeastOne\. Give it the methods of"):
@@ -206,7 +206,9 @@ def test_student_t_without_moments() -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("moment", [predictive_mean, predictive_variance])
-def test_gradients(name: str, moment: Callable[[Likelihood, Marginals], Tensor]) -> None:
+def test_gradients_of_moments_agree_with_differences(
+    name: str, moment: Callable[[Likelihood, Marginals], Tensor]
+) -> None:
     def of(mean: Tensor, variance: Tensor) -> Tensor:
         return moment(FAMILIES[name], Marginals(mean, variance))
 

@@ -69,7 +69,7 @@ def test_a_count_beyond_all_numbers_is_infinite() -> None:
 
 
 @pytest.mark.parametrize("name", LABELS)
-def test_labels(name: str) -> None:
+def test_quantiles_of_labels(name: str) -> None:
     q = marginals((0.0, 1.0), (0.5, 1.0), (-0.5, 1.0))
     quantiles = predictive_quantiles(LABELS[name], q, [0.45, 0.9])
     assert quantiles.tolist() == [[0, 1, 0], [1, 1, 1]]
@@ -148,7 +148,7 @@ def draw(likelihood: Likelihood, f: Tensor, generator: torch.Generator) -> Tenso
         (30.0, 100.0, 4.0),
     ],
 )
-def test_cdf(distance: float, variance: float, df: float) -> None:
+def test_cdf_of_students_t(distance: float, variance: float, df: float) -> None:
     tail = float(reference.student_t_tail(distance, df, 0.3, variance))
     q = marginals((1.7, variance), (1.7, variance))
     below, above = predictive_cdf(StudentT(df, 0.3), 1.7 + row(-distance, distance), q).tolist()
