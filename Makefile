@@ -20,8 +20,9 @@ INSTALLED_PEERS := $(VENV_PEERS)/.installed
 INSTALLED_GPJAX := $(VENV_GPJAX)/.installed
 PAGES := docs/_build/html
 DEMO := build/demo
-# One thread per test worker: more threads would compete for the same cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
+# One thread per test worker: more threads would compete for the same cores. The tests of one
+# file share fixtures, so they run in one worker.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: demo examples test test-slow test-browser lint format bench bench-optimum bench-scale \
   bench-rules bench-accuracy bench-training bench-estimators docs linkcheck clean

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 from jaxtyping import config
 
-from directgp.plots.rendering import Picture, RenderedPicture
 from tests import annotations
 
 annotations.check_each_combination_once()
@@ -28,6 +27,9 @@ def without_shape_checks() -> Iterator[None]:
 @pytest.fixture
 def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports with empty pictures: drawing takes seconds and has its own tests."""
+    # Imported here: the checks above have to be in place before the package is imported.
+    from directgp.plots.rendering import Picture, RenderedPicture
+
     empty = '<svg viewBox="0 0 1 1"></svg>'
 
     def render(picture: Picture) -> RenderedPicture:
