@@ -1,13 +1,16 @@
-"""Write files atomically, and read tensors with a checked manifest from untrusted files."""
+"""Write files atomically, read untrusted files of tensors, and name versions and machine."""
 
 import errno
 import hashlib
 import json
 import os
+import platform
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, final
 
@@ -224,3 +227,24 @@ def _manifest(kind: FileKind, name: str, text: str) -> dict[str, Any]:
     if not isinstance(manifest, dict):
         kind.damaged(name, "its manifest is missing")
     return manifest
+
+
+_LIBRARIES = ("directgp", "torch", "gpytorch", "numpy", "scipy", "scikit-learn")
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the libraries that affect the numbers."""
+    found = {"python": platform.python_version()}
+    for library in _LIBRARIES:
+        try:
+            found[library] = version(library)
+        except PackageNotFoundError:
+            # A source tree that is not installed.
+            found[library] = "not installed"
+    return found
+
+
+def machine() -> str:
+    """Return the operating system and the processor: ``Linux x86_64``."""
+    return f"{platform.system()} {platform.machine()}"

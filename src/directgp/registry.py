@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 from directgp.errors import refuse
 
 Task = Literal["regression", "classification", "count"]
+KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,6 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Float, Num
 from torch import Tensor
 
-# The name stays importable from here.
-from directgp.errors import require_all as require_all
-
 # Axis names in shape annotations:
 #
 # n       examples of the batch

@@ -17,7 +17,8 @@ from sklearn.exceptions import NotFittedError
 
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.errors import InvalidInputError
-from directgp.plots import plot_curve, plot_pit, predictions
+from directgp.estimators import plotting
+from directgp.plots import plot_curve, plot_pit
 from tests.estimators.fitted_models import (
     COUNTS,
     HOURS,
@@ -215,7 +216,7 @@ def test_counts_are_drawn_over_their_exposures(monkeypatch: pytest.MonkeyPatch) 
         seen.append(args[6])
         return plot_curve(*args)
 
-    monkeypatch.setattr(predictions, "plot_curve", draw)
+    monkeypatch.setattr(plotting, "plot_curve", draw)
     model = counter()
     ax = model.plot_predictions(X, COUNTS, exposure=HOURS)
     drawn(ax)

@@ -9,7 +9,7 @@ from directgp.errors import DirectGPError, NumericalError
 from directgp.numerics.special import expected_log_square
 from directgp.posteriors import Prior, SparsePosterior
 from directgp.posteriors.collapsed import optimal_q
-from directgp.posteriors.prior import KernelName
+from directgp.registry import KernelName
 from directgp.training.result import Status, TrainingResult
 from tests.properties.hostile import Problem, hostile_problem
 

@@ -1,4 +1,4 @@
-"""Files of tensors with a manifest."""
+"""Files of tensors with a manifest, and the versions of libraries."""
 
 import errno
 import os
@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from directgp import io
 from directgp.errors import CheckpointError, InvalidInputError, ModelFileError
 from directgp.io import CHECKSUM, FileKind, as_json, digest, read_file, write_file
 
@@ -113,3 +114,10 @@ def test_only_what_json_gives_back_is_json() -> None:
     assert as_json({"a": [1, (2.0, None)]}, "x", tuples=True) == {"a": [1, [2.0, None]]}
     with pytest.raises(InvalidInputError, match=r"x\['a'\]\[1\] must be .* Got a tuple"):
         as_json({"a": [1, (2.0, None)]}, "x")
+
+
+def test_a_library_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(io, "_LIBRARIES", ("torch", "directgp-that-is-not-there"))
+    found = io.versions.__wrapped__()
+    assert found["torch"] == torch.__version__
+    assert found["directgp-that-is-not-there"] == "not installed"

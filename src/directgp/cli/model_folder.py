@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from directgp.cli.data import Opened
 from directgp.cli.output_paths import check_output_folder, draft_of
 from directgp.datasets.encoding import Encoding
-from directgp.datasets.problem import Task
 from directgp.errors import ModelFileError
+from directgp.registry import Task
 
 MODEL_FILE, CARD_FILE = "model.safetensors", "table.json"
 

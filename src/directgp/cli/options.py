@@ -11,12 +11,10 @@ import typer
 
 from directgp.cli.terminal import WrongUsageError, output_option, panel
 from directgp.errors import InvalidInputError
-from directgp.registry import likelihoods_of
+from directgp.registry import KernelName, Task, likelihoods_of
 from directgp.text import joined
 
-TaskName = Literal["regression", "classification", "count"]
 DeviceName = Literal["auto", "cpu", "cuda"]
-KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
 
 
 data_option, model_option = panel("Data"), panel("Model")
@@ -79,10 +77,8 @@ class DataOptions:
         str | None, data_option("COLUMN", "The column to predict; required for files.")
     ] = None
     task: Annotated[
-        TaskName | None,
-        data_option(
-            "TASK", f"{joined(get_args(TaskName), 'or')}; guessed from the target by default."
-        ),
+        Task | None,
+        data_option("TASK", f"{joined(get_args(Task), 'or')}; guessed from the target by default."),
     ] = None
     drop: Annotated[
         list[str] | None, data_option("COLUMN", "Leave out this column; may be repeated.")
@@ -133,7 +129,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-LIKELIHOOD_NAMES = ", ".join(" or ".join(likelihoods_of(task)) for task in get_args(TaskName))
+LIKELIHOOD_NAMES = ", ".join(" or ".join(likelihoods_of(task)) for task in get_args(Task))
 
 
 def check_name(option: str, name: str | None, names: Sequence[str]) -> None:

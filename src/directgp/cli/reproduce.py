@@ -1,7 +1,6 @@
 """The command `directgp reproduce`: run the experiments of the paper and judge its claims."""
 
 import json as json_format
-import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -234,6 +233,7 @@ def reproduce(
     from directgp.cli.experiment import check_run_folder, command_typed
     from directgp.experiments.paper.run import Reproduction
     from directgp.experiments.paper.sweep import SCALES
+    from directgp.io import machine
 
     check_run_folder(out, STORE, resume or report_only, force)
     selected = replace(selected, claims=[name.upper() for name in selected.claims or ()])
@@ -259,7 +259,7 @@ def reproduce(
         command=command_typed("--report-only"),
         began=began,
         seconds=time.perf_counter() - since,
-        machine=f"{platform.system()} {platform.machine()}",
+        machine=machine(),
     )
     _write_and_print(found, out, terminal)
 
@@ -317,7 +317,7 @@ def _sweep_data(facts: "PaperDataset", num_rows: int, fingerprint: str) -> "Swee
     return SweepData(facts.name, facts.task, num_rows, fingerprint, facts.num_inducing)
 
 
-_ORIGINS = {"folder": "the data folder", "fetched": "its public home", "generated": "its formula"}
+_ORIGINS = {"folder": "the data folder", "fetched": "its public source", "generated": "its formula"}
 
 
 def _data_row(opened: "PaperData") -> "DataRow":

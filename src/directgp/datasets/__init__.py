@@ -3,7 +3,7 @@
 from directgp.datasets.columns import complete_rows
 from directgp.datasets.embedded import DatasetInfo
 from directgp.datasets.encoding import Encoding
-from directgp.datasets.problem import TASKS, Problem, Task, prepare
+from directgp.datasets.problem import TASKS, Problem, prepare
 from directgp.datasets.sources import (
     Source,
     data_folder,
@@ -16,6 +16,7 @@ from directgp.datasets.sources import (
 )
 from directgp.datasets.tables import read_table
 from directgp.datasets.targets import coded, guess_task
+from directgp.registry import Task
 
 __all__ = [
     "TASKS",

@@ -16,7 +16,7 @@ from directgp.datasets.encoding import CategoryColumn, Encoding
 from directgp.datasets.tables import refuse_column
 from directgp.datasets.targets import encode_target, guess_task
 from directgp.errors import InvalidInputError, refuse, require
-from directgp.registry import Task as Task
+from directgp.registry import Task
 from directgp.text import listed, plural
 
 TASKS: tuple[Task, ...] = ("regression", "classification", "count")

@@ -11,10 +11,11 @@ from typing_extensions import override
 
 from directgp.datasets.embedded import EMBEDDED, DatasetInfo
 from directgp.datasets.encoding import Encoding
-from directgp.datasets.problem import Problem, Task, prepare
+from directgp.datasets.problem import Problem, prepare
 from directgp.datasets.tables import ReadableTable, open_table, stem_of, suffix_of, tables_in
 from directgp.datasets.targets import guess_task
 from directgp.errors import InvalidInputError, refuse
+from directgp.registry import Task
 from directgp.text import did_you_mean, listed, suggestion
 
 FOLDER_VARIABLE = "DIRECTGP_DATA"

@@ -18,11 +18,11 @@ from directgp.estimators import validation
 from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
 from directgp.estimators.fitting import Fit, Fitted
 from directgp.estimators.messages import one_class
+from directgp.estimators.plotting import curve_points, without_names
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike
 from directgp.likelihoods.base import Likelihood
 from directgp.plots import plot_label_curve, plot_reliability
-from directgp.plots.predictions import curve_points, without_names
 from directgp.predictive import predictive_log_density
 from directgp.shapes import Marginals
 from directgp.training.validation import Given

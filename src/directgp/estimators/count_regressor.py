@@ -17,11 +17,11 @@ from typing_extensions import override
 from directgp.errors import DirectGPWarning
 from directgp.estimators import validation
 from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
+from directgp.estimators.plotting import plot_numbers
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, ValidationData
 from directgp.likelihoods.base import Likelihood
 from directgp.plots import plot_pit
-from directgp.plots.predictions import plot_numbers
 from directgp.predictive import predictive_log_density, predictive_mean
 from directgp.shapes import Marginals
 

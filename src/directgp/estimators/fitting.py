@@ -14,14 +14,14 @@ from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from directgp.errors import UnsupportedError, require
-from directgp.estimators.preprocessing import TrainingTable
+from directgp.estimators.preprocessing import GRID, TrainingTable
 from directgp.estimators.validation import explained
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.likelihoods.counts import exposed
 from directgp.posteriors.inducing import InducingName, choose_inducing
-from directgp.posteriors.prior import KernelName, Prior
+from directgp.posteriors.prior import Prior
 from directgp.posteriors.sparse import SparsePosterior
-from directgp.registry import LIKELIHOODS, Task, likelihoods_of
+from directgp.registry import LIKELIHOODS, KernelName, Task, likelihoods_of
 from directgp.training.beta_path import beta_grid
 from directgp.training.problems import Data, Model, check_data
 from directgp.training.result import BetaPath, StageResult, TrainingResult
@@ -38,9 +38,6 @@ Params = Mapping[str, Any]
 
 _MAX_INDUCING = 100
 _MIN_INDUCING = 50
-
-_GRID = 2.0**32
-"""Inducing inputs are multiples of 1/grid, as scaled inputs are: sums in another order agree."""
 
 _ROWS_FOR_FOLDS = 5000
 """Fewer rows are validated in folds, which uses each of them."""
@@ -134,7 +131,7 @@ def _inducing(inducing: Any, table: TrainingTable, number: int, seed: int) -> Fl
     if isinstance(inducing, str):
         generator = torch.Generator().manual_seed(seed)
         chosen = choose_inducing(X, number, cast(InducingName, inducing), generator)
-        return torch.round(chosen * _GRID) / _GRID
+        return torch.round(chosen * GRID) / GRID
     d = X.shape[1]
     name, allowed = "inducing of fit", f"finite, of shape (m, {d}), in the units of X"
     with explained(f"{name} must be {allowed}"):

@@ -19,7 +19,7 @@ Columns = Float64[np.ndarray, "n d"]
 _CLEAR = 1e-6
 """A sum has a clear sign if it exceeds this part of the sum of its absolute terms."""
 
-_GRID = 2.0**32
+GRID = 2.0**32
 """Scaled values are multiples of 1/grid: rounding drops the digits that depend on the units."""
 
 _MAX_DEVIATIONS = 1e12
@@ -83,7 +83,7 @@ class ColumnScaling:
         with np.errstate(over="ignore", under="ignore"):
             near = np.ldexp(values.astype(np.float64), -exponent) - np.ldexp(self.shift, -exponent)
             z: NDArray[np.float64] = np.clip(near / mantissa, -_MAX_DEVIATIONS, _MAX_DEVIATIONS)
-        return np.rint(z * _GRID) / _GRID
+        return np.rint(z * GRID) / GRID
 
     def exact(self, values: Num[np.ndarray, "*n d"]) -> Float64[np.ndarray, "*n d"]:
         """Return scaled values without rounding and clipping, for densities."""

@@ -12,11 +12,11 @@ from typing_extensions import override
 
 from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
 from directgp.estimators.messages import regression_target
+from directgp.estimators.plotting import plot_numbers
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, numbers
 from directgp.likelihoods.base import Likelihood
 from directgp.plots import plot_pit
-from directgp.plots.predictions import plot_numbers
 from directgp.predictive import predictive_mean, predictive_quantiles, predictive_variance
 from directgp.shapes import Marginals
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from sklearn.utils._param_validation import Interval, Options, StrOptions
 from directgp.errors import refuse
 from directgp.estimators.progress import FitProgress
 from directgp.log_expectations.api import named_rule
+from directgp.registry import KernelName
 from directgp.training.run import LossRange, Monitor, Recipe, RelativeDecrease
 
 _POSITIVE = Interval(Integral, 1, None, closed="left")
@@ -20,7 +21,7 @@ _POSITIVE = Interval(Integral, 1, None, closed="left")
 CONSTRAINTS: dict[str, list[Any]] = {
     "beta": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
     "hyperparameters": [StrOptions({"auto", "joint", "fixed"})],
-    "kernel": [StrOptions({"rbf", "matern12", "matern32", "matern52"}), Kernel],
+    "kernel": [StrOptions(set(get_args(KernelName))), Kernel],
     "ard": [StrOptions({"auto"}), "boolean"],
     "mean": [StrOptions({"auto", "zero", "constant"})],
     "num_inducing": [StrOptions({"auto"}), _POSITIVE],

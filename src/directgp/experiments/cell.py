@@ -1,13 +1,10 @@
 """Define methods, cells, and the records of finished cells."""
 
 import hashlib
-import platform
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, final
 
 import numpy as np
@@ -16,9 +13,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import override
 
-from directgp.datasets.problem import Task
 from directgp.errors import require
-from directgp.registry import LIKELIHOODS, LOSSES
+from directgp.io import machine, versions
+from directgp.registry import LIKELIHOODS, LOSSES, Task
 
 
 @final
@@ -42,6 +39,13 @@ class Method:
 
     gaussian_only: bool = False
     """Whether the method requires a real-valued target with Gaussian noise."""
+
+    @property
+    def name_in_text(self) -> str:
+        """The name in a sentence: ``the ELBO``, ``log-loss DLM (joint)``."""
+        name, comma, mode = self.label.partition(", ")
+        article = "the " if name.endswith("ELBO") else ""
+        return f"{article}{name} ({mode})" if comma else f"{article}{name}"
 
 
 def _dlm(loss: str, gaussian_only: bool = False) -> tuple[Method, Method]:
@@ -117,22 +121,6 @@ def select_methods(
         LOSSES[method.objective].make().check(LIKELIHOODS[likelihood].make())
     others = sorted(wanted - set(_ALL), key=lambda method: method.name)
     return (*(method for method in _ALL if method in wanted), *others)
-
-
-_LIBRARIES = ("directgp", "torch", "gpytorch", "numpy", "scipy", "scikit-learn")
-
-
-@cache
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the libraries that affect the numbers."""
-    found = {"python": platform.python_version()}
-    for library in _LIBRARIES:
-        try:
-            found[library] = version(library)
-        except PackageNotFoundError:
-            # A source tree that is not installed.
-            found[library] = "not installed"
-    return found
 
 
 class Frozen(BaseModel):
@@ -245,7 +233,7 @@ class Circumstances(Frozen):
         """Return the circumstances of this process."""
         return cls(
             versions=versions(),
-            machine=f"{platform.system()} {platform.machine()}",
+            machine=machine(),
             device="CPU" if device == "cpu" else torch.cuda.get_device_name(device),
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
         )

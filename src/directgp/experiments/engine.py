@@ -1,7 +1,6 @@
 """Run cells on a pool of workers and store their results."""
 
 import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -15,7 +14,7 @@ import torch
 
 from directgp.datasets.problem import Problem
 from directgp.errors import DirectGPError, StoreError
-from directgp.experiments.cell import C, Record, versions, with_starts
+from directgp.experiments.cell import C, Record, with_starts
 from directgp.experiments.fit import CellData, compare_rows, run_compare_cell
 from directgp.experiments.plan import ComparedFit, Comparison, Plan, Predictions
 from directgp.experiments.store import Store, StoreView
@@ -28,6 +27,7 @@ from directgp.experiments.workers import (
     Pool,
     WorkerStatus,
 )
+from directgp.io import machine, versions
 
 _TICK = 0.25
 """Seconds between two updates of the callback."""
@@ -246,7 +246,7 @@ def compare(
 def _machine(device: str, workers: int) -> str:
     """Describe the machine and the number of workers."""
     fits = "one fit at a time" if workers <= 1 else f"{workers} fits at once"
-    where = f"{platform.system()} {platform.machine()}, {fits}"
+    where = f"{machine()}, {fits}"
     if device == "cpu":
         return f"{where}, one core each" if workers > 1 else where
     return f"{where} on {torch.cuda.get_device_name()}"

@@ -13,7 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 from torch.nn import ModuleDict
 
-from directgp.datasets.problem import Problem, Task
+from directgp.datasets.problem import Problem
 from directgp.estimators.fitting import auto_inducing, named_likelihood, rough_latent
 from directgp.estimators.preprocessing import ColumnScaling
 from directgp.experiments.cell import (
@@ -32,11 +32,12 @@ from directgp.experiments.plan import (
     Rows,
     split,
 )
-from directgp.likelihoods.base import Likelihood
 from directgp.metrics import judge
 from directgp.posteriors.sparse import SparsePosterior
+from directgp.registry import Task
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_grid, beta_path
+from directgp.training.problems import Model
 from directgp.training.result import BetaPath, TrainingResult
 from directgp.training.run import Monitor
 from directgp.training.train import train
@@ -107,26 +108,19 @@ class ScaledRows:
         return cls(train, validation, test, float(targets.shift[0]), float(targets.scale[0]))
 
 
-@final
-@dataclass(frozen=True)
-class GPModel:
-    """A posterior and its likelihood."""
+def model_bytes(model: Model) -> bytes:
+    """Return the state of posterior and likelihood."""
+    state = _modules(model).state_dict()
+    return save({name: value.detach().cpu().contiguous() for name, value in state.items()})
 
-    posterior: SparsePosterior
-    likelihood: Likelihood
 
-    @property
-    def _modules(self) -> ModuleDict:
-        return ModuleDict({"posterior": self.posterior, "likelihood": self.likelihood})
+def load_bytes(model: Model, data: bytes) -> None:
+    """Load the state of a model of the same shape."""
+    _modules(model).load_state_dict(load(data))
 
-    def to_bytes(self) -> bytes:
-        """Return the state of both."""
-        state = self._modules.state_dict()
-        return save({name: value.detach().cpu().contiguous() for name, value in state.items()})
 
-    def load(self, data: bytes) -> None:
-        """Load the state of a model of the same shape."""
-        self._modules.load_state_dict(load(data))
+def _modules(model: Model) -> ModuleDict:
+    return ModuleDict({"posterior": model.posterior, "likelihood": model.likelihood})
 
 
 def starting_model(
@@ -137,7 +131,7 @@ def starting_model(
     num_inducing: int | None,
     seed: tuple[int, ...],
     **prior: Any,
-) -> GPModel:
+) -> Model:
     """Return an untrained model: q(u) at the prior, hyperparameters initialised from the rows.
 
     `num_inducing` None is the default of the estimators; `prior` has kernel, ard and mean.
@@ -150,7 +144,7 @@ def starting_model(
         generator=generator_of(*seed),
         **prior,
     )
-    return GPModel(posterior.to(X.device), named_likelihood(likelihood, y))
+    return Model(posterior.to(X.device), named_likelihood(likelihood, y))
 
 
 _CURVE_POINTS = 200
@@ -188,12 +182,12 @@ class Trained:
 
     def to_bytes(self) -> bytes:
         """Return the state of the chosen model."""
-        return GPModel(self.best.posterior, self.best.likelihood).to_bytes()
+        return model_bytes(Model.of(self.best))
 
 
 def train_method(
     method: Method,
-    model: GPModel,
+    model: Model,
     rows: ScaledRows,
     betas: Sequence[float],
     seed: int,
@@ -241,7 +235,7 @@ def run_compare_cell(
     rows = ScaledRows.of(data, cell.task, settings.dtype, settings.device)
     model = untrained_model(cell, *rows.train)
     if cell.start is not None:
-        model.load(start)
+        load_bytes(model, start)
     since = clock(settings.device)
     betas, max_steps = settings.betas or coarse_grid(cell.size), settings.max_steps
     trained = train_method(method, model, rows, betas, cell.seed, max_steps, monitors)
@@ -270,7 +264,7 @@ def run_compare_cell(
     return Record(cell, outcome, Circumstances.here(settings.device), arrays, kept)
 
 
-def untrained_model(cell: CompareCell, X: Tensor, y: Tensor) -> GPModel:
+def untrained_model(cell: CompareCell, X: Tensor, y: Tensor) -> Model:
     """Return the untrained model of a cell, the same for every method of a split."""
     settings = cell.settings
     mean = "zero" if cell.task == "regression" else "constant"

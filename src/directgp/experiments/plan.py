@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from directgp.datasets.problem import Problem, Task
+from directgp.datasets.problem import Problem
 from directgp.errors import require
 from directgp.experiments.cell import (
     ELBO,
@@ -20,9 +20,9 @@ from directgp.experiments.cell import (
     TrainingOutcome,
     method_named,
     select_methods,
-    versions,
 )
-from directgp.registry import chosen_likelihood
+from directgp.io import versions
+from directgp.registry import Task, chosen_likelihood
 
 
 @final

@@ -5,10 +5,8 @@ and in fixed tables: no name in a file is imported, and no code in it is run.
 """
 
 import os
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, final
 
 import numpy as np
@@ -19,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from torch import Tensor, nn
 
 from directgp.errors import InvalidInputError, ModelFileError, UnsupportedError
-from directgp.io import Contents, FileKind, as_json, read_file, write_file
+from directgp.io import Contents, FileKind, as_json, read_file, versions, write_file
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
@@ -54,7 +52,6 @@ MODEL = FileKind(
     if_other_schema="Load it with the version that wrote it, or fit and save the model again.",
 )
 
-_LIBRARIES = ("directgp", "torch", "gpytorch", "numpy", "scikit-learn")
 _MAX_REASON = 300
 """Characters of the cause in an error message."""
 
@@ -135,9 +132,9 @@ def load_model(path: str | os.PathLike[str], device: torch.device) -> ModelState
     """
     name = os.fspath(path)
     contents = read_file(MODEL, path)
-    found, versions = contents.manifest.get("format"), contents.manifest.get("versions")
+    found, written_by = contents.manifest.get("format"), contents.manifest.get("versions")
     if type(found) is int and found != FORMAT:
-        writer = versions.get("directgp") if isinstance(versions, dict) else None
+        writer = written_by.get("directgp") if isinstance(written_by, dict) else None
         known = isinstance(writer, str) and 0 < len(writer) < 50
         named = f"directgp {writer}" if known else "the version that wrote it"
         raise ModelFileError(
@@ -168,7 +165,7 @@ def _encode(state: ModelState) -> Contents:
     """Return the tensors and the manifest of a model."""
     parts = {
         "format": FORMAT,
-        "versions": _versions(),
+        "versions": versions(),
         "estimator": state.estimator,
         "params": {name: _param_spec(name, value) for name, value in state.params.items()},
         "posterior": _posterior_spec(state.posterior),
@@ -208,16 +205,6 @@ def _decode(contents: Contents) -> ModelState:
     if _tensors(state).keys() != tensors.keys():
         raise ModelFileError("it has tensors that no part of the model owns")
     return state
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for library in _LIBRARIES:
-        try:
-            found[library] = version(library)
-        except PackageNotFoundError:
-            found[library] = "unknown"
-    return found
 
 
 def _tensors(state: ModelState) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Pictures of fitted estimators, each drawn from plain arrays; matplotlib loads on first use."""
+"""Draw figures of estimators and reports from plain arrays; matplotlib loads on first use."""
 
 from directgp.plots.beta import plot_beta_path
 from directgp.plots.calibration import plot_pit, plot_reliability

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from directgp.errors import UnsupportedError, require
 from directgp.numerics.special import softplus, softplus_inverse
 from directgp.posteriors.rbf import farthest, rbf_covariance, rbf_gram
+from directgp.registry import KernelName
 from directgp.shapes import BatchedRow, Inputs, Row, Values
 
 
@@ -99,7 +100,6 @@ def _or_one(values: Values) -> Values:
 # This is the only file of the core that imports gpytorch.
 
 
-KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
 MeanName = Literal["zero", "constant"]
 
 _SMOOTHNESS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}

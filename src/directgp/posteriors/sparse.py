@@ -13,9 +13,10 @@ from directgp.numerics.gaussian import kl_from_standard
 from directgp.numerics.linalg import Cholesky, Workspace, jittered_cholesky, unchecked_cholesky
 from directgp.numerics.random import fresh_generator, standard_normal
 from directgp.posteriors.inducing import InducingName, choose_inducing
-from directgp.posteriors.prior import KernelName, MeanName, Prior, repeated_parameter
+from directgp.posteriors.prior import MeanName, Prior, repeated_parameter
 from directgp.posteriors.projection import project, project_whitened, residual_variance, whiten
 from directgp.posteriors.rbf import Fused, predict_rbf, rbf_marginals
+from directgp.registry import KernelName
 from directgp.shapes import BatchedRow, Inputs, Marginals
 
 _BLOCK_VALUES = 2**24

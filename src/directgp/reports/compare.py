@@ -13,7 +13,7 @@ from directgp.metrics import COVERAGE, SCORES, Score
 from directgp.plots.rendering import RenderedPicture, render
 from directgp.reports.figures import PICTURES, make_pictures
 from directgp.reports.html import parquet, render_page, write_files
-from directgp.reports.verdict import Findings, Verdict, name_in_text, steps_allowed, verdict
+from directgp.reports.verdict import Findings, Verdict, steps_allowed, verdict
 from directgp.text import decimals_for, duration, fixed, listed, number, one_line, percent, plural
 
 CLOSE = "≈"
@@ -195,7 +195,6 @@ def page(findings: Findings, verdict: Verdict, pictures: Sequence[RenderedPictur
         task=data.task,
         verdict=verdict,
         tables=[score_table(found, findings.scores) for found in findings.by_size.values()],
-        name_in_text=name_in_text,
         close=CLOSE,
         coverage=COVERAGE,
         pictures=pictures,

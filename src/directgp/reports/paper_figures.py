@@ -13,6 +13,8 @@ from matplotlib.axes import Axes
 
 from directgp.experiments.cell import METHODS
 from directgp.experiments.paper.cells import (
+    AIRLINE,
+    BETA_METHODS,
     CurveCell,
     FitCell,
     GradientCell,
@@ -22,7 +24,6 @@ from directgp.experiments.paper.cells import (
     SamplerCell,
 )
 from directgp.experiments.paper.claims.base import AnyRecord
-from directgp.experiments.paper.claims.curves import AIRLINE
 from directgp.experiments.paper.claims.fits import (
     CLASSIFICATION_SETS,
     COUNT_SETS,
@@ -168,8 +169,6 @@ def _ends(lines: Sequence[Line], label: str, against: str) -> str:
 
 _LOG = ("elbo", "beta-elbo", "fitc", "log-joint", "log-fixed")
 _ALL = (*_LOG, "square-joint", "square-fixed")
-_CHOOSING = ("beta-elbo", "log-joint", "log-fixed")
-"""Methods that choose β by NLL."""
 
 _LABELS = {"nll": "NLL", "mse": "MSE", "error": "error", "mre": "MRE"}
 _MEANS = "Means over the repeats that were run, with bars of one standard error; lower is better."
@@ -193,7 +192,7 @@ def _size_panel(score: str, dataset: str, records: Records) -> Iterator[Panel]:
 
 def _beta_panel(dataset: str, records: Records, small: bool = True) -> Iterator[Panel]:
     """Draw losses along β at the size nearest to the paper's by ratio, or at the largest other."""
-    found = [r for r in records if r.cell.method in _CHOOSING and r.outcome.path]
+    found = [r for r in records if r.cell.method in BETA_METHODS and r.outcome.path]
     sizes = {record.cell.size for record in found}
     nearest = min(sizes, key=lambda size: abs(math.log(size / SMALL_SIZE)), default=0)
     size = nearest if small else max(sizes, default=0)
@@ -475,7 +474,7 @@ _FIGURES = (
         FitCell,
         {
             "dataset": ["cadata"],
-            "method": _CHOOSING,
+            "method": BETA_METHODS,
             "size": range(int(SMALL_SIZE * SMALL_FACTOR) + 1),
         },
         _beta_panel,

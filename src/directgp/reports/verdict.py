@@ -103,13 +103,6 @@ class Findings:
         return [r for r in runs if r.cell.method == method and r.cell.size == self.size]
 
 
-def name_in_text(method: Method) -> str:
-    """Return the name of a method in a sentence: ``the ELBO``, ``log-loss DLM (joint)``."""
-    name, comma, mode = method.label.partition(", ")
-    article = "the " if name.endswith("ELBO") else ""
-    return f"{article}{name} ({mode})" if comma else f"{article}{name}"
-
-
 def pooled(runs: Sequence[ComparedFit]) -> Predictions:
     """Return the test rows of all runs, without predictions that are not finite."""
     columns = zip(*(astuple(run.predictions) for run in runs), strict=True)
@@ -121,7 +114,7 @@ def pooled(runs: Sequence[ComparedFit]) -> Predictions:
 
 def calibration(findings: Findings, row: RankingRow) -> str:
     """Return a clause about the calibration of a method, without a full stop."""
-    runs, name = findings.runs(row.method.name), name_in_text(row.method)
+    runs, name = findings.runs(row.method.name), row.method.name_in_text
     if "coverage" in row.scores:
         share = row.scores["coverage"].mean
         rows = sum(run.outcome.num_test for run in runs)
@@ -184,8 +177,8 @@ def _failures(findings: Findings) -> Iterator[str]:
         yield f"{len(comparison.failed)} of {fits} failed; {listed} listed below."
     shown = {row.method for row in findings.ranking}
     absent = [m for m in comparison.plan.methods if shown and m not in shown]
-    none = [name_in_text(m) for m in absent if not findings.runs(m.name)]
-    few = [name_in_text(m) for m in absent if findings.runs(m.name)]
+    none = [m.name_in_text for m in absent if not findings.runs(m.name)]
+    few = [m.name_in_text for m in absent if findings.runs(m.name)]
     size = plural(findings.size, "training row")
     for names, finished in ((none, "no repeat"), (few, "too few repeats")):
         if names:
@@ -223,7 +216,7 @@ def _not_converged(findings: Findings) -> Iterator[str]:
     plan, runs = findings.comparison.plan, findings.comparison.runs
     ended = Counter(run.cell.method for run in runs if run.outcome.status == Status.BUDGET)
     if ended:
-        whose = [f"{ended[m.name]} of {name_in_text(m)}" for m in plan.methods if m.name in ended]
+        whose = [f"{ended[m.name]} of {m.name_in_text}" for m in plan.methods if m.name in ended]
         most = max(_step_limits(plan).values())
         yield (
             f"{ended.total():,} of {plural(len(runs), 'fit')} reached the limit of steps before "
@@ -236,7 +229,7 @@ def _betas_at_ends(findings: Findings) -> Iterator[str]:
     where = " in most repeats" if findings.num_repeats > 1 else ""
     for which, end, other in (("smallest", min, "smaller"), ("largest", max, "larger")):
         names = [
-            name_in_text(row.method)
+            row.method.name_in_text
             for row in findings.ranking
             if row.method.chooses_beta and _mostly_at(end, findings.runs(row.method.name))
         ]
@@ -260,14 +253,14 @@ def _mostly_at(end: Callable[[Sequence[float]], float], runs: Sequence[ComparedF
 def nll_sentence(findings: Findings, best: RankingRow) -> str:
     """Compare the method of the lowest NLL with the ELBO, or with the next best."""
     elbo, others = findings.elbo, [each for each in findings.ranking if each is not best]
-    value, name = findings.value(best, "nll"), name_in_text(best.method)
+    value, name = findings.value(best, "nll"), best.method.name_in_text
     if not others:
         return f"Only {name} was run: its NLL is {value}; there is no other method to compare with."
     if elbo is None or elbo is best:
         other = min(others, key=lambda row: row.scores["nll"].mean)
     else:
         other = elbo
-    rival = f"{findings.value(other, 'nll')} of {name_in_text(other.method)}"
+    rival = f"{findings.value(other, 'nll')} of {other.method.name_in_text}"
     capital, close = name[:1].upper() + name[1:], other.scores["nll"].close
     test = p_value(other.scores["nll"].p_value)
     in_brackets = f" ({test})" if test else ""
@@ -294,7 +287,7 @@ def nll_sentence(findings: Findings, best: RankingRow) -> str:
         )
     pairs = zip(best.scores["nll"].values, other.scores["nll"].values, strict=True)
     always = "in each of" if all(mine < theirs for mine, theirs in pairs) else "over"
-    also = [name_in_text(s.method) for s in findings.ranking if s.scores["nll"].close and s != best]
+    also = [s.method.name_in_text for s in findings.ranking if s.scores["nll"].close and s != best]
     equal = f"; {joined(also)} {'is' if len(also) == 1 else 'are'} not significantly worse"
     return (
         f"{capital} predicts best: its NLL of {value} is below the {rival} {always} {repeats}"
@@ -324,7 +317,7 @@ def second_sentence(findings: Findings, use: RankingRow) -> str:
         return f"{start}."
     if best is use:
         return f"{start}{', the lowest' if len(findings.ranking) > 1 else ''}."
-    whose = f"{findings.value(best, score.name)} of {name_in_text(best.method)}"
+    whose = f"{findings.value(best, score.name)} of {best.method.name_in_text}"
     test = p_value(mine.p_value)
     if mine.close and all(a > b for a, b in zip(mine.values, lowest.values, strict=True)):
         repeats = f"in each of {len(mine.values)} repeats, too few to be sure ({test})"

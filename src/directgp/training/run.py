@@ -334,7 +334,7 @@ class Recipe:
         return resolve_point_loss(self.objective, self.rule)
 
     def settings(self) -> tuple[object, ...]:
-        """Return the fields that decide the result of a run; callbacks do not."""
+        """Return the fields that a resumed run must share; its stopping rule may differ."""
         function = self.objective, self.rule, self.optimizer
         return *function, self.batch_size, self.learning_rate, self.max_steps
 

@@ -18,8 +18,8 @@ from directgp.datasets import (
     open_problem,
     open_source,
 )
-from directgp.datasets.problem import Task
 from directgp.errors import InvalidInputError
+from directgp.registry import Task
 from tests.unit.datasets.small_tables import repeated, small
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from directgp.datasets.problem import Problem, Task
+from directgp.datasets.problem import Problem
 from directgp.experiments.cell import Cell, Record, select_methods
 from directgp.experiments.engine import RunCallback
 from directgp.experiments.plan import DataFacts, Plan, Settings, parts_of
 from directgp.experiments.workers import FailedJob, WorkerStatus
+from directgp.registry import Task
 
 LIKELIHOOD = {"regression": "gaussian", "classification": "probit", "count": "poisson"}
 

@@ -12,7 +12,6 @@ import torch
 from scipy import stats
 
 import directgp
-from directgp.datasets.problem import Task
 from directgp.errors import NumericalError
 from directgp.estimators.preprocessing import ColumnScaling
 from directgp.experiments import engine, fit
@@ -22,6 +21,7 @@ from directgp.experiments.fit import (
     ScaledRows,
     coarse_grid,
     compare_rows,
+    load_bytes,
     run_compare_cell,
     untrained_model,
 )
@@ -29,6 +29,7 @@ from directgp.experiments.plan import CompareCell, CompareOutcome, Comparison, P
 from directgp.experiments.stats import ranking
 from directgp.experiments.workers import FailedJob
 from directgp.likelihoods import Gaussian
+from directgp.registry import Task
 from directgp.training import BetaPath, beta_path
 from directgp.training.run import Monitor
 from tests.unit.experiments.small import Recorder, plan, problem
@@ -212,7 +213,7 @@ def test_fixed_holds_what_the_elbo_found(
     monkeypatch.setattr(fit, "beta_path", spied)
     cell, data, found = run(method)
     elbo = untrained_model(cell, *ScaledRows.of(data, cell.task).train)
-    elbo.load(run("elbo")[2].model)
+    load_bytes(elbo, run("elbo")[2].model)
     assert [point.beta for point in found.outcome.path] == [4.0, 1.0, 0.25]
     for point in paths[0].points:
         assert torch.equal(point.trained.posterior.Z, elbo.posterior.Z) == held

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from directgp.datasets.problem import Task
 from directgp.errors import InvalidInputError
 from directgp.experiments.cell import METHODS, select_methods
 from directgp.experiments.plan import Parts, make_plan, parts_of, split
 from directgp.experiments.stats import corrected_p_value, estimates
 from directgp.metrics import COVERED, ERROR, NLL
+from directgp.registry import Task
 from tests.unit.experiments.small import problem
 
 

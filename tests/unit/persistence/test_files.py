@@ -17,7 +17,7 @@ from torch import Tensor
 
 from directgp.errors import DirectGPError, ModelFileError
 from directgp.io import digest, read_file, write_file
-from directgp.persistence import ModelState, load_model, models, save_model
+from directgp.persistence import ModelState, load_model, save_model
 from directgp.persistence.models import MODEL
 from tests.unit.persistence.cases import bits, is_module, state
 
@@ -104,17 +104,9 @@ def test_a_model_without_classes_has_no_labels(path: Path, old: bytes) -> None:
 
 def test_the_file_says_what_wrote_it(path: Path, old: bytes) -> None:
     found = load_model(path, CPU).versions
-    libraries = {"directgp", "torch", "gpytorch", "numpy", "scikit-learn", "python"}
+    libraries = {"directgp", "torch", "gpytorch", "numpy", "scipy", "scikit-learn", "python"}
     assert found.keys() == libraries
     assert found["torch"] == torch.__version__ and found["numpy"] == np.__version__
-
-
-def test_a_library_that_is_not_installed_is_unknown(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(models, "_LIBRARIES", ("directgp-that-is-not-there",))
-    save_model(path, state())
-    assert load_model(path, CPU).versions["directgp-that-is-not-there"] == "unknown"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from directgp.errors import InvalidInputError
 from directgp.posteriors import Prior, SparsePosterior
-from directgp.posteriors.prior import KernelName
+from directgp.registry import KernelName
 from tests.reference import gaussian_process as reference
 from tests.unit.posteriors.test_sparse import KERNELS, Dense, X, Z, each_kernel, random, somewhere
 

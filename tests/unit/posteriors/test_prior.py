@@ -21,7 +21,8 @@ from torch import Tensor
 
 from directgp import SparseGPRegressor
 from directgp.errors import InvalidInputError, UnsupportedError
-from directgp.posteriors.prior import KernelName, Prior, shortening
+from directgp.posteriors.prior import Prior, shortening
+from directgp.registry import KernelName
 from tests.reference import gaussian_process as reference
 from tests.unit.posteriors.test_rbf import Doubled
 

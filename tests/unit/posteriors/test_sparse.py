@@ -10,7 +10,7 @@ from torch import Tensor
 
 from directgp.errors import InvalidInputError
 from directgp.posteriors import Prior, SparsePosterior
-from directgp.posteriors.prior import KernelName
+from directgp.registry import KernelName
 from tests.reference import gaussian_process as reference
 
 M, N, D = 6, 15, 2

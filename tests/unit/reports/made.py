@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from directgp.datasets.problem import Task
 from directgp.experiments.cell import FailedRecord, select_methods
 from directgp.experiments.plan import (
     BetaLoss,
@@ -21,6 +20,7 @@ from directgp.experiments.plan import (
     Predictions,
     Settings,
 )
+from directgp.registry import Task
 
 NLL: Mapping[str, float] = {
     "elbo": 0.366,

@@ -5,7 +5,6 @@ from typing import Any, ClassVar, Literal, final
 
 from typing_extensions import override
 
-from directgp.datasets.problem import Task
 from directgp.experiments.cell import (
     ELBO,
     METHODS,
@@ -19,9 +18,18 @@ from directgp.experiments.cell import (
 from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
 from directgp.log_expectations.product_sampling import ProductSampling
 from directgp.log_expectations.rule import Rule
+from directgp.registry import RULES, Task
 
-SMOOTHING = 1e-4
-"""ν of smooth-bMC, as in the authors' code; the paper gives none."""
+SMOOTHING = float(RULES["smooth_bmc"].settings["nu"])
+"""ν of smooth-bMC."""
+
+AIRLINE = "airline"
+"""The data set without validation rows: β is not chosen there."""
+
+AIRLINE_BETAS = (0.1, 1.0, 10.0)
+
+BETA_METHODS = ("beta-elbo", "log-joint", "log-fixed")
+"""Methods that choose β by NLL."""
 
 
 @final
@@ -60,6 +68,10 @@ EXACT = RuleFacts()
 def rules(name: str, *samples: int) -> tuple[RuleFacts, ...]:
     """Return a rule with each number of samples."""
     return tuple(RuleFacts.model_validate({"name": name, "samples": each}) for each in samples)
+
+
+BMC, SMOOTH_BMC = rules("bmc", 1, 10, 100), rules("smooth-bmc", 1, 10, 100)
+UPS = rules("ups", 1, 10)
 
 
 ProtocolName = Literal["paper", "best"]

@@ -12,19 +12,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.datasets.problem import Problem, Task
+from directgp.datasets.problem import Problem
 from directgp.errors import NumericalError, require
 from directgp.experiments.cell import ELBO, METHODS, Circumstances, Record, seed_of
 from directgp.experiments.fit import (
     CellData,
-    GPModel,
     ScaledRows,
     Trained,
     clock,
+    load_bytes,
+    model_bytes,
     starting_model,
     train_method,
 )
 from directgp.experiments.paper.cells import (
+    AIRLINE,
     BetaScores,
     CurveCell,
     CurveOutcome,
@@ -37,16 +39,14 @@ from directgp.experiments.plan import TEST, VALIDATION, Parts
 from directgp.likelihoods.base import Likelihood
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.predictive import predictive_log_density, predictive_mean
-from directgp.registry import chosen_likelihood
+from directgp.registry import Task, chosen_likelihood
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_path
+from directgp.training.problems import Model
 from directgp.training.result import BetaPath, Failure, Progress, TrainingResult
 from directgp.training.run import LossRange, Monitor, Observer
 from directgp.training.train import train
 from directgp.training.validation import Given
-
-LARGE = "airline"
-"""The data set without validation rows: β is not chosen there."""
 
 BATCH = 6000
 """Batch size where there are more rows, in regression."""
@@ -58,7 +58,7 @@ def paper_parts(dataset: str, task: Task, num_rows: int) -> Parts:
     Regression: 67/8/25 %, at most 10,000 test rows of song. Classification and count: a tenth of
     all rows for validation, up to 1000 of the rest for the test. Airline: 100,000 for the test.
     """
-    if dataset == LARGE:
+    if dataset == AIRLINE:
         test = min(100_000, num_rows // 4)
         return Parts(num_rows - test, 0, test)
     if task == "regression":
@@ -113,7 +113,7 @@ def mean_scores(rows: dict[str, Float[Tensor, " n"]]) -> dict[str, float]:
     return {name: float(values.mean()) for name, values in rows.items()}
 
 
-def paper_model(cell: PaperCell, X: Tensor, y: Tensor) -> GPModel:
+def paper_model(cell: PaperCell, X: Tensor, y: Tensor) -> Model:
     """Return the untrained model of the paper, the same for all cells of a split."""
     likelihood, seed = chosen_likelihood(cell.task, None), (cell.seed, cell.repeat)
     mean = "constant" if cell.task == "classification" else "zero"
@@ -128,7 +128,7 @@ def run_fit(
     rows = ScaledRows.of(data, cell.task, device=device)
     model = paper_model(cell, *rows.train)
     if cell.start is not None:
-        model.load(start)
+        load_bytes(model, start)
     since = clock(device)
     if cell.protocol == "paper":
         trained = _train_as_paper(cell, model, rows, monitors)
@@ -183,7 +183,7 @@ _WINDOW, _OTHER_WINDOW = 50, 20
 
 
 def _train_as_paper(
-    cell: FitCell, model: GPModel, rows: ScaledRows, monitors: Sequence[Monitor]
+    cell: FitCell, model: Model, rows: ScaledRows, monitors: Sequence[Monitor]
 ) -> Trained:
     """Train each β from the given model, and choose the smallest validation loss.
 
@@ -253,7 +253,7 @@ def run_curve(
     model = paper_model(cell, *rows.train)
     if cell.hyperparameters == "fixed":
         # q(u) is the only trainable part, and starts at the prior.
-        model.load(start)
+        load_bytes(model, start)
         model.posterior.reset()
         for name, parameter in model.posterior.named_parameters():
             parameter.requires_grad_(name in ("u_mean", "u_chol"))
@@ -303,5 +303,5 @@ def run_curve(
         seconds=points[-1].seconds,
     )
     starts_others = cell.objective == "elbo" and cell.beta == 1.0
-    kept = GPModel(result.posterior, result.likelihood).to_bytes() if starts_others else b""
+    kept = model_bytes(Model.of(result)) if starts_others else b""
     return Record(cell, outcome, Circumstances.here(device), {"losses": np.stack(losses)}, kept)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import final
 
-from directgp.datasets.problem import Problem, Task
+from directgp.datasets.problem import Problem
 from directgp.experiments.engine import RunCallback, Runner
 from directgp.experiments.fit import CellData
 from directgp.experiments.paper.cells import (
@@ -23,6 +23,7 @@ from directgp.experiments.paper.fits import paper_rows, run_curve, run_fit
 from directgp.experiments.paper.studies import run_gradients, run_samplers
 from directgp.experiments.store import Store
 from directgp.experiments.workers import Pool
+from directgp.registry import Task
 from directgp.training.run import Monitor
 
 
@@ -106,7 +107,7 @@ class DataRow:
 
     licence: str
     source: str
-    """Its public home."""
+    """Its public source."""
 
     differences: str
     """Differences from the paper's data; empty if there are none."""

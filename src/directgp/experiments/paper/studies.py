@@ -15,7 +15,7 @@ from torch import Tensor
 
 from directgp.diagnostics.gradients import EachDraw, block_statistics, gradient_draws
 from directgp.experiments.cell import Circumstances, Record, generator_of
-from directgp.experiments.fit import CellData, GPModel, ScaledRows
+from directgp.experiments.fit import CellData, ScaledRows
 from directgp.experiments.paper.cells import (
     EXACT,
     GradientCell,
@@ -36,6 +36,7 @@ from directgp.log_expectations.quadrature import peak_of
 from directgp.log_expectations.rule import FlatExamples, Rule
 from directgp.log_expectations.samplers import build_hat, draw_as_paper
 from directgp.posteriors.sparse import SparsePosterior
+from directgp.training.problems import Model
 from directgp.training.run import Monitor
 from directgp.training.train import train
 
@@ -321,7 +322,7 @@ def run_samplers(
                 monitors=monitors,
                 generator=generator_of(cell.seed, cell.repeat),
             )
-            model = GPModel(result.posterior, result.likelihood)
+            model = Model.of(result)
         with torch.no_grad():
             points.append(_measure(cell, step, model, X, y))
         report_step(monitors, "samplers", number + 1, len(cell.looks))
@@ -330,7 +331,7 @@ def run_samplers(
     return Record(cell, outcome, Circumstances.here("cpu"))
 
 
-def _measure(cell: SamplerCell, step: int, model: GPModel, X: Tensor, y: Tensor) -> SamplerPoint:
+def _measure(cell: SamplerCell, step: int, model: Model, X: Tensor, y: Tensor) -> SamplerPoint:
     random = generator_of(cell.seed, cell.repeat, step)
     # The likelihoods of all three tasks have one peak in f.
     likelihood, q = cast(UnimodalInF, model.likelihood.frozen()), model.posterior.predict(X)

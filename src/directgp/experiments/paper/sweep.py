@@ -4,10 +4,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
-from directgp.datasets.problem import Task
 from directgp.experiments.cell import select_methods, with_starts
 from directgp.experiments.paper.cells import (
+    AIRLINE,
+    AIRLINE_BETAS,
+    BMC,
     EXACT,
+    SMOOTH_BMC,
+    UPS,
     CurveCell,
     FitCell,
     GradientCell,
@@ -17,7 +21,8 @@ from directgp.experiments.paper.cells import (
     SamplerCell,
     rules,
 )
-from directgp.experiments.paper.fits import BATCH, LARGE, paper_parts
+from directgp.experiments.paper.fits import BATCH, paper_parts
+from directgp.registry import Task
 from directgp.training.beta_path import beta_grid
 
 
@@ -129,7 +134,6 @@ _FULL = Scale(
 SCALES: dict[str, Scale] = {scale.name: scale for scale in (_SMOKE, _SMALL, _FULL)}
 
 
-AIRLINE_BETAS = (0.1, 1.0, 10.0)
 _SAMPLED_BETA = 0.1
 """β of curves that compare rules."""
 
@@ -147,16 +151,13 @@ _SAMPLES = 10
 """Samples in the study of samplers."""
 
 
-_BMC, _SMOOTH = rules("bmc", 1, 10, 100), rules("smooth-bmc", 1, 10, 100)
-_UPS = rules("ups", 1, 10)
-
 _CURVE_RULES: dict[Task, tuple[RuleFacts, ...]] = {
-    "regression": (EXACT, *_BMC),
+    "regression": (EXACT, *BMC),
     "classification": (),
-    "count": (EXACT, *_BMC, *_SMOOTH, *_UPS, *rules("ups-mixed", 1)),
+    "count": (EXACT, *BMC, *SMOOTH_BMC, *UPS, *rules("ups-mixed", 1)),
 }
-_AIRLINE_RULES = (*_BMC, *_UPS, *rules("smooth-bmc", 10), *rules("ups-mixed", 1))
-_STUDIED_RULES = (*_BMC, *_SMOOTH, *rules("ups", 1, 10, 100), *rules("ups-mixed", 1, 10))
+_AIRLINE_RULES = (*BMC, *UPS, *rules("smooth-bmc", 10), *rules("ups-mixed", 1))
+_STUDIED_RULES = (*BMC, *SMOOTH_BMC, *rules("ups", 1, 10, 100), *rules("ups-mixed", 1, 10))
 
 
 @final
@@ -177,12 +178,12 @@ def sweep(
 ) -> tuple[PaperCell, ...]:
     """Return the cells of the experiments on these data sets, in the order of the paper."""
     makers = _Makers(scale, protocol or scale.protocol, seed)
-    moderate = [each for each in data if each.name != LARGE]
+    moderate = [each for each in data if each.name != AIRLINE]
     return tuple(
         [
             *(cell for each in moderate for cell in makers.fits(each)),
             *(cell for each in moderate for cell in makers.curves(each)),
-            *(cell for each in data if each.name == LARGE for cell in makers.airline(each)),
+            *(cell for each in data if each.name == AIRLINE for cell in makers.airline(each)),
             *(makers.gradients(each) for each in data if each.name in _GRADIENTS),
             *(makers.samplers(each) for each in data if each.name in _SAMPLERS),
         ]
@@ -221,7 +222,7 @@ class _Makers:
                         method=method.name,
                         betas=betas if method.chooses_beta else (1.0,),
                         protocol=self.protocol,
-                        rule=_BMC[1] if sampled and self.protocol == "paper" else EXACT,
+                        rule=BMC[1] if sampled and self.protocol == "paper" else EXACT,
                         max_steps=self.scale.max_steps,
                     )
 
@@ -306,5 +307,5 @@ class _Makers:
     def _size(self, data: SweepData, wanted: int | None = None) -> int:
         """Return the wanted number of training rows, at most those available; None wants all."""
         most = paper_parts(data.name, data.task, data.num_rows).training
-        bounded = data.task != "regression" and data.name != LARGE
+        bounded = data.task != "regression" and data.name != AIRLINE
         return min(most, wanted or most, _MAX_ROWS if bounded else most)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from directgp.experiments.cell import METHODS
 from directgp.experiments.paper.cells import (
     EXACT,
     CurveCell,
@@ -34,7 +35,6 @@ from directgp.experiments.paper.claims.base import (
     over_repeats,
     over_rows,
 )
-from directgp.experiments.paper.claims.fits import method_name
 from tests.unit.experiments.paper.made_up import (
     TASKS,
     curve,
@@ -48,7 +48,15 @@ from tests.unit.experiments.paper.made_up import (
 
 FIGURES = {*(f"1{x}" for x in "abcdefghi"), *map(str, range(2, 17)), "S1"}
 
-METHODS = ("elbo", "beta-elbo", "fitc", "log-joint", "log-fixed", "square-joint", "square-fixed")
+PAPER_METHODS = (
+    "elbo",
+    "beta-elbo",
+    "fitc",
+    "log-joint",
+    "log-fixed",
+    "square-joint",
+    "square-fixed",
+)
 RULES = [
     EXACT,
     *(
@@ -66,7 +74,7 @@ def _everything() -> list[PaperRecord]:
     fits = [
         fit(fit_cell(name, method, repeat, size=size), scores)
         for name in sets
-        for method in METHODS
+        for method in PAPER_METHODS
         for repeat in range(2)
         for size in (700, 2000)
     ]
@@ -369,7 +377,7 @@ def test_differences_are_told_with_the_side_and_the_test() -> None:
 
 
 def test_names_of_methods() -> None:
-    assert [method_name(m) for m in ("elbo", "fitc", "log-joint")] == [
+    assert [METHODS[m].name_in_text for m in ("elbo", "fitc", "log-joint")] == [
         "the ELBO",
         "FITC",
         "log-loss DLM (joint)",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from directgp.errors import InvalidInputError
-from directgp.experiments.fit import GPModel, ScaledRows
+from directgp.experiments.fit import ScaledRows, load_bytes
 from directgp.experiments.paper.cells import (
     CurveCell,
     CurveOutcome,
@@ -107,7 +107,7 @@ def test_fixed_holds_the_hyperparameters_of_the_elbo_and_begins_q_anew(
     elbo, model = fitted(cell.start)
     rows = ScaledRows.of(paper_rows(cell, problem("classification", n=240)), "classification")
     prior = paper_model(cell, *rows.train)
-    prior.load(model)
+    load_bytes(prior, model)
     prior.posterior.reset()
     # So large a β leaves q(u) at the prior of the ELBO's hyperparameters, where it begins.
     q, labels = prior.posterior.predict(rows.test[0]), 2 * rows.test[1] - 1
@@ -226,7 +226,7 @@ def test_fixed_trains_q_alone_from_scratch() -> None:
     outcome, _, losses = run(still, model)
     rows = ScaledRows.of(paper_rows(still, GIVEN), "classification")
     held = paper_model(still, *rows.train)
-    held.load(model)
+    load_bytes(held, model)
     held.posterior.reset()
     q = held.posterior.predict(rows.test[0])
     labels = 2 * rows.test[1] - 1
@@ -238,9 +238,9 @@ def test_fixed_trains_q_alone_from_scratch() -> None:
 def test_the_elbo_of_beta_1_is_kept_for_others() -> None:
     _, model, _ = run(curve_cell_of(objective="elbo", beta=1.0))
     rows = ScaledRows.of(paper_rows(curve_cell_of(), GIVEN), "classification")
-    loaded: GPModel = paper_model(curve_cell_of(), *rows.train)
+    loaded = paper_model(curve_cell_of(), *rows.train)
     before = loaded.posterior.Z.detach().clone()
-    loaded.load(model)
+    load_bytes(loaded, model)
     assert not torch.equal(loaded.posterior.Z, before)
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from directgp.datasets.problem import Task
 from directgp.diagnostics import gradient_draws
 from directgp.experiments.fit import CellData, ScaledRows
 from directgp.experiments.paper.cells import (
@@ -23,6 +22,7 @@ from directgp.log_expectations.api import resolve_rule
 from directgp.objectives import GibbsLoss, LogLoss, Objective
 from directgp.objectives.base import PointLoss
 from directgp.posteriors import SparsePosterior
+from directgp.registry import Task
 from directgp.training.result import Progress
 from directgp.training.run import Monitor
 from tests.unit.experiments.small import problem

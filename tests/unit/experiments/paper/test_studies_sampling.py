@@ -12,7 +12,6 @@ from scipy import integrate, stats
 from torch import Tensor
 
 import directgp
-from directgp.datasets.problem import Task
 from directgp.diagnostics import compare_gradients
 from directgp.experiments.fit import ScaledRows
 from directgp.experiments.paper import studies
@@ -33,6 +32,7 @@ from directgp.log_expectations.api import log_expectation
 from directgp.log_expectations.quadrature import peak_of
 from directgp.log_expectations.rule import FlatExamples
 from directgp.log_expectations.samplers import build_hat, choose_width, propose_from_hat
+from directgp.registry import Task
 from tests.unit.experiments.paper.test_studies_gradients import rows
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")

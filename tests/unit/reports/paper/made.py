@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from directgp.datasets.problem import Task
 from directgp.experiments.cell import METHODS, Circumstances, Record
 from directgp.experiments.paper.cells import (
     EXACT,
@@ -33,6 +32,7 @@ from directgp.experiments.paper.cells import (
 from directgp.experiments.paper.claims.base import Claim, Finding, Part
 from directgp.experiments.paper.run import DataRow, Reproduction
 from directgp.metrics import SCORES
+from directgp.registry import Task
 
 TASKS: dict[str, Task] = {
     **dict.fromkeys(("pol", "cadata", "sarcos", "song"), "regression"),

@@ -10,7 +10,19 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from directgp.experiments.paper.cells import EXACT, CurveCell, PaperCell, Results, RuleFacts, rules
+from directgp.experiments.paper.cells import (
+    AIRLINE,
+    AIRLINE_BETAS,
+    BMC,
+    EXACT,
+    SMOOTH_BMC,
+    UPS,
+    CurveCell,
+    PaperCell,
+    Results,
+    RuleFacts,
+    rules,
+)
 from directgp.experiments.paper.claims.base import (
     NLL_MARGIN,
     AnyRecord,
@@ -48,8 +60,6 @@ ELBO and DLM, which the paper calls different."""
 FIRST_EPOCH = 0.999
 """First epoch that counts on airline, in steps of full batches; earlier points show the start."""
 
-AIRLINE = "airline"
-BETAS = (0.1, 1.0, 10.0)
 VARIANTS = ("joint", "fixed")
 
 Selection = Callable[[CurveCell], bool]
@@ -139,7 +149,7 @@ def is_joint(cell: CurveCell) -> bool:
 
 
 def uses_curves(of: Selection, rules: Iterable[RuleFacts]) -> Callable[[PaperCell], bool]:
-    """Return a function that tells whether a cell is a selected curve with one of the rules."""
+    """Return a predicate: the cell is a selected curve with one of the rules."""
     wanted = frozenset(rules)
     return lambda cell: isinstance(cell, CurveCell) and of(cell) and cell.rule in wanted
 
@@ -231,7 +241,7 @@ def _is_airline(cell: CurveCell, objective: str, variant: str, beta: float) -> b
 def _uses_airline(cell: PaperCell) -> bool:
     kinds = [("elbo", "joint"), *(("log_loss", variant) for variant in VARIANTS)]
     return isinstance(cell, CurveCell) and any(
-        _is_airline(cell, *kind, beta) for kind in kinds for beta in BETAS
+        _is_airline(cell, *kind, beta) for kind in kinds for beta in AIRLINE_BETAS
     )
 
 
@@ -248,7 +258,7 @@ C7 = Claim(
     _uses_airline,
     lambda results: finding(
         [
-            *(_along(results, each, beta, beta) for beta in BETAS for each in VARIANTS),
+            *(_along(results, each, beta, beta) for beta in AIRLINE_BETAS for each in VARIANTS),
             *(_along(results, each, beta, 1.0, False) for beta in (0.1, 10.0) for each in VARIANTS),
         ]
     ),
@@ -260,9 +270,8 @@ C7 = Claim(
 _BETA = 0.1
 """β of fig. 1i, and of the curves in regression."""
 
-_BMC, _SMOOTH = rules("bmc", 1, 10, 100), rules("smooth-bmc", 1, 10, 100)
-_UPS, _OUR_UPS = rules("ups", 1, 10), rules("ups-mixed", 1, 10)
-_BMC_1, _BMC_10, _BMC_100 = _BMC
+_OUR_UPS = rules("ups-mixed", 1, 10)
+_BMC_1, _BMC_10, _BMC_100 = BMC
 
 
 def _recovery(
@@ -302,12 +311,12 @@ C9 = Claim(
     ("1i", "10", "11", "12"),
     *_recovery(
         (AIRLINE,),
-        BETAS,
+        AIRLINE_BETAS,
         AIRLINE_MARGIN,
-        (_UPS[1], EXACT, True),
+        (UPS[1], EXACT, True),
         (_BMC_100, EXACT, True),
-        (_UPS[0], _BMC_10, True),
-        *((each, EXACT, False) for each in (_UPS[0], _BMC_10, _BMC_1, _OUR_UPS[0])),
+        (UPS[0], _BMC_10, True),
+        *((each, EXACT, False) for each in (UPS[0], _BMC_10, _BMC_1, _OUR_UPS[0])),
         (_OUR_UPS[0], _BMC_10, False),
     ),
 )
@@ -383,8 +392,8 @@ C11 = Claim(
     f"{_ENDS}±{NLL_MARGIN:g} nats on the count sets, and within ±{AIRLINE_MARGIN:g} on airline "
     "(β = 0.1) if it was run. An interval entirely outside contradicts the claim.",
     ("13", "15"),
-    uses_curves(_in_c11, (*_BMC, *_SMOOTH)),
-    lambda results: finding(_equal_bmc(results, _in_c11, _SMOOTH)),
+    uses_curves(_in_c11, (*BMC, *SMOOTH_BMC)),
+    lambda results: finding(_equal_bmc(results, _in_c11, SMOOTH_BMC)),
 )
 
 C12 = Claim(
@@ -395,10 +404,10 @@ C12 = Claim(
     f"{_RATE:g}. An interval entirely outside contradicts the claim. uPS with our control variates "
     "is reported only.",
     ("14",),
-    uses_curves(_in_c12, (_BMC_1, _BMC_10, *_UPS, *_OUR_UPS)),
+    uses_curves(_in_c12, (_BMC_1, _BMC_10, *UPS, *_OUR_UPS)),
     lambda results: finding(
         [
-            *_equal_bmc(results, _in_c12, _UPS),
+            *_equal_bmc(results, _in_c12, UPS),
             *_equal_bmc(results, _in_c12, _OUR_UPS, decides=False),
         ]
     ),

@@ -8,7 +8,14 @@ from statistics import median
 import numpy as np
 
 from directgp.experiments.cell import METHODS
-from directgp.experiments.paper.cells import EXACT, FitCell, PaperCell, Results, RuleFacts
+from directgp.experiments.paper.cells import (
+    BETA_METHODS,
+    EXACT,
+    FitCell,
+    PaperCell,
+    Results,
+    RuleFacts,
+)
 from directgp.experiments.paper.claims.base import (
     NLL_MARGIN,
     AnyRecord,
@@ -53,7 +60,7 @@ BASELINES = ("elbo", "beta-elbo")
 
 
 def uses_fits(datasets: Iterable[str], methods: Iterable[str]) -> Callable[[PaperCell], bool]:
-    """Return a function that tells whether a cell is a fit of these methods on these data."""
+    """Return a predicate: the cell is a fit of these methods on these data."""
     wanted, names = frozenset(datasets), frozenset(methods)
     return lambda cell: (
         isinstance(cell, FitCell) and cell.dataset in wanted and cell.method in names
@@ -82,7 +89,7 @@ def fit_pair(results: Results, dataset: str, one: str, other: str, score: str) -
     """
     labels = {each.name: each.label for task in SCORES.values() for each in task}
     unit = "error rate" if score == "error" else labels[score]
-    pair = Pair(dataset, method_name(one), method_name(other), unit)
+    pair = Pair(dataset, METHODS[one].name_in_text, METHODS[other].name_in_text, unit)
     ones, others = (fits_of(results, dataset, method) for method in (one, other))
     settings = paired_runs(ones, others, _FREE, lambda cell: cell.protocol == "paper")
     if not settings:
@@ -115,13 +122,6 @@ def fits_of(results: Results, dataset: str, method: str) -> list[AnyRecord]:
     found = [run for run in results.of(FitCell) if wanted(run.cell)]
     chosen = [run for run in found if run.cell.rule == _paper_rule(run.cell)] or found
     return sorted(chosen, key=lambda run: len(run.cell.betas))
-
-
-def method_name(method: str) -> str:
-    """Return ``the ELBO``, ``log-loss DLM (joint)``."""
-    name, comma, mode = METHODS[method].label.partition(", ")
-    article = "the " if name.endswith("ELBO") else ""
-    return f"{article}{name} ({mode})" if comma else f"{article}{name}"
 
 
 def _paper_rule(cell: FitCell) -> RuleFacts:
@@ -198,7 +198,6 @@ C3 = Claim(
 # C4: the chosen β.
 
 _BETA_SET = "cadata"
-_BETA_METHODS = ("beta-elbo", "log-joint", "log-fixed")
 
 
 def _chosen(results: Results, method: str, small: bool, above: bool, decides: bool = True) -> Part:
@@ -215,7 +214,7 @@ def _chosen(results: Results, method: str, small: bool, above: bool, decides: bo
 
     fits = [f for f in fits_of(results, _BETA_SET, method) if _has_size(f.cell, method, small)]
     groups = [list(each.values()) for each in by_setting(fits, _FREE).values()]
-    title = f"{method_name(method)} chooses β {'>' if above else '<'} 1"
+    title = f"{METHODS[method].name_in_text} chooses β {'>' if above else '<'} 1"
     if not groups:
         where = f"about {SMALL_SIZE} rows" if small else f"{LARGE_SIZE:,} rows or more"
         why = absence(results, lambda cell: _has_size(cell, method, small))
@@ -233,7 +232,9 @@ def _chosen(results: Results, method: str, small: bool, above: bool, decides: bo
     # Equal values decide by their side of 1; their p-value has no meaning.
     p = math.nan if equal else part.p_value
     undecided = in_brackets("undecided" if part.verdict == "not decided" else "")
-    return replace(part, p_value=p, clause=f"{method_name(method)} chose {text}{undecided}")
+    return replace(
+        part, p_value=p, clause=f"{METHODS[method].name_in_text} chose {text}{undecided}"
+    )
 
 
 def _has_size(cell: PaperCell, method: str, small: bool) -> bool:
@@ -255,10 +256,10 @@ C4 = Claim(
     "Equal β decide by their side of 1. The opposite with p < 0.05 contradicts the claim. Other "
     "methods with many rows are reported only.",
     ("1c", "2"),
-    lambda cell: any(_has_size(cell, method, s) for method in _BETA_METHODS for s in (True, False)),
+    lambda cell: any(_has_size(cell, method, s) for method in BETA_METHODS for s in (True, False)),
     lambda results: finding(
         [
-            *(_chosen(results, method, small=True, above=True) for method in _BETA_METHODS),
+            *(_chosen(results, method, small=True, above=True) for method in BETA_METHODS),
             _chosen(results, "log-joint", small=False, above=False),
             _chosen(results, "beta-elbo", small=False, above=True, decides=False),
             _chosen(results, "log-fixed", small=False, above=True, decides=False),

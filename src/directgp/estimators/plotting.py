@@ -1,0 +1,62 @@
+"""Plot the predictions of a fitted estimator."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from directgp.errors import refuse
+from directgp.plots.predictions import plot_curve, plot_predicted_against_actual
+from directgp.plots.style import Array
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_CURVE_POINTS = 200
+"""Points of a predicted curve."""
+
+
+def plot_numbers(
+    model: Any, X: Any, y: Any, coverage: float, exposure: Any, ax: "Axes | None"
+) -> "Axes":
+    """Plot mean and intervals along a single feature, else predictions against targets.
+
+    A curve is for an exposure of 1, and counts are divided by theirs.
+    """
+    who = f"{type(model).__name__}.plot_predictions"
+    given = {} if exposure is None else {"exposure": exposure}
+    if model.n_features_in_ > 1:
+        if y is None:
+            refuse(f"y of {who}", "given with more than one feature", "None")
+        targets = model._targets(X, y, "plot_predictions")
+        mean, (lower, upper) = model.predict(X, **given), model._interval(X, coverage, exposure)
+        return plot_predicted_against_actual(targets, mean, lower, upper, coverage, ax)
+    inputs, grid, name = curve_points(model, X)
+    exposures, data = model._exposure(exposure, len(inputs), who), None
+    if y is not None:
+        targets = model._targets(X, y, "plot_predictions")
+        data = inputs, targets / (1.0 if exposures is None else exposures)
+    with without_names():
+        mean = model.predict(grid[:, None])
+        lower, upper = model._interval(grid[:, None], coverage)
+    target = "y" if exposures is None else "y / exposure"
+    return plot_curve(grid, mean, lower, upper, coverage, ax, data, name, target)
+
+
+def curve_points(model: Any, X: Any) -> tuple[Array, Array, str]:
+    """Return the single feature of X, points across its range, and its name."""
+    inputs = model._inputs(X, f"{type(model).__name__}.plot_predictions")[:, 0]
+    lower, upper = float(inputs.min()), float(inputs.max())
+    margin = 0.05 * (upper - lower)
+    grid = np.linspace(lower - margin, upper + margin, _CURVE_POINTS)
+    return inputs, grid, str(getattr(model, "feature_names_in_", ["x"])[0])
+
+
+@contextmanager
+def without_names() -> Iterator[None]:
+    """Ignore the warning that the points of a curve have no feature names."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "X does not have valid feature names")
+        yield
