@@ -182,6 +182,17 @@ def test_the_list_names_every_claim_figure_and_scale() -> None:
     assert [each["scale"] for each in document["scales"]] == ["smoke", "small", "full"]
 
 
+def test_the_list_shows_claims_and_figures_in_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("reproduce", "--list").out.splitlines()
+    assert lines[1].split(maxsplit=2) == ["claim", "figures", "what the paper says"]
+    assert [line.split()[0] for line in lines if line.startswith("C1")] == [
+        "C1",
+        *(f"C{n}" for n in range(10, 15)),
+    ]
+    assert max(map(len, lines)) <= 80
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

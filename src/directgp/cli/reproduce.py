@@ -60,8 +60,8 @@ class Selection:
         Literal["paper", "best"] | None,
         what_option(
             "NAME",
-            "paper or best: the paper's optimiser and grid, or ours; by default paper for full, "
-            "otherwise best.",
+            "paper or best: optimiser, starting points and rule of the paper, or of directgp; by "
+            "default paper for full, otherwise best.",
         ),
     ] = None
     seed: options.Seed = 0
@@ -412,8 +412,8 @@ def _list_experiments(terminal: Terminal) -> None:
             "scales": [{"scale": s.name, "about": s.about} for s in scales],
         }
     )
-    rows = [(c.id, c.statement, ", ".join(c.figures)) for c in claims]
-    terminal.show(plain_table("Claims", ("claim", "what the paper says", "figures"), rows))
+    rows = [(c.id, ", ".join(c.figures), c.statement) for c in claims]
+    terminal.show(plain_table("Claims", ("claim", "figures", "what the paper says"), rows))
     shown, run = [(f.name, f.title) for f in figures], [(s.name, s.about) for s in scales]
     terminal.show(plain_table("\nFigures", ("figure", "what it shows"), shown))
     terminal.show(plain_table("\nScales", ("scale", "what is run"), run))
