@@ -61,7 +61,7 @@ def compare(
         run_option(
             "NUMBER,…",
             "Candidates for the weight of the KL term; by default every second of n, n/2, n/4, …, "
-            "0.01.",
+            "0.01, and 1.",
         ),
     ] = None,
     jobs: Annotated[
@@ -98,8 +98,7 @@ def compare(
 ) -> None:
     """Find out which training objective predicts best, and write a report.
 
-    Every method is trained on repeated random splits, with its β chosen on validation rows, and
-    scored on test rows.
+    Trains each method on random splits, chooses β on validation rows, and scores test rows.
     """
     if resume and force:
         raise WrongUsageError("--resume and --force cannot be given together. Leave one out.")
