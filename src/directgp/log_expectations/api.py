@@ -55,7 +55,7 @@ def log_expectation(
         Marginals; the three shapes broadcast.
     rule : Rule or {"auto", "closed_form", "quadrature", "bmc", "smooth_bmc", "ups"}
         Method for value and gradient. "auto" is exact; the other names are rules with default
-        settings (smooth_bmc with ν = 1e-4, as in the paper).
+        settings (smooth_bmc with ν = 1e-4, as in the authors' code).
     generator : torch.Generator
         Source of the Monte Carlo rules' draws; freshly seeded by default.
 

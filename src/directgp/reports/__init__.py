@@ -1,1 +1,1 @@
-"""The report of a comparison: a page for people, pictures for slides, files for machines."""
+"""The reports of `compare` and `reproduce`: HTML pages, figures, and files for programs."""

@@ -79,7 +79,7 @@ class Claim:
     """Conditions for "held" and "not held", fixed before the experiments were run."""
 
     figures: tuple[str, ...]
-    """Figures that show it, by their names in `directgp.reports.paper`: "1a", "2", …"""
+    """Figures that show it, by their names in `directgp.reports.paper_figures`: "1a", "2", …"""
 
     uses: Callable[[PaperCell], bool]
     """Return whether the claim needs a cell."""
