@@ -183,7 +183,6 @@ _STEPS_PER_REPLAY = 50
 
 
 def adam(
-    problem: TrainingProblem,
     run: Run,
     state: "AdamState",
     segment: int | None = None,

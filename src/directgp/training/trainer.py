@@ -243,7 +243,7 @@ class Trainer:
         spans = [span for span in (every, observer and observer.every) if span is not None]
         segment = math.gcd(*spans) if spans else None
         try:
-            return adam(problem, run, state, segment, after_segment, observe)
+            return adam(run, state, segment, after_segment, observe)
         except LostProcessError as error:
             error.add(f"That was at step {run.steps + 1} of {run.stage}.")
             raise

@@ -37,7 +37,7 @@ def parabola(p: Parameters) -> Tensor:
 def test_steps_are_those_of_the_published_rule() -> None:
     """Also the first: filling the moments beforehand counts for nothing."""
     toy, run = Toy(parabola, {"x": [4.0]}), run_of(30)
-    assert adam(toy, run, AdamState(toy, 0.05)).status is Status.BUDGET
+    assert adam(run, AdamState(toy, 0.05)).status is Status.BUDGET
     expected = by_hand(lambda x: x - 1, 4.0, 0.05, 30)
     seen = [float(at["x"]) for at, _ in toy.seen]
     assert seen == pytest.approx(expected[:30], rel=1e-13)
@@ -58,7 +58,7 @@ def test_a_state_before_its_first_step_has_moved_nothing() -> None:
 
 def test_adam_converges() -> None:
     toy = Toy(parabola, {"x": [4.0, -3.0]})
-    stop = adam(toy, run_of(5000, LossRange(50, 1e-12)), AdamState(toy, 0.1))
+    stop = adam(run_of(5000, LossRange(50, 1e-12)), AdamState(toy, 0.1))
     assert stop.status is Status.CONVERGED
     torch.testing.assert_close(toy.state()["x"], torch.ones(2).double(), rtol=0, atol=1e-5)
 
@@ -66,7 +66,7 @@ def test_adam_converges() -> None:
 def test_the_best_state_of_a_deterministic_problem_is_kept() -> None:
     """A rate of 1 swings past the minimum, and the run ends on a swing."""
     toy = Toy(parabola, {"x": [4.0]})
-    adam(toy, run_of(7), AdamState(toy, 1.0))
+    adam(run_of(7), AdamState(toy, 1.0))
     values = [float(value) for _, value in toy.seen]
     best = values.index(min(values))
     assert best < 6
@@ -75,7 +75,7 @@ def test_the_best_state_of_a_deterministic_problem_is_kept() -> None:
 
 def test_the_last_state_of_a_noisy_problem_is_kept() -> None:
     toy = Toy(parabola, {"x": [4.0]}, deterministic=False)
-    adam(toy, run_of(7), AdamState(toy, 1.0))
+    adam(run_of(7), AdamState(toy, 1.0))
     expected = by_hand(lambda x: x - 1, 4.0, 1.0, 7)
     assert float(toy.state()["x"]) == pytest.approx(expected[-1], rel=1e-12)
 
@@ -93,11 +93,11 @@ def test_each_model_of_a_batch_keeps_its_own_best_state() -> None:
 
     together = Toy(partial(value, c=curvature), start)
     run = run_of(9)
-    adam(together, run, AdamState(together, 1.0))
+    adam(run, AdamState(together, 1.0))
     ends = set()
     for i in range(3):
         alone = Toy(partial(value, c=curvature[i]), {k: v[i] for k, v in start.items()})
-        adam(alone, run_of(9), AdamState(alone, 1.0))
+        adam(run_of(9), AdamState(alone, 1.0))
         for name, best in alone.state().items():
             torch.testing.assert_close(together.state()[name][i], best, rtol=1e-12, atol=0)
         values = [float(v) for _, v in alone.seen]
@@ -135,7 +135,7 @@ def test_trouble_takes_it_back_with_half_the_rate(bad: Callable[[], Tensor]) -> 
     """The last good state is that of the start: no 50 steps have passed."""
     toy, run = troubled(bad, {4}), run_of(10)
     state = AdamState(toy, 0.1)
-    assert adam(toy, run, state).status is Status.BUDGET
+    assert adam(run, state).status is Status.BUDGET
     assert state.optimizer.learning_rate == 0.05
     expected = by_hand(lambda x: x - 1, 4.0, 0.05, 6)
     assert float(toy.state()["x"]) == pytest.approx(expected[-1], rel=1e-12)
@@ -148,13 +148,13 @@ def test_each_time_the_rate_is_halved_again(bad: Callable[[], Tensor]) -> None:
     """Also where it goes back to one and the same state."""
     toy, run = troubled(bad, {3, 5, 9}), run_of(20)
     state = AdamState(toy, 0.8)
-    adam(toy, run, state)
+    adam(run, state)
     assert state.optimizer.learning_rate == 0.1
 
 
 def test_it_goes_back_to_the_last_fiftieth_step() -> None:
     toy, run = troubled(nan, {120}), run_of(130)
-    adam(toy, run, AdamState(toy, 1e-3))
+    adam(run, AdamState(toy, 1e-3))
     # Step 120 fails; the state after 100 steps is loaded, and evaluated next.
     assert same(toy.seen[121][0], toy.seen[100][0])
 
@@ -164,7 +164,7 @@ def test_it_never_goes_back_to_a_state_that_it_has_not_seen_the_value_of() -> No
     for segment in (None, 1, 10):
         toy = Toy(lambda p: (p["x"] - 0.02).sqrt().sum(), {"x": [3.0]}, deterministic=False)
         state = AdamState(toy, 0.061)
-        adam(toy, run_of(60), state, segment=segment)
+        adam(run_of(60), state, segment=segment)
         assert state.optimizer.learning_rate < 0.061 and bool(toy.state()["x"].isfinite().all())
 
 
@@ -172,7 +172,7 @@ def test_it_never_goes_back_to_a_state_that_it_has_not_seen_the_value_of() -> No
 def test_it_goes_back_five_times_and_then_says_what_to_do(bad: Callable[[], Tensor]) -> None:
     toy, run = troubled(bad, set(range(3, 100))), run_of(50)
     with pytest.raises(NumericalError, match=r"went back 5 times.*Scale inputs") as caught:
-        adam(toy, run, AdamState(toy, 0.1))
+        adam(run, AdamState(toy, 0.1))
     assert ("K_uu could not be factorised." in str(caught.value)) == (bad is error)
     assert bool(toy.state()["x"].isfinite().all())
     assert run.steps == 3
@@ -181,7 +181,7 @@ def test_it_goes_back_five_times_and_then_says_what_to_do(bad: Callable[[], Tens
 def test_a_gradient_that_is_not_finite_is_trouble_too() -> None:
     toy = Toy(lambda p: p["x"].abs().sqrt().sum(), {"x": [0.0]}, deterministic=False)
     with pytest.raises(NumericalError, match="gradient not finite"):
-        adam(toy, run_of(10), AdamState(toy, 0.1))
+        adam(run_of(10), AdamState(toy, 0.1))
     assert float(toy.state()["x"]) == 0.0
 
 
@@ -189,7 +189,7 @@ def test_a_wall_is_passed_with_smaller_steps() -> None:
     """√x has no value below 0, where a rate of 0.3 carries it and one of 0.3/16 does not."""
     toy = Toy(lambda p: (p["x"].sqrt() - 0.05).square().sum(), {"x": [0.01]}, deterministic=False)
     state = AdamState(toy, 0.3)
-    stop = adam(toy, run_of(2000, LossRange(20, 1e-10)), state)
+    stop = adam(run_of(2000, LossRange(20, 1e-10)), state)
     assert stop.status is Status.CONVERGED and state.optimizer.learning_rate < 0.1
     assert float(toy.state()["x"]) == pytest.approx(0.0025, rel=0.05)
 
@@ -200,7 +200,7 @@ def test_other_errors_are_raised_by_adam() -> None:
 
     toy = Toy(faulty, {"x": [1.0]})
     with pytest.raises(KeyError):
-        adam(toy, run_of(10), AdamState(toy, 0.1))
+        adam(run_of(10), AdamState(toy, 0.1))
 
 
 def test_adam_holds_parameters_at_their_floors() -> None:
@@ -209,7 +209,7 @@ def test_adam_holds_parameters_at_their_floors() -> None:
         {"x": [4.0, -0.5], "y": [5.0]},
         floors={"x": -1.0},
     )
-    adam(toy, run_of(2000, LossRange(50, 1e-10)), AdamState(toy, 0.1))
+    adam(run_of(2000, LossRange(50, 1e-10)), AdamState(toy, 0.1))
     assert toy.state()["x"].tolist() == [-1.0, -1.0]
     assert float(toy.state()["y"]) == pytest.approx(2.0, abs=1e-4)
     assert all(bool((at["x"] >= -1.0).all()) for at, _ in toy.seen)
@@ -224,7 +224,7 @@ def test_an_interrupt_ends_adam(deterministic: bool) -> None:
         return parabola(p)
 
     toy, run = Toy(interrupted, {"x": [4.0]}, deterministic=deterministic), run_of(10)
-    stop = adam(toy, run, AdamState(toy, 1.0))
+    stop = adam(run, AdamState(toy, 1.0))
     assert stop == Stop(Status.INTERRUPTED, "Interrupted; the best state so far is kept.")
     assert run.steps == 6
     if deterministic:
@@ -236,13 +236,13 @@ def test_an_interrupt_ends_adam(deterministic: bool) -> None:
 
 def test_monitors_end_adam() -> None:
     toy, run = Toy(parabola, {"x": [4.0]}), run_of(100, StepBudget(5))
-    assert adam(toy, run, AdamState(toy, 0.1)).status is Status.BUDGET
+    assert adam(run, AdamState(toy, 0.1)).status is Status.BUDGET
     assert run.steps == 5 and not run.exhausted
 
 
 def test_segments_are_kept_until_the_run_stops() -> None:
     toy, run, kept = Toy(bowl, {"x": [4.0, 4.0]}), run_of(20), list[int]()
-    adam(toy, run, AdamState(toy, 0.1), 5, lambda: kept.append(run.steps))
+    adam(run, AdamState(toy, 0.1), 5, lambda: kept.append(run.steps))
     assert kept == [5, 10, 15]
 
 
@@ -251,13 +251,13 @@ def test_a_state_goes_on_bit_for_bit(deterministic: bool) -> None:
     """Moments, step count, rate and best state: nothing else decides how a run goes on."""
     toy, run = Toy(rosenbrock, {"x": [-1.2, 1.0]}, deterministic=deterministic), run_of(40)
     state, kept = AdamState(toy, 0.3), list[dict[str, Tensor]]()
-    adam(toy, run, state, 15, lambda: kept.append(state.state()))
+    adam(run, state, 15, lambda: kept.append(state.state()))
     other = Toy(rosenbrock, {"x": [9.0, 9.0]}, deterministic=deterministic)
     again = AdamState(other, 77.0)
     again.load_state(kept[0])
     rerun = run_of(40)
     rerun.resume(run.losses[:15], 15)
-    adam(other, rerun, again)
+    adam(rerun, again)
     assert rerun.losses == run.losses
     assert same(other.state(), toy.state())
     assert same(again.state(), state.state())
@@ -266,17 +266,17 @@ def test_a_state_goes_on_bit_for_bit(deterministic: bool) -> None:
 def test_what_a_state_tells_is_a_copy() -> None:
     toy = Toy(rosenbrock, {"x": [-1.2, 1.0]})
     state = AdamState(toy, 0.3)
-    adam(toy, run_of(1), state)
+    adam(run_of(1), state)
     told = state.state()
     before = {name: value.clone() for name, value in told.items()}
-    adam(toy, run_of(1), state)
+    adam(run_of(1), state)
     assert same(told, before) and not same(told, state.state())
 
 
 def test_float32_and_float64_parameters_together() -> None:
     toy = Toy(lambda p: parabola(p) + (p["narrow"].double() + 2).square().sum(), {"x": [4.0]})
     toy.parameters["narrow"] = nn.Parameter(torch.zeros(3))
-    adam(toy, run_of(2000, LossRange(50, 1e-9)), AdamState(toy, 0.1))
+    adam(run_of(2000, LossRange(50, 1e-9)), AdamState(toy, 0.1))
     assert toy.parameters["narrow"].dtype == torch.float32
     torch.testing.assert_close(toy.state()["narrow"], torch.full((3,), -2.0), rtol=0, atol=1e-3)
 
@@ -291,7 +291,7 @@ def test_input_that_became_invalid_is_trouble_and_not_a_fault() -> None:
 
     toy = Toy(refusing, {"x": [4.0]})
     with pytest.raises(NumericalError, match=r"scale must be finite\."):
-        adam(toy, run_of(1000), AdamState(toy, 0.5))
+        adam(run_of(1000), AdamState(toy, 0.5))
     assert float(toy.state()["x"]) >= 3.5
 
 
