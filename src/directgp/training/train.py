@@ -79,9 +79,9 @@ def train(
         them from a finished ELBO run and trains q(u) alone, from scratch; "auto" takes whichever of
         the two, and of the plain ELBO solution, validates better.
     start : {"elbo", "scratch"}
-        The start of a joint run: a short ELBO run, or the posterior as given. From 1000 rows on, a
-        stage named "warm-up" of some steps of Adam comes before joint L-BFGS, and there is no ELBO
-        run for counts.
+        The start of a joint run: a short ELBO run, or the posterior as given. From 1000 rows on,
+        some steps of Adam, a stage such as "log_loss, warm-up", come before joint L-BFGS. Counts
+        and labels then have no ELBO run.
     validation : Given, HoldOut or Folds
         For "auto", as in `directgp.beta_path`.
     optimizer : {"auto", "lbfgs", "adam"}
@@ -141,20 +141,20 @@ def train(
         *(stopping, monitors, observer),
     )
     model, data = Model(posterior, likelihood), Data(X, y, weights)
+    _check_choices(hyperparameters, ("joint", "fixed", "auto"), start, beta)
+    check_data("train", data, posterior, likelihood)
     if hyperparameters == "auto":
         allowed = "None with hyperparameters='auto'"
         require(processes is None, "processes", allowed, "some", "Use 'joint' or 'fixed'.")
         require(start == "elbo", "start with hyperparameters='auto'", "'elbo'", repr(start))
         return path_of(recipe, model, data, [beta], validation, "auto", checkpoints, generator).best
-    _check_choices(hyperparameters, ("joint", "fixed", "auto"), start, beta)
     who, given = f"validation with hyperparameters='{hyperparameters}'", type(validation).__name__
     require(validation is None, who, "None", given, "It is for 'auto'.")
-    check_data("train", data, posterior, likelihood)
     if processes is not None:
         recipe = _distributed_recipe(recipe, model, data, beta, processes)
     recipe.check(likelihood)
     run = recipe, model, beta, hyperparameters, start
-    return _train(*run, data, checkpoints, generator, processes)
+    return _train_or_resume(*run, data, checkpoints, generator, processes)
 
 
 def train_stream(
@@ -267,7 +267,7 @@ def train_stream(
     if processes is not None:
         recipe = _distributed_recipe(recipe, model, first, beta, processes)
     run = recipe, model, beta, hyperparameters, start
-    return _train(*run, first, checkpoints, generator, processes, rows)
+    return _train_or_resume(*run, first, checkpoints, generator, processes, rows)
 
 
 def _check_choices(mode: str, modes: tuple[str, ...], start: str, beta: float) -> None:
@@ -298,7 +298,7 @@ def _distributed_recipe(
     return by_adam
 
 
-def _train(
+def _train_or_resume(
     recipe: Recipe,
     model: Model,
     beta: float,
@@ -402,7 +402,7 @@ def update(
     recipe = Recipe(
         objective, rule, optimizer, batch_size, learning_rate, max_steps, stopping, monitors
     )
-    remedy = "Nothing else is left of earlier examples; take `train` to do without them."
+    remedy = "The KL term is the only record of the earlier examples. Use `train` to ignore them."
     require(0 < beta < math.inf, "beta of update", "positive and finite", beta, remedy)
     data = Data(X, y, weights)
     check_data("update", data, posterior, likelihood)
