@@ -1,4 +1,4 @@
-"""Show the progress of a fit; its own module, because only this part of a fit needs rich."""
+"""Show the progress of a fit on one line; its own module, as no other estimator code uses rich."""
 
 import math
 import multiprocessing
@@ -99,7 +99,7 @@ class StepCounter:
         if failed:
             return f"Not fitted, ended after {seconds}: {counts}."
         # The last of several candidates need not be the chosen one.
-        final = self.last.phase.parts == 1 or _part(self.last)[1] == "all examples"
+        final = self.last.phase.parts == 1 or self.last.phase.final
         return f"Fitted in {seconds}: {counts}{f', loss {self.last.loss:.4g}' if final else ''}."
 
 

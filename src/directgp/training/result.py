@@ -48,6 +48,8 @@ class Phase:
     name: str = ""
     part: int = 1
     parts: int = 1
+    final: bool = False
+    """Whether the run trains the chosen candidate on all examples."""
 
 
 @dataclass(frozen=True)

@@ -109,15 +109,16 @@ class Search:
             self._parts -= most_models - self._part
             base = max(self.solutions, key=lambda solution: solution.evidence)
             if sampled and self.end is None:
-                trainer = self._trainer(self.data, f"ELBO, {base.model.name}, all examples")
+                name = f"ELBO, {base.model.name}, all examples"
+                trainer = self._trainer(self.data, name, final=not grids)
                 near = _for_all(base.model, base.result)
                 result = elbo_run(trainer, self.recipe, near, near=True)
                 base = replace(base, result=self._noted(result))
             self.best = base.result
             if single and self.end is None:
                 name = f"{self.recipe.name}, {modes[0]}, all examples"
-                trainer = self._trainer(self.data, name)
-                result = _train(trainer, self.recipe, modes[0], betas[0], self.best)
+                trainer = self._trainer(self.data, name, final=True)
+                result = _train_candidate(trainer, self.recipe, modes[0], betas[0], self.best)
                 self.best = self._noted(result)
             elif grids and self.end is None:
                 self.trials = self._trials(base, betas, modes)
@@ -141,13 +142,15 @@ class Search:
         )
         return self
 
-    def _trainer(self, data: Data, name: str, fold: int | None = None) -> Trainer:
+    def _trainer(
+        self, data: Data, name: str, fold: int | None = None, final: bool = False
+    ) -> Trainer:
         """Return a trainer for the next run, whose name and number callbacks see."""
         self._part += 1
         if fold is not None and isinstance(self.validation, Folds):
             name += f", fold {fold + 1}"
         trainer = Trainer(data, self.generator, since=self._since)
-        trainer.phase = Phase(name, self._part, max(self._part, self._parts))
+        trainer.phase = Phase(name, self._part, max(self._part, self._parts), final)
         return trainer
 
     def _noted(self, result: TrainingResult) -> TrainingResult:
@@ -235,7 +238,7 @@ class Search:
                 base = elbo.results[k]
                 near = None if neighbour is None else neighbour.results[k]
                 recipe = self.recipe if near is None and long else self._brief(base)
-                return _train(trainer, recipe, mode, beta, base, near)
+                return _train_candidate(trainer, recipe, mode, beta, base, near)
 
             return self._try(mode, beta, f"{self.recipe.name}, {mode}, β = {beta:.3g}", train)
 
@@ -295,7 +298,7 @@ class Search:
             return base.result
         if self.end is not None or isinstance(self.validation, Given):
             return found
-        trainer = self._trainer(self.data, "all examples")
+        trainer = self._trainer(self.data, "all examples", final=True)
         try:
             if chosen.hyperparameters == "fixed":
                 return self._noted(fixed_run(trainer, self.recipe, base.result, chosen.beta))
@@ -310,7 +313,7 @@ class Search:
         return brief(self.recipe, optimizer, near.likelihood)
 
 
-def _train(
+def _train_candidate(
     trainer: Trainer,
     recipe: Recipe,
     mode: str,

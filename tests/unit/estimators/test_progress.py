@@ -27,8 +27,9 @@ class Clock:
         return self.now
 
 
-def at(step: int, part: int = 1, parts: int = 21, name: str = NAME) -> Progress:
-    return Progress("log_loss", step, 40, 2 * step, 1 / 3, 0.5, 1.0, Phase(name, part, parts))
+def at(step: int, part: int = 1, parts: int = 21, final: bool = False) -> Progress:
+    phase = Phase(NAME, part, parts, final)
+    return Progress("log_loss", step, 40, 2 * step, 1 / 3, 0.5, 1.0, phase)
 
 
 def plain() -> tuple[io.StringIO, Console]:
@@ -121,7 +122,7 @@ def test_the_loss_at_the_end_is_that_of_the_model_that_is_kept() -> None:
     (file, console), clock = plain(), Clock()
     shown = FitProgress(1, console, clock=clock)
     run(shown, clock)
-    shown(at(1, 21, name="all examples"))
+    shown(at(1, 21, final=True))
     shown.close()
     assert file.getvalue().endswith("71 steps, loss 0.3333.\n")
 

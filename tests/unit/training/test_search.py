@@ -549,7 +549,16 @@ def test_the_last_part_has_the_number_of_parts(validation: Validation, optimizer
     rows = [[row[0]] for row in rows_of(X)]
     searched(validation, models=rows, betas=[16.0, 4.0, 1.0], modes=["joint"], **settings)
     assert watch.phases[-1].name == "all examples"
+    assert all(phase.final == (phase.name == "all examples") for phase in watch.phases)
     assert watch.phases[-1].part == watch.phases[-1].parts
+
+
+@REAL_RUNS
+def test_a_single_candidate_is_the_final_run() -> None:
+    watch, rows = Watch(), [[row[0]] for row in rows_of(X)]
+    searched(HoldOut(), models=rows, betas=[1.0], modes=["joint"], max_steps=1, monitors=[watch])
+    assert [phase.final for phase in watch.phases] == [False, False, True]
+    assert watch.phases[-1].name == "log_loss, joint, all examples"
 
 
 # Batches of models
