@@ -1,16 +1,20 @@
 """The numbers that estimators report, and parameters that have an effect or raise an error."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import pytest
+import torch
+from jaxtyping import Num
 from sklearn.exceptions import ConvergenceWarning, UndefinedMetricWarning
+from torch import Tensor
 
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.errors import InvalidInputError
-from directgp.likelihoods import Poisson
-from directgp.objectives import ZeroOneCost
+from directgp.likelihoods import Likelihood, Poisson
+from directgp.objectives import PointLoss, ZeroOneCost
+from directgp.shapes import BatchedRow, Marginals
 
 pytestmark = [
     pytest.mark.usefixtures("without_shape_checks"),
@@ -35,6 +39,42 @@ def test_validation_losses_do_not_depend_on_repetitions() -> None:
     assert replace(path, seconds=0.0) == replace(other, seconds=0.0)
     loss = path.points[path.chosen].validation_loss
     assert abs(loss - weighted.nll(X, Y)) < 1.0
+
+
+@final
+class Distance(PointLoss):
+    """|y − μ|, by a class that the registry does not have."""
+
+    name = "distance"
+    unit_power = 1
+
+    def __call__(
+        self,
+        likelihood: Likelihood,
+        y: Num[Tensor, "*#batch n"],
+        marginals: Marginals,
+        *,
+        generator: torch.Generator | None = None,
+        step: int = 0,
+    ) -> BatchedRow:
+        return (y - marginals.mean).abs()
+
+    def uses_variance(self, likelihood: Likelihood) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("objective", ["absolute_loss", Distance()])
+def test_validation_losses_have_the_unit_of_the_target(objective: str | PointLoss) -> None:
+    settings = {**GIVEN, "max_iter": 2, "hyperparameters": "auto", "likelihood": "gaussian"}
+    model, other = (
+        SparseGPRegressor(objective=objective, **settings).fit(X, y, validation_data=(X, y))
+        for y in (Y, 1024 * Y)
+    )
+    path, larger = model.beta_path_, other.beta_path_
+    assert path is not None and larger is not None
+    for one, many in zip(path.points, larger.points, strict=True):
+        assert many.validation_loss == pytest.approx(1024 * one.validation_loss)
+        assert many.validation_error == pytest.approx(1024 * one.validation_error)
 
 
 def test_counts_and_labels_have_their_own_estimators() -> None:

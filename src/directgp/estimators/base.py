@@ -202,7 +202,8 @@ class SparseGPEstimator(BaseEstimator, ABC):
         self.beta_ = result.beta
         self.hyperparameters_ = result.hyperparameters
         unit = abs(float(table.scalings.targets.scale[0]))
-        self.beta_path_ = None if path is None else path.in_units(unit)
+        loss = fit.recipe.point_loss().validation_loss()
+        self.beta_path_ = None if path is None else path.in_units(unit, loss)
         self.num_rows_, self.num_merged_ = table.num_rows, table.num_merged
         self.exposed_ = exposure is not None
         self.fit_seconds_ = time.perf_counter() - started

@@ -33,6 +33,7 @@ from directgp.experiments.plan import (
     split,
 )
 from directgp.metrics import judge
+from directgp.objectives.base import resolve_point_loss
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.registry import Task
 from directgp.shapes import Marginals
@@ -293,5 +294,5 @@ def _losses(path: BetaPath | None, scale: float) -> tuple[BetaLoss, ...]:
             loss=factor * point.validation_loss,
             error=factor * point.validation_error,
         )
-        for point in path.in_units(scale).points
+        for point in path.in_units(scale, resolve_point_loss(path.loss)).points
     )

@@ -36,6 +36,9 @@ class PointLoss(ABC):
     unit_power: ClassVar[int] = 0
     """The power of the unit of y by which the loss grows."""
 
+    log_density: ClassVar[bool] = False
+    """Whether it is minus a log density of y: another unit of y adds a constant to it."""
+
     @property
     def deterministic(self) -> bool:
         """Whether the same arguments give the same numbers."""
@@ -202,6 +205,7 @@ class LogLoss(PointLoss):
     rule: Rule | str = "auto"
 
     name = "log_loss"
+    log_density = True
 
     @property
     @override

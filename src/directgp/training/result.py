@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import Any
 
 from directgp.likelihoods.base import Likelihood
+from directgp.objectives.base import PointLoss
 from directgp.posteriors.sparse import SparsePosterior
-from directgp.registry import LOSSES
 
 
 class Status(StrEnum):
@@ -265,16 +265,18 @@ class BetaPath:
         """The chosen β."""
         return self.points[self.chosen].beta
 
-    def in_units(self, scale: float) -> "BetaPath":
-        """Return the path without models, its losses in the units of a target divided by scale."""
-        power = LOSSES[self.loss].load().unit_power if self.loss in LOSSES else 0
-        shift = math.log(scale) if self.loss == "log_loss" else 0.0
+    def in_units(self, scale: float, loss: PointLoss) -> "BetaPath":
+        """Return the path without models, its losses in the units of a target divided by scale.
+
+        `loss` is the one that was compared.
+        """
+        power, shift = loss.unit_power, math.log(scale) if loss.log_density else 0.0
 
         def point(each: PathPoint) -> PathPoint:
             errors = ("validation_error", "difference", "difference_error")
             scaled = {name: scale**power * getattr(each, name) for name in errors}
-            loss = scale**power * each.validation_loss + shift
-            return replace(each, result=None, validation_loss=loss, **scaled)
+            mean = scale**power * each.validation_loss + shift
+            return replace(each, result=None, validation_loss=mean, **scaled)
 
         return replace(self, points=tuple(map(point, self.points)))
 
