@@ -161,6 +161,12 @@ def test_processes_of_its_own_give_the_same_results(
             " square-fixed, or of crps-joint, crps-fixed, absolute-joint, absolute-fixed,"
             " pinball-joint, pinball-fixed, zero-one-cost-joint, zero-one-cost-fixed. Got 'magic'.",
         ),
+        (
+            "--methods zero-one-cost-joint",
+            "--methods must be of losses that suit the likelihood gaussian. Got"
+            " 'zero-one-cost-joint'. ZeroOneCost needs a likelihood of two labels. Got Gaussian."
+            " Use Probit or Logistic; for real targets or counts, square_loss or log_loss.",
+        ),
         ("--methods ,", "--methods must name at least one. Got none."),
         (
             "--likelihood probit",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import override
 
-from directgp.errors import require
+from directgp.errors import UnsupportedError, refuse, require
 from directgp.io import machine, versions
 from directgp.registry import LIKELIHOODS, LOSSES, Task
 
@@ -118,7 +118,11 @@ def select_methods(
         allowed = f"of {', '.join(each.name for each in suited)} here"
         remedy = f"{method.label} needs a real-valued target with Gaussian noise."
         require(method not in _ALL, "methods", allowed, repr(method.name), remedy)
-        LOSSES[method.objective].make().check(LIKELIHOODS[likelihood].make())
+        try:
+            LOSSES[method.objective].make().check(LIKELIHOODS[likelihood].make())
+        except UnsupportedError as error:
+            allowed = f"of losses that suit the likelihood {likelihood}"
+            refuse("methods", allowed, repr(method.name), str(error))
     others = sorted(wanted - set(_ALL), key=lambda method: method.name)
     return (*(method for method in _ALL if method in wanted), *others)
 
