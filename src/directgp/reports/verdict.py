@@ -342,6 +342,8 @@ def fit_command(data: DataFacts, method: Method, settings: Settings) -> str:
         words += ["--kernel", settings.kernel]
     if settings.num_inducing is not None:
         words += ["--inducing", str(settings.num_inducing)]
+    if settings.max_steps is not None:
+        words += ["--max-iter", str(settings.max_steps)]
     return shlex.join([*words, "--out", "model"])
 
 

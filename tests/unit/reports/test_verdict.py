@@ -195,10 +195,12 @@ def test_the_largest_size_decides() -> None:
 
 def test_the_command_keeps_the_model_of_the_comparison() -> None:
     plan = comparison(Recipe()).plan
-    other = plan.settings.model_copy(update={"kernel": "matern52", "num_inducing": 30})
+    other = plan.settings.model_copy(
+        update={"kernel": "matern52", "num_inducing": 30, "max_steps": 50}
+    )
     command = fit_command(plan.data, METHODS["fitc"], other)
     assert command.endswith(
-        " --likelihood gaussian --ard --kernel matern52 --inducing 30 --out model"
+        " --likelihood gaussian --ard --kernel matern52 --inducing 30 --max-iter 50 --out model"
     )
 
 
