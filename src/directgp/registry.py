@@ -59,7 +59,7 @@ class LossRow(Row):
     """A point loss."""
 
     evidence: bool = False
-    """Whether it bounds or approximates the log evidence: β is 1, and no mode is chosen."""
+    """Whether, with β = 1, it bounds or approximates the log evidence."""
 
     collapsed: bool = False
     """Whether q(u) is eliminated from the objective, as in VFE and FITC."""

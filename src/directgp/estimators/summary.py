@@ -180,7 +180,7 @@ def _choices(facts: Facts) -> Iterator[str]:
     mode = facts.hyperparameters
     chosen = "" if facts.path is None or not facts.path.points else _reason_for_choice(facts.path)
     source = "as given" if facts.beta_given else ""
-    if facts.objective in LOSSES and LOSSES[facts.objective].evidence:
+    if not chosen and facts.objective in LOSSES and LOSSES[facts.objective].evidence:
         yield entry("objective", facts.objective)
         source = source or "that of the objective itself"
     else:

@@ -124,6 +124,14 @@ def test_the_elbo_solution_has_a_beta_of_its_own() -> None:
     assert "objective elbo β 1, that of the objective itself" in asked
 
 
+def test_a_searched_beta_of_the_elbo_is_explained() -> None:
+    text = words(replace(FULL, objective="elbo"))
+    assert "objective elbo, joint: all parameters trained for this objective β 10, of 4" in text
+    kept = replace(FULL, objective="elbo", hyperparameters="elbo", beta=1.0)
+    assert "elbo, elbo: the plain ELBO solution, as no candidate was clearly better" in words(kept)
+    assert "itself" not in words(kept)
+
+
 def test_the_candidates_in_a_table() -> None:
     lines = summary_text(FULL).splitlines()
     start = lines.index("Candidates compared, log_loss")
