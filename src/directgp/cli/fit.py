@@ -52,7 +52,7 @@ def fit(
         bool | None,
         options.model_option(
             "",
-            "A length scale for each feature, or one for all; by evidence by default.",
+            "A lengthscale for each feature, or one for all; by evidence by default.",
             "--ard/--no-ard",
         ),
     ] = None,

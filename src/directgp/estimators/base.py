@@ -510,7 +510,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         return plot_beta_path(path, ax)
 
     def summary(self) -> None:
-        """Print the model, the choice of β, noise, length scales and validation losses."""
+        """Print the model, the choice of β, noise, lengthscales and validation losses."""
         check_is_fitted(self)
         print(summary_text(facts_of(self)))
 

@@ -25,7 +25,7 @@ _MIN_SKEWNESS = 0.4
 """Skewness from which integers look like counts: that of a Poisson variable of mean 6."""
 
 _FLAT = 100.0
-"""Length scale, in deviations of the feature, from which f hardly depends on the feature."""
+"""Lengthscale, in deviations of the feature, from which f hardly depends on the feature."""
 
 _SMALL_WEIGHT = 0.5
 """Mean weight of a row below which the weights look relative to each other."""
@@ -144,7 +144,7 @@ def training_findings(
     scales = length_scales(result.posterior)
     if scales is not None and len(scales) > 1 and (named := _named(scales > _FLAT, names)):
         yield (
-            f"The length scale is more than {_FLAT:g} times the spread of the feature: {named}. "
+            f"The lengthscale is more than {_FLAT:g} times the spread of the feature: {named}. "
             "Predictions hardly depend on it. Drop it, or check its values for outliers."
         )
     if path is None:
@@ -188,7 +188,7 @@ def not_converged(result: TrainingResult, compared: bool = False) -> Iterator[st
 
 
 def length_scales(posterior: SparsePosterior) -> Float64[np.ndarray, " k"] | None:
-    """Return the length scales, one or one per feature; None if the kernel has none of its own."""
+    """Return the lengthscales, one or one per feature; None if the kernel has none of its own."""
     kernel: Kernel = posterior.prior.kernel
     while isinstance(kernel, ScaleKernel) and kernel.active_dims is None:
         kernel = kernel.base_kernel

@@ -47,7 +47,7 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     kernel : {"rbf", "matern12", "matern32", "matern52"} or gpytorch kernel, default="rbf"
         Covariance of f. A kernel of your own is copied, and training starts from its values.
     ard : bool or "auto", default="auto"
-        A length scale for each feature, or one for all; "auto" takes the larger evidence.
+        A lengthscale for each feature, or one for all; "auto" takes the larger evidence.
     mean : {"auto", "zero", "constant"}, default="auto"
         Prior mean of f; "auto" is zero.
     num_inducing : int or "auto", default="auto"

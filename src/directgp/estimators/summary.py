@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from directgp.estimators.base import SparseGPEstimator
 
 _MAX_FEATURES = 12
-"""Rows of the table of length scales."""
+"""Rows of the table of lengthscales."""
 
 _MODES = {
     "joint": "all parameters trained for this objective",
@@ -43,7 +43,7 @@ _STATUS = {"budget": "Out of steps or time"}
 
 
 LengthScale = tuple[str, float, float]
-"""Name of a feature, its length scale in its units, and in its standard deviations."""
+"""Name of a feature, its lengthscale in its units, and in its standard deviations."""
 
 
 @final
@@ -167,7 +167,7 @@ def _overview(facts: Facts) -> Iterator[str]:
         ((name, own, relative),) = facts.length_scales
         deviations = f"{number(relative, 4)} standard deviations"
         every = f"{deviations}, the same for every feature"
-        yield entry("length scale", f"{number(own, 4)}, {deviations} of {name}" if name else every)
+        yield entry("lengthscale", f"{number(own, 4)}, {deviations} of {name}" if name else every)
     status = _STATUS.get(facts.status, facts.status.capitalize())
     yield entry("training", f"{status}. {facts.reason}")
     steps, evaluations = plural(facts.steps, "step"), plural(facts.evaluations, "evaluation")
@@ -214,7 +214,7 @@ def _length_scale_table(scales: Sequence[LengthScale]) -> str:
     rows = [(name, number(own, 4), number(of, 4)) for name, own, of in ranked[:_MAX_FEATURES]]
     header = "feature", "in its units", "in standard deviations"
     more = len(ranked) - _MAX_FEATURES
-    text = _table("Length scales, the most relevant feature first", header, rows, right=(1, 2))
+    text = _table("Lengthscales, the most relevant feature first", header, rows, right=(1, 2))
     return f"{text}\n  … and {more:,} more" if more > 0 else text
 
 

@@ -155,7 +155,7 @@ def test_the_models_in_a_table() -> None:
 
 def test_length_scales_the_most_relevant_first() -> None:
     lines = summary_text(FULL).splitlines()
-    start = lines.index("Length scales, the most relevant feature first")
+    start = lines.index("Lengthscales, the most relevant feature first")
     rows = lines[start + 2 : start + 14]
     assert [float(row.split()[2]) for row in rows] == [i + 0.5 for i in range(12)]
     assert lines[start + 14] == "  … and 38 more"
@@ -165,7 +165,7 @@ def test_length_scales_the_most_relevant_first() -> None:
 
 def test_one_length_scale_is_one_line() -> None:
     named = replace(BARE, length_scales=(("age", 12.3456, 0.84),))
-    assert "  length scale  12.35, 0.84 standard deviations of age\n" in summary_text(named)
+    assert "  lengthscale   12.35, 0.84 standard deviations of age\n" in summary_text(named)
     shared = replace(BARE, length_scales=(("", 1.0, 0.84),))
     assert "0.84 standard deviations, the same for every feature" in summary_text(shared)
 
