@@ -325,6 +325,18 @@ QUESTIONS = [
     Row("NaN in y", lambda m: m.regressor.nll(X, Y * np.nan), D, "y contains NaN.*row 0"),
     Row("unknown class", lambda m: m.classifier.nll(X, COUNTS), D, "one of 'no', 'yes'"),
     Row("no counts", lambda m: m.counts.log_density(X, Y), D, "must be counts"),
+    Row(
+        "score of no counts",
+        lambda m: m.counts.score(X, -COUNTS),
+        D,
+        "y of SparseGPCountRegressor.score must be counts",
+    ),
+    Row(
+        "weights of a score",
+        lambda m: m.counts.score(X, COUNTS, -ONES),
+        D,
+        "sample_weight of SparseGPCountRegressor.score must be at least 0",
+    ),
     Row("weights", lambda m: m.regressor.nll(X, Y, -ONES), D, "at least 0. Got -1.0 in row 0"),
 ]
 

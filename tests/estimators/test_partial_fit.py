@@ -123,6 +123,13 @@ def test_counts_are_learnt_with_their_exposures() -> None:
     assert model.predict(X[:1], exposure=[2.0]) == pytest.approx(2 * model.predict(X[:1]))
 
 
+def test_exposures_of_later_rows_are_known_to_the_scores() -> None:
+    model = counter(max_iter=1).partial_fit(X[:10], COUNTS[:10])
+    model.partial_fit(X[10:12], COUNTS[10:12], exposure=HOURS[10:12])
+    with pytest.warns(DirectGPWarning, match="trained with exposures"):
+        model.nll(X, COUNTS)
+
+
 def test_weights_are_repetitions() -> None:
     weights = np.tile([0.0, 1.0, 2.0], 20)
     rows = np.repeat(np.arange(60, 120), weights.astype(int))
@@ -195,6 +202,9 @@ def test_what_cannot_be_used_is_refused_and_changes_nothing() -> None:
         model.set_params(objective="absolute_loss").partial_fit(X, Y)
     np.testing.assert_array_equal(model.predict(X), before)
     assert model.num_rows_ == 60
+    words = r"SparseGPRegressor\.partial_fit must be .* Got other values of num_inducing. Call fit."
+    with pytest.raises(InvalidInputError, match=words):
+        fitted().set_params(num_inducing=5).partial_fit(X, Y)
     with pytest.raises(InvalidInputError, match="beta of update must be positive"):
         fitted(objective="log_loss", beta=0.0).partial_fit(X, Y)
 

@@ -121,6 +121,12 @@ def test_d2_is_against_a_constant_rate() -> None:
         assert np.isnan(plain.score(X, np.zeros(60)))
 
 
+def test_a_first_fit_is_not_compared_with_an_earlier_one() -> None:
+    settings = {**GIVEN, "max_iter": 2, "likelihood": "gaussian", "standardize": False}
+    model = SparseGPRegressor(**settings, warm_start=True).fit(X + 100, Y)
+    assert not any("first fit" in finding for finding in model.findings_)
+
+
 def test_small_weights_and_other_units_are_told() -> None:
     settings = {**GIVEN, "likelihood": "gaussian"}
     model = SparseGPRegressor(**settings).fit(X, Y, sample_weight=np.full(60, 1 / 60))

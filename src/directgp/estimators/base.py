@@ -207,7 +207,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         self.num_rows_, self.num_merged_ = table.num_rows, table.num_merged
         self.exposed_ = exposure is not None
         self.fit_seconds_ = time.perf_counter() - started
-        found = [*messages.findings_of_fit(self, fitted, table), *self._advice_on_target(rows[1])]
+        found = [*messages.findings_of_fit(self, fit, fitted), *self._advice_on_target(rows[1])]
         self.findings_ = messages.issue(found, result, compared=path is not None)
 
     def _partial_fit(
@@ -227,6 +227,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         self._set_result(result)
         self.num_rows_ += fit.table.num_rows
         self.num_merged_ += fit.table.num_merged
+        self.exposed_ |= exposure is not None
         self.fit_seconds_ = result.seconds
         found = messages.issue(messages.findings_of_update(self, result, fit.table), result)
         self.findings_ = tuple(dict.fromkeys((*self.findings_, *found)))
@@ -303,19 +304,22 @@ class SparseGPEstimator(BaseEstimator, ABC):
         number = num_inducing or inducing_number(params, len(table.X))
         recipe = recipe_of(params, len(table.X), number)
         if warm:
-            models = [[self._trained_model(params, table)]]
+            models = [[self._trained_model(params, table, num_inducing is not None)]]
         else:
             mean = self._default_mean if self.mean == "auto" else self.mean
             settings = {**params, "mean": mean}
             models = starting_models(settings, self._task, recipe, table, number, seed)
         return Fit(params, recipe, table, models, torch.Generator(device).manual_seed(seed), warm)
 
-    def _trained_model(self, params: dict[str, Any], table: TrainingTable) -> Model:
+    def _trained_model(self, params: dict[str, Any], table: TrainingTable, update: bool) -> Model:
         """Return a copy of the trained model; raise if parameters ask for another structure."""
         changed = [name for name in STRUCTURE if not _same(params[name], self._structure[name])]
-        who, got = f"parameters of {type(self).__name__}", f"other values of {', '.join(changed)}"
+        got = f"other values of {', '.join(changed)}"
+        who, remedy = f"{type(self).__name__} with warm_start", "Fit with warm_start=False."
+        if update:
+            who, remedy = self._who("partial_fit"), "Call fit."
         allowed = f"those of the last fit, for {', '.join(STRUCTURE)}"
-        require(not changed, f"{who} with warm_start", allowed, got, "Fit with warm_start=False.")
+        require(not changed, f"parameters of {who}", allowed, got, remedy)
         posterior, likelihood = copy.deepcopy((self.posterior_, self.likelihood_))
         likelihood = exposed(likelihood.to(table.X), table.exposure)
         return Model(posterior.to(table.X), likelihood, "as before")
@@ -379,13 +383,13 @@ class SparseGPEstimator(BaseEstimator, ABC):
     def _over_blocks(
         self,
         X: ArrayLike,
-        who: str,
+        method: str,
         compute: Callable[[Likelihood, Marginals, slice], Sequence[Tensor]],
         exposure: ArrayLike | None = None,
     ) -> list[NDArray[np.float64]]:
         """Return functions of the marginals of f in float64, computed in blocks of rows."""
         check_is_fitted(self)
-        who = self._who(who)
+        who = self._who(method)
         inputs = self._inputs(X, who)
         exposures = self._exposure(exposure, len(inputs), who)
         Z = self.posterior_.Z
@@ -403,12 +407,12 @@ class SparseGPEstimator(BaseEstimator, ABC):
         return [np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)]
 
     def _quantiles(
-        self, X: ArrayLike, levels: ArrayLike, who: str, exposure: ArrayLike | None = None
+        self, X: ArrayLike, levels: ArrayLike, method: str, exposure: ArrayLike | None = None
     ) -> NDArray[np.float64]:
         """Return quantiles of y, one column a level."""
-        wanted = validation.checked_levels(levels, self._who(who))
+        wanted = validation.checked_levels(levels, self._who(method))
         (found,) = self._over_blocks(
-            X, who, lambda like, q, _: [predictive_quantiles(like, q, wanted)], exposure
+            X, method, lambda like, q, _: [predictive_quantiles(like, q, wanted)], exposure
         )
         return self._in_units(found.T)
 
@@ -424,15 +428,15 @@ class SparseGPEstimator(BaseEstimator, ABC):
         return found[:, 0], found[:, 1]
 
     def _log_density(
-        self, X: ArrayLike, y: ArrayLike, who: str, exposure: ArrayLike | None = None
+        self, X: ArrayLike, y: ArrayLike, method: str, exposure: ArrayLike | None = None
     ) -> Column:
         """Return log p(y) of each row, in the units of the targets."""
-        scaled = self._scaled_targets(X, y, who)
+        scaled = self._scaled_targets(X, y, method)
 
         def densities(likelihood: Likelihood, q: Marginals, rows: slice) -> list[Tensor]:
             return [predictive_log_density(likelihood, scaled[rows].to(q.mean.device), q)]
 
-        (found,) = self._over_blocks(X, who, densities, exposure)
+        (found,) = self._over_blocks(X, method, densities, exposure)
         return found - self.scalings_.targets.log_scale
 
     def _nll(
@@ -464,15 +468,15 @@ class SparseGPEstimator(BaseEstimator, ABC):
         drawn = exposed(self.likelihood_, given).sample(f, state)
         return self._in_units(drawn.T)
 
-    def _targets(self, X: ArrayLike, y: ArrayLike, who: str) -> Column:
+    def _targets(self, X: ArrayLike, y: ArrayLike, method: str) -> Column:
         """Return the targets of new rows as numbers."""
         check_is_fitted(self)
         values = column_or_1d(y, warn=True)
         check_consistent_length(X, values)
-        return self._encoded(values, None, self._who(who), reset=False)
+        return self._encoded(values, None, self._who(method), reset=False)
 
-    def _scaled_targets(self, X: ArrayLike, y: ArrayLike, who: str) -> Tensor:
-        targets = self._targets(X, y, who)
+    def _scaled_targets(self, X: ArrayLike, y: ArrayLike, method: str) -> Tensor:
+        targets = self._targets(X, y, method)
         return torch.as_tensor(self.scalings_.targets.exact(targets[:, None])[:, 0])
 
     def _in_units(self, values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import mean_tweedie_deviance
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from typing_extensions import override
 
@@ -196,13 +196,13 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         """
         self._warn_without_exposure(exposure, "score")
         mean = np.maximum(self.predict(X, exposure), np.finfo(np.float64).tiny)
-        counts = validation.numbers(column_or_1d(y), self._who("score"))
+        counts = self._targets(X, y, "score")
         if not counts.any():
             what = "D² is not defined if every count is 0."
             warnings.warn(what, UndefinedMetricWarning, stacklevel=2)
             return float("nan")
         over = np.ones(len(counts)) if exposure is None else np.asarray(exposure, dtype=np.float64)
-        weights = validation.check_sample_weight(sample_weight, counts[:, None], "score")
+        weights = validation.check_sample_weight(sample_weight, counts[:, None], self._who("score"))
         rate = np.average(counts, weights=weights) / np.average(over, weights=weights)
         found, constant = (
             mean_tweedie_deviance(counts, each, sample_weight=weights, power=1)
@@ -210,11 +210,11 @@ n_iter_, findings_, n_features_in_, feature_names_in_
         )
         return float(1 - found / constant)
 
-    def _warn_without_exposure(self, exposure: ArrayLike | None, who: str) -> None:
+    def _warn_without_exposure(self, exposure: ArrayLike | None, method: str) -> None:
         """Warn if counts are scored without exposure, and the model was trained with exposures."""
         if exposure is None and getattr(self, "exposed_", False):
             warnings.warn(
-                f"{who} uses an exposure of 1, but the model was trained with exposures. Give "
+                f"{method} uses an exposure of 1, but the model was trained with exposures. Give "
                 "exposure=; in cross-validation route it to the score (set_score_request).",
                 DirectGPWarning,
                 stacklevel=3,

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float64, Num, Shaped
 from sklearn.exceptions import ConvergenceWarning
 
 from directgp.errors import DirectGPWarning
-from directgp.estimators.fitting import Fitted
+from directgp.estimators.fitting import Fit, Fitted
 from directgp.estimators.preprocessing import TrainingTable
 from directgp.estimators.validation import FeatureNames
 from directgp.likelihoods.base import ParameterText
@@ -79,6 +79,8 @@ def row_findings(
 
 def outside_scaling(table: TrainingTable, names: FeatureNames | None) -> Iterator[str]:
     """Warn about new rows far from those of the first fit; narrow ones may come from sorting."""
+    if not table.scalings.inputs.rounded:
+        return
     scaled = table.X.double().cpu().numpy()
     far = np.abs(scaled.mean(axis=0)) > _FAR
     if named := _named(far | (scaled.std(axis=0) > _WIDE), names):
@@ -198,11 +200,11 @@ def length_scales(posterior: SparsePosterior) -> Float64[np.ndarray, " k"] | Non
     return scales
 
 
-def findings_of_fit(model: Any, fitted: Fitted, table: TrainingTable) -> Iterator[str]:
+def findings_of_fit(model: Any, fit: Fit, fitted: Fitted) -> Iterator[str]:
     """Yield the warnings about the training rows and the result of `fit`."""
     names, result = getattr(model, "feature_names_in_", None), fitted.result
     given = isinstance(model.num_inducing, int | np.integer) and isinstance(model.inducing, str)
-    yield from row_findings(table, names, model.num_inducing if given else None, model.warm_start)
+    yield from row_findings(fit.table, names, model.num_inducing if given else None, fit.warm)
     yield from training_findings(result, fitted.path, names)
     if fitted.end is not None and not result.ended:
         yield from ended_early(fitted.end.status, fitted.end.reason)
@@ -210,8 +212,7 @@ def findings_of_fit(model: Any, fitted: Fitted, table: TrainingTable) -> Iterato
 
 def findings_of_update(model: Any, result: TrainingResult, table: TrainingTable) -> Iterator[str]:
     """Yield the warnings about the new rows and the result of `partial_fit`."""
-    if table.scalings.inputs.rounded:
-        yield from outside_scaling(table, getattr(model, "feature_names_in_", None))
+    yield from outside_scaling(table, getattr(model, "feature_names_in_", None))
     yield from ended_early(result.status, result.reason)
 
 

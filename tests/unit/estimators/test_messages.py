@@ -1,5 +1,7 @@
 """The warnings of a fit: conditions and texts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -34,10 +36,12 @@ def about_rows(
     weight: float = 1.0,
     num_inducing: int | None = None,
     warm: bool = False,
+    scaled: bool = True,
 ) -> list[str]:
-    """The warnings about a table of these scaled inputs."""
+    """The warnings about a table of these inputs, scaled or as given."""
     inputs, n = torch.as_tensor(X, dtype=torch.float64), len(X)
-    scalings = Scalings(ColumnScaling.identity(X.shape[1]), ColumnScaling.identity(1))
+    identity = ColumnScaling.identity(X.shape[1])
+    scalings = Scalings(replace(identity, rounded=scaled), ColumnScaling.identity(1))
     table = TrainingTable(
         X=inputs,
         y=torch.zeros(n, dtype=torch.float64),
@@ -95,6 +99,10 @@ def test_rows_that_are_not_of_the_scaling_are_mentioned(column: Array, speaks: b
     outside = [text for text in found if "first fit" in text]
     assert len(outside) == speaks
     assert not speaks or "of the first fit: 'b'." in outside[0]
+
+
+def test_inputs_that_are_not_scaled_have_no_first_fit_to_differ_from() -> None:
+    assert not about_rows(random().normal(1e3, 30.0, (50, 1)), warm=True, scaled=False)
 
 
 def test_inducing_inputs_are_no_more_than_rows() -> None:
