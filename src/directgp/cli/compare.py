@@ -162,7 +162,7 @@ def _compare_and_report(
     from directgp.cli.experiment import clear_run_folder, command_typed, show_progress
     from directgp.errors import InvalidInputError
     from directgp.estimators.settings import device_of
-    from directgp.experiments import engine
+    from directgp.experiments.comparison import compare as run_comparison
     from directgp.experiments.plan import make_plan
 
     problem = open_data(data).problem
@@ -186,7 +186,7 @@ def _compare_and_report(
     if force:
         clear_run_folder(out, STORE, DOCUMENT)
     with show_progress(terminal, "fit") as callback:
-        comparison = engine.compare(
+        comparison = run_comparison(
             problem,
             plan,
             out / STORE,

@@ -1,33 +1,24 @@
 """Run cells on a pool of workers and store their results."""
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Generic, final
-
-import torch
 
 from directgp.datasets.problem import Problem
 from directgp.errors import DirectGPError, StoreError
 from directgp.experiments.cell import C, Record, with_starts
-from directgp.experiments.fit import CellData, compare_rows, run_compare_cell
-from directgp.experiments.plan import ComparedFit, Comparison, Plan, Predictions
+from directgp.experiments.fit import CellData
 from directgp.experiments.store import Store, StoreView
 from directgp.experiments.workers import (
     Call,
     FailedJob,
-    InProcess,
-    LocalWorkers,
     OpenPool,
     Pool,
     WorkerStatus,
 )
-from directgp.io import machine, versions
 
 _TICK = 0.25
 """Seconds between two updates of the callback."""
@@ -195,58 +186,3 @@ class Runner(Generic[C]):
                 continue
             self._waiting.remove(job)
             self._finish(job, result, stored=True)
-
-
-def compare(
-    problem: Problem,
-    plan: Plan,
-    store: str | os.PathLike[str],
-    *,
-    workers: int = 0,
-    callback: RunCallback | None = None,
-    command: str = "",
-) -> Comparison:
-    """Run the cells of a plan that the store does not have, and return all results.
-
-    Parameters
-    ----------
-    problem : Problem
-        The data of the plan.
-    plan : Plan
-        The cells.
-    store : path
-        The file of finished fits, created if missing. Several programs may share it.
-    workers : int
-        Number of processes, each on one core; 0 runs everything in this process.
-    callback : RunCallback
-        Receives the progress.
-    command : str
-        The command that repeats the comparison, for the report.
-    """
-    since, began = time.perf_counter(), datetime.now(UTC)
-    cells = plan.cells()
-    with Store(Path(store)) as opened:
-        runner = Runner(
-            opened, lambda cell: problem, compare_rows, run_compare_cell, callback or RunCallback()
-        )
-        runner.run(cells, LocalWorkers(workers) if workers else InProcess())
-        records, failed = opened.records(cells), opened.failures(cells)
-    return Comparison(
-        plan=plan,
-        runs=tuple(ComparedFit(r.cell, r.outcome, Predictions(**r.arrays)) for r in records),
-        failed=tuple(failed),
-        versions=versions(),
-        machine=_machine(plan.settings.device, workers),
-        command=command,
-        began=began.isoformat(timespec="seconds"),
-        seconds=time.perf_counter() - since,
-    )
-
-
-def _machine(device: str, workers: int) -> str:
-    """Describe the machine and the number of workers."""
-    fits = "one fit at a time" if workers <= 1 else f"{workers} fits at once"
-    where = f"{machine()}, {fits}"
-    if device == "cpu":
-        return f"{where}, one core each" if workers > 1 else where
-    return f"{where} on {torch.cuda.get_device_name()}"

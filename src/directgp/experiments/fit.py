@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
@@ -17,27 +17,15 @@ from directgp.datasets.problem import Problem
 from directgp.estimators.fitting import auto_inducing, named_likelihood, rough_latent
 from directgp.estimators.preprocessing import ColumnScaling
 from directgp.experiments.cell import (
-    ELBO,
-    Circumstances,
     Method,
-    Record,
     generator_of,
-    method_named,
 )
 from directgp.experiments.plan import (
-    BetaLoss,
-    CompareCell,
-    CompareOutcome,
-    Predictions,
     Rows,
-    split,
 )
-from directgp.metrics import judge
-from directgp.objectives.base import resolve_point_loss
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.registry import Task
-from directgp.shapes import Marginals
-from directgp.training.beta_path import beta_grid, beta_path
+from directgp.training.beta_path import beta_path
 from directgp.training.problems import Model
 from directgp.training.result import BetaPath, TrainingResult
 from directgp.training.run import Monitor
@@ -68,11 +56,6 @@ class CellData:
         X, y = problem.X, problem.y
         first, second, third = ((X[rows], y[rows]) for rows in (training, validation, test))
         return cls(first, second, third, num_training)
-
-
-def compare_rows(cell: CompareCell, problem: Problem) -> CellData:
-    """Return the rows of a cell of a comparison."""
-    return CellData.of(problem, *split(problem, cell.repeat, cell.size, cell.seed))
 
 
 @final
@@ -222,77 +205,3 @@ def train_method(
 def clock(device: str) -> float:
     """Return processor time, which other programs disturb least; wall time on a GPU."""
     return time.process_time() if device == "cpu" else time.perf_counter()
-
-
-_ROWS_KEPT = 2000
-"""Test rows whose predictions are stored, for figures."""
-
-
-def run_compare_cell(
-    cell: CompareCell, data: CellData, start: bytes = b"", monitors: Sequence[Monitor] = ()
-) -> Record[CompareCell, CompareOutcome]:
-    """Train from the model of `cell.start`, choose β by validation, and score the test rows."""
-    settings, method = cell.settings, method_named(cell.method)
-    rows = ScaledRows.of(data, cell.task, settings.dtype, settings.device)
-    model = untrained_model(cell, *rows.train)
-    if cell.start is not None:
-        load_bytes(model, start)
-    since = clock(settings.device)
-    betas, max_steps = settings.betas or coarse_grid(cell.size), settings.max_steps
-    trained = train_method(method, model, rows, betas, cell.seed, max_steps, monitors)
-    seconds = clock(settings.device) - since
-    X, y = rows.test
-    q = trained.best.posterior.predict(X)
-    judged = judge(
-        cell.task,
-        trained.best.likelihood.to("cpu", torch.float64),
-        y.double().cpu(),
-        Marginals(q.mean.double().cpu(), q.variance.double().cpu()),
-        rows.offset,
-        rows.scale,
-    )
-    outcome = CompareOutcome(
-        **trained.facts(),
-        scores={name: float(values.mean()) for name, values in judged.scores.items()},
-        num_test=len(y),
-        path=_losses(trained.path, rows.scale),
-        validation_loss=_LOSS_NAMES.get(method.objective, method.objective.replace("_", " ")),
-        curve=trained.curve(),
-        seconds=seconds,
-    )
-    kept = trained.to_bytes() if method == ELBO else b""
-    arrays = {f.name: getattr(judged, f.name)[:_ROWS_KEPT].numpy() for f in fields(Predictions)}
-    return Record(cell, outcome, Circumstances.here(settings.device), arrays, kept)
-
-
-def untrained_model(cell: CompareCell, X: Tensor, y: Tensor) -> Model:
-    """Return the untrained model of a cell, the same for every method of a split."""
-    settings = cell.settings
-    mean = "zero" if cell.task == "regression" else "constant"
-    prior = {"kernel": settings.kernel, "ard": settings.ard, "mean": mean}
-    seed, likelihood = (cell.seed, cell.repeat), settings.likelihood
-    return starting_model(cell.task, X, y, likelihood, settings.num_inducing, seed, **prior)
-
-
-def coarse_grid(num_data: int) -> list[float]:
-    """Return every second β of the paper's grid, its last, and 1."""
-    grid = beta_grid(num_data)
-    return sorted({*grid[::2], grid[-1], 1.0}, reverse=True)
-
-
-_LOSS_NAMES = {"elbo": "NLL", "fitc": "NLL", "log_loss": "NLL", "square_loss": "MSE"}
-
-
-def _losses(path: BetaPath | None, scale: float) -> tuple[BetaLoss, ...]:
-    """Return the losses of a path in the units of y, the squared error without its ½."""
-    if path is None:
-        return ()
-    factor = 2.0 if path.loss == "square_loss" else 1.0
-    return tuple(
-        BetaLoss(
-            beta=point.beta,
-            loss=factor * point.validation_loss,
-            error=factor * point.validation_error,
-        )
-        for point in path.in_units(scale, resolve_point_loss(path.loss)).points
-    )

@@ -13,7 +13,7 @@ import numpy as np
 
 from directgp.estimators.fitting import auto_inducing
 from directgp.experiments.cell import ELBO, Method
-from directgp.experiments.fit import coarse_grid
+from directgp.experiments.comparison import coarse_grid
 from directgp.experiments.plan import (
     ComparedFit,
     Comparison,

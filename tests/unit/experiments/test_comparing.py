@@ -14,17 +14,16 @@ from scipy import stats
 import directgp
 from directgp.errors import NumericalError
 from directgp.estimators.preprocessing import ColumnScaling
-from directgp.experiments import engine, fit
+from directgp.experiments import fit
 from directgp.experiments.cell import METHODS, Cell, Record
-from directgp.experiments.fit import (
-    CellData,
-    ScaledRows,
+from directgp.experiments.comparison import (
     coarse_grid,
     compare_rows,
-    load_bytes,
     run_compare_cell,
     untrained_model,
 )
+from directgp.experiments.comparison import compare as run_comparison
+from directgp.experiments.fit import CellData, ScaledRows, load_bytes
 from directgp.experiments.plan import CompareCell, CompareOutcome, Comparison, Plan
 from directgp.experiments.stats import ranking
 from directgp.experiments.workers import FailedJob
@@ -40,7 +39,7 @@ GIVEN = problem()
 
 
 def compare(whole: Plan, path: Path, record: Recorder | None = None) -> Comparison:
-    return engine.compare(GIVEN, whole, path, callback=record)
+    return run_comparison(GIVEN, whole, path, callback=record)
 
 
 def results(comparison: Comparison) -> dict[str, str]:
@@ -105,7 +104,7 @@ def test_a_failure_is_told_and_takes_along_what_starts_from_it(
             raise NumericalError("No way down.")
         return run_compare_cell(cell, data, elbo, monitors)
 
-    monkeypatch.setattr(engine, "run_compare_cell", failing)
+    monkeypatch.setattr("directgp.experiments.comparison.run_compare_cell", failing)
     whole = plan(GIVEN, ["elbo", "fitc", "log-fixed"], repeats=2)
     comparison = compare(whole, tmp_path / "store")
     told = [(f.cell.method, f.cell.repeat, f.reason) for f in comparison.failed]
@@ -131,7 +130,7 @@ def test_an_unexpected_error_fails_its_fit_alone(
             raise MemoryError("no room")
         return run_compare_cell(cell, data, elbo, monitors)
 
-    monkeypatch.setattr(engine, "run_compare_cell", failing)
+    monkeypatch.setattr("directgp.experiments.comparison.run_compare_cell", failing)
     comparison = compare(plan(GIVEN, ["elbo", "fitc"]), tmp_path / "store")
     assert [f.reason for f in comparison.failed] == ["MemoryError: no room"]
     assert len(comparison.runs) == 1
@@ -143,7 +142,7 @@ def test_a_start_that_nobody_asked_for_is_not_told_of(
     def failing(cell: Cell, *_: object, **__: object) -> None:
         raise NumericalError("No way down.")
 
-    monkeypatch.setattr(engine, "run_compare_cell", failing)
+    monkeypatch.setattr("directgp.experiments.comparison.run_compare_cell", failing)
     comparison = compare(plan(GIVEN, ["log-fixed"]), tmp_path / "store")
     assert [f.cell.method for f in comparison.failed] == ["log-fixed"]
 
