@@ -42,8 +42,8 @@ class CountsOfHundredths(SparseGPCountRegressor):  # type: ignore[misc]
         super().partial_fit(X, _hundredths(y), *args, **kwargs)
         return self
 
-    def predict(self, X: Any, *args: Any) -> Any:
-        return super().predict(X, *args) * _HUNDREDTHS
+    def score(self, X: Any, y: Any, *args: Any, **kwargs: Any) -> float:
+        return float(super().score(X, _hundredths(y), *args, **kwargs))
 
 
 def _hundredths(y: Any) -> Any:
