@@ -6,7 +6,6 @@ The modules of the commands import torch, numpy and pyarrow only inside function
 
 import os
 from importlib import import_module
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -35,6 +34,8 @@ def main() -> None:
 
 def _show_version(asked: bool) -> bool:
     if asked:
+        from importlib.metadata import version
+
         typer.echo(f"directgp {version('directgp')}")
         raise typer.Exit()
     return asked
