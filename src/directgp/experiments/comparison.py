@@ -40,7 +40,6 @@ from directgp.experiments.store import Store
 from directgp.experiments.workers import InProcess, LocalWorkers
 from directgp.io import machine, versions
 from directgp.metrics import judge
-from directgp.objectives.base import resolve_point_loss
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_grid
 from directgp.training.problems import Model
@@ -178,5 +177,5 @@ def _losses(path: BetaPath | None, scale: float) -> tuple[BetaLoss, ...]:
             loss=factor * point.validation_loss,
             error=factor * point.validation_error,
         )
-        for point in path.in_units(scale, resolve_point_loss(path.loss)).points
+        for point in path.in_units(scale).points
     )

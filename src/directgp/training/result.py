@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from directgp.likelihoods.base import Likelihood
-from directgp.objectives.base import PointLoss
+from directgp.objectives.base import PointLoss, resolve_point_loss
 from directgp.posteriors.sparse import SparsePosterior
 
 
@@ -265,11 +265,12 @@ class BetaPath:
         """The chosen β."""
         return self.points[self.chosen].beta
 
-    def in_units(self, scale: float, loss: PointLoss) -> "BetaPath":
+    def in_units(self, scale: float, loss: PointLoss | None = None) -> "BetaPath":
         """Return the path without models, its losses in the units of a target divided by scale.
 
-        `loss` is the one that was compared.
+        `loss` is the one that was compared; by default the built-in one of that name.
         """
+        loss = loss or resolve_point_loss(self.loss)
         power, shift = loss.unit_power, math.log(scale) if loss.log_density else 0.0
 
         def point(each: PathPoint) -> PathPoint:
