@@ -3,6 +3,8 @@
 import copy
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from functools import cache
 from typing import ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -11,6 +13,7 @@ from jaxtyping import Float, Float64, Int, Num
 from torch import Tensor, nn
 
 from directgp.errors import UnsupportedError, require, require_all
+from directgp.numerics.autograd import Slopes
 from directgp.numerics.random import Generator
 from directgp.numerics.special import softplus, softplus_inverse
 from directgp.registry import Task
@@ -213,12 +216,34 @@ class Likelihood(nn.Module, ABC):
         """Return the parameters and other constants that need a gradient."""
         if self._frozen:
             return []
-        return [each for each in (*self.parameters(), *self.buffers()) if each.requires_grad]
+        # `parameters()` is slow.
+        own: Iterable[Tensor | None] = (*self._parameters.values(), *self._buffers.values())
+        found = (*self.parameters(), *self.buffers()) if self._modules else own
+        return [each for each in found if each is not None and each.requires_grad]
+
+    def parameter_gradient(
+        self, slopes: tuple[Values, ...], grad: Values | float
+    ) -> tuple[Tensor, ...]:
+        """Return Σ_i grad_i·∂value_i/∂ρ for each learned ρ, from the slopes in θ = log(1 + e^ρ).
+
+        There is a slope for every parameter, or none where the value depends on none.
+        """
+        learned = self.learned()
+        if not learned or not slopes:
+            return tuple(torch.zeros_like(each) for each in learned)
+        every = (raw for raw in self._parameters.values() if raw is not None)
+        pairs = zip(slopes, every, strict=True)
+        return tuple(_by_raw(grad * slope, raw) for slope, raw in pairs if raw.requires_grad)
 
     @property
     def trainable(self) -> bool:
         """Whether any parameter or constant needs a gradient."""
         return bool(self.learned())
+
+
+def _by_raw(slopes: Values, raw: Tensor) -> Tensor:
+    """Return the gradient in ρ from those in θ = log(1 + e^ρ), whose derivative is the sigmoid."""
+    return slopes.sum_to_size(raw.shape).to(raw.dtype) * torch.sigmoid(raw)
 
 
 def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -248,6 +273,44 @@ class ClosedFormGibbs(Protocol):
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """E_q[log p(y given f)], computed in float64 and returned in the dtype of the mean."""
+
+
+# Values with their slopes: in the mean, in the variance and in every parameter θ. They are float64
+# tensors outside any graph, which broadcast to the shape of the value.
+
+
+@runtime_checkable
+class SlopedLogPredictive(Protocol):
+    """`log_predictive` has slopes that are formulas."""
+
+    def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
+        """Return log E_q[p(y given f)] and its slopes."""
+
+
+@runtime_checkable
+class SlopedGibbs(Protocol):
+    """`expected_log_prob` has slopes that are formulas."""
+
+    def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
+        """Return E_q[log p(y given f)] and its slopes."""
+
+
+@runtime_checkable
+class SlopedMean(Protocol):
+    """`predictive_mean` has slopes that are formulas, and depends on no parameter."""
+
+    def predictive_mean_slopes(self, mean: Values, variance: Values) -> Slopes:
+        """Return E[y] and its slopes."""
+
+
+@cache
+def _kind_has(kind: type, capability: type) -> bool:
+    return issubclass(kind, capability)
+
+
+def has(likelihood: Likelihood, capability: type) -> bool:
+    """Return `isinstance(likelihood, capability)`, which is slow for a protocol, from a cache."""
+    return _kind_has(type(likelihood), capability)
 
 
 @runtime_checkable

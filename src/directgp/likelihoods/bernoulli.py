@@ -1,5 +1,6 @@
 """Two labels, y ∈ {0, 1}: p(y given f) = g((2y−1)f) for a symmetric link g."""
 
+import math
 from abc import abstractmethod
 from typing import final
 
@@ -14,6 +15,8 @@ from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.random import Generator, sample_above, standard_normal
 from directgp.numerics.special import log_ndtr, log_ndtr_and_slope, log_ndtr_derivatives
 from directgp.shapes import Targets, Values
+
+_ROOT = 1 / math.sqrt(2 * math.pi)
 
 
 def _sign(y: Values) -> Values:
@@ -88,9 +91,20 @@ class Probit(Bernoulli):
         """log Φ((2y−1)μ / √(1+v))."""
         return in_float64(_log_probit, _log_probit_and_slopes, y, mean, variance)
 
+    def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
+        """log Φ((2y−1)μ / √(1+v)) and its slopes."""
+        return _log_probit_and_slopes(y, mean, variance)
+
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
         """Φ(μ / √(1+v))."""
         return self.conditional_mean(mean / torch.sqrt(1 + variance))
+
+    def predictive_mean_slopes(self, mean: Values, variance: Values) -> Slopes:
+        """With r = 1/√(1+v) and z = μr: Φ(z), φ(z)r and −½zφ(z)r²."""
+        scale = (1 + variance).rsqrt_()
+        z = mean * scale
+        slope = torch.exp(-0.5 * z * z).mul_(scale).mul_(_ROOT)
+        return self.conditional_mean(z), slope, z.mul_(scale).mul_(slope).mul_(-0.5)
 
     def predictive_variance(self, mean: Values, variance: Values) -> Values:
         """p(1−p) with p the predictive mean."""

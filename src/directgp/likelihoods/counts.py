@@ -161,6 +161,11 @@ class ExponentialRate(CountLikelihood):
         """e·exp(μ + v/2)."""
         return torch.exp(self._log_mean(mean) + 0.5 * variance)
 
+    def predictive_mean_slopes(self, mean: Values, variance: Values) -> Slopes:
+        """ŷ = e·exp(μ + v/2), ŷ and ŷ/2."""
+        expected = self.predictive_mean(mean, variance)
+        return expected, expected, 0.5 * expected
+
 
 class PoissonCounts(CountLikelihood):
     """Base of the Poisson likelihoods with either link."""
@@ -209,6 +214,10 @@ class PoissonExp(ExponentialRate, PoissonCounts):
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """y(μ + log e) − e·exp(μ + v/2) − log y!."""
         return in_float64(self._gibbs, self._gibbs_and_slopes, y, mean, variance)
+
+    def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
+        """E_q[log p(y given f)] and its slopes."""
+        return self._gibbs_and_slopes(y, mean, variance)
 
     def _gibbs(self, y: Values, mean: Values, variance: Values) -> Values:
         log_mean = self._log_mean(mean)

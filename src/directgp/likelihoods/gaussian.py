@@ -89,6 +89,10 @@ class GaussianNoise(UnimodalInF):
         """μ."""
         return mean
 
+    def predictive_mean_slopes(self, mean: Values, variance: Values) -> Slopes:
+        """μ, 1 and 0."""
+        return mean, mean.new_ones(()), mean.new_zeros(())
+
     def predictive_variance(self, mean: Values, variance: Values) -> Values:
         """v + σ²."""
         return variance + self.noise
@@ -154,6 +158,14 @@ class Gaussian(GaussianNoise, ConjugateLikelihood):
     @override
     def noise(self) -> Tensor:
         return self._positive(self.raw_noise)
+
+    def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
+        """log N(y; μ, v + σ²) and its slopes."""
+        return _log_predictive_and_slopes(y, mean, variance, self.noise.double())
+
+    def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
+        """log N(y; μ, σ²) − v / (2σ²) and its slopes."""
+        return _gibbs_and_slopes(y, mean, variance, self.noise.double())
 
     @override
     def set_noise(self, noise: float) -> None:

@@ -4,7 +4,7 @@ import math
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -12,7 +12,14 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from directgp.likelihoods.base import ClosedFormGibbs, Derivatives, Likelihood, SymmetricLink
+from directgp.likelihoods.base import (
+    ClosedFormGibbs,
+    Derivatives,
+    Likelihood,
+    SlopedGibbs,
+    SymmetricLink,
+    has,
+)
 from directgp.log_expectations.adaptive import POINTS, adaptive_gibbs
 from directgp.log_expectations.quadrature import (
     MAX_NODES,
@@ -24,11 +31,13 @@ from directgp.log_expectations.quadrature import (
 from directgp.log_expectations.rule import (
     Estimate,
     FlatExamples,
+    Rows,
     evaluate,
     of_one_shape,
     parameter_term,
     row_blocks,
 )
+from directgp.numerics.autograd import Slopes
 from directgp.shapes import Points, Row, Targets, Values
 
 _MAX_COMMON = 64
@@ -210,6 +219,15 @@ def gibbs_term(likelihood: Likelihood, y: Targets, mean: Values, variance: Value
         return evaluate(adaptive_gibbs, likelihood, rows, POINTS)
     nats = NATS_OF_FLOAT32 if mean.dtype == torch.float32 else NATS
     return evaluate(partial(_integrate, nats=nats), likelihood, rows, 1)
+
+
+def gibbs_slopes(likelihood: Likelihood, rows: Rows) -> Slopes | None:
+    """Return E_q[log p(y given f)] and slopes as `SlopedGibbs` does, or None: they need a graph."""
+    if not has(likelihood, SlopedGibbs):
+        return None
+    formula: Any = likelihood
+    found: Slopes = formula.expected_log_prob_slopes(*(row.double() for row in rows))
+    return found
 
 
 def _integrate(examples: FlatExamples, nats: float) -> Estimate:

@@ -13,8 +13,13 @@ from torch.autograd import Function
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError, require
-from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood
-from directgp.numerics.autograd import first_order
+from directgp.likelihoods.base import (
+    ClosedFormLogPredictive,
+    Likelihood,
+    SlopedLogPredictive,
+    has,
+)
+from directgp.numerics.autograd import Slopes, first_order
 from directgp.numerics.random import fresh_generator
 from directgp.numerics.special import log1mexp
 from directgp.shapes import Points, Row, Targets, Values
@@ -86,6 +91,10 @@ class Rule(ABC):
     def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:
         """Implement `__call__`; the rule converts to float64."""
 
+    def slopes(self, likelihood: Likelihood, rows: Rows) -> Slopes | None:
+        """Return value and slopes as `SlopedLogPredictive` does, or None: they need a graph."""
+        return None
+
 
 @final
 @dataclass(frozen=True)
@@ -101,6 +110,14 @@ class ClosedForm(Rule):
         formula: Any = likelihood
         value: Values = formula.log_predictive(*rows)
         return value
+
+    @override
+    def slopes(self, likelihood: Likelihood, rows: Rows) -> Slopes | None:
+        if not has(likelihood, SlopedLogPredictive):
+            return None
+        formula: Any = likelihood
+        found: Slopes = formula.log_predictive_slopes(*(row.double() for row in rows))
+        return found
 
     @override
     def check(self, likelihood: Likelihood) -> None:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal, NamedTuple, final
 
 import torch
 from jaxtyping import Float, Num
@@ -12,10 +12,27 @@ from typing_extensions import override
 from directgp.errors import require, require_all
 from directgp.likelihoods.base import ClosedFormGibbs, Likelihood, ScaleMixture
 from directgp.log_expectations.api import named_rule, resolve_rule
-from directgp.log_expectations.elbo_term import gibbs_term
-from directgp.log_expectations.rule import Rule
+from directgp.log_expectations.elbo_term import gibbs_slopes, gibbs_term
+from directgp.log_expectations.rule import Rows, Rule, of_one_shape
+from directgp.numerics.autograd import Slopes
 from directgp.registry import LOSSES
 from directgp.shapes import BatchedRow, Marginals
+
+
+class LossGradient(NamedTuple):
+    """Losses, and the gradient of their weighted sum."""
+
+    losses: BatchedRow
+    """The loss of each example."""
+
+    mean: BatchedRow
+    """weight_i·∂loss_i/∂μ_i."""
+
+    variance: BatchedRow
+    """weight_i·∂loss_i/∂v_i."""
+
+    parameters: tuple[Tensor, ...]
+    """The gradient in each tensor of `Likelihood.learned`."""
 
 
 class PointLoss(ABC):
@@ -87,6 +104,56 @@ class PointLoss(ABC):
 
         Targets are not checked.
         """
+
+    def gradient(
+        self,
+        likelihood: Likelihood,
+        y: Num[Tensor, "*#batch n"],
+        marginals: Marginals,
+        weights: Num[Tensor, "*#batch n"] | float,
+        *,
+        generator: torch.Generator | None = None,
+        step: int = 0,
+    ) -> LossGradient:
+        """Return the losses and the gradient of Σ_i weight_i·loss_i.
+
+        The slopes of a loss are formulas or integrals of their own where `_slopes` has them, and
+        come from autograd elsewhere.
+        """
+        with torch.no_grad():
+            rows = of_one_shape(y, marginals.mean, marginals.variance)
+            slopes = self._slopes(likelihood, rows)
+            if slopes is not None:
+                return _gradient(likelihood, slopes, rows[1], weights)
+        q = Marginals(*(row.detach().requires_grad_() for row in rows[1:]))
+        with torch.enable_grad():
+            losses = self(likelihood, y, q, generator=generator, step=step)
+            total = (weights * losses).sum()
+        wanted = (q.mean, q.variance, *likelihood.learned())
+        mean, variance, *others = torch.autograd.grad(
+            total, wanted, allow_unused=True, materialize_grads=True
+        )
+        return LossGradient(losses.detach(), mean, variance, tuple(others))
+
+    def _slopes(self, likelihood: Likelihood, rows: Rows) -> Slopes | None:
+        """Return minus the losses with slopes as in `SlopedGibbs`, or None: they need a graph."""
+        return None
+
+
+def _gradient(
+    likelihood: Likelihood, slopes: Slopes, mean: BatchedRow, weights: Tensor | float
+) -> LossGradient:
+    """Return the gradient of −Σ_i weight_i·value_i, in the dtype of the mean."""
+    by, value = -weights, slopes[0]
+    mean_part, variance_part = (_full(by * slope, mean) for slope in slopes[1:3])
+    parameters = likelihood.parameter_gradient(slopes[3:], by)
+    return LossGradient(value.neg().to(mean.dtype), mean_part, variance_part, parameters)
+
+
+def _full(values: Tensor, like: BatchedRow) -> BatchedRow:
+    """Return the values in shape and dtype of another tensor."""
+    values = values.to(like.dtype)
+    return values if values.shape == like.shape else values.expand(like.shape).contiguous()
 
 
 @final
@@ -190,6 +257,10 @@ class GibbsLoss(PointLoss):
     ) -> BatchedRow:
         return -gibbs_term(likelihood, y, marginals.mean, marginals.variance)
 
+    @override
+    def _slopes(self, likelihood: Likelihood, rows: Rows) -> Slopes | None:
+        return gibbs_slopes(likelihood, rows)
+
 
 @final
 @dataclass(frozen=True)
@@ -242,6 +313,10 @@ class LogLoss(PointLoss):
         rule, q = resolve_rule(self.rule, likelihood), marginals
         return -rule(likelihood, y, q.mean, q.variance, generator=generator, step=step)
 
+    @override
+    def _slopes(self, likelihood: Likelihood, rows: Rows) -> Slopes | None:
+        return resolve_rule(self.rule, likelihood).slopes(likelihood, rows)
+
 
 def mean_curvature(
     likelihood: Likelihood, y: Num[Tensor, "*#batch n"], marginals: Marginals, gibbs: bool
@@ -251,12 +326,8 @@ def mean_curvature(
     A Gaussian average satisfies ∂_v = ½∂²_μ. So the curvature of the Gibbs loss is 2 ∂_v loss, and
     that of the log loss 2 ∂_v loss + (∂_μ loss)².
     """
-    mean = marginals.mean.detach().requires_grad_()
-    variance = marginals.variance.detach().requires_grad_()
     loss = GibbsLoss() if gibbs else LogLoss()
-    with torch.enable_grad():
-        total = loss(likelihood.frozen(), y, Marginals(mean, variance)).sum()
-    slope, variance_slope = torch.autograd.grad(total, (mean, variance))
+    _, slope, variance_slope, _ = loss.gradient(likelihood.frozen(), y, marginals, 1.0)
     curvature = 2 * variance_slope if gibbs else 2 * variance_slope + slope**2
     return curvature.clamp(min=0.0)
 

@@ -14,6 +14,8 @@ from directgp.errors import UnsupportedError, require
 from directgp.likelihoods import base as capabilities
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.api import resolve_rule
+from directgp.log_expectations.rule import Rows
+from directgp.numerics.autograd import Slopes
 from directgp.objectives.base import PointLoss
 from directgp.shapes import BatchedRow, Marginals
 
@@ -84,6 +86,16 @@ class SquareLoss(DeterministicLoss):
     def _evaluate(self, likelihood: Any, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         prediction: Tensor = likelihood.predictive_mean(mean, variance)
         return 0.5 * (prediction - y) ** 2
+
+    @override
+    def _slopes(self, likelihood: Likelihood, rows: Rows) -> Slopes | None:
+        formula: Any = likelihood
+        if not capabilities.has(formula, capabilities.SlopedMean):
+            return None
+        y, mean, variance = (row.double() for row in rows)
+        prediction, *slopes = formula.predictive_mean_slopes(mean, variance)
+        residual = y - prediction
+        return (residual * residual).mul_(-0.5), *(residual * slope for slope in slopes)
 
 
 @final
