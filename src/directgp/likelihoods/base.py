@@ -17,7 +17,7 @@ from directgp.numerics.autograd import Slopes
 from directgp.numerics.random import Generator
 from directgp.numerics.special import softplus, softplus_inverse
 from directgp.registry import Task
-from directgp.shapes import Targets, Values
+from directgp.shapes import Points, Row, Targets, Values
 
 SomeLikelihood = TypeVar("SomeLikelihood", bound="Likelihood")
 Draws = Float64[np.ndarray, "..."]
@@ -221,19 +221,41 @@ class Likelihood(nn.Module, ABC):
         found = (*self.parameters(), *self.buffers()) if self._modules else own
         return [each for each in found if each is not None and each.requires_grad]
 
-    def parameter_gradient(
-        self, slopes: tuple[Values, ...], grad: Values | float
-    ) -> tuple[Tensor, ...]:
-        """Return Σ_i grad_i·∂value_i/∂ρ for each learned ρ, from the slopes in θ = log(1 + e^ρ).
+    def parameter_slopes(self, y: Values, f: Values) -> Slopes | None:
+        """Return the derivatives of log p(y given f) in the constants, or None: they need a graph.
 
-        There is a slope for every parameter, or none where the value depends on none.
+        They are in θ = log(1 + e^ρ) for every parameter ρ, or in every buffer, without a graph.
         """
+        return None
+
+    def average_slopes(self, y: Row, f: Points, weights: Points) -> Slopes:
+        """Return Σ_k w_k `parameter_slopes` (y, f_k); () if no constant needs a gradient.
+
+        Without `parameter_slopes` it is Σ_k w_k log p(y given f_k), with a graph. By Fisher's
+        identity ∂_θ log E_q[p] = E_q̃[∂_θ log p(y given f)], with f_k and w_k standing for q̃.
+        """
+        if not self.trainable:
+            return ()
+        slopes = self.parameter_slopes(y, f)
+        if slopes is not None:
+            return tuple((weights * slope).sum(0) for slope in slopes)
+        with torch.enable_grad():
+            kernel = (weights * self.log_kernel(y, f)).sum(0)
+            term = kernel + weights.sum(0) * self.log_base(y)
+        return (term,) if term.requires_grad else ()
+
+    def parameter_gradient(self, slopes: Slopes, grad: Values | float) -> tuple[Tensor, ...]:
+        """Return Σ_i grad_i·∂value_i/∂ρ for each learned ρ, given `average_slopes`."""
         learned = self.learned()
         if not learned or not slopes:
             return tuple(torch.zeros_like(each) for each in learned)
-        every = (raw for raw in self._parameters.values() if raw is not None)
-        pairs = zip(slopes, every, strict=True)
-        return tuple(_by_raw(grad * slope, raw) for slope, raw in pairs if raw.requires_grad)
+        if slopes[0].requires_grad:
+            seed = grad * torch.ones_like(slopes[0])
+            options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+            return torch.autograd.grad(slopes[0], learned, seed, **options)
+        constants = (*self._parameters.values(), *self._buffers.values())
+        pairs = zip(slopes, constants, strict=False)
+        return tuple(_chain(grad * s, c) for s, c in pairs if c is not None and c.requires_grad)
 
     @property
     def trainable(self) -> bool:
@@ -241,9 +263,10 @@ class Likelihood(nn.Module, ABC):
         return bool(self.learned())
 
 
-def _by_raw(slopes: Values, raw: Tensor) -> Tensor:
-    """Return the gradient in ρ from those in θ = log(1 + e^ρ), whose derivative is the sigmoid."""
-    return slopes.sum_to_size(raw.shape).to(raw.dtype) * torch.sigmoid(raw)
+def _chain(slopes: Values, constant: Tensor) -> Tensor:
+    """Return the gradient in a parameter ρ from slopes in log(1 + e^ρ), or in a buffer."""
+    total = slopes.sum_to_size(constant.shape).to(constant.dtype)
+    return total * torch.sigmoid(constant) if isinstance(constant, nn.Parameter) else total
 
 
 def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -275,8 +298,8 @@ class ClosedFormGibbs(Protocol):
         """E_q[log p(y given f)], computed in float64 and returned in the dtype of the mean."""
 
 
-# Values with their slopes: in the mean, in the variance and in every parameter θ. They are float64
-# tensors outside any graph, which broadcast to the shape of the value.
+# Values with their slopes: in the mean, in the variance and those of `parameter_slopes`. They are
+# float64 tensors that broadcast to the shape of the value.
 
 
 @runtime_checkable
@@ -441,6 +464,13 @@ class ScaleMixture(Likelihood):
     @abstractmethod
     def log_mixing(self, t: Values) -> Values:
         """Return the log density of t."""
+
+    @abstractmethod
+    def mixture_slopes(self, t: Values, bend: Values) -> Slopes:
+        """Return the slopes of log N(y; μ, v + w(t)) + `log_mixing` (t) in the constants.
+
+        `bend` is the slope in w.
+        """
 
     @abstractmethod
     def mixture_bounds(self, square: Values, variance: Values, nats: float) -> Values:

@@ -357,6 +357,15 @@ class NegativeBinomial(ExponentialRate):
         return Derivatives(value, y * failure - r * success, -(y + r) * success * failure)
 
     @override
+    def parameter_slopes(self, y: Values, f: Values) -> Slopes | None:
+        """With z = log(λ/r): ψ(y+r) − ψ(r) − log(1 + e^z) + σ(z) − σ(−z)y/r in r."""
+        if self.log_exposure is not None and self.log_exposure.requires_grad:
+            return None
+        z, r = self._log_odds(f), self.dispersion
+        free = torch.digamma(y + r) - torch.digamma(r)
+        return (free - softplus(z) + torch.sigmoid(z) - torch.sigmoid(-z) * (y / r),)
+
+    @override
     def conditional_variance(self, f: Values) -> Values:
         rate = self.conditional_mean(f)
         return rate + rate**2 / self.dispersion
@@ -416,10 +425,9 @@ class AtLeastOne(Likelihood):
     def take(self, index: Tensor) -> "AtLeastOne":
         return AtLeastOne(self.counts.take(index))
 
-    @property
     @override
-    def trainable(self) -> bool:
-        return self.counts.trainable
+    def learned(self) -> list[Tensor]:
+        return self.counts.learned()
 
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:
@@ -435,6 +443,16 @@ class AtLeastOne(Likelihood):
         first, second = (slope.masked_fill(rho == 0, 0.0) for slope in (first, second))
         bend = -second * rho - first**2 * rho * (1 + rho)
         return Derivatives(log1mexp(-value) + (f - bounded), -first * rho, bend)
+
+    @override
+    def parameter_slopes(self, y: Values, f: Values) -> Slopes | None:
+        """−ρ times the slopes of log p(0 given f)."""
+        bounded, zero = torch.clamp(f, min=_EXPONENTIAL_BELOW), torch.zeros_like(y)
+        slopes = self.counts.parameter_slopes(zero, bounded)
+        if slopes is None:
+            return None
+        rho = 1 / torch.expm1(-self.counts.log_kernel(zero, bounded))
+        return tuple((-slope * rho).masked_fill(rho == 0, 0.0) for slope in slopes)
 
     @override
     def conditional_mean(self, f: Values) -> Values:

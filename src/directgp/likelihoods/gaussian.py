@@ -55,6 +55,12 @@ class GaussianNoise(UnimodalInF):
         return Derivatives(-0.5 * (y - f) * first, first, (-1 / noise).expand(first.shape))
 
     @override
+    def parameter_slopes(self, y: Values, f: Values) -> Slopes:
+        """½((y − f)²/σ⁴ − 1/σ²) in σ²."""
+        precision = 1 / self.noise
+        return (0.5 * (((y - f) * precision) ** 2 - precision),)
+
+    @override
     def conditional_mean(self, f: Values) -> Values:
         return f
 
@@ -84,6 +90,14 @@ class GaussianNoise(UnimodalInF):
         """log N(y; μ, σ²) − v / (2σ²)."""
         noise = self.noise.detach() if self._frozen else self.noise
         return in_float64(_gibbs, _gibbs_and_slopes, y, mean, variance, noise)
+
+    def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
+        """log N(y; μ, v + σ²) and its slopes."""
+        return _log_predictive_and_slopes(y, mean, variance, self.noise.double())
+
+    def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
+        """log N(y; μ, σ²) − v / (2σ²) and its slopes."""
+        return _gibbs_and_slopes(y, mean, variance, self.noise.double())
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
         """μ."""
@@ -158,14 +172,6 @@ class Gaussian(GaussianNoise, ConjugateLikelihood):
     @override
     def noise(self) -> Tensor:
         return self._positive(self.raw_noise)
-
-    def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
-        """log N(y; μ, v + σ²) and its slopes."""
-        return _log_predictive_and_slopes(y, mean, variance, self.noise.double())
-
-    def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
-        """log N(y; μ, σ²) − v / (2σ²) and its slopes."""
-        return _gibbs_and_slopes(y, mean, variance, self.noise.double())
 
     @override
     def set_noise(self, noise: float) -> None:

@@ -20,6 +20,7 @@ from directgp.likelihoods.base import (
     check_finite,
     unconstrained,
 )
+from directgp.numerics.autograd import Slopes
 from directgp.numerics.special import expected_log_square
 from directgp.shapes import Targets, Values
 
@@ -65,6 +66,23 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
         value = -0.5 * (df + 1) * torch.log1p(residual**2 / width)
         first = (df + 1) * residual / total
         return Derivatives(value, first, (df + 1) * (residual**2 - width) / total**2)
+
+    @override
+    def parameter_slopes(self, y: Values, f: Values) -> Slopes:
+        """In ν and σ, with r = y − f, w = νσ² and c′ the slope of the constant.
+
+        c′ − ½log(1 + r²/w) + ½(ν+1)r²/(ν(w + r²)), and ((ν+1)r²/(w + r²) − 1)/σ.
+        """
+        df, scale, square = self.df, self.scale, (y - f) ** 2
+        width = df * scale**2
+        pull = (df + 1) * square / (width + square)
+        by_df = self._constant_slope() + 0.5 * (pull / df - torch.log1p(square / width))
+        return by_df, (pull - 1) / scale
+
+    def _constant_slope(self) -> Tensor:
+        """½(ψ((ν+1)/2) − ψ(ν/2) − 1/ν), the derivative of `log_base` in ν."""
+        half = 0.5 * self.df
+        return 0.5 * (torch.digamma(half + 0.5) - torch.digamma(half) - 0.5 / half)
 
     @override
     def conditional_mean(self, f: Values) -> Values:
@@ -115,6 +133,12 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
         """Log density of t = log g, g ~ Gamma(ν/2, rate ν/2)."""
         half = 0.5 * self.df
         return half * (torch.log(half) + t - torch.exp(t)) - torch.lgamma(half)
+
+    def mixture_slopes(self, t: Values, bend: Values) -> Slopes:
+        """½(log(ν/2) + 1 + t − e^t − ψ(ν/2)) in ν, and 2w/σ times the slope in w in σ."""
+        half = 0.5 * self.df
+        by_df = 0.5 * (torch.log(half) + 1 + t - torch.exp(t) - torch.digamma(half))
+        return by_df, 2 * self.scale * torch.exp(-t) * bend
 
     @override
     def mixture_bounds(self, square: Values, variance: Values, nats: float) -> Values:

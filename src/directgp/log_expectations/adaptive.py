@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from directgp.errors import NumericalError
-from directgp.log_expectations.rule import Estimate, FlatExamples, parameter_term
+from directgp.log_expectations.rule import Estimate, FlatExamples
+from directgp.numerics.autograd import Slopes
 from directgp.shapes import Points, Row
 
 Array = NDArray[np.float64]
@@ -234,14 +235,12 @@ class StandardExamples(FlatExamples):
         """Sum over the points of each example."""
         return torch.zeros_like(self.mean).index_add(0, owner, values.sum(0))
 
-    def parameter_term(self, owner: Owner, z: PanelPoints, weights: PanelPoints) -> Row | None:
-        """Return `rule.parameter_term` summed over the panels of each example."""
+    def average_slopes(self, owner: Owner, z: PanelPoints, weights: PanelPoints) -> Slopes:
+        """Return `Likelihood.average_slopes` summed over the panels of each example."""
         some = self.take(owner)
-        term = parameter_term(some.likelihood, some.y, some.f(z), weights)
-        if term is None:
-            return None
+        columns = some.likelihood.average_slopes(some.y, some.f(z), weights)
         with torch.enable_grad():
-            return torch.zeros_like(self.mean).index_add(0, owner, term)
+            return tuple(torch.zeros_like(self.mean).index_add(0, owner, each) for each in columns)
 
 
 def adaptive_log_expectation(given: FlatExamples) -> Estimate:
@@ -294,7 +293,7 @@ def adaptive_gibbs(given: FlatExamples) -> Estimate:
             0.5 * examples.sum(owner, weights * value * (z * z - 1)) / variance,
             size / variance,
         ),
-        examples.parameter_term(owner, z, weights),
+        examples.average_slopes(owner, z, weights),
     )
 
 
@@ -350,5 +349,5 @@ def _log_estimate(examples: StandardExamples, top: Row, panels: Panels) -> Estim
         top + torch.log(total) - _LOG_ROOT + examples.likelihood.log_base(examples.y),
         mean_slope,
         0.5 * bend / deviation,
-        examples.parameter_term(owner, z, weights),
+        examples.average_slopes(owner, z, weights),
     )

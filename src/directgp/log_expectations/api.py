@@ -3,26 +3,19 @@
 import torch
 
 from directgp.errors import InvalidInputError, refuse, require_all
-from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood, broadcast_shape
+from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood, broadcast_shape, has
 from directgp.log_expectations.elbo_term import gibbs_term
 from directgp.log_expectations.quadrature import Quadrature
 from directgp.log_expectations.rule import ClosedForm, Rule
 from directgp.registry import RULES
 from directgp.shapes import Targets, Values
 
-_AUTO_RULES: dict[type[Likelihood], Rule] = {}
-
 
 def resolve_rule(rule: Rule | str, likelihood: Likelihood) -> Rule:
     """Return the rule of that name; "auto" is the closed form if there is one, else quadrature."""
     if rule != "auto":
         return named_rule(rule)
-    kind = type(likelihood)
-    if kind not in _AUTO_RULES:
-        # Cached, since isinstance is slow for a protocol.
-        exact = isinstance(likelihood, ClosedFormLogPredictive)
-        _AUTO_RULES[kind] = ClosedForm() if exact else Quadrature()
-    return _AUTO_RULES[kind]
+    return ClosedForm() if has(likelihood, ClosedFormLogPredictive) else Quadrature()
 
 
 def named_rule(rule: Rule | str) -> Rule:

@@ -30,11 +30,12 @@ from directgp.log_expectations.quadrature import (
 )
 from directgp.log_expectations.rule import (
     Estimate,
+    Estimator,
     FlatExamples,
     Rows,
+    estimate_rows,
     evaluate,
     of_one_shape,
-    parameter_term,
     row_blocks,
 )
 from directgp.numerics.autograd import Slopes
@@ -153,7 +154,7 @@ def _sum(examples: FlatExamples, reach: Row, number: int) -> Estimate:
         (weights * value).sum(0) + likelihood.log_base(y),
         (weights * first).sum(0),
         0.5 * (weights * second).sum(0),
-        parameter_term(likelihood, y, f, weights),
+        likelihood.average_slopes(y, f, weights),
     )
 
 
@@ -213,21 +214,29 @@ def gibbs_term(likelihood: Likelihood, y: Targets, mean: Values, variance: Value
     Computed in float64, returned in the dtype of the mean; targets are not checked.
     """
     rows = of_one_shape(y, mean, variance)
-    if isinstance(likelihood, ClosedFormGibbs):
-        return likelihood.expected_log_prob(*rows)
-    if not likelihood.log_concave:
-        return evaluate(adaptive_gibbs, likelihood, rows, POINTS)
-    nats = NATS_OF_FLOAT32 if mean.dtype == torch.float32 else NATS
-    return evaluate(partial(_integrate, nats=nats), likelihood, rows, 1)
+    if has(likelihood, ClosedFormGibbs):
+        formula: Any = likelihood
+        value: Values = formula.expected_log_prob(*rows)
+        return value
+    return evaluate(*_estimator(likelihood, mean.dtype), likelihood, rows)
 
 
 def gibbs_slopes(likelihood: Likelihood, rows: Rows) -> Slopes | None:
     """Return E_q[log p(y given f)] and slopes as `SlopedGibbs` does, or None: they need a graph."""
-    if not has(likelihood, SlopedGibbs):
-        return None
     formula: Any = likelihood
-    found: Slopes = formula.expected_log_prob_slopes(*(row.double() for row in rows))
-    return found
+    if has(likelihood, SlopedGibbs):
+        found: Slopes = formula.expected_log_prob_slopes(*(row.double() for row in rows))
+        return found
+    if has(likelihood, ClosedFormGibbs):
+        return None
+    return estimate_rows(*_estimator(likelihood, rows[1].dtype), likelihood, rows)
+
+
+def _estimator(likelihood: Likelihood, dtype: torch.dtype) -> tuple[int, Estimator]:
+    """Return the number of points for the block size, and the estimator."""
+    if not likelihood.log_concave:
+        return POINTS, adaptive_gibbs
+    return 1, partial(_integrate, nats=NATS_OF_FLOAT32 if dtype == torch.float32 else NATS)
 
 
 def _integrate(examples: FlatExamples, nats: float) -> Estimate:
@@ -264,8 +273,8 @@ def _common_nodes_estimate(examples: FlatExamples, nats: float) -> Estimate | No
             continue
         some, target = likelihood.take(index), y[rows]
         value, slope, variance_slope = nodes.averages(some.derivatives(target, f))
-        term = parameter_term(some, target, f, nodes.weights[:, None].expand(f.shape))
-        parts.append(Estimate(value + some.log_base(target), slope, variance_slope, term))
+        parameters = some.average_slopes(target, f, nodes.weights[:, None].expand(f.shape))
+        parts.append(Estimate(value + some.log_base(target), slope, variance_slope, parameters))
     estimate = Estimate.join(parts)
     if link is None:
         return estimate

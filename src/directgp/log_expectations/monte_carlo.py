@@ -19,7 +19,6 @@ from directgp.log_expectations.rule import (
     at_step,
     check_num_samples,
     evaluate,
-    parameter_term,
     without_overflow,
 )
 from directgp.numerics.random import standard_normal
@@ -90,7 +89,7 @@ class BiasedMonteCarlo(Rule):
             share = torch.sigmoid(estimate.value - log_nu)
             return estimate.transformed(torch.logaddexp(estimate.value, log_nu), share)
 
-        return evaluate(estimator, likelihood, rows, num_samples)
+        return evaluate(num_samples, estimator, likelihood, rows)
 
     def _estimate(self, examples: FlatExamples, eps: Points) -> Estimate:
         """Return log-mean-exp of ℓ(μ + √v·ε), and slopes weighted by the samples' likelihoods."""
@@ -108,9 +107,11 @@ class BiasedMonteCarlo(Rule):
             variance_slope = pull.mul_(eps).sum(0).div_(deviation.mul_(2).mul_(total))
         else:
             variance_slope = (weights * second).addcmul_(pull, first).sum(0).div_(2 * total)
-        term = parameter_term(likelihood, y, f, weights / total) if likelihood.trainable else None
+        parameters = (
+            likelihood.average_slopes(y, f, weights / total) if likelihood.trainable else ()
+        )
         log_mean = (total / len(eps)).log_().add_(top)
-        return Estimate(log_mean + likelihood.log_base(y), mean_slope, variance_slope, term)
+        return Estimate(log_mean + likelihood.log_base(y), mean_slope, variance_slope, parameters)
 
 
 def _check_nu(nu: int | float) -> int | float:

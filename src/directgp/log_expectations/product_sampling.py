@@ -23,7 +23,6 @@ from directgp.log_expectations.rule import (
     check_num_samples,
     evaluate,
     mixed_slopes,
-    parameter_term,
     row_blocks,
     without_overflow,
 )
@@ -175,7 +174,7 @@ class ProductSampling(Rule):
     def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:
         num_samples = check_num_samples(at_step(self.num_samples, context.step))
         draw = partial(self._estimate, num_samples=num_samples, generator=context.generator)
-        return evaluate(draw, likelihood, rows, num_samples)
+        return evaluate(num_samples, draw, likelihood, rows)
 
     def _estimate(self, examples: FlatExamples, num_samples: int, generator: Generator) -> Estimate:
         likelihood, y, mean, _ = examples
@@ -188,9 +187,9 @@ class ProductSampling(Rule):
         else:
             value = sketch.value
         equal = torch.full_like(delta, 1 / num_samples)
-        term = parameter_term(likelihood, y, mean + delta, equal)
+        parameters = likelihood.average_slopes(y, mean + delta, equal)
         mean_slope, variance_slope = (slope.mean(0) for slope in slopes)
-        return Estimate(value, mean_slope, variance_slope, term)
+        return Estimate(value, mean_slope, variance_slope, parameters)
 
     def _slopes(
         self, examples: FlatExamples, delta: Points, sketch: Sketch | None

@@ -21,15 +21,17 @@ from directgp.log_expectations.adaptive import POINTS, adaptive_log_expectation
 from directgp.log_expectations.rule import (
     Context,
     Estimate,
+    Estimator,
     FlatExamples,
     Rows,
     Rule,
     balanced_weight,
+    estimate_rows,
     evaluate,
-    parameter_term,
     row_blocks,
     rows_for,
 )
+from directgp.numerics.autograd import Slopes
 from directgp.numerics.gaussian import gauss_hermite, log_density
 from directgp.shapes import Points, Row, Values
 
@@ -335,11 +337,11 @@ def _sum_mixture(likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, t: 
     slope = precision * (y - mean)
     mean_slope = (weights * slope).sum(0)
     variance_slope = 0.5 * (weights * (slope**2 - precision)).sum(0)
-    term = None
+    parameters: Slopes = ()
     if likelihood.trainable:
-        with torch.enable_grad():
-            term = (weights * _log_component(likelihood, y, mean, variance, t)).sum(0)
-    return Estimate(log_z, mean_slope, variance_slope, term)
+        slopes = likelihood.mixture_slopes(t, 0.5 * (slope**2 - precision))
+        parameters = tuple((weights * each).sum(0) for each in slopes)
+    return Estimate(log_z, mean_slope, variance_slope, parameters)
 
 
 _CERTAIN_BELOW = 0.01
@@ -383,9 +385,16 @@ class Quadrature(Rule):
 
     @override
     def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:
+        return evaluate(*self._estimator(likelihood), likelihood, rows)
+
+    @override
+    def slopes(self, likelihood: Likelihood, rows: Rows) -> Slopes:
+        return estimate_rows(*self._estimator(likelihood), likelihood, rows)
+
+    def _estimator(self, likelihood: Likelihood) -> tuple[int, Estimator]:
+        """Return the number of points for the block size, and the estimator."""
         known = likelihood.log_concave or isinstance(likelihood, ScaleMixture)
-        points = 1 if known else POINTS
-        return evaluate(lambda examples: self.estimate(*examples), likelihood, rows, points)
+        return 1 if known else POINTS, lambda examples: self.estimate(*examples)
 
     def estimate(self, likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
         """Return value and slopes of a flat batch in float64, outside any graph."""
@@ -458,5 +467,5 @@ def _sum_nodes(examples: FlatExamples, peak: Peak, delta: Points, log_weight: Va
     mean_slope = pulled.sum(0) / total
     square = (pulled.mul_(slope).sum(0) + rest * rest * bent) / total
     variance_slope = 0.5 * (square - weight * weight / variance)
-    term = parameter_term(likelihood, y, f, mass / total) if likelihood.trainable else None
-    return Estimate(log_z + likelihood.log_base(y), mean_slope, variance_slope, term)
+    parameters = likelihood.average_slopes(y, f, mass / total) if likelihood.trainable else ()
+    return Estimate(log_z + likelihood.log_base(y), mean_slope, variance_slope, parameters)

@@ -180,8 +180,20 @@ class Estimate:
     value: Row
     mean_slope: Row
     variance_slope: Row
-    parameter_term: Row | None = None
-    """E_q̃[log p(y given f)] with a graph to the likelihood's parameters, if they need gradients."""
+    parameters: Slopes = ()
+    """`Likelihood.average_slopes`."""
+
+    @property
+    def columns(self) -> Slopes:
+        """Value and slopes in one tuple."""
+        return self.value, self.mean_slope, self.variance_slope, *self.parameters
+
+    @staticmethod
+    def of(columns: "Iterable[Tensor]") -> "Estimate":
+        """Return the estimate with these `columns`, which may have a graph."""
+        with torch.enable_grad():
+            value, mean_slope, variance_slope, *parameters = columns
+        return Estimate(value, mean_slope, variance_slope, tuple(parameters))
 
     def complement(self) -> "Estimate":
         """Return the estimate of log(1 − E_q[p])."""
@@ -189,15 +201,12 @@ class Estimate:
 
     def transformed(self, value: Row, factor: Row) -> "Estimate":
         """Return the estimate of a function of the value, given its value and derivative."""
-        with torch.enable_grad():
-            columns = [factor * column for column in self._columns()[1:]]
-        return Estimate(value, *columns)
+        return Estimate.of(value if each is self.value else factor * each for each in self.columns)
 
     def where(self, mask: Bool[Tensor, " n"], other: "Estimate") -> "Estimate":
         """Return this estimate where the mask holds, the other one elsewhere."""
-        pairs = zip(self._columns(), other._columns(), strict=True)
-        with torch.enable_grad():
-            return Estimate(*(torch.where(mask, a, b) for a, b in pairs))
+        pairs = zip(self.columns, other.columns, strict=True)
+        return Estimate.of(torch.where(mask, a, b) for a, b in pairs)
 
     @staticmethod
     def join(parts: "Iterable[Estimate]") -> "Estimate":
@@ -205,9 +214,8 @@ class Estimate:
         one, *more = parts
         if not more:
             return one
-        columns = zip(*(estimate._columns() for estimate in (one, *more)), strict=True)
-        with torch.enable_grad():
-            return Estimate(*(torch.cat(column) for column in columns))
+        columns = zip(*(estimate.columns for estimate in (one, *more)), strict=True)
+        return Estimate.of(torch.cat(column) for column in columns)
 
     @staticmethod
     def gather(parts: "list[tuple[Int[Tensor, ' _'], Estimate]]") -> "Estimate":
@@ -216,12 +224,7 @@ class Estimate:
         order = torch.empty_like(index)
         order[index] = torch.arange(len(index), device=index.device)
         joined = Estimate.join(estimate for _, estimate in parts)
-        with torch.enable_grad():
-            return Estimate(*(column[order] for column in joined._columns()))
-
-    def _columns(self) -> list[Row]:
-        columns = [self.value, self.mean_slope, self.variance_slope]
-        return columns if self.parameter_term is None else [*columns, self.parameter_term]
+        return Estimate.of(column[order] for column in joined.columns)
 
 
 def without_overflow(weights: Points, first: Points, second: Points) -> tuple[Points, Points]:
@@ -231,18 +234,6 @@ def without_overflow(weights: Points, first: Points, second: Points) -> tuple[Po
         return first, second
     weightless = weights == 0
     return first.masked_fill(weightless, 0.0), second.masked_fill(weightless, 0.0)
-
-
-def parameter_term(likelihood: Likelihood, y: Row, f: Points, weights: Points) -> Row | None:
-    """Return Σ_k w_k log p(y given f_k) with a graph to the likelihood's parameters, or None.
-
-    Fisher's identity: ∂_θ log E_q[p] = E_q̃[∂_θ log p(y given f)], with f_k and w_k standing for q̃.
-    """
-    if not likelihood.trainable:
-        return None
-    with torch.enable_grad():
-        kernel = (weights * likelihood.log_kernel(y, f)).sum(0)
-        return kernel + weights.sum(0) * likelihood.log_base(y)
 
 
 _CPU_ELEMENTS = 40_000
@@ -271,28 +262,39 @@ def row_blocks(
     return [(block, index[block]) for block in slices]
 
 
-def evaluate(
-    estimator: Callable[[FlatExamples], Estimate], likelihood: Likelihood, rows: Rows, points: int
-) -> Values:
-    """Return the estimated values, with the estimated slopes as gradients, in the mean's dtype.
+Estimator = Callable[[FlatExamples], Estimate]
+
+
+def estimate_rows(points: int, estimator: Estimator, likelihood: Likelihood, rows: Rows) -> Slopes:
+    """Return the columns of the estimate for examples of any shape and dtype, in float64.
 
     `points`, the number of points of the estimator for each example, sets the block size.
     """
-    _, mean, variance = rows
-    if not torch.is_grad_enabled():
-        likelihood = likelihood.frozen()
+    shape, number, device = rows[1].shape, rows[1].numel(), rows[1].device
     with torch.no_grad():
         wide = [tensor.reshape(-1).double() for tensor in rows]
-        flat = likelihood if mean.dim() == 1 else likelihood.take(torch.ones_like(mean).bool())
-        if mean.numel() <= rows_for(points, mean.device):
-            estimate = estimator(FlatExamples(flat, *wide))
+        if len(shape) != 1:
+            likelihood = likelihood.take(torch.ones(shape, dtype=torch.bool, device=device))
+        if number <= rows_for(points, device):
+            estimate = estimator(FlatExamples(likelihood, *wide))
         else:
             estimate = Estimate.join(
-                estimator(FlatExamples(flat.take(index), *(row[block] for row in wide)))
-                for block, index in row_blocks(mean.numel(), points, mean.device)
+                estimator(FlatExamples(likelihood.take(index), *(row[block] for row in wide)))
+                for block, index in row_blocks(number, points, device)
             )
+    if len(shape) == 1:
+        return estimate.columns
+    with torch.enable_grad():
+        return tuple(column.reshape(shape) for column in estimate.columns)
+
+
+def evaluate(points: int, estimator: Estimator, likelihood: Likelihood, rows: Rows) -> Values:
+    """Return the values of `estimate_rows`, with its slopes as gradients, in the mean's dtype."""
+    if not torch.is_grad_enabled():
+        likelihood = likelihood.frozen()
+    slopes = estimate_rows(points, estimator, likelihood, rows)
     apply: Callable[..., Tensor] = _Attach.apply
-    return apply(estimate, mean, variance, *likelihood.learned())
+    return apply(slopes, likelihood, *rows[1:], *likelihood.learned())
 
 
 class _Attach(Function):
@@ -300,24 +302,17 @@ class _Attach(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, estimate: Estimate, mean: Tensor, variance: Tensor, *parameters: Tensor
+        ctx: Any, slopes: Slopes, likelihood: Likelihood, mean: Tensor, *others: Tensor
     ) -> Tensor:
-        ctx.term, ctx.parameters = estimate.parameter_term, parameters
-        slopes = estimate.mean_slope, estimate.variance_slope
-        ctx.slopes = [slope.to(mean.dtype) for slope in slopes]
-        return estimate.value.reshape(mean.shape).to(mean.dtype, copy=True)
+        ctx.likelihood, ctx.parameters = likelihood, slopes[3:]
+        ctx.slopes = [slope.to(mean.dtype) for slope in slopes[1:3]]
+        return slopes[0].to(mean.dtype, copy=True)
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        term, parameters, row = ctx.term, ctx.parameters, grad.reshape(-1)
-        if term is None or not parameters:
-            shares: tuple[Tensor | None, ...] = (None,) * len(parameters)
-        else:
-            shares = torch.autograd.grad(
-                term, parameters, row.double(), retain_graph=True, allow_unused=True
-            )
-        return None, *((row * slope).reshape(grad.shape) for slope in ctx.slopes), *shares
+        shares = ctx.likelihood.parameter_gradient(ctx.parameters, grad.double())
+        return None, None, *(grad * slope for slope in ctx.slopes), *shares
 
 
 # With S = (f−μ)/v and P = ℓ′(f), E_q̃[S] = E_q̃[P] and E_q̃[S² − 1/v] = E_q̃[S·P] = E_q̃[P² + ℓ″].

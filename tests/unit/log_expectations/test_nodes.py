@@ -114,7 +114,7 @@ def rows(number: int, widest: float = 1.5) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def assert_alike(got: Estimate, want: Estimate, rtol: float) -> None:
-    for mine, other in zip(got._columns(), want._columns(), strict=True):
+    for mine, other in zip(got.columns, want.columns, strict=True):
         torch.testing.assert_close(mine, other, rtol=rtol, atol=0)
 
 
