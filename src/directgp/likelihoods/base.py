@@ -466,22 +466,16 @@ class ScaleMixture(Likelihood):
         """Return the log density of t."""
 
     @abstractmethod
-    def mixture_slopes(self, t: Values, bend: Values) -> Slopes:
-        """Return the slopes of log N(y; μ, v + w(t)) + `log_mixing` (t) in the constants.
-
-        `bend` is the slope in w.
-        """
-
-    @abstractmethod
     def mixture_bounds(self, square: Values, variance: Values, nats: float) -> Values:
-        """Return bounds of t, shape (2, ...), outside which N(y; μ, v + w(t))·π(t) is negligible.
+        """Return bounds of t, shape (2, ...), of N(y; μ, v + w(t))·π(t).
 
-        `square` is (y − μ)²; negligible is e^−nats of the maximum.
+        Left of the first it falls as a power of e^t, right of the second it is e^−nats of its
+        maximum. `square` is (y − μ)².
         """
 
     @abstractmethod
     def tail_bounds(self, distance: Values, nats: float) -> Values:
-        """Return the same bounds for Φ(−x/√(v + w(t)))·π(t) at a distance x ≥ 0."""
+        """Return bounds outside which Φ(−x/√(v + w(t)))·π(t) is below e^−nats of its maximum."""
 
     @abstractmethod
     def mixture_width(self) -> Values:

@@ -134,23 +134,27 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
         half = 0.5 * self.df
         return half * (torch.log(half) + t - torch.exp(t)) - torch.lgamma(half)
 
-    def mixture_slopes(self, t: Values, bend: Values) -> Slopes:
-        """½(log(ν/2) + 1 + t − e^t − ψ(ν/2)) in ν, and 2w/σ times the slope in w in σ."""
-        half = 0.5 * self.df
-        by_df = 0.5 * (torch.log(half) + 1 + t - torch.exp(t) - torch.digamma(half))
-        return by_df, 2 * self.scale * torch.exp(-t) * bend
-
     @override
     def mixture_bounds(self, square: Values, variance: Values, nats: float) -> Values:
-        """Bounds of t, shape (2, ...), outside which the integrand is e^−nats of its maximum.
+        """Bounds of t, shape (2, ...): where the integrand turns into a power of e^t, and ends.
 
-        On the right the Gamma factor dominates. On the left N(y; μ, v + w) stops rising once w
-        exceeds v and the squared residual; from there the integrand falls as e^{(ν+1)t/2}.
+        With g = 1 + r²/(νσ²) it falls left of −log g, by (ν/2)(s − 1 + e^−s) at a distance s, and
+        from w = v on as e^{(ν+1)t/2}. Right of the second bound it is e^−nats of its maximum: the
+        Gamma factor dominates, from −log g on if N(r; 0, 2v) is negligible.
         """
-        half = 0.5 * self.df
-        rise = torch.log(torch.maximum(square, variance) / self.scale**2).clamp(min=0.0)
-        lower = -rise - (nats + half + 1) / (half + 0.5)
-        return self._with_upper_bound(lower, nats)
+        df, noise = self.df.detach(), self.scale.detach() ** 2
+        least = 0.5 * float(df.min())
+        rise = torch.log1p(square / (df * noise))
+        beyond = torch.log(variance / noise).sub_(rise)
+        past = beyond.clamp(min=0.0)
+        far = 0.25 * square / variance - 0.5 * df * rise > (past - beyond).mul_(0.5).add_(
+            nats + 0.4
+        )
+        share = (nats + 5) / least
+        end = min(math.sqrt(2 * share), math.log1p(share + 5))
+        upper = end - (rise - 1.7).clamp_(min=0.0).mul_(far)
+        lower = past.mul_(past < fall_distance(nats, least)).add_(rise).neg_()
+        return torch.stack([lower, upper])
 
     @override
     def tail_bounds(self, distance: Values, nats: float) -> Values:
@@ -163,18 +167,20 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
         rise = torch.log1p((distance / self.scale) ** 2 / self.df)
         share = (nats + 1 + 0.5 * torch.log1p(self.df)) / half
         lower = -rise - 0.5 * share - torch.sqrt(0.25 * share**2 + 2 * share)
-        return self._with_upper_bound(lower, nats)
+        share = (nats + 5) / half
+        upper = torch.minimum(torch.sqrt(2 * share), torch.log1p(share + 5))
+        return torch.stack([lower, upper.expand(lower.shape)])
 
     @override
     def mixture_width(self) -> Tensor:
         """Width in t of the narrowest peak that the integrand can have, 1/√((ν+1)/2)."""
         return torch.rsqrt(0.5 * (self.df + 1))
 
-    def _with_upper_bound(self, lower: Values, nats: float) -> Values:
-        """Stack with the t from which on the Gamma factor is below e^−nats of its maximum."""
-        share = (nats + 5) / (0.5 * self.df)
-        upper = torch.minimum(torch.sqrt(2 * share), torch.log1p(share + 5))
-        return torch.stack([lower, upper.expand(lower.shape)])
+
+def fall_distance(nats: float, half: float) -> float:
+    """Return an s with half·(s − 1 + e^−s) ≥ nats, from s − 1 + e^−s ≥ s²/(2 + s)."""
+    share = nats / half
+    return 0.5 * share + math.sqrt(0.25 * share**2 + 2 * share)
 
 
 @final

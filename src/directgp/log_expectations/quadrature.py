@@ -15,8 +15,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import NumericalError, UnsupportedError, refuse
-from directgp.likelihoods.base import Binary, ClosedFormMode, Derivatives, Likelihood, ScaleMixture
+from directgp.likelihoods.base import Binary, ClosedFormMode, Derivatives, Likelihood
 from directgp.likelihoods.counts import AtLeastOne, CountLikelihood
+from directgp.likelihoods.student_t import StudentTNoise, fall_distance
 from directgp.log_expectations.adaptive import POINTS, adaptive_log_expectation
 from directgp.log_expectations.rule import (
     Context,
@@ -32,7 +33,7 @@ from directgp.log_expectations.rule import (
     rows_for,
 )
 from directgp.numerics.autograd import Slopes
-from directgp.numerics.gaussian import gauss_hermite, log_density
+from directgp.numerics.gaussian import gauss_hermite
 from directgp.shapes import Points, Row, Values
 
 # Mode, width and support of the product density.
@@ -209,6 +210,9 @@ NATS = 27.0
 MIN_NODES, MAX_NODES = 16, 4096
 """Bounds of the number of nodes of an example."""
 
+_CPU_WASTE = 6000
+"""Nodes that may be summed in vain: to sort the examples by their number of nodes costs more."""
+
 _CPU_GROWTH = 1.15
 _DEVICE_GROWTH = 2.0
 """Largest ratio of the numbers of nodes of examples summed together: on a GPU the number of passes
@@ -245,12 +249,15 @@ def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
     """
     needed = needed.clamp(MIN_NODES, MAX_NODES)
     growth = _CPU_GROWTH if needed.device.type == "cpu" else _DEVICE_GROWTH
-    least, most = map(float, needed.aminmax()) if len(needed) else (MIN_NODES, MIN_NODES)
+    least = most = mean = float(MIN_NODES)
+    if len(needed):
+        least, most, mean = torch.stack([*needed.aminmax(), needed.mean()]).tolist()
     if math.isnan(most):
         raise NumericalError(
             "Quadrature met NaN or infinity. Check mean, variance and the likelihood's parameters."
         )
-    if most <= growth * least:
+    few = needed.device.type == "cpu" and (most - mean) * len(needed) <= _CPU_WASTE
+    if few or most <= growth * least:
         number = math.ceil(most)
         for _, index in row_blocks(len(needed), number, needed.device):
             yield number, index
@@ -284,64 +291,111 @@ def hermite_nodes(peak: Peak, num_nodes: int) -> tuple[Points, Points]:
 
 # p(y given f) = ∫ N(y; f, w(t)) π(t) dt gives E_q[p] = ∫ N(y; μ, v + w(t)) π(t) dt: one smooth
 # integral over t whatever the residual and v, where the integral over f may have two far peaks.
+# For Student's t w = σ²e^−t, and π ∝ exp(ν/2·(t − e^t)). On the left the integrand falls only as a
+# power of e^t. So t = s + x − e^−x with equal steps in x, from a start s left of where that begins.
+# e^t and w are then products of a factor for each example and one for each node.
 
 
-_COARSE = 64
-"""Points that narrow the range of t before the nodes are placed."""
+_MIXTURE_NATS = 26.0
+"""Values err by less than e^−26; the slope in v sums terms of either sign, and errs by more."""
 
-_MORE_NATS = 5.0
-"""The slope in v sums terms of either sign, which cancel more than those of `mixed_slopes`."""
+_STRIP = 1.2
+"""Im x up to which the integrand stays bounded: on the left t bends away from the real line."""
 
-_STRIP = 0.5 * math.pi
-"""v + w(t) and the mixing density are analytic and bounded while |Im t| < π/2."""
+
+class _MixtureRule(NamedTuple):
+    """Nodes x = first, first + step, … of t = s + x − e^−x, common to all examples."""
+
+    first: float
+    step: float
+    margin: float
+    """Distance of s from the lower bound of `mixture_bounds`: there dt/dx is nearly 1."""
+
+    def columns(self, number: int, like: Row) -> tuple[Float[Tensor, "k 1"], Float[Tensor, "3 k"]]:
+        """Return t − s of the nodes, and the coefficients that sum 1, t − s and e^{t−s}."""
+        x = torch.arange(number, dtype=like.dtype, device=like.device) * self.step + self.first
+        bend = torch.exp(-x)
+        t = x - bend
+        weight = (1 + bend).mul_(self.step)
+        return t[:, None], torch.stack([weight, weight * t, weight * torch.exp(t)])
+
+
+def _mixture_rule(low: float, high: float, nats: float) -> _MixtureRule:
+    """Return the nodes for ν/2 between two bounds.
+
+    For A = (ν+1)/2 the integrand is at most cos(d)^−A times larger at Im x = d than on the real
+    line, so that a step h errs by exp(−2πd/h)·cos(d)^−A; d is near the best.
+    """
+    power = high + 0.5
+    d = (_STRIP**-2 + 0.5 * power / nats) ** -0.5
+    step = 2 * math.pi * d / (nats - power * math.log(math.cos(d)))
+    margin = 1 + 0.5 * math.log1p(high)
+    # Where the integrand has fallen by the nats: t − s = −left.
+    left = min(fall_distance(nats, low), 0.5 + (nats + 1) / (low + 0.5)) - margin
+    first = -math.log(left) if left > 1 else max(-left, 0.5 * (1 - left))
+    return _MixtureRule(first, step, margin)
 
 
 def mixture_estimate(
-    likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, num_nodes: int | Literal["auto"]
+    likelihood: StudentTNoise, y: Row, mean: Row, variance: Row, num_nodes: int | Literal["auto"]
 ) -> Estimate:
     """Compute value and slopes over nodes in t, as many as needed if `num_nodes` is "auto"."""
-    bounds = likelihood.mixture_bounds((y - mean) ** 2, variance, NATS + _MORE_NATS)
-    value = _log_component(likelihood, y, mean, variance, _mixture_nodes(bounds, _COARSE))
-    within = (value > value.amax(0) - NATS - _MORE_NATS).to(torch.int8)
-    first, last = within.argmax(0) - 1, _COARSE - within.flip(0).argmax(0)
-    step = (bounds[1] - bounds[0]) / (_COARSE - 1)
-    bounds = bounds[0] + torch.stack([first, last]).clamp(0, _COARSE - 1) * step
-    if num_nodes != "auto":
-        return _sum_mixture(likelihood, y, mean, variance, _mixture_nodes(bounds, num_nodes))
-    step = trapezoid_step(likelihood.mixture_width(), _STRIP, _MORE_NATS)
-    parts = []
-    for number, index in blocks_by_nodes((bounds[1] - bounds[0]) / step):
-        some = likelihood.take(index), y[index], mean[index], variance[index]
-        parts.append((index, _sum_mixture(*some, _mixture_nodes(bounds[:, index], number))))
-    return Estimate.gather(parts)
-
-
-def _mixture_nodes(bounds: Float[Tensor, "2 n"], number: int) -> Points:
-    """Return equal steps from the lower to the upper bound, ends included."""
-    share = torch.linspace(0, 1, number, dtype=bounds.dtype, device=bounds.device)
-    return torch.lerp(bounds[0], bounds[1], share[:, None])
-
-
-def _log_component(likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, t: Points) -> Points:
-    """Return log N(y; μ, v + w(t)) + log π(t)."""
-    total = variance + likelihood.mixture_variance(t)
-    return log_density(y, mean, total) + likelihood.log_mixing(t)
-
-
-def _sum_mixture(likelihood: ScaleMixture, y: Row, mean: Row, variance: Row, t: Points) -> Estimate:
-    """Compute log Σ_k h·N(y; μ, v + w(t_k))·π(t_k), and its slopes."""
-    log_mass = _log_component(likelihood, y, mean, variance, t)
-    log_z = torch.logsumexp(log_mass, 0) + torch.log(t[1] - t[0])
-    weights = torch.softmax(log_mass, 0)
-    precision = 1 / (variance + likelihood.mixture_variance(t))
-    slope = precision * (y - mean)
-    mean_slope = (weights * slope).sum(0)
-    variance_slope = 0.5 * (weights * (slope**2 - precision)).sum(0)
+    residual = y - mean
+    square = residual * residual
+    half, noise = 0.5 * likelihood.df.detach(), likelihood.scale.detach() ** 2
+    low, high = torch.stack(half.aminmax()).tolist()
+    rule = _mixture_rule(low, high, _MIXTURE_NATS)
+    turn, upper = likelihood.mixture_bounds(square, variance, _MIXTURE_NATS)
+    start = turn - rule.margin
+    # x − e^−x = upper − s where x is at most this.
+    needed = (upper - start + (math.exp(-rule.margin) - rule.first)).div_(rule.step).add_(1)
+    if num_nodes != "auto" and len(needed):
+        most = float(needed.max()) - 1
+        rule = rule._replace(step=rule.step * most / (num_nodes - 1))
+        needed = torch.full_like(needed, num_nodes)
+    growth = torch.exp(start)
+    rows = square, variance, noise / growth, half * growth, half
+    columns = y.new_empty(6, len(y))
+    for number, index in blocks_by_nodes(needed):
+        some = (row.index_select(0, index) if row.numel() > 1 else row for row in rows)
+        columns.index_copy_(1, index, _sum_mixture(rule, number, *some))
+    top, total, place, rate, once, twice = columns
+    for column in (place, rate, once, twice):
+        column.div_(total)
+    constant = half * torch.log(half) - torch.lgamma(half) - 0.5 * math.log(2 * math.pi)
+    value = torch.log(total).add_(top).addcmul_(half, start).add_(constant)
     parameters: Slopes = ()
     if likelihood.trainable:
-        slopes = likelihood.mixture_slopes(t, 0.5 * (slope**2 - precision))
-        parameters = tuple((weights * each).sum(0) for each in slopes)
-    return Estimate(log_z, mean_slope, variance_slope, parameters)
+        by_df = torch.log(half) + 1 - torch.digamma(half) + start + place - growth * rate
+        # E[w(r²p² − p)] with p = 1/(v + w), so that pw = 1 − pv.
+        by_scale = square * (once - variance * twice) + variance * once - 1
+        parameters = 0.5 * by_df, by_scale / likelihood.scale.detach()
+    return Estimate(value, residual * once, (square * twice).sub_(once).mul_(0.5), parameters)
+
+
+def _sum_mixture(
+    rule: _MixtureRule,
+    number: int,
+    square: Row,
+    variance: Row,
+    noise: Row,
+    half_growth: Row,
+    half: Values,
+) -> Float[Tensor, "6 n"]:
+    """Compute the log of the largest term, and sums of 1, t − s, e^{t−s}, p = 1/(v + w) and p².
+
+    Over terms h_k·N(y; μ, v + w(t_k))·exp(ν/2·(t_k − s − e^{t_k})).
+    """
+    t, sums = rule.columns(number, square)
+    root = torch.addcmul(variance, torch.exp(-t), noise).rsqrt_()
+    precision = root * root
+    mass = torch.addcmul(half * t, torch.exp(t), half_growth, value=-1)
+    mass.addcmul_(precision, square, value=-0.5)
+    top = mass.amax(0, keepdim=True)
+    mass.sub_(top).exp_().mul_(root)
+    totals = sums @ mass
+    once = sums[:1] @ mass.mul_(precision)
+    return torch.cat([top, totals, once, sums[:1] @ mass.mul_(precision)])
 
 
 _CERTAIN_BELOW = 0.01
@@ -393,13 +447,13 @@ class Quadrature(Rule):
 
     def _estimator(self, likelihood: Likelihood) -> tuple[int, Estimator]:
         """Return the number of points for the block size, and the estimator."""
-        known = likelihood.log_concave or isinstance(likelihood, ScaleMixture)
+        known = likelihood.log_concave or isinstance(likelihood, StudentTNoise)
         return 1 if known else POINTS, lambda examples: self.estimate(*examples)
 
     def estimate(self, likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
         """Return value and slopes of a flat batch in float64, outside any graph."""
         examples = FlatExamples(likelihood, y, mean, variance)
-        if isinstance(likelihood, ScaleMixture):
+        if isinstance(likelihood, StudentTNoise):
             return mixture_estimate(likelihood, y, mean, variance, self.num_nodes)
         if not likelihood.log_concave:
             if self.num_nodes != "auto" or self.nodes != "trapezoid":
