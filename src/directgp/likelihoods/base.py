@@ -221,11 +221,23 @@ class Likelihood(nn.Module, ABC):
         found = (*self.parameters(), *self.buffers()) if self._modules else own
         return [each for each in found if each is not None and each.requires_grad]
 
-    def parameter_slopes(self, y: Values, f: Values) -> Slopes | None:
-        """Return the derivatives of log p(y given f) in the constants, or None: they need a graph.
+    # Slopes without a graph, or None where they need one. Those in the constants are in
+    # θ = log(1 + e^ρ) for every parameter ρ, or in every buffer.
 
-        They are in θ = log(1 + e^ρ) for every parameter ρ, or in every buffer, without a graph.
-        """
+    def parameter_slopes(self, y: Values, f: Values) -> Slopes | None:
+        """Return the derivatives of log p(y given f) in the constants."""
+        return None
+
+    def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes | None:
+        """Return log E_q[p(y given f)], and slopes in mean, variance and constants, in float64."""
+        return None
+
+    def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes | None:
+        """Return E_q[log p(y given f)], and slopes in mean, variance and constants, in float64."""
+        return None
+
+    def predictive_mean_slopes(self, mean: Values, variance: Values) -> Slopes | None:
+        """Return E[y], and slopes in mean and variance."""
         return None
 
     def average_slopes(self, y: Row, f: Points, weights: Points) -> Slopes:
@@ -253,8 +265,7 @@ class Likelihood(nn.Module, ABC):
             seed = grad * torch.ones_like(slopes[0])
             options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
             return torch.autograd.grad(slopes[0], learned, seed, **options)
-        constants = (*self._parameters.values(), *self._buffers.values())
-        pairs = zip(slopes, constants, strict=False)
+        pairs = zip(slopes, (*self._parameters.values(), *self._buffers.values()), strict=False)
         return tuple(_chain(grad * s, c) for s, c in pairs if c is not None and c.requires_grad)
 
     @property
@@ -265,7 +276,9 @@ class Likelihood(nn.Module, ABC):
 
 def _chain(slopes: Values, constant: Tensor) -> Tensor:
     """Return the gradient in a parameter ρ from slopes in log(1 + e^ρ), or in a buffer."""
-    total = slopes.sum_to_size(constant.shape).to(constant.dtype)
+    # `sum_to_size` is slow.
+    total = slopes.sum_to_size(constant.shape) if constant.dim() else slopes.sum()
+    total = total.to(constant.dtype)
     return total * torch.sigmoid(constant) if isinstance(constant, nn.Parameter) else total
 
 
@@ -296,34 +309,6 @@ class ClosedFormGibbs(Protocol):
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """E_q[log p(y given f)], computed in float64 and returned in the dtype of the mean."""
-
-
-# Values with their slopes: in the mean, in the variance and those of `parameter_slopes`. They are
-# float64 tensors that broadcast to the shape of the value.
-
-
-@runtime_checkable
-class SlopedLogPredictive(Protocol):
-    """`log_predictive` has slopes that are formulas."""
-
-    def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
-        """Return log E_q[p(y given f)] and its slopes."""
-
-
-@runtime_checkable
-class SlopedGibbs(Protocol):
-    """`expected_log_prob` has slopes that are formulas."""
-
-    def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
-        """Return E_q[log p(y given f)] and its slopes."""
-
-
-@runtime_checkable
-class SlopedMean(Protocol):
-    """`predictive_mean` has slopes that are formulas, and depends on no parameter."""
-
-    def predictive_mean_slopes(self, mean: Values, variance: Values) -> Slopes:
-        """Return E[y] and its slopes."""
 
 
 @cache

@@ -89,16 +89,22 @@ class Probit(Bernoulli):
 
     def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
         """log Φ((2y−1)μ / √(1+v))."""
-        return in_float64(_log_probit, _log_probit_and_slopes, y, mean, variance)
+        return in_float64(_log_probit, self.log_predictive_slopes, y, mean, variance)
 
+    @override
     def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
-        """log Φ((2y−1)μ / √(1+v)) and its slopes."""
-        return _log_probit_and_slopes(y, mean, variance)
+        """With r = 1/√(1+v), s = 2y − 1 and z = sμr: log Φ(z), sλ(z)r and −½zλ(z)r²."""
+        sign, scale = _sign(y), (1 + variance).rsqrt_()
+        z = (sign * mean).mul_(scale)
+        value, slope = log_ndtr_and_slope(z)
+        slope.mul_(scale)
+        return value, slope * sign, z.mul_(scale).mul_(slope).mul_(-0.5)
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
         """Φ(μ / √(1+v))."""
         return self.conditional_mean(mean / torch.sqrt(1 + variance))
 
+    @override
     def predictive_mean_slopes(self, mean: Values, variance: Values) -> Slopes:
         """With r = 1/√(1+v) and z = μr: Φ(z), φ(z)r and −½zφ(z)r²."""
         scale = (1 + variance).rsqrt_()
@@ -126,15 +132,6 @@ class Probit(Bernoulli):
 
 def _log_probit(y: Values, mean: Values, variance: Values) -> Values:
     return log_ndtr(_sign(y) * mean * torch.rsqrt(1 + variance))
-
-
-def _log_probit_and_slopes(y: Values, mean: Values, variance: Values) -> Slopes:
-    """With r = 1/√(1+v), s = 2y − 1 and z = sμr: log Φ(z), sλ(z)r and −½zλ(z)r²."""
-    sign, scale = _sign(y), (1 + variance).rsqrt_()
-    z = (sign * mean).mul_(scale)
-    value, slope = log_ndtr_and_slope(z)
-    slope.mul_(scale)
-    return value, slope * sign, z.mul_(scale).mul_(slope).mul_(-0.5)
 
 
 @final

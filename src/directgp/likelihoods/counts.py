@@ -161,6 +161,7 @@ class ExponentialRate(CountLikelihood):
         """e·exp(μ + v/2)."""
         return torch.exp(self._log_mean(mean) + 0.5 * variance)
 
+    @override
     def predictive_mean_slopes(self, mean: Values, variance: Values) -> Slopes:
         """ŷ = e·exp(μ + v/2), ŷ and ŷ/2."""
         expected = self.predictive_mean(mean, variance)
@@ -213,17 +214,14 @@ class PoissonExp(ExponentialRate, PoissonCounts):
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """y(μ + log e) − e·exp(μ + v/2) − log y!."""
-        return in_float64(self._gibbs, self._gibbs_and_slopes, y, mean, variance)
-
-    def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
-        """E_q[log p(y given f)] and its slopes."""
-        return self._gibbs_and_slopes(y, mean, variance)
+        return in_float64(self._gibbs, self.expected_log_prob_slopes, y, mean, variance)
 
     def _gibbs(self, y: Values, mean: Values, variance: Values) -> Values:
         log_mean = self._log_mean(mean)
         return y * log_mean - torch.exp(log_mean + 0.5 * variance) + self.log_base(y)
 
-    def _gibbs_and_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
+    @override
+    def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """The same, y − λ̄ and −λ̄/2 with λ̄ = e·exp(μ + v/2)."""
         log_mean = self._log_mean(mean)
         rate = torch.add(log_mean, variance, alpha=0.5).exp_()

@@ -91,10 +91,12 @@ class GaussianNoise(UnimodalInF):
         noise = self.noise.detach() if self._frozen else self.noise
         return in_float64(_gibbs, _gibbs_and_slopes, y, mean, variance, noise)
 
+    @override
     def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """log N(y; μ, v + σ²) and its slopes."""
         return _log_predictive_and_slopes(y, mean, variance, self.noise.double())
 
+    @override
     def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """log N(y; μ, σ²) − v / (2σ²) and its slopes."""
         return _gibbs_and_slopes(y, mean, variance, self.noise.double())
@@ -103,6 +105,7 @@ class GaussianNoise(UnimodalInF):
         """μ."""
         return mean
 
+    @override
     def predictive_mean_slopes(self, mean: Values, variance: Values) -> Slopes:
         """μ, 1 and 0."""
         return mean, mean.new_ones(()), mean.new_zeros(())

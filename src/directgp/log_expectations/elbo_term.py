@@ -16,7 +16,6 @@ from directgp.likelihoods.base import (
     ClosedFormGibbs,
     Derivatives,
     Likelihood,
-    SlopedGibbs,
     SymmetricLink,
     has,
 )
@@ -222,13 +221,9 @@ def gibbs_term(likelihood: Likelihood, y: Targets, mean: Values, variance: Value
 
 
 def gibbs_slopes(likelihood: Likelihood, rows: Rows) -> Slopes | None:
-    """Return E_q[log p(y given f)] and slopes as `SlopedGibbs` does, or None: they need a graph."""
-    formula: Any = likelihood
-    if has(likelihood, SlopedGibbs):
-        found: Slopes = formula.expected_log_prob_slopes(*(row.double() for row in rows))
-        return found
+    """Return E_q[log p(y given f)] and slopes without a graph, as the likelihood does, or None."""
     if has(likelihood, ClosedFormGibbs):
-        return None
+        return likelihood.expected_log_prob_slopes(*(row.double() for row in rows))
     return estimate_rows(*_estimator(likelihood, rows[1].dtype), likelihood, rows)
 
 

@@ -13,12 +13,7 @@ from torch.autograd import Function
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError, require
-from directgp.likelihoods.base import (
-    ClosedFormLogPredictive,
-    Likelihood,
-    SlopedLogPredictive,
-    has,
-)
+from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood
 from directgp.numerics.autograd import Slopes, first_order
 from directgp.numerics.random import fresh_generator
 from directgp.numerics.special import log1mexp
@@ -92,7 +87,7 @@ class Rule(ABC):
         """Implement `__call__`; the rule converts to float64."""
 
     def slopes(self, likelihood: Likelihood, rows: Rows) -> Slopes | None:
-        """Return value and slopes as `SlopedLogPredictive` does, or None: they need a graph."""
+        """Return value and slopes without a graph, as the likelihood does, or None."""
         return None
 
 
@@ -113,11 +108,7 @@ class ClosedForm(Rule):
 
     @override
     def slopes(self, likelihood: Likelihood, rows: Rows) -> Slopes | None:
-        if not has(likelihood, SlopedLogPredictive):
-            return None
-        formula: Any = likelihood
-        found: Slopes = formula.log_predictive_slopes(*(row.double() for row in rows))
-        return found
+        return likelihood.log_predictive_slopes(*(row.double() for row in rows))
 
     @override
     def check(self, likelihood: Likelihood) -> None:

@@ -136,24 +136,26 @@ class PointLoss(ABC):
         return LossGradient(losses.detach(), mean, variance, tuple(others))
 
     def _slopes(self, likelihood: Likelihood, rows: Rows) -> Slopes | None:
-        """Return minus the losses with slopes as in `SlopedGibbs`, or None: they need a graph."""
+        """Return minus the loss, and its slopes in mean, variance and constants of the likelihood.
+
+        None where they need a graph.
+        """
         return None
 
 
 def _gradient(
     likelihood: Likelihood, slopes: Slopes, mean: BatchedRow, weights: Tensor | float
 ) -> LossGradient:
-    """Return the gradient of −Σ_i weight_i·value_i, in the dtype of the mean."""
-    by, value = -weights, slopes[0]
-    mean_part, variance_part = (_full(by * slope, mean) for slope in slopes[1:3])
+    """Return the gradient of −Σ_i weight_i·value_i, in shape and dtype of the mean."""
+    by = -weights
     parameters = likelihood.parameter_gradient(slopes[3:], by)
-    return LossGradient(value.neg().to(mean.dtype), mean_part, variance_part, parameters)
-
-
-def _full(values: Tensor, like: BatchedRow) -> BatchedRow:
-    """Return the values in shape and dtype of another tensor."""
-    values = values.to(like.dtype)
-    return values if values.shape == like.shape else values.expand(like.shape).contiguous()
+    rows: Slopes = slopes[0].neg(), by * slopes[1], by * slopes[2]
+    if mean.dtype != torch.float64:
+        rows = tuple(row.to(mean.dtype) for row in rows)
+    if rows[2].shape != mean.shape:
+        rows = tuple(row.expand(mean.shape).contiguous() for row in rows)
+    losses, mean_part, variance_part = rows
+    return LossGradient(losses, mean_part, variance_part, parameters)
 
 
 @final

@@ -89,13 +89,12 @@ class SquareLoss(DeterministicLoss):
 
     @override
     def _slopes(self, likelihood: Likelihood, rows: Rows) -> Slopes | None:
-        formula: Any = likelihood
-        if not capabilities.has(formula, capabilities.SlopedMean):
-            return None
         y, mean, variance = (row.double() for row in rows)
-        prediction, *slopes = formula.predictive_mean_slopes(mean, variance)
-        residual = y - prediction
-        return (residual * residual).mul_(-0.5), *(residual * slope for slope in slopes)
+        slopes = likelihood.predictive_mean_slopes(mean, variance)
+        if slopes is None:
+            return None
+        residual = y - slopes[0]
+        return (residual * residual).mul_(-0.5), residual * slopes[1], residual * slopes[2]
 
 
 @final
