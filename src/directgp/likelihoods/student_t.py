@@ -21,7 +21,7 @@ from directgp.likelihoods.base import (
     unconstrained,
 )
 from directgp.numerics.autograd import Slopes
-from directgp.numerics.special import expected_log_square
+from directgp.numerics.special import expected_log_square, expected_log_square_slopes
 from directgp.shapes import Targets, Values
 
 _SMALLEST_DF = 0.1
@@ -122,6 +122,19 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
         width = df * self.scale.double() ** 2
         log_ratio = expected_log_square(width, residual, variance.double()) - torch.log(width)
         return (self.log_base(residual) - 0.5 * (df + 1) * log_ratio).to(mean.dtype)
+
+    @override
+    def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
+        """The same by the chain rule, through νσ² and y − μ."""
+        df, scale = self.df.double(), self.scale.double()
+        residual, half, noise = y - mean, 0.5 * (df + 1), scale**2
+        width = df * noise
+        square = expected_log_square_slopes(width, residual, variance)
+        log_ratio, by_width = square[0] - torch.log(width), square[1] - 1 / width
+        by_df = self._constant_slope() - 0.5 * log_ratio - half * noise * by_width
+        by_scale = -1 / scale - 2 * half * df * scale * by_width
+        value = self.log_base(residual) - half * log_ratio
+        return value, half * square[2], -half * square[3], by_df, by_scale
 
     @override
     def mixture_variance(self, t: Values) -> Values:

@@ -5,9 +5,12 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from directgp import Marginals
+from directgp.interop.gpytorch.likelihoods import GivenGaussian, GivenStudentT
 from directgp.likelihoods import (
+    Derivatives,
     Gaussian,
     Likelihood,
     Logistic,
@@ -135,3 +138,87 @@ def test_losses_that_need_a_graph(loss: PointLoss) -> None:
     total = 0.5 * losses.sum()
     slopes = torch.autograd.grad(total, wanted, allow_unused=True, materialize_grads=True)
     assert_same(got, LossGradient(losses.detach(), slopes[0], slopes[1], slopes[2:]))
+
+
+@pytest.mark.parametrize(("kind", "loss"), CASES)
+def test_built_in_likelihoods_need_no_graph(
+    kind: str, loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_graph(*args: object, **options: object) -> None:
+        raise AssertionError("autograd was called")
+
+    monkeypatch.setattr("torch.autograd.grad", no_graph)
+    likelihood = MAKE[kind](torch.ones((), dtype=FLOAT64))
+    y, q = data(kind)
+    got = LOSSES[loss].gradient(likelihood, y, q, weights_of("random"))
+    assert len(got.parameters) == len(likelihood.learned())
+
+
+@pytest.mark.parametrize("loss", ["elbo", "log_loss"])
+@pytest.mark.parametrize("fixed", ["raw_df", "raw_scale"])
+def test_one_of_two_parameters(fixed: str, loss: str) -> None:
+    likelihood = StudentT(4.0, 0.6)
+    likelihood.get_parameter(fixed).requires_grad_(False)
+    y, q = data("student_t")
+    got = LOSSES[loss].gradient(likelihood, y, q, 0.5)
+    assert_same(got, reference(LOSSES[loss], likelihood, y, q, 0.5))
+
+
+@pytest.mark.parametrize("loss", ["elbo", "log_loss", "quadrature"])
+@pytest.mark.parametrize("kind", ["gaussian", "student_t", "exposure"])
+def test_constants_with_a_graph(kind: str, loss: str) -> None:
+    given = torch.linspace(0.5, 1.5, N, dtype=FLOAT64).requires_grad_()
+    make: dict[str, Callable[[], Likelihood]] = {
+        "gaussian": lambda: GivenGaussian(2 * given),
+        "student_t": lambda: GivenStudentT(3 * given, 0.5 * given),
+        "exposure": lambda: NegativeBinomial(2.5).with_exposure(given),
+    }
+    likelihood = make[kind]()
+    y, q = data("negative_binomial" if kind == "exposure" else kind)
+    got = LOSSES[loss].gradient(likelihood, y, q, weights_of("random"))
+    assert_same(got, reference(LOSSES[loss], likelihood, y, q, weights_of("random")))
+
+
+class Curved(Likelihood):
+    """y = sin-like curve of f plus noise: parameters of any shape, and no slopes in them."""
+
+    log_concave = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shape = torch.nn.Parameter(torch.tensor([0.7, -0.2], dtype=FLOAT64))
+        self.unused = torch.nn.Parameter(torch.ones(3, dtype=FLOAT64))
+
+    @override
+    def log_kernel(self, y: Tensor, f: Tensor) -> Tensor:
+        return -((y - self.shape[0] * f - self.shape[1] * torch.tanh(f)) ** 2)
+
+    @override
+    def derivatives(self, y: Tensor, f: Tensor) -> Derivatives:
+        raise NotImplementedError
+
+    @override
+    def value_and_slope(self, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
+        tanh = torch.tanh(f)
+        residual = y - self.shape[0] * f - self.shape[1] * tanh
+        return -(residual**2), 2 * residual * (self.shape[0] + self.shape[1] * (1 - tanh**2))
+
+    @override
+    def conditional_mean(self, f: Tensor) -> Tensor:
+        return self.shape[0] * f + self.shape[1] * torch.tanh(f)
+
+    @override
+    def conditional_variance(self, f: Tensor) -> Tensor:
+        return torch.full_like(f, 0.5)
+
+    @override
+    def check_targets(self, y: Tensor) -> None:
+        """Any number."""
+
+
+@pytest.mark.parametrize("loss", ["elbo", "log_loss"])
+def test_likelihood_without_slopes_in_its_parameters(loss: str) -> None:
+    likelihood = Curved()
+    y, q = data("gaussian", BATCH)
+    got = LOSSES[loss].gradient(likelihood, y, q, weights_of("random"))
+    assert_same(got, reference(LOSSES[loss], likelihood, y, q, weights_of("random")))
