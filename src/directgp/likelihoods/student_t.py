@@ -20,7 +20,7 @@ from directgp.likelihoods.base import (
     check_finite,
     unconstrained,
 )
-from directgp.numerics.autograd import Slopes
+from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.special import expected_log_square, expected_log_square_slopes
 from directgp.shapes import Targets, Values
 
@@ -52,11 +52,7 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
 
     @override
     def log_base(self, y: Values) -> Values:
-        half = 0.5 * self.df
-        log_constant = torch.lgamma(half + 0.5) - torch.lgamma(half)
-        return (log_constant - 0.5 * torch.log(2 * math.pi * half) - torch.log(self.scale)).expand(
-            y.shape
-        )
+        return _log_constant(self.df, self.scale).expand(y.shape)
 
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
@@ -76,13 +72,8 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
         df, scale, square = self.df, self.scale, (y - f) ** 2
         width = df * scale**2
         pull = (df + 1) * square / (width + square)
-        by_df = self._constant_slope() + 0.5 * (pull / df - torch.log1p(square / width))
+        by_df = _constant_slope(df) + 0.5 * (pull / df - torch.log1p(square / width))
         return by_df, (pull - 1) / scale
-
-    def _constant_slope(self) -> Tensor:
-        """½(ψ((ν+1)/2) − ψ(ν/2) − 1/ν), the derivative of `log_base` in ν."""
-        half = 0.5 * self.df
-        return 0.5 * (torch.digamma(half + 0.5) - torch.digamma(half) - 0.5 / half)
 
     @override
     def conditional_mean(self, f: Values) -> Values:
@@ -118,23 +109,15 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """log c − (ν+1)/2·(E_q[log(νσ² + (y−f)²)] − log νσ²), by one smooth integral."""
-        df, residual = self.df.double(), y.double() - mean.double()
-        width = df * self.scale.double() ** 2
-        log_ratio = expected_log_square(width, residual, variance.double()) - torch.log(width)
-        return (self.log_base(residual) - 0.5 * (df + 1) * log_ratio).to(mean.dtype)
+        constants = self.df, self.scale
+        if self._frozen:
+            constants = self.df.detach(), self.scale.detach()
+        return in_float64(_gibbs, _gibbs_and_slopes, y, mean, variance, *constants)
 
     @override
     def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
-        """The same by the chain rule, through νσ² and y − μ."""
-        df, scale = self.df.double(), self.scale.double()
-        residual, half, noise = y - mean, 0.5 * (df + 1), scale**2
-        width = df * noise
-        square = expected_log_square_slopes(width, residual, variance)
-        log_ratio, by_width = square[0] - torch.log(width), square[1] - 1 / width
-        by_df = self._constant_slope() - 0.5 * log_ratio - half * noise * by_width
-        by_scale = -1 / scale - 2 * half * df * scale * by_width
-        value = self.log_base(residual) - half * log_ratio
-        return value, half * square[2], -half * square[3], by_df, by_scale
+        """The same and its slopes."""
+        return _gibbs_and_slopes(y, mean, variance, self.df.detach(), self.scale.detach())
 
     @override
     def mixture_variance(self, t: Values) -> Values:
@@ -188,6 +171,40 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
     def mixture_width(self) -> Tensor:
         """Width in t of the narrowest peak that the integrand can have, 1/√((ν+1)/2)."""
         return torch.rsqrt(0.5 * (self.df + 1))
+
+
+def _log_constant(df: Tensor, scale: Tensor) -> Tensor:
+    """Γ((ν+1)/2) / (Γ(ν/2)·√(πν)·σ), as its log."""
+    half = 0.5 * df
+    ratio = torch.lgamma(half + 0.5) - torch.lgamma(half)
+    return ratio - 0.5 * torch.log(2 * math.pi * half) - torch.log(scale)
+
+
+def _constant_slope(df: Tensor) -> Tensor:
+    """½(ψ((ν+1)/2) − ψ(ν/2) − 1/ν), the derivative of `_log_constant` in ν."""
+    half = 0.5 * df
+    return 0.5 * (torch.digamma(half + 0.5) - torch.digamma(half) - 0.5 / half)
+
+
+def _gibbs(y: Values, mean: Values, variance: Values, df: Tensor, scale: Tensor) -> Values:
+    width = df * scale**2
+    log_ratio = expected_log_square(width, y - mean, variance) - torch.log(width)
+    return _log_constant(df, scale) - 0.5 * (df + 1) * log_ratio
+
+
+def _gibbs_and_slopes(
+    y: Values, mean: Values, variance: Values, df: Tensor, scale: Tensor
+) -> Slopes:
+    """The same, and its slopes in mean, variance, ν and σ."""
+    width, power = df * scale**2, 0.5 * (df + 1)
+    log_mean, *slopes = expected_log_square_slopes(width, y - mean, variance)
+    by_width, by_mean, by_variance = (slope.mul_(power) for slope in slopes)
+    log_ratio = log_mean.sub_(torch.log(width))
+    # The slope in log w: −(ν+1)/2 of the share of w in w + x².
+    pull = by_width.mul_(width).neg_().add_(power)
+    by_df = torch.addcdiv(_constant_slope(df) - 0.5 * log_ratio, pull, df)
+    value = _log_constant(df, scale) - power * log_ratio
+    return value, by_mean, by_variance.neg_(), by_df, (2 * pull - 1) / scale
 
 
 def fall_distance(nats: float, half: float) -> float:

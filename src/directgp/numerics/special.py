@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import Function, forward_ad
 from torch.nn import functional
@@ -239,56 +242,90 @@ def _small_deficit(x: Elements) -> Elements:
     return deficit / ((1 + x) * (1 - deficit))
 
 
-_STEP = 0.29
-_LOWEST = -36.0
-"""log t below which the integrand is below rounding; the step errs by e^−34 in a strip of π/2."""
+# log a = ∫ (e^{−t} − e^{−ta}) dt/t (Frullani), and E[e^{−tx²}] is a formula. So the mean of
+# log(c + x²) is one smooth integral over log t, accurate for any arguments, which are scaled to sum
+# to 1. The integrand falls only as t on the left; log t = x − e^{−x}/√e shortens that tail.
+
+_NATS = 25.0
+"""Each x is summed until the integrand is e^−25, and more."""
+
+_STEP = 2 * math.pi * 1.3 / _NATS
+"""The integrand is analytic and bounded in x while |Im x| < 1.3."""
+
+_FIRST = -0.5 - math.log(_NATS + 1.5)
+_BLOCK = 40_000
+"""Elements of an array that stays in the cache of a CPU."""
 
 
 def expected_log_square(offset: Values, mean: Values, variance: Values) -> Values:
-    """Compute E[log(c + x²)] for x ~ N(mean, variance) and an offset c > 0, differentiable.
-
-    log a = ∫ (e^{−t} − e^{−ta}) dt/t (Frullani), and E[e^{−tx²}] is a formula. So this is one
-    smooth integral over log t, accurate for any arguments, which are scaled to sum to 1.
-    """
+    """Compute E[log(c + x²)] for x ~ N(mean, variance) and an offset c > 0, differentiable."""
     size = (offset + mean**2 + variance).detach()
+    c, m, v = offset / size, mean**2 / size, variance / size
     if size.numel() == 0:
         return size
-    t, _, decay = _frullani(offset / size, mean**2 / size, variance / size)
-    return torch.log(size) + _STEP * (torch.exp(-t) - decay).sum(0)
+    t, weight = (each.reshape(-1, *([1] * size.dim())) for each in _log_nodes(c, m, v))
+    spread = 1 + 2 * t * v
+    decay = torch.exp(-t * (c + m / spread)) * torch.rsqrt(spread)
+    return torch.log(size) + (weight * (torch.exp(-t) - decay)).sum(0)
 
 
 def expected_log_square_slopes(offset: Values, mean: Values, variance: Values) -> Slopes:
-    """Compute the same with its slopes in offset, mean and variance; not differentiable.
+    """Compute E[log(c + x²)] and its slopes in c, mean and variance; not differentiable.
 
-    With d the term e^{−tx²} of the integrand and s = 1 + 2tv: ∫ d dt, 2·mean·∫ d/s dt, and
-    ∫ (d/s)(1 − 2t·mean²/s) dt.
+    With p = 1/(1 + 2tv) and D = √p·e^{−t(c + mp)} the slopes sum tD, tpD and (tp − 2mt²p²)D.
     """
-    size = offset + mean**2 + variance
+    size = torch.addcmul(offset + variance, mean, mean)
+    c, m, v = ((each / size).reshape(-1) for each in (offset, mean * mean, variance))
     if size.numel() == 0:
         return size, size, size, size
-    m = mean**2 / size
-    t, spread, decay = _frullani(offset / size, m, variance / size)
-    value = torch.log(size) + _STEP * (torch.exp(-t) - decay).sum(0)
-    rate, step = t.reshape(-1), _STEP / size
-    by_offset = torch.tensordot(rate, decay, 1)
-    by_square = torch.tensordot(rate, decay.div_(spread), 1)
-    bend = torch.tensordot(rate * rate, decay.div_(spread), 1)
-    by_variance = torch.addcmul(by_square, m, bend, value=-2)
-    return value, by_offset * step, 2 * mean * by_square * step, by_variance * step
+    t, weight = _log_nodes(c, m, v)
+    sums = torch.stack([weight, weight * t, weight * t * t])
+    rows = max(256, _BLOCK // len(t)) if size.device.type == "cpu" else len(c)
+    parts = [
+        _decay_sums(t[:, None], sums, *some)
+        for some in zip(c.split(rows), m.split(rows), v.split(rows), strict=True)
+    ]
+    columns = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    total, first, second, third = columns.reshape(4, *size.shape)
+    value = torch.log(size).sub_(total).add_(sums[0] @ torch.exp(-t))
+    by_mean = (2 * mean * second).div_(size)
+    by_variance = second.sub_(third.mul_(m.reshape(size.shape)).mul_(2)).div_(size)
+    return value, first.div_(size), by_mean, by_variance
 
 
-def _frullani(c: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the nodes t, 1 + 2tv, and E[e^{−t(c + x²)}] for x ~ N(√m, v) with c + m + v = 1."""
-    highest = math.log(40.0) - torch.log(c.detach().min()).item()
+def _decay_sums(t: Tensor, sums: Tensor, c: Tensor, m: Tensor, v: Tensor) -> Tensor:
+    """Sum D, tD, tpD and t²p²D over the nodes."""
+    root = torch.addcmul(t.new_ones(()), t, v, value=2).rsqrt_()
+    p = root * root
+    decay = torch.addcmul(c, m, p).mul_(-t).exp_().mul_(root)
+    both = sums[:2] @ decay
+    once = sums[1:2] @ decay.mul_(p)
+    return torch.cat([both, once, sums[2:] @ decay.mul_(p)])
+
+
+def _log_nodes(c: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Return nodes t and the weights of a sum over dt/t, for arguments that sum to 1.
+
+    t(c + m/(1 + 2tv)) exceeds the nats from t = nats/(c + m − 2·nats·v) on; more nats are taken for
+    the slope in c, most of which may come from x near 0 however unlikely that is.
+    """
+    slowest = torch.add(m, v, alpha=-120.0).clamp_(min=0.0).add_(c).amin()
+    highest = math.log(_NATS / slowest.item()) if slowest > 0 else math.inf
     if not math.isfinite(highest):
         raise NumericalError(
             "The mean of log(c + x²) is NaN or infinite, or underflows. Check the scale of the "
             "noise, mean and variance."
         )
-    log_t = torch.arange(_LOWEST, highest, _STEP, dtype=m.dtype, device=m.device)
-    t = torch.exp(log_t).reshape(-1, *([1] * m.dim()))
-    spread = 1 + 2 * t * v
-    return t, spread, torch.exp(-t * (c + m / spread)) * torch.rsqrt(spread)
+    t, weight = _log_rule(math.ceil((highest - _FIRST) / _STEP) + 1)
+    return torch.from_numpy(t).to(c), torch.from_numpy(weight).to(c)
+
+
+@lru_cache(maxsize=64)
+def _log_rule(number: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return t and the weights of dt/t at equal steps of x; the arrays must not be written to."""
+    x = _FIRST + _STEP * np.arange(number)
+    bend = np.exp(-0.5 - x)
+    return np.exp(x - bend), _STEP * (1 + bend)
 
 
 # Functions with hand-written derivatives.
