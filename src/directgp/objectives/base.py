@@ -20,19 +20,16 @@ from directgp.shapes import BatchedRow, Marginals
 
 
 class LossGradient(NamedTuple):
-    """Losses, and the gradient of their weighted sum."""
+    """Losses, and the gradient of Σ_i weight_i·loss_i.
+
+    It has weight_i·∂loss_i/∂μ_i, weight_i·∂loss_i/∂v_i, and one tensor for each of
+    `Likelihood.learned`.
+    """
 
     losses: BatchedRow
-    """The loss of each example."""
-
     mean: BatchedRow
-    """weight_i·∂loss_i/∂μ_i."""
-
     variance: BatchedRow
-    """weight_i·∂loss_i/∂v_i."""
-
     parameters: tuple[Tensor, ...]
-    """The gradient in each tensor of `Likelihood.learned`."""
 
 
 class PointLoss(ABC):
@@ -117,8 +114,7 @@ class PointLoss(ABC):
     ) -> LossGradient:
         """Return the losses and the gradient of Σ_i weight_i·loss_i.
 
-        The slopes of a loss are formulas or integrals of their own where `_slopes` has them, and
-        come from autograd elsewhere.
+        They come from `_slopes` without a graph, or from autograd.
         """
         with torch.no_grad():
             rows = of_one_shape(y, marginals.mean, marginals.variance)
