@@ -79,6 +79,9 @@ class Likelihood(nn.Module, ABC):
     """Half-width in Im f of the strip about the real line where p(y given f) is analytic and
     bounded; it sets the step of a quadrature (Trefethen and Weideman, SIAM Review 56, 2014)."""
 
+    log_strip: float | None = None
+    """The same for log p(y given f), which sets the step for E_q[log p]; None if it is `strip`."""
+
     @abstractmethod
     def log_kernel(self, y: Values, f: Values) -> Values:
         """Return the part of log p(y given f) that depends on f; differentiable."""
@@ -238,6 +241,10 @@ class Likelihood(nn.Module, ABC):
 
     def predictive_mean_slopes(self, mean: Values, variance: Values) -> Slopes | None:
         """Return E[y], and slopes in mean and variance."""
+        return None
+
+    def slopes_of_averages(self, y: Row, f: Row, value: Row, first: Row) -> Slopes | None:
+        """Return `average_slopes` given averages of f, ℓ and ℓ′, if it is linear in them."""
         return None
 
     def average_slopes(self, y: Row, f: Points, weights: Points) -> Slopes:

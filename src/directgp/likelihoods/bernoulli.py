@@ -13,7 +13,12 @@ from directgp.errors import require_all
 from directgp.likelihoods.base import Derivatives, Draws, UnimodalInF
 from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.random import Generator, sample_above, standard_normal
-from directgp.numerics.special import log_ndtr, log_ndtr_and_slope, log_ndtr_derivatives
+from directgp.numerics.special import (
+    log_ndtr,
+    log_ndtr_and_slope,
+    log_ndtr_derivatives,
+    sigmoids,
+)
 from directgp.shapes import Targets, Values
 
 _ROOT = 1 / math.sqrt(2 * math.pi)
@@ -151,11 +156,9 @@ class Logistic(Bernoulli):
 
     @override
     def link_derivatives(self, x: Values) -> Derivatives:
-        odds = x.abs().neg_().exp_()
-        larger = (1 + odds).reciprocal_()
-        smaller = odds * larger
-        value = torch.clamp(x, max=0.0).sub_(odds.log1p_())
-        return Derivatives(value, torch.sigmoid(-x), smaller.mul_(larger).neg_())
+        success, failure, rest = sigmoids(x)
+        value = torch.clamp(x, max=0.0).sub_(rest)
+        return Derivatives(value, failure, success.mul_(failure).neg_())
 
     @override
     def conditional_mean(self, f: Values) -> Values:

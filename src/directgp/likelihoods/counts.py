@@ -27,12 +27,13 @@ from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.special import (
     log1mexp,
     log_softplus,
-    log_softplus_derivatives,
+    sigmoids,
     softplus,
+    softplus_derivatives,
     softplus_inverse,
     wright_omega,
 )
-from directgp.shapes import Targets, Values
+from directgp.shapes import Row, Targets, Values
 
 SomeCount = TypeVar("SomeCount", bound="CountLikelihood")
 
@@ -45,6 +46,9 @@ class CountLikelihood(UnimodalInF):
     # exp(−e^f) decays to the right only while cos(Im f) > 0. The other links and the negative
     # binomial have such an edge too: at large exposures, and where λ is well above r.
     strip = 0.5 * math.pi
+    # The logs have no edge: their nearest singularities are those of log(1 + e^f), at ±iπ. The
+    # slopes have poles there.
+    log_strip = 0.85 * math.pi
     log_exposure: Tensor | None
 
     def __init__(self) -> None:
@@ -244,11 +248,12 @@ class PoissonSoftplus(PoissonCounts):
 
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
-        log_s, rho, rho_slope = log_softplus_derivatives(f)
-        log_mean = self._plus_log_exposure(log_s)
-        rate = torch.exp(log_mean)
-        second = y * rho_slope - rate * rho * torch.sigmoid(-f)
-        return Derivatives(y * log_mean - rate, (y - rate) * rho, second)
+        rate, failure, log_s, rho, rho_slope = softplus_derivatives(f)
+        if self.log_exposure is not None:
+            rate = rate * torch.exp(self._per_example(self.log_exposure))
+        value = (y * self._plus_log_exposure(log_s)).sub_(rate)
+        second = (y * rho_slope).sub_(failure.mul_(rate).mul_(rho))
+        return Derivatives(value, torch.sub(y, rate).mul_(rho), second)
 
     @override
     def argmax(self, y: Values) -> Values:
@@ -350,9 +355,20 @@ class NegativeBinomial(ExponentialRate):
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
         z, r = self._log_odds(f), self.dispersion
-        success, failure = torch.sigmoid(z), torch.sigmoid(-z)
-        value = y * functional.logsigmoid(z) - r * softplus(z)
-        return Derivatives(value, y * failure - r * success, -(y + r) * success * failure)
+        success, failure, rest = sigmoids(z)
+        total = -(y + r)
+        value = (total * rest).addcmul_(y, z.clamp(max=0.0)).addcmul_(r, z.clamp(min=0.0), value=-1)
+        first = (y * failure).addcmul_(r, success, value=-1)
+        return Derivatives(value, first, success.mul_(failure) * total)
+
+    @override
+    def slopes_of_averages(self, y: Row, f: Row, value: Row, first: Row) -> Slopes | None:
+        """`parameter_slopes` with log(1 + e^z) = (yz − ℓ)/(y+r) and σ(z) = (y − ℓ′)/(y+r)."""
+        if self.log_exposure is not None and self.log_exposure.requires_grad:
+            return None
+        z, r = self._log_odds(f), self.dispersion
+        free = torch.digamma(y + r) - torch.digamma(r)
+        return (free - (y * z - value) / (y + r) - first / r,)
 
     @override
     def parameter_slopes(self, y: Values, f: Values) -> Slopes | None:

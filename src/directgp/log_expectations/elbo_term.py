@@ -1,6 +1,7 @@
 """Compute the data term of the ELBO, E_q[log p(y|f)]."""
 
 import math
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -62,10 +63,13 @@ class CommonNodes(NamedTuple):
         """μ + z_k·√v."""
         return torch.addcmul(mean, self.z, deviation)
 
-    def averages(self, at: Derivatives) -> tuple[Row, Row, Row]:
-        """E_q[ℓ] with its slopes, E_q[ℓ′] in the mean and ½E_q[ℓ″] in the variance."""
-        bend = (self.weights @ at.second).mul_(0.5)
-        return self.weights @ at.value, self.weights @ at.first, bend
+    def averages(self, at: Derivatives) -> list[Row]:
+        """E_q[ℓ], E_q[ℓ′] and E_q[ℓ″]."""
+        return [self.weights @ each for each in at]
+
+    def spread(self, f: Points) -> tuple[Points, Points]:
+        """Return points with weights of their shape."""
+        return f, self.weights[:, None].expand(f.shape)
 
 
 def common_nodes(mean: Row, deviation: Row, strip: float, nats: float) -> CommonNodes | None:
@@ -135,7 +139,8 @@ def nodes_needed(examples: FlatExamples, nats: float) -> tuple[Row, Row]:
     likelihood, _, mean, variance = examples
     deviation = torch.sqrt(variance)
     reach = math.sqrt(2 * nats) * deviation + mean.abs() * variance.clamp(max=1.0)
-    return reach, 2 * reach / trapezoid_step(deviation, likelihood.strip, nats - NATS)
+    strip = likelihood.log_strip or likelihood.strip
+    return reach, 2 * reach / trapezoid_step(deviation, strip, nats - NATS)
 
 
 def _sum(examples: FlatExamples, reach: Row, number: int) -> Estimate:
@@ -148,13 +153,24 @@ def _sum(examples: FlatExamples, reach: Row, number: int) -> Estimate:
     weights = ((nearest**2 - place * place) * (reach * reach / (2 * variance))).exp_()
     weights /= weights.sum(0)
     f = torch.addcmul(mean, place, reach)
-    value, first, second = likelihood.derivatives(y, f)
-    return Estimate(
-        (weights * value).sum(0) + likelihood.log_base(y),
-        (weights * first).sum(0),
-        0.5 * (weights * second).sum(0),
-        likelihood.average_slopes(y, f, weights),
-    )
+    averages = [(weights * each).sum(0) for each in likelihood.derivatives(y, f)]
+    return _estimate(likelihood, y, mean, averages, lambda: (f, weights))
+
+
+def _estimate(
+    likelihood: Likelihood,
+    y: Row,
+    mean: Row,
+    averages: Sequence[Row],
+    nodes: Callable[[], tuple[Points, Points]],
+) -> Estimate:
+    """Return the estimate with these averages of ℓ, ℓ′ and ℓ″ over nodes and their weights."""
+    value, first, second = averages
+    parameters: Slopes = ()
+    if likelihood.trainable:
+        linear = likelihood.slopes_of_averages(y, mean, value, first)
+        parameters = likelihood.average_slopes(y, *nodes()) if linear is None else linear
+    return Estimate(value + likelihood.log_base(y), first, 0.5 * second, parameters)
 
 
 _MARGIN = 1.5
@@ -257,19 +273,21 @@ def _common_nodes_estimate(examples: FlatExamples, nats: float) -> Estimate | No
     if isinstance(likelihood, SymmetricLink) and not likelihood.state_dict():
         link, mean = likelihood, (2 * y - 1) * mean
         centres = mean.clamp(min=0.0)
-    nodes = common_nodes(centres, deviation, likelihood.strip, nats)
+    strip = likelihood.log_strip or likelihood.strip
+    nodes = common_nodes(centres, deviation, strip, nats)
     if nodes is None:
         return None
     parts = []
     for rows, index in row_blocks(len(y), len(nodes.z), y.device):
         f = nodes.points(mean[rows], deviation[rows])
         if link is not None:
-            parts.append(Estimate(*nodes.averages(link.link_derivatives(f))))
+            value, slope, bend = nodes.averages(link.link_derivatives(f))
+            parts.append(Estimate(value, slope, 0.5 * bend))
             continue
         some, target = likelihood.take(index), y[rows]
-        value, slope, variance_slope = nodes.averages(some.derivatives(target, f))
-        parameters = some.average_slopes(target, f, nodes.weights[:, None].expand(f.shape))
-        parts.append(Estimate(value + some.log_base(target), slope, variance_slope, parameters))
+        averages = nodes.averages(some.derivatives(target, f))
+        spread = partial(nodes.spread, f)
+        parts.append(_estimate(some, target, mean[rows], averages, spread))
     estimate = Estimate.join(parts)
     if link is None:
         return estimate

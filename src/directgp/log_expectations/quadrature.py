@@ -505,8 +505,8 @@ def _sum_nodes(examples: FlatExamples, peak: Peak, delta: Points, log_weight: Va
     """
     likelihood, y, mean, variance = examples
     f = mean + delta
-    value, first, second = likelihood.derivatives(y, f)
-    value = torch.addcmul(value, delta * delta, -0.5 / variance).sub_(peak.height)
+    kernel, first, second = likelihood.derivatives(y, f)
+    value = torch.addcmul(kernel, delta * delta, -0.5 / variance).sub_(peak.height)
     if log_weight.dim() == 2:
         value = value + log_weight
         log_weight = torch.zeros_like(mean)
@@ -521,5 +521,9 @@ def _sum_nodes(examples: FlatExamples, peak: Peak, delta: Points, log_weight: Va
     mean_slope = pulled.sum(0) / total
     square = (pulled.mul_(slope).sum(0) + rest * rest * bent) / total
     variance_slope = 0.5 * (square - weight * weight / variance)
-    parameters = likelihood.average_slopes(y, f, mass / total) if likelihood.trainable else ()
+    parameters: Slopes = ()
+    if likelihood.trainable:
+        averages = ((mass * each).sum(0).div_(total) for each in (f, kernel, first))
+        linear = likelihood.slopes_of_averages(y, *averages)
+        parameters = likelihood.average_slopes(y, f, mass / total) if linear is None else linear
     return Estimate(log_z + likelihood.log_base(y), mean_slope, variance_slope, parameters)

@@ -218,16 +218,37 @@ def log_softplus(f: Elements) -> Elements:
     return torch.where(small, series - 0.5 * torch.exp(series), torch.log(softplus(inner)))
 
 
-def log_softplus_derivatives(f: Elements) -> tuple[Elements, Elements, Elements]:
-    """Compute log s, its slope ρ = σ(f)/s(f), and ρ′ = ρ(1 − σ(f) − ρ).
+def sigmoids(z: Elements) -> tuple[Elements, Elements, Elements]:
+    """Compute σ(z), σ(−z) and log(1 + e^−|z|) at once; not differentiable."""
+    growth = torch.exp(z)
+    decay = growth.reciprocal()
+    rest = torch.minimum(growth, decay).log1p_()
+    return decay.add_(1).reciprocal_(), growth.add_(1).reciprocal_(), rest
 
-    With x = e^f, 1 − σ − ρ = (s − x) / ((1 + x)s), and s − x = −x²/2 + x³/3 − … where x is small.
+
+_LOWEST = -700.0
+"""e^f is a normal number above; below log s = f."""
+
+_SERIES_BELOW = 0.01
+"""e^f below which a difference loses digits."""
+
+
+def softplus_derivatives(f: Elements) -> tuple[Elements, Elements, Elements, Elements, Elements]:
+    """Compute s, σ(−f), log s, its slope ρ = σ(f)/s(f), and ρ′ = ρ(σ(−f) − ρ).
+
+    With x = e^f, σ(−f) − ρ = (s − x) / ((1 + x)s), and s − x = −x²/2 + x³/3 − … where x is small.
     """
-    x = torch.exp(torch.clamp(f, max=0.0))
-    s = softplus(f)
-    rho = torch.where(f < _SMALL, 1 - 0.5 * x, torch.sigmoid(f) / torch.where(s > 0, s, 1.0))
-    excess = torch.where(x < 0.01, -_small_deficit(x), torch.sigmoid(-f) - rho)
-    return log_softplus(f), rho, rho * excess
+    bounded = f.clamp(min=_LOWEST)
+    rho, failure, s = sigmoids(bounded)
+    s.add_(f.clamp(min=0.0))
+    rho.div_(s)
+    excess = failure - rho
+    small = s < _SERIES_BELOW
+    if f.is_cuda:
+        excess = torch.where(small, -_small_deficit(torch.exp(bounded)), excess)
+    else:
+        excess[small] = -_small_deficit(torch.exp(bounded[small]))
+    return s, failure, torch.log(s).add_(f).sub_(bounded), rho, excess.mul_(rho)
 
 
 def softplus_inverse(s: Elements) -> Elements:

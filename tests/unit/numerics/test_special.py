@@ -19,7 +19,7 @@ from directgp.numerics.special import (
     log_ndtr_derivatives,
     log_ndtri,
     log_softplus,
-    log_softplus_derivatives,
+    softplus_derivatives,
     softplus_inverse,
     wright_omega,
 )
@@ -289,7 +289,7 @@ def softplus_logs(f: float) -> tuple[float, float, float]:
 
 @pytest.mark.parametrize("f", SOFTPLUS_AT)
 def test_log_softplus_and_derivatives_agree_with_mpmath(f: float) -> None:
-    found = log_softplus_derivatives(torch.tensor([f], dtype=torch.float64))
+    found = softplus_derivatives(torch.tensor([f], dtype=torch.float64))[2:]
     for value, truth in zip(found, softplus_logs(f), strict=True):
         assert value.item() == pytest.approx(truth, rel=2e-14, abs=1e-300)
 
