@@ -469,6 +469,10 @@ class AtLeastOne(Likelihood):
         return tuple((-slope * rho).masked_fill(rho == 0, 0.0) for slope in slopes)
 
     @override
+    def parameter_gradient(self, slopes: Slopes, grad: Values | float) -> tuple[Tensor, ...]:
+        return self.counts.parameter_gradient(slopes, grad)
+
+    @override
     def conditional_mean(self, f: Values) -> Values:
         return torch.exp(self.log_kernel(f, f))
 
