@@ -76,7 +76,7 @@ class Peak(NamedTuple):
 
     def take(self, index: Int[Tensor, " r"]) -> "Peak":
         """Return the peaks of some examples."""
-        return Peak(*(column[index] for column in self))
+        return Peak(*(column.index_select(0, index) for column in self))
 
 
 def peak_of(likelihood: Likelihood, y: Values, mean: Values, variance: Values) -> Peak:
@@ -210,8 +210,9 @@ NATS = 27.0
 MIN_NODES, MAX_NODES = 16, 4096
 """Bounds of the number of nodes of an example."""
 
-_CPU_WASTE = 6000
-"""Nodes that may be summed in vain: to sort the examples by their number of nodes costs more."""
+_CPU_WASTE = 6000, 5
+"""Nodes that may be summed in vain, in all and for each example: to sort the examples by their
+number of nodes costs more."""
 
 _CPU_GROWTH = 1.15
 _DEVICE_GROWTH = 2.0
@@ -224,7 +225,8 @@ def nats_for(width: Values) -> Values:
 
     The slope in v of a wide peak is a small difference of what is summed for it.
     """
-    return NATS + 1.5 * torch.log1p(width**4)
+    square = width * width
+    return torch.log1p(square * square).mul_(1.5).add_(NATS)
 
 
 def step_for(width: Values, strip: float, nats: float | Values) -> Values:
@@ -256,7 +258,8 @@ def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
         raise NumericalError(
             "Quadrature met NaN or infinity. Check mean, variance and the likelihood's parameters."
         )
-    few = needed.device.type == "cpu" and (most - mean) * len(needed) <= _CPU_WASTE
+    waste = (most - mean - _CPU_WASTE[1]) * len(needed) - _CPU_WASTE[0]
+    few = needed.device.type == "cpu" and waste <= 0
     if few or most <= growth * least:
         number = math.ceil(most)
         for _, index in row_blocks(len(needed), number, needed.device):
@@ -490,10 +493,10 @@ class Quadrature(Rule):
         if self.num_nodes != "auto":
             return _sum_nodes(examples, peak, *trapezoid_nodes(ends, peak, self.num_nodes))
         parts = []
-        needed = ends.sum(0) / trapezoid_step(peak.width, likelihood.strip)
+        needed = ends.sum(0) / step_for(peak.width, likelihood.strip, drop)
         for number, index in blocks_by_nodes(needed):
             top = peak.take(index)
-            nodes = trapezoid_nodes(ends[:, index], top, number)
+            nodes = trapezoid_nodes(ends.index_select(1, index), top, number)
             parts.append((index, _sum_nodes(examples.take(index), top, *nodes)))
         return Estimate.gather(parts)
 
@@ -511,19 +514,20 @@ def _sum_nodes(examples: FlatExamples, peak: Peak, delta: Points, log_weight: Va
         value = value + log_weight
         log_weight = torch.zeros_like(mean)
     mass = value.exp_()
-    total = mass.sum(0)
+    ones = mass.new_ones(len(mass))
+    total = ones @ mass
     log_z = peak.height + torch.log(total) + log_weight - 0.5 * torch.log(2 * math.pi * variance)
     weight = balanced_weight(peak.curvature, variance)
     rest = 1 - weight
     slope = torch.addcmul(rest * first, weight / variance, delta)
-    bent = (mass * second).sum(0)
+    bent = ones @ (mass * second)
     pulled = mass * slope
-    mean_slope = pulled.sum(0) / total
-    square = (pulled.mul_(slope).sum(0) + rest * rest * bent) / total
+    mean_slope = (ones @ pulled).div_(total)
+    square = (rest * rest * bent).add_(ones @ pulled.mul_(slope)).div_(total)
     variance_slope = 0.5 * (square - weight * weight / variance)
     parameters: Slopes = ()
     if likelihood.trainable:
-        averages = ((mass * each).sum(0).div_(total) for each in (f, kernel, first))
+        averages = ((ones @ (mass * each)).div_(total) for each in (f, kernel, first))
         linear = likelihood.slopes_of_averages(y, *averages)
         parameters = likelihood.average_slopes(y, f, mass / total) if linear is None else linear
     return Estimate(log_z + likelihood.log_base(y), mean_slope, variance_slope, parameters)

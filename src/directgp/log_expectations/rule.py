@@ -161,7 +161,8 @@ class FlatExamples(NamedTuple):
     def take(self: SomeExamples, index: Int[Tensor, " r"]) -> SomeExamples:
         """Return some of the examples."""
         likelihood, *columns = self
-        return type(self)(likelihood.take(index), *(column[index] for column in columns))
+        some = (column.index_select(0, index) for column in columns)
+        return type(self)(likelihood.take(index), *some)
 
 
 @dataclass(frozen=True)
@@ -211,11 +212,13 @@ class Estimate:
     @staticmethod
     def gather(parts: "list[tuple[Int[Tensor, ' _'], Estimate]]") -> "Estimate":
         """Combine the estimates of parts of the examples, given with their indices."""
-        index = torch.cat([index for index, _ in parts])
-        order = torch.empty_like(index)
-        order[index] = torch.arange(len(index), device=index.device)
         joined = Estimate.join(estimate for _, estimate in parts)
-        return Estimate.of(column[order] for column in joined.columns)
+        index = torch.cat([index for index, _ in parts])
+        count = torch.arange(len(index), device=index.device)
+        if not index.is_cuda and torch.equal(index, count):
+            return joined
+        order = torch.empty_like(index).index_copy_(0, index, count)
+        return Estimate.of(column.index_select(0, order) for column in joined.columns)
 
 
 def without_overflow(weights: Points, first: Points, second: Points) -> tuple[Points, Points]:

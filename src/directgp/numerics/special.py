@@ -24,7 +24,7 @@ Elementwise = Callable[[Tensor], Tensor]
 
 
 _DEEP = -10.0
-"""Left of this erfc underflows soon, and a CPU uses a continued fraction."""
+"""Left of this x + λ(x) cancels, and a CPU uses a continued fraction."""
 
 _VERY_DEEP = -25.0
 """Left of this five levels of that fraction suffice; right of it x + λ(x) does not cancel."""
@@ -46,8 +46,8 @@ def inverse_mills(x: Elements) -> Elements:
 def log_ndtr_derivatives(x: Elements) -> tuple[Elements, Elements, Elements]:
     """Compute log Φ(x) and its first two derivatives, λ(x) and −λ(x) (x + λ(x)), at once.
 
-    On a CPU, where erfcx is slow, a vectorised erfc serves all three down to x = −10, and from
-    there the continued fraction of `_tail_fraction`. Not differentiable.
+    On a CPU one erfcx serves all three down to x = −10, and from there the continued fraction of
+    `_tail_fraction`. Not differentiable.
     """
     if x.is_cuda:
         return _by_erfcx(x)
@@ -86,14 +86,17 @@ def wright_omega(x: Elements) -> Elements:
 
 
 def _near_slope(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute log Φ and λ for x > −10, as −log(1 + Φ(−x)/Φ(x)), without branches."""
-    scaled = x * math.sqrt(0.5)
-    above = torch.erfc(scaled)
-    twice_below = torch.erfc(-scaled)
-    log_p = above.div_(twice_below).log1p_().neg_()
-    log_factor = scaled.new_full((), 0.5 * math.log(2 / math.pi))
-    density = torch.addcmul(log_factor, scaled, scaled, value=-1).exp_()
-    return log_p, density.div_(twice_below)
+    """Compute log Φ and λ for x > −10.
+
+    With E = erfcx(|x|/√2)·e^{−max(x, 0)²/2}, Φ(x) = E/2 left of 0 and 1 − E/2 right of it.
+    """
+    right = x.clamp(min=0.0)
+    density = (right * right).mul_(-0.5).exp_()
+    half = torch.special.erfcx(x.abs().mul_(math.sqrt(0.5))).mul_(density).mul_(0.5)
+    rest = torch.where(x < 0, half - 1, half.neg_())
+    slope = density.mul_(1 / math.sqrt(2 * math.pi)).div_(1 + rest)
+    left = right.sub_(x)
+    return rest.log1p_().addcmul_(left, left, value=-0.5), slope
 
 
 def _by_erfcx(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
