@@ -4,6 +4,7 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Literal, TypeVar, final, overload
 
 import numpy as np
@@ -146,6 +147,25 @@ def _by_scipy(function: Callable[..., Any], *arguments: Tensor) -> Tensor:
     return torch.as_tensor(function(*arrays)).to(arguments[-1])
 
 
+_SMALL_COUNTS = 1024
+"""Counts below have tables: `lgamma` is slow on a CPU."""
+
+
+def _small_counts(y: Values) -> Int[Tensor, "..."] | None:
+    """Return the counts as indices of a table, or None where they have none."""
+    if y.device.type != "cpu" or y.numel() == 0 or torch._C._are_functorch_transforms_active():
+        return None
+    index = y.long()
+    least, most = torch.stack(index.aminmax()).tolist()
+    return index if 0 <= least and most < _SMALL_COUNTS and torch.equal(index, y) else None
+
+
+@lru_cache(maxsize=1)
+def _minus_log_factorials() -> Float[Tensor, " _"]:
+    """−log k! for small counts k; not to be written to."""
+    return -torch.lgamma(torch.arange(1, _SMALL_COUNTS + 1, dtype=torch.float64))
+
+
 class ExponentialRate(CountLikelihood):
     """Base of count likelihoods with λ = e^f."""
 
@@ -182,7 +202,10 @@ class PoissonCounts(CountLikelihood):
 
     @override
     def log_base(self, y: Values) -> Values:
-        return -torch.lgamma(y + 1)
+        index = _small_counts(y)
+        if index is None:
+            return -torch.lgamma(y + 1)
+        return _minus_log_factorials()[index].to(y.dtype)
 
     @override
     def conditional_variance(self, f: Values) -> Values:
@@ -229,7 +252,7 @@ class PoissonExp(ExponentialRate, PoissonCounts):
         """The same, y − λ̄ and −λ̄/2 with λ̄ = e·exp(μ + v/2)."""
         log_mean = self._log_mean(mean)
         rate = torch.add(log_mean, variance, alpha=0.5).exp_()
-        value = (torch.lgamma(y + 1) + rate).neg_().addcmul_(y, log_mean)
+        value = (self.log_base(y) - rate).addcmul_(y, log_mean)
         return value, y - rate, rate.mul_(-0.5)
 
     def predictive_variance(self, mean: Values, variance: Values) -> Values:
@@ -349,8 +372,13 @@ class NegativeBinomial(ExponentialRate):
 
     @override
     def log_base(self, y: Values) -> Values:
-        r = self.dispersion
-        return torch.lgamma(y + r) - torch.lgamma(r) - torch.lgamma(y + 1)
+        r, index = self.dispersion, _small_counts(y)
+        if index is None or r.numel() > 1:
+            return torch.lgamma(y + r) - torch.lgamma(r) - torch.lgamma(y + 1)
+        # Γ(y+r)/Γ(r) = r(r+1)…(r+y−1).
+        number = torch.arange(int(index.max()), dtype=r.dtype, device=r.device)
+        rising = functional.pad(torch.log(r + number).cumsum(0), (1, 0))
+        return (rising + _minus_log_factorials()[: len(rising)])[index]
 
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:

@@ -47,7 +47,7 @@ _MAX_NEWTON_STEPS = 200
 _PATIENCE = 10
 """Steps after which every other one halves the bracket."""
 
-_MODE_TOLERANCE = 1e-4
+_MODE_TOLERANCE = 1e-3
 """Newton steps end when the next is below this share of the peak's width."""
 
 _MAX_FALL_STEPS = 40

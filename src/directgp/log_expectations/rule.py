@@ -230,8 +230,8 @@ def without_overflow(weights: Points, first: Points, second: Points) -> tuple[Po
     return first.masked_fill(weightless, 0.0), second.masked_fill(weightless, 0.0)
 
 
-_CPU_ELEMENTS = 40_000
-"""Elements of an array, 320 KB: it stays in the cache and is not allocated anew."""
+_CPU_ELEMENTS = 80_000
+"""Elements of an array, 640 KB: it stays in the cache and is not allocated anew."""
 
 _DEVICE_ELEMENTS = 1 << 27
 
