@@ -458,14 +458,6 @@ class ScaleMixture(Likelihood):
         """Return the log density of t."""
 
     @abstractmethod
-    def mixture_bounds(self, square: Values, variance: Values, nats: float) -> Values:
-        """Return bounds of t, shape (2, ...), of N(y; μ, v + w(t))·π(t).
-
-        Left of the first it falls as a power of e^t, right of the second it is e^−nats of its
-        maximum. `square` is (y − μ)².
-        """
-
-    @abstractmethod
     def tail_bounds(self, distance: Values, nats: float) -> Values:
         """Return bounds outside which Φ(−x/√(v + w(t)))·π(t) is below e^−nats of its maximum."""
 

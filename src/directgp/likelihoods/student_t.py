@@ -130,13 +130,13 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
         half = 0.5 * self.df
         return half * (torch.log(half) + t - torch.exp(t)) - torch.lgamma(half)
 
-    @override
     def mixture_bounds(self, square: Values, variance: Values, nats: float) -> Values:
         """Bounds of t, shape (2, ...): where the integrand turns into a power of e^t, and ends.
 
-        With g = 1 + r²/(νσ²) it falls left of −log g, by (ν/2)(s − 1 + e^−s) at a distance s, and
-        from w = v on as e^{(ν+1)t/2}. Right of the second bound it is e^−nats of its maximum: the
-        Gamma factor dominates, from −log g on if N(r; 0, 2v) is negligible.
+        The integrand is N(y; μ, v + w(t))·π(t), and `square` is r² = (y − μ)². With
+        g = 1 + r²/(νσ²) it falls left of −log g, by (ν/2)(s − 1 + e^−s) at a distance s, and from
+        w = v on as e^{(ν+1)t/2}. Right of the second bound it is e^−nats of its maximum: the Gamma
+        factor dominates, from −log g on if N(r; 0, 2v) is negligible.
         """
         df, noise = self.df.detach(), self.scale.detach() ** 2
         least = 0.5 * float(df.min())
