@@ -147,3 +147,20 @@ def test_degrees_of_freedom_for_each_example() -> None:
         for nu, *row in zip(df, y, mean, variance, strict=True)
     ]
     torch.testing.assert_close(together, torch.cat(apart), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("rule", [Quadrature(), None], ids=["log_loss", "elbo"])
+@pytest.mark.parametrize("unit", [1e-150, 1e-8, 1e8, 1e149])
+def test_units_do_not_matter(rule: Rule | None, unit: float) -> None:
+    """No product of small or large numbers leaves the range of float64."""
+    some = Sample(*torch.tensor([[0.5, 1.0, 30.0], [1e-9, 0.7, 1.0]]).double())
+    plain = answer(rule, 4.0, some)
+    term = gibbs_term if rule is None else rule
+    likelihood = StudentT(df=4.0, scale=unit).requires_grad_(False)
+    mean = torch.zeros_like(some.residual).requires_grad_()
+    variance = (unit**2 * some.variance).requires_grad_()
+    value = term(likelihood, unit * some.residual, mean, variance)
+    by_mean, by_variance = torch.autograd.grad(value.sum(), (mean, variance))
+    found = Answer(value.detach() + math.log(unit), unit * by_mean, unit**2 * by_variance)
+    for got, want in zip(found, plain, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=0)

@@ -357,7 +357,10 @@ def mixture_estimate(
         rule = rule._replace(step=rule.step * most / (num_nodes - 1))
         needed = torch.full_like(needed, num_nodes)
     growth = torch.exp(start)
-    rows = square, variance, noise / growth, half * growth, half
+    # In these units neither the precisions nor their squares underflow.
+    unit = (square + variance).add_(noise)
+    square, variance = square / unit, variance / unit
+    rows = square, variance, noise / (unit * growth), half * growth, half
     columns = y.new_empty(6, len(y))
     for number, index in blocks_by_nodes(needed):
         some = (row.index_select(0, index) if row.numel() > 1 else row for row in rows)
@@ -366,14 +369,16 @@ def mixture_estimate(
     for column in (place, rate, once, twice):
         column.div_(total)
     constant = half * torch.log(half) - torch.lgamma(half) - 0.5 * math.log(2 * math.pi)
-    value = torch.log(total).add_(top).addcmul_(half, start).add_(constant)
+    value = (total / unit.sqrt()).log_().add_(top).addcmul_(half, start).add_(constant)
     parameters: Slopes = ()
     if likelihood.trainable:
         by_df = torch.log(half) + 1 - torch.digamma(half) + start + place - growth * rate
         # E[w(r²p² − p)] with p = 1/(v + w), so that pw = 1 − pv.
         by_scale = square * (once - variance * twice) + variance * once - 1
         parameters = 0.5 * by_df, by_scale / likelihood.scale.detach()
-    return Estimate(value, residual * once, (square * twice).sub_(once).mul_(0.5), parameters)
+    mean_slope = (residual / unit).mul_(once)
+    variance_slope = (square * twice).sub_(once).div_(unit).mul_(0.5)
+    return Estimate(value, mean_slope, variance_slope, parameters)
 
 
 def _sum_mixture(

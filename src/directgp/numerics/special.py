@@ -303,7 +303,7 @@ def expected_log_square_slopes(offset: Values, mean: Values, variance: Values) -
     if size.numel() == 0:
         return size, size, size, size
     t, weight = _log_nodes(c, m, v)
-    sums = torch.stack([weight, weight * t, weight * t * t])
+    sums = torch.stack([weight, weight * t])
     rows = max(256, _BLOCK // len(t)) if size.device.type == "cpu" else len(c)
     parts = [
         _decay_sums(t[:, None], sums, *some)
@@ -322,9 +322,9 @@ def _decay_sums(t: Tensor, sums: Tensor, c: Tensor, m: Tensor, v: Tensor) -> Ten
     root = torch.addcmul(t.new_ones(()), t, v, value=2).rsqrt_()
     p = root * root
     decay = torch.addcmul(c, m, p).mul_(-t).exp_().mul_(root)
-    both = sums[:2] @ decay
-    once = sums[1:2] @ decay.mul_(p)
-    return torch.cat([both, once, sums[2:] @ decay.mul_(p)])
+    both, rate = sums @ decay, p.mul_(t)
+    once = sums[:1] @ decay.mul_(rate)
+    return torch.cat([both, once, sums[:1] @ decay.mul_(rate)])
 
 
 def _log_nodes(c: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
