@@ -1,7 +1,6 @@
 """Compute the data term of the ELBO, E_q[log p(y|f)]."""
 
 import math
-from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -66,10 +65,6 @@ class CommonNodes(NamedTuple):
     def averages(self, at: Derivatives) -> list[Row]:
         """E_q[ℓ], E_q[ℓ′] and E_q[ℓ″]."""
         return [self.weights @ each for each in at]
-
-    def spread(self, f: Points) -> tuple[Points, Points]:
-        """Return points with weights of their shape."""
-        return f, self.weights[:, None].expand(f.shape)
 
 
 def common_nodes(mean: Row, deviation: Row, strip: float, nats: float) -> CommonNodes | None:
@@ -154,22 +149,18 @@ def _sum(examples: FlatExamples, reach: Row, number: int) -> Estimate:
     weights /= weights.sum(0)
     f = torch.addcmul(mean, place, reach)
     averages = [(weights * each).sum(0) for each in likelihood.derivatives(y, f)]
-    return _estimate(likelihood, y, mean, averages, lambda: (f, weights))
+    return _estimate(likelihood, y, mean, averages, f, weights)
 
 
 def _estimate(
-    likelihood: Likelihood,
-    y: Row,
-    mean: Row,
-    averages: Sequence[Row],
-    nodes: Callable[[], tuple[Points, Points]],
+    likelihood: Likelihood, y: Row, mean: Row, averages: list[Row], f: Points, weights: Points
 ) -> Estimate:
-    """Return the estimate with these averages of ℓ, ℓ′ and ℓ″ over nodes and their weights."""
+    """Return the estimate with these averages of ℓ, ℓ′ and ℓ″ over points f and their weights."""
     value, first, second = averages
     parameters: Slopes = ()
     if likelihood.trainable:
         linear = likelihood.slopes_of_averages(y, mean, value, first)
-        parameters = likelihood.average_slopes(y, *nodes()) if linear is None else linear
+        parameters = likelihood.average_slopes(y, f, weights) if linear is None else linear
     return Estimate(value + likelihood.log_base(y), first, 0.5 * second, parameters)
 
 
@@ -286,8 +277,8 @@ def _common_nodes_estimate(examples: FlatExamples, nats: float) -> Estimate | No
             continue
         some, target = likelihood.take(index), y[rows]
         averages = nodes.averages(some.derivatives(target, f))
-        spread = partial(nodes.spread, f)
-        parts.append(_estimate(some, target, mean[rows], averages, spread))
+        weights = nodes.weights[:, None].expand(f.shape)
+        parts.append(_estimate(some, target, mean[rows], averages, f, weights))
     estimate = Estimate.join(parts)
     if link is None:
         return estimate

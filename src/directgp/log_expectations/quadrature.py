@@ -5,7 +5,7 @@ h(δ) = ℓ(μ+δ) − δ²/(2v) up to a constant; for a log-concave likelihood 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, final
 
@@ -364,7 +364,7 @@ def mixture_estimate(
     columns = y.new_empty(6, len(y))
     for number, index in blocks_by_nodes(needed):
         some = (row.index_select(0, index) if row.numel() > 1 else row for row in rows)
-        columns.index_copy_(1, index, _sum_mixture(rule, number, *some))
+        columns.index_copy_(1, index, _sum_mixture(rule, number, some))
     top, total, place, rate, once, twice = columns
     for column in (place, rate, once, twice):
         column.div_(total)
@@ -381,23 +381,16 @@ def mixture_estimate(
     return Estimate(value, mean_slope, variance_slope, parameters)
 
 
-def _sum_mixture(
-    rule: _MixtureRule,
-    number: int,
-    square: Row,
-    variance: Row,
-    noise: Row,
-    half_growth: Row,
-    half: Values,
-) -> Float[Tensor, "6 n"]:
+def _sum_mixture(rule: _MixtureRule, number: int, rows: Iterable[Values]) -> Float[Tensor, "6 n"]:
     """Compute the log of the largest term, and sums of 1, t − s, e^{t−s}, p = 1/(v + w) and p².
 
     Over terms h_k·N(y; μ, v + w(t_k))·exp(ν/2·(t_k − s − e^{t_k})).
     """
+    square, variance, noise, rate, half = rows
     t, sums = rule.columns(number, square)
     root = torch.addcmul(variance, torch.exp(-t), noise).rsqrt_()
     precision = root * root
-    mass = torch.addcmul(half * t, torch.exp(t), half_growth, value=-1)
+    mass = torch.addcmul(half * t, torch.exp(t), rate, value=-1)
     mass.addcmul_(precision, square, value=-0.5)
     top = mass.amax(0, keepdim=True)
     mass.sub_(top).exp_().mul_(root)
