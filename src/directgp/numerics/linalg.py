@@ -1,11 +1,9 @@
 """Factorise and multiply matrices: Cholesky with jitter, triangular products, reused buffers."""
 
-import itertools
 import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, final
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -133,59 +131,3 @@ def unchecked_cholesky(K: Float[Tensor, "*batch m m"]) -> Cholesky:
     """Factorise K without jitter and without waiting for the device; NaN where that fails."""
     L = torch.linalg.cholesky_ex(K).L
     return Cholesky(L, L.new_zeros(L.shape[:-2]))
-
-
-# Triangular products in bands of rows, each as long as its nonzero part: ⅝ of the work with four.
-
-
-_MAX_BANDS = 4
-_ROWS, _MIRRORED_ROWS, _DEVICE_ROWS = 32, 100, 128
-"""Fewest rows of a band that save time; more where the product is mirrored, and on a GPU."""
-
-
-def triangular_times(
-    T: Square, B: Matrix, out: Float[Tensor, "*batch m n"], *, upper: bool
-) -> Float[Tensor, "*batch m n"]:
-    """Compute T B, written to `out`, for a T that is zero beyond its lower or upper triangle."""
-    for first, last in _bands(T, _ROWS):
-        inner = slice(first, None) if upper else slice(last)
-        torch.matmul(T[..., first:last, inner], B[..., inner, :], out=out[..., first:last, :])
-    return out
-
-
-def symmetric_product(A: Matrix, B: Matrix) -> Float[Tensor, "*batch m m"]:
-    """Compute A Bᵀ where that is known to be symmetric."""
-    bands = _bands(A, _MIRRORED_ROWS)
-    if len(bands) == 1:
-        return A @ B.mT
-    shape = np.broadcast_shapes(A.shape[:-1], B.shape[:-1])
-    product = A.new_empty(*shape, A.shape[-2])
-    for first, last in bands:
-        band = A[..., first:last, :] @ B[..., :last, :].mT
-        product[..., first:last, :last] = band
-        product[..., :first, first:last] = band[..., :first].mT
-    return product
-
-
-def congruence(C: Square, L: Square) -> Float[Tensor, "*batch m m"]:
-    """Compute Lᵀ C L for a symmetric C and a lower triangular L, zero above its diagonal."""
-    bands = _bands(L, _MIRRORED_ROWS)
-    if len(bands) == 1:
-        return L.mT @ C @ L
-    product = L.new_empty(np.broadcast_shapes(C.shape, L.shape))
-    for first, last in bands:
-        rest = L[..., first:, first:]
-        band = L[..., first:, first:last].mT @ C[..., first:, first:] @ rest
-        product[..., first:last, first:] = band
-        product[..., last:, first:last] = band[..., last - first :].mT
-    return product
-
-
-def _bands(triangle: Tensor, rows: int) -> list[tuple[int, int]]:
-    m = triangle.shape[-2]
-    if triangle.is_cuda:
-        number = _MAX_BANDS if m >= _MAX_BANDS * _DEVICE_ROWS else 1
-    else:
-        number = max(1, min(_MAX_BANDS, m // rows))
-    ends = [m * band // number for band in range(number + 1)]
-    return list(itertools.pairwise(ends))

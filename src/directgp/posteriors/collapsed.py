@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from directgp.numerics.linalg import Matrix, jittered_cholesky
+from directgp.numerics.linalg import Matrix, jittered_cholesky, unchecked_cholesky
 from directgp.posteriors.projection import PerRow, Projected, project_whitened
 from directgp.posteriors.sparse import Features, SparsePosterior
 from directgp.shapes import BatchedRow, Inputs, Row, Values
@@ -44,23 +44,43 @@ def optimal_q(A: Matrix, target: PerRow, precision: PerRow, beta: float) -> Whit
 
     In float64 whatever the dtype of A. At β = 0 the covariance is 0.
     """
-    lower = inverse_factor(A, precision, beta)
-    b = A.double() @ (precision * target).double().unsqueeze(-1)
-    u_mean = (lower @ (lower.mT @ b)).squeeze(-1)
-    return Whitened(u_mean.to(A.dtype), (math.sqrt(beta) * lower).to(A.dtype))
+    wide = A.double()
+    weighted = wide * precision.double().unsqueeze(-2)
+    q = optimal_q_of(
+        weighted @ wide.mT, (weighted @ target.double().unsqueeze(-1)).squeeze(-1), beta
+    )
+    return Whitened(q.u_mean.to(A.dtype), q.u_chol.to(A.dtype))
 
 
-def inverse_factor(A: Matrix, precision: PerRow, beta: float) -> Float[Tensor, "*batch m m"]:
+def optimal_q_of(
+    gram: Float[Tensor, "*#batch m m"],
+    b: Float[Tensor, "*#batch m"],
+    beta: float,
+    *,
+    checked: bool = True,
+) -> Whitened:
+    """Return `optimal_q` from A diag(p) Aᵀ and A (p ∘ target) in float64.
+
+    With `checked=False` a P that needs jitter gives NaN, and the device is not waited for.
+    """
+    lower = inverse_factor(gram, beta, checked=checked)
+    u_mean = (lower @ (lower.mT @ b.unsqueeze(-1))).squeeze(-1)
+    return Whitened(u_mean, math.sqrt(beta) * lower)
+
+
+def inverse_factor(
+    gram: Float[Tensor, "*batch m m"], beta: float, *, checked: bool = True
+) -> Float[Tensor, "*batch m m"]:
     """Return a lower triangular C with C Cᵀ = P⁻¹, P = β I + A diag(p) Aᵀ, in float64.
 
     P = U Uᵀ with U upper triangular, and C = U⁻ᵀ.
     """
-    wide = A.double()
-    P = (wide * precision.double().unsqueeze(-2)) @ wide.mT
+    P = gram.double().clone()
     diagonal = P.diagonal(dim1=-2, dim2=-1).add_(beta)
     # With β = 0 and A = 0, P is 0 and any q(u) is optimal.
     diagonal.add_((diagonal.amax(-1, keepdim=True) == 0).to(P))
-    U = jittered_cholesky(P.flip(-2, -1)).L.flip(-2, -1)
+    flipped = P.flip(-2, -1)
+    U = (jittered_cholesky(flipped) if checked else unchecked_cholesky(flipped)).L.flip(-2, -1)
     eye = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device)
     lower: Tensor = torch.linalg.solve_triangular(U.mT, eye, upper=False)
     return lower

@@ -6,25 +6,30 @@ from typing import Literal, final
 
 import numpy as np
 import torch
+from gpytorch.constraints import Positive
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean, Mean, ZeroMean
 from jaxtyping import Float, Num
 from torch import Tensor, nn
+from torch.nn import functional
 
 from directgp.errors import UnsupportedError, require
 from directgp.numerics.special import softplus, softplus_inverse
 from directgp.posteriors.rbf import farthest, rbf_covariance, rbf_gram
+from directgp.posteriors.stationary import RBF, Natural
 from directgp.registry import KernelName
 from directgp.shapes import BatchedRow, Inputs, Row, Values
 
 
-def matern_gram(a: Float[Tensor, "*batch m d"], nu: float) -> Float[Tensor, "*batch m m"]:
-    """Compute p(r)·e^−r, r = √(2ν)·‖a_i − a_j‖, for inputs already divided by the lengthscale.
+def matern(
+    a: Float[Tensor, "*#batch m d"], b: Float[Tensor, "*#batch n d"], nu: float
+) -> Float[Tensor, "*batch m n"]:
+    """Compute p(r)·e^−r, r = √(2ν)·‖a_i − b_j‖, for inputs already divided by the lengthscale.
 
     p is 1, 1 + r or 1 + r + r²/3 for ν = ½, 1½ or 2½. Distances come from differences, as in
     `rbf_gram`: gpytorch's are off by √eps times the distance from the mean.
     """
-    r = math.sqrt(2 * nu) * torch.cdist(a, a, compute_mode="donot_use_mm_for_euclid_dist")
+    r = math.sqrt(2 * nu) * torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
     if nu == 0.5:
         return torch.exp(-r)
     polynomial = 1 + r if nu == 1.5 else 1 + r + r.square() / 3
@@ -208,13 +213,45 @@ class Prior(nn.Module):
 
     @property
     def fused(self) -> bool:
-        """Whether kernel and mean allow the fused computation for RBF kernels."""
-        return self.rbf is not None and isinstance(self.mean_function, ZeroMean | ConstantMean)
+        """Whether `natural` exists: an RBF or Matérn kernel on all features, a constant mean.
 
-    @property
-    def centred(self) -> bool:
-        """Whether the mean is 0 everywhere."""
-        return isinstance(self.mean_function, ZeroMean)
+        Parameters must have gpytorch's usual constraints: positive by softplus, or none.
+        """
+        kernel, mean = self._inner(), self.mean_function
+        if type(kernel) not in (RBFKernel, MaternKernel) or kernel.active_dims is not None:
+            return False
+        if type(mean) not in (ZeroMean, ConstantMean) or hasattr(mean, "raw_constant_constraint"):
+            return False
+        return all(
+            type(constraint) is Positive and isinstance(constraint._transform, nn.Softplus)
+            for constraint in self.kernel.constraints()
+        )
+
+    def natural(self) -> Natural:
+        """Return the natural parameters, outside any graph."""
+        kernel, mean = self._inner(), self.mean_function
+        with torch.no_grad():
+            constant = mean.raw_constant.detach() if type(mean) is ConstantMean else None
+            nu = RBF if type(kernel) is RBFKernel else kernel.nu
+            return Natural(nu, functional.softplus(kernel.raw_lengthscale), self.scale, constant)
+
+    def raw_gradients(
+        self, lengthscale: Values, log_scale: Values, constant: Values
+    ) -> list[tuple[nn.Parameter, Values]]:
+        """Return the gradient in each raw parameter, given those in the natural ones."""
+        kernel, mean = self._inner(), self.mean_function
+        raw = kernel.raw_lengthscale.detach()
+        found = [(kernel.raw_lengthscale, torch.sigmoid(raw).mul_(lengthscale))]
+        scales = [self.raw_output_scale]
+        if isinstance(self.kernel, ScaleKernel):
+            scales.append(self.kernel.raw_outputscale)
+        for parameter in scales:
+            raw = parameter.detach()
+            # d log s(ρ) / dρ for s = log(1 + e^ρ).
+            found.append((parameter, torch.sigmoid(raw).div_(softplus(raw)).mul_(log_scale)))
+        if type(mean) is ConstantMean:
+            found.append((mean.raw_constant, constant))
+        return found
 
     def mean(self, X: Float[Tensor, "*#batch n d"]) -> BatchedRow:
         """Return the prior mean at each input."""
@@ -242,7 +279,8 @@ class Prior(nn.Module):
             # Squared distances of inputs farther apart overflow; K is 0 long before.
             centre = X1.detach().mean(-2, keepdim=True)
             reach = farthest(X1.dtype) * inner.lengthscale.detach()
-            X1, X2 = (X.clamp(centre - reach, centre + reach) for X in (X1, X2))
+            a, b = (X.clamp(centre - reach, centre + reach) / inner.lengthscale for X in (X1, X2))
+            return self.scale[..., None, None] * matern(a, b, inner.nu)
         dense: Tensor = self.kernel(X1, X2).to_dense()
         return self.output_scale[..., None, None] * dense
 
@@ -254,7 +292,7 @@ class Prior(nn.Module):
         scaled, scale = Z.double() / inner.lengthscale.double(), self.scale.double()
         if type(inner) is RBFKernel:
             return rbf_gram(scaled, scale.log())
-        return scale[..., None, None] * matern_gram(scaled, inner.nu)
+        return scale[..., None, None] * matern(scaled, scaled, inner.nu)
 
     def rescaled(self, factor: float) -> "Prior":
         """Return this prior with its covariance multiplied by a factor."""

@@ -69,10 +69,12 @@ def residual_variance(k_diag: PerRow, A: Float[Tensor, "*batch m n"]) -> Batched
     return residual_given(k_diag, A.square().sum(-2))
 
 
-def residual_given(k_diag: Float[Tensor, "*#batch #n"], explained: PerRow) -> BatchedRow:
+def residual_given(
+    k_diag: Float[Tensor, "*#batch #n"], explained: PerRow, out: Tensor | None = None
+) -> BatchedRow:
     """Compute `residual_variance` from Σ_j A_ji², in the dtype of k_ii."""
     rounding = torch.finfo(k_diag.dtype).eps * k_diag
-    return torch.maximum((k_diag - explained).to(k_diag.dtype), rounding)
+    return torch.maximum((k_diag - explained).to(k_diag.dtype), rounding, out=out)
 
 
 def project_whitened(A: Matrix, residual: PerRow, u_mean: Vector, u_chol: Square) -> Projected:

@@ -10,17 +10,23 @@ from torch import Tensor, nn
 
 from directgp.errors import require
 from directgp.numerics.gaussian import kl_from_standard
-from directgp.numerics.linalg import Cholesky, Workspace, jittered_cholesky, unchecked_cholesky
+from directgp.numerics.linalg import Cholesky, jittered_cholesky, unchecked_cholesky
 from directgp.numerics.random import fresh_generator, standard_normal
 from directgp.posteriors.inducing import InducingName, choose_inducing
 from directgp.posteriors.prior import MeanName, Prior, repeated_parameter
 from directgp.posteriors.projection import project, project_whitened, residual_variance, whiten
-from directgp.posteriors.rbf import Fused, predict_rbf, rbf_marginals
+from directgp.posteriors.stationary import StationaryMarginals
 from directgp.registry import KernelName
 from directgp.shapes import BatchedRow, Inputs, Marginals
 
 _BLOCK_VALUES = 2**24
 """Entries of K_uf in one block of predictions, 128 MB in float64."""
+
+_CACHED_VALUES = 2**17
+"""The same on a CPU, for arrays that stay in the cache."""
+
+_CENTRE_ROWS = 15
+"""Inputs whose median is the centre."""
 
 _NUGGET = {torch.float64: 1e-8, torch.float32: 1e-5}
 
@@ -126,24 +132,16 @@ class SparsePosterior(nn.Module):
         projected = project(*cross[:3], self.u_mean, self.u_chol)
         return Marginals(cross.mean + projected.mean, projected.variance)
 
-    def fused(
-        self, X: Inputs, *, checked: bool = True, workspace: Workspace | None = None
-    ) -> Fused | None:
-        """Return marginals, minus the prior mean, and KL for a plain RBF kernel, else None.
+    def fused(self, rows: int, X: Inputs | None = None) -> StationaryMarginals:
+        """Return what computes marginals of so many rows without a tape, if `prior.fused`.
 
-        The arguments are those of `rbf_marginals`.
+        The centre of its inputs is that of X, by default of Z.
         """
-        given = self._rbf_arguments()
-        if given is None:
-            return None
-        return rbf_marginals(*given, X, self.nugget, checked=checked, workspace=workspace)
-
-    def _rbf_arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None:
-        """Return the arguments of `rbf_marginals` and `predict_rbf` before X; None without RBF."""
-        rbf = self.prior.rbf
-        if rbf is None:
-            return None
-        return self.Z, rbf.lengthscale, self.prior.scale.log(), self.u_mean, self.u_chol
+        inputs = (self.Z if X is None else X).detach().reshape(-1, self.Z.shape[-1])
+        # A median does not follow a far input.
+        centre = inputs[:: -(-len(inputs) // _CENTRE_ROWS)].median(0, keepdim=True).values
+        batch = self.u_mean.shape[:-1]
+        return StationaryMarginals(self.nugget, centre, rows * self.Z.shape[-2], tuple(batch))
 
     def kl(self) -> Float[Tensor, "*batch"]:
         """Return KL[q(u) ‖ p(u)]."""
@@ -155,12 +153,17 @@ class SparsePosterior(nn.Module):
         valid = block_size is None or block_size >= 1
         require(valid, "block_size of predict", "at least 1", block_size)
         with torch.no_grad():
-            given = self._rbf_arguments()
-            if given is not None:
-                found = predict_rbf(*given, X, self.nugget, block_size)
-                return Marginals(self.prior.mean(X) + found.mean, found.variance)
-            size = block_size or max(1, _BLOCK_VALUES // self.u_mean.numel())
-            parts = [self.marginals(block) for block in X.split(size)]
+            values = _BLOCK_VALUES if X.is_cuda or not self.prior.fused else _CACHED_VALUES
+            size = block_size or max(1, values // self.u_mean.numel())
+            blocks = X.split(size)
+            if self.prior.fused and len(X):
+                natural, found = self.prior.natural(), self.fused(size)
+                found.set_prior(self.Z, natural)
+                found.set_q(self.u_mean, self.u_chol.tril())
+                rows = [[row.clone() for row in found.marginals(block)] for block in blocks]
+                parts = [Marginals(natural.plus_constant(mean), v) for mean, v in rows]
+            else:
+                parts = [self.marginals(block) for block in blocks]
             variance = torch.cat([part.variance for part in parts], -1)
             return Marginals(torch.cat([part.mean for part in parts], -1), variance)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from directgp.errors import InvalidInputError, NumericalError
-from directgp.log_expectations.elbo_term import FixedNodes, fixed_nodes
+from directgp.training.graphs import RecordedWork
 from directgp.training.problems import TrainingProblem
 from directgp.training.result import INTERRUPTED, Stop
 from directgp.training.run import Run
@@ -44,16 +44,6 @@ class FlatAdam:
         number = len(self._pieces[0])
         self._steps = torch.zeros(number, dtype=torch.float32, device=self.values.device)
         self._step_of_each = list(self._steps.unbind())
-
-    def gradient(self, value: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-        """Compute the losses, and return them with the gradient of their sum."""
-        # Before the losses: their tensors take the memory of the last gradient.
-        for parameter in self._parameters:
-            parameter.grad = None
-        losses = value()
-        losses.sum().backward()
-        found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
-        return losses.detach(), self._join(found)
 
     def step(self, gradient: Tensor) -> None:
         """Take one step, then raise parameters to their lower bounds."""
@@ -111,65 +101,6 @@ class FlatAdam:
 
     def _join(self, tensors: list[Tensor]) -> Tensor:
         return torch.cat([tensor.reshape(-1) for tensor in tensors])
-
-
-_WARM_UP = 3
-"""Steps before a graph is recorded, in which libraries allocate their memory."""
-
-
-@final
-class GraphedSteps:
-    """Steps replayed from a CUDA graph; batches of another size than the recorded are not.
-
-    `advance` takes a step without checks, and returns the losses before it; `nodes` is the least
-    number of quadrature nodes in it. `prepare` of the problem runs outside of the graph.
-    """
-
-    def __init__(
-        self, problem: TrainingProblem, advance: Callable[[], Tensor], nodes: int = 0
-    ) -> None:
-        self._problem, self._advance = problem, advance
-        self._nodes = FixedNodes(nodes)
-        problem.batches.use_static_buffers()
-        problem.checked = False
-        generator = problem.randomness.generator
-        state = generator.get_state()
-        token = fixed_nodes.set(self._nodes)
-        try:
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(_WARM_UP):
-                    advance()
-            torch.cuda.current_stream().wait_stream(stream)
-            self._nodes.record(next(iter(problem.parameters.values())).device)
-            self._graph = torch.cuda.CUDAGraph()
-            self._graph.register_generator_state(generator)
-            with torch.cuda.graph(self._graph):
-                self._losses = advance()
-        finally:
-            fixed_nodes.reset(token)
-            problem.checked = True
-            generator.set_state(state)
-
-    def run(self, number: int) -> Tensor:
-        """Take some steps, and return the losses before each of them, on the device."""
-        losses = []
-        for _ in range(number):
-            if self._problem.prepare():
-                self._graph.replay()
-                losses.append(self._losses.clone())
-                continue
-            try:
-                losses.append(self._advance())
-            except InvalidInputError as error:
-                # The numbers are at fault: `prepare` has checked the examples.
-                raise NumericalError(str(error)) from error
-        return torch.stack(losses)
-
-    def outgrown(self) -> int:
-        """Return the nodes that a quadrature needs next time, if it had too few; else 0."""
-        return 2 * self._nodes.number if self._nodes.exceeded() else 0
 
 
 _RETRIES = 5
@@ -238,7 +169,7 @@ class AdamState:
 
     def __init__(self, problem: TrainingProblem, learning_rate: float) -> None:
         self._problem = problem
-        self._graphed: GraphedSteps | None = None
+        self._graphed: RecordedWork | None = None
         self._graphs_allowed = True
         self._nodes = 0
         self.optimizer = FlatAdam(problem.parameters, learning_rate, problem.floors)
@@ -255,14 +186,14 @@ class AdamState:
         """
         if self._graphed is None and self._problem.recordable() and self._graphs_allowed:
             before = self.state()
-            self._graphed = GraphedSteps(self._problem, self._advance, self._nodes)
+            self._graphed = RecordedWork(self._problem, self._advance, self._nodes)
             self.load_state(before)
         if self._graphed is None:
             return self._checked_step(step)
         batches, generator = self._problem.batches, self._problem.randomness.generator
         self.good, position, random = self.state(), batches.state(), generator.get_state()
         try:
-            losses = self._graphed.run(min(at_most, _STEPS_PER_REPLAY))
+            losses = self._replayed(self._graphed, min(at_most, _STEPS_PER_REPLAY))
         except NumericalError as error:
             self._graphed, self._graphs_allowed = None, False
             return [], str(error)
@@ -279,11 +210,26 @@ class AdamState:
             return [], "The objective or a parameter was not finite."
         return losses.reshape(len(losses), -1).mean(-1).tolist(), ""
 
+    def _replayed(self, graph: RecordedWork, number: int) -> Tensor:
+        """Take some steps, and return the losses before each of them, on the device."""
+        losses = []
+        for _ in range(number):
+            if self._problem.prepare():
+                losses.append(graph.replay().clone())
+                continue
+            # The batch has another size than the recorded one.
+            try:
+                losses.append(self._advance())
+            except InvalidInputError as error:
+                # The numbers are at fault: `prepare` has checked the examples.
+                raise NumericalError(str(error)) from error
+        return torch.stack(losses)
+
     def _checked_step(self, step: int) -> tuple[list[float], str]:
         self._problem.prepare()
         failure = ""
         try:
-            losses, gradient = self.optimizer.gradient(lambda: self._problem.value(step))
+            losses, gradient = self._problem.value_and_gradient(step)
         except (InvalidInputError, NumericalError) as error:
             failure = str(error)
             # Other processes wait for this one, and go back too.
@@ -301,7 +247,7 @@ class AdamState:
 
     def _advance(self) -> Tensor:
         """Take one step without checks."""
-        losses, gradient = self.optimizer.gradient(lambda: self._problem.value(0))
+        losses, gradient = self._problem.value_and_gradient(0)
         self._update(losses, gradient)
         return losses
 

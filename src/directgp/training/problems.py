@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast, final
 
@@ -15,15 +15,17 @@ from typing_extensions import override
 from directgp.errors import NumericalError, require, require_all
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.numerics.gaussian import kl_from_standard
-from directgp.numerics.linalg import Cholesky, Workspace
+from directgp.numerics.linalg import Cholesky
 from directgp.numerics.special import softplus_inverse
-from directgp.objectives.base import Objective, mean_curvature
+from directgp.objectives.base import LossGradient, Objective, mean_curvature
+from directgp.posteriors.blocks import Projection
 from directgp.posteriors.collapsed import (
     Whitened,
     collapsed_losses,
     example_noise,
     inverse_factor,
     optimal_q,
+    optimal_q_of,
     relative_features,
 )
 from directgp.posteriors.projection import project, project_whitened, residual_variance, whiten
@@ -187,6 +189,27 @@ class TrainingProblem(ABC):
     def value(self, step: int) -> Float[Tensor, "*batch"]:
         """Return the value of each model of a batch; schedules of samples read the step."""
 
+    def value_and_gradient(self, step: int) -> tuple[Float[Tensor, "*batch"], Float[Tensor, " p"]]:
+        """Return the value of each model, and the gradient of their sum.
+
+        The gradient is one vector, in the order of the parameters.
+        """
+        # Before the value: its tensors take the memory of the last gradient.
+        for parameter in self.parameters.values():
+            parameter.grad = None
+        value = self.value(step)
+        value.sum().backward()
+        found = {id(p): p.grad for p in self.parameters.values() if p.grad is not None}
+        return value.detach(), self.joined(found)
+
+    @final
+    def joined(self, gradients: Mapping[int, Tensor]) -> Float[Tensor, " p"]:
+        """Return gradients as one vector, given by the id of their parameter; 0 if not given."""
+        parts = (gradients.get(id(p)) for p in self.parameters.values())
+        named = zip(self.parameters.values(), parts, strict=True)
+        wanted = [torch.zeros_like(p) if g is None else g for p, g in named]
+        return torch.cat([gradient.reshape(-1) for gradient in wanted])
+
     def average(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the means of losses and gradients over the processes."""
         return tensors if self._group is None else self._group.mean(tensors)
@@ -278,6 +301,24 @@ class QProblem(ModelProblem):
     def q(self, X: Float[Tensor, "n d"]) -> tuple[Marginals, Float[Tensor, "*batch"]]:
         """Return q(f_i) at the inputs of this step, and the KL."""
 
+    @final
+    def _point_losses(
+        self, data: Data, likelihood: Likelihood, marginals: Marginals, step: int
+    ) -> tuple[Float[Tensor, "*batch"], LossGradient]:
+        """Return the value, and the gradient of its point losses in the marginals."""
+        share: Tensor | float = 1 / len(data) if data.weights is None else data.weights / len(data)
+        random, objective = self.randomness.generator, self.objective
+        found = objective.point_loss.gradient(
+            likelihood, data.y, marginals, share, generator=random, step=step
+        )
+        kl = kl_from_standard(self.posterior.u_mean, self.posterior.u_chol)
+        return objective.combine(found.losses, kl, data.weights), found
+
+    @property
+    def _kl_weight(self) -> float | Tensor:
+        beta, number = self.objective.beta, self.objective.num_data
+        return beta.to(self.data.X) / number if isinstance(beta, Tensor) else float(beta / number)
+
     @override
     def frame(self) -> Float[Tensor, "m m"] | None:
         """C with C Cᵀ = N·P⁻¹, P = β I + A diag(p) Aᵀ, p the curvature of the loss in the mean.
@@ -300,7 +341,9 @@ class QProblem(ModelProblem):
             curvature = curvature * self.data.weights
         if not bool(curvature.isfinite().all()):
             return None
-        factor = inverse_factor(features.A, curvature, float(self.objective.beta))
+        wide = features.A.double()
+        gram = (wide * curvature.double()) @ wide.mT
+        factor = inverse_factor(gram, float(self.objective.beta))
         return math.sqrt(len(self.data)) * factor
 
 
@@ -310,19 +353,42 @@ class FreeProblem(QProblem):
 
     def __init__(self, model: Model, data: Data, objective: Objective, *others: Any) -> None:
         super().__init__(model, data, objective, _trained_parameters(model), *others)
-        self._workspace = Workspace()
+        fused = self.posterior.prior.fused
+        self._fused = self.posterior.fused(len(data), data.X) if fused else None
+        clear_above_diagonal(self.posterior)
 
     @override
     def q(self, X: Float[Tensor, "n d"]) -> tuple[Marginals, Float[Tensor, "*batch"]]:
-        fused = self.posterior.fused(X, checked=self.checked, workspace=self._workspace)
-        if fused is not None:
-            self.note_jitter(fused.jitter)
-            prior = self.posterior.prior
-            mean = fused.mean if prior.centred else prior.mean(X) + fused.mean
-            return Marginals(mean, fused.variance), fused.kl
         cross = self.posterior.cross(X, checked=self.checked)
         self.note_jitter(cross.jitter)
         return self.posterior.marginals_from(cross), self.posterior.kl()
+
+    @override
+    def value_and_gradient(self, step: int) -> tuple[Float[Tensor, "*batch"], Float[Tensor, " p"]]:
+        if self._fused is None:
+            return super().value_and_gradient(step)
+        fused, (posterior, prior) = self._fused, (self.posterior, self.posterior.prior)
+        with torch.no_grad():
+            data, likelihood = self.batches.examples(self.likelihood)
+            natural = prior.natural()
+            fused.set_prior(posterior.Z, natural, checked=self.checked)
+            self.note_jitter(fused.jitter)
+            fused.set_q(posterior.u_mean, posterior.u_chol)
+            mean, variance = fused.marginals(data.X)
+            marginals = Marginals(natural.plus_constant(mean), variance)
+            value, loss = self._point_losses(data, likelihood, marginals, step)
+            found = fused.gradient(loss.mean, loss.variance, self._kl_weight)
+            gradients: dict[int, Tensor] = {
+                id(posterior.Z): found.Z,
+                id(posterior.u_mean): found.u_mean,
+                id(posterior.u_chol): found.u_chol,
+            }
+            constant = loss.mean.sum(-1)
+            for raw, each in prior.raw_gradients(found.lengthscale, found.log_scale, constant):
+                gradients[id(raw)] = each
+            learned = zip(likelihood.learned(), loss.parameters, strict=True)
+            gradients |= {id(parameter): each for parameter, each in learned}
+            return value, self.joined(gradients)
 
 
 @final
@@ -335,13 +401,32 @@ class HeldProblem(QProblem):
         super().__init__(held, data, objective, parameters, *others)
         with torch.no_grad():
             self._factor = self.posterior.factor()
-        rows = self.batches.examples(self.likelihood)[0] if self.batches.whole else None
-        self._features = None if rows is None else self.features(rows.X)
+        clear_above_diagonal(self.posterior)
+        self._features: Features | None = None
+        if self.batches.whole:
+            X, q = self.batches.examples(self.likelihood)[0].X, self.posterior.u_mean
+            self._features = self.features(X)
+            self._projection = Projection(self._features.A.numel(), X, tuple(q.shape[:-1]))
+            self._projection.set_features(self._features.A, self._features.residual)
 
     @override
     def q(self, X: Float[Tensor, "n d"]) -> tuple[Marginals, Float[Tensor, "*batch"]]:
         features = self._features or self.features(X)
         return self.posterior.marginals_at(features), self.posterior.kl()
+
+    @override
+    def value_and_gradient(self, step: int) -> tuple[Float[Tensor, "*batch"], Float[Tensor, " p"]]:
+        if self._features is None:
+            return super().value_and_gradient(step)
+        projection, (u_mean, u_chol) = self._projection, self.parameters.values()
+        with torch.no_grad():
+            data, likelihood = self.batches.examples(self.likelihood)
+            projection.set_q(u_mean, u_chol)
+            mean, variance = projection.project()
+            marginals = Marginals(self._features.mean + mean, variance)
+            value, loss = self._point_losses(data, likelihood, marginals, step)
+            found = projection.gradient_in_q(loss.mean, loss.variance, self._kl_weight)
+            return value, torch.cat([found.u_mean.reshape(-1), found.u_chol.reshape(-1)])
 
 
 @final
@@ -369,6 +454,14 @@ class ProfiledProblem(ModelProblem):
         super().__init__(model, data, objective, free, randomness, before=before)
         # `Recipe.eliminated` gives a kind for these likelihoods alone.
         self._conjugate, self._kind = cast(ConjugateLikelihood, model.likelihood), kind
+        # In float32 the closed form of q(u) needs A in float64.
+        wide = data.X.dtype == torch.float64
+        fused = model.posterior.prior.fused and before is None and wide
+        self._fused = model.posterior.fused(len(data), data.X) if fused else None
+
+    @override
+    def recordable(self) -> bool:
+        return self.data.X.is_cuda and self._fused is not None
 
     @override
     def value(self, step: int) -> Float[Tensor, ""]:
@@ -393,6 +486,51 @@ class ProfiledProblem(ModelProblem):
         return self.objective.combine(losses, kl, self.data.weights)
 
     @override
+    def value_and_gradient(self, step: int) -> tuple[Float[Tensor, ""], Float[Tensor, " p"]]:
+        if self._fused is None:
+            return super().value_and_gradient(step)
+        fused, prior, likelihood = self._fused, self.posterior.prior, self._conjugate
+        beta, data = float(self.objective.beta), self.data
+        with torch.no_grad():
+            natural, noise = prior.natural(), likelihood.noise
+            fused.set_prior(self.posterior.Z, natural, checked=self.checked)
+            self.note_jitter(fused.jitter)
+            residual = fused.whiten(data.X)
+            target = data.y - natural.plus_constant(torch.zeros_like(residual))
+            square_loss, fitc = self._kind == "square_loss", self._kind == "fitc"
+            if square_loss:
+                spread = torch.ones_like(residual)
+            else:
+                spread = example_noise("fitc" if fitc else "vfe", noise, residual)
+            precision = spread.reciprocal()
+            if data.weights is not None:
+                precision *= data.weights
+            sums = fused.weighted_gram(precision, precision * target)
+            q = optimal_q_of(*sums, beta, checked=self.checked)
+            fused.set_q(*q)
+            mean, variance = fused.project()
+            error, share = target - mean, precision / len(data)
+            g_mean, g_variance = -share * error, 0.5 * share
+            if square_loss:
+                losses, kl = 0.5 * error * error, 0.5 * q.u_mean.square().sum(-1)
+                found = fused.gradient(g_mean, torch.zeros_like(mean), 0.0)
+            else:
+                square = torch.addcmul(variance - residual if fitc else variance, error, error)
+                ratio = square / spread
+                losses = 0.5 * (torch.log(2 * math.pi * spread) + ratio)
+                kl, by_spread = kl_from_standard(*q), g_variance * (1 - ratio)
+                extra = by_spread - g_variance if fitc else None
+                found = fused.gradient(g_mean, g_variance, 0.0, extra)
+            gradients = {id(self.posterior.Z): found.Z}
+            constant = g_mean.sum(-1)
+            for raw, each in prior.raw_gradients(found.lengthscale, found.log_scale, constant):
+                gradients[id(raw)] = each
+            if not square_loss:
+                learned = likelihood.parameter_gradient((by_spread,), 1.0)
+                gradients |= dict(zip(map(id, likelihood.learned()), learned, strict=True))
+            return self.objective.combine(losses, kl, data.weights), self.joined(gradients)
+
+    @override
     def write_q(self) -> None:
         features = self.features(self.data.X)
         with torch.no_grad():
@@ -407,6 +545,12 @@ class ProfiledProblem(ModelProblem):
         weights = 1 if self.data.weights is None else self.data.weights
         beta = float(self.objective.beta)
         return optimal_q(A, self.data.y - mean, weights / noise, beta)
+
+
+def clear_above_diagonal(posterior: SparsePosterior) -> None:
+    """Set the entries of u_chol that are not used to 0."""
+    with torch.no_grad():
+        posterior.u_chol.copy_(posterior.u_chol.tril())
 
 
 _RELATIVE_DEVIATION = 1e-3

@@ -84,9 +84,9 @@ def value_of(parameters: dict[str, nn.Parameter]) -> Tensor:
     return (u_mean.sin() * u_chol.cosh().sum(0)).sum() + parameters["other"].exp().sum()
 
 
-def gradients(parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:
+def gradient(parameters: dict[str, nn.Parameter]) -> Tensor:
     found = torch.autograd.grad(value_of(parameters), list(parameters.values()))
-    return dict(zip(parameters, found, strict=True))
+    return torch.cat([each.reshape(-1) for each in found])
 
 
 @each_view
@@ -97,7 +97,7 @@ def test_the_gradient_is_that_of_the_coordinates(
     parameters = q_of_u()
     flat = FlatParameters(parameters)
     coordinates = Coordinates(flat, frame, units)
-    slopes, x = coordinates.of_gradient(flat.join(gradients(parameters))), flat.read()
+    slopes, x = coordinates.of_gradient(flat.packed(gradient(parameters))), flat.read()
     step, numeric = 1e-5, np.zeros(FLAT_SIZE)
     for i, along in enumerate(np.eye(FLAT_SIZE)):
         moved = []
@@ -170,11 +170,10 @@ def searched(
     def at(length: float) -> Point | None:
         tried.append(length)
         value, slope = function(length)
-        return Point(np.array([length]), value, np.array([slope])) if length <= most else None
+        gradient = np.array([slope])
+        return Point(np.array([length]), value, gradient, slope) if length <= most else None
 
-    start = at(0.0)
-    assert start is not None
-    return line_search(at, start, np.ones(1), length, longest), tried[1:]
+    return line_search(at, *function(0.0), length, longest), tried
 
 
 def bowl(x: float) -> tuple[float, float]:
@@ -287,7 +286,7 @@ def diagonal(known: list[tuple[Array, Array]]) -> Array:
 def test_it_is_the_dense_formula_of_the_last_pairs(number: int, unit: torch.Tensor | None) -> None:
     T = np.eye(SIZE) if unit is None else np.diag(unit.numpy())
     coordinates = Coordinates(PLAIN, None, None if unit is None else {"x": unit})
-    known, found = pairs(number), InverseCurvature(SIZE, memory=3)
+    known, found = pairs(number), InverseCurvature(np.zeros(SIZE), memory=3)
     for s, y in known:
         found.add(s, y, coordinates)
     inverse = np.linalg.inv(T)
@@ -304,7 +303,7 @@ def test_it_is_the_dense_formula_of_the_last_pairs(number: int, unit: torch.Tens
 
 def test_it_is_the_last_curvature_also_in_other_coordinates() -> None:
     """H y = s for the last pair, whatever the coordinates are afterwards."""
-    found = InverseCurvature(SIZE, memory=4)
+    found = InverseCurvature(np.zeros(SIZE), memory=4)
     known = pairs(6)
     for s, y in known:
         found.add(s, y, SEEN)
@@ -316,7 +315,7 @@ def test_it_is_the_last_curvature_also_in_other_coordinates() -> None:
 def test_the_diagonal_learns_curvatures_that_differ() -> None:
     """From 40 steps it knows curvatures over six orders to a factor, without any pair."""
     curvature = np.logspace(-3, 3, SIZE)
-    found = InverseCurvature(SIZE, memory=1)
+    found = InverseCurvature(np.zeros(SIZE), memory=1)
     for s in RANDOM.normal(size=(40, SIZE)) / np.sqrt(curvature):
         found.add(s, curvature * s, Coordinates(PLAIN))
     ratio = found.diagonal_times(np.ones(SIZE), Coordinates(PLAIN)) * curvature
@@ -325,19 +324,34 @@ def test_the_diagonal_learns_curvatures_that_differ() -> None:
 
 @pytest.mark.parametrize("sign", [-1.0, 0.0, np.nan])
 def test_a_pair_without_curvature_is_left_out(sign: float) -> None:
-    found = InverseCurvature(SIZE, memory=3)
+    found = InverseCurvature(np.zeros(SIZE), memory=3)
     found.add(np.ones(SIZE), sign * np.ones(SIZE), SEEN)
-    assert found.empty
+    assert found.known == 0
     gradient = RANDOM.normal(size=SIZE)
     np.testing.assert_allclose(found.times(gradient, SEEN), UNIT.numpy() ** 2 * gradient)
 
 
 @pytest.mark.parametrize("unit", [1e-12, 1e12])
 def test_curvature_has_no_unit(unit: float) -> None:
-    found = InverseCurvature(SIZE, memory=3)
+    found = InverseCurvature(np.zeros(SIZE), memory=3)
     for s, y in pairs(3):
         found.add(s, unit * y, SEEN)
-    assert not found.empty
+    assert found.known == 1
     step = RANDOM.normal(size=SIZE)
     found.add(step, unit * HESSIAN @ step, SEEN)
     np.testing.assert_allclose(found.times(unit * HESSIAN @ step, SEEN), step, rtol=1e-6)
+
+
+def test_tensors_have_the_same_curvature_as_arrays() -> None:
+    """The rows of tensors move with each pair, and pairs without curvature are masked."""
+    arrays = InverseCurvature(np.zeros(SIZE), memory=3)
+    tensors = InverseCurvature(torch.zeros(SIZE, dtype=torch.float64), memory=3)
+    plain, gradient = Coordinates(PLAIN), RANDOM.normal(size=SIZE)
+    for i, (s, y) in enumerate(pairs(9)):
+        change = -y if i % 4 == 2 else y
+        arrays.add(s, change, plain)
+        tensors.add(torch.from_numpy(s), torch.from_numpy(change), plain)
+        expected = arrays.times(gradient, plain)
+        found = tensors.times(torch.from_numpy(gradient), plain).numpy()
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+    assert float(tensors.known) == arrays.known == 1

@@ -1,0 +1,184 @@
+"""Linear algebra on numpy arrays and torch tensors alike, written into given arrays."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.linalg import blas, lapack
+from torch import Tensor
+
+from directgp.numerics.linalg import jittered_cholesky, unchecked_cholesky
+
+Array = Any
+"""A numpy array with two axes or one, or a tensor of any shape."""
+
+
+def tensor_of(array: Array) -> Tensor:
+    """Return a tensor that shares the memory of an array."""
+    return array if isinstance(array, Tensor) else torch.from_numpy(np.asarray(array))
+
+
+def library_of(array: Array) -> Any:
+    """Return torch or numpy."""
+    return torch if isinstance(array, Tensor) else np
+
+
+def zeros(shape: int | tuple[int, ...], like: Array) -> Array:
+    """Return zeros with the dtype and device of another array."""
+    return like.new_zeros(shape) if isinstance(like, Tensor) else np.zeros(shape, like.dtype)
+
+
+def exp_in_place(array: Array) -> Array:
+    """Replace x by e^x, by torch, which has vector instructions for it on every processor."""
+    tensor_of(array).exp_()
+    return array
+
+
+def clip_in_place(array: Array, bound: float) -> Array:
+    """Clip to [−bound, bound]."""
+    if isinstance(array, Tensor):
+        return array.clamp_(-bound, bound)
+    return np.maximum(np.minimum(array, bound, out=array), -bound, out=array)
+
+
+def diagonal_of(matrix: Array) -> Array:
+    """Return a view of the diagonal."""
+    if isinstance(matrix, Tensor):
+        return matrix.diagonal(dim1=-2, dim2=-1)
+    return np.einsum("ii->i", matrix)
+
+
+def column_squares(A: Array) -> Array:
+    """Return Σ_i A_ij²."""
+    if isinstance(A, Tensor):
+        return A.square().sum(-2)
+    return np.einsum("ij,ij->j", A, A)
+
+
+def factorise(K: Array, checked: bool) -> tuple[Array, Array, Tensor]:
+    """Return L of K = L Lᵀ, L⁻¹, and the jitter of `jittered_cholesky`, in float64."""
+    if isinstance(K, Tensor):
+        L, jitter = jittered_cholesky(K) if checked else unchecked_cholesky(K)
+        eye = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
+        return L, torch.linalg.solve_triangular(L, eye, upper=False), jitter
+    # K is symmetric: its columns are its rows.
+    factor, info = lapack.dpotrf(K.T, lower=1)
+    jitter = _NO_JITTER
+    if info != 0 or not np.isfinite(np.einsum("ii->", factor)):
+        found = jittered_cholesky(torch.from_numpy(K))
+        factor, jitter = np.asfortranarray(found.L.numpy()), found.jitter
+    return factor, lapack.dtrtri(factor, lower=1)[0], jitter
+
+
+_NO_JITTER = torch.zeros((), dtype=torch.float64)
+
+
+# Triangular products. Those of arrays are BLAS's; those of tensors are made of bands of rows, each
+# as long as its nonzero part: ⅝ of the work with four.
+
+_MAX_BANDS = 4
+_ROWS, _DEVICE_ROWS = 32, 128
+"""Fewest rows of a band that save time."""
+
+
+def triangular_times(T: Array, B: Array, out: Array, *, upper: bool) -> Array:
+    """Compute T B, written to `out`, for a T that is zero beyond its lower or upper triangle."""
+    if isinstance(out, Tensor):
+        for first, last in _bands(T):
+            inner = slice(first, None) if upper else slice(last)
+            torch.matmul(T[..., first:last, inner], B[..., inner, :], out=out[..., first:last, :])
+        return out
+    return _blas_product(T, B, out, upper, left=True)
+
+
+def times_triangular(B: Array, T: Array, out: Array) -> Array:
+    """Compute B T, written to `out`, for a T that is zero above its diagonal."""
+    if isinstance(out, Tensor):
+        return torch.matmul(B, T, out=out)
+    return _blas_product(T, B, out, upper=False, left=False)
+
+
+def _blas_product(T: Array, B: Array, out: Array, upper: bool, left: bool) -> Array:
+    """Write T B or B T to a contiguous array."""
+    out[...] = B
+    trmm = blas.dtrmm if out.dtype == np.float64 else blas.strmm
+    # BLAS has columns where numpy has rows: it computes outᵀ Tᵀ, or Tᵀ outᵀ. The arguments are
+    # alpha, a, b, side, lower, trans_a, diag and overwrite_b.
+    by_columns = T.flags.f_contiguous
+    trmm(1.0, T if by_columns else T.T, out.T, left, upper != by_columns, by_columns, 0, 1)
+    return out
+
+
+def times_columns(L: Array, columns: Array, transposed: bool, inverse: bool) -> Array:
+    """Multiply columns of length M by L, Lᵀ or L⁻¹, for a lower triangular L.
+
+    The columns follow each other in a vector, which may be overwritten.
+    """
+    if isinstance(L, Tensor):
+        rows = columns.view(-1, len(L))
+        if inverse:
+            return torch.linalg.solve_triangular(L.mT, rows, upper=True, left=False).reshape(-1)
+        return (rows @ (L if transposed else L.mT)).reshape(-1)
+    change = blas.dtrsm if inverse else blas.dtrmm
+    by_columns, matrix = L.flags.f_contiguous, columns.reshape((len(L), -1), order="F")
+    # alpha, a, b, side, lower, trans_a, diag, overwrite_b
+    a, trans = (L, transposed) if by_columns else (L.T, not transposed)
+    return change(1.0, a, matrix, 0, by_columns, trans, 0, 1).reshape(-1, order="F")
+
+
+def solve_upper(R: Array, b: Array, transposed: bool = False) -> Array:
+    """Return R⁻¹ b or R⁻ᵀ b for an upper triangular R."""
+    if isinstance(R, Tensor):
+        matrix, column = R.mT if transposed else R, b.unsqueeze(-1)
+        return torch.linalg.solve_triangular(matrix, column, upper=not transposed).squeeze(-1)
+    return blas.dtrsv(R, b, lower=0, trans=int(transposed))
+
+
+LowerViews = list[tuple[Array, Array, Array]]
+"""Parts of a sum and of the two factors, for `add_lower_product`."""
+
+
+def lower_product_views(out: Array, A: Array, B: Array) -> LowerViews:
+    """Return views for the lower triangle of A Bᵀ; rows of A beyond those of B are whole."""
+    views = []
+    for first, last in _bands(B):
+        rows = slice(first, last if last < B.shape[-2] else None)
+        views.append((out[..., rows, :last], A[..., rows, :], B[..., :last, :].swapaxes(-1, -2)))
+    return views
+
+
+def add_lower_product(views: LowerViews, first: bool) -> None:
+    """Add the lower triangle of A Bᵀ to a sum, or begin the sum with it."""
+    for out, A, B in views:
+        add_product(out, A, B, first)
+
+
+def add_product(out: Array, A: Array, B: Array, first: bool) -> None:
+    """Add A B to a sum, or begin the sum with it."""
+    if first:
+        matmul = torch.matmul if isinstance(out, Tensor) else np.matmul
+        matmul(A, B, out=out)
+    elif isinstance(out, Tensor) and out.ndim == 2:
+        torch.addmm(out, A, B, out=out)
+    else:
+        out += A @ B
+
+
+def congruence(C: Array, U: Array) -> Array:
+    """Compute U C Uᵀ for a symmetric C and an upper triangular U."""
+    if isinstance(C, Tensor):
+        return U @ C @ U.mT
+    half = _blas_product(U, C, np.empty(C.shape, C.dtype), upper=True, left=True)
+    return _blas_product(U, half.T, np.empty(C.shape, C.dtype), upper=True, left=True)
+
+
+def _bands(triangle: Array) -> list[tuple[int, int]]:
+    m = triangle.shape[-2]
+    on_device = isinstance(triangle, Tensor) and triangle.is_cuda
+    enough = m // (_DEVICE_ROWS if on_device else _ROWS)
+    number = max(1, min(_MAX_BANDS, enough))
+    if on_device and number < _MAX_BANDS:
+        number = 1
+    ends = [m * band // number for band in range(number + 1)]
+    return [*pairwise(ends)]

@@ -1,0 +1,394 @@
+"""Compute marginals under RBF and Matérn priors, and gradients through them, without a tape."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from typing_extensions import override
+
+from directgp.numerics.arrays import (
+    Array,
+    add_product,
+    clip_in_place,
+    column_squares,
+    congruence,
+    diagonal_of,
+    exp_in_place,
+    factorise,
+    tensor_of,
+    triangular_times,
+)
+from directgp.numerics.linalg import SideStream
+from directgp.posteriors.blocks import Block, Projection, Sums, without_warnings
+from directgp.posteriors.rbf import farthest
+from directgp.shapes import BatchedRow, Inputs
+
+# f is s times a process of unit variance: all matrices are those of that process. With a = Z/ℓ,
+# b = X/ℓ, D² = ‖a_i − b_j‖² and the kernel s²κ(D²), κ(0) = 1,
+#
+# −½D² = (a, −½‖a‖², 1) · (b, 1, −½‖b‖²)
+# A = L⁻¹ K_uf,     L Lᵀ = K_uu in float64
+# mean = s Aᵀm,     residual = s² (1 − ΣA²),     variance = residual + s² Σ(SᵀA)²
+# KL = ½ (‖S‖² + ‖m‖² − M) − Σ log abs S_jj
+#
+# and, for gradients g_μ, g_v and g_KL of a loss in mean/s, variance/s² and KL,
+#
+# (2H; dmᵀ) = (2 A diag g_v; g_μᵀ) Aᵀ             dS = tril(2H S) + g_KL (S − diag 1/S_jj)
+# dK_uf = L⁻ᵀ (S Sᵀ − I, m) (2 A diag g_v; g_μᵀ)
+# dK_uu = ½ L⁻ᵀ sym(2H − S (2H S)ᵀ − m dmᵀ) L⁻¹    sym: the lower triangle, mirrored
+#
+# because tril(Lᵀ tril(W)) = tril(Lᵀ W): what the factorisation passes on needs no solve with dL.
+# A gradient g_r in the residual alone adds 2H(g_r) = 2 A diag g_r Aᵀ to the sum in dK_uu, and
+# −2 L⁻ᵀ A diag g_r to dK_uf. With E = −2κ′(D²) and W = dK ∘ E the rest has size M × d:
+#
+# da = W b − (W 1) ∘ a,     d log ℓ = Σ_ij W_ij (a_i − b_j)²
+# d log s² = ½ Σ g_μ mean/s + Σ g_v variance/s²
+
+
+_NEAR = 1e4
+"""Half of a squared distance from the centre, in lengthscales, up to which products are used."""
+
+RBF = math.inf
+"""The smoothness ν of the RBF kernel, the limit of the Matérn kernels."""
+
+
+class Natural(NamedTuple):
+    """Natural parameters of a stationary prior with kernel s²κ."""
+
+    nu: float
+    """Smoothness of the Matérn kernel: ½, 1½, 2½, or `RBF`."""
+
+    lengthscale: Float[Tensor, "*#batch 1 k"]
+    """One number, or one for each feature."""
+
+    scale: Float[Tensor, "*#batch"]
+    """s²."""
+
+    constant: Float[Tensor, "*#batch"] | None
+    """The prior mean; None for 0."""
+
+    def plus_constant(self, mean: BatchedRow) -> BatchedRow:
+        """Return a mean of f with the prior mean added."""
+        return mean if self.constant is None else mean + self.constant.unsqueeze(-1)
+
+
+class Gradient(NamedTuple):
+    """Gradient of a loss in the parameters of the marginals and the KL."""
+
+    Z: Float[Tensor, "*batch m d"]
+    lengthscale: Float[Tensor, "*batch 1 k"]
+    log_scale: Float[Tensor, "*batch"]
+    u_mean: Float[Tensor, "*batch m"]
+    u_chol: Float[Tensor, "*batch m m"]
+
+
+@final
+class _Inducing:
+    """Buffers and views of size M × M and less; `left` is (a, −½‖a‖², 1), with a = Z/ℓ."""
+
+    def __init__(self, m: int, d: int, new: Callable[..., Array], narrow: bool) -> None:
+        self.left = new(m, d + 2)
+        self.a, self.half = self.left[..., :d], self.left[..., d]
+        self.wide = new(m, d + 2, dtype=torch.float64) if narrow else self.left
+        """The same in float64."""
+        self.wide_a, self.wide_half = self.wide[..., :d], self.wide[..., d]
+        self.Kuu, self.r, self.E, self.inner = (new(m, m, dtype=torch.float64) for _ in range(4))
+        self.diagonal, self.r_diagonal = diagonal_of(self.Kuu), diagonal_of(self.r)
+        self.D, self.LD = new(m, m + 1), new(m, m + 1)
+        """(S Sᵀ − I, m), and L⁻ᵀ times it."""
+        self.D_square, self.D_mean = self.D[..., :m], self.D[..., m]
+        self.D_diagonal = diagonal_of(self.D_square)
+
+
+@final
+class _KernelBlock(Block):
+    """A block with K_uf; `features` is (b, 1, −½‖b‖²), b = X/ℓ.
+
+    If each feature has its lengthscale, b∘b follows.
+    """
+
+    def __init__(
+        self, rows: slice, sums: Sums, results: list[Array], m: int, d: int, shape: tuple[int, ...]
+    ) -> None:
+        width, ard = rows.stop - rows.start, shape[-1] > 1
+        super().__init__(rows, sums, sums.new(m, width), results)
+        self.E = sums.new(m, width)
+        features = sums.new(width, d + 2 + ard * d)
+        self.features = (
+            features if len(shape) > 2 else features.reshape(-1, *features.shape[-2:])[0]
+        )
+        self.b, self.half = self.features[..., :d], self.features[..., d + 1]
+        self.squares = self.features[..., d + 2 :] if ard else self.b * self.b
+        self.right = self.features[..., : d + 2].swapaxes(-1, -2)
+
+
+@final
+class StationaryMarginals(Projection):
+    """Marginals of q(f) at rows of X, in blocks of rows, and gradients of a loss through them.
+
+    Order of calls: `set_prior`, `set_q`, `marginals`, `gradient`. If q(u) depends on A:
+    `set_prior`, `whiten`, `weighted_gram`, `set_q`, `project`, `gradient`. Only differences of
+    inputs matter; they lose the fewest digits near the `centre`.
+    """
+
+    def __init__(
+        self, nugget: float, centre: Float[Tensor, "1 d"], size: int, batch: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__(size, centre, batch)
+        self._nugget, self._centre = nugget, self.array(centre)
+        self._reach = farthest(centre.dtype)
+        self._zero, self._rounding = (
+            self.array(centre.new_tensor(each)) for each in (0.0, torch.finfo(centre.dtype).eps)
+        )
+        self._narrow = centre.dtype != torch.float64
+        self._kept: dict[int, tuple[list[Tensor], list[Array], list[_KernelBlock]]] = {}
+        self._at: _Inducing | None = None
+
+    @without_warnings
+    def set_prior(
+        self, Z: Float[Tensor, "*#batch m d"], natural: Natural, *, checked: bool = True
+    ) -> None:
+        """Factorise K_uu of each prior.
+
+        With `checked=False` a K_uu that needs jitter gives NaN, and the device is not waited for.
+        """
+        if self._at is None:
+            self.sums = Sums(Z.shape[-2], self.new)
+            m, d = Z.shape[-2:]
+            self._at = _Inducing(m, d, self.new, self._narrow)
+        at, self._nu = self._at, natural.nu
+        self._lengthscale, self._scale = map(self.array, natural[1:3])
+        self._deviation = self.xp.sqrt(self._scale)
+        self._scale_inputs(self.array(Z), at.a)
+        self.xp.sum(at.a * at.a, -1, out=at.half)
+        at.half *= -0.5
+        with SideStream(Z.device) as self._side_stream:
+            self._factorise(at, checked)
+
+    @property
+    def jitter(self) -> Float[Tensor, "*batch"]:
+        """Jitter that the factorisation of K_uu needed beyond the nugget."""
+        return self._jitter * tensor_of(self._scale)
+
+    @without_warnings
+    def marginals(self, X: Inputs) -> tuple[BatchedRow, BatchedRow]:
+        """Return mean, without the prior mean, and variance at each row."""
+        for block in self._start(X):
+            self._whiten(block)
+            self.project_block(block)
+        return self._scaled_results()
+
+    @without_warnings
+    def whiten(self, X: Inputs) -> BatchedRow:
+        """Compute A, and return the residual at each row."""
+        for block in self._start(X):
+            self._whiten(block)
+        return self.results[2] * tensor_of(self._scale).unsqueeze(-1)
+
+    @override
+    def project(self) -> tuple[BatchedRow, BatchedRow]:
+        super().project()
+        return self._scaled_results()
+
+    def _scaled_results(self) -> tuple[BatchedRow, BatchedRow]:
+        """Return mean and variance of f from those of the process of unit variance."""
+        mean, variance, _ = self._arrays
+        scaled = mean * self._deviation[..., None], variance * self._scale[..., None]
+        return tensor_of(scaled[0]), tensor_of(scaled[1])
+
+    @override
+    def weighted_gram(
+        self, weights: BatchedRow, values: BatchedRow
+    ) -> tuple[Float[Tensor, "*batch m m"], Float[Tensor, "*batch m"]]:
+        scale, deviation = self._scale[..., None], self._deviation[..., None]
+        self.gram(self.array(weights) * scale, self.array(values) * deviation)
+        return tensor_of(self.sums.H), tensor_of(self.sums.dm)
+
+    @without_warnings
+    def gradient(
+        self,
+        mean: BatchedRow,
+        variance: BatchedRow,
+        kl: float | Float[Tensor, "*#batch"],
+        residual: BatchedRow | None = None,
+    ) -> Gradient:
+        """Return the gradient of a loss, given that in mean, variance, KL and residual."""
+        at, xp, S, m, blocks = cast(_Inducing, self._at), self.xp, self.S, self.m, self._blocks
+        scale, deviation = self._scale[..., None], self._deviation[..., None]
+        g_mean, g_variance = self.array(mean) * deviation, self.array(variance) * scale
+        g_residual = None if residual is None else self.array(residual) * scale
+        extra: Array = 0.0
+        if g_residual is not None:
+            self.gram(2 * g_residual, g_mean)
+            # A copy; in torch, +H would be H itself.
+            extra = 1 * self.sums.H
+        twice = 2 * g_variance
+        self.gram(twice, g_mean)
+        xp.matmul(S, self.U, out=at.D_square)
+        at.D_diagonal -= 1
+        at.D_mean[...] = m
+        with self._side_stream:
+            inner = xp.matmul(at.D, self.sums.both)
+            da_u = self._gram_gradient(at, inner if g_residual is None else inner - extra)
+        inverse = self._narrowed(self._inverse.swapaxes(-1, -2))
+        LD = triangular_times(inverse, at.D, out=at.LD, upper=True)
+        summed = self.new(m.shape[-1], blocks[0].features.shape[-1])
+        for index, block in enumerate(blocks):
+            if len(blocks) > 1:
+                self.write_scaled(block, twice, g_mean)
+            W = xp.matmul(LD, block.scaled, out=block.T)
+            if g_residual is not None:
+                xp.multiply(block.A, -2 * g_residual[..., None, block.rows], out=block.spare)
+                W += xp.matmul(inverse, block.spare)
+            W *= block.E
+            add_product(summed, W, block.features, first=index == 0)
+        self._side_stream.join()
+
+        d, lengthscale = at.a.shape[-1], self._lengthscale
+        Wb, rows, rest = summed[..., :d], summed[..., d : d + 1], summed[..., d + 1 :]
+        da = Wb - rows * at.a
+        da -= da_u
+        moved = Wb + da
+        moved *= at.a
+        if lengthscale.shape[-1] > 1:
+            d_log = (rest[..., 1:] - moved).sum(-2)[..., None, :]
+        else:
+            d_log = (-2 * rest.sum(-2) - moved.sum(-2).sum(-1)[..., None])[..., None, :]
+        mean_0, variance_0, residual_0 = self._arrays
+        d_log_scale = (g_variance * variance_0 + 0.5 * g_mean * mean_0).sum(-1)
+        if g_residual is not None:
+            d_log_scale = d_log_scale + (g_residual * residual_0).sum(-1)
+        da /= lengthscale
+        dZ, d_lengthscale, d_log_scale = map(tensor_of, (da, d_log / lengthscale, d_log_scale))
+        return Gradient(dZ, d_lengthscale, d_log_scale, *self.q_gradient(kl))
+
+    def _narrowed(self, matrix: Array) -> Array:
+        """Return a float64 array in the dtype of the inputs."""
+        if not self._narrow:
+            return matrix
+        return matrix.to(self.S.dtype) if self.xp is torch else matrix.astype(self.S.dtype)
+
+    def _start(self, X: Inputs) -> list[_KernelBlock]:
+        """Return the blocks of these rows, with buffers for their results."""
+        n, (m, d), shape = len(X), cast(_Inducing, self._at).a.shape[-2:], self._lengthscale.shape
+        if n not in self._kept:
+            results = [X.new_empty(*self.batch, n) for _ in range(3)]
+            arrays = [self.array(result) for result in results]
+            blocks = [
+                _KernelBlock(rows, self.sums, arrays, m, d, shape) for rows in self.row_blocks(n, m)
+            ]
+            self._kept[n] = results, arrays, blocks
+        self.results, self._arrays, self._blocks = self._kept[n]
+        self.used, self._X = [*self._blocks], self.array(X)
+        return self._blocks
+
+    def _whiten(self, block: _KernelBlock) -> None:
+        """Compute K_uf, E, A and the residual of one block."""
+        at, xp, nu = cast(_Inducing, self._at), self.xp, self._nu
+        b = self._scale_inputs(self._X[block.rows], block.b)
+        xp.multiply(b, b, out=block.squares)
+        xp.sum(block.squares, -1, out=block.half)
+        block.half *= -0.5
+        if nu == RBF:
+            Kuf = xp.matmul(at.left, block.right, out=block.E)
+            exp_in_place(xp.minimum(Kuf, self._zero, out=Kuf))
+        else:
+            r, Kuf = xp.matmul(at.left, block.right, out=block.T), block.spare
+            if nu == 0.5:
+                # K has a kink at 0, where the product loses half of the digits of a distance.
+                squares = _squared_distances(tensor_of(at.a), tensor_of(block.b))
+                tensor_of(r).copy_(squares).mul_(-0.5)
+            _matern(xp, r, nu, Kuf, block.E)
+        self._side_stream.join()
+        if not self._narrow:
+            triangular_times(self._inverse, Kuf, out=block.A, upper=False)
+            explained = column_squares(block.A)
+        elif xp is torch and Kuf.is_cuda:
+            # Rounded to float32, the inverse would lose the digits of s² − ΣA².
+            A = self._inverse @ Kuf.double()
+            explained = column_squares(A)
+            block.A.copy_(A)
+        else:
+            # A solve in float32 keeps them too, and is faster on a CPU.
+            A = tensor_of(block.A)
+            L = tensor_of(self._L).to(A.dtype)
+            torch.linalg.solve_triangular(L, tensor_of(Kuf), upper=False, out=A)
+            explained = column_squares(block.A)
+        block.residual[...] = 1 - explained
+        xp.maximum(block.residual, self._rounding, out=block.residual)
+
+    def _scale_inputs(self, x: Array, out: Array) -> Array:
+        """Subtract the centre, divide by the lengthscale and clamp to where squares are finite."""
+        out[...] = x - self._centre
+        out /= self._lengthscale
+        return clip_in_place(out, self._reach)
+
+    def _factorise(self, at: _Inducing, checked: bool) -> None:
+        """Compute K_uu, E, L and L⁻¹ in float64."""
+        xp, nu, a, half = self.xp, self._nu, at.wide_a, at.wide_half
+        if self._narrow:
+            at.wide[...] = at.left
+            xp.sum(a * a, -1, out=half)
+            half *= -0.5
+        if nu != 0.5 and ((xp is torch and a.is_cuda) or float(half.min()) > -_NEAR):
+            xp.matmul(a, a.swapaxes(-1, -2), out=at.r)
+            at.r += half[..., None]
+            at.r += half[..., None, :]
+        else:
+            # The product would lose the digits of small distances between far inputs, and with
+            # ν = ½, where K has a kink, half of those of any.
+            tensor_of(at.r).copy_(_squared_distances(tensor_of(a), tensor_of(a))).mul_(-0.5)
+        at.r_diagonal[...] = 0
+        if nu == RBF:
+            # The diagonal of E, to which the nugget is added, cancels in every gradient.
+            self._E = exp_in_place(xp.minimum(at.r, self._zero, out=at.Kuu))
+        else:
+            self._E = at.E
+            _matern(xp, at.r, nu, at.Kuu, at.E)
+        at.diagonal *= 1 + self._nugget
+        self._L, self._inverse, self._jitter = factorise(at.Kuu, checked)
+
+    def _gram_gradient(self, at: _Inducing, inner: Array) -> Array:
+        """Return minus the gradient through K_uu in a.
+
+        The gradient in K_uu is −½ L⁻ᵀ C L⁻¹, with C the lower triangle of `inner`, mirrored.
+        """
+        C = at.inner
+        C[...] = inner * self.sums.lower
+        C += (inner * self.sums.strict).swapaxes(-1, -2)
+        G = congruence(C, self._inverse.swapaxes(-1, -2))
+        G *= self._E
+        summed = self.xp.matmul(G, at.wide)
+        return self._narrowed(summed[..., :-2] - summed[..., -1:] * at.wide_a)
+
+
+def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
+    """Return squared distances from differences, which keep the digits of small ones."""
+    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square_()
+
+
+def _matern(xp: Any, r: Array, nu: float, K: Array, E: Array) -> None:
+    """Write the covariance κ at −½D² = r to K, and its slope to E; r is overwritten.
+
+    With r = √(2ν)·D: κ = p(r) e^−r with p = 1, 1 + r, 1 + r + r²/3 for ν = ½, 1½, 2½, and
+    E = −2 dκ/dD².
+    """
+    r *= -4 * nu
+    xp.sqrt(r.clip(0), out=r)
+    exp_in_place(xp.negative(r, out=K))
+    if nu == 0.5:
+        E[...] = xp.where(r > 0, K / xp.where(r > 0, r, 1.0), 0.0)
+    elif nu == 1.5:
+        xp.multiply(K, 3, out=E)
+        r += 1
+        K *= r
+    else:
+        xp.multiply(K, r, out=E)
+        r *= E
+        r /= 3
+        E += K
+        xp.add(E, r, out=K)
+        E *= 5 / 3
