@@ -1,11 +1,14 @@
 """Linear algebra on numpy arrays and torch tensors alike, written into given arrays."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.linalg import blas, lapack
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from directgp.numerics.linalg import jittered_cholesky, unchecked_cholesky
@@ -17,6 +20,23 @@ Array = Any
 def tensor_of(array: Array) -> Tensor:
     """Return a tensor that shares the memory of an array."""
     return array if isinstance(array, Tensor) else torch.from_numpy(np.asarray(array))
+
+
+_controllers: list[ThreadpoolController] = []
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep BLAS and torch to one thread: for small arrays more take longer, up to ten times."""
+    if not _controllers:
+        _controllers.append(ThreadpoolController())
+    before = torch.get_num_threads()
+    with _controllers[0].limit(limits=1, user_api="blas"):
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 def library_of(array: Array) -> Any:

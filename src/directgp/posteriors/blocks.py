@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from directgp.numerics.arrays import (
     column_squares,
     diagonal_of,
     lower_product_views,
+    one_thread,
     tensor_of,
     times_triangular,
     triangular_times,
@@ -101,6 +103,10 @@ class Projection:
         self.batch, self._like = batch, like
         self.sums: Sums
         self.used: list[Block] = []
+
+    def threads(self) -> AbstractContextManager[None]:
+        """Return a context for the computations: one thread for numpy, all for torch."""
+        return one_thread() if self.xp is np else nullcontext()
 
     def array(self, tensor: Tensor) -> Array:
         """Return an array of the library in use that shares the memory of a tensor."""

@@ -1,6 +1,7 @@
 """Define `SparsePosterior`: q(u) at inducing inputs, and the q(f) it implies everywhere."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
@@ -153,19 +154,24 @@ class SparsePosterior(nn.Module):
         valid = block_size is None or block_size >= 1
         require(valid, "block_size of predict", "at least 1", block_size)
         with torch.no_grad():
-            values = _BLOCK_VALUES if X.is_cuda or not self.prior.fused else _CACHED_VALUES
-            size = block_size or max(1, values // self.u_mean.numel())
-            blocks = X.split(size)
-            if self.prior.fused and len(X):
-                natural, found = self.prior.natural(), self.fused(size)
-                found.set_prior(self.Z, natural)
-                found.set_q(self.u_mean, self.u_chol.tril())
-                rows = [[row.clone() for row in found.marginals(block)] for block in blocks]
-                parts = [Marginals(natural.plus_constant(mean), v) for mean, v in rows]
+            cached = self.prior.fused and not X.is_cuda
+            values = _CACHED_VALUES if cached else _BLOCK_VALUES
+            blocks = X.split(block_size or max(1, values // self.u_mean.numel()))
+            if self.prior.fused:
+                parts = self._fused_marginals(len(X), blocks)
             else:
                 parts = [self.marginals(block) for block in blocks]
             variance = torch.cat([part.variance for part in parts], -1)
             return Marginals(torch.cat([part.mean for part in parts], -1), variance)
+
+    def _fused_marginals(self, rows: int, blocks: Sequence[Inputs]) -> list[Marginals]:
+        """Return the marginals of each block, without a tape."""
+        natural, fused = self.prior.natural(), self.fused(rows)
+        with fused.threads():
+            fused.set_prior(self.Z, natural)
+            fused.set_q(self.u_mean, self.u_chol.tril())
+            pairs = [fused.marginals(block) for block in blocks]
+        return [Marginals(natural.plus_constant(mean), variance) for mean, variance in pairs]
 
     def joint(self, X: Float[Tensor, "*#batch n d"], factor: Cholesky | None = None) -> Joint:
         """Return mean and covariance of f at the rows of X, differentiable in X and parameters.

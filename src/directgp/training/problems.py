@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast, final
 
@@ -210,6 +211,10 @@ class TrainingProblem(ABC):
         wanted = [torch.zeros_like(p) if g is None else g for p, g in named]
         return torch.cat([gradient.reshape(-1) for gradient in wanted])
 
+    def threads(self) -> AbstractContextManager[None]:
+        """Return a context with the number of threads for this problem."""
+        return nullcontext()
+
     def average(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the means of losses and gradients over the processes."""
         return tensors if self._group is None else self._group.mean(tensors)
@@ -364,6 +369,10 @@ class FreeProblem(QProblem):
         return self.posterior.marginals_from(cross), self.posterior.kl()
 
     @override
+    def threads(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._fused is None else self._fused.threads()
+
+    @override
     def value_and_gradient(self, step: int) -> tuple[Float[Tensor, "*batch"], Float[Tensor, " p"]]:
         if self._fused is None:
             return super().value_and_gradient(step)
@@ -413,6 +422,10 @@ class HeldProblem(QProblem):
     def q(self, X: Float[Tensor, "n d"]) -> tuple[Marginals, Float[Tensor, "*batch"]]:
         features = self._features or self.features(X)
         return self.posterior.marginals_at(features), self.posterior.kl()
+
+    @override
+    def threads(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._features is None else self._projection.threads()
 
     @override
     def value_and_gradient(self, step: int) -> tuple[Float[Tensor, "*batch"], Float[Tensor, " p"]]:
@@ -484,6 +497,10 @@ class ProfiledProblem(ModelProblem):
             losses = collapsed_losses(self._kind, target, projected, self._conjugate.noise)
             kl = kl_from_standard(q.u_mean, q.u_chol)
         return self.objective.combine(losses, kl, self.data.weights)
+
+    @override
+    def threads(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._fused is None else self._fused.threads()
 
     @override
     def value_and_gradient(self, step: int) -> tuple[Float[Tensor, ""], Float[Tensor, " p"]]:

@@ -135,13 +135,9 @@ class Trainer:
         run = Run(name, steps, (stopping, *recipe.monitors), self._since, self.phase, agree)
         if not problem.parameters:
             stop = Stop(Status.CONVERGED, "The optimum is a formula.")
-        elif optimizer == "lbfgs":
-            stop = self._lbfgs(problem, run)
         else:
-            try:
-                stop = self._adam(problem, run, recipe)
-            finally:
-                problem.batches.close()
+            with problem.threads():
+                stop = self._optimise(optimizer, problem, run, recipe)
         if problem.deterministic:
             with torch.no_grad():
                 problem.prepare()
@@ -197,6 +193,14 @@ class Trainer:
         size = recipe.chosen_batch_size(len(data), model.posterior.Z.shape[-2])
         batches = Batches(data) if size is None else RandomBatches(data, size, random)
         return batches if number == 1 else DistributedBatches(batches, rank, number)
+
+    def _optimise(self, optimizer: str, problem: ModelProblem, run: Run, recipe: Recipe) -> Stop:
+        if optimizer == "lbfgs":
+            return self._lbfgs(problem, run)
+        try:
+            return self._adam(problem, run, recipe)
+        finally:
+            problem.batches.close()
 
     def _lbfgs(self, problem: ModelProblem, run: Run) -> Stop:
         found = self._checkpoint.resume_stage(run)

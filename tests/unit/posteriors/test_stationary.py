@@ -91,7 +91,8 @@ class Weights(NamedTuple):
         return Weights(*(row.to(dtype) for row in self))
 
     def rows(self, index: list[int]) -> "Weights":
-        return Weights(*(row[index] for row in self[:3]), self.kl)
+        mean, variance, residual = (row[index] for row in self[:3])
+        return Weights(mean, variance, residual, self.kl)
 
 
 def weights_of(posterior: SparsePosterior, n: int, chosen: str = ALL) -> Weights:
@@ -258,7 +259,8 @@ def test_numpy_and_torch_agree(
         fused = posterior.fused(N, X)
         assert fused.xp.__name__ == name
         found.append(without_tape(posterior, X, weights, fused))
-    assert_same(*found, tolerance=1e-12 if dtype == torch.float64 else 1e-5)
+    by_numpy, by_torch = found
+    assert_same(by_numpy, by_torch, tolerance=1e-12 if dtype == torch.float64 else 1e-5)
 
 
 @each_library
