@@ -1,9 +1,10 @@
 """Linear algebra on numpy arrays and torch tensors alike, written into given arrays."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from itertools import pairwise
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +21,20 @@ Array = Any
 def tensor_of(array: Array) -> Tensor:
     """Return a tensor that shares the memory of an array."""
     return array if isinstance(array, Tensor) else torch.from_numpy(np.asarray(array))
+
+
+P, Result = ParamSpec("P"), TypeVar("Result")
+
+
+def without_warnings(function: Callable[P, Result]) -> Callable[P, Result]:
+    """Turn off numpy's warnings of NaN and infinity in a function whose callers check for them."""
+
+    @wraps(function)
+    def silent(*arguments: P.args, **named: P.kwargs) -> Result:
+        with np.errstate(all="ignore"):
+            return function(*arguments, **named)
+
+    return silent
 
 
 _controllers: list[ThreadpoolController] = []

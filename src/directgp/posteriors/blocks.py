@@ -21,6 +21,7 @@ from directgp.numerics.arrays import (
     tensor_of,
     times_triangular,
     triangular_times,
+    without_warnings,
 )
 from directgp.numerics.linalg import Square, Vector
 from directgp.shapes import BatchedRow
@@ -41,10 +42,6 @@ _DEVICE_ENTRIES = 2**26
 
 _NUMPY_ENTRIES = 2**21
 """Entries of A up to which one thread of numpy is faster than several of torch."""
-
-without_warnings = np.errstate(all="ignore")
-"""Decorator for functions that may meet NaN and infinity, of which numpy warns and torch does not.
-Callers check what they are given back."""
 
 
 class QGradient(NamedTuple):

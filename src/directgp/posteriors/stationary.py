@@ -20,9 +20,10 @@ from directgp.numerics.arrays import (
     factorise,
     tensor_of,
     triangular_times,
+    without_warnings,
 )
 from directgp.numerics.linalg import SideStream
-from directgp.posteriors.blocks import Block, Projection, Sums, without_warnings
+from directgp.posteriors.blocks import Block, Projection, Sums
 from directgp.posteriors.rbf import farthest
 from directgp.shapes import BatchedRow, Inputs
 

@@ -13,7 +13,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from directgp.errors import InvalidInputError, NumericalError
-from directgp.numerics.arrays import Array, library_of, solve_upper, times_columns, zeros
+from directgp.numerics.arrays import (
+    Array,
+    library_of,
+    solve_upper,
+    times_columns,
+    without_warnings,
+    zeros,
+)
 from directgp.training.graphs import RecordedWork
 from directgp.training.problems import TrainingProblem
 from directgp.training.result import INTERRUPTED, Status, Stop
@@ -216,6 +223,7 @@ class _Descent:
         """Return numbers in a form that the host reads at once."""
         return found if self._flat.xp is np else torch.stack([x.double() for x in found])
 
+    @without_warnings
     def _plan(self, diagonal: bool = False) -> Array:
         """Compute the direction −H·gradient, projected to where no entry falls below its bound.
 
@@ -230,6 +238,7 @@ class _Descent:
         share = (self._raw * abs(down) / (0.5 * abs(x)).clip(_MAX_CHANGE)).max()
         return self._joined(down @ gradient, share, self._bounds.max_length(x, down), memory.known)
 
+    @without_warnings
     def _accept(self) -> Array:
         """Go to the trial point, learn the curvature on the way, and plan the next step."""
         step, change = self._trial_x - self._x, self._trial_gradient - self._gradient
@@ -247,6 +256,7 @@ class _Descent:
             self._accept_graph = RecordedWork(self._problem, self._accept, warm_up=0)
         return plan
 
+    @without_warnings
     def _trial(self) -> Array:
         """Evaluate the point at the current length of the direction.
 
@@ -374,8 +384,7 @@ class LowerBounds:
         """Return the length at which the first bound is reached."""
         # Entries that do not fall reach their bound at −∞ in place of ∞.
         away = self._xp.where(direction < 0, direction, -0.0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            lengths = (self._bounds - x) / away
+        lengths = (self._bounds - x) / away
         return self._xp.where(lengths >= 0, lengths, math.inf).min()
 
 

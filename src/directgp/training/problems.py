@@ -311,7 +311,9 @@ class QProblem(ModelProblem):
         self, data: Data, likelihood: Likelihood, marginals: Marginals, step: int
     ) -> tuple[Float[Tensor, "*batch"], LossGradient]:
         """Return the value, and the gradient of its point losses in the marginals."""
-        share: Tensor | float = 1 / len(data) if data.weights is None else data.weights / len(data)
+        share: Tensor | float = (
+            1 / len(data) if data.weights is None else data.weights.to(data.X) / len(data)
+        )
         random, objective = self.randomness.generator, self.objective
         found = objective.point_loss.gradient(
             likelihood, data.y, marginals, share, generator=random, step=step
