@@ -194,7 +194,7 @@ def check(problem: TrainingProblem) -> None:
 
 @each_pair
 @given(case=cases)
-@settings(max_examples=7, derandomize=True, deadline=None)
+@settings(max_examples=6, derandomize=True, deadline=None)
 def test_free_and_held(likelihood: str, loss: str, case: Case) -> None:
     for problem in free_and_held(case, likelihood, loss):
         check(problem)
@@ -202,9 +202,16 @@ def test_free_and_held(likelihood: str, loss: str, case: Case) -> None:
 
 @each_kind
 @given(case=cases)
-@settings(max_examples=20, derandomize=True, deadline=None)
+@settings(max_examples=15, derandomize=True, deadline=None)
 def test_profiled(kind: Eliminated, case: Case) -> None:
-    check(profiled(case, kind))
+    # Without a weight on the KL, P = A diag(p) Aᵀ may be singular, and q(u) rounding.
+    check(profiled(replace(case, beta=case.beta or 0.1), kind))
+
+
+@each_kind
+def test_profiled_without_kl(kind: Eliminated) -> None:
+    """Of few features and many examples, q(u) is determined; its covariance is 0."""
+    check(profiled(Case(n=50, m=3, d=3, beta=0.0), kind))
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)

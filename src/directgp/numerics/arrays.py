@@ -23,7 +23,8 @@ def tensor_of(array: Array) -> Tensor:
     return array if isinstance(array, Tensor) else torch.from_numpy(np.asarray(array))
 
 
-P, Result = ParamSpec("P"), TypeVar("Result")
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 
 def without_warnings(function: Callable[P, Result]) -> Callable[P, Result]:
