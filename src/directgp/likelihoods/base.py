@@ -58,7 +58,7 @@ class Likelihood(nn.Module, ABC):
     y of floating dtype; shapes broadcast, so that f may carry leading axes of nodes or samples.
     """
 
-    _taken: tuple[Tensor, ...] = ()
+    _taken: tuple[Tensor | torch.Size, ...] = ()
     _frozen: bool = False
 
     log_concave: ClassVar[bool]
@@ -163,10 +163,11 @@ class Likelihood(nn.Module, ABC):
         wide = y.double()
         return (self.log_kernel(wide, f.double()) + self.log_base(wide)).to(f.dtype)
 
-    def take(self: SomeLikelihood, index: Tensor) -> SomeLikelihood:
+    def take(self: SomeLikelihood, index: Tensor | torch.Size) -> SomeLikelihood:
         """Return this likelihood for some of the examples, sharing its parameters.
 
-        A boolean mask over (..., n) selects and flattens; integers index flat examples.
+        A boolean mask over (..., n) selects and flattens, and that shape flattens; integers index
+        flat examples.
         """
         constants = (*self._parameters.values(), *self._buffers.values())
         if all(constant is None or constant.numel() == 1 for constant in constants):
@@ -188,8 +189,11 @@ class Likelihood(nn.Module, ABC):
         for index in self._taken:
             if value.numel() == 1:
                 break
-            value = value.expand(index.shape) if index.dtype == torch.bool else value
-            value = value[index]
+            if isinstance(index, torch.Size):
+                value = value.expand(index).reshape(-1)
+            else:
+                wide = value.expand(index.shape) if index.dtype == torch.bool else value
+                value = wide[index]
         return value
 
     def frozen(self: SomeLikelihood) -> SomeLikelihood:

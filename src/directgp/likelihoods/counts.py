@@ -25,6 +25,7 @@ from directgp.likelihoods.base import (
     unconstrained,
 )
 from directgp.numerics.autograd import Slopes, in_float64
+from directgp.numerics.fixed_sizes import recording
 from directgp.numerics.special import (
     log1mexp,
     log_softplus,
@@ -153,7 +154,9 @@ _SMALL_COUNTS = 1024
 
 def _small_counts(y: Values) -> Int[Tensor, "..."] | None:
     """Return the counts as indices of a table, or None where they have none."""
-    if y.device.type != "cpu" or y.numel() == 0 or torch._C._are_functorch_transforms_active():
+    if y.device.type != "cpu" or y.numel() == 0 or recording():
+        return None
+    if torch._C._are_functorch_transforms_active():
         return None
     index = y.long()
     least, most = torch.stack(index.aminmax()).tolist()
@@ -464,7 +467,7 @@ class AtLeastOne(Likelihood):
         self.strip = counts.strip
 
     @override
-    def take(self, index: Tensor) -> "AtLeastOne":
+    def take(self, index: Tensor | torch.Size) -> "AtLeastOne":
         return AtLeastOne(self.counts.take(index))
 
     @override

@@ -130,16 +130,17 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
         half = 0.5 * self.df
         return half * (torch.log(half) + t - torch.exp(t)) - torch.lgamma(half)
 
-    def mixture_bounds(self, square: Values, variance: Values, nats: float) -> Values:
-        """Bounds of t, shape (2, ...): where the integrand turns into a power of e^t, and ends.
+    def mixture_bounds(
+        self, square: Values, variance: Values, nats: float, least: float
+    ) -> tuple[Values, Values]:
+        """Bounds of t: where the integrand turns into a power of e^t, and ends.
 
         The integrand is N(y; μ, v + w(t))·π(t), and `square` is r² = (y − μ)². With
         g = 1 + r²/(νσ²) it falls left of −log g, by (ν/2)(s − 1 + e^−s) at a distance s, and from
         w = v on as e^{(ν+1)t/2}. Right of the second bound it is e^−nats of its maximum: the Gamma
-        factor dominates, from −log g on if N(r; 0, 2v) is negligible.
+        factor dominates, from −log g on if N(r; 0, 2v) is negligible. ν/2 is at least `least`.
         """
         df, noise = self.df.detach(), self.scale.detach() ** 2
-        least = 0.5 * float(df.min())
         rise = torch.log1p(square / (df * noise))
         beyond = torch.log(variance / noise).sub_(rise)
         past = beyond.clamp(min=0.0)
@@ -150,7 +151,7 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
         end = min(math.sqrt(2 * share), math.log1p(share + 5))
         upper = end - (rise - 1.7).clamp_(min=0.0).mul_(far)
         lower = past.mul_(past < fall_distance(nats, least)).add_(rise).neg_()
-        return torch.stack([lower, upper])
+        return lower, upper
 
     @override
     def tail_bounds(self, distance: Values, nats: float) -> Values:

@@ -1,10 +1,9 @@
 """Compute the data term of the ELBO, E_q[log p(y|f)]."""
 
 import math
-from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,10 +20,10 @@ from directgp.likelihoods.base import (
 )
 from directgp.log_expectations.adaptive import POINTS, adaptive_gibbs
 from directgp.log_expectations.quadrature import (
-    MAX_NODES,
-    MIN_NODES,
     NATS,
     blocks_by_nodes,
+    nodes_for_all,
+    recorded_nodes,
     trapezoid_step,
 )
 from directgp.log_expectations.rule import (
@@ -38,6 +37,7 @@ from directgp.log_expectations.rule import (
     row_blocks,
 )
 from directgp.numerics.autograd import Slopes
+from directgp.numerics.fixed_sizes import fixed_sizes
 from directgp.shapes import Points, Row, Targets, Values
 
 _MAX_COMMON = 64
@@ -108,15 +108,10 @@ def _rule(number: int, left: float, right: float) -> tuple[Array, Array]:
 
 def own_nodes_estimate(examples: FlatExamples, nats: float) -> Estimate:
     """Integrate by the trapezoid rule over each q, with an error of e^−nats."""
-    likelihood, *rows = examples
     reach, needed = nodes_needed(examples, nats)
-    fixed = fixed_nodes.get()
-    if fixed is not None and fixed.recording:
-        number = fixed.take(needed)
-        return Estimate.join(
-            _sum(FlatExamples(likelihood, *(row[block] for row in rows)), reach[block], number)
-            for block, _ in row_blocks(len(needed), number, needed.device)
-        )
+    common = nodes_for_all(needed)
+    if common is not None:
+        return _sum(examples, reach, common)
     return Estimate.gather(
         [
             (index, _sum(examples.take(index), reach[index], number))
@@ -164,52 +159,6 @@ def _estimate(
     return Estimate(value + likelihood.log_base(y), first, 0.5 * second, parameters)
 
 
-_MARGIN = 1.5
-"""Nodes of a recorded step, relative to the number that the steps before it needed."""
-
-
-@final
-class FixedNodes:
-    """Node count for CUDA graphs: learned from steps, then the same for every example and step.
-
-    A graph cannot read numbers, so a flag on the device records whether the count was exceeded.
-    `at_least` is the smallest count.
-    """
-
-    def __init__(self, at_least: int = 0) -> None:
-        self.number = at_least
-        self._short: Tensor | None = None
-
-    @property
-    def recording(self) -> bool:
-        """Whether the count is final and no value may be read from the device."""
-        return self._short is not None
-
-    def record(self, device: torch.device) -> None:
-        """Make the count final; the flag must be allocated before the graph is captured."""
-        self._short = torch.zeros((), dtype=torch.bool, device=device)
-
-    def note(self, needed: Row) -> None:
-        """Raise the count to what these examples need, with a margin."""
-        most = float(needed.clamp(MIN_NODES, MAX_NODES).max())
-        self.number = max(self.number, math.ceil(_MARGIN * most))
-
-    def take(self, needed: Row) -> int:
-        """Return the count; set the flag on the device if an example needs more."""
-        if self._short is not None:
-            short = needed.clamp(MIN_NODES, MAX_NODES) > self.number
-            self._short.logical_or_(short.any())
-        return self.number
-
-    def exceeded(self) -> bool:
-        """Return whether an example needed more in any step since `record`."""
-        return self._short is not None and bool(self._short)
-
-
-fixed_nodes: ContextVar[FixedNodes | None] = ContextVar("fixed_nodes", default=None)
-"""The count of steps that a CUDA graph records; None for other steps."""
-
-
 NATS_OF_FLOAT32 = 21.0
 """Values err by some 1e-9, and slopes by less than the precision of float32, 1e-7."""
 
@@ -238,18 +187,16 @@ def _estimator(likelihood: Likelihood, dtype: torch.dtype) -> tuple[int, Estimat
     """Return the number of points for the block size, and the estimator."""
     if not likelihood.log_concave:
         return POINTS, adaptive_gibbs
-    return 1, partial(_integrate, nats=NATS_OF_FLOAT32 if dtype == torch.float32 else NATS)
+    nats = NATS_OF_FLOAT32 if dtype == torch.float32 else NATS
+    return recorded_nodes(), partial(_integrate, nats=nats)
 
 
 def _integrate(examples: FlatExamples, nats: float) -> Estimate:
     """Apply the trapezoid rule over q, with an error of e^−nats."""
-    fixed = fixed_nodes.get()
-    if not len(examples.y) or (fixed is not None and fixed.recording):
-        return own_nodes_estimate(examples, nats)
-    estimate = _common_nodes_estimate(examples, nats) or own_nodes_estimate(examples, nats)
-    if fixed is not None:
-        fixed.note(nodes_needed(examples, nats)[1])
-    return estimate
+    # A recorded step has the nodes that the steps before it needed.
+    own = not len(examples.y) or fixed_sizes.get() is not None
+    estimate = None if own else _common_nodes_estimate(examples, nats)
+    return own_nodes_estimate(examples, nats) if estimate is None else estimate
 
 
 def _common_nodes_estimate(examples: FlatExamples, nats: float) -> Estimate | None:

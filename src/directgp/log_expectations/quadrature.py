@@ -7,6 +7,7 @@ h(δ) = ℓ(μ+δ) − δ²/(2v) up to a constant; for a log-concave likelihood 
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple, final
 
 import torch
@@ -33,6 +34,7 @@ from directgp.log_expectations.rule import (
     rows_for,
 )
 from directgp.numerics.autograd import Slopes
+from directgp.numerics.fixed_sizes import constant, fixed_size, fixed_sizes
 from directgp.numerics.gaussian import gauss_hermite
 from directgp.shapes import Points, Row, Values
 
@@ -276,6 +278,20 @@ def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
         start = stop
 
 
+def nodes_for_all(needed: Row) -> int | None:
+    """Return the number of nodes of every example while a step is recorded; None otherwise."""
+    if fixed_sizes.get() is None:
+        return None
+    number = fixed_size("nodes", needed.clamp(MIN_NODES, MAX_NODES))
+    return None if number is None else math.ceil(number)
+
+
+def recorded_nodes() -> int:
+    """Return the number of nodes that a recorded step sums at once; 1 for other steps."""
+    fixed = fixed_sizes.get()
+    return math.ceil(fixed.sizes["nodes"]) if fixed is not None and fixed.recording else 1
+
+
 def trapezoid_nodes(ends: Float[Tensor, "2 n"], peak: Peak, num_nodes: int) -> tuple[Points, Row]:
     """Return δ of equal steps over the support, and the log of their common weight."""
     left, right = ends
@@ -314,13 +330,13 @@ class _MixtureRule(NamedTuple):
     margin: float
     """Distance of s from the lower bound of `mixture_bounds`: there dt/dx is nearly 1."""
 
-    def columns(self, number: int, like: Row) -> tuple[Float[Tensor, "k 1"], Float[Tensor, "3 k"]]:
-        """Return t − s of the nodes, and the coefficients that sum 1, t − s and e^{t−s}."""
+    def columns(self, number: int, like: Row) -> Float[Tensor, "6 k"]:
+        """Return t − s, e^{t−s} and e^{s−t} of the nodes, and the weights that sum 1, t, e^t."""
         x = torch.arange(number, dtype=like.dtype, device=like.device) * self.step + self.first
         bend = torch.exp(-x)
         t = x - bend
-        weight = (1 + bend).mul_(self.step)
-        return t[:, None], torch.stack([weight, weight * t, weight * torch.exp(t)])
+        weight, growth = (1 + bend).mul_(self.step), torch.exp(t)
+        return torch.stack([t, growth, torch.exp(-t), weight, weight * t, weight * growth])
 
 
 def _mixture_rule(low: float, high: float, nats: float) -> _MixtureRule:
@@ -339,6 +355,15 @@ def _mixture_rule(low: float, high: float, nats: float) -> _MixtureRule:
     return _MixtureRule(first, step, margin)
 
 
+def _range_of(half: Values) -> tuple[float, float]:
+    """Return the least and the largest ν/2, or bounds of them while a step is recorded."""
+    high, inverse = fixed_size("largest ν/2", half), fixed_size("largest 2/ν", half.reciprocal())
+    if high is not None and inverse is not None:
+        return 1 / inverse, high
+    low, high = torch.stack(half.aminmax()).tolist()
+    return low, high
+
+
 def mixture_estimate(
     likelihood: StudentTNoise, y: Row, mean: Row, variance: Row, num_nodes: int | Literal["auto"]
 ) -> Estimate:
@@ -346,28 +371,31 @@ def mixture_estimate(
     residual = y - mean
     square = residual * residual
     half, noise = 0.5 * likelihood.df.detach(), likelihood.scale.detach() ** 2
-    low, high = torch.stack(half.aminmax()).tolist()
+    low, high = _range_of(half)
     rule = _mixture_rule(low, high, _MIXTURE_NATS)
-    turn, upper = likelihood.mixture_bounds(square, variance, _MIXTURE_NATS)
+    turn, upper = likelihood.mixture_bounds(square, variance, _MIXTURE_NATS, low)
     start = turn - rule.margin
     # x − e^−x = upper − s where x is at most this.
     needed = (upper - start + (math.exp(-rule.margin) - rule.first)).div_(rule.step).add_(1)
     if num_nodes != "auto" and len(needed):
-        most = float(needed.max()) - 1
-        rule = rule._replace(step=rule.step * most / (num_nodes - 1))
+        steps = float(needed.max()) - 1
+        rule = rule._replace(step=rule.step * steps / (num_nodes - 1))
         needed = torch.full_like(needed, num_nodes)
     growth = torch.exp(start)
     # In these units neither the precisions nor their squares underflow.
     unit = (square + variance).add_(noise)
     square, variance = square / unit, variance / unit
     rows = square, variance, noise / (unit * growth), half * growth, half
-    columns = y.new_empty(6, len(y))
-    for number, index in blocks_by_nodes(needed):
-        some = (row.index_select(0, index) if row.numel() > 1 else row for row in rows)
-        columns.index_copy_(1, index, _sum_mixture(rule, number, some))
-    top, total, place, rate, once, twice = columns
-    for column in (place, rate, once, twice):
-        column.div_(total)
+    common = nodes_for_all(needed)
+    if common is not None:
+        columns = _sum_mixture(rule, common, rows)
+    else:
+        columns = y.new_empty(6, len(y))
+        for number, index in blocks_by_nodes(needed):
+            some = (row.index_select(0, index) if row.numel() > 1 else row for row in rows)
+            columns.index_copy_(1, index, _sum_mixture(rule, number, some))
+    top, total = columns[:2]
+    place, rate, once, twice = columns[2:].div_(total)
     constant = half * torch.log(half) - torch.lgamma(half) - 0.5 * math.log(2 * math.pi)
     value = (total / unit.sqrt()).log_().add_(top).addcmul_(half, start).add_(constant)
     parameters: Slopes = ()
@@ -387,10 +415,12 @@ def _sum_mixture(rule: _MixtureRule, number: int, rows: Iterable[Values]) -> Flo
     Over terms h_k·N(y; μ, v + w(t_k))·exp(ν/2·(t_k − s − e^{t_k})).
     """
     square, variance, noise, rate, half = rows
-    t, sums = rule.columns(number, square)
-    root = torch.addcmul(variance, torch.exp(-t), noise).rsqrt_()
+    table = constant((rule, number), partial(rule.columns, number, square))
+    t, growth, decay = table[:3, :, None]
+    sums = table[3:]
+    root = torch.addcmul(variance, decay, noise).rsqrt_()
     precision = root * root
-    mass = torch.addcmul(half * t, torch.exp(t), rate, value=-1)
+    mass = torch.addcmul(half * t, growth, rate, value=-1)
     mass.addcmul_(precision, square, value=-0.5)
     top = mass.amax(0, keepdim=True)
     mass.sub_(top).exp_().mul_(root)
@@ -439,6 +469,10 @@ class Quadrature(Rule):
             refuse("nodes of Quadrature", f"one of {kinds}", repr(self.nodes))
 
     @override
+    def fixed_work(self, likelihood: Likelihood) -> bool:
+        return self == Quadrature() and isinstance(likelihood, StudentTNoise)
+
+    @override
     def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:
         return evaluate(*self._estimator(likelihood), likelihood, rows)
 
@@ -449,7 +483,7 @@ class Quadrature(Rule):
     def _estimator(self, likelihood: Likelihood) -> tuple[int, Estimator]:
         """Return the number of points for the block size, and the estimator."""
         known = likelihood.log_concave or isinstance(likelihood, StudentTNoise)
-        return 1 if known else POINTS, lambda examples: self.estimate(*examples)
+        return recorded_nodes() if known else POINTS, lambda examples: self.estimate(*examples)
 
     def estimate(self, likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
         """Return value and slopes of a flat batch in float64, outside any graph."""

@@ -268,7 +268,7 @@ def estimate_rows(points: int, estimator: Estimator, likelihood: Likelihood, row
     with torch.no_grad():
         wide = [tensor.reshape(-1).double() for tensor in rows]
         if len(shape) != 1:
-            likelihood = likelihood.take(torch.ones(shape, dtype=torch.bool, device=device))
+            likelihood = likelihood.take(shape)
         if number <= rows_for(points, device):
             estimate = estimator(FlatExamples(likelihood, *wide))
         else:

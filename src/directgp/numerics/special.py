@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from directgp.errors import NumericalError
 from directgp.numerics.autograd import Slopes
+from directgp.numerics.fixed_sizes import constant, fixed_size, fixed_sizes, recording
 from directgp.shapes import Values
 
 Elements = Float[Tensor, "*shape"]
@@ -49,7 +50,7 @@ def log_ndtr_derivatives(x: Elements) -> tuple[Elements, Elements, Elements]:
     On a CPU one erfcx serves all three down to x = −10, and from there the continued fraction of
     `_tail_fraction`. Not differentiable.
     """
-    if x.is_cuda:
+    if x.is_cuda or recording():
         return _by_erfcx(x)
     log_p, slope = _near_slope(x)
     log_p, slope, bend = _with_deep(x, (log_p, slope, (x + slope).mul_(slope).neg_()))
@@ -58,7 +59,7 @@ def log_ndtr_derivatives(x: Elements) -> tuple[Elements, Elements, Elements]:
 
 def log_ndtr_and_slope(x: Elements) -> tuple[Elements, Elements]:
     """Compute log Φ(x) and λ(x) at once, in the fewest operations; not differentiable."""
-    if x.is_cuda:
+    if x.is_cuda or recording():
         return torch.special.log_ndtr(x), _inverse_mills(x)
     log_p, slope = _with_deep(x, _near_slope(x))
     return log_p, slope
@@ -247,7 +248,7 @@ def softplus_derivatives(f: Elements) -> tuple[Elements, Elements, Elements, Ele
     rho.div_(s)
     excess = failure - rho
     small = s < _SERIES_BELOW
-    if f.is_cuda:
+    if f.is_cuda or recording():
         excess = torch.where(small, -_small_deficit(torch.exp(bounded)), excess)
     else:
         excess[small] = -_small_deficit(torch.exp(bounded[small]))
@@ -287,10 +288,12 @@ def expected_log_square(offset: Values, mean: Values, variance: Values) -> Value
     c, m, v = offset / size, mean**2 / size, variance / size
     if size.numel() == 0:
         return size
-    t, weight = (each.reshape(-1, *([1] * size.dim())) for each in _log_nodes(c, m, v))
+    nodes, total = _log_nodes(c.detach(), m.detach(), v.detach())
+    t, weight, _ = nodes.reshape(3, -1, *([1] * size.dim()))
     spread = 1 + 2 * t * v
     decay = torch.exp(-t * (c + m / spread)) * torch.rsqrt(spread)
-    return torch.log(size) + (weight * (torch.exp(-t) - decay)).sum(0)
+    value: Values = torch.log(size) + total - (weight * decay).sum(0)
+    return value
 
 
 def expected_log_square_slopes(offset: Values, mean: Values, variance: Values) -> Slopes:
@@ -302,8 +305,8 @@ def expected_log_square_slopes(offset: Values, mean: Values, variance: Values) -
     c, m, v = ((each / size).reshape(-1) for each in (offset, mean * mean, variance))
     if size.numel() == 0:
         return size, size, size, size
-    t, weight = _log_nodes(c, m, v)
-    sums = torch.stack([weight, weight * t])
+    nodes, constant_part = _log_nodes(c, m, v)
+    t, sums = nodes[0], nodes[1:]
     rows = max(256, _BLOCK // len(t)) if size.device.type == "cpu" else len(c)
     parts = [
         _decay_sums(t[:, None], sums, *some)
@@ -311,7 +314,7 @@ def expected_log_square_slopes(offset: Values, mean: Values, variance: Values) -
     ]
     columns = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
     total, first, second, third = columns.reshape(4, *size.shape)
-    value = torch.log(size).sub_(total).add_(sums[0] @ torch.exp(-t))
+    value = torch.log(size).sub_(total).add_(constant_part)
     by_mean = (2 * mean * second).div_(size)
     by_variance = second.sub_(third.mul_(m.reshape(size.shape)).mul_(2)).div_(size)
     return value, first.div_(size), by_mean, by_variance
@@ -327,29 +330,37 @@ def _decay_sums(t: Tensor, sums: Tensor, c: Tensor, m: Tensor, v: Tensor) -> Ten
     return torch.cat([both, once, sums[:1] @ decay.mul_(rate)])
 
 
-def _log_nodes(c: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Return nodes t and the weights of a sum over dt/t, for arguments that sum to 1.
+def _log_nodes(c: Tensor, m: Tensor, v: Tensor) -> tuple[Float[Tensor, "3 k"], float]:
+    """Return `_log_rule` for arguments that sum to 1.
 
     t(c + m/(1 + 2tv)) exceeds the nats from t = nats/(c + m − 2·nats·v) on; more nats are taken for
     the slope in c, most of which may come from x near 0 however unlikely that is.
     """
     slowest = torch.add(m, v, alpha=-120.0).clamp_(min=0.0).add_(c).amin()
-    highest = math.log(_NATS / slowest.item()) if slowest > 0 else math.inf
+    highest = None
+    if fixed_sizes.get() is not None:
+        highest = fixed_size("largest log t", math.log(_NATS) - torch.log(slowest))
+    if highest is None:
+        highest = math.log(_NATS / slowest.item()) if slowest > 0 else math.inf
     if not math.isfinite(highest):
         raise NumericalError(
             "The mean of log(c + x²) is NaN or infinite, or underflows. Check the scale of the "
             "noise, mean and variance."
         )
-    t, weight = _log_rule(math.ceil((highest - _FIRST) / _STEP) + 1)
-    return torch.from_numpy(t).to(c), torch.from_numpy(weight).to(c)
+    rule, total = _log_rule(math.ceil((highest - _FIRST) / _STEP) + 1)
+    return constant(("log t", rule.shape), lambda: torch.from_numpy(rule).to(c)), total
 
 
 @lru_cache(maxsize=64)
-def _log_rule(number: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return t and the weights of dt/t at equal steps of x; the arrays must not be written to."""
+def _log_rule(number: int) -> tuple[NDArray[np.float64], float]:
+    """Return t, w and wt at equal steps of x with the weights w of dt/t, and the sum of w·e^−t.
+
+    The array must not be written to.
+    """
     x = _FIRST + _STEP * np.arange(number)
     bend = np.exp(-0.5 - x)
-    return np.exp(x - bend), _STEP * (1 + bend)
+    t, weight = np.exp(x - bend), _STEP * (1 + bend)
+    return np.stack([t, weight, weight * t]), float(weight @ np.exp(-t))
 
 
 # Functions with hand-written derivatives.

@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import require, require_all
-from directgp.likelihoods.base import ClosedFormGibbs, Likelihood, ScaleMixture
+from directgp.likelihoods.base import ClosedFormGibbs, Likelihood
 from directgp.log_expectations.api import named_rule, resolve_rule
 from directgp.log_expectations.elbo_term import gibbs_slopes, gibbs_term
 from directgp.log_expectations.rule import Rows, Rule, of_one_shape
@@ -236,12 +236,7 @@ class GibbsLoss(PointLoss):
 
     @override
     def fixed_work(self, likelihood: Likelihood) -> bool:
-        # The number of nodes of a scale mixture depends on the values.
-        if isinstance(likelihood, ScaleMixture):
-            return False
-        alike = all(constant.numel() == 1 for constant in likelihood.buffers())
-        smooth = likelihood.log_concave and alike and not likelihood.trainable
-        return isinstance(likelihood, ClosedFormGibbs) or smooth
+        return likelihood.log_concave or isinstance(likelihood, ClosedFormGibbs)
 
     @override
     def __call__(

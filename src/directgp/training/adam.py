@@ -171,7 +171,7 @@ class AdamState:
         self._problem = problem
         self._graphed: RecordedWork | None = None
         self._graphs_allowed = True
-        self._nodes = 0
+        self._sizes: dict[str, float] = {}
         self.optimizer = FlatAdam(problem.parameters, learning_rate, problem.floors)
         self._best = self.optimizer.values.clone()
         self._best_loss: Tensor | None = None
@@ -186,7 +186,11 @@ class AdamState:
         """
         if self._graphed is None and self._problem.recordable() and self._graphs_allowed:
             before = self.state()
-            self._graphed = RecordedWork(self._problem, self._advance, self._nodes)
+            try:
+                self._graphed = RecordedWork(self._problem, self._advance, self._sizes)
+            except (InvalidInputError, NumericalError):
+                # A step with checks returns the error.
+                self._graphs_allowed = False
             self.load_state(before)
         if self._graphed is None:
             return self._checked_step(step)
@@ -197,8 +201,8 @@ class AdamState:
         except NumericalError as error:
             self._graphed, self._graphs_allowed = None, False
             return [], str(error)
-        self._nodes = self._graphed.outgrown()
-        if self._nodes > 0:
+        self._sizes = self._graphed.outgrown()
+        if self._sizes:
             self._graphed = None
             self.load_state(self.good)
             batches.load_state(position)

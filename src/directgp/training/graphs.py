@@ -5,49 +5,51 @@ from typing import Any, final
 
 import torch
 
-from directgp.log_expectations.elbo_term import FixedNodes, fixed_nodes
+from directgp.numerics.fixed_sizes import FixedSizes, fixed_sizes
 from directgp.training.problems import TrainingProblem
 
 _WARM_UP = 3
-"""Calls before a graph is recorded, in which libraries allocate their memory and the number of
-quadrature nodes is learned."""
+"""Calls before a graph is recorded, in which libraries allocate their memory and sizes are learned;
+the last has the sizes of the graph, and makes its constants."""
 
 
 @final
 class RecordedWork:
     """Work of a problem without checks, replayed from a CUDA graph.
 
-    `nodes` is the least number of quadrature nodes in it. `prepare` of the problem is called
-    outside of the graph.
+    `sizes` are the least ones of its quadratures, from an earlier graph. `prepare` of the problem
+    is called outside of the graph.
     """
 
     def __init__(
         self,
         problem: TrainingProblem,
         work: Callable[[], Any],
-        nodes: int = 0,
+        sizes: dict[str, float] | None = None,
         warm_up: int = _WARM_UP,
     ) -> None:
-        self._nodes = FixedNodes(nodes)
+        self._sizes = FixedSizes(sizes)
+        device = next(iter(problem.parameters.values())).device
         problem.batches.use_static_buffers()
         problem.checked = False
         generator = problem.randomness.generator
         state = generator.get_state()
-        token = fixed_nodes.set(self._nodes)
+        token = fixed_sizes.set(self._sizes)
         try:
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                for _ in range(warm_up):
+                for left in reversed(range(warm_up)):
+                    if left == 0:
+                        self._sizes.record(device)
                     work()
             torch.cuda.current_stream().wait_stream(stream)
-            self._nodes.record(next(iter(problem.parameters.values())).device)
             self._graph = torch.cuda.CUDAGraph()
             self._graph.register_generator_state(generator)
             with torch.cuda.graph(self._graph):
                 self._result = work()
         finally:
-            fixed_nodes.reset(token)
+            fixed_sizes.reset(token)
             problem.checked = True
             generator.set_state(state)
 
@@ -56,6 +58,6 @@ class RecordedWork:
         self._graph.replay()
         return self._result
 
-    def outgrown(self) -> int:
-        """Return the nodes that a quadrature needs next time, if it had too few; else 0."""
-        return 2 * self._nodes.number if self._nodes.exceeded() else 0
+    def outgrown(self) -> dict[str, float]:
+        """Return the sizes for the next graph if this one had too few nodes; else an empty dict."""
+        return self._sizes.outgrown()

@@ -116,7 +116,7 @@ class _Descent:
         self._coordinates = Coordinates(self._flat)
         self._trial_graph: RecordedWork | None = None
         self._accept_graph: RecordedWork | None = None
-        self._nodes = 0
+        self._sizes: dict[str, float] = {}
         self._failure: str | None = None
         self._unit = 1.0
         self.stuck = False
@@ -291,15 +291,15 @@ class _Descent:
         problem = self._problem
         if self._trial_graph is not None:
             found = self._numbers(self._trial_graph.replay())
-            self._nodes = self._trial_graph.outgrown()
-            if self._nodes == 0 and math.isfinite(found[0]):
+            self._sizes = self._trial_graph.outgrown()
+            if not self._sizes and math.isfinite(found[0]):
                 return found
         found = self._numbers(self._trial())
-        if self._nodes > 0 or problem.jitter > 0:
+        if self._sizes or problem.jitter > 0:
             # The quadrature needs more nodes than were recorded, or the factorisation jitter.
             self._trial_graph = None
         if self._trial_graph is None and problem.recordable() and problem.jitter == 0:
-            self._trial_graph = RecordedWork(problem, self._trial, self._nodes)
+            self._trial_graph = RecordedWork(problem, self._trial, self._sizes)
         return found
 
 

@@ -1,4 +1,4 @@
-"""Quadrature nodes: shared by all examples, in fixed numbers, or grouped by the number needed."""
+"""Quadrature nodes: shared by all examples, or grouped by the number needed."""
 
 import math
 
@@ -15,11 +15,9 @@ from directgp.likelihoods.base import Derivatives
 from directgp.likelihoods.bernoulli import Bernoulli
 from directgp.log_expectations.elbo_term import (
     NATS_OF_FLOAT32,
-    FixedNodes,
     _integrate,
     _step,
     common_nodes,
-    fixed_nodes,
     gibbs_term,
     own_nodes_estimate,
 )
@@ -65,37 +63,6 @@ def test_the_trapezoid_step_is_fine_enough(width: float) -> None:
     nodes = torch.arange(-reach, reach, dtype=torch.float64) * step + 0.3 * step
     total = step * torch.exp(-0.5 * (nodes / width) ** 2).sum() / (width * math.sqrt(2 * math.pi))
     assert total.item() == pytest.approx(1, abs=1e-11)
-
-
-CPU = torch.device("cpu")
-Y, MEAN = torch.ones(4, dtype=torch.float64), torch.tensor([-2.0, 0.0, 1.0, 6.0]).double()
-
-
-def term(variance: float) -> torch.Tensor:
-    return gibbs_term(Probit(), Y, MEAN, torch.full_like(MEAN, variance))
-
-
-def test_the_same_integral_with_the_nodes_that_were_learnt() -> None:
-    nodes, expected = FixedNodes(), term(0.5)
-    token = fixed_nodes.set(nodes)
-    try:
-        torch.testing.assert_close(term(0.5), expected, rtol=1e-15, atol=0)
-        assert nodes.number > 16 and not nodes.recording
-        nodes.record(CPU)
-        number = nodes.number
-        torch.testing.assert_close(term(0.5), expected, rtol=1e-9, atol=1e-11)
-        assert nodes.number == number and not nodes.exceeded()
-        term(400.0)
-        term(0.5)
-        assert nodes.exceeded(), "once too few is remembered"
-    finally:
-        fixed_nodes.reset(token)
-
-
-def test_a_least_number_is_kept() -> None:
-    nodes = FixedNodes(at_least=500)
-    nodes.note(torch.tensor([10.0]))
-    assert nodes.number == 500
 
 
 LIKELIHOODS: list[Likelihood] = [

@@ -280,7 +280,7 @@ class Adapted(Likelihood):
         self._shape, self._args, self._kwargs = shape, args, kwargs
 
     @override
-    def take(self, index: Tensor) -> "Adapted":
+    def take(self, index: Tensor | torch.Size) -> "Adapted":
         if not self._indexed:
             return self
         twin = Adapted(self.source, self._shape, *self._args, **self._kwargs)
