@@ -128,6 +128,13 @@ def triangular_times(T: Array, B: Array, out: Array, *, upper: bool) -> Array:
     return _blas_product(T, B, out, upper, left=True)
 
 
+def solve_lower(L: Array, B: Array, out: Array) -> Array:
+    """Compute L⁻¹ B, written to `out`, for a lower triangular L."""
+    if isinstance(out, Tensor):
+        return torch.linalg.solve_triangular(L, B, upper=False, out=out)
+    return _blas_product(L, B, out, upper=False, left=True, inverse=True)
+
+
 def times_triangular(B: Array, T: Array, out: Array) -> Array:
     """Compute B T, written to `out`, for a T that is zero above its diagonal."""
     if isinstance(out, Tensor):
@@ -135,14 +142,17 @@ def times_triangular(B: Array, T: Array, out: Array) -> Array:
     return _blas_product(T, B, out, upper=False, left=False)
 
 
-def _blas_product(T: Array, B: Array, out: Array, upper: bool, left: bool) -> Array:
-    """Write T B or B T to a contiguous array."""
+def _blas_product(
+    T: Array, B: Array, out: Array, upper: bool, left: bool, inverse: bool = False
+) -> Array:
+    """Write T B or B T, or the same with the inverse of T, to a contiguous array."""
     out[...] = B
-    trmm = blas.dtrmm if out.dtype == np.float64 else blas.strmm
+    kind, letter = "trsm" if inverse else "trmm", "d" if out.dtype == np.float64 else "s"
     # BLAS has columns where numpy has rows: it computes outᵀ Tᵀ, or Tᵀ outᵀ. The arguments are
     # alpha, a, b, side, lower, trans_a, diag and overwrite_b.
     by_columns = T.flags.f_contiguous
-    trmm(1.0, T if by_columns else T.T, out.T, left, upper != by_columns, by_columns, 0, 1)
+    function = getattr(blas, letter + kind)
+    function(1.0, T if by_columns else T.T, out.T, left, upper != by_columns, by_columns, 0, 1)
     return out
 
 

@@ -173,6 +173,15 @@ class Projection:
             at.H *= at.lower
             at.H += at.HS.swapaxes(-1, -2)
 
+    def use_gram(self, factor: float, weights: Array, values: Array) -> None:
+        """Do what `gram` does, where H is that of the last call times a factor."""
+        at = self.sums
+        at.H *= factor
+        at.dm[...] = 0
+        for block in self.used:
+            self.write_scaled(block, weights, values)
+            at.dm += self.xp.matmul(block.A, block.scaled_mean[..., None])[..., 0]
+
     def write_scaled(self, block: Block, weights: Array, values: Array) -> None:
         """Write (A diag(weights); valuesᵀ)."""
         self.xp.multiply(block.A, weights[..., None, block.rows], out=block.scaled_A)

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from jaxtyping import Float, Num
@@ -164,8 +164,8 @@ class SparsePosterior(nn.Module):
             variance = torch.cat([part.variance for part in parts], -1)
             return Marginals(torch.cat([part.mean for part in parts], -1), variance)
 
-    def _fused_marginals(self, rows: int, blocks: Sequence[Inputs]) -> list[Marginals]:
-        """Return the marginals of each block, without a tape."""
+    def _fused_marginals(self, rows: int, blocks: Sequence[Tensor]) -> list[Any]:
+        """Return the `Marginals` of each block of rows, without a tape."""
         natural, fused = self.prior.natural(), self.fused(rows)
         with fused.threads():
             fused.set_prior(self.Z, natural)

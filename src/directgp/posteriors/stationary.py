@@ -18,6 +18,7 @@ from directgp.numerics.arrays import (
     diagonal_of,
     exp_in_place,
     factorise,
+    solve_lower,
     tensor_of,
     triangular_times,
     without_warnings,
@@ -84,6 +85,16 @@ class Gradient(NamedTuple):
     log_scale: Float[Tensor, "*batch"]
     u_mean: Float[Tensor, "*batch m"]
     u_chol: Float[Tensor, "*batch m m"]
+
+
+class KnownSums(NamedTuple):
+    """Sums over rows that the caller of `gradient` knows from `weighted_gram`."""
+
+    gram_factor: float
+    """2 A diag(g_v) Aᵀ is the last weighted gram times this number."""
+
+    variance: Float[Tensor, "*batch"]
+    """Σ g_v·variance."""
 
 
 @final
@@ -194,6 +205,12 @@ class StationaryMarginals(Projection):
         super().project()
         return self._scaled_results()
 
+    def project_mean(self) -> BatchedRow:
+        """Return the mean alone, without the prior mean."""
+        for block in self._blocks:
+            self.xp.matmul(self.m[..., None, :], block.A, out=block.mean_row)
+        return tensor_of(self._arrays[0] * self._deviation[..., None])
+
     def _scaled_results(self) -> tuple[BatchedRow, BatchedRow]:
         """Return mean and variance of f from those of the process of unit variance."""
         mean, variance, _ = self._arrays
@@ -215,6 +232,8 @@ class StationaryMarginals(Projection):
         variance: BatchedRow,
         kl: float | Float[Tensor, "*#batch"],
         residual: BatchedRow | None = None,
+        *,
+        known: KnownSums | None = None,
     ) -> Gradient:
         """Return the gradient of a loss, given that in mean, variance, KL and residual."""
         at, xp, S, m, blocks = cast(_Inducing, self._at), self.xp, self.S, self.m, self._blocks
@@ -227,7 +246,10 @@ class StationaryMarginals(Projection):
             # A copy; in torch, +H would be H itself.
             extra = 1 * self.sums.H
         twice = 2 * g_variance
-        self.gram(twice, g_mean)
+        if known is None:
+            self.gram(twice, g_mean)
+        else:
+            self.use_gram(known.gram_factor, twice, g_mean)
         xp.matmul(S, self.U, out=at.D_square)
         at.D_diagonal -= 1
         at.D_mean[...] = m
@@ -259,7 +281,11 @@ class StationaryMarginals(Projection):
         else:
             d_log = (-2 * rest.sum(-2) - moved.sum(-2).sum(-1)[..., None])[..., None, :]
         mean_0, variance_0, residual_0 = self._arrays
-        d_log_scale = (g_variance * variance_0 + 0.5 * g_mean * mean_0).sum(-1)
+        d_log_scale = 0.5 * (g_mean * mean_0).sum(-1)
+        if known is None:
+            d_log_scale = d_log_scale + (g_variance * variance_0).sum(-1)
+        else:
+            d_log_scale = d_log_scale + self.array(known.variance)
         if g_residual is not None:
             d_log_scale = d_log_scale + (g_residual * residual_0).sum(-1)
         da /= lengthscale
@@ -314,9 +340,7 @@ class StationaryMarginals(Projection):
             block.A.copy_(A)
         else:
             # A solve in float32 keeps them too, and is faster on a CPU.
-            A = tensor_of(block.A)
-            L = tensor_of(self._L).to(A.dtype)
-            torch.linalg.solve_triangular(L, tensor_of(Kuf), upper=False, out=A)
+            solve_lower(self._narrowed(self._L), Kuf, out=block.A)
             explained = column_squares(block.A)
         block.residual[...] = 1 - explained
         xp.maximum(block.residual, self._rounding, out=block.residual)

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from directgp.errors import NumericalError, require, require_all
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
+from directgp.numerics.arrays import tensor_of
 from directgp.numerics.gaussian import kl_from_standard
 from directgp.numerics.linalg import Cholesky
 from directgp.numerics.special import softplus_inverse
@@ -31,7 +32,8 @@ from directgp.posteriors.collapsed import (
 )
 from directgp.posteriors.projection import project, project_whitened, residual_variance, whiten
 from directgp.posteriors.sparse import Features, SparsePosterior
-from directgp.shapes import Marginals
+from directgp.posteriors.stationary import Gradient, KnownSums, StationaryMarginals
+from directgp.shapes import Marginals, Row
 from directgp.training.distributed import ProcessGroup
 from directgp.training.result import TrainingResult
 from directgp.training.run import Eliminated
@@ -511,43 +513,69 @@ class ProfiledProblem(ModelProblem):
         fused, prior, likelihood = self._fused, self.posterior.prior, self._conjugate
         beta, data = float(self.objective.beta), self.data
         with torch.no_grad():
-            natural, noise = prior.natural(), likelihood.noise
+            natural = prior.natural()
             fused.set_prior(self.posterior.Z, natural, checked=self.checked)
             self.note_jitter(fused.jitter)
             residual = fused.whiten(data.X)
             target = data.y - natural.plus_constant(torch.zeros_like(residual))
-            square_loss, fitc = self._kind == "square_loss", self._kind == "fitc"
-            if square_loss:
-                spread = torch.ones_like(residual)
-            else:
-                spread = example_noise("fitc" if fitc else "vfe", noise, residual)
-            precision = spread.reciprocal()
-            if data.weights is not None:
-                precision *= data.weights
-            sums = fused.weighted_gram(precision, precision * target)
-            q = optimal_q_of(*sums, beta, checked=self.checked)
+            precision = self._precision(residual)
+            gram, b = fused.weighted_gram(precision, precision * target)
+            q = optimal_q_of(gram, b, beta, checked=self.checked)
             fused.set_q(*q)
-            mean, variance = fused.project()
-            error, share = target - mean, precision / len(data)
-            g_mean, g_variance = -share * error, 0.5 * share
-            if square_loss:
-                losses, kl = 0.5 * error * error, 0.5 * q.u_mean.square().sum(-1)
-                found = fused.gradient(g_mean, torch.zeros_like(mean), 0.0)
+            if self._kind == "vfe":
+                value, by_mean, by_noise, found = self._vfe(
+                    fused, target, residual, precision, gram
+                )
             else:
-                square = torch.addcmul(variance - residual if fitc else variance, error, error)
-                ratio = square / spread
-                losses = 0.5 * (torch.log(2 * math.pi * spread) + ratio)
-                kl, by_spread = kl_from_standard(*q), g_variance * (1 - ratio)
-                extra = by_spread - g_variance if fitc else None
-                found = fused.gradient(g_mean, g_variance, 0.0, extra)
+                value, by_mean, by_noise, found = self._by_rows(fused, target, residual, precision)
+            kl = 0.5 * q.u_mean.square().sum() if by_noise is None else kl_from_standard(*q)
             gradients = {id(self.posterior.Z): found.Z}
-            constant = g_mean.sum(-1)
+            constant = by_mean.sum(-1)
             for raw, each in prior.raw_gradients(found.lengthscale, found.log_scale, constant):
                 gradients[id(raw)] = each
-            if not square_loss:
-                learned = likelihood.parameter_gradient((by_spread,), 1.0)
+            if by_noise is not None:
+                learned = likelihood.parameter_gradient((by_noise,), 1.0)
                 gradients |= dict(zip(map(id, likelihood.learned()), learned, strict=True))
-            return self.objective.combine(losses, kl, data.weights), self.joined(gradients)
+            return value + beta / len(data) * kl, self.joined(gradients)
+
+    def _vfe(
+        self, fused: StationaryMarginals, target: Row, residual: Row, precision: Row, gram: Tensor
+    ) -> "_Collapsed":
+        """Σ p_i·variance_i comes from A diag(p) Aᵀ: the variances themselves are not needed."""
+        n, noise, S = len(target), self._conjugate.noise, tensor_of(fused.S)
+        error = target - fused.project_mean()
+        variances = torch.dot(precision, residual) + (S * (gram @ S)).sum()
+        squares = torch.dot(precision, error * error) + variances
+        number = precision.sum() * noise
+        value = 0.5 / n * (number * torch.log(2 * math.pi * noise) + squares)
+        by_mean, by_variance = precision * error / -n, 0.5 / n * precision
+        known = KnownSums(1 / n, 0.5 / n * variances)
+        found = fused.gradient(by_mean, by_variance, 0.0, known=known)
+        return _Collapsed(value, by_mean, 0.5 / n * (number - squares) / noise, found)
+
+    def _by_rows(
+        self, fused: StationaryMarginals, target: Row, residual: Row, precision: Row
+    ) -> "_Collapsed":
+        """FITC, and square loss, which has no variance."""
+        n, (mean, variance) = len(target), fused.project()
+        error, share = target - mean, precision / n
+        by_mean, by_variance = -share * error, 0.5 * share
+        if self._kind == "square_loss":
+            found = fused.gradient(by_mean, torch.zeros_like(mean), 0.0)
+            return _Collapsed(-0.5 * torch.dot(by_mean, error), by_mean, None, found)
+        spread = self._conjugate.noise + residual
+        ratio = (error * error + (variance - residual)) / spread
+        by_spread = by_variance * (1 - ratio)
+        losses = torch.log(2 * math.pi * spread) + ratio
+        found = fused.gradient(by_mean, by_variance, 0.0, by_spread - by_variance)
+        return _Collapsed(0.5 * torch.dot(share * spread, losses), by_mean, by_spread, found)
+
+    def _precision(self, residual: Row) -> Row:
+        """Return the weight of each example over its variance around a_iᵀw."""
+        weights = 1 if self.data.weights is None else self.data.weights
+        if self._kind == "square_loss":
+            return weights * torch.ones_like(residual)
+        return weights / example_noise(self._kind, self._conjugate.noise, residual)
 
     @override
     def write_q(self) -> None:
@@ -557,13 +585,19 @@ class ProfiledProblem(ModelProblem):
 
     def _optimal_q(self, A: Tensor, residual: Tensor, mean: Tensor) -> Whitened:
         """Return the optimal q(u) for the current hyperparameters."""
-        if self._kind == "square_loss":
-            noise = torch.ones_like(residual)
-        else:
-            noise = example_noise(self._kind, self._conjugate.noise, residual)
-        weights = 1 if self.data.weights is None else self.data.weights
         beta = float(self.objective.beta)
-        return optimal_q(A, self.data.y - mean, weights / noise, beta)
+        return optimal_q(A, self.data.y - mean, self._precision(residual), beta)
+
+
+class _Collapsed(NamedTuple):
+    """A collapsed objective without its KL, and its gradient with q(u) held."""
+
+    value: Float[Tensor, ""]
+    by_mean: Row
+    by_noise: Tensor | None
+    """In σ², summed or by rows; None for a loss without noise."""
+
+    found: Gradient
 
 
 def clear_above_diagonal(posterior: SparsePosterior) -> None:
