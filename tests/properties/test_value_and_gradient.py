@@ -214,6 +214,16 @@ def test_profiled_without_kl(kind: Eliminated) -> None:
     check(profiled(Case(n=50, m=3, d=3, beta=0.0), kind))
 
 
+def test_whole_numbers_as_weights() -> None:
+    model, data = model_of(Case(), "gaussian")
+    data = replace(data, weights=torch.arange(len(data)) % 3)
+    objective = Objective(LogLoss(), len(data))
+    for kind in (FreeProblem, HeldProblem):
+        check(kind(model, data, objective, randomness()))
+    for eliminated in get_args(Eliminated):
+        check(ProfiledProblem(model, data, objective, randomness(), eliminated, held=False))
+
+
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_a_gradient_off_by_a_millionth_is_noticed(likelihood: str) -> None:
     (problem, _) = free_and_held(Case(), likelihood, "log_loss")
