@@ -26,7 +26,7 @@ from directgp.likelihoods import (
 from directgp.likelihoods.bernoulli import Bernoulli
 from directgp.likelihoods.counts import CountLikelihood
 from directgp.objectives import GibbsLoss, LogLoss, Objective, PointLoss, SquareLoss
-from directgp.posteriors import SparsePosterior
+from directgp.posteriors import SparsePosterior, blocks
 from directgp.posteriors.collapsed import Whitened
 from directgp.posteriors.prior import MeanName, Prior
 from directgp.registry import KernelName
@@ -212,6 +212,22 @@ def test_profiled(kind: Eliminated, case: Case) -> None:
 def test_profiled_without_kl(kind: Eliminated) -> None:
     """Of few features and many examples, q(u) is determined; its covariance is 0."""
     check(profiled(Case(n=50, m=3, d=3, beta=0.0), kind))
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("entries", [2**22, 40], ids=["one block", "blocks"])
+def test_either_library_and_blocks_of_rows(
+    library: str, entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "_NUMPY_ENTRIES", 2**60 if library == "numpy" else -1)
+    monkeypatch.setattr(blocks, "_CPU_ENTRIES", entries)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    for kernel in get_args(KernelName):
+        case = Case(kernel=kernel, weighted=True)
+        for problem in free_and_held(case, "poisson_exposure", "log_loss"):
+            check(problem)
+        for kind in get_args(Eliminated):
+            check(profiled(case, kind))
 
 
 def test_whole_numbers_as_weights() -> None:
