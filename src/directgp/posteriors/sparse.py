@@ -136,13 +136,19 @@ class SparsePosterior(nn.Module):
     def fused(self, rows: int, X: Inputs | None = None) -> StationaryMarginals:
         """Return what computes marginals of so many rows without a tape, if `prior.fused`.
 
-        The centre of its inputs is that of X, by default of Z.
+        With X these rows are meant, in every call; else any, and Z tells where inputs are.
         """
         inputs = (self.Z if X is None else X).detach().reshape(-1, self.Z.shape[-1])
-        # A median does not follow a far input.
-        centre = inputs[:: -(-len(inputs) // _CENTRE_ROWS)].median(0, keepdim=True).values
-        batch = self.u_mean.shape[:-1]
-        return StationaryMarginals(self.nugget, centre, rows * self.Z.shape[-2], tuple(batch))
+        # Of some rows: a median does not follow a far input.
+        some = inputs[:: -(-len(inputs) // _CENTRE_ROWS)]
+        centre = some.median(0, keepdim=True).values
+        spread = (some - centre).abs().median(0, keepdim=True).values
+        if self.prior.natural().lengthscale.shape[-1] == 1:
+            spread = spread.amax().expand(spread.shape)
+        unit = torch.where((spread > 0) & spread.isfinite(), spread, 1.0)
+        size, batch = rows * self.Z.shape[-2], tuple(self.u_mean.shape[:-1])
+        constant = X is not None
+        return StationaryMarginals(self.nugget, centre, unit, size, batch, constant_inputs=constant)
 
     def kl(self) -> Float[Tensor, "*batch"]:
         """Return KL[q(u) ‖ p(u)]."""
@@ -157,7 +163,7 @@ class SparsePosterior(nn.Module):
             cached = self.prior.fused and not X.is_cuda
             values = _CACHED_VALUES if cached else _BLOCK_VALUES
             blocks = X.split(block_size or max(1, values // self.u_mean.numel()))
-            if self.prior.fused:
+            if self.prior.fused and len(X):
                 parts = self._fused_marginals(len(X), blocks)
             else:
                 parts = [self.marginals(block) for block in blocks]

@@ -28,10 +28,11 @@ from directgp.posteriors.blocks import Block, Projection, Sums
 from directgp.posteriors.rbf import farthest
 from directgp.shapes import BatchedRow, Inputs
 
-# f is s times a process of unit variance: all matrices are those of that process. With a = Z/ℓ,
-# b = X/ℓ, D² = ‖a_i − b_j‖² and the kernel s²κ(D²), κ(0) = 1,
+# f is s times a process of unit variance: all matrices are those of that process. With inputs in
+# fixed units, a = Z w and b = X w for w = unit/ℓ, D² = ‖a_i − b_j‖² and the kernel s²κ(D²),
+# κ(0) = 1,
 #
-# −½D² = (a, −½‖a‖², 1) · (b, 1, −½‖b‖²)
+# −½D² = (a w, −½‖a‖², −½w²) · (X, 1, X∘X), whose second factor is the same in every evaluation
 # A = L⁻¹ K_uf,     L Lᵀ = K_uu in float64
 # mean = s Aᵀm,     residual = s² (1 − ΣA²),     variance = residual + s² Σ(SᵀA)²
 # KL = ½ (‖S‖² + ‖m‖² − M) − Σ log abs S_jj
@@ -99,14 +100,24 @@ class KnownSums(NamedTuple):
 
 @final
 class _Inducing:
-    """Buffers and views of size M × M and less; `left` is (a, −½‖a‖², 1), with a = Z/ℓ."""
+    """Buffers and views of size M × M and less.
 
-    def __init__(self, m: int, d: int, new: Callable[..., Array], narrow: bool) -> None:
-        self.left = new(m, d + 2)
-        self.a, self.half = self.left[..., :d], self.left[..., d]
-        self.wide = new(m, d + 2, dtype=torch.float64) if narrow else self.left
+    `left` is (a w, −½‖a‖², −½w²), with ‖X‖² for X∘X if all features share one w.
+    """
+
+    def __init__(self, m: int, d: int, k: int, new: Callable[..., Array], narrow: bool) -> None:
+        self.left = new(m, d + 1 + k)
+        self.aw, self.half, self.rest = (
+            self.left[..., :d],
+            self.left[..., d],
+            self.left[..., d + 1 :],
+        )
+        self.inputs = new(m, d + 1)
+        """(a, 1)."""
+        self.wide = new(m, d + 1, dtype=torch.float64) if narrow else self.inputs
         """The same in float64."""
-        self.wide_a, self.wide_half = self.wide[..., :d], self.wide[..., d]
+        self.a, self.wide_a = self.inputs[..., :d], self.wide[..., :d]
+        self.wide_half = new(m, dtype=torch.float64) if narrow else self.half
         self.Kuu, self.r, self.E, self.inner = (new(m, m, dtype=torch.float64) for _ in range(4))
         self.diagonal, self.r_diagonal = diagonal_of(self.Kuu), diagonal_of(self.r)
         self.D, self.LD = new(m, m + 1), new(m, m + 1)
@@ -117,24 +128,16 @@ class _Inducing:
 
 @final
 class _KernelBlock(Block):
-    """A block with K_uf; `features` is (b, 1, −½‖b‖²), b = X/ℓ.
-
-    If each feature has its lengthscale, b∘b follows.
-    """
+    """A block with K_uf; `features` is (X, 1, X∘X) or (X, 1, ‖X‖²), shared by all models."""
 
     def __init__(
-        self, rows: slice, sums: Sums, results: list[Array], m: int, d: int, shape: tuple[int, ...]
+        self, rows: slice, sums: Sums, results: list[Array], m: int, features: Array
     ) -> None:
-        width, ard = rows.stop - rows.start, shape[-1] > 1
+        width = rows.stop - rows.start
         super().__init__(rows, sums, sums.new(m, width), results)
         self.E = sums.new(m, width)
-        features = sums.new(width, d + 2 + ard * d)
-        self.features = (
-            features if len(shape) > 2 else features.reshape(-1, *features.shape[-2:])[0]
-        )
-        self.b, self.half = self.features[..., :d], self.features[..., d + 1]
-        self.squares = self.features[..., d + 2 :] if ard else self.b * self.b
-        self.right = self.features[..., : d + 2].swapaxes(-1, -2)
+        self.features = features[rows]
+        self.right = self.features.swapaxes(-1, -2)
 
 
 @final
@@ -142,21 +145,32 @@ class StationaryMarginals(Projection):
     """Marginals of q(f) at rows of X, in blocks of rows, and gradients of a loss through them.
 
     Order of calls: `set_prior`, `set_q`, `marginals`, `gradient`. If q(u) depends on A:
-    `set_prior`, `whiten`, `weighted_gram`, `set_q`, `project`, `gradient`. Only differences of
-    inputs matter; they lose the fewest digits near the `centre`.
+    `set_prior`, `whiten`, `weighted_gram`, `set_q`, `project`, `gradient`. Inputs are measured
+    from a `centre`, where their differences lose the fewest digits, in fixed units, which are the
+    same for all features if these share a lengthscale. With
+    `constant_inputs` the contents of X never change between two calls with the same tensor.
     """
 
     def __init__(
-        self, nugget: float, centre: Float[Tensor, "1 d"], size: int, batch: tuple[int, ...] = ()
+        self,
+        nugget: float,
+        centre: Float[Tensor, "1 d"],
+        unit: Float[Tensor, "1 d"],
+        size: int,
+        batch: tuple[int, ...] = (),
+        *,
+        constant_inputs: bool = False,
     ) -> None:
         super().__init__(size, centre, batch)
-        self._nugget, self._centre = nugget, self.array(centre)
+        self._nugget, self._centre, self._unit = nugget, self.array(centre), self.array(unit)
+        self._constant = constant_inputs
+        self._seen: Tensor | None = None
         self._reach = farthest(centre.dtype)
         self._zero, self._rounding = (
             self.array(centre.new_tensor(each)) for each in (0.0, torch.finfo(centre.dtype).eps)
         )
         self._narrow = centre.dtype != torch.float64
-        self._kept: dict[int, tuple[list[Tensor], list[Array], list[_KernelBlock]]] = {}
+        self._kept: dict[int, tuple[list[Tensor], list[Array], Array, list[_KernelBlock]]] = {}
         self._at: _Inducing | None = None
 
     @without_warnings
@@ -167,16 +181,20 @@ class StationaryMarginals(Projection):
 
         With `checked=False` a K_uu that needs jitter gives NaN, and the device is not waited for.
         """
-        if self._at is None:
-            self.sums = Sums(Z.shape[-2], self.new)
-            m, d = Z.shape[-2:]
-            self._at = _Inducing(m, d, self.new, self._narrow)
-        at, self._nu = self._at, natural.nu
         self._lengthscale, self._scale = map(self.array, natural[1:3])
-        self._deviation = self.xp.sqrt(self._scale)
-        self._scale_inputs(self.array(Z), at.a)
-        self.xp.sum(at.a * at.a, -1, out=at.half)
+        if self._at is None:
+            m, d = Z.shape[-2:]
+            self.sums = Sums(m, self.new)
+            k = self._lengthscale.shape[-1]
+            self._at = _Inducing(m, d, k, self.new, self._narrow)
+        at, self._nu, xp = self._at, natural.nu, self.xp
+        self._deviation, self._w = xp.sqrt(self._scale), self._unit / self._lengthscale
+        at.a[...] = self._in_units(self.array(Z)) * self._w
+        clip_in_place(at.a, self._reach)
+        xp.multiply(at.a, self._w, out=at.aw)
+        xp.sum(at.a * at.a, -1, out=at.half)
         at.half *= -0.5
+        at.rest[...] = -0.5 * self._w[..., : at.rest.shape[-1]] ** 2
         with SideStream(Z.device) as self._side_stream:
             self._factorise(at, checked)
 
@@ -270,16 +288,17 @@ class StationaryMarginals(Projection):
             add_product(summed, W, block.features, first=index == 0)
         self._side_stream.join()
 
-        d, lengthscale = at.a.shape[-1], self._lengthscale
-        Wb, rows, rest = summed[..., :d], summed[..., d : d + 1], summed[..., d + 1 :]
+        d, lengthscale, w = at.a.shape[-1], self._lengthscale, self._w
+        Wb, rows, rest = summed[..., :d] * w, summed[..., d : d + 1], summed[..., d + 1 :]
         da = Wb - rows * at.a
         da -= da_u
         moved = Wb + da
         moved *= at.a
+        d_log = (rest.sum(-2) * w[..., 0, : rest.shape[-1]] ** 2)[..., None, :]
         if lengthscale.shape[-1] > 1:
-            d_log = (rest[..., 1:] - moved).sum(-2)[..., None, :]
+            d_log = d_log - moved.sum(-2)[..., None, :]
         else:
-            d_log = (-2 * rest.sum(-2) - moved.sum(-2).sum(-1)[..., None])[..., None, :]
+            d_log = d_log - moved.sum(-2).sum(-1)[..., None, None]
         mean_0, variance_0, residual_0 = self._arrays
         d_log_scale = 0.5 * (g_mean * mean_0).sum(-1)
         if known is None:
@@ -288,7 +307,8 @@ class StationaryMarginals(Projection):
             d_log_scale = d_log_scale + self.array(known.variance)
         if g_residual is not None:
             d_log_scale = d_log_scale + (g_residual * residual_0).sum(-1)
-        da /= lengthscale
+        da *= w
+        da /= self._unit
         dZ, d_lengthscale, d_log_scale = map(tensor_of, (da, d_log / lengthscale, d_log_scale))
         return Gradient(dZ, d_lengthscale, d_log_scale, *self.q_gradient(kl))
 
@@ -300,25 +320,33 @@ class StationaryMarginals(Projection):
 
     def _start(self, X: Inputs) -> list[_KernelBlock]:
         """Return the blocks of these rows, with buffers for their results."""
-        n, (m, d), shape = len(X), cast(_Inducing, self._at).a.shape[-2:], self._lengthscale.shape
+        at, n = cast(_Inducing, self._at), len(X)
+        m, d = at.a.shape[-2:]
         if n not in self._kept:
             results = [X.new_empty(*self.batch, n) for _ in range(3)]
             arrays = [self.array(result) for result in results]
+            features = self.array(X.new_ones(n, at.left.shape[-1]))
             blocks = [
-                _KernelBlock(rows, self.sums, arrays, m, d, shape) for rows in self.row_blocks(n, m)
+                _KernelBlock(rows, self.sums, arrays, m, features) for rows in self.row_blocks(n, m)
             ]
-            self._kept[n] = results, arrays, blocks
-        self.results, self._arrays, self._blocks = self._kept[n]
-        self.used, self._X = [*self._blocks], self.array(X)
+            self._kept[n] = results, arrays, features, blocks
+        self.results, self._arrays, features, self._blocks = self._kept[n]
+        self.used = [*self._blocks]
+        if not (self._constant and self._seen is X):
+            inputs = clip_in_place(self._in_units(self.array(X)), self._reach)
+            squares = inputs * inputs
+            features[:, :d] = inputs
+            features[:, d + 1 :] = squares if at.rest.shape[-1] == d else squares.sum(-1)[:, None]
+            self._seen = X
         return self._blocks
+
+    def _in_units(self, x: Array) -> Array:
+        """Return inputs from the centre, in units."""
+        return (x - self._centre) / self._unit
 
     def _whiten(self, block: _KernelBlock) -> None:
         """Compute K_uf, E, A and the residual of one block."""
         at, xp, nu = cast(_Inducing, self._at), self.xp, self._nu
-        b = self._scale_inputs(self._X[block.rows], block.b)
-        xp.multiply(b, b, out=block.squares)
-        xp.sum(block.squares, -1, out=block.half)
-        block.half *= -0.5
         if nu == RBF:
             Kuf = xp.matmul(at.left, block.right, out=block.E)
             exp_in_place(xp.minimum(Kuf, self._zero, out=Kuf))
@@ -326,7 +354,8 @@ class StationaryMarginals(Projection):
             r, Kuf = xp.matmul(at.left, block.right, out=block.T), block.spare
             if nu == 0.5:
                 # K has a kink at 0, where the product loses half of the digits of a distance.
-                squares = _squared_distances(tensor_of(at.a), tensor_of(block.b))
+                b = block.features[..., : at.a.shape[-1]] * self._w
+                squares = _squared_distances(tensor_of(at.a), tensor_of(b))
                 tensor_of(r).copy_(squares).mul_(-0.5)
             _matern(xp, r, nu, Kuf, block.E)
         self._side_stream.join()
@@ -345,17 +374,11 @@ class StationaryMarginals(Projection):
         block.residual[...] = 1 - explained
         xp.maximum(block.residual, self._rounding, out=block.residual)
 
-    def _scale_inputs(self, x: Array, out: Array) -> Array:
-        """Subtract the centre, divide by the lengthscale and clamp to where squares are finite."""
-        out[...] = x - self._centre
-        out /= self._lengthscale
-        return clip_in_place(out, self._reach)
-
     def _factorise(self, at: _Inducing, checked: bool) -> None:
         """Compute K_uu, E, L and L⁻¹ in float64."""
         xp, nu, a, half = self.xp, self._nu, at.wide_a, at.wide_half
         if self._narrow:
-            at.wide[...] = at.left
+            at.wide[...] = at.inputs
             xp.sum(a * a, -1, out=half)
             half *= -0.5
         if nu != 0.5 and ((xp is torch and a.is_cuda) or float(half.min()) > -_NEAR):
@@ -387,7 +410,7 @@ class StationaryMarginals(Projection):
         G = congruence(C, self._inverse.swapaxes(-1, -2))
         G *= self._E
         summed = self.xp.matmul(G, at.wide)
-        return self._narrowed(summed[..., :-2] - summed[..., -1:] * at.wide_a)
+        return self._narrowed(summed[..., :-1] - summed[..., -1:] * at.wide_a)
 
 
 def _squared_distances(a: Tensor, b: Tensor) -> Tensor:

@@ -363,7 +363,8 @@ class FreeProblem(QProblem):
     def __init__(self, model: Model, data: Data, objective: Objective, *others: Any) -> None:
         super().__init__(model, data, objective, _trained_parameters(model), *others)
         fused = self.posterior.prior.fused
-        self._fused = self.posterior.fused(len(data), data.X) if fused else None
+        whole = data.X if self.batches.whole else None
+        self._fused = self.posterior.fused(len(data), whole) if fused else None
         clear_above_diagonal(self.posterior)
 
     @override
@@ -536,7 +537,8 @@ class ProfiledProblem(ModelProblem):
             if by_noise is not None:
                 learned = likelihood.parameter_gradient((by_noise,), 1.0)
                 gradients |= dict(zip(map(id, likelihood.learned()), learned, strict=True))
-            return value + beta / len(data) * kl, self.joined(gradients)
+            value = value + beta / len(data) * kl if beta > 0 else value
+            return value, self.joined(gradients)
 
     def _vfe(
         self, fused: StationaryMarginals, target: Row, residual: Row, precision: Row, gram: Tensor
