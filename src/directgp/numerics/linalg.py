@@ -51,32 +51,6 @@ class SideStream:
             torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
 
-@final
-class Workspace:
-    """Buffers by name and shape, reused from step to step; allocation costs as much as a product.
-
-    Taking a buffer again overwrites its contents. Buffers are never freed, since a CUDA graph may
-    write to them.
-    """
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[object, ...], Tensor] = {}
-
-    def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Return an uninitialised buffer with the dtype and device of another tensor."""
-        key = name, shape, like.dtype, like.device
-        if key not in self._kept:
-            self._kept[key] = torch.empty(shape, dtype=like.dtype, device=like.device)
-        return self._kept[key]
-
-    def identity(self, m: int, like: Tensor) -> Tensor:
-        """Return the identity matrix, which must not be written to."""
-        key = "identity", m, like.dtype, like.device
-        if key not in self._kept:
-            self._kept[key] = torch.eye(m, dtype=like.dtype, device=like.device)
-        return self._kept[key]
-
-
 class Cholesky(NamedTuple):
     """K + jitter·I = L Lᵀ with a lower triangular L."""
 

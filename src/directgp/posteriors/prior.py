@@ -2,7 +2,7 @@
 
 import copy
 import math
-from typing import Literal, final
+from typing import Literal, cast, final
 
 import numpy as np
 import torch
@@ -15,21 +15,28 @@ from torch.nn import functional
 
 from directgp.errors import UnsupportedError, require
 from directgp.numerics.special import softplus, softplus_inverse
-from directgp.posteriors.rbf import farthest, rbf_covariance, rbf_gram
-from directgp.posteriors.stationary import RBF, Natural
+from directgp.posteriors.stationary import RBF, Natural, farthest
 from directgp.registry import KernelName
 from directgp.shapes import BatchedRow, Inputs, Row, Values
 
 
-def matern(
+def stationary(
     a: Float[Tensor, "*#batch m d"], b: Float[Tensor, "*#batch n d"], nu: float
 ) -> Float[Tensor, "*batch m n"]:
-    """Compute p(r)·e^−r, r = √(2ν)·‖a_i − b_j‖, for inputs already divided by the lengthscale.
+    """Compute κ(‖a_i − b_j‖) for inputs already divided by the lengthscale, with a tape.
 
-    p is 1, 1 + r or 1 + r + r²/3 for ν = ½, 1½ or 2½. Distances come from differences, as in
-    `rbf_gram`: gpytorch's are off by √eps times the distance from the mean.
+    κ = exp(−½D²) for RBF. For Matérn kernels κ = p(r)·e^−r with r = √(2ν)·D, and p is 1, 1 + r or
+    1 + r + r²/3 for ν = ½, 1½ or 2½. Distances come from differences: gpytorch's are off by √eps
+    times the distance from the mean.
     """
-    r = math.sqrt(2 * nu) * torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
+    # Squares of larger distances overflow; κ is 0 long before.
+    reach = farthest(a.dtype)
+    centre = a.detach().median(-2, keepdim=True).values
+    a, b = ((x - centre).clamp(-reach, reach) for x in (a, b))
+    D = torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
+    if nu == RBF:
+        return torch.exp(-0.5 * D.square())
+    r = math.sqrt(2 * nu) * D
     if nu == 0.5:
         return torch.exp(-r)
     polynomial = 1 + r if nu == 1.5 else 1 + r + r.square() / 3
@@ -217,10 +224,12 @@ class Prior(nn.Module):
 
         Parameters must have gpytorch's usual constraints: positive by softplus, or none.
         """
-        kernel, mean = self._inner(), self.mean_function
-        if type(kernel) not in (RBFKernel, MaternKernel) or kernel.active_dims is not None:
-            return False
-        if type(mean) not in (ZeroMean, ConstantMean) or hasattr(mean, "raw_constant_constraint"):
+        mean = self.mean_function
+        if (
+            self._smoothness is None
+            or type(mean) not in (ZeroMean, ConstantMean)
+            or hasattr(mean, "raw_constant_constraint")
+        ):
             return False
         return all(
             type(constraint) is Positive and isinstance(constraint._transform, nn.Softplus)
@@ -232,7 +241,7 @@ class Prior(nn.Module):
         kernel, mean = self._inner(), self.mean_function
         with torch.no_grad():
             constant = mean.raw_constant.detach() if type(mean) is ConstantMean else None
-            nu = RBF if type(kernel) is RBFKernel else kernel.nu
+            nu = cast(float, self._smoothness)
             return Natural(nu, functional.softplus(kernel.raw_lengthscale), self.scale, constant)
 
     def raw_gradients(
@@ -260,7 +269,7 @@ class Prior(nn.Module):
 
     def variance(self, X: Float[Tensor, "*#batch n d"]) -> BatchedRow:
         """Return k(x_i, x_i)."""
-        if self.rbf is not None:
+        if self._smoothness is not None:
             scale = self.scale
             batch = np.broadcast_shapes(scale.shape, X.shape[:-2])
             return scale.unsqueeze(-1).expand(*batch, X.shape[-2])
@@ -271,28 +280,20 @@ class Prior(nn.Module):
         self, X1: Float[Tensor, "*#batch m d"], X2: Float[Tensor, "*#batch n d"]
     ) -> Float[Tensor, "*batch m n"]:
         """Return k(x, x′) for every pair."""
-        rbf = self.rbf
-        if rbf is not None:
-            return rbf_covariance(X1 / rbf.lengthscale, X2 / rbf.lengthscale, self.scale.log())
-        inner = self._inner()
-        if type(inner) is MaternKernel and inner.active_dims is None:
-            # Squared distances of inputs farther apart overflow; K is 0 long before.
-            centre = X1.detach().mean(-2, keepdim=True)
-            reach = farthest(X1.dtype) * inner.lengthscale.detach()
-            a, b = (X.clamp(centre - reach, centre + reach) / inner.lengthscale for X in (X1, X2))
-            return self.scale[..., None, None] * matern(a, b, inner.nu)
+        nu, inner = self._smoothness, self._inner()
+        if nu is not None:
+            a, b = X1 / inner.lengthscale, X2 / inner.lengthscale
+            return self.scale[..., None, None] * stationary(a, b, nu)
         dense: Tensor = self.kernel(X1, X2).to_dense()
         return self.output_scale[..., None, None] * dense
 
     def gram(self, Z: Float[Tensor, "*#batch m d"]) -> Float[Tensor, "*batch m m"]:
         """Return k(z, z′) for every pair of one set of inputs, in float64."""
-        inner = self._inner()
-        if type(inner) not in (RBFKernel, MaternKernel) or inner.active_dims is not None:
+        nu = self._smoothness
+        if nu is None:
             return self.covariance(Z, Z).double()
-        scaled, scale = Z.double() / inner.lengthscale.double(), self.scale.double()
-        if type(inner) is RBFKernel:
-            return rbf_gram(scaled, scale.log())
-        return scale[..., None, None] * matern(scaled, scaled, inner.nu)
+        scaled = Z.double() / self._inner().lengthscale.double()
+        return self.scale.double()[..., None, None] * stationary(scaled, scaled, nu)
 
     def rescaled(self, factor: float) -> "Prior":
         """Return this prior with its covariance multiplied by a factor."""
@@ -330,11 +331,13 @@ class Prior(nn.Module):
         return twin
 
     @property
-    def rbf(self) -> RBFKernel | None:
-        """The kernel without its scale if it is a plain RBF, else None."""
+    def _smoothness(self) -> float | None:
+        """ν of a plain Matérn kernel, or `RBF`; None for other kernels."""
         inner = self._inner()
-        plain = type(inner) is RBFKernel and inner.active_dims is None
-        return inner if plain else None
+        if type(inner) not in (RBFKernel, MaternKernel) or inner.active_dims is not None:
+            return None
+        nu: float = RBF if type(inner) is RBFKernel else inner.nu
+        return nu
 
     def _inner(self) -> Kernel:
         """Return the base of a `ScaleKernel` on all features, else the kernel."""

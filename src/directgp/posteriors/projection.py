@@ -66,15 +66,7 @@ def whiten(L: Square, Kuf: Matrix) -> Float[Tensor, "*batch m n"]:
 
 def residual_variance(k_diag: PerRow, A: Float[Tensor, "*batch m n"]) -> BatchedRow:
     """Compute k_ii − Σ_j A_ji², at least the rounding error of k_ii."""
-    return residual_given(k_diag, A.square().sum(-2))
-
-
-def residual_given(
-    k_diag: Float[Tensor, "*#batch #n"], explained: PerRow, out: Tensor | None = None
-) -> BatchedRow:
-    """Compute `residual_variance` from Σ_j A_ji², in the dtype of k_ii."""
-    rounding = torch.finfo(k_diag.dtype).eps * k_diag
-    return torch.maximum((k_diag - explained).to(k_diag.dtype), rounding, out=out)
+    return torch.maximum(k_diag - A.square().sum(-2), torch.finfo(k_diag.dtype).eps * k_diag)
 
 
 def project_whitened(A: Matrix, residual: PerRow, u_mean: Vector, u_chol: Square) -> Projected:

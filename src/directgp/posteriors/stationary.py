@@ -25,7 +25,6 @@ from directgp.numerics.arrays import (
 )
 from directgp.numerics.linalg import SideStream
 from directgp.posteriors.blocks import Block, Projection, Sums
-from directgp.posteriors.rbf import farthest
 from directgp.shapes import BatchedRow, Inputs
 
 # f is s times a process of unit variance: all matrices are those of that process. With inputs in
@@ -56,6 +55,12 @@ _NEAR = 1e4
 
 RBF = math.inf
 """The smoothness ν of the RBF kernel, the limit of the Matérn kernels."""
+
+
+def farthest(dtype: torch.dtype) -> float:
+    """Return the distance, in lengthscales, beyond which squares overflow; κ is 0 long before."""
+    limit: float = 1e-3 * torch.finfo(dtype).max ** 0.5
+    return limit
 
 
 class Natural(NamedTuple):
