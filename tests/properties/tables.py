@@ -25,7 +25,6 @@ from directgp.likelihoods import (
     StudentT,
 )
 from directgp.likelihoods.base import ClosedFormLogPredictive
-from directgp.likelihoods.counts import AtLeastOne
 from directgp.log_expectations import (
     BiasedMonteCarlo,
     ClosedForm,
@@ -117,8 +116,8 @@ LIKELIHOODS = [
     LikelihoodRow("student_t", StudentT, REAL, {"df": 4.0, "scale": 0.6}, discrete=False),
 ]
 
-INTERNAL_LIKELIHOODS = {Adapted, AtLeastOne, GivenGaussian, GivenStudentT}
-"""Events that rules make for themselves, and likelihoods of GPyTorch; each has tests of its own."""
+INTERNAL_LIKELIHOODS = {Adapted, GivenGaussian, GivenStudentT}
+"""Likelihoods of GPyTorch; each has tests of its own."""
 
 RULES = [
     RuleRow("closed_form", ClosedForm(), True, True),

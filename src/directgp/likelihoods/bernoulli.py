@@ -12,6 +12,7 @@ from typing_extensions import override
 from directgp.errors import require_all
 from directgp.likelihoods.base import Derivatives, Draws, UnimodalInF
 from directgp.numerics.autograd import Slopes, in_float64
+from directgp.numerics.fixed_sizes import recording
 from directgp.numerics.random import Generator, sample_above, standard_normal
 from directgp.numerics.special import (
     log_ndtr,
@@ -156,6 +157,10 @@ class Logistic(Bernoulli):
 
     @override
     def link_derivatives(self, x: Values) -> Derivatives:
+        if x.is_cuda or recording():
+            # Fewer operations, each of which is slower on a CPU.
+            failure = torch.sigmoid(-x)
+            return Derivatives(logsigmoid(x), failure, torch.sigmoid(x).mul_(failure).neg_())
         success, failure, rest = sigmoids(x)
         value = torch.clamp(x, max=0.0).sub_(rest)
         return Derivatives(value, failure, success.mul_(failure).neg_())

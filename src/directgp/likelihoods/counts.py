@@ -27,7 +27,6 @@ from directgp.likelihoods.base import (
 from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.fixed_sizes import recording
 from directgp.numerics.special import (
-    log1mexp,
     log_softplus,
     sigmoids,
     softplus,
@@ -445,72 +444,3 @@ class NegativeBinomial(ExponentialRate):
     def _log_odds(self, f: Values) -> Values:
         """log(λ/r)."""
         return self._log_mean(f) - torch.log(self.dispersion)
-
-
-_EXPONENTIAL_BELOW = -400.0
-"""At this f Λ ∝ e^f to the last digit; further down Λ underflows."""
-
-
-@final
-class AtLeastOne(Likelihood):
-    """The event y ≥ 1 of a count likelihood: log(1 − p(0 given f)), concave in f.
-
-    With Λ = −log p(0 given f): ℓ = log(1 − e^{−Λ}), ℓ′ = Λ′ρ, ℓ″ = Λ″ρ − Λ′²ρ(1+ρ), where
-    ρ = 1/(e^Λ − 1). For f → −∞ Λ is proportional to e^f, so that ℓ = f + constant.
-    """
-
-    log_concave = True
-
-    def __init__(self, counts: CountLikelihood) -> None:
-        super().__init__()
-        self.counts = counts
-        self.strip = counts.strip
-
-    @override
-    def take(self, index: Tensor | torch.Size) -> "AtLeastOne":
-        return AtLeastOne(self.counts.take(index))
-
-    @override
-    def learned(self) -> list[Tensor]:
-        return self.counts.learned()
-
-    @override
-    def log_kernel(self, y: Values, f: Values) -> Values:
-        bounded = torch.clamp(f, min=_EXPONENTIAL_BELOW)
-        return log1mexp(-self.counts.log_kernel(torch.zeros_like(y), bounded)) + (f - bounded)
-
-    @override
-    def derivatives(self, y: Values, f: Values) -> Derivatives:
-        bounded = torch.clamp(f, min=_EXPONENTIAL_BELOW)
-        value, first, second = self.counts.derivatives(torch.zeros_like(y), bounded)
-        rho = 1 / torch.expm1(-value)
-        # Where e^−Λ underflows the event is certain, however steep Λ is.
-        first, second = (slope.masked_fill(rho == 0, 0.0) for slope in (first, second))
-        bend = -second * rho - first**2 * rho * (1 + rho)
-        return Derivatives(log1mexp(-value) + (f - bounded), -first * rho, bend)
-
-    @override
-    def parameter_slopes(self, y: Values, f: Values) -> Slopes | None:
-        """−ρ times the slopes of log p(0 given f)."""
-        bounded, zero = torch.clamp(f, min=_EXPONENTIAL_BELOW), torch.zeros_like(y)
-        slopes = self.counts.parameter_slopes(zero, bounded)
-        if slopes is None:
-            return None
-        rho = 1 / torch.expm1(-self.counts.log_kernel(zero, bounded))
-        return tuple((-slope * rho).masked_fill(rho == 0, 0.0) for slope in slopes)
-
-    @override
-    def parameter_gradient(self, slopes: Slopes, grad: Values | float) -> tuple[Tensor, ...]:
-        return self.counts.parameter_gradient(slopes, grad)
-
-    @override
-    def conditional_mean(self, f: Values) -> Values:
-        return torch.exp(self.log_kernel(f, f))
-
-    @override
-    def conditional_variance(self, f: Values) -> Values:
-        return self.conditional_mean(f) * (1 - self.conditional_mean(f))
-
-    @override
-    def check_targets(self, y: Targets) -> None:
-        self.counts.check_targets(y)

@@ -11,13 +11,13 @@ from functools import partial
 from typing import Literal, NamedTuple, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import NumericalError, UnsupportedError, refuse
 from directgp.likelihoods.base import Binary, ClosedFormMode, Derivatives, Likelihood
-from directgp.likelihoods.counts import AtLeastOne, CountLikelihood
+from directgp.likelihoods.counts import CountLikelihood
 from directgp.likelihoods.student_t import StudentTNoise, fall_distance
 from directgp.log_expectations.adaptive import POINTS, adaptive_log_expectation
 from directgp.log_expectations.rule import (
@@ -34,7 +34,7 @@ from directgp.log_expectations.rule import (
     rows_for,
 )
 from directgp.numerics.autograd import Slopes
-from directgp.numerics.fixed_sizes import constant, fixed_size, fixed_sizes
+from directgp.numerics.fixed_sizes import constant, fixed_size, fixed_sizes, recording
 from directgp.numerics.gaussian import gauss_hermite
 from directgp.shapes import Points, Row, Values
 
@@ -54,8 +54,6 @@ _MODE_TOLERANCE = 1e-3
 
 _MAX_FALL_STEPS = 40
 _FALL_PATIENCE = 4
-_SUPPORT_TOLERANCE = 0.2
-"""Relative error of the fall from which one more step finds the support."""
 
 
 class Peak(NamedTuple):
@@ -83,17 +81,27 @@ class Peak(NamedTuple):
 
 def peak_of(likelihood: Likelihood, y: Values, mean: Values, variance: Values) -> Peak:
     """Return the peak of q̃ for a log-concave likelihood."""
-    if not isinstance(likelihood, ClosedFormMode):
-        return find_peak(lambda f: likelihood.derivatives(y, f), mean, variance)
-    precision = 1 / variance
-    delta = likelihood.product_mode(y, mean, variance)
-    here = likelihood.derivatives(y, mean + delta)
-    # The formula is a difference of large numbers when v·y is large: one Newton step corrects it.
-    slope, bend = here.first - delta * precision, precision - here.second
-    if bool((slope * slope > _MODE_TOLERANCE**2 * bend).any()):
-        delta = delta + slope / bend
-        here = likelihood.derivatives(y, mean + delta)
-    return _peak_at(delta, here, precision)
+
+    def kernel(f: Values) -> Derivatives:
+        return likelihood.derivatives(y, f)
+
+    if recording():
+        return grid_peak(kernel, mean, variance)
+    if isinstance(likelihood, ClosedFormMode):
+        precision = 1 / variance
+        delta = likelihood.product_mode(y, mean, variance)
+        here = kernel(mean + delta)
+        # The formula is a difference of large numbers when v·y is large: a Newton step corrects it.
+        slope, bend = here.first - delta * precision, precision - here.second
+        if bool((slope * slope > _MODE_TOLERANCE**2 * bend).any()):
+            delta = delta + slope / bend
+            here = kernel(mean + delta)
+        peak = _peak_at(delta, here, precision)
+    else:
+        peak = find_peak(kernel, mean, variance)
+    if fixed_sizes.get() is not None:
+        fixed_size(_GRID_NAME, (variance * kernel(mean).first / peak.width).abs_())
+    return peak
 
 
 def find_peak(kernel: Kernel, mean: Values, variance: Values) -> Peak:
@@ -135,6 +143,38 @@ def find_peak(kernel: Kernel, mean: Values, variance: Values) -> Peak:
     )
 
 
+_GRID = 128
+"""Points of each grid."""
+
+_GRID_NAME = "widths to the mode"
+_GRID_STEP = 0.2
+"""Largest step of the last grid, as a share of the peak's width."""
+
+
+def grid_peak(kernel: Kernel, mean: Values, variance: Values) -> Peak:
+    """Find the mode of q̃ on grids, each between two points of the last: the work is fixed.
+
+    h′ falls, so that the number of points before the mode is that of slopes of the first sign.
+    """
+    precision, fixed = variance.reciprocal(), fixed_sizes.get()
+    end = variance * kernel(mean).first
+    widths = fixed.sizes[_GRID_NAME] if fixed is not None else 1.0
+    grids = max(1, math.ceil(math.log(max(widths / _GRID_STEP, 1.0), _GRID)))
+    index = constant("grid", partial(torch.arange, _GRID, dtype=mean.dtype, device=mean.device))
+    index = index.reshape(-1, *([1] * mean.dim()))
+    delta, step = torch.zeros_like(mean), end
+    for _ in range(grids):
+        step = step / _GRID
+        points = torch.addcmul(delta, index, step)
+        here = kernel(mean + points)
+        slope = torch.addcmul(here.first, points, precision, value=-1)
+        last = (slope * end > 0).sum(0, keepdim=True).sub_(1).clamp_(min=0)
+        delta = points.gather(0, last)[0]
+    peak = _peak_at(delta, Derivatives(*(each.gather(0, last)[0] for each in here)), precision)
+    fixed_size(_GRID_NAME, (end / peak.width).abs_())
+    return peak
+
+
 def _peak_at(delta: Values, here: Derivatives, precision: Values) -> Peak:
     pull = delta * precision
     return Peak(
@@ -165,8 +205,7 @@ def find_fall(
     the bracket of distances known to be too near and too far is replaced by its middle, and so is
     every other step once there have been several: h may be flat and then fall off a cliff.
     """
-    side = torch.tensor([-1.0, 1.0], dtype=mean.dtype, device=mean.device)
-    side = side.reshape(2, *([1] * mean.dim()))
+    side = _sides(mean)
     distance = (torch.sqrt(2 * drop) * peak.width).expand(2, *mean.shape)
     near = torch.zeros_like(distance)
     far = (1.01 * torch.sqrt(2 * drop * variance)).expand_as(distance)
@@ -192,9 +231,25 @@ def find_fall(
 
 
 def find_support(kernel: Kernel, mean: Values, variance: Values, peak: Peak, drop: Values) -> Sides:
-    """Find the distances at which h has fallen by `drop`, to a few percent."""
-    fall = find_fall(kernel, mean, variance, peak, drop, _SUPPORT_TOLERANCE)
-    return _next_distance(fall, torch.log(fall.fallen / drop))
+    """Find distances left and right of the mode at which h has fallen by `drop`, or a bit more.
+
+    One step of Newton's method from where a Gaussian peak has fallen so far: h is concave, so that
+    the step never ends too near, nor much too far.
+    """
+    side, reach = _sides(mean), torch.sqrt(2 * drop)
+    distance = reach * peak.width
+    delta = torch.addcmul(peak.delta, side, distance)
+    value, first, _ = kernel(mean + delta)
+    pull = delta / variance
+    left = torch.addcmul(value, delta, pull, value=-0.5).add_(drop - peak.height)
+    step = torch.where(left > -torch.inf, left / (pull - first).mul_(side), 0.0)
+    return torch.minimum(step.add_(distance), 1.05 * reach * torch.sqrt(variance))
+
+
+def _sides(like: Values) -> Sides:
+    """Return −1 and 1."""
+    sides = constant("sides", lambda: torch.arange(-1, 2, 2, dtype=like.dtype, device=like.device))
+    return sides.reshape(2, *([1] * like.dim()))
 
 
 def _next_distance(fall: Fall, surplus: Sides) -> Sides:
@@ -429,8 +484,8 @@ def _sum_mixture(rule: _MixtureRule, number: int, rows: Iterable[Values]) -> Flo
     return torch.cat([top, totals, once, sums[:1] @ mass.mul_(precision)])
 
 
-_CERTAIN_BELOW = 0.01
-"""A count of 0 where less than this is expected is integrated through its complement."""
+_CERTAIN_FROM = -math.log(0.01)
+"""A count of 0 where less than 0.01 is expected is integrated through its complement."""
 
 _HERMITE_NODES = 32
 
@@ -470,7 +525,8 @@ class Quadrature(Rule):
 
     @override
     def fixed_work(self, likelihood: Likelihood) -> bool:
-        return self == Quadrature() and isinstance(likelihood, StudentTNoise)
+        known = likelihood.log_concave or isinstance(likelihood, StudentTNoise)
+        return known and self == Quadrature()
 
     @override
     def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:
@@ -503,37 +559,48 @@ class Quadrature(Rule):
             estimate = self._integrate(examples._replace(y=unlikely))
             return estimate.complement().where(likely, estimate)
         if isinstance(likelihood, CountLikelihood):
-            certain = (y == 0) & (likelihood.conditional_mean(mean) < _CERTAIN_BELOW)
-            if bool(certain.any()):
-                # Nearly certain zeros are the complement of the event y ≥ 1.
-                zeros, others = (torch.nonzero(mask).squeeze(-1) for mask in (certain, ~certain))
-                event = AtLeastOne(likelihood.take(zeros))
-                rare = self._integrate(examples.take(zeros)._replace(likelihood=event))
-                rest = self._integrate(examples.take(others))
-                return Estimate.gather([(zeros, rare.complement()), (others, rest)])
+            rise = torch.where(y == 0, -torch.log(likelihood.conditional_mean(mean)), 0.0)
+            if recording() or bool((rise > _CERTAIN_FROM).any()):
+                return self._integrate(examples, rise)
         return self._integrate(examples)
 
-    def _integrate(self, examples: FlatExamples) -> Estimate:
-        """Integrate q·p for a log-concave p."""
+    def _integrate(self, examples: FlatExamples, rise: Row | None = None) -> Estimate:
+        """Integrate q·p for a log-concave p; `rise` is −log E[y given μ] where y = 0, else 0."""
+        certain = None if rise is None else rise > _CERTAIN_FROM
         likelihood, y, mean, variance = examples
         peak = peak_of(*examples)
         if self.nodes == "gauss_hermite":
             number = _HERMITE_NODES if self.num_nodes == "auto" else self.num_nodes
-            return _sum_nodes(examples, peak, *hermite_nodes(peak, number))
+            return _sum_nodes(examples, peak, *hermite_nodes(peak, number), certain)
         drop = nats_for(peak.width)
         ends = find_support(lambda f: likelihood.derivatives(y, f), mean, variance, peak, drop)
+        if rise is not None:
+            # The mass of q·(1 − p) lies v to the right of that of q, as far as 1 − p rises.
+            right = torch.sqrt(2 * drop * variance).add_(torch.minimum(variance, rise))
+            ends[1] = torch.where(rise > _CERTAIN_FROM, right, ends[1])
+        common: int | None = None
         if self.num_nodes != "auto":
-            return _sum_nodes(examples, peak, *trapezoid_nodes(ends, peak, self.num_nodes))
+            common = self.num_nodes
+        else:
+            needed = ends.sum(0) / step_for(peak.width, likelihood.strip, drop)
+            common = nodes_for_all(needed)
+        if common is not None:
+            return _sum_nodes(examples, peak, *trapezoid_nodes(ends, peak, common), certain)
         parts = []
-        needed = ends.sum(0) / step_for(peak.width, likelihood.strip, drop)
         for number, index in blocks_by_nodes(needed):
-            top = peak.take(index)
+            top, zero = peak.take(index), None if certain is None else certain[index]
             nodes = trapezoid_nodes(ends.index_select(1, index), top, number)
-            parts.append((index, _sum_nodes(examples.take(index), top, *nodes)))
+            parts.append((index, _sum_nodes(examples.take(index), top, *nodes, zero)))
         return Estimate.gather(parts)
 
 
-def _sum_nodes(examples: FlatExamples, peak: Peak, delta: Points, log_weight: Values) -> Estimate:
+def _sum_nodes(
+    examples: FlatExamples,
+    peak: Peak,
+    delta: Points,
+    log_weight: Values,
+    certain: Bool[Tensor, " n"] | None = None,
+) -> Estimate:
     """Compute log Σ_k weight_k·q(f_k)·p(y given f_k) over nodes f = μ + δ, and its slopes.
 
     The slopes average g and ½(g² − w²/v + (1−w)²ℓ″) of `mixed_slopes`, written out for speed.
@@ -541,14 +608,20 @@ def _sum_nodes(examples: FlatExamples, peak: Peak, delta: Points, log_weight: Va
     likelihood, y, mean, variance = examples
     f = mean + delta
     kernel, first, second = likelihood.derivatives(y, f)
-    value = torch.addcmul(kernel, delta * delta, -0.5 / variance).sub_(peak.height)
+    exponent = delta * delta * (-0.5 / variance)
+    value = (kernel + exponent).sub_(peak.height)
     if log_weight.dim() == 2:
-        value = value + log_weight
+        value, exponent = value + log_weight, exponent + log_weight
         log_weight = torch.zeros_like(mean)
     mass = value.exp_()
-    ones = mass.new_ones(len(mass))
+    ones = constant(("ones", len(mass)), lambda: mass.new_ones(len(mass)))
     total = ones @ mass
     log_z = peak.height + torch.log(total) + log_weight - 0.5 * torch.log(2 * math.pi * variance)
+    if certain is not None:
+        # log(1 − E_q[1 − p]).
+        rare = ones @ torch.expm1(kernel).mul_(exponent.exp_())
+        rare.mul_(torch.exp(log_weight) / torch.sqrt(2 * math.pi * variance))
+        log_z = torch.where(certain, torch.log1p(rare), log_z)
     weight = balanced_weight(peak.curvature, variance)
     rest = 1 - weight
     slope = torch.addcmul(rest * first, weight / variance, delta)

@@ -16,7 +16,6 @@ from directgp.errors import UnsupportedError, require
 from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood
 from directgp.numerics.autograd import Slopes, first_order
 from directgp.numerics.random import fresh_generator
-from directgp.numerics.special import log1mexp
 from directgp.shapes import Points, Row, Targets, Values
 
 Schedule = int | float | Callable[[int], int | float]
@@ -188,8 +187,9 @@ class Estimate:
         return Estimate(value, mean_slope, variance_slope, tuple(parameters))
 
     def complement(self) -> "Estimate":
-        """Return the estimate of log(1 − E_q[p])."""
-        return self.transformed(log1mexp(-self.value), -1 / torch.expm1(-self.value))
+        """Return the estimate of log(1 − E_q[p]), where E_q[p] is not near 1."""
+        chance = torch.exp(self.value)
+        return self.transformed(torch.log1p(-chance), chance / (chance - 1))
 
     def transformed(self, value: Row, factor: Row) -> "Estimate":
         """Return the estimate of a function of the value, given its value and derivative."""

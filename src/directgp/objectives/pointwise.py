@@ -240,7 +240,7 @@ class ZeroOneCost(DeterministicLoss):
 
     @override
     def fixed_work(self, likelihood: Likelihood) -> bool:
-        return isinstance(likelihood, capabilities.ClosedFormLogPredictive)
+        return resolve_rule("auto", likelihood).fixed_work(likelihood)
 
     @override
     def _evaluate(self, likelihood: Any, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:

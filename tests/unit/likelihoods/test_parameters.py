@@ -13,7 +13,7 @@ from torch import Tensor
 import directgp
 from directgp.errors import InvalidInputError
 from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, StudentT
-from directgp.likelihoods.counts import AtLeastOne, CountLikelihood
+from directgp.likelihoods.counts import CountLikelihood
 from tests.properties.tables import LIKELIHOODS, LikelihoodRow, columns, ordinary
 from tests.properties.test_accuracy import named
 
@@ -132,13 +132,6 @@ def test_targets_within_the_support(row: LikelihoodRow, dtype: torch.dtype) -> N
 def test_labels_may_be_booleans() -> None:
     for row in LIKELIHOODS[1:3]:
         row.make().check_targets(torch.tensor([True, False]))
-
-
-def test_an_event_has_the_targets_of_its_counts() -> None:
-    event = AtLeastOne(NegativeBinomial())
-    event.check_targets(torch.tensor([0.0, 4.0]))
-    with pytest.raises(InvalidInputError, match=re.escape("0.5 at index 0")):
-        event.check_targets(torch.tensor([0.5]))
 
 
 @pytest.mark.parametrize("bad", [0.0, -2.0, NAN, INF])

@@ -223,7 +223,7 @@ FALSE_ENTRIES: dict[str, Change] = {
     "nugget of text": put("posterior/nugget", "1e-8"),
     "negative nugget": put("posterior/nugget", -1e-8),
     "held nothing": put("posterior/frozen", ["forward"]),
-    "likelihood class": put("likelihood/kind", "AtLeastOne"),
+    "likelihood class": put("likelihood/kind", "Binomial"),
     "other likelihood": put("likelihood/kind", "StudentT"),
     "rule class": put(f"{RULE}/kind", "Rule"),
     "rule samples": put(f"{RULE}/num_samples", 0),
