@@ -37,7 +37,7 @@ from directgp.log_expectations.rule import (
     row_blocks,
 )
 from directgp.numerics.autograd import Slopes
-from directgp.numerics.fixed_sizes import fixed_sizes
+from directgp.numerics.fixed_sizes import constant, fixed_sizes
 from directgp.shapes import Points, Row, Targets, Values
 
 _MAX_COMMON = 64
@@ -136,15 +136,18 @@ def nodes_needed(examples: FlatExamples, nats: float) -> tuple[Row, Row]:
 def _sum(examples: FlatExamples, reach: Row, number: int) -> Estimate:
     """Compute Σ_k q(f_k)·ℓ(f_k), with slopes E_q[ℓ′] in the mean and ½E_q[ℓ″] in the variance."""
     likelihood, y, mean, variance = examples
-    half = torch.arange(1 - number, number, 2, dtype=mean.dtype, device=mean.device)[:, None]
-    place = half / number
-    # From the node next to the mean, whose weight is then 1 however far it is.
-    nearest = (number + 1) % 2 / number
-    weights = ((nearest**2 - place * place) * (reach * reach / (2 * variance))).exp_()
+    place, power = constant(("places", number), partial(_places, number, mean))[..., None]
+    weights = (power * (reach * reach / (2 * variance))).exp_()
     weights /= weights.sum(0)
     f = torch.addcmul(mean, place, reach)
     averages = [(weights * each).sum(0) for each in likelihood.derivatives(y, f)]
     return _estimate(likelihood, y, mean, averages, f, weights)
+
+
+def _places(number: int, like: Row) -> Float[Tensor, "2 k"]:
+    """Return equal steps x from −1 to 1, and x₀² − x² for the x₀ next to 0: its weight is 1."""
+    place = torch.arange(1 - number, number, 2, dtype=like.dtype, device=like.device) / number
+    return torch.stack([place, ((number + 1) % 2 / number) ** 2 - place * place])
 
 
 def _estimate(

@@ -143,7 +143,7 @@ def find_peak(kernel: Kernel, mean: Values, variance: Values) -> Peak:
     )
 
 
-_GRID = 128
+_GRID = 256
 """Points of each grid."""
 
 _GRID_NAME = "widths to the mode"
@@ -221,7 +221,9 @@ def find_fall(
             break
         near = torch.where(surplus < 0, distance, near)
         far = torch.where(surplus < 0, far, distance)
-        proposal = _next_distance(fall, surplus)
+        power = (distance * fall.steepness / fallen).clamp(min=1.0)
+        # Half the distance where h has overflowed.
+        proposal = distance * torch.where(fallen < torch.inf, torch.exp(-surplus / power), 0.5)
         inside = (proposal > near) & (proposal < far)
         if count >= _FALL_PATIENCE and count % 2 == 1:
             inside = torch.zeros_like(inside)
@@ -250,13 +252,6 @@ def _sides(like: Values) -> Sides:
     """Return −1 and 1."""
     sides = constant("sides", lambda: torch.arange(-1, 2, 2, dtype=like.dtype, device=like.device))
     return sides.reshape(2, *([1] * like.dim()))
-
-
-def _next_distance(fall: Fall, surplus: Sides) -> Sides:
-    """Return Newton's next distance; half the distance where h has overflowed."""
-    power = (fall.distance * fall.steepness / fall.fallen).clamp(min=1.0)
-    factor = torch.where(fall.fallen < torch.inf, torch.exp(-surplus / power), 0.5)
-    return fall.distance * factor
 
 
 # Number and positions of the nodes.
@@ -351,7 +346,8 @@ def trapezoid_nodes(ends: Float[Tensor, "2 n"], peak: Peak, num_nodes: int) -> t
     """Return δ of equal steps over the support, and the log of their common weight."""
     left, right = ends
     step = (left + right) / num_nodes
-    index = torch.arange(num_nodes, dtype=step.dtype, device=step.device)[:, None] + 0.5
+    steps = partial(torch.arange, 0.5, num_nodes, dtype=step.dtype, device=step.device)
+    index = constant(("steps", num_nodes), steps)[:, None]
     return torch.addcmul(peak.delta - left, index, step), torch.log(step)
 
 
@@ -451,8 +447,8 @@ def mixture_estimate(
             columns.index_copy_(1, index, _sum_mixture(rule, number, some))
     top, total = columns[:2]
     place, rate, once, twice = columns[2:].div_(total)
-    constant = half * torch.log(half) - torch.lgamma(half) - 0.5 * math.log(2 * math.pi)
-    value = (total / unit.sqrt()).log_().add_(top).addcmul_(half, start).add_(constant)
+    base = half * torch.log(half) - torch.lgamma(half) - 0.5 * math.log(2 * math.pi)
+    value = (total / unit.sqrt()).log_().add_(top).addcmul_(half, start).add_(base)
     parameters: Slopes = ()
     if likelihood.trainable:
         by_df = torch.log(half) + 1 - torch.digamma(half) + start + place - growth * rate
@@ -566,24 +562,19 @@ class Quadrature(Rule):
 
     def _integrate(self, examples: FlatExamples, rise: Row | None = None) -> Estimate:
         """Integrate q·p for a log-concave p; `rise` is −log E[y given μ] where y = 0, else 0."""
-        certain = None if rise is None else rise > _CERTAIN_FROM
         likelihood, y, mean, variance = examples
-        peak = peak_of(*examples)
+        peak, certain = peak_of(*examples), None if rise is None else rise > _CERTAIN_FROM
         if self.nodes == "gauss_hermite":
             number = _HERMITE_NODES if self.num_nodes == "auto" else self.num_nodes
             return _sum_nodes(examples, peak, *hermite_nodes(peak, number), certain)
         drop = nats_for(peak.width)
         ends = find_support(lambda f: likelihood.derivatives(y, f), mean, variance, peak, drop)
-        if rise is not None:
+        if rise is not None and certain is not None:
             # The mass of q·(1 − p) lies v to the right of that of q, as far as 1 − p rises.
             right = torch.sqrt(2 * drop * variance).add_(torch.minimum(variance, rise))
-            ends[1] = torch.where(rise > _CERTAIN_FROM, right, ends[1])
-        common: int | None = None
-        if self.num_nodes != "auto":
-            common = self.num_nodes
-        else:
-            needed = ends.sum(0) / step_for(peak.width, likelihood.strip, drop)
-            common = nodes_for_all(needed)
+            ends[1] = torch.where(certain, right, ends[1])
+        needed = ends.sum(0) / step_for(peak.width, likelihood.strip, drop)
+        common = nodes_for_all(needed) if self.num_nodes == "auto" else self.num_nodes
         if common is not None:
             return _sum_nodes(examples, peak, *trapezoid_nodes(ends, peak, common), certain)
         parts = []

@@ -49,12 +49,11 @@ class FixedSizes:
     def outgrown(self) -> dict[str, float]:
         """Return the sizes for the next recording if some were too small; else an empty dict."""
         needed = [] if self._needed is None else self._needed.tolist()
-        grown = {
-            name: _MARGIN * most
-            for (name, size), most in zip(self.sizes.items(), needed, strict=False)
-            if size < most < math.inf
-        }
-        return self.sizes | grown if grown else {}
+        for name, most in zip(self.sizes, needed, strict=False):
+            if self.sizes[name] < most < math.inf:
+                # What is computed after it was wrong, so that later sizes are not known yet.
+                return self.sizes | {name: _MARGIN * most}
+        return {}
 
 
 fixed_sizes: ContextVar[FixedSizes | None] = ContextVar("fixed_sizes", default=None)

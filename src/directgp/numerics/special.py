@@ -233,7 +233,7 @@ def sigmoids(z: Elements) -> tuple[Elements, Elements, Elements]:
 _LOWEST = -700.0
 """e^f is a normal number above; below log s = f."""
 
-_SERIES_BELOW = 0.01
+_SERIES_BELOW = 0.001
 """e^f below which a difference loses digits."""
 
 
@@ -261,9 +261,8 @@ def softplus_inverse(s: Elements) -> Elements:
 
 
 def _small_deficit(x: Elements) -> Elements:
-    """Compute (x − log(1+x)) / ((1+x) log(1+x)) for 0 ≤ x < 0.01, by series."""
-    tail = x * (1 / 5 - x * (1 / 6 - x * (1 / 7 - x * (1 / 8 - x / 9))))
-    deficit = x * (1 / 2 - x * (1 / 3 - x * (1 / 4 - tail)))
+    """Compute (x − log(1+x)) / ((1+x) log(1+x)) for 0 ≤ x < 0.001, to 1e-12, by series."""
+    deficit = x * (1 / 2 - x * (1 / 3 - x * (1 / 4 - x / 5)))
     return deficit / ((1 + x) * (1 - deficit))
 
 
