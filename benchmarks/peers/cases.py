@@ -55,11 +55,16 @@ def _doubled(first: int) -> list[int]:
     return [first * 2**k for k in range(4)]
 
 
+def latent(X: Any) -> Any:
+    """Return the f from which targets are drawn."""
+    return np.sin(X[:, 0]) + 0.5 * X[:, 1]
+
+
 def parameters(case: Case, seed: int = 0) -> Arrays:
     """Return data and a partly trained model in float64: q(u) is neither p(u) nor narrow."""
     random = np.random.default_rng(seed)
     X = random.standard_normal((case.n, case.d))
-    f = np.sin(X[:, 0]) + 0.5 * X[:, 1]
+    f = latent(X)
     targets = {
         "gaussian": f + 0.3 * random.standard_normal(case.n),
         "probit": (f + random.standard_normal(case.n) > 0).astype(float),

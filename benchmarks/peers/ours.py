@@ -17,6 +17,17 @@ from directgp.training.adam import AdamState
 from directgp.training.problems import Data, FreeProblem, Model, Randomness
 
 
+def sparse_posterior(t: dict[str, Tensor], nugget: float) -> SparsePosterior:
+    """Return the partly trained posterior of `cases.parameters`, on the device of its tensors."""
+    Z = t["Z"]
+    kernel = RBFKernel(ard_num_dims=Z.shape[-1])
+    kernel.to(Z.dtype).lengthscale = t["lengthscale"].cpu()
+    prior = Prior(kernel, output_scale=float(t["output_scale"]), dtype=Z.dtype)
+    posterior = SparsePosterior(prior.to(Z.device), Z, nugget=nugget)
+    posterior.set_q(t["u_mean"], t["u_chol"])
+    return posterior
+
+
 class DirectGP(TorchLibrary):
     """`AdamState` over a `FreeProblem`, as `train` runs it."""
 
@@ -25,13 +36,7 @@ class DirectGP(TorchLibrary):
 
     def set_up(self, arrays: Arrays) -> None:
         t = self.tensors(arrays)
-        kernel = RBFKernel(ard_num_dims=t["Z"].shape[-1])
-        dtype = t["Z"].dtype
-        kernel.to(dtype).lengthscale = t["lengthscale"].cpu()
-        prior = Prior(kernel, output_scale=float(arrays["output_scale"]), dtype=dtype)
-        prior.to(self.device)
-        self._posterior = SparsePosterior(prior, t["Z"], nugget=NUGGET[self.dtype])
-        self._posterior.set_q(t["u_mean"], t["u_chol"])
+        self._posterior = sparse_posterior(t, NUGGET[self.dtype])
         self._problem = self._pose(Data(t["X"], t["y"]), float(arrays["noise"]))
         self._state = AdamState(self._problem, LEARNING_RATE)
         self._taken = 0

@@ -71,18 +71,25 @@ def check_interpreters(pythons: dict[str, str], names: Iterable[str]) -> None:
 class Process:
     """A running library; it ends with the ``with`` block."""
 
-    def __init__(self, name: str, python: str, module: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        python: str,
+        module: str | None = None,
+        arguments: Iterable[str] = (),
+        one_thread: bool = True,
+    ) -> None:
         self.name = name
         # Read only after an error.
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self._process = subprocess.Popen(
-            [python, "-m", MODULES[name] if module is None else module],
+            [python, "-m", MODULES[name] if module is None else module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
             cwd=ROOT,
-            env=_environment(),
+            env=_environment(one_thread),
         )
 
     def __enter__(self) -> "Process":
@@ -117,6 +124,9 @@ class Process:
         return self._log.read()[-3000:]
 
 
-def _environment() -> dict[str, str]:
+def _environment(one_thread: bool) -> dict[str, str]:
+    """Return the variables of a process: those for threads are set to one thread or removed."""
     paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)}
+    others = {name: value for name, value in os.environ.items() if name not in _ONE_THREAD}
+    threads = _ONE_THREAD if one_thread else {}
+    return {**others, **threads, "PYTHONPATH": os.pathsep.join(paths)}

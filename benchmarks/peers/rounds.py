@@ -10,12 +10,15 @@ Times = dict[str, list[float]]
 _MOST_STEPS = 2000
 
 
-def steps_a_round(process: Process, seconds: float) -> int:
-    """Return the number of steps for the given time; this also warms up the library."""
-    process.ask("steps", number=2)
+def steps_a_round(take: Callable[[int], float], seconds: float) -> int:
+    """Return the number of steps for the given time; this also warms up.
+
+    `take` takes a number of steps and returns the seconds of all.
+    """
+    take(2)
     number = 1
     while True:
-        taken: float = process.ask("steps", number=number)["seconds"]
+        taken = take(number)
         if taken > seconds / 8 or number >= _MOST_STEPS:
             return max(1, min(_MOST_STEPS, round(seconds * number / taken)))
         number *= 4
@@ -33,15 +36,28 @@ def interleaved(tasks: Mapping[str, Callable[[], float]], rounds: int, seed: int
     return times
 
 
-def step_times(processes: Mapping[str, Process], rounds: int, seconds: float) -> Times:
-    """Return the seconds per step of each library in each round."""
-    numbers = {name: steps_a_round(process, seconds) for name, process in processes.items()}
+def steps_of(process: Process) -> Callable[[int], float]:
+    """Return a function that lets the library take a number of steps and returns the seconds."""
+    return lambda number: float(process.ask("steps", number=number)["seconds"])
+
+
+def times_per_step(
+    tasks: Mapping[str, Callable[[int], float]], rounds: int, seconds: float
+) -> Times:
+    """Return the seconds per step of each task in each round."""
+    numbers = {name: steps_a_round(take, seconds) for name, take in tasks.items()}
 
     def task(name: str) -> Callable[[], float]:
-        number = numbers[name]
-        return lambda: processes[name].ask("steps", number=number)["seconds"] / number
+        take, number = tasks[name], numbers[name]
+        return lambda: take(number) / number
 
-    return interleaved({name: task(name) for name in processes}, rounds)
+    return interleaved({name: task(name) for name in tasks}, rounds)
+
+
+def step_times(processes: Mapping[str, Process], rounds: int, seconds: float) -> Times:
+    """Return the seconds per step of each library in each round."""
+    tasks = {name: steps_of(process) for name, process in processes.items()}
+    return times_per_step(tasks, rounds, seconds)
 
 
 def prediction_times(processes: Mapping[str, Process], rounds: int, rows: int) -> Times:

@@ -45,8 +45,8 @@ def step_table(rows: list[Row]) -> str:
     return markdown(
         heads,
         (
-            [_label(row), _spread(row["ms"]["directgp"])]
-            + [_spread(row["ratio"].get(peer)) for peer in peers]
+            [_label(row), spread_text(row["ms"]["directgp"])]
+            + [spread_text(row["ratio"].get(peer)) for peer in peers]
             for row in rows
         ),
     )
@@ -64,7 +64,11 @@ def _floor_line(row: Row, rate: float) -> list[str]:
     seconds = 1e-3 * row["ms"]["directgp"]["median"]
     counts = row["multiply_adds"]
     shares = [counts[key] / seconds / rate for key in ("products", "least")]
-    return [_label(row), _spread(inverse), *(f"{share:.0%}".replace("%", " %") for share in shares)]
+    return [
+        _label(row),
+        spread_text(inverse),
+        *(f"{share:.0%}".replace("%", " %") for share in shares),
+    ]
 
 
 def prediction_table(rows: list[Row]) -> str:
@@ -75,7 +79,7 @@ def prediction_table(rows: list[Row]) -> str:
         heads,
         (
             [_label(row, False), f"{row['rows_per_second']['directgp']['median']:,.0f}"]
-            + [_spread(row["prediction_ratio"].get(peer)) for peer in peers]
+            + [spread_text(row["prediction_ratio"].get(peer)) for peer in peers]
             for row in rows
         ),
     )
@@ -132,7 +136,8 @@ def _label(row: Row, with_objective: bool = True) -> str:
     return f"{words}; {objective}" if with_objective else words
 
 
-def _spread(spread: dict[str, float] | None) -> str:
+def spread_text(spread: dict[str, float] | None) -> str:
+    """Return a median with its quartiles."""
     if spread is None:
         return "–"
     return f"{spread['median']:.3g} ({spread['low']:.3g} to {spread['high']:.3g})"

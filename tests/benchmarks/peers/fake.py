@@ -1,5 +1,6 @@
 """A fake library in a process, with known times and a known loss; it can be made to fail."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -16,6 +17,8 @@ def answer(message: Message) -> Message:
     if message["do"] == "chat":
         print("what a library prints on import")
         return {"heard": message["words"]}
+    if message["do"] == "threads":
+        return {"threads": os.environ.get("OMP_NUM_THREADS")}
     if message["do"] == "die":
         sys.exit("no more")
     raise ValueError(f"{message['do']} is unknown")

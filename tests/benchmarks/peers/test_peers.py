@@ -12,7 +12,13 @@ from scipy.stats import linregress
 
 from benchmarks.peers.__main__ import parsed
 from benchmarks.peers.process import LibraryError, Process, check_interpreters, interpreters
-from benchmarks.peers.rounds import interleaved, prediction_times, step_times, steps_a_round
+from benchmarks.peers.rounds import (
+    interleaved,
+    prediction_times,
+    step_times,
+    steps_a_round,
+    steps_of,
+)
 from benchmarks.peers.spread import Spread, exponent, ratios
 from benchmarks.peers.tables import all_tables, write_tables
 from directgp.errors import InvalidInputError
@@ -42,10 +48,20 @@ def test_a_library_that_ends_is_told_with_its_last_words(process: Process) -> No
         process.ask("die")
 
 
+@pytest.mark.parametrize(("one_thread", "expected"), [(True, "1"), (False, None)])
+def test_the_number_of_threads_is_one_or_unset(
+    one_thread: bool, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    with Process("directgp", sys.executable, FAKE, one_thread=one_thread) as process:
+        assert process.ask("threads") == {"threads": expected}
+
+
 def test_steps_fill_a_round(process: Process) -> None:
-    assert steps_a_round(process, 0.3) == 30
-    assert steps_a_round(process, 1e-4) == 1
-    assert steps_a_round(process, 1e6) == 2000
+    take = steps_of(process)
+    assert steps_a_round(take, 0.3) == 30
+    assert steps_a_round(take, 1e-4) == 1
+    assert steps_a_round(take, 1e6) == 2000
 
 
 def test_times_are_per_step_and_per_row(process: Process) -> None:
