@@ -68,9 +68,11 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Steps, predictions and memory compared with other libraries in separate environments.
+# Steps, predictions and memory compared with other libraries in separate environments; time of
+# L-BFGS evaluations.
 bench: $(INSTALLED) $(INSTALLED_PEERS) $(INSTALLED_GPJAX)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.peers --tables docs/tables
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.evaluations --tables docs/tables
 
 bench-rules: $(INSTALLED)
 	$(BIN)/python benchmarks/rules.py
