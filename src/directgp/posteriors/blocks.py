@@ -40,7 +40,7 @@ _CPU_ENTRIES = 2**22
 _DEVICE_ENTRIES = 2**26
 """Entries of A in one block."""
 
-_NUMPY_ENTRIES = 2**21
+_NUMPY_ENTRIES = 2**16
 """Entries of A up to which one thread of numpy is faster than several of torch."""
 
 
