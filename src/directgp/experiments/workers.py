@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits
 from typing_extensions import override
 
 from directgp.errors import DirectGPError, require
+from directgp.numerics.arrays import one_thread
 from directgp.training.result import Progress
 from directgp.training.run import Monitor
 
@@ -275,13 +276,8 @@ class InProcess(Pool):
     @override
     @contextmanager
     def open(self) -> Iterator[OpenPool]:
-        before = torch.get_num_threads()
-        with threadpool_limits(1):
-            torch.set_num_threads(1)
-            try:
-                yield _LocalPool(status_slots(1))
-            finally:
-                torch.set_num_threads(before)
+        with one_thread():
+            yield _LocalPool(status_slots(1))
 
 
 @final

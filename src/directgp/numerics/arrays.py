@@ -1,9 +1,10 @@
 """Linear algebra on numpy arrays and torch tensors alike, written into given arrays."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
+from contextlib import contextmanager, nullcontext
+from functools import lru_cache, wraps
 from itertools import pairwise
+from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -38,21 +39,31 @@ def without_warnings(function: Callable[P, Result]) -> Callable[P, Result]:
     return silent
 
 
-_controllers: list[ThreadpoolController] = []
+_limiting = Lock()
+
+
+@lru_cache(maxsize=1)
+def _blas_libraries() -> ThreadpoolController:
+    """Made once: it looks through all libraries of the process."""
+    return ThreadpoolController()
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep BLAS and torch to one thread: for small arrays more take longer, up to ten times."""
-    if not _controllers:
-        _controllers.append(ThreadpoolController())
-    before = torch.get_num_threads()
-    with _controllers[0].limit(limits=1, user_api="blas"):
-        torch.set_num_threads(1)
-        try:
+    """Keep BLAS and torch to one thread: for small arrays more take longer, up to ten times.
+
+    The number of BLAS's threads belongs to the process. If several threads are inside, the first
+    sets it and restores it, so that it is never left changed.
+    """
+    before, first = torch.get_num_threads(), _limiting.acquire(blocking=False)
+    try:
+        with _blas_libraries().limit(limits=1, user_api="blas") if first else nullcontext():
+            torch.set_num_threads(1)
             yield
-        finally:
-            torch.set_num_threads(before)
+    finally:
+        torch.set_num_threads(before)
+        if first:
+            _limiting.release()
 
 
 def library_of(array: Array) -> Any:

@@ -380,6 +380,7 @@ class LowerBounds:
         held = (x <= self._bounds) & (gradient > 0)
         return self._xp.where(held, 0.0, self.clip(x + direction) - x)
 
+    @without_warnings
     def max_length(self, x: Vector, direction: Vector) -> Array:
         """Return the length at which the first bound is reached."""
         # Entries that do not fall reach their bound at −∞ in place of ∞.

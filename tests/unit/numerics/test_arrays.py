@@ -1,11 +1,13 @@
 """Linear algebra on arrays and tensors equals plain products and factors."""
 
 from collections.abc import Callable
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import ThreadpoolController, threadpool_info
 from torch import Tensor
 
 from directgp.errors import InvalidInputError, NumericalError
@@ -19,6 +21,7 @@ from directgp.numerics.arrays import (
     exp_in_place,
     factorise,
     lower_product_views,
+    one_thread,
     tensor_of,
     times_triangular,
     triangular_times,
@@ -258,3 +261,35 @@ def test_what_cannot_be_factorised(library: str) -> None:
 def test_without_the_check_no_jitter_is_tried() -> None:
     L, _, jitter = factorise(torch.zeros(2, 2, dtype=torch.float64), checked=False)
     assert float(jitter) == 0 and not bool((L @ L.mT).any())
+
+
+def blas_threads() -> list[int]:
+    """Of numpy's and scipy's libraries, whose number of threads is the process's."""
+    blas = [lib for lib in threadpool_info() if lib.get("threading_layer") == "pthreads"]
+    return [lib["num_threads"] for lib in blas]
+
+
+@pytest.mark.parametrize("first_leaves", ["first", "last"])
+def test_threads_are_restored_whoever_leaves_first(first_leaves: str) -> None:
+    entered, leave = Event(), Event()
+
+    def other() -> None:
+        with one_thread():
+            entered.set()
+            leave.wait(10)
+
+    limit = ThreadpoolController().limit(limits=2, user_api="blas")
+    try:
+        here, torch_before, thread = blas_threads(), torch.get_num_threads(), Thread(target=other)
+        with one_thread():
+            thread.start()
+            assert entered.wait(10)
+            assert set(blas_threads()) == {1} and torch.get_num_threads() == 1
+            if first_leaves == "last":
+                leave.set()
+                thread.join()
+        leave.set()
+        thread.join()
+        assert blas_threads() == here and torch.get_num_threads() == torch_before
+    finally:
+        limit.restore_original_limits()
