@@ -40,8 +40,9 @@ _CPU_ENTRIES = 2**22
 _DEVICE_ENTRIES = 2**26
 """Entries of A in one block."""
 
-_NUMPY_ENTRIES = 2**16
-"""Entries of A up to which one thread of numpy is faster than several of torch."""
+_NUMPY_ENTRIES = 2**19
+"""Entries of A up to which numpy computes in one thread. Several threads of torch gain little there,
+and lose much if other programs use the cores."""
 
 
 class QGradient(NamedTuple):
