@@ -41,8 +41,8 @@ _DEVICE_ENTRIES = 2**26
 """Entries of A in one block."""
 
 _NUMPY_ENTRIES = 2**19
-"""Entries of A up to which numpy computes in one thread. Several threads of torch gain little there,
-and lose much if other programs use the cores."""
+"""Entries of A up to which numpy computes in one thread. Several threads of torch gain little
+there, and lose much if other programs use the cores."""
 
 
 class QGradient(NamedTuple):

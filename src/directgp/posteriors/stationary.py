@@ -112,11 +112,8 @@ class _Inducing:
 
     def __init__(self, m: int, d: int, k: int, new: Callable[..., Array], narrow: bool) -> None:
         self.left = new(m, d + 1 + k)
-        self.aw, self.half, self.rest = (
-            self.left[..., :d],
-            self.left[..., d],
-            self.left[..., d + 1 :],
-        )
+        self.aw, self.half = self.left[..., :d], self.left[..., d]
+        self.rest = self.left[..., d + 1 :]
         self.inputs = new(m, d + 1)
         """(a, 1)."""
         self.wide = new(m, d + 1, dtype=torch.float64) if narrow else self.inputs
@@ -125,6 +122,8 @@ class _Inducing:
         self.wide_half = new(m, dtype=torch.float64) if narrow else self.half
         self.Kuu, self.r, self.E, self.inner = (new(m, m, dtype=torch.float64) for _ in range(4))
         self.diagonal, self.r_diagonal = diagonal_of(self.Kuu), diagonal_of(self.r)
+        self.summed = new(m, d + 1 + k)
+        """W (X, 1, X∘X)."""
         self.D, self.LD = new(m, m + 1), new(m, m + 1)
         """(S Sᵀ − I, m), and L⁻ᵀ times it."""
         self.D_square, self.D_mean = self.D[..., :m], self.D[..., m]
@@ -152,8 +151,8 @@ class StationaryMarginals(Projection):
     Order of calls: `set_prior`, `set_q`, `marginals`, `gradient`. If q(u) depends on A:
     `set_prior`, `whiten`, `weighted_gram`, `set_q`, `project`, `gradient`. Inputs are measured
     from a `centre`, where their differences lose the fewest digits, in fixed units, which are the
-    same for all features if these share a lengthscale. With
-    `constant_inputs` the contents of X never change between two calls with the same tensor.
+    same for all features if these share a lengthscale. With `constant_inputs` the contents of X
+    never change between two calls with the same tensor.
     """
 
     def __init__(
@@ -194,7 +193,8 @@ class StationaryMarginals(Projection):
             self._at = _Inducing(m, d, k, self.new, self._narrow)
         at, self._nu, xp = self._at, natural.nu, self.xp
         self._deviation, self._w = xp.sqrt(self._scale), self._unit / self._lengthscale
-        at.a[...] = self._in_units(self.array(Z)) * self._w
+        at.a[...] = self.array(Z) - self._centre
+        at.a /= self._lengthscale
         clip_in_place(at.a, self._reach)
         xp.multiply(at.a, self._w, out=at.aw)
         xp.sum(at.a * at.a, -1, out=at.half)
@@ -281,7 +281,7 @@ class StationaryMarginals(Projection):
             da_u = self._gram_gradient(at, inner if g_residual is None else inner - extra)
         inverse = self._narrowed(self._inverse.swapaxes(-1, -2))
         LD = triangular_times(inverse, at.D, out=at.LD, upper=True)
-        summed = self.new(m.shape[-1], blocks[0].features.shape[-1])
+        summed = at.summed
         for index, block in enumerate(blocks):
             if len(blocks) > 1:
                 self.write_scaled(block, twice, g_mean)
@@ -338,16 +338,13 @@ class StationaryMarginals(Projection):
         self.results, self._arrays, features, self._blocks = self._kept[n]
         self.used = [*self._blocks]
         if not (self._constant and self._seen is X):
-            inputs = clip_in_place(self._in_units(self.array(X)), self._reach)
+            inputs = (self.array(X) - self._centre) / self._unit
+            clip_in_place(inputs, self._reach)
             squares = inputs * inputs
             features[:, :d] = inputs
             features[:, d + 1 :] = squares if at.rest.shape[-1] == d else squares.sum(-1)[:, None]
             self._seen = X
         return self._blocks
-
-    def _in_units(self, x: Array) -> Array:
-        """Return inputs from the centre, in units."""
-        return (x - self._centre) / self._unit
 
     def _whiten(self, block: _KernelBlock) -> None:
         """Compute K_uf, E, A and the residual of one block."""
