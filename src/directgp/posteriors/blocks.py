@@ -23,6 +23,7 @@ from directgp.numerics.arrays import (
     triangular_times,
     without_warnings,
 )
+from directgp.numerics.gaussian import kl_from_standard
 from directgp.numerics.linalg import Square, Vector
 from directgp.shapes import BatchedRow
 
@@ -141,6 +142,15 @@ class Projection:
         """Set the whitened q(u); u_chol must be zero above its diagonal."""
         self.m, self.S = self.array(u_mean), self.array(u_chol)
         self.U = self.S.swapaxes(-1, -2)
+
+    @without_warnings
+    def kl(self) -> Float[Tensor, "*batch"]:
+        """Return KL[q(u) ‖ p(u)]."""
+        m, S = self.m, self.S
+        if self.xp is torch:
+            return kl_from_standard(m, S)
+        squares = np.vdot(S, S) + np.vdot(m, m) - len(m)
+        return tensor_of(0.5 * squares - np.log(abs(diagonal_of(S))).sum())
 
     @without_warnings
     def project(self) -> tuple[BatchedRow, BatchedRow]:

@@ -193,8 +193,8 @@ class StationaryMarginals(Projection):
             self._at = _Inducing(m, d, k, self.new, self._narrow)
         at, self._nu, xp = self._at, natural.nu, self.xp
         self._deviation, self._w = xp.sqrt(self._scale), self._unit / self._lengthscale
-        at.a[...] = self.array(Z) - self._centre
-        at.a /= self._lengthscale
+        # Rounded as the rows are, so that equal inputs have a distance of exactly 0.
+        at.a[...] = (self.array(Z) - self._centre) / self._unit * self._w
         clip_in_place(at.a, self._reach)
         xp.multiply(at.a, self._w, out=at.aw)
         xp.sum(at.a * at.a, -1, out=at.half)

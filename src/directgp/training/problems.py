@@ -310,7 +310,12 @@ class QProblem(ModelProblem):
 
     @final
     def _point_losses(
-        self, data: Data, likelihood: Likelihood, marginals: Marginals, step: int
+        self,
+        data: Data,
+        likelihood: Likelihood,
+        marginals: Marginals,
+        kl: Float[Tensor, "*batch"],
+        step: int,
     ) -> tuple[Float[Tensor, "*batch"], LossGradient]:
         """Return the value, and the gradient of its point losses in the marginals."""
         share: Tensor | float = (
@@ -320,7 +325,6 @@ class QProblem(ModelProblem):
         found = objective.point_loss.gradient(
             likelihood, data.y, marginals, share, generator=random, step=step
         )
-        kl = kl_from_standard(self.posterior.u_mean, self.posterior.u_chol)
         return objective.combine(found.losses, kl, data.weights), found
 
     @property
@@ -390,7 +394,7 @@ class FreeProblem(QProblem):
             fused.set_q(posterior.u_mean, posterior.u_chol)
             mean, variance = fused.marginals(data.X)
             marginals = Marginals(natural.plus_constant(mean), variance)
-            value, loss = self._point_losses(data, likelihood, marginals, step)
+            value, loss = self._point_losses(data, likelihood, marginals, fused.kl(), step)
             found = fused.gradient(loss.mean, loss.variance, self._kl_weight)
             gradients: dict[int, Tensor] = {
                 id(posterior.Z): found.Z,
@@ -442,7 +446,7 @@ class HeldProblem(QProblem):
             projection.set_q(u_mean, u_chol)
             mean, variance = projection.project()
             marginals = Marginals(self._features.mean + mean, variance)
-            value, loss = self._point_losses(data, likelihood, marginals, step)
+            value, loss = self._point_losses(data, likelihood, marginals, projection.kl(), step)
             found = projection.gradient_in_q(loss.mean, loss.variance, self._kl_weight)
             return value, torch.cat([found.u_mean.reshape(-1), found.u_chol.reshape(-1)])
 
