@@ -117,6 +117,7 @@ class _Descent:
         self._trial_graph: RecordedWork | None = None
         self._accept_graph: RecordedWork | None = None
         self._sizes: dict[str, float] = {}
+        self._recordable = problem.recordable()
         self._failure: str | None = None
         self._unit = 1.0
         self.stuck = False
@@ -298,8 +299,12 @@ class _Descent:
         if self._sizes or problem.jitter > 0:
             # The quadrature needs more nodes than were recorded, or the factorisation jitter.
             self._trial_graph = None
-        if self._trial_graph is None and problem.recordable() and problem.jitter == 0:
-            self._trial_graph = RecordedWork(problem, self._trial, self._sizes)
+        if self._trial_graph is None and self._recordable and problem.jitter == 0:
+            try:
+                self._trial_graph = RecordedWork(problem, self._trial, self._sizes)
+            except (InvalidInputError, NumericalError):
+                # It cannot be computed without checks, which return the error.
+                self._recordable = False
         return found
 
 

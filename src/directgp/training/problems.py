@@ -293,7 +293,9 @@ class QProblem(ModelProblem):
     def recordable(self) -> bool:
         if not (self.data.X.is_cuda and self._group is None and self.posterior.prior.fused):
             return False
-        return self.objective.point_loss.fixed_work(self.likelihood)
+        # The likelihood of a user may read values, which a graph cannot.
+        own = type(self.likelihood).__module__.startswith("directgp.")
+        return own and self.objective.point_loss.fixed_work(self.likelihood)
 
     @final
     @override
