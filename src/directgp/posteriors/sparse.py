@@ -134,9 +134,10 @@ class SparsePosterior(nn.Module):
         return Marginals(cross.mean + projected.mean, projected.variance)
 
     def fused(self, rows: int, X: Inputs | None = None) -> StationaryMarginals:
-        """Return what computes marginals of so many rows without a tape, if `prior.fused`.
+        """Return an object that computes marginals at `rows` rows without a tape.
 
-        With X these rows are meant, in every call; else any, and Z tells where inputs are.
+        It needs `prior.fused`. With X, every call must be for these rows. Without X, the rows may
+        change, and the centre and units of the inputs come from Z.
         """
         inputs = (self.Z if X is None else X).detach().reshape(-1, self.Z.shape[-1])
         # Of some rows: a median does not follow a far input.

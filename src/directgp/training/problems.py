@@ -33,7 +33,7 @@ from directgp.posteriors.collapsed import (
 from directgp.posteriors.projection import project, project_whitened, residual_variance, whiten
 from directgp.posteriors.sparse import Features, SparsePosterior
 from directgp.posteriors.stationary import Gradient, KnownSums, StationaryMarginals
-from directgp.shapes import Marginals, Row
+from directgp.shapes import BatchedRow, Marginals, Row
 from directgp.training.distributed import ProcessGroup
 from directgp.training.result import TrainingResult
 from directgp.training.run import Eliminated
@@ -279,6 +279,18 @@ class ModelProblem(TrainingProblem):
         exact = objective.point_loss.deterministic or randomness.frozen
         self.deterministic = exact and self.batches.whole
         self._factor: Cholesky | None = None
+        self._fused: StationaryMarginals | None = None
+
+    @override
+    def threads(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._fused is None else self._fused.threads()
+
+    def prior_gradients(self, found: Gradient, by_mean: BatchedRow) -> dict[int, Tensor]:
+        """Return the gradients in Z and the prior's parameters, by the id of the parameter."""
+        raw = self.posterior.prior.raw_gradients(
+            found.lengthscale, found.log_scale, by_mean.sum(-1)
+        )
+        return {id(self.posterior.Z): found.Z} | {id(p): gradient for p, gradient in raw}
 
     def features(self, X: Float[Tensor, "n d"]) -> Features:
         """Return the features of the inputs to which q(u) is applied."""
@@ -380,17 +392,13 @@ class FreeProblem(QProblem):
         return self.posterior.marginals_from(cross), self.posterior.kl()
 
     @override
-    def threads(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._fused is None else self._fused.threads()
-
-    @override
     def value_and_gradient(self, step: int) -> tuple[Float[Tensor, "*batch"], Float[Tensor, " p"]]:
         if self._fused is None:
             return super().value_and_gradient(step)
-        fused, (posterior, prior) = self._fused, (self.posterior, self.posterior.prior)
+        fused, posterior = self._fused, self.posterior
         with torch.no_grad():
             data, likelihood = self.batches.examples(self.likelihood)
-            natural = prior.natural()
+            natural = posterior.prior.natural()
             fused.set_prior(posterior.Z, natural, checked=self.checked)
             self.note_jitter(fused.jitter)
             fused.set_q(posterior.u_mean, posterior.u_chol)
@@ -398,16 +406,9 @@ class FreeProblem(QProblem):
             marginals = Marginals(natural.plus_constant(mean), variance)
             value, loss = self._point_losses(data, likelihood, marginals, fused.kl(), step)
             found = fused.gradient(loss.mean, loss.variance, self._kl_weight)
-            gradients: dict[int, Tensor] = {
-                id(posterior.Z): found.Z,
-                id(posterior.u_mean): found.u_mean,
-                id(posterior.u_chol): found.u_chol,
-            }
-            constant = loss.mean.sum(-1)
-            for raw, each in prior.raw_gradients(found.lengthscale, found.log_scale, constant):
-                gradients[id(raw)] = each
-            learned = zip(likelihood.learned(), loss.parameters, strict=True)
-            gradients |= {id(parameter): each for parameter, each in learned}
+            gradients = self.prior_gradients(found, loss.mean)
+            gradients |= {id(posterior.u_mean): found.u_mean, id(posterior.u_chol): found.u_chol}
+            gradients |= dict(zip(map(id, likelihood.learned()), loss.parameters, strict=True))
             return value, self.joined(gradients)
 
 
@@ -510,17 +511,13 @@ class ProfiledProblem(ModelProblem):
         return self.objective.combine(losses, kl, self.data.weights)
 
     @override
-    def threads(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._fused is None else self._fused.threads()
-
-    @override
     def value_and_gradient(self, step: int) -> tuple[Float[Tensor, ""], Float[Tensor, " p"]]:
         if self._fused is None:
             return super().value_and_gradient(step)
-        fused, prior, likelihood = self._fused, self.posterior.prior, self._conjugate
+        fused, likelihood = self._fused, self._conjugate
         beta, data = float(self.objective.beta), self.data
         with torch.no_grad():
-            natural = prior.natural()
+            natural = self.posterior.prior.natural()
             fused.set_prior(self.posterior.Z, natural, checked=self.checked)
             self.note_jitter(fused.jitter)
             residual = fused.whiten(data.X)
@@ -536,10 +533,7 @@ class ProfiledProblem(ModelProblem):
             else:
                 value, by_mean, by_noise, found = self._by_rows(fused, target, residual, precision)
             kl = 0.5 * q.u_mean.square().sum() if by_noise is None else kl_from_standard(*q)
-            gradients = {id(self.posterior.Z): found.Z}
-            constant = by_mean.sum(-1)
-            for raw, each in prior.raw_gradients(found.lengthscale, found.log_scale, constant):
-                gradients[id(raw)] = each
+            gradients = self.prior_gradients(found, by_mean)
             if by_noise is not None:
                 learned = likelihood.parameter_gradient((by_noise,), 1.0)
                 gradients |= dict(zip(map(id, likelihood.learned()), learned, strict=True))
