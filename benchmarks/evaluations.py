@@ -33,9 +33,11 @@ from directgp.errors import NumericalError
 from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson, Probit, StudentT
 from directgp.objectives import GibbsLoss, LogLoss
 from directgp.objectives.base import Objective
-from directgp.training import problems
+from directgp.training.batches import Randomness
+from directgp.training.curvature import FlatParameters
+from directgp.training.data import Data, Model
 from directgp.training.graphs import RecordedWork
-from directgp.training.lbfgs import FlatParameters
+from directgp.training.problems import FreeProblem, ModelProblem, ProfiledProblem
 
 Row = dict[str, Any]
 Size = tuple[int, int]
@@ -65,7 +67,7 @@ PAUSE = 0.1
 """Seconds before a time with threads: idle threads of the other process spin for a while."""
 
 
-def problem_of(size: Size, cell: str, device: str) -> problems.ModelProblem:
+def problem_of(size: Size, cell: str, device: str) -> ModelProblem:
     """Return the problem of a partly trained model, with targets drawn from its likelihood."""
     n, m = size
     name, loss = cell.split("; ")
@@ -74,19 +76,19 @@ def problem_of(size: Size, cell: str, device: str) -> problems.ModelProblem:
     likelihood = LIKELIHOODS[name]().double()
     f = torch.as_tensor(latent(arrays["X"]))
     y = torch.as_tensor(likelihood.sample(f, np.random.RandomState(0)), dtype=torch.float64)
-    model = problems.Model(sparse_posterior(t, NUGGET["float64"]), likelihood.to(device))
+    model = Model(sparse_posterior(t, NUGGET["float64"]), likelihood.to(device))
     objective = Objective(LogLoss() if loss == "log loss" else GibbsLoss(), n, 1.0)
-    randomness = problems.Randomness(torch.Generator(device), frozen=True)
-    common = model, problems.Data(t["X"], y.to(device)), objective, randomness
+    randomness = Randomness(torch.Generator(device), frozen=True)
+    common = model, Data(t["X"], y.to(device)), objective, randomness
     if cell == COLLAPSED:
-        return problems.ProfiledProblem(*common, "vfe", held=False)
-    return problems.FreeProblem(*common)
+        return ProfiledProblem(*common, "vfe", held=False)
+    return FreeProblem(*common)
 
 
 class Evaluation:
     """Value and flat gradient of a problem as L-BFGS computes them, on a GPU from a CUDA graph."""
 
-    def __init__(self, problem: problems.ModelProblem, clock: Callable[[], float]) -> None:
+    def __init__(self, problem: ModelProblem, clock: Callable[[], float]) -> None:
         self._problem, self._clock = problem, clock
         self._flat = FlatParameters(problem.parameters)
         self._x = self._flat.read()

@@ -22,7 +22,7 @@ from benchmarks.datasets import TASKS, Part, Task, load, split
 from benchmarks.models import facts, now, starting_model, write
 from benchmarks.rules import show
 from directgp.training import LossRange, Monitor, Progress, TrainingResult
-from directgp.training.problems import Data, Model
+from directgp.training.data import Data, Model
 from directgp.training.run import Recipe
 from directgp.training.trainer import Trainer, fixed_run, joint_run
 

@@ -25,7 +25,7 @@ from directgp.likelihoods import Likelihood
 from directgp.posteriors import SparsePosterior
 from directgp.training import Given, TrainingResult
 from directgp.training.beta_path import train_grid
-from directgp.training.problems import Data, Model
+from directgp.training.data import Data, Model
 from directgp.training.run import Recipe
 from directgp.training.trainer import Trainer, elbo_run, fixed_run
 

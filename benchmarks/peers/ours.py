@@ -14,7 +14,9 @@ from directgp.objectives import GibbsLoss, LogLoss
 from directgp.objectives.base import Objective
 from directgp.posteriors import Prior, SparsePosterior
 from directgp.training.adam import AdamState
-from directgp.training.problems import Data, FreeProblem, Model, Randomness
+from directgp.training.batches import Randomness
+from directgp.training.data import Data, Model
+from directgp.training.problems import FreeProblem
 
 
 def sparse_posterior(t: dict[str, Tensor], nugget: float) -> SparsePosterior:

@@ -30,15 +30,13 @@ from directgp.posteriors import SparsePosterior, blocks
 from directgp.posteriors.collapsed import Whitened
 from directgp.posteriors.prior import MeanName, Prior
 from directgp.registry import KernelName
-from directgp.training.batches import RandomBatches
+from directgp.training.batches import RandomBatches, Randomness
+from directgp.training.data import Data, Model
 from directgp.training.problems import (
-    Data,
     FreeProblem,
     HeldProblem,
-    Model,
     ProfiledProblem,
     QProblem,
-    Randomness,
     TrainingProblem,
 )
 from directgp.training.run import Eliminated

@@ -38,7 +38,7 @@ from directgp.predictive import predictive_cdf, predictive_log_density, predicti
 from directgp.predictive.moments import check_coverage
 from directgp.registry import LOSSES, RULES, Task, likelihoods_of
 from directgp.shapes import Marginals
-from directgp.training.problems import Model
+from directgp.training.data import Model
 from directgp.training.result import TrainingResult
 from directgp.training.validation import Given
 

@@ -23,7 +23,7 @@ from directgp.posteriors.prior import Prior
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.registry import LIKELIHOODS, KernelName, Task, likelihoods_of
 from directgp.training.beta_path import beta_grid
-from directgp.training.problems import Data, Model, check_data
+from directgp.training.data import Data, Model, check_data
 from directgp.training.result import BetaPath, StageResult, TrainingResult
 from directgp.training.run import Recipe
 from directgp.training.search import Search

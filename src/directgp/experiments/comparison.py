@@ -42,7 +42,7 @@ from directgp.io import machine, versions
 from directgp.metrics import judge
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_grid
-from directgp.training.problems import Model
+from directgp.training.data import Model
 from directgp.training.result import BetaPath
 from directgp.training.run import Monitor
 

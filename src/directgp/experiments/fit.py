@@ -26,7 +26,7 @@ from directgp.experiments.plan import (
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.registry import Task
 from directgp.training.beta_path import beta_path
-from directgp.training.problems import Model
+from directgp.training.data import Model
 from directgp.training.result import BetaPath, TrainingResult
 from directgp.training.run import Monitor
 from directgp.training.train import train

@@ -1,16 +1,48 @@
-"""Give each step its batch of examples: at random, from a stream, or a part for each process."""
+"""Give each step its examples, whole or in batches, and its random numbers."""
 
 from dataclasses import replace
 from typing import final
 
 import torch
 from jaxtyping import Int
+from numpy.random import SeedSequence
 from torch import Tensor
 from typing_extensions import override
 
 from directgp.datasets.streams import Batch, RowStream
 from directgp.likelihoods.base import Likelihood
-from directgp.training.problems import Batches, Data
+from directgp.training.data import Data
+
+
+class Batches:
+    """The examples of one step after another; all of them, unless a subclass chooses some."""
+
+    whole: bool = True
+    """Whether every step uses all examples."""
+
+    def __init__(self, data: Data) -> None:
+        self._data = data
+
+    def advance(self) -> bool:
+        """Go to the next step; return whether it has the size of the static buffers."""
+        return True
+
+    def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
+        """Return the examples of the current step, with the likelihood for them."""
+        return self._data, likelihood
+
+    def use_static_buffers(self) -> None:
+        """Keep the examples of all steps in the same memory, as a CUDA graph needs."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the position, for a checkpoint; without the state of the generator."""
+        return {}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Go to a position that `state` returned."""
+
+    def close(self) -> None:
+        """Release files and threads."""
 
 
 @final
@@ -160,3 +192,32 @@ class DistributedBatches(Batches):
     @override
     def close(self) -> None:
         self._batches.close()
+
+
+class Randomness:
+    """The random numbers of a stochastic problem.
+
+    Frozen, every evaluation draws the same numbers (common random numbers), so that the value is a
+    smooth function of the parameters. With a rank, each of several processes draws
+    numbers of its own, from a seed that the generator, the same in all, gives.
+    """
+
+    def __init__(self, generator: torch.Generator, frozen: bool, rank: int | None = None) -> None:
+        self.generator, self.frozen, self._rank = generator, frozen, rank
+        if frozen or rank is not None:
+            # A generator of its own: setting the seed of the given one would repeat its draws.
+            where = generator.device
+            self._seed = int(torch.randint(2**62, (), generator=generator, device=where))
+            self.generator = torch.Generator(where)
+        self.renew(0)
+
+    def begin(self) -> None:
+        """Set the seed of frozen numbers; called before each evaluation."""
+        if self.frozen:
+            self.generator.manual_seed(self._seed)
+
+    def renew(self, step: int) -> None:
+        """Set the seed of one of several processes, so that a run can resume at this step."""
+        if self._rank is not None:
+            mixed = SeedSequence([self._seed, self._rank, step]).generate_state(1, "uint64")
+            self.generator.manual_seed(int(mixed[0]) >> 1)

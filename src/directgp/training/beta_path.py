@@ -18,7 +18,7 @@ from directgp.numerics.random import fresh_generator
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.checkpoint import Checkpoints, open_checkpoint
-from directgp.training.problems import Data, Model, check_data
+from directgp.training.data import Data, Model, check_data
 from directgp.training.result import BetaPath, Failure, Status, TrainingResult
 from directgp.training.run import Monitor, OptimizerName, Recipe, close
 from directgp.training.trainer import (

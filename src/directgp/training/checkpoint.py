@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from directgp.errors import CheckpointError, require
 from directgp.io import Contents, FileKind, as_json, digest, on_cpu, read_file, write_file
+from directgp.training.data import Data, Model
 from directgp.training.distributed import ProcessGroup
-from directgp.training.problems import Data, Model
 from directgp.training.result import StageResult
 from directgp.training.run import Run
 

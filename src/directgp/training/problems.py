@@ -2,18 +2,16 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast, final
 
 import torch
-from jaxtyping import Float, Int, Num
-from numpy.random import SeedSequence
+from jaxtyping import Float, Num
 from torch import Tensor, nn
 from typing_extensions import override
 
-from directgp.errors import NumericalError, require, require_all
+from directgp.errors import NumericalError
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.numerics.arrays import tensor_of
 from directgp.numerics.gaussian import kl_from_standard
@@ -34,127 +32,10 @@ from directgp.posteriors.projection import project, project_whitened, residual_v
 from directgp.posteriors.sparse import Features, SparsePosterior
 from directgp.posteriors.stationary import Gradient, KnownSums, StationaryMarginals
 from directgp.shapes import BatchedRow, Marginals, Row
+from directgp.training.batches import Batches, Randomness
+from directgp.training.data import Data, Model
 from directgp.training.distributed import ProcessGroup
-from directgp.training.result import TrainingResult
 from directgp.training.run import Eliminated
-
-
-@dataclass(frozen=True)
-class Data:
-    """Inputs, targets and weights of some examples."""
-
-    X: Float[Tensor, "n d"]
-    y: Num[Tensor, " n"]
-    weights: Num[Tensor, " n"] | None = None
-
-    def __len__(self) -> int:
-        return len(self.X)
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Data":
-        """Return the examples with each tensor changed by a function."""
-        weights = None if self.weights is None else change(self.weights)
-        return Data(change(self.X), change(self.y), weights)
-
-    def take(self, index: Int[Tensor, " r"]) -> "Data":
-        """Return some of the examples."""
-        return self.map(lambda tensor: tensor[index])
-
-
-class Model(NamedTuple):
-    """A posterior and a likelihood, to start from or trained."""
-
-    posterior: SparsePosterior
-    likelihood: Likelihood
-    name: str = ""
-    """Kernel and likelihood, where a search compares several."""
-
-    @classmethod
-    def of(cls, result: TrainingResult) -> "Model":
-        """Return the model that a run has trained."""
-        return cls(result.posterior, result.likelihood)
-
-
-def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Likelihood) -> None:
-    """Raise `InvalidInputError` if shapes, devices, targets or weights do not fit the model."""
-    X, y, weights, n = data.X, data.y, data.weights, len(data)
-    require(n >= 1, f"X of {who}", "at least one row", f"shape {tuple(X.shape)}")
-    devices = X.device, y.device, posterior.Z.device
-    given = "{}, {} and {}".format(*devices)
-    require(len({*devices}) == 1, f"X, y and posterior of {who}", "on one device", given)
-    posterior.check_inputs(X, f"X of {who}")
-    allowed = f"of shape ({n},), one target for each row of X"
-    remedy = "Flatten a column with y.reshape(-1)." if y.numel() == n else ""
-    require(y.shape == (n,), f"y of {who}", allowed, f"shape {tuple(y.shape)}", remedy)
-    likelihood.check_targets(y)
-    likelihood.check_shape(y.shape)
-    for name, value in likelihood.named_parameters():
-        parameter = f"{name} of {type(likelihood).__name__} in {who}"
-        require(value.numel() == 1, parameter, "a single number", f"shape {tuple(value.shape)}")
-    if weights is not None:
-        require(weights.shape == (n,), f"weights of {who}", f"of shape ({n},)", weights.shape)
-        valid = torch.isfinite(weights) & (weights >= 0)
-        require_all(valid, weights, f"weights of {who}", "finite and at least 0")
-        require(bool((weights > 0).any()), f"weights of {who}", "positive somewhere", "zeros")
-
-
-class Batches:
-    """The examples of one step after another; all of them, unless a subclass chooses some."""
-
-    whole: bool = True
-    """Whether every step uses all examples."""
-
-    def __init__(self, data: Data) -> None:
-        self._data = data
-
-    def advance(self) -> bool:
-        """Go to the next step; return whether it has the size of the static buffers."""
-        return True
-
-    def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
-        """Return the examples of the current step, with the likelihood for them."""
-        return self._data, likelihood
-
-    def use_static_buffers(self) -> None:
-        """Keep the examples of all steps in the same memory, as a CUDA graph needs."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the position, for a checkpoint; without the state of the generator."""
-        return {}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Go to a position that `state` returned."""
-
-    def close(self) -> None:
-        """Release files and threads."""
-
-
-class Randomness:
-    """The random numbers of a stochastic problem.
-
-    Frozen, every evaluation draws the same numbers (common random numbers), so that the value is a
-    smooth function of the parameters. With a rank, each of several processes draws
-    numbers of its own, from a seed that the generator, the same in all, gives.
-    """
-
-    def __init__(self, generator: torch.Generator, frozen: bool, rank: int | None = None) -> None:
-        self.generator, self.frozen, self._rank = generator, frozen, rank
-        if frozen or rank is not None:
-            # A generator of its own: setting the seed of the given one would repeat its draws.
-            where = generator.device
-            self._seed = int(torch.randint(2**62, (), generator=generator, device=where))
-            self.generator = torch.Generator(where)
-        self.renew(0)
-
-    def begin(self) -> None:
-        """Set the seed of frozen numbers; called before each evaluation."""
-        if self.frozen:
-            self.generator.manual_seed(self._seed)
-
-    def renew(self, step: int) -> None:
-        """Set the seed of one of several processes, so that a run can resume at this step."""
-        if self._rank is not None:
-            mixed = SeedSequence([self._seed, self._rank, step]).generate_state(1, "uint64")
-            self.generator.manual_seed(int(mixed[0]) >> 1)
 
 
 class TrainingProblem(ABC):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from directgp.errors import NumericalError
 from directgp.training.beta_path import batches_models, brief, outwards, train_grid
-from directgp.training.problems import Data, Model
+from directgp.training.data import Data, Model
 from directgp.training.result import (
     BetaPath,
     Failure,

@@ -23,8 +23,8 @@ from directgp.training.batches import as_data
 from directgp.training.beta_path import path_of
 from directgp.training.callbacks import ProgressBar
 from directgp.training.checkpoint import Checkpoints, open_checkpoint
+from directgp.training.data import Data, Model, check_data
 from directgp.training.distributed import Processes, ProcessGroup
-from directgp.training.problems import Data, Model, check_data
 from directgp.training.result import TrainingResult
 from directgp.training.run import Monitor, Observer, OptimizerName, Recipe, SmallGradient, close
 from directgp.training.trainer import Trainer, elbo_run, fixed_run, joint_run

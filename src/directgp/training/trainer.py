@@ -16,20 +16,18 @@ from directgp.objectives.base import GibbsLoss, Objective
 from directgp.posteriors.collapsed import Whitened, calibrate
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.adam import AdamState, adam
-from directgp.training.batches import DistributedBatches, RandomBatches, StreamBatches
+from directgp.training.batches import (
+    Batches,
+    DistributedBatches,
+    RandomBatches,
+    Randomness,
+    StreamBatches,
+)
 from directgp.training.checkpoint import Checkpoint, Tensors, model_tensors, under
+from directgp.training.data import Data, Model
 from directgp.training.distributed import ProcessGroup
 from directgp.training.lbfgs import lbfgs
-from directgp.training.problems import (
-    Batches,
-    Data,
-    FreeProblem,
-    HeldProblem,
-    Model,
-    ModelProblem,
-    ProfiledProblem,
-    Randomness,
-)
+from directgp.training.problems import FreeProblem, HeldProblem, ModelProblem, ProfiledProblem
 from directgp.training.result import Failure, Phase, StageResult, Status, Stop, TrainingResult
 from directgp.training.run import LossRange, Recipe, Run
 

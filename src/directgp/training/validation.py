@@ -14,7 +14,7 @@ from directgp.likelihoods.base import Binary, Likelihood
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.checkpoint import fingerprint
-from directgp.training.problems import Data, check_data
+from directgp.training.data import Data, check_data
 from directgp.training.result import PathPoint, TrainingResult
 
 

@@ -12,7 +12,7 @@ from directgp.errors import NumericalError
 from directgp.likelihoods import Likelihood
 from directgp.objectives.base import PointLoss
 from directgp.training import search
-from directgp.training.problems import Data, Model
+from directgp.training.data import Data, Model
 from directgp.training.result import StageResult, Status, TrainingResult
 from directgp.training.run import Recipe
 from directgp.training.trainer import Trainer

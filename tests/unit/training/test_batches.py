@@ -8,8 +8,9 @@ from torch import Tensor
 
 from directgp.likelihoods import Gaussian, Likelihood, Poisson
 from directgp.objectives import LogLoss, Objective
-from directgp.training.batches import RandomBatches
-from directgp.training.problems import Data, FreeProblem, HeldProblem, Model, Randomness
+from directgp.training.batches import RandomBatches, Randomness
+from directgp.training.data import Data, Model
+from directgp.training.problems import FreeProblem, HeldProblem
 from tests.unit.training.models import counts, normal, regression, seeded, start
 
 

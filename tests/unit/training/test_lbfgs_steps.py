@@ -9,15 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from directgp.training.lbfgs import (
+from directgp.training.curvature import (
     Coordinates,
     FlatParameters,
     InverseCurvature,
     LowerBounds,
-    Point,
     Vector,
-    line_search,
 )
+from directgp.training.lbfgs import Point, line_search
 
 M = 4
 CHOL = M * (M + 1) // 2

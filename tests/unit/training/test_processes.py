@@ -20,9 +20,10 @@ from torch.distributed.distributed_c10d import Store
 from directgp.errors import InvalidInputError
 from directgp.objectives import LogLoss, Objective
 from directgp.training import Processes
-from directgp.training.batches import DistributedBatches, RandomBatches
+from directgp.training.batches import Batches, DistributedBatches, RandomBatches, Randomness
+from directgp.training.data import Data, Model
 from directgp.training.distributed import ProcessGroup, fresh_store
-from directgp.training.problems import Batches, Data, FreeProblem, Model, Randomness
+from directgp.training.problems import FreeProblem
 from tests.unit.forked import FORKS
 from tests.unit.training import torchrun_cases as cases
 from tests.unit.training.models import normal, seeded

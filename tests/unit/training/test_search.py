@@ -19,7 +19,7 @@ from directgp.likelihoods.counts import CountLikelihood
 from directgp.posteriors import SparsePosterior
 from directgp.posteriors.prior import Prior
 from directgp.training import search
-from directgp.training.problems import Data, Model
+from directgp.training.data import Data, Model
 from directgp.training.result import Failure, Phase, Progress, TrainingResult
 from directgp.training.run import Monitor, Recipe
 from directgp.training.search import Search

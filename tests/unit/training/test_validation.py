@@ -10,7 +10,7 @@ from directgp.errors import InvalidInputError, NumericalError
 from directgp.likelihoods import Gaussian, Likelihood, Poisson, Probit
 from directgp.objectives import LogLoss
 from directgp.training import Folds, Given, HoldOut
-from directgp.training.problems import Data
+from directgp.training.data import Data
 from directgp.training.result import StageResult, Status, TrainingResult
 from directgp.training.validation import Split, Validation, compare, split
 from tests.unit.training.models import counts, inputs, normal, seeded, start

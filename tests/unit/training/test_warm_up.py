@@ -10,7 +10,7 @@ import directgp
 from directgp.errors import NumericalError
 from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson, Probit
 from directgp.training import trainer
-from directgp.training.problems import Data, Model
+from directgp.training.data import Data, Model
 from directgp.training.result import Status, TrainingResult
 from directgp.training.run import LossRange, Recipe
 from directgp.training.trainer import Trainer, joint_run

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from directgp.training.problems import Batches, Data, Randomness, TrainingProblem
+from directgp.training.batches import Batches, Randomness
+from directgp.training.data import Data
+from directgp.training.problems import TrainingProblem
 from directgp.training.run import LossRange, Monitor, Run
 
 Function = Callable[[dict[str, nn.Parameter]], Tensor]

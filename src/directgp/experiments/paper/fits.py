@@ -42,7 +42,7 @@ from directgp.predictive import predictive_log_density, predictive_mean
 from directgp.registry import Task, chosen_likelihood
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_path
-from directgp.training.problems import Model
+from directgp.training.data import Model
 from directgp.training.result import BetaPath, Failure, Progress, TrainingResult
 from directgp.training.run import LossRange, Monitor, Observer
 from directgp.training.train import train

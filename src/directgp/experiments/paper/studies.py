@@ -36,7 +36,7 @@ from directgp.log_expectations.quadrature import peak_of
 from directgp.log_expectations.rule import FlatExamples, Rule
 from directgp.log_expectations.samplers import build_hat, draw_as_paper
 from directgp.posteriors.sparse import SparsePosterior
-from directgp.training.problems import Model
+from directgp.training.data import Model
 from directgp.training.run import Monitor
 from directgp.training.train import train
 

@@ -1,0 +1,72 @@
+"""Examples and models as training takes them, and the check that they fit each other."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int, Num
+from torch import Tensor
+
+from directgp.errors import require, require_all
+from directgp.likelihoods.base import Likelihood
+from directgp.posteriors.sparse import SparsePosterior
+from directgp.training.result import TrainingResult
+
+
+@dataclass(frozen=True)
+class Data:
+    """Inputs, targets and weights of some examples."""
+
+    X: Float[Tensor, "n d"]
+    y: Num[Tensor, " n"]
+    weights: Num[Tensor, " n"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Data":
+        """Return the examples with each tensor changed by a function."""
+        weights = None if self.weights is None else change(self.weights)
+        return Data(change(self.X), change(self.y), weights)
+
+    def take(self, index: Int[Tensor, " r"]) -> "Data":
+        """Return some of the examples."""
+        return self.map(lambda tensor: tensor[index])
+
+
+class Model(NamedTuple):
+    """A posterior and a likelihood, to start from or trained."""
+
+    posterior: SparsePosterior
+    likelihood: Likelihood
+    name: str = ""
+    """Kernel and likelihood, where a search compares several."""
+
+    @classmethod
+    def of(cls, result: TrainingResult) -> "Model":
+        """Return the model that a run has trained."""
+        return cls(result.posterior, result.likelihood)
+
+
+def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Likelihood) -> None:
+    """Raise `InvalidInputError` if shapes, devices, targets or weights do not fit the model."""
+    X, y, weights, n = data.X, data.y, data.weights, len(data)
+    require(n >= 1, f"X of {who}", "at least one row", f"shape {tuple(X.shape)}")
+    devices = X.device, y.device, posterior.Z.device
+    given = "{}, {} and {}".format(*devices)
+    require(len({*devices}) == 1, f"X, y and posterior of {who}", "on one device", given)
+    posterior.check_inputs(X, f"X of {who}")
+    allowed = f"of shape ({n},), one target for each row of X"
+    remedy = "Flatten a column with y.reshape(-1)." if y.numel() == n else ""
+    require(y.shape == (n,), f"y of {who}", allowed, f"shape {tuple(y.shape)}", remedy)
+    likelihood.check_targets(y)
+    likelihood.check_shape(y.shape)
+    for name, value in likelihood.named_parameters():
+        parameter = f"{name} of {type(likelihood).__name__} in {who}"
+        require(value.numel() == 1, parameter, "a single number", f"shape {tuple(value.shape)}")
+    if weights is not None:
+        require(weights.shape == (n,), f"weights of {who}", f"of shape ({n},)", weights.shape)
+        valid = torch.isfinite(weights) & (weights >= 0)
+        require_all(valid, weights, f"weights of {who}", "finite and at least 0")
+        require(bool((weights > 0).any()), f"weights of {who}", "positive somewhere", "zeros")
