@@ -1,9 +1,8 @@
 """Load the data named on the command line, for training and for prediction."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
 Column = NDArray[np.float64]
 
 
-@final
-@dataclass(frozen=True)
-class Opened:
+class Opened(NamedTuple):
     """A problem, with the exposures and weights of its rows."""
 
     problem: Problem
@@ -86,9 +83,7 @@ def numbers_in(table: pa.Table, name: str, who: str) -> Column:
     return to_numbers(column)
 
 
-@final
-@dataclass(frozen=True)
-class PredictionRows:
+class PredictionRows(NamedTuple):
     """The features of n rows, with their ids, exposures and targets."""
 
     source: str

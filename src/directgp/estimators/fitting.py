@@ -2,8 +2,8 @@
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -183,8 +183,7 @@ def _parts(module: torch.nn.Module) -> Iterator[Kernel]:
             yield from _parts(child)
 
 
-@dataclass(frozen=True)
-class Fitted:
+class Fitted(NamedTuple):
     """A trained model, and the candidates it was chosen from."""
 
     result: TrainingResult
@@ -193,8 +192,7 @@ class Fitted:
     """The run during which the user or a callback ended the search."""
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(NamedTuple):
     """The settings, rows and starting models of one call of `fit` or `partial_fit`."""
 
     params: Params

@@ -11,12 +11,7 @@ import torch
 from torch import Tensor
 
 from directgp.datasets.problem import Problem
-from directgp.experiments.cell import (
-    ELBO,
-    Circumstances,
-    Record,
-    method_named,
-)
+from directgp.experiments.cell import ELBO, Circumstances, Record, method_named
 from directgp.experiments.engine import RunCallback, Runner
 from directgp.experiments.fit import (
     CellData,

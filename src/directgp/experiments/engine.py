@@ -12,13 +12,7 @@ from directgp.errors import DirectGPError, StoreError
 from directgp.experiments.cell import C, Record, with_starts
 from directgp.experiments.fit import CellData
 from directgp.experiments.store import Store, StoreView
-from directgp.experiments.workers import (
-    Call,
-    FailedJob,
-    OpenPool,
-    Pool,
-    WorkerStatus,
-)
+from directgp.experiments.workers import Call, FailedJob, OpenPool, Pool, WorkerStatus
 
 _TICK = 0.25
 """Seconds between two updates of the callback."""

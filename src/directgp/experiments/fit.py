@@ -3,8 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,13 +15,8 @@ from torch.nn import ModuleDict
 from directgp.datasets.problem import Problem
 from directgp.estimators.fitting import auto_inducing, named_likelihood, rough_latent
 from directgp.estimators.preprocessing import ColumnScaling
-from directgp.experiments.cell import (
-    Method,
-    generator_of,
-)
-from directgp.experiments.plan import (
-    Rows,
-)
+from directgp.experiments.cell import Method, generator_of
+from directgp.experiments.plan import Rows
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.registry import Task
 from directgp.training.beta_path import beta_path
@@ -35,9 +29,7 @@ from directgp.training.validation import Given
 Array = NDArray[np.float64]
 
 
-@final
-@dataclass(frozen=True)
-class CellData:
+class CellData(NamedTuple):
     """The rows of the three parts of a split, unscaled."""
 
     train: tuple[Array, Array]
@@ -58,9 +50,7 @@ class CellData:
         return cls(first, second, third, num_training)
 
 
-@final
-@dataclass(frozen=True)
-class ScaledRows:
+class ScaledRows(NamedTuple):
     """Scaled tensors of the three parts, and the units of y."""
 
     train: tuple[Tensor, Tensor]
@@ -135,9 +125,7 @@ _CURVE_POINTS = 200
 """Points of a thinned training curve."""
 
 
-@final
-@dataclass(frozen=True)
-class Trained:
+class Trained(NamedTuple):
     """The chosen run of a method, and the path of β it was chosen from."""
 
     best: TrainingResult

@@ -9,11 +9,10 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
@@ -121,9 +120,7 @@ def host() -> str:
         return platform.node()
 
 
-@final
-@dataclass(frozen=True)
-class MergeCounts:
+class MergeCounts(NamedTuple):
     """The result of merging another store."""
 
     added: int
@@ -133,9 +130,7 @@ class MergeCounts:
     are kept; and those of them that differ in more than times."""
 
 
-@final
-@dataclass(frozen=True)
-class StoreView:
+class StoreView(NamedTuple):
     """The state of a store, by the keys of the cells."""
 
     finished: set[str]

@@ -9,11 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.synchronize import Event
 from types import FrameType
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -31,9 +31,7 @@ _GRACE = 3.0
 """Seconds in which a worker may end by itself after the stop event."""
 
 
-@final
-@dataclass(frozen=True)
-class WorkerStatus:
+class WorkerStatus(NamedTuple):
     """The progress of one worker."""
 
     job: int
@@ -73,7 +71,7 @@ def read_statuses(slots: Slots) -> list[WorkerStatus]:
 def write_status(slots: Slots, slot: int, status: WorkerStatus | None) -> None:
     """Write the status of a worker to its slot; None means idle."""
     at = slot * _FIELDS
-    slots[at : at + _FIELDS] = _IDLE if status is None else astuple(status)
+    slots[at : at + _FIELDS] = _IDLE if status is None else status
 
 
 @final
@@ -81,9 +79,7 @@ class StoppedError(DirectGPError):
     """The program that waited for the result was interrupted."""
 
 
-@final
-@dataclass(frozen=True)
-class FailedJob:
+class FailedJob(NamedTuple):
     """The result of a job that failed."""
 
     reason: str

@@ -14,12 +14,7 @@ from directgp.likelihoods.base import Derivatives, Draws, UnimodalInF
 from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.fixed_sizes import recording
 from directgp.numerics.random import Generator, sample_above, standard_normal
-from directgp.numerics.special import (
-    log_ndtr,
-    log_ndtr_and_slope,
-    log_ndtr_derivatives,
-    sigmoids,
-)
+from directgp.numerics.special import log_ndtr, log_ndtr_and_slope, log_ndtr_derivatives, sigmoids
 from directgp.shapes import Targets, Values
 
 _ROOT = 1 / math.sqrt(2 * math.pi)

@@ -11,13 +11,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from directgp.likelihoods.base import (
-    ClosedFormGibbs,
-    Derivatives,
-    Likelihood,
-    SymmetricLink,
-    has,
-)
+from directgp.likelihoods.base import ClosedFormGibbs, Derivatives, Likelihood, SymmetricLink, has
 from directgp.log_expectations.adaptive import POINTS, adaptive_gibbs
 from directgp.log_expectations.quadrature import (
     NATS,

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -48,9 +48,7 @@ _STYLE: Any = {
 }
 
 
-@final
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """One pair of axes of a figure."""
 
     title: str
@@ -141,9 +139,7 @@ def _draw_legend(figure: Figure, axes: Sequence[Axes]) -> None:
     figure.legend(list(found.values()), list(found), **style)
 
 
-@final
-@dataclass(frozen=True)
-class RenderedPicture:
+class RenderedPicture(NamedTuple):
     """A picture in every form that is written."""
 
     picture: Picture

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple
 
 from directgp.experiments.cell import Method
 from directgp.experiments.plan import Comparison
@@ -28,55 +28,8 @@ _MAX_NAMES = 12
 _KINDS = {"regression": "a number", "classification": "one of two classes", "count": "a count"}
 """What each task predicts."""
 
-_GLOSSARY = {
-    "β": (
-        "The weight of the KL term, which keeps q(u) near the prior. The ELBO has β = 1; the "
-        "other methods are trained for every β of a grid, and the one with the lowest loss on the "
-        "validation rows is chosen."
-    ),
-    "DLM": (
-        "Direct loss minimization: training for the loss of the predictions themselves, such as "
-        "the log loss, instead of a bound on the marginal likelihood."
-    ),
-    "joint, fixed": (
-        "Joint trains kernel, noise and inducing inputs with q(u); fixed keeps those of the ELBO "
-        "and trains q(u) alone."
-    ),
-    "repeat": (
-        "One random split into training, validation and test rows. All methods of a repeat have "
-        "the same rows."
-    ),
-    f"bold, {CLOSE}": (
-        f"Bold is the best mean of a column. {CLOSE} marks values that are not significantly "
-        f"different: the paired test over the repeats has p ≥ {percent(SIGNIFICANT, 0)}. It is the "
-        "corrected resampled t-test of Nadeau and Bengio (2003), which allows for splits that "
-        "share rows. Many comparisons are made, so a single p just below the level is weak "
-        "evidence."
-    ),
-}
 
-_SCORES = {
-    "nll": (
-        "Negative log-likelihood: the mean of −log of the predicted probability (or density) of "
-        "the actual value, in nats. Lower is better; it evaluates the mean and the uncertainty "
-        "together, and a difference of 0.1 is a factor of 1.1 in probability."
-    ),
-    "crps": (
-        "Continuous ranked probability score: the distance of the predicted distribution from the "
-        "actual value, in the units of the target. Lower is better; it is less sensitive to "
-        "outliers than NLL."
-    ),
-    "coverage": (
-        "The share of test rows inside their central 90 % interval. It should be near 90 %; more "
-        "means that the intervals are too wide, less that they are too narrow."
-    ),
-}
-"""Explanations of scores that need more than a sentence."""
-
-
-@final
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A cell of the table of scores."""
 
     text: str
@@ -91,9 +44,7 @@ class Entry:
     """Small text below."""
 
 
-@final
-@dataclass(frozen=True)
-class ScoreTable:
+class ScoreTable(NamedTuple):
     """The table of scores at one size of training set."""
 
     size: int
@@ -205,7 +156,8 @@ def page(findings: Findings, verdict: Verdict, pictures: Sequence[RenderedPictur
         data_facts=data_facts(findings),
         run_facts=run_facts(findings),
         lost=lost,
-        glossary={s.label: _SCORES.get(s.name, s.about) for s in findings.scores} | _GLOSSARY,
+        scored=findings.scores,
+        significant=percent(SIGNIFICANT, 0),
     )
 
 

@@ -28,33 +28,6 @@ from directgp.reports.html import parquet, render_page, write_files
 from directgp.reports.paper_figures import FIGURES, method_of
 from directgp.text import duration, joined, p_value, plural, with_error
 
-_GLOSSARY = {
-    "ELBO, β-ELBO": (
-        "Training by the evidence lower bound; β-ELBO weighs its KL term by a β that is chosen by "
-        "validation rows."
-    ),
-    "FITC": "The fully independent training conditional, by its own marginal likelihood.",
-    "DLM": (
-        "Direct loss minimization: the log loss (or square loss) of predictions plus β·KL. Joint "
-        "trains everything, fixed keeps kernel, noise and inducing inputs of the ELBO."
-    ),
-    "exact, bMC, smooth-bMC, uPS": (
-        "Estimates of the gradient of the log loss: by a formula or quadrature; by samples of f "
-        "inside the logarithm, which is biased; the same with a small constant added; and by "
-        "samples of the product of q(f) and the likelihood, which is not biased. The number of "
-        "samples follows the name."
-    ),
-    "NLL": "Mean negative log probability (or density) of test rows, of normalised targets.",
-    "effect": (
-        "The first minus the second, a mean over the repeats (or over test rows or draws, as its "
-        "note says) with its standard error; or the distance from the claim. If the first should "
-        "be lower, negative is as claimed. p is two-sided, for no difference; if two should be "
-        "equal, the interval and the margin decide, not p."
-    ),
-    "repeat": "One random split into training, validation and test rows, shared by all methods.",
-    "cell": "One training or one study: data, size, method, rule, β or grid, and repeat.",
-}
-
 _KINDS = {
     "fit": ("fit",),
     "curve": ("learning curve",),
@@ -153,7 +126,7 @@ def reproduction_page(done: Reproduction, pictures: Mapping[str, RenderedPicture
         effect_of=effect_of,
         p_value=p_value,
         signs=SIGNS,
-        glossary=_GLOSSARY | dict(VERDICTS),
+        verdicts=VERDICTS,
     )
 
 

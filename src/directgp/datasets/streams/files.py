@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import Any, NamedTuple, NoReturn, final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,9 +47,7 @@ def _is_data(file: Path, folder: Path) -> bool:
     return file.suffix.lower() in (".parquet", ".pq") and not hidden and file.is_file()
 
 
-@final
-@dataclass(frozen=True)
-class Columns:
+class Columns(NamedTuple):
     """The columns to read."""
 
     features: tuple[str, ...]

@@ -1,7 +1,6 @@
 """Define the cells of the paper's experiments and their outcomes."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Literal, NamedTuple, final
 
 from typing_extensions import override
 
@@ -369,9 +368,7 @@ PaperOutcome = FitOutcome | CurveOutcome | GradientOutcome | SamplerOutcome
 PaperRecord = Record[PaperCell, PaperOutcome]
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Results:
+class Results(NamedTuple):
     """The results of a sweep, by kind of cell."""
 
     records: tuple[PaperRecord, ...]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, NamedTuple, final
 
 from directgp.experiments.cell import select_methods, with_starts
 from directgp.experiments.paper.cells import (
@@ -160,9 +160,7 @@ _AIRLINE_RULES = (*BMC, *UPS, *rules("smooth-bmc", 10), *rules("ups-mixed", 1))
 _STUDIED_RULES = (*BMC, *SMOOTH_BMC, *rules("ups", 1, 10, 100), *rules("ups-mixed", 1, 10))
 
 
-@final
-@dataclass(frozen=True)
-class SweepData:
+class SweepData(NamedTuple):
     """The facts of a data set that a sweep depends on."""
 
     name: str

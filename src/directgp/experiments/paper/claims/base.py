@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,9 +55,7 @@ class Part:
     """Distance of the effect from the claimed range; negative inside."""
 
 
-@final
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """Verdict on a claim, the reason in one or two sentences with numbers, and its comparisons."""
 
     verdict: Verdict

@@ -3,9 +3,9 @@
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import final
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,9 +78,7 @@ def _nll_at(curve: AnyRecord, step: int) -> tuple[float, NDArray[np.float64]]:
     return curve.outcome.points[index].scores["nll"], losses[index].astype(np.float64)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class CurvePairs:
+class CurvePairs(NamedTuple):
     """Pairs of learning curves that differ in one respect, one pair per repeat."""
 
     cell: CurveCell
