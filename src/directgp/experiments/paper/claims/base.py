@@ -1,8 +1,10 @@
 """Claims, verdicts, the statistical tests behind them, and their wording."""
 
 import math
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
@@ -85,8 +87,17 @@ class Claim:
     judge: Callable[[Results], Finding]
 
 
+_TEXTS = tomllib.loads(files(__package__).joinpath("claims.toml").read_text(encoding="utf-8"))
+
 Test = tuple[Callable[[PaperCell], bool], Callable[[Results], Finding]]
 """`uses` and `judge` of a claim."""
+
+
+def claim(name: str, test: Test, **thresholds: int | float) -> Claim:
+    """Return a claim with its texts of ``claims.toml``, the thresholds filled in."""
+    text = _TEXTS[name]
+    criterion, figures = text["criterion"].format(**thresholds), tuple(text["figures"])
+    return Claim(name, text["statement"], text["where"], criterion, figures, *test)
 
 
 # Statistics of differences.

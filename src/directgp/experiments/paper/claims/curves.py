@@ -26,7 +26,6 @@ from directgp.experiments.paper.cells import (
 from directgp.experiments.paper.claims.base import (
     NLL_MARGIN,
     AnyRecord,
-    Claim,
     Difference,
     Finding,
     Pair,
@@ -34,6 +33,7 @@ from directgp.experiments.paper.claims.base import (
     Relation,
     Test,
     absence,
+    claim,
     compare,
     differences,
     distance,
@@ -243,24 +243,14 @@ def _uses_airline(cell: PaperCell) -> bool:
     )
 
 
-C7 = Claim(
-    "C7",
-    "On airline both variants of log-loss DLM are better in NLL than the ELBO with the same β, for "
-    "every β of 0.1, 1 and 10 and at every epoch.",
-    "fig. 1f, text and appendix",
-    "With exact gradients, paired over the test rows: for each β and both variants the NLL must be "
-    "lower at every evaluation from the end of the first epoch on, with p < 0.05 at the last. A "
-    "higher NLL with p < 0.05 divided by the number of evaluations contradicts the claim. The "
-    "comparison with the ELBO with β = 1 is reported only.",
-    ("1f", "8"),
-    _uses_airline,
-    lambda results: finding(
-        [
-            *(_along(results, each, beta, beta) for beta in AIRLINE_BETAS for each in VARIANTS),
-            *(_along(results, each, beta, 1.0, False) for beta in (0.1, 10.0) for each in VARIANTS),
-        ]
-    ),
-)
+def _judge_airline(results: Results) -> Finding:
+    compared = [_along(results, each, beta, beta) for beta in AIRLINE_BETAS for each in VARIANTS]
+    for beta, variant in itertools.product((0.1, 10.0), VARIANTS):
+        compared.append(_along(results, variant, beta, 1.0, decides=False))
+    return finding(compared)
+
+
+C7 = claim("C7", (_uses_airline, _judge_airline))
 
 
 # C9 and C10: recovery of exact gradients.
@@ -296,48 +286,26 @@ def _recovery(
     return uses_curves(selected, (rule for pair in pairs for rule in pair[:2])), judge
 
 
-C9 = Claim(
-    "C9",
-    "On airline, uPS with 10 samples and bMC with 100 recover the curve of exact gradients, and "
-    "uPS with 1 sample is better than bMC with 10.",
-    "fig. 1i, text",
-    "With β = 0.1 and joint DLM, at the last evaluation, paired over the test rows: the 95 % "
-    f"intervals of uPS-10 and bMC-100 minus exact must lie within ±{AIRLINE_MARGIN:g} nats, and "
-    "uPS-1 must be lower than bMC-10 with p < 0.05. An interval entirely outside, or a higher "
-    "uPS-1 with p < 0.05, contradicts the claim. β = 1 and 10, fewer samples, and uPS with our "
-    "control variates are reported only.",
-    ("1i", "10", "11", "12"),
-    *_recovery(
-        (AIRLINE,),
-        AIRLINE_BETAS,
-        AIRLINE_MARGIN,
-        (UPS[1], EXACT, True),
-        (_BMC_100, EXACT, True),
-        (UPS[0], _BMC_10, True),
-        *((each, EXACT, False) for each in (UPS[0], _BMC_10, _BMC_1, _OUR_UPS[0])),
-        (_OUR_UPS[0], _BMC_10, False),
-    ),
+_AIRLINE_RECOVERY = _recovery(
+    (AIRLINE,),
+    AIRLINE_BETAS,
+    AIRLINE_MARGIN,
+    (UPS[1], EXACT, True),
+    (_BMC_100, EXACT, True),
+    (UPS[0], _BMC_10, True),
+    *((each, EXACT, False) for each in (UPS[0], _BMC_10, _BMC_1, _OUR_UPS[0])),
+    (_OUR_UPS[0], _BMC_10, False),
+)
+_REGRESSION_RECOVERY = _recovery(
+    REGRESSION_SETS,
+    (_BETA,),
+    RECOVERY_MARGIN,
+    *((each, EXACT, True) for each in (_BMC_10, _BMC_100)),
+    *((each, _BMC_1, True) for each in (EXACT, _BMC_10, _BMC_100)),
 )
 
-C10 = Claim(
-    "C10",
-    "In regression, bMC with 10 samples or more recovers the results of exact gradients; bMC with "
-    "1 sample is the worst.",
-    "text and appendix",
-    "With β = 0.1 and joint DLM, at the last evaluation, paired over the repeats (over the test "
-    "rows if there is one), on each data set: the 95 % intervals of bMC-10 and bMC-100 minus exact "
-    f"must lie within ±{RECOVERY_MARGIN:g} nats, and exact, bMC-10 and bMC-100 must be lower than "
-    "bMC-1 with p < 0.05. An interval entirely outside, or a lower bMC-1 with p < 0.05, "
-    "contradicts the claim.",
-    ("16",),
-    *_recovery(
-        REGRESSION_SETS,
-        (_BETA,),
-        RECOVERY_MARGIN,
-        *((each, EXACT, True) for each in (_BMC_10, _BMC_100)),
-        *((each, _BMC_1, True) for each in (EXACT, _BMC_10, _BMC_100)),
-    ),
-)
+C9 = claim("C9", _AIRLINE_RECOVERY, margin=AIRLINE_MARGIN)
+C10 = claim("C10", _REGRESSION_RECOVERY, margin=RECOVERY_MARGIN)
 
 
 # C11 and C12: rules that are claimed to equal bMC.
@@ -377,36 +345,17 @@ def _equal_bmc(
     return compared
 
 
-_ENDS = (
-    "At the last evaluation of the curves of joint DLM, with equal settings, paired over the "
-    "repeats (over the test rows if there is one, and on airline): the 95 % interval of the "
-    "difference in NLL from bMC with as many samples must lie within "
-)
+def _judge_smooth(results: Results) -> Finding:
+    return finding(_equal_bmc(results, _in_c11, SMOOTH_BMC))
 
-C11 = Claim(
-    "C11",
-    "Smooth-bMC ends at the same log loss as bMC with as many samples.",
-    "appendix",
-    f"{_ENDS}±{NLL_MARGIN:g} nats on the count sets, and within ±{AIRLINE_MARGIN:g} on airline "
-    "(β = 0.1) if it was run. An interval entirely outside contradicts the claim.",
-    ("13", "15"),
-    uses_curves(_in_c11, (*BMC, *SMOOTH_BMC)),
-    lambda results: finding(_equal_bmc(results, _in_c11, SMOOTH_BMC)),
-)
 
-C12 = Claim(
-    "C12",
-    "For counts there is no significant difference in log loss between uPS and bMC.",
-    "text and appendix",
-    f"{_ENDS}±{NLL_MARGIN:g} nats for uPS with the score gradient and a learning rate of "
-    f"{_RATE:g}. An interval entirely outside contradicts the claim. uPS with our control variates "
-    "is reported only.",
-    ("14",),
-    uses_curves(_in_c12, (_BMC_1, _BMC_10, *UPS, *_OUR_UPS)),
-    lambda results: finding(
-        [
-            *_equal_bmc(results, _in_c12, UPS),
-            *_equal_bmc(results, _in_c12, _OUR_UPS, decides=False),
-        ]
-    ),
-)
+def _judge_product(results: Results) -> Finding:
+    ours = _equal_bmc(results, _in_c12, _OUR_UPS, decides=False)
+    return finding([*_equal_bmc(results, _in_c12, UPS), *ours])
+
+
+_SMOOTH_TEST = uses_curves(_in_c11, (*BMC, *SMOOTH_BMC)), _judge_smooth
+_PRODUCT_TEST = uses_curves(_in_c12, (_BMC_1, _BMC_10, *UPS, *_OUR_UPS)), _judge_product
+
+C11 = claim("C11", _SMOOTH_TEST, nll=NLL_MARGIN, airline=AIRLINE_MARGIN)
+C12 = claim("C12", _PRODUCT_TEST, nll=NLL_MARGIN, rate=_RATE)

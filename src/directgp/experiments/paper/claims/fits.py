@@ -19,7 +19,6 @@ from directgp.experiments.paper.cells import (
 from directgp.experiments.paper.claims.base import (
     NLL_MARGIN,
     AnyRecord,
-    Claim,
     Finding,
     Pair,
     Part,
@@ -28,6 +27,7 @@ from directgp.experiments.paper.claims.base import (
     absence,
     all_of,
     by_setting,
+    claim,
     combined,
     compare,
     differences,
@@ -136,13 +136,6 @@ REGRESSION_SETS = ("pol", "cadata", "sarcos", "song")
 
 _VARIATIONAL = ("elbo", "beta-elbo", "fitc")
 
-_PAIRED = (
-    "On every data set, at the largest training size that both have, the mean difference over the "
-    "repeats must be negative with p < 0.05 in a paired t-test, corrected for splits that share "
-    "rows. A positive one with p < 0.05 contradicts the claim; otherwise it is not decided."
-)
-_OTHER_VARIANT = "The other variant of DLM is reported only."
-
 
 def _lower(methods: tuple[str, ...], baselines: tuple[str, ...], score: str) -> Test:
     """Test whether methods have a lower score than all baselines in regression.
@@ -165,34 +158,11 @@ def _lower(methods: tuple[str, ...], baselines: tuple[str, ...], score: str) -> 
     )
 
 
-C1 = Claim(
-    "C1",
-    "In regression, log-loss DLM has a lower test NLL than the ELBO, the β-ELBO and FITC: joint on "
-    "pol, sarcos and song, fixed on cadata.",
-    "fig. 1a, text and appendix",
-    f"{_PAIRED} {_OTHER_VARIANT}",
-    ("1a", "2"),
-    *_lower(VARIANTS, _VARIATIONAL, "nll"),
-)
+_SQUARE = ("square-joint", "square-fixed")
 
-C2 = Claim(
-    "C2",
-    "Square-loss DLM has a lower test MSE than all others, including log-loss DLM: joint on pol, "
-    "sarcos and song, fixed on cadata.",
-    "fig. 1b, text and appendix",
-    f"{_PAIRED} {_OTHER_VARIANT}",
-    ("1b", "3"),
-    *_lower(("square-joint", "square-fixed"), (*_VARIATIONAL, *VARIANTS), "mse"),
-)
-
-C3 = Claim(
-    "C3",
-    "The β-ELBO has a lower test NLL than the ELBO in regression.",
-    "fig. 1a, text",
-    _PAIRED,
-    ("1a", "2"),
-    *_lower(("beta-elbo",), ("elbo",), "nll"),
-)
+C1 = claim("C1", _lower(VARIANTS, _VARIATIONAL, "nll"))
+C2 = claim("C2", _lower(_SQUARE, (*_VARIATIONAL, *VARIANTS), "mse"))
+C3 = claim("C3", _lower(("beta-elbo",), ("elbo",), "nll"))
 
 
 # C4: the chosen β.
@@ -245,27 +215,24 @@ def _has_size(cell: PaperCell, method: str, small: bool) -> bool:
     return near if small else cell.size >= LARGE_SIZE
 
 
-C4 = Claim(
+def _uses_chosen(cell: PaperCell) -> bool:
+    return any(_has_size(cell, method, small) for method in BETA_METHODS for small in (True, False))
+
+
+def _judge_chosen(results: Results) -> Finding:
+    compared = [_chosen(results, method, small=True, above=True) for method in BETA_METHODS]
+    compared.append(_chosen(results, "log-joint", small=False, above=False))
+    for method in ("beta-elbo", "log-fixed"):
+        compared.append(_chosen(results, method, small=False, above=True, decides=False))
+    return finding(compared, every=True)
+
+
+C4 = claim(
     "C4",
-    "On cadata with 691 training rows the best β is above 1 for all methods; with large samples "
-    "joint DLM chooses a β below 1.",
-    "fig. 1c, text and appendix",
-    f"At the training size nearest {SMALL_SIZE} (within a factor of {SMALL_FACTOR:g}) the mean of "
-    "log10 β over the repeats must be above 0 with p < 0.05 for the β-ELBO and both variants of "
-    f"log-loss DLM; at the largest size of at least {LARGE_SIZE:,} rows, below 0 for joint DLM. "
-    "Equal β decide by their side of 1. The opposite with p < 0.05 contradicts the claim. Other "
-    "methods with many rows are reported only.",
-    ("1c", "2"),
-    lambda cell: any(_has_size(cell, method, s) for method in BETA_METHODS for s in (True, False)),
-    lambda results: finding(
-        [
-            *(_chosen(results, method, small=True, above=True) for method in BETA_METHODS),
-            _chosen(results, "log-joint", small=False, above=False),
-            _chosen(results, "beta-elbo", small=False, above=True, decides=False),
-            _chosen(results, "log-fixed", small=False, above=True, decides=False),
-        ],
-        every=True,
-    ),
+    (_uses_chosen, _judge_chosen),
+    small_size=SMALL_SIZE,
+    factor=SMALL_FACTOR,
+    large_size=LARGE_SIZE,
 )
 
 
@@ -316,22 +283,16 @@ def _classification(results: Results, dataset: str) -> list[Part]:
     return _either_variant(results, dataset, title, joint, ("error", ERROR_MARGIN), better, wins)
 
 
-C5 = Claim(
-    "C5",
-    "In classification, log-loss DLM is comparable to or better than the ELBO and the β-ELBO in "
-    "NLL (better on ringnorm), without sacrificing classification error.",
-    "fig. 1d, text and appendix",
-    "On each set, at the largest training size, the 95 % interval of the mean difference in NLL "
-    f"must end below {NLL_MARGIN:g} against both the ELBO and the β-ELBO for a variant of DLM, and "
-    f"that of its error rate below {ERROR_MARGIN:g}. On ringnorm the better variant must be lower "
-    "than both with p < 0.05. An interval entirely above the margin, or a higher NLL with "
-    "p < 0.05, contradicts the claim.",
-    ("1d", "4", "5"),
-    uses_fits(CLASSIFICATION_SETS, (*VARIANTS, *BASELINES)),
-    lambda results: finding(
+def _judge_classification(results: Results) -> Finding:
+    return finding(
         [each for dataset in CLASSIFICATION_SETS for each in _classification(results, dataset)]
-    ),
-)
+    )
+
+
+_USES_CLASSIFICATION = uses_fits(CLASSIFICATION_SETS, (*VARIANTS, *BASELINES))
+_CLASSIFICATION_TEST = _USES_CLASSIFICATION, _judge_classification
+
+C5 = claim("C5", _CLASSIFICATION_TEST, nll=NLL_MARGIN, error=ERROR_MARGIN)
 
 DIRECTIONS = ("peds1_dir0", "peds1_dir1", "peds1_dir2")
 
@@ -375,18 +336,6 @@ def _judge_counts(results: Results) -> Finding:
     return finding(compared, directions[max(missing, 0)])
 
 
-C6 = Claim(
-    "C6",
-    "For counts, joint log-loss DLM dominates the ELBO and the β-ELBO in NLL on three data sets "
-    "and fixed DLM is equal or better on the fourth; the mean relative error stays competitive.",
-    "fig. 1e, text and appendix",
-    "On each available count set, at the largest training size, joint DLM must be lower in NLL "
-    "than both with p < 0.05, or the 95 % interval of fixed DLM must end below "
-    f"{NLL_MARGIN:g} above both; joint must be lower on all sets but one. The interval of the mean "
-    f"relative error of that variant must end below {MRE_MARGIN:g}. Contradicted if both variants "
-    "are contradicted on a set, if joint is higher with p < 0.05 on two sets, or if an interval of "
-    "the relative error is entirely above the margin.",
-    ("1e", "6", "7"),
-    uses_fits(COUNT_SETS, (*VARIANTS, *BASELINES)),
-    _judge_counts,
-)
+_COUNT_TEST = uses_fits(COUNT_SETS, (*VARIANTS, *BASELINES)), _judge_counts
+
+C6 = claim("C6", _COUNT_TEST, nll=NLL_MARGIN, mre=MRE_MARGIN)

@@ -20,7 +20,6 @@ from directgp.experiments.paper.cells import (
 from directgp.experiments.paper.claims.base import (
     TINY,
     AnyRecord,
-    Claim,
     Difference,
     Finding,
     Pair,
@@ -31,6 +30,7 @@ from directgp.experiments.paper.claims.base import (
     absence,
     all_of,
     by_setting,
+    claim,
     combined,
     compare,
     differences,
@@ -145,21 +145,7 @@ def _between(above_ups: list[Part], below_bmc: list[Part]) -> Part:
     return combined(title, verdict, of)
 
 
-C8 = Claim(
-    "C8",
-    "The gradient of uPS has a lower bias than that of bMC, and smooth-bMC lies between "
-    "(abalone, right after initialisation).",
-    "fig. 1g and 1h, text and appendix",
-    "For the gradient in the mean of q(u) and each number of samples, the squared bias of uPS "
-    "(relative to the exact gradient, without its Monte Carlo floor) must be below that of bMC "
-    "with p < 0.05. That of smooth-bMC must lie between, both with p < 0.05, for at least one "
-    "number of samples, and outside for none. The opposite with p < 0.05 contradicts the claim. "
-    "The gradient in the Cholesky factor, our uPS, and the squared error of one draw, which the "
-    "paper plots as bias, are reported only.",
-    ("1g", "1h", "9"),
-    _uses_gradients,
-    _judge_bias,
-)
+C8 = claim("C8", (_uses_gradients, _judge_bias))
 
 
 # C13 and C14: samplers during training.
@@ -300,85 +286,69 @@ def _for_each_set(*tests: Callable[[Results, str], Part]) -> Test:
     )
 
 
-C13 = Claim(
+_SAMPLER_TEST = _for_each_set(
+    _sampler_test(
+        f"the paper's sampler rejects {REJECTIONS[0]:g} to {REJECTIONS[1]:g} draws on average",
+        f"rejected draws outside {REJECTIONS[0]:g} to {REJECTIONS[1]:g}",
+        _rejections,
+    ),
+    _sampler_test(
+        f"vectorising leaves at most {VECTORISED:g} of the time",
+        f"share of the time minus {VECTORISED:g}",
+        _ratio(
+            "vectorising leaves {} of its time",
+            lambda each: each.vectorised_seconds / each.one_by_one_seconds,
+            lambda share: share - VECTORISED,
+        ),
+    ),
+    _sampler_test(
+        "the width of the proposal has no effect on the number of proposals",
+        "proposals per draw",
+        _width,
+    ),
+    _sampler_test("our sampler against the paper's", "proposals per draw", _fewer, decides=False),
+)
+
+C13 = claim(
     "C13",
-    "The paper: after the first iterations its product sampler rejects about 2 draws on average, "
-    "and vectorising saves at least half of the time. Ours: the width of its proposal, which costs "
-    "time to choose, has no effect.",
-    "appendix, efficient implementation of product sampling",
-    f"On abalone and banana, at evaluations after {FIRST_STEPS} steps or more: the 95 % interval "
-    f"of the mean number of rejected draws must lie within {REJECTIONS[0]:g} and "
-    f"{REJECTIONS[1]:g}; vectorised sampling must take at most {VECTORISED:g} of the time of one "
-    "example after another; and (ours) wide and narrow proposals must differ by at most "
-    f"{SAME_ERRORS:g} standard errors and {100 * SAME_SHARE:g} %. An interval entirely outside, "
-    "more time at every evaluation, or a difference beyond both tolerances at any evaluation "
-    "contradicts the claim. The proposals of our sampler are reported only.",
-    ("S1",),
-    *_for_each_set(
-        _sampler_test(
-            f"the paper's sampler rejects {REJECTIONS[0]:g} to {REJECTIONS[1]:g} draws on average",
-            f"rejected draws outside {REJECTIONS[0]:g} to {REJECTIONS[1]:g}",
-            _rejections,
+    _SAMPLER_TEST,
+    steps=FIRST_STEPS,
+    low=REJECTIONS[0],
+    high=REJECTIONS[1],
+    share=VECTORISED,
+    errors=SAME_ERRORS,
+    percent=100 * SAME_SHARE,
+)
+
+_COST_TEST = _for_each_set(
+    _sampler_test(
+        f"the paper's uPS takes at least {SLOWER:g} times as long as bMC",
+        f"{SLOWER:g} minus the time ratio to bMC",
+        _ratio(
+            "the paper's uPS takes {} times as long as bMC with as many samples",
+            lambda each: each.paper_ups_seconds / each.bmc_seconds,
+            lambda times: SLOWER - times,
         ),
-        _sampler_test(
-            f"vectorising leaves at most {VECTORISED:g} of the time",
-            f"share of the time minus {VECTORISED:g}",
-            _ratio(
-                "vectorising leaves {} of its time",
-                lambda each: each.vectorised_seconds / each.one_by_one_seconds,
-                lambda share: share - VECTORISED,
-            ),
+    ),
+    _sampler_test(
+        "at equal squared error our uPS takes less time than bMC",
+        "time ratio to bMC minus 1",
+        _ratio(
+            "ours takes {} times as long as bMC for the same squared error",
+            _cost("our_ups"),
+            lambda times: times - 1,
         ),
-        _sampler_test(
-            "the width of the proposal has no effect on the number of proposals",
-            "proposals per draw",
-            _width,
+    ),
+    _sampler_test(
+        "at equal squared error the paper's uPS takes more time than bMC",
+        "1 minus the time ratio to bMC",
+        _ratio(
+            "the paper's uPS takes {} times as long as bMC for the same squared error",
+            _cost("paper_ups"),
+            lambda times: 1 - times,
         ),
-        _sampler_test(
-            "our sampler against the paper's", "proposals per draw", _fewer, decides=False
-        ),
+        decides=False,
     ),
 )
 
-C14 = Claim(
-    "C14",
-    "The paper: uPS is significantly slower than bMC, which is the better trade-off in practice. "
-    "Ours: with our sampler and control variates this is no longer true.",
-    "fig. 1, text; appendix",
-    f"On abalone and banana, at every evaluation after {FIRST_STEPS} steps or more: a gradient by "
-    f"the paper's uPS must take at least {SLOWER:g} times as long as by bMC with as many samples; "
-    "and (ours) time × squared error must be lower by our uPS than by bMC. The opposite at every "
-    "evaluation contradicts the claim; if evaluations disagree, it is not decided. Time × squared "
-    "error of the paper's uPS is reported only.",
-    ("S1",),
-    *_for_each_set(
-        _sampler_test(
-            f"the paper's uPS takes at least {SLOWER:g} times as long as bMC",
-            f"{SLOWER:g} minus the time ratio to bMC",
-            _ratio(
-                "the paper's uPS takes {} times as long as bMC with as many samples",
-                lambda each: each.paper_ups_seconds / each.bmc_seconds,
-                lambda times: SLOWER - times,
-            ),
-        ),
-        _sampler_test(
-            "at equal squared error our uPS takes less time than bMC",
-            "time ratio to bMC minus 1",
-            _ratio(
-                "ours takes {} times as long as bMC for the same squared error",
-                _cost("our_ups"),
-                lambda times: times - 1,
-            ),
-        ),
-        _sampler_test(
-            "at equal squared error the paper's uPS takes more time than bMC",
-            "1 minus the time ratio to bMC",
-            _ratio(
-                "the paper's uPS takes {} times as long as bMC for the same squared error",
-                _cost("paper_ups"),
-                lambda times: 1 - times,
-            ),
-            decides=False,
-        ),
-    ),
-)
+C14 = claim("C14", _COST_TEST, steps=FIRST_STEPS, slower=SLOWER)
