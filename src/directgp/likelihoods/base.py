@@ -277,7 +277,7 @@ class Likelihood(nn.Module, ABC):
             options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
             return torch.autograd.grad(slopes[0], learned, seed, **options)
         pairs = zip(slopes, (*self._parameters.values(), *self._buffers.values()), strict=False)
-        return tuple(_chain(grad * s, c) for s, c in pairs if c is not None and c.requires_grad)
+        return tuple(_chain(s, grad, c) for s, c in pairs if c is not None and c.requires_grad)
 
     @property
     def trainable(self) -> bool:
@@ -285,11 +285,17 @@ class Likelihood(nn.Module, ABC):
         return bool(self.learned())
 
 
-def _chain(slopes: Values, constant: Tensor) -> Tensor:
+def _chain(slopes: Values, grad: Values | float, constant: Tensor) -> Tensor:
     """Return the gradient in a parameter ρ from slopes in log(1 + e^ρ), or in a buffer."""
-    # `sum_to_size` is slow.
-    total = slopes.sum_to_size(constant.shape) if constant.dim() else slopes.sum()
-    total = total.to(constant.dtype)
+    if constant.dim():
+        total = (grad * slopes).sum_to_size(constant.shape)
+    elif isinstance(grad, Tensor):
+        total = (grad * slopes).sum()
+    else:
+        # `sum_to_size` is slow.
+        total = slopes.sum().mul_(grad)
+    if total.dtype != constant.dtype:
+        total = total.to(constant.dtype)
     return total * torch.sigmoid(constant) if isinstance(constant, nn.Parameter) else total
 
 

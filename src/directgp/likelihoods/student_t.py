@@ -130,29 +130,6 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
         half = 0.5 * self.df
         return half * (torch.log(half) + t - torch.exp(t)) - torch.lgamma(half)
 
-    def mixture_bounds(
-        self, square: Values, variance: Values, nats: float, least: float
-    ) -> tuple[Values, Values]:
-        """Bounds of t: where the integrand turns into a power of e^t, and ends.
-
-        The integrand is N(y; μ, v + w(t))·π(t), and `square` is r² = (y − μ)². With
-        g = 1 + r²/(νσ²) it falls left of −log g, by (ν/2)(s − 1 + e^−s) at a distance s, and from
-        w = v on as e^{(ν+1)t/2}. Right of the second bound it is e^−nats of its maximum: the Gamma
-        factor dominates, from −log g on if N(r; 0, 2v) is negligible. ν/2 is at least `least`.
-        """
-        df, noise = self.df.detach(), self.scale.detach() ** 2
-        rise = torch.log1p(square / (df * noise))
-        beyond = torch.log(variance / noise).sub_(rise)
-        past = beyond.clamp(min=0.0)
-        far = 0.25 * square / variance - 0.5 * df * rise > (past - beyond).mul_(0.5).add_(
-            nats + 0.4
-        )
-        share = (nats + 5) / least
-        end = min(math.sqrt(2 * share), math.log1p(share + 5))
-        upper = end - (rise - 1.7).clamp_(min=0.0).mul_(far)
-        lower = past.mul_(past < fall_distance(nats, least)).add_(rise).neg_()
-        return lower, upper
-
     @override
     def tail_bounds(self, distance: Values, nats: float) -> Values:
         """Bounds of t, shape (2, ...), outside which Φ(−x/√(v + w(t)))·π(t) is e^−nats of its top.
@@ -206,12 +183,6 @@ def _gibbs_and_slopes(
     by_df = torch.addcdiv(_constant_slope(df) - 0.5 * log_ratio, pull, df)
     value = _log_constant(df, scale) - power * log_ratio
     return value, by_mean, by_variance.neg_(), by_df, (2 * pull - 1) / scale
-
-
-def fall_distance(nats: float, half: float) -> float:
-    """Return an s with half·(s − 1 + e^−s) ≥ nats, from s − 1 + e^−s ≥ s²/(2 + s)."""
-    share = nats / half
-    return 0.5 * share + math.sqrt(0.25 * share**2 + 2 * share)
 
 
 @final

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from directgp.likelihoods.base import ClosedFormGibbs, Derivatives, Likelihood, SymmetricLink, has
 from directgp.log_expectations.adaptive import POINTS, adaptive_gibbs
-from directgp.log_expectations.quadrature import (
+from directgp.log_expectations.nodes import (
     NATS,
     blocks_by_nodes,
     nodes_for_all,

@@ -5,7 +5,7 @@ h(δ) = ℓ(μ+δ) − δ²/(2v) up to a constant; for a log-concave likelihood 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, final
@@ -18,8 +18,15 @@ from typing_extensions import override
 from directgp.errors import NumericalError, UnsupportedError, refuse
 from directgp.likelihoods.base import Binary, ClosedFormMode, Derivatives, Likelihood
 from directgp.likelihoods.counts import CountLikelihood
-from directgp.likelihoods.student_t import StudentTNoise, fall_distance
+from directgp.likelihoods.student_t import StudentTNoise
 from directgp.log_expectations.adaptive import POINTS, adaptive_log_expectation
+from directgp.log_expectations.nodes import (
+    blocks_by_nodes,
+    nats_for,
+    nodes_for_all,
+    recorded_nodes,
+    step_for,
+)
 from directgp.log_expectations.rule import (
     Context,
     Estimate,
@@ -30,9 +37,8 @@ from directgp.log_expectations.rule import (
     balanced_weight,
     estimate_rows,
     evaluate,
-    row_blocks,
-    rows_for,
 )
+from directgp.log_expectations.scale_mixture import mixture_estimate
 from directgp.numerics.autograd import Slopes
 from directgp.numerics.fixed_sizes import constant, fixed_size, fixed_sizes, recording
 from directgp.numerics.gaussian import gauss_hermite
@@ -254,92 +260,7 @@ def _sides(like: Values) -> Sides:
     return sides.reshape(2, *([1] * like.dim()))
 
 
-# Number and positions of the nodes.
-
-NATS = 27.0
-"""The sum ends where the density has fallen by e^−27, and errs by as much."""
-
-MIN_NODES, MAX_NODES = 16, 4096
-"""Bounds of the number of nodes of an example."""
-
-_CPU_WASTE = 6000, 5
-"""Nodes that may be summed in vain, in all and for each example: to sort the examples by their
-number of nodes costs more."""
-
-_CPU_GROWTH = 1.15
-_DEVICE_GROWTH = 2.0
-"""Largest ratio of the numbers of nodes of examples summed together: on a GPU the number of passes
-costs more than the number of nodes."""
-
-
-def nats_for(width: Values) -> Values:
-    """Return the fall at which the nodes of a peak of width τ end: NATS + 1.5·log(1 + τ⁴).
-
-    The slope in v of a wide peak is a small difference of what is summed for it.
-    """
-    square = width * width
-    return torch.log1p(square * square).mul_(1.5).add_(NATS)
-
-
-def step_for(width: Values, strip: float, nats: float | Values) -> Values:
-    """Return the step h at which a trapezoid sum over a peak of width τ errs by e^−nats.
-
-    The error is exp(d²/(2τ²) − 2πd/h) for any d up to the half-width of the strip in which the
-    integrand is analytic and tame; the best d is τ√(2·nats), or the half-width.
-    """
-    d = ((2 * nats) ** 0.5 * width).clamp(max=strip)
-    return 2 * math.pi * d / (nats + 0.5 * (d / width) ** 2)
-
-
-def trapezoid_step(width: Values, strip: float, more_nats: float = 0.0) -> Values:
-    """Return `step_for` with the nats of `nats_for` this width, plus `more_nats`."""
-    return step_for(width, strip, nats_for(width) + more_nats)
-
-
-def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
-    """Yield blocks of examples that need about the same number of nodes: number and indices.
-
-    No block is smaller than a tenth of the examples for the sake of a few nodes saved.
-    """
-    needed = needed.clamp(MIN_NODES, MAX_NODES)
-    growth = _CPU_GROWTH if needed.device.type == "cpu" else _DEVICE_GROWTH
-    least = most = mean = float(MIN_NODES)
-    if len(needed):
-        least, most, mean = torch.stack([*needed.aminmax(), needed.mean()]).tolist()
-    if math.isnan(most):
-        raise NumericalError(
-            "Quadrature met NaN or infinity. Check mean, variance and the likelihood's parameters."
-        )
-    waste = (most - mean - _CPU_WASTE[1]) * len(needed) - _CPU_WASTE[0]
-    few = needed.device.type == "cpu" and waste <= 0
-    if few or most <= growth * least:
-        number = math.ceil(most)
-        for _, index in row_blocks(len(needed), number, needed.device):
-            yield number, index
-        return
-    ordered, order = torch.sort(needed)
-    start = 0
-    while start < len(order):
-        alike = int(torch.searchsorted(ordered, growth * ordered[start], right=True))
-        stop = min(len(order), max(alike, start + len(order) // 10 + 1))
-        number = math.ceil(ordered[stop - 1].item())
-        for index in order[start:stop].split(rows_for(number, needed.device)):
-            yield number, index
-        start = stop
-
-
-def nodes_for_all(needed: Row) -> int | None:
-    """Return the number of nodes of every example while a step is recorded; None otherwise."""
-    if fixed_sizes.get() is None:
-        return None
-    number = fixed_size("nodes", needed.clamp(MIN_NODES, MAX_NODES))
-    return None if number is None else math.ceil(number)
-
-
-def recorded_nodes() -> int:
-    """Return the number of nodes that a recorded step sums at once; 1 for other steps."""
-    fixed = fixed_sizes.get()
-    return math.ceil(fixed.sizes["nodes"]) if fixed is not None and fixed.recording else 1
+# Positions of the nodes.
 
 
 def trapezoid_nodes(ends: Float[Tensor, "2 n"], peak: Peak, num_nodes: int) -> tuple[Points, Row]:
@@ -357,127 +278,6 @@ def hermite_nodes(peak: Peak, num_nodes: int) -> tuple[Points, Points]:
     log_scale = 0.5 * math.log(2 * math.pi) + torch.log(peak.width)
     delta = torch.addcmul(peak.delta, z[:, None], peak.width)
     return delta, (log_weight + 0.5 * z * z)[:, None] + log_scale
-
-
-# p(y given f) = ∫ N(y; f, w(t)) π(t) dt gives E_q[p] = ∫ N(y; μ, v + w(t)) π(t) dt: one smooth
-# integral over t whatever the residual and v, where the integral over f may have two far peaks.
-# For Student's t w = σ²e^−t, and π ∝ exp(ν/2·(t − e^t)). On the left the integrand falls only as a
-# power of e^t. So t = s + x − e^−x with equal steps in x, from a start s left of where that begins.
-# e^t and w are then products of a factor for each example and one for each node.
-
-
-_MIXTURE_NATS = 25.0
-"""Values err by less than 1e-10; the slope in v sums terms of either sign, and errs by more."""
-
-_STRIP = 1.2
-"""Im x up to which the integrand stays bounded: on the left t bends away from the real line."""
-
-
-class _MixtureRule(NamedTuple):
-    """Nodes x = first, first + step, … of t = s + x − e^−x, common to all examples."""
-
-    first: float
-    step: float
-    margin: float
-    """Distance of s from the lower bound of `mixture_bounds`: there dt/dx is nearly 1."""
-
-    def columns(self, number: int, like: Row) -> Float[Tensor, "6 k"]:
-        """Return t − s, e^{t−s} and e^{s−t} of the nodes, and the weights that sum 1, t, e^t."""
-        x = torch.arange(number, dtype=like.dtype, device=like.device) * self.step + self.first
-        bend = torch.exp(-x)
-        t = x - bend
-        weight, growth = (1 + bend).mul_(self.step), torch.exp(t)
-        return torch.stack([t, growth, torch.exp(-t), weight, weight * t, weight * growth])
-
-
-def _mixture_rule(low: float, high: float, nats: float) -> _MixtureRule:
-    """Return the nodes for ν/2 between two bounds.
-
-    For A = (ν+1)/2 the integrand is at most cos(d)^−A times larger at Im x = d than on the real
-    line, so that a step h errs by exp(−2πd/h)·cos(d)^−A; d is near the best.
-    """
-    power = high + 0.5
-    d = (_STRIP**-2 + 0.5 * power / nats) ** -0.5
-    step = 2 * math.pi * d / (nats - power * math.log(math.cos(d)))
-    margin = 1 + 0.5 * math.log1p(high)
-    # Where the integrand has fallen by the nats: t − s = −left.
-    left = min(fall_distance(nats, low), 0.5 + (nats + 1) / (low + 0.5)) - margin
-    first = -math.log(left) if left > 1 else max(-left, 0.5 * (1 - left))
-    return _MixtureRule(first, step, margin)
-
-
-def _range_of(half: Values) -> tuple[float, float]:
-    """Return the least and the largest ν/2, or bounds of them while a step is recorded."""
-    high, inverse = fixed_size("largest ν/2", half), fixed_size("largest 2/ν", half.reciprocal())
-    if high is not None and inverse is not None:
-        return 1 / inverse, high
-    low, high = torch.stack(half.aminmax()).tolist()
-    return low, high
-
-
-def mixture_estimate(
-    likelihood: StudentTNoise, y: Row, mean: Row, variance: Row, num_nodes: int | Literal["auto"]
-) -> Estimate:
-    """Compute value and slopes over nodes in t, as many as needed if `num_nodes` is "auto"."""
-    residual = y - mean
-    square = residual * residual
-    half, noise = 0.5 * likelihood.df.detach(), likelihood.scale.detach() ** 2
-    low, high = _range_of(half)
-    rule = _mixture_rule(low, high, _MIXTURE_NATS)
-    turn, upper = likelihood.mixture_bounds(square, variance, _MIXTURE_NATS, low)
-    start = turn - rule.margin
-    # x − e^−x = upper − s where x is at most this.
-    needed = (upper - start + (math.exp(-rule.margin) - rule.first)).div_(rule.step).add_(1)
-    if num_nodes != "auto" and len(needed):
-        steps = float(needed.max()) - 1
-        rule = rule._replace(step=rule.step * steps / (num_nodes - 1))
-        needed = torch.full_like(needed, num_nodes)
-    growth = torch.exp(start)
-    # In these units neither the precisions nor their squares underflow.
-    unit = (square + variance).add_(noise)
-    square, variance = square / unit, variance / unit
-    rows = square, variance, noise / (unit * growth), half * growth, half
-    common = nodes_for_all(needed)
-    if common is not None:
-        columns = _sum_mixture(rule, common, rows)
-    else:
-        columns = y.new_empty(6, len(y))
-        for number, index in blocks_by_nodes(needed):
-            some = (row.index_select(0, index) if row.numel() > 1 else row for row in rows)
-            columns.index_copy_(1, index, _sum_mixture(rule, number, some))
-    top, total = columns[:2]
-    place, rate, once, twice = columns[2:].div_(total)
-    base = half * torch.log(half) - torch.lgamma(half) - 0.5 * math.log(2 * math.pi)
-    value = (total / unit.sqrt()).log_().add_(top).addcmul_(half, start).add_(base)
-    parameters: Slopes = ()
-    if likelihood.trainable:
-        by_df = torch.log(half) + 1 - torch.digamma(half) + start + place - growth * rate
-        # E[w(r²p² − p)] with p = 1/(v + w), so that pw = 1 − pv.
-        by_scale = square * (once - variance * twice) + variance * once - 1
-        parameters = 0.5 * by_df, by_scale / likelihood.scale.detach()
-    mean_slope = (residual / unit).mul_(once)
-    variance_slope = (square * twice).sub_(once).div_(unit).mul_(0.5)
-    return Estimate(value, mean_slope, variance_slope, parameters)
-
-
-def _sum_mixture(rule: _MixtureRule, number: int, rows: Iterable[Values]) -> Float[Tensor, "6 n"]:
-    """Compute the log of the largest term, and sums of 1, t − s, e^{t−s}, p = 1/(v + w) and p².
-
-    Over terms h_k·N(y; μ, v + w(t_k))·exp(ν/2·(t_k − s − e^{t_k})).
-    """
-    square, variance, noise, rate, half = rows
-    table = constant((rule, number), partial(rule.columns, number, square))
-    t, growth, decay = table[:3, :, None]
-    sums = table[3:]
-    root = torch.addcmul(variance, decay, noise).rsqrt_()
-    precision = root * root
-    mass = torch.addcmul(half * t, growth, rate, value=-1)
-    mass.addcmul_(precision, square, value=-0.5)
-    top = mass.amax(0, keepdim=True)
-    mass.sub_(top).exp_().mul_(root)
-    totals = sums @ mass
-    once = sums[:1] @ mass.mul_(precision)
-    return torch.cat([top, totals, once, sums[:1] @ mass.mul_(precision)])
 
 
 _CERTAIN_FROM = -math.log(0.01)

@@ -266,9 +266,9 @@ def estimate_rows(points: int, estimator: Estimator, likelihood: Likelihood, row
     """
     shape, number, device = rows[1].shape, rows[1].numel(), rows[1].device
     with torch.no_grad():
-        wide = [tensor.reshape(-1).double() for tensor in rows]
+        wide = [tensor.detach().double() for tensor in rows]
         if len(shape) != 1:
-            likelihood = likelihood.take(shape)
+            wide, likelihood = [row.reshape(-1) for row in wide], likelihood.take(shape)
         if number <= rows_for(points, device):
             estimate = estimator(FlatExamples(likelihood, *wide))
         else:

@@ -13,6 +13,7 @@ from scipy.linalg import blas, lapack
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
+from directgp.numerics.fixed_sizes import recording
 from directgp.numerics.linalg import jittered_cholesky, unchecked_cholesky
 
 Array = Any
@@ -22,6 +23,14 @@ Array = Any
 def tensor_of(array: Array) -> Tensor:
     """Return a tensor that shares the memory of an array."""
     return array if isinstance(array, Tensor) else torch.from_numpy(np.asarray(array))
+
+
+def array_of(tensor: Tensor) -> Array:
+    """Return a numpy array that shares the memory of a tensor, or the tensor.
+
+    It stays a tensor on a GPU, and while a step is recorded.
+    """
+    return tensor.numpy() if tensor.is_cpu and not recording() else tensor
 
 
 P = ParamSpec("P")
@@ -74,6 +83,14 @@ def library_of(array: Array) -> Any:
 def zeros(shape: int | tuple[int, ...], like: Array) -> Array:
     """Return zeros with the dtype and device of another array."""
     return like.new_zeros(shape) if isinstance(like, Tensor) else np.zeros(shape, like.dtype)
+
+
+def plus_product(C: Array, A: Array, B: Array) -> Array:
+    """Compute C + A·B elementwise."""
+    if isinstance(C, Tensor):
+        return torch.addcmul(C, A, B)
+    product = A * B
+    return np.add(product, C, out=product)
 
 
 def exp_in_place(array: Array) -> Array:

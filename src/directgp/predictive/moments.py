@@ -10,7 +10,7 @@ from torch import Tensor
 from directgp.errors import require, require_all
 from directgp.likelihoods.base import Binary, ClosedFormMoments, Likelihood, broadcast_shape
 from directgp.log_expectations.api import check_marginals, resolve_rule
-from directgp.log_expectations.quadrature import blocks_by_nodes, step_for
+from directgp.log_expectations.nodes import blocks_by_nodes, step_for
 from directgp.shapes import Marginals, Points, Row, Values
 
 _OPEN_UNIT_INTERVAL = "between 0 and 1, ends excluded"

@@ -21,7 +21,7 @@ from directgp.log_expectations.elbo_term import (
     gibbs_term,
     own_nodes_estimate,
 )
-from directgp.log_expectations.quadrature import NATS, blocks_by_nodes, trapezoid_step
+from directgp.log_expectations.nodes import NATS, blocks_by_nodes, trapezoid_step
 from directgp.log_expectations.rule import Estimate, FlatExamples
 
 
