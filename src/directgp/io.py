@@ -116,10 +116,8 @@ class FileKind:
     """A kind of file, such as a checkpoint or a model."""
 
     name: str
-    """Name in error messages."""
-
     writer: str
-    """The function that writes it."""
+    """Name in error messages, and the function that writes it."""
 
     key: str
     """Key of the manifest in the metadata; different for each kind."""
@@ -131,13 +129,9 @@ class FileKind:
     """Raised if such a file cannot be written or read."""
 
     if_unreadable: str
-    """Remedy for a path that cannot be read."""
-
     if_damaged: str
-    """Remedy for a file with wrong contents."""
-
     if_other_schema: str
-    """Remedy for a file of another layout."""
+    """Remedies for a path that cannot be read, for wrong contents and for another layout."""
 
     def damaged(self, path: str, what: str, cause: Exception | None = None) -> NoReturn:
         """Raise the error for a file with wrong contents."""
@@ -150,8 +144,6 @@ class Contents(NamedTuple):
     """The contents of a file."""
 
     tensors: dict[str, Tensor]
-    """The tensors, on the CPU."""
-
     manifest: dict[str, Any]
 
 

@@ -33,10 +33,8 @@ class Opened(NamedTuple):
     """The label of class 1, if it was given."""
 
     columns: dict[str, str]
-    """Names of the columns "exposure" and "weights", if given."""
-
     values: dict[str, Column]
-    """Their values."""
+    """Names and values of the columns "exposure" and "weights", if given."""
 
 
 def open_data(given: DataOptions, **columns: str | None) -> Opened:

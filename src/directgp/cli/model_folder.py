@@ -50,10 +50,8 @@ class ModelCard(BaseModel):
     weights: str | None
     encoding: Encoding
     fingerprint: Sha256
-    """Of the numbers that the model was trained on."""
-
     model_sha256: Sha256
-    """Of the file of the model."""
+    """Of the numbers that the model was trained on, and of the file of the model."""
 
     @property
     def predicted_names(self) -> list[str]:

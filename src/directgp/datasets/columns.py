@@ -40,7 +40,6 @@ class TextFormat(NamedTuple):
     pattern: re.Pattern[str]
     name: str
     remedy: str
-
     may_be_category: bool = False
     """Whether a few such values can also be category names."""
 

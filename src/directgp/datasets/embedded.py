@@ -116,7 +116,6 @@ class DatasetInfo:
     """The description of a data set that has not been opened."""
 
     name: str
-
     task: Task | None
     """None if the file cannot be used as it is."""
 

@@ -73,7 +73,6 @@ class CategoryColumn(_Record):
 
     kind: Literal["category"] = "category"
     name: str
-
     base: str
     """The level whose columns are all 0: the most frequent one."""
 

@@ -37,7 +37,6 @@ class Problem:
     """Stem of the file, or name of the data set."""
 
     task: Task
-
     target: str
     """Name of the column to predict."""
 

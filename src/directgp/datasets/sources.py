@@ -30,7 +30,6 @@ class Source:
     """A table that has been found but not read."""
 
     table: ReadableTable
-
     name: str
     """Stem of the file, or name of the data set."""
 
@@ -38,11 +37,7 @@ class Source:
     """The name that the user gave."""
 
     target: str | None = None
-    """Column to predict, if known."""
-
     task: Task | None = None
-    """Task, if known."""
-
     notes: tuple[str, ...] = ()
     """Notes for the user."""
 

@@ -241,13 +241,8 @@ _FORMATS = (
 def read_table(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> pa.Table:
     """Return the table in a file, or some of its columns.
 
-    Parameters
-    ----------
-    path : path
-        CSV (``.csv``, ``.tsv``, ``.txt``, each also with ``.gz``), Parquet (``.parquet``, ``.pq``)
-        or Feather (``.feather``, ``.arrow``, ``.ipc``).
-    columns : sequence of str, optional
-        Names of the columns to read; all by default.
+    The file is CSV (``.csv``, ``.tsv``, ``.txt``, each also with ``.gz``), Parquet (``.parquet``,
+    ``.pq``) or Feather (``.feather``, ``.arrow``, ``.ipc``).
     """
     return open_table(path).read(columns)
 

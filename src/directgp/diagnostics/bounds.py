@@ -196,14 +196,8 @@ def tight_bounds(likelihood: Likelihood, y: Num[Tensor, "..."]) -> DerivativeBou
 
     Exact, from closed-form roots of φ″ and φ‴, for Gaussian, probit, logistic, Student's t,
     Poisson with exponential link and negative binomial; by a search over f, good to about
-    1e-12, for Poisson with softplus link and any further likelihood with one peak.
-
-    Parameters
-    ----------
-    likelihood : Likelihood
-        Any likelihood whose density is bounded and has one peak over f.
-    y : tensor
-        Targets (..., n); the range of φ′ of a label has one sign.
+    1e-12, for Poisson with softplus link and any further likelihood whose density is bounded and
+    has one peak over f. Targets have any shape; the range of φ′ of a label has one sign.
 
     Examples
     --------
@@ -234,19 +228,10 @@ def tight_bounds(likelihood: Likelihood, y: Num[Tensor, "..."]) -> DerivativeBou
 
 @torch.no_grad()
 def paper_bounds(likelihood: Likelihood, y: Num[Tensor, "..."]) -> DerivativeBounds:
-    """Compute the published B, [b′, B′] and [b″, B″] for each target.
+    """Compute the published B, [b′, B′] and [b″, B″] for each target, of any shape.
 
-    Parameters
-    ----------
-    likelihood : Likelihood
-        One of the six of the paper's table 1.
-    y : tensor
-        Targets (..., n). Only the exponential link's bounds depend on them.
-
-    Raises
-    ------
-    UnsupportedError
-        Where the paper gives no bound: use `tight_bounds`.
+    The paper has bounds for the six likelihoods of its table 1; those of the exponential link alone
+    depend on the targets. Others raise `UnsupportedError`: use `tight_bounds`.
     """
     likelihood.check_targets(y)
     y = y.double()
@@ -341,19 +326,8 @@ def check_bounds(likelihood: UnimodalInF, y: Num[Tensor, " n"]) -> tuple[BoundCh
     """Compare each published bound with the extremum of φ, φ′, φ″ over f, by search.
 
     Targets with the same published bounds are one case, as in the paper: both labels of a binary
-    likelihood are one case, each count of the exponential link is one.
-
-    Parameters
-    ----------
-    likelihood : UnimodalInF
-        One of the six of the paper's table 1.
-    y : tensor
-        The targets (n,) to check.
-
-    Returns
-    -------
-    tuple of BoundCheck
-        Five for each case, in the order of `BOUND_NAMES`.
+    likelihood are one case, each count of the exponential link is one. There are five checks for
+    each case, in the order of `BOUND_NAMES`. The likelihoods are the six of the paper's table 1.
     """
     published = paper_bounds(likelihood, y).stacked().T.tolist()
     y = y.double()

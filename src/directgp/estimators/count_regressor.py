@@ -85,12 +85,10 @@ n_iter_, findings_, n_features_in_, feature_names_in_
 
         Parameters
         ----------
-        X : array-like of shape (n, n_features)
-            Features.
+        X, sample_weight
+            As in `SparseGPRegressor.fit`.
         y : array-like of shape (n,)
             Counts, 0, 1, 2, …
-        sample_weight : array-like of shape (n,)
-            Weight of each row: 2 counts as two equal rows, 0 as no row.
         validation_data : (X, y) or (X, y, exposure)
             Validation rows in place of a part of X.
         exposure : array-like of shape (n,)

@@ -46,7 +46,6 @@ class ColumnScaling:
     """
 
     shift: Float64[np.ndarray, " d"]
-
     scale: Float64[np.ndarray, " d"]
     """Not 0; negative if the sign of the column is reversed."""
 
@@ -170,18 +169,14 @@ class TrainingTable:
 
     X: Float[Tensor, "n d"]
     y: Float[Tensor, " n"]
-
     weights: Float[Tensor, " n"] | None
     """Weight of each row; None if all are 1."""
 
     exposure: Float[Tensor, " n"] | None
     scalings: Scalings
-
     num_rows: int
-    """Rows of the user's table with a positive weight."""
-
     num_merged: int
-    """How many of them repeat another row."""
+    """Rows of the user's table with a positive weight, and how many of them repeat another row."""
 
     @property
     def count(self) -> float:

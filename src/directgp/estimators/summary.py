@@ -66,10 +66,8 @@ class Facts:
     evaluations: int
     seconds: float
     beta_given: bool = False
-    """Whether the user set β."""
-
     num_merged: int = 0
-    """Rows that repeat another one."""
+    """Whether the user set β, and the rows that repeat another one."""
 
     jitter: float = 0.0
     noise: Mapping[str, float] = field(default_factory=dict)

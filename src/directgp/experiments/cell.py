@@ -158,7 +158,7 @@ class TrainingOutcome(Outcome):
     beta: float
     status: str
     reason: str
-    """Why the chosen run stopped."""
+    """How and why the chosen run stopped."""
 
     evaluations: int
     failed: tuple[str, ...] = ()

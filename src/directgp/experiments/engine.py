@@ -69,11 +69,10 @@ class Runner(Generic[C]):
     """Jobs that are not running here; other programs may run them."""
 
     _failed: dict[str, str] = field(default_factory=dict, init=False)
-    """Reasons of the failures since the start of the run, by key."""
-
     _view: StoreView = field(init=False)
     _attempts: dict[str, int] = field(default_factory=dict, init=False)
-    """Failures before the start of the run, by key."""
+    """Reasons of the failures since the start of the run, what the store has, and the failures
+    before the start; by key."""
 
     _last_view: float = field(default=0.0, init=False)
 

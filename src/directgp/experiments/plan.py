@@ -33,13 +33,10 @@ class Settings(Frozen):
     kernel: str
     ard: bool = True
     num_inducing: int | None = None
-    """None: a quarter of the training rows, from 50 to 100."""
-
     betas: tuple[float, ...] | None = None
-    """None: every second of n, n/2, n/4, …, 0.01, and 1."""
-
     max_steps: int | None = None
-    """Steps of one run; None is the default of the optimiser."""
+    """None: a quarter of the training rows, from 50 to 100; every second of n, n/2, n/4, …, 0.01,
+    and 1; the default of the optimiser."""
 
     dtype: Literal["float64", "float32"] = "float64"
     device: str = "cpu"
@@ -61,10 +58,8 @@ class CompareOutcome(TrainingOutcome):
     """The numbers of a `CompareCell`; its predictions are stored as arrays."""
 
     path: tuple[BetaLoss, ...]
-    """By falling β; empty where β is not chosen."""
-
     validation_loss: str
-    """Name of the loss in the path."""
+    """Losses by falling β, empty where β is not chosen, and the name of the loss."""
 
     curve: tuple[tuple[int, float], ...]
     """(step, objective) of the chosen run, thinned."""

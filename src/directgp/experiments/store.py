@@ -35,48 +35,17 @@ LEASE = 120.0
 RENEWAL = LEASE / 6
 """Seconds between two renewals."""
 
-_TABLES = (
-    """
-    create table results (
-        key text primary key,
-        cell text not null,
-        outcome text not null,
-        circumstances text not null,
-        model blob not null,
-        arrays blob not null
-    ) strict
-    """,
-    """
-    create table failures (
-        key text primary key,
-        cell text not null,
-        reason text not null,
-        attempts integer not null,
-        failed text not null
-    ) strict
-    """,
-    """
-    create table claims (
-        key text primary key,
-        owner text not null,
-        host text not null,
-        pid integer not null,
-        beat real not null
-    ) strict
-    """,
-)
+_TABLES = {
+    "results": "cell text, outcome text, circumstances text, model blob, arrays blob",
+    "failures": "cell text, reason text, attempts integer, failed text",
+    "claims": "owner text, host text, pid integer, beat real",
+}
+"""Columns after the key; none may be null."""
 
 _ALL_RESULTS = "create temp view all_results as select * from results"
 _OLD_RESULTS = """
-union all
-select
-    key,
-    cell,
-    outcome,
-    '{"versions": {}, "machine": "", "device": "", "finished": ""}',
-    model,
-    predictions
-from cells
+union all select key, cell, outcome,
+    '{"versions": {}, "machine": "", "device": "", "finished": ""}', model, predictions from cells
 """
 
 _FAIL = """
@@ -146,14 +115,8 @@ class Store:
     """Results, failures and leases of cells.
 
     Each change is one transaction: after a kill or a power cut a result is stored wholly or not at
-    all. A program leases a cell before it runs it. A lease expires when its program dies.
-
-    Parameters
-    ----------
-    path : Path
-        The file, created if missing.
-    timeout : float
-        Seconds to wait for the lock of another program.
+    all. A program leases a cell before it runs it. A lease expires when its program dies. The file
+    is created if missing; `timeout` is in seconds, for the lock of another program.
     """
 
     def __init__(self, path: Path, timeout: float = _TIMEOUT) -> None:
@@ -175,8 +138,10 @@ class Store:
             with self._transaction():
                 # Another program may have created the tables meanwhile.
                 if self._schema() != _SCHEMA:
-                    for table in _TABLES:
-                        self._file.execute(table)
+                    for name, types in _TABLES.items():
+                        columns = ", ".join(f"{each} not null" for each in types.split(", "))
+                        key = "key text primary key"
+                        self._file.execute(f"create table {name} ({key}, {columns}) strict")
                     self._file.execute(f"pragma user_version = {_SCHEMA}")
         self._old = bool(self._rows("select 1 from sqlite_master where name = 'cells'"))
         self._file.execute(_ALL_RESULTS + (_OLD_RESULTS if self._old else ""))

@@ -35,10 +35,8 @@ class WorkerStatus(NamedTuple):
     """The progress of one worker."""
 
     job: int
-    """Number of the job that it runs."""
-
     run: int
-    """Number of the training run within the job; a path of β has many."""
+    """Numbers of the job, and of the training run within it; a path of β has many."""
 
     step: int
     max_steps: int
@@ -279,13 +277,7 @@ class InProcess(Pool):
 @final
 @dataclass(frozen=True)
 class LocalWorkers(Pool):
-    """Processes of this machine, each on one core.
-
-    Parameters
-    ----------
-    workers : int
-        Number of processes.
-    """
+    """Processes of this machine, each on one core."""
 
     workers: int
 

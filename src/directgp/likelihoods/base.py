@@ -35,10 +35,8 @@ class ParameterText(NamedTuple):
     """Texts about a trained parameter, for the warning that it ended at its floor."""
 
     parameter: str
-    """Its name in the module, such as "raw_noise"."""
-
     subject: str
-    """Its name in a sentence, such as "The noise variance"."""
+    """Its names in the module and in a sentence: "raw_noise", "The noise variance"."""
 
     advice: str
     is_noise: bool = False

@@ -192,10 +192,8 @@ class Hat(NamedTuple):
     """Cap and tangents; lengths are measured from the mode, heights from the cap."""
 
     centre: Row
-    """δ near the mode."""
-
     cap: Row
-    """Height of the flat piece, above any value of h."""
+    """δ near the mode, and the height of the flat piece, above any value of h."""
 
     left: Row
     right: Row

@@ -80,16 +80,12 @@ class ModelState:
 
     posterior: SparsePosterior
     likelihood: Likelihood
-
     arrays: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    """Further finite arrays, such as scalings."""
-
     classes: NDArray[Any] | None = None
-    """The labels of a classifier, in order."""
+    """Further finite arrays, such as scalings, and the labels of a classifier, in order."""
 
     feature_names: list[str] | None = None
     stages: tuple[StageResult, ...] = ()
-
     record: dict[str, Any] = field(default_factory=dict)
     """Further values that JSON can hold; NaN and infinities are allowed."""
 
@@ -98,16 +94,10 @@ class ModelState:
 
 
 def save_model(path: str | os.PathLike[str], state: ModelState) -> None:
-    """Write a model to one file atomically.
+    """Write a model to one file atomically; after an error an existing file is unchanged.
 
-    Raises
-    ------
-    UnsupportedError
-        A part is a function, or of a class that files cannot hold.
-    InvalidInputError
-        A value could not be loaded again, such as a NaN among the parameters.
-    ModelFileError
-        The file could not be written; an existing file is unchanged.
+    Raises `UnsupportedError` if a part is a function or of a class that files cannot hold, and
+    `InvalidInputError` if a value could not be loaded again, such as a NaN among the parameters.
     """
     try:
         contents = _encode(state)
@@ -125,10 +115,7 @@ def save_model(path: str | os.PathLike[str], state: ModelState) -> None:
 def load_model(path: str | os.PathLike[str], device: torch.device) -> ModelState:
     """Load a model that `save_model` wrote onto the device.
 
-    Raises
-    ------
-    ModelFileError
-        The file is missing, damaged, of another format or inconsistent.
+    Raises `ModelFileError` if the file is missing, damaged, of another format or inconsistent.
     """
     name = os.fspath(path)
     contents = read_file(MODEL, path)

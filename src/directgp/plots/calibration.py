@@ -84,10 +84,8 @@ class Reliability:
 
     count: Array
     predicted: Array
-    """Mean probability in each bin."""
-
     observed: Array
-    """Share of ones in each bin."""
+    """Mean probability and share of ones in each bin."""
 
     @property
     def expected_error(self) -> float:

@@ -80,12 +80,10 @@ class Picture:
     """A figure of a page that is not drawn yet."""
 
     name: str
-    """Name of its files."""
-
     title: str
     caption: str
     alt: str
-    """The content in numbers."""
+    """`name` is that of its files, `alt` the content in numbers."""
 
     panels: Sequence[Panel]
     layout: Layout = field(default_factory=Layout)

@@ -73,10 +73,8 @@ class Natural(NamedTuple):
     """One number, or one for each feature."""
 
     scale: Float[Tensor, "*#batch"]
-    """s²."""
-
     constant: Float[Tensor, "*#batch"] | None
-    """The prior mean; None for 0."""
+    """s², and the prior mean; None for 0."""
 
     def plus_constant(self, mean: BatchedRow) -> BatchedRow:
         """Return a mean of f with the prior mean added."""

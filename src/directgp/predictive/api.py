@@ -26,19 +26,8 @@ def predictive_log_density(
 ) -> Values:
     """Compute log p(y) = log E_q[p(y given f)], by formula or quadrature.
 
-    Parameters
-    ----------
-    likelihood
-        p(y given f).
-    y
-        Targets in the support of the likelihood; the shape broadcasts with ``(..., n)``.
-    marginals
-        q(f).
-
-    Returns
-    -------
-    log_density
-        Shape ``(..., n)``, dtype of the mean; differentiable.
+    Targets are in the support of the likelihood; their shape broadcasts with that of the marginals,
+    ``(..., n)``. The result has this shape and the dtype of the mean, and is differentiable.
 
     Examples
     --------
@@ -60,19 +49,9 @@ def predictive_log_density(
 def predictive_cdf(likelihood: Likelihood, y: Num[Tensor, "..."], marginals: Marginals) -> Values:
     """Compute P(Y ≤ y) = E_q[P(Y ≤ y given f)].
 
-    Parameters
-    ----------
-    likelihood
-        p(y given f).
-    y
-        Any finite numbers, in the support or not; the shape broadcasts with ``(..., n)``.
-    marginals
-        q(f).
-
-    Returns
-    -------
-    probability
-        Shape ``(..., n)``, dtype of the mean, without gradient; errors below 1e-10.
+    y are any finite numbers, in the support or not; their shape broadcasts with that of the
+    marginals, ``(..., n)``. The result has this shape and the dtype of the mean, no gradient, and
+    errors below 1e-10.
 
     Examples
     --------
@@ -93,20 +72,9 @@ def predictive_quantiles(
 ) -> Float[Tensor, "k ..."]:
     """Find the smallest y with P(Y ≤ y) ≥ level, for each level and example.
 
-    Parameters
-    ----------
-    likelihood
-        p(y given f).
-    marginals
-        q(f).
-    levels
-        Probabilities between 0 and 1, ends excluded.
-
-    Returns
-    -------
-    quantiles
-        Shape ``(k, ..., n)``, dtype of the mean, without gradient. Counts and labels are whole
-        numbers, exact as far as the dtype has them (to 2²⁴ in float32, 2⁵³ in float64).
+    Levels are between 0 and 1, ends excluded. The result has shape ``(k, ..., n)`` and the dtype of
+    the mean, without gradient. Counts and labels are whole numbers, exact as far as the dtype has
+    them (to 2²⁴ in float32, 2⁵³ in float64).
 
     Examples
     --------

@@ -48,11 +48,9 @@ class ScoreTable(NamedTuple):
     """The table of scores at one size of training set."""
 
     size: int
-    """Number of training rows."""
-
     heading: str
     columns: dict[str, str]
-    """Explanations by title."""
+    """Number of training rows, heading, and explanations of the columns by title."""
 
     rows: dict[Method, tuple[Entry, ...]]
 

@@ -356,13 +356,10 @@ class Verdict:
     """Two sentences; one if nothing can be compared."""
 
     method: Method | None
-    """The method to use; None if nothing was finished."""
-
     command: str
-    """The command that trains it; empty without a method."""
+    """The method to use, None if nothing was finished, and the command that trains it."""
 
     cautions: tuple[str, ...]
-    """What limits the verdict."""
 
 
 def verdict(findings: Findings) -> Verdict:

@@ -69,10 +69,9 @@ class Point(NamedTuple):
     value: float
     gradient: Vector
     slope: float = math.nan
-    """The gradient along the direction of the line search."""
-
     max_slope: float = math.nan
-    """The largest entry of the gradient, without entries that a bound stops."""
+    """The gradient along the direction of the line search, and its largest entry, without entries
+    that a bound stops."""
 
 
 _MEMORY = 50

@@ -478,9 +478,8 @@ class _Collapsed(NamedTuple):
     value: Float[Tensor, ""]
     by_mean: Row
     by_noise: Tensor | None
-    """In σ², summed or by rows; None for a loss without noise."""
-
     found: Gradient
+    """`by_noise` is in σ², summed or by rows; None for a loss without noise."""
 
 
 def clear_above_diagonal(posterior: SparsePosterior) -> None:

@@ -217,7 +217,6 @@ class PathPoint:
     """Mean of this candidate's loss minus that of the best one, example by example."""
 
     difference_error: float
-
     status: str = ""
     """Why its training stopped, in one word."""
 

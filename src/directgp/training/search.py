@@ -66,10 +66,9 @@ class Search:
     validation: Validation
     generator: torch.Generator
     best: TrainingResult = field(init=False)
-    """The chosen candidate, trained on all examples."""
-
     path: BetaPath = field(init=False)
-    """All candidates with their mean losses; `chosen` is 0 where there are none."""
+    """The chosen candidate, trained on all examples, and all candidates with their mean losses;
+    `chosen` is 0 where there are none."""
 
     solutions: list[Solution] = field(default_factory=list, init=False)
     trials: list[Trial] = field(default_factory=list, init=False)

@@ -35,9 +35,7 @@ class PaperData:
     """A data set of the paper, ready for training."""
 
     problem: Problem
-
     facts: PaperDataset
-
     origin: Origin
     """The data folder, a download, or the formula."""
 

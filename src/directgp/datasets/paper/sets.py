@@ -38,7 +38,6 @@ class Download:
     """A public file."""
 
     url: str
-
     sha256: str | None = None
     """Of the file, if it is known."""
 
@@ -49,7 +48,6 @@ class Home:
     """The public files of a data set, and the function that reads them."""
 
     files: tuple[Download, ...]
-
     read: Callable[[Sequence[Path]], pa.Table]
     """Reads the files, in the order above, into a table with the target `y`."""
 
@@ -69,7 +67,6 @@ class PaperDataset:
     task: Task
     rows: int
     features: int
-
     num_inducing: int
     """Inducing inputs, the paper's M."""
 
@@ -77,7 +74,6 @@ class PaperDataset:
     licence: str
     source: str
     url: str
-
     home: Home | None
     """Public files; None if there are none."""
 

@@ -108,7 +108,6 @@ class Piece:
     """Consecutive rows of a file, from `start` to before `stop`."""
 
     path: str
-
     size: int
     """Bytes of the file; a file of another size later is not the same file."""
 

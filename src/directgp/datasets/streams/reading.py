@@ -41,13 +41,9 @@ class Batch(NamedTuple):
     """Rows as C-contiguous arrays of one type."""
 
     X: NDArray[Any]
-    """The features, of shape (n, d)."""
-
     y: NDArray[Any]
-    """The target, of shape (n,)."""
-
     weights: NDArray[Any] | None = None
-    """Of shape (n,), if a column of weights was named."""
+    """Features (n, d), target (n,), and weights (n,) if a column of them was named."""
 
     def rows(self, start: int, stop: int) -> "Batch":
         """Return rows `start` to `stop`, without a copy."""

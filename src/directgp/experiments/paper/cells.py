@@ -98,10 +98,9 @@ class FitOutcome(TrainingOutcome):
     """Rows of the training part; a learning curve uses fewer."""
 
     path: tuple[BetaScores, ...]
-    """By falling β; empty where β is not chosen."""
-
     history: tuple[tuple[int, float], ...]
-    """(step, objective) of the chosen run, thinned."""
+    """Scores by falling β, empty where β is not chosen; (step, objective) of the chosen run,
+    thinned."""
 
 
 @final
@@ -110,11 +109,9 @@ class CurvePoint(Frozen):
 
     step: int
     epoch: float
-    """Passes over the training rows."""
-
     scores: dict[str, float]
     seconds: float
-    """Training time up to here, without the scoring."""
+    """Passes over the training rows, means over the test rows, and the training time up to here."""
 
 
 @final
@@ -125,7 +122,7 @@ class CurveOutcome(Outcome):
     points: tuple[CurvePoint, ...]
     num_test: int
     num_training: int = 0
-    """Rows of the training part; 0 if not recorded."""
+    """Rows of the test part, and of the training part; 0 if not recorded."""
 
     status: str
     reason: str
@@ -153,17 +150,14 @@ class GradientRow(Frozen):
     """"u_mean" or "u_chol"."""
 
     alignment: Measured
-    """Condition (i): ⟨g, g*⟩/‖g*‖²."""
-
     squared_norm: Measured
-    """Condition (ii): ‖g‖²/‖g*‖²."""
+    """Conditions (i) and (ii): ⟨g, g*⟩/‖g*‖² and ‖g‖²/‖g*‖²."""
 
     squared_error: Measured
-    """Squared error of one draw, called bias in the paper's figure."""
-
     variance: Measured
     squared_bias: Measured
-    """Without its Monte Carlo floor; may be negative."""
+    """Of one draw; the first is called bias in the paper's figure, the last has no Monte Carlo
+    floor and may be negative."""
 
     seconds: float
     """Processor time of one draw of the marginals' gradients."""
@@ -311,10 +305,8 @@ class CurveCell(_PaperCell):
 
     steps: int
     every: int
-    """Steps between two scorings of the test rows."""
-
     num_test: int
-    """Maximum number of test rows."""
+    """Steps between two scorings of the test rows, and the maximum number of these."""
 
     @property
     @override

@@ -60,25 +60,12 @@ def run_sweep(
     device: str = "cpu",
     function: Callable[..., PaperRecord] = run_paper_cell,
 ) -> None:
-    """Run cells until each has a result or a failure in the store.
+    """Run cells, and those they start from, until each has a result or a failure in the store.
 
-    Parameters
-    ----------
-    cells : sequence of PaperCell
-        The cells; those that they start from are added.
-    problem_of : callable
-        Returns the data set of a name; called when a cell of it is started.
-    store : Store
-        Finished cells are not run again. Cells that another program has leased are waited for, and
-        taken over if that program dies.
-    pool : Pool
-        Where cells run: `InProcess()`, `LocalWorkers(4)`, `RayCluster()`.
-    callback : RunCallback
-        Receives the progress.
-    device : str
-        "cpu" or "cuda".
-    function : callable
-        Runs a cell, with the signature of `run_paper_cell`; defined at the top level of a module.
+    Finished cells are not run again. Cells that another program has leased are waited for, and
+    taken over if that program dies. `problem_of` returns the data set of a name. The pool is
+    `InProcess()`, `LocalWorkers(4)` or `RayCluster()`, the device "cpu" or "cuda". `function` has
+    the signature of `run_paper_cell`, and is defined at the top level of a module.
     """
     runner: Runner[PaperCell] = Runner(
         store,
@@ -103,14 +90,11 @@ class DataRow:
     paper_features: int
     num_inducing: int
     origin: str
-    """Origin of the rows: a file, an address, the generator."""
-
     licence: str
     source: str
-    """Its public source."""
-
     differences: str
-    """Differences from the paper's data; empty if there are none."""
+    """Where the rows come from; licence and public source; differences from the paper's data, if
+    any."""
 
 
 @final
@@ -128,10 +112,7 @@ class Reproduction:
     protocol: ProtocolName
     command: str
     began: str
-    """Date and time, UTC."""
-
     seconds: float
-    """Wall time of this run of the command."""
-
     machine: str
-    """Description of this machine; other cells may have been run elsewhere."""
+    """Date and time, UTC, wall time and machine of this run; other cells may have been run
+    elsewhere."""

@@ -62,31 +62,26 @@ class Scale:
     about: str
     repeats: int = 5
     sizes: tuple[int | float, ...]
-    """Training rows in regression: numbers, or below 1 shares of the training part."""
-
     other_sizes: tuple[int, ...]
-    """Training rows in classification and count."""
+    """Training rows in regression, numbers or below 1 shares of the training part, and in the other
+    tasks."""
 
     max_inducing: int | None = None
     """Bound of the number of inducing inputs; None is the paper's M."""
 
     betas: tuple[float, ...] | None = None
-    """Candidates of β; None is the paper's grid n, n/2, n/4, …, 0.01."""
-
     max_steps: int | None = None
-    """Steps of one run; None is the default of the protocol."""
+    """Candidates of β, and steps of one run; None is the paper's grid, or the default of the
+    protocol."""
 
     protocol: ProtocolName = "best"
     curves: CurveSizes
     airline: AirlineSizes
     draws: int
-    """Draws of each gradient in the study of their bias."""
-
     study_rows: int
-    """Training rows in the studies of gradients and samplers."""
-
     sampler_steps: tuple[int, ...]
-    """Steps of training at which samplers are measured."""
+    """Draws of each gradient, training rows of both studies, and steps at which samplers are
+    measured."""
 
 
 _SMOKE = Scale(

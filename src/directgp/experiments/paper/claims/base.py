@@ -36,18 +36,15 @@ class Part:
     verdict: Verdict
     effect: float
     error: float
-    """Mean difference over the repeats, negative if it supports the claim, and its standard error;
-    NaN if not run, or for one repeat."""
-
     p_value: float
-    """Two-sided p-value of the paired test; NaN if there is none."""
+    """Mean difference over the repeats, negative if it supports the claim, with its standard error
+    and two-sided p-value; NaN if not run, or for one repeat."""
 
     unit: str
-    """Unit of the effect: "NLL", "MSE", "log10 β", …"""
-
     note: str = ""
     decides: bool = True
-    """Whether the verdict of the claim depends on it."""
+    """Unit of the effect, such as "NLL"; and whether the verdict of the claim depends on the
+    part."""
 
     dataset: str = ""
     clause: str = ""
@@ -73,18 +70,16 @@ class Claim:
     id: str
     statement: str
     where: str
-    """Place in the paper: "fig. 1a"."""
-
     criterion: str
-    """Conditions for "held" and "not held", fixed before the experiments were run."""
+    """What the paper says and where, and the conditions for "held" and "not held", fixed before the
+    experiments were run."""
 
     figures: tuple[str, ...]
     """Figures that show it, by their names in `directgp.reports.paper_figures`: "1a", "2", …"""
 
     uses: Callable[[PaperCell], bool]
-    """Return whether the claim needs a cell."""
-
     judge: Callable[[Results], Finding]
+    """Return whether the claim needs a cell, and what the results say about it."""
 
 
 _TEXTS = tomllib.loads(files(__package__).joinpath("claims.toml").read_text(encoding="utf-8"))
@@ -243,10 +238,8 @@ class Pair:
 
     note: str = NOT_RUN
     setting: str = ""
-    """More about the data: "2,000 rows"."""
-
     title: str = ""
-    """Description of the comparison; "one against other" if empty."""
+    """More about the data, such as "2,000 rows"; the comparison, "one against other" if empty."""
 
     @property
     def what(self) -> str:
