@@ -13,7 +13,7 @@ from scipy.linalg import blas, lapack
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
-from directgp.numerics.fixed_sizes import recording
+from directgp.numerics.fixed_sizes import constant, recording
 from directgp.numerics.linalg import jittered_cholesky, unchecked_cholesky
 
 Array = Any
@@ -124,7 +124,8 @@ def factorise(K: Array, checked: bool) -> tuple[Array, Array, Tensor]:
     """Return L of K = L Lᵀ, L⁻¹, and the jitter of `jittered_cholesky`, in float64."""
     if isinstance(K, Tensor):
         L, jitter = jittered_cholesky(K) if checked else unchecked_cholesky(K)
-        eye = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
+        m = K.shape[-1]
+        eye = constant(("identity", m), lambda: torch.eye(m, dtype=K.dtype, device=K.device))
         return L, torch.linalg.solve_triangular(L, eye, upper=False), jitter
     # K is symmetric: its columns are its rows.
     factor, info = lapack.dpotrf(K.T, lower=1)
@@ -182,31 +183,6 @@ def _blas_product(
     function = getattr(blas, letter + kind)
     function(1.0, T if by_columns else T.T, out.T, left, upper != by_columns, by_columns, 0, 1)
     return out
-
-
-def times_columns(L: Array, columns: Array, transposed: bool, inverse: bool) -> Array:
-    """Multiply columns of length M by L, Lᵀ or L⁻¹, for a lower triangular L.
-
-    The columns follow each other in a vector, which may be overwritten.
-    """
-    if isinstance(L, Tensor):
-        rows = columns.view(-1, len(L))
-        if inverse:
-            return torch.linalg.solve_triangular(L.mT, rows, upper=True, left=False).reshape(-1)
-        return (rows @ (L if transposed else L.mT)).reshape(-1)
-    change = blas.dtrsm if inverse else blas.dtrmm
-    by_columns, matrix = L.flags.f_contiguous, columns.reshape((len(L), -1), order="F")
-    # alpha, a, b, side, lower, trans_a, diag, overwrite_b
-    a, trans = (L, transposed) if by_columns else (L.T, not transposed)
-    return change(1.0, a, matrix, 0, by_columns, trans, 0, 1).reshape(-1, order="F")
-
-
-def solve_upper(R: Array, b: Array, transposed: bool = False) -> Array:
-    """Return R⁻¹ b or R⁻ᵀ b for an upper triangular R."""
-    if isinstance(R, Tensor):
-        matrix, column = R.mT if transposed else R, b.unsqueeze(-1)
-        return torch.linalg.solve_triangular(matrix, column, upper=not transposed).squeeze(-1)
-    return blas.dtrsv(R, b, lower=0, trans=int(transposed))
 
 
 LowerViews = list[tuple[Array, Array, Array]]

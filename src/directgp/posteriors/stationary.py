@@ -23,7 +23,7 @@ from directgp.numerics.arrays import (
     triangular_times,
     without_warnings,
 )
-from directgp.numerics.linalg import SideStream
+from directgp.numerics.linalg import SideStream, Square, Vector
 from directgp.posteriors.blocks import Block, Projection, Sums
 from directgp.shapes import BatchedRow, Inputs
 
@@ -168,8 +168,9 @@ class StationaryMarginals(Projection):
         self._constant = constant_inputs
         self._seen: Tensor | None = None
         self._reach = farthest(centre.dtype)
-        self._zero, self._rounding = (
-            self.array(centre.new_tensor(each)) for each in (0.0, torch.finfo(centre.dtype).eps)
+        self._zero, self._one, self._rounding = (
+            self.array(centre.new_tensor(each))
+            for each in (0.0, 1.0, torch.finfo(centre.dtype).eps)
         )
         self._narrow = centre.dtype != torch.float64
         self._kept: dict[int, tuple[list[Tensor], list[Array], Array, list[_KernelBlock]]] = {}
@@ -190,16 +191,28 @@ class StationaryMarginals(Projection):
             k = self._lengthscale.shape[-1]
             self._at = _Inducing(m, d, k, self.new, self._narrow)
         at, self._nu, xp = self._at, natural.nu, self.xp
-        self._deviation, self._w = xp.sqrt(self._scale), self._unit / self._lengthscale
+        self._w = self._unit / self._lengthscale
         # Rounded as the rows are, so that equal inputs have a distance of exactly 0.
-        at.a[...] = (self.array(Z) - self._centre) / self._unit * self._w
+        at.a[...] = self.array(Z) - self._centre
+        at.a /= self._unit
+        at.a *= self._w
         clip_in_place(at.a, self._reach)
-        xp.multiply(at.a, self._w, out=at.aw)
         xp.sum(at.a * at.a, -1, out=at.half)
         at.half *= -0.5
-        at.rest[...] = -0.5 * self._w[..., : at.rest.shape[-1]] ** 2
+        # The other stream does what needs no factor, until `_whiten`.
         with SideStream(Z.device) as self._side_stream:
             self._factorise(at, checked)
+        self._deviation = xp.sqrt(self._scale)
+        xp.multiply(at.a, self._w, out=at.aw)
+        at.rest[...] = -0.5 * self._w[..., : at.rest.shape[-1]] ** 2
+
+    @override
+    def set_q(self, u_mean: Vector, u_chol: Square) -> None:
+        super().set_q(u_mean, u_chol)
+        at = cast(_Inducing, self._at)
+        self.xp.matmul(self.S, self.U, out=at.D_square)
+        at.D_diagonal -= 1
+        at.D_mean[...] = self.m
 
     @property
     def jitter(self) -> Float[Tensor, "*batch"]:
@@ -257,7 +270,7 @@ class StationaryMarginals(Projection):
         known: KnownSums | None = None,
     ) -> Gradient:
         """Return the gradient of a loss, given that in mean, variance, KL and residual."""
-        at, xp, S, m, blocks = cast(_Inducing, self._at), self.xp, self.S, self.m, self._blocks
+        at, xp, blocks = cast(_Inducing, self._at), self.xp, self._blocks
         scale, deviation = self._scale[..., None], self._deviation[..., None]
         g_mean, g_variance = self.array(mean) * deviation, self.array(variance) * scale
         g_residual = None if residual is None else self.array(residual) * scale
@@ -271,12 +284,11 @@ class StationaryMarginals(Projection):
             self.gram(twice, g_mean)
         else:
             self.use_gram(known.gram_factor, twice, g_mean)
-        xp.matmul(S, self.U, out=at.D_square)
-        at.D_diagonal -= 1
-        at.D_mean[...] = m
         with self._side_stream:
             inner = xp.matmul(at.D, self.sums.both)
             da_u = self._gram_gradient(at, inner if g_residual is None else inner - extra)
+            in_q = self.q_gradient(kl)
+            d_log_scale = self._log_scale_gradient(g_mean, g_variance, g_residual, known)
         inverse = self._narrowed(self._inverse.swapaxes(-1, -2))
         LD = triangular_times(inverse, at.D, out=at.LD, upper=True)
         summed = at.summed
@@ -302,18 +314,20 @@ class StationaryMarginals(Projection):
             d_log = d_log - moved.sum(-2)[..., None, :]
         else:
             d_log = d_log - moved.sum(-2).sum(-1)[..., None, None]
-        mean_0, variance_0, residual_0 = self._arrays
-        d_log_scale = 0.5 * (g_mean * mean_0).sum(-1)
-        if known is None:
-            d_log_scale = d_log_scale + (g_variance * variance_0).sum(-1)
-        else:
-            d_log_scale = d_log_scale + self.array(known.variance)
-        if g_residual is not None:
-            d_log_scale = d_log_scale + (g_residual * residual_0).sum(-1)
-        da *= w
-        da /= self._unit
+        da /= lengthscale
         dZ, d_lengthscale, d_log_scale = map(tensor_of, (da, d_log / lengthscale, d_log_scale))
-        return Gradient(dZ, d_lengthscale, d_log_scale, *self.q_gradient(kl))
+        return Gradient(dZ, d_lengthscale, d_log_scale, *in_q)
+
+    def _log_scale_gradient(
+        self, g_mean: Array, g_variance: Array, g_residual: Array | None, known: KnownSums | None
+    ) -> Array:
+        mean, variance, residual = self._arrays
+        found = 0.5 * (g_mean * mean).sum(-1)
+        if known is None:
+            found = found + (g_variance * variance).sum(-1)
+        else:
+            found = found + self.array(known.variance)
+        return found if g_residual is None else found + (g_residual * residual).sum(-1)
 
     def _narrowed(self, matrix: Array) -> Array:
         """Return a float64 array in the dtype of the inputs."""
@@ -371,7 +385,7 @@ class StationaryMarginals(Projection):
             # A solve in float32 keeps them too, and is faster on a CPU.
             solve_lower(self._narrowed(self._L), Kuf, out=block.A)
             explained = column_squares(block.A)
-        block.residual[...] = 1 - explained
+        xp.subtract(self._one, explained, out=block.residual)
         xp.maximum(block.residual, self._rounding, out=block.residual)
 
     def _factorise(self, at: _Inducing, checked: bool) -> None:
@@ -405,7 +419,7 @@ class StationaryMarginals(Projection):
         The gradient in K_uu is −½ L⁻ᵀ C L⁻¹, with C the lower triangle of `inner`, mirrored.
         """
         C = at.inner
-        C[...] = inner * self.sums.lower
+        self.xp.multiply(inner, self.sums.lower, out=C)
         C += (inner * self.sums.strict).swapaxes(-1, -2)
         G = congruence(C, self._inverse.swapaxes(-1, -2))
         G *= self._E

@@ -13,8 +13,7 @@ from directgp.errors import InvalidInputError, NumericalError
 from directgp.numerics.arrays import (
     Array,
     library_of,
-    solve_upper,
-    times_columns,
+    triangular_times,
     without_warnings,
     zeros,
 )
@@ -31,55 +30,61 @@ class LowerBounds:
     def __init__(self, bounds: Vector) -> None:
         self._bounds, self._xp = bounds, library_of(bounds)
         self._any = bool(self._xp.isfinite(bounds).any())
+        # Arrays: a number would be copied to the GPU each time.
+        self._zero, self._infinity = zeros((), bounds), zeros((), bounds) + math.inf
 
     def clip(self, x: Vector) -> Vector:
         """Return x with entries below their bound set to it."""
         return self._xp.maximum(x, self._bounds)
 
-    def free(self, x: Vector, gradient: Vector) -> Vector:
-        """Return the gradient, with 0 for entries that only a bound keeps from descending."""
-        if not self._any:
-            return gradient
-        return self._xp.where((x <= self._bounds) & (gradient > 0), 0.0, gradient)
+    def held(self, x: Vector, gradient: Vector) -> Array | None:
+        """Return which entries only a bound keeps from descending; None if there are no bounds."""
+        return (x <= self._bounds) & (gradient > 0) if self._any else None
 
-    def project(self, x: Vector, direction: Vector, gradient: Vector) -> Vector:
+    def free(self, gradient: Vector, held: Array | None) -> Vector:
+        """Return the gradient, with 0 for held entries."""
+        return gradient if held is None else self._xp.where(held, self._zero, gradient)
+
+    def project(self, x: Vector, direction: Vector, held: Array | None) -> Vector:
         """Return a direction whose full length leads no entry below its bound."""
-        if not self._any:
+        if held is None:
             return direction
-        held = (x <= self._bounds) & (gradient > 0)
-        return self._xp.where(held, 0.0, self.clip(x + direction) - x)
+        return self.free(self._xp.maximum(direction, self._bounds - x), held)
 
     @without_warnings
     def max_length(self, x: Vector, direction: Vector) -> Array:
         """Return the length at which the first bound is reached."""
-        # Entries that do not fall reach their bound at −∞ in place of ∞.
-        away = self._xp.where(direction < 0, direction, -0.0)
-        lengths = (self._bounds - x) / away
-        return self._xp.where(lengths >= 0, lengths, math.inf).min()
+        lengths = (self._bounds - x) / direction
+        return self._xp.where(direction < 0, lengths, self._infinity).min()
 
 
 @final
 class FlatParameters:
-    """Values and gradients of parameters in one float64 vector; of u_chol the lower triangle."""
+    """Values and gradients of parameters in one float64 vector.
 
-    def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
+    numpy's vectors have the lower triangle of u_chol. Those of torch, on a GPU, have the whole of
+    it, which saves the time of packing, with 0 above the diagonal.
+    """
+
+    def __init__(self, parameters: dict[str, nn.Parameter], xp: Any = None) -> None:
         self._parameters = parameters
-        sizes = [p.numel() for p in parameters.values()]
-        kept = [
+        self._sizes = [p.numel() for p in parameters.values()]
+        used = [
             torch.ones(p.shape).tril_() if name == "u_chol" else torch.ones(p.shape)
             for name, p in parameters.items()
         ]
         device = next(iter(parameters.values())).device
-        self.xp: Any = np if device.type == "cpu" else torch
+        self.xp: Any = xp or (np if device.type == "cpu" else torch)
         """The library of the vectors."""
-        self._kept = self.array(_join(kept).nonzero()[:, 0].to(device))
-        """Where the entries of the vector are among those of all parameters."""
-        ends = np.cumsum([0, *(int(part.sum()) for part in kept)]).tolist()
+        self._used = _join(used).to(device, torch.float64)
+        """1 for entries of parameters that are used, 0 above the diagonal of u_chol."""
+        whole = torch.zeros_like(self._used)
+        self._places, self._flat, self._views = None, self.array(whole), self._split(whole)
+        if self.xp is np:
+            self._places = self._used.nonzero()[:, 0].numpy()
+        lengths = [int(part.sum()) for part in used] if self.xp is np else self._sizes
+        ends = np.cumsum([0, *lengths]).tolist()
         self._slices = {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(parameters)}
-        self._values = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
-        parts = zip(self._values.split(sizes), parameters.values(), strict=True)
-        self._views = [part.view(p.shape) for part, p in parts]
-        self._flat = self.array(self._values)
 
     def read(self) -> Vector:
         """Return the values."""
@@ -87,9 +92,17 @@ class FlatParameters:
 
     def write(self, vector: Vector) -> None:
         """Set the values."""
-        self._flat[self._kept] = vector
+        views = self._views
+        if self._places is None:
+            views = self._split(vector)
+        else:
+            self._flat[self._places] = vector
         with torch.no_grad():
-            torch._foreach_copy_(list(self._parameters.values()), self._views)
+            torch._foreach_copy_(list(self._parameters.values()), views)
+
+    def _split(self, joined: Tensor) -> list[Tensor]:
+        parts = zip(joined.split(self._sizes), self._parameters.values(), strict=True)
+        return [part.view(p.shape) for part, p in parts]
 
     def full(self, value: float, others: Mapping[str, float | Tensor]) -> Vector:
         """Return a vector of one value, with other values for some parameters."""
@@ -99,7 +112,8 @@ class FlatParameters:
             .expand(p.shape)
             for name, p in self._parameters.items()
         )
-        return self.packed(_join(values))
+        joined = _join(values)
+        return joined if self._places is None else joined.numpy()[self._places]
 
     def slice_of(self, name: str) -> slice:
         """Return the slice of a parameter; an empty one if it is not in the vector."""
@@ -107,7 +121,8 @@ class FlatParameters:
 
     def packed(self, joined: Tensor) -> Vector:
         """Return a new vector from the entries of all parameters, joined in their order."""
-        return self.array(joined.double()).take(self._kept)
+        wide = joined.double()
+        return self._used * wide if self._places is None else wide.numpy().take(self._places)
 
     def array(self, tensor: Tensor) -> Array:
         """Return an array of the library in use that shares the memory of a tensor."""
@@ -133,58 +148,72 @@ class Coordinates:
         units: dict[str, Tensor] | None = None,
     ) -> None:
         self._units, self._array = flat.full(1.0, units or {}), flat.array
+        self._inverse_units = 1 / self._units
         self._plain = frame is None and not units
         self._mean, self._chol = flat.slice_of("u_mean"), flat.slice_of("u_chol")
         self._frame: Array = None
+        self._inverse: Array = None
         if frame is not None:
-            self._frame, m = flat.array(frame.double().clone()), len(frame)
-            row, column = torch.tril_indices(m, m, device=frame.device)
-            # In a vector of columns, as BLAS has them.
-            self._places = flat.array(row + m * column)
+            m = len(frame)
+            self._frame, self._inverse = (
+                flat.array(torch.empty_like(frame, dtype=torch.float64)) for _ in range(2)
+            )
+            self._lower = torch.ones_like(frame, dtype=torch.float64).tril_()
+            row, column = torch.tril_indices(m, m).numpy()
+            self._places = row * (m + 1) + column
+            self.set_frame(frame)
 
     def set_frame(self, frame: Float[Tensor, "m m"] | None) -> None:
         """Change the frame, in its memory; None, where there was one, for the identity."""
         if self._frame is None:
             return
-        other = torch.eye(len(self._frame)) if frame is None else frame
-        self._frame[...] = self._array(other.double())
+        eye = torch.eye(len(self._frame)).to(self._lower)
+        other = eye if frame is None else frame.double()
+        self._frame[...] = self._array(other)
+        self._inverse[...] = self._array(torch.linalg.solve_triangular(other, eye, upper=False))
 
     def of_step(self, step: Vector) -> Vector:
         """Return T⁻¹ s for a step s in x."""
-        return self._changed(step, 1 / self._units, inverse=True)
+        return self._changed(step, self._inverse_units, self._inverse)
 
     def of_gradient(self, gradient: Vector) -> Vector:
         """Return Tᵀ g for a gradient g in x."""
-        return self._changed(gradient, self._units, transposed=True)
+        frame = None if self._frame is None else self._frame.T
+        return self._changed(gradient, self._units, frame, upper=True)
 
     def to_step(self, step: Vector) -> Vector:
         """Return T z, the step in x for one in z."""
-        return self._changed(step, self._units)
+        return self._changed(step, self._units, self._frame)
 
     def _changed(
-        self, vector: Vector, units: Vector, *, transposed: bool = False, inverse: bool = False
+        self, vector: Vector, units: Vector, matrix: Array | None, *, upper: bool = False
     ) -> Vector:
-        """Return the vector times its units, with q(u) multiplied by the frame or its inverse."""
+        """Return the vector times its units, with q(u) multiplied by a triangular matrix."""
         if self._plain:
             return vector
         found: Vector = vector * units
-        if self._frame is not None:
-            m = len(self._frame)
-            # The columns of u_chol, and u_mean as one more.
-            columns = zeros(m * (m + 1), vector)
-            columns[self._places] = vector[self._chol]
-            columns[m * m :] = vector[self._mean]
-            changed = times_columns(self._frame, columns, transposed, inverse)
-            found[self._chol] = changed[self._places]
-            found[self._mean] = changed[m * m :]
+        if matrix is None:
+            return found
+        m = len(matrix)
+        if isinstance(vector, Tensor):
+            chol = found[self._chol].view(m, m)
+            triangular_times(matrix, vector[self._chol].view(m, m), out=chol, upper=upper)
+            if upper:
+                chol *= self._lower
+            torch.mv(matrix, vector[self._mean], out=found[self._mean])
+            return found
+        # (u_chol, u_mean).
+        both = np.zeros((m, m + 1))
+        both.reshape(-1)[self._places] = vector[self._chol]
+        both[:, m] = vector[self._mean]
+        changed = triangular_times(matrix, both, out=np.empty_like(both), upper=upper)
+        found[self._chol] = changed.reshape(-1)[self._places]
+        found[self._mean] = changed[:, m]
         return found
 
 
 _MIN_CURVATURE = 1e-10
 """sᵀy / (‖s‖ ‖y‖) from which a pair counts."""
-
-_SPARE_ROWS = 10
-"""Rows beyond the memory, so that the pairs, which stay in their order, are moved rarely."""
 
 _MAX_STRETCH = 1e6
 """Largest factor by which one pair may increase an entry of the diagonal."""
@@ -198,85 +227,84 @@ class InverseCurvature:
     updated by the diagonal of the BFGS formula (Gilbert and Lemaréchal 1989), which corrects for
     curvatures that differ between the entries of a parameter. Pairs are kept in x, so that the
     coordinates may change at any time.
+
+    With R_ij = s_iᵀ y_j for pairs i up to j, else 0, the rows and columns of S, Y and R⁻¹ are in
+    the order of their places in memory: a new pair takes the place of the oldest, whose row of R⁻¹
+    becomes 0, and adds the column (−R⁻¹ S y / sᵀy, 1 / sᵀy).
     """
 
     def __init__(self, like: Vector, memory: int) -> None:
-        self._memory, self._xp = memory, library_of(like)
-        # On a GPU the rows move up with each pair, so that all shapes are fixed.
-        rows, size = memory + (_SPARE_ROWS if self._xp is np else 0), len(like)
-        self._S, self._Y = zeros((rows, size), like), zeros((rows, size), like)
-        self._R = zeros((rows, rows), like)
-        """s_iᵀ y_j for i ≤ j."""
-        self._first, self._end = (0, 0) if self._xp is np else (0, rows)
-        if self._xp is torch:
-            self._R.fill_diagonal_(1)
-        self._D = zeros(size, like) + 1
-        self.known = zeros((), like)
+        self._memory, self._xp, size = memory, library_of(like), len(like)
+        self._S, self._Y = zeros((memory, size), like), zeros((memory, size), like)
+        self._R_inverse, self._rise = zeros((memory, memory), like), zeros(memory, like)
+        """R⁻¹, and the diagonal of R."""
+        self._next = self._xp.zeros_like(zeros(1, like), dtype=self._xp.int64)
+        """The place of the next pair."""
+        # All places on a GPU, where shapes are fixed.
+        self._number = 0 if self._xp is np else memory
+        self._inverse_D = zeros(size, like) + 1
+        self.known, self._one = zeros((), like), zeros((), like) + 1
         """Whether there is a pair; 1 or 0."""
 
     def times(self, gradient: Vector, coordinates: Coordinates) -> Vector:
-        """Return H g, by the two loops of L-BFGS, each as two products and a triangular solve.
+        """Return H g, by the two loops of L-BFGS, each as products with all pairs.
 
         α_i = s_iᵀ q_i / s_iᵀ y_i with q_i = g − Σ_{j>i} α_j y_j is R α = S g, and the second loop
         adds Σ c_i s_i with Rᵀ c = diag(R) α − Y H₀ q.
         """
-        if self._end == 0:
+        if self._number == 0:
             return self.diagonal_times(gradient, coordinates)
-        kept = slice(self._first, self._end)
-        S, Y, R = self._S[kept], self._Y[kept], self._R[kept, kept]
-        a = solve_upper(R, S @ gradient)
+        kept = slice(self._number)
+        S, Y, R_inverse = self._S[kept], self._Y[kept], self._R_inverse[kept, kept]
+        a = R_inverse @ (S @ gradient)
         found = self.diagonal_times(gradient - a @ Y, coordinates)
-        c = solve_upper(R, R.diagonal() * a - Y @ found, transposed=True)
+        c = (self._rise[kept] * a - Y @ found) @ R_inverse
         return found + c @ S
 
     def diagonal_times(self, gradient: Vector, coordinates: Coordinates) -> Vector:
         """Return T D Tᵀ g, which is H g without the pairs."""
-        return coordinates.to_step(self._D * coordinates.of_gradient(gradient))
+        return coordinates.to_step(coordinates.of_gradient(gradient) / self._inverse_D)
 
     def add(self, step: Vector, change: Vector, coordinates: Coordinates) -> None:
         """Add a pair, unless the slope has not risen along the step."""
         s, y = coordinates.of_step(step), coordinates.of_gradient(change)
         rise = step @ change
         rises = rise > _MIN_CURVATURE * ((s @ s) * (y @ y)) ** 0.5
+        place: Any = self._next
         if self._xp is np:
-            if rises:
-                self._add_row(step, change)
-                self._D = self._updated(s, y, rise)
-                self.known = 1.0
-            return
-        # The same with masks, for a CUDA graph.
-        S, Y = torch.cat([self._S[1:], step[None]]), torch.cat([self._Y[1:], change[None]])
-        R = torch.zeros_like(self._R)
-        R[:-1, :-1] = self._R[1:, 1:]
-        R[:, -1] = S @ change
-        fresh = S, Y, R, self._updated(s, y, rise), torch.ones_like(self.known)
-        for old, new in zip((self._S, self._Y, self._R, self._D, self.known), fresh, strict=True):
-            old.copy_(torch.where(rises, new, old))
+            if not rises:
+                return
+            place = slice(int(place[0]), int(place[0]) + 1)
+            self._number = max(self._number, place.stop)
+        kept = slice(self._number)
+        before = self._R_inverse[kept, kept]
 
-    def _add_row(self, step: Vector, change: Vector) -> None:
-        if self._end == len(self._S):
-            number = self._memory - 1
-            shift = self._end - number
-            # Row by row, without a copy of all rows.
-            for i in range(number):
-                self._S[i], self._Y[i] = self._S[i + shift], self._Y[i + shift]
-            self._R[:number, :number] = self._R[shift : self._end, shift : self._end].copy()
-            self._end = number
-        last = self._end
-        self._S[last], self._Y[last] = step, change
-        self._first, self._end = max(0, last + 1 - self._memory), last + 1
-        kept = slice(self._first, self._end)
-        self._R[kept, last] = self._S[kept] @ change
+        def put(rows: Array, at: Any, new: Array) -> None:
+            # A CUDA graph has no branches.
+            rows[at] = new if self._xp is np else torch.where(rises, new, rows[at])
+
+        put(self._S, place, step)
+        put(self._Y, place, change)
+        put(self._rise, place, rise)
+        R_inverse = 1 * before
+        R_inverse[place] = 0
+        column = R_inverse @ (self._S[kept] @ change / -rise)
+        column[place] = 1 / rise
+        R_inverse[:, place] = column[:, None]
+        put(before, ..., R_inverse)
+        put(self._inverse_D, ..., self._updated(s, y, rise))
+        put(self.known, ..., self._one)
+        self._next[...] = (self._next + rises) % self._memory
 
     def _updated(self, s: Vector, y: Vector, rise: Array) -> Vector:
-        """Return D after a pair: D⁻¹ becomes the diagonal of its BFGS update.
+        """Return D⁻¹ after a pair: the diagonal of its BFGS update.
 
         Before that D is scaled to have yᵀDy = sᵀy.
         """
-        D = self._D * (rise / (y @ (self._D * y)))
-        back = s / D
-        curvature = 1 / D + y * y / rise - back * back / (s @ back)
-        return 1 / self._xp.maximum(curvature, 1 / (_MAX_STRETCH * D))
+        inverse_D = self._inverse_D * (y @ (y / self._inverse_D) / rise)
+        back = s * inverse_D
+        curvature = inverse_D + y * (y / rise) - back * (back / (s @ back))
+        return self._xp.maximum(curvature, inverse_D / _MAX_STRETCH)
 
 
 _PROBE = 1e-4

@@ -5,6 +5,7 @@ It minimises deterministic problems.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, final
 
 import numpy as np
@@ -69,9 +70,7 @@ class Point(NamedTuple):
     value: float
     gradient: Vector
     slope: float = math.nan
-    max_slope: float = math.nan
-    """The gradient along the direction of the line search, and its largest entry, without entries
-    that a bound stops."""
+    """The gradient along the direction of the line search."""
 
 
 _MEMORY = 50
@@ -101,7 +100,7 @@ class _Descent:
         self._problem, self._run = problem, run
         self._flat = FlatParameters(problem.parameters)
         self._bounds = LowerBounds(self._flat.full(-np.inf, problem.floors))
-        named = {name: 1.0 for name in problem.parameters if "raw_" in name}
+        named = {name: 2.0 for name in problem.parameters if "raw_" in name}
         self._raw = self._flat.full(0.0, named)
         self._x = self._bounds.clip(self._flat.read())
         self._gradient, self._direction, self._trial_x, self._trial_gradient = (
@@ -116,6 +115,10 @@ class _Descent:
         self._recordable = problem.recordable()
         self._failure: str | None = None
         self._unit = 1.0
+        self._last: Point | None = None
+        """The last trial."""
+        self._max_slope = math.nan
+        """Largest entry of the gradient, without entries that a bound stops."""
         self.stuck = False
         """Whether no step lowered the value."""
         start = self._evaluate(0.0)
@@ -131,8 +134,10 @@ class _Descent:
         """Take steps from the best point until one is a reason to stop, or the segment ends."""
         self._here, self._failure, self.stuck = self.best, None, False
         self._x[...], self._gradient[...] = self.best.x, self.best.gradient
-        stop, slope = self._underflow(), self._here.max_slope
+        held = self._bounds.held(self._x, self._gradient)
+        slope = self._max_slope = float(abs(self._bounds.free(self._gradient, held)).max())
         self._unit = slope if slope > _OVERFLOWS_SQUARED else 1.0
+        stop = self._underflow()
         self._memory, self._accept_graph = InverseCurvature(self._x, _MEMORY), None
         plan, units = None, None
         while stop is None:
@@ -171,15 +176,15 @@ class _Descent:
 
     def _step(self, plan: list[float]) -> tuple[list[float], Stop | None]:
         """Search along the planned direction; return the next plan, and a reason to stop."""
-        along, share, reach, known = plan
+        along, share, reach, known, _ = plan
         if not along < 0:
             # The projection may lead upwards; that of the diagonal does not.
-            along, share, reach, known = self._numbers(self._plan(diagonal=True))
+            along, share, reach, known, _ = self._numbers(self._plan(diagonal=True))
         # No line search makes a step a million times longer, and 1 / share might overflow.
         limit, length = 1 / share if share > 1e-6 else math.inf, 1.0
         if not known:
             # Without known curvature a step has a length of at most 1 in the coordinates.
-            scaled = self._coordinates.of_gradient(self._gradient / self._unit)
+            scaled = self._coordinates.of_gradient(self._in_units(self._gradient))
             length = min(1.0, 1 / float(abs(scaled).sum()))
         length = min(length, limit)
         longest = max(length, min(limit, max(1.0, reach)))
@@ -202,14 +207,15 @@ class _Descent:
             return plan, None
         self._here, self.stuck = found, not found.value < before
         plan = self._accepted(found)
-        return plan, self._run.step(found.value, found.max_slope) or self._underflow()
+        self._max_slope = self._unit * plan[-1]
+        return plan, self._run.step(found.value, self._max_slope) or self._underflow()
 
     def _near(self, x: Vector) -> bool:
         return bool(self._flat.xp.allclose(x, self._x, 1e-12, 1e-12))
 
     def _underflow(self) -> Stop | None:
         """Return a stop where the square of the gradient underflows."""
-        slope = self._here.max_slope
+        slope = self._max_slope
         reason = f"The largest entry of the gradient is {slope:.3g}."
         return None if slope >= _UNDERFLOWS_SQUARED else Stop(Status.CONVERGED, reason)
 
@@ -225,27 +231,35 @@ class _Descent:
         """Compute the direction −H·gradient, projected to where no entry falls below its bound.
 
         Returns the slope along it, the largest share of the allowed change of a raw parameter, the
-        length at which the first bound is reached, and whether curvature is known.
+        length at which the first bound is reached, whether curvature is known, and the largest
+        entry of the gradient.
         """
-        x, slopes, memory = self._x, self._gradient, self._memory
-        gradient = self._bounds.free(x, slopes) / self._unit
+        x, bounds, memory = self._x, self._bounds, self._memory
+        held = bounds.held(x, self._gradient)
+        gradient = self._in_units(bounds.free(self._gradient, held))
         times = memory.diagonal_times if diagonal else memory.times
-        down = self._bounds.project(x, -times(gradient, self._coordinates), slopes)
+        down = bounds.project(x, -times(gradient, self._coordinates), held)
         self._direction[...] = down
-        share = (self._raw * abs(down) / (0.5 * abs(x)).clip(_MAX_CHANGE)).max()
-        return self._joined(down @ gradient, share, self._bounds.max_length(x, down), memory.known)
+        largest = partial(self._flat.xp.linalg.norm, ord=math.inf)
+        share = largest(self._raw * down / abs(x).clip(2 * _MAX_CHANGE))
+        reach = bounds.max_length(x, down)
+        return self._joined(down @ gradient, share, reach, memory.known, largest(gradient))
+
+    def _in_units(self, gradient: Vector) -> Vector:
+        return gradient if self._unit == 1 else gradient / self._unit
 
     @without_warnings
     def _accept(self) -> Array:
         """Go to the trial point, learn the curvature on the way, and plan the next step."""
         step, change = self._trial_x - self._x, self._trial_gradient - self._gradient
-        self._memory.add(step, change / self._unit, self._coordinates)
+        self._memory.add(step, self._in_units(change), self._coordinates)
         self._x[...], self._gradient[...] = self._trial_x, self._trial_gradient
         return self._plan()
 
     def _accepted(self, point: Point) -> list[float]:
         """Go to a point; return the plan for the next step."""
-        self._trial_x[...], self._trial_gradient[...] = point.x, point.gradient
+        if point is not self._last:
+            self._trial_x[...], self._trial_gradient[...] = point.x, point.gradient
         if self._accept_graph is not None:
             return self._numbers(self._accept_graph.replay())
         plan = self._numbers(self._accept())
@@ -257,15 +271,14 @@ class _Descent:
     def _trial(self) -> Array:
         """Evaluate the point at the current length of the direction.
 
-        Returns value, slope along the direction, sum of the gradient, and its largest entry.
+        Returns value, slope along the direction, and sum of the gradient.
         """
         x = self._bounds.clip(self._x + self._length * self._direction)
         self._flat.write(x)
         value, joined = self._problem.value_and_gradient(self._run.steps)
         gradient = self._flat.packed(joined)
         self._trial_x[...], self._trial_gradient[...] = x, gradient
-        largest = abs(self._bounds.free(x, gradient)).max()
-        return self._joined(value, gradient @ self._direction, gradient.sum(), largest)
+        return self._joined(value, gradient @ self._direction, gradient.sum())
 
     def _evaluate(self, length: float) -> Point | None:
         """Return the point at a length of the direction, or None where it is not finite."""
@@ -273,14 +286,15 @@ class _Descent:
         self._run.evaluations += 1
         self._problem.prepare()
         try:
-            value, slope, total, largest = self._trial_numbers()
+            value, slope, total = self._trial_numbers()
         except (InvalidInputError, NumericalError) as error:
             self._failure = str(error)
             return None
         # A finite sum implies finite entries, and is faster.
         finite = math.isfinite(total) or bool(self._flat.xp.isfinite(self._trial_gradient).all())
         if math.isfinite(value) and finite:
-            return Point(1 * self._trial_x, value, 1 * self._trial_gradient, slope, largest)
+            self._last = Point(1 * self._trial_x, value, 1 * self._trial_gradient, slope)
+            return self._last
         self._failure = f"It was {value}, or its gradient was not finite."
         return None
 

@@ -283,9 +283,11 @@ class FreeProblem(QProblem):
             fused.set_prior(posterior.Z, natural, checked=self.checked)
             self.note_jitter(fused.jitter)
             fused.set_q(posterior.u_mean, posterior.u_chol)
+            # On a GPU, while K_uu is factorised.
+            kl = fused.kl()
             mean, variance = fused.marginals(data.X)
             marginals = Marginals(natural.plus_constant(mean), variance)
-            value, loss = self._point_losses(data, likelihood, marginals, fused.kl(), step)
+            value, loss = self._point_losses(data, likelihood, marginals, kl, step)
             found = fused.gradient(loss.mean, loss.variance, self._kl_weight)
             gradients = self.prior_gradients(found, loss.mean)
             gradients |= {id(posterior.u_mean): found.u_mean, id(posterior.u_chol): found.u_chol}

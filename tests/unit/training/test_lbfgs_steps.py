@@ -222,17 +222,37 @@ def test_a_search_ends_at_the_longest_step() -> None:
     assert found is not None and found.x[0] == 5.0 and max(tried) == 5.0
 
 
+def test_tensors_have_the_same_coordinates_as_arrays() -> None:
+    """A vector of tensors has the whole of u_chol, with 0 above the diagonal."""
+    parameters = q_of_u()
+    packed, whole = FlatParameters(parameters), FlatParameters(parameters, torch)
+    lower = torch.cat([torch.ones(M + 6), torch.ones(M, M).tril().reshape(-1)]).bool()
+    vector = whole.packed(torch.randn(M + 6 + M * M, generator=GENERATOR, dtype=torch.float64))
+    assert not vector[~lower].any() and len(packed.read()) == int(lower.sum())
+    arrays, tensors = Coordinates(packed, FRAME, UNITS), Coordinates(whole, FRAME, UNITS)
+    for change in ("of_step", "of_gradient", "to_step"):
+        found = getattr(tensors, change)(vector)
+        assert not found[~lower].any()
+        expected = getattr(arrays, change)(vector[lower].numpy())
+        np.testing.assert_allclose(found[lower].numpy(), expected, rtol=1e-12)
+    whole.write(vector)
+    np.testing.assert_array_equal(packed.read(), vector[lower].numpy())
+
+
 BOUNDS = LowerBounds(np.array([-np.inf, 0.0, 1.0]))
 
 
 def test_a_direction_is_projected_to_the_bounds() -> None:
     x, gradient = np.array([0.0, 2.0, 1.0]), np.array([1.0, 1.0, 1.0])
     down = np.array([-9.0, -8.0, -1.0])
-    np.testing.assert_array_equal(BOUNDS.project(x, down, gradient), [-9.0, -2.0, 0.0])
-    np.testing.assert_array_equal(BOUNDS.project(x, -down, gradient), [9.0, 8.0, 0.0])
-    np.testing.assert_array_equal(BOUNDS.project(x, -down, -gradient), [9.0, 8.0, 1.0])
-    np.testing.assert_array_equal(BOUNDS.free(x, gradient), [1.0, 1.0, 0.0])
-    np.testing.assert_array_equal(BOUNDS.free(x, -gradient), [-1.0, -1.0, -1.0])
+    up, held = BOUNDS.held(x, -gradient), BOUNDS.held(x, gradient)
+    np.testing.assert_array_equal(held, [False, False, True])
+    np.testing.assert_array_equal(up, [False, False, False])
+    np.testing.assert_array_equal(BOUNDS.project(x, down, held), [-9.0, -2.0, 0.0])
+    np.testing.assert_array_equal(BOUNDS.project(x, -down, held), [9.0, 8.0, 0.0])
+    np.testing.assert_array_equal(BOUNDS.project(x, -down, up), [9.0, 8.0, 1.0])
+    np.testing.assert_array_equal(BOUNDS.free(gradient, held), [1.0, 1.0, 0.0])
+    np.testing.assert_array_equal(BOUNDS.free(-gradient, up), [-1.0, -1.0, -1.0])
     assert BOUNDS.max_length(x, np.array([-9.0, -0.5, 0.0])) == 4.0
     assert BOUNDS.max_length(x, np.array([-9.0, 0.5, 2.0])) == math.inf
     np.testing.assert_array_equal(BOUNDS.clip(np.array([-3.0, -3.0, 3.0])), [-3.0, 0.0, 3.0])
@@ -240,8 +260,9 @@ def test_a_direction_is_projected_to_the_bounds() -> None:
 
 def test_without_bounds_nothing_changes() -> None:
     none, x = LowerBounds(np.full(2, -np.inf)), np.array([1.0, -2.0])
-    np.testing.assert_array_equal(none.project(x, -x, x), -x)
-    np.testing.assert_array_equal(none.free(x, x), x)
+    assert none.held(x, x) is None
+    np.testing.assert_array_equal(none.project(x, -x, None), -x)
+    np.testing.assert_array_equal(none.free(x, None), x)
     np.testing.assert_array_equal(none.clip(x), x)
     assert none.max_length(x, -x) == math.inf
 
