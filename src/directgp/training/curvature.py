@@ -243,7 +243,9 @@ class InverseCurvature:
         # All places on a GPU, where shapes are fixed.
         self._number = 0 if self._xp is np else memory
         self._inverse_D = zeros(size, like) + 1
-        self.known, self._one = zeros((), like), zeros((), like) + 1
+        # Arrays: a CUDA graph cannot copy a number to the GPU.
+        self._zero, self._one = zeros((), like), zeros((), like) + 1
+        self.known = zeros((), like)
         """Whether there is a pair; 1 or 0."""
 
     def times(self, gradient: Vector, coordinates: Coordinates) -> Vector:
@@ -287,7 +289,7 @@ class InverseCurvature:
         put(self._Y, place, change)
         put(self._rise, place, rise)
         R_inverse = 1 * before
-        R_inverse[place] = 0
+        R_inverse[place] = self._zero
         column = R_inverse @ (self._S[kept] @ change / -rise)
         column[place] = 1 / rise
         R_inverse[:, place] = column[:, None]
