@@ -288,7 +288,6 @@ class StationaryMarginals(Projection):
             inner = xp.matmul(at.D, self.sums.both)
             da_u = self._gram_gradient(at, inner if g_residual is None else inner - extra)
             in_q = self.q_gradient(kl)
-            d_log_scale = self._log_scale_gradient(g_mean, g_variance, g_residual, known)
         inverse = self._narrowed(self._inverse.swapaxes(-1, -2))
         LD = triangular_times(inverse, at.D, out=at.LD, upper=True)
         summed = at.summed
@@ -301,15 +300,15 @@ class StationaryMarginals(Projection):
                 W += xp.matmul(inverse, block.spare)
             W *= block.E
             add_product(summed, W, block.features, first=index == 0)
-        self._side_stream.join()
-
         d, lengthscale, w = at.a.shape[-1], self._lengthscale, self._w
         Wb, rows, rest = summed[..., :d] * w, summed[..., d : d + 1], summed[..., d + 1 :]
         da = Wb - rows * at.a
+        d_log = (rest.sum(-2) * w[..., 0, : rest.shape[-1]] ** 2)[..., None, :]
+        d_log_scale = self._log_scale_gradient(g_mean, g_variance, g_residual, known)
+        self._side_stream.join()
         da -= da_u
         moved = Wb + da
         moved *= at.a
-        d_log = (rest.sum(-2) * w[..., 0, : rest.shape[-1]] ** 2)[..., None, :]
         if lengthscale.shape[-1] > 1:
             d_log = d_log - moved.sum(-2)[..., None, :]
         else:
