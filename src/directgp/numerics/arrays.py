@@ -14,7 +14,7 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from directgp.numerics.fixed_sizes import constant, recording
-from directgp.numerics.linalg import jittered_cholesky, unchecked_cholesky
+from directgp.numerics.linalg import jittered_cholesky
 
 Array = Any
 """A numpy array with two axes or one, or a tensor of any shape."""
@@ -123,7 +123,7 @@ def column_squares(A: Array) -> Array:
 def factorise(K: Array, checked: bool) -> tuple[Array, Array, Tensor]:
     """Return L of K = L Lᵀ, L⁻¹, and the jitter of `jittered_cholesky`, in float64."""
     if isinstance(K, Tensor):
-        L, jitter = jittered_cholesky(K) if checked else unchecked_cholesky(K)
+        L, jitter = jittered_cholesky(K, checked=checked)
         m = K.shape[-1]
         eye = constant(("identity", m), lambda: torch.eye(m, dtype=K.dtype, device=K.device))
         return L, torch.linalg.solve_triangular(L, eye, upper=False), jitter
@@ -174,7 +174,7 @@ def times_triangular(B: Array, T: Array, out: Array) -> Array:
 def _blas_product(
     T: Array, B: Array, out: Array, upper: bool, left: bool, inverse: bool = False
 ) -> Array:
-    """Write T B or B T, or the same with the inverse of T, to a contiguous array."""
+    """Write T B or B T, or the same with T⁻¹, to a contiguous array."""
     out[...] = B
     kind, letter = "trsm" if inverse else "trmm", "d" if out.dtype == np.float64 else "s"
     # BLAS has columns where numpy has rows: it computes outᵀ Tᵀ, or Tᵀ outᵀ. The arguments are

@@ -43,26 +43,23 @@ Sloped = Callable[..., Slopes]
 def in_float64(formula: Formula, sloped: Sloped, y: Tensor, *arguments: Tensor) -> Tensor:
     """Compute an elementwise formula in float64; return the dtype of the first argument.
 
-    The first argument has the shape of the result, others may broadcast. First derivatives use the
-    slopes; higher ones and `torch.func` transforms use the formula.
+    The first argument has the shape of the result, others may broadcast. Derivatives, of the first
+    order alone, use the slopes; values and `torch.func` transforms use the formula.
     """
     followed = torch.is_grad_enabled() and any(a.requires_grad for a in arguments)
     if not followed or torch._C._are_functorch_transforms_active():
         wide = formula(y.double(), *(argument.double() for argument in arguments))
         return wide.to(arguments[0].dtype)
     apply: Callable[..., Tensor] = _InFloat64.apply
-    return apply(formula, sloped, y, *arguments)
+    return apply(sloped, y, *arguments)
 
 
 class _InFloat64(Function):
     """Chain rule with slopes that were computed together with the value."""
 
     @staticmethod
-    def forward(
-        ctx: Any, formula: Formula, sloped: Sloped, y: Tensor, *arguments: Tensor
-    ) -> Tensor:
-        ctx.formula, dtype = formula, arguments[0].dtype
-        ctx.save_for_backward(y, *arguments)
+    def forward(ctx: Any, sloped: Sloped, y: Tensor, *arguments: Tensor) -> Tensor:
+        dtype, ctx.like = arguments[0].dtype, [(each.shape, each.dtype) for each in arguments]
         value, *slopes = sloped(y.double(), *(argument.double() for argument in arguments))
         # By identity: a slope that two arguments have in common is converted and multiplied once.
         narrow = {key: slope.to(dtype) for key, slope in {id(s): s for s in slopes}.items()}
@@ -70,27 +67,13 @@ class _InFloat64(Function):
         return value.to(dtype)
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, *grads: Tensor) -> Gradients:
-        y, *arguments = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[3:]
-        if torch.is_grad_enabled():
-            return None, None, None, *_with_graph(ctx.formula, y, arguments, wanted, grads[0])
+        wanted = ctx.needs_input_grad[2:]
         needed = {id(slope): slope for slope, want in zip(ctx.slopes, wanted, strict=True) if want}
         products = {key: grads[0] * slope for key, slope in needed.items()}
         found = (
-            products[id(slope)].sum_to_size(argument.shape).to(argument.dtype) if want else None
-            for argument, slope, want in zip(arguments, ctx.slopes, wanted, strict=True)
+            products[id(slope)].sum_to_size(shape).to(dtype) if want else None
+            for (shape, dtype), slope, want in zip(ctx.like, ctx.slopes, wanted, strict=True)
         )
-        return None, None, None, *found
-
-
-def _with_graph(
-    formula: Formula, y: Tensor, arguments: list[Tensor], wanted: tuple[bool, ...], grad: Tensor
-) -> list[Tensor | None]:
-    """Compute the first derivatives as part of a graph."""
-    # Views, so that an argument that was computed from another one is independent of it.
-    arguments = [argument.view_as(argument) for argument in arguments]
-    wide = formula(y.double(), *(argument.double() for argument in arguments))
-    some = [argument for argument, needed in zip(arguments, wanted, strict=True) if needed]
-    found = iter(torch.autograd.grad(wide, some, grad.double(), create_graph=True))
-    return [next(found) if needed else None for needed in wanted]
+        return None, None, *found

@@ -59,21 +59,22 @@ class Cholesky(NamedTuple):
     """The number added to the diagonal of each matrix; 0 where none was needed."""
 
 
-def jittered_cholesky(K: Float[Tensor, "*batch m m"]) -> Cholesky:
+def jittered_cholesky(K: Float[Tensor, "*batch m m"], *, checked: bool = True) -> Cholesky:
     """Factorise K + jitter·I with the smallest jitter of a ladder that succeeds.
 
     The ladder starts at 0 and continues, relative to the mean diagonal of each matrix, from 1e-10
     to 1e-4 in float64 and from 1e-6 to 1e-3 in float32, by factors of ten. Differentiable through
     the factor; the jitter is a constant.
     Only the lower triangles of K are read. Raises `NumericalError` if a matrix is not positive
-    definite with the largest jitter.
+    definite with the largest jitter. With `checked=False` the ladder ends at 0, where a matrix that
+    needs jitter gives NaN, and the device is not waited for.
     """
     square = K.ndim >= 2 and K.shape[-1] == K.shape[-2]
     require(square, "K", "a square matrix, or a batch of them", f"shape {tuple(K.shape)}")
     factor, info = torch.linalg.cholesky_ex(K)
     # NaN and infinity in K show on the diagonal of its factor.
     diagonal = factor.detach().diagonal(dim1=-2, dim2=-1)
-    if not bool(info.any()) and math.isfinite(diagonal.sum()):
+    if not checked or (not bool(info.any()) and math.isfinite(diagonal.sum())):
         return Cholesky(factor, torch.zeros_like(info, dtype=K.dtype))
     finite = K.detach().isfinite()
     if not bool(finite.all()):
@@ -99,9 +100,3 @@ def jittered_cholesky(K: Float[Tensor, "*batch m m"]) -> Cholesky:
         f"{ladder[-1]:g} times its mean diagonal added{where}. Remove duplicate inducing points "
         f"and constant columns, or rescale the inputs and the kernel{precision}."
     )
-
-
-def unchecked_cholesky(K: Float[Tensor, "*batch m m"]) -> Cholesky:
-    """Factorise K without jitter and without waiting for the device; NaN where that fails."""
-    L = torch.linalg.cholesky_ex(K).L
-    return Cholesky(L, L.new_zeros(L.shape[:-2]))

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast, get_args
 
 import gpytorch
-import numpy as np
 import torch
 from gpytorch import kernels
 from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
@@ -14,6 +13,7 @@ from gpytorch.means import ConstantMean, LinearMean, Mean, ZeroMean
 from torch import Tensor, nn
 
 from directgp.errors import ModelFileError, UnsupportedError
+from directgp.likelihoods.base import broadcast_shape
 from directgp.persistence.schema import ConstraintName, KernelSpec, MeanSpec
 from directgp.training.checkpoint import under
 
@@ -71,10 +71,7 @@ def require_finite(name: str, tensor: Tensor) -> None:
 
 
 _CLASSES: dict[str, type[Any]] = {
-    "Positive": Positive,
-    "GreaterThan": GreaterThan,
-    "LessThan": LessThan,
-    "Interval": Interval,
+    each.__name__: each for each in (Positive, GreaterThan, LessThan, Interval)
 }
 _SUFFIX = "_constraint"
 
@@ -96,7 +93,7 @@ def constrain(
         bounds = []
         for side in ("lower_bound", "upper_bound"):
             bound = tensors.get(f"{name}{_SUFFIX}.{side}")
-            if bound is None or not _broadcasts(bound.shape, shape):
+            if bound is None or broadcast_shape(bound.shape, shape) != shape:
                 raise ModelFileError(f"the {side} of {name} is missing or does not fit it")
             bounds.append(bound)
         module.register_constraint(name, _built(kind, *bounds))
@@ -131,18 +128,7 @@ def _built(kind: ConstraintName, lower: Tensor, upper: Tensor) -> Interval:
     raise ModelFileError(f"the bounds of a constraint are not those of {kind}")
 
 
-def _broadcasts(shape: torch.Size, target: torch.Size) -> bool:
-    try:
-        return bool(np.broadcast_shapes(shape, target) == target)
-    except ValueError:
-        return False
-
-
-MEANS: dict[str, type[Any]] = {
-    "ConstantMean": ConstantMean,
-    "LinearMean": LinearMean,
-    "ZeroMean": ZeroMean,
-}
+MEANS: dict[str, type[Any]] = {each.__name__: each for each in (ConstantMean, LinearMean, ZeroMean)}
 
 
 def mean_spec(mean: Mean) -> MeanSpec:

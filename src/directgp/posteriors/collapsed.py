@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from directgp.numerics.linalg import Matrix, jittered_cholesky, unchecked_cholesky
+from directgp.numerics.linalg import Matrix, jittered_cholesky
 from directgp.posteriors.projection import PerRow, Projected, project_whitened
 from directgp.posteriors.sparse import Features, SparsePosterior
 from directgp.shapes import BatchedRow, Inputs, Row, Values
@@ -79,8 +79,7 @@ def inverse_factor(
     diagonal = P.diagonal(dim1=-2, dim2=-1).add_(beta)
     # With β = 0 and A = 0, P is 0 and any q(u) is optimal.
     diagonal.add_((diagonal.amax(-1, keepdim=True) == 0).to(P))
-    flipped = P.flip(-2, -1)
-    U = (jittered_cholesky(flipped) if checked else unchecked_cholesky(flipped)).L.flip(-2, -1)
+    U = jittered_cholesky(P.flip(-2, -1), checked=checked).L.flip(-2, -1)
     eye = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device)
     lower: Tensor = torch.linalg.solve_triangular(U.mT, eye, upper=False)
     return lower

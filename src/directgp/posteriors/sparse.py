@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from directgp.errors import require
 from directgp.numerics.gaussian import kl_from_standard
-from directgp.numerics.linalg import Cholesky, jittered_cholesky, unchecked_cholesky
+from directgp.numerics.linalg import Cholesky, jittered_cholesky
 from directgp.numerics.random import fresh_generator, standard_normal
 from directgp.posteriors.inducing import InducingName, choose_inducing
 from directgp.posteriors.prior import MeanName, Prior, repeated_parameter
@@ -241,7 +241,7 @@ class SparsePosterior(nn.Module):
         # gpytorch's distance of an input to itself is off by √eps while Z needs a gradient.
         diagonal = (1 + self.nugget) * self.prior.variance(self.Z).double()
         Kuu = torch.diagonal_scatter(Kuu, diagonal.expand(Kuu.shape[:-1]), dim1=-2, dim2=-1)
-        L, jitter = jittered_cholesky(Kuu) if checked else unchecked_cholesky(Kuu)
+        L, jitter = jittered_cholesky(Kuu, checked=checked)
         return Cholesky(L.to(self.Z.dtype), jitter)
 
     def features(self, X: Inputs, factor: Cholesky | None = None) -> Features:

@@ -3,6 +3,7 @@
 import copy
 import math
 import time
+from contextlib import closing
 from dataclasses import replace
 from typing import Literal, final
 
@@ -134,8 +135,9 @@ class Trainer:
         if not problem.parameters:
             stop = Stop(Status.CONVERGED, "The optimum is a formula.")
         else:
-            with problem.threads():
-                stop = self._optimise(optimizer, problem, run, recipe)
+            with problem.threads(), closing(problem.batches):
+                by_lbfgs = optimizer == "lbfgs"
+                stop = self._lbfgs(problem, run) if by_lbfgs else self._adam(problem, run, recipe)
         if problem.deterministic:
             with torch.no_grad():
                 problem.prepare()
@@ -191,14 +193,6 @@ class Trainer:
         size = recipe.chosen_batch_size(len(data), model.posterior.Z.shape[-2])
         batches = Batches(data) if size is None else RandomBatches(data, size, random)
         return batches if number == 1 else DistributedBatches(batches, rank, number)
-
-    def _optimise(self, optimizer: str, problem: ModelProblem, run: Run, recipe: Recipe) -> Stop:
-        if optimizer == "lbfgs":
-            return self._lbfgs(problem, run)
-        try:
-            return self._adam(problem, run, recipe)
-        finally:
-            problem.batches.close()
 
     def _lbfgs(self, problem: ModelProblem, run: Run) -> Stop:
         found = self._checkpoint.resume_stage(run)

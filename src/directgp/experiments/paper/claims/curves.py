@@ -23,8 +23,8 @@ from directgp.experiments.paper.cells import (
     RuleFacts,
     rules,
 )
+from directgp.experiments.paper.claims import base
 from directgp.experiments.paper.claims.base import (
-    NLL_MARGIN,
     AnyRecord,
     Difference,
     Finding,
@@ -32,18 +32,6 @@ from directgp.experiments.paper.claims.base import (
     Part,
     Relation,
     Test,
-    absence,
-    claim,
-    compare,
-    differences,
-    distance,
-    finding,
-    in_brackets,
-    measured,
-    over_repeats,
-    over_rows,
-    paired_runs,
-    verdict_of,
 )
 from directgp.experiments.paper.claims.fits import COUNT_SETS, REGRESSION_SETS, count_sets
 from directgp.experiments.stats import SIGNIFICANT
@@ -104,14 +92,14 @@ class CurvePairs(NamedTuple):
         the scores of all rows.
         """
         points = [(_nll_at(one, step), _nll_at(other, step)) for one, other in self.pairs]
-        stored = [differences(one[1], other[1]) for one, other in points]
-        found, all_rows = over_rows(stored), sum(one.outcome.num_test for one, _ in self.pairs)
+        stored = [base.differences(one[1], other[1]) for one, other in points]
+        found, all_rows = base.over_rows(stored), sum(one.outcome.num_test for one, _ in self.pairs)
         count = sum(map(len, stored))
         if count >= all_rows or not math.isfinite(found.effect):
             return found
         mean = float(np.mean([one[0] - other[0] for one, other in points]))
         over = f"{plural(all_rows, 'test row')}, standard error from {count:,} of them"
-        return replace(measured(mean, found.error * math.sqrt(count / all_rows)), over=over)
+        return replace(base.measured(mean, found.error * math.sqrt(count / all_rows)), over=over)
 
     def at_the_end(self, one: RuleFacts, other: RuleFacts) -> Pair:
         """Compare two rules at the last evaluation, paired over the repeats.
@@ -125,7 +113,7 @@ class CurvePairs(NamedTuple):
             nll = np.array([[_nll_at(curve, last)[0] for curve in pair] for pair in self.pairs])
             outcome = self.pairs[0][0].outcome
             ratio = outcome.num_test / (outcome.num_training or cell.size)
-            found = over_repeats(differences(nll[:, 0], nll[:, 1]), ratio)
+            found = base.over_repeats(base.differences(nll[:, 0], nll[:, 1]), ratio)
         how = f"β = {cell.beta:g}, learning rate {cell.learning_rate:g}"
         setting = f"{plural(cell.size, 'row')}, {how}, {plural(last, 'step')}"
         return Pair(cell.dataset, one.label, other.label, "NLL", found, "", setting)
@@ -137,7 +125,7 @@ def curve_pairs(
     """Pair curves whose settings are equal except for some fields, the largest size first."""
     run = [each for each in results.of(CurveCell) if each.outcome.points]
     ones, others = ([each for each in run if selected(each.cell)] for selected in (one, other))
-    found = paired_runs(ones, others, differ, lambda cell: cell.steps)
+    found = base.paired_runs(ones, others, differ, lambda cell: cell.steps)
     return [CurvePairs(cell, pairs) for cell, pairs, _ in found]
 
 
@@ -176,11 +164,11 @@ def compare_rules(
         largest.setdefault((each.cell.learning_rate, each.cell.beta), each)
     pairs = [each.at_the_end(*rules) for each in largest.values()]
     if not pairs:
-        why = absence(results, lambda c: isinstance(c, CurveCell) and (one(c) or other(c)))
+        why = base.absence(results, lambda c: isinstance(c, CurveCell) and (one(c) or other(c)))
         setting, (first, second) = "" if beta is None else f"β = {beta:g}", rules
         pairs = [Pair(dataset, first.label, second.label, "NLL", note=why, setting=setting)]
     relation: Relation = "lower" if margin is None else "equal"
-    return [compare(pair, relation, margin or 0.0, decides) for pair in pairs]
+    return [base.compare(pair, relation, margin or 0.0, decides) for pair in pairs]
 
 
 # C7: DLM and ELBO on airline.
@@ -201,7 +189,7 @@ def _along(
         {"objective", "hyperparameters", "beta"},
     )
     one, other = f"log-loss DLM ({variant})", f"the ELBO with β = {elbo_beta:g}"
-    why = "no evaluation after the first epoch" if found else absence(results, _uses_airline)
+    why = "no evaluation after the first epoch" if found else base.absence(results, _uses_airline)
     pair = Pair(AIRLINE, one, other, "NLL", note=why, setting=f"β = {beta:g}")
     evaluated = [
         (epoch, found[0].rows_at(step))
@@ -209,23 +197,23 @@ def _along(
         if epoch >= FIRST_EPOCH
     ]
     if not evaluated:
-        return compare(pair, decides=decides)
+        return base.compare(pair, decides=decides)
     epoch, last = evaluated[-1]
     worst_epoch, worst = max(evaluated, key=lambda each: each[1].effect)
     number, lower = len(evaluated), sum(each.effect < 0 for _, each in evaluated)
     count = f"lower at {lower} of {plural(number, 'evaluation')}"
     least = f"worst after epoch {worst_epoch:.3g} ({with_error(worst.effect, worst.error)})"
     note = f"after epoch {epoch:.3g}; {count}, {least}"
-    part = compare(replace(pair, difference=last, note=note), decides=decides)
-    verdict = verdict_of(
+    part = base.compare(replace(pair, difference=last, note=note), decides=decides)
+    verdict = base.verdict_of(
         lower == number and last.p_value < SIGNIFICANT,
         any(each.effect > 0 and each.p_value < SIGNIFICANT / number for _, each in evaluated),
     )
     undecided = "undecided" if verdict == "not decided" else ""
     side = "below" if part.effect < 0 else "above"
     clause = (
-        f"{one} with {pair.setting} ends {distance(part)} {side} {other} in NLL"
-        f"{in_brackets(p_value(part.p_value), count, undecided)}"
+        f"{one} with {pair.setting} ends {base.distance(part)} {side} {other} in NLL"
+        f"{base.in_brackets(p_value(part.p_value), count, undecided)}"
     )
     return replace(part, verdict=verdict, clause=clause, excess=worst.effect)
 
@@ -247,10 +235,10 @@ def _judge_airline(results: Results) -> Finding:
     compared = [_along(results, each, beta, beta) for beta in AIRLINE_BETAS for each in VARIANTS]
     for beta, variant in itertools.product((0.1, 10.0), VARIANTS):
         compared.append(_along(results, variant, beta, 1.0, decides=False))
-    return finding(compared)
+    return base.finding(compared)
 
 
-C7 = claim("C7", (_uses_airline, _judge_airline))
+C7 = base.claim("C7", (_uses_airline, _judge_airline))
 
 
 # C9 and C10: recovery of exact gradients.
@@ -278,7 +266,7 @@ def _recovery(
         for name, beta, (one, other, decides) in itertools.product(datasets, betas, pairs):
             bound, counts = margin if other == EXACT else None, decides and beta == _BETA
             compared += compare_rules(results, name, is_joint, (one, other), bound, counts, beta)
-        return finding(compared)
+        return base.finding(compared)
 
     def selected(cell: CurveCell) -> bool:
         return is_joint(cell) and cell.dataset in datasets and cell.beta in betas
@@ -304,8 +292,8 @@ _REGRESSION_RECOVERY = _recovery(
     *((each, _BMC_1, True) for each in (EXACT, _BMC_10, _BMC_100)),
 )
 
-C9 = claim("C9", _AIRLINE_RECOVERY, margin=AIRLINE_MARGIN)
-C10 = claim("C10", _REGRESSION_RECOVERY, margin=RECOVERY_MARGIN)
+C9 = base.claim("C9", _AIRLINE_RECOVERY, margin=AIRLINE_MARGIN)
+C10 = base.claim("C10", _REGRESSION_RECOVERY, margin=RECOVERY_MARGIN)
 
 
 # C11 and C12: rules that are claimed to equal bMC.
@@ -338,7 +326,7 @@ def _equal_bmc(
         names.append(AIRLINE)
     compared: list[Part] = []
     for name in names:
-        margin = AIRLINE_MARGIN if name == AIRLINE else NLL_MARGIN
+        margin = AIRLINE_MARGIN if name == AIRLINE else base.NLL_MARGIN
         for each in [each for each in tested if (name, each) in swept] or tested:
             pair = each, RuleFacts(name="bmc", samples=each.samples)
             compared += compare_rules(results, name, of, pair, margin, decides)
@@ -346,16 +334,16 @@ def _equal_bmc(
 
 
 def _judge_smooth(results: Results) -> Finding:
-    return finding(_equal_bmc(results, _in_c11, SMOOTH_BMC))
+    return base.finding(_equal_bmc(results, _in_c11, SMOOTH_BMC))
 
 
 def _judge_product(results: Results) -> Finding:
     ours = _equal_bmc(results, _in_c12, _OUR_UPS, decides=False)
-    return finding([*_equal_bmc(results, _in_c12, UPS), *ours])
+    return base.finding([*_equal_bmc(results, _in_c12, UPS), *ours])
 
 
 _SMOOTH_TEST = uses_curves(_in_c11, (*BMC, *SMOOTH_BMC)), _judge_smooth
 _PRODUCT_TEST = uses_curves(_in_c12, (_BMC_1, _BMC_10, *UPS, *_OUR_UPS)), _judge_product
 
-C11 = claim("C11", _SMOOTH_TEST, nll=NLL_MARGIN, airline=AIRLINE_MARGIN)
-C12 = claim("C12", _PRODUCT_TEST, nll=NLL_MARGIN, rate=_RATE)
+C11 = base.claim("C11", _SMOOTH_TEST, nll=base.NLL_MARGIN, airline=AIRLINE_MARGIN)
+C12 = base.claim("C12", _PRODUCT_TEST, nll=base.NLL_MARGIN, rate=_RATE)

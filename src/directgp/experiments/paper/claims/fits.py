@@ -16,27 +16,8 @@ from directgp.experiments.paper.cells import (
     Results,
     RuleFacts,
 )
-from directgp.experiments.paper.claims.base import (
-    NLL_MARGIN,
-    AnyRecord,
-    Finding,
-    Pair,
-    Part,
-    Relation,
-    Test,
-    absence,
-    all_of,
-    by_setting,
-    claim,
-    combined,
-    compare,
-    differences,
-    finding,
-    in_brackets,
-    over_repeats,
-    paired_runs,
-    verdict_of,
-)
+from directgp.experiments.paper.claims import base
+from directgp.experiments.paper.claims.base import AnyRecord, Finding, Pair, Part, Relation, Test
 from directgp.metrics import SCORES
 from directgp.text import number, plural
 
@@ -79,7 +60,7 @@ def against(
 ) -> list[Part]:
     """Compare a score of a method with that of each baseline."""
     pairs = [fit_pair(results, dataset, method, baseline, score) for baseline in baselines]
-    return [compare(pair, relation, margin, decides) for pair in pairs]
+    return [base.compare(pair, relation, margin, decides) for pair in pairs]
 
 
 def fit_pair(results: Results, dataset: str, one: str, other: str, score: str) -> Pair:
@@ -91,15 +72,15 @@ def fit_pair(results: Results, dataset: str, one: str, other: str, score: str) -
     unit = "error rate" if score == "error" else labels[score]
     pair = Pair(dataset, METHODS[one].name_in_text, METHODS[other].name_in_text, unit)
     ones, others = (fits_of(results, dataset, method) for method in (one, other))
-    settings = paired_runs(ones, others, _FREE, lambda cell: cell.protocol == "paper")
+    settings = base.paired_runs(ones, others, _FREE, lambda cell: cell.protocol == "paper")
     if not settings:
-        return replace(pair, note=absence(results, uses_fits([dataset], (one, other))))
+        return replace(pair, note=base.absence(results, uses_fits([dataset], (one, other))))
     cell, runs, alone = settings[0]
     outcomes = [(one.outcome, other.outcome) for one, other in runs]
     scores = np.array([[a.scores[score], b.scores[score]] for a, b in outcomes])
     first, every = outcomes[0][0], [outcome for pair in outcomes for outcome in pair]
-    found = over_repeats(
-        differences(scores[:, 0], scores[:, 1]),
+    found = base.over_repeats(
+        base.differences(scores[:, 0], scores[:, 1]),
         first.num_test / first.num_training,
         1 / first.num_test if score == "error" else 0.0,
     )
@@ -146,7 +127,7 @@ def _lower(methods: tuple[str, ...], baselines: tuple[str, ...], score: str) -> 
     def decides(method: str, dataset: str) -> bool:
         return len(methods) == 1 or method.endswith("-fixed") == (dataset == "cadata")
 
-    return uses_fits(REGRESSION_SETS, (*methods, *baselines)), lambda results: finding(
+    return uses_fits(REGRESSION_SETS, (*methods, *baselines)), lambda results: base.finding(
         [
             each
             for dataset in REGRESSION_SETS
@@ -160,9 +141,9 @@ def _lower(methods: tuple[str, ...], baselines: tuple[str, ...], score: str) -> 
 
 _SQUARE = ("square-joint", "square-fixed")
 
-C1 = claim("C1", _lower(VARIANTS, _VARIATIONAL, "nll"))
-C2 = claim("C2", _lower(_SQUARE, (*_VARIATIONAL, *VARIANTS), "mse"))
-C3 = claim("C3", _lower(("beta-elbo",), ("elbo",), "nll"))
+C1 = base.claim("C1", _lower(VARIANTS, _VARIATIONAL, "nll"))
+C2 = base.claim("C2", _lower(_SQUARE, (*_VARIATIONAL, *VARIANTS), "mse"))
+C3 = base.claim("C3", _lower(("beta-elbo",), ("elbo",), "nll"))
 
 
 # C4: the chosen β.
@@ -183,25 +164,25 @@ def _chosen(results: Results, method: str, small: bool, above: bool, decides: bo
         return near if small else float(cell.size), len(fits), cell.protocol == "paper"
 
     fits = [f for f in fits_of(results, _BETA_SET, method) if _has_size(f.cell, method, small)]
-    groups = [list(each.values()) for each in by_setting(fits, _FREE).values()]
+    groups = [list(each.values()) for each in base.by_setting(fits, _FREE).values()]
     title = f"{METHODS[method].name_in_text} chooses β {'>' if above else '<'} 1"
     if not groups:
         where = f"about {SMALL_SIZE} rows" if small else f"{LARGE_SIZE:,} rows or more"
-        why = absence(results, lambda cell: _has_size(cell, method, small))
+        why = base.absence(results, lambda cell: _has_size(cell, method, small))
         pair = Pair(f"{_BETA_SET} with {where}", "", "", "log10 β", note=why, title=title)
-        return compare(pair, decides=decides)
+        return base.compare(pair, decides=decides)
     fits = max(groups, key=rank)
     first, betas = fits[0].outcome, [fit.outcome.beta for fit in fits]
     logs = np.array([math.log10(beta) if beta > 0 else -math.inf for beta in betas])
-    found = over_repeats(-logs if above else logs, first.num_test / first.num_training)
+    found = base.over_repeats(-logs if above else logs, first.num_test / first.num_training)
     place = f"{_BETA_SET} with {plural(fits[0].cell.size, 'row')}"
     text = f"β from {number(min(betas))} to {number(max(betas))}, median {number(median(betas))}"
     if equal := min(betas) == max(betas):
         text = f"β = {number(betas[0])}{' each time' if len(betas) > 1 else ''}"
-    part = compare(Pair(place, "", "", "log10 β", found, text, title=title), decides=decides)
+    part = base.compare(Pair(place, "", "", "log10 β", found, text, title=title), decides=decides)
     # Equal values decide by their side of 1; their p-value has no meaning.
     p = math.nan if equal else part.p_value
-    undecided = in_brackets("undecided" if part.verdict == "not decided" else "")
+    undecided = base.in_brackets("undecided" if part.verdict == "not decided" else "")
     return replace(
         part, p_value=p, clause=f"{METHODS[method].name_in_text} chose {text}{undecided}"
     )
@@ -224,10 +205,10 @@ def _judge_chosen(results: Results) -> Finding:
     compared.append(_chosen(results, "log-joint", small=False, above=False))
     for method in ("beta-elbo", "log-fixed"):
         compared.append(_chosen(results, method, small=False, above=True, decides=False))
-    return finding(compared, every=True)
+    return base.finding(compared, every=True)
 
 
-C4 = claim(
+C4 = base.claim(
     "C4",
     (_uses_chosen, _judge_chosen),
     small_size=SMALL_SIZE,
@@ -252,14 +233,18 @@ def _either_variant(
 
     The variant is the only one that holds, else the better one. `second` is a score and its margin.
     """
-    fixed = against(results, dataset, "log-fixed", BASELINES, "nll", "not above", NLL_MARGIN, False)
+    fixed = against(
+        results, dataset, "log-fixed", BASELINES, "nll", "not above", base.NLL_MARGIN, False
+    )
     nll = {"log-joint": joint, "log-fixed": fixed}
-    verdicts = {variant: all_of(each.verdict for each in parts) for variant, parts in nll.items()}
+    verdicts = {
+        variant: base.all_of(each.verdict for each in parts) for variant, parts in nll.items()
+    }
     held = [variant for variant, verdict in verdicts.items() if verdict == "held"]
     variant, (score, margin) = held[0] if len(held) == 1 else better, second
     contradicted = set(verdicts.values()) == {"not held"}
     return [
-        combined(title, verdict_of(bool(held), contradicted), nll[variant]),
+        base.combined(title, base.verdict_of(bool(held), contradicted), nll[variant]),
         *also,
         *against(results, dataset, variant, BASELINES, score, "not above", margin),
         *joint,
@@ -274,7 +259,9 @@ _DLM_WINS = "ringnorm"
 
 
 def _classification(results: Results, dataset: str) -> list[Part]:
-    joint = against(results, dataset, "log-joint", BASELINES, "nll", "not above", NLL_MARGIN, False)
+    joint = against(
+        results, dataset, "log-joint", BASELINES, "nll", "not above", base.NLL_MARGIN, False
+    )
     # The variant with the lower mean NLL; joint if one of them was not run.
     found = fit_pair(results, dataset, *VARIANTS, "nll").difference
     better = VARIANTS[found is not None and found.effect > 0]
@@ -284,7 +271,7 @@ def _classification(results: Results, dataset: str) -> list[Part]:
 
 
 def _judge_classification(results: Results) -> Finding:
-    return finding(
+    return base.finding(
         [each for dataset in CLASSIFICATION_SETS for each in _classification(results, dataset)]
     )
 
@@ -292,7 +279,7 @@ def _judge_classification(results: Results) -> Finding:
 _USES_CLASSIFICATION = uses_fits(CLASSIFICATION_SETS, (*VARIANTS, *BASELINES))
 _CLASSIFICATION_TEST = _USES_CLASSIFICATION, _judge_classification
 
-C5 = claim("C5", _CLASSIFICATION_TEST, nll=NLL_MARGIN, error=ERROR_MARGIN)
+C5 = base.claim("C5", _CLASSIFICATION_TEST, nll=base.NLL_MARGIN, error=ERROR_MARGIN)
 
 DIRECTIONS = ("peds1_dir0", "peds1_dir1", "peds1_dir2")
 
@@ -315,13 +302,13 @@ def _judge_counts(results: Results) -> Finding:
     for name in names:
         joint = against(results, name, "log-joint", BASELINES, "nll", decides=False)
         compared += _either_variant(results, name, title, joint, ("mre", MRE_MARGIN))
-        verdicts.append(all_of(each.verdict for each in joint))
+        verdicts.append(base.all_of(each.verdict for each in joint))
     if any(each.clause for each in compared):
         # Joint DLM must be lower on all data sets except at most one.
         needed, won, where = len(verdicts) - 1, verdicts.count("held"), "all count sets"
         part = Part(
             what=f"{where}: log-loss DLM (joint) is lower than ELBO and β-ELBO on all but one",
-            verdict=verdict_of(won >= needed, verdicts.count("not held") > 1),
+            verdict=base.verdict_of(won >= needed, verdicts.count("not held") > 1),
             effect=float(needed - won),
             error=math.nan,
             p_value=math.nan,
@@ -333,9 +320,9 @@ def _judge_counts(results: Results) -> Finding:
         compared.append(part)
     missing = len(DIRECTIONS) + 1 - len(names)
     directions = ("", "One direction of Peds1 is missing.", "Two directions of Peds1 are missing.")
-    return finding(compared, directions[max(missing, 0)])
+    return base.finding(compared, directions[max(missing, 0)])
 
 
 _COUNT_TEST = uses_fits(COUNT_SETS, (*VARIANTS, *BASELINES)), _judge_counts
 
-C6 = claim("C6", _COUNT_TEST, nll=NLL_MARGIN, mre=MRE_MARGIN)
+C6 = base.claim("C6", _COUNT_TEST, nll=base.NLL_MARGIN, mre=MRE_MARGIN)

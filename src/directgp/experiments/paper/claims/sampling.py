@@ -17,8 +17,8 @@ from directgp.experiments.paper.cells import (
     SamplerPoint,
     rules,
 )
+from directgp.experiments.paper.claims import base
 from directgp.experiments.paper.claims.base import (
-    TINY,
     AnyRecord,
     Difference,
     Finding,
@@ -27,18 +27,6 @@ from directgp.experiments.paper.claims.base import (
     Split,
     Test,
     Verdict,
-    absence,
-    all_of,
-    by_setting,
-    claim,
-    combined,
-    compare,
-    differences,
-    finding,
-    finite_or_infinite,
-    in_brackets,
-    measured,
-    verdict_of,
 )
 from directgp.text import number, plural, with_error
 
@@ -67,8 +55,8 @@ def _mean(values: list[Measured]) -> Measured:
 def _difference(ones: list[Measured], others: list[Measured]) -> Difference:
     """Test the difference of two means."""
     one, other = _mean(ones), _mean(others)
-    effect = differences(np.array([one.value]), np.array([other.value]))
-    return measured(float(effect[0]), math.hypot(one.error, other.error))
+    effect = base.differences(np.array([one.value]), np.array([other.value]))
+    return base.measured(float(effect[0]), math.hypot(one.error, other.error))
 
 
 # C8: bias of the gradients.
@@ -91,12 +79,12 @@ def _largest_study(results: Results) -> list[GradientRow]:
         cell = next(iter(study[1].values())).cell
         return cell.size * cell.draws, study[0]
 
-    _, repeats = max(by_setting(runs, set()).items(), key=rank, default=("", {}))
+    _, repeats = max(base.by_setting(runs, set()).items(), key=rank, default=("", {}))
     return [row for run in repeats.values() for row in run.outcome.rows]
 
 
 def _judge_bias(results: Results) -> Finding:
-    rows, why = _largest_study(results), absence(results, _uses_gradients)
+    rows, why = _largest_study(results), base.absence(results, _uses_gradients)
     samples = sorted({row.rule.samples for row in rows if row.rule.name == "ups"}) or [1]
 
     def below(
@@ -112,7 +100,7 @@ def _judge_bias(results: Results) -> Finding:
             found = _difference(*values) if all(values) else None
             note, where = "" if found else why, f"gradient in {block}"
             pair = Pair(_GRADIENT_SET, first.label, second.label, unit, found, note, where)
-            compared.append(compare(pair, decides=decides))
+            compared.append(base.compare(pair, decides=decides))
         return compared
 
     compared = []
@@ -131,21 +119,21 @@ def _judge_bias(results: Results) -> Finding:
     errors = [each for block in _BLOCKS for each in below(block, "ups", "bmc", unit=_ERROR)]
     clause = errors[0].clause.replace(f" in {_ERROR}", "", 1)
     closing = f"In the squared error of one draw, which the paper plots: {clause}."
-    return finding([*compared, *errors], closing if clause else "")
+    return base.finding([*compared, *errors], closing if clause else "")
 
 
 def _between(above_ups: list[Part], below_bmc: list[Part]) -> Part:
     """Test whether smooth-bMC lies between the two for some samples and outside for none."""
     pairs = list(zip(above_ups, below_bmc, strict=True))
-    verdicts = [all_of(each.verdict for each in pair) for pair in pairs]
+    verdicts = [base.all_of(each.verdict for each in pair) for pair in pairs]
     contradicted = "not held" in verdicts
-    verdict = verdict_of("held" in verdicts and not contradicted, contradicted)
+    verdict = base.verdict_of("held" in verdicts and not contradicted, contradicted)
     of = [each for pair, v in zip(pairs, verdicts, strict=True) if v == verdict for each in pair]
     title = "the squared bias of smooth-bMC is between those of uPS and bMC"
-    return combined(title, verdict, of)
+    return base.combined(title, verdict, of)
 
 
-C8 = claim("C8", (_uses_gradients, _judge_bias))
+C8 = base.claim("C8", (_uses_gradients, _judge_bias))
 
 
 # C13 and C14: samplers during training.
@@ -177,8 +165,8 @@ def _sampler_test(
             for run in results.of(SamplerCell)
             if run.cell.dataset == dataset
         ]
-        why = absence(results, lambda cell: _uses_samplers(cell) and cell.dataset == dataset)
-        part = compare(Pair(dataset, "", "", unit, note=why, title=title), decides=decides)
+        why = base.absence(results, lambda cell: _uses_samplers(cell) and cell.dataset == dataset)
+        part = base.compare(Pair(dataset, "", "", unit, note=why, title=title), decides=decides)
         repeats = [each for each in found if each]
         return replace(part, **measure(repeats)) if repeats else part
 
@@ -196,21 +184,21 @@ def _ratio(
 
     def measure(repeats: Repeats) -> dict[str, Any]:
         ratios = [[ratio(each) for each in repeat] for repeat in repeats]
-        beyond = [finite_or_infinite(np.array([*map(excess, each)])) for each in ratios]
+        beyond = [base.finite_or_infinite(np.array([*map(excess, each)])) for each in ratios]
         means = [float(each.mean()) for each in beyond]
         effect, error = float(np.mean(means)), math.nan
         if len(means) > 1 and math.isfinite(effect):
             error = float(np.std(means, ddof=1)) / math.sqrt(len(means))
         every, outside = np.concatenate(ratios), np.concatenate(beyond) > 0
         ends = [
-            f"less than {TINY:.4f}" if 0 <= end < TINY else number(float(end), 2)
+            f"less than {base.TINY:.4f}" if 0 <= end < base.TINY else number(float(end), 2)
             for end in (every.min(), every.max())
         ]
         text = ends[0] if ends[0] == ends[1] else " to ".join(ends)
-        verdict = verdict_of(not outside.any(), bool(outside.all()))
+        verdict = base.verdict_of(not outside.any(), bool(outside.all()))
         note = f"{text} at {plural(len(every), 'evaluation')}"
         doubts = {"not held": _NOT_AS_CLAIMED, "not decided": "evaluations disagree"}
-        result = clause.format(text) + in_brackets(doubts.get(verdict, ""))
+        result = clause.format(text) + base.in_brackets(doubts.get(verdict, ""))
         return dict(verdict=verdict, effect=effect, error=error, note=note, clause=result)
 
     return measure
@@ -233,9 +221,9 @@ def _rejections(repeats: Repeats) -> dict[str, Any]:
     """Test whether the mean number of rejected draws is about 2."""
     low, high = REJECTIONS
     draws = _mean([each.proposals for repeat in repeats for each in repeat])
-    found = measured(draws.value - 1, draws.error)
+    found = base.measured(draws.value - 1, draws.error)
     outside = found.high < low or found.low > high
-    verdict = verdict_of(low <= found.low and found.high <= high, outside)
+    verdict = base.verdict_of(low <= found.low and found.high <= high, outside)
     effect = max(low - found.effect, found.effect - high)
     note = f"{with_error(found.effect, found.error)} rejected draws"
     side = "fewer" if found.effect < low else "more"
@@ -254,11 +242,14 @@ def _width(repeats: Repeats) -> dict[str, Any]:
     every = [each for repeat in repeats for each in repeat]
     wide, narrow = [each.proposals for each in every], [each.proposals_narrow for each in every]
     found = _difference(wide, narrow)
-    verdict = all_of(map(_same_proposals, wide, narrow))
+    verdict = base.all_of(map(_same_proposals, wide, narrow))
     doubts = {"not held": _NOT_AS_CLAIMED, "not decided": "undecided"}
     clause = f"its width changes the number of proposals by {with_error(found.effect, found.error)}"
     tested = {name: getattr(found, name) for name in ("effect", "error", "p_value")}
-    note, result = plural(len(every), "evaluation"), clause + in_brackets(doubts.get(verdict, ""))
+    note, result = (
+        plural(len(every), "evaluation"),
+        clause + base.in_brackets(doubts.get(verdict, "")),
+    )
     return dict(verdict=verdict, note=note, clause=result, **tested)
 
 
@@ -267,7 +258,7 @@ def _same_proposals(wide: Measured, narrow: Measured) -> Verdict:
     apart = abs(wide.value - narrow.value)
     errors = SAME_ERRORS * math.hypot(wide.error, narrow.error)
     share = SAME_SHARE * narrow.value
-    return verdict_of(apart <= errors and apart <= share, apart > errors and apart > share)
+    return base.verdict_of(apart <= errors and apart <= share, apart > errors and apart > share)
 
 
 def _fewer(repeats: Repeats) -> dict[str, Any]:
@@ -276,12 +267,12 @@ def _fewer(repeats: Repeats) -> dict[str, Any]:
     found = _difference([each.proposals_ours for each in every], [e.proposals for e in every])
     pair = Pair("", "our sampler", "the paper's", "proposals per draw", found, "")
     fields = ("verdict", "effect", "error", "p_value", "note", "clause", "excess")
-    return {name: getattr(compare(pair), name) for name in fields}
+    return {name: getattr(base.compare(pair), name) for name in fields}
 
 
 def _for_each_set(*tests: Callable[[Results, str], Part]) -> Test:
     """Judge a claim by some tests on both data sets."""
-    return _uses_samplers, lambda results: finding(
+    return _uses_samplers, lambda results: base.finding(
         [test(results, name) for test in tests for name in SAMPLER_SETS], every=True
     )
 
@@ -309,7 +300,7 @@ _SAMPLER_TEST = _for_each_set(
     _sampler_test("our sampler against the paper's", "proposals per draw", _fewer, decides=False),
 )
 
-C13 = claim(
+C13 = base.claim(
     "C13",
     _SAMPLER_TEST,
     steps=FIRST_STEPS,
@@ -351,4 +342,4 @@ _COST_TEST = _for_each_set(
     ),
 )
 
-C14 = claim("C14", _COST_TEST, steps=FIRST_STEPS, slower=SLOWER)
+C14 = base.claim("C14", _COST_TEST, steps=FIRST_STEPS, slower=SLOWER)
