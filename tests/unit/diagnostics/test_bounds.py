@@ -22,6 +22,7 @@ from directgp.errors import InvalidInputError, UnsupportedError
 from directgp.likelihoods import Gaussian, Logistic, NegativeBinomial, Probit, StudentT
 from directgp.likelihoods.base import UnimodalInF
 from directgp.likelihoods.counts import PoissonExp, PoissonSoftplus
+from tests.unit.diagnostics.closed_forms import closed_form_bounds
 
 LABELS = torch.tensor([0.0, 1.0])
 COUNTS = torch.tensor([0.0, 1.0, 2.0, 3.0, 7.0, 30.0, 100.0, 1000.0])
@@ -59,8 +60,13 @@ def _by_name(checks: tuple[BoundCheck, ...]) -> dict[str, BoundCheck]:
 
 @pytest.mark.parametrize(("likelihood", "y"), CASES)
 def test_tight_bounds_are_attained(likelihood: UnimodalInF, y: Tensor) -> None:
+    tight = tight_bounds(likelihood, y).stacked()
     found = searched_bounds(likelihood, y.double(), num_nodes=4001).stacked()
-    torch.testing.assert_close(tight_bounds(likelihood, y).stacked(), found, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(tight, found, rtol=1e-9, atol=1e-12)
+    exact = closed_form_bounds(likelihood, y.double())
+    assert (exact is None) == isinstance(likelihood, PoissonSoftplus)
+    if exact is not None:
+        torch.testing.assert_close(tight, exact.stacked(), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("y", [0.0, 1.0, 4.0, 50.0, 1000.0])

@@ -232,10 +232,10 @@ def test_bmc_errors_stay_within_the_guarantee() -> None:
 
 
 def test_tight_bounds_are_the_default() -> None:
-    """The default is the tight form, never above the published one."""
+    """The default is the tight form, never above the published one but for rounding."""
     default = difficulty(Probit(), Y, MARGINALS)
     paper = difficulty(Probit(), Y, MARGINALS, bounds="paper")
     assert isinstance(default, Difficulty)
-    assert bool((default.log_factor <= paper.log_factor).all())
+    assert bool((default.log_factor <= paper.log_factor + 1e-9).all())
     wider = paper_bounds(Probit(), Y).slope_range > tight_bounds(Probit(), Y).slope_range
     assert bool(wider.all())
