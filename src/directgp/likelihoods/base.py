@@ -245,9 +245,13 @@ class Likelihood(nn.Module, ABC):
         """Return E[y], and slopes in mean and variance."""
         return None
 
-    def slopes_of_averages(self, y: Row, f: Row, value: Row, first: Row) -> Slopes | None:
-        """Return `average_slopes` given averages of f, ℓ and ℓ′, if it is linear in them."""
-        return None
+    def has_linear_slopes(self) -> bool:
+        """Return whether `parameter_slopes` is linear in f, ℓ and ℓ′."""
+        return False
+
+    def slopes_of_averages(self, y: Row, f: Row, value: Row, first: Row) -> Slopes:
+        """Return `average_slopes` given averages of f, ℓ and ℓ′, where it is linear in them."""
+        raise NotImplementedError
 
     def average_slopes(self, y: Row, f: Points, weights: Points) -> Slopes:
         """Return Σ_k w_k `parameter_slopes` (y, f_k); () if no constant needs a gradient.

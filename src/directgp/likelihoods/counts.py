@@ -89,12 +89,12 @@ class CountLikelihood(UnimodalInF):
         return np.asarray(np.where(mean > _LARGEST_RATE, np.floor(mean), drawn))
 
     @abstractmethod
-    def _log_mean(self, f: Values) -> Values:
-        """Return log e + log λ(f)."""
+    def log_mean(self, f: Values) -> Values:
+        """Return log e + log λ(f), the log of `conditional_mean`."""
 
     @override
     def conditional_mean(self, f: Values) -> Values:
-        return torch.exp(self._log_mean(f))
+        return torch.exp(self.log_mean(f))
 
     @abstractmethod
     def cdf(self, y: Values, f: Values) -> Values:
@@ -172,7 +172,7 @@ class ExponentialRate(CountLikelihood):
     """Base of count likelihoods with λ = e^f."""
 
     @override
-    def _log_mean(self, f: Values) -> Values:
+    def log_mean(self, f: Values) -> Values:
         return self._plus_log_exposure(f)
 
     @override
@@ -181,11 +181,11 @@ class ExponentialRate(CountLikelihood):
 
     @override
     def log_rate_slope(self, f: Values) -> Values:
-        return self._log_mean(f)
+        return self.log_mean(f)
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
         """e·exp(μ + v/2)."""
-        return torch.exp(self._log_mean(mean) + 0.5 * variance)
+        return torch.exp(self.log_mean(mean) + 0.5 * variance)
 
     @override
     def predictive_mean_slopes(self, mean: Values, variance: Values) -> Slopes:
@@ -199,7 +199,7 @@ class PoissonCounts(CountLikelihood):
 
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:
-        log_mean = self._log_mean(f)
+        log_mean = self.log_mean(f)
         return y * log_mean - torch.exp(log_mean)
 
     @override
@@ -232,27 +232,28 @@ class PoissonExp(ExponentialRate, PoissonCounts):
 
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
-        log_mean = self._log_mean(f)
+        log_mean = self.log_mean(f)
         rate = torch.exp(log_mean)
         return Derivatives((y * log_mean).sub_(rate), y - rate, rate.neg_())
 
     def product_mode(self, y: Values, mean: Values, variance: Values) -> Values:
         """δ = vy − ω(log v + μ + log e + vy), where ω + log ω = x (Wright's function)."""
         pull = variance * y
-        return pull - wright_omega(torch.log(variance) + self._log_mean(mean) + pull)
+        start = torch.log(variance).add_(self.log_mean(mean)).add_(pull)
+        return pull.sub_(wright_omega(start, refinements=1))
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """y(μ + log e) − e·exp(μ + v/2) − log y!."""
         return in_float64(self._gibbs, self.expected_log_prob_slopes, y, mean, variance)
 
     def _gibbs(self, y: Values, mean: Values, variance: Values) -> Values:
-        log_mean = self._log_mean(mean)
+        log_mean = self.log_mean(mean)
         return y * log_mean - torch.exp(log_mean + 0.5 * variance) + self.log_base(y)
 
     @override
     def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """The same, y − λ̄ and −λ̄/2 with λ̄ = e·exp(μ + v/2)."""
-        log_mean = self._log_mean(mean)
+        log_mean = self.log_mean(mean)
         rate = torch.add(log_mean, variance, alpha=0.5).exp_()
         value = (self.log_base(y) - rate).addcmul_(y, log_mean)
         return value, y - rate, rate.mul_(-0.5)
@@ -268,7 +269,7 @@ class PoissonSoftplus(PoissonCounts):
     """Poisson counts with λ = log(1 + e^f)."""
 
     @override
-    def _log_mean(self, f: Values) -> Values:
+    def log_mean(self, f: Values) -> Values:
         return self._plus_log_exposure(log_softplus(f))
 
     @override
@@ -369,8 +370,8 @@ class NegativeBinomial(ExponentialRate):
 
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:
-        z = self._log_odds(f)
-        return y * functional.logsigmoid(z) - self.dispersion * softplus(z)
+        z, r = self._log_odds(f)
+        return y * functional.logsigmoid(z) - r * softplus(z)
 
     @override
     def log_base(self, y: Values) -> Values:
@@ -384,7 +385,7 @@ class NegativeBinomial(ExponentialRate):
 
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
-        z, r = self._log_odds(f), self.dispersion
+        z, r = self._log_odds(f)
         success, failure, rest = sigmoids(z)
         total = -(y + r)
         value = (total * rest).addcmul_(y, z.clamp(max=0.0)).addcmul_(r, z.clamp(min=0.0), value=-1)
@@ -392,20 +393,23 @@ class NegativeBinomial(ExponentialRate):
         return Derivatives(value, first, success.mul_(failure) * total)
 
     @override
-    def slopes_of_averages(self, y: Row, f: Row, value: Row, first: Row) -> Slopes | None:
+    def has_linear_slopes(self) -> bool:
+        return self.log_exposure is None or not self.log_exposure.requires_grad
+
+    @override
+    def slopes_of_averages(self, y: Row, f: Row, value: Row, first: Row) -> Slopes:
         """`parameter_slopes` with log(1 + e^z) = (yz − ℓ)/(y+r) and σ(z) = (y − ℓ′)/(y+r)."""
-        if self.log_exposure is not None and self.log_exposure.requires_grad:
-            return None
-        z, r = self._log_odds(f), self.dispersion
-        free = torch.digamma(y + r) - torch.digamma(r)
-        return (free - (y * z - value) / (y + r) - first / r,)
+        z, r = self._log_odds(f)
+        total = y + r
+        free = torch.digamma(total).sub_(torch.digamma(r))
+        return (free.sub_((y * z).sub_(value).div_(total)).sub_(first / r),)
 
     @override
     def parameter_slopes(self, y: Values, f: Values) -> Slopes | None:
         """With z = log(λ/r): ψ(y+r) − ψ(r) − log(1 + e^z) + σ(z) − σ(−z)y/r in r."""
-        if self.log_exposure is not None and self.log_exposure.requires_grad:
+        if not self.has_linear_slopes():
             return None
-        z, r = self._log_odds(f), self.dispersion
+        z, r = self._log_odds(f)
         free = torch.digamma(y + r) - torch.digamma(r)
         return (free - softplus(z) + torch.sigmoid(z) - torch.sigmoid(-z) * (y / r),)
 
@@ -423,7 +427,7 @@ class NegativeBinomial(ExponentialRate):
     @override
     def cdf(self, y: Values, f: Values) -> Values:
         # I(r, y+1; 1−p) = 1 − I(y+1, r; p): the smaller of p = λ/(r+λ) and 1 − p has its digits.
-        z, r, events = self._log_odds(f), self.dispersion, y + 1
+        (z, r), events = self._log_odds(f), y + 1
         rare = z < 0
         first, second = torch.where(rare, events, r), torch.where(rare, r, events)
         value = _by_scipy(betainc, first, second, torch.sigmoid(-z.abs()))
@@ -441,6 +445,7 @@ class NegativeBinomial(ExponentialRate):
         success, failure = torch.sigmoid(z), torch.sigmoid(-z)
         return Derivatives(value, events * failure - r * success, -total * success * failure)
 
-    def _log_odds(self, f: Values) -> Values:
-        """log(λ/r)."""
-        return self._log_mean(f) - torch.log(self.dispersion)
+    def _log_odds(self, f: Values) -> tuple[Values, Values]:
+        """log(λ/r), and r."""
+        r = self.dispersion
+        return self.log_mean(f) - torch.log(r), r

@@ -27,6 +27,7 @@ from directgp.log_expectations.rule import (
     Rows,
     estimate_rows,
     evaluate,
+    gather,
     of_one_shape,
     row_blocks,
 )
@@ -106,12 +107,11 @@ def own_nodes_estimate(examples: FlatExamples, nats: float) -> Estimate:
     common = nodes_for_all(needed)
     if common is not None:
         return _sum(examples, reach, common)
-    return Estimate.gather(
-        [
-            (index, _sum(examples.take(index), reach[index], number))
-            for number, index in blocks_by_nodes(needed)
-        ]
-    )
+    parts = [
+        (index, _sum(examples.take(index), reach[index], number).columns)
+        for number, index in blocks_by_nodes(needed)
+    ]
+    return Estimate.of(gather(parts))
 
 
 def nodes_needed(examples: FlatExamples, nats: float) -> tuple[Row, Row]:
@@ -151,8 +151,12 @@ def _estimate(
     value, first, second = averages
     parameters: Slopes = ()
     if likelihood.trainable:
-        linear = likelihood.slopes_of_averages(y, mean, value, first)
-        parameters = likelihood.average_slopes(y, f, weights) if linear is None else linear
+        linear = likelihood.has_linear_slopes()
+        parameters = (
+            likelihood.slopes_of_averages(y, mean, value, first)
+            if linear
+            else likelihood.average_slopes(y, f, weights)
+        )
     return Estimate(value + likelihood.log_base(y), first, 0.5 * second, parameters)
 
 

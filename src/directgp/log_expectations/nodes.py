@@ -3,8 +3,10 @@
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from jaxtyping import Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from directgp.errors import NumericalError
@@ -44,8 +46,9 @@ def step_for(width: Values, strip: float, nats: float | Values) -> Values:
     The error is exp(d²/(2τ²) − 2πd/h) for any d up to the half-width of the strip in which the
     integrand is analytic and tame; the best d is τ√(2·nats), or the half-width.
     """
-    d = ((2 * nats) ** 0.5 * width).clamp(max=strip)
-    return 2 * math.pi * d / (nats + 0.5 * (d / width) ** 2)
+    d = ((2 * nats) ** 0.5 * width).clamp_(max=strip)
+    share = d / width
+    return d.mul_(2 * math.pi).div_((share * share).mul_(0.5).add_(nats))
 
 
 def trapezoid_step(width: Values, strip: float, more_nats: float = 0.0) -> Values:
@@ -78,15 +81,27 @@ def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
         for _, index in row_blocks(len(needed), number, device):
             yield number, index
         return
-    ordered, order = torch.sort(needed.clamp(MIN_NODES, MAX_NODES))
+    order, ordered = _sorted(needed.clamp(MIN_NODES, MAX_NODES).ceil_().short())
     start, growth = 0, _growth(device)
     while start < len(order):
-        last = int(torch.searchsorted(ordered, growth * ordered[start], right=True))
+        last = int(np.searchsorted(ordered, int(growth * ordered[start]), "right"))
         stop = min(len(order), max(last, start + len(order) // 10 + 1))
-        number = math.ceil(ordered[stop - 1].item())
-        for index in order[start:stop].split(rows_for(number, device)):
+        number = int(ordered[stop - 1])
+        pieces = max(1, round((stop - start) / rows_for(number, device)))
+        for index in order[start:stop].tensor_split(pieces):
             yield number, index
         start = stop
+
+
+def _sorted(numbers: Int[Tensor, " n"]) -> tuple[Int[Tensor, " n"], NDArray[np.int16]]:
+    """Return the order of small numbers, and what they are in that order."""
+    if numbers.is_cuda:
+        ordered, order = torch.sort(numbers)
+        return order, ordered.cpu().numpy()
+    # For these numbers numpy's stable sort is by radix, and much faster.
+    array = numbers.numpy()
+    places = np.argsort(array, kind="stable")
+    return torch.from_numpy(places), array[places]
 
 
 def _most_nodes(needed: Array, device: torch.device) -> tuple[int, bool]:

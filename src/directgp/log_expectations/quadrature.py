@@ -7,16 +7,18 @@ h(δ) = ℓ(μ+δ) − δ²/(2v) up to a constant; for a log-concave likelihood 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal, NamedTuple, final
+from functools import lru_cache, partial
+from typing import Any, Literal, NamedTuple, final
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import NumericalError, UnsupportedError, refuse
-from directgp.likelihoods.base import Binary, ClosedFormMode, Derivatives, Likelihood
+from directgp.likelihoods.base import Binary, ClosedFormMode, Derivatives, Likelihood, has
 from directgp.likelihoods.counts import CountLikelihood
 from directgp.likelihoods.student_t import StudentTNoise
 from directgp.log_expectations.adaptive import POINTS, adaptive_log_expectation
@@ -37,6 +39,7 @@ from directgp.log_expectations.rule import (
     balanced_weight,
     estimate_rows,
     evaluate,
+    gather,
 )
 from directgp.log_expectations.scale_mixture import mixture_estimate
 from directgp.numerics.autograd import Slopes
@@ -57,6 +60,12 @@ _PATIENCE = 10
 
 _MODE_TOLERANCE = 1e-3
 """Newton steps end when the next is below this share of the peak's width."""
+
+_ROUGH = 0.1
+"""The same for the nodes of a quadrature, which may lie anywhere over the peak."""
+
+_PLAIN_STEPS = 3
+"""Newton steps without a bracket."""
 
 _MAX_FALL_STEPS = 40
 _FALL_PATIENCE = 4
@@ -85,32 +94,54 @@ class Peak(NamedTuple):
         return Peak(*(column.index_select(0, index) for column in self))
 
 
-def peak_of(likelihood: Likelihood, y: Values, mean: Values, variance: Values) -> Peak:
-    """Return the peak of q̃ for a log-concave likelihood."""
+def peak_of(
+    likelihood: Likelihood,
+    y: Values,
+    mean: Values,
+    variance: Values,
+    tolerance: float = _MODE_TOLERANCE,
+) -> Peak:
+    """Return the peak of q̃ for a log-concave likelihood, with its mode to a share of its width."""
 
     def kernel(f: Values) -> Derivatives:
         return likelihood.derivatives(y, f)
 
     if recording():
         return grid_peak(kernel, mean, variance)
-    if isinstance(likelihood, ClosedFormMode):
-        precision = 1 / variance
-        delta = likelihood.product_mode(y, mean, variance)
-        here = kernel(mean + delta)
-        # The formula is a difference of large numbers when v·y is large: a Newton step corrects it.
-        slope, bend = here.first - delta * precision, precision - here.second
-        if bool((slope * slope > _MODE_TOLERANCE**2 * bend).any()):
-            delta = delta + slope / bend
-            here = kernel(mean + delta)
-        peak = _peak_at(delta, here, precision)
-    else:
-        peak = find_peak(kernel, mean, variance)
+    peak = _newton_peak(kernel, mean, variance, torch.zeros_like(mean), tolerance)
+    if peak is None and has(likelihood, ClosedFormMode):
+        formula: Any = likelihood
+        # It is a difference of large numbers when v·y is large: Newton steps correct it.
+        start = formula.product_mode(y, mean, variance)
+        peak = _newton_peak(kernel, mean, variance, start, tolerance)
+    if peak is None:
+        peak = find_peak(kernel, mean, variance, tolerance)
     if fixed_sizes.get() is not None:
         fixed_size(_GRID_NAME, (variance * kernel(mean).first / peak.width).abs_())
     return peak
 
 
-def find_peak(kernel: Kernel, mean: Values, variance: Values) -> Peak:
+def _newton_peak(
+    kernel: Kernel, mean: Values, variance: Values, delta: Values, tolerance: float
+) -> Peak | None:
+    """Take a few steps of Newton's method; None if they do not lead to the modes.
+
+    They do where the next step is short, since h is concave.
+    """
+    precision = variance.reciprocal()
+    for _ in range(_PLAIN_STEPS):
+        here = kernel(mean + delta)
+        slope = torch.addcmul(here.first, delta, precision, value=-1)
+        step = slope / (precision - here.second)
+        if bool((slope.mul_(step) <= tolerance**2).all()):
+            return _peak_at(delta, here, precision)
+        delta = delta + step
+    return None
+
+
+def find_peak(
+    kernel: Kernel, mean: Values, variance: Values, tolerance: float = _MODE_TOLERANCE
+) -> Peak:
     """Find the mode of q̃ by Newton's method inside a bracket that shrinks.
 
     Where ℓ′(μ) > 0 the mode lies in (0, v·ℓ′(μ)), since ℓ′ falls; likewise on the other side. A
@@ -128,7 +159,7 @@ def find_peak(kernel: Kernel, mean: Values, variance: Values) -> Peak:
         slope = torch.addcmul(here.first, delta, precision, value=-1)
         bend = precision - here.second
         step = slope / bend
-        moving = step * slope > _MODE_TOLERANCE**2
+        moving = step * slope > tolerance**2
         if not bool(moving.any()):
             return _peak_at(delta, here, precision)
         rising = slope > 0
@@ -185,10 +216,10 @@ def _peak_at(delta: Values, here: Derivatives, precision: Values) -> Peak:
     pull = delta * precision
     return Peak(
         delta,
-        here.value - 0.5 * delta * pull,
+        torch.addcmul(here.value, delta, pull, value=-0.5),
         here.first - pull,
-        torch.clamp(-here.second, min=0.0),
-        torch.rsqrt(precision - here.second),
+        here.second.neg().clamp_(min=0.0),
+        (precision - here.second).rsqrt_(),
     )
 
 
@@ -244,14 +275,15 @@ def find_support(kernel: Kernel, mean: Values, variance: Values, peak: Peak, dro
     One step of Newton's method from where a Gaussian peak has fallen so far: h is concave, so that
     the step never ends too near, nor much too far.
     """
-    side, reach = _sides(mean), torch.sqrt(2 * drop)
+    side, reach = _sides(mean), (2 * drop).sqrt_()
     distance = reach * peak.width
     delta = torch.addcmul(peak.delta, side, distance)
     value, first, _ = kernel(mean + delta)
     pull = delta / variance
     left = torch.addcmul(value, delta, pull, value=-0.5).add_(drop - peak.height)
-    step = torch.where(left > -torch.inf, left / (pull - first).mul_(side), 0.0)
-    return torch.minimum(step.add_(distance), 1.05 * reach * torch.sqrt(variance))
+    # No step where h has overflowed.
+    step = left.div_(pull.sub_(first).mul_(side)).nan_to_num_(0.0, math.inf, 0.0)
+    return torch.minimum(step.add_(distance), reach.mul_(1.05).mul_(variance.sqrt()))
 
 
 def _sides(like: Values) -> Sides:
@@ -260,16 +292,25 @@ def _sides(like: Values) -> Sides:
     return sides.reshape(2, *([1] * like.dim()))
 
 
-# Positions of the nodes.
+# Nodes δ_k = origin + x_k·scale with weights w_k: Σ_k w_k·scale·g(δ_k) ≈ ∫ g(δ) dδ.
 
 
-def trapezoid_nodes(ends: Float[Tensor, "2 n"], peak: Peak, num_nodes: int) -> tuple[Points, Row]:
-    """Return δ of equal steps over the support, and the log of their common weight."""
-    left, right = ends
-    step = (left + right) / num_nodes
-    steps = partial(torch.arange, 0.5, num_nodes, dtype=step.dtype, device=step.device)
-    index = constant(("steps", num_nodes), steps)[:, None]
-    return torch.addcmul(peak.delta - left, index, step), torch.log(step)
+@lru_cache(maxsize=64)
+def _midpoints(number: int) -> NDArray[np.float64]:
+    """Return the midpoints of equal steps from 0 to 1, and their weights; not to be written to."""
+    return np.stack([(np.arange(number) + 0.5) / number, np.full(number, 1 / number)])
+
+
+def _trapezoid(number: int, like: Row) -> Float[Tensor, "2 k"]:
+    """Return x and w for an origin at the left end of the support, and its length as scale."""
+    make = partial(torch.as_tensor, _midpoints(number), device=like.device)
+    return constant(("midpoints", number), make)
+
+
+def _hermite(number: int, like: Row) -> Float[Tensor, "2 k"]:
+    """Return x and w for an origin at the mode, and the width of the peak as scale."""
+    z, log_weight = gauss_hermite(number, like.dtype, like.device)
+    return torch.stack([z, torch.exp(log_weight + 0.5 * z * z).mul_(math.sqrt(2 * math.pi))])
 
 
 def hermite_nodes(peak: Peak, num_nodes: int) -> tuple[Points, Points]:
@@ -355,7 +396,7 @@ class Quadrature(Rule):
             estimate = self._integrate(examples._replace(y=unlikely))
             return estimate.complement().where(likely, estimate)
         if isinstance(likelihood, CountLikelihood):
-            rise = torch.where(y == 0, -torch.log(likelihood.conditional_mean(mean)), 0.0)
+            rise = torch.where(y == 0, -likelihood.log_mean(mean), 0.0)
             if recording() or bool((rise > _CERTAIN_FROM).any()):
                 return self._integrate(examples, rise)
         return self._integrate(examples)
@@ -363,67 +404,85 @@ class Quadrature(Rule):
     def _integrate(self, examples: FlatExamples, rise: Row | None = None) -> Estimate:
         """Integrate q·p for a log-concave p; `rise` is −log E[y given μ] where y = 0, else 0."""
         likelihood, y, mean, variance = examples
-        peak, certain = peak_of(*examples), None if rise is None else rise > _CERTAIN_FROM
+        peak, certain = peak_of(*examples, _ROUGH), None if rise is None else rise > _CERTAIN_FROM
         if self.nodes == "gauss_hermite":
             number = _HERMITE_NODES if self.num_nodes == "auto" else self.num_nodes
-            return _sum_nodes(examples, peak, *hermite_nodes(peak, number), certain)
+            laid = _Laid(examples, peak, peak.delta, peak.width, certain)
+            return laid.estimate(laid.sums(likelihood, _hermite(number, y), laid.rows()))
         drop = nats_for(peak.width)
         ends = find_support(lambda f: likelihood.derivatives(y, f), mean, variance, peak, drop)
         if rise is not None and certain is not None:
             # The mass of q·(1 − p) lies v to the right of that of q, as far as 1 − p rises.
             right = torch.sqrt(2 * drop * variance).add_(torch.minimum(variance, rise))
             ends[1] = torch.where(certain, right, ends[1])
-        needed = ends.sum(0) / step_for(peak.width, likelihood.strip, drop)
+        laid = _Laid(examples, peak, peak.delta - ends[0], ends[0] + ends[1], certain)
+        needed, rows = laid.scale / step_for(peak.width, likelihood.strip, drop), laid.rows()
         common = nodes_for_all(needed) if self.num_nodes == "auto" else self.num_nodes
         if common is not None:
-            return _sum_nodes(examples, peak, *trapezoid_nodes(ends, peak, common), certain)
+            return laid.estimate(laid.sums(likelihood, _trapezoid(common, y), rows))
         parts = []
         for number, index in blocks_by_nodes(needed):
-            top, zero = peak.take(index), None if certain is None else certain[index]
-            nodes = trapezoid_nodes(ends.index_select(1, index), top, number)
-            parts.append((index, _sum_nodes(examples.take(index), top, *nodes, zero)))
-        return Estimate.gather(parts)
+            some = likelihood.take(index), _trapezoid(number, y), rows.index_select(1, index)
+            parts.append((index, laid.sums(*some)))
+        return laid.estimate(gather(parts))
 
 
-def _sum_nodes(
-    examples: FlatExamples,
-    peak: Peak,
-    delta: Points,
-    log_weight: Values,
-    certain: Bool[Tensor, " n"] | None = None,
-) -> Estimate:
-    """Compute log Σ_k weight_k·q(f_k)·p(y given f_k) over nodes f = μ + δ, and its slopes.
+class _Laid(NamedTuple):
+    """Nodes laid on the peaks of examples; what is summed over them and what comes of the sums.
 
     The slopes average g and ½(g² − w²/v + (1−w)²ℓ″) of `mixed_slopes`, written out for speed.
     """
-    likelihood, y, mean, variance = examples
-    f = mean + delta
-    kernel, first, second = likelihood.derivatives(y, f)
-    exponent = delta * delta * (-0.5 / variance)
-    value = (kernel + exponent).sub_(peak.height)
-    if log_weight.dim() == 2:
-        value, exponent = value + log_weight, exponent + log_weight
-        log_weight = torch.zeros_like(mean)
-    mass = value.exp_()
-    ones = constant(("ones", len(mass)), lambda: mass.new_ones(len(mass)))
-    total = ones @ mass
-    log_z = peak.height + torch.log(total) + log_weight - 0.5 * torch.log(2 * math.pi * variance)
-    if certain is not None:
-        # log(1 − E_q[1 − p]).
-        rare = ones @ torch.expm1(kernel).mul_(exponent.exp_())
-        rare.mul_(torch.exp(log_weight) / torch.sqrt(2 * math.pi * variance))
-        log_z = torch.where(certain, torch.log1p(rare), log_z)
-    weight = balanced_weight(peak.curvature, variance)
-    rest = 1 - weight
-    slope = torch.addcmul(rest * first, weight / variance, delta)
-    bent = ones @ (mass * second)
-    pulled = mass * slope
-    mean_slope = (ones @ pulled).div_(total)
-    square = (rest * rest * bent).add_(ones @ pulled.mul_(slope)).div_(total)
-    variance_slope = 0.5 * (square - weight * weight / variance)
-    parameters: Slopes = ()
-    if likelihood.trainable:
-        averages = ((ones @ (mass * each)).div_(total) for each in (f, kernel, first))
-        linear = likelihood.slopes_of_averages(y, *averages)
-        parameters = likelihood.average_slopes(y, f, mass / total) if linear is None else linear
-    return Estimate(log_z + likelihood.log_base(y), mean_slope, variance_slope, parameters)
+
+    examples: FlatExamples
+    peak: Peak
+    origin: Row
+    scale: Row
+    certain: Bool[Tensor, " n"] | None
+    """Whether log(1 − E_q[1 − p]) is computed."""
+
+    def rows(self) -> Float[Tensor, "8 n"]:
+        """Return what the sums need of each example."""
+        _, y, mean, variance = self.examples
+        weight = balanced_weight(self.peak.curvature, variance)
+        spread, height = -0.5 / variance, self.peak.height
+        pull, rest = weight / variance, 1 - weight
+        return torch.stack([y, mean, self.origin, self.scale, height, spread, pull, rest])
+
+    def sums(self, likelihood: Likelihood, table: Float[Tensor, "2 k"], rows: Tensor) -> Slopes:
+        """Sum p·q/top times 1, g, g², ℓ″, and more where needed; with it `average_slopes`."""
+        y, mean, origin, scale, height, spread, pull, rest = rows
+        weights = table[1]
+        delta = torch.addcmul(origin, table[0, :, None], scale)
+        f, square = mean + delta, delta * delta
+        kernel, first, second = likelihood.derivatives(y, f)
+        mass = torch.addcmul(kernel, square, spread).sub_(height).exp_()
+        sums = [weights @ mass, weights @ (mass * second)]
+        parameters: Slopes = ()
+        if likelihood.has_linear_slopes():
+            sums.append(weights @ (mass * kernel))
+        elif likelihood.trainable:
+            share = mass * (weights[:, None] / sums[0])
+            parameters = likelihood.average_slopes(y, f, share)
+        if self.certain is not None:
+            sums.append(weights @ torch.expm1(kernel).mul_(square.mul_(spread).exp_()))
+        slope = (rest * first).addcmul_(pull, delta)
+        sums += [weights @ mass.mul_(slope), weights @ mass.mul_(slope)]
+        return torch.stack(sums), *parameters
+
+    def estimate(self, columns: Slopes) -> Estimate:
+        """Return value and slopes given the sums."""
+        likelihood, y, mean, variance = self.examples
+        (total, bent, *more, slope, square), parameters = columns[0], columns[1:]
+        length = self.scale * (2 * math.pi * variance).rsqrt_()
+        value = torch.log(total * length).add_(self.peak.height)
+        if self.certain is not None:
+            value = torch.where(self.certain, torch.log1p(more.pop() * length), value)
+        weight = balanced_weight(self.peak.curvature, variance)
+        slope = slope / total
+        square = ((1 - weight).square_().mul_(bent)).add_(square).div_(total)
+        by_variance = square.sub_(weight * weight / variance).mul_(0.5)
+        if more and likelihood.trainable:
+            # E_q̃[(f − μ)/v] = E_q̃[ℓ′].
+            f = torch.addcmul(mean, variance, slope)
+            parameters = likelihood.slopes_of_averages(y, f, more[0] / total, slope)
+        return Estimate(value.add_(likelihood.log_base(y)), slope, by_variance, parameters)

@@ -209,16 +209,13 @@ class Estimate:
         columns = zip(*(estimate.columns for estimate in (one, *more)), strict=True)
         return Estimate.of(torch.cat(column) for column in columns)
 
-    @staticmethod
-    def gather(parts: "list[tuple[Int[Tensor, ' _'], Estimate]]") -> "Estimate":
-        """Combine the estimates of parts of the examples, given with their indices."""
-        joined = Estimate.join(estimate for _, estimate in parts)
-        index = torch.cat([index for index, _ in parts])
-        count = torch.arange(len(index), device=index.device)
-        if not index.is_cuda and torch.equal(index, count):
-            return joined
-        order = torch.empty_like(index).index_copy_(0, index, count)
-        return Estimate.of(column.index_select(0, order) for column in joined.columns)
+
+def gather(parts: "list[tuple[Int[Tensor, ' _'], Slopes]]") -> Slopes:
+    """Combine the columns of parts of the examples, given with their indices."""
+    index = torch.cat([index for index, _ in parts])
+    with torch.enable_grad():
+        joined = (torch.cat(each, -1) for each in zip(*(part for _, part in parts), strict=True))
+        return tuple(torch.empty_like(each).index_copy(-1, index, each) for each in joined)
 
 
 def without_overflow(weights: Points, first: Points, second: Points) -> tuple[Points, Points]:
