@@ -12,6 +12,7 @@ from rich.text import Text
 
 from directgp.cli import options
 from directgp.cli.terminal import (
+    HELP,
     Terminal,
     WrongUsageError,
     console,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from directgp.experiments.plan import Comparison, Plan
     from directgp.reports.compare import Entry, ScoreTable
 
-run_option = panel("Comparison")
+run_option, _HELP = panel("Comparison"), HELP["compare"]
 
 STORE, DOCUMENT = "fits.sqlite", "report.json"
 
@@ -34,45 +35,13 @@ STORE, DOCUMENT = "fits.sqlite", "report.json"
 def compare(
     data: options.DataOptions,
     *,
-    methods: Annotated[
-        str | None,
-        run_option(
-            "NAME,…",
-            "Some of elbo, beta-elbo, fitc, log-joint, log-fixed, square-joint, square-fixed; by "
-            "default all that suit the task. Other losses have methods too, such as crps-joint.",
-        ),
-    ] = None,
+    methods: Annotated[str | None, run_option("NAME,…", _HELP["methods"])] = None,
     repeats: Annotated[
-        int,
-        run_option(
-            "NUMBER", "Number of random splits.", callback=options.at_least_one("--repeats")
-        ),
+        int, run_option("NUMBER", _HELP["repeats"], callback=options.at_least_one("--repeats"))
     ] = 5,
-    sizes: Annotated[
-        str | None,
-        run_option(
-            "NUMBER,…",
-            "Numbers of training rows, for a learning curve; 'all' is every row. By default all, "
-            "up to 20000.",
-        ),
-    ] = None,
-    betas: Annotated[
-        str | None,
-        run_option(
-            "NUMBER,…",
-            "Candidates for the weight of the KL term; by default every second of n, n/2, n/4, …, "
-            "0.01, and 1.",
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        run_option(
-            "NUMBER",
-            "Number of parallel fits, on one core each; by default the number of cores.",
-            *("--jobs", "-j"),
-            callback=options.at_least_one("--jobs"),
-        ),
-    ] = None,
+    sizes: Annotated[str | None, run_option("NUMBER,…", _HELP["sizes"])] = None,
+    betas: Annotated[str | None, run_option("NUMBER,…", _HELP["betas"])] = None,
+    jobs: Annotated[int | None, options.jobs_option(run_option, _HELP["jobs"])] = None,
     likelihood: Annotated[
         str | None,
         options.model_option(
@@ -80,19 +49,13 @@ def compare(
         ),
     ] = None,
     kernel: options.Kernel = "rbf",
-    ard: Annotated[
-        bool,
-        options.model_option("", "One lengthscale per feature, or one for all.", "--ard/--no-ard"),
-    ] = True,
+    ard: Annotated[bool, options.model_option("", _HELP["ard"], "--ard/--no-ard")] = True,
     inducing: options.Inducing = "auto",
     max_iter: options.MaxIter = None,
     seed: options.Seed = 0,
     device: options.Device = "auto",
     out: Annotated[Path, output_option("FOLDER", "Folder of the report.")] = Path("report"),
-    resume: Annotated[
-        bool,
-        output_option("", "Continue with the fits that are in the folder.", "--resume"),
-    ] = False,
+    resume: Annotated[bool, output_option("", _HELP["resume"], "--resume")] = False,
     force: options.Force = False,
     terminal: Terminal,
 ) -> None:

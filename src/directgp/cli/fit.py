@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from directgp.cli import options
-from directgp.cli.terminal import Terminal, output_option
+from directgp.cli.terminal import HELP, Terminal, output_option
 from directgp.registry import LIKELIHOODS, LOSSES, chosen_likelihood
 from directgp.text import duration, entry, joined, number, plural, with_error
 
@@ -15,31 +15,21 @@ if TYPE_CHECKING:
     from directgp.cli.data import Opened
     from directgp.datasets.problem import Problem
 
+_HELP = HELP["fit"]
+
 
 def fit(
     data: options.DataOptions,
     *,
-    exposure: Annotated[
-        str | None, options.data_option("COLUMN", "Exposure of counts: time, area, people.")
-    ] = None,
-    weights: Annotated[
-        str | None, options.data_option("COLUMN", "How often each row counts.")
-    ] = None,
+    exposure: Annotated[str | None, options.data_option("COLUMN", _HELP["exposure"])] = None,
+    weights: Annotated[str | None, options.data_option("COLUMN", _HELP["weights"])] = None,
     objective: Annotated[
         str,
         options.model_option("NAME", f"What to train for: {joined(tuple(LOSSES), 'or')}."),
     ] = "log_loss",
-    beta: Annotated[
-        str,
-        options.model_option(
-            "auto|NUMBER", "Weight of the KL term; auto chooses it by validation."
-        ),
-    ] = "auto",
+    beta: Annotated[str, options.model_option("auto|NUMBER", _HELP["beta"])] = "auto",
     hyperparameters: Annotated[
-        Literal["auto", "joint", "fixed"],
-        options.model_option(
-            "NAME", "joint (trained with the rest), fixed (kept from the ELBO), or auto."
-        ),
+        Literal["auto", "joint", "fixed"], options.model_option("NAME", _HELP["hyperparameters"])
     ] = "auto",
     likelihood: Annotated[
         str | None,
@@ -48,14 +38,7 @@ def fit(
         ),
     ] = None,
     kernel: options.Kernel = "rbf",
-    ard: Annotated[
-        bool | None,
-        options.model_option(
-            "",
-            "A lengthscale for each feature, or one for all; by evidence by default.",
-            "--ard/--no-ard",
-        ),
-    ] = None,
+    ard: Annotated[bool | None, options.model_option("", _HELP["ard"], "--ard/--no-ard")] = None,
     inducing: options.Inducing = "auto",
     max_iter: options.MaxIter = None,
     seed: options.Seed = 0,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, final, get_args
 
 import typer
 
-from directgp.cli.terminal import WrongUsageError, output_option, panel
+from directgp.cli.terminal import HELP, WrongUsageError, output_option, panel
 from directgp.errors import InvalidInputError
 from directgp.registry import KernelName, Task, likelihoods_of
 from directgp.text import joined
@@ -57,14 +57,12 @@ MaxIter = Annotated[
 DropMissing = Annotated[
     bool, data_option("", "Leave out rows with missing values.", "--drop-missing")
 ]
-DataDir = Annotated[
-    Path | None,
-    data_option(
-        "FOLDER",
-        "A folder of data sets, named without path and suffix; by default that of the variable"
-        " DIRECTGP_DATA.",
-    ),
-]
+DataDir = Annotated[Path | None, data_option("FOLDER", HELP["data"]["data_dir"])]
+
+
+def jobs_option(option: Callable[..., Any], text: str) -> Any:
+    """Return the option ``--jobs``, in the panel of the given option."""
+    return option("NUMBER", text, "--jobs", "-j", callback=at_least_one("--jobs"))
 
 
 @final
@@ -73,20 +71,14 @@ class DataOptions:
     """The options that describe the data to train on."""
 
     data: DataArgument
-    target: Annotated[
-        str | None, data_option("COLUMN", "The column to predict; required for files.")
-    ] = None
+    target: Annotated[str | None, data_option("COLUMN", HELP["data"]["target"])] = None
     task: Annotated[
         Task | None,
         data_option("TASK", f"{joined(get_args(Task), 'or')}; guessed from the target by default."),
     ] = None
-    drop: Annotated[
-        list[str] | None, data_option("COLUMN", "Leave out this column; may be repeated.")
-    ] = None
+    drop: Annotated[list[str] | None, data_option("COLUMN", HELP["data"]["drop"])] = None
     drop_missing: DropMissing = False
-    positive: Annotated[
-        str | None, data_option("LABEL", "The label of class 1; others are class 0.")
-    ] = None
+    positive: Annotated[str | None, data_option("LABEL", HELP["data"]["positive"])] = None
     data_dir: DataDir = None
 
     def words(self) -> list[str]:

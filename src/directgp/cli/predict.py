@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from directgp.cli import options
-from directgp.cli.terminal import Terminal, WrongUsageError, output_option
+from directgp.cli.terminal import HELP, Terminal, WrongUsageError, output_option
 from directgp.text import number, plural
 
 if TYPE_CHECKING:
     from directgp.cli.model_folder import ModelCard
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".feather", ".csv.gz", ".tsv.gz")
+
+_HELP = HELP["predict"]
 
 _BLOCK = 2**16
 """Rows that are predicted and written at once, which bounds the memory."""
@@ -24,24 +26,14 @@ def predict(
     data: options.DataArgument,
     *,
     id_columns: Annotated[
-        list[str] | None,
-        options.data_option("COLUMN", "Copy this column; may be repeated.", "--id"),
+        list[str] | None, options.data_option("COLUMN", _HELP["id"], "--id")
     ] = None,
     drop_missing: options.DropMissing = False,
-    exposure: Annotated[
-        str | None,
-        options.data_option("COLUMN", "Exposure of counts; by default the column of training."),
-    ] = None,
+    exposure: Annotated[str | None, options.data_option("COLUMN", _HELP["exposure"])] = None,
     data_dir: options.DataDir = None,
     out: Annotated[Path, output_option("FILE", f"The file to write: {', '.join(SUFFIXES)}.")],
-    coverage: Annotated[
-        float,
-        output_option("SHARE", "Probability of the intervals, between 0 and 1."),
-    ] = 0.9,
-    score: Annotated[
-        bool,
-        output_option("", "Score the predictions if DATA has the target.", "--score/--no-score"),
-    ] = True,
+    coverage: Annotated[float, output_option("SHARE", _HELP["coverage"])] = 0.9,
+    score: Annotated[bool, output_option("", _HELP["score"], "--score/--no-score")] = True,
     device: options.Device = "auto",
     force: options.Force = False,
     terminal: Terminal,

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Literal, final
 from rich.text import Text
 
 from directgp.cli import options
-from directgp.cli.terminal import Terminal, WrongUsageError, output_option, panel, plain_table
+from directgp.cli.terminal import (
+    HELP,
+    Terminal,
+    WrongUsageError,
+    output_option,
+    panel,
+    plain_table,
+)
 from directgp.errors import DirectGPError, InvalidInputError
 from directgp.text import joined, plural
 
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
     from directgp.experiments.workers import Pool
     from directgp.reports.paper_figures import PaperFigure
 
-what_option, run_option = panel("What"), panel("How it is run")
+what_option, run_option, _HELP = panel("What"), panel("How it is run"), HELP["reproduce"]
 
 STORE, DOCUMENT = "cells.sqlite", "verdicts.json"
 
@@ -36,34 +43,15 @@ STORE, DOCUMENT = "cells.sqlite", "verdicts.json"
 class Selection:
     """The options that select experiments."""
 
-    claims: Annotated[
-        list[str] | None,
-        what_option("NAME", "Run what this claim needs, C1 to C14; may be repeated.", "--claim"),
-    ] = None
-    figures: Annotated[
-        list[str] | None,
-        what_option(
-            "NAME",
-            "Run what this figure needs, 1a to 1i, 2 to 16, S1; may be repeated.",
-            "--figure",
-        ),
-    ] = None
-    datasets: Annotated[
-        list[str] | None,
-        what_option("NAME", "Run only this data set; may be repeated.", "--dataset"),
-    ] = None
-    scale: Annotated[
-        Literal["smoke", "small", "full"],
-        what_option("NAME", "smoke, small or full: minutes, hours, or as in the paper."),
-    ] = "smoke"
-    protocol: Annotated[
-        Literal["paper", "best"] | None,
-        what_option(
-            "NAME",
-            "paper or best: optimiser, starting points and rule of the paper, or of directgp; by "
-            "default paper for full, otherwise best.",
-        ),
-    ] = None
+    claims: Annotated[list[str] | None, what_option("NAME", _HELP["claim"], "--claim")] = None
+    figures: Annotated[list[str] | None, what_option("NAME", _HELP["figure"], "--figure")] = None
+    datasets: Annotated[list[str] | None, what_option("NAME", _HELP["dataset"], "--dataset")] = None
+    scale: Annotated[Literal["smoke", "small", "full"], what_option("NAME", _HELP["scale"])] = (
+        "smoke"
+    )
+    protocol: Annotated[Literal["paper", "best"] | None, what_option("NAME", _HELP["protocol"])] = (
+        None
+    )
     seed: options.Seed = 0
 
     def check(self) -> None:
@@ -114,34 +102,13 @@ def _claims_and_figures() -> "tuple[dict[str, Claim], dict[str, PaperFigure]]":
 class Engine:
     """The options that say where cells are run."""
 
-    engine: Annotated[
-        Literal["local", "inline", "ray"],
-        run_option(
-            "NAME", "local, inline or ray: processes of this machine, this process, or a cluster."
-        ),
-    ] = "local"
-    jobs: Annotated[
-        int | None,
-        run_option(
-            "NUMBER",
-            "Number of parallel cells on this machine, on one core each; by default the number of "
-            "cores.",
-            *("--jobs", "-j"),
-            callback=options.at_least_one("--jobs"),
-        ),
-    ] = None
-    address: Annotated[
-        str | None,
-        run_option(
-            "ADDRESS", "Address of a Ray cluster; by default one is started on this machine."
-        ),
-    ] = None
-    cpus: Annotated[float | None, run_option("NUMBER", "Cores per cell on Ray; by default 1.")] = (
-        None
+    engine: Annotated[Literal["local", "inline", "ray"], run_option("NAME", _HELP["engine"])] = (
+        "local"
     )
-    gpus: Annotated[
-        float | None, run_option("NUMBER", "GPUs per cell on Ray, such as 0.25; by default none.")
-    ] = None
+    jobs: Annotated[int | None, options.jobs_option(run_option, _HELP["jobs"])] = None
+    address: Annotated[str | None, run_option("ADDRESS", _HELP["address"])] = None
+    cpus: Annotated[float | None, run_option("NUMBER", _HELP["cpus"])] = None
+    gpus: Annotated[float | None, run_option("NUMBER", _HELP["gpus"])] = None
     device: options.Device = "cpu"
 
     def check(self) -> None:
@@ -185,37 +152,18 @@ class Engine:
 
 def reproduce(
     *,
-    listed: Annotated[
-        bool, what_option("", "List claims, figures and scales, and exit.", "--list")
-    ] = False,
+    listed: Annotated[bool, what_option("", _HELP["list"], "--list")] = False,
     selected: Selection,
     data_dir: options.DataDir = None,
     download: Annotated[
-        bool,
-        what_option(
-            "", "Download data sets that are missing in the folder.", "--download/--no-download"
-        ),
+        bool, what_option("", _HELP["download"], "--download/--no-download")
     ] = True,
     engine: Engine,
-    out: Annotated[Path, output_option("FOLDER", "Folder of results and report.")] = Path(
-        "reproduction"
-    ),
-    resume: Annotated[
-        bool,
-        output_option(
-            "", "Continue with the results in the folder; other programs may do so too.", "--resume"
-        ),
-    ] = False,
+    out: Annotated[Path, output_option("FOLDER", _HELP["out"])] = Path("reproduction"),
+    resume: Annotated[bool, output_option("", _HELP["resume"], "--resume")] = False,
     force: options.Force = False,
-    report_only: Annotated[
-        bool, output_option("", "Run nothing; report the results in the folder.", "--report-only")
-    ] = False,
-    merge: Annotated[
-        list[Path] | None,
-        output_option(
-            "FOLDER", "Add the results of another folder or machine first; may be repeated."
-        ),
-    ] = None,
+    report_only: Annotated[bool, output_option("", _HELP["report_only"], "--report-only")] = False,
+    merge: Annotated[list[Path] | None, output_option("FOLDER", _HELP["merge"])] = None,
     terminal: Terminal,
 ) -> None:
     """Run the experiments of the paper, and report which of its claims hold.

@@ -2,11 +2,13 @@
 
 import os
 import sys
+import tomllib
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib.resources import files
 from io import TextIOWrapper
 from typing import Annotated, Any, Literal, final
 
@@ -41,6 +43,11 @@ def panel(title: str) -> Callable[..., Any]:
 
 
 output_option = panel("Output")
+
+HELP: dict[str, dict[str, str]] = tomllib.loads(
+    files("directgp.cli").joinpath("help.toml").read_text(encoding="utf-8")
+)
+"""The help of options, by command."""
 
 Quiet = Annotated[bool, output_option("", "Print nothing but errors.", "--quiet", "-q")]
 Json = Annotated[bool, output_option("", "Print one JSON document, for programs.", "--json")]
