@@ -1,8 +1,10 @@
 """Define the scales of the paper's experiments, and list the cells of each."""
 
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, final
+from importlib.resources import files
+from typing import Any, NamedTuple, final
 
 from directgp.experiments.cell import select_methods, with_starts
 from directgp.experiments.paper.cells import (
@@ -31,7 +33,7 @@ from directgp.training.beta_path import beta_grid
 class CurveSizes:
     """Sizes of learning curves."""
 
-    rows: int | None
+    rows: int | None = None
     """Maximum number of training rows; None is all."""
 
     steps: int
@@ -44,7 +46,7 @@ class CurveSizes:
 class AirlineSizes:
     """Sizes of the learning curves of airline, in batches."""
 
-    rows: int | None
+    rows: int | None = None
     num_test: int
     num_inducing: int
     batch_size: int = 1000
@@ -58,7 +60,7 @@ class AirlineSizes:
 class Scale:
     """Sizes of all experiments."""
 
-    name: Literal["smoke", "small", "full"]
+    name: str
     about: str
     repeats: int = 5
     sizes: tuple[int | float, ...]
@@ -84,49 +86,18 @@ class Scale:
     measured."""
 
 
-_SMOKE = Scale(
-    name="smoke",
-    about="Everything once over in minutes: few rows, few steps, two repeats. Shows that it runs; "
-    "its verdicts mean nothing.",
-    repeats=2,
-    sizes=(150, 400),
-    other_sizes=(150,),
-    max_inducing=20,
-    betas=(10.0, 1.0, 0.1),
-    max_steps=30,
-    curves=CurveSizes(rows=150, steps=40, evaluations=4, repeats=2),
-    airline=AirlineSizes(rows=2_000, num_test=2_000, num_inducing=20, batch_size=500, epochs=2),
-    draws=20,
-    study_rows=150,
-    sampler_steps=(0, 50),
-)
-_SMALL = Scale(
-    name="small",
-    about="About an hour and a half on two cores: up to 5000 training rows in regression and 1000 "
-    "else, five repeats, β in powers of ten.",
-    sizes=(691, 2000, 5000),
-    other_sizes=(200, 1000),
-    betas=(100.0, 10.0, 1.0, 0.1, 0.01),
-    curves=CurveSizes(rows=1000, steps=1500, evaluations=30, repeats=3),
-    airline=AirlineSizes(rows=100_000, num_test=20_000, num_inducing=100, epochs=5),
-    draws=200,
-    study_rows=1000,
-    sampler_steps=(0, 50, 200, 500),
-)
-_FULL = Scale(
-    name="full",
-    about="As in the paper: its sizes, grid and optimiser. Days of one machine; for a cluster.",
-    sizes=(0.05, 0.1, 0.2, 0.4, 0.8),
-    other_sizes=(100, 200, 500, 1000, 2000),
-    protocol="paper",
-    curves=CurveSizes(rows=None, steps=3000, evaluations=60, repeats=5),
-    airline=AirlineSizes(rows=None, num_test=100_000, num_inducing=200, epochs=20, all_betas=True),
-    draws=1000,
-    study_rows=2000,
-    sampler_steps=(0, 50, 200, 500, 1000, 2000),
-)
+def _scale(name: str, facts: dict[str, Any]) -> Scale:
+    facts |= {key: tuple(value) for key, value in facts.items() if isinstance(value, list)}
+    curves, airline = CurveSizes(**facts.pop("curves")), AirlineSizes(**facts.pop("airline"))
+    return Scale(name=name, curves=curves, airline=airline, **facts)
 
-SCALES: dict[str, Scale] = {scale.name: scale for scale in (_SMOKE, _SMALL, _FULL)}
+
+SCALES: dict[str, Scale] = {
+    name: _scale(name, facts)
+    for name, facts in tomllib.loads(
+        files(__package__).joinpath("scales.toml").read_text(encoding="utf-8")
+    ).items()
+}
 
 
 _SAMPLED_BETA = 0.1
