@@ -32,10 +32,8 @@ class Score:
     """The definition, in one sentence."""
 
     better: Literal["lower", "nominal"] = "lower"
-    """"nominal" if values near `COVERAGE` are better."""
-
     share: bool = False
-    """Whether it is a share of the rows."""
+    """"nominal" if values near `COVERAGE` are better; whether it is a share of the rows."""
 
 
 NLL = Score("nll", "NLL", "Mean negative log density or probability of the targets.")
@@ -78,10 +76,8 @@ class Judged:
     lower: Row
     upper: Row
     below: Row
-    """P(Y < y)."""
-
     up_to: Row
-    """P(Y ≤ y)."""
+    """P(Y < y) and P(Y ≤ y)."""
 
     scores: dict[str, Row]
     """Values of each row, by the name of the score."""

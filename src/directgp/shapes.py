@@ -33,10 +33,7 @@ Inputs = Float[Tensor, "n d"]
 
 @dataclass(frozen=True)
 class Marginals:
-    """Mean and variance of q(f_i) = N(μ_i, v_i), one pair per example."""
+    """Mean μ_i and variance v_i > 0 of q(f_i) = N(μ_i, v_i), one pair per example."""
 
     mean: BatchedRow
-    """μ_i."""
-
     variance: BatchedRow
-    """v_i > 0."""

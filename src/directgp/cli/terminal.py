@@ -60,13 +60,8 @@ class Terminal:
     """Prints results on standard output, and notes, warnings and progress on standard error."""
 
     quiet: Quiet = False
-    """Print only errors, and the document of `json`."""
-
     json: Json = False
-    """Print one JSON document on standard output, and nothing else there."""
-
     debug: Debug = False
-    """Read by `reporting_errors`."""
 
     def note(self, sentence: str, style: str | None = None) -> None:
         """Print a note on standard error."""

@@ -120,10 +120,8 @@ class DatasetInfo:
     """None if the file cannot be used as it is."""
 
     rows: int | None
-    """None if the file cannot be read."""
-
     features: int | None
-    """Columns besides the target; None if the file cannot be read."""
+    """Rows, and columns besides the target; None if the file cannot be read."""
 
     target: str | None
     """Column to predict; a guess for a file."""

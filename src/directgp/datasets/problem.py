@@ -44,10 +44,8 @@ class Problem:
     """One for each column of X; a category has several."""
 
     X: NDArray[np.float64]
-    """Features, finite, of shape (n, d)."""
-
     y: NDArray[np.float64]
-    """Targets, of shape (n,); 0 and 1 in classification."""
+    """Features, finite, of shape (n, d), and targets, of shape (n,); 0 and 1 in classification."""
 
     classes: tuple[str, str] | None
     """Names of class 0 and class 1 in classification, else None."""

@@ -39,7 +39,6 @@ class Source:
     target: str | None = None
     task: Task | None = None
     notes: tuple[str, ...] = ()
-    """Notes for the user."""
 
     def choose(
         self, target: str | None, task: Task | None, positive: str | None

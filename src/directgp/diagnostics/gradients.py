@@ -31,10 +31,8 @@ class GradientStatistics:
     """Statistics of draws g of one block's gradient around the exact gradient g*."""
 
     alignment: Measurement
-    """Condition (i): ⟨g, g*⟩/‖g*‖²."""
-
     squared_norm_ratio: Measurement
-    """Condition (ii): ‖g‖²/‖g*‖²."""
+    """Conditions (i) and (ii): ⟨g, g*⟩/‖g*‖² and ‖g‖²/‖g*‖²."""
 
     squared_error: Measurement
     """E‖g − g*‖² of one draw: variance + squared bias."""

@@ -134,10 +134,8 @@ class SampleSize:
     """The number of samples at one step, and the number that the theory requires."""
 
     required: float
-    """Lower bound that L has to exceed."""
-
     used: int
-    """The smallest such L, or the cap."""
+    """Lower bound that L has to exceed, and the smallest such L, or the cap."""
 
     @property
     def capped(self) -> bool:

@@ -25,10 +25,8 @@ class Method:
 
     name: str
     label: str
-    """Names on the command line, and in tables and figures."""
-
     objective: str
-    """Objective of `directgp.train`."""
+    """Names on the command line, in tables and figures, and in `directgp.train`."""
 
     hyperparameters: Literal["joint", "fixed"]
     chooses_beta: bool

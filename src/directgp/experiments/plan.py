@@ -270,16 +270,13 @@ class Comparison:
     """Versions of directgp, Python and the libraries that affect the numbers."""
 
     machine: str
-    """Description of processor, number of workers and device."""
-
     command: str
-    """The command that repeats the comparison."""
+    """Processor, number of workers and device; the command that repeats the comparison."""
 
     began: str
-    """Date and time, UTC."""
-
     seconds: float
-    """Wall time of this run, without the cells that were finished before."""
+    """Date and time, UTC, and wall time of this run, without the cells that were finished
+    before."""
 
 
 _MAX_ROWS = 20_000

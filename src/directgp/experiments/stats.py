@@ -23,17 +23,14 @@ class ScoreEstimate:
     """A score of a method over the repeats."""
 
     values: tuple[float, ...]
-    """One per repeat."""
-
     mean: float
     error: float
-    """Standard error of the mean; NaN for one repeat."""
+    """One value per repeat, their mean and its standard error; NaN for one repeat."""
 
     best: bool
-    """Whether no method has a better mean."""
-
     close: bool
-    """Whether it is not significantly different from the best; with one repeat, only the best."""
+    """Whether no method has a better mean, or it is not significantly different from the best; with
+    one repeat, only the best."""
 
     p_value: float
     """Of the paired test against the best; NaN for the best and for one repeat."""
@@ -47,13 +44,9 @@ class RankingRow:
     method: Method
     size: int
     scores: dict[str, ScoreEstimate]
-    """By the names of the scores."""
-
     betas: tuple[float, ...]
-    """The β of each repeat."""
-
     seconds: float
-    """Mean over the repeats."""
+    """Scores by name, the β of each repeat, and the mean time over the repeats."""
 
     @property
     def beta(self) -> float:

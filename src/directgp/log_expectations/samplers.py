@@ -267,16 +267,13 @@ class PaperDraws(NamedTuple):
     """Draws of the paper's sampler after a bounded number of rounds."""
 
     delta: Points
-    """Draws minus the mean of q; meaningless where unfinished."""
-
     unfinished: Bool[Tensor, "k n"]
-    """Draws without an accepted proposal."""
+    """Draws minus the mean of q, meaningless where unfinished: without an accepted proposal."""
 
     proposals: Row
-    """Observed number of proposals per accepted one, an estimate of p_max / E_q[p]."""
-
     accepted: Row
-    """Accepted proposals: more than were asked for, since several are made at a time."""
+    """Observed proposals per accepted one, an estimate of p_max / E_q[p]; and accepted ones, more
+    than were asked for, since several are made at a time."""
 
 
 def draw_as_paper(

@@ -72,11 +72,9 @@ class ModelState:
     """A fitted estimator in parts."""
 
     estimator: str
-    """The name of its class."""
-
     params: dict[str, Any]
-    """Constructor parameters: None, bools, numbers, strings, lists and tuples of these, arrays,
-    gpytorch kernels, likelihoods, rules and point losses."""
+    """The name of its class and its constructor parameters: None, bools, numbers, strings, lists
+    and tuples of these, arrays, gpytorch kernels, likelihoods, rules and point losses."""
 
     posterior: SparsePosterior
     likelihood: Likelihood

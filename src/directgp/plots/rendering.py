@@ -65,7 +65,7 @@ class Layout:
     height: float = 2.6
     min_width: float = 3.0
     min_width_narrow: float = 3.0
-    """The same on a phone."""
+    """On a page of text, and on a phone."""
 
     max_width: float = _MAX_PANEL
     x_label: str = ""

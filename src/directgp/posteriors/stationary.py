@@ -95,10 +95,8 @@ class KnownSums(NamedTuple):
     """Sums over rows that the caller of `gradient` knows from `weighted_gram`."""
 
     gram_factor: float
-    """2 A diag(g_v) Aᵀ is the last weighted gram times this number."""
-
     variance: Float[Tensor, "*batch"]
-    """Σ g_v·variance."""
+    """2 A diag(g_v) Aᵀ is the last weighted gram times the first; the second is Σ g_v·variance."""
 
 
 @final

@@ -41,7 +41,6 @@ class Entry(NamedTuple):
     best: bool = False
     close: bool = False
     note: str = ""
-    """Small text below."""
 
 
 class ScoreTable(NamedTuple):
@@ -208,7 +207,7 @@ def run_facts(findings: Findings) -> dict[str, str]:
 def report_document(findings: Findings, verdict: Verdict) -> dict[str, Any]:
     """Return the content of report.json."""
     comparison = findings.comparison
-    plan = comparison.plan
+    plan, same = comparison.plan, ("versions", "machine", "command", "began", "seconds")
     return {
         "schema": SCHEMA,
         "verdict": {**asdict(verdict), "method": verdict.method and verdict.method.name},
@@ -221,9 +220,7 @@ def report_document(findings: Findings, verdict: Verdict) -> dict[str, Any]:
             for row in found
         ],
         "significance": SIGNIFICANT,
-        "repeats": plan.repeats,
-        "sizes": plan.sizes,
-        "seed": plan.seed,
+        **{name: getattr(plan, name) for name in ("repeats", "sizes", "seed")},
         "rows": asdict(plan.parts),
         "settings": plan.settings.model_dump(),
         "failed": [
@@ -231,11 +228,7 @@ def report_document(findings: Findings, verdict: Verdict) -> dict[str, Any]:
             | {"reason": each.reason}
             for each in comparison.failed
         ],
-        "versions": comparison.versions,
-        "machine": comparison.machine,
-        "command": comparison.command,
-        "began": comparison.began,
-        "seconds": comparison.seconds,
+        **{name: getattr(comparison, name) for name in same},
     }
 
 

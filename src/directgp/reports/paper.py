@@ -250,19 +250,13 @@ def _document(done: Reproduction) -> dict[str, Any]:
         "data": [asdict(row) for row in done.data],
         "scale": done.scale,
         "protocol": done.protocol,
-        "cells": {
-            "finished": len(results.records),
-            "failed": len(results.failed),
-            "missing": len(results.missing),
-        },
+        "cells": {"finished": len(results.records)}
+        | {name: len(getattr(results, name)) for name in ("failed", "missing")},
         "failed": [
             {"cell": each.cell.title, "reason": each.reason, "attempts": each.attempts}
             for each in results.failed
         ],
-        "command": done.command,
-        "began": done.began,
-        "seconds": done.seconds,
-        "machine": done.machine,
+        **{name: getattr(done, name) for name in ("command", "began", "seconds", "machine")},
         "circumstances": [
             {"versions": dict(versions), "machine": machine, "device": device, "cells": cells}
             for (versions, machine, device), cells in about.most_common()

@@ -58,10 +58,9 @@ class PaperFigure:
     title: str
     caption: str
     kind: type[PaperCell]
-    """Kind of the cells that it shows."""
-
     shown: Mapping[str, Collection[Any]]
-    """Allowed values of attributes of those cells; of "dataset" in the order of the panels."""
+    """Kind of the cells that it shows, and the allowed values of their attributes; of "dataset" in
+    the order of the panels."""
 
     panels: Panels
     layout: Layout = field(default_factory=Layout)

@@ -86,10 +86,8 @@ class StageResult:
     steps: int
     evaluations: int
     loss: float
-    """The objective at the end, as a mean over the examples."""
-
     losses: tuple[float, ...]
-    """The objective after each step."""
+    """The objective at the end and after each step, as a mean over the examples."""
 
     jitter: float
     """Largest jitter that the factorisation of K_uu needed beyond the nugget."""

@@ -68,14 +68,12 @@ class PaperDataset:
     rows: int
     features: int
     num_inducing: int
-    """Inducing inputs, the paper's M."""
-
     target: str
     licence: str
     source: str
     url: str
     home: Home | None
-    """Public files; None if there are none."""
+    """`num_inducing` is the paper's M; `home` has the public files, if there are any."""
 
     copies: tuple[str, ...] = ()
     """Fingerprints of the known copies, by which a copy is recognised in a file of any format."""

@@ -134,7 +134,6 @@ class SweepData(NamedTuple):
     num_rows: int
     fingerprint: str
     num_inducing: int
-    """The paper's M."""
 
 
 def sweep(
