@@ -108,14 +108,11 @@ def peak_of(
 
     if recording():
         return grid_peak(kernel, mean, variance)
-    peak = _newton_peak(kernel, mean, variance, torch.zeros_like(mean), tolerance)
-    if peak is None and has(likelihood, ClosedFormMode):
-        formula: Any = likelihood
-        # It is a difference of large numbers when v·y is large: Newton steps correct it.
-        start = formula.product_mode(y, mean, variance)
-        peak = _newton_peak(kernel, mean, variance, start, tolerance)
-    if peak is None:
-        peak = find_peak(kernel, mean, variance, tolerance)
+    peak, far = _newton_peak(kernel, mean, variance, torch.zeros_like(mean), tolerance)
+    if far is not None:
+        some = likelihood.take(far), y.expand_as(mean)[far], mean[far], variance[far]
+        for column, values in zip(peak, _distant_peak(*some, tolerance), strict=True):
+            column[far] = values
     if fixed_sizes.get() is not None:
         fixed_size(_GRID_NAME, (variance * kernel(mean).first / peak.width).abs_())
     return peak
@@ -123,20 +120,38 @@ def peak_of(
 
 def _newton_peak(
     kernel: Kernel, mean: Values, variance: Values, delta: Values, tolerance: float
-) -> Peak | None:
-    """Take a few steps of Newton's method; None if they do not lead to the modes.
+) -> tuple[Peak, Bool[Tensor, "..."] | None]:
+    """Take a few Newton steps; return also which examples are not at the mode, or None.
 
-    They do where the next step is short, since h is concave.
+    At the mode is where the next step is short, since h is concave.
     """
     precision = variance.reciprocal()
-    for _ in range(_PLAIN_STEPS):
+    for left in reversed(range(_PLAIN_STEPS)):
         here = kernel(mean + delta)
         slope = torch.addcmul(here.first, delta, precision, value=-1)
         step = slope / (precision - here.second)
-        if bool((slope.mul_(step) <= tolerance**2).all()):
-            return _peak_at(delta, here, precision)
+        near = slope.mul_(step) <= tolerance**2
+        missing = near.numel() - int(near.sum())
+        if left == 0 or missing == 0:
+            break
         delta = delta + step
-    return None
+    return _peak_at(delta, here, precision), near.logical_not_() if missing else None
+
+
+def _distant_peak(
+    likelihood: Likelihood, y: Row, mean: Row, variance: Row, tolerance: float
+) -> Peak:
+    """Return the peaks of examples whose mode may be far from the mean of q."""
+
+    def kernel(f: Values) -> Derivatives:
+        return likelihood.derivatives(y, f)
+
+    if not has(likelihood, ClosedFormMode):
+        return find_peak(kernel, mean, variance, tolerance)
+    formula: Any = likelihood
+    # It is a difference of large numbers when v·y is large: Newton steps correct it.
+    start = formula.product_mode(y, mean, variance)
+    return _newton_peak(kernel, mean, variance, start, tolerance)[0]
 
 
 def find_peak(
@@ -408,7 +423,7 @@ class Quadrature(Rule):
         if self.nodes == "gauss_hermite":
             number = _HERMITE_NODES if self.num_nodes == "auto" else self.num_nodes
             laid = _Laid(examples, peak, peak.delta, peak.width, certain)
-            return laid.estimate(laid.sums(likelihood, _hermite(number, y), laid.rows()))
+            return laid.estimate(laid.sums(likelihood, _hermite(number, y)))
         drop = nats_for(peak.width)
         ends = find_support(lambda f: likelihood.derivatives(y, f), mean, variance, peak, drop)
         if rise is not None and certain is not None:
@@ -416,40 +431,49 @@ class Quadrature(Rule):
             right = torch.sqrt(2 * drop * variance).add_(torch.minimum(variance, rise))
             ends[1] = torch.where(certain, right, ends[1])
         laid = _Laid(examples, peak, peak.delta - ends[0], ends[0] + ends[1], certain)
-        needed, rows = laid.scale / step_for(peak.width, likelihood.strip, drop), laid.rows()
+        needed = laid.scale / step_for(peak.width, likelihood.strip, drop)
         common = nodes_for_all(needed) if self.num_nodes == "auto" else self.num_nodes
         if common is not None:
-            return laid.estimate(laid.sums(likelihood, _trapezoid(common, y), rows))
-        parts = []
-        for number, index in blocks_by_nodes(needed):
-            some = likelihood.take(index), _trapezoid(number, y), rows.index_select(1, index)
-            parts.append((index, laid.sums(*some)))
+            return laid.estimate(laid.sums(likelihood, _trapezoid(common, y)))
+        parts = [
+            (index, laid.sums(likelihood.take(index), _trapezoid(number, y), index))
+            for number, index in blocks_by_nodes(needed)
+        ]
         return laid.estimate(gather(parts))
 
 
-class _Laid(NamedTuple):
+@final
+class _Laid:
     """Nodes laid on the peaks of examples; what is summed over them and what comes of the sums.
 
     The slopes average g and ½(g² − w²/v + (1−w)²ℓ″) of `mixed_slopes`, written out for speed.
     """
 
-    examples: FlatExamples
-    peak: Peak
-    origin: Row
-    scale: Row
-    certain: Bool[Tensor, " n"] | None
-    """Whether log(1 − E_q[1 − p]) is computed."""
+    def __init__(
+        self,
+        examples: FlatExamples,
+        peak: Peak,
+        origin: Row,
+        scale: Row,
+        certain: Bool[Tensor, " n"] | None,
+    ) -> None:
+        self.examples, self.scale, self._height = examples, scale, peak.height
+        self._certain = certain
+        """Whether log(1 − E_q[1 − p]) is computed."""
+        _, y, mean, variance = examples
+        weight = balanced_weight(peak.curvature, variance)
+        self._pull, self._rest = weight / variance, 1 - weight
+        rows = y, mean, origin, scale, peak.height, -0.5 / variance, self._pull, self._rest
+        self._rows = torch.stack(rows)
 
-    def rows(self) -> Float[Tensor, "8 n"]:
-        """Return what the sums need of each example."""
-        _, y, mean, variance = self.examples
-        weight = balanced_weight(self.peak.curvature, variance)
-        spread, height = -0.5 / variance, self.peak.height
-        pull, rest = weight / variance, 1 - weight
-        return torch.stack([y, mean, self.origin, self.scale, height, spread, pull, rest])
-
-    def sums(self, likelihood: Likelihood, table: Float[Tensor, "2 k"], rows: Tensor) -> Slopes:
+    def sums(
+        self,
+        likelihood: Likelihood,
+        table: Float[Tensor, "2 k"],
+        index: Int[Tensor, " r"] | None = None,
+    ) -> Slopes:
         """Sum p·q/top times 1, g, g², ℓ″, and more where needed; with it `average_slopes`."""
+        rows = self._rows if index is None else self._rows.index_select(1, index)
         y, mean, origin, scale, height, spread, pull, rest = rows
         weights = table[1]
         delta = torch.addcmul(origin, table[0, :, None], scale)
@@ -461,9 +485,8 @@ class _Laid(NamedTuple):
         if likelihood.has_linear_slopes():
             sums.append(weights @ (mass * kernel))
         elif likelihood.trainable:
-            share = mass * (weights[:, None] / sums[0])
-            parameters = likelihood.average_slopes(y, f, share)
-        if self.certain is not None:
+            parameters = likelihood.average_slopes(y, f, mass * (weights[:, None] / sums[0]))
+        if self._certain is not None:
             sums.append(weights @ torch.expm1(kernel).mul_(square.mul_(spread).exp_()))
         slope = (rest * first).addcmul_(pull, delta)
         sums += [weights @ mass.mul_(slope), weights @ mass.mul_(slope)]
@@ -473,14 +496,13 @@ class _Laid(NamedTuple):
         """Return value and slopes given the sums."""
         likelihood, y, mean, variance = self.examples
         (total, bent, *more, slope, square), parameters = columns[0], columns[1:]
-        length = self.scale * (2 * math.pi * variance).rsqrt_()
-        value = torch.log(total * length).add_(self.peak.height)
-        if self.certain is not None:
-            value = torch.where(self.certain, torch.log1p(more.pop() * length), value)
-        weight = balanced_weight(self.peak.curvature, variance)
+        length = (2 * math.pi * variance).rsqrt_().mul_(self.scale)
+        value = torch.log(total * length).add_(self._height)
+        if self._certain is not None:
+            value = torch.where(self._certain, torch.log1p(more.pop() * length), value)
         slope = slope / total
-        square = ((1 - weight).square_().mul_(bent)).add_(square).div_(total)
-        by_variance = square.sub_(weight * weight / variance).mul_(0.5)
+        square = torch.addcmul(square, self._rest.square_(), bent).div_(total)
+        by_variance = square.addcmul_(self._pull.square_(), variance, value=-1).mul_(0.5)
         if more and likelihood.trainable:
             # E_q̃[(f − μ)/v] = E_q̃[ℓ′].
             f = torch.addcmul(mean, variance, slope)
