@@ -61,14 +61,20 @@ LOSSES = ("log loss", "ELBO")
 COLLAPSED = "Gaussian; collapsed VFE"
 CELLS = [*(f"{name}; {loss}" for loss in LOSSES for name in LIKELIHOODS), COLLAPSED]
 OVER_GAUSSIAN = ("Student-t", "Poisson", "negative binomial")
+MODELS, BATCHED = 5, "Gaussian; log loss"
+"""Models that one evaluation of a batch computes, and their problem."""
+
 WITH_THREADS = ("Gaussian; log loss", "Poisson; log loss")
 
 PAUSE = 0.1
 """Seconds before a time with threads: idle threads of the other process spin for a while."""
 
 
-def problem_of(size: Size, cell: str, device: str) -> ModelProblem:
-    """Return the problem of a partly trained model, with targets drawn from its likelihood."""
+def problem_of(size: Size, cell: str, device: str, models: int = 1) -> ModelProblem:
+    """Return the problem of a partly trained model, with targets drawn from its likelihood.
+
+    With several models they are a batch, each with its own parameters and β.
+    """
     n, m = size
     name, loss = cell.split("; ")
     arrays = parameters(Case("gaussian", n, FEATURES, m))
@@ -77,7 +83,12 @@ def problem_of(size: Size, cell: str, device: str) -> ModelProblem:
     f = torch.as_tensor(latent(arrays["X"]))
     y = torch.as_tensor(likelihood.sample(f, np.random.RandomState(0)), dtype=torch.float64)
     model = Model(sparse_posterior(t, NUGGET["float64"]), likelihood.to(device))
-    objective = Objective(LogLoss() if loss == "log loss" else GibbsLoss(), n, 1.0)
+    beta: float | torch.Tensor = 1.0
+    if models > 1:
+        posterior = model.posterior.repeated(models, shared_prior=False)
+        model = Model(posterior, model.likelihood.repeated(models))
+        beta = torch.logspace(-1, 1, models, dtype=torch.float64, device=device)
+    objective = Objective(LogLoss() if loss == "log loss" else GibbsLoss(), n, beta)
     randomness = Randomness(torch.Generator(device), frozen=True)
     common = model, Data(t["X"], y.to(device)), objective, randomness
     if cell == COLLAPSED:
@@ -109,7 +120,7 @@ class Evaluation:
     def value(self) -> float:
         """Evaluate once; the host reads the value, and so waits for a GPU."""
         self._problem.prepare()
-        return float(self._run()[0])
+        return float(self._run()[0].sum())
 
     def __call__(self, number: int) -> float:
         """Return the seconds of a number of evaluations."""
@@ -139,6 +150,8 @@ def matmul_rate(device: str) -> float:
 def measure_size(size: Size, device: str, rounds: int, seconds: float) -> Row:
     """Return the times of all cells of a size, and the rates of products before and after."""
     tasks = {cell: Evaluation(problem_of(size, cell, device), clock_of(device)) for cell in CELLS}
+    batch = problem_of(size, BATCHED, device, MODELS)
+    tasks[f"{BATCHED}; {MODELS} models"] = Evaluation(batch, clock_of(device))
     before = matmul_rate(device)
     times = times_per_step(tasks, rounds, seconds)
     eager = [cell for cell, task in tasks.items() if device != "cpu" and not task.recorded]
@@ -150,6 +163,7 @@ def size_row(size: Size, times: Times, rates: list[float]) -> Row:
     (n, m), gaussian = size, times["Gaussian; ELBO"]
     floor = 1e3 * PRODUCTS * m**2 * n / statistics.mean(rates)
     ms = _milliseconds(times)
+    one_by_one = [MODELS * seconds for seconds in times[BATCHED]]
     pairs = {name: ratios(times[f"{name}; ELBO"], gaussian) for name in OVER_GAUSSIAN}
     return {
         "n": n,
@@ -159,6 +173,7 @@ def size_row(size: Size, times: Times, rates: list[float]) -> Row:
         "ms": ms,
         "over_floor": {cell: spread["median"] / floor for cell, spread in ms.items()},
         "over_gaussian": {name: asdict(spread) for name, spread in pairs.items()},
+        "batch": asdict(ratios(one_by_one, times[f"{BATCHED}; {MODELS} models"])),
     }
 
 
@@ -210,6 +225,8 @@ def all_tables(results: Row) -> dict[str, str]:
     note = f"\nSkipped, because an evaluation takes seconds: {skipped}.\n" if skipped else ""
     ratio_lines = ([_label(row), *map(spread_text, row["over_gaussian"].values())] for row in rows)
     tables = {"": main + note, "likelihoods": markdown(["ELBO", *OVER_GAUSSIAN], ratio_lines)}
+    heads = ["", "one model, ms", f"{MODELS} models, ms", "one by one / batch"]
+    tables["batches"] = markdown(heads, map(_batch_line, rows))
     if results["threads"]:
         heads = ["", "one thread, ms", "unset, ms", "unset / one thread"]
         tables["threads"] = markdown(heads, map(_thread_line, results["threads"]))
@@ -230,6 +247,12 @@ def _line(row: Row, loss: str) -> list[str]:
     # The collapsed ELBO is no log loss.
     texts[-1] = texts[-1] if loss == "ELBO" else "–"
     return [f"{_label(row)}; {loss}", f"{row['floor_ms']:.3g}", *texts]
+
+
+def _batch_line(row: Row) -> list[str]:
+    cells = BATCHED, f"{BATCHED}; {MODELS} models"
+    medians = [f"{row['ms'][cell]['median']:.3g}" for cell in cells]
+    return [_label(row), *medians, spread_text(row["batch"])]
 
 
 def _thread_line(row: Row) -> list[str]:

@@ -1,7 +1,7 @@
 """Evaluations of tiny problems, and floor and ratios from known times."""
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from benchmarks.evaluations import (
+    BATCHED,
     CELLS,
     COLLAPSED,
     LIKELIHOODS,
+    MODELS,
     Evaluation,
     Server,
     all_tables,
@@ -24,6 +26,7 @@ from benchmarks.peers.spread import Spread
 from directgp.errors import NumericalError
 
 SIZE = (40, 5)
+BATCH = f"{BATCHED}; {MODELS} models"
 
 
 def zero() -> float:
@@ -73,6 +76,7 @@ def test_a_value_that_changes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> No
 def test_floor_and_ratios_are_those_of_the_times() -> None:
     times = {cell: [2e-3, 4e-3, 3e-3] for cell in CELLS}
     times["Poisson; ELBO"] = [4e-3, 8e-3, 6e-3]
+    times[BATCH] = [5e-3, 5e-3, 5e-3]
     row = size_row((1000, 100), times, [4e10, 6e10])
     # 5·100²·1000 multiply-adds at 5e10 a second.
     assert row["floor_ms"] == pytest.approx(1.0)
@@ -81,6 +85,18 @@ def test_floor_and_ratios_are_those_of_the_times() -> None:
     assert row["over_floor"]["Poisson; ELBO"] == pytest.approx(6.0)
     assert row["over_gaussian"]["Poisson"]["median"] == pytest.approx(2.0)
     assert row["over_gaussian"]["Student-t"]["median"] == pytest.approx(1.0)
+    assert row["batch"]["median"] == pytest.approx(MODELS * 3 / 5)
+
+
+def test_a_batch_is_the_sum_of_its_models() -> None:
+    batch = problem_of(SIZE, BATCHED, "cpu", MODELS)
+    one = problem_of(SIZE, BATCHED, "cpu")
+    betas, expected = batch.objective.beta, 0.0
+    assert isinstance(betas, torch.Tensor)
+    for beta in betas.tolist():
+        one.objective = replace(one.objective, beta=beta)
+        expected += Evaluation(one, zero).value()
+    assert Evaluation(batch, zero).value() == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +105,7 @@ def row() -> dict[str, Any]:
 
 
 def test_a_size_has_every_cell_and_its_own_rates(row: dict[str, Any]) -> None:
-    assert set(row["ms"]) == set(row["over_floor"]) == set(CELLS)
+    assert set(row["ms"]) == set(row["over_floor"]) == {*CELLS, BATCH}
     assert len(row["matmul_rates"]) == 2
     rate = sum(row["matmul_rates"]) / 2
     assert row["floor_ms"] == pytest.approx(1e3 * 5 * 5**2 * 40 / rate)
@@ -107,7 +123,7 @@ def test_a_server_times_evaluations() -> None:
 
 
 def test_tables_have_times_ratios_and_marks() -> None:
-    times = {cell: [3e-3] for cell in CELLS}
+    times = {cell: [3e-3] for cell in CELLS} | {BATCH: [6e-3]}
     row = {**size_row((1000, 100), times, [5e10, 5e10]), "eager": ["Student-t; ELBO"]}
     both = {"one": {"median": 2.0}, "unset": {"median": 1.0}}
     spread = asdict(Spread.of([0.5]))
@@ -121,10 +137,12 @@ def test_tables_have_times_ratios_and_marks() -> None:
     assert lines[3].endswith(f"| {same} |")
     assert lines[-1].endswith("takes seconds: n 20000, M 500.")
     assert "| n 1000, M 100 | 1 (1 to 1) | 1 (1 to 1) | 1 (1 to 1) |" in tables["likelihoods"]
+    assert "| n 1000, M 100 | 3 | 6 | 2.5 (2.5 to 2.5) |" in tables["batches"]
     assert "| n 200, M 50; Poisson; log loss | 2 | 1 | 0.5 (0.5 to 0.5) |" in tables["threads"]
     assert set(all_tables({"evaluations": [row], "skipped": [], "threads": []})) == {
         "",
         "likelihoods",
+        "batches",
     }
 
 
