@@ -24,8 +24,8 @@ from directgp.likelihoods.base import (
     UnimodalInF,
     unconstrained,
 )
+from directgp.numerics.arrays import array_of
 from directgp.numerics.autograd import Slopes, in_float64
-from directgp.numerics.fixed_sizes import recording
 from directgp.numerics.special import (
     log_softplus,
     sigmoids,
@@ -153,13 +153,13 @@ _SMALL_COUNTS = 1024
 
 def _small_counts(y: Values) -> Int[Tensor, "..."] | None:
     """Return the counts as indices of a table, or None where they have none."""
-    if y.device.type != "cpu" or y.numel() == 0 or recording():
+    if torch._C._are_functorch_transforms_active() or y.numel() == 0:
         return None
-    if torch._C._are_functorch_transforms_active():
+    array = array_of(y)
+    if isinstance(array, Tensor) or not (array.min() >= 0 and array.max() < _SMALL_COUNTS):
         return None
-    index = y.long()
-    least, most = torch.stack(index.aminmax()).tolist()
-    return index if 0 <= least and most < _SMALL_COUNTS and torch.equal(index, y) else None
+    index = array.astype(np.int64)
+    return torch.from_numpy(index) if (index == array).all() else None
 
 
 @lru_cache(maxsize=1)
@@ -207,7 +207,7 @@ class PoissonCounts(CountLikelihood):
         index = _small_counts(y)
         if index is None:
             return -torch.lgamma(y + 1)
-        return _minus_log_factorials()[index].to(y.dtype)
+        return _minus_log_factorials().take(index).to(y.dtype)
 
     @override
     def conditional_variance(self, f: Values) -> Values:
@@ -381,7 +381,7 @@ class NegativeBinomial(ExponentialRate):
         # Γ(y+r)/Γ(r) = r(r+1)…(r+y−1).
         number = torch.arange(int(index.max()), dtype=r.dtype, device=r.device)
         rising = functional.pad(torch.log(r + number).cumsum(0), (1, 0))
-        return (rising + _minus_log_factorials()[: len(rising)])[index]
+        return (rising + _minus_log_factorials()[: len(rising)]).take(index)
 
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:

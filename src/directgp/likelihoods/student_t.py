@@ -20,6 +20,14 @@ from directgp.likelihoods.base import (
     check_finite,
     unconstrained,
 )
+from directgp.numerics.arrays import (
+    Array,
+    array_of,
+    library_of,
+    special_of,
+    tensor_of,
+    without_warnings,
+)
 from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.special import expected_log_square, expected_log_square_slopes
 from directgp.shapes import Targets, Values
@@ -52,7 +60,8 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
 
     @override
     def log_base(self, y: Values) -> Values:
-        return _log_constant(self.df, self.scale).expand(y.shape)
+        constant: Tensor = _log_constant(self.df, self.scale)
+        return constant.expand(y.shape)
 
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
@@ -151,38 +160,40 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
         return torch.rsqrt(0.5 * (self.df + 1))
 
 
-def _log_constant(df: Tensor, scale: Tensor) -> Tensor:
+def _log_constant(df: Array, scale: Array) -> Array:
     """Γ((ν+1)/2) / (Γ(ν/2)·√(πν)·σ), as its log."""
-    half = 0.5 * df
-    ratio = torch.lgamma(half + 0.5) - torch.lgamma(half)
-    return ratio - 0.5 * torch.log(2 * math.pi * half) - torch.log(scale)
+    half, log, special = 0.5 * df, library_of(df).log, special_of(df)
+    ratio = special.gammaln(half + 0.5) - special.gammaln(half)
+    return ratio - 0.5 * log(2 * math.pi * half) - log(scale)
 
 
-def _constant_slope(df: Tensor) -> Tensor:
+def _constant_slope(df: Array) -> Array:
     """½(ψ((ν+1)/2) − ψ(ν/2) − 1/ν), the derivative of `_log_constant` in ν."""
-    half = 0.5 * df
-    return 0.5 * (torch.digamma(half + 0.5) - torch.digamma(half) - 0.5 / half)
+    half, special = 0.5 * df, special_of(df)
+    return 0.5 * (special.digamma(half + 0.5) - special.digamma(half) - 0.5 / half)
 
 
 def _gibbs(y: Values, mean: Values, variance: Values, df: Tensor, scale: Tensor) -> Values:
     width = df * scale**2
     log_ratio = expected_log_square(width, y - mean, variance) - torch.log(width)
-    return _log_constant(df, scale) - 0.5 * (df + 1) * log_ratio
+    value: Values = _log_constant(df, scale) - 0.5 * (df + 1) * log_ratio
+    return value
 
 
-def _gibbs_and_slopes(
-    y: Values, mean: Values, variance: Values, df: Tensor, scale: Tensor
-) -> Slopes:
+@without_warnings
+def _gibbs_and_slopes(*numbers: Tensor) -> Slopes:
     """The same, and its slopes in mean, variance, ν and σ."""
-    width, power = df * scale**2, 0.5 * (df + 1)
-    log_mean, *slopes = expected_log_square_slopes(width, y - mean, variance)
-    by_width, by_mean, by_variance = (slope.mul_(power) for slope in slopes)
-    log_ratio = log_mean.sub_(torch.log(width))
+    y, mean, variance, df, scale = (array_of(each) for each in numbers)
+    width, power = df * scale * scale, 0.5 * (df + 1)
+    found = expected_log_square_slopes(width, y - mean, variance)
+    log_mean, by_width, by_mean, by_variance = found
+    log_ratio = log_mean - library_of(width).log(width)
     # The slope in log w: −(ν+1)/2 of the share of w in w + x².
-    pull = by_width.mul_(width).neg_().add_(power)
-    by_df = torch.addcdiv(_constant_slope(df) - 0.5 * log_ratio, pull, df)
+    pull = power * (1 - width * by_width)
+    by_df = _constant_slope(df) - 0.5 * log_ratio + pull / df
     value = _log_constant(df, scale) - power * log_ratio
-    return value, by_mean, by_variance.neg_(), by_df, (2 * pull - 1) / scale
+    slopes = value, power * by_mean, -power * by_variance, by_df, (2 * pull - 1) / scale
+    return tuple(tensor_of(each) for each in slopes)
 
 
 @final

@@ -9,10 +9,9 @@ products of a factor for each example and one for each node.
 
 import math
 from functools import lru_cache, partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-import scipy.special
 import torch
 from torch import Tensor
 
@@ -26,6 +25,7 @@ from directgp.numerics.arrays import (
     exp_in_place,
     library_of,
     plus_product,
+    special_of,
     tensor_of,
     without_warnings,
     zeros,
@@ -146,7 +146,7 @@ def mixture_estimate(
     numbers = y, mean, variance, likelihood.df, likelihood.scale
     target, centre, v, df, scale = (array_of(each) for each in numbers)
     xp, half, noise, residual = library_of(v), 0.5 * df, scale * scale, target - centre
-    special: Any = torch.special if xp is torch else scipy.special
+    special = special_of(v)
     square = residual * residual
     low, high = _range_of(half)
     rule = _mixture_rule(low, high)

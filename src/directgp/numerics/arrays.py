@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
+import scipy.special
 import torch
 from scipy.linalg import blas, lapack
 from threadpoolctl import ThreadpoolController
@@ -30,7 +31,7 @@ def array_of(tensor: Tensor) -> Array:
 
     It stays a tensor on a GPU, and while a step is recorded.
     """
-    return tensor.numpy() if tensor.is_cpu and not recording() else tensor
+    return tensor.detach().numpy() if tensor.is_cpu and not recording() else tensor.detach()
 
 
 P = ParamSpec("P")
@@ -78,6 +79,11 @@ def one_thread() -> Iterator[None]:
 def library_of(array: Array) -> Any:
     """Return torch or numpy."""
     return torch if isinstance(array, Tensor) else np
+
+
+def special_of(array: Array) -> Any:
+    """Return the special functions of torch or of scipy."""
+    return torch.special if isinstance(array, Tensor) else scipy.special
 
 
 def zeros(shape: int | tuple[int, ...], like: Array) -> Array:

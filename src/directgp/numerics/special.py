@@ -14,7 +14,7 @@ from torch.autograd import Function, forward_ad
 from torch.nn import functional
 
 from directgp.errors import NumericalError
-from directgp.numerics.autograd import Slopes
+from directgp.numerics.arrays import Array, exp_in_place, library_of, plus_product, tensor_of
 from directgp.numerics.fixed_sizes import constant, fixed_size, fixed_sizes, recording
 from directgp.shapes import Values
 
@@ -296,59 +296,65 @@ def expected_log_square(offset: Values, mean: Values, variance: Values) -> Value
     return value
 
 
-def expected_log_square_slopes(offset: Values, mean: Values, variance: Values) -> Slopes:
+def expected_log_square_slopes(offset: Array, mean: Array, variance: Array) -> tuple[Array, ...]:
     """Compute E[log(c + x²)] and its slopes in c, mean and variance; not differentiable.
 
     With p = 1/(1 + 2tv) and D = √p·e^{−t(c + mp)} the slopes sum tD, tpD and (tp − 2mt²p²)D.
     """
-    size = torch.addcmul(offset + variance, mean, mean)
-    c, m, v = ((each / size).reshape(-1) for each in (offset, mean * mean, variance))
-    if size.numel() == 0:
+    xp, square = library_of(mean), mean * mean
+    size = square + variance + offset
+    if not len(mean.reshape(-1)):
         return size, size, size, size
+    c, m, v = ((each / size).reshape(-1) for each in (offset, square, variance))
     nodes, constant_part = _log_nodes(c, m, v)
-    t, sums = nodes[0], nodes[1:]
-    rows = max(256, _BLOCK // len(t)) if size.device.type == "cpu" else len(c)
-    parts = [
-        _decay_sums(t[:, None], sums, *some)
-        for some in zip(c.split(rows), m.split(rows), v.split(rows), strict=True)
-    ]
-    columns = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    on_device = isinstance(mean, Tensor) and mean.is_cuda
+    rows = len(c) if on_device else max(256, _BLOCK // nodes.shape[1])
+    blocks = (slice(first, first + rows) for first in range(0, len(c), rows))
+    parts = [_decay_sums(nodes, c[block], m[block], v[block]) for block in blocks]
+    columns = parts[0] if len(parts) == 1 else xp.concatenate(parts, 1)
     total, first, second, third = columns.reshape(4, *size.shape)
-    value = torch.log(size).sub_(total).add_(constant_part)
-    by_mean = (2 * mean * second).div_(size)
-    by_variance = second.sub_(third.mul_(m.reshape(size.shape)).mul_(2)).div_(size)
-    return value, first.div_(size), by_mean, by_variance
+    value = xp.log(size) - total + constant_part
+    by_variance = (second - 2 * m.reshape(size.shape) * third) / size
+    return value, first / size, 2 * mean * second / size, by_variance
 
 
-def _decay_sums(t: Tensor, sums: Tensor, c: Tensor, m: Tensor, v: Tensor) -> Tensor:
+def _decay_sums(nodes: Array, c: Array, m: Array, v: Array) -> Array:
     """Sum D, tD, tpD and t²p²D over the nodes."""
-    root = torch.addcmul(t.new_ones(()), t, v, value=2).rsqrt_()
-    p = root * root
-    decay = torch.addcmul(c, m, p).mul_(-t).exp_().mul_(root)
-    both, rate = sums @ decay, p.mul_(t)
-    once = sums[:1] @ decay.mul_(rate)
-    return torch.cat([both, once, sums[:1] @ decay.mul_(rate)])
+    xp, t, sums = library_of(v), nodes[0][:, None], nodes[1:]
+    p = 1 / (2 * t * v + 1)
+    decay = plus_product(c, m, p)
+    decay *= -t
+    exp_in_place(decay)
+    decay *= xp.sqrt(p)
+    both = sums @ decay
+    p *= t
+    decay *= p
+    once = sums[:1] @ decay
+    decay *= p
+    return xp.concatenate([both, once, sums[:1] @ decay])
 
 
-def _log_nodes(c: Tensor, m: Tensor, v: Tensor) -> tuple[Float[Tensor, "3 k"], float]:
+def _log_nodes(c: Array, m: Array, v: Array) -> tuple[Array, float]:
     """Return `_log_rule` for arguments that sum to 1.
 
     t(c + m/(1 + 2tv)) exceeds the nats from t = nats/(c + m − 2·nats·v) on; more nats are taken for
     the slope in c, most of which may come from x near 0 however unlikely that is.
     """
-    slowest = torch.add(m, v, alpha=-120.0).clamp_(min=0.0).add_(c).amin()
+    slowest = ((m - 120.0 * v).clip(min=0.0) + c).min()
     highest = None
     if fixed_sizes.get() is not None:
-        highest = fixed_size("largest log t", math.log(_NATS) - torch.log(slowest))
+        highest = fixed_size("largest log t", math.log(_NATS) - torch.log(tensor_of(slowest)))
     if highest is None:
-        highest = math.log(_NATS / slowest.item()) if slowest > 0 else math.inf
+        highest = math.log(_NATS / float(slowest)) if slowest > 0 else math.inf
     if not math.isfinite(highest):
         raise NumericalError(
             "The mean of log(c + x²) is NaN or infinite, or underflows. Check the scale of the "
             "noise, mean and variance."
         )
     rule, total = _log_rule(math.ceil((highest - _FIRST) / _STEP) + 1)
-    return constant(("log t", rule.shape), lambda: torch.from_numpy(rule).to(c)), total
+    if isinstance(v, Tensor):
+        return constant(("log t", rule.shape), lambda: torch.from_numpy(rule).to(v)), total
+    return rule, total
 
 
 @lru_cache(maxsize=64)
