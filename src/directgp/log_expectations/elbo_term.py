@@ -151,12 +151,10 @@ def _estimate(
     value, first, second = averages
     parameters: Slopes = ()
     if likelihood.trainable:
-        linear = likelihood.has_linear_slopes()
-        parameters = (
-            likelihood.slopes_of_averages(y, mean, value, first)
-            if linear
-            else likelihood.average_slopes(y, f, weights)
-        )
+        if likelihood.has_linear_slopes():
+            parameters = likelihood.slopes_of_averages(y, mean, value, first)
+        else:
+            parameters = likelihood.average_slopes(y, f, weights)
     return Estimate(value + likelihood.log_base(y), first, 0.5 * second, parameters)
 
 

@@ -115,10 +115,11 @@ def _sketch(examples: FlatExamples) -> Sketch:
 def _fit_nodes(examples: FlatExamples, peak: Peak, number: int) -> tuple[Row, ...]:
     """Return log Z up to the part free of f, the weight, and the coefficients of the two fits."""
     likelihood, y, mean, variance = examples
-    delta, log_weight = hermite_nodes(peak, number)
+    z, weights = hermite_nodes(number, mean)[..., None]
+    delta = torch.addcmul(peak.delta, z, peak.width)
     value, first, second = likelihood.derivatives(y, mean + delta)
     log_mass = torch.addcmul(value, delta * delta, -0.5 / variance)
-    mass = log_mass.sub_(peak.height).add_(log_weight).exp_()
+    mass = log_mass.sub_(peak.height).exp_().mul_(weights * peak.width)
     total = mass.sum(0)
     mass /= total
     first, second = without_overflow(mass, first, second)

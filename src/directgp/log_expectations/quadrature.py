@@ -45,7 +45,7 @@ from directgp.log_expectations.scale_mixture import mixture_estimate
 from directgp.numerics.autograd import Slopes
 from directgp.numerics.fixed_sizes import constant, fixed_size, fixed_sizes, recording
 from directgp.numerics.gaussian import gauss_hermite
-from directgp.shapes import Points, Row, Values
+from directgp.shapes import Row, Values
 
 # Mode, width and support of the product density.
 
@@ -108,11 +108,14 @@ def peak_of(
 
     if recording():
         return grid_peak(kernel, mean, variance)
-    peak, far = _newton_peak(kernel, mean, variance, torch.zeros_like(mean), tolerance)
-    if far is not None:
-        some = likelihood.take(far), y.expand_as(mean)[far], mean[far], variance[far]
-        for column, values in zip(peak, _distant_peak(*some, tolerance), strict=True):
-            column[far] = values
+    peak = _newton_peak(kernel, mean, variance, torch.zeros_like(mean), tolerance)
+    if peak is None and has(likelihood, ClosedFormMode):
+        formula: Any = likelihood
+        # It is a difference of large numbers when v·y is large: Newton steps correct it.
+        start = formula.product_mode(y, mean, variance)
+        peak = _newton_peak(kernel, mean, variance, start, tolerance)
+    if peak is None:
+        peak = find_peak(kernel, mean, variance, tolerance)
     if fixed_sizes.get() is not None:
         fixed_size(_GRID_NAME, (variance * kernel(mean).first / peak.width).abs_())
     return peak
@@ -120,38 +123,20 @@ def peak_of(
 
 def _newton_peak(
     kernel: Kernel, mean: Values, variance: Values, delta: Values, tolerance: float
-) -> tuple[Peak, Bool[Tensor, "..."] | None]:
-    """Take a few Newton steps; return also which examples are not at the mode, or None.
+) -> Peak | None:
+    """Take a few steps of Newton's method; None if one more would not be short.
 
-    At the mode is where the next step is short, since h is concave.
+    A short step is near the mode, since h is concave.
     """
     precision = variance.reciprocal()
-    for left in reversed(range(_PLAIN_STEPS)):
+    for _ in range(_PLAIN_STEPS):
         here = kernel(mean + delta)
         slope = torch.addcmul(here.first, delta, precision, value=-1)
         step = slope / (precision - here.second)
-        near = slope.mul_(step) <= tolerance**2
-        missing = near.numel() - int(near.sum())
-        if left == 0 or missing == 0:
-            break
+        if bool((slope.mul_(step) <= tolerance**2).all()):
+            return _peak_at(delta, here, precision)
         delta = delta + step
-    return _peak_at(delta, here, precision), near.logical_not_() if missing else None
-
-
-def _distant_peak(
-    likelihood: Likelihood, y: Row, mean: Row, variance: Row, tolerance: float
-) -> Peak:
-    """Return the peaks of examples whose mode may be far from the mean of q."""
-
-    def kernel(f: Values) -> Derivatives:
-        return likelihood.derivatives(y, f)
-
-    if not has(likelihood, ClosedFormMode):
-        return find_peak(kernel, mean, variance, tolerance)
-    formula: Any = likelihood
-    # It is a difference of large numbers when v·y is large: Newton steps correct it.
-    start = formula.product_mode(y, mean, variance)
-    return _newton_peak(kernel, mean, variance, start, tolerance)[0]
+    return None
 
 
 def find_peak(
@@ -322,18 +307,10 @@ def _trapezoid(number: int, like: Row) -> Float[Tensor, "2 k"]:
     return constant(("midpoints", number), make)
 
 
-def _hermite(number: int, like: Row) -> Float[Tensor, "2 k"]:
+def hermite_nodes(number: int, like: Row) -> Float[Tensor, "2 k"]:
     """Return x and w for an origin at the mode, and the width of the peak as scale."""
     z, log_weight = gauss_hermite(number, like.dtype, like.device)
     return torch.stack([z, torch.exp(log_weight + 0.5 * z * z).mul_(math.sqrt(2 * math.pi))])
-
-
-def hermite_nodes(peak: Peak, num_nodes: int) -> tuple[Points, Points]:
-    """Return δ of Gauss–Hermite nodes fitted to the peak, and the logs of their weights."""
-    z, log_weight = gauss_hermite(num_nodes, peak.width.dtype, peak.width.device)
-    log_scale = 0.5 * math.log(2 * math.pi) + torch.log(peak.width)
-    delta = torch.addcmul(peak.delta, z[:, None], peak.width)
-    return delta, (log_weight + 0.5 * z * z)[:, None] + log_scale
 
 
 _CERTAIN_FROM = -math.log(0.01)
@@ -422,89 +399,86 @@ class Quadrature(Rule):
         peak, certain = peak_of(*examples, _ROUGH), None if rise is None else rise > _CERTAIN_FROM
         if self.nodes == "gauss_hermite":
             number = _HERMITE_NODES if self.num_nodes == "auto" else self.num_nodes
-            laid = _Laid(examples, peak, peak.delta, peak.width, certain)
-            return laid.estimate(laid.sums(likelihood, _hermite(number, y)))
+            rows = _rows(examples, peak, peak.delta, peak.width)
+            sums = _sum_nodes(likelihood, rows, hermite_nodes(number, y), certain is not None)
+            return _estimate(examples, rows, sums, certain)
         drop = nats_for(peak.width)
         ends = find_support(lambda f: likelihood.derivatives(y, f), mean, variance, peak, drop)
         if rise is not None and certain is not None:
             # The mass of q·(1 − p) lies v to the right of that of q, as far as 1 − p rises.
             right = torch.sqrt(2 * drop * variance).add_(torch.minimum(variance, rise))
             ends[1] = torch.where(certain, right, ends[1])
-        laid = _Laid(examples, peak, peak.delta - ends[0], ends[0] + ends[1], certain)
-        needed = laid.scale / step_for(peak.width, likelihood.strip, drop)
+        length = ends[0] + ends[1]
+        rows = _rows(examples, peak, peak.delta - ends[0], length)
+        needed = length / step_for(peak.width, likelihood.strip, drop)
         common = nodes_for_all(needed) if self.num_nodes == "auto" else self.num_nodes
         if common is not None:
-            return laid.estimate(laid.sums(likelihood, _trapezoid(common, y)))
-        parts = [
-            (index, laid.sums(likelihood.take(index), _trapezoid(number, y), index))
-            for number, index in blocks_by_nodes(needed)
-        ]
-        return laid.estimate(gather(parts))
+            sums = _sum_nodes(likelihood, rows, _trapezoid(common, y), certain is not None)
+            return _estimate(examples, rows, sums, certain)
+        parts = []
+        for number, index in blocks_by_nodes(needed):
+            some, table = rows.index_select(1, index), _trapezoid(number, y)
+            sums = _sum_nodes(likelihood.take(index), some, table, certain is not None)
+            parts.append((index, sums))
+        return _estimate(examples, rows, gather(parts), certain)
 
 
-@final
-class _Laid:
-    """Nodes laid on the peaks of examples; what is summed over them and what comes of the sums.
+def _rows(examples: FlatExamples, peak: Peak, origin: Row, scale: Row) -> Float[Tensor, "8 n"]:
+    """Return y, μ, origin and scale of the nodes, h(δ̂), −1/(2v), w/v and 1 − w."""
+    _, y, mean, variance = examples
+    weight = balanced_weight(peak.curvature, variance)
+    rows = y, mean, origin, scale, peak.height, -0.5 / variance, weight / variance, 1 - weight
+    return torch.stack(rows)
 
-    The slopes average g and ½(g² − w²/v + (1−w)²ℓ″) of `mixed_slopes`, written out for speed.
+
+def _sum_nodes(
+    likelihood: Likelihood, rows: Float[Tensor, "8 n"], table: Float[Tensor, "2 k"], certain: bool
+) -> Slopes:
+    """Sum q·p of the nodes times 1, ℓ″, ℓ where slopes are linear, 1 − 1/p if certain, g and g².
+
+    The sums are rows of the first tensor; `average_slopes` may follow. g is that of `mixed_slopes`.
     """
+    y, mean, origin, scale, height, spread, pull, rest = rows
+    weights = table[1]
+    delta = torch.addcmul(origin, table[0, :, None], scale)
+    f, square = mean + delta, delta * delta
+    kernel, first, second = likelihood.derivatives(y, f)
+    mass = torch.addcmul(kernel, square, spread).sub_(height).exp_()
+    sums = [weights @ mass, weights @ (mass * second)]
+    parameters: Slopes = ()
+    if likelihood.has_linear_slopes():
+        sums.append(weights @ (mass * kernel))
+    elif likelihood.trainable:
+        parameters = likelihood.average_slopes(y, f, mass * (weights[:, None] / sums[0]))
+    if certain:
+        sums.append(weights @ torch.expm1(kernel).mul_(square.mul_(spread).exp_()))
+    slope = (rest * first).addcmul_(pull, delta)
+    sums += [weights @ mass.mul_(slope), weights @ mass.mul_(slope)]
+    return torch.stack(sums), *parameters
 
-    def __init__(
-        self,
-        examples: FlatExamples,
-        peak: Peak,
-        origin: Row,
-        scale: Row,
-        certain: Bool[Tensor, " n"] | None,
-    ) -> None:
-        self.examples, self.scale, self._height = examples, scale, peak.height
-        self._certain = certain
-        """Whether log(1 − E_q[1 − p]) is computed."""
-        _, y, mean, variance = examples
-        weight = balanced_weight(peak.curvature, variance)
-        self._pull, self._rest = weight / variance, 1 - weight
-        rows = y, mean, origin, scale, peak.height, -0.5 / variance, self._pull, self._rest
-        self._rows = torch.stack(rows)
 
-    def sums(
-        self,
-        likelihood: Likelihood,
-        table: Float[Tensor, "2 k"],
-        index: Int[Tensor, " r"] | None = None,
-    ) -> Slopes:
-        """Sum p·q/top times 1, g, g², ℓ″, and more where needed; with it `average_slopes`."""
-        rows = self._rows if index is None else self._rows.index_select(1, index)
-        y, mean, origin, scale, height, spread, pull, rest = rows
-        weights = table[1]
-        delta = torch.addcmul(origin, table[0, :, None], scale)
-        f, square = mean + delta, delta * delta
-        kernel, first, second = likelihood.derivatives(y, f)
-        mass = torch.addcmul(kernel, square, spread).sub_(height).exp_()
-        sums = [weights @ mass, weights @ (mass * second)]
-        parameters: Slopes = ()
-        if likelihood.has_linear_slopes():
-            sums.append(weights @ (mass * kernel))
-        elif likelihood.trainable:
-            parameters = likelihood.average_slopes(y, f, mass * (weights[:, None] / sums[0]))
-        if self._certain is not None:
-            sums.append(weights @ torch.expm1(kernel).mul_(square.mul_(spread).exp_()))
-        slope = (rest * first).addcmul_(pull, delta)
-        sums += [weights @ mass.mul_(slope), weights @ mass.mul_(slope)]
-        return torch.stack(sums), *parameters
+def _estimate(
+    examples: FlatExamples,
+    rows: Float[Tensor, "8 n"],
+    columns: Slopes,
+    certain: Bool[Tensor, " n"] | None,
+) -> Estimate:
+    """Return log Σ_k q·p, or log(1 − E_q[1 − p]) where certain, and its slopes, given the sums.
 
-    def estimate(self, columns: Slopes) -> Estimate:
-        """Return value and slopes given the sums."""
-        likelihood, y, mean, variance = self.examples
-        (total, bent, *more, slope, square), parameters = columns[0], columns[1:]
-        length = (2 * math.pi * variance).rsqrt_().mul_(self.scale)
-        value = torch.log(total * length).add_(self._height)
-        if self._certain is not None:
-            value = torch.where(self._certain, torch.log1p(more.pop() * length), value)
-        slope = slope / total
-        square = torch.addcmul(square, self._rest.square_(), bent).div_(total)
-        by_variance = square.addcmul_(self._pull.square_(), variance, value=-1).mul_(0.5)
-        if more and likelihood.trainable:
-            # E_q̃[(f − μ)/v] = E_q̃[ℓ′].
-            f = torch.addcmul(mean, variance, slope)
-            parameters = likelihood.slopes_of_averages(y, f, more[0] / total, slope)
-        return Estimate(value.add_(likelihood.log_base(y)), slope, by_variance, parameters)
+    The slopes average g and ½(g² − w²/v + (1−w)²ℓ″).
+    """
+    likelihood, y, mean, variance = examples
+    (total, bent, *more, slope, square), parameters = columns[0], columns[1:]
+    scale, height, _, pull, rest = rows[3:]
+    scale = (2 * math.pi * variance).rsqrt_().mul_(scale)
+    value = torch.log(total * scale).add_(height)
+    if certain is not None:
+        value = torch.where(certain, torch.log1p(more.pop() * scale), value)
+    slope = slope / total
+    square = torch.addcmul(square, rest * rest, bent).div_(total)
+    by_variance = square.addcmul_(pull * pull, variance, value=-1).mul_(0.5)
+    if more and likelihood.trainable:
+        # E_q̃[(f − μ)/v] = E_q̃[ℓ′].
+        f = torch.addcmul(mean, variance, slope)
+        parameters = likelihood.slopes_of_averages(y, f, more[0] / total, slope)
+    return Estimate(value.add_(likelihood.log_base(y)), slope, by_variance, parameters)

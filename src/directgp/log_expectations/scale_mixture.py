@@ -102,22 +102,15 @@ def _range_of(half: Array) -> tuple[float, float]:
     return 2 ** (-ends[0] / _GRAIN), 2 ** (ends[1] / _GRAIN)
 
 
-class _Starts(NamedTuple):
-    """Start s of the nodes of each example, e^s, and the number of nodes that it needs."""
-
-    start: Array
-    growth: Array
-    needed: Array
-
-
 def _starts(
     rule: _MixtureRule, least: float, square: Array, v: Array, half: Array, noise: Array
-) -> _Starts:
-    """Return where the nodes of r² = (y − μ)² and v start; ν/2 is at least `least`.
+) -> tuple[Array, Array, Array]:
+    """Return the start s of the nodes given r² = (y − μ)², e^s, and the number of nodes needed.
 
-    With g = 1 + r²/(νσ²) the integrand falls left of −log g, by (ν/2)(s − 1 + e^−s) at a distance
-    s, and from w = v on as e^{(ν+1)t/2}. On the right it ends where it is e^−nats of its maximum:
-    the Gamma factor dominates, from −log g on if N(r; 0, 2v) is negligible.
+    ν/2 is at least `least`. With g = 1 + r²/(νσ²) the integrand falls left of −log g, by
+    (ν/2)(s − 1 + e^−s) at a distance s, and from w = v on as e^{(ν+1)t/2}. On the right it ends
+    where it is e^−nats of its maximum: the Gamma factor dominates, from −log g on if N(r; 0, 2v) is
+    negligible.
     """
     xp = library_of(square)
     g = square / (2 * half * noise) + 1
@@ -132,7 +125,7 @@ def _starts(
     upper = end - far * (rise - 1.7).clip(min=0.0)
     # x − e^−x = upper − s where x is at most this.
     last = upper - start + math.exp(-rule.margin)
-    return _Starts(start, growth, (last - rule.first) / rule.step + 1)
+    return start, growth, (last - rule.first) / rule.step + 1
 
 
 @without_warnings
