@@ -240,13 +240,17 @@ def _label(row: Row) -> str:
 def _line(row: Row, loss: str) -> list[str]:
     cells = [*(f"{name}; {loss}" for name in LIKELIHOODS), COLLAPSED]
     texts = [
-        f"{row['ms'][cell]['median']:.3g} (×{row['over_floor'][cell]:.2g}"
+        f"{row['ms'][cell]['median']:.3g} (×{_ratio(row['over_floor'][cell])}"
         f"{', eager' if cell in row['eager'] else ''})"
         for cell in cells
     ]
     # The collapsed ELBO is no log loss.
     texts[-1] = texts[-1] if loss == "ELBO" else "–"
     return [f"{_label(row)}; {loss}", f"{row['floor_ms']:.3g}", *texts]
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2g}" if value < 100 else f"{value:.0f}"
 
 
 def _batch_line(row: Row) -> list[str]:
