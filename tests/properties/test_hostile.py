@@ -13,7 +13,9 @@ from directgp.registry import KernelName
 from directgp.training.result import Status, TrainingResult
 from tests.properties.hostile import Problem, hostile_problem
 
-_FEW = 40
+_FEW = [*range(40), 61]
+"""Seeds; with 61 training began again without end, in steps of 1e-13."""
+
 _MANY = 200
 _RESULTS = 0.97
 """Smallest share that ends with a result: the rest is beyond the range of floating point."""
@@ -57,14 +59,14 @@ def _check_predictions(posterior: SparsePosterior, X: torch.Tensor, problem: Pro
 
 @pytest.mark.timeout(120)
 @pytest.mark.usefixtures("without_shape_checks")
-@pytest.mark.parametrize("seed", range(_FEW))
+@pytest.mark.parametrize("seed", _FEW)
 def test_a_finite_result_or_a_clear_error(seed: int) -> None:
     _check(seed)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("seed", range(_FEW, _MANY))
+@pytest.mark.parametrize("seed", sorted({*range(_MANY)} - {*_FEW}))
 def test_many_more_end_with_a_finite_result_or_a_clear_error(seed: int) -> None:
     _check(seed)
 

@@ -44,11 +44,11 @@ def lbfgs(
     try:
         descent = _Descent(problem, run)
         while stop is None:
-            before = descent.best.value
+            before, steps = descent.best.value, run.steps
             stop = descent.descend(segment)
             if stop is None and descent.stuck:
-                # Start again without the learnt curvature, as long as that lowers the value.
-                if not descent.best.value < before:
+                # Start again without the learnt curvature, as long as steps from there descend.
+                if run.steps == steps or not descent.best.value < before:
                     stop = descent.end_of_descent()
             elif stop is None:
                 descent.restore()
