@@ -236,6 +236,6 @@ def test_tight_bounds_are_the_default() -> None:
     default = difficulty(Probit(), Y, MARGINALS)
     paper = difficulty(Probit(), Y, MARGINALS, bounds="paper")
     assert isinstance(default, Difficulty)
-    assert bool((default.log_factor <= paper.log_factor + 1e-9).all())
+    assert bool((default.log_factor <= paper.log_factor + 1e-12).all())
     wider = paper_bounds(Probit(), Y).slope_range > tight_bounds(Probit(), Y).slope_range
     assert bool(wider.all())
