@@ -1,13 +1,13 @@
-"""Load the paper's data sets and split them as the paper does.
+"""Load the data sets; split those of the paper as the paper does.
 
 ``python benchmarks/datasets.py --data FOLDER --out FOLDER`` writes NAME.npz for each NAME.parquet,
-for machines without pyarrow.
+also for those of the folder uci and for a sample of the airline data, for machines without pyarrow.
 """
 
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -38,6 +38,25 @@ TASKS = {
     "peds1": Task("counts", 40),
 }
 
+UCI = (
+    "concrete",
+    "wine",
+    "yacht",
+    "housing",
+    "autompg",
+    "stock",
+    "sml",
+    "parkinsons",
+    "pumadyn32nm",
+    "bike",
+    "elevators",
+    "protein",
+)
+"""Tables of the folder uci, with public splits in the column test."""
+
+AIRLINE_SAMPLE = "airline_sample"
+_SAMPLED_ROWS = 20_000
+
 
 class Part(NamedTuple):
     """Examples for one purpose."""
@@ -64,19 +83,39 @@ class Split(NamedTuple):
 
 def load(folder: Path, name: str) -> tuple[Array, Array]:
     """X and y of NAME.npz, or of NAME.parquet with its column y."""
+    arrays = _arrays(folder, name)
+    return arrays["X"].astype(np.float64), arrays["y"].astype(np.float64)
+
+
+def load_test_mask(folder: Path, name: str, split: int) -> NDArray[np.bool_]:
+    """Whether each row of uci/NAME is a test row of a public split: bit `split` of column test."""
+    bits = _arrays(folder, f"uci/{name}")["test"].astype(np.int64)
+    mask: NDArray[np.bool_] = (bits >> split) & 1 == 1
+    return mask
+
+
+def _arrays(folder: Path, name: str) -> dict[str, NDArray[Any]]:
+    """X and y of a table, and its column test if it has one."""
     archive, path = folder / f"{name}.npz", folder / f"{name}.parquet"
     if archive.exists():
         with np.load(archive) as arrays:
-            return arrays["X"].astype(np.float64), arrays["y"].astype(np.float64)
+            return dict(arrays)
+    sample = name == AIRLINE_SAMPLE
+    path = folder / "airline.parquet" if sample else path
     if not path.exists():
         raise FileNotFoundError(f"{folder} must have {archive.name} or {path.name}. It has none.")
     # Imported here because pyarrow is optional and only Parquet files need it.
     import pyarrow.parquet as parquet
 
-    table = parquet.read_table(path)
-    columns = [table[column].to_numpy() for column in table.column_names if column != "y"]
-    y: Array = table["y"].to_numpy().astype(np.float64)
-    return np.column_stack(columns).astype(np.float64), y
+    # A row group of the airline data is a random part of the rows.
+    table = parquet.ParquetFile(path).read_row_group(0) if sample else parquet.read_table(path)
+    columns = {column: table[column].to_numpy() for column in table.column_names}
+    rest = {column: columns.pop(column) for column in ("y", "test") if column in columns}
+    found = {"X": np.column_stack(list(columns.values())), **rest}
+    if sample:
+        rows = np.random.default_rng(0).permutation(len(table))[:_SAMPLED_ROWS]
+        found = {key: values[rows] for key, values in found.items()}
+    return found
 
 
 def split(name: str, X: Array, y: Array, seed: int, train_rows: int | None = None) -> Split:
@@ -127,12 +166,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--names", nargs="+", choices=TASKS, default=list(TASKS))
+    names = [*TASKS, AIRLINE_SAMPLE, *(f"uci/{name}" for name in UCI)]
+    parser.add_argument("--names", nargs="+", choices=names, default=names)
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
     for name in arguments.names:
-        X, y = load(arguments.data, name)
-        np.savez_compressed(arguments.out / f"{name}.npz", X=X, y=y)
+        path = arguments.out / f"{name}.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        arrays: dict[str, Any] = _arrays(arguments.data, name)
+        np.savez_compressed(path, **arrays)
 
 
 if __name__ == "__main__":

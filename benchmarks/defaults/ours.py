@@ -1,0 +1,77 @@
+"""Default estimators of directgp."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.defaults.scores import (
+    COVERAGE,
+    Scores,
+    interval_scores,
+    label_scores,
+    unit,
+)
+from benchmarks.problems import Kind, Table
+from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
+from directgp.estimators.summary import facts_of
+from directgp.predictive import predictive_crps
+from directgp.shapes import Marginals
+
+ESTIMATORS: dict[Kind, Any] = {
+    "regression": SparseGPRegressor,
+    "classification": SparseGPClassifier,
+    "counts": SparseGPCountRegressor,
+}
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "directgp": {},
+    "directgp ELBO": {"objective": "elbo", "beta": 1.0},
+}
+
+
+def fit(method: str, data: Table, device: str) -> Callable[[], tuple[Scores, dict[str, Any]]]:
+    """Fit an estimator; return a function for its scores and its choices."""
+    settings = {**SETTINGS[method], "random_state": 0, "device": device}
+    model = ESTIMATORS[data.kind](**settings).fit(data.X, data.y)
+    return lambda: (_scores(model, data), _choices(model))
+
+
+def _scores(model: Any, data: Table) -> Scores:
+    if data.kind == "classification":
+        scores = label_scores(data, model.predict_proba(data.X_test)[:, 1])
+        return scores | {"nll": float(model.nll(data.X_test, data.y_test))}
+    log_unit = np.log(unit(data)) if data.kind == "regression" else 0.0
+    ends = model.predict_interval(data.X_test, COVERAGE)
+    return {
+        "nll": float(model.nll(data.X_test, data.y_test) - log_unit),
+        "crps": _crps(model, data) / unit(data),
+        **interval_scores(data, model.predict(data.X_test), *ends),
+    }
+
+
+def _crps(model: Any, data: Table) -> float:
+    """Compute the mean CRPS in the units of y from q(f)."""
+    scaling = model.scalings_.targets
+    mean, std = (torch.as_tensor(values) for values in model.predict_latent(data.X_test))
+    shift, scale = float(scaling.shift[0]), float(scaling.scale[0])
+    marginals = Marginals((mean - shift) / scale, (std / scale) ** 2)
+    y = (torch.as_tensor(data.y_test) - shift) / scale
+    return abs(scale) * float(predictive_crps(model.likelihood_, y, marginals).mean())
+
+
+def _choices(model: Any) -> dict[str, Any]:
+    """Return what the search chose, and why training ended."""
+    facts = facts_of(model)
+    return {
+        "mode": facts.hyperparameters,
+        "beta": facts.beta,
+        "likelihood": facts.likelihood,
+        "kernel": facts.kernel,
+        "num_inducing": facts.num_inducing,
+        "status": facts.status,
+        "reason": facts.reason,
+        "evaluations": facts.evaluations,
+        "warnings": list(facts.warnings),
+    }

@@ -1,0 +1,87 @@
+"""Scores of predictions for the test rows of a table.
+
+Each function returns a subset of: ``nll``, ``crps``, ``error``, ``coverage`` and ``width``. The NLL
+of a regression is that of the target divided by its training standard deviation. CRPS, RMSE
+(``error``) and width are in units of this deviation, of counts too. For labels ``error`` is the
+share of wrong ones and CRPS is Brier's score.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import nbinom, norm, poisson
+
+from benchmarks.problems import Table
+
+Array = NDArray[np.float64]
+Scores = dict[str, float]
+
+COVERAGE = 0.9
+TAILS = (0.5 - COVERAGE / 2, 0.5 + COVERAGE / 2)
+
+_DROPPED = 1e-9
+"""Probability of counts that the CRPS leaves out."""
+
+
+def unit(data: Table) -> float:
+    """Return the standard deviation of the training targets."""
+    return float(data.y.std()) or 1.0
+
+
+def interval_scores(data: Table, mean: Array, lower: Array, upper: Array) -> Scores:
+    """Score predictions without a density; both ends belong to the interval."""
+    inside = (lower <= data.y_test) & (data.y_test <= upper)
+    return {
+        "error": float(np.sqrt(np.mean((data.y_test - mean) ** 2))) / unit(data),
+        "coverage": float(np.mean(inside)),
+        "width": float(np.mean(upper - lower)) / unit(data),
+    }
+
+
+def normal_scores(data: Table, mean: Array, std: Array) -> Scores:
+    """Score normal predictions.
+
+    CRPS = σ (z (2 Φ(z) − 1) + 2 φ(z) − 1/√π) with z = (y − μ)/σ.
+    """
+    z = (data.y_test - mean) / std
+    crps = std * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - 1 / np.sqrt(np.pi))
+    ends = (norm.ppf(tail, mean, std) for tail in TAILS)
+    return {
+        "nll": -float(norm.logpdf(data.y_test, mean, std).mean()) - float(np.log(unit(data))),
+        "crps": float(crps.mean()) / unit(data),
+        **interval_scores(data, mean, *ends),
+    }
+
+
+def label_scores(data: Table, probability: Array) -> Scores:
+    """Score the probabilities of class 1."""
+    true = np.where(data.y_test == 1, probability, 1 - probability)
+    with np.errstate(divide="ignore"):
+        nll = -float(np.log(true).mean())
+    crps = float(np.mean((1 - true) ** 2))
+    return {"nll": nll, "crps": crps, "error": float(np.mean(true <= 0.5))}
+
+
+def count_scores(data: Table, distribution: Any) -> Scores:
+    """Score a frozen distribution of scipy with one count per test row.
+
+    CRPS = Σ_k (P(Y ≤ k) − 1{y ≤ k})².
+    """
+    y = data.y_test
+    last = max(y.max(), np.max(distribution.ppf(1 - _DROPPED)))
+    crps = np.zeros(len(y))
+    for k in range(int(last) + 1):
+        crps += (distribution.cdf(k) - (y <= k)) ** 2
+    return {
+        "nll": -float(distribution.logpmf(y).mean()),
+        "crps": float(crps.mean()) / unit(data),
+        **interval_scores(data, distribution.mean(), *(distribution.ppf(t) for t in TAILS)),
+    }
+
+
+def poisson_or_wider(mean: Array, dispersion: float) -> Any:
+    """Return counts of variance mean + dispersion·mean²: Poisson if the dispersion is 0."""
+    if dispersion == 0:
+        return poisson(mean)
+    return nbinom(1 / dispersion, 1 / (1 + dispersion * mean))
