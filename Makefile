@@ -5,7 +5,8 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
-# Folder with the data sets, for bench-optimum, bench-training and bench-estimators.
+# Folder with the data sets, for bench-optimum, bench-training, bench-estimators and
+# bench-defaults.
 DATA ?=
 
 VENV := .venv
@@ -16,8 +17,10 @@ INSTALLED_BROWSER := $(VENV)/.installed-browser
 # Environments of the other libraries in the benchmarks: gpflow needs numpy < 2.
 VENV_PEERS := .venv-peers
 VENV_GPJAX := .venv-gpjax
+VENV_DEFAULTS := .venv-defaults
 INSTALLED_PEERS := $(VENV_PEERS)/.installed
 INSTALLED_GPJAX := $(VENV_GPJAX)/.installed
+INSTALLED_DEFAULTS := $(VENV_DEFAULTS)/.installed
 PAGES := docs/_build/html
 DEMO := build/demo
 # One thread per test worker: more threads would compete for the same cores. The tests of one
@@ -25,7 +28,7 @@ DEMO := build/demo
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: demo examples test test-slow test-browser lint format bench bench-optimum bench-scale \
-  bench-rules bench-accuracy bench-training bench-estimators docs linkcheck clean
+  bench-rules bench-accuracy bench-training bench-estimators bench-defaults docs linkcheck clean
 
 demo: $(INSTALLED)
 	@echo "Regression: disease progression of 442 diabetes patients."
@@ -106,6 +109,13 @@ bench-estimators: $(INSTALLED)
 	  exit 1; }
 	$(BIN)/python benchmarks/estimators.py --data "$(DATA)"
 
+# Default estimators compared with those of other libraries; a second call does what is missing.
+bench-defaults: $(INSTALLED) $(INSTALLED_DEFAULTS)
+	@test -n "$(DATA)" || { \
+	  echo "bench-defaults needs the data sets. Name their folder: make bench-defaults DATA=..." >&2; \
+	  exit 1; }
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.defaults --data "$(DATA)" --docs docs/tables
+
 docs: $(INSTALLED_DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs $(PAGES)
 	@echo "The documentation is in $(PAGES)/index.html."
@@ -152,4 +162,12 @@ $(INSTALLED_PEERS): benchmarks/peers/requirements-peers.txt constraints.txt
 $(INSTALLED_GPJAX): benchmarks/peers/requirements-gpjax.txt
 	$(PYTHON) -m venv $(VENV_GPJAX)
 	$(VENV_GPJAX)/bin/python -m pip install -r benchmarks/peers/requirements-gpjax.txt
+	touch $@
+
+# xgboost-distribution asks for the xgboost that includes GPU code; xgboost-cpu is the same without.
+$(INSTALLED_DEFAULTS): benchmarks/defaults/requirements.txt constraints.txt
+	$(PYTHON) -m venv $(VENV_DEFAULTS)
+	$(VENV_DEFAULTS)/bin/python -m pip install $$(grep '^torch==' constraints.txt)
+	$(VENV_DEFAULTS)/bin/python -m pip install -r benchmarks/defaults/requirements.txt
+	$(VENV_DEFAULTS)/bin/python -m pip install --no-deps xgboost-distribution==0.4.0
 	touch $@

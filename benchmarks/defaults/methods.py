@@ -36,6 +36,9 @@ METHODS = {
     "linear": Method("scikit-learn", _ALL),
 }
 
+REPORTED = tuple(name for name in METHODS if name != "directgp ELBO")
+"""Methods of the tables; a variant of ours would share ranks with the default."""
+
 
 def is_ours(method: str) -> bool:
     """Return whether the method runs in the environment of directgp."""

@@ -9,6 +9,8 @@ from typing import Any
 
 Record = dict[str, Any]
 
+DEFAULT_PATH = Path(__file__).resolve().parents[1] / "results/defaults.jsonl"
+
 
 @dataclass(frozen=True)
 class Cell:
