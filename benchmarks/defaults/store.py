@@ -37,10 +37,12 @@ class Store:
         return {Cell(**record.pop("cell")): record for record in records}
 
     def append(self, cell: Cell, record: Record) -> None:
-        """Add a result."""
+        """Add a result, on a new line also after an incomplete one."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(_line(cell, record))
+        with self.path.open("ab+") as file:
+            file.seek(max(0, file.tell() - 1))
+            start = "" if file.read() in (b"", b"\n") else "\n"
+            file.write((start + _line(cell, record)).encode("utf-8"))
 
     def remove(self, cells: Iterable[Cell]) -> None:
         """Remove the results of the cells, and lines that were replaced."""
