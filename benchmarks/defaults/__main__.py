@@ -54,8 +54,8 @@ def run(cell: Cell, arguments: argparse.Namespace) -> Record:
     data = table(arguments.data, cell.table, cell.split, cell.rows)
     python = sys.executable if is_ours(cell.method) else arguments.python
     one_thread = {f"{name}_NUM_THREADS": "1" for name in _THREADS} | {"LOKY_MAX_CPU_COUNT": "1"}
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    environment = {**os.environ, **one_thread, "PYTHONPATH": path}
+    paths = [str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, **one_thread, "PYTHONPATH": os.pathsep.join(paths)}
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "table.npz", Path(folder) / "result.json"
         np.savez(source, **data._asdict())
