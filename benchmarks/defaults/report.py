@@ -125,7 +125,7 @@ def figure_table(results: Results, rows: int | None, figure: str) -> str:
         if KINDS[name] == kind and (found := values(results, rows, name, figure))
     }
     methods = [each for each in REPORTED if any(each in found for found in by_table.values())]
-    sizes = {cell.table: record.get("num_train", 0) for cell, record in results.items()}
+    sizes = {cell.table: each["num_train"] for cell, each in results.items() if figure in each}
     heads = ["table, training rows", *methods]
     lines = (
         [f"{name}, {sizes[name]}", *(_cell(found, method, figure) for method in methods)]
