@@ -79,7 +79,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         beta: Any = "auto",
         hyperparameters: Any = "auto",
         likelihood: Any = "auto",
-        kernel: Any = "rbf",
+        kernel: Any = "auto",
         ard: Any = "auto",
         mean: Any = "auto",
         num_inducing: Any = "auto",
@@ -97,6 +97,9 @@ class SparseGPEstimator(BaseEstimator, ABC):
         random_state: Any = None,
         verbose: Any = 0,
         warm_start: Any = False,
+        effort: Any = "default",
+        time_budget: Any = None,
+        n_jobs: Any = None,
     ) -> None:
         self.objective = objective
         self.beta = beta
@@ -120,6 +123,9 @@ class SparseGPEstimator(BaseEstimator, ABC):
         self.random_state = random_state
         self.verbose = verbose
         self.warm_start = warm_start
+        self.effort = effort
+        self.time_budget = time_budget
+        self.n_jobs = n_jobs
 
     @abstractmethod
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:

@@ -10,6 +10,7 @@ import torch
 from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.means import ConstantMean, Mean, ZeroMean
 from jaxtyping import Float
+from joblib import effective_n_jobs
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from directgp.posteriors.sparse import SparsePosterior
 from directgp.registry import LIKELIHOODS, KernelName, Task, likelihoods_of
 from directgp.training.beta_path import beta_grid
 from directgp.training.data import Data, Model, check_data
+from directgp.training.race import EFFORTS
 from directgp.training.result import BetaPath, StageResult, TrainingResult
 from directgp.training.run import Recipe
 from directgp.training.search import Search
@@ -39,12 +41,18 @@ Params = Mapping[str, Any]
 _MAX_INDUCING = 100
 _MIN_INDUCING = 50
 
-_ROWS_FOR_FOLDS = 5000
+_ROWS_FOR_FOLDS = 1000
 """Fewer rows are validated in folds, which uses each of them."""
+
+_ROWS_FOR_ARD = 20
+"""Rows for each feature from which a lengthscale for each is preferred."""
 
 _FOLDS = 3
 _HELD_OUT = 0.2
 """Part of the rows for validation where there are no folds."""
+
+_KERNELS: tuple[KernelName, ...] = ("matern52", "matern32", "rbf")
+"""Kernels that "auto" compares, the preferred first."""
 
 _BETAS_IN_BATCHES = (10.0, 1.0, 0.1)
 """Candidates of β for batches, as in the paper's experiment with millions of rows."""
@@ -149,10 +157,13 @@ def _priors(params: Params, X: Float[Tensor, "n d"], latent: Targets | None) -> 
             function.constant = latent.mean()
         prior = Prior(copy.deepcopy(kernel), function, dtype=X.dtype)
         return {type(kernel).__name__: prior.to(X.device)}
-    name = cast(KernelName, kernel)
-    ards = (False, True) if ard == "auto" and X.shape[-1] > 1 else (ard is True,)
+    names: tuple[KernelName, ...] = _KERNELS if kernel == "auto" else (kernel,)
+    # Of two that validation cannot tell apart, the first is taken.
+    many = len(X) >= _ROWS_FOR_ARD * X.shape[-1]
+    ards = (many, not many) if ard == "auto" and X.shape[-1] > 1 else (ard is True,)
     return {
         f"{name} ARD" if ard else name: Prior.from_data(X, latent, kernel=name, ard=ard, mean=mean)
+        for name in names
         for ard in ards
     }
 
@@ -189,7 +200,10 @@ class Fitted(NamedTuple):
     result: TrainingResult
     path: BetaPath | None = None
     end: StageResult | None = None
-    """The run during which the user or a callback ended the search."""
+    """The run during which a budget, the user or a callback ended the search."""
+
+    untried: tuple[str, ...] = ()
+    """What the search left out because it was ended."""
 
 
 class Fit(NamedTuple):
@@ -228,8 +242,22 @@ class Fit(NamedTuple):
         remedy = "Give validation_data, or set beta, hyperparameters, likelihood and ard."
         require(given is not None or len(data) > 1, who, allowed, got, remedy)
         validation, description = self._validation(given)
-        search = Search(self.recipe, data, validation, self.generator).run(models, betas, modes)
-        return Fitted(search.best, replace(search.path, validation=description), search.end)
+        grow = self.params["num_inducing"] == "auto" and isinstance(self.params["inducing"], str)
+        search = Search(
+            self.recipe,
+            data,
+            validation,
+            self.generator,
+            EFFORTS[self.params["effort"]],
+            grows=grow,
+            n_jobs=effective_n_jobs(self.params["n_jobs"]),
+        ).run(models, betas, modes)
+        return Fitted(
+            search.best,
+            replace(search.path, validation=description),
+            search.end,
+            tuple(search.untried),
+        )
 
     def update(self, beta: float, mode: str) -> TrainingResult:
         """Update q(u) of a model of this β and mode with the rows, and hold all the rest."""

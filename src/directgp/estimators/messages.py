@@ -208,6 +208,12 @@ def findings_of_fit(model: Any, fit: Fit, fitted: Fitted) -> Iterator[str]:
     yield from training_findings(result, fitted.path, names)
     if fitted.end is not None and not result.ended:
         yield from ended_early(fitted.end.status, fitted.end.reason)
+    if fitted.end is not None and fitted.end.status is Status.BUDGET:
+        untried = f" Not tried: {'; '.join(fitted.untried)}." if fitted.untried else ""
+        yield (
+            f"The time budget ended the search, and the best model so far is taken.{untried} Give "
+            "it more time with time_budget=..., or a choice less with beta=... or kernel=..."
+        )
 
 
 def findings_of_update(model: Any, result: TrainingResult, table: TrainingTable) -> Iterator[str]:

@@ -42,16 +42,17 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         "joint" trains kernel, noise and inducing inputs together with q(u); "fixed" takes them
         from an ELBO run; "auto" chooses one of them, or the plain ELBO solution, by validation.
     likelihood : {"auto", "gaussian", "student_t"} or Likelihood, default="auto"
-        p(y given f), of the scaled targets if standardized; "auto" takes the one with the larger
-        evidence.
-    kernel : {"rbf", "matern12", "matern32", "matern52"} or gpytorch kernel, default="rbf"
-        Covariance of f. A kernel of your own is copied, and training starts from its values.
+        p(y given f), of the scaled targets if standardized; "auto" chooses by validation.
+    kernel : {"auto", "rbf", "matern12", "matern32", "matern52"} or gpytorch kernel, default="auto"
+        Covariance of f; "auto" chooses between the last two and "rbf" by validation. A kernel of
+        your own is copied, and training starts from its values.
     ard : bool or "auto", default="auto"
-        A lengthscale for each feature, or one for all; "auto" takes the larger evidence.
+        A lengthscale for each feature, or one for all; "auto" chooses by validation.
     mean : {"auto", "zero", "constant"}, default="auto"
         Prior mean of f; "auto" is zero.
     num_inducing : int or "auto", default="auto"
-        Number of inducing inputs; "auto" is a quarter of the distinct rows, from 50 to 100.
+        Number of inducing inputs; "auto" starts with a quarter of the distinct rows, from 50 to
+        100, and doubles it where that pays.
     inducing : {"kmeans++", "random"} or array of shape (m, n_features), default="kmeans++"
         Method that chooses the first inducing inputs, or these inputs in the units of X.
     rule : str or Rule, default="auto"
@@ -69,7 +70,7 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         optimiser.
     validation_fraction : float or "auto", default="auto"
         Rows held out where something is chosen by validation; "auto" is a fifth, or three folds
-        below 5000 rows. The chosen model is trained on all rows.
+        below 1000 rows. The chosen model is trained on all rows.
     standardize : bool, default=True
         Scale features and targets to mean 0 and standard deviation 1; predictions are in your
         units.
@@ -83,6 +84,14 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         1 shows a progress bar, 2 prints a line for each run.
     warm_start : bool, default=False
         Start the next `fit` from the trained model, with its scaling.
+    effort : {"fast", "default", "thorough"}, default="default"
+        How long the search goes on: until a step lowers the validation loss by less than 5e-4,
+        1e-4 or 1e-5.
+    time_budget : float, default=None
+        Seconds after which the best model so far is taken; a warning says what was not tried.
+    n_jobs : int, default=None
+        Candidates and folds trained at once, in threads of one core each; -1 is one for each core.
+        The result does not depend on it.
 
     Attributes
     ----------

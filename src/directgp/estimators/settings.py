@@ -14,6 +14,8 @@ from directgp.errors import refuse
 from directgp.estimators.progress import FitProgress
 from directgp.log_expectations.api import named_rule
 from directgp.registry import KernelName
+from directgp.training.callbacks import TimeBudget
+from directgp.training.race import EFFORTS
 from directgp.training.run import LossRange, Monitor, Recipe, RelativeDecrease
 
 _POSITIVE = Interval(Integral, 1, None, closed="left")
@@ -21,7 +23,7 @@ _POSITIVE = Interval(Integral, 1, None, closed="left")
 CONSTRAINTS: dict[str, list[Any]] = {
     "beta": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
     "hyperparameters": [StrOptions({"auto", "joint", "fixed"})],
-    "kernel": [StrOptions(set(get_args(KernelName))), Kernel],
+    "kernel": [StrOptions({"auto", *get_args(KernelName)}), Kernel],
     "ard": [StrOptions({"auto"}), "boolean"],
     "mean": [StrOptions({"auto", "zero", "constant"})],
     "num_inducing": [StrOptions({"auto"}), _POSITIVE],
@@ -38,11 +40,11 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "random_state": ["random_state"],
     "verbose": ["verbose"],
     "warm_start": ["boolean"],
+    "effort": [StrOptions(set(EFFORTS))],
+    "time_budget": [Interval(Real, 0, None, closed="neither"), None],
+    "n_jobs": [Integral, None],
 }
 """Constraints on the parameters of all estimators but the likelihood."""
-
-_FEW_ROWS, _STEPS_ON_FEW_ROWS = 1000, 250
-"""Rows below which the steps of L-BFGS are limited: longer runs overfit, and there are many."""
 
 _ROWS_FOR_CUDA = 3000
 """Rows from which CUDA is faster than the CPU."""
@@ -59,17 +61,20 @@ def recipe_of(params: Mapping[str, Any], num_rows: int, num_inducing: int) -> Re
     rule = params["rule"]
     if isinstance(rule, str) and rule != "auto":
         rule = named_rule(rule).with_num_samples(int(params["num_samples"]))
+    monitors: list[Monitor] = []
+    if params["verbose"]:
+        monitors.append(FitProgress(int(params["verbose"])))
+    if params["time_budget"] is not None:
+        monitors.append(TimeBudget(float(params["time_budget"])))
     recipe = Recipe(
         objective=params["objective"],
         rule=rule,
         optimizer=params["optimizer"],
         batch_size=None if params["batch_size"] == "auto" else int(params["batch_size"]),
         max_steps=None if params["max_iter"] is None else int(params["max_iter"]),
-        monitors=[FitProgress(int(params["verbose"]))] if params["verbose"] else [],
+        monitors=monitors,
     )
     optimizer = recipe.chosen_optimizer(num_rows, num_inducing)
-    if recipe.max_steps is None and optimizer == "lbfgs" and num_rows < _FEW_ROWS:
-        recipe = replace(recipe, max_steps=_STEPS_ON_FEW_ROWS)
     batches = recipe.chosen_batch_size(num_rows, num_inducing) is not None
     noisy = batches or not recipe.point_loss().deterministic
     tol = params["tol"]

@@ -29,6 +29,9 @@ _CACHED_VALUES = 2**17
 _CENTRE_ROWS = 15
 """Inputs whose median is the centre."""
 
+_GROWTH_ROWS = 5000
+"""Rows from which new inducing inputs are chosen."""
+
 _NUGGET = {torch.float64: 1e-8, torch.float32: 1e-5}
 
 
@@ -298,6 +301,42 @@ class SparsePosterior(nn.Module):
             ratio = self.prior.scale / twin.prior.scale
             twin.u_mean.mul_(ratio.sqrt().unsqueeze(-1))
         return twin
+
+    def grown(self, X: Inputs, number: int) -> "SparsePosterior":
+        """Return the same q(f) with more inducing inputs: rows of X that u predicts worst.
+
+        Each is the row with the largest variance of f given u and the rows chosen before. q(u) of
+        the new ones is p(u_new given u), which in whitened coordinates is N(0, I).
+        """
+        with torch.no_grad():
+            rows = X[
+                torch.linspace(0, len(X) - 1, min(len(X), _GROWTH_ROWS), device=X.device).long()
+            ]
+            Z = rows[self._worst_known(rows, number)]
+            twin = copy.deepcopy(self)
+            m, k = len(self.Z), len(Z)
+            twin.Z = nn.Parameter(torch.cat([self.Z, Z]), self.Z.requires_grad)
+            twin.u_mean = nn.Parameter(torch.cat([self.u_mean, Z.new_zeros(k)]))
+            twin.u_chol = nn.Parameter(torch.eye(m + k, dtype=Z.dtype, device=Z.device))
+            twin.u_chol[:m, :m] = self.u_chol.tril()
+        return twin
+
+    def _worst_known(self, X: Inputs, number: int) -> list[int]:
+        """Return rows of X by pivoted Cholesky factorisation of K_ff − Q_ff."""
+        A, residual, _ = self.features(X)
+        basis, found = A, []
+        residual = residual.clone()
+        for _ in range(min(number, len(X))):
+            i = int(residual.argmax())
+            if not residual[i] > 1e-6 * float(self.prior.variance(X[i : i + 1])):
+                break
+            found.append(i)
+            column = self.prior.covariance(X[i : i + 1], X)[0] - basis[:, i] @ basis
+            column = column / residual[i].sqrt()
+            residual = (residual - column**2).clamp(min=0.0)
+            residual[i] = 0.0
+            basis = torch.cat([basis, column[None]])
+        return found
 
     def repeated(self, number: int, shared_prior: bool) -> "SparsePosterior":
         """Return a batch of `number` q(u), each with its own prior and Z unless shared."""

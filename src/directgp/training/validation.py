@@ -79,10 +79,14 @@ class Split:
     mean_weight: float = 1.0
     """Mean weight of the validation examples of all splits."""
 
+    @property
+    def examples(self) -> tuple[Data, Likelihood, float]:
+        """The validation examples, their likelihood and mean weight."""
+        return self.validation, self.validation_likelihood, self.mean_weight
+
     def losses(self, result: TrainingResult, loss: PointLoss) -> Float[Tensor, " v"]:
         """Return the loss of each validation example, times its relative weight."""
-        likelihood = copy.deepcopy(self.validation_likelihood)
-        likelihood.load_state_dict(result.likelihood.state_dict())
+        likelihood = for_rows_of(result.likelihood, self.validation_likelihood)
         marginals = result.posterior.predict(self.validation.X)
         with torch.no_grad():
             losses = loss(likelihood, self.validation.y, marginals)
@@ -90,6 +94,13 @@ class Split:
         if weights is None:
             return losses
         return torch.where(weights > 0, weights / self.mean_weight * losses, 0.0)
+
+
+def for_rows_of(likelihood: Likelihood, other: Likelihood) -> Likelihood:
+    """Return a copy of a likelihood for the rows of another one, with its exposures."""
+    found = copy.deepcopy(likelihood)
+    found._buffers = {**likelihood._buffers, **other._buffers}
+    return found
 
 
 def split(
@@ -112,8 +123,7 @@ def split(
         )
         theirs = likelihood
         if validation.likelihood is not None:
-            theirs = copy.copy(likelihood)
-            theirs._buffers = {**likelihood._buffers, **validation.likelihood._buffers}
+            theirs = for_rows_of(likelihood, validation.likelihood)
         check_data("validation", other, posterior, theirs)
         return [Split(data, likelihood, other, theirs)]
     allowed = "at least two rows, one to train on and one to validate with"

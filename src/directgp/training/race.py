@@ -1,0 +1,352 @@
+"""Train candidates in turns: each for a few steps, and on while that pays."""
+
+import copy
+import math
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from threading import Event, Lock
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from typing_extensions import override
+
+from directgp.errors import NumericalError
+from directgp.numerics.arrays import one_thread
+from directgp.training.beta_path import brief
+from directgp.training.callbacks import Cancel
+from directgp.training.data import Data, Model
+from directgp.training.result import (
+    INTERRUPTED,
+    Failure,
+    Phase,
+    Progress,
+    StageResult,
+    Status,
+    Stop,
+    TrainingResult,
+)
+from directgp.training.run import Monitor, Recipe, close
+from directgp.training.trainer import Trainer, elbo_run, fixed_run, joint_run
+from directgp.training.validation import Folds, Split, Validation, for_rows_of
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much a search spends on a choice."""
+
+    tolerance: float = 1e-4
+    """Fall of the mean validation loss that pays for one step with 100 inducing inputs."""
+
+    rows_for_models: int = 500
+    rows_for_candidates: int = 5000
+    """Training examples by which models are compared, and candidates."""
+
+    max_inducing: int = 1000
+    max_inducing_cuda: int = 4000
+
+
+EFFORTS = {
+    "fast": Effort(5e-4, 300, 2000, 100, 200),
+    "default": Effort(),
+    "thorough": Effort(1e-5, 2000, 20_000),
+}
+
+FIRST_STEPS = 25
+"""Steps of a candidate before it is first compared, and of one that starts from another."""
+
+_BEATEN = 2.0
+"""Paired standard errors by which a candidate has to lose before it is given up."""
+
+_MANY_STEPS = 200
+"""Steps after which a step has to pay twice as much as the first one."""
+
+MAX_STEPS = 3200
+"""Steps of a candidate where the recipe has no limit."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate: a model, a mode and a β, trained on every split so far."""
+
+    model: Model
+    hyperparameters: str
+    beta: float
+    results: tuple[TrainingResult, ...]
+    losses: Float[Tensor, " v"]
+    """The loss of every validation example."""
+
+    rate: float = math.inf
+    """Fall of the loss in one of its last steps, over the cost of the step."""
+
+    @property
+    def loss(self) -> float:
+        """Mean validation loss; infinite where it is NaN."""
+        mean = float(self.losses.mean())
+        return math.inf if math.isnan(mean) else mean
+
+    @property
+    def num_inducing(self) -> int:
+        """Number of inducing inputs."""
+        return self.results[0].posterior.Z.shape[-2]
+
+    @property
+    def steps(self) -> int:
+        """Steps after the first ELBO run."""
+        return sum(stage.steps for stage in self.results[0].stages[1:])
+
+    def is_beaten(self, by: "Trial", errors: float = _BEATEN) -> bool:
+        """Return whether the losses of the other one are lower by so many standard errors."""
+        gap = (self.losses - by.losses).double()
+        if not bool(torch.isfinite(gap).all()):
+            return not math.isfinite(self.loss)
+        error = float(gap.std()) / len(gap) ** 0.5 if len(gap) > 1 else math.inf
+        return float(gap.mean()) > errors * error
+
+
+Task = Callable[[], TrainingResult | NumericalError | None]
+"""A run; None where the search was ended before it."""
+
+
+@final
+@dataclass
+class OneAtATime(Monitor):
+    """Calls a monitor from several threads, and ends their runs where Ctrl-C was pressed."""
+
+    monitor: Monitor
+    lock: Lock
+    interrupted: Event
+
+    @override
+    def __call__(self, progress: Progress) -> Stop | None:
+        with self.lock:
+            stop = self.monitor(progress)
+        return INTERRUPTED if self.interrupted.is_set() else stop
+
+    @override
+    def reset(self) -> None:
+        with self.lock:
+            self.monitor.reset()
+
+    @override
+    def close(self) -> None:
+        close([self.monitor])
+
+
+@dataclass
+class Race:
+    """Trains candidates on splits of the examples, several at once."""
+
+    recipe: Recipe
+    data: Data
+    validation: Validation
+    generator: torch.Generator
+    effort: Effort = EFFORTS["default"]
+    n_jobs: int = 1
+    """Number of candidates, or folds of a candidate, that are trained at once."""
+
+    splits: list[Split] = field(default_factory=list, init=False)
+    failures: list[Failure] = field(default_factory=list, init=False)
+    end: StageResult | None = field(default=None, init=False)
+    """The run that a budget, a callback or Ctrl-C ended, and the race with it."""
+
+    untried: list[str] = field(default_factory=list, init=False)
+    """What was left out because the race was ended."""
+
+    parts: int = field(default=1, init=False)
+    """An estimate of the number of runs."""
+
+    def __post_init__(self) -> None:
+        self.since, self._part = time.perf_counter(), 0
+        self._interrupted, lock = Event(), Lock()
+        if self.n_jobs != 1:
+            given = self.recipe.monitors
+            guarded = [OneAtATime(each, lock, self._interrupted) for each in given or [Cancel()]]
+            self.recipe = replace(self.recipe, monitors=guarded)
+
+    def race(self, trials: Sequence[Trial], factor: float, limit: int = MAX_STEPS) -> list[Trial]:
+        """Train candidates, each time for as many steps again, while it pays."""
+        racing = list(trials)
+        limit = min(limit, self.recipe.max_steps or limit)
+        # A new run has to learn the curvature again, so it is no shorter than those before.
+        steps = taken = min(max(FIRST_STEPS, max(each.steps for each in racing) // 2), limit)
+        while taken <= limit and self.end is None:
+            going = [i for i, each in enumerate(racing) if each.rate >= factor * self._pays(each)]
+            if not going:
+                break
+            further = self.advanced([racing[i] for i in going], steps)
+            for i, trained in zip(going, further, strict=True):
+                racing[i] = trained
+            best = min(racing, key=lambda trial: trial.loss)
+            racing = [
+                replace(each, rate=0.0) if each is not best and each.is_beaten(best) else each
+                for each in racing
+            ]
+            if taken == limit:
+                break
+            steps = min(taken, limit - taken)
+            taken += steps
+        return racing
+
+    def advanced(self, trials: Sequence[Trial], steps: int | None) -> list[Trial]:
+        """Train candidates further on every split; keep the state with the lower loss.
+
+        Without a number of steps, all those of the recipe. A candidate that fails, or whose run was
+        ended, stays as it was.
+        """
+        tasks: list[Task] = []
+        for trial in trials:
+            for k, part in enumerate(self.splits):
+                name = f"{trial.model.name}, {trial.hyperparameters}, β = {trial.beta:.3g}"
+                trainer = self.trainer(part.training, name.removeprefix(", "), k)
+                tasks.append(self._task(trial, k, trainer, self.recipe_of(trial.model, steps)))
+        found = self._run(tasks)
+        number, trained = len(self.splits), []
+        for i, trial in enumerate(trials):
+            results = found[i * number : (i + 1) * number]
+            errors = [each for each in results if isinstance(each, NumericalError)]
+            if errors:
+                self.failures.append(Failure(trial.beta, trial.hyperparameters, str(errors[0])))
+            whole = [self.noted(each) for each in results if isinstance(each, TrainingResult)]
+            if len(whole) < number or any(each.ended for each in whole):
+                trained.append(replace(trial, rate=0.0))
+                continue
+            new = self.trial(trial.model, trial.hyperparameters, trial.beta, whole)
+            taken, cost = max(1, new.steps - trial.steps), self.cost(new.num_inducing)
+            fall = trial.loss - new.loss
+            # Fewer steps than allowed: the optimum is reached.
+            stopped = all(each.status is Status.CONVERGED for each in whole)
+            rate = 0.0 if stopped or not fall > 0 else fall / (taken * cost)
+            trained.append(replace(new if fall > 0 else trial, rate=rate))
+        return trained
+
+    def _pays(self, trial: Trial) -> float:
+        """Return the rate from which more steps pay, which rises with those taken."""
+        taken = trial.steps * self.cost(trial.num_inducing)
+        return self.effort.tolerance * (1 + taken / _MANY_STEPS)
+
+    def cost(self, num_inducing: int) -> float:
+        """Return the time of a step over that with 100 inducing inputs, at least 1."""
+        if self.data.X.is_cuda:
+            # Launches take as long as this number of products.
+            return 1 + len(self.data) * num_inducing**2 / 1e9
+        return max(1.0, num_inducing * (num_inducing + 100) / 20_000)
+
+    def _task(self, trial: Trial, k: int, trainer: Trainer, recipe: Recipe) -> Task:
+        before, mode, beta = trial.results[k], trial.hyperparameters, trial.beta
+
+        def train() -> TrainingResult | NumericalError | None:
+            if self.end is not None:
+                return None
+            try:
+                if mode == "elbo":
+                    result = elbo_run(trainer, recipe, Model.of(before), near=True)
+                elif mode == "joint":
+                    result = joint_run(trainer, recipe, Model.of(before), beta)
+                else:
+                    near = before if before.hyperparameters == "fixed" else None
+                    result = fixed_run(trainer, recipe, before, beta, near)
+            except NumericalError as error:
+                return error
+            own = result.stages if mode != "fixed" else result.stages[-1:]
+            return replace(result, stages=(*before.stages, *own))
+
+        return train
+
+    def _run(self, tasks: Sequence[Task]) -> list[TrainingResult | NumericalError | None]:
+        """Run tasks, several at once in threads; their results do not depend on that."""
+        if self.n_jobs == 1 or len(tasks) == 1 or self.data.X.is_cuda:
+            return [task() for task in tasks]
+        # Each run sets and restores the limit of one thread; the outer one comes last.
+        with one_thread(), ThreadPoolExecutor(self.n_jobs, initializer=_use_one_thread) as pool:
+            futures = [pool.submit(task) for task in tasks]
+            try:
+                return [future.result() for future in futures]
+            except KeyboardInterrupt:
+                # Ctrl-C reaches this thread alone; the runs end after their current step.
+                self._interrupted.set()
+                return [future.result() for future in futures]
+
+    def by_adam(self, model: Model) -> bool:
+        """Return whether Adam trains a model on the splits."""
+        number = len(self.splits[0].training)
+        return self.recipe.chosen_optimizer(number, len(model.posterior.Z)) == "adam"
+
+    def recipe_of(self, model: Model, steps: int | None) -> Recipe:
+        """Return the recipe with that number of steps; Adam needs those of its own."""
+        if steps is None:
+            return replace(self.recipe, stopping=copy.deepcopy(self.recipe.stopping))
+        if self.by_adam(model):
+            return brief(self.recipe, "adam", model.likelihood)
+        rule = copy.deepcopy(self.recipe.stopping)
+        steps = min(steps, self.recipe.max_steps or steps)
+        return replace(self.recipe, max_steps=steps, stopping=rule)
+
+    def elbo(
+        self, model: Model, steps: int, near: Sequence[TrainingResult] = ()
+    ) -> list[TrainingResult] | None:
+        """Return ELBO solutions, one for each split; None where one failed."""
+        results = []
+        for k, part in enumerate(self.splits):
+            trainer = self.trainer(part.training, f"ELBO, {model.name}", k)
+            posterior, likelihood = Model.of(near[k])[:2] if near else model[:2]
+            start = Model(posterior, for_rows_of(likelihood, part.likelihood))
+            recipe = replace(self.recipe, max_steps=min(steps, self.recipe.max_steps or steps))
+            try:
+                result = self.noted(elbo_run(trainer, recipe, start, near=True))
+                before = near[k].stages if near else ()
+                results.append(replace(result, stages=(*before, *result.stages)))
+            except NumericalError as error:
+                self.failures.append(Failure(1.0, f"elbo, {model.name}", str(error)))
+                return None
+        return results
+
+    def trial(
+        self, model: Model, mode: str, beta: float, results: Sequence[TrainingResult]
+    ) -> Trial:
+        """Return a candidate with the losses of its results."""
+        loss = self.recipe.point_loss().validation_loss()
+        pairs = zip(self.splits, results, strict=True)
+        losses = torch.cat([part.losses(result, loss) for part, result in pairs])
+        return Trial(model, mode, beta, tuple(results), losses)
+
+    def some(self, part: Split, number: int) -> Split:
+        """Return the split with at most that number of training examples, drawn at random."""
+        n, random = len(part.training), self.generator
+        if n <= number:
+            return part
+        rows = torch.randperm(n, generator=random, device=random.device)[:number]
+        rows = rows.to(part.training.X.device)
+        some = part.training.take(rows)
+        return replace(part, training=some, likelihood=part.likelihood.for_rows(rows))
+
+    def leaves_out(self, what: str) -> bool:
+        """Return whether the search was ended, and note what it did not try."""
+        if self.end is not None:
+            self.untried.append(what)
+        return self.end is not None
+
+    def trainer(
+        self, data: Data, name: str, fold: int | None = None, final: bool = False
+    ) -> Trainer:
+        """Return a trainer for the next run, whose name and number callbacks see."""
+        self._part += 1
+        if fold is not None and isinstance(self.validation, Folds):
+            name += f", fold {fold + 1}"
+        trainer = Trainer(data, self.generator, since=self.since)
+        parts = self._part if final else max(self._part + 1, self.parts)
+        trainer.phase = Phase(name, self._part, parts, final)
+        return trainer
+
+    def noted(self, result: TrainingResult) -> TrainingResult:
+        """Keep the last stage of a run that a budget, a callback or Ctrl-C ended."""
+        if result.ended:
+            self.end = result.stages[-1]
+        return result
+
+
+def _use_one_thread() -> None:
+    torch.set_num_threads(1)
