@@ -336,7 +336,11 @@ class Race:
         self._part += 1
         if fold is not None and isinstance(self.validation, Folds):
             name += f", fold {fold + 1}"
-        trainer = Trainer(data, self.generator, since=self.since)
+        # Its own random numbers, whatever runs beside it.
+        device = self.generator.device
+        seed = int(torch.randint(2**62, (), generator=self.generator, device=device))
+        random = torch.Generator(device).manual_seed(seed)
+        trainer = Trainer(data, random, since=self.since)
         parts = self._part if final else max(self._part + 1, self.parts)
         trainer.phase = Phase(name, self._part, parts, final)
         return trainer
