@@ -309,16 +309,18 @@ class SparsePosterior(nn.Module):
         the new ones is p(u_new given u), which in whitened coordinates is N(0, I).
         """
         with torch.no_grad():
-            rows = X[
-                torch.linspace(0, len(X) - 1, min(len(X), _GROWTH_ROWS), device=X.device).long()
-            ]
+            count = min(len(X), _GROWTH_ROWS)
+            # In integers: float32 rounds large ones.
+            rows = X[torch.arange(count, device=X.device) * len(X) // count]
             Z = rows[self._worst_known(rows, number)]
             twin = copy.deepcopy(self)
             m, k = len(self.Z), len(Z)
             twin.Z = nn.Parameter(torch.cat([self.Z, Z]), self.Z.requires_grad)
-            twin.u_mean = nn.Parameter(torch.cat([self.u_mean, Z.new_zeros(k)]))
-            twin.u_chol = nn.Parameter(torch.eye(m + k, dtype=Z.dtype, device=Z.device))
-            twin.u_chol[:m, :m] = self.u_chol.tril()
+            u_mean = torch.cat([self.u_mean, Z.new_zeros(k)])
+            u_chol = torch.eye(m + k, dtype=Z.dtype, device=Z.device)
+            u_chol[:m, :m] = self.u_chol.tril()
+            twin.u_mean = nn.Parameter(u_mean, self.u_mean.requires_grad)
+            twin.u_chol = nn.Parameter(u_chol, self.u_chol.requires_grad)
         return twin
 
     def _worst_known(self, X: Inputs, number: int) -> list[int]:
@@ -326,9 +328,11 @@ class SparsePosterior(nn.Module):
         A, residual, _ = self.features(X)
         basis, found = A, []
         residual = residual.clone()
+        # At a row of Z it is the nugget.
+        known = max(1e-6, 2 * self.nugget)
         for _ in range(min(number, len(X))):
             i = int(residual.argmax())
-            if not residual[i] > 1e-6 * float(self.prior.variance(X[i : i + 1])):
+            if not residual[i] > known * float(self.prior.variance(X[i : i + 1])):
                 break
             found.append(i)
             column = self.prior.covariance(X[i : i + 1], X)[0] - basis[:, i] @ basis
