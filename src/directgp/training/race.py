@@ -210,7 +210,7 @@ class Race:
             errors = [each for each in results if isinstance(each, NumericalError)]
             if errors:
                 self.failures.append(Failure(trial.beta, trial.hyperparameters, str(errors[0])))
-            whole = [self.noted(each) for each in results if isinstance(each, TrainingResult)]
+            whole = [each for each in results if isinstance(each, TrainingResult)]
             if len(whole) < number or any(each.ended for each in whole):
                 trained.append(replace(trial, rate=0.0))
                 continue
@@ -252,7 +252,7 @@ class Race:
             except NumericalError as error:
                 return error
             own = result.stages if mode != "fixed" else result.stages[-1:]
-            return replace(result, stages=(*before.stages, *own))
+            return self.noted(replace(result, stages=(*before.stages, *own)))
 
         return train
 
@@ -277,13 +277,13 @@ class Race:
 
     def recipe_of(self, model: Model, steps: int | None) -> Recipe:
         """Return the recipe with that number of steps; Adam needs those of its own."""
+        # A rule of its own: several runs may go on at once.
+        recipe = replace(self.recipe, stopping=copy.deepcopy(self.recipe.stopping))
         if steps is None:
-            return replace(self.recipe, stopping=copy.deepcopy(self.recipe.stopping))
+            return recipe
         if self.by_adam(model):
-            return brief(self.recipe, "adam", model.likelihood)
-        rule = copy.deepcopy(self.recipe.stopping)
-        steps = min(steps, self.recipe.max_steps or steps)
-        return replace(self.recipe, max_steps=steps, stopping=rule)
+            return brief(recipe, "adam", model.likelihood)
+        return replace(recipe, max_steps=min(steps, recipe.max_steps or steps))
 
     def elbo(
         self, model: Model, steps: int, near: Sequence[TrainingResult] = ()
