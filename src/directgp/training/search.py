@@ -111,7 +111,15 @@ class Search(Race):
             close(self.recipe.monitors)
         if self.trials:
             comparison = compare(torch.stack([trial.losses for trial in self.trials]))
-            points = comparison.points([trial.results[0] for trial in self.trials])
+            points = tuple(
+                # The state may be that from which it started.
+                replace(point, beta=trial.beta, hyperparameters=trial.hyperparameters)
+                for point, trial in zip(
+                    comparison.points([trial.results[0] for trial in self.trials]),
+                    self.trials,
+                    strict=True,
+                )
+            )
         self.path = BetaPath(
             points=points,
             chosen=chosen,
@@ -133,13 +141,16 @@ class Search(Race):
         self.splits = [self.some(part, self.effort.rows_for_candidates)]
         solutions: dict[str, tuple[Model, TrainingResult]] = {}
 
+        seen: set[str] = set()
+
         def evidence(model: Model) -> float:
-            if model.name not in solutions and self.end is None:
+            if model.name not in seen and not self.leaves_out(model.name):
                 found = self.elbo(model, 4 * FIRST_STEPS)
                 if found is not None:
                     solutions[model.name] = model, found[0]
                     tried = ModelTried(model.name, self._evidence(found[0]))
                     self.models[model.name] = tried
+            seen.add(model.name)
             tried_or_none = self.models.get(model.name)
             return -math.inf if tried_or_none is None else tried_or_none.evidence
 
@@ -184,9 +195,13 @@ class Search(Race):
         self.splits = [self.some(part if few else whole[0], self._rows_for_models())]
         solutions: dict[str, TrainingResult] = {}
         tried: dict[str, Trial] = {}
+        seen: set[str] = set()
 
         def try_model(model: Model, start: TrainingResult | None = None) -> None:
-            if model.name in tried or self.end is not None:
+            if model.name in seen:
+                return
+            seen.add(model.name)
+            if self.leaves_out(model.name):
                 return
             small = self._with_few_inducing(model)
             if start is None or few:
@@ -321,8 +336,9 @@ class Search(Race):
                 fixed = replace(fixed, rate=0.0)
                 hopeless = best is not None and fixed.is_beaten(best)
                 paths["fixed"] = [fixed] if hopeless else self._along(fixed, betas)
-        self.trials = [elbo] if "elbo" in modes or not paths else []
-        self.trials += [*paths.get("fixed", []), *paths.get("joint", [])]
+        others = [*paths.get("fixed", []), *paths.get("joint", [])]
+        others = [trial for trial in others if math.isfinite(trial.loss)]
+        self.trials = [elbo, *others] if "elbo" in modes or not others else others
 
     def _or_untrained(self, solution: TrainingResult, model: Model) -> TrainingResult:
         """Return the ELBO solution, or the untrained model where all is noise for the solution."""
@@ -416,7 +432,7 @@ class Search(Race):
     def _on_all(self, first: Model, chosen: Trial) -> TrainingResult:
         """Train the chosen candidate on all examples."""
         results, mode, beta = chosen.results, chosen.hyperparameters, chosen.beta
-        result = _settled(results[0])
+        result = _settled(results[0]) if self.end is None else results[0]
         if isinstance(self.validation, Given):
             return result
         if self.leaves_out("training on all rows, those for validation too"):
