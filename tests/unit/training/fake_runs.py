@@ -1,24 +1,40 @@
-"""Fake runs of a search with known validation losses."""
+"""Fake runs of a search with known objectives and validation losses."""
 
-from collections.abc import Callable, Collection
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
 from directgp.errors import NumericalError
 from directgp.likelihoods import Likelihood
 from directgp.objectives.base import PointLoss
-from directgp.training import search
+from directgp.posteriors import SparsePosterior
+from directgp.training import race, search
 from directgp.training.data import Data, Model
-from directgp.training.result import StageResult, Status, TrainingResult
+from directgp.training.result import Phase, Progress, StageResult, Status, TrainingResult
 from directgp.training.run import Recipe
 from directgp.training.trainer import Trainer
 from directgp.training.validation import Split
 
-Loss = Callable[[str, float], float]
+
+@dataclass(frozen=True)
+class State:
+    """A trained model, whose validation loss is asked for."""
+
+    model: str
+    """Kernel and likelihood, as in "rbf ARD, gaussian"."""
+
+    mode: str
+    beta: float
+    steps: int
+    """Steps of its mode, from the first one."""
+
+    num_inducing: int
 
 
 @dataclass(frozen=True)
@@ -27,59 +43,104 @@ class Call:
 
     mode: str
     beta: float
+    model: str
     data: Data
+    posterior: SparsePosterior
     likelihood: Likelihood
     recipe: Recipe
-    start: object
-    """Where its posterior comes from: the parameters of the mean of q(u)."""
+    phase: Phase
+
+    @property
+    def num_inducing(self) -> int:
+        return len(self.posterior.Z)
+
+
+def name_of(posterior: SparsePosterior, likelihood: Likelihood) -> str:
+    kernel = posterior.prior.kernel
+    name = "rbf" if isinstance(kernel, RBFKernel) else "matern"
+    ard = " ARD" if kernel.lengthscale.numel() > 1 else ""
+    return f"{name}{ard}, {type(likelihood).__name__.lower()}"
 
 
 @dataclass
 class FakeRuns:
-    """Stands in for the three runs; a run leaves the posterior as it was given."""
+    """Stands in for the three runs; those of the ELBO copy the posterior, the others keep it.
 
-    loss: Loss = lambda mode, beta: 0.0
-    failing: Collection[tuple[str, float]] = ()
-    ending: Collection[tuple[str, float]] = ()
+    Each run calls the monitors once, and takes all its steps unless one of them stops it.
+    """
+
+    loss: Callable[[State], float | Tensor] = lambda state: 0.0
+    objective: Callable[[Call], float] = lambda call: 0.0
+    failing: Callable[[Call], bool] = lambda call: False
+    converged: Callable[[Call], bool] = lambda call: False
     calls: list[Call] = field(default_factory=list)
     judged: list[Split] = field(default_factory=list)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> "FakeRuns":
-        monkeypatch.setattr(search, "elbo_run", self._elbo)
-        monkeypatch.setattr(search, "fixed_run", self._fixed)
-        monkeypatch.setattr(search, "joint_run", self._joint)
+        for module in (race, search):
+            monkeypatch.setattr(module, "elbo_run", self._elbo)
+            monkeypatch.setattr(module, "fixed_run", self._fixed)
+            monkeypatch.setattr(module, "joint_run", self._joint)
         monkeypatch.setattr(Split, "losses", lambda split, *how: self._losses(split, *how))
         return self
 
-    def asked(self, mode: str) -> list[float]:
-        """The values of β that runs of a mode had, in the order of time."""
-        return [call.beta for call in self.calls if call.mode == mode]
+    def of(self, mode: str) -> list[Call]:
+        """Calls of a mode, in the order of time."""
+        return [call for call in self.calls if call.mode == mode]
 
-    def _elbo(self, trainer: Trainer, recipe: Recipe, model: Model, near: bool = False) -> Any:
-        return self._ran("elbo", trainer, recipe, model, 1.0)
+    def steps(self, mode: str, beta: float = 1.0) -> list[int | None]:
+        """The steps that runs of a mode and a β were allowed."""
+        return [call.recipe.max_steps for call in self.of(mode) if call.beta == beta]
+
+    def _elbo(
+        self, trainer: Trainer, recipe: Recipe, model: Model, near: bool = False
+    ) -> TrainingResult:
+        posterior = copy.deepcopy(model.posterior)
+        # A mean that explains the targets; the search does not go on from one that does not.
+        with torch.no_grad():
+            posterior.u_mean.copy_(torch.linspace(-9, 9, len(posterior.Z)))
+        return self._ran("elbo", trainer, recipe, model._replace(posterior=posterior), 1.0)
 
     def _fixed(
         self, trainer: Trainer, recipe: Recipe, base: Any, beta: float, near: Any = None
-    ) -> Any:
+    ) -> TrainingResult:
         posterior = base.posterior if near is None else near.posterior
-        return self._ran("fixed", trainer, recipe, Model(posterior, base.likelihood), beta)
+        model = Model(posterior, base.likelihood)
+        return self._ran("fixed", trainer, recipe, model, beta, base.stages)
 
-    def _joint(self, trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> Any:
+    def _joint(self, trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> TrainingResult:
         return self._ran("joint", trainer, recipe, model, beta)
 
     def _ran(
-        self, mode: str, trainer: Trainer, recipe: Recipe, model: Model, beta: float
+        self,
+        mode: str,
+        trainer: Trainer,
+        recipe: Recipe,
+        model: Model,
+        beta: float,
+        before: tuple[StageResult, ...] = (),
     ) -> TrainingResult:
         posterior, likelihood, _ = model
-        self.calls.append(Call(mode, beta, trainer.data, likelihood, recipe, posterior))
-        if (mode, beta) in self.failing:
+        name = name_of(posterior, likelihood)
+        call = Call(mode, beta, name, trainer.data, posterior, likelihood, recipe, trainer.phase)
+        self.calls.append(call)
+        if self.failing(call):
             raise NumericalError(f"{mode} at {beta:g} cannot be trained.")
-        ends = (mode, beta) in self.ending
-        status = Status.CANCELLED if ends else Status.CONVERGED
-        loss = self.loss(mode, beta)
-        stage = StageResult(mode, status, "So it is.", 1, 1, loss, (loss,), 0.0, (), ends)
-        return TrainingResult(posterior, likelihood, "log_loss", beta, mode, (stage,), 0.0)
+        loss, steps = self.objective(call), recipe.max_steps or 500
+        progress = Progress(mode, steps, steps, steps, loss, 0.0, 0.0, trainer.phase)
+        stops = [stop for monitor in recipe.monitors if (stop := monitor(progress)) is not None]
+        status = Status.CONVERGED if self.converged(call) else Status.BUDGET
+        reason = "So it is."
+        if stops:
+            status, reason, steps = stops[0].status, stops[0].reason, 1
+        ends = bool(stops)
+        stage = StageResult(mode, status, reason, steps, steps, loss, (loss,), 0.0, (), ends)
+        return TrainingResult(posterior, likelihood, mode, beta, mode, (*before, stage), 0.0)
 
     def _losses(self, split: Split, result: TrainingResult, loss: PointLoss) -> Tensor:
         self.judged.append(split)
-        return torch.full((len(split.validation),), self.loss(result.hyperparameters, result.beta))
+        mode, posterior = result.hyperparameters, result.posterior
+        steps = sum(stage.steps for stage in result.stages if stage.stage == mode)
+        name = name_of(posterior, result.likelihood)
+        value = self.loss(State(name, mode, result.beta, steps, len(posterior.Z)))
+        return torch.as_tensor(value, dtype=torch.float64).expand(len(split.validation))
