@@ -240,3 +240,9 @@ def versions() -> dict[str, str]:
 def machine() -> str:
     """Return the operating system and the processor: ``Linux x86_64``."""
     return f"{platform.system()} {platform.machine()}"
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed else os.cpu_count() or 1

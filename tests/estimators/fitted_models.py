@@ -26,6 +26,7 @@ SPENT = np.linspace(0.3, 5, 17)
 LIGHT: dict[str, Any] = {
     "beta": 1.0,
     "hyperparameters": "joint",
+    "kernel": "rbf",
     "ard": False,
     "num_inducing": 10,
     "max_iter": 15,

@@ -14,6 +14,7 @@ COUNTS = _RANDOM.poisson(np.exp(1 + Y)).astype(float)
 LIGHT: dict[str, Any] = {
     "beta": 1.0,
     "hyperparameters": "joint",
+    "kernel": "rbf",
     "ard": False,
     "num_inducing": 4,
     "max_iter": 3,

@@ -23,6 +23,7 @@ LIGHT: dict[str, Any] = {
     "objective": "elbo",
     "beta": 1.0,
     "hyperparameters": "joint",
+    "kernel": "rbf",
     "ard": False,
     "num_inducing": 10,
     "max_iter": 15,

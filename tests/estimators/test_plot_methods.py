@@ -40,7 +40,13 @@ pytestmark = [
 ]
 
 QUICK = {**LIGHT, "num_inducing": 5, "max_iter": 4}
-OPEN = {**QUICK, "beta": "auto", "hyperparameters": "auto", "validation_fraction": 0.3}
+OPEN = {
+    **QUICK,
+    "kernel": "rbf",
+    "beta": "auto",
+    "hyperparameters": "auto",
+    "validation_fraction": 0.3,
+}
 NAMED = pd.DataFrame({"height": X[:, 0], "weight of it": np.cos(X[:, 0])})
 MAKERS: dict[str, tuple[Any, Any, str]] = {
     "numbers": (SparseGPRegressor, Y, "gaussian"),

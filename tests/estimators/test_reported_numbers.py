@@ -22,7 +22,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
 ]
 
-LIGHT: dict[str, Any] = {"num_inducing": 8, "max_iter": 10, "ard": False, "random_state": 0}
+LIGHT: dict[str, Any] = {
+    "num_inducing": 8,
+    "max_iter": 10,
+    "kernel": "rbf",
+    "ard": False,
+    "random_state": 0,
+}
 GIVEN: dict[str, Any] = {**LIGHT, "beta": 1.0, "hyperparameters": "joint"}
 RANDOM = np.random.default_rng(0)
 X = RANDOM.uniform(-2, 2, (60, 2))

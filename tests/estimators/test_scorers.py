@@ -25,6 +25,7 @@ LIGHT: dict[str, Any] = {
     "beta": 1.0,
     "hyperparameters": "joint",
     "likelihood": "gaussian",
+    "kernel": "rbf",
     "ard": False,
     "num_inducing": 5,
     "max_iter": 5,

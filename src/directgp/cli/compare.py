@@ -164,7 +164,7 @@ def _compare_and_report(
 
 def _workers(jobs: int | None, device: str, plan: "Plan") -> int:
     """Return the number of processes: by default one per core, and one on a GPU."""
-    from directgp.cli.experiment import cores
+    from directgp.io import cores
 
     return jobs or (min(cores(), len(plan.cells())) if device == "cpu" else 1)
 

@@ -73,12 +73,6 @@ def clear_run_folder(out: Path, store: str, document: str) -> None:
             each.unlink(missing_ok=True)
 
 
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    allowed = getattr(os, "sched_getaffinity", None)
-    return len(allowed(0)) if allowed else os.cpu_count() or 1
-
-
 def command_typed(*more: str) -> str:
     """Return the command without the options that resume, force or print."""
     ignored = ("--resume", "--force", "--quiet", "-q", "--json", "--debug", *more)

@@ -4,11 +4,11 @@ import shlex
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from directgp.cli import options
-from directgp.cli.terminal import HELP, Terminal, output_option
-from directgp.registry import LIKELIHOODS, LOSSES, chosen_likelihood
+from directgp.cli.terminal import HELP, Terminal, WrongUsageError, output_option
+from directgp.registry import LIKELIHOODS, LOSSES, KernelName, chosen_likelihood
 from directgp.text import duration, entry, joined, number, plural, with_error
 
 if TYPE_CHECKING:
@@ -34,13 +34,23 @@ def fit(
     likelihood: Annotated[
         str | None,
         options.model_option(
-            "NAME", f"{options.LIKELIHOOD_NAMES}; by default the one with the larger evidence."
+            "NAME", f"{options.LIKELIHOOD_NAMES}; by default chosen by validation."
         ),
     ] = None,
-    kernel: options.Kernel = "rbf",
+    kernel: Annotated[
+        Literal["auto", KernelName],
+        options.model_option("NAME", f"auto, {joined(get_args(KernelName), 'or')}."),
+    ] = "auto",
     ard: Annotated[bool | None, options.model_option("", _HELP["ard"], "--ard/--no-ard")] = None,
     inducing: options.Inducing = "auto",
     max_iter: options.MaxIter = None,
+    effort: Annotated[
+        Literal["fast", "default", "thorough"], options.model_option("NAME", _HELP["effort"])
+    ] = "default",
+    time_budget: Annotated[
+        float | None, options.model_option("SECONDS", _HELP["time_budget"])
+    ] = None,
+    jobs: Annotated[int, options.jobs_option(options.model_option, _HELP["jobs"])] = 1,
     seed: options.Seed = 0,
     device: options.Device = "auto",
     out: Annotated[Path, output_option("FOLDER", "The folder to write.")],
@@ -58,9 +68,14 @@ def fit(
         "ard": "auto" if ard is None else ard,
         "num_inducing": num_inducing,
         "max_iter": max_iter,
+        "effort": effort,
+        "time_budget": time_budget,
+        "n_jobs": jobs,
         "random_state": seed,
         "device": device,
     }
+    if time_budget is not None and not time_budget > 0:
+        raise WrongUsageError(f"--time-budget must be positive. Got {time_budget:g}.")
     options.check_name("--objective", objective, tuple(LOSSES))
     options.check_name("--likelihood", likelihood, tuple(LIKELIHOODS))
     options.check_task(data, exposure)

@@ -134,10 +134,10 @@ class Engine:
 
     def pool(self, cells: "Sequence[PaperCell]") -> "tuple[Pool, str]":
         """Return the pool of workers, and "cpu" or "cuda"; nothing is started yet."""
-        from directgp.cli.experiment import cores
         from directgp.estimators.settings import device_of
         from directgp.experiments.ray import RayCluster
         from directgp.experiments.workers import InProcess, LocalWorkers
+        from directgp.io import cores
 
         if self.engine == "ray":
             gpus = self.gpus or 0.0

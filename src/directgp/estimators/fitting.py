@@ -10,13 +10,13 @@ import torch
 from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.means import ConstantMean, Mean, ZeroMean
 from jaxtyping import Float
-from joblib import effective_n_jobs
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from directgp.errors import UnsupportedError, require
 from directgp.estimators.preprocessing import GRID, TrainingTable
 from directgp.estimators.validation import explained
+from directgp.io import cores
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.likelihoods.counts import exposed
 from directgp.posteriors.inducing import InducingName, choose_inducing
@@ -194,6 +194,14 @@ def _parts(module: torch.nn.Module) -> Iterator[Kernel]:
             yield from _parts(child)
 
 
+def _number_of_jobs(n_jobs: int | None) -> int:
+    """Return the number of threads: one by default, and below 0 all cores but −1 − n_jobs."""
+    if n_jobs is None:
+        return 1
+    require(n_jobs != 0, "n_jobs", "an integer other than 0, or None", n_jobs)
+    return n_jobs if n_jobs > 0 else max(1, cores() + 1 + n_jobs)
+
+
 class Fitted(NamedTuple):
     """A trained model, and the candidates it was chosen from."""
 
@@ -250,7 +258,7 @@ class Fit(NamedTuple):
             self.generator,
             EFFORTS[self.params["effort"]],
             grows=grow,
-            n_jobs=effective_n_jobs(self.params["n_jobs"]),
+            n_jobs=_number_of_jobs(self.params["n_jobs"]),
         ).run(models, betas, modes)
         return Fitted(
             search.best,

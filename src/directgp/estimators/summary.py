@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 import torch
-from gpytorch.kernels import Kernel
+from gpytorch.kernels import Kernel, MaternKernel
 from jaxtyping import Float64
 
 from directgp.estimators.messages import length_scales
@@ -83,6 +83,12 @@ class Facts:
     warnings: tuple[str, ...] = ()
 
 
+def _named(model: "SparseGPEstimator") -> str:
+    """Return the name of a kernel that was named or chosen."""
+    kernel = model.posterior_.prior.kernel
+    return f"matern{round(2 * kernel.nu)}2" if isinstance(kernel, MaternKernel) else "rbf"
+
+
 def facts_of(model: "SparseGPEstimator") -> Facts:
     """Return the facts of a fitted estimator."""
     result, objective, kernel = model.training_result_, model.objective, model._structure["kernel"]
@@ -98,7 +104,7 @@ def facts_of(model: "SparseGPEstimator") -> Facts:
         estimator=type(model).__name__,
         num_rows=model.num_rows_,
         num_features=model.n_features_in_,
-        kernel=type(kernel).__name__ if isinstance(kernel, Kernel) else f"{kernel}{ard}",
+        kernel=type(kernel).__name__ if isinstance(kernel, Kernel) else f"{_named(model)}{ard}",
         likelihood=type(model.likelihood_).__name__,
         num_inducing=len(model.posterior_.Z),
         objective=objective.name if isinstance(objective, PointLoss) else objective,
@@ -218,11 +224,27 @@ def _length_scale_table(scales: Sequence[LengthScale]) -> str:
 
 def _models(path: BetaPath) -> str:
     """Return the table of kernels and likelihoods, the best first."""
-    ranked = sorted(path.models, key=lambda model: -model.evidence)
-    rows = [("→", ranked[0].name, "best")] + [
-        ("", model.name, number(ranked[0].evidence - model.evidence, 4)) for model in ranked[1:]
+    losses = [model.loss for model in path.models if model.loss is not None]
+    by_loss = len(losses) == len(path.models)
+    evidences = [-(model.evidence or 0.0) for model in path.models]
+    found = zip(losses if by_loss else evidences, path.models, strict=True)
+    ranked = sorted(found, key=lambda pair: pair[0])
+    best, first = ranked[0]
+    # Files of earlier versions do not say which one was chosen.
+    chosen = next((model for model in path.models if model.chosen), first)
+    rows = [
+        (
+            "→" if model is chosen else "",
+            model.name,
+            number(value - best, 4) if value > best else "best",
+        )
+        for value, model in ranked
     ]
-    header = "", "model", "log evidence, below the best"
+    header = (
+        "",
+        "model",
+        f"{path.loss}, above the best" if by_loss else "log evidence, below the best",
+    )
     return _table("Models compared", header, rows, right=(2,))
 
 

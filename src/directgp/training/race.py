@@ -156,6 +156,9 @@ class Race:
     untried: list[str] = field(default_factory=list, init=False)
     """What was left out because the race was ended."""
 
+    last: TrainingResult | None = field(default=None, init=False)
+    """The last result, where the race was ended before the first comparison."""
+
     parts: int = field(default=1, init=False)
     """An estimate of the number of runs."""
 
@@ -260,9 +263,13 @@ class Race:
         """Run tasks, several at once in threads; their results do not depend on that."""
         if self.n_jobs == 1 or len(tasks) == 1 or self.data.X.is_cuda:
             return [task() for task in tasks]
-        # Each run sets and restores the limit of one thread; the outer one comes last.
-        with one_thread(), ThreadPoolExecutor(self.n_jobs, initializer=_use_one_thread) as pool:
-            futures = [pool.submit(task) for task in tasks]
+
+        def alone(task: Task) -> TrainingResult | NumericalError | None:
+            with one_thread():
+                return task()
+
+        with one_thread(), ThreadPoolExecutor(self.n_jobs) as pool:
+            futures = [pool.submit(alone, task) for task in tasks]
             try:
                 return [future.result() for future in futures]
             except KeyboardInterrupt:
@@ -288,9 +295,11 @@ class Race:
     def elbo(
         self, model: Model, steps: int, near: Sequence[TrainingResult] = ()
     ) -> list[TrainingResult] | None:
-        """Return ELBO solutions, one for each split; None where one failed."""
+        """Return ELBO solutions of the splits; None where one failed or the race was ended."""
         results = []
         for k, part in enumerate(self.splits):
+            if self.end is not None:
+                return None
             trainer = self.trainer(part.training, f"ELBO, {model.name}", k)
             posterior, likelihood = Model.of(near[k])[:2] if near else model[:2]
             start = Model(posterior, for_rows_of(likelihood, part.likelihood))
@@ -349,8 +358,5 @@ class Race:
         """Keep the last stage of a run that a budget, a callback or Ctrl-C ended."""
         if result.ended:
             self.end = result.stages[-1]
+        self.last = result
         return result
-
-
-def _use_one_thread() -> None:
-    torch.set_num_threads(1)

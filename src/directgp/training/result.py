@@ -189,11 +189,16 @@ class Failure:
 
 @dataclass(frozen=True)
 class ModelTried:
-    """A kernel and a likelihood, with the evidence for them."""
+    """A kernel and a likelihood that were compared on some examples, after a few steps."""
 
     name: str
-    evidence: float
-    """ELBO − ½ k log n, k the number of hyperparameters; beyond 5000 rows on 2500 of them."""
+    evidence: float | None = None
+    """ELBO − ½ k log n, k the number of hyperparameters, if it was computed."""
+
+    loss: float | None = None
+    """Mean validation loss, if models were compared by it."""
+
+    chosen: bool = False
 
 
 @dataclass(frozen=True)
@@ -276,7 +281,13 @@ class BetaPath:
             mean = scale**power * each.validation_loss + shift
             return replace(each, result=None, validation_loss=mean, **scaled)
 
-        return replace(self, points=tuple(map(point, self.points)))
+        def model(each: ModelTried) -> ModelTried:
+            return replace(
+                each, loss=None if each.loss is None else scale**power * each.loss + shift
+            )
+
+        points, models = tuple(map(point, self.points)), tuple(map(model, self.models))
+        return replace(self, points=points, models=models)
 
     def to_json(self) -> dict[str, Any]:
         """Return the path without models as plain values, for a model file."""

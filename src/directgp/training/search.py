@@ -152,13 +152,14 @@ class Search(Race):
                     self.models[model.name] = tried
             seen.add(model.name)
             tried_or_none = self.models.get(model.name)
-            return -math.inf if tried_or_none is None else tried_or_none.evidence
+            return -math.inf if tried_or_none is None else _or_worst(tried_or_none.evidence)
 
         row = max(models, key=lambda row: evidence(row[0]))
         best = max(row, key=evidence)
         if not solutions:
             raise NumericalError(self.failures[0].reason)
         model, found = solutions.get(best.name) or next(iter(solutions.values()))
+        self.models[model.name] = replace(self.models[model.name], chosen=True)
         if self.end is not None:
             return found
         start = Model(found.posterior, for_rows_of(found.likelihood, model.likelihood))
@@ -215,6 +216,9 @@ class Search(Race):
             if not few and not self.by_adam(small):
                 trial = self.advanced([trial], FIRST_STEPS)[0]
             tried[model.name] = trial
+            if not few:
+                known = self.models.get(model.name, ModelTried(model.name))
+                self.models[model.name] = replace(known, loss=trial.loss)
 
         def best_of(candidates: Sequence[Model], threshold: float = 1.0) -> Model | None:
             for model in candidates:
@@ -223,7 +227,7 @@ class Search(Race):
             if not known:
                 return None
             if few:
-                return max(known, key=lambda model: self.models[model.name].evidence)
+                return max(known, key=lambda model: _or_worst(self.models[model.name].evidence))
             losses = torch.stack([tried[model.name].losses for model in known])
             return known[compare(losses, threshold=threshold).chosen]
 
@@ -242,6 +246,7 @@ class Search(Race):
         # The tails of the last likelihood are the heaviest: safest where both fit alike.
         chosen = best_of(row[::-1]) or first
         self.splits = whole
+        self.models[chosen.name] = replace(self.models[chosen.name], chosen=True)
         return first, chosen
 
     def _rows_for_models(self) -> int:
@@ -278,6 +283,8 @@ class Search(Race):
         self.parts = 2 * len(models) + len(models[0]) + 12 * len(whole)
         first, model = self._choose_model(models)
         solutions = self._solved(first)
+        if solutions is None and self.last is not None and self.leaves_out("every candidate"):
+            return self.last, 0
         if solutions is None:
             raise NumericalError(self.failures[-1].reason)
         self._add_trials(first, model, solutions, betas, modes)
@@ -480,6 +487,10 @@ class Search(Race):
 
 def _mean_loss(results: Sequence[TrainingResult]) -> float:
     return sum(result.loss for result in results) / len(results)
+
+
+def _or_worst(evidence: float | None) -> float:
+    return -math.inf if evidence is None else evidence
 
 
 def _kernel(model: Model) -> str:
