@@ -31,7 +31,7 @@ from directgp.training.result import (
 )
 from directgp.training.run import Monitor, Recipe, close
 from directgp.training.trainer import Trainer, elbo_run, fixed_run, joint_run
-from directgp.training.validation import Folds, Split, Validation, for_rows_of
+from directgp.training.validation import Split, Validation, for_rows_of
 
 
 @dataclass(frozen=True)
@@ -343,7 +343,7 @@ class Race:
     ) -> Trainer:
         """Return a trainer for the next run, whose name and number callbacks see."""
         self._part += 1
-        if fold is not None and isinstance(self.validation, Folds):
+        if fold is not None and len(self.splits) > 1:
             name += f", fold {fold + 1}"
         # Its own random numbers, whatever runs beside it.
         device = self.generator.device

@@ -442,12 +442,15 @@ class Search(Race):
         result = _settled(results[0]) if self.end is None else results[0]
         if isinstance(self.validation, Given):
             return result
-        if self.leaves_out("training on all rows, those for validation too"):
+        last = "training on all rows, those for validation too"
+        if self.leaves_out(last):
             return result
         trainer = self.trainer(self.data, "all examples", final=True)
         try:
             if len(results) > 1:
-                return self.noted(self._repeated(trainer, first, chosen))
+                repeated = self.noted(self._repeated(trainer, first, chosen))
+                # From the start, and ended: a model of one fold has been trained for longer.
+                return result if self.leaves_out(last) else repeated
             likelihood = for_rows_of(result.likelihood, chosen.model.likelihood)
             start = replace(result, likelihood=likelihood)
             tolerance = 20 * self.effort.tolerance
@@ -469,6 +472,8 @@ class Search(Race):
         mode, stages = chosen.hyperparameters, chosen.results[0].stages
         steps = [max(1, stage.steps) for stage in stages]
         result = elbo_run(trainer, self.recipe_of(first, steps[0]), first, near=True)
+        if result.ended:
+            return result
         if chosen.model is not first:
             result = self._with_likelihood(result, chosen.model, self.data)
         if mode == "joint":
