@@ -1,7 +1,7 @@
 """Fake runs of a search with known objectives and validation losses."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +73,9 @@ class FakeRuns:
     objective: Callable[[Call], float] = lambda call: 0.0
     failing: Callable[[Call], bool] = lambda call: False
     converged: Callable[[Call], bool] = lambda call: False
+    spread: Mapping[str, float] = field(default_factory=dict)
+    """Half of the range of the validation losses of a mode."""
+
     calls: list[Call] = field(default_factory=list)
     judged: list[Split] = field(default_factory=list)
 
@@ -143,4 +146,5 @@ class FakeRuns:
         steps = sum(stage.steps for stage in result.stages if stage.stage == mode)
         name = name_of(posterior, result.likelihood)
         value = self.loss(State(name, mode, result.beta, steps, len(posterior.Z)))
-        return torch.as_tensor(value, dtype=torch.float64).expand(len(split.validation))
+        noise = torch.linspace(-1, 1, len(split.validation), dtype=torch.float64)
+        return value + self.spread.get(mode, 0.0) * noise
