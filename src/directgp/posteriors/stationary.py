@@ -96,7 +96,8 @@ class KnownSums(NamedTuple):
 
     gram_factor: float
     variance: Float[Tensor, "*batch"]
-    """2 A diag(g_v) Aᵀ is the last weighted gram times the first; the second is Σ g_v·variance."""
+    """2 A diag(g_v) Aᵀ is the last weighted gram times the first; the second is Σ g_v·variance.
+    Both are 0 for a loss that does not depend on the variance."""
 
 
 @final
@@ -274,9 +275,11 @@ class StationaryMarginals(Projection):
         g_residual = None if residual is None else self.array(residual) * scale
         extra: Array = 0.0
         if g_residual is not None:
+            # Copies; in torch, +H would be H itself.
+            last = 1 * self.sums.H
             self.gram(2 * g_residual, g_mean)
-            # A copy; in torch, +H would be H itself.
             extra = 1 * self.sums.H
+            self.sums.H[...] = last
         twice = 2 * g_variance
         if known is None:
             self.gram(twice, g_mean)
@@ -288,14 +291,16 @@ class StationaryMarginals(Projection):
             in_q = self.q_gradient(kl)
         inverse = self._narrowed(self._inverse.swapaxes(-1, -2))
         LD = triangular_times(inverse, at.D, out=at.LD, upper=True)
-        summed = at.summed
+        # Without a gradient in the variance, only the last row of (2 A diag g_v; g_μᵀ) is not 0.
+        mean_only = known is not None and known.gram_factor == 0
+        summed, used = at.summed, slice(-1 if mean_only else 0, None)
         for index, block in enumerate(blocks):
             if len(blocks) > 1:
                 self.write_scaled(block, twice, g_mean)
-            W = xp.matmul(LD, block.scaled, out=block.T)
+            W = xp.matmul(LD[..., used], block.scaled[..., used, :], out=block.T)
             if g_residual is not None:
                 xp.multiply(block.A, -2 * g_residual[..., None, block.rows], out=block.spare)
-                W += xp.matmul(inverse, block.spare)
+                W += triangular_times(inverse, block.spare, out=block.scaled_A, upper=True)
             W *= block.E
             add_product(summed, W, block.features, first=index == 0)
         d, lengthscale, w = at.a.shape[-1], self._lengthscale, self._w

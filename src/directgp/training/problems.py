@@ -409,12 +409,13 @@ class ProfiledProblem(ModelProblem):
             gram, b = fused.weighted_gram(precision, precision * target)
             q = optimal_q_of(gram, b, beta, checked=self.checked)
             fused.set_q(*q)
-            if self._kind == "vfe":
-                value, by_mean, by_noise, found = self._vfe(
-                    fused, target, residual, precision, gram
-                )
+            if self._kind == "square_loss":
+                collapsed = self._square_loss(fused, target, precision)
+            elif self._kind == "fitc":
+                collapsed = self._fitc(fused, target, residual, precision)
             else:
-                value, by_mean, by_noise, found = self._by_rows(fused, target, residual, precision)
+                collapsed = self._vfe(fused, target, residual, precision, gram)
+            value, by_mean, by_noise, found = collapsed
             kl = 0.5 * q.u_mean.square().sum() if by_noise is None else kl_from_standard(*q)
             gradients = self.prior_gradients(found, by_mean)
             if by_noise is not None:
@@ -438,21 +439,25 @@ class ProfiledProblem(ModelProblem):
         found = fused.gradient(by_mean, by_variance, 0.0, known=known)
         return _Collapsed(value, by_mean, 0.5 / n * (number - squares) / noise, found)
 
-    def _by_rows(
+    def _square_loss(self, fused: StationaryMarginals, target: Row, precision: Row) -> "_Collapsed":
+        error = target - fused.project_mean()
+        by_mean = precision * error / -len(target)
+        known = KnownSums(0.0, torch.zeros_like(by_mean[0]))
+        found = fused.gradient(by_mean, torch.zeros_like(by_mean), 0.0, known=known)
+        return _Collapsed(-0.5 * torch.dot(by_mean, error), by_mean, None, found)
+
+    def _fitc(
         self, fused: StationaryMarginals, target: Row, residual: Row, precision: Row
     ) -> "_Collapsed":
-        """FITC, and square loss, which has no variance."""
         n, (mean, variance) = len(target), fused.project()
         error, share = target - mean, precision / n
         by_mean, by_variance = -share * error, 0.5 * share
-        if self._kind == "square_loss":
-            found = fused.gradient(by_mean, torch.zeros_like(mean), 0.0)
-            return _Collapsed(-0.5 * torch.dot(by_mean, error), by_mean, None, found)
         spread = self._conjugate.noise + residual
         ratio = (error * error + (variance - residual)) / spread
         by_spread = by_variance * (1 - ratio)
         losses = torch.log(2 * math.pi * spread) + ratio
-        found = fused.gradient(by_mean, by_variance, 0.0, by_spread - by_variance)
+        known = KnownSums(1 / n, torch.dot(by_variance, variance))
+        found = fused.gradient(by_mean, by_variance, 0.0, by_spread - by_variance, known=known)
         return _Collapsed(0.5 * torch.dot(share * spread, losses), by_mean, by_spread, found)
 
     def _precision(self, residual: Row) -> Row:
