@@ -250,6 +250,9 @@ class Fit(NamedTuple):
         remedy = "Give validation_data, or set beta, hyperparameters, likelihood and ard."
         require(given is not None or len(data) > 1, who, allowed, got, remedy)
         validation, description = self._validation(given)
+        if len(modes) > 1 and not isinstance(validation, Folds):
+            # Held hyperparameters gain where joint training overfits, on few examples.
+            modes = [mode for mode in modes if mode != "fixed"]
         grow = self.params["num_inducing"] == "auto" and isinstance(self.params["inducing"], str)
         search = Search(
             self.recipe,

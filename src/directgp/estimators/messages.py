@@ -182,7 +182,7 @@ def not_converged(result: TrainingResult, compared: bool = False) -> Iterator[st
         fall = losses[-tail - 1] - losses[-1]
         if fall <= _FALLING * max(1.0, abs(losses[-1])):
             return
-    share = " Each β that starts near another's model gets a tenth of max_iter." if compared else ""
+    share = " A run of a candidate gets at most max_iter steps." if compared else ""
     yield (
         f"Training has not converged. {result.reason}{share} Predictions may still improve with "
         "more steps or time."

@@ -235,7 +235,7 @@ class Race:
         """Return the time of a step over that with 100 inducing inputs, at least 1."""
         if self.data.X.is_cuda:
             # Launches take as long as this number of products.
-            return 1 + len(self.data) * num_inducing**2 / 1e9
+            return 1 + len(self.data) * num_inducing**2 / 2.5e9
         return max(1.0, num_inducing * (num_inducing + 100) / 20_000)
 
     def _task(self, trial: Trial, k: int, trainer: Trainer, recipe: Recipe) -> Task:

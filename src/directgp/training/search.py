@@ -204,10 +204,10 @@ class Search(Race):
             seen.add(model.name)
             if self.leaves_out(model.name):
                 return
-            small = self._with_few_inducing(model)
+            small = model if few else self._with_few_inducing(model)
             if start is None or few:
                 near = small if start is None else Model.of(start)._replace(name=model.name)
-                found = self.elbo(near, 4 * FIRST_STEPS if few else FIRST_STEPS)
+                found = self.elbo(near, 2 * FIRST_STEPS if few else FIRST_STEPS)
                 if found is None:
                     return
                 solutions[model.name] = start = found[0]
@@ -247,6 +247,11 @@ class Search(Race):
         chosen = best_of(row[::-1]) or first
         self.splits = whole
         self.models[chosen.name] = replace(self.models[chosen.name], chosen=True)
+        if few:
+            # The folds start from the solution of all examples.
+            trained = solutions[chosen.name]
+            likelihood = for_rows_of(trained.likelihood, chosen.likelihood)
+            first = chosen = Model(trained.posterior, likelihood, chosen.name)
         return first, chosen
 
     def _rows_for_models(self) -> int:
@@ -339,7 +344,8 @@ class Search(Race):
             elbo = self.race([elbo], _COARSE)[0]
             if "fixed" in modes and not self.leaves_out("hyperparameters held"):
                 fixed = self.trial(model, "fixed", middle, elbo.results)
-                fixed = self.advanced([replace(fixed, losses=fixed.losses + math.inf)], None)[0]
+                fixed = replace(fixed, losses=fixed.losses + math.inf)
+                fixed = self.advanced([fixed], 2 * FIRST_STEPS)[0]
                 fixed = replace(fixed, rate=0.0)
                 hopeless = best is not None and fixed.is_beaten(best)
                 paths["fixed"] = [fixed] if hopeless else self._along(fixed, betas)
@@ -388,11 +394,9 @@ class Search(Race):
         Their number is doubled while a few steps with twice as many lower the objective enough.
         """
         results = self.elbo(model, FIRST_STEPS, near)
-        if (
-            results is None
-            or not self.grows
-            or not isinstance(model.likelihood, ConjugateLikelihood)
-        ):
+        conjugate = isinstance(model.likelihood, ConjugateLikelihood)
+        few = isinstance(self.validation, Folds)
+        if results is None or few or not (self.grows and conjugate):
             return results
         cuda = self.data.X.is_cuda
         most = self.effort.max_inducing_cuda if cuda else self.effort.max_inducing

@@ -358,7 +358,7 @@ def test_hyperparameters_held_are_those_of_the_elbo(monkeypatch: pytest.MonkeyPa
     found = searched_with(fake, monkeypatch, ELSEWHERE, modes=["fixed"])
     elbo = fake.of("elbo")
     assert [call.recipe.max_steps for call in elbo] == [25, 25], "on while that pays"
-    assert fake.steps("fixed", 1.0) == [None] and fake.steps("fixed", 4.0)[0] == 25
+    assert fake.steps("fixed", 1.0) == [50] and fake.steps("fixed", 4.0)[0] == 25
     assert found.best.posterior is elbo[0].posterior, "the second run was no better"
     assert [stage.stage for stage in found.best.stages[:2]] == ["elbo", "fixed"]
 
