@@ -247,4 +247,4 @@ def test_a_budget_matters_while_the_loss_falls_fast(fall: float, warns: bool) ->
 def test_a_share_of_the_steps_is_named() -> None:
     (alone,) = messages.not_converged(ended(Status.BUDGET))
     (compared,) = messages.not_converged(ended(Status.BUDGET), compared=True)
-    assert "a tenth of max_iter" in compared and "max_iter" not in alone
+    assert "at most max_iter steps" in compared and "max_iter" not in alone
