@@ -35,8 +35,12 @@ USAGE = [
     ),
     (
         "fit reg.csv --target y --out m --kernel linear",
-        "Invalid value for '--kernel': 'linear' is not one of 'rbf', 'matern12', 'matern32',"
-        " 'matern52'. See 'directgp fit --help'.",
+        "Invalid value for '--kernel': 'linear' is not one of 'auto', 'rbf', 'matern12',"
+        " 'matern32', 'matern52'. See 'directgp fit --help'.",
+    ),
+    (
+        "fit reg.csv --target y --out m --time-budget 0",
+        "--time-budget must be positive. Got 0.",
     ),
     (
         "fit reg.csv --target y --out m --beta=-1",

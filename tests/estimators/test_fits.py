@@ -165,3 +165,19 @@ def test_an_interrupt_leaves_a_usable_model(
     assert len(seen) == step
     assert np.isfinite(predictions(model)).all()
     assert any("Interrupted" in finding for finding in model.findings_)
+
+
+# Time and jobs
+
+
+def test_a_time_budget_leaves_a_model_and_says_what_was_not_tried() -> None:
+    with pytest.warns(DirectGPWarning, match="The time budget ended the search.*Not tried: "):
+        model = SparseGPRegressor(time_budget=1e-3, random_state=0).fit(X, Y)
+    assert np.isfinite(model.predict(X)).all()
+
+
+def test_jobs_do_not_change_the_model() -> None:
+    one, two = (SparseGPRegressor(n_jobs=n, random_state=0, **SEARCH).fit(X, Y) for n in (1, 2))
+    np.testing.assert_array_equal(one.predict(X), two.predict(X))
+    with pytest.raises(InvalidInputError, match="n_jobs must be an integer other than 0"):
+        SparseGPRegressor(n_jobs=0, random_state=0, **SEARCH).fit(X, Y)
