@@ -98,13 +98,13 @@ class Trial:
         """Steps after the first ELBO run."""
         return sum(stage.steps for stage in self.results[0].stages[1:])
 
-    def is_beaten(self, by: "Trial", errors: float = _BEATEN) -> bool:
-        """Return whether the losses of the other one are lower by so many standard errors."""
+    def is_beaten(self, by: "Trial") -> bool:
+        """Return whether another candidate has the lower mean loss, by two standard errors."""
         gap = (self.losses - by.losses).double()
         if not bool(torch.isfinite(gap).all()):
             return not math.isfinite(self.loss)
         error = float(gap.std()) / len(gap) ** 0.5 if len(gap) > 1 else math.inf
-        return float(gap.mean()) > errors * error
+        return float(gap.mean()) > _BEATEN * error
 
 
 Task = Callable[[], TrainingResult | NumericalError | None]
@@ -194,11 +194,10 @@ class Race:
             taken += steps
         return racing
 
-    def advanced(self, trials: Sequence[Trial], steps: int | None) -> list[Trial]:
+    def advanced(self, trials: Sequence[Trial], steps: int) -> list[Trial]:
         """Train candidates further on every split; keep the state with the lower loss.
 
-        Without a number of steps, all those of the recipe. A candidate that fails, or whose run was
-        ended, stays as it was.
+        A candidate that fails, or whose run was ended, stays as it was.
         """
         tasks: list[Task] = []
         for trial in trials:
@@ -282,12 +281,10 @@ class Race:
         number = len(self.splits[0].training)
         return self.recipe.chosen_optimizer(number, len(model.posterior.Z)) == "adam"
 
-    def recipe_of(self, model: Model, steps: int | None) -> Recipe:
+    def recipe_of(self, model: Model, steps: int) -> Recipe:
         """Return the recipe with that number of steps; Adam needs those of its own."""
         # A rule of its own: several runs may go on at once.
         recipe = replace(self.recipe, stopping=copy.deepcopy(self.recipe.stopping))
-        if steps is None:
-            return recipe
         if self.by_adam(model):
             return brief(recipe, "adam", model.likelihood)
         return replace(recipe, max_steps=min(steps, recipe.max_steps or steps))

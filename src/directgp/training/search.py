@@ -140,7 +140,6 @@ class Search(Race):
         part = Split(self.data, models[0][0].likelihood, self.data, models[0][0].likelihood)
         self.splits = [self.some(part, self.effort.rows_for_candidates)]
         solutions: dict[str, tuple[Model, TrainingResult]] = {}
-
         seen: set[str] = set()
 
         def evidence(model: Model) -> float:
@@ -148,11 +147,9 @@ class Search(Race):
                 found = self.elbo(model, 4 * FIRST_STEPS)
                 if found is not None:
                     solutions[model.name] = model, found[0]
-                    tried = ModelTried(model.name, self._evidence(found[0]))
-                    self.models[model.name] = tried
+                    self.models[model.name] = ModelTried(model.name, self._evidence(found[0]))
             seen.add(model.name)
-            tried_or_none = self.models.get(model.name)
-            return -math.inf if tried_or_none is None else _or_worst(tried_or_none.evidence)
+            return _or_worst(self.models.get(model.name, ModelTried(model.name)).evidence)
 
         row = max(models, key=lambda row: evidence(row[0]))
         best = max(row, key=evidence)
@@ -220,7 +217,7 @@ class Search(Race):
                 known = self.models.get(model.name, ModelTried(model.name))
                 self.models[model.name] = replace(known, loss=trial.loss)
 
-        def best_of(candidates: Sequence[Model], threshold: float = 1.0) -> Model | None:
+        def best_of(candidates: Sequence[Model]) -> Model | None:
             for model in candidates:
                 try_model(model)
             known = [model for model in candidates if model.name in tried]
@@ -229,7 +226,7 @@ class Search(Race):
             if few:
                 return max(known, key=lambda model: _or_worst(self.models[model.name].evidence))
             losses = torch.stack([tried[model.name].losses for model in known])
-            return known[compare(losses, threshold=threshold).chosen]
+            return known[compare(losses).chosen]
 
         starts = [row[0] for row in models]
         pair = [model for model in starts if _kernel(model) == _kernel(starts[0])]
@@ -311,7 +308,7 @@ class Search(Race):
     def _starts(
         self, first: Model, model: Model, solutions: Sequence[TrainingResult]
     ) -> list[TrainingResult]:
-        """Return the states from which joint runs start."""
+        """Return the states from which candidates start, with the likelihood of the model."""
         starts = []
         for found, part in zip(solutions, self.splits, strict=True):
             start = found
@@ -431,7 +428,8 @@ class Search(Race):
         """Return the place of the chosen candidate.
 
         It is the mode with the lowest loss, and of its β the largest that is not distinguishable
-        from the best. On few examples neither are modes, and the most regularised one is taken.
+        from the best. On few examples it is the most regularised mode that is not distinguishable
+        from the best.
         """
         losses = torch.stack([trial.losses for trial in self.trials])
         modes = [trial.hyperparameters for trial in self.trials]
