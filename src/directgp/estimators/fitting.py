@@ -250,9 +250,6 @@ class Fit(NamedTuple):
         remedy = "Give validation_data, or set beta, hyperparameters, likelihood and ard."
         require(given is not None or len(data) > 1, who, allowed, got, remedy)
         validation, description = self._validation(given)
-        if len(modes) > 1 and not isinstance(validation, Folds):
-            # Held hyperparameters gain where joint training overfits, on few examples.
-            modes = [mode for mode in modes if mode != "fixed"]
         grow = self.params["num_inducing"] == "auto" and isinstance(self.params["inducing"], str)
         search = Search(
             self.recipe,
@@ -296,7 +293,7 @@ class Fit(NamedTuple):
             # q(u) for the held hyperparameters of the ELBO is the ELBO's own.
             return ["elbo"]
         mode = self.params["hyperparameters"]
-        return ["elbo", "fixed", "joint"] if mode == "auto" else [mode]
+        return ["elbo", "joint"] if mode == "auto" else [mode]
 
     def _betas(self) -> list[float]:
         """Return the given β, or every second value of the paper's grid."""

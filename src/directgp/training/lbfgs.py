@@ -5,6 +5,7 @@ It minimises deterministic problems.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, final
 
@@ -33,8 +34,11 @@ def lbfgs(
     run: Run,
     segment: int | None = None,
     after_segment: Callable[[], None] = lambda: None,
+    learnt: "Learnt | None" = None,
 ) -> Stop:
     """Descend until the run stops or no step descends; the parameters end at the best state.
+
+    What an earlier run has `learnt` of the problem is used, and then holds what this run knows.
 
     After every `segment` steps the curvature is forgotten and `after_segment` writes a checkpoint,
     so that a run resumed from there takes the same steps as this one. Raises `NumericalError` if
@@ -45,10 +49,11 @@ def lbfgs(
         descent = _Descent(problem, run)
         while stop is None:
             before, steps = descent.best.value, run.steps
-            stop = descent.descend(segment)
+            known = learnt is not None and learnt.curvature is not None
+            stop, learnt = descent.descend(segment, learnt), None
             if stop is None and descent.stuck:
                 # Start again without the learnt curvature, as long as steps from there descend.
-                if run.steps == steps or not descent.best.value < before:
+                if not known and (run.steps == steps or not descent.best.value < before):
                     stop = descent.end_of_descent()
             elif stop is None:
                 descent.restore()
@@ -61,6 +66,15 @@ def lbfgs(
         if descent is not None:
             descent.restore()
     return stop
+
+
+@final
+@dataclass
+class Learnt:
+    """Coordinates and curvature of a problem, for a run that goes on from where another ended."""
+
+    coordinates: Coordinates | None = None
+    curvature: InverseCurvature | None = None
 
 
 class Point(NamedTuple):
@@ -130,28 +144,31 @@ class _Descent:
             )
         self._here = self.best = start
 
-    def descend(self, segment: int | None) -> Stop | None:
+    def descend(self, segment: int | None, learnt: Learnt | None = None) -> Stop | None:
         """Take steps from the best point until one is a reason to stop, or the segment ends."""
+        learnt = learnt or Learnt()
         self._here, self._failure, self.stuck = self.best, None, False
         self._x[...], self._gradient[...] = self.best.x, self.best.gradient
         held = self._bounds.held(self._x, self._gradient)
         slope = self._max_slope = float(abs(self._bounds.free(self._gradient, held)).max())
         self._unit = slope if slope > _OVERFLOWS_SQUARED else 1.0
         stop = self._underflow()
-        self._memory, self._accept_graph = InverseCurvature(self._x, _MEMORY), None
-        plan, units = None, None
+        self._accept_graph = None
+        known = learnt.curvature if self._unit == 1 else None
+        self._memory = learnt.curvature = known or InverseCurvature(self._x, _MEMORY)
+        plan = None
         while stop is None:
             if plan is None or self._run.steps % _NEW_FRAME_EVERY == 0:
                 self._flat.write(self._x)
                 frame = self._problem.frame()
-                if plan is None:
+                if learnt.coordinates is None:
                     # Without q(u) the parameters are of one kind, and units gain nothing.
-                    if frame is not None:
-                        units = parameter_units(self._problem)
-                        self._run.evaluations += 1 + len(units) if units else 0
-                    self._coordinates = Coordinates(self._flat, frame, units)
+                    units = None if frame is None else parameter_units(self._problem)
+                    self._run.evaluations += 1 + len(units) if units else 0
+                    learnt.coordinates = Coordinates(self._flat, frame, units)
                 else:
-                    self._coordinates.set_frame(frame)
+                    learnt.coordinates.set_frame(frame)
+                self._coordinates = learnt.coordinates
                 plan = self._numbers(self._plan())
             plan, stop = self._step(plan)
             if self.stuck or (segment is not None and self._run.steps % segment == 0):

@@ -19,6 +19,7 @@ from directgp.numerics.arrays import one_thread
 from directgp.training.beta_path import brief
 from directgp.training.callbacks import Cancel
 from directgp.training.data import Data, Model
+from directgp.training.lbfgs import Learnt
 from directgp.training.result import (
     INTERRUPTED,
     Failure,
@@ -79,8 +80,17 @@ class Trial:
     losses: Float[Tensor, " v"]
     """The loss of every validation example."""
 
+    rmse: float = math.nan
+    """Root of the mean square error of the predictions."""
+
+    steps: int = 0
+    """Steps of this candidate, after those that it started from."""
+
     rate: float = math.inf
     """Fall of the loss in one of its last steps, over the cost of the step."""
+
+    learnt: tuple[Learnt, ...] = ()
+    """What L-BFGS knows of each split; nothing where the candidate has a new problem."""
 
     @property
     def loss(self) -> float:
@@ -89,14 +99,15 @@ class Trial:
         return math.inf if math.isnan(mean) else mean
 
     @property
+    def preference(self) -> tuple[int, float]:
+        """The place among candidates of one loss: β near 1, larger ones, the ELBO, smaller ones."""
+        group = 1 if self.hyperparameters == "elbo" else 0 if self.beta >= 0.5 else 2
+        return group, abs(math.log(max(self.beta, 1e-300)))
+
+    @property
     def num_inducing(self) -> int:
         """Number of inducing inputs."""
         return self.results[0].posterior.Z.shape[-2]
-
-    @property
-    def steps(self) -> int:
-        """Steps after the first ELBO run."""
-        return sum(stage.steps for stage in self.results[0].stages[1:])
 
     def is_beaten(self, by: "Trial") -> bool:
         """Return whether another candidate has the lower mean loss, by two standard errors."""
@@ -192,7 +203,7 @@ class Race:
                 break
             steps = min(taken, limit - taken)
             taken += steps
-        return racing
+        return [replace(each, learnt=()) for each in racing]
 
     def advanced(self, trials: Sequence[Trial], steps: int) -> list[Trial]:
         """Train candidates further on every split; keep the state with the lower loss.
@@ -200,10 +211,13 @@ class Race:
         A candidate that fails, or whose run was ended, stays as it was.
         """
         tasks: list[Task] = []
+        known: list[Learnt] = []
         for trial in trials:
             for k, part in enumerate(self.splits):
                 name = f"{trial.model.name}, {trial.hyperparameters}, β = {trial.beta:.3g}"
                 trainer = self.trainer(part.training, name.removeprefix(", "), k)
+                trainer.learnt = trial.learnt[k] if trial.learnt else Learnt()
+                known.append(trainer.learnt)
                 tasks.append(self._task(trial, k, trainer, self.recipe_of(trial.model, steps)))
         found = self._run(tasks)
         number, trained = len(self.splits), []
@@ -214,15 +228,16 @@ class Race:
                 self.failures.append(Failure(trial.beta, trial.hyperparameters, str(errors[0])))
             whole = [each for each in results if isinstance(each, TrainingResult)]
             if len(whole) < number or any(each.ended for each in whole):
-                trained.append(replace(trial, rate=0.0))
+                trained.append(replace(trial, rate=0.0, learnt=()))
                 continue
             new = self.trial(trial.model, trial.hyperparameters, trial.beta, whole)
-            taken, cost = max(1, new.steps - trial.steps), self.cost(new.num_inducing)
-            fall = trial.loss - new.loss
+            taken, cost = max(1, whole[0].stages[-1].steps), self.cost(new.num_inducing)
+            new, fall = replace(new, steps=trial.steps + taken), trial.loss - new.loss
             # Fewer steps than allowed: the optimum is reached.
             stopped = all(each.status is Status.CONVERGED for each in whole)
             rate = 0.0 if stopped or not fall > 0 else fall / (taken * cost)
-            trained.append(replace(new if fall > 0 else trial, rate=rate))
+            learnt = tuple(known[i * number : (i + 1) * number]) if rate > 0 else ()
+            trained.append(replace(new if fall > 0 else trial, rate=rate, learnt=learnt))
         return trained
 
     def _pays(self, trial: Trial) -> float:
@@ -316,8 +331,10 @@ class Race:
         """Return a candidate with the losses of its results."""
         loss = self.recipe.point_loss().validation_loss()
         pairs = zip(self.splits, results, strict=True)
-        losses = torch.cat([part.losses(result, loss) for part, result in pairs])
-        return Trial(model, mode, beta, tuple(results), losses)
+        found = [part.judged(result, loss) for part, result in pairs]
+        losses, squares = (torch.cat(rows) for rows in zip(*found, strict=True))
+        rmse = float(squares.mean()) ** 0.5
+        return Trial(model, mode, beta, tuple(results), losses, rmse)
 
     def some(self, part: Split, number: int) -> Split:
         """Return the split with at most that number of training examples, drawn at random."""

@@ -221,7 +221,10 @@ class PathPoint:
 
     difference_error: float
     status: str = ""
-    """Why its training stopped, in one word."""
+    """Why its training stopped, in one word; nothing for a candidate of a search."""
+
+    rmse: float | None = None
+    """Root of the mean square error of E[y] on the validation examples of a search."""
 
     @property
     def trained(self) -> TrainingResult:
@@ -279,7 +282,8 @@ class BetaPath:
             errors = ("validation_error", "difference", "difference_error")
             scaled = {name: scale**power * getattr(each, name) for name in errors}
             mean = scale**power * each.validation_loss + shift
-            return replace(each, result=None, validation_loss=mean, **scaled)
+            rmse = None if each.rmse is None else scale * each.rmse
+            return replace(each, result=None, validation_loss=mean, rmse=rmse, **scaled)
 
         def model(each: ModelTried) -> ModelTried:
             return replace(

@@ -12,9 +12,9 @@ from typing_extensions import override
 
 from directgp.errors import NumericalError
 from directgp.likelihoods.base import ConjugateLikelihood
-from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.beta_path import nearest_one, outwards
 from directgp.training.data import Data, Model
+from directgp.training.model_choice import ModelChoice, with_likelihood
 from directgp.training.race import FIRST_STEPS, MAX_STEPS, Race, Trial
 from directgp.training.result import (
     BetaPath,
@@ -33,17 +33,20 @@ from directgp.training.validation import Folds, Given, Split, compare, for_rows_
 _COARSE = 4.0
 """Factor of the tolerance while β and the number of inducing inputs are not chosen."""
 
-_FEW_INDUCING = 50
-"""Inducing inputs with which models are compared."""
-
 _PER_DOUBLING = 0.0125
 """Fall of the mean objective that pays for twice as many inducing inputs, times the cost."""
 
-_ROWS_PER_INDUCING = 8
+_ROWS_PER_INDUCING = 5
 """Smallest number of training examples for each inducing input that is added."""
 
 _EXPLAINED = 0.05
 """Share of the variance that an ELBO solution has to explain if a joint run starts from it."""
+
+_ALIKE = 0.5
+"""Standard errors of the paired difference up to which two candidates count as equally good."""
+
+_NEARLY = 1.05
+"""Factor up to which their root mean square errors do."""
 
 
 @final
@@ -88,7 +91,7 @@ class Search(Race):
     """The candidates with their mean losses; `chosen` is 0 where there are none."""
 
     trials: list[Trial] = field(default_factory=list, init=False)
-    """Candidates of the best model, from the most to the least regularised."""
+    """Candidates of the best model."""
 
     models: dict[str, ModelTried] = field(default_factory=dict, init=False)
 
@@ -98,7 +101,7 @@ class Search(Race):
         """Choose a model, then mode and β; train on all examples.
 
         A row of `models` has one kernel, a column one likelihood; the first ones are preferred. β
-        falls along the grid, and the modes are "elbo", "fixed" and "joint".
+        falls along the grid, and the modes are some of "elbo", "fixed" and "joint".
         """
         chosen, points = 0, tuple[PathPoint, ...]()
         try:
@@ -110,15 +113,18 @@ class Search(Race):
         finally:
             close(self.recipe.monitors)
         if self.trials:
-            comparison = compare(torch.stack([trial.losses for trial in self.trials]))
+            found = compare(torch.stack([trial.losses for trial in self.trials]))
+            results = found.points([trial.results[0] for trial in self.trials])
             points = tuple(
                 # The state may be that from which it started.
-                replace(point, beta=trial.beta, hyperparameters=trial.hyperparameters)
-                for point, trial in zip(
-                    comparison.points([trial.results[0] for trial in self.trials]),
-                    self.trials,
-                    strict=True,
+                replace(
+                    each,
+                    beta=trial.beta,
+                    hyperparameters=trial.hyperparameters,
+                    status="",
+                    rmse=trial.rmse,
                 )
+                for each, trial in zip(results, self.trials, strict=True)
             )
         self.path = BetaPath(
             points=points,
@@ -131,38 +137,39 @@ class Search(Race):
         )
         return self
 
-    # Models
+    def _choose_model(
+        self, models: Sequence[Sequence[Model]], by_evidence: bool
+    ) -> tuple[Model, Model, TrainingResult | None]:
+        """Return the model for a first ELBO run, the one to train, and what is trained of it.
+
+        Raises `NumericalError` if none could be trained.
+        """
+        if len(models) == len(models[0]) == 1:
+            return models[0][0], models[0][0], None
+        choice = ModelChoice(self, by_evidence)
+        found = choice.choose(models)
+        self.models = choice.tried
+        if found is None and self.end is None:
+            raise NumericalError(self.failures[0].reason)
+        first, model = found or (models[0][0], models[0][0])
+        return first, model, choice.best
 
     def _by_evidence(
         self, models: Sequence[Sequence[Model]], mode: str, beta: float
     ) -> TrainingResult:
         """Choose a model by its evidence, and train the only candidate on all examples."""
-        part = Split(self.data, models[0][0].likelihood, self.data, models[0][0].likelihood)
-        self.splits = [self.some(part, self.effort.rows_for_candidates)]
-        solutions: dict[str, tuple[Model, TrainingResult]] = {}
-        seen: set[str] = set()
-
-        def evidence(model: Model) -> float:
-            if model.name not in seen and not self.leaves_out(model.name):
-                found = self.elbo(model, 4 * FIRST_STEPS)
-                if found is not None:
-                    solutions[model.name] = model, found[0]
-                    self.models[model.name] = ModelTried(model.name, self._evidence(found[0]))
-            seen.add(model.name)
-            return _or_worst(self.models.get(model.name, ModelTried(model.name)).evidence)
-
-        row = max(models, key=lambda row: evidence(row[0]))
-        best = max(row, key=evidence)
-        if not solutions:
-            raise NumericalError(self.failures[0].reason)
-        model, found = solutions.get(best.name) or next(iter(solutions.values()))
-        self.models[model.name] = replace(self.models[model.name], chosen=True)
-        if self.end is not None:
-            return found
-        start = Model(found.posterior, for_rows_of(found.likelihood, model.likelihood))
+        likelihood = models[0][0].likelihood
+        self.splits = [Split(self.data, likelihood, self.data, likelihood)]
+        _, model, known = self._choose_model(models, by_evidence=True)
+        if self.end is not None and (known := known or self.last) is not None:
+            return known
+        if known is not None:
+            model = Model.of(known)._replace(
+                likelihood=for_rows_of(known.likelihood, model.likelihood), name=model.name
+            )
         name = f"ELBO, {model.name}, all examples"
         trainer = self.trainer(self.data, name, final=mode == "elbo")
-        result = self.noted(elbo_run(trainer, self.recipe, start, near=True))
+        result = self.noted(elbo_run(trainer, self.recipe, model, near=True))
         if mode == "elbo" or self.end is not None:
             return result
         name = f"{self.recipe.name}, {mode}, all examples"
@@ -170,110 +177,6 @@ class Search(Race):
         if mode == "fixed":
             return self.noted(fixed_run(trainer, self.recipe, result, beta))
         return self.noted(joint_run(trainer, self.recipe, Model.of(result), beta))
-
-    def _evidence(self, result: TrainingResult) -> float:
-        """Return ELBO − ½ k log n of Schwarz, the ELBO of some examples as that of all."""
-        parameters = (*result.posterior.prior.parameters(), *result.likelihood.parameters())
-        k = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
-        weights = self.data.weights
-        n = len(self.data) if weights is None else float(weights.sum())
-        evidence = -len(self.data) * result.loss - 0.5 * k * math.log(max(n, 1.0))
-        return evidence if math.isfinite(evidence) else -math.inf
-
-    def _choose_model(self, models: Sequence[Sequence[Model]]) -> tuple[Model, Model]:
-        """Return the model for a first ELBO run, and the one to train, of the same kernel.
-
-        ARD, kernel and likelihood are chosen in turn: on few examples by the evidence, else by the
-        validation loss after a few joint steps on some training examples of the first split.
-        """
-        if len(models) == len(models[0]) == 1:
-            return models[0][0], models[0][0]
-        whole, few = self.splits, isinstance(self.validation, Folds)
-        part = Split(self.data, models[0][0].likelihood, *whole[0].examples)
-        self.splits = [self.some(part if few else whole[0], self._rows_for_models())]
-        solutions: dict[str, TrainingResult] = {}
-        tried: dict[str, Trial] = {}
-        seen: set[str] = set()
-
-        def try_model(model: Model, start: TrainingResult | None = None) -> None:
-            if model.name in seen:
-                return
-            seen.add(model.name)
-            if self.leaves_out(model.name):
-                return
-            small = model if few else self._with_few_inducing(model)
-            if start is None or few:
-                near = small if start is None else Model.of(start)._replace(name=model.name)
-                found = self.elbo(near, 2 * FIRST_STEPS if few else FIRST_STEPS)
-                if found is None:
-                    return
-                solutions[model.name] = start = found[0]
-                self.models[model.name] = ModelTried(model.name, self._evidence(start))
-            trial = self.trial(small, "joint", 1.0, [start])
-            if not few and not self.by_adam(small):
-                trial = self.advanced([trial], FIRST_STEPS)[0]
-            tried[model.name] = trial
-            if not few:
-                known = self.models.get(model.name, ModelTried(model.name))
-                self.models[model.name] = replace(known, loss=trial.loss)
-
-        def best_of(candidates: Sequence[Model]) -> Model | None:
-            for model in candidates:
-                try_model(model)
-            known = [model for model in candidates if model.name in tried]
-            if not known:
-                return None
-            if few:
-                return max(known, key=lambda model: _or_worst(self.models[model.name].evidence))
-            losses = torch.stack([tried[model.name].losses for model in known])
-            return known[compare(losses).chosen]
-
-        starts = [row[0] for row in models]
-        pair = [model for model in starts if _kernel(model) == _kernel(starts[0])]
-        kind = best_of(pair) or pair[0]
-        first = best_of([m for m in starts if m is kind or _has_ard(m) == _has_ard(kind)])
-        if first is None:
-            self.splits = whole
-            if self.end is not None:
-                return starts[0], starts[0]
-            raise NumericalError(self.failures[0].reason)
-        row, solution = models[starts.index(first)], solutions[first.name]
-        for other in row[1:]:
-            try_model(other, self._with_likelihood(solution, other, self.splits[0].training))
-        # The tails of the last likelihood are the heaviest: safest where both fit alike.
-        chosen = best_of(row[::-1]) or first
-        self.splits = whole
-        self.models[chosen.name] = replace(self.models[chosen.name], chosen=True)
-        if few:
-            # The folds start from the solution of all examples.
-            trained = solutions[chosen.name]
-            likelihood = for_rows_of(trained.likelihood, chosen.likelihood)
-            first = chosen = Model(trained.posterior, likelihood, chosen.name)
-        return first, chosen
-
-    def _rows_for_models(self) -> int:
-        return max(self.effort.rows_for_models, min(len(self.data) // 4, 2000))
-
-    def _with_few_inducing(self, model: Model) -> Model:
-        posterior = model.posterior
-        step = -(-len(posterior.Z) // _FEW_INDUCING)
-        prior = copy.deepcopy(posterior.prior)
-        few = SparsePosterior(prior, posterior.Z.detach()[::step], posterior.nugget)
-        few.Z.requires_grad_(posterior.Z.requires_grad)
-        return Model(few, model.likelihood, model.name)
-
-    def _with_likelihood(
-        self, solution: TrainingResult, model: Model, data: Data
-    ) -> TrainingResult:
-        """Return an ELBO solution with the likelihood of a model to start from."""
-        likelihood = copy.deepcopy(model.likelihood)
-        if likelihood.additive:
-            # Its start is noise of a tenth of the variance of the targets.
-            residual = data.y - solution.posterior.predict(data.X).mean
-            likelihood = type(likelihood).from_targets(math.sqrt(10) * residual).to(data.X)
-        return replace(solution, likelihood=likelihood)
-
-    # Candidates
 
     def _by_validation(
         self, models: Sequence[Sequence[Model]], betas: Sequence[float], modes: Sequence[str]
@@ -283,105 +186,36 @@ class Search(Race):
         whole = split(self.validation, self.data, like.posterior, like.likelihood, self.generator)
         self.splits = [self.some(part, self.effort.rows_for_candidates) for part in whole]
         self.parts = 2 * len(models) + len(models[0]) + 12 * len(whole)
-        first, model = self._choose_model(models)
+        rivals: Sequence[Model] = ()
+        if isinstance(self.validation, Folds):
+            # The kernel by evidence, which is cheap; the folds compare likelihoods.
+            column = [[row[0]] for row in models] if "joint" in modes else models
+            first, model, known = self._choose_model(column, by_evidence=True)
+            if "joint" in modes:
+                rivals = next(row[1:] for row in models if row[0].name == first.name)
+        else:
+            first, model, known = self._choose_model(models, by_evidence=False)
         solutions = self._solved(first)
-        if solutions is None and self.last is not None and self.leaves_out("every candidate"):
-            return self.last, 0
         if solutions is None:
-            raise NumericalError(self.failures[-1].reason)
-        self._add_trials(first, model, solutions, betas, modes)
+            known = known or self.last
+            if known is None or not self.leaves_out("every candidate"):
+                raise NumericalError(self.failures[-1].reason)
+            return known, 0
+        model = self._add_trials(first, [model, *rivals], solutions, betas, modes)
         chosen = self._chosen()
         if any(some is not all for some, all in zip(self.splits, whole, strict=True)):
             if self.leaves_out("training on more than a sample of the rows"):
                 return self.trials[chosen].results[0], chosen
             self.splits = whole
-            known = self.trials[chosen]
+            best = self.trials[chosen]
             found = self._solved(first, solutions)
             if found is not None:
                 starts = self._starts(first, model, found)
-                again = self.trial(known.model, known.hyperparameters, known.beta, starts)
+                again = self.trial(best.model, best.hyperparameters, best.beta, starts)
                 self.trials[chosen] = self.race([again], 1.0)[0]
         else:
             self.trials[chosen] = self.race([self.trials[chosen]], 1.0)[0]
         return self._on_all(first, self.trials[chosen]), chosen
-
-    def _starts(
-        self, first: Model, model: Model, solutions: Sequence[TrainingResult]
-    ) -> list[TrainingResult]:
-        """Return the states from which candidates start, with the likelihood of the model."""
-        starts = []
-        for found, part in zip(solutions, self.splits, strict=True):
-            start = found
-            if model is not first:
-                start = self._with_likelihood(found, model, part.training)
-            starts.append(self._or_untrained(start, model))
-        return starts
-
-    def _add_trials(
-        self,
-        first: Model,
-        model: Model,
-        solutions: Sequence[TrainingResult],
-        betas: Sequence[float],
-        modes: Sequence[str],
-    ) -> None:
-        """Train candidates of each mode, along β while that lowers the validation loss."""
-        starts = self._starts(first, model, solutions)
-        middle = betas[nearest_one(betas)]
-        paths: dict[str, list[Trial]] = {}
-        if "joint" in modes:
-            joint = self.trial(model, "joint", middle, starts)
-            (joint,) = self.race([joint], _COARSE, 2 * FIRST_STEPS)
-            paths["joint"] = self._along(joint, betas)
-        best = min(paths.get("joint", []), key=lambda trial: trial.loss, default=None)
-        elbo = self.trial(model, "elbo", 1.0, starts)
-        if model is not first and not self.leaves_out("the ELBO"):
-            elbo = self.advanced([elbo], FIRST_STEPS)[0]
-        if "joint" not in modes or not (best is not None and elbo.is_beaten(best)):
-            elbo = self.race([elbo], _COARSE)[0]
-            if "fixed" in modes and not self.leaves_out("hyperparameters held"):
-                fixed = self.trial(model, "fixed", middle, elbo.results)
-                fixed = replace(fixed, losses=fixed.losses + math.inf)
-                fixed = self.advanced([fixed], 2 * FIRST_STEPS)[0]
-                fixed = replace(fixed, rate=0.0)
-                hopeless = best is not None and fixed.is_beaten(best)
-                paths["fixed"] = [fixed] if hopeless else self._along(fixed, betas)
-        others = [*paths.get("fixed", []), *paths.get("joint", [])]
-        others = [trial for trial in others if math.isfinite(trial.loss)]
-        self.trials = [elbo, *others] if "elbo" in modes or not others else others
-
-    def _or_untrained(self, solution: TrainingResult, model: Model) -> TrainingResult:
-        """Return the ELBO solution, or the untrained model where all is noise for the solution."""
-        data = self.splits[0].training
-        mean = solution.posterior.predict(data.X).mean
-        if not model.likelihood.additive or float(mean.var()) > _EXPLAINED * float(data.y.var()):
-            return solution
-        likelihood = for_rows_of(model.likelihood, solution.likelihood)
-        return replace(solution, posterior=copy.deepcopy(model.posterior), likelihood=likelihood)
-
-    def _along(self, middle: Trial, betas: Sequence[float]) -> list[Trial]:
-        """Return the candidates from the middle of the grid to where the losses rise."""
-
-        def candidate(beta: float, neighbour: Trial | None) -> Trial | None:
-            if neighbour is None:
-                return middle
-            if self.leaves_out(f"β = {beta:.3g}"):
-                return None
-            # Losses of another β are no reason to keep its state.
-            start = replace(neighbour, beta=beta, losses=neighbour.losses + math.inf)
-            trained = self.advanced([start], FIRST_STEPS)[0]
-            return None if math.isinf(trained.loss) else trained
-
-        def rising(passed: Sequence[Trial | None], left: int) -> bool:
-            *before, last = passed
-            known = [trial for trial in before if trial is not None]
-            if last is None or not known:
-                return last is None and bool(before)
-            # More steps at one β would have lowered the loss, too.
-            expected = middle.rate * FIRST_STEPS
-            return not last.loss < min(trial.loss for trial in known) - expected
-
-        return outwards(betas, candidate, rising)
 
     def _solved(
         self, model: Model, near: Sequence[TrainingResult] = ()
@@ -392,8 +226,7 @@ class Search(Race):
         """
         results = self.elbo(model, FIRST_STEPS, near)
         conjugate = isinstance(model.likelihood, ConjugateLikelihood)
-        few = isinstance(self.validation, Folds)
-        if results is None or few or not (self.grows and conjugate):
+        if results is None or not (self.grows and conjugate):
             return results
         cuda = self.data.X.is_cuda
         most = self.effort.max_inducing_cuda if cuda else self.effort.max_inducing
@@ -424,19 +257,98 @@ class Search(Race):
             results, rate, steps = further, math.inf, 2 * FIRST_STEPS
         return results
 
-    def _chosen(self) -> int:
-        """Return the place of the chosen candidate.
+    def _starts(
+        self, first: Model, model: Model, solutions: Sequence[TrainingResult]
+    ) -> list[TrainingResult]:
+        """Return the states from which candidates start, with the likelihood of the model."""
+        starts = []
+        for found, part in zip(solutions, self.splits, strict=True):
+            starts.append(self._start(first, model, found, part.training))
+        return starts
 
-        It is the mode with the lowest loss, and of its β the largest that is not distinguishable
-        from the best. On few examples it is the most regularised mode that is not distinguishable
-        from the best.
+    def _start(
+        self, first: Model, model: Model, solution: TrainingResult, data: Data
+    ) -> TrainingResult:
+        """Return the ELBO solution, or the untrained model where all is noise for the solution."""
+        if model.name != first.name:
+            solution = with_likelihood(solution, model, data)
+        mean = solution.posterior.predict(data.X).mean
+        if not model.likelihood.additive or float(mean.var()) > _EXPLAINED * float(data.y.var()):
+            return solution
+        likelihood = for_rows_of(model.likelihood, solution.likelihood)
+        return replace(solution, posterior=copy.deepcopy(model.posterior), likelihood=likelihood)
+
+    def _add_trials(
+        self,
+        first: Model,
+        models: Sequence[Model],
+        solutions: Sequence[TrainingResult],
+        betas: Sequence[float],
+        modes: Sequence[str],
+    ) -> Model:
+        """Train candidates of each mode, along β while that lowers the validation loss.
+
+        Returns the model whose first joint candidate has the lowest loss.
         """
-        losses = torch.stack([trial.losses for trial in self.trials])
-        modes = [trial.hyperparameters for trial in self.trials]
-        few = isinstance(self.validation, Folds)
-        mode = modes[compare(losses, modes, threshold=1.0 if few else 0.25).chosen]
-        places = [i for i, each in enumerate(modes) if each == mode]
-        return places[compare(losses[places]).chosen]
+        model, middle = models[0], betas[nearest_one(betas)]
+        found: list[Trial] = []
+        if "joint" in modes:
+            starts = [self._starts(first, each, solutions) for each in models]
+            pairs = zip(models, starts, strict=True)
+            joint = [self.trial(each, "joint", middle, start) for each, start in pairs]
+            joint = self.race(joint, _COARSE, 2 * FIRST_STEPS)
+            best_joint = min(joint, key=lambda trial: trial.loss)
+            model = best_joint.model
+            found = self._along(best_joint, betas)
+        starts = self._starts(first, model, solutions)
+        best = min(found, key=lambda trial: trial.loss, default=None)
+        elbo = self.trial(model, "elbo", 1.0, starts)
+        if model.name != first.name and not self.leaves_out("the ELBO"):
+            (elbo,) = self.advanced([elbo], FIRST_STEPS)
+        if best is None or not elbo.is_beaten(best):
+            (elbo,) = self.race([elbo], _COARSE)
+        if "fixed" in modes and not self.leaves_out("hyperparameters held"):
+            fixed = _anew(self.trial(model, "fixed", middle, elbo.results))
+            (fixed,) = self.advanced([fixed], 2 * FIRST_STEPS)
+            found += self._along(replace(fixed, rate=0.0), betas)
+        found = [trial for trial in found if math.isfinite(trial.loss)]
+        self.trials = [elbo, *found] if "elbo" in modes or not found else found
+        return model
+
+    def _along(self, middle: Trial, betas: Sequence[float]) -> list[Trial]:
+        """Return the candidates from the middle of the grid to where the losses rise."""
+
+        def candidate(beta: float, neighbour: Trial | None) -> Trial | None:
+            if neighbour is None:
+                return middle
+            if self.leaves_out(f"β = {beta:.3g}"):
+                return None
+            (trained,) = self.advanced([_anew(replace(neighbour, beta=beta))], FIRST_STEPS)
+            return None if math.isinf(trained.loss) else replace(trained, learnt=())
+
+        def rising(passed: Sequence[Trial | None], left: int) -> bool:
+            *before, last = passed
+            known = [trial for trial in before if trial is not None]
+            if last is None or not known:
+                return last is None and bool(before)
+            # More steps at one β would have lowered the loss, too.
+            expected = middle.rate * FIRST_STEPS
+            return not last.loss < min(trial.loss for trial in known) - expected
+
+        return outwards(betas, candidate, rising)
+
+    def _chosen(self) -> int:
+        """Return the place of the chosen candidate, of those whose losses are alike.
+
+        Its predictions have nearly the lowest mean square error, and it is preferred to the others.
+        """
+        found = compare(torch.stack([trial.losses for trial in self.trials]))
+        # NaN where there is one validation example.
+        alike = found.difference <= _ALIKE * found.difference_error.nan_to_num()
+        near = alike.nonzero()[:, 0].tolist()
+        most = _NEARLY * min(self.trials[i].rmse for i in near)
+        near = [i for i in near if not self.trials[i].rmse > most]
+        return int(min(near, key=lambda i: self.trials[i].preference))
 
     def _on_all(self, first: Model, chosen: Trial) -> TrainingResult:
         """Train the chosen candidate on all examples."""
@@ -471,41 +383,31 @@ class Search(Race):
 
     def _repeated(self, trainer: Trainer, first: Model, chosen: Trial) -> TrainingResult:
         """Train on all examples from the start, for as many steps as validation has chosen."""
-        mode, stages = chosen.hyperparameters, chosen.results[0].stages
-        steps = [max(1, stage.steps) for stage in stages]
-        result = elbo_run(trainer, self.recipe_of(first, steps[0]), first, near=True)
+        mode, beta, start = chosen.hyperparameters, chosen.beta, first
+        more = chosen.num_inducing - len(first.posterior.Z)
+        if more > 0:
+            start = first._replace(posterior=first.posterior.grown(self.data.X, more))
+        before = sum(stage.steps for stage in chosen.results[0].stages) - chosen.steps
+        result = elbo_run(trainer, self.recipe_of(first, max(1, before)), start, near=True)
         if result.ended:
             return result
-        if chosen.model is not first:
-            result = self._with_likelihood(result, chosen.model, self.data)
+        model = Model.of(self._start(first, chosen.model, result, self.data))
+        recipe = self.recipe_of(chosen.model, max(1, chosen.steps))
         if mode == "joint":
-            result = self._or_untrained(result, chosen.model)
-        if mode != "joint":
-            own = [k for k, stage in zip(steps, stages, strict=True) if stage.stage == "elbo"][1:]
-            recipe = self.recipe_of(first, max(1, sum(own)))
-            result = elbo_run(trainer, recipe, Model.of(result), near=True)
+            return _settled(joint_run(trainer, recipe, model, beta))
+        result = elbo_run(trainer, recipe, model, near=True)
         if mode == "fixed":
-            return fixed_run(trainer, self.recipe, result, chosen.beta)
-        if mode == "joint":
-            recipe = self.recipe_of(chosen.model, max(1, sum(steps[1:])))
-            result = joint_run(trainer, recipe, Model.of(result), chosen.beta)
+            return fixed_run(trainer, self.recipe, result, beta)
         return _settled(result)
+
+
+def _anew(trial: Trial) -> Trial:
+    """Return a candidate whose losses, those of another β or mode, are no reason to keep it."""
+    return replace(trial, losses=trial.losses + math.inf, learnt=())
 
 
 def _mean_loss(results: Sequence[TrainingResult]) -> float:
     return sum(result.loss for result in results) / len(results)
-
-
-def _or_worst(evidence: float | None) -> float:
-    return -math.inf if evidence is None else evidence
-
-
-def _kernel(model: Model) -> str:
-    return model.name.split(",")[0].removesuffix(" ARD")
-
-
-def _has_ard(model: Model) -> bool:
-    return model.name.split(",")[0].endswith(" ARD")
 
 
 def _settled(result: TrainingResult) -> TrainingResult:

@@ -27,7 +27,7 @@ from directgp.training.batches import (
 from directgp.training.checkpoint import Checkpoint, Tensors, model_tensors, under
 from directgp.training.data import Data, Model
 from directgp.training.distributed import ProcessGroup
-from directgp.training.lbfgs import lbfgs
+from directgp.training.lbfgs import Learnt, lbfgs
 from directgp.training.problems import FreeProblem, HeldProblem, ModelProblem, ProfiledProblem
 from directgp.training.result import Failure, Phase, StageResult, Status, Stop, TrainingResult
 from directgp.training.run import LossRange, Recipe, Run
@@ -58,6 +58,8 @@ class Trainer:
         """Candidates that could not be trained."""
         self.phase = Phase()
         """The phase of the next run, for callbacks."""
+        self.learnt: Learnt | None = None
+        """What L-BFGS knows of the problem of the only stage, and learns there."""
 
     def optimizer(self, recipe: Recipe, posterior: SparsePosterior) -> Literal["lbfgs", "adam"]:
         """Return the optimiser that the recipe chooses for these data."""
@@ -205,7 +207,7 @@ class Trainer:
             tensors = {name: p.detach() for name, p in problem.parameters.items()}
             self._checkpoint.save_progress(run, tensors)
 
-        return lbfgs(problem, run, self._checkpoint.every, save)
+        return lbfgs(problem, run, self._checkpoint.every, save, self.learnt)
 
     def _adam(self, problem: ModelProblem, run: Run, recipe: Recipe) -> Stop:
         # The paper's rates.

@@ -13,6 +13,8 @@ from directgp.errors import NumericalError, require
 from directgp.likelihoods.base import Binary, Likelihood
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.sparse import SparsePosterior
+from directgp.predictive.moments import predictive_mean
+from directgp.shapes import Row
 from directgp.training.checkpoint import fingerprint
 from directgp.training.data import Data, check_data
 from directgp.training.result import PathPoint, TrainingResult
@@ -86,14 +88,23 @@ class Split:
 
     def losses(self, result: TrainingResult, loss: PointLoss) -> Float[Tensor, " v"]:
         """Return the loss of each validation example, times its relative weight."""
+        return self.judged(result, loss)[0]
+
+    def judged(self, result: TrainingResult, loss: PointLoss) -> tuple[Row, Row]:
+        """Return loss and (y − E[y])² of each validation example, times its relative weight."""
         likelihood = for_rows_of(result.likelihood, self.validation_likelihood)
-        marginals = result.posterior.predict(self.validation.X)
+        marginals, y = result.posterior.predict(self.validation.X), self.validation.y
         with torch.no_grad():
-            losses = loss(likelihood, self.validation.y, marginals)
+            mean = marginals.mean
+            if not likelihood.additive:
+                mean = predictive_mean(likelihood, marginals)
+            found = loss(likelihood, y, marginals), (y - mean).square()
         weights = self.validation.weights
         if weights is None:
-            return losses
-        return torch.where(weights > 0, weights / self.mean_weight * losses, 0.0)
+            return found
+        share = weights / self.mean_weight
+        losses, squares = (torch.where(weights > 0, share * rows, 0.0) for rows in found)
+        return losses, squares
 
 
 def for_rows_of(likelihood: Likelihood, other: Likelihood) -> Likelihood:

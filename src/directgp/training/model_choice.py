@@ -1,0 +1,164 @@
+"""Choose kernel and likelihood, by short runs on some of the examples."""
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast, final
+
+import torch
+
+from directgp.posteriors.sparse import SparsePosterior
+from directgp.training.data import Data, Model
+from directgp.training.race import FIRST_STEPS, Race, Trial
+from directgp.training.result import ModelTried, TrainingResult
+from directgp.training.validation import Split, compare, for_rows_of
+
+_FEW_INDUCING = 50
+"""Inducing inputs with which models are compared by validation."""
+
+_MOST_ROWS = 2000
+"""Examples by which models are compared: a quarter of them, up to this number."""
+
+
+@final
+@dataclass
+class ModelChoice:
+    """Compares models by their evidence, or by the validation loss after a few joint steps.
+
+    ARD, kernel and likelihood are chosen in turn, by short runs of a race.
+    """
+
+    race: Race
+    by_evidence: bool
+    tried: dict[str, ModelTried] = field(default_factory=dict, init=False)
+    """What is known of each model, by name."""
+
+    best: TrainingResult | None = field(default=None, init=False)
+    """The chosen model after its short runs."""
+
+    def __post_init__(self) -> None:
+        self._first: dict[str, Model] = {}
+        self._solutions: dict[str, TrainingResult | None] = {}
+        self._trials: dict[str, Trial] = {}
+        self._seen: set[str] = set()
+
+    def choose(self, models: Sequence[Sequence[Model]]) -> tuple[Model, Model] | None:
+        """Return the model for a first ELBO run, and the one to train, of the same kernel.
+
+        A row of `models` has one kernel, a column one likelihood; the first ones are preferred.
+        None where no model could be trained.
+        """
+        race, whole = self.race, self.race.splits
+        part, rows = whole[0], min(len(race.data) // 4, _MOST_ROWS)
+        if self.by_evidence:
+            # All examples are for training.
+            part = Split(race.data, models[0][0].likelihood, *part.examples)
+        race.splits = [race.some(part, max(race.effort.rows_for_models, rows))]
+        self._first = {model.name: row[0] for row in models for model in row}
+        # The tails of the last likelihood are the heaviest: outliers decide nothing.
+        column = [row[0 if self.by_evidence else -1] for row in models]
+        try:
+            pair = [model for model in column if _kernel(model) == _kernel(column[0])]
+            kind = self._best(pair) or pair[0]
+            best = self._best([m for m in column if m is kind or _has_ard(m) == _has_ard(kind)])
+            if best is None:
+                return None
+            row = models[column.index(best)]
+            first, chosen = row[0], self._best(row[::-1]) or best
+        finally:
+            race.splits = whole
+        self.tried[chosen.name] = replace(self.tried[chosen.name], chosen=True)
+        self.best = self._trials[chosen.name].results[0]
+        if self.by_evidence:
+            # What follows starts from these hyperparameters; q(u) has seen every example.
+            solution = cast(TrainingResult, self._solutions[first.name])
+            posterior = copy.deepcopy(solution.posterior)
+            posterior.reset()
+            likelihood = for_rows_of(solution.likelihood, first.likelihood)
+            first = Model(posterior, likelihood, first.name)
+        return first, chosen
+
+    def _best(self, models: Sequence[Model]) -> Model | None:
+        for model in models:
+            self._try(model)
+        known = [model for model in models if model.name in self._trials]
+        if not known:
+            return None
+        if self.by_evidence:
+            return max(known, key=lambda model: self.tried[model.name].evidence or -math.inf)
+        losses = torch.stack([self._trials[model.name].losses for model in known])
+        return known[compare(losses).chosen]
+
+    def _try(self, model: Model) -> None:
+        """Train a model once: for the ELBO, or jointly from the ELBO solution of its kernel."""
+        race, name, first = self.race, model.name, self._first[model.name]
+        if name in self._seen:
+            return
+        self._seen.add(name)
+        if race.leaves_out(name):
+            return
+        small = model if self.by_evidence else _with_few_inducing(model)
+        start = self._solution(first)
+        if start is None:
+            return
+        if model is not first:
+            start = with_likelihood(start, model, race.splits[0].training)
+        if self.by_evidence and model is not first:
+            found = race.elbo(Model.of(start)._replace(name=name), 2 * FIRST_STEPS)
+            if found is None:
+                return
+            (start,) = found
+        trial = race.trial(small, "joint", 1.0, [start])
+        if self.by_evidence:
+            self.tried[name] = ModelTried(name, self._evidence(start))
+        else:
+            if not race.by_adam(small):
+                (trial,) = race.advanced([trial], FIRST_STEPS)
+            self.tried[name] = ModelTried(name, loss=trial.loss)
+        self._trials[name] = trial
+
+    def _solution(self, first: Model) -> TrainingResult | None:
+        """Return the ELBO solution of a kernel with its first likelihood."""
+        name, steps = first.name, 2 * FIRST_STEPS if self.by_evidence else FIRST_STEPS
+        if name not in self._solutions:
+            small = first if self.by_evidence else _with_few_inducing(first)
+            found = self.race.elbo(small, steps)
+            self._solutions[name] = None if found is None else found[0]
+        return self._solutions[name]
+
+    def _evidence(self, result: TrainingResult) -> float:
+        """Return ELBO − ½ k log n of Schwarz, the ELBO of some examples as that of all."""
+        parameters = (*result.posterior.prior.parameters(), *result.likelihood.parameters())
+        k = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+        data = self.race.data
+        n = len(data) if data.weights is None else float(data.weights.sum())
+        evidence = -len(data) * result.loss - 0.5 * k * math.log(max(n, 1.0))
+        return evidence if math.isfinite(evidence) else -math.inf
+
+
+def with_likelihood(solution: TrainingResult, model: Model, data: Data) -> TrainingResult:
+    """Return an ELBO solution with the likelihood of a model to start from."""
+    likelihood = copy.deepcopy(model.likelihood)
+    if likelihood.additive:
+        # Its start is noise of a tenth of the variance of the targets.
+        residual = data.y - solution.posterior.predict(data.X).mean
+        likelihood = type(likelihood).from_targets(math.sqrt(10) * residual).to(data.X)
+    return replace(solution, likelihood=likelihood)
+
+
+def _with_few_inducing(model: Model) -> Model:
+    posterior = model.posterior
+    step = -(-len(posterior.Z) // _FEW_INDUCING)
+    prior = copy.deepcopy(posterior.prior)
+    few = SparsePosterior(prior, posterior.Z.detach()[::step], posterior.nugget)
+    few.Z.requires_grad_(posterior.Z.requires_grad)
+    return Model(few, model.likelihood, model.name)
+
+
+def _kernel(model: Model) -> str:
+    return model.name.split(",")[0].removesuffix(" ARD")
+
+
+def _has_ard(model: Model) -> bool:
+    return model.name.split(",")[0].endswith(" ARD")
