@@ -293,13 +293,13 @@ class Search(Race):
         model, middle = models[0], betas[nearest_one(betas)]
         found: list[Trial] = []
         if "joint" in modes:
-            starts = [self._starts(first, each, solutions) for each in models]
-            pairs = zip(models, starts, strict=True)
-            joint = [self.trial(each, "joint", middle, start) for each, start in pairs]
+            joint = [
+                self.trial(each, "joint", middle, self._starts(first, each, solutions))
+                for each in models
+            ]
             joint = self.race(joint, _COARSE, 2 * FIRST_STEPS)
-            best_joint = min(joint, key=lambda trial: trial.loss)
-            model = best_joint.model
-            found = self._along(best_joint, betas)
+            found = self._along(min(joint, key=lambda trial: trial.loss), betas)
+            model = found[0].model
         starts = self._starts(first, model, solutions)
         best = min(found, key=lambda trial: trial.loss, default=None)
         elbo = self.trial(model, "elbo", 1.0, starts)
