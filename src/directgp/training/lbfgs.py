@@ -44,13 +44,15 @@ def lbfgs(
     so that a run resumed from there takes the same steps as this one. Raises `NumericalError` if
     the value is not finite at the start, or in every direction from a state.
     """
-    stop, descent = None, None
+    stop, descent, learnt = None, None, learnt or Learnt()
     try:
         descent = _Descent(problem, run)
         while stop is None:
             before, steps = descent.best.value, run.steps
-            known = learnt is not None and learnt.curvature is not None
-            stop, learnt = descent.descend(segment, learnt), None
+            known = learnt.curvature is not None
+            stop = descent.descend(segment, learnt)
+            if stop is None:
+                learnt.coordinates = learnt.curvature = None
             if stop is None and descent.stuck:
                 # Start again without the learnt curvature, as long as steps from there descend.
                 if not known and (run.steps == steps or not descent.best.value < before):
@@ -144,9 +146,8 @@ class _Descent:
             )
         self._here = self.best = start
 
-    def descend(self, segment: int | None, learnt: Learnt | None = None) -> Stop | None:
+    def descend(self, segment: int | None, learnt: Learnt) -> Stop | None:
         """Take steps from the best point until one is a reason to stop, or the segment ends."""
-        learnt = learnt or Learnt()
         self._here, self._failure, self.stuck = self.best, None, False
         self._x[...], self._gradient[...] = self.best.x, self.best.gradient
         held = self._bounds.held(self._x, self._gradient)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from directgp.errors import NumericalError
 from directgp.training.callbacks import Cancel, History, StepBudget
-from directgp.training.lbfgs import lbfgs
+from directgp.training.lbfgs import Learnt, lbfgs
 from directgp.training.result import Progress, Status, Stop
 from directgp.training.run import RelativeDecrease, SmallGradient
 from tests.unit.training.toys import Toy, bowl, rosenbrock, run_of, same
@@ -356,3 +356,35 @@ def test_a_frame_makes_a_narrow_valley_round() -> None:
     assert framed_run.steps <= 3 < plain_run.steps
     # The frame is known to 1e-8, the inverse of its condition's root.
     torch.testing.assert_close(framed.state()["u_mean"], torch.ones(M).double(), rtol=0, atol=1e-6)
+
+
+# What a run has learnt
+
+
+def in_two_parts(first: Learnt | None, second: Learnt | None, steps: int) -> tuple[float, int]:
+    """Return value and evaluations of a second run, from where one of 15 steps has ended."""
+    toy = Toy(bowl, {"x": [5.0] * 8})
+    lbfgs(toy, run_of(15), learnt=first)
+    again, run = Toy(bowl, toy.state()), run_of(steps)
+    lbfgs(again, run, learnt=second)
+    return float(bowl(again.parameters).detach()), run.evaluations
+
+
+def test_a_run_goes_on_with_what_another_has_learnt() -> None:
+    learnt = Learnt()
+    further, evaluations = in_two_parts(learnt, learnt, 10)
+    anew, more = in_two_parts(None, None, 10)
+    assert further < 1e-3 * anew and evaluations < more
+    whole = Toy(bowl, {"x": [5.0] * 8})
+    lbfgs(whole, run_of(25))
+    assert further == pytest.approx(float(bowl(whole.parameters).detach()), rel=1e-6), "as one run"
+
+
+def test_a_run_starts_again_where_the_learnt_curvature_leads_nowhere() -> None:
+    """A curvature 1e30 times too large has steps that change nothing."""
+    learnt = Learnt()
+    lbfgs(Toy(lambda p: 1e30 * bowl(p), {"x": [5.0] * 8}), run_of(15), learnt=learnt)
+    wrong = learnt.curvature
+    value, _ = in_two_parts(None, learnt, 40)
+    assert wrong is not None and value < 1e-12
+    assert learnt.curvature is not wrong, "nor is it what the next run starts with"
