@@ -212,7 +212,10 @@ class Search(Race):
             if found is not None:
                 starts = self._starts(first, model, found)
                 again = self.trial(best.model, best.hyperparameters, best.beta, starts)
-                self.trials[chosen] = self.race([again], 1.0)[0]
+                (again,) = self.race([again], 1.0)
+                # Ended early, it may be behind the state that a sample has trained.
+                if again.loss < best.loss or self.end is None:
+                    self.trials[chosen] = again
         else:
             self.trials[chosen] = self.race([self.trials[chosen]], 1.0)[0]
         return self._on_all(first, self.trials[chosen]), chosen
@@ -309,6 +312,7 @@ class Search(Race):
             (elbo,) = self.race([elbo], _COARSE)
         if "fixed" in modes and not self.leaves_out("hyperparameters held"):
             fixed = _anew(self.trial(model, "fixed", middle, elbo.results))
+            fixed = replace(fixed, steps=elbo.steps)
             (fixed,) = self.advanced([fixed], 2 * FIRST_STEPS)
             found += self._along(replace(fixed, rate=0.0), betas)
         found = [trial for trial in found if math.isfinite(trial.loss)]
@@ -343,8 +347,7 @@ class Search(Race):
         Its predictions have nearly the lowest mean square error, and it is preferred to the others.
         """
         found = compare(torch.stack([trial.losses for trial in self.trials]))
-        # NaN where there is one validation example.
-        alike = found.difference <= _ALIKE * found.difference_error.nan_to_num()
+        alike = found.difference <= _ALIKE * found.difference_error
         near = alike.nonzero()[:, 0].tolist()
         most = _NEARLY * min(self.trials[i].rmse for i in near)
         near = [i for i in near if not self.trials[i].rmse > most]
@@ -387,12 +390,16 @@ class Search(Race):
         more = chosen.num_inducing - len(first.posterior.Z)
         if more > 0:
             start = first._replace(posterior=first.posterior.grown(self.data.X, more))
-        before = sum(stage.steps for stage in chosen.results[0].stages) - chosen.steps
+        stages, steps = chosen.results[0].stages, chosen.steps
+        before = sum(stage.steps for stage in stages) - steps
         result = elbo_run(trainer, self.recipe_of(first, max(1, before)), start, near=True)
         if result.ended:
             return result
         model = Model.of(self._start(first, chosen.model, result, self.data))
-        recipe = self.recipe_of(chosen.model, max(1, chosen.steps))
+        if mode == "fixed":
+            # Those of q(u) are none of the ELBO.
+            steps = sum(stage.steps for stage in stages if stage.stage == "elbo") - before
+        recipe = self.recipe_of(chosen.model, max(1, steps))
         if mode == "joint":
             return _settled(joint_run(trainer, recipe, model, beta))
         result = elbo_run(trainer, recipe, model, near=True)
