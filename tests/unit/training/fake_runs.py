@@ -11,15 +11,46 @@ from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
 from directgp.errors import NumericalError
-from directgp.likelihoods import Likelihood
+from directgp.likelihoods import Gaussian, Likelihood, StudentT
 from directgp.objectives.base import PointLoss
 from directgp.posteriors import SparsePosterior
+from directgp.posteriors.prior import Prior
+from directgp.registry import KernelName
 from directgp.training import race, search
 from directgp.training.data import Data, Model
 from directgp.training.result import Phase, Progress, StageResult, Status, TrainingResult
 from directgp.training.run import Recipe
+from directgp.training.search import Search
 from directgp.training.trainer import Trainer
-from directgp.training.validation import Split
+from directgp.training.validation import Split, Validation
+from tests.unit.training.models import regression, seeded
+
+BETAS = [64.0, 16.0, 4.0, 1.0, 0.25, 0.0625]
+KERNELS: list[tuple[str, KernelName, bool]] = [
+    ("rbf", "rbf", False),
+    ("rbf ARD", "rbf", True),
+    ("matern", "matern32", False),
+    ("matern ARD", "matern32", True),
+]
+
+
+def model(
+    likelihood: Likelihood, X: Tensor, name: str = "", kernel: KernelName = "rbf", ard: bool = False
+) -> Model:
+    """A model with six inducing inputs."""
+    prior = Prior.from_data(X, None, kernel=kernel, ard=ard, mean="zero")
+    return Model(SparsePosterior(prior, X[:6].clone()), likelihood, name)
+
+
+def models(X: Tensor, number: int = 4) -> list[list[Model]]:
+    """Kernels, each with a Gaussian and a Student-t likelihood."""
+    return [
+        [
+            model(kind(), X, f"{name}, {kind.__name__.lower()}", kernel, ard)
+            for kind in (Gaussian, StudentT)
+        ]
+        for name, kernel, ard in KERNELS[:number]
+    ]
 
 
 @dataclass(frozen=True)
@@ -76,6 +107,8 @@ class FakeRuns:
     spread: Mapping[str, float] = field(default_factory=dict)
     """Half of the range of the validation losses of a mode."""
 
+    rmse: Callable[[State], float] = lambda state: 1.0
+
     calls: list[Call] = field(default_factory=list)
     judged: list[Split] = field(default_factory=list)
 
@@ -84,7 +117,7 @@ class FakeRuns:
             monkeypatch.setattr(module, "elbo_run", self._elbo)
             monkeypatch.setattr(module, "fixed_run", self._fixed)
             monkeypatch.setattr(module, "joint_run", self._joint)
-        monkeypatch.setattr(Split, "losses", lambda split, *how: self._losses(split, *how))
+        monkeypatch.setattr(Split, "judged", lambda split, *how: self._judged(split, *how))
         return self
 
     def of(self, mode: str) -> list[Call]:
@@ -94,6 +127,10 @@ class FakeRuns:
     def steps(self, mode: str, beta: float = 1.0) -> list[int | None]:
         """The steps that runs of a mode and a β were allowed."""
         return [call.recipe.max_steps for call in self.of(mode) if call.beta == beta]
+
+    def betas(self, mode: str) -> list[float]:
+        """The values of β of a mode, in the order in which they were first trained."""
+        return list(dict.fromkeys(call.beta for call in self.of(mode)))
 
     def _elbo(
         self, trainer: Trainer, recipe: Recipe, model: Model, near: bool = False
@@ -140,11 +177,27 @@ class FakeRuns:
         stage = StageResult(mode, status, reason, steps, steps, loss, (loss,), 0.0, (), ends)
         return TrainingResult(posterior, likelihood, mode, beta, mode, (*before, stage), 0.0)
 
-    def _losses(self, split: Split, result: TrainingResult, loss: PointLoss) -> Tensor:
+    def _judged(
+        self, split: Split, result: TrainingResult, loss: PointLoss
+    ) -> tuple[Tensor, Tensor]:
         self.judged.append(split)
         mode, posterior = result.hyperparameters, result.posterior
         steps = sum(stage.steps for stage in result.stages if stage.stage == mode)
         name = name_of(posterior, result.likelihood)
-        value = self.loss(State(name, mode, result.beta, steps, len(posterior.Z)))
+        state = State(name, mode, result.beta, steps, len(posterior.Z))
         noise = torch.linspace(-1, 1, len(split.validation), dtype=torch.float64)
-        return value + self.spread.get(mode, 0.0) * noise
+        losses = self.loss(state) + self.spread.get(mode, 0.0) * noise
+        return losses, torch.full_like(losses, self.rmse(state) ** 2)
+
+
+def searched(validation: Validation, fake: FakeRuns | None = None, **how: Any) -> Search:
+    """Search with real runs, or with fake ones."""
+    X, y = regression()
+    given, data = how.pop("models", [[model(Gaussian(0.1), X)]]), how.pop("data", Data(X, y))
+    betas, modes = how.pop("betas", BETAS), how.pop("modes", ["elbo", "joint"])
+    own = {name: how.pop(name) for name in ("effort", "grows") if name in how}
+    made = Search(Recipe(**how), data, validation, seeded(5), **own)
+    with pytest.MonkeyPatch.context() as patch:
+        if fake is not None:
+            fake.install(patch)
+        return made.run(given, betas, modes)

@@ -52,6 +52,10 @@ def start(X: Tensor, y: Tensor | None = None, m: int = M) -> SparsePosterior:
     return SparsePosterior.from_data(X, y, num_inducing=m, generator=seeded(3))
 
 
+def examples(X: Tensor) -> set[tuple[float, ...]]:
+    return {tuple(row) for row in X.tolist()}
+
+
 def tensors(result: TrainingResult) -> dict[str, Tensor]:
     """Every parameter of a trained model."""
     return {**named("posterior", result.posterior), **named("likelihood", result.likelihood)}

@@ -99,6 +99,26 @@ def test_losses_are_those_of_the_trained_likelihood() -> None:
     assert torch.equal(losses, expected.detach()) and not losses.requires_grad
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_square_errors_are_those_of_the_mean_of_y(weighted: bool) -> None:
+    """That of counts is exposure · exp(μ + v / 2); times the weight over the mean weight."""
+    posterior, data = start(X), Data(X, Y, WEIGHTS if weighted else None)
+    with torch.no_grad():
+        posterior.u_mean.fill_(0.5)
+    stage = StageResult("elbo", Status.CONVERGED, "", 0, 0, 0.0, (), 0.0, (), False)
+    for likelihood in (Gaussian(0.1), LIKELIHOOD):
+        result = TrainingResult(posterior, likelihood, "elbo", 1.0, "joint", (stage,), 0.0)
+        (part,) = split(HoldOut(0.3), data, posterior, likelihood, seeded())
+        held = rows(part.validation)
+        q = posterior.predict(X[held])
+        mean = q.mean
+        if likelihood is LIKELIHOOD:
+            mean = EXPOSURE[held] * (q.mean + q.variance / 2).exp()
+        share = WEIGHTS[held] / WEIGHTS[held].mean() if weighted else torch.ones(len(held))
+        _, squares = part.judged(result, LogLoss())
+        torch.testing.assert_close(squares, share * (Y[held] - mean).square(), rtol=1e-6, atol=0)
+
+
 def test_settings_tell_one_from_another() -> None:
     new, y = inputs(4, seed=8), torch.ones(4)
     exposed = [Poisson().with_exposure(torch.full((4,), value)) for value in (1.0, 2.0)]
