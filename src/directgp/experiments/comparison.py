@@ -18,8 +18,8 @@ from directgp.experiments.fit import (
     ScaledRows,
     clock,
     load_bytes,
+    race_method,
     starting_model,
-    train_method,
 )
 from directgp.experiments.plan import (
     BetaLoss,
@@ -117,7 +117,7 @@ def run_compare_cell(
         load_bytes(model, start)
     since = clock(settings.device)
     betas, max_steps = settings.betas or coarse_grid(cell.size), settings.max_steps
-    trained = train_method(method, model, rows, betas, cell.seed, max_steps, monitors)
+    trained = race_method(method, model, rows, betas, cell.seed, max_steps, monitors)
     seconds = clock(settings.device) - since
     X, y = rows.test
     q = trained.best.posterior.predict(X)

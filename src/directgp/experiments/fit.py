@@ -20,9 +20,11 @@ from directgp.experiments.plan import Rows
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.registry import Task
 from directgp.training.beta_path import beta_path
-from directgp.training.data import Model
+from directgp.training.data import Data, Model
+from directgp.training.race import EFFORTS
 from directgp.training.result import BetaPath, TrainingResult
-from directgp.training.run import Monitor
+from directgp.training.run import Monitor, Recipe
+from directgp.training.search import Search
 from directgp.training.train import train
 from directgp.training.validation import Given
 
@@ -188,6 +190,25 @@ def train_method(
     # and a few rows with a very large loss make that error large.
     best = min(path.points, key=lambda point: point.validation_loss)
     return Trained(best.trained, path)
+
+
+def race_method(
+    method: Method,
+    model: Model,
+    rows: ScaledRows,
+    betas: Sequence[float],
+    seed: int,
+    max_steps: int | None,
+    monitors: Sequence[Monitor],
+) -> Trained:
+    """Train as `train_method` does, while steps and further β lower the validation loss."""
+    objective, mode = method.objective, method.hyperparameters
+    recipe = Recipe(objective, max_steps=max_steps, monitors=monitors)
+    generator = torch.Generator(rows.train[0].device).manual_seed(seed)
+    data, validation = Data(*rows.train, None), Given(*rows.validation)
+    search = Search(recipe, data, validation, generator, EFFORTS["fast"])
+    search.along(model, mode, betas if method.chooses_beta else [1.0])
+    return Trained(search.best, search.path if method.chooses_beta else None)
 
 
 def clock(device: str) -> float:

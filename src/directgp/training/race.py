@@ -86,11 +86,14 @@ class Trial:
     steps: int = 0
     """Steps of this candidate, after those that it started from."""
 
+    base: tuple[TrainingResult, ...] = ()
+    """The ELBO solutions whose hyperparameters a fixed run holds."""
+
     rate: float = math.inf
     """Fall of the loss in one of its last steps, over the cost of the step."""
 
     learnt: tuple[Learnt, ...] = ()
-    """What L-BFGS knows of each split; nothing where the candidate has a new problem."""
+    """What L-BFGS knows of each split, which candidates share that start from each other."""
 
     @property
     def loss(self) -> float:
@@ -203,7 +206,7 @@ class Race:
                 break
             steps = min(taken, limit - taken)
             taken += steps
-        return [replace(each, learnt=()) for each in racing]
+        return racing
 
     def advanced(self, trials: Sequence[Trial], steps: int) -> list[Trial]:
         """Train candidates further on every split; keep the state with the lower loss.
@@ -232,7 +235,8 @@ class Race:
                 continue
             new = self.trial(trial.model, trial.hyperparameters, trial.beta, whole)
             taken, cost = max(1, whole[0].stages[-1].steps), self.cost(new.num_inducing)
-            new, fall = replace(new, steps=trial.steps + taken), trial.loss - new.loss
+            fall = trial.loss - new.loss
+            new = replace(new, steps=trial.steps + taken, base=trial.base)
             # Fewer steps than allowed: the optimum is reached.
             stopped = all(each.status is Status.CONVERGED for each in whole)
             rate = 0.0 if stopped or not fall > 0 else fall / (taken * cost)
@@ -265,7 +269,7 @@ class Race:
                     result = joint_run(trainer, recipe, Model.of(before), beta)
                 else:
                     near = before if before.hyperparameters == "fixed" else None
-                    result = fixed_run(trainer, recipe, before, beta, near)
+                    result = fixed_run(trainer, recipe, trial.base[k], beta, near)
             except NumericalError as error:
                 return error
             own = result.stages if mode != "fixed" else result.stages[-1:]
@@ -334,7 +338,7 @@ class Race:
         found = [part.judged(result, loss) for part, result in pairs]
         losses, squares = (torch.cat(rows) for rows in zip(*found, strict=True))
         rmse = float(squares.mean()) ** 0.5
-        return Trial(model, mode, beta, tuple(results), losses, rmse)
+        return Trial(model, mode, beta, tuple(results), losses, rmse, base=tuple(results))
 
     def some(self, part: Split, number: int) -> Split:
         """Return the split with at most that number of training examples, drawn at random."""

@@ -27,7 +27,7 @@ from directgp.training.result import (
     TrainingResult,
 )
 from directgp.training.run import Monitor, RelativeDecrease, close
-from directgp.training.trainer import Trainer, elbo_run, fixed_run, joint_run
+from directgp.training.trainer import Trainer, elbo_run, fixed_run, joint_run, without_steps
 from directgp.training.validation import Folds, Given, Split, compare, for_rows_of, split
 
 _COARSE = 4.0
@@ -103,7 +103,7 @@ class Search(Race):
         A row of `models` has one kernel, a column one likelihood; the first ones are preferred. β
         falls along the grid, and the modes are some of "elbo", "fixed" and "joint".
         """
-        chosen, points = 0, tuple[PathPoint, ...]()
+        chosen = 0
         try:
             if len(modes) == 1 and (modes[0] == "elbo" or len(betas) == 1):
                 self.parts = len(models) + len(models[0]) + 2
@@ -112,6 +112,34 @@ class Search(Race):
                 self.best, chosen = self._by_validation(models, betas, modes)
         finally:
             close(self.recipe.monitors)
+        self._set_path(betas, chosen)
+        return self
+
+    def along(self, model: Model, mode: str, betas: Sequence[float]) -> "Search":
+        """Train a model in one mode, along β from 1 outwards while that lowers the loss.
+
+        The best has the lowest validation loss. A fixed run keeps the hyperparameters of the model.
+        """
+        posterior, likelihood, _ = model
+        self.splits = split(self.validation, self.data, posterior, likelihood, self.generator)
+        stage = without_steps("elbo", Status.CONVERGED, "Trained before.")
+        start = TrainingResult(posterior, likelihood, "elbo", 1.0, "elbo", (stage,), 0.0)
+        try:
+            first = _anew(self.trial(model, mode, betas[nearest_one(betas)], [start]))
+            (first,) = self.race([first], 1.0)
+            self.trials = [each for each in self._along(first, betas) if math.isfinite(each.loss)]
+            if not self.trials:
+                raise NumericalError(self.failures[-1].reason)
+            chosen = min(range(len(self.trials)), key=lambda i: self.trials[i].loss)
+            (best,) = self.race([self.trials[chosen]], 1.0)
+        finally:
+            close(self.recipe.monitors)
+        self.best, self.trials[chosen] = _settled(best.results[0]), best
+        self._set_path(betas, chosen)
+        return self
+
+    def _set_path(self, betas: Sequence[float], chosen: int) -> None:
+        points = tuple[PathPoint, ...]()
         if self.trials:
             found = compare(torch.stack([trial.losses for trial in self.trials]))
             results = found.points([trial.results[0] for trial in self.trials])
@@ -135,7 +163,6 @@ class Search(Race):
             grid=tuple(betas),
             models=tuple(self.models.values()),
         )
-        return self
 
     def _choose_model(
         self, models: Sequence[Sequence[Model]], by_evidence: bool
@@ -327,8 +354,9 @@ class Search(Race):
                 return middle
             if self.leaves_out(f"β = {beta:.3g}"):
                 return None
+            # What L-BFGS has learnt is nearly right for this β, too.
             (trained,) = self.advanced([_anew(replace(neighbour, beta=beta))], FIRST_STEPS)
-            return None if math.isinf(trained.loss) else replace(trained, learnt=())
+            return None if math.isinf(trained.loss) else trained
 
         def rising(passed: Sequence[Trial | None], left: int) -> bool:
             *before, last = passed
@@ -410,7 +438,7 @@ class Search(Race):
 
 def _anew(trial: Trial) -> Trial:
     """Return a candidate whose losses, those of another β or mode, are no reason to keep it."""
-    return replace(trial, losses=trial.losses + math.inf, learnt=())
+    return replace(trial, losses=trial.losses + math.inf)
 
 
 def _mean_loss(results: Sequence[TrainingResult]) -> float:
