@@ -41,6 +41,9 @@ def compare(
     ] = 5,
     sizes: Annotated[str | None, run_option("NUMBER,…", _HELP["sizes"])] = None,
     betas: Annotated[str | None, run_option("NUMBER,…", _HELP["betas"])] = None,
+    time_budget: Annotated[
+        float | None, options.time_budget_option(run_option, _HELP["time_budget"])
+    ] = None,
     jobs: Annotated[int | None, options.jobs_option(run_option, _HELP["jobs"])] = None,
     likelihood: Annotated[
         str | None,
@@ -78,6 +81,7 @@ def compare(
         "ard": ard,
         "num_inducing": None if automatic else options.whole_number("--inducing", inducing),
         "max_steps": max_iter,
+        "time_budget": time_budget,
         "seed": seed,
     }
     from directgp.cli.experiment import check_run_folder

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from directgp.cli import options
-from directgp.cli.terminal import HELP, Terminal, WrongUsageError, output_option
+from directgp.cli.terminal import HELP, Terminal, output_option
 from directgp.registry import LIKELIHOODS, LOSSES, KernelName, chosen_likelihood
 from directgp.text import duration, entry, joined, number, plural, with_error
 
@@ -48,7 +48,7 @@ def fit(
         Literal["fast", "default", "thorough"], options.model_option("NAME", _HELP["effort"])
     ] = "default",
     time_budget: Annotated[
-        float | None, options.model_option("SECONDS", _HELP["time_budget"])
+        float | None, options.time_budget_option(options.model_option, _HELP["time_budget"])
     ] = None,
     jobs: Annotated[int, options.jobs_option(options.model_option, _HELP["jobs"])] = 1,
     seed: options.Seed = 0,
@@ -74,8 +74,6 @@ def fit(
         "random_state": seed,
         "device": device,
     }
-    if time_budget is not None and not time_budget > 0:
-        raise WrongUsageError(f"--time-budget must be positive. Got {time_budget:g}.")
     options.check_name("--objective", objective, tuple(LOSSES))
     options.check_name("--likelihood", likelihood, tuple(LIKELIHOODS))
     options.check_task(data, exposure)

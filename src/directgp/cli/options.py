@@ -50,6 +50,24 @@ Seed = Annotated[int, model_option("NUMBER", "Random seed.", callback=check_seed
 Device = Annotated[DeviceName, model_option("NAME", f"{joined(get_args(DeviceName), 'or')}.")]
 Kernel = Annotated[KernelName, model_option("NAME", f"{joined(get_args(KernelName), 'or')}.")]
 Inducing = Annotated[str, model_option("auto|NUMBER", "Number of inducing inputs.")]
+
+
+def positive(option: str) -> Callable[[float | None], float | None]:
+    """Return a callback that raises `WrongUsageError` for values that are not positive."""
+
+    def check(value: float | None) -> float | None:
+        if value is not None and not value > 0:
+            raise WrongUsageError(f"{option} must be positive. Got {value:g}.")
+        return value
+
+    return check
+
+
+def time_budget_option(option: Callable[..., Any], text: str) -> Any:
+    """Return the option ``--time-budget``, in the panel of the given option."""
+    return option("SECONDS", text, callback=positive("--time-budget"))
+
+
 MaxIter = Annotated[
     int | None,
     model_option("NUMBER", "Maximum steps of one run.", callback=at_least_one("--max-iter")),

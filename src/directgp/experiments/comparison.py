@@ -37,6 +37,7 @@ from directgp.io import machine, versions
 from directgp.metrics import judge
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_grid
+from directgp.training.callbacks import TimeBudget
 from directgp.training.data import Model
 from directgp.training.result import BetaPath
 from directgp.training.run import Monitor
@@ -117,6 +118,8 @@ def run_compare_cell(
         load_bytes(model, start)
     since = clock(settings.device)
     betas, max_steps = settings.betas or coarse_grid(cell.size), settings.max_steps
+    if settings.time_budget is not None:
+        monitors = (*monitors, TimeBudget(settings.time_budget))
     trained = race_method(method, model, rows, betas, cell.seed, max_steps, monitors)
     seconds = clock(settings.device) - since
     X, y = rows.test

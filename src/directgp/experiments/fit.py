@@ -207,8 +207,9 @@ def race_method(
     generator = torch.Generator(rows.train[0].device).manual_seed(seed)
     data, validation = Data(*rows.train, None), Given(*rows.validation)
     search = Search(recipe, data, validation, generator, EFFORTS["fast"])
-    search.along(model, mode, betas if method.chooses_beta else [1.0])
-    return Trained(search.best, search.path if method.chooses_beta else None)
+    grid = sorted({*betas}, reverse=True) if method.chooses_beta else [1.0]
+    search.along(model, mode, grid)
+    return Trained(search.best, search.path if method.chooses_beta and search.trials else None)
 
 
 def clock(device: str) -> float:

@@ -36,7 +36,10 @@ class Settings(Frozen):
     betas: tuple[float, ...] | None = None
     max_steps: int | None = None
     """None: a quarter of the training rows, from 50 to 100; every second of n, n/2, n/4, …, 0.01,
-    and 1; the default of the optimiser."""
+    and 1; as many as lower the validation loss."""
+
+    time_budget: float | None = None
+    """Seconds of each fit."""
 
     dtype: Literal["float64", "float32"] = "float64"
     device: str = "cpu"
@@ -297,6 +300,7 @@ def make_plan(
     ard: bool = True,
     num_inducing: int | None = None,
     max_steps: int | None = None,
+    time_budget: float | None = None,
     seed: int = 0,
     dtype: Literal["float64", "float32"] = "float64",
     device: str = "cpu",
@@ -322,6 +326,8 @@ def make_plan(
         A name of the estimators; by default "gaussian", "probit" or "poisson".
     kernel, ard, num_inducing, max_steps
         As `kernel`, `ard`, `num_inducing` and `max_iter` of the estimators.
+    time_budget : float
+        Seconds of each fit, after which the best model so far is taken.
     seed : int
         Seed of splits and starting points.
     dtype : {"float64", "float32"}
@@ -335,6 +341,8 @@ def make_plan(
     require(repeats >= 1, "repeats", "at least 1", repeats)
     for name, given in (("num_inducing", num_inducing), ("max_steps", max_steps)):
         require(given is None or given >= 1, name, "at least 1", given)
+    allowed = time_budget is None or time_budget > 0
+    require(allowed, "time_budget", "positive", time_budget)
     for option, several in (("sizes", sizes), ("betas", betas)):
         require(several is None or len(several) > 0, option, "of at least one value", "none")
     noise = chosen_likelihood(task, likelihood)
@@ -352,6 +360,7 @@ def make_plan(
             num_inducing=num_inducing,
             betas=None if betas is None else tuple(betas),
             max_steps=max_steps,
+            time_budget=time_budget,
             dtype=dtype,
             device=device,
         ),

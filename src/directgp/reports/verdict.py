@@ -1,6 +1,5 @@
 """State which method to use and what limits that verdict."""
 
-import itertools
 import math
 import shlex
 from collections import Counter
@@ -11,7 +10,6 @@ from typing import final
 
 import numpy as np
 
-from directgp.estimators.fitting import auto_inducing
 from directgp.experiments.cell import ELBO, Method
 from directgp.experiments.comparison import coarse_grid
 from directgp.experiments.plan import (
@@ -25,10 +23,8 @@ from directgp.experiments.plan import (
 from directgp.experiments.stats import RankingRow, best_of, ranking
 from directgp.metrics import COVERAGE, SCORES, Score
 from directgp.plots.calibration import reliability
-from directgp.registry import LIKELIHOODS
-from directgp.text import decimals_for, fixed, joined, p_value, percent, plural
+from directgp.text import decimals_for, duration, fixed, joined, p_value, percent, plural
 from directgp.training.result import Status
-from directgp.training.run import Recipe
 
 _NEAR_COVERAGE = 0.02
 """Coverage this near its nominal value is right, for any number of test rows."""
@@ -141,26 +137,14 @@ def calibration(findings: Findings, row: RankingRow) -> str:
 
 
 def steps_allowed(plan: Plan) -> str:
-    """Format the limits of steps: ``at most 500 of L-BFGS in a run``."""
-    names = {"lbfgs": "L-BFGS", "adam": "Adam"}
-    limits = _step_limits(plan)
-    words = [f"at most {limit:,} of {names[each]} in a run" for each, limit in limits.items()]
-    # Adam trains all β at once.
-    warm = "lbfgs" in limits and any(method.chooses_beta for method in plan.methods)
-    return "; ".join(words) + (", fewer if it starts from a neighbouring β" if warm else "")
-
-
-def _step_limits(plan: Plan) -> dict[str, int]:
-    """Return the largest number of steps of a run by optimiser."""
+    """Format how long a fit is trained."""
     settings = plan.settings
-    likelihood = LIKELIHOODS[settings.likelihood].make()
-    found: dict[str, int] = {}
-    for size, method in itertools.product(plan.sizes, plan.methods):
-        recipe = Recipe(objective=method.objective, max_steps=settings.max_steps)
-        inducing = settings.num_inducing or auto_inducing(size)
-        optimizer = recipe.chosen_optimizer(size, inducing)
-        found[optimizer] = recipe.chosen_max_steps(optimizer, likelihood)
-    return found
+    words = "as many as lower the validation loss"
+    if settings.max_steps is not None:
+        words += f", at most {settings.max_steps:,} in a run"
+    if settings.time_budget is not None:
+        words += f", at most {duration(settings.time_budget)} of each fit"
+    return words
 
 
 def cautions(findings: Findings) -> tuple[str, ...]:
@@ -217,10 +201,10 @@ def _not_converged(findings: Findings) -> Iterator[str]:
     ended = Counter(run.cell.method for run in runs if run.outcome.status == Status.BUDGET)
     if ended:
         whose = [f"{ended[m.name]} of {m.name_in_text}" for m in plan.methods if m.name in ended]
-        most = max(_step_limits(plan).values())
         yield (
-            f"{ended.total():,} of {plural(len(runs), 'fit')} reached the limit of steps before "
-            f"convergence: {joined(whose)}; --max-iter above {most:,} may change the scores."
+            f"{ended.total():,} of {plural(len(runs), 'fit')} reached the limit of time or steps "
+            f"before convergence: {joined(whose)}; a larger --time-budget or --max-iter may change "
+            "the scores."
         )
 
 
@@ -344,6 +328,8 @@ def fit_command(data: DataFacts, method: Method, settings: Settings) -> str:
         words += ["--inducing", str(settings.num_inducing)]
     if settings.max_steps is not None:
         words += ["--max-iter", str(settings.max_steps)]
+    if settings.time_budget is not None:
+        words += ["--time-budget", f"{settings.time_budget:g}"]
     return shlex.join([*words, "--out", "model"])
 
 

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import cast, final
 
 import torch
 from typing_extensions import override
@@ -22,6 +22,7 @@ from directgp.training.result import (
     ModelTried,
     PathPoint,
     Progress,
+    StageResult,
     Status,
     Stop,
     TrainingResult,
@@ -128,13 +129,15 @@ class Search(Race):
             first = _anew(self.trial(model, mode, betas[nearest_one(betas)], [start]))
             (first,) = self.race([first], 1.0)
             self.trials = [each for each in self._along(first, betas) if math.isfinite(each.loss)]
-            if not self.trials:
+            if not self.trials and self.last is None:
                 raise NumericalError(self.failures[-1].reason)
-            chosen = min(range(len(self.trials)), key=lambda i: self.trials[i].loss)
-            (best,) = self.race([self.trials[chosen]], 1.0)
+            chosen = min(range(len(self.trials)), key=lambda i: self.trials[i].loss, default=0)
+            if self.trials:
+                (self.trials[chosen],) = self.race([self.trials[chosen]], 1.0)
         finally:
             close(self.recipe.monitors)
-        self.best, self.trials[chosen] = _settled(best.results[0]), best
+        best = self.trials[chosen].results[0] if self.trials else cast(TrainingResult, self.last)
+        self.best = _settled(best) if self.end is None else _ended(best, self.end)
         self._set_path(betas, chosen)
         return self
 
@@ -443,6 +446,13 @@ def _anew(trial: Trial) -> Trial:
 
 def _mean_loss(results: Sequence[TrainingResult]) -> float:
     return sum(result.loss for result in results) / len(results)
+
+
+def _ended(result: TrainingResult, end: StageResult) -> TrainingResult:
+    """Return the best result of a search that was ended, with the reason for that."""
+    *before, last = result.stages
+    last = replace(last, status=end.status, reason=end.reason, ends_training=True)
+    return replace(result, stages=(*before, last))
 
 
 def _settled(result: TrainingResult) -> TrainingResult:
