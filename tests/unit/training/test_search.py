@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -206,21 +207,19 @@ def test_untrained_starts_where_the_elbo_explains_nothing(counted: bool) -> None
     first = model(Gaussian(0.3), X, "first")
     given = model(Poisson() if counted else StudentT(), X, "other")
     search = Search(Recipe(), Data(X, Y), Folds(2), seeded(5))
-    search.splits = split(search.validation, search.data, *first[:2], seeded(5))
-    trained, flat = (
-        TrainingResult(
-            copy.deepcopy(first.posterior), first.likelihood, "elbo", 1.0, "elbo", (), 0.0
-        )
-        for _ in range(2)
-    )
+    one, other = split(search.validation, search.data, *first[:2], seeded(5))
+    # With targets a hundred times as large, the same solution explains nothing.
+    large = replace(other, training=Data(other.training.X, 100 * other.training.y))
+    search.splits, posterior = [one, large], copy.deepcopy(first.posterior)
     with torch.no_grad():
-        trained.posterior.u_mean.copy_(torch.linspace(-2, 2, 6))
-    one, other = search._starts(first, given, [trained, flat])
-    assert one.posterior is trained.posterior and (other.posterior is flat.posterior) == counted
+        posterior.u_mean.copy_(torch.linspace(-2, 2, 6))
+    solution = TrainingResult(posterior, first.likelihood, "elbo", 1.0, "elbo", (), 0.0)
+    kept, anew = search._starts(first, given, [solution, solution])
+    assert kept.posterior is posterior and (anew.posterior is posterior) == counted
     if not counted:
         noise = dict(given.likelihood.named_parameters())["raw_scale"]
-        assert torch.equal(tensors(other)["likelihood.raw_scale"], noise)
-        assert not torch.equal(tensors(one)["likelihood.raw_scale"], noise), "that of the residuals"
+        assert torch.equal(tensors(anew)["likelihood.raw_scale"], noise)
+        assert not torch.equal(tensors(kept)["likelihood.raw_scale"], noise), "of the residuals"
 
 
 @pytest.mark.parametrize("mode", ["joint", "fixed", "elbo"])
