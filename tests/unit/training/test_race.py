@@ -258,11 +258,11 @@ def test_a_candidate_goes_on_with_what_it_has_learnt() -> None:
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-def test_what_was_learnt_is_dropped_when_a_candidate_is_done() -> None:
+def test_what_was_learnt_is_dropped_when_a_candidate_is_done_and_else_kept_for_neighbours() -> None:
     race = race_of(stopping=NEVER)
     (trained,) = race.advanced([unjudged(candidates(race)[0])], 5)
-    assert len(trained.learnt) == 1
+    (learnt,) = trained.learnt
     (in_vain,) = race.advanced([replace(trained, losses=trained.losses - 100)], 5)
     assert in_vain.learnt == () and in_vain.rate == 0
     (raced,) = race.race([unjudged(trained)], 1.0, 5)
-    assert raced.steps == 10 and raced.rate > 0 and raced.learnt == ()
+    assert raced.steps == 10 and raced.rate > 0 and raced.learnt[0] is learnt
