@@ -1,5 +1,6 @@
 """Default estimators of directgp."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -58,7 +59,8 @@ def _crps(model: Any, data: Table) -> float:
     shift, scale = float(scaling.shift[0]), float(scaling.scale[0])
     marginals = Marginals((mean - shift) / scale, (std / scale) ** 2)
     y = (torch.as_tensor(data.y_test) - shift) / scale
-    return abs(scale) * float(predictive_crps(model.likelihood_, y, marginals).mean())
+    likelihood = copy.deepcopy(model.likelihood_).cpu()
+    return abs(scale) * float(predictive_crps(likelihood, y, marginals).mean())
 
 
 def _choices(model: Any) -> dict[str, Any]:

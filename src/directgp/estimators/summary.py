@@ -195,6 +195,8 @@ def _choices(facts: Facts) -> Iterator[str]:
         yield entry("objective", f"{facts.objective}, {mode}: {text}")
     reasons = "; ".join(filter(None, (source, chosen)))
     yield entry("β", ", ".join(filter(None, (f"{facts.beta:.3g}", reasons))))
+    if chosen and facts.path is not None and (trade := _trade(facts.path)):
+        yield entry("trade", trade)
 
 
 def _reason_for_choice(path: BetaPath) -> str:
@@ -207,9 +209,28 @@ def _reason_for_choice(path: BetaPath) -> str:
     if chosen.difference <= 0:
         return f"the best of {candidates} {validation}"
     gap = with_error(chosen.difference, chosen.difference_error)
+    # Files of earlier versions have no errors of predictions.
+    reason = "the most regularised within one" if chosen.rmse is None else "preferred within half a"
+    return f"of {candidates}, {reason} standard error of the best {validation} ({gap} above it)"
+
+
+_MUCH = 1.1
+"""Factor of the error of predictions from which a trade is named."""
+
+
+def _trade(path: BetaPath) -> str:
+    """Return what the chosen candidate gives away in its predictions; nothing if that is little."""
+    chosen, errors = path.points[path.chosen], [point.rmse for point in path.points]
+    known = {error: point for error, point in zip(errors, path.points, strict=True) if error}
+    if chosen.rmse is None or not known or not chosen.rmse > _MUCH * min(known):
+        return ""
+    lowest = min(known)
+    other = known[lowest]
+    name = "the ELBO" if other.hyperparameters == "elbo" else f"β = {other.beta:.3g}"
+    worse = number(other.validation_loss - chosen.validation_loss, 3)
     return (
-        f"of {candidates}, the most regularised within one standard error of the best "
-        f"{validation} ({gap} above it)"
+        f"RMSE of the chosen candidate {number(chosen.rmse, 3)}, of {name} {number(lowest, 3)}, "
+        f"whose {path.loss} is higher by {worse}"
     )
 
 
@@ -251,6 +272,8 @@ def _models(path: BetaPath) -> str:
 def _candidates(path: BetaPath) -> str:
     """Return the table of candidates, from the most to the least regularised."""
     points = path.points
+    # Files of earlier versions have the status of each instead.
+    errors = all(point.rmse is not None for point in points)
     losses = _with_errors([(p.validation_loss, p.validation_error) for p in points])
     gaps = _with_errors([(p.difference, p.difference_error) for p in points])
     rows = [
@@ -260,12 +283,14 @@ def _candidates(path: BetaPath) -> str:
             point.hyperparameters,
             losses[i],
             gaps[i] if point.difference > 0 else "best",
-            point.status,
+            number(point.rmse, 4) if point.rmse is not None else point.status,
         )
         for i, point in enumerate(points)
     ]
-    header = "", "β", "mode", "validation loss", "above the best", "training"
-    return _table(f"Candidates compared, {path.loss}", header, rows, right=(1, 3, 4))
+    last = "RMSE" if errors else "training"
+    header = "", "β", "mode", "validation loss", "above the best", last
+    right = (1, 3, 4, 5) if errors else (1, 3, 4)
+    return _table(f"Candidates compared, {path.loss}", header, rows, right)
 
 
 def _with_errors(pairs: Sequence[tuple[float, float]]) -> list[str]:
