@@ -17,6 +17,9 @@ from directgp.training.validation import Split, compare, for_rows_of
 _FEW_INDUCING = 50
 """Inducing inputs with which models are compared by validation."""
 
+_EXPLAINED = 0.05
+"""Share of the variance that an ELBO solution has to explain if a model starts from it."""
+
 _MOST_ROWS = 2000
 """Examples by which models are compared: a quarter of them, up to this number."""
 
@@ -102,8 +105,7 @@ class ModelChoice:
         start = self._solution(first)
         if start is None:
             return
-        if model is not first:
-            start = with_likelihood(start, model, race.splits[0].training)
+        start = start_of(small, first, start, race.splits[0].training)
         if self.by_evidence and model is not first:
             found = race.elbo(Model.of(start)._replace(name=name), 2 * FIRST_STEPS)
             if found is None:
@@ -137,13 +139,21 @@ class ModelChoice:
         return evidence if math.isfinite(evidence) else -math.inf
 
 
-def with_likelihood(solution: TrainingResult, model: Model, data: Data) -> TrainingResult:
-    """Return an ELBO solution with the likelihood of a model to start from."""
+def start_of(model: Model, first: Model, solution: TrainingResult, data: Data) -> TrainingResult:
+    """Return the ELBO solution of the first model as the state from which a model starts.
+
+    It is the untrained model where all is noise for the solution.
+    """
+    mean = solution.posterior.predict(data.X).mean
     likelihood = copy.deepcopy(model.likelihood)
+    if likelihood.additive and not float(mean.var()) > _EXPLAINED * float(data.y.var()):
+        likelihood = for_rows_of(likelihood, solution.likelihood)
+        return replace(solution, posterior=copy.deepcopy(model.posterior), likelihood=likelihood)
+    if model.name == first.name:
+        return solution
     if likelihood.additive:
         # Its start is noise of a tenth of the variance of the targets.
-        residual = data.y - solution.posterior.predict(data.X).mean
-        likelihood = type(likelihood).from_targets(math.sqrt(10) * residual).to(data.X)
+        likelihood = type(likelihood).from_targets(math.sqrt(10) * (data.y - mean)).to(data.X)
     return replace(solution, likelihood=likelihood)
 
 

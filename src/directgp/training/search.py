@@ -1,6 +1,5 @@
 """Choose kernel, likelihood, mode, β and number of inducing inputs: a race of candidates."""
 
-import copy
 import math
 import time
 from collections.abc import Sequence
@@ -13,8 +12,8 @@ from typing_extensions import override
 from directgp.errors import NumericalError
 from directgp.likelihoods.base import ConjugateLikelihood
 from directgp.training.beta_path import nearest_one, outwards
-from directgp.training.data import Data, Model
-from directgp.training.model_choice import ModelChoice, with_likelihood
+from directgp.training.data import Model
+from directgp.training.model_choice import ModelChoice, start_of
 from directgp.training.race import FIRST_STEPS, MAX_STEPS, Race, Trial
 from directgp.training.result import (
     BetaPath,
@@ -39,9 +38,6 @@ _PER_DOUBLING = 0.0125
 
 _ROWS_PER_INDUCING = 5
 """Smallest number of training examples for each inducing input that is added."""
-
-_EXPLAINED = 0.05
-"""Share of the variance that an ELBO solution has to explain if a joint run starts from it."""
 
 _ALIKE = 0.5
 """Standard errors of the paired difference up to which two candidates count as equally good."""
@@ -296,20 +292,8 @@ class Search(Race):
         """Return the states from which candidates start, with the likelihood of the model."""
         starts = []
         for found, part in zip(solutions, self.splits, strict=True):
-            starts.append(self._start(first, model, found, part.training))
+            starts.append(start_of(model, first, found, part.training))
         return starts
-
-    def _start(
-        self, first: Model, model: Model, solution: TrainingResult, data: Data
-    ) -> TrainingResult:
-        """Return the ELBO solution, or the untrained model where all is noise for the solution."""
-        if model.name != first.name:
-            solution = with_likelihood(solution, model, data)
-        mean = solution.posterior.predict(data.X).mean
-        if not model.likelihood.additive or float(mean.var()) > _EXPLAINED * float(data.y.var()):
-            return solution
-        likelihood = for_rows_of(model.likelihood, solution.likelihood)
-        return replace(solution, posterior=copy.deepcopy(model.posterior), likelihood=likelihood)
 
     def _add_trials(
         self,
@@ -426,7 +410,7 @@ class Search(Race):
         result = elbo_run(trainer, self.recipe_of(first, max(1, before)), start, near=True)
         if result.ended:
             return result
-        model = Model.of(self._start(first, chosen.model, result, self.data))
+        model = Model.of(start_of(chosen.model, first, result, self.data))
         if mode == "fixed":
             # Those of q(u) are none of the ELBO.
             steps = sum(stage.steps for stage in stages if stage.stage == "elbo") - before
