@@ -40,8 +40,7 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         β ≥ 0, the weight of the KL term; "auto" chooses it by validation.
     hyperparameters : {"auto", "joint", "fixed"}, default="auto"
         "joint" trains kernel, noise and inducing inputs together with q(u); "fixed" takes them
-        from an ELBO run; "auto" chooses "joint" or the plain ELBO solution by validation, below
-        1000 rows also "fixed".
+        from an ELBO run; "auto" chooses "joint" or the plain ELBO solution by validation.
     likelihood : {"auto", "gaussian", "student_t"} or Likelihood, default="auto"
         p(y given f), of the scaled targets if standardized; "auto" chooses by validation.
     kernel : {"auto", "rbf", "matern12", "matern32", "matern52"} or gpytorch kernel, default="auto"

@@ -128,7 +128,7 @@ class Search(Race):
             if not self.trials and self.last is None:
                 raise NumericalError(self.failures[-1].reason)
             chosen = min(range(len(self.trials)), key=lambda i: self.trials[i].loss, default=0)
-            if self.trials:
+            if self.trials and self.trials[chosen] is not first:
                 (self.trials[chosen],) = self.race([self.trials[chosen]], 1.0)
         finally:
             close(self.recipe.monitors)

@@ -14,7 +14,6 @@ from scipy import stats
 import directgp
 from directgp.errors import NumericalError
 from directgp.estimators.preprocessing import ColumnScaling
-from directgp.experiments import fit
 from directgp.experiments.cell import METHODS, Cell, Record
 from directgp.experiments.comparison import (
     coarse_grid,
@@ -29,8 +28,8 @@ from directgp.experiments.stats import ranking
 from directgp.experiments.workers import FailedJob
 from directgp.likelihoods import Gaussian
 from directgp.registry import Task
-from directgp.training import BetaPath, beta_path
 from directgp.training.run import Monitor
+from directgp.training.search import Search
 from tests.unit.experiments.small import Recorder, plan, problem
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
@@ -203,19 +202,36 @@ def replace_seconds(finished: Record[CompareCell, CompareOutcome]) -> str:
 def test_fixed_holds_what_the_elbo_found(
     method: str, held: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = []
+    searches, along = [], Search.along
 
-    def spied(*given: Any, **settings: Any) -> BetaPath:
-        paths.append(beta_path(*given, **settings))
-        return paths[-1]
+    def spied(search: Search, *given: Any) -> Search:
+        searches.append(search)
+        return along(search, *given)
 
-    monkeypatch.setattr(fit, "beta_path", spied)
+    monkeypatch.setattr(Search, "along", spied)
     cell, data, found = run(method)
     elbo = untrained_model(cell, *ScaledRows.of(data, cell.task).train)
     load_bytes(elbo, run("elbo")[2].model)
-    assert [point.beta for point in found.outcome.path] == [4.0, 1.0, 0.25]
-    for point in paths[0].points:
+    tried = [point.beta for point in found.outcome.path]
+    assert 1.0 in tried and len(tried) > 1 and {*tried} <= {4.0, 1.0, 0.25}
+    assert tried == sorted(tried, reverse=True)
+    losses = [point.loss for point in found.outcome.path]
+    assert found.outcome.beta == tried[losses.index(min(losses))]
+    # The first search is that of the ELBO.
+    for point in searches[1].path.points:
         assert torch.equal(point.trained.posterior.Z, elbo.posterior.Z) == held
+
+
+@pytest.mark.parametrize("method", ["fitc", "log-joint"])
+def test_a_time_budget_takes_the_best_model_so_far(method: str) -> None:
+    given = problem()
+    whole = plan(given, max_steps=None, time_budget=1e-6)
+    cell = whole.cell(METHODS[method], 0, 30)
+    data = compare_rows(cell, given)
+    start = run_compare_cell(whole.cell(METHODS["elbo"], 0, 30), data).model
+    found = run_compare_cell(cell, data, start).outcome
+    assert found.status == "budget" and "of 1e-06 seconds" in found.reason
+    assert found.path == () and math.isfinite(found.scores["nll"])
 
 
 @pytest.mark.parametrize(("method", "name"), [("log-fixed", "NLL"), ("square-fixed", "MSE")])
