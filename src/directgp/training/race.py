@@ -188,7 +188,7 @@ class Race:
         """Train candidates, each time for as many steps again, while it pays."""
         racing = list(trials)
         limit = min(limit, self.recipe.max_steps or limit)
-        # A new run has to learn the curvature again, so it is no shorter than those before.
+        # A candidate that has taken many steps needs many more to show a fall.
         steps = taken = min(max(FIRST_STEPS, max(each.steps for each in racing) // 2), limit)
         while taken <= limit and self.end is None:
             going = [i for i, each in enumerate(racing) if each.rate >= factor * self._pays(each)]
