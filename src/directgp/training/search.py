@@ -125,8 +125,9 @@ class Search(Race):
             first = _anew(self.trial(model, mode, betas[nearest_one(betas)], [start]))
             (first,) = self.race([first], 1.0)
             self.trials = [each for each in self._along(first, betas) if math.isfinite(each.loss)]
-            if not self.trials and self.last is None:
-                raise NumericalError(self.failures[-1].reason)
+            if not self.trials and (self.end is None or self.last is None):
+                reasons = [failure.reason for failure in self.failures]
+                raise NumericalError(reasons[-1] if reasons else "No validation loss is finite.")
             chosen = min(range(len(self.trials)), key=lambda i: self.trials[i].loss, default=0)
             if self.trials and self.trials[chosen] is not first:
                 (self.trials[chosen],) = self.race([self.trials[chosen]], 1.0)
