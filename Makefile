@@ -5,8 +5,7 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
-# Folder with the data sets, for bench-optimum, bench-training, bench-estimators and
-# bench-defaults.
+# Folder with the data sets, for bench-optimum, bench-training and bench-defaults.
 DATA ?=
 
 VENV := .venv
@@ -28,7 +27,7 @@ DEMO := build/demo
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: demo examples test test-slow test-browser lint format bench bench-optimum bench-scale \
-  bench-rules bench-accuracy bench-training bench-estimators bench-defaults docs linkcheck clean
+  bench-rules bench-accuracy bench-training bench-defaults docs linkcheck clean
 
 demo: $(INSTALLED)
 	@echo "Regression: disease progression of 442 diabetes patients."
@@ -102,12 +101,6 @@ bench-training: $(INSTALLED)
 	$(BIN)/python benchmarks/fits.py --data "$(DATA)"
 	$(BIN)/python benchmarks/optimizers.py --data "$(DATA)"
 	$(BIN)/python benchmarks/paths.py --data "$(DATA)"
-
-bench-estimators: $(INSTALLED)
-	@test -n "$(DATA)" || { \
-	  echo "bench-estimators needs the data sets. Name their folder: make bench-estimators DATA=..." >&2; \
-	  exit 1; }
-	$(BIN)/python benchmarks/estimators.py --data "$(DATA)"
 
 # Default estimators compared with those of other libraries; a second call does what is missing.
 bench-defaults: $(INSTALLED) $(INSTALLED_DEFAULTS)
