@@ -33,9 +33,9 @@ demo: $(INSTALLED)
 	@echo "Regression: disease progression of 442 diabetes patients."
 	@$(BIN)/directgp compare diabetes --force --out $(DEMO)/regression
 	@echo; echo "Classification: two overlapping classes in 20 dimensions (ringnorm)."
-	@$(BIN)/directgp compare ringnorm --no-ard --sizes 500 --force --out $(DEMO)/classification
+	@$(BIN)/directgp compare ringnorm --no-ard --sizes 300 --force --out $(DEMO)/classification
 	@echo; echo "Counts: synthetic rentals."
-	@$(BIN)/directgp compare counts --sizes 500 --force --out $(DEMO)/counts
+	@$(BIN)/directgp compare counts --sizes 300 --force --out $(DEMO)/counts
 	@echo; echo "Three reports to open in a browser:"
 	@ls -1 $(DEMO)/*/index.html
 

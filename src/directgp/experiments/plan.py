@@ -3,10 +3,11 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 from typing_extensions import override
 
 from directgp.datasets.problem import Problem
@@ -43,6 +44,16 @@ class Settings(Frozen):
 
     dtype: Literal["float64", "float32"] = "float64"
     device: str = "cpu"
+
+    @model_serializer(mode="wrap")
+    def _without_a_budget_that_is_none(
+        self, serialize: SerializerFunctionWrapHandler
+    ) -> dict[str, Any]:
+        # Cells of earlier versions have no budget, and keep their keys.
+        plain: dict[str, Any] = serialize(self)
+        if self.time_budget is None:
+            del plain["time_budget"]
+        return plain
 
 
 @final
