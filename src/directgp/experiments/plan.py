@@ -1,13 +1,13 @@
 """Plan a comparison of methods: its cells, its splits, and its results."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import SerializerFunctionWrapHandler, model_serializer
+from pydantic import model_serializer
 from typing_extensions import override
 
 from directgp.datasets.problem import Problem
@@ -47,10 +47,10 @@ class Settings(Frozen):
 
     @model_serializer(mode="wrap")
     def _without_a_budget_that_is_none(
-        self, serialize: SerializerFunctionWrapHandler
+        self, serialize: Callable[[Any], dict[str, Any]]
     ) -> dict[str, Any]:
         # Cells of earlier versions have no budget, and keep their keys.
-        plain: dict[str, Any] = serialize(self)
+        plain = serialize(self)
         if self.time_budget is None:
             del plain["time_budget"]
         return plain
