@@ -291,10 +291,10 @@ class Search(Race):
         self, first: Model, model: Model, solutions: Sequence[TrainingResult]
     ) -> list[TrainingResult]:
         """Return the states from which candidates start, with the likelihood of the model."""
-        starts = []
-        for found, part in zip(solutions, self.splits, strict=True):
-            starts.append(start_of(model, first, found, part.training))
-        return starts
+        return [
+            start_of(model, first, found, part.training)
+            for found, part in zip(solutions, self.splits, strict=True)
+        ]
 
     def _add_trials(
         self,
