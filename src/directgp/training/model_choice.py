@@ -64,7 +64,9 @@ class ModelChoice:
         try:
             pair = [model for model in column if _kernel(model) == _kernel(column[0])]
             kind = self._best(pair) or pair[0]
-            best = self._best([m for m in column if m is kind or _has_ard(m) == _has_ard(kind)])
+            if not race.effort.first_only:
+                pair = [m for m in column if m is kind or _has_ard(m) == _has_ard(kind)]
+            best = self._best(pair)
             if best is None:
                 return None
             row = models[column.index(best)]

@@ -48,10 +48,12 @@ class Effort:
 
     max_inducing: int = 1000
     max_inducing_cuda: int = 4000
+    first_only: bool = False
+    """Whether the first kernel and the β nearest to 1 are the only ones."""
 
 
 EFFORTS = {
-    "fast": Effort(5e-4, 300, 2000, 100, 200),
+    "fast": Effort(5e-4, 300, 2000, 100, 200, first_only=True),
     "default": Effort(),
     "thorough": Effort(1e-5, 2000, 20_000),
 }
@@ -125,6 +127,11 @@ Task = Callable[[], TrainingResult | NumericalError | None]
 """A run; None where the search was ended before it."""
 
 
+def mean_loss(results: Sequence[TrainingResult]) -> float:
+    """Return the mean objective of the splits."""
+    return sum(result.loss for result in results) / len(results)
+
+
 @final
 @dataclass
 class OneAtATime(Monitor):
@@ -161,6 +168,9 @@ class Race:
     effort: Effort = EFFORTS["default"]
     n_jobs: int = 1
     """Number of candidates, or folds of a candidate, that are trained at once."""
+
+    by_objective: bool = field(default=False, init=False)
+    """Whether candidates go on while their objective falls, and not the validation loss."""
 
     splits: list[Split] = field(default_factory=list, init=False)
     failures: list[Failure] = field(default_factory=list, init=False)
@@ -235,7 +245,9 @@ class Race:
                 continue
             new = self.trial(trial.model, trial.hyperparameters, trial.beta, whole)
             taken, cost = max(1, whole[0].stages[-1].steps), self.cost(new.num_inducing)
-            fall = trial.loss - new.loss
+            fall = self.fall(trial.loss, new.loss)
+            if self.by_objective and math.isfinite(trial.loss):
+                fall = self.fall(mean_loss(trial.results), mean_loss(whole))
             new = replace(new, steps=trial.steps + taken, base=trial.base)
             # Fewer steps than allowed: the optimum is reached.
             stopped = all(each.status is Status.CONVERGED for each in whole)
@@ -243,6 +255,13 @@ class Race:
             learnt = tuple(known[i * number : (i + 1) * number]) if rate > 0 else ()
             trained.append(replace(new if fall > 0 else trial, rate=rate, learnt=learnt))
         return trained
+
+    def fall(self, before: float, after: float) -> float:
+        """Return the fall of a mean loss in nats."""
+        if self.recipe.point_loss().validation_loss().log_density or math.isinf(before):
+            return before - after
+        # That of ½ log of the loss, as for Gaussian noise of this variance.
+        return (before - after) / (2 * abs(after)) if after else 0.0
 
     def _pays(self, trial: Trial) -> float:
         """Return the rate from which more steps pay, which rises with those taken."""

@@ -14,7 +14,7 @@ from directgp.likelihoods.base import ConjugateLikelihood
 from directgp.training.beta_path import nearest_one, outwards
 from directgp.training.data import Model
 from directgp.training.model_choice import ModelChoice, start_of
-from directgp.training.race import FIRST_STEPS, MAX_STEPS, Race, Trial
+from directgp.training.race import FIRST_STEPS, MAX_STEPS, Race, Trial, mean_loss
 from directgp.training.result import (
     BetaPath,
     Failure,
@@ -33,7 +33,7 @@ from directgp.training.validation import Folds, Given, Split, compare, for_rows_
 _COARSE = 4.0
 """Factor of the tolerance while β and the number of inducing inputs are not chosen."""
 
-_PER_DOUBLING = 0.0125
+_PER_DOUBLING = 0.008
 """Fall of the mean objective that pays for twice as many inducing inputs, times the cost."""
 
 _ROWS_PER_INDUCING = 5
@@ -117,6 +117,7 @@ class Search(Race):
 
         The best has the lowest validation loss. A fixed run keeps the hyperparameters of the model.
         """
+        self.by_objective = True
         posterior, likelihood, _ = model
         self.splits = split(self.validation, self.data, posterior, likelihood, self.generator)
         stage = without_steps("elbo", Status.CONVERGED, "Trained before.")
@@ -220,6 +221,9 @@ class Search(Race):
             first, model, known = self._choose_model(column, by_evidence=True)
             if "joint" in modes:
                 rivals = next(row[1:] for row in models if row[0].name == first.name)
+                # Only their kernels were compared so far.
+                tried = self.models.items()
+                self.models = {k: replace(v, name=v.name.split(",")[0]) for k, v in tried}
         else:
             first, model, known = self._choose_model(models, by_evidence=False)
         solutions = self._solved(first)
@@ -263,13 +267,13 @@ class Search(Race):
         rows, rate = min(len(part.training) for part in self.splits), math.inf
         steps = FIRST_STEPS
         while self.end is None:
-            number, loss = len(results[0].posterior.Z), _mean_loss(results)
+            number, loss = len(results[0].posterior.Z), mean_loss(results)
             if rate >= _COARSE * self.effort.tolerance and steps < 200:
                 # More steps before more inducing inputs.
                 further = self.elbo(model, steps, results)
                 if further is None:
                     return results
-                rate = (loss - _mean_loss(further)) / (steps * self.cost(number))
+                rate = (loss - mean_loss(further)) / (steps * self.cost(number))
                 results, steps = further, 2 * steps
                 continue
             if 2 * number > min(most, rows // _ROWS_PER_INDUCING):
@@ -281,7 +285,7 @@ class Search(Race):
             further = self.elbo(model, FIRST_STEPS, grown)
             if further is None:
                 return results
-            fall = loss - _mean_loss(further)
+            fall = loss - mean_loss(further)
             if fall < _PER_DOUBLING * self.cost(2 * number):
                 return results
             results, rate, steps = further, math.inf, 2 * FIRST_STEPS
@@ -309,22 +313,26 @@ class Search(Race):
         Returns the model whose first joint candidate has the lowest loss.
         """
         model, middle = models[0], betas[nearest_one(betas)]
-        found: list[Trial] = []
+        joint: Trial | None = None
         if "joint" in modes:
-            joint = [
+            racing = [
                 self.trial(each, "joint", middle, self._starts(first, each, solutions))
                 for each in models
             ]
-            joint = self.race(joint, _COARSE, 2 * FIRST_STEPS)
-            found = self._along(min(joint, key=lambda trial: trial.loss), betas)
-            model = found[0].model
+            racing = self.race(racing, _COARSE, 2 * FIRST_STEPS)
+            joint = min(racing, key=lambda trial: trial.loss)
+            model = joint.model
         starts = self._starts(first, model, solutions)
-        best = min(found, key=lambda trial: trial.loss, default=None)
         elbo = self.trial(model, "elbo", 1.0, starts)
         if model.name != first.name and not self.leaves_out("the ELBO"):
             (elbo,) = self.advanced([elbo], FIRST_STEPS)
-        if best is None or not elbo.is_beaten(best):
+        if joint is None or not elbo.is_beaten(joint):
             (elbo,) = self.race([elbo], _COARSE)
+        found: list[Trial] = []
+        if joint is not None:
+            # Where the ELBO is better, other β are hardly better than this one.
+            alone = self.effort.first_only or joint.is_beaten(elbo)
+            found = [joint] if alone else self._along(joint, betas)
         if "fixed" in modes and not self.leaves_out("hyperparameters held"):
             fixed = _anew(self.trial(model, "fixed", middle, elbo.results))
             fixed = replace(fixed, steps=elbo.steps)
@@ -352,8 +360,8 @@ class Search(Race):
             if last is None or not known:
                 return last is None and bool(before)
             # More steps at one β would have lowered the loss, too.
-            expected = middle.rate * FIRST_STEPS
-            return not last.loss < min(trial.loss for trial in known) - expected
+            lowest = min(trial.loss for trial in known)
+            return not self.fall(lowest, last.loss) > middle.rate * FIRST_STEPS
 
         return outwards(betas, candidate, rising)
 
@@ -427,10 +435,6 @@ class Search(Race):
 def _anew(trial: Trial) -> Trial:
     """Return a candidate whose losses, those of another β or mode, are no reason to keep it."""
     return replace(trial, losses=trial.losses + math.inf)
-
-
-def _mean_loss(results: Sequence[TrainingResult]) -> float:
-    return sum(result.loss for result in results) / len(results)
 
 
 def _ended(result: TrainingResult, end: StageResult) -> TrainingResult:
