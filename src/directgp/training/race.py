@@ -48,6 +48,9 @@ class Effort:
 
     max_inducing: int = 1000
     max_inducing_cuda: int = 4000
+    rows_per_inducing: int = 5
+    """Smallest number of training examples for each inducing input of the chosen candidate."""
+
     first_only: bool = False
     """Whether the first kernel and the β nearest to 1 are the only ones."""
 
@@ -55,7 +58,7 @@ class Effort:
 EFFORTS = {
     "fast": Effort(5e-4, 300, 2000, 100, 200, first_only=True),
     "default": Effort(),
-    "thorough": Effort(1e-5, 2000, 20_000),
+    "thorough": Effort(1e-5, 2000, 20_000, rows_per_inducing=2),
 }
 
 FIRST_STEPS = 25
@@ -87,6 +90,9 @@ class Trial:
 
     steps: int = 0
     """Steps of this candidate, after those that it started from."""
+
+    steps_before: int = 0
+    """Those of them before inducing inputs were added to this candidate."""
 
     base: tuple[TrainingResult, ...] = ()
     """The ELBO solutions whose hyperparameters a fixed run holds."""
@@ -248,7 +254,12 @@ class Race:
             fall = self.fall(trial.loss, new.loss)
             if self.by_objective and math.isfinite(trial.loss):
                 fall = self.fall(mean_loss(trial.results), mean_loss(whole))
-            new = replace(new, steps=trial.steps + taken, base=trial.base)
+            new = replace(
+                new,
+                steps=trial.steps + taken,
+                steps_before=trial.steps_before,
+                base=trial.base,
+            )
             # Fewer steps than allowed: the optimum is reached.
             stopped = all(each.status is Status.CONVERGED for each in whole)
             rate = 0.0 if stopped or not fall > 0 else fall / (taken * cost)

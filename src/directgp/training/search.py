@@ -33,11 +33,11 @@ from directgp.training.validation import Folds, Given, Split, compare, for_rows_
 _COARSE = 4.0
 """Factor of the tolerance while β and the number of inducing inputs are not chosen."""
 
-_PER_DOUBLING = 0.008
-"""Fall of the mean objective that pays for twice as many inducing inputs, times the cost."""
+_PER_DOUBLING = 0.0125
+"""Fall of the loss that pays for twice as many inducing inputs, times the cost of a step."""
 
 _ROWS_PER_INDUCING = 5
-"""Smallest number of training examples for each inducing input that is added."""
+"""Smallest number of training examples for each inducing input of a candidate."""
 
 _ALIKE = 0.5
 """Standard errors of the paired difference up to which two candidates count as equally good."""
@@ -86,6 +86,9 @@ class Search(Race):
     best: TrainingResult = field(init=False)
     path: BetaPath = field(init=False)
     """The candidates with their mean losses; `chosen` is 0 where there are none."""
+
+    _limited: bool = field(default=False, init=False)
+    """Whether twice as many inducing inputs would have been too many for the rows."""
 
     trials: list[Trial] = field(default_factory=list, init=False)
     """Candidates of the best model."""
@@ -234,21 +237,18 @@ class Search(Race):
             return known, 0
         model = self._add_trials(first, [model, *rivals], solutions, betas, modes)
         chosen = self._chosen()
+        best, more = self.trials[chosen], self._limited
         if any(some is not all for some, all in zip(self.splits, whole, strict=True)):
             if self.leaves_out("training on more than a sample of the rows"):
-                return self.trials[chosen].results[0], chosen
-            self.splits = whole
-            best = self.trials[chosen]
-            found = self._solved(first, solutions)
-            if found is not None:
-                starts = self._starts(first, model, found)
-                again = self.trial(best.model, best.hyperparameters, best.beta, starts)
-                (again,) = self.race([again], 1.0)
-                # Ended early, it may be behind the state that a sample has trained.
-                if again.loss < best.loss or self.end is None:
-                    self.trials[chosen] = again
-        else:
-            self.trials[chosen] = self.race([self.trials[chosen]], 1.0)[0]
+                return best.results[0], chosen
+            self.splits, more = whole, True
+            results = tuple(
+                replace(each, likelihood=for_rows_of(each.likelihood, part.likelihood))
+                for each, part in zip(best.results, whole, strict=True)
+            )
+            best = replace(best, results=results, rate=math.inf)
+        (best,) = self.race([best], 1.0)
+        self.trials[chosen] = self._grown(best) if more else best
         return self._on_all(first, self.trials[chosen]), chosen
 
     def _solved(
@@ -259,14 +259,12 @@ class Search(Race):
         Their number is doubled while a few steps with twice as many lower the objective enough.
         """
         results = self.elbo(model, FIRST_STEPS, near)
-        conjugate = isinstance(model.likelihood, ConjugateLikelihood)
-        if results is None or not (self.grows and conjugate):
+        if results is None or not isinstance(model.likelihood, ConjugateLikelihood):
             return results
-        cuda = self.data.X.is_cuda
-        most = self.effort.max_inducing_cuda if cuda else self.effort.max_inducing
-        rows, rate = min(len(part.training) for part in self.splits), math.inf
-        steps = FIRST_STEPS
-        while self.end is None:
+        most = self._most_inducing(_ROWS_PER_INDUCING)
+        self._limited = True
+        rate, steps = math.inf, FIRST_STEPS
+        while most and self.end is None:
             number, loss = len(results[0].posterior.Z), mean_loss(results)
             if rate >= _COARSE * self.effort.tolerance and steps < 200:
                 # More steps before more inducing inputs.
@@ -276,7 +274,7 @@ class Search(Race):
                 rate = (loss - mean_loss(further)) / (steps * self.cost(number))
                 results, steps = further, 2 * steps
                 continue
-            if 2 * number > min(most, rows // _ROWS_PER_INDUCING):
+            if 2 * number > most:
                 return results
             grown = [
                 replace(result, posterior=result.posterior.grown(part.training.X, number))
@@ -287,9 +285,37 @@ class Search(Race):
                 return results
             fall = loss - mean_loss(further)
             if fall < _PER_DOUBLING * self.cost(2 * number):
+                self._limited = False
                 return results
             results, rate, steps = further, math.inf, 2 * FIRST_STEPS
         return results
+
+    def _grown(self, trial: Trial) -> Trial:
+        """Return the chosen candidate with more inducing inputs, doubled while that pays."""
+        most = self._most_inducing(self.effort.rows_per_inducing)
+        while 2 * trial.num_inducing <= most and trial.hyperparameters != "fixed":
+            if self.leaves_out("more inducing inputs"):
+                break
+            results = tuple(
+                replace(each, posterior=each.posterior.grown(part.training.X, trial.num_inducing))
+                for each, part in zip(trial.results, self.splits, strict=True)
+            )
+            before = trial.steps_before or trial.steps
+            grown = replace(trial, results=results, steps_before=before, learnt=())
+            (grown,) = self.advanced([grown], FIRST_STEPS)
+            needed = _PER_DOUBLING * self.cost(grown.num_inducing)
+            if self.fall(trial.loss, grown.loss) < needed:
+                break
+            (trial,) = self.race([grown], 1.0)
+        return trial
+
+    def _most_inducing(self, rows_each: int) -> int:
+        """Return the largest number of inducing inputs; 0 where their number is given."""
+        if not self.grows:
+            return 0
+        cuda = self.data.X.is_cuda
+        most = self.effort.max_inducing_cuda if cuda else self.effort.max_inducing
+        return min(most, min(len(part.training) for part in self.splits) // rows_each)
 
     def _starts(
         self, first: Model, model: Model, solutions: Sequence[TrainingResult]
@@ -411,7 +437,8 @@ class Search(Race):
     def _repeated(self, trainer: Trainer, first: Model, chosen: Trial) -> TrainingResult:
         """Train on all examples from the start, for as many steps as validation has chosen."""
         mode, beta, start = chosen.hyperparameters, chosen.beta, first
-        more = chosen.num_inducing - len(first.posterior.Z)
+        early, final = (len(each[0].posterior.Z) for each in (chosen.base, chosen.results))
+        more = early - len(first.posterior.Z)
         if more > 0:
             start = first._replace(posterior=first.posterior.grown(self.data.X, more))
         stages, steps = chosen.results[0].stages, chosen.steps
@@ -419,14 +446,22 @@ class Search(Race):
         result = elbo_run(trainer, self.recipe_of(first, max(1, before)), start, near=True)
         if result.ended:
             return result
-        model = Model.of(start_of(chosen.model, first, result, self.data))
+        result = start_of(chosen.model, first, result, self.data)
         if mode == "fixed":
             # Those of q(u) are none of the ELBO.
             steps = sum(stage.steps for stage in stages if stage.stage == "elbo") - before
-        recipe = self.recipe_of(chosen.model, max(1, steps))
-        if mode == "joint":
-            return _settled(joint_run(trainer, recipe, model, beta))
-        result = elbo_run(trainer, recipe, model, near=True)
+        turns = (chosen.steps_before, steps - chosen.steps_before) if final > early else (steps,)
+        for i, turn in enumerate(turns):
+            model, recipe = Model.of(result), self.recipe_of(chosen.model, max(1, turn))
+            if i > 0:
+                posterior = model.posterior.grown(self.data.X, final - early)
+                model = model._replace(posterior=posterior)
+            if mode == "joint":
+                result = joint_run(trainer, recipe, model, beta)
+            else:
+                result = elbo_run(trainer, recipe, model, near=True)
+            if result.ended:
+                return result
         if mode == "fixed":
             return fixed_run(trainer, self.recipe, result, beta)
         return _settled(result)
