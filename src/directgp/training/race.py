@@ -255,10 +255,11 @@ class Race:
             if self.by_objective and math.isfinite(trial.loss):
                 fall = self.fall(mean_loss(trial.results), mean_loss(whole))
             new = replace(
-                new,
+                trial,
+                results=new.results,
+                losses=new.losses,
+                rmse=new.rmse,
                 steps=trial.steps + taken,
-                steps_before=trial.steps_before,
-                base=trial.base,
             )
             # Fewer steps than allowed: the optimum is reached.
             stopped = all(each.status is Status.CONVERGED for each in whole)

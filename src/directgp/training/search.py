@@ -235,7 +235,7 @@ class Search(Race):
             if known is None or not self.leaves_out("every candidate"):
                 raise NumericalError(self.failures[-1].reason)
             return known, 0
-        model = self._add_trials(first, [model, *rivals], solutions, betas, modes)
+        self._add_trials(first, [model, *rivals], solutions, betas, modes)
         chosen = self._chosen()
         best, more = self.trials[chosen], self._limited
         if any(some is not all for some, all in zip(self.splits, whole, strict=True)):
@@ -251,14 +251,12 @@ class Search(Race):
         self.trials[chosen] = self._grown(best) if more else best
         return self._on_all(first, self.trials[chosen]), chosen
 
-    def _solved(
-        self, model: Model, near: Sequence[TrainingResult] = ()
-    ) -> list[TrainingResult] | None:
+    def _solved(self, model: Model) -> list[TrainingResult] | None:
         """Return ELBO solutions of the splits, with more inducing inputs where that pays.
 
         Their number is doubled while a few steps with twice as many lower the objective enough.
         """
-        results = self.elbo(model, FIRST_STEPS, near)
+        results = self.elbo(model, FIRST_STEPS)
         if results is None or not isinstance(model.likelihood, ConjugateLikelihood):
             return results
         most = self._most_inducing(_ROWS_PER_INDUCING)
@@ -333,32 +331,26 @@ class Search(Race):
         solutions: Sequence[TrainingResult],
         betas: Sequence[float],
         modes: Sequence[str],
-    ) -> Model:
-        """Train candidates of each mode, along β while that lowers the validation loss.
-
-        Returns the model whose first joint candidate has the lowest loss.
-        """
+    ) -> None:
+        """Train candidates of each mode, along β while that lowers the validation loss."""
         model, middle = models[0], betas[nearest_one(betas)]
-        joint: Trial | None = None
+        found: list[Trial] = []
         if "joint" in modes:
-            racing = [
+            joint = [
                 self.trial(each, "joint", middle, self._starts(first, each, solutions))
                 for each in models
             ]
-            racing = self.race(racing, _COARSE, 2 * FIRST_STEPS)
-            joint = min(racing, key=lambda trial: trial.loss)
-            model = joint.model
+            joint = self.race(joint, _COARSE, 2 * FIRST_STEPS)
+            winner = min(joint, key=lambda trial: trial.loss)
+            found = [winner] if self.effort.first_only else self._along(winner, betas)
+            model = winner.model
         starts = self._starts(first, model, solutions)
+        best = min(found, key=lambda trial: trial.loss, default=None)
         elbo = self.trial(model, "elbo", 1.0, starts)
         if model.name != first.name and not self.leaves_out("the ELBO"):
             (elbo,) = self.advanced([elbo], FIRST_STEPS)
-        if joint is None or not elbo.is_beaten(joint):
+        if best is None or not elbo.is_beaten(best):
             (elbo,) = self.race([elbo], _COARSE)
-        found: list[Trial] = []
-        if joint is not None:
-            # Where the ELBO is better, other β are hardly better than this one.
-            alone = self.effort.first_only or joint.is_beaten(elbo)
-            found = [joint] if alone else self._along(joint, betas)
         if "fixed" in modes and not self.leaves_out("hyperparameters held"):
             fixed = _anew(self.trial(model, "fixed", middle, elbo.results))
             fixed = replace(fixed, steps=elbo.steps)
@@ -366,7 +358,6 @@ class Search(Race):
             found += self._along(replace(fixed, rate=0.0), betas)
         found = [trial for trial in found if math.isfinite(trial.loss)]
         self.trials = [elbo, *found] if "elbo" in modes or not found else found
-        return model
 
     def _along(self, middle: Trial, betas: Sequence[float]) -> list[Trial]:
         """Return the candidates from the middle of the grid to where the losses rise."""
