@@ -85,8 +85,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     warm_start : bool, default=False
         Start the next `fit` from the trained model, with its scaling.
     effort : {"fast", "default", "thorough"}, default="default"
-        How long the search goes on: until a step lowers the validation loss by less than 5e-4,
-        1e-4 or 1e-5.
+        How long candidates are trained: while a step lowers the validation loss by 5e-4, 1e-4 or
+        1e-5. "fast" has one kernel and one β; "thorough" allows more inducing inputs.
     time_budget : float, default=None
         Seconds after which the best model so far is taken; a warning says what was not tried.
     n_jobs : int, default=None

@@ -91,7 +91,7 @@ class Trial:
     steps: int = 0
     """Steps of this candidate, after those that it started from."""
 
-    steps_before: int = 0
+    steps_before: int | None = None
     """Those of them before inducing inputs were added to this candidate."""
 
     base: tuple[TrainingResult, ...] = ()

@@ -298,7 +298,7 @@ class Search(Race):
                 replace(each, posterior=each.posterior.grown(part.training.X, trial.num_inducing))
                 for each, part in zip(trial.results, self.splits, strict=True)
             )
-            before = trial.steps_before or trial.steps
+            before = trial.steps if trial.steps_before is None else trial.steps_before
             grown = replace(trial, results=results, steps_before=before, learnt=())
             (grown,) = self.advanced([grown], FIRST_STEPS)
             needed = _PER_DOUBLING * self.cost(grown.num_inducing)
@@ -441,11 +441,12 @@ class Search(Race):
         if mode == "fixed":
             # Those of q(u) are none of the ELBO.
             steps = sum(stage.steps for stage in stages if stage.stage == "elbo") - before
-        turns = (chosen.steps_before, steps - chosen.steps_before) if final > early else (steps,)
-        for i, turn in enumerate(turns):
-            model, recipe = Model.of(result), self.recipe_of(chosen.model, max(1, turn))
-            if i > 0:
-                posterior = model.posterior.grown(self.data.X, final - early)
+        early_steps = chosen.steps_before or 0
+        turns = [(early_steps, 0)] if early_steps else []
+        for turn, added in [*turns, (max(1, steps - early_steps), final - early)]:
+            model, recipe = Model.of(result), self.recipe_of(chosen.model, turn)
+            if added > 0:
+                posterior = model.posterior.grown(self.data.X, added)
                 model = model._replace(posterior=posterior)
             if mode == "joint":
                 result = joint_run(trainer, recipe, model, beta)

@@ -13,7 +13,7 @@ from directgp.errors import NumericalError
 from directgp.likelihoods import Gaussian, Poisson, StudentT
 from directgp.training.callbacks import History
 from directgp.training.data import Data
-from directgp.training.race import Effort, Trial
+from directgp.training.race import EFFORTS, Effort, Trial
 from directgp.training.result import Failure, Status, TrainingResult
 from directgp.training.run import Recipe, RelativeDecrease
 from directgp.training.search import Reached, Search
@@ -138,7 +138,8 @@ def test_likelihoods_race_in_the_folds(gap: float, winner: str) -> None:
     won = f"rbf ARD, {winner}"
     assert {name for name, beta, _ in joint if beta == 4} == {won}
     assert {trial.model.name for trial in found.trials} == {fake.calls[-1].model} == {won}
-    assert [each.chosen for each in found.path.models] == [False, True]
+    tried = [(each.name, each.chosen) for each in found.path.models]
+    assert tried == [("rbf", False), ("rbf ARD", True)]
 
 
 @pytest.mark.parametrize("mode", ["elbo", "fixed", "joint"])
@@ -199,6 +200,24 @@ def test_inducing_inputs_never_beyond_the_limits(
         monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
     _, elbo = grown_with(lambda call: -math.log(call.num_inducing), **{"n": 600, **settings})
     assert max(number for number, _ in elbo) == largest
+
+
+@pytest.mark.parametrize("falls", [True, False])
+def test_the_chosen_candidate_alone_has_more_inducing_inputs(falls: bool) -> None:
+    """Where the rows allow no more to all candidates, and the validation loss falls enough."""
+    fall = 0.02 if falls else 0.01
+    fake = FakeRuns(
+        lambda each: abs(each.beta - 4) - fall * math.log2(each.num_inducing),
+        lambda call: -math.log(call.num_inducing),
+    )
+    (X, y), effort = regression(400), Effort(rows_per_inducing=2)
+    settings = {"data": Data(X, y), "effort": effort, "betas": [16.0, 4.0, 1.0], "grows": True}
+    given = model(Gaussian(), X, kernel="matern12")
+    found = searched(HoldOut(0.2), fake, models=[[given]], **settings)
+    numbers = {beta: {c.num_inducing for c in fake.calls if c.beta == beta} for beta in (16, 4)}
+    # 320 rows to train on: one for five, then one for two.
+    assert numbers == {16: {48}, 4: {48, 96}}
+    assert len(found.best.posterior.Z) == (96 if falls else 48)
 
 
 @pytest.mark.parametrize("counted", [False, True])
@@ -275,6 +294,42 @@ def test_with_folds_the_run_is_repeated_from_the_start(
     assert found.best.hyperparameters == mode
     if mode != "fixed":
         assert found.best.status is Status.CONVERGED and "cost" in found.best.reason
+
+
+def test_with_folds_inducing_inputs_are_added_after_as_many_steps() -> None:
+    """12 for all candidates, 24 for the chosen one, after its first 100 steps."""
+
+    def loss(state: State) -> float:
+        best = 100 if state.num_inducing == 12 else 125
+        return abs(best - state.steps) / 10 - state.num_inducing + 99 * (state.mode == "elbo")
+
+    fake = FakeRuns(loss, lambda call: -float(call.num_inducing))
+    (X, y), effort = regression(120), Effort(rows_per_inducing=2)
+    settings = {"data": Data(X, y), "effort": effort, "betas": [2.0], "grows": True}
+    searched(Folds(2), fake, models=[[model(Gaussian(), X)]], **settings)
+    on_all = [
+        (c.mode, c.num_inducing, c.recipe.max_steps) for c in fake.calls if len(c.data) == 120
+    ]
+    assert on_all == [("elbo", 12, 125), ("joint", 12, 100), ("joint", 24, 25)]
+
+
+def test_along_beta_candidates_go_on_while_their_objective_falls() -> None:
+    """In nats, so by its share where the loss is a square; the validation loss chooses β."""
+    values = iter([0.3, 0.1, 0.08, 0.0799, 0.2, 0.2])
+    fake = FakeRuns(lambda state: state.beta + state.steps, lambda call: next(values))
+    search = Search(Recipe("square_loss"), Data(X, Y), ELSEWHERE, seeded(), Effort())
+    with pytest.MonkeyPatch.context() as patch:
+        fake.install(patch)
+        search.along(model(Gaussian(), X), "joint", [4.0, 1.0])
+    assert fake.steps("joint") == [25, 25, 50, 100] and fake.steps("joint", 4.0) == [25]
+    assert search.best.beta == 1 and search.best.loss == 0.0799
+
+
+def test_a_fast_search_has_the_first_kernel_and_one_beta() -> None:
+    fake = FakeRuns()
+    found = searched(HoldOut(0.2), fake, models=models(X, 4), effort=EFFORTS["fast"])
+    assert fake.betas("joint") == [1.0] and len(found.trials) == 2
+    assert {each.name.split(",")[0] for each in found.path.models} == {"rbf", "rbf ARD"}
 
 
 def test_a_race_on_some_examples_goes_on_to_all() -> None:
