@@ -33,8 +33,8 @@ from directgp.training.validation import Folds, Given, Split, compare, for_rows_
 _COARSE = 4.0
 """Factor of the tolerance while β and the number of inducing inputs are not chosen."""
 
-_PER_DOUBLING = 0.0125
-"""Fall of the loss that pays for twice as many inducing inputs, times the cost of a step."""
+_STEPS_PER_DOUBLING = 125
+"""Steps for which twice as many inducing inputs have to pay."""
 
 _ROWS_PER_INDUCING = 5
 """Smallest number of training examples for each inducing input of a candidate."""
@@ -282,7 +282,7 @@ class Search(Race):
             if further is None:
                 return results
             fall = loss - mean_loss(further)
-            if fall < _PER_DOUBLING * self.cost(2 * number):
+            if fall < self._price(2 * number):
                 self._limited = False
                 return results
             results, rate, steps = further, math.inf, 2 * FIRST_STEPS
@@ -301,11 +301,14 @@ class Search(Race):
             before = trial.steps if trial.steps_before is None else trial.steps_before
             grown = replace(trial, results=results, steps_before=before, learnt=())
             (grown,) = self.advanced([grown], FIRST_STEPS)
-            needed = _PER_DOUBLING * self.cost(grown.num_inducing)
-            if self.fall(trial.loss, grown.loss) < needed:
+            if self.fall(trial.loss, grown.loss) < self._price(grown.num_inducing):
                 break
             (trial,) = self.race([grown], 1.0)
         return trial
+
+    def _price(self, num_inducing: int) -> float:
+        """Return the fall of the loss for which the number of inducing inputs is doubled."""
+        return _STEPS_PER_DOUBLING * self.effort.tolerance * self.cost(num_inducing)
 
     def _most_inducing(self, rows_each: int) -> int:
         """Return the largest number of inducing inputs; 0 where their number is given."""
