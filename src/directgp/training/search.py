@@ -274,11 +274,7 @@ class Search(Race):
                 continue
             if 2 * number > most:
                 return results
-            grown = [
-                replace(result, posterior=result.posterior.grown(part.training.X, number))
-                for result, part in zip(results, self.splits, strict=True)
-            ]
-            further = self.elbo(model, FIRST_STEPS, grown)
+            further = self.elbo(model, FIRST_STEPS, self._doubled(results))
             if further is None:
                 return results
             fall = loss - mean_loss(further)
@@ -294,17 +290,21 @@ class Search(Race):
         while 2 * trial.num_inducing <= most and trial.hyperparameters != "fixed":
             if self.leaves_out("more inducing inputs"):
                 break
-            results = tuple(
-                replace(each, posterior=each.posterior.grown(part.training.X, trial.num_inducing))
-                for each, part in zip(trial.results, self.splits, strict=True)
-            )
             before = trial.steps if trial.steps_before is None else trial.steps_before
+            results = self._doubled(trial.results)
             grown = replace(trial, results=results, steps_before=before, learnt=())
             (grown,) = self.advanced([grown], FIRST_STEPS)
             if self.fall(trial.loss, grown.loss) < self._price(grown.num_inducing):
                 break
             (trial,) = self.race([grown], 1.0)
         return trial
+
+    def _doubled(self, results: Sequence[TrainingResult]) -> tuple[TrainingResult, ...]:
+        """Return the results with as many inducing inputs again, and the same q(f)."""
+        return tuple(
+            replace(each, posterior=each.posterior.grown(part.training.X, len(each.posterior.Z)))
+            for each, part in zip(results, self.splits, strict=True)
+        )
 
     def _price(self, num_inducing: int) -> float:
         """Return the fall of the loss for which the number of inducing inputs is doubled."""
