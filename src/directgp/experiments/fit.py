@@ -201,7 +201,7 @@ def race_method(
     max_steps: int | None,
     monitors: Sequence[Monitor],
 ) -> Trained:
-    """Train as `train_method` does, while steps and further β lower the validation loss."""
+    """Train as `train_method` does, while steps lower the objective and β the validation loss."""
     objective, mode = method.objective, method.hyperparameters
     recipe = Recipe(objective, max_steps=max_steps, monitors=monitors)
     generator = torch.Generator(rows.train[0].device).manual_seed(seed)

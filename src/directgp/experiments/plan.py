@@ -37,7 +37,7 @@ class Settings(Frozen):
     betas: tuple[float, ...] | None = None
     max_steps: int | None = None
     """None: a quarter of the training rows, from 50 to 100; every second of n, n/2, n/4, …, 0.01,
-    and 1; as many as lower the validation loss."""
+    and 1; as many as lower the objective."""
 
     time_budget: float | None = None
     """Seconds of each fit."""

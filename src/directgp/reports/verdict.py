@@ -139,7 +139,7 @@ def calibration(findings: Findings, row: RankingRow) -> str:
 def steps_allowed(plan: Plan) -> str:
     """Format how long a fit is trained."""
     settings = plan.settings
-    words = "as many as lower the validation loss"
+    words = "as many as lower the objective"
     if settings.max_steps is not None:
         words += f", at most {settings.max_steps:,} in a run"
     if settings.time_budget is not None:

@@ -138,7 +138,7 @@ class Search(Race):
         finally:
             close(self.recipe.monitors)
         best = self.trials[chosen].results[0] if self.trials else cast(TrainingResult, self.last)
-        self.best = _settled(best) if self.end is None else _ended(best, self.end)
+        self.best = _settled(best, "objective") if self.end is None else _ended(best, self.end)
         self._set_path(betas, chosen)
         return self
 
@@ -474,10 +474,10 @@ def _ended(result: TrainingResult, end: StageResult) -> TrainingResult:
     return replace(result, stages=(*before, last))
 
 
-def _settled(result: TrainingResult) -> TrainingResult:
-    """Return a result that ended where validation chose, as converged."""
+def _settled(result: TrainingResult, by: str = "validation loss") -> TrainingResult:
+    """Return a result that ended where more steps did not pay, as converged."""
     *before, last = result.stages
     if last.ends_training or last.status is not Status.BUDGET:
         return result
-    reason = "More steps lower the validation loss by less than they cost."
+    reason = f"More steps lower the {by} by less than they cost."
     return replace(result, stages=(*before, replace(last, status=Status.CONVERGED, reason=reason)))

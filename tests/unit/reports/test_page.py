@@ -152,7 +152,7 @@ def test_what_was_run_is_told() -> None:
         made.plan.data.fingerprint,
         "torch 2.13.0",
         "12 min 41 s of one core in all, for 20 fits",
-        "as many as lower the validation loss",
+        "as many as lower the objective",
         "fitc, repeat 0, 5,000 rows: singular",
         "elbo, repeat 0, 5,000 rows: β = 4: overflow",
         "AISTATS 2021",
@@ -176,11 +176,11 @@ def test_the_time_is_that_of_the_fits_whenever_they_were_run() -> None:
 @pytest.mark.parametrize(
     ("settings", "steps"),
     [
-        ({}, "as many as lower the validation loss"),
-        ({"max_steps": 2000}, "as many as lower the validation loss, at most 2,000 in a run"),
+        ({}, "as many as lower the objective"),
+        ({"max_steps": 2000}, "as many as lower the objective, at most 2,000 in a run"),
         (
             {"time_budget": 90.0},
-            "as many as lower the validation loss, at most 1 min 30 s of each fit",
+            "as many as lower the objective, at most 1 min 30 s of each fit",
         ),
     ],
 )

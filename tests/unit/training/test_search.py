@@ -315,14 +315,14 @@ def test_with_folds_inducing_inputs_are_added_after_as_many_steps() -> None:
 
 def test_along_beta_candidates_go_on_while_their_objective_falls() -> None:
     """In nats, so by its share where the loss is a square; the validation loss chooses β."""
-    values = iter([0.3, 0.1, 0.08, 0.0799, 0.2, 0.2])
+    values = iter([3e-3, 1e-3, 8e-4, 7.99e-4, 2e-3])
     fake = FakeRuns(lambda state: state.beta + state.steps, lambda call: next(values))
     search = Search(Recipe("square_loss"), Data(X, Y), ELSEWHERE, seeded(), Effort())
     with pytest.MonkeyPatch.context() as patch:
         fake.install(patch)
         search.along(model(Gaussian(), X), "joint", [4.0, 1.0])
     assert fake.steps("joint") == [25, 25, 50, 100] and fake.steps("joint", 4.0) == [25]
-    assert search.best.beta == 1 and search.best.loss == 0.0799
+    assert search.best.beta == 1 and search.best.loss == 7.99e-4
 
 
 def test_a_fast_search_has_the_first_kernel_and_one_beta() -> None:
