@@ -130,14 +130,13 @@ def trained(situation: Situation, objective: Callable[..., Any]) -> tuple[Model,
 
 
 @torch.no_grad()
-def nll(situation: Situation, model: Model, likelihood: Any) -> float:
-    """−log p(y) of an example that was held back."""
+def losses(situation: Situation, model: Model, likelihood: Any) -> Tensor:
+    """−log p(y) of each example that was held back."""
     _, (x, y) = situation.data.split()
     q = model(x)
     own = translated(likelihood, q.mean.shape, (), {})
     target = (y.mT if situation.tasks else y).expand(q.mean.shape)
-    losses = predictive_log_density(own, target, Marginals(q.mean, q.variance))
-    return -losses.mean().item()
+    return -predictive_log_density(own, target, Marginals(q.mean, q.variance)).flatten()
 
 
 def blind(y: Tensor) -> float:
@@ -147,23 +146,35 @@ def blind(y: Tensor) -> float:
     return float(torch.distributions.Normal(y.mean(), y.std()).entropy())
 
 
-@pytest.mark.parametrize("name", SITUATIONS)
-def test_trains_and_predicts_as_well_or_better(name: str) -> None:
-    situation = SITUATIONS[name]
+def both(situation: Situation) -> tuple[Tensor, Tensor]:
+    """The losses after training by GPyTorch's ELBO and by ours."""
     with torch.random.fork_rng():
-        theirs = nll(situation, *trained(situation, VariationalELBO))
-        ours = nll(situation, *trained(situation, DirectLogLoss))
-    print(f"{name}: {theirs:.3f} by VariationalELBO, {ours:.3f} by DirectLogLoss")
-    assert ours <= theirs
-    assert ours < blind(situation.data.y) - 0.2
+        theirs = losses(situation, *trained(situation, VariationalELBO))
+        ours = losses(situation, *trained(situation, DirectLogLoss))
+    print(f"{theirs.mean():.3f} by VariationalELBO, {ours.mean():.3f} by DirectLogLoss")
+    return theirs, ours
+
+
+@pytest.mark.parametrize("name", [name for name in SITUATIONS if name != "classification"])
+def test_predicts_better_where_the_noise_is_wrong(name: str) -> None:
+    situation = SITUATIONS[name]
+    theirs, ours = both(situation)
+    assert ours.mean() < theirs.mean()
+    assert ours.mean() < blind(situation.data.y) - 0.2
+
+
+def test_classifies_as_well() -> None:
+    """Nothing is wrong in the model of the labels: neither objective has an advantage."""
+    situation = SITUATIONS["classification"]
+    theirs, ours = both(situation)
+    difference = ours - theirs
+    assert difference.mean() < 2 * difference.std() / len(difference) ** 0.5
+    assert ours.mean() < blind(situation.data.y) - 0.2
 
 
 def test_our_likelihood_in_their_loop() -> None:
     situation = SITUATIONS["regression"]._replace(
         likelihood=lambda: GPyTorchLikelihood(StudentT(df=4.0, scale=0.3))
     )
-    with torch.random.fork_rng():
-        theirs = nll(situation, *trained(situation, VariationalELBO))
-        ours = nll(situation, *trained(situation, DirectLogLoss))
-    print(f"Student's t: {theirs:.3f} by VariationalELBO, {ours:.3f} by DirectLogLoss")
-    assert ours <= theirs
+    theirs, ours = both(situation)
+    assert ours.mean() < theirs.mean()
