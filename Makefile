@@ -22,6 +22,8 @@ INSTALLED_GPJAX := $(VENV_GPJAX)/.installed
 INSTALLED_DEFAULTS := $(VENV_DEFAULTS)/.installed
 PAGES := docs/_build/html
 DEMO := build/demo
+# Without the other objectives, and without the full search of directgp fit.
+DEMO_METHODS := --methods elbo,log-joint,log-fixed,elbo-basic,mean,linear,boosting
 # One thread per test worker: more threads would compete for the same cores. The tests of one
 # file share fixtures, so they run in one worker.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
@@ -30,12 +32,12 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
   bench-rules bench-accuracy bench-training bench-defaults docs linkcheck clean
 
 demo: $(INSTALLED)
-	@echo "Regression: disease progression of 442 diabetes patients."
-	@$(BIN)/directgp compare diabetes --force --out $(DEMO)/regression
-	@echo; echo "Classification: two overlapping classes in 20 dimensions (ringnorm)."
-	@$(BIN)/directgp compare ringnorm --no-ard --sizes 300 --force --out $(DEMO)/classification
-	@echo; echo "Counts: synthetic rentals."
-	@$(BIN)/directgp compare counts --sizes 300 --force --out $(DEMO)/counts
+	@echo "Noise that changes: the power of a solar plant. The objective matters."
+	@$(BIN)/directgp compare solar $(DEMO_METHODS) --force --out $(DEMO)/solar
+	@echo; echo "Real data: disease progression of 442 patients. The standard objective is as good."
+	@$(BIN)/directgp compare diabetes $(DEMO_METHODS) --force --out $(DEMO)/diabetes
+	@echo; echo "Counts with a variance ten times their mean. The likelihood matters."
+	@$(BIN)/directgp compare visits $(DEMO_METHODS) --force --out $(DEMO)/visits
 	@echo; echo "Three reports to open in a browser:"
 	@ls -1 $(DEMO)/*/index.html
 
@@ -132,7 +134,7 @@ $(BIN)/python:
 # torch first, so that nothing that follows chooses another one.
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install -c constraints.txt torch
-	$(BIN)/python -m pip install -c constraints.txt -e '.[botorch,dev,cluster]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[botorch,dev,cluster,excel]'
 	touch $@
 
 # Apart from the rest: only `make docs` needs these.

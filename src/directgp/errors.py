@@ -3,7 +3,8 @@
 A message says what is wrong, what is allowed, what was given, and what to do.
 """
 
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 
 class DirectGPError(Exception):
@@ -12,6 +13,25 @@ class DirectGPError(Exception):
 
 class InvalidInputError(DirectGPError, ValueError):
     """An argument or a data value is not allowed."""
+
+
+class TableProblem(NamedTuple):
+    """Something in a table that has to be changed, or that an option says what to do with."""
+
+    sentence: str
+    options: Mapping[str, Sequence[str]] = {}
+    """Options of the command line that solve it, with their values."""
+
+
+class InvalidTableError(InvalidInputError):
+    """A table cannot be used as it is; all its problems are in one message."""
+
+    def __init__(self, problems: Sequence[TableProblem]) -> None:
+        super().__init__(" ".join(problem.sentence for problem in problems))
+        self.problems = tuple(problems)
+        self.options: dict[str, tuple[str, ...]] | None = None
+        self.instead: list[str] = []
+        """Options with which the command works, or words of another command that works."""
 
 
 class UnsupportedError(DirectGPError, TypeError):
@@ -40,6 +60,13 @@ class LostProcessError(DirectGPError, RuntimeError):
     def add(self, sentence: str) -> None:
         """Add a sentence to the message."""
         self.args = (f"{self} {sentence}",)
+
+
+class MissingExtraError(DirectGPError, ImportError):
+    """A library of an optional extra is not installed."""
+
+    def __init__(self, who: str, library: str, extra: str) -> None:
+        super().__init__(f"{who} needs {library}: pip install 'directgp[{extra}]'.")
 
 
 class DirectGPWarning(UserWarning):

@@ -37,6 +37,9 @@ class Score:
 
 
 NLL = Score("nll", "NLL", "Mean negative log density or probability of the targets.")
+RMSE = Score(
+    "rmse", "RMSE", "Root of the mean squared error of the predicted mean, in the target's units."
+)
 MSE = Score("mse", "MSE", "Mean squared error of the predicted mean.")
 ERROR = Score(
     "error", "error", "Share of rows whose more probable class is not the true one.", share=True
@@ -57,9 +60,9 @@ COVERED = Score(
 )
 
 SCORES = {
-    "regression": (NLL, MSE, CRPS, COVERED),
+    "regression": (NLL, RMSE, MSE, CRPS, COVERED),
     "classification": (NLL, ERROR, BRIER),
-    "count": (NLL, MRE, CRPS, COVERED),
+    "count": (NLL, RMSE, MRE, CRPS, COVERED),
 }
 """Scores by task; NLL first, then those common for the task."""
 
@@ -80,7 +83,12 @@ class Judged:
     """P(Y < y) and P(Y ≤ y)."""
 
     scores: dict[str, Row]
-    """Values of each row, by the name of the score."""
+    """Values of each row, by the name of the score; RMSE has the squares, of the name "mse"."""
+
+    def means(self) -> dict[str, float]:
+        """Return the mean of each score, and the root of the mean squared error."""
+        means = {name: float(values.mean()) for name, values in self.scores.items()}
+        return {"rmse": math.sqrt(means["mse"]), **means} if "mse" in means else means
 
 
 @torch.no_grad()
@@ -108,7 +116,8 @@ def judge(
         "brier": (mean - y).square(),
         "coverage": ((lower <= y) & (y <= upper)).to(mean),
     }
-    scores = {score.name: every[score.name] for score in SCORES[task]}
+    named = ["mse" if score is RMSE else score.name for score in SCORES[task]]
+    scores = {name: every[name] for name in named}
 
     def in_units(values: Row) -> Row:
         return offset + scale * values

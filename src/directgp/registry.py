@@ -14,6 +14,12 @@ from directgp.errors import refuse
 Task = Literal["regression", "classification", "count"]
 KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
 
+Missing = Literal["error", "drop", "level", "impute"]
+"""What to do with missing values of a table."""
+
+Dates = Literal["error", "days", "dmy", "mdy"]
+"""What to do with dates: raise, or days since 1970; of 1/2/2020 the day or the month is first."""
+
 
 @dataclass(frozen=True)
 class Row:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -21,6 +22,9 @@ _MIN_P = 0.001
 
 _WIDTH = 100
 """Columns of plain text."""
+
+_COMMAND_WIDTH = 76
+"""Columns of a line of a command."""
 
 _MARGIN = 14
 """Columns of the names in the margin of a summary."""
@@ -201,6 +205,22 @@ def entry(name: str, text: str) -> str:
 def bullet(text: str) -> str:
     """Format a paragraph of a bulleted list."""
     return _wrapped(text, "  - ", "    ")
+
+
+def command_lines(words: Sequence[str]) -> str:
+    """Format a shell command; long ones in lines that end with a backslash, to be pasted."""
+    parts: list[str] = []
+    for word in map(shlex.quote, words):
+        # An option stays with its value.
+        if parts and parts[-1].startswith("--") and " " not in parts[-1] and word[0] != "-":
+            parts[-1] += f" {word}"
+        else:
+            parts.append(word)
+    lines = [""]
+    for part in parts:
+        fits = not lines[-1] or len(lines[-1]) + len(part) < _COMMAND_WIDTH
+        lines[-1:] = [f"{lines[-1]} {part}".strip()] if fits else [lines[-1], part]
+    return " \\\n  ".join(lines)
 
 
 def strict_json(document: Any, ascii_only: bool = False) -> str:

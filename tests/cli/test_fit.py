@@ -1,7 +1,13 @@
 """`directgp fit`: the model, the output and the files."""
 
 import json
+import os
+import pty
 import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -184,16 +190,80 @@ def test_a_model_comes_back_where_the_new_one_cannot_be_put(
     assert load(here / "m" / "model.safetensors").num_rows_ == 40
 
 
-def test_an_interrupted_training_is_no_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "before", ["directgp.training.lbfgs._Descent.descend", "directgp.estimators.fitting.Fit.train"]
+)
+def test_an_interrupt_before_the_first_step_leaves_no_model(
+    here: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     write_csv(regression_table(), here / "reg.csv")
-    monkeypatch.setattr("directgp.training.lbfgs._Descent.descend", interrupted)
+    monkeypatch.setattr(before, interrupted)
     answer = run("fit", "reg.csv", "--target", "y", "--drop", "code", *QUICK, "--out", "m")
     assert (answer.code, answer.out) == (130, "")
-    assert answer.err.splitlines()[-1] == "Interrupted."
+    said = "Interrupted before a model was trained; nothing is written."
+    assert answer.err.splitlines()[-1] == said
     assert not (here / "m").exists()
+
+
+def ready_to_be_interrupted() -> None:
+    """Programs in the background of a shell are started with SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_ctrl_c_writes_the_best_model_so_far(here: Path) -> None:
+    """On a terminal, whose bar of progress shows when candidates are trained."""
+    command = [sys.executable, "-m", "directgp", "fit", "friedman1", "--effort", "thorough"]
+    command += ["--kernel", "rbf", "--likelihood", "gaussian", "--no-ard"]
+    screen, stderr = pty.openpty()
+    with subprocess.Popen(
+        [*command, "--out", "m"],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+        preexec_fn=ready_to_be_interrupted,
+    ) as process:
+        os.close(stderr)
+        said = b""
+        while b"joint, " not in said:
+            said += os.read(screen, 4096)
+        process.send_signal(signal.SIGINT)
+        with suppress(OSError):  # Linux raises at the end of a terminal.
+            while some := os.read(screen, 4096):
+                said += some
+        assert process.stdout is not None
+        printed = process.stdout.read()
+    os.close(screen)
+    words = " ".join(said.decode().split())
+    assert "Warning: Training was ended before it converged. Interrupted; the best state" in words
+    assert process.returncode == 130
+    assert printed.startswith("Trained a model of 'y'") and "Next: directgp predict m" in printed
+    found = load(here / "m" / "model.safetensors")
+    assert found.training_result_.status == "interrupted" and found.n_iter_ > 0
+    assert run("predict", "m", "friedman1", "--out", "p.csv", "--quiet").code == 0
+
+
+def test_the_answer_of_an_interrupted_fit_is_json(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = []
+
+    def after_two(*_: object) -> None:
+        steps.append(1)
+        if len(steps) == 2:
+            raise KeyboardInterrupt
+
+    write_csv(regression_table(), here / "reg.csv")
+    monkeypatch.setattr("directgp.training.run.RelativeDecrease.__call__", after_two)
+    options = ("--target", "y", "--drop", "code", *QUICK, "--out", "m", "--json")
+    answer = run("fit", "reg.csv", *options)
+    assert answer.code == 130 and answer.err == ""
+    facts = json.loads(answer.out)
+    assert facts["status"] == "interrupted" and "Interrupted" in facts["warnings"][0]
+    assert load(here / "m" / "model.safetensors").n_iter_ > 0
 
 
 def test_embedded_sets_know_their_target(here: Path) -> None:

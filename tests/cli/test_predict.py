@@ -42,7 +42,7 @@ def test_regression(trained: Path, here: Path) -> None:
         load(trained / "reg" / "model.safetensors"),
         features(trained, "reg", regression_table()),
     )
-    assert table.column_names == ["code", "mean", "sd", "lower", "upper"]
+    assert table.column_names == ["code", "mean", "sd", "lower", "upper", "reason"]
     assert table.column("code").to_pylist() == regression_table().column("code").to_pylist()
     mean, sd = model.predict(X, return_std=True)
     for name, own in zip(
@@ -54,7 +54,7 @@ def test_regression(trained: Path, here: Path) -> None:
 def test_classification(trained: Path, here: Path) -> None:
     table = predicted(trained / "cls" / "model.safetensors", trained / "cls.parquet", "--id", "z")
     model, X = load(trained / "cls" / "model.safetensors"), features(trained, "cls", class_table())
-    assert table.column_names == ["z", "p_sick", "p_well", "predicted"]
+    assert table.column_names == ["z", "p_sick", "p_well", "predicted", "reason"]
     proba = model.predict_proba(X)
     assert np.array_equal(table.column("p_sick").to_numpy(), proba[:, 0])
     assert np.array_equal(table.column("p_well").to_numpy(), proba[:, 1])
@@ -88,7 +88,7 @@ def test_formats_say_the_same(trained: Path, here: Path, suffix: str) -> None:
         if suffix == "feather"
         else read_table(f"p.{suffix}")
     )
-    assert found.equals(truth)
+    assert found.cast(truth.schema).equals(truth)
     assert found.column_names[:2] == ["x", "label"]
     if suffix == "tsv.gz":
         assert gzip.decompress((here / "p.tsv.gz").read_bytes()).startswith(
@@ -120,6 +120,7 @@ def test_scores_are_those_of_the_rows(trained: Path, here: Path) -> None:
         {
             "nll": model.nll(X, y),
             "mse": np.mean((model.predict(X) - y) ** 2),
+            "rmse": np.sqrt(np.mean((model.predict(X) - y) ** 2)),
             "coverage": np.mean((lower <= y) & (y <= upper)),
         }
     )
@@ -140,11 +141,11 @@ def test_scores_are_those_of_the_rows(trained: Path, here: Path) -> None:
 def test_what_it_says(trained: Path, here: Path) -> None:
     answer = run("predict", trained / "reg", trained / "reg.csv", "--out", "p.csv")
     first, second = answer.out.splitlines()
-    assert first == "Wrote predictions of 40 rows to p.csv."
+    assert first == "Wrote 40 rows to p.csv."
     assert second.startswith("Compared with 'y' in 40 rows: NLL ")
     assert "coverage of 90 % intervals" in second
     answer = run("predict", trained / "reg", trained / "reg.csv", "--out", "q.csv", "--no-score")
-    assert answer.out == "Wrote predictions of 40 rows to q.csv.\n"
+    assert answer.out == "Wrote 40 rows to q.csv.\n"
 
 
 def test_rows_without_target_are_predicted_and_not_judged(trained: Path, here: Path) -> None:
@@ -168,23 +169,82 @@ def test_rows_without_target_are_predicted_and_not_judged(trained: Path, here: P
     assert some["scores"]["mse"] == pytest.approx(np.mean((model.predict(X) - y) ** 2))
 
 
-def test_rows_with_gaps_can_be_left_out(trained: Path, here: Path) -> None:
+def test_one_row_of_output_for_each_row_of_the_data(trained: Path, here: Path) -> None:
+    table = regression_table()
+    x = ["" if i == 4 else "unknown" if i == 7 else v for i, v in enumerate(table["x"].to_pylist())]
+    kind = ["z" if i in (7, 9) else v for i, v in enumerate(table["kind"].to_pylist())]
+    lines = [f"{k},{v},{y}" for k, v, y in zip(x, kind, table["y"].to_pylist(), strict=True)]
+    Path("gaps.csv").write_text("\n".join(["x,kind,y", *lines]))
+    whole = predicted(trained / "reg", trained / "reg.csv")
+    answer = run("predict", trained / "reg", "gaps.csv", "--out", "p.csv", "--json")
+    found, facts = read_table("p.csv"), json.loads(answer.out)
+    assert (facts["rows"], facts["predicted"], facts["scored_rows"]) == (40, 38, 38)
+    assert found.column("row").to_pylist() == list(range(1, 41))
+    reasons = dict(zip(range(40), found.column("reason").to_pylist(), strict=True))
+    new = "kind is 'z', not seen in training (predicted as 'c')"
+    assert {i: text for i, text in reasons.items() if text} == {
+        4: "x is missing",
+        7: f"x is 'unknown', no number; {new}",
+        9: new,
+    }
+    empty = [i for i, mean in enumerate(found.column("mean").to_pylist()) if mean is None]
+    assert empty == [4, 7]
+    same = [i for i in range(40) if i not in (4, 7, 9)]
+    for name in ("mean", "sd", "lower", "upper"):
+        assert found[name].take(same).to_pylist() == pytest.approx(
+            whole[name].take(same).to_pylist()
+        )
+    base = table.set_column(2, "kind", [["c"] * 40]).slice(9, 1)
+    model = load(trained / "reg" / "model.safetensors")
+    assert found["mean"][9].as_py() == pytest.approx(
+        model.predict(features(trained, "reg", base))[0]
+    )
+
+
+def test_rows_that_cannot_be_predicted_can_be_left_out(trained: Path, here: Path) -> None:
     table = regression_table()
     x = pc.if_else(pc.equal(table.column("code"), "0004"), None, table.column("x"))
     write_csv(table.set_column(1, "x", x), here / "gaps.csv")
-    answer = run("predict", trained / "reg", "gaps.csv", "--out", "p.csv")
-    assert (answer.code, answer.err) == (
-        1,
-        "Error: Columns that are used must have a value in every row. Missing values: 'x' (1),"
-        " of 40 rows. Leave out these rows with --drop-missing.\n",
-    )
     answer = run(
         "predict", trained / "reg", "gaps.csv", "--out", "p.csv", "--drop-missing", "--id", "code"
     )
-    assert answer.err == "Left out 1 row with missing values: 'x' (1).\n"
+    assert answer.err == "Warning: 1 row left out, the first because x is missing.\n"
     codes = (here / "p.csv").read_text().splitlines()[1:]
     assert len(codes) == 39 and not any(line.startswith('"0004"') for line in codes)
     assert codes[0].startswith('"0000"')
+
+
+def test_intervals_quantiles_and_densities(trained: Path, here: Path) -> None:
+    words = ("--interval", "0.5,0.9", "--quantiles", "0.1,0.25", "--density", "--id", "code,x")
+    found = predicted(trained / "reg", trained / "reg.csv", *words)
+    ends = ["lower_50", "upper_50", "lower_90", "upper_90"]
+    names = ["code", "x", "mean", "sd", *ends, "q0.1", "q0.25", "log_density", "reason"]
+    assert found.column_names == names
+    model, table = load(trained / "reg" / "model.safetensors"), regression_table()
+    X, y = features(trained, "reg", table), table["y"].to_numpy()
+    assert found["q0.1"].to_numpy() == pytest.approx(model.predict_quantiles(X, [0.1])[:, 0])
+    assert found["lower_50"].to_numpy() == pytest.approx(found["q0.25"].to_numpy())
+    assert found["upper_90"].to_numpy() == pytest.approx(model.predict_interval(X, 0.9)[1])
+    assert found["log_density"].to_numpy() == pytest.approx(model.log_density(X, y))
+    labels = predicted(trained / "cls", trained / "cls.parquet", "--no-proba", "--force")
+    assert labels.column_names == ["row", "predicted", "reason"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("reg", "--proba"), "--proba is for classification. The model is of regression."),
+        (("cls", "--quantiles", "0.5"), "--quantiles is for numbers. The model is of"),
+        (("reg", "--interval", "0.5,2"), "--interval must be numbers between 0 and 1. Got '0.5,2'"),
+    ],
+)
+def test_options_that_do_not_suit(
+    trained: Path, here: Path, words: tuple[str, ...], expected: str
+) -> None:
+    data = {"reg": "reg.csv", "cls": "cls.parquet"}[words[0]]
+    answer = run("predict", trained / words[0], trained / data, *words[1:], "--out", "p.csv")
+    assert answer.code == 2 and answer.err.startswith(f"Error: {expected}")
+    assert not list(here.iterdir())
 
 
 def test_new_orders_and_more_columns_do_not_matter(trained: Path, here: Path) -> None:
@@ -203,7 +263,7 @@ def test_what_fails_leaves_the_file_as_it_was(
     def failing(*_: object) -> None:
         raise NumericalError("It broke.")
 
-    monkeypatch.setattr(command, "predicted_columns", failing)
+    monkeypatch.setattr(command.Predicted, "columns", failing)
     for out in ("p.csv", "new.parquet"):
         answer = run("predict", trained / "reg", trained / "reg.csv", "--out", out, "--force")
         assert (answer.code, answer.err) == (1, "Error: It broke.\n")

@@ -1,5 +1,6 @@
 """A fit changes no argument, is repeatable, and leaves a model after every kind of end."""
 
+import re
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegress
 from directgp.errors import DirectGPWarning, InvalidInputError, NumericalError
 from directgp.estimators.fitting import Fit
 from directgp.estimators.progress import FitProgress
+from directgp.likelihoods import StudentT
 from directgp.training.result import Progress
 from tests.estimators.small_data import COUNTING, COUNTS, LABELS, LIGHT, REGRESSION, X, Y
 
@@ -165,6 +167,44 @@ def test_an_interrupt_leaves_a_usable_model(
     assert len(seen) == step
     assert np.isfinite(predictions(model)).all()
     assert any("Interrupted" in finding for finding in model.findings_)
+
+
+# Guards of the default
+
+
+def loud_in_part(seed: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    """sin x with little noise, and wild values in three rows of ten where x > 7."""
+    random = np.random.default_rng(seed)
+    x = random.uniform(0, 10, 200)
+    noise = 0.1 * random.normal(size=200)
+    wild = (x > 7) & (random.random(200) < 0.3)
+    return x[:, None], np.sin(x) + noise + wild * random.normal(scale=3, size=200)
+
+
+def test_the_default_has_a_variance_and_says_where_its_intervals_are_too_narrow() -> None:
+    """Without a bound ν was 0.94, and no warning said that targets of large x are not covered."""
+    model = SparseGPRegressor(random_state=0).fit(*loud_in_part())
+    assert isinstance(model.likelihood_, StudentT)
+    assert model.likelihood_.df.item() == pytest.approx(2.1)
+    tails, narrow = model.findings_
+    assert tails.startswith("The number of degrees of freedom of the Student-t noise ended at")
+    found = re.search(r"(\d+) of 20 validation targets where column 0 is from (\S+) to", narrow)
+    assert found and int(found[1]) < 13 and float(found[2]) > 7
+
+
+@pytest.mark.parametrize("hyperparameters", ["joint", "fixed"])
+def test_heavier_tails_have_to_be_asked_for(hyperparameters: str) -> None:
+    settings: dict[str, Any] = {"beta": 1.0, "num_inducing": 20, "kernel": "rbf", "random_state": 0}
+    bounds, own = [], StudentT(df=1.5)
+    for likelihood in ("student_t", own, StudentT(df=4.0, min_df=3.0)):
+        model = SparseGPRegressor(
+            likelihood=likelihood, hyperparameters=hyperparameters, **settings
+        ).fit(*loud_in_part())
+        assert isinstance(model.likelihood_, StudentT)
+        bounds.append(round(model.likelihood_.df.item(), 6))
+        at_bound = [text for text in model.findings_ if "degrees of freedom" in text]
+        assert len(at_bound) == (likelihood is not own)
+    assert bounds[0] == 2.1 and bounds[1] < 2 and bounds[2] == 3
 
 
 # Time and jobs

@@ -104,10 +104,14 @@ def test_plot_beta_path_without_a_search_is_refused(model: Any) -> None:
 
 def test_an_unfitted_model_has_no_pictures() -> None:
     for make, y, _ in MAKERS.values():
-        for draw in ("plot_beta_path", "plot_calibration", "plot_predictions", "summary"):
-            arguments = (X, y) if draw in ("plot_calibration", "plot_predictions") else ()
+        for draw in ("plot_beta_path", "feature_relevance", "summary"):
             with pytest.raises(NotFittedError):
-                getattr(make(), draw)(*arguments)
+                getattr(make(), draw)()
+        for draw in ("plot_calibration", "plot_predictions", "feature_relevance"):
+            with pytest.raises(NotFittedError):
+                getattr(make(), draw)(X, y)
+        with pytest.raises(NotFittedError):
+            make().plot_partial_dependence(X)
 
 
 # Calibration
@@ -293,8 +297,12 @@ def test_no_picture_is_left_by_a_refusal() -> None:
 
 
 def summary(model: Any, capsys: pytest.CaptureFixture[str]) -> str:
-    assert model.summary() is None
+    returned = model.summary()
     text = capsys.readouterr().out
+    assert isinstance(returned, str) and f"{returned}\n" == text
+    # A prompt shows what was printed on one line, not again.
+    first = type(model).__name__
+    assert repr(returned).startswith(f"<summary of {first}, ") and len(repr(returned)) < 100
     assert max(map(len, text.splitlines())) <= 100
     return " ".join(text.split())
 

@@ -57,8 +57,9 @@ def _light(estimator: Callable[..., BaseEstimator], **settings: Any) -> BaseEsti
     return estimator(objective="elbo", beta=1.0, ard=False, **{**few, **settings})
 
 
-_REGRESSOR, _CLASSIFIER, _COUNTS, _HUNDREDTHS_COUNTED = (
+_REGRESSOR, _IMPUTING, _CLASSIFIER, _COUNTS, _HUNDREDTHS_COUNTED = (
     _light(SparseGPRegressor, likelihood="gaussian"),
+    _light(SparseGPRegressor, likelihood="gaussian", missing="impute"),
     _light(SparseGPClassifier),
     _light(SparseGPCountRegressor, likelihood="poisson"),
     _light(CountsOfHundredths, likelihood="poisson"),
@@ -67,7 +68,7 @@ _REGRESSOR, _CLASSIFIER, _COUNTS, _HUNDREDTHS_COUNTED = (
 
 def _short_runs() -> Iterator[Any]:
     """Every check of every estimator; real targets are turned into counts where counts are due."""
-    for estimator in (_REGRESSOR, _CLASSIFIER, _COUNTS):
+    for estimator in (_REGRESSOR, _IMPUTING, _CLASSIFIER, _COUNTS):
         for _, check in estimator_checks_generator(estimator):
             name = check.func.__name__
             counted = estimator is _COUNTS and name in _REAL_TARGETS
@@ -75,6 +76,7 @@ def _short_runs() -> Iterator[Any]:
             if name == "check_regressors_train":  # The only check that asks for a good fit.
                 fitted.set_params(num_inducing=5, max_iter=20 if counted else 5)
             options = "".join(f"-{key}={value}" for key, value in check.keywords.items())
+            options += "-imputing" if estimator is _IMPUTING else ""
             yield pytest.param(fitted, check, id=f"{type(estimator).__name__}-{name}{options}")
 
 

@@ -64,14 +64,17 @@ COMPARE = {
     "regression": _compare(
         *("regression", "--target", "y", "--betas", "4,1"),
         *("--sizes", "16,all", "--methods", "elbo,fitc,square-fixed"),
+        *("--likelihood", "gaussian", "--kernel", "rbf", "--ard"),
     ),
     "classification": _compare(
         *("classification", "--target", "label", "--positive", "sick", "--betas", "1"),
         *("--no-ard", "--likelihood", "logistic", "--methods", "elbo,log-fixed"),
+        *("--kernel", "rbf"),
     ),
     "count": _compare(
         *("count", "--target", "k", "--task", "count", "--betas", "2,0.5"),
         *("--kernel", "matern32", "--methods", "elbo,log-joint"),
+        *("--likelihood", "poisson", "--ard"),
     ),
 }
 

@@ -3,6 +3,7 @@
 import io
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from directgp import plots
+from directgp.errors import InvalidInputError
 from directgp.plots.calibration import wilson
 from directgp.training.result import BetaPath, PathPoint
 
@@ -37,6 +39,10 @@ PATH = [
     *(point(beta, "joint", loss) for beta, loss in LOSSES.items()),
 ]
 
+SMOOTH = plots.PartialDependence("size", "P(yes)", X, X**2, X**2 - 0.1, X**2 + 0.2, 0.9)
+VALUES = np.array([0.0, 10.0])
+COARSE = plots.PartialDependence("sex", "P(yes)", VALUES, VALUES, VALUES - 1, VALUES + 2, 0.9, True)
+
 PICTURES: dict[str, Callable[[Axes | None], Axes]] = {
     "path": lambda ax: plots.plot_beta_path(path(PATH, 9, "log_loss"), ax=ax),
     "pit": lambda ax: plots.plot_pit(UNIFORM, ax=ax),
@@ -45,6 +51,7 @@ PICTURES: dict[str, Callable[[Axes | None], Axes]] = {
     ),
     "curve": lambda ax: plots.plot_curve(X, X, X - 1, X + 1, 0.9, ax=ax, data=(X, X)),
     "actual": lambda ax: plots.plot_predicted_against_actual(X, X, X - 1, X + 1, 0.9, ax=ax),
+    "dependence": lambda ax: plots.plot_partial_dependence([SMOOTH], ax)[0],
     "labels": lambda ax: plots.plot_label_curve(
         X, (1 + X) / 2, data=(X, np.where(X > 0, 1.0, 0.0)), ax=ax
     ),
@@ -265,3 +272,58 @@ def test_label_marks_lie_outside_the_probabilities() -> None:
     assert bottom < marks[:, 1].min() and marks[:, 1].max() < top
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("dose", "P(cured)")
     assert max(ax.get_yticks()) == 1
+
+
+# Partial dependence
+
+
+def test_dependence_on_a_feature_of_many_values_is_a_curve_with_a_band() -> None:
+    ax = fresh()
+    plots.draw_partial_dependence(ax, SMOOTH, (-1.0, 2.0))
+    np.testing.assert_array_equal(ys(line(ax, "average over rows")), X**2)
+    (band,) = ax.collections
+    corners = np.asarray(band.get_paths()[0].vertices)
+    assert corners[:, 1].min() == pytest.approx(np.min(X**2) - 0.1)
+    assert corners[:, 1].max() == pytest.approx(1.2)
+    assert band.get_label() == "90 % posterior interval"
+    assert ax.get_ylim() == (-1.0, 2.0) and ax.get_xlabel() == "size"
+
+
+def test_dependence_on_a_feature_of_few_values_has_a_mark_at_each() -> None:
+    ax = fresh()
+    plots.draw_partial_dependence(ax, COARSE, (-2.0, 13.0))
+    bars: list[Any] = [*ax.patches]
+    assert [(bar.get_y(), bar.get_height()) for bar in bars] == [(-1.0, 3.0), (9.0, 3.0)]
+    assert [bar.get_center()[0] for bar in bars] == [0.0, 10.0]
+    assert bars[0].get_width() == pytest.approx(6.0)
+    marks: Any = ax.collections[0]
+    means = [segment[:, 1].tolist() for segment in marks.get_segments()]
+    assert means == [[0.0, 0.0], [10.0, 10.0]]
+    assert ax.get_xticks().tolist() == [0.0, 10.0]
+    alone = plots.PartialDependence("one", "y", *4 * (np.ones(1),), 0.9, True)
+    draw(plots.plot_partial_dependence([alone], ax=fresh())[0])
+
+
+def test_panels_share_a_range_and_a_legend() -> None:
+    found = [SMOOTH, COARSE, SMOOTH, SMOOTH]
+    axes = plots.plot_partial_dependence(found)
+    draw(axes[0])
+    assert len(axes) == 4 and len(axes[0].figure.axes) == 4
+    assert {ax.get_ylim() for ax in axes} == {plots.dependence_limits(found)}
+    low, high = axes[0].get_ylim()
+    assert low < -1 and high > 12
+    assert [ax.get_ylabel() for ax in axes] == ["P(yes)", "", "P(yes)", ""]
+    (names,) = axes[0].figure.legends
+    assert len(names.get_texts()) == 2
+
+
+def test_panels_on_given_axes() -> None:
+    given = Figure(figsize=(8, 3)).subplots(1, 2)
+    axes = plots.plot_partial_dependence([SMOOTH, COARSE], given)
+    assert axes == list(given)
+    draw(axes[0])
+    assert axes[0].get_ylim() == axes[1].get_ylim()
+    assert legend(axes[0]) == ["average over rows", "90 % posterior interval"]
+    assert legend(axes[1]) == []
+    with pytest.raises(InvalidInputError, match=r"one for each of 1 feature\. Got 2"):
+        plots.plot_partial_dependence([SMOOTH], given)

@@ -37,7 +37,8 @@ def compare(
     *,
     methods: Annotated[str | None, run_option("NAME,…", _HELP["methods"])] = None,
     repeats: Annotated[
-        int, run_option("NUMBER", _HELP["repeats"], callback=options.at_least_one("--repeats"))
+        int,
+        run_option("NUMBER", _HELP["repeats"], callback=options.at_least_one("--repeats", 1000)),
     ] = 5,
     sizes: Annotated[str | None, run_option("NUMBER,…", _HELP["sizes"])] = None,
     betas: Annotated[str | None, run_option("NUMBER,…", _HELP["betas"])] = None,
@@ -48,11 +49,11 @@ def compare(
     likelihood: Annotated[
         str | None,
         options.model_option(
-            "NAME", f"{options.LIKELIHOOD_NAMES}; by default the first of the task."
+            "NAME", f"{options.LIKELIHOOD_NAMES}; by default chosen on each split."
         ),
     ] = None,
-    kernel: options.Kernel = "rbf",
-    ard: Annotated[bool, options.model_option("", _HELP["ard"], "--ard/--no-ard")] = True,
+    kernel: options.Kernel = "auto",
+    ard: Annotated[bool | None, options.model_option("", _HELP["ard"], "--ard/--no-ard")] = None,
     inducing: options.Inducing = "auto",
     max_iter: options.MaxIter = None,
     seed: options.Seed = 0,
@@ -132,7 +133,7 @@ def _compare_and_report(
     from directgp.experiments.comparison import compare as run_comparison
     from directgp.experiments.plan import make_plan
 
-    problem = open_data(data).problem
+    problem = open_data(data, "compare").problem
     for note in problem.notes:
         terminal.note(note)
     with options.usage_errors():
@@ -180,6 +181,12 @@ def _report(comparison: "Comparison", out: Path, terminal: Terminal) -> None:
 
     index = write_report(comparison, out)
     findings = Findings(comparison)
+    found = verdict(findings)
+    for question, answer in (("Is it good?", found.quality), ("Which one?", found.choice)):
+        if answer:
+            terminal.show(f"\n{question}\n{answer}")
+    if found.command:
+        terminal.show(f"\nWhat next?\n{found.command}\n")
     for size in reversed(comparison.plan.sizes):
         if findings.by_size.get(size):
             table = score_table(findings.by_size[size], findings.scores)
@@ -195,13 +202,9 @@ def _report(comparison: "Comparison", out: Path, terminal: Terminal) -> None:
     for failed in comparison.failed:
         cell = failed.cell
         terminal.warn(f"{cell.method}, repeat {cell.repeat + 1}, failed: {failed.reason}")
-    found = verdict(findings)
-    terminal.show("\n" + " ".join(found.sentences))
-    for caution in found.cautions:
-        terminal.show(caution)
-    if found.command:
-        terminal.show(f"Train it:  {found.command}")
-    terminal.show(f"Report:    {index}")
+    for sentence in (*found.details, *found.cautions):
+        terminal.show(f"- {sentence}")
+    terminal.show(f"\nReport: {index}")
     terminal.answer(json_format.loads((out / DOCUMENT).read_bytes()))
 
 

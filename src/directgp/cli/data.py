@@ -1,6 +1,6 @@
 """Load the data named on the command line, for training and for prediction."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -8,14 +8,21 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from directgp.cli.options import DataOptions, usage_errors
-from directgp.datasets.columns import drop_incomplete_rows, kind_of, missing_counts, to_numbers
+from directgp.cli.options import DataOptions, split_names, usage_errors
+from directgp.datasets.columns import (
+    guess_format,
+    kind_of,
+    missing_counts,
+    read_numbers,
+    to_numbers,
+)
+from directgp.datasets.dialect import DECIMALS
 from directgp.datasets.encoding import Encoding
-from directgp.datasets.problem import Problem, prepare
-from directgp.datasets.sources import open_source
+from directgp.datasets.problem import MIN_ROWS, Problem
+from directgp.datasets.sources import Source, open_source, prepare_source
 from directgp.datasets.tables import refuse_column
 from directgp.datasets.targets import encode_classes
-from directgp.errors import InvalidInputError, refuse
+from directgp.errors import DirectGPError, InvalidInputError, InvalidTableError, refuse
 from directgp.text import suggestion
 
 if TYPE_CHECKING:
@@ -37,35 +44,81 @@ class Opened(NamedTuple):
     """Names and values of the columns "exposure" and "weights", if given."""
 
 
-def open_data(given: DataOptions, **columns: str | None) -> Opened:
-    """Read the data and prepare them for training; `columns` are "exposure" and "weights"."""
-    source = open_source(given.data, given.data_dir)
+_FIT_ROWS = 5
+"""Rows that `directgp fit` needs, at least."""
+
+
+def open_data(given: DataOptions, command: str = "fit", **columns: str | None) -> Opened:
+    """Read the data and prepare them for a command; `columns` are "exposure" and "weights".
+
+    An `InvalidTableError` has all problems, and the options with which the command works.
+    """
     extra = {role: name for role, name in columns.items() if name is not None}
+    min_rows = _FIT_ROWS if command == "fit" else MIN_ROWS
+    try:
+        return _open(given, extra, min_rows)
+    except InvalidTableError as error:
+        error.options = _options_that_work(given, extra, min_rows, error)
+        if error.options is None and command != "fit":
+            fitting = _options_that_work(given, extra, _FIT_ROWS, error)
+            if fitting is not None:
+                error.instead = ["fit", *given.with_options(fitting).words(), "--out", "model"]
+        raise
+
+
+def _options_that_work(
+    given: DataOptions, extra: Mapping[str, str], min_rows: int, error: InvalidTableError
+) -> dict[str, tuple[str, ...]] | None:
+    """Return options with which the data can be used; None if there are none."""
+    found: dict[str, tuple[str, ...]] = {}
+    problems = error.problems
+    for _ in range(_MAX_ROUNDS):
+        for option, values in (each for p in problems for each in p.options.items()):
+            if option in ("--drop", "--categories"):
+                found[option] = tuple(dict.fromkeys((*found.get(option, ()), *values)))
+            elif found.get(option) != ("impute",):
+                found[option] = tuple(values)
+        try:
+            _open(given.with_options(found), extra, min_rows)
+        except InvalidTableError as again:
+            problems = again.problems
+        except DirectGPError:
+            return None
+        else:
+            return found
+    return None
+
+
+_MAX_ROUNDS = 4
+"""Times that options are added for problems that appear when others are solved."""
+
+
+def _open(given: DataOptions, extra: Mapping[str, str], min_rows: int) -> Opened:
+    source = open_source(given.data, given.data_dir, given.reading)
     for role, name in extra.items():
         if name not in source.table.names:
             refuse_column(f"--{role}", name, source.table.names)
     with usage_errors():
-        target, task = source.choose(given.target, given.task, given.positive)
-    table, _, notes = drop_incomplete_rows(
-        source.table.read(), extra.values(), allowed=given.drop_missing
-    )
-    problem, encoding = prepare(
-        table,
-        target,
-        task=task,
-        name=source.name,
-        source=source.shown,
-        drop=[*(given.drop or ()), *extra.values()],
-        drop_missing=given.drop_missing,
+        source.choose(given.target, given.task, given.positive)
+    names = source.table.names
+    problem, encoding = prepare_source(
+        source,
+        target=given.target,
+        task=given.task,
         positive=given.positive,
-        notes=(*source.notes, *notes),
+        drop=split_names(given.drop, names),
+        categories=split_names(given.categories, names),
+        missing=given.policy,
+        dates=given.dates,
+        needed=tuple(extra.values()),
+        min_rows=min_rows,
     )
     kept = pa.array(problem.rows)
     values = {
-        role: numbers_in(table.select([name]).take(kept), name, f"--{role}")
+        role: numbers_in(source.table.read([name]).take(kept), name, f"--{role}")
         for role, name in extra.items()
     }
-    return Opened(problem, encoding, given.positive, extra, values)
+    return Opened(problem, encoding, given.positive, dict(extra), values)
 
 
 def named_columns(X: Column, names: Sequence[str]) -> pa.Table:
@@ -89,28 +142,52 @@ class PredictionRows(NamedTuple):
     """The file they come from, if they come from a file."""
 
     X: Column
+    """Features, with NaN where they are missing."""
+
+    usable: NDArray[np.bool_]
+    reasons: dict[int, str]
+    """Whether each row can be predicted, and what is wrong with some, by row."""
+
     ids: pa.Table
+    """The columns to copy, or the numbers of the rows."""
+
     exposure: Column | None
     y: Column | None
     """Targets as in training, with NaN for missing ones; None if the table has no targets."""
 
-    notes: tuple[str, ...]
+    def take(self, kept: NDArray[np.bool_]) -> "PredictionRows":
+        """Return some of the rows."""
+        rows = np.flatnonzero(kept)
+        number = {int(row): place for place, row in enumerate(rows)}
+        return self._replace(
+            X=self.X[rows],
+            usable=self.usable[rows],
+            reasons={number[row]: text for row, text in self.reasons.items() if row in number},
+            ids=self.ids.take(pa.array(rows)),
+            exposure=None if self.exposure is None else self.exposure[rows],
+            y=None if self.y is None else self.y[rows],
+        )
+
+
+ROW_NUMBER = "row"
+"""Column with the number of each row, from 1, if no other column identifies it."""
 
 
 def open_rows(
     card: "ModelCard",
-    data: str,
-    data_dir: Path | None,
+    source: Source,
     exposure: str | None,
-    id_columns: tuple[str, ...],
-    drop_missing: bool,
+    id_columns: Sequence[str],
+    written: Collection[str],
     score: bool,
 ) -> PredictionRows:
-    """Read and check the columns that a model needs for predictions."""
+    """Read and check the columns that a model needs for predictions.
+
+    `written` are the columns of the output, whose names ids cannot have.
+    """
     if exposure is not None and card.task != "count":
         got = f"it for a model of the task {card.task}"
         refuse("--exposure", "given for counts alone", got, "Leave it out.")
-    source = open_source(data, data_dir)
     names, exposure = source.table.names, exposure or card.exposure
     used = [*card.encoding.column_names, *([exposure] if exposure else [])]
     for name in used:
@@ -120,25 +197,36 @@ def open_rows(
     for name in id_columns:
         if name not in names:
             refuse_column("--id", name, names)
-        if name in card.predicted_names:
+        if name in written:
             got = f"{name!r}, which is one of the predictions"
             refuse("--id", "a column of another name", got, "Rename it in the data.")
     also = [*id_columns, *([card.target] if score else [])]
     wanted = [name for name in dict.fromkeys([*used, *also]) if name in names]
     # An id such as 007 stays text, unless the model uses it as a number.
-    table = source.table.read(wanted, as_text=set(id_columns) - {*used, card.target})
-    complete, _, notes = drop_incomplete_rows(table, used, allowed=drop_missing)
-    if not complete.num_rows:
-        got = f"none of {table.num_rows:,} without missing values" if notes else "none"
-        raise InvalidInputError(f"DATA must have rows to predict. Got {got}.")
+    as_text = {*card.encoding.verbatim, *(set(id_columns) - {*used, card.target})}
+    table = source.table.read(wanted, as_text=as_text)
+    source.table.require_regular()
+    if not table.num_rows:
+        raise InvalidInputError("DATA must have rows to predict. Got none.")
+    encoded = card.encoding.encode(table)
+    exposures = None if exposure is None else numbers_in(table, exposure, "The exposure")
+    usable, reasons = encoded.usable, encoded.reasons
+    if exposures is not None:
+        bad = ~(np.isfinite(exposures) & (exposures > 0))
+        usable &= ~bad
+        for row in np.flatnonzero(bad).tolist():
+            before = f"{reasons[row]}; " if row in reasons else ""
+            reasons[row] = f"{before}{exposure} is {exposures[row]:g}, no positive number"
+    numbers = pa.table({ROW_NUMBER: np.arange(1, table.num_rows + 1)})
     return PredictionRows(
         source=source.shown,
         file=source.table.path,
-        X=card.encoding.apply(complete),
-        ids=_plain_ids(complete.select(id_columns)),
-        exposure=None if exposure is None else numbers_in(complete, exposure, "The exposure"),
-        y=_targets(complete, card) if score else None,
-        notes=notes,
+        X=encoded.X,
+        usable=usable,
+        reasons=reasons,
+        ids=_plain_ids(table.select(list(id_columns))) if id_columns else numbers,
+        exposure=exposures,
+        y=_targets(table, card) if score else None,
     )
 
 
@@ -158,7 +246,11 @@ def _targets(table: pa.Table, card: "ModelCard") -> Column | None:
     name = card.target
     if name not in table.column_names or missing_counts(table, [name]).get(name) == table.num_rows:
         return None
-    if card.classes is None:
-        return numbers_in(table, name, f"The target {name!r}")
-    remedy = "Correct or remove these rows, or ignore the target with --no-score."
-    return encode_classes(table.column(name), name, card.classes, remedy)
+    column = table.column(name)
+    if card.classes is not None:
+        remedy = "Correct or remove these rows, or ignore the target with --no-score."
+        return encode_classes(column, name, card.classes, remedy)
+    form = guess_format(column, DECIMALS) if kind_of(column.type) == "category" else None
+    if form is not None:
+        column = pa.chunked_array([pa.array(read_numbers(column, form).values, from_pandas=True)])
+    return numbers_in(pa.table({name: column}), name, f"The target {name!r}")

@@ -1,14 +1,16 @@
 """The command `directgp fit`: train a model on a table and save it."""
 
 import shlex
+import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, final
 
 from directgp.cli import options
-from directgp.cli.terminal import HELP, Terminal, output_option
-from directgp.registry import LIKELIHOODS, LOSSES, KernelName, chosen_likelihood
+from directgp.cli.terminal import HELP, INTERRUPTED, Terminal, output_option
+from directgp.errors import DirectGPError
+from directgp.registry import LIKELIHOODS, LOSSES, chosen_likelihood
 from directgp.text import duration, entry, joined, number, plural, with_error
 
 if TYPE_CHECKING:
@@ -16,6 +18,16 @@ if TYPE_CHECKING:
     from directgp.datasets.problem import Problem
 
 _HELP = HELP["fit"]
+
+
+@final
+class NothingTrainedError(DirectGPError):
+    """Ctrl-C ended the training before there was a model."""
+
+    exit_code = INTERRUPTED
+
+    def __init__(self) -> None:
+        super().__init__("Interrupted before a model was trained; nothing is written.")
 
 
 def fit(
@@ -37,10 +49,7 @@ def fit(
             "NAME", f"{options.LIKELIHOOD_NAMES}; by default chosen by validation."
         ),
     ] = None,
-    kernel: Annotated[
-        Literal["auto", KernelName],
-        options.model_option("NAME", f"auto, {joined(get_args(KernelName), 'or')}."),
-    ] = "auto",
+    kernel: options.Kernel = "auto",
     ard: Annotated[bool | None, options.model_option("", _HELP["ard"], "--ard/--no-ard")] = None,
     inducing: options.Inducing = "auto",
     max_iter: options.MaxIter = None,
@@ -70,6 +79,7 @@ def fit(
         "max_iter": max_iter,
         "effort": effort,
         "time_budget": time_budget,
+        "missing": "impute" if data.policy == "impute" else "error",
         "n_jobs": jobs,
         "random_state": seed,
         "device": device,
@@ -99,15 +109,21 @@ def _train_and_save(
     problem = opened.problem
     for note in problem.notes:
         terminal.note(note)
-    model = _train(opened, {**settings, "verbose": int(terminal.live)})
-    if model.training_result_.status is Status.INTERRUPTED:
-        raise KeyboardInterrupt
+    try:
+        model = _train(opened, {**settings, "verbose": int(terminal.live)})
+    except KeyboardInterrupt as error:
+        raise NothingTrainedError() from error
+    interrupted = model.training_result_.status is Status.INTERRUPTED
+    if interrupted and model.n_iter_ == 0:
+        raise NothingTrainedError()
     for finding in model.findings_:
         terminal.warn(finding)
     write_folder(out, force, model, opened)
     facts = _facts(model, problem)
     terminal.answer({**facts, "model": str(out), "notes": problem.notes})
     terminal.show(_summary(facts, problem, out))
+    if interrupted:
+        sys.exit(INTERRUPTED)
 
 
 def _train(opened: "Opened", settings: dict[str, Any]) -> Any:

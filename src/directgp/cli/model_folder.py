@@ -17,9 +17,6 @@ from directgp.registry import Task
 
 MODEL_FILE, CARD_FILE = "model.safetensors", "table.json"
 
-PREDICTED_LABEL = "predicted"
-"""Column of predictions that is no number."""
-
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -52,13 +49,6 @@ class ModelCard(BaseModel):
     fingerprint: Sha256
     model_sha256: Sha256
     """Of the numbers that the model was trained on, and of the file of the model."""
-
-    @property
-    def predicted_names(self) -> list[str]:
-        """Names of the columns of predictions: of numbers, or of the two classes."""
-        if self.classes is None:
-            return ["mean", "sd", "lower", "upper"]
-        return [*(f"p_{each}" for each in self.classes), PREDICTED_LABEL]
 
 
 def check_model_folder(out: Path, force: bool) -> None:

@@ -1,14 +1,15 @@
 """Define options that several commands share, and validate their values."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from inspect import Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, final, get_args
 
 import typer
 
+from directgp import registry
 from directgp.cli.terminal import HELP, WrongUsageError, output_option, panel
 from directgp.errors import InvalidInputError
 from directgp.registry import KernelName, Task, likelihoods_of
@@ -27,12 +28,13 @@ def check_seed(seed: int) -> int:
     return seed
 
 
-def at_least_one(option: str) -> Callable[[int | None], int | None]:
-    """Return a callback that raises `WrongUsageError` for values less than 1."""
+def at_least_one(option: str, most: int | None = None) -> Callable[[int | None], int | None]:
+    """Return a callback that raises `WrongUsageError` for values less than 1 or above `most`."""
+    allowed = "at least 1" if most is None else f"from 1 to {most:,}"
 
     def check(value: int | None) -> int | None:
-        if value is not None and value < 1:
-            raise WrongUsageError(f"{option} must be at least 1. Got {value}.")
+        if value is not None and not 1 <= value <= (most or value):
+            raise WrongUsageError(f"{option} must be {allowed}. Got {value}.")
         return value
 
     return check
@@ -48,7 +50,10 @@ ModelArgument = Annotated[
 Force = Annotated[bool, output_option("", "Replace the output if it exists.", "--force")]
 Seed = Annotated[int, model_option("NUMBER", "Random seed.", callback=check_seed)]
 Device = Annotated[DeviceName, model_option("NAME", f"{joined(get_args(DeviceName), 'or')}.")]
-Kernel = Annotated[KernelName, model_option("NAME", f"{joined(get_args(KernelName), 'or')}.")]
+Kernel = Annotated[
+    Literal["auto", KernelName],
+    model_option("NAME", f"auto, {joined(get_args(KernelName), 'or')}."),
+]
 Inducing = Annotated[str, model_option("auto|NUMBER", "Number of inducing inputs.")]
 
 
@@ -75,6 +80,8 @@ MaxIter = Annotated[
 DropMissing = Annotated[
     bool, data_option("", "Leave out rows with missing values.", "--drop-missing")
 ]
+Encoding = Annotated[str | None, data_option("NAME", HELP["data"]["encoding"])]
+Sheet = Annotated[str | None, data_option("NAME", HELP["data"]["sheet"])]
 DataDir = Annotated[Path | None, data_option("FOLDER", HELP["data"]["data_dir"])]
 
 
@@ -94,20 +101,80 @@ class DataOptions:
         Task | None,
         data_option("TASK", f"{joined(get_args(Task), 'or')}; guessed from the target by default."),
     ] = None
-    drop: Annotated[list[str] | None, data_option("COLUMN", HELP["data"]["drop"])] = None
-    drop_missing: DropMissing = False
+    drop: Annotated[list[str] | None, data_option("COLUMN,…", HELP["data"]["drop"])] = None
+    categories: Annotated[list[str] | None, data_option("COLUMN,…", HELP["data"]["categories"])] = (
+        None
+    )
+    missing: Annotated[registry.Missing, data_option("NAME", HELP["data"]["missing"])] = "error"
+    drop_missing: Annotated[
+        bool, data_option("", "The same as --missing drop.", "--drop-missing")
+    ] = False
+    dates: Annotated[registry.Dates, data_option("NAME", HELP["data"]["dates"])] = "error"
     positive: Annotated[str | None, data_option("LABEL", HELP["data"]["positive"])] = None
+    decimal: Annotated[
+        Literal[".", ","] | None, data_option("MARK", "Decimal mark of numbers; guessed.")
+    ] = None
+    thousands: Annotated[
+        Literal[".", ",", " ", "'"] | None, data_option("MARK", HELP["data"]["thousands"])
+    ] = None
+    encoding: Encoding = None
+    sheet: Sheet = None
+    header: Annotated[bool, data_option("", HELP["data"]["header"], "--header/--no-header")] = True
     data_dir: DataDir = None
+
+    @property
+    def reading(self) -> Any:
+        """What is known of the file."""
+        from directgp.datasets.dialect import Reading
+
+        return Reading(self.decimal, self.thousands, self.encoding, self.sheet, self.header)
+
+    @property
+    def policy(self) -> registry.Missing:
+        """What to do with missing values."""
+        return "drop" if self.drop_missing and self.missing == "error" else self.missing
+
+    def with_options(self, changes: Mapping[str, Sequence[str]]) -> "DataOptions":
+        """Return the options with others on the command line after them."""
+        new: dict[str, Any] = {}
+        for option, values in changes.items():
+            name = option.removeprefix("--").replace("-", "_")
+            if option == "--no-header":
+                new["header"] = False
+            else:
+                several = name in ("drop", "categories")
+                new[name] = [*(getattr(self, name) or ()), *values] if several else values[0]
+        return replace(self, **new)
 
     def words(self) -> list[str]:
         """Return the command-line words of the options, without the task."""
-        given = {"--target": self.target, "--positive": self.positive, "--data-dir": self.data_dir}
-        words = [self.data]
+        given = {
+            "--target": self.target,
+            "--drop": ",".join(self.drop or ()) or None,
+            "--categories": ",".join(self.categories or ()) or None,
+            "--missing": None if self.policy == "error" else self.policy,
+            "--dates": None if self.dates == "error" else self.dates,
+            "--positive": self.positive,
+            "--decimal": self.decimal,
+            "--thousands": self.thousands,
+            "--encoding": self.encoding,
+            "--sheet": self.sheet,
+            "--data-dir": self.data_dir,
+        }
+        words = [self.data, *([] if self.header else ["--no-header"])]
         for option, value in given.items():
             words += [] if value is None else [option, str(value)]
-        for column in self.drop or ():
-            words += ["--drop", column]
-        return [*words, "--drop-missing"] if self.drop_missing else words
+        return words
+
+
+def split_names(given: Sequence[str] | None, known: Collection[str] = ()) -> list[str]:
+    """Return names that were given one by one or with commas; a known name may have commas."""
+    return [
+        name.strip()
+        for each in given or ()
+        for name in ([each] if each in known else each.split(","))
+        if name.strip()
+    ]
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -173,6 +240,17 @@ def weight(option: str, text: str, allowed: str = "'auto' or a number") -> float
     if not 0 <= value < float("inf"):
         raise WrongUsageError(f"{option} must be {allowed} of at least 0. Got {text!r}.")
     return value
+
+
+def shares(option: str, text: str) -> tuple[float, ...]:
+    """Return numbers between 0 and 1 from a list with commas."""
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        values = (-1.0,)
+    if not all(0 < value < 1 for value in values):
+        raise WrongUsageError(f"{option} must be numbers between 0 and 1. Got {text!r}.")
+    return values
 
 
 def check_task(data: DataOptions, exposure: str | None = None) -> None:

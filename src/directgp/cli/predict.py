@@ -1,15 +1,21 @@
 """The command `directgp predict`: predict the rows of a table, write and score them."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, final
 
 from directgp.cli import options
 from directgp.cli.terminal import HELP, Terminal, WrongUsageError, output_option
+from directgp.errors import InvalidInputError
 from directgp.text import number, plural
 
 if TYPE_CHECKING:
+    from directgp.cli.data import PredictionRows
     from directgp.cli.model_folder import ModelCard
+
+PREDICTED_LABEL = "predicted"
+"""Column of predictions that is no number."""
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".feather", ".csv.gz", ".tsv.gz")
 
@@ -18,7 +24,59 @@ _HELP = HELP["predict"]
 _BLOCK = 2**16
 """Rows that are predicted and written at once, which bounds the memory."""
 
-_SCORE_NAMES = {"nll": "NLL", "mse": "MSE", "error": "error", "mre": "MRE"}
+_SCORE_NAMES = {"nll": "NLL", "rmse": "RMSE", "error": "error", "mre": "MRE"}
+
+REASON = "reason"
+"""Column that says why a row has no prediction, or what was assumed."""
+
+
+@final
+@dataclass(frozen=True)
+class Predicted:
+    """What to predict besides the mean: central intervals, quantiles and densities."""
+
+    intervals: tuple[float, ...]
+    """Their probabilities; the scores are of the first."""
+
+    quantiles: tuple[float, ...]
+    proba: bool
+    density: bool
+    """Whether to write the probabilities of classes, and the log density of the target."""
+
+    def names(self, card: "ModelCard") -> list[str]:
+        """Return the names of the columns of predictions."""
+        if card.classes is not None:
+            columns = [f"p_{each}" for each in card.classes] if self.proba else []
+            columns.append(PREDICTED_LABEL)
+        else:
+            single = len(self.intervals) == 1
+            ends = ["" if single else f"_{100 * share:g}" for share in self.intervals]
+            columns = ["mean", "sd"]
+            columns += [f"{end}{which}" for which in ends for end in ("lower", "upper")]
+            columns += [f"q{level:g}" for level in self.quantiles]
+        return [*columns, "log_density"] if self.density else columns
+
+    def columns(self, model: Any, card: "ModelCard", X: Any, y: Any, exposure: Any) -> list[Any]:
+        """Return the columns of predictions, in the order of their names."""
+        import numpy as np
+
+        given = {} if card.task != "count" else {"exposure": exposure}
+        if card.classes is not None:
+            ones = (model.decision_function(X) > 0).astype(int)
+            columns = [*model.predict_proba(X).T] if self.proba else []
+            columns.append(np.array(card.classes, dtype=object)[ones])
+        else:
+            ends = [e for share in self.intervals for e in ((1 - share) / 2, (1 + share) / 2)]
+            levels = model.predict_quantiles(X, [*ends, *self.quantiles], **given).T
+            columns = [*_moments(model, card, X, exposure), *levels]
+        if self.density:
+            known = np.isfinite(y)
+            density = np.full(len(y), np.nan)
+            if known.any():
+                kept = {name: None if v is None else v[known] for name, v in given.items()}
+                density[known] = model.log_density(X.filter(known), y[known], **kept)
+            columns.append(density)
+        return columns
 
 
 def predict(
@@ -26,98 +84,145 @@ def predict(
     data: options.DataArgument,
     *,
     id_columns: Annotated[
-        list[str] | None, options.data_option("COLUMN", _HELP["id"], "--id")
+        list[str] | None, options.data_option("COLUMN,…", _HELP["id"], "--id")
     ] = None,
-    drop_missing: options.DropMissing = False,
+    drop_missing: Annotated[
+        bool, options.data_option("", _HELP["drop_missing"], "--drop-missing")
+    ] = False,
     exposure: Annotated[str | None, options.data_option("COLUMN", _HELP["exposure"])] = None,
+    encoding: options.Encoding = None,
+    sheet: options.Sheet = None,
     data_dir: options.DataDir = None,
     out: Annotated[Path, output_option("FILE", f"The file to write: {', '.join(SUFFIXES)}.")],
-    coverage: Annotated[float, output_option("SHARE", _HELP["coverage"])] = 0.9,
+    interval: Annotated[
+        str, output_option("SHARE,…", _HELP["interval"], "--interval", "--coverage")
+    ] = "0.9",
+    quantiles: Annotated[str | None, output_option("LEVEL,…", _HELP["quantiles"])] = None,
+    proba: Annotated[bool | None, output_option("", _HELP["proba"], "--proba/--no-proba")] = None,
+    density: Annotated[bool, output_option("", _HELP["density"], "--density")] = False,
     score: Annotated[bool, output_option("", _HELP["score"], "--score/--no-score")] = True,
     device: options.Device = "auto",
     force: options.Force = False,
     terminal: Terminal,
 ) -> None:
-    """Predict the rows of a table with a model."""
+    """Predict the rows of a table with a model: one row of output for each row of DATA.
+
+    A row that cannot be predicted has empty cells and a reason.
+    """
     if not out.name.lower().endswith(SUFFIXES):
         allowed = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
         raise WrongUsageError(f"--out must be a file that ends in {allowed}. Got {str(out)!r}.")
-    if not 0 < coverage < 1:
-        raise WrongUsageError(f"--coverage must be between 0 and 1. Got {coverage:g}.")
+    wanted = Predicted(
+        intervals=options.shares("--interval", interval),
+        quantiles=() if quantiles is None else options.shares("--quantiles", quantiles),
+        proba=proba is not False,
+        density=density,
+    )
     from directgp.cli.data import open_rows
     from directgp.cli.model_folder import load_folder
     from directgp.cli.output_paths import check_output_file
+    from directgp.datasets.dialect import Reading
+    from directgp.datasets.sources import open_source
 
     check_output_file(out, force, inputs=(Path(data),))
     found, card = load_folder(model, device)
-    ids = tuple(dict.fromkeys(id_columns or ()))
-    rows = open_rows(card, data, data_dir, exposure, ids, drop_missing, score)
+    _check_kind(card, wanted, proba, quantiles)
+    source = open_source(data, data_dir, Reading(encoding=encoding, sheet=sheet))
+    ids = tuple(dict.fromkeys(options.split_names(id_columns, source.table.names)))
+    written = [*wanted.names(card), REASON]
+    rows = open_rows(card, source, exposure, ids, written, score or density)
+    if density and rows.y is None:
+        raise InvalidInputError(f"--density needs the target {card.target!r} in DATA. Got none.")
     if rows.file is not None:
         check_output_file(out, force, inputs=(rows.file,))
-    for note in rows.notes:
+    for note in source.table.notes:
         terminal.note(note)
-    sums = _write(out, found, card, rows, coverage)
+    skipped = int((~rows.usable).sum())
+    if skipped:
+        first = rows.reasons[int(rows.usable.argmin())]
+        what = "left out" if drop_missing else "without a prediction"
+        terminal.warn(f"{plural(skipped, 'row')} {what}, the first because {first}.")
+    rows = rows.take(rows.usable) if drop_missing else rows
+    if not rows.usable.any():
+        raise InvalidInputError("DATA must have rows that can be predicted. Got none.")
+    sums = _write(out, found, card, rows, wanted)
     scored = int(sums.pop("rows"))
-    scores = {name: total / scored for name, total in sums.items()} if scored else None
+    scores = {name: total / scored for name, total in sums.items()} if scored and score else None
+    if scores and "mse" in scores:
+        scores["rmse"] = scores["mse"] ** 0.5
     terminal.answer(
         {
             "source": rows.source,
             "rows": len(rows.X),
+            "predicted": int(rows.usable.sum()),
             "out": str(out),
-            "coverage": coverage,
+            "coverage": wanted.intervals[0],
             "scores": scores,
-            "scored_rows": scored,
-            "notes": list(rows.notes),
+            "scored_rows": scored if score else 0,
+            "notes": list(source.table.notes),
         }
     )
-    terminal.show(f"Wrote predictions of {plural(len(rows.X), 'row')} to {out}.")
+    terminal.show(f"Wrote {plural(len(rows.X), 'row')} to {out}.")
     if scores is not None:
-        names = _SCORE_NAMES | {"coverage": f"coverage of {100 * coverage:g} % intervals"}
-        parts = ", ".join(f"{names[name]} {number(value, 4)}" for name, value in scores.items())
+        share = f"{100 * wanted.intervals[0]:g} %"
+        names = _SCORE_NAMES | {"coverage": f"coverage of {share} intervals"}
+        shown = {name: value for name, value in scores.items() if name != "mse"}
+        parts = ", ".join(f"{names[name]} {number(value, 4)}" for name, value in shown.items())
         terminal.show(f"Compared with {card.target!r} in {plural(scored, 'row')}: {parts}.")
 
 
+def _check_kind(
+    card: "ModelCard", wanted: Predicted, proba: bool | None, quantiles: str | None
+) -> None:
+    """Raise `WrongUsageError` if an option belongs to another task."""
+    if proba is not None and card.classes is None:
+        raise WrongUsageError(f"--proba is for classification. The model is of {card.task}.")
+    if quantiles is not None and card.classes is not None:
+        raise WrongUsageError("--quantiles is for numbers. The model is of classification.")
+
+
 def _write(
-    out: Path, model: Any, card: "ModelCard", rows: Any, coverage: float
+    out: Path, model: Any, card: "ModelCard", rows: "PredictionRows", wanted: Predicted
 ) -> dict[str, float]:
     """Predict and write blocks of rows; return the sums of their scores, and "rows" scored."""
+    import numpy as np
     import pyarrow as pa
 
     from directgp.cli.data import named_columns
-    from directgp.cli.model_folder import PREDICTED_LABEL
     from directgp.cli.output_paths import writing
 
     kinds = {PREDICTED_LABEL: pa.string()}
-    fields = [pa.field(name, kinds.get(name, pa.float64())) for name in card.predicted_names]
-    schema = pa.schema([*rows.ids.schema, *fields])
+    fields = [pa.field(name, kinds.get(name, pa.float64())) for name in wanted.names(card)]
+    schema = pa.schema([*rows.ids.schema, *fields, pa.field(REASON, pa.string())])
     sums = {"rows": 0.0}
     with writing(out, schema) as write:
         for start in range(0, len(rows.X), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            X = named_columns(rows.X[block], card.encoding.feature_names)
-            exposure = None if rows.exposure is None else rows.exposure[block]
-            predicted = predicted_columns(model, card, X, exposure, coverage)
-            if rows.y is not None:
-                for name, value in _sums(model, card, X, rows.y[block], exposure, predicted):
+            stop = min(start + _BLOCK, len(rows.X))
+            usable = rows.usable[start:stop]
+            kept = start + np.flatnonzero(usable)
+            X = named_columns(rows.X[kept], card.encoding.feature_names)
+            exposure = None if rows.exposure is None else rows.exposure[kept]
+            y = None if rows.y is None else rows.y[kept]
+            predicted = wanted.columns(model, card, X, y, exposure) if len(kept) else []
+            if y is not None and len(kept):
+                for name, value in _sums(model, card, X, y, exposure, predicted):
                     sums[name] = sums.get(name, 0.0) + value
-            ids = rows.ids.slice(start, len(X))
-            write(pa.table([*ids.columns, *predicted], schema=schema))
+            ids = rows.ids.slice(start, stop - start)
+            # A missing index takes a missing value.
+            places = pa.array(np.cumsum(usable) - 1, mask=~usable)
+            columns = [pa.array(column).take(places) for column in predicted]
+            columns = columns or [pa.nulls(stop - start, field.type) for field in fields]
+            reasons = pa.array([rows.reasons.get(row) for row in range(start, stop)], pa.string())
+            write(pa.table([*ids.columns, *columns, reasons], schema=schema))
     return sums
 
 
-def predicted_columns(
-    model: Any, card: "ModelCard", X: Any, exposure: Any, coverage: float
-) -> list[Any]:
-    """Return mean, deviation and interval of y, or probabilities of the classes and the label."""
-    import numpy as np
-
-    if card.classes is not None:
-        label = np.array(card.classes, dtype=object)[(model.decision_function(X) > 0).astype(int)]
-        return [*model.predict_proba(X).T, label]
+def _moments(model: Any, card: "ModelCard", X: Any, exposure: Any) -> tuple[Any, Any]:
+    """Return mean and standard deviation of y."""
     if card.task == "count":
-        interval = model.predict_interval(X, coverage, exposure)
-        return [model.predict(X, exposure), _count_deviation(model, X, exposure), *interval]
-    return [*model.predict(X, return_std=True), *model.predict_interval(X, coverage)]
+        return model.predict(X, exposure), _count_deviation(model, X, exposure)
+    mean, sd = model.predict(X, return_std=True)
+    return mean, sd
 
 
 def _count_deviation(model: Any, X: Any, exposure: Any) -> Any:
@@ -152,9 +257,10 @@ def _sums(
     yield "rows", float(len(y))
     yield "nll", -float(model.log_density(X.filter(known), y, **given).sum())
     if card.classes is not None:
-        yield "error", float(((found[-1] == card.classes[1]) != (y > 0.5)).sum())
+        label = next(column for column in found if column.dtype == object)
+        yield "error", float(((label == card.classes[1]) != (y > 0.5)).sum())
         return
-    mean, _, lower, upper = found
+    mean, _, lower, upper = found[:4]
     if card.task == "count":
         yield "mre", float((np.abs(mean - y) / np.maximum(1, y)).sum())
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, final
+from typing import TYPE_CHECKING, Annotated, Any, Literal, final
 
 from rich.text import Text
 
@@ -38,14 +38,18 @@ what_option, run_option, _HELP = panel("What"), panel("How it is run"), HELP["re
 STORE, DOCUMENT = "cells.sqlite", "verdicts.json"
 
 
+def _names_option(text: str, name: str) -> Any:
+    return what_option("NAME,…", text, name, callback=lambda given: options.split_names(given))
+
+
 @final
 @dataclass(frozen=True)
 class Selection:
     """The options that select experiments."""
 
-    claims: Annotated[list[str] | None, what_option("NAME", _HELP["claim"], "--claim")] = None
-    figures: Annotated[list[str] | None, what_option("NAME", _HELP["figure"], "--figure")] = None
-    datasets: Annotated[list[str] | None, what_option("NAME", _HELP["dataset"], "--dataset")] = None
+    claims: Annotated[list[str] | None, _names_option(_HELP["claim"], "--claim")] = None
+    figures: Annotated[list[str] | None, _names_option(_HELP["figure"], "--figure")] = None
+    datasets: Annotated[list[str] | None, _names_option(_HELP["dataset"], "--dataset")] = None
     scale: Annotated[Literal["smoke", "small", "full"], what_option("NAME", _HELP["scale"])] = (
         "smoke"
     )

@@ -19,8 +19,8 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
-from directgp.errors import DirectGPError
-from directgp.text import one_line, strict_json
+from directgp.errors import DirectGPError, InvalidTableError
+from directgp.text import command_lines, one_line, strict_json
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 """Exit codes, besides 0; `reporting_errors` maps the exceptions of commands to them."""
@@ -169,6 +169,9 @@ def sentence(error: Exception) -> str:
     """Return the error message in one line."""
     if isinstance(error, typer.TyperException):
         return _usage_sentence(error)
+    if isinstance(error, InvalidTableError) and len(error.problems) > 1:
+        sentences = [f"  - {one_line(problem.sentence)}" for problem in error.problems]
+        return "\n".join(["The table cannot be used as it is.", *sentences])
     if isinstance(error, DirectGPError):
         return one_line(str(error))
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
@@ -188,9 +191,25 @@ def _report(words: str, error: BaseException, arguments: Sequence[str]) -> None:
     if "--debug" in arguments:
         traceback.print_exception(error)
     if "--json" in arguments:
-        print_json({"error": words})
+        command = working_command(error, arguments) if isinstance(error, InvalidTableError) else ""
+        print_json({"error": words} | ({"command": command} if command else {}))
     known = not words.startswith(("directgp failed", "Interrupted"))
     print_line(console(err=True), f"Error: {words}" if known else words, style="red")
+    if isinstance(error, InvalidTableError):
+        command = working_command(error, arguments)
+        if command:
+            print_line(console(err=True), f"This works:\n{command}")
+
+
+def working_command(error: InvalidTableError, arguments: Sequence[str]) -> str:
+    """Return the command with the options that solve the problems of a table; empty if unknown."""
+    more = [
+        word
+        for option, values in (error.options or {}).items()
+        for word in ([option, ",".join(values)] if values else [option])
+    ]
+    words = [*arguments, *more] if more else error.instead
+    return command_lines(["directgp", *words]) if words else ""
 
 
 def _usage_sentence(error: typer.TyperException) -> str:

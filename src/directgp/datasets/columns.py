@@ -1,8 +1,10 @@
-"""Decide what a column of a table holds, parse its text and find its missing values."""
+"""Decide what a column of a table holds, read its text as numbers or dates, find its gaps."""
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import cache
 from shlex import quote
 from typing import Any, Literal, NamedTuple
 
@@ -12,8 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from directgp.errors import InvalidInputError, refuse
-from directgp.text import counted, listed, plural
+from directgp.errors import refuse
+from directgp.text import listed
 
 Kind = Literal["number", "category", "time", "empty", "other"]
 
@@ -34,79 +36,201 @@ def kind_of(data_type: pa.DataType) -> Kind:
     return "time" if types.is_temporal(data_type) else "other"
 
 
-class TextFormat(NamedTuple):
-    """A format of numbers or dates that can be recognised in a column of text."""
-
-    pattern: re.Pattern[str]
-    name: str
-    remedy: str
-    may_be_category: bool = False
-    """Whether a few such values can also be category names."""
-
-
-PLAIN_NUMBERS = TextFormat(
-    re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?"),
-    "numbers stored as text",
-    "Store them as numbers.",
-    may_be_category=True,
-)
-
-_TEXT_FORMATS = (
-    PLAIN_NUMBERS,
-    # Plain numbers match above, so at least one value has a separator in the formats below.
-    TextFormat(
-        re.compile(r"[-+]?\d{1,3}([,' ’]\d{3})*(\.\d+)?|[-+]?\d{1,3}(\.\d{3})*"),
-        "numbers with thousands separators",
-        "Write them without, as in 1234.5.",
-    ),
-    TextFormat(
-        re.compile(r"[-+]?\d+(,\d+)?|[-+]?\d{1,3}([.' ’]\d{3})*,\d+"),
-        "numbers with decimal commas",
-        "Write them with a point, as in 1234.5.",
-    ),
-    TextFormat(
-        re.compile(r"[€$£]\s*[-+]?\d[\d.,' ]*|[-+]?\d[\d.,' ]*\s*[€$£%]"),
-        "numbers with units",
-        "Write the numbers alone.",
-        may_be_category=True,
-    ),
-    TextFormat(
-        re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}([ T].*)?"),
-        "dates",
-        "Give numbers instead, such as year, month or days since a date.",
-    ),
-)
-
-
-def text_format(values: Collection[str]) -> TextFormat | None:
-    """Return the first format that all the values have, or None.
-
-    Examples
-    --------
-    >>> text_format(["1,5", "2"]).name, text_format(["1,500", "20"]).name, text_format(["red", "2"])
-    ('numbers with decimal commas', 'numbers with thousands separators', None)
-    """
-    for known in _TEXT_FORMATS:
-        if values and all(known.pattern.fullmatch(value.strip()) for value in values):
-            return known
-    return None
-
-
 MISSING = (*pyarrow.csv.ConvertOptions().null_values, "?")
 """Texts that stand for a missing value: the empty text, NA, N/A, NaN, null, ? and the like."""
 
 
 def parse_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Trim a column of text; convert it to numbers if that uncovers missing values among them."""
-    trimmed = pc.utf8_trim_whitespace(column)
-    missing = pc.is_in(trimmed, value_set=pa.array(MISSING))
-    trimmed = pc.if_else(missing, pa.scalar(None, pa.string()), trimmed)
+    trimmed = trim(column)
     if trimmed.null_count == column.null_count:
         return trimmed
     try:
         return pc.cast(trimmed, pa.float64())
     except pa.ArrowInvalid:
         return trimmed
+
+
+def trim(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column as text without spaces around it; texts of `MISSING` become missing."""
+    trimmed = pc.utf8_trim_whitespace(pc.cast(plain_values(column), pa.string()))
+    missing = pc.is_in(trimmed, value_set=pa.array(MISSING))
+    return pc.if_else(missing, pa.scalar(None, pa.string()), trimmed)
+
+
+Mark = Literal[".", ","]
+
+
+class NumberFormat(NamedTuple):
+    """How the text of a column is read as numbers."""
+
+    decimal: Mark = "."
+    dates: str = ""
+    """Decimal mark; format of `strptime` if the text is dates, which become days since 1970."""
+
+
+class ReadNumbers(NamedTuple):
+    """The numbers of a column, of shape (n,), with NaN where there is none."""
+
+    values: NDArray[np.float64]
+    bad: NDArray[np.int64]
+    """Rows with text that is no number."""
+
+    unusual: str = ""
+    """The first text with a separator, a sign of currency or the like; empty if there is none."""
+
+    distinct: int = 0
+    """Number of different texts that are numbers."""
+
+
+_MOSTLY = 0.8
+"""Least part of the texts that are numbers in a column of numbers with a few other texts."""
+
+_MOSTLY_CODES = 0.98
+"""The same if there are few different numbers, which may be the names of categories."""
+
+_FEW_CODES = 10
+"""Different numbers up to which they may be the names of categories."""
+
+MAX_LEVELS_ALWAYS = 50
+"""A column of text may have this many levels in any number of rows."""
+
+
+def guess_format(column: pa.ChunkedArray, decimals: Sequence[Mark]) -> NumberFormat | None:
+    """Return how a column of text is read as numbers or dates; None if it has categories.
+
+    Of two decimal marks that read as many numbers, the first is taken. Plain numbers that are
+    stored as text are categories, unless there are many.
+
+    Examples
+    --------
+    >>> guess_format(pa.chunked_array([["1,5", "2"]]), [".", ","])
+    NumberFormat(decimal=',', dates='')
+    >>> guess_format(pa.chunked_array([["31.12.2020", "1.2.2021"]]), ["."])
+    NumberFormat(decimal='.', dates='%d.%m.%Y')
+    >>> guess_format(pa.chunked_array([["red", "2"]]), ["."])
+    """
+    if pa.types.is_dictionary(column.type):
+        return None
+    formats = [NumberFormat(mark) for mark in decimals]
+    read = {each: read_numbers(column, each) for each in formats}
+    best = min(read, key=lambda each: len(read[each].bad))
+    found = read[best]
+    good = int(np.isfinite(found.values).sum())
+    least = _MOSTLY if found.distinct > _FEW_CODES else _MOSTLY_CODES
+    if good and good >= least * (good + len(found.bad)):
+        # A text file would have been read as numbers.
+        plain = best.decimal == decimals[0] and not found.unusual and not len(found.bad)
+        return None if plain and found.distinct <= MAX_LEVELS_ALWAYS else best
+    dates = _guess_dates(column)
+    return NumberFormat(dates=dates) if dates else None
+
+
+def read_numbers(column: pa.ChunkedArray, form: NumberFormat) -> ReadNumbers:
+    """Return a column of numbers, times or text as numbers; other types raise `TypeError`."""
+    kind = kind_of(column.type)
+    if kind == "number" and not form.dates:
+        return ReadNumbers(to_numbers(column), np.empty(0, np.int64))
+    if kind == "time" and form.dates:
+        return ReadNumbers(_days(column), np.empty(0, np.int64))
+    if kind != "category":
+        raise TypeError(f"values of type {column.type}")
+    coded = trim(column).combine_chunks().dictionary_encode()
+    texts = coded.dictionary.to_pylist()
+    one = _days_of_text if form.dates else _number_of_text
+    read = [one(text, form) for text in texts]
+    # The last entry stands for missing text.
+    values = np.array([np.nan if each is None else each[0] for each in read] + [np.nan])
+    is_bad = np.array([each is None for each in read] + [False])
+    codes = coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
+    unusual = (text for text, each in zip(texts, read, strict=True) if each and each[1])
+    distinct = sum(each is not None for each in read)
+    return ReadNumbers(values[codes], np.flatnonzero(is_bad[codes]), next(unusual, ""), distinct)
+
+
+_CURRENCY = r"(?:[$€£¥₹]|USD|EUR|GBP|CHF)"
+
+
+@cache
+def _number_pattern(decimal: str) -> re.Pattern[str]:
+    """Return the pattern of a number with this decimal mark, and signs and separators."""
+    marks = "".join(re.escape(mark) for mark in ".,'’ \u00a0\u202f" if mark != decimal)
+    whole = rf"\d{{1,3}}(?P<mark>[{marks}])\d{{3}}(?:(?P=mark)\d{{3}})*|\d+"
+    return re.compile(
+        rf"(?P<negative>\((?=.*\)$))?(?P<sign>[-+−]?)\s*(?P<unit>{_CURRENCY}?)\s*(?P<whole>{whole})?"
+        rf"(?P<rest>(?:{re.escape(decimal)}\d*)?(?:[eE][-+]?\d+)?)\s*(?:{_CURRENCY}|%)?\)?"
+    )
+
+
+def currencies(column: pa.ChunkedArray) -> list[str]:
+    """Return the signs of currency in a column of text."""
+    texts = trim(column).drop_null().unique().to_pylist()
+    return sorted({sign for text in texts for sign in re.findall(_CURRENCY, text)})
+
+
+_PLAIN = re.compile(r"[-+]?\d*\.?\d*([eE][-+]?\d+)?")
+
+
+def _number_of_text(text: str, form: NumberFormat) -> tuple[float, bool] | None:
+    """Return the number, and whether the text is unusual; None if it is no number."""
+    found = _number_pattern(form.decimal).fullmatch(text)
+    if found is None:
+        return None
+    whole = re.sub(r"\D", "", found["whole"] or "")
+    try:
+        value = float(f"{whole}{found['rest'].replace(form.decimal, '.')}")
+    except ValueError:
+        return None
+    minus = bool(found["negative"]) or found["sign"] in ("-", "−")
+    return -value if minus else value, not _PLAIN.fullmatch(text)
+
+
+_DATES = (
+    *("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%Y%m%d"),
+    *("%d.%m.%y", "%m/%d/%y", "%d/%m/%y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y"),
+)
+"""Formats of dates; of two that read as many, the first is taken."""
+
+_TIMES = ("", " %H:%M", " %H:%M:%S", "T%H:%M:%S", "T%H:%M")
+
+_DATES_TRIED = 200
+"""Different texts from which the format of dates is guessed."""
+
+
+def _guess_dates(column: pa.ChunkedArray) -> str:
+    """Return the format that most of the texts have; empty if they are no dates."""
+    texts = trim(column).drop_null().unique().to_pylist()[:_DATES_TRIED]
+    formats = [NumberFormat(dates=date + time) for date in _DATES for time in _TIMES]
+    counts = {each: sum(_days_of_text(t, each) is not None for t in texts) for each in formats}
+    best = max(counts, key=lambda each: counts[each])
+    return best.dates if texts and counts[best] >= _MOSTLY * len(texts) else ""
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_DAY = 86_400.0
+"""Seconds."""
+
+
+def _days_of_text(text: str, form: NumberFormat) -> tuple[float, bool] | None:
+    """Return the days since 1970; None if the text is no date of the format."""
+    try:
+        found = datetime.strptime(text, form.dates).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return (found - _EPOCH).total_seconds() / _DAY, True
+
+
+def _days(column: pa.ChunkedArray) -> NDArray[np.float64]:
+    """Return the days since 1970 of dates, or the days of times and durations."""
+    kind = column.type
+    if pa.types.is_date(kind):
+        column = pc.cast(column, pa.timestamp("s"))
+    elif pa.types.is_time(kind):
+        column = pc.cast(pc.cast(column, pa.time64("ns")), pa.int64())
+        return to_numbers(column) / (1e9 * _DAY)
+    per_second = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[column.type.unit]
+    return to_numbers(pc.cast(column, pa.int64())) / (per_second * _DAY)
 
 
 def require_unique(
@@ -132,7 +256,7 @@ def level_counts(column: pa.ChunkedArray) -> dict[str, int]:
 
 def missing_counts(table: pa.Table, columns: Iterable[str]) -> dict[str, int]:
     """Return the number of missing values of each column that has any."""
-    counts = {name: int(_is_missing(table, name).sum()) for name in columns}
+    counts = {name: int(is_missing(table.column(name)).sum()) for name in columns}
     return {name: count for name, count in counts.items() if count}
 
 
@@ -140,34 +264,13 @@ def complete_rows(table: pa.Table, columns: Iterable[str]) -> NDArray[np.bool_]:
     """Return for each row whether it has a value in every one of the columns."""
     complete = np.ones(table.num_rows, dtype=np.bool_)
     for name in columns:
-        complete &= ~_is_missing(table, name)
+        complete &= ~is_missing(table.column(name))
     return complete
 
 
-def _is_missing(table: pa.Table, name: str) -> NDArray[np.bool_]:
-    return np.asarray(pc.is_null(plain_values(table.column(name)), nan_is_null=True))
-
-
-def drop_incomplete_rows(
-    table: pa.Table,
-    columns: Iterable[str],
-    *,
-    allowed: bool,
-    remedy: str = "Leave out these rows with --drop-missing.",
-) -> tuple[pa.Table, NDArray[np.int64], tuple[str, ...]]:
-    """Return the rows without missing values, their indices, and notes; raise if not allowed."""
-    counts = missing_counts(table, columns)
-    if not counts:
-        return table, np.arange(table.num_rows, dtype=np.int64), ()
-    if not allowed:
-        raise InvalidInputError(
-            "Columns that are used must have a value in every row."
-            f" Missing values: {counted(counts)}, of {table.num_rows:,} rows. {remedy}"
-        )
-    rows = np.flatnonzero(complete_rows(table, counts))
-    dropped = plural(table.num_rows - len(rows), "row")
-    note = f"Left out {dropped} with missing values: {counted(counts)}."
-    return table.take(pa.array(rows)), rows, (note,)
+def is_missing(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    """Return for each row whether it has no value, or NaN."""
+    return np.asarray(pc.is_null(plain_values(column), nan_is_null=True))
 
 
 def plain_values(column: Any) -> Any:
@@ -176,6 +279,6 @@ def plain_values(column: Any) -> Any:
     return pc.cast(column, column.type.value_type) if is_dictionary else column
 
 
-def drop_options(names: Iterable[str]) -> str:
-    """Format ``--drop a --drop b``, quoted for a shell where needed."""
-    return " ".join(f"--drop {quote(name)}" for name in names)
+def drop_options(names: Collection[str]) -> str:
+    """Format ``--drop a,b``, quoted for a shell where needed."""
+    return f"--drop {quote(','.join(names))}"

@@ -110,6 +110,29 @@ def rental_rate(
     return np.asarray(np.exp(daytime + np.where(free_day == 1, free, work) + weather))
 
 
+def solar(rows: int = 600, seed: int = 5) -> pa.Table:
+    """Draw the power of a solar plant, whose standard deviation follows the height of the sun.
+
+    With s = max(0, sin(π (hour − 5)/15)) by day, the mean is 3 + 60 s (1 + 0.01 (temperature − 12))
+    and the standard deviation 1 + 14 s. Wind has no effect.
+    """
+    rng = np.random.default_rng(seed)
+    hour, wind = rng.uniform(0, 24, rows), rng.gamma(2.0, 2.0, rows)
+    temperature = rng.normal(12, 7, rows)
+    sun = np.where((hour > 5) & (hour < 20), np.sin(np.pi * (hour - 5) / 15), 0.0)
+    mean = 3 + 60 * sun * (1 + 0.01 * (temperature - 12))
+    power = mean + (1 + 14 * sun) * rng.standard_normal(rows)
+    return pa.table({"hour": hour, "temperature": temperature, "wind": wind, "power": power})
+
+
+def visits(rows: int = 400, seed: int = 6) -> pa.Table:
+    """Draw counts with a variance ten times their mean, exp(2.2 + 0.8 sin(2 x1) + 0.4 x2)."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, (rows, 3))
+    mean = np.exp(2.2 + 0.8 * np.sin(2 * X[:, 0]) + 0.4 * X[:, 1])
+    return _table(X, {"visits": rng.poisson(rng.gamma(mean / 9, 9.0))})
+
+
 @final
 @dataclass(frozen=True)
 class DatasetInfo:
@@ -139,6 +162,8 @@ _ABOUT = {
     "breast_cancer": "Malignant or benign tumours, from measurements of their cells.",
     "twonorm": "Breiman's two normal clouds beside each other.",
     "ringnorm": "Breiman's normal cloud inside a wider one.",
+    "solar": "Power of a solar plant, whose noise follows the sun; made up.",
+    "visits": "Counts with a variance ten times their mean; made up.",
     "counts": "Bicycles rented in an hour, by hour, weather and day; made up.",
 }
 
@@ -149,6 +174,8 @@ _SETS: tuple[tuple[Callable[[], pa.Table], str, Task, int, int, str], ...] = (
     (twonorm, "twonorm", "classification", 2000, 20, "class"),
     (ringnorm, "ringnorm", "classification", 2000, 20, "class"),
     (rentals, "counts", "count", 1500, 5, "rentals"),
+    (solar, "solar", "regression", 600, 3, "power"),
+    (visits, "visits", "count", 400, 3, "visits"),
 )
 
 EMBEDDED = {

@@ -3,26 +3,39 @@
 import hashlib
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from directgp.datasets.columns import drop_incomplete_rows, drop_options, missing_counts
+from directgp.datasets.columns import (
+    Mark,
+    NumberFormat,
+    complete_rows,
+    currencies,
+    drop_options,
+    guess_format,
+    is_missing,
+    kind_of,
+    missing_counts,
+    read_numbers,
+    trim,
+)
+from directgp.datasets.dialect import DECIMALS
 from directgp.datasets.encoding import CategoryColumn, Encoding
 from directgp.datasets.tables import refuse_column
 from directgp.datasets.targets import encode_target, guess_task
-from directgp.errors import InvalidInputError, refuse, require
-from directgp.registry import Task
-from directgp.text import listed, plural
+from directgp.errors import InvalidInputError, InvalidTableError, TableProblem, refuse, require
+from directgp.registry import Dates, Missing, Task
+from directgp.text import counted, listed, number, plural
 
 TASKS: tuple[Task, ...] = ("regression", "classification", "count")
 
-_MIN_ROWS = 20
-"""Rows that a problem needs, at least."""
+MIN_ROWS = 20
+"""Rows that a comparison needs, at least."""
 
 _INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
 """Names of columns without a name of their own, such as the index of a pandas frame."""
@@ -45,7 +58,7 @@ class Problem:
 
     X: NDArray[np.float64]
     y: NDArray[np.float64]
-    """Features, finite, of shape (n, d), and targets, of shape (n,); 0 and 1 in classification."""
+    """Features, of shape (n, d), NaN for gaps, and targets, of shape (n,); 0 and 1 for labels."""
 
     classes: tuple[str, str] | None
     """Names of class 0 and class 1 in classification, else None."""
@@ -68,6 +81,90 @@ class Problem:
         return digest.hexdigest()
 
 
+@final
+@dataclass
+class _Columns:
+    """The columns of a table as numbers and text, and what was found on the way."""
+
+    table: pa.Table
+    target: str
+    missing: Missing
+    dates: Dates
+    categories: Sequence[str]
+    decimals: Sequence[Mark]
+    arrays: dict[str, pa.ChunkedArray] = field(default_factory=dict)
+    formats: dict[str, NumberFormat] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    problems: list[TableProblem] = field(default_factory=list)
+
+    def read(self, name: str) -> None:
+        """Add a column to the arrays, or a problem."""
+        column = self.table.column(name)
+        kind = kind_of(column.type)
+        if is_missing(column).all():
+            self.refuse_column(name, "has no values")
+        elif name in self.categories:
+            self.arrays[name] = trim(column)
+        elif kind == "time":
+            self._read_numbers(name, column, NumberFormat(dates="%Y-%m-%d"))
+        elif kind == "other":
+            self.refuse_column(name, f"has values of type {column.type}, no numbers or text")
+        elif kind == "category" and (form := guess_format(column, self.decimals)) is not None:
+            self._read_numbers(name, column, form)
+        else:
+            self.arrays[name] = column
+
+    def refuse(self, sentence: str, options: Mapping[str, tuple[str, ...]], *remedies: str) -> None:
+        """Add a problem with the options that solve it."""
+        self.problems.append(TableProblem(f"{sentence}: use {' or '.join(remedies)}.", options))
+
+    def refuse_column(self, name: str, why: str) -> None:
+        """Add the problem of a column that cannot be used."""
+        options = {} if name == self.target else {"--drop": (name,)}
+        remedy = drop_options([name]) if options else "another --target"
+        self.refuse(f"Column {name!r} {why}", options, remedy)
+
+    def _read_numbers(self, name: str, column: pa.ChunkedArray, form: NumberFormat) -> None:
+        first = str(column.drop_null()[0])
+        if form.dates:
+            if self.dates == "error":
+                other = "another --target" if name == self.target else drop_options([name])
+                why = f"Column {name!r} has dates or times, such as {first!r}"
+                self.refuse(why, {"--dates": ("days",)}, "--dates days", other)
+                return
+            if self.dates == "dmy":
+                form = NumberFormat(dates=form.dates.replace("%m/%d", "%d/%m"))
+            order = "; --dates dmy reads the day first" if form.dates.startswith("%m/%d") else ""
+            self.notes.append(
+                f"Column {name!r} has dates such as {first!r}, used as days since 1970{order}."
+            )
+        read = read_numbers(column, form)
+        signs = currencies(column) if read.unusual and not form.dates else []
+        if len(signs) > 1:
+            self.refuse_column(name, f"has several currencies, {listed(signs)}")
+            return
+        if read.unusual and not form.dates:
+            value = read_numbers(pa.chunked_array([[read.unusual]]), form).values[0]
+            shown = f"{read.unusual!r}, read as {number(value, 15)}"
+            self.notes.append(f"Column {name!r} has numbers such as {shown}.")
+        if len(read.bad):
+            total = int((~is_missing(column)).sum())
+            row, noun = int(read.bad[0]), "dates" if form.dates else "numbers"
+            more = len(read.bad) - 1
+            others = f" and {plural(more, 'row')} other text" if more else ""
+            sentence = (
+                f"{total - len(read.bad):,} of {total:,} values of {name!r} are {noun}; row "
+                f"{row + 1} has {column[row].as_py()!r}{others}"
+            )
+            if self.missing == "error":
+                options = "--missing impute", f"--categories {name}"
+                self.refuse(sentence, {"--missing": ("impute",)}, *options)
+            else:
+                self.notes.append(f"{sentence}: taken as missing.")
+        self.arrays[name] = pa.chunked_array([pa.array(read.values, from_pandas=True)])
+        self.formats[name] = form
+
+
 def prepare(
     table: pa.Table,
     target: str,
@@ -76,11 +173,19 @@ def prepare(
     name: str,
     source: str,
     drop: Sequence[str] = (),
-    drop_missing: bool = False,
+    missing: Missing = "error",
+    dates: Dates = "error",
+    categories: Sequence[str] = (),
     positive: str | None = None,
+    needed: Sequence[str] = (),
+    decimals: Sequence[Mark] = DECIMALS,
+    min_rows: int = MIN_ROWS,
     notes: Sequence[str] = (),
+    problems: Sequence[TableProblem] = (),
 ) -> tuple[Problem, Encoding]:
     """Return the problem of a table, and the encoding that prepares new tables in the same way.
+
+    All problems of the table are in one `InvalidTableError`.
 
     Parameters
     ----------
@@ -94,61 +199,143 @@ def prepare(
         The name of the table, and where it comes from, for reports.
     drop : sequence of str
         Columns to leave out.
-    drop_missing : bool
-        Whether to leave out rows with missing values; otherwise they raise an error.
+    missing : {"error", "drop", "level", "impute"}
+        What to do with missing values: raise an error, leave out their rows, make them a level of
+        categories and leave out rows with missing numbers, or keep all rows, with NaN for missing
+        numbers. Rows without a target are left out unless it is "error".
+    dates : {"error", "days", "dmy", "mdy"}
+        What to do with dates: raise an error, or use days since 1970. Of 1/2/2020 the month is
+        first, but for "dmy".
+    categories : sequence of str
+        Columns of categories, whatever they look like.
     positive : str, optional
         The label of the target that is class 1; the other one, or all others, are class 0.
-    notes : sequence of str
-        Notes on the table that come before those of the preparation.
+    needed : sequence of str
+        Columns that are no features, but must have a value in every row.
+    decimals : sequence of str
+        Decimal marks of numbers in text, the likelier one first.
+    min_rows : int
+        Least number of rows.
+    notes, problems : sequences
+        What is known of the table already.
     """
-    names, all_notes = _feature_columns(table, target, drop), list(notes)
+    names = _feature_columns(table, target, [*drop, *needed])
     unnamed = [each for each in names if _INDEX.fullmatch(each)]
+    names = [each for each in names if each not in unnamed]
+    read = _Columns(table, target, missing, dates, categories, decimals)
+    read.notes += notes
+    read.problems += problems
     if unnamed:
-        names = [each for each in names if each not in unnamed]
-        all_notes.append(f"Left out because they have no name: {listed(unnamed)}.")
-    table = table.select([*names, target])
-    counts = missing_counts(table, table.column_names)
-    empty = [each for each, count in counts.items() if count == table.num_rows]
-    if empty:
-        drop_them = f"Leave them out with {drop_options(empty)}."
-        raise InvalidInputError(
-            f"Columns that are used must have values. Got none at all in {listed(empty)}."
-            f" {'Name another target.' if target in empty else drop_them}"
-        )
-    remedy = "Leave out these rows with --drop-missing, or these columns with --drop."
-    table, rows, dropped = drop_incomplete_rows(
-        table, table.column_names, allowed=drop_missing, remedy=remedy
-    )
-    if len(rows) < _MIN_ROWS:
-        least = f"{_MIN_ROWS} {'rows without missing values' if dropped else 'rows'}"
-        raise InvalidInputError(f"The table must have at least {least}. Got {len(rows)}.")
-    all_notes += dropped
-    column = table.column(target)
-    if task is None and positive is not None:
-        task = "classification"
-    if task is None:
-        task, reason = guess_task(column, target)
-        all_notes.append(
-            f"The target {target!r} suggests the task {task}: {reason}."
-            " Choose another task with --task."
-        )
-    y, classes, target_notes = encode_target(column, target, task, positive, rows)
-    encoding = Encoding.learn(table, exclude=[target])
+        read.notes.append(f"Left out because they have no name: {listed(unnamed)}.")
+    for each in (*names, target, *needed) if table.num_rows else ():
+        read.read(each)
+    names = [each for each in names if each in read.arrays]
+    if table.num_rows and target not in read.arrays:
+        raise InvalidTableError(read.problems)
+    used = pa.table(read.arrays) if read.arrays else table
+    rows = _rows_to_use(read, used, names, [target, *(n for n in needed if n in read.arrays)])
+    used = used.take(pa.array(rows))
+    if len(rows) < min_rows:
+        least = plural(min_rows, "row") + ("" if len(rows) == table.num_rows else " without gaps")
+        sentence = f"The table must have at least {least}. Got {len(rows)}."
+        read.problems.append(TableProblem(sentence))
+        raise InvalidTableError(read.problems)
+    encoding = Encoding(columns=())
+    try:
+        kept = used.select(names)
+        encoding = Encoding.learn(kept, [], formats=read.formats, missing=missing)
+    except InvalidTableError as error:
+        read.problems += error.problems
+    try:
+        known, y, classes, target_notes = _target(used.column(target), target, task, positive, rows)
+    except InvalidTableError as error:
+        read.problems += error.problems
+    except InvalidInputError as error:
+        read.problems.append(TableProblem(str(error)))
+    if read.problems:
+        raise InvalidTableError(read.problems)
     if not encoding.columns:
         got = f"no column that varies besides {target!r}"
         refuse("The table", "of a target and features", got, "Add columns to predict it from.")
     constant = [each for each in names if each not in encoding.column_names]
-    all_notes += target_notes
-    all_notes += [f"Left out because it has one value only: {each!r}." for each in constant]
-    all_notes += [
-        f"Column {column.name!r} is encoded as {plural(len(column.levels), 'column')} of 0 and 1;"
-        f" its base level is {column.base!r}."
-        for column in encoding.columns
-        if isinstance(column, CategoryColumn)
+    all_notes = [
+        *read.notes,
+        *target_notes,
+        *(f"Left out because it has one value only: {each!r}." for each in constant),
+        *_encoding_notes(encoding),
     ]
-    X, features = encoding.apply(table), encoding.feature_names
-    problem = Problem(name, task, target, features, X, y, classes, source, tuple(all_notes), rows)
+    X, features = encoding.encode(table.take(pa.array(rows))).X, encoding.feature_names
+    problem = Problem(name, known, target, features, X, y, classes, source, tuple(all_notes), rows)
     return problem, encoding
+
+
+def _rows_to_use(
+    read: _Columns, table: pa.Table, features: Sequence[str], required: Sequence[str]
+) -> NDArray[np.int64]:
+    """Return the indices of the rows that are used, and add what is missing in others."""
+    counts = missing_counts(table, [*features, *required])
+    if not counts:
+        return np.arange(table.num_rows, dtype=np.int64)
+    if read.missing == "error":
+        own = set(counts) <= set(required)
+        best = "drop" if own else "impute"
+        known = [problem for problem in read.problems if "--missing" in problem.options]
+        # Texts that are no numbers have been reported; they are missing values here.
+        bad = {each for each in counts if any(repr(each) in p.sentence for p in known)}
+        counts = {each: count for each, count in counts.items() if each not in bad}
+        if counts:
+            read.refuse(
+                f"Values are missing in {counted(counts)}, of {table.num_rows:,} rows",
+                {"--missing": (best,)},
+                *(["--missing impute"] if not own else []),
+                "--missing drop",
+            )
+        return np.flatnonzero(complete_rows(table, required))
+    kept = {"drop": (), "impute": features, "level": ()}[read.missing]
+    if read.missing == "level":
+        kept = [each for each in features if kind_of(table.column(each).type) == "category"]
+    dropping = {each: count for each, count in counts.items() if each not in kept}
+    rows = np.flatnonzero(complete_rows(table, dropping))
+    if dropping:
+        left = plural(table.num_rows - len(rows), "row")
+        read.notes.append(f"Left out {left} with missing values: {counted(dropping)}.")
+    filled = {each: count for each, count in counts.items() if each in kept}
+    if filled:
+        read.notes.append(
+            f"Missing values are kept: {counted(filled)}. A number gets the median of its column"
+            " and a column of 0 and 1 says where; a category gets a level."
+        )
+    return rows
+
+
+def _target(
+    column: pa.ChunkedArray,
+    name: str,
+    task: Task | None,
+    positive: str | None,
+    rows: NDArray[np.int64],
+) -> tuple[Task, NDArray[np.float64], tuple[str, str] | None, list[str]]:
+    """Return the task, the target as numbers, the names of its classes, and notes."""
+    notes = []
+    if task is None and positive is not None:
+        task = "classification"
+    if task is None:
+        task, reason = guess_task(column, name)
+        notes.append(
+            f"The target {name!r} suggests the task {task}: {reason}."
+            " Choose another task with --task."
+        )
+    y, classes, more = encode_target(column, name, task, positive, rows)
+    return task, y, classes, [*notes, *more]
+
+
+def _encoding_notes(encoding: Encoding) -> Iterator[str]:
+    for column in encoding.columns:
+        if isinstance(column, CategoryColumn):
+            yield (
+                f"Column {column.name!r} is encoded as {plural(len(column.levels), 'column')} of 0"
+                f" and 1; its base level is {column.base!r}."
+            )
 
 
 def _feature_columns(table: pa.Table, target: str, drop: Sequence[str]) -> list[str]:
@@ -157,8 +344,13 @@ def _feature_columns(table: pa.Table, target: str, drop: Sequence[str]) -> list[
     known, dropped = set(names), set(drop)
     if target not in known:
         if names and all(re.fullmatch(r"[-+]?\d*\.?\d+([eE][-+]?\d+)?", name) for name in names):
-            remedy = "The first row has numbers instead of names: add a row of names above."
-            refuse("The target", "a column of the table", repr(target), remedy)
+            sentence = (
+                f"The target must be a column of the table. Got {target!r}. The first row has"
+                " numbers instead of names: add a row of names above, or use --no-header and"
+                " columns x1, x2, …"
+            )
+            options = {"--no-header": (), "--target": (f"x{len(names)}",)}
+            raise InvalidTableError([TableProblem(sentence, options)])
         refuse_column("The target", target, names)
     for column in drop:
         if column not in known:

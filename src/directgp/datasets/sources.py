@@ -4,11 +4,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn, final
+from typing import Any, NoReturn, final
 
 import pyarrow as pa
 from typing_extensions import override
 
+from directgp.datasets.dialect import Reading
 from directgp.datasets.embedded import EMBEDDED, DatasetInfo
 from directgp.datasets.encoding import Encoding
 from directgp.datasets.problem import Problem, prepare
@@ -16,7 +17,7 @@ from directgp.datasets.tables import ReadableTable, open_table, stem_of, suffix_
 from directgp.datasets.targets import guess_task
 from directgp.errors import InvalidInputError, refuse
 from directgp.registry import Task
-from directgp.text import did_you_mean, listed, suggestion
+from directgp.text import did_you_mean, listed, plural, suggestion
 
 FOLDER_VARIABLE = "DIRECTGP_DATA"
 """Environment variable with the folder of data sets."""
@@ -69,7 +70,7 @@ class EmbeddedTable(ReadableTable):
         return self._table.select(columns)
 
 
-def open_source(data: str, data_dir: Path | None = None) -> Source:
+def open_source(data: str, data_dir: Path | None = None, reading: Reading | None = None) -> Source:
     """Find the table that `data` names, without reading it.
 
     Tried in this order: a file at that path, an embedded data set, a file in the data folder, with
@@ -79,7 +80,7 @@ def open_source(data: str, data_dir: Path | None = None) -> Source:
         # A wrong option is always an error; the variable is only checked if it is needed.
         data_folder(data_dir)
     if suffix_of(data) and Path(data).exists():
-        return Source(open_table(data), stem_of(data), data)
+        return Source(open_table(data, reading), stem_of(data), data)
     folder = data_folder(data_dir)
     found = find_in_folder(data, folder)
     if data in EMBEDDED:
@@ -88,7 +89,7 @@ def open_source(data: str, data_dir: Path | None = None) -> Source:
         table = EmbeddedTable(data)
         return Source(table, data, table.shown, info.target, info.task, notes)
     if found is not None:
-        return Source(open_table(found), stem_of(found), data)
+        return Source(open_table(found, reading), stem_of(found), data)
     _refuse_unknown(data, folder)
 
 
@@ -157,10 +158,10 @@ def open_problem(
     *,
     target: str | None = None,
     task: Task | None = None,
-    drop: Sequence[str] = (),
-    drop_missing: bool = False,
     positive: str | None = None,
     data_dir: Path | None = None,
+    reading: Reading | None = None,
+    **options: Any,
 ) -> tuple[Problem, Encoding]:
     """Return the problem that `data` names, and its encoding.
 
@@ -170,19 +171,15 @@ def open_problem(
         Path of a file, name of an embedded data set, or name of a file in the data folder.
     target : str, optional
         The column to predict; embedded data sets have a default.
-    task, drop, drop_missing, positive
-        As in `prepare`.
     data_dir : path, optional
         The data folder; by default that of the environment variable DIRECTGP_DATA, if it is set.
+    reading : Reading, optional
+        Decimal mark, encoding, sheet and header of a file; guessed by default.
+    task, positive, options
+        As in `prepare`: drop, missing, dates, categories, needed, min_rows.
     """
-    return prepare_source(
-        open_source(data, data_dir),
-        target=target,
-        task=task,
-        drop=drop,
-        drop_missing=drop_missing,
-        positive=positive,
-    )
+    source = open_source(data, data_dir, reading)
+    return prepare_source(source, target=target, task=task, positive=positive, **options)
 
 
 def prepare_source(
@@ -190,22 +187,30 @@ def prepare_source(
     *,
     target: str | None = None,
     task: Task | None = None,
-    drop: Sequence[str] = (),
-    drop_missing: bool = False,
     positive: str | None = None,
+    **options: Any,
 ) -> tuple[Problem, Encoding]:
     """Return the problem of a table that has been found, and its encoding."""
     wanted, task = source.choose(target, task, positive)
+    table, opened = source.table.read(as_text=options.get("categories", ())), source.table
+    problems, notes = [], [*source.notes, *opened.notes]
+    if opened.irregular:
+        if options.get("missing", "error") == "error":
+            problems.append(opened.irregular_rows())
+        else:
+            lost = plural(len(opened.irregular), "row")
+            notes.append(f"Left out {lost} with more or fewer values than there are names.")
     return prepare(
-        source.table.read(),
+        table,
         wanted,
         task=task,
         name=source.name,
         source=source.shown,
-        drop=drop,
-        drop_missing=drop_missing,
         positive=positive,
-        notes=source.notes,
+        decimals=opened.reading.decimals(opened.decimal),
+        notes=notes,
+        problems=problems,
+        **options,
     )
 
 

@@ -1,9 +1,8 @@
-"""Read tables from CSV, TSV, Parquet and Arrow files."""
+"""Read tables from CSV, TSV, Excel, Parquet and Arrow files."""
 
 import codecs
-import csv
+import datetime
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,9 +15,16 @@ import pyarrow.csv
 import pyarrow.ipc
 from typing_extensions import override
 
-from directgp.datasets.columns import MISSING, parse_text, require_unique
-from directgp.errors import refuse, require
-from directgp.text import did_you_mean, plural, suggestion
+from directgp.datasets.columns import MISSING, Mark, parse_text, require_unique
+from directgp.datasets.dialect import (
+    Dialect,
+    Reading,
+    guess_dialect,
+    guess_encoding,
+    unique_names,
+)
+from directgp.errors import InvalidTableError, MissingExtraError, TableProblem, refuse, require
+from directgp.text import did_you_mean, listed, plural, suggestion
 
 _HEAD_BYTES = 1 << 20
 """Bytes in which the first row of a text file has to end."""
@@ -28,11 +34,6 @@ _BLOCK_BYTES = 1 << 23
 
 _BUFFER_BYTES = 1 << 20
 """Bytes of a Parquet file held at once while its columns are decoded."""
-
-_DELIMITERS = (",", ";", "\t")
-
-_RAGGED = re.compile(r"^CSV parse error: (?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
-"""Arrow's error for a row that is too short or too long; the row of names is number 1."""
 
 _ARROW_FILE = b"ARROW1"
 """First bytes of an Arrow file; an Arrow stream has others."""
@@ -65,8 +66,20 @@ def refuse_column(who: str, name: str, names: Iterable[str]) -> NoReturn:
 class ReadableTable(ABC):
     """A table, in a file if it has a path, of which all columns or some can be read."""
 
-    def __init__(self, shown: str, path: Path | None = None) -> None:
-        self.shown, self.path = shown, path
+    decimal: Mark = "."
+    """Likely decimal mark of numbers in text."""
+
+    notes: tuple[str, ...] = ()
+    """What was guessed in reading; complete after the names are known."""
+
+    irregular: tuple[str, ...] = ()
+    """Descriptions of the rows that were left out in reading since they have more or fewer values
+    than there are names."""
+
+    def __init__(
+        self, shown: str, path: Path | None = None, reading: Reading | None = None
+    ) -> None:
+        self.shown, self.path, self.reading = shown, path, reading or Reading()
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -88,6 +101,22 @@ class ReadableTable(ABC):
         with readable(self.shown):
             return self._read(chosen, set(as_text))
 
+    def require_regular(self) -> None:
+        """Raise `InvalidTableError` if rows were left out in reading."""
+        if self.irregular:
+            raise InvalidTableError([self.irregular_rows()])
+
+    def irregular_rows(self) -> TableProblem:
+        """Return the problem of rows that are too short or too long."""
+        rows, width = len(self.irregular), plural(len(self.names), "value")
+        others = f" and {plural(rows - 1, 'other row')}" if rows > 1 else ""
+        return TableProblem(
+            f"Rows of the data file must be of {width}, as many as there are names. In"
+            f" {self.shown!r}, {self.irregular[0]}{others}. Correct them, or leave them out with"
+            " --missing drop.",
+            {"--missing": ("drop",)},
+        )
+
     @abstractmethod
     def _names(self) -> Sequence[str]: ...
 
@@ -101,15 +130,14 @@ class TextTable(ReadableTable):
 
     @override
     def _names(self) -> Sequence[str]:
-        return [name.strip() for name in self._header[1]]
+        self.notes, self.decimal = self._dialect.notes, self._dialect.decimal
+        return self._dialect.names
 
     @override
     def _read(self, columns: list[str], as_text: set[str]) -> pa.Table:
         table = self._parse(columns, null_values=MISSING, strings_can_be_null=True)
         arrays = dict(zip(columns, table.columns, strict=True))
         for name, column in arrays.items():
-            if pa.types.is_binary(column.type):
-                self._refuse_encoding(f", column {name!r}")
             if pa.types.is_string(column.type):
                 arrays[name] = parse_text(column)
         verbatim = [name for name in columns if name in as_text]
@@ -119,67 +147,115 @@ class TextTable(ReadableTable):
         return pa.table(arrays)
 
     @cached_property
-    def _header(self) -> tuple[str, list[str]]:
-        """The delimiter, and the names of the columns with the spaces around them."""
+    def _dialect(self) -> Dialect:
+        encoding, tabs = self.reading.encoding, self.shown.lower().endswith((".tsv", ".tsv.gz"))
+        if encoding is None:
+            with self._stream() as stream:
+                blocks = iter(lambda: stream.read(_BLOCK_BYTES), b"")
+                encoding = guess_encoding(blocks, self.shown)
         with self._stream() as stream:
             head = stream.read(_HEAD_BYTES)
         try:
             # Unless the head is the whole file, it may end within a character.
-            decoder = codecs.getincrementaldecoder("utf-8-sig")()
-            text = decoder.decode(head, final=len(head) < _HEAD_BYTES)
-        except UnicodeDecodeError:
-            self._refuse_encoding()
-        if "\0" in text:
-            self._refuse_encoding()
-        lines = text.splitlines(keepends=True)
-        tabs = self.shown.lower().endswith((".tsv", ".tsv.gz"))
-        rows = {mark: _first_row(lines, mark) for mark in (("\t",) if tabs else _DELIMITERS)}
-        delimiter = max(rows, key=lambda mark: len(rows[mark]))
-        if not rows[delimiter]:
-            got = f"an empty file, {self.shown!r}"
-            refuse("The data file", "a table with a first row of names", got)
-        return delimiter, rows[delimiter]
+            name = "utf-8-sig" if encoding == "utf-8" else encoding
+            text = codecs.getincrementaldecoder(name)().decode(head, len(head) < _HEAD_BYTES)
+        except (UnicodeError, LookupError) as error:
+            got = f"{encoding!r}, with the error: {error}"
+            refuse("--encoding", f"that of {self.shown!r}", got, "Leave it out to guess it.")
+        return guess_dialect(text, encoding, self.shown, self.reading, tabs)
 
     def _stream(self) -> Any:
         compression = "gzip" if self.shown.lower().endswith(".gz") else None
         return pa.input_stream(self.shown, compression=compression)
 
     def _parse(self, columns: list[str], *, as_text: bool = False, **options: Any) -> pa.Table:
-        delimiter, header = self._header
-        written = dict(zip(self.names, header, strict=True))
-        included = [written[name] for name in columns]
-        types = dict.fromkeys(included, pa.string()) if as_text else None
+        dialect, irregular = self._dialect, list[str]()
+
+        def skip(row: Any) -> str:
+            where = "a row" if row.number is None else f"row {row.number - dialect.lines}"
+            irregular.append(f"{where} has {row.actual_columns}")
+            return "skip"
+
+        types = dict.fromkeys(columns, pa.string()) if as_text else None
         convert = pyarrow.csv.ConvertOptions(
-            include_columns=included, column_types=types, **options
+            include_columns=columns, column_types=types, decimal_point=dialect.decimal, **options
         )
-        parse = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+        parse = pyarrow.csv.ParseOptions(
+            delimiter=dialect.delimiter, newlines_in_values=True, invalid_row_handler=skip
+        )
         # Arrow numbers the rows only when it reads them in one thread.
         for threads in (True, False):
-            read = pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=threads)
+            irregular.clear()
+            read = pyarrow.csv.ReadOptions(
+                block_size=_BLOCK_BYTES,
+                use_threads=threads,
+                encoding=dialect.encoding,
+                column_names=dialect.names,
+                skip_rows=dialect.lines,
+            )
             with self._stream() as stream:
-                try:
-                    table = pyarrow.csv.read_csv(stream, read, parse, convert)
-                    return table.rename_columns(columns)
-                except pa.ArrowInvalid as error:
-                    ragged = _RAGGED.search(str(error))
-                    if ragged is None:
-                        raise
-                    row, expected, actual = ragged.groups()
-        got = f"{plural(int(actual), 'value')} in row {int(row) - 1 if row else '?'}"
-        allowed = f"of {plural(int(expected), 'value')}, as many as there are names"
-        where = f"after the names in {self.shown!r}"
-        refuse("Rows of the data file", allowed, f"{got} {where}", "Correct that row.")
-
-    def _refuse_encoding(self, where: str = "") -> NoReturn:
-        remedy = "Save it again as CSV in UTF-8."
-        refuse("The data file", "text in UTF-8", f"other bytes in {self.shown!r}{where}", remedy)
+                table = pyarrow.csv.read_csv(stream, read, parse, convert)
+            if not irregular:
+                break
+        self.irregular = tuple(irregular)
+        return table
 
 
-def _first_row(lines: list[str], delimiter: str) -> list[str]:
-    try:
-        return next((row for row in csv.reader(lines, delimiter=delimiter) if row), [])
-    except csv.Error:
-        return []
+@final
+class ExcelTable(ReadableTable):
+    """A sheet of a workbook; rows with one value above the names are titles."""
+
+    @override
+    def _names(self) -> Sequence[str]:
+        first = self._rows[0]
+        if not self.reading.header:
+            return [f"x{j + 1}" for j in range(len(first))]
+        names, self.notes = unique_names(["" if c is None else str(c).strip() for c in first])
+        return names
+
+    @override
+    def _read(self, columns: list[str], as_text: set[str]) -> pa.Table:
+        rows = self._rows[1:] if self.reading.header else self._rows
+        return pa.table(
+            {each: _excel_column([row[self.names.index(each)] for row in rows]) for each in columns}
+        )
+
+    @cached_property
+    def _rows(self) -> list[tuple[Any, ...]]:
+        """The rows that are not empty, from that of the names on."""
+        try:
+            from openpyxl import load_workbook
+        except ImportError as error:
+            raise MissingExtraError("Reading .xlsx", "openpyxl", "excel") from error
+        try:
+            book = load_workbook(self.shown, read_only=True, data_only=True)
+        except Exception as error:
+            # openpyxl has no error of its own for files that are damaged or no workbooks.
+            refuse("The data file", "a workbook", f"{self.shown!r}, with the error: {error}")
+        wanted, names = self.reading.sheet, book.sheetnames
+        if wanted not in (names if wanted or len(names) > 1 else [None]):
+            got = f"{len(names)} sheets in {self.shown!r}" if wanted is None else repr(wanted)
+            problem = f"--sheet must name a sheet. Got {got}. The sheets are {listed(names)}."
+            raise InvalidTableError([TableProblem(problem, {"--sheet": names[:1]})])
+        rows = list(book[wanted or names[0]].iter_rows(values_only=True))
+        filled = [[j for j, cell in enumerate(row) if cell is not None] for row in rows]
+        width = max((cells[-1] + 1 for cells in filled if cells), default=0)
+        # Titles have one value.
+        start = next((i for i, cells in enumerate(filled) if len(cells) > (width > 1)), None)
+        if start is None:
+            refuse("The sheet", "a table with a first row of names", f"none in {self.shown!r}")
+        return [row[:width] for row, cells in zip(rows, filled, strict=True) if cells][
+            sum(map(bool, filled[:start])) :
+        ]
+
+
+def _excel_column(cells: Sequence[Any]) -> pa.ChunkedArray:
+    """Return a column of numbers, of times, or of text if it has both."""
+    known = [cell for cell in cells if cell is not None]
+    for kinds in (bool, (int, float), (datetime.datetime, datetime.date)):
+        if all(isinstance(cell, kinds) and (kinds is bool or cell is not True) for cell in known):
+            return pa.chunked_array([pa.array(cells)])
+    return parse_text(pa.chunked_array([[None if c is None else str(c) for c in cells]]))
 
 
 @final
@@ -224,6 +300,7 @@ def _arrow_reader(source: Any, **options: Any) -> Any:
 
 
 _READERS: dict[str, type[ReadableTable]] = {
+    ".xlsx": ExcelTable,
     **dict.fromkeys((".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz"), TextTable),
     **dict.fromkeys((".parquet", ".pq"), ParquetTable),
     **dict.fromkeys((".feather", ".arrow", ".ipc"), ArrowTable),
@@ -233,7 +310,7 @@ SUFFIXES = tuple(_READERS)
 """Suffixes of the files that can be read."""
 
 _FORMATS = (
-    "CSV (.csv, .tsv or .txt, also with .gz), Parquet (.parquet, .pq)"
+    "CSV (.csv, .tsv or .txt, also with .gz), Excel (.xlsx), Parquet (.parquet, .pq)"
     " or Feather (.feather, .arrow, .ipc)"
 )
 
@@ -241,13 +318,16 @@ _FORMATS = (
 def read_table(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> pa.Table:
     """Return the table in a file, or some of its columns.
 
-    The file is CSV (``.csv``, ``.tsv``, ``.txt``, each also with ``.gz``), Parquet (``.parquet``,
-    ``.pq``) or Feather (``.feather``, ``.arrow``, ``.ipc``).
+    The file is CSV (``.csv``, ``.tsv``, ``.txt``, each also with ``.gz``), Excel (``.xlsx``),
+    Parquet (``.parquet``, ``.pq``) or Feather (``.feather``, ``.arrow``, ``.ipc``).
     """
-    return open_table(path).read(columns)
+    opened = open_table(path)
+    table = opened.read(columns)
+    opened.require_regular()
+    return table
 
 
-def open_table(path: str | os.PathLike[str]) -> ReadableTable:
+def open_table(path: str | os.PathLike[str], reading: Reading | None = None) -> ReadableTable:
     """Return a reader for the file; raise `InvalidInputError` if there is none for its suffix."""
     given, who = Path(path), "The data file"
     if given.is_dir():
@@ -258,10 +338,10 @@ def open_table(path: str | os.PathLike[str]) -> ReadableTable:
         refuse_absent(who, "a file that exists", given)
     suffix = suffix_of(given)
     if suffix is None:
-        sheet = given.suffix.lower() in (".xlsx", ".xls", ".ods")
+        sheet = given.suffix.lower() in (".xls", ".ods")
         other = "Rename it if it is one of these, or write it again as CSV."
-        refuse(who, _FORMATS, repr(str(given)), "Save the sheet as CSV." if sheet else other)
-    return _READERS[suffix](str(given), given)
+        refuse(who, _FORMATS, repr(str(given)), "Save the sheet as .xlsx." if sheet else other)
+    return _READERS[suffix](str(given), given, reading)
 
 
 def suffix_of(path: str | os.PathLike[str]) -> str | None:

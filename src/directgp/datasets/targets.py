@@ -1,6 +1,6 @@
 """Guess the task of a target column and encode it as numbers."""
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import NoReturn
 
 import numpy as np
@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from directgp.datasets.columns import kind_of, level_counts, text_format, to_numbers
-from directgp.errors import refuse
+from directgp.datasets.columns import kind_of, level_counts, to_numbers
+from directgp.errors import InvalidTableError, TableProblem, refuse
 from directgp.registry import Task
 from directgp.text import counted, listed, plural, suggestion
 
@@ -152,7 +152,7 @@ def _two_classes(
         others = [label for label in counts if label != positive]
         return others[0] if len(others) == 1 else f"not {positive}", positive
     if len(counts) > 2:
-        _refuse_text(name, counts, is_number)
+        _refuse_text(name, counts)
 
     def rank(label: str) -> tuple[bool, float, str]:
         size = float(label) if is_number and label not in ("true", "false") else 0.0
@@ -189,12 +189,11 @@ def _refuse_type(column: pa.ChunkedArray, name: str, allowed: str) -> NoReturn:
     refuse(f"The target {name!r}", allowed, got, "Name another target.")
 
 
-def _refuse_text(name: str, values: Collection[str], is_number: bool = False) -> NoReturn:
-    """Raise `InvalidInputError` for labels that are neither numbers nor two classes."""
-    found = None if is_number else text_format(values)
-    got = f"{len(values):,} classes: {listed(sorted(values))}"
-    remedy = "Give --positive LABEL to predict one class against the rest."
-    if found:
-        got = f"text that looks like {found.name}, such as {next(iter(values))!r}"
-        remedy = found.remedy
-    refuse(f"The target {name!r}", "numbers or two classes", got, remedy)
+def _refuse_text(name: str, counts: Mapping[str, int]) -> NoReturn:
+    """Raise `InvalidTableError` for labels that are neither numbers nor two classes."""
+    most = max(counts, key=lambda label: (counts[label], label))
+    sentence = (
+        f"The target {name!r} must be numbers or two classes. Got {len(counts):,} classes: "
+        f"{listed(sorted(counts))}. Give --positive LABEL to predict one class against the rest."
+    )
+    raise InvalidTableError([TableProblem(sentence, {"--positive": (most,)})])

@@ -2,11 +2,13 @@
 
 from directgp.estimators.classifier import SparseGPClassifier
 from directgp.estimators.count_regressor import SparseGPCountRegressor
+from directgp.estimators.explanations import FeatureRelevance, partial_dependence
 from directgp.estimators.regressor import SparseGPRegressor
 from directgp.estimators.saving import load
 from directgp.estimators.scorers import get_scorer, neg_coverage_error, neg_nll
 
 __all__ = [
+    "FeatureRelevance",
     "SparseGPClassifier",
     "SparseGPCountRegressor",
     "SparseGPRegressor",
@@ -14,4 +16,5 @@ __all__ = [
     "load",
     "neg_coverage_error",
     "neg_nll",
+    "partial_dependence",
 ]

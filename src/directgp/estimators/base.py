@@ -13,25 +13,32 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils import Tags, check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from directgp.errors import refuse, require
 from directgp.estimators import messages, validation
+from directgp.estimators.explanations import (
+    NO_LENGTH_SCALES,
+    FeatureRelevance,
+    feature_relevance,
+    length_scale_relevance,
+    partial_dependence,
+)
 from directgp.estimators.fitting import Fit, Fitted, inducing_number, starting_models
 from directgp.estimators.preprocessing import Column, Columns, Scalings, TrainingTable, prepare_rows
 from directgp.estimators.saving import STRUCTURE, state_of
 from directgp.estimators.settings import CONSTRAINTS, device_of, recipe_of
-from directgp.estimators.summary import facts_of, summary_text
+from directgp.estimators.summary import Summary, facts_of, summary_text
 from directgp.estimators.validation import ArrayLike, ValidationData
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.counts import exposed
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
 from directgp.persistence import save_model
-from directgp.plots import plot_beta_path
+from directgp.plots import plot_beta_path, plot_partial_dependence
 from directgp.posteriors.prior import MeanName
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.predictive import predictive_cdf, predictive_log_density, predictive_quantiles
@@ -100,6 +107,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         effort: Any = "default",
         time_budget: Any = None,
         n_jobs: Any = None,
+        missing: Any = "error",
     ) -> None:
         self.objective = objective
         self.beta = beta
@@ -126,6 +134,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         self.effort = effort
         self.time_budget = time_budget
         self.n_jobs = n_jobs
+        self.missing = missing
 
     @abstractmethod
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
@@ -146,6 +155,11 @@ class SparseGPEstimator(BaseEstimator, ABC):
             "objective": [StrOptions(set(LOSSES)), PointLoss],
             "rule": [StrOptions({"auto", *RULES}), Rule],
         }
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing == "impute"
+        return tags
 
     @property
     def _is_trained(self) -> bool:
@@ -265,7 +279,8 @@ class SparseGPEstimator(BaseEstimator, ABC):
         if y is None:
             # scikit-learn raises its own error.
             validate_data(self, X, y)
-        inputs = validation.finite_inputs(self, X, who, reset, min_rows)
+        gaps = self.missing == "impute"
+        inputs = validation.finite_inputs(self, X, who, reset, min_rows, gaps)
         labels = column_or_1d(y, warn=True)
         check_consistent_length(inputs, labels)
         weights = validation.check_sample_weight(sample_weight, inputs, who, min_rows)
@@ -282,8 +297,11 @@ class SparseGPEstimator(BaseEstimator, ABC):
         return inputs[kept], targets[kept], weights[kept], exposures
 
     def _inputs(self, X: ArrayLike, who: str) -> Columns:
-        """Return X as finite float64; raise if its features are not those of `fit`."""
-        return validation.finite_inputs(self, X, who)
+        """Return X as float64; raise if its features are not those of `fit`, or for gaps.
+
+        Gaps are allowed if the model was fitted with ``missing="impute"``.
+        """
+        return validation.finite_inputs(self, X, who, gaps=self.scalings_.imputation is not None)
 
     def _prepared(
         self, rows: Rows, device: torch.device, warm: bool, num_inducing: int | None = None
@@ -295,7 +313,8 @@ class SparseGPEstimator(BaseEstimator, ABC):
         if warm:
             scalings = self.scalings_
         else:
-            scalings = Scalings.from_data(X, y, weights, inputs=scale, targets=scale and regression)
+            how = {"inputs": scale, "targets": scale and regression}
+            scalings = Scalings.from_data(X, y, weights, **how, impute=self.missing == "impute")
         # A kernel of the user, or a trained one, may depend on the sign of a column.
         named = isinstance(self.kernel, str) and isinstance(self.inducing, str)
         table = prepare_rows(
@@ -352,7 +371,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         to, likelihood = model.posterior.Z, None
         if exposures is not None:
             likelihood = exposed(model.likelihood, torch.as_tensor(exposures).to(to))
-        scaled = torch.as_tensor(scalings.inputs.forward(inputs)).to(to)
+        scaled = torch.as_tensor(scalings.scaled_inputs(inputs)).to(to)
         return Given(scaled, torch.as_tensor(scalings.scaled_targets(targets)).to(to), likelihood)
 
     def _trained(self, fit: Fit, given: Given | None) -> Fitted:
@@ -403,7 +422,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         parts = []
         for start in range(0, len(inputs), size):
             rows = slice(start, start + size)
-            scaled = torch.as_tensor(self.scalings_.inputs.forward(inputs[rows])).to(Z)
+            scaled = torch.as_tensor(self.scalings_.scaled_inputs(inputs[rows])).to(Z)
             some = None if exposures is None else torch.as_tensor(exposures[rows]).to(Z)
             with torch.no_grad():
                 q = self.posterior_.predict(scaled)
@@ -468,7 +487,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         state = check_random_state(random_state)
         Z = self.posterior_.Z
         generator = torch.Generator(Z.device).manual_seed(int(state.randint(2**31 - 1)))
-        scaled = torch.as_tensor(self.scalings_.inputs.forward(inputs)).to(Z)
+        scaled = torch.as_tensor(self.scalings_.scaled_inputs(inputs)).to(Z)
         f = self.posterior_.sample(scaled, n_samples, generator)
         given = None if exposures is None else torch.as_tensor(exposures).to(Z)
         drawn = exposed(self.likelihood_, given).sample(f, state)
@@ -490,6 +509,78 @@ class SparseGPEstimator(BaseEstimator, ABC):
 
     def _deviation_in_units(self, std: Column) -> Column:
         return self.scalings_.targets.backward_deviation(std[:, None])[:, 0]
+
+    # Explanations
+
+    @property
+    def feature_importances_(self) -> Column:
+        """Share of each feature in the sum of 1 / lengthscale; needs a lengthscale for each.
+
+        1 / lengthscale is proportional to the slope of f that the prior expects, per standard
+        deviation of the feature (per unit of X with ``standardize=False``); 0 for a constant
+        column. It does not say how strong an effect is: a linear effect has a long lengthscale,
+        however strong it is. See `feature_relevance` for what predictions lose.
+        """
+        check_is_fitted(self)
+        found = length_scale_relevance(self)
+        if found is None:
+            raise AttributeError(
+                f"{NO_LENGTH_SCALES}, so {type(self).__name__} has no feature_importances_. Fit "
+                "with ard=True, or use feature_relevance(X, y)."
+            )
+        return found
+
+    def feature_relevance(
+        self,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        *,
+        n_repeats: int = 5,
+        random_state: Any = 0,
+    ) -> FeatureRelevance:
+        """Return how much the model uses each feature, as a record that prints as a table.
+
+        Parameters
+        ----------
+        X, y : array-like of shape (n, n_features) and (n,)
+            Validation or test rows for the permutation importance, the increase of `nll` when one
+            column is shuffled. Each of two columns that are nearly equal may have a small one.
+        n_repeats : int
+            Shuffles of each column, at least 2. The standard error is over them, not over rows.
+        random_state : int, RandomState or None
+            Seed of the shuffles.
+        """
+        return feature_relevance(self, X, y, None, n_repeats, random_state)
+
+    def plot_partial_dependence(
+        self,
+        X: ArrayLike,
+        features: str | int | Sequence[str | int] | None = None,
+        *,
+        ax: "Axes | Sequence[Axes] | None" = None,
+        coverage: float = 0.9,
+    ) -> "list[Axes]":
+        """Plot the mean of y along each feature, averaged over the rows of X; return the axes.
+
+        It is the probability of the second class for labels, and the rate for counts. The band is
+        the central interval, at each value, of the posterior of this average: how well the model
+        knows it, not how rows differ. After training for the log loss the posterior may describe a
+        part of the noise, too.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            Rows, of which at most 200 are averaged, a sample with a fixed seed. A curve goes from
+            the 5 % to the 95 % quantile of the feature; up to ten different values are marks.
+        features : name, number, or list of them
+            By default the six of the largest `feature_importances_`, or if there are none, those
+            whose curves vary most.
+        ax : matplotlib axes, or one for each feature
+            A new figure by default.
+        coverage : float
+            Probability of the band.
+        """
+        return plot_partial_dependence(partial_dependence(self, X, features, coverage=coverage), ax)
 
     # Summary, plots and files
 
@@ -519,10 +610,15 @@ class SparseGPEstimator(BaseEstimator, ABC):
             refuse(who, allowed, got, "Fit with beta='auto'.")
         return plot_beta_path(path, ax)
 
-    def summary(self) -> None:
-        """Print the model, the choice of β, noise, lengthscales and validation losses."""
+    def summary(self) -> str:
+        """Print the model, the choice of β, noise, lengthscales and validation losses.
+
+        Returns the text, which a prompt shows as one line because it has been printed.
+        """
         check_is_fitted(self)
-        print(summary_text(facts_of(self)))
+        text = Summary(summary_text(facts_of(self)))
+        print(text)
+        return text
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file, which `directgp.load` reads.

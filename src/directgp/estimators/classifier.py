@@ -51,7 +51,7 @@ class SparseGPClassifier(ClassifierMixin, SparseGPEstimator):
         Scale the features to mean 0 and standard deviation 1.
     beta, hyperparameters, kernel, ard, num_inducing, inducing, rule, num_samples, optimizer, \
 batch_size, max_iter, tol, validation_fraction, dtype, device, random_state, verbose, warm_start, \
-effort, time_budget, n_jobs
+effort, time_budget, n_jobs, missing
         As in `SparseGPRegressor`.
 
     Attributes
@@ -61,7 +61,7 @@ effort, time_budget, n_jobs
     threshold_ : float
         `predict` returns the second class if its probability exceeds this.
     posterior_, likelihood_, scalings_, beta_, hyperparameters_, beta_path_, training_result_, \
-n_iter_, findings_, n_features_in_, feature_names_in_
+n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         As in `SparseGPRegressor`.
 
     Examples

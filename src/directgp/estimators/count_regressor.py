@@ -17,6 +17,7 @@ from typing_extensions import override
 from directgp.errors import DirectGPWarning
 from directgp.estimators import validation
 from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
+from directgp.estimators.explanations import FeatureRelevance, feature_relevance
 from directgp.estimators.plotting import plot_numbers
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, ValidationData
@@ -49,13 +50,13 @@ class SparseGPCountRegressor(RegressorMixin, SparseGPEstimator):
         Scale the features to mean 0 and standard deviation 1.
     beta, hyperparameters, kernel, ard, num_inducing, inducing, rule, num_samples, optimizer, \
 batch_size, max_iter, tol, validation_fraction, dtype, device, random_state, verbose, warm_start, \
-effort, time_budget, n_jobs
+effort, time_budget, n_jobs, missing
         As in `SparseGPRegressor`.
 
     Attributes
     ----------
     posterior_, likelihood_, scalings_, beta_, hyperparameters_, beta_path_, training_result_, \
-n_iter_, findings_, n_features_in_, feature_names_in_
+n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         As in `SparseGPRegressor`.
 
     Examples
@@ -208,6 +209,21 @@ n_iter_, findings_, n_features_in_, feature_names_in_
             for each in (mean, rate * over)
         )
         return float(1 - found / constant)
+
+    @override
+    def feature_relevance(
+        self,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        *,
+        n_repeats: int = 5,
+        random_state: Any = 0,
+        exposure: ArrayLike | None = None,
+    ) -> FeatureRelevance:
+        """Return how much the model uses each feature; `exposure` is that of the rows."""
+        if X is not None:
+            self._warn_without_exposure(exposure, "feature_relevance")
+        return feature_relevance(self, X, y, exposure, n_repeats, random_state)
 
     def _warn_without_exposure(self, exposure: ArrayLike | None, method: str) -> None:
         """Warn if counts are scored without exposure, and the model was trained with exposures."""

@@ -24,11 +24,12 @@ from directgp.posteriors.prior import Prior
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.registry import LIKELIHOODS, KernelName, Task, likelihoods_of
 from directgp.training.beta_path import beta_grid
+from directgp.training.coverage import Coverage, Group
 from directgp.training.data import Data, Model, check_data
 from directgp.training.race import EFFORTS
-from directgp.training.result import BetaPath, StageResult, TrainingResult
+from directgp.training.result import BetaPath, StageResult, Status, TrainingResult
 from directgp.training.run import Recipe
-from directgp.training.search import Search
+from directgp.training.search import Search, ended
 from directgp.training.train import train, update
 from directgp.training.trainer import as_elbo
 from directgp.training.validation import Folds, Given, HoldOut, Validation
@@ -140,12 +141,13 @@ def _inducing(inducing: Any, table: TrainingTable, number: int, seed: int) -> Fl
         generator = torch.Generator().manual_seed(seed)
         chosen = choose_inducing(X, number, cast(InducingName, inducing), generator)
         return torch.round(chosen * GRID) / GRID
-    d = X.shape[1]
+    imputation = table.scalings.imputation
+    d = X.shape[1] if imputation is None else len(imputation.medians)
     name, allowed = "inducing of fit", f"finite, of shape (m, {d}), in the units of X"
     with explained(f"{name} must be {allowed}"):
         Z: np.ndarray = check_array(inducing, dtype=np.float64, input_name="inducing")
     require(Z.shape[1] == d, name, allowed, f"shape {Z.shape}")
-    return torch.as_tensor(table.scalings.inputs.forward(Z)).to(X)
+    return torch.as_tensor(table.scalings.scaled_inputs(Z)).to(X)
 
 
 def _priors(params: Params, X: Float[Tensor, "n d"], latent: Targets | None) -> dict[str, Prior]:
@@ -213,6 +215,12 @@ class Fitted(NamedTuple):
     untried: tuple[str, ...] = ()
     """What the search left out because it was ended."""
 
+    coverage: Coverage = Coverage()
+    """That of 90 % intervals, on validation rows if there are some, else on the training rows."""
+
+    replaced: tuple[str, Group] | None = None
+    """A candidate of lower loss whose intervals are too narrow, and where."""
+
 
 class Fit(NamedTuple):
     """The settings, rows and starting models of one call of `fit` or `partial_fit`."""
@@ -235,6 +243,11 @@ class Fit(NamedTuple):
             for posterior, likelihood, _ in row:
                 check_data("fit", data, posterior, likelihood)
         modes, betas = self._modes(), self._betas()
+
+        def coverage(result: TrainingResult) -> Coverage:
+            """Return that of the training rows."""
+            return Coverage.of([(result, data, result.likelihood)], self.recipe.point_loss())
+
         if len(models) == len(models[0]) == len(betas) == len(modes) == 1:
             result = train(
                 *models[0][0][:2],
@@ -244,7 +257,8 @@ class Fit(NamedTuple):
                 start="scratch" if self.warm else "elbo",
                 **self._arguments(self.recipe, betas[0]),
             )
-            return Fitted(replace(result, hyperparameters=modes[0]))
+            result = replace(result, hyperparameters=modes[0])
+            return Fitted(result, coverage=coverage(result))
         got = "one, repeated" if table.num_merged else "one"
         who, allowed = "rows to choose a model by", "at least two different ones"
         remedy = "Give validation_data, or set beta, hyperparameters, likelihood and ard."
@@ -260,11 +274,16 @@ class Fit(NamedTuple):
             grows=grow,
             n_jobs=_number_of_jobs(self.params["n_jobs"]),
         ).run(models, betas, modes)
+        best, end = search.best, search.end
+        if end is not None and end.status is not Status.BUDGET:
+            best = ended(best, end)
         return Fitted(
-            search.best,
+            best,
             replace(search.path, validation=description),
-            search.end,
+            end,
             tuple(search.untried),
+            search.coverage if search.trials else coverage(best),
+            search.replaced,
         )
 
     def update(self, beta: float, mode: str) -> TrainingResult:

@@ -5,16 +5,16 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from gpytorch.kernels import Kernel, ScaleKernel
-from jaxtyping import Bool, Float64, Num, Shaped
+from jaxtyping import Bool, Num, Shaped
 from sklearn.exceptions import ConvergenceWarning
 
 from directgp.errors import DirectGPWarning
 from directgp.estimators.fitting import Fit, Fitted
-from directgp.estimators.preprocessing import TrainingTable
+from directgp.estimators.preprocessing import Scalings, TrainingTable
 from directgp.estimators.validation import FeatureNames
 from directgp.likelihoods.base import ParameterText
-from directgp.posteriors.sparse import SparsePosterior
+from directgp.text import number, plural
+from directgp.training.coverage import COVERAGE, Group
 from directgp.training.result import BetaPath, Status, TrainingResult
 
 _MIN_REPEATED_SHARE = 0.01
@@ -131,9 +131,15 @@ def one_class(y: Num[np.ndarray, " n"], classes: Shaped[np.ndarray, " c"]) -> It
 
 
 def training_findings(
-    result: TrainingResult, path: BetaPath | None, names: FeatureNames | None
+    result: TrainingResult,
+    path: BetaPath | None,
+    names: FeatureNames | None,
+    num_features: int | None = None,
 ) -> Iterator[str]:
-    """Warn about parameters at a bound, an early end, flat features, extreme β and failures."""
+    """Warn about parameters at a bound, an early end, flat features, extreme β and failures.
+
+    Only the first `num_features` are of the user.
+    """
     texts = {f"likelihood.{text.parameter}": text for text in result.likelihood.parameter_texts}
     texts["prior.raw_output_scale"] = _OUTPUT_SCALE
     # A model that was compared with the ELBO may let the variance of f stand for all noise.
@@ -143,8 +149,9 @@ def training_findings(
         if not (compared and text.is_noise):
             yield f"{text.subject} ended at the smallest value that training allows. {text.advice}"
     yield from ended_early(result.status, result.reason)
-    scales = length_scales(result.posterior)
-    if scales is not None and len(scales) > 1 and (named := _named(scales > _FLAT, names)):
+    scales = result.posterior.prior.length_scales()
+    flat = None if scales is None or len(scales) == 1 else (scales > _FLAT)[:num_features]
+    if flat is not None and (named := _named(flat, names)):
         yield (
             f"The lengthscale is more than {_FLAT:g} times the spread of the feature: {named}. "
             "Predictions hardly depend on it. Drop it, or check its values for outliers."
@@ -165,6 +172,42 @@ def training_findings(
                 "validation."
             )
     yield from (f"A candidate could not be trained: {failure}" for failure in path.failed)
+
+
+def narrow_intervals(
+    fitted: Fitted, scalings: Scalings, names: FeatureNames | None
+) -> Iterator[str]:
+    """Warn where 90 % intervals hold too few targets, and about a candidate not taken for that."""
+    intervals = f"{100 * COVERAGE:.0f} % intervals"
+    kind = "validation" if fitted.path is not None and fitted.path.points else "training"
+
+    def place(group: Group) -> str:
+        feature, scaling = group.feature, scalings.targets
+        what = "the predicted mean"
+        if feature is not None:
+            what, scaling = _named_column(feature, names), scalings.inputs
+        j = feature or 0
+        ends = sorted(end * scaling.scale[j] + scaling.shift[j] for end in (group.low, group.high))
+        return (
+            f"{group.inside} of {group.number} {kind} targets where {what} is from "
+            f"{number(ends[0], 4)} to {number(ends[1], 4)}"
+        )
+
+    if fitted.replaced is not None:
+        name, group = fitted.replaced
+        yield (
+            f"The loss alone would have chosen {name}, but its {intervals} hold only "
+            f"{place(group)}. Another candidate, with nearly the same loss, covers clearly better "
+            "and was taken."
+        )
+    if narrow := fitted.coverage.narrow:
+        more = len(narrow) - 1
+        others = f", and too few in {plural(more, 'other part')} of the table" if more else ""
+        yield (
+            f"The {intervals} are too narrow in places: they hold only {place(narrow[0])}{others}. "
+            "Do not rely on them there. A feature that says where targets scatter more, a larger "
+            "beta or another likelihood may help."
+        )
 
 
 def ended_early(status: Status, reason: str) -> Iterator[str]:
@@ -189,25 +232,13 @@ def not_converged(result: TrainingResult, compared: bool = False) -> Iterator[st
     )
 
 
-def length_scales(posterior: SparsePosterior) -> Float64[np.ndarray, " k"] | None:
-    """Return the lengthscales, one or one per feature; None if the kernel has none of its own."""
-    kernel: Kernel = posterior.prior.kernel
-    while isinstance(kernel, ScaleKernel) and kernel.active_dims is None:
-        kernel = kernel.base_kernel
-    if not kernel.has_lengthscale or kernel.active_dims is not None:
-        return None
-    scales: Float64[np.ndarray, " k"] = kernel.lengthscale.detach().double().cpu().numpy().ravel()
-    return scales
-
-
 def findings_of_fit(model: Any, fit: Fit, fitted: Fitted) -> Iterator[str]:
     """Yield the warnings about the training rows and the result of `fit`."""
-    names, result = getattr(model, "feature_names_in_", None), fitted.result
+    names, result = _names(model, fit.table.scalings), fitted.result
     given = isinstance(model.num_inducing, int | np.integer) and isinstance(model.inducing, str)
     yield from row_findings(fit.table, names, model.num_inducing if given else None, fit.warm)
-    yield from training_findings(result, fitted.path, names)
-    if fitted.end is not None and not result.ended:
-        yield from ended_early(fitted.end.status, fitted.end.reason)
+    yield from training_findings(result, fitted.path, names, model.n_features_in_)
+    yield from narrow_intervals(fitted, fit.table.scalings, names)
     if fitted.end is not None and fitted.end.status is Status.BUDGET:
         untried = f" Not tried: {'; '.join(fitted.untried)}." if fitted.untried else ""
         yield (
@@ -218,7 +249,7 @@ def findings_of_fit(model: Any, fit: Fit, fitted: Fitted) -> Iterator[str]:
 
 def findings_of_update(model: Any, result: TrainingResult, table: TrainingTable) -> Iterator[str]:
     """Yield the warnings about the new rows and the result of `partial_fit`."""
-    yield from outside_scaling(table, getattr(model, "feature_names_in_", None))
+    yield from outside_scaling(table, _names(model, table.scalings))
     yield from ended_early(result.status, result.reason)
 
 
@@ -233,9 +264,19 @@ def issue(
     return found + unfinished
 
 
+def _names(model: Any, scalings: Scalings) -> FeatureNames | None:
+    """Return the names of the columns that are trained on, if they have some."""
+    names, imputation = getattr(model, "feature_names_in_", None), scalings.imputation
+    if imputation is None or not imputation.indicated:
+        return names
+    numbers = [f"column {j}" for j in range(model.n_features_in_)]
+    return imputation.names(numbers if names is None else list(map(str, names)))
+
+
 def _named(chosen: Bool[np.ndarray, " d"], feature_names: FeatureNames | None) -> str:
     """Return the chosen columns by name or number."""
-    return ", ".join(
-        f"column {j}" if feature_names is None else repr(str(feature_names[j]))
-        for j in np.flatnonzero(chosen).tolist()
-    )
+    return ", ".join(_named_column(j, feature_names) for j in np.flatnonzero(chosen).tolist())
+
+
+def _named_column(j: int, feature_names: FeatureNames | None) -> str:
+    return f"column {j}" if feature_names is None else repr(str(feature_names[j]))

@@ -1,9 +1,10 @@
-"""Scale, sort and merge the rows of a table for training.
+"""Impute, scale, sort and merge the rows of a table for training.
 
 A row of weight 2 stands for two equal rows, a row of weight 0 for none.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int, Num
 from numpy.typing import NDArray
+from sklearn.impute import SimpleImputer
 from torch import Tensor
 
 Column = Float64[np.ndarray, " n"]
@@ -140,22 +142,79 @@ def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
+class Imputation:
+    """Medians in place of NaN, and a column of 0 and 1 for each column with gaps in training.
+
+    It is scikit-learn's ``SimpleImputer(strategy="median", add_indicator=True)``. A column without
+    any value has the median 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.array([[1.0, 5.0], [np.nan, 6.0], [3.0, 8.0]])
+    >>> Imputation.from_data(X).forward(np.array([[np.nan, np.nan]])).tolist()
+    [[2.0, 6.0, 1.0]]
+    """
+
+    medians: Float64[np.ndarray, " d"]
+    indicated: tuple[int, ...]
+    """The columns with gaps in training, in order."""
+
+    @classmethod
+    def from_data(cls, X: Columns) -> "Imputation":
+        """Return the medians of the columns, without weights."""
+        options = {"add_indicator": True, "keep_empty_features": True}
+        imputer = SimpleImputer(strategy="median", **options).fit(X)
+        return cls(imputer.statistics_, tuple(imputer.indicator_.features_.tolist()))
+
+    def forward(self, X: Columns) -> Float64[np.ndarray, "n e"]:
+        """Return the columns without gaps, and then the indicators."""
+        gaps = np.isnan(X)
+        return np.column_stack([np.where(gaps, self.medians, X), gaps[:, list(self.indicated)]])
+
+    def names(self, names: Sequence[str]) -> list[str]:
+        """Return the names of the columns of `forward`: "x" and "x missing"."""
+        return [*names, *(f"{names[j]} missing" for j in self.indicated)]
+
+
+@dataclass(frozen=True)
 class Scalings:
     """The scalings of inputs and targets."""
 
     inputs: ColumnScaling
     targets: ColumnScaling
+    imputation: Imputation | None = None
+    """Comes before the scaling of the inputs; None where they have no gaps."""
 
     @classmethod
     def from_data(
-        cls, X: Columns, y: Column, weights: Column | None, *, inputs: bool, targets: bool
+        cls,
+        X: Columns,
+        y: Column,
+        weights: Column | None,
+        *,
+        inputs: bool,
+        targets: bool,
+        impute: bool = False,
     ) -> "Scalings":
         """Return scalings to mean 0 and deviation 1, or identities where the flag is False."""
         column = y.reshape(-1, 1)
+        imputation = Imputation.from_data(X) if impute else None
+        X = X if imputation is None else imputation.forward(X)
         return cls(
             ColumnScaling.from_data(X, weights) if inputs else ColumnScaling.identity(X.shape[1]),
             ColumnScaling.from_data(column, weights) if targets else ColumnScaling.identity(1),
+            imputation,
         )
+
+    @classmethod
+    def identity(cls, d: int) -> "Scalings":
+        """Return the scalings that change nothing."""
+        return cls(ColumnScaling.identity(d), ColumnScaling.identity(1))
+
+    def scaled_inputs(self, X: Columns) -> Float64[np.ndarray, "n e"]:
+        """Return the inputs in the units of training, with gaps imputed."""
+        return self.inputs.forward(X if self.imputation is None else self.imputation.forward(X))
 
     def scaled_targets(self, y: Column) -> Column:
         """Return the targets in the units of training."""
@@ -201,11 +260,12 @@ def prepare_rows(
     With `turn`, signs of columns are reversed so that training does not depend on them. With
     `real_valued`, the sign of y is arbitrary, too.
     """
-    d, kept = X.shape[1], slice(None) if weights is None else weights > 0
+    kept = slice(None) if weights is None else weights > 0
     w = np.ones(len(y)) if weights is None else weights[kept]
     # Adding 0 turns −0 into 0.
-    scaled = scalings.inputs.forward(X[kept]), scalings.scaled_targets(y[kept])
+    scaled = scalings.scaled_inputs(X[kept]), scalings.scaled_targets(y[kept])
     table = np.asfortranarray(np.column_stack(scaled) + 0.0)
+    d = scaled[0].shape[1]
     signs = _signs(table, w / w.max(), real_valued)
     if exposure is not None:
         table, signs = np.column_stack([table, exposure[kept]]), np.append(signs, 1.0)
@@ -223,7 +283,7 @@ def prepare_rows(
         y=tensor(table[:, d]),
         weights=None if (total == 1).all() else tensor(total),
         exposure=None if exposure is None else tensor(table[:, d + 1]),
-        scalings=Scalings(inputs, scalings.targets),
+        scalings=replace(scalings, inputs=inputs),
         num_rows=len(w),
         num_merged=len(w) - len(starts),
     )

@@ -17,7 +17,8 @@ from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, numbers
 from directgp.likelihoods.base import Likelihood
 from directgp.plots import plot_pit
-from directgp.predictive import predictive_mean, predictive_quantiles, predictive_variance
+from directgp.predictive import predictive_quantiles, predictive_variance
+from directgp.predictive.moments import centre
 from directgp.shapes import Marginals
 
 if TYPE_CHECKING:
@@ -92,6 +93,9 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     n_jobs : int, default=None
         Candidates and folds trained at once, in threads of one core each; -1 is one for each core.
         The result does not depend on it.
+    missing : {"error", "impute"}, default="error"
+        What to do with NaN in X. "impute" takes the median of the column, and adds a feature of 0
+        and 1 for each column with NaN in training; infinity raises an error.
 
     Attributes
     ----------
@@ -113,6 +117,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         Steps of the last training or update.
     findings_ : tuple of str
         The warnings of `fit` and `partial_fit`.
+    feature_importances_ : array of shape (n_features,)
+        Relevance of the features by their lengthscales, if each has one.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : array of shape (n_features,)
@@ -161,10 +167,10 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         whose variance may be infinite, it is half the width of the central 68 % interval.
         """
         if not return_std:
-            (mean,) = self._over_blocks(X, "predict", lambda like, q, _: [_mean(like, q)])
+            (mean,) = self._over_blocks(X, "predict", lambda like, q, _: [centre(like, q)])
             return self._in_units(mean)
         mean, std = self._over_blocks(
-            X, "predict", lambda like, q, _: [_mean(like, q), _std(like, q)]
+            X, "predict", lambda like, q, _: [centre(like, q), _std(like, q)]
         )
         return self._in_units(mean), self._deviation_in_units(std)
 
@@ -204,11 +210,6 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     @override
     def _advice_on_target(self, y: Column) -> Iterable[str]:
         return regression_target(y)
-
-
-def _mean(likelihood: Likelihood, q: Marginals) -> Tensor:
-    """Return the mean of y; for additive noise, which may have no mean, the centre."""
-    return q.mean if likelihood.additive else predictive_mean(likelihood, q)
 
 
 def _std(likelihood: Likelihood, q: Marginals) -> Tensor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from directgp.errors import ModelFileError
-from directgp.estimators.preprocessing import ColumnScaling, Scalings
+from directgp.estimators.preprocessing import ColumnScaling, Imputation, Scalings
 from directgp.estimators.settings import device_of
 from directgp.persistence import ModelState, load_model
 from directgp.training.result import BetaPath, TrainingResult
@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     from directgp.estimators.base import SparseGPEstimator
 
 
-STRUCTURE = ("kernel", "ard", "mean", "likelihood", "num_inducing", "inducing", "standardize")
+STRUCTURE = (
+    "kernel",
+    "ard",
+    "mean",
+    "likelihood",
+    "num_inducing",
+    "inducing",
+    "standardize",
+    "missing",
+)
 """Parameters that define the model; a warm start cannot change them."""
 
 _RECORDED: dict[str, type] = {
@@ -33,6 +42,7 @@ def state_of(model: "SparseGPEstimator") -> ModelState:
     if not isinstance(params["inducing"], str):
         params["inducing"] = np.asarray(params["inducing"], dtype=np.float64)
     result, scalings = model.training_result_, model.scalings_
+    imputed = scalings.imputation
     names = getattr(model, "feature_names_in_", None)
     return ModelState(
         estimator=type(model).__name__,
@@ -43,13 +53,15 @@ def state_of(model: "SparseGPEstimator") -> ModelState:
             f"{name}_{part}": getattr(scaling, part)
             for name, scaling in (("input", scalings.inputs), ("target", scalings.targets))
             for part in ("shift", "scale")
-        },
+        }
+        | ({} if imputed is None else {"medians": imputed.medians}),
         classes=getattr(model, "classes_", None),
         feature_names=None if names is None else list(map(str, names)),
         stages=result.stages,
         record={
             "inputs_rounded": scalings.inputs.rounded,
             "targets_rounded": scalings.targets.rounded,
+            "indicated": None if imputed is None else list(imputed.indicated),
             "objective": result.objective,
             "path": None if model.beta_path_ is None else model.beta_path_.to_json(),
             "seconds": result.seconds,
@@ -111,8 +123,9 @@ def _estimator(state: ModelState, device: str) -> "SparseGPEstimator":
     model: SparseGPEstimator = make(**{**state.params, "device": device})
     record = state.record
     model.posterior_, model.likelihood_ = state.posterior, state.likelihood
-    d = state.posterior.Z.shape[-1]
-    model.scalings_ = Scalings(_scaling(state, "input", d), _scaling(state, "target", 1))
+    d, imputation = state.posterior.Z.shape[-1], _imputation(state)
+    inputs, targets = _scaling(state, "input", d), _scaling(state, "target", 1)
+    model.scalings_ = Scalings(inputs, targets, imputation)
     for name, kind in _RECORDED.items():
         setattr(model, f"{name}_", kind(record[name]))
     path = record["path"]
@@ -129,7 +142,7 @@ def _estimator(state: ModelState, device: str) -> "SparseGPEstimator":
     model.n_iter_ = model.training_result_.steps
     model._structure = {name: getattr(model, name) for name in STRUCTURE}
     model.findings_ = tuple(map(str, record["findings"]))
-    model.n_features_in_ = d
+    model.n_features_in_ = d if imputation is None else len(imputation.medians)
     if state.feature_names is not None:
         model.feature_names_in_ = np.array(state.feature_names, dtype=object)
     if state.estimator == "SparseGPClassifier":
@@ -140,6 +153,18 @@ def _estimator(state: ModelState, device: str) -> "SparseGPEstimator":
             raise ValueError(f"threshold {threshold} is not between 0 and 1")
         model.__dict__.update(classes_=classes, threshold_=threshold)
     return model
+
+
+def _imputation(state: ModelState) -> Imputation | None:
+    """Return the imputation; files of earlier versions have none."""
+    indicated = state.record.get("indicated")
+    if indicated is None:
+        return None
+    medians, columns = state.arrays["medians"], tuple(map(int, indicated))
+    d = state.posterior.Z.shape[-1] - len(columns)
+    if medians.shape != (d,) or sorted({*columns} & {*range(d)}) != list(columns):
+        raise ValueError("the imputation needs a median for each feature, and indicators of some")
+    return Imputation(medians, columns)
 
 
 def _scaling(state: ModelState, what: str, d: int) -> ColumnScaling:

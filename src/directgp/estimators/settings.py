@@ -43,6 +43,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "effort": [StrOptions(set(EFFORTS))],
     "time_budget": [Interval(Real, 0, None, closed="neither"), None],
     "n_jobs": [Integral, None],
+    "missing": [StrOptions({"error", "impute"})],
 }
 """Constraints on the parameters of all estimators but the likelihood."""
 

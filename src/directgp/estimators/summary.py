@@ -10,7 +10,7 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel
 from jaxtyping import Float64
 
-from directgp.estimators.messages import length_scales
+from directgp.estimators.explanations import feature_names, length_scale_relevance
 from directgp.objectives.base import PointLoss
 from directgp.registry import LOSSES
 from directgp.text import (
@@ -19,6 +19,7 @@ from directgp.text import (
     duration,
     entry,
     number,
+    percent,
     plural,
     text_table,
     with_error,
@@ -40,6 +41,16 @@ _MODES = {
 
 _STATUS = {"budget": "Out of steps or time"}
 """Texts for statuses whose name is not clear."""
+
+
+class Summary(str):
+    """The text of a summary; its repr is one line, because `summary` has printed the text."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        lines = self.splitlines()
+        return f"<summary of {lines[0]}, {len(lines)} lines: print it to read it again>"
 
 
 LengthScale = tuple[str, float, float]
@@ -76,6 +87,9 @@ class Facts:
     length_scales: tuple[LengthScale, ...] = ()
     """One for each feature; one without a name if all features share it."""
 
+    relevance: tuple[float, ...] = ()
+    """`feature_importances_`, in the order of the lengthscales, if the estimator has them."""
+
     output_scale: float | None = None
     """Standard deviation of f under the prior."""
 
@@ -92,7 +106,8 @@ def _named(model: "SparseGPEstimator") -> str:
 def facts_of(model: "SparseGPEstimator") -> Facts:
     """Return the facts of a fitted estimator."""
     result, objective, kernel = model.training_result_, model.objective, model._structure["kernel"]
-    scales = length_scales(model.posterior_)
+    scales = model.posterior_.prior.length_scales()
+    relevance = length_scale_relevance(model)
     ard = " ARD" if scales is not None and len(scales) > 1 else ""
 
     def in_units(deviation: float) -> float:
@@ -120,6 +135,7 @@ def facts_of(model: "SparseGPEstimator") -> Facts:
         jitter=result.jitter,
         noise=parameters,
         length_scales=() if scales is None else _named_scales(model, scales),
+        relevance=() if relevance is None else tuple(relevance.tolist()),
         output_scale=in_units(float(model.posterior_.prior.scale.detach().sqrt())),
         path=model.beta_path_,
         warnings=model.findings_,
@@ -129,19 +145,18 @@ def facts_of(model: "SparseGPEstimator") -> Facts:
 def _named_scales(
     model: "SparseGPEstimator", scales: Float64[np.ndarray, " k"]
 ) -> tuple[LengthScale, ...]:
-    if len(scales) == 1 < model.n_features_in_:
+    own = np.abs(model.scalings_.inputs.scale)
+    if len(scales) == 1 < len(own):
         return (("", float("nan"), float(scales[0])),)
-    numbers = [f"column {j}" for j in range(model.n_features_in_)]
-    names = getattr(model, "feature_names_in_", numbers)
-    own = scales * np.abs(model.scalings_.inputs.scale)
-    return tuple(zip(map(str, names), own.tolist(), scales.tolist(), strict=True))
+    names = feature_names(model, indicators=True)
+    return tuple(zip(names, (scales * own).tolist(), scales.tolist(), strict=True))
 
 
 def summary_text(facts: Facts) -> str:
     """Return the facts as plain text of at most 100 columns."""
     path, sections = facts.path, ["\n".join([facts.estimator, *_overview(facts)])]
     if len(facts.length_scales) > 1:
-        sections.append(_length_scale_table(facts.length_scales))
+        sections.append(_length_scale_table(facts))
     if path is not None and len(path.models) > 1:
         sections.append(_models(path))
     if path is not None and path.points:
@@ -209,6 +224,9 @@ def _reason_for_choice(path: BetaPath) -> str:
     if chosen.difference <= 0:
         return f"the best of {candidates} {validation}"
     gap = with_error(chosen.difference, chosen.difference_error)
+    if path.replaced:
+        better = f"because it covers more than {path.replaced}"
+        return f"of {candidates}, one near the best {validation} ({gap} above it), {better}"
     # Files of earlier versions have no errors of predictions.
     reason = "the most regularised within one" if chosen.rmse is None else "preferred within half a"
     return f"of {candidates}, {reason} standard error of the best {validation} ({gap} above it)"
@@ -234,12 +252,19 @@ def _trade(path: BetaPath) -> str:
     )
 
 
-def _length_scale_table(scales: Sequence[LengthScale]) -> str:
-    ranked = sorted(scales, key=lambda scale: scale[2])
-    rows = [(name, number(own, 4), number(of, 4)) for name, own, of in ranked[:_MAX_FEATURES]]
-    header = "feature", "in its units", "in standard deviations"
+def _length_scale_table(facts: Facts) -> str:
+    header = ["feature", "in its units", "in standard deviations"]
+    rows = [[name, number(own, 4), number(of, 4)] for name, own, of in facts.length_scales]
+    order = np.argsort([of for _, _, of in facts.length_scales], kind="stable")
+    # Indicators of gaps have lengthscales too.
+    if facts.relevance and len(facts.relevance) == len(rows):
+        header.append("relevance")
+        rows = [[*row, percent(share, 1)] for row, share in zip(rows, facts.relevance, strict=True)]
+        order = np.argsort(-np.array(facts.relevance), kind="stable")
+    ranked = [rows[j] for j in order]
     more = len(ranked) - _MAX_FEATURES
-    text = _table("Lengthscales, the most relevant feature first", header, rows, right=(1, 2))
+    title = "Lengthscales, the most relevant feature first"
+    text = _table(title, header, ranked[:_MAX_FEATURES], right=(1, 2, 3))
     return f"{text}\n  … and {more:,} more" if more > 0 else text
 
 

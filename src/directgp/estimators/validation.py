@@ -35,15 +35,23 @@ _MAX_CLASSES = 5
 """Classes that an error lists."""
 
 _REMEDIES = {
-    "X": "Drop or impute these rows (sklearn.impute.SimpleImputer) first.",
-    "y": "Drop these rows first.",
+    ("X", "NaN"): "Fit with missing='impute', or drop these rows first.",
+    ("y", "NaN"): "Drop these rows first.",
 }
 
 
 def finite_inputs(
-    estimator: Any, X: Any, who: str, reset: bool = False, min_rows: int = 1
+    estimator: Any,
+    X: Any,
+    who: str,
+    reset: bool = False,
+    min_rows: int = 1,
+    gaps: bool = False,
 ) -> Float64[np.ndarray, "n d"]:
-    """Return X as finite float64; raise if its features are not those of `fit`."""
+    """Return X as finite float64; raise if its features are not those of `fit`.
+
+    With `gaps`, NaN is allowed.
+    """
     _check_no_times(X, who)
     try:
         checks = {"ensure_all_finite": False, "ensure_min_samples": min_rows}
@@ -52,7 +60,8 @@ def finite_inputs(
         )
     except (TypeError, ValueError) as error:
         _raise_with_column(error, X, who)
-    check_finite("X", inputs, who, getattr(estimator, "feature_names_in_", None))
+    known = np.where(np.isnan(inputs), 0.0, inputs) if gaps else inputs
+    check_finite("X", known, who, getattr(estimator, "feature_names_in_", None))
     return inputs
 
 
@@ -68,8 +77,9 @@ def check_finite(
             named = columns if feature_names is None else [repr(str(feature_names[columns[0]]))]
             place = ", column ".join(map(str, (row, *named)))
             count = f"{len(bad)} of them, the first" if len(bad) > 1 else "one,"
+            remedy = _REMEDIES.get((name, kind), "Correct or drop these rows first.")
             raise InvalidInputError(
-                f"Input {name} contains {kind}. {who} got {count} in row {place}. {_REMEDIES[name]}"
+                f"Input {name} contains {kind}. {who} got {count} in row {place}. {remedy}"
             )
 
 

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from directgp.errors import UnsupportedError, refuse, require
 from directgp.io import machine, versions
-from directgp.registry import LIKELIHOODS, LOSSES, Task
+from directgp.registry import LIKELIHOODS, LOSSES, Task, likelihoods_of
 
 
 @final
@@ -38,11 +38,14 @@ class Method:
     gaussian_only: bool = False
     """Whether the method requires a real-valued target with Gaussian noise."""
 
+    kind: Literal["objective", "model", "baseline"] = "objective"
+    """An objective on the chosen model; another choice of the model; or no Gaussian process."""
+
     @property
     def name_in_text(self) -> str:
         """The name in a sentence: ``the ELBO``, ``log-loss DLM (joint)``."""
         name, comma, mode = self.label.partition(", ")
-        article = "the " if name.endswith("ELBO") else ""
+        article = "the " if name.endswith(("ELBO", "mean", "model")) else ""
         return f"{article}{name} ({mode})" if comma else f"{article}{name}"
 
 
@@ -90,14 +93,55 @@ ELBO = METHODS["elbo"]
 """Methods that choose β start from its solution."""
 
 
+def _other(name: str, label: str, about: str, kind: Literal["model", "baseline"]) -> Method:
+    return Method(name, label, "elbo", "joint", False, about, kind=kind)
+
+
+BASIC = _other(
+    "elbo-basic",
+    "ELBO, basic noise",
+    "The ELBO with Gaussian or Poisson noise in place of the likelihood that was chosen.",
+    "model",
+)
+"""Shows what the choice of the likelihood changes; methods for Gaussian noise start from it."""
+
+DEFAULT = _other(
+    "auto",
+    "directgp fit",
+    "The default of directgp fit, on the rows for training and validation.",
+    "model",
+)
+
+BASELINES = (
+    _other(
+        "mean", "mean", "The mean and the spread of the training rows, for every row.", "baseline"
+    ),
+    _other(
+        "linear",
+        "linear model",
+        "Bayesian ridge regression, logistic regression, or a Poisson or negative-binomial GLM.",
+        "baseline",
+    ),
+    _other(
+        "boosting",
+        "gradient boosting",
+        "Gradient boosting of scikit-learn, with noise fitted on the validation rows.",
+        "baseline",
+    ),
+)
+"""Methods without a Gaussian process."""
+
+_OTHERS = {method.name: method for method in (BASIC, DEFAULT, *BASELINES)}
+
+
 def method_named(name: str) -> Method:
     """Return one of `METHODS`, or ``LOSS-joint`` or ``LOSS-fixed`` of another point loss."""
-    if name in METHODS:
-        return METHODS[name]
+    if name in METHODS or name in _OTHERS:
+        return METHODS.get(name) or _OTHERS[name]
     losses = [row.name for row in LOSSES.values() if not row.evidence]
     every = [method for loss in losses for method in _dlm(loss)]
     others = {method.name: method for method in every if method.name not in METHODS}
-    allowed = f"of {', '.join(METHODS)}, or of {', '.join(others)}"
+    allowed = f"of {', '.join((*METHODS, *_OTHERS))}, or of {', '.join(others)}"
     require(name in others, "methods", allowed, repr(name))
     return others[name]
 
@@ -123,6 +167,24 @@ def select_methods(
             refuse("methods", allowed, repr(method.name), str(error))
     others = sorted(wanted - set(_ALL), key=lambda method: method.name)
     return (*(method for method in _ALL if method in wanted), *others)
+
+
+def methods_to_compare(
+    task: Task, names: Sequence[str] | None, likelihood: str
+) -> tuple[Method, ...]:
+    """Return the methods of a comparison in table order; the likelihood may be "auto"."""
+    basic = likelihoods_of(task)[0] if likelihood == "auto" else likelihood
+    others = tuple(m for m in _OTHERS.values() if m is not BASIC or likelihood == "auto")
+    if names is None:
+        return (*select_methods(task, None, basic), *others)
+    require(bool(names), "methods", f"at least one of {', '.join((*METHODS, *_OTHERS))}", "none")
+    wanted = {method_named(name) for name in names}
+    if BASIC in wanted and BASIC not in others:
+        allowed = "another if the likelihood is given"
+        refuse("methods", allowed, repr(BASIC.name), "Leave it out.")
+    objectives = [method.name for method in wanted if method.kind == "objective"]
+    chosen = select_methods(task, objectives, basic) if objectives else ()
+    return (*chosen, *(method for method in others if method in wanted))
 
 
 class Frozen(BaseModel):

@@ -1,25 +1,43 @@
 """Compare methods on one data set: run the cells of a plan, each trained and scored."""
 
+import math
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from directgp.datasets.problem import Problem
-from directgp.experiments.cell import ELBO, Circumstances, Record, method_named
+from directgp.estimators.preprocessing import ColumnScaling
+from directgp.experiments.baselines import predict_baseline
+from directgp.experiments.cell import (
+    BASIC,
+    DEFAULT,
+    ELBO,
+    Circumstances,
+    Method,
+    Record,
+    method_named,
+    seed_of,
+)
 from directgp.experiments.engine import RunCallback, Runner
 from directgp.experiments.fit import (
+    Array,
     CellData,
     ScaledRows,
+    Trained,
+    chosen_model,
     clock,
+    facts_in,
     load_bytes,
     race_method,
-    starting_model,
 )
 from directgp.experiments.plan import (
     BetaLoss,
@@ -27,6 +45,7 @@ from directgp.experiments.plan import (
     ComparedFit,
     CompareOutcome,
     Comparison,
+    ModelFacts,
     Plan,
     Predictions,
     split,
@@ -34,12 +53,14 @@ from directgp.experiments.plan import (
 from directgp.experiments.store import Store
 from directgp.experiments.workers import InProcess, LocalWorkers
 from directgp.io import machine, versions
-from directgp.metrics import judge
+from directgp.likelihoods.base import Likelihood
+from directgp.metrics import Judged, judge
+from directgp.registry import Task, likelihoods_of
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_grid
 from directgp.training.callbacks import TimeBudget
 from directgp.training.data import Model
-from directgp.training.result import BetaPath
+from directgp.training.result import BetaPath, Status
 from directgp.training.run import Monitor
 
 
@@ -112,47 +133,150 @@ def run_compare_cell(
 ) -> Record[CompareCell, CompareOutcome]:
     """Train from the model of `cell.start`, choose β by validation, and score the test rows."""
     settings, method = cell.settings, method_named(cell.method)
-    rows = ScaledRows.of(data, cell.task, settings.dtype, settings.device)
-    model = untrained_model(cell, *rows.train)
-    if cell.start is not None:
-        load_bytes(model, start)
     since = clock(settings.device)
-    betas, max_steps = settings.betas or coarse_grid(cell.size), settings.max_steps
-    if settings.time_budget is not None:
-        monitors = (*monitors, TimeBudget(settings.time_budget))
-    trained = race_method(method, model, rows, betas, cell.seed, max_steps, monitors)
+    kept = b""
+    if method is DEFAULT:
+        predicted, facts = _default_fit(cell, data)
+    elif method.kind == "baseline":
+        predicted, facts = _baseline(cell, data)
+    else:
+        rows = ScaledRows.of(data, cell.task, settings.dtype, settings.device)
+        trained, model = _train(cell, method, rows, start, monitors)
+        q = trained.best.posterior.predict(rows.test[0])
+        likelihood = trained.best.likelihood
+        predicted = Predictive(likelihood, rows.test[1], q, rows.offset, rows.scale)
+        facts = {
+            **trained.facts(),
+            "path": _losses(trained.path, rows.scale),
+            "curve": trained.curve(),
+            "model": model,
+        }
+        if method in (ELBO, BASIC):
+            named = {name: str(value) for name, value in model.model_dump().items()}
+            kept = trained.to_bytes(**named)
     seconds = clock(settings.device) - since
-    X, y = rows.test
-    q = trained.best.posterior.predict(X)
-    judged = judge(
-        cell.task,
-        trained.best.likelihood.to("cpu", torch.float64),
-        y.double().cpu(),
-        Marginals(q.mean.double().cpu(), q.variance.double().cpu()),
-        rows.offset,
-        rows.scale,
-    )
+    judged = predicted.judged(cell.task)
     outcome = CompareOutcome(
-        **trained.facts(),
-        scores={name: float(values.mean()) for name, values in judged.scores.items()},
-        num_test=len(y),
-        path=_losses(trained.path, rows.scale),
+        **facts,
+        scores=judged.means(),
+        num_test=len(judged.actual),
         validation_loss=_LOSS_NAMES.get(method.objective, method.objective.replace("_", " ")),
-        curve=trained.curve(),
         seconds=seconds,
     )
-    kept = trained.to_bytes() if method == ELBO else b""
     arrays = {f.name: getattr(judged, f.name)[:_ROWS_KEPT].numpy() for f in fields(Predictions)}
     return Record(cell, outcome, Circumstances.here(settings.device), arrays, kept)
 
 
-def untrained_model(cell: CompareCell, X: Tensor, y: Tensor) -> Model:
-    """Return the untrained model of a cell, the same for every method of a split."""
+def _train(
+    cell: CompareCell,
+    method: Method,
+    rows: ScaledRows,
+    start: bytes,
+    monitors: Sequence[Monitor],
+) -> tuple[Trained, ModelFacts]:
+    """Train a Gaussian process on the model of the split; return it and its model."""
+    settings, known = cell.settings, facts_in(start) if start else {}
+    given = {name: getattr(settings, name) for name in ("likelihood", "kernel", "ard")}
+    if known:
+        given = {**known, "ard": known["ard"] == "True"}
+    if method is BASIC:
+        given["likelihood"] = likelihoods_of(cell.task)[0]
+    if settings.time_budget is not None:
+        monitors = (*monitors, TimeBudget(settings.time_budget))
+    seeds = cell.seed, cell.repeat
+    choices = (cell.task, *rows.train, seeds, settings.num_inducing, monitors)
+    model = chosen_model(*choices, **given)
+    facts = _facts(model)
+    if start and facts.likelihood == known["likelihood"] and method.objective != "fitc":
+        load_bytes(model, start)
+    if method is BASIC and facts.likelihood == known["likelihood"]:
+        # The chosen model is the basic one, and has been trained.
+        return Trained.before(model), facts
+    betas, max_steps = settings.betas or coarse_grid(cell.size), settings.max_steps
+    return race_method(method, model, rows, betas, cell.seed, max_steps, monitors), facts
+
+
+def _facts(model: Model) -> ModelFacts:
+    """Return the facts in the name of a model, such as "rbf ARD, gaussian"."""
+    kernel, likelihood = model.name.split(", ")
+    name = kernel.removesuffix(" ARD")
+    return ModelFacts(likelihood=likelihood, kernel=name, ard=kernel != name)
+
+
+class Predictive(NamedTuple):
+    """Predictions of the scaled targets of test rows, whose units are ``offset + scale·y``."""
+
+    likelihood: Likelihood
+    y: Tensor
+    marginals: Marginals
+    offset: float
+    scale: float
+
+    def judged(self, task: Task) -> Judged:
+        """Return the scores, computed in float64 on the CPU."""
+        mean, variance = self.marginals.mean, self.marginals.variance
+        q = Marginals(mean.double().cpu(), variance.double().cpu())
+        likelihood = self.likelihood.to("cpu", torch.float64)
+        return judge(task, likelihood, self.y.double().cpu(), q, self.offset, self.scale)
+
+
+def _default_fit(cell: CompareCell, data: CellData) -> tuple[Predictive, dict[str, Any]]:
+    """Train the estimator of the task by default on the rows for training and validation."""
+    from directgp import estimators
+
     settings = cell.settings
-    mean = "zero" if cell.task == "regression" else "constant"
-    prior = {"kernel": settings.kernel, "ard": settings.ard, "mean": mean}
-    seed, likelihood = (cell.seed, cell.repeat), settings.likelihood
-    return starting_model(cell.task, X, y, likelihood, settings.num_inducing, seed, **prior)
+    makers: dict[Task, Any] = {
+        "regression": estimators.SparseGPRegressor,
+        "classification": estimators.SparseGPClassifier,
+        "count": estimators.SparseGPCountRegressor,
+    }
+    X, y = (np.concatenate(parts) for parts in zip(data.train, data.validation, strict=True))
+    estimator = makers[cell.task](
+        **{name: getattr(settings, name) for name in ("likelihood", "kernel", "ard")},
+        num_inducing=settings.num_inducing or "auto",
+        max_iter=settings.max_steps,
+        time_budget=settings.time_budget,
+        dtype=settings.dtype,
+        device=settings.device,
+        missing="impute" if np.isnan(X).any() else "error",
+        random_state=seed_of(cell.seed, cell.repeat) % 2**32,
+    )
+    with warnings.catch_warnings():
+        # Its findings are those of one fit, and the report counts limits that were reached.
+        warnings.simplefilter("ignore")
+        estimator.fit(X, y)
+    result, targets = estimator.training_result_, estimator.scalings_.targets
+    mean, sd = estimator.predict_latent(data.test[0])
+    scale = abs(float(targets.scale[0]))
+    q = Marginals(_scaled(targets, mean), torch.as_tensor((sd / scale) ** 2).double())
+    facts = {
+        "beta": estimator.beta_,
+        "status": result.status.value,
+        "reason": result.reason,
+        "evaluations": sum(stage.evaluations for stage in result.stages),
+        "path": (),
+        "curve": (),
+    }
+    test = _scaled(targets, data.test[1])
+    return Predictive(estimator.likelihood_, test, q, float(targets.shift[0]), scale), facts
+
+
+def _scaled(targets: ColumnScaling, values: Array) -> Tensor:
+    return torch.as_tensor(targets.exact(values[:, None])[:, 0]).double()
+
+
+def _baseline(cell: CompareCell, data: CellData) -> tuple[Predictive, dict[str, Any]]:
+    rows = ScaledRows.of(data, cell.task)
+    likelihood, q = predict_baseline(cell.method, cell.task, rows, cell.seed)
+    facts = {
+        "beta": math.nan,
+        "status": Status.CONVERGED.value,
+        "reason": "",
+        "evaluations": 0,
+        "path": (),
+        "curve": (),
+    }
+    return Predictive(likelihood, rows.test[1], q, rows.offset, rows.scale), facts
 
 
 def coarse_grid(num_data: int) -> list[float]:

@@ -1,5 +1,6 @@
 """Train a method on the rows of a cell, choose β, and score its predictions."""
 
+import json
 import math
 import time
 from collections.abc import Sequence
@@ -13,19 +14,25 @@ from torch import Tensor
 from torch.nn import ModuleDict
 
 from directgp.datasets.problem import Problem
-from directgp.estimators.fitting import auto_inducing, named_likelihood, rough_latent
-from directgp.estimators.preprocessing import ColumnScaling
-from directgp.experiments.cell import Method, generator_of
+from directgp.estimators.fitting import (
+    auto_inducing,
+    named_likelihood,
+    rough_latent,
+    starting_models,
+)
+from directgp.estimators.preprocessing import Scalings, TrainingTable
+from directgp.experiments.cell import Method, generator_of, seed_of
 from directgp.experiments.plan import Rows
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.registry import Task
 from directgp.training.beta_path import beta_path
 from directgp.training.data import Data, Model
 from directgp.training.race import EFFORTS
-from directgp.training.result import BetaPath, TrainingResult
+from directgp.training.result import BetaPath, Status, TrainingResult
 from directgp.training.run import Monitor, Recipe
 from directgp.training.search import Search
 from directgp.training.train import train
+from directgp.training.trainer import without_steps
 from directgp.training.validation import Given
 
 Array = NDArray[np.float64]
@@ -69,25 +76,45 @@ class ScaledRows(NamedTuple):
         dtype: Literal["float64", "float32"] = "float64",
         device: str = "cpu",
     ) -> "ScaledRows":
-        """Scale inputs and real-valued targets to mean 0, deviation 1 on the training rows."""
-        inputs, targets = ColumnScaling.from_data(data.train[0]), ColumnScaling.identity(1)
-        if task == "regression":
-            targets = ColumnScaling.from_data(data.train[1][:, None])
-        precision = torch.float64 if dtype == "float64" else torch.float32
+        """Scale inputs and real-valued targets to mean 0, deviation 1 on the training rows.
+
+        If inputs have gaps, they are imputed first, by the training rows.
+        """
+        parts = (data.train, data.validation, data.test)
+        scalings = Scalings.from_data(
+            *data.train,
+            None,
+            inputs=True,
+            targets=task == "regression",
+            impute=any(bool(np.isnan(X).any()) for X, _ in parts),
+        )
+        precision, targets = (
+            torch.float64 if dtype == "float64" else torch.float32,
+            scalings.targets,
+        )
 
         def tensors(X: Array, y: Array) -> tuple[Tensor, Tensor]:
-            scaled = torch.as_tensor(inputs.forward(X)), torch.as_tensor(targets.exact(y[:, None]))
-            return scaled[0].to(device, precision), scaled[1][:, 0].to(device, precision)
+            inputs = torch.as_tensor(scalings.scaled_inputs(X))
+            scaled = torch.as_tensor(targets.exact(y[:, None]))[:, 0]
+            return inputs.to(device, precision), scaled.to(device, precision)
 
-        parts = (data.train, data.validation, data.test)
         train, validation, test = (tensors(*part) for part in parts)
         return cls(train, validation, test, float(targets.shift[0]), float(targets.scale[0]))
 
 
-def model_bytes(model: Model) -> bytes:
-    """Return the state of posterior and likelihood."""
+def model_bytes(model: Model, **facts: str) -> bytes:
+    """Return the state of posterior and likelihood, with facts about the model."""
     state = _modules(model).state_dict()
-    return save({name: value.detach().cpu().contiguous() for name, value in state.items()})
+    plain = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    return save(plain, facts or None)
+
+
+def facts_in(data: bytes) -> dict[str, str]:
+    """Return the facts that `model_bytes` was given."""
+    # The file starts with the length of a JSON document.
+    length = int.from_bytes(data[:8], "little")
+    facts: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    return facts
 
 
 def load_bytes(model: Model, data: bytes) -> None:
@@ -123,6 +150,36 @@ def starting_model(
     return Model(posterior.to(X.device), named_likelihood(likelihood, y))
 
 
+def chosen_model(
+    task: Task,
+    X: Tensor,
+    y: Tensor,
+    seeds: tuple[int, ...],
+    num_inducing: int | None,
+    monitors: Sequence[Monitor],
+    **choices: Any,
+) -> Model:
+    """Return an untrained model, or the one of the highest evidence after short runs.
+
+    The choices are kernel, ard and likelihood, or "auto".
+    """
+    mean, seed = "zero" if task == "regression" else "constant", seed_of(*seeds)
+    if "auto" not in choices.values():
+        prior = {"kernel": choices["kernel"], "ard": choices["ard"], "mean": mean}
+        model = starting_model(task, X, y, choices["likelihood"], num_inducing, seeds, **prior)
+        kernel = f"{choices['kernel']} ARD" if choices["ard"] else choices["kernel"]
+        return model._replace(name=f"{kernel}, {choices['likelihood']}")
+    table = TrainingTable(X, y, None, None, Scalings.identity(X.shape[1]), len(y), 0)
+    params = {**choices, "mean": mean, "inducing": "kmeans++"}
+    recipe = Recipe("elbo", monitors=monitors)
+    number = min(num_inducing or auto_inducing(len(X)), len(X))
+    models = starting_models(params, task, recipe, table, number, seed)
+    generator = torch.Generator(X.device).manual_seed(seed)
+    data = Data(X, y, None)
+    search = Search(recipe, data, Given(X, y), generator, EFFORTS["default"])
+    return search.choose(models)[0]
+
+
 _CURVE_POINTS = 200
 """Points of a thinned training curve."""
 
@@ -132,6 +189,12 @@ class Trained(NamedTuple):
 
     best: TrainingResult
     path: BetaPath | None
+
+    @classmethod
+    def before(cls, model: Model) -> "Trained":
+        """Return a model that needs no training."""
+        stage = without_steps("elbo", Status.CONVERGED, "Trained before.")
+        return cls(TrainingResult(*model[:2], "elbo", 1.0, "elbo", (stage,), 0.0), None)
 
     def facts(self) -> dict[str, Any]:
         """Return the fields of `TrainingOutcome` that training decides."""
@@ -154,9 +217,9 @@ class Trained(NamedTuple):
         kept = {*range(0, len(losses), every), len(losses) - 1} if losses else set()
         return tuple((step + 1, losses[step]) for step in sorted(kept))
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self, **facts: str) -> bytes:
         """Return the state of the chosen model."""
-        return model_bytes(Model.of(self.best))
+        return model_bytes(Model.of(self.best), **facts)
 
 
 def train_method(

@@ -13,6 +13,8 @@ from typing_extensions import override
 from directgp.datasets.problem import Problem
 from directgp.errors import require
 from directgp.experiments.cell import (
+    BASIC,
+    DEFAULT,
     ELBO,
     Cell,
     FailedRecord,
@@ -20,10 +22,10 @@ from directgp.experiments.cell import (
     Method,
     TrainingOutcome,
     method_named,
-    select_methods,
+    methods_to_compare,
 )
 from directgp.io import versions
-from directgp.registry import Task, chosen_likelihood
+from directgp.registry import Task, chosen_likelihood, likelihoods_of
 
 
 @final
@@ -32,7 +34,9 @@ class Settings(Frozen):
 
     likelihood: str
     kernel: str
-    ard: bool = True
+    ard: bool | Literal["auto"] = True
+    """Of the model; "auto" is chosen by evidence on the training rows of each split."""
+
     num_inducing: int | None = None
     betas: tuple[float, ...] | None = None
     max_steps: int | None = None
@@ -57,6 +61,19 @@ class Settings(Frozen):
 
 
 @final
+class ModelFacts(Frozen):
+    """The model of a Gaussian process."""
+
+    likelihood: str
+    kernel: str
+    ard: bool
+
+    def __str__(self) -> str:
+        kind = f"{self.kernel} ARD" if self.ard else self.kernel
+        return f"{self.likelihood}, {kind}"
+
+
+@final
 class BetaLoss(Frozen):
     """The validation loss of one β."""
 
@@ -77,6 +94,9 @@ class CompareOutcome(TrainingOutcome):
 
     curve: tuple[tuple[int, float], ...]
     """(step, objective) of the chosen run, thinned."""
+
+    model: ModelFacts | None = None
+    """None for methods without a Gaussian process."""
 
 
 @final
@@ -105,8 +125,14 @@ class CompareCell(Cell):
     @property
     @override
     def start(self) -> "CompareCell | None":
-        """The ELBO of the same split, for methods that choose β."""
-        return self.replace(method=ELBO.name) if method_named(self.method).chooses_beta else None
+        """The ELBO of the same split, for methods that take its solution or its model."""
+        method, given = method_named(self.method), self.settings
+        if method in (ELBO, DEFAULT) or method.kind == "baseline":
+            return None
+        if method.gaussian_only and given.likelihood == "auto":
+            return self.replace(method=BASIC.name)
+        chosen = "auto" in (given.likelihood, given.kernel, given.ard)
+        return self.replace(method=ELBO.name) if chosen or method.chooses_beta else None
 
     @property
     @override
@@ -307,8 +333,8 @@ def make_plan(
     sizes: Sequence[int | None] | None = None,
     betas: Sequence[float] | None = None,
     likelihood: str | None = None,
-    kernel: str = "rbf",
-    ard: bool = True,
+    kernel: str = "auto",
+    ard: bool | None = None,
     num_inducing: int | None = None,
     max_steps: int | None = None,
     time_budget: float | None = None,
@@ -324,9 +350,9 @@ def make_plan(
     problem : Problem
         The data.
     methods : sequence of str
-        Of "elbo", "beta-elbo", "fitc", "log-joint", "log-fixed", "square-joint", "square-fixed";
-        by default all that suit task and likelihood. Other point losses have methods too, such as
-        "crps-joint" and "crps-fixed".
+        Of "elbo", "beta-elbo", "fitc", "log-joint", "log-fixed", "square-joint", "square-fixed",
+        "elbo-basic", "auto", "mean", "linear" and "boosting"; by default all that suit task and
+        likelihood. Other point losses have methods too, such as "crps-joint" and "crps-fixed".
     repeats : int
         Number of random splits.
     sizes : sequence of int or None
@@ -334,9 +360,11 @@ def make_plan(
     betas : sequence of float
         Candidates of β; by default every second of n, n/2, n/4, …, 0.01, and 1.
     likelihood : str
-        A name of the estimators; by default "gaussian", "probit" or "poisson".
-    kernel, ard, num_inducing, max_steps
-        As `kernel`, `ard`, `num_inducing` and `max_iter` of the estimators.
+        A name of the estimators; by default chosen by evidence on each split.
+    kernel, ard
+        The same; "auto" and None are chosen.
+    num_inducing, max_steps
+        As `num_inducing` and `max_iter` of the estimators.
     time_budget : float
         Seconds of each fit, after which the best model so far is taken.
     seed : int
@@ -354,20 +382,23 @@ def make_plan(
         require(given is None or given >= 1, name, "at least 1", given)
     allowed = time_budget is None or time_budget > 0
     require(allowed, "time_budget", "positive", time_budget)
-    for option, several in (("sizes", sizes), ("betas", betas)):
-        require(several is None or len(several) > 0, option, "of at least one value", "none")
-    noise = chosen_likelihood(task, likelihood)
+    for option, given_list in (("sizes", sizes), ("betas", betas)):
+        require(given_list is None or len(given_list) > 0, option, "of at least one value", "none")
+    candidates = likelihoods_of(task, auto=True)
+    several = likelihood is None and len(candidates) > 1
+    noise = "auto" if several else chosen_likelihood(task, likelihood)
+    one_feature = problem.X.shape[1] == 1
     parts = parts_of(len(problem.y))
     return Plan(
         data=DataFacts.of(problem, arguments),
-        methods=select_methods(task, methods, noise),
+        methods=methods_to_compare(task, methods, noise),
         repeats=repeats,
         sizes=_sizes(sizes, parts.training),
         seed=seed,
         settings=Settings(
             likelihood=noise,
             kernel=kernel,
-            ard=ard and problem.X.shape[1] > 1,
+            ard=False if one_feature else "auto" if ard is None else ard,
             num_inducing=num_inducing,
             betas=None if betas is None else tuple(betas),
             max_steps=max_steps,

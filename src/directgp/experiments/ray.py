@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from typing_extensions import override
 
-from directgp.errors import InvalidInputError, refuse, require
+from directgp.errors import InvalidInputError, MissingExtraError, refuse, require
 from directgp.experiments.workers import (
     Call,
     FailedJob,
@@ -49,9 +49,7 @@ def import_ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ModuleNotFoundError as error:
-        raise InvalidInputError(
-            "The engine 'ray' needs Ray: pip install 'directgp[cluster]'."
-        ) from error
+        raise MissingExtraError("The engine 'ray'", "Ray", "cluster") from error
 
 
 @contextmanager

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 from directgp.experiments.cell import Method
-from directgp.experiments.plan import Comparison, Parts
+from directgp.experiments.plan import CompareOutcome, Comparison, Parts
 from directgp.metrics import COVERAGE, SCORES, Score
 
 SIGNIFICANT = 0.05
@@ -74,7 +74,7 @@ def ranking(comparison: Comparison, size: int) -> tuple[RankingRow, ...]:
         score.name: estimates(
             score,
             np.array(
-                [[runs[m.name, r].outcome.scores[score.name] for r in repeats] for m in methods]
+                [[_mean(runs[m.name, r].outcome, score.name) for r in repeats] for m in methods]
             ),
             plan.parts,
         )
@@ -90,6 +90,13 @@ def ranking(comparison: Comparison, size: int) -> tuple[RankingRow, ...]:
         )
         for i, method in enumerate(methods)
     )
+
+
+def _mean(outcome: CompareOutcome, score: str) -> float:
+    """Return a score; earlier versions have stored no RMSE."""
+    if score == "rmse" and score not in outcome.scores:
+        return math.sqrt(outcome.scores.get("mse", math.nan))
+    return outcome.scores[score]
 
 
 def estimates(score: Score, values: NDArray[np.float64], parts: Parts) -> list[ScoreEstimate]:
@@ -114,6 +121,30 @@ def estimates(score: Score, values: NDArray[np.float64], parts: Parts) -> list[S
         )
         for i, row in enumerate(values)
     ]
+
+
+class Paired(NamedTuple):
+    """A score of one method compared with that of another, repeat by repeat."""
+
+    gap: float
+    """How much lower the mean is than that of the other."""
+
+    p_value: float
+    wins: int
+    """Number of repeats in which it is lower."""
+
+    @property
+    def significant(self) -> bool:
+        """Whether the difference is unlikely to be chance; never with one repeat."""
+        return self.p_value < SIGNIFICANT
+
+
+def paired(mine: ScoreEstimate, other: ScoreEstimate, parts: Parts) -> Paired:
+    """Compare two methods by the same test as the table."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        gaps = np.array(other.values) - np.array(mine.values)
+        p_value = corrected_p_value(gaps, parts.test / parts.training)
+        return Paired(float(gaps.mean()), p_value, int((gaps > 0).sum()))
 
 
 def corrected_p_value(

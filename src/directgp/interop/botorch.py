@@ -5,11 +5,6 @@ from typing import Any, NoReturn, final
 
 import numpy as np
 import torch
-from botorch.acquisition.objective import PosteriorTransform
-from botorch.models.model import Model
-from botorch.posteriors.gpytorch import GPyTorchPosterior
-from botorch.posteriors.posterior import Posterior
-from botorch.sampling.base import MCSampler
 from gpytorch.distributions import MultivariateNormal
 from linear_operator.operators import DenseLinearOperator, TriangularLinearOperator
 from sklearn.base import BaseEstimator
@@ -17,10 +12,19 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.errors import UnsupportedError, refuse, require
+from directgp.errors import MissingExtraError, UnsupportedError, refuse, require
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood, broadcast_shape
 from directgp.numerics.linalg import Cholesky, jittered_cholesky
 from directgp.posteriors.sparse import Joint, SparsePosterior
+
+try:
+    from botorch.acquisition.objective import PosteriorTransform
+    from botorch.models.model import Model
+    from botorch.posteriors.gpytorch import GPyTorchPosterior
+    from botorch.posteriors.posterior import Posterior
+    from botorch.sampling.base import MCSampler
+except ModuleNotFoundError as error:
+    raise MissingExtraError("directgp.interop.botorch", "BoTorch", "botorch") from error
 
 __all__ = ["DirectModel"]
 
@@ -223,6 +227,9 @@ def _parts(
     allowed = "left out where an estimator is given, which has its own"
     got = type(likelihood).__name__
     require(likelihood is None, "likelihood of DirectModel", allowed, got)
+    complete = fitted.scalings_.imputation is None
+    allowed, remedy = "fitted with missing='error'", "Impute the inputs before the fit."
+    require(complete, _SOURCE_OWNER, allowed, "one with missing='impute'", remedy)
     x, y = fitted.scalings_.inputs, fitted.scalings_.targets
     units = {"x_shift": x.shift, "x_scale": x.scale, "y_shift": y.shift[0], "y_scale": y.scale[0]}
     return posterior, fitted.likelihood_, units

@@ -130,6 +130,10 @@ class Likelihood(nn.Module, ABC):
         """
         return {}
 
+    def settings(self) -> dict[str, float]:
+        """Return the constructor arguments that are not trained, for model files."""
+        return {}
+
     def description(self, unit: float) -> dict[str, float]:
         """Return the parameters to print in `summary()`, for targets that were divided by unit."""
         return {}

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
+from directgp.errors import require
 from directgp.likelihoods.base import (
     NOISE_ADVICE,
     Derivatives,
@@ -33,6 +34,9 @@ from directgp.numerics.special import expected_log_square, expected_log_square_s
 from directgp.shapes import Targets, Values
 
 _SMALLEST_DF = 0.1
+_FINITE_VARIANCE = 2.1
+"""Degrees of freedom with a mean and a variance of y, which is 21 times the squared scale."""
+
 _QUARTILE = 0.6745
 """Upper quartile of a standard normal."""
 
@@ -206,6 +210,9 @@ class StudentT(StudentTNoise):
         Degrees of freedom ν > 0 to start from.
     scale : float or tensor
         σ > 0 to start from.
+    min_df : float
+        Smallest ν that training allows. y has a mean for ν > 1 and a variance for ν > 2; the
+        likelihood "student_t" of the estimators has 2.1.
 
     Examples
     --------
@@ -219,12 +226,22 @@ class StudentT(StudentTNoise):
         ParameterText(
             "raw_df",
             "The number of degrees of freedom of the Student-t noise",
-            "A few targets lie extremely far from the others; look at them.",
+            "The tails are heavier still: a few targets lie extremely far from the others. Look at "
+            "them. StudentT(min_df=...) allows a smaller value; up to 2 y has no variance, up to 1 "
+            "no mean.",
         ),
     )
 
-    def __init__(self, df: float | Tensor = 4.0, scale: float | Tensor = 0.3) -> None:
+    def __init__(
+        self,
+        df: float | Tensor = 4.0,
+        scale: float | Tensor = 0.3,
+        min_df: float = _SMALLEST_DF,
+    ) -> None:
         super().__init__()
+        finite = 0 < min_df < math.inf
+        require(finite, "min_df of StudentT", "positive and finite", min_df)
+        self.min_df = min_df
         self.raw_df = unconstrained(df, "df of StudentT")
         self.raw_scale = unconstrained(scale, "scale of StudentT")
 
@@ -241,14 +258,18 @@ class StudentT(StudentTNoise):
     @classmethod
     @override
     def from_targets(cls, y: Float[Tensor, " n"]) -> "StudentT":
-        """The scale starts at a tenth of the variance of the bulk of the targets."""
+        """The scale starts at a tenth of the variance of the bulk of the targets; ν ≥ 2.1."""
         spread = float((y - y.median()).abs().median()) / _QUARTILE
         noise = 0.1 * spread**2 if spread > 0 else 0.1 * max(float(y.var(correction=0)), 1e-6)
-        return cls(df=4.0, scale=noise**0.5)
+        return cls(df=4.0, scale=noise**0.5, min_df=_FINITE_VARIANCE)
 
     @override
     def floors(self, deviation: float) -> dict[str, float]:
-        return {"raw_scale": deviation, "raw_df": _SMALLEST_DF}
+        return {"raw_scale": deviation, "raw_df": self.min_df}
+
+    @override
+    def settings(self) -> dict[str, float]:
+        return {"min_df": self.min_df}
 
     @override
     def description(self, unit: float) -> dict[str, float]:

@@ -368,7 +368,8 @@ def _likelihood_spec(likelihood: Likelihood) -> LikelihoodSpec:
             f"A {kind} with more than one value a parameter cannot be saved. Save the members of a"
             " batch one by one."
         )
-    return LikelihoodSpec(kind=kind, frozen=frozen_names(likelihood, "likelihood"))
+    frozen = frozen_names(likelihood, "likelihood")
+    return LikelihoodSpec(kind=kind, frozen=frozen, settings=likelihood.settings())
 
 
 def _load_likelihood(spec: LikelihoodSpec, tensors: Mapping[str, Tensor]) -> Likelihood:
@@ -376,7 +377,7 @@ def _load_likelihood(spec: LikelihoodSpec, tensors: Mapping[str, Tensor]) -> Lik
     make = LIKELIHOODS.classes().get(spec.kind)
     if make is None:
         raise ModelFileError(f"no likelihood {spec.kind!r} is known")
-    likelihood: Likelihood = make()
+    likelihood: Likelihood = make(**spec.settings)
     names = [name for name, _ in likelihood.named_parameters()]
     if set(names) != tensors.keys():
         raise ModelFileError(f"the parameters of {spec.kind} are {names}, and not those it has")

@@ -78,6 +78,8 @@ class LikelihoodSpec(Strict):
 
     kind: Name
     frozen: list[Name]
+    settings: dict[Name, FiniteFloat] = {}
+    """Constructor arguments that are not trained; files of earlier versions have none."""
 
 
 class ChoiceSpec(BaseModel):

@@ -109,14 +109,14 @@ class Picture:
         for ax, panel in zip(axes, shown, strict=False):
             panel.draw(canvas(ax))
             ax.set_title(axis_name(panel.title, 30), loc="left")
-        _draw_legend(figure, axes[: len(shown)])
+        draw_legend(figure, axes[: len(shown)])
         if layout.x_label:
             figure.supxlabel(axis_name(layout.x_label), fontsize="medium")
             figure.supylabel(axis_name(layout.y_label), fontsize="medium")
         return figure
 
 
-def _draw_legend(figure: Figure, axes: Sequence[Axes]) -> None:
+def draw_legend(figure: Figure, axes: Sequence[Axes]) -> None:
     """Draw every name once: on the right of a single wide panel, otherwise above the panels."""
     found: dict[str, Any] = {}
     for ax in axes:

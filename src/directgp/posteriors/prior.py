@@ -9,7 +9,7 @@ import torch
 from gpytorch.constraints import Positive
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean, Mean, ZeroMean
-from jaxtyping import Float, Num
+from jaxtyping import Float, Float64, Num
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -261,6 +261,16 @@ class Prior(nn.Module):
         if type(mean) is ConstantMean:
             found.append((mean.raw_constant, constant))
         return found
+
+    def length_scales(self) -> Float64[np.ndarray, " k"] | None:
+        """Return the lengthscales, one or one per feature; None if the kernel has none itself."""
+        kernel: Kernel = self.kernel
+        while isinstance(kernel, ScaleKernel) and kernel.active_dims is None:
+            kernel = kernel.base_kernel
+        if not kernel.has_lengthscale or kernel.active_dims is not None:
+            return None
+        scales: Float64[np.ndarray, " k"] = kernel.lengthscale.detach().double().cpu().numpy()
+        return scales.ravel()
 
     def mean(self, X: Float[Tensor, "*#batch n d"]) -> BatchedRow:
         """Return the prior mean at each input."""

@@ -128,6 +128,11 @@ def predictive_mean(likelihood: Likelihood, marginals: Marginals) -> Values:
     return value.to(marginals.mean.dtype)
 
 
+def centre(likelihood: Likelihood, marginals: Marginals) -> Values:
+    """Return E[y]; for additive noise, which may have no mean, the mean of f."""
+    return marginals.mean if likelihood.additive else predictive_mean(likelihood, marginals)
+
+
 def predictive_variance(likelihood: Likelihood, marginals: Marginals) -> Values:
     """Compute Var[y] = E_q[Var[y given f]] + Var_q[E[y given f]].
 

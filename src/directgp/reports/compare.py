@@ -1,12 +1,13 @@
 """Build the table of scores of a comparison, and write its report."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from directgp.experiments.cell import Method
+from directgp.experiments.cell import ELBO, Method
 from directgp.experiments.plan import Comparison
 from directgp.experiments.stats import SIGNIFICANT, RankingRow, ScoreEstimate
 from directgp.metrics import COVERAGE, SCORES, Score
@@ -19,7 +20,7 @@ from directgp.text import decimals_for, duration, fixed, listed, number, one_lin
 CLOSE = "≈"
 """Mark of a value that is not significantly different from the best."""
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the JSON document."""
 
 _MAX_NAMES = 12
@@ -98,7 +99,7 @@ def _scores(estimates: Sequence[ScoreEstimate], score: Score) -> list[Entry]:
 
 def _beta(row: RankingRow) -> Entry:
     """Return the median, and the range if repeats chose different values."""
-    if row.method.objective == "fitc":
+    if row.method.objective == "fitc" or math.isnan(row.beta):
         return Entry("–", None)
     low, high = min(row.betas), max(row.betas)
     note = f"{number(low, 2)} to {number(high, 2)}" if low != high else ""
@@ -178,7 +179,9 @@ def run_facts(findings: Findings) -> dict[str, str]:
     comparison = findings.comparison
     plan, settings = comparison.plan, comparison.plan.settings
     inducing, betas = settings.num_inducing, settings.betas
-    lengthscales = "one lengthscale " + ("a feature" if settings.ard else "for all features")
+    chosen, lengthscales = "chosen by evidence on each split", "one for all features"
+    if settings.ard:
+        lengthscales = chosen if settings.ard == "auto" else "one a feature"
     where = "one core" if settings.device == "cpu" else "the GPU"
     seconds = math.fsum(run.outcome.seconds for run in comparison.runs)
     return {
@@ -186,8 +189,10 @@ def run_facts(findings: Findings) -> dict[str, str]:
         "validation rows": f"{plan.parts.validation:,}",
         "test rows": f"{plan.parts.test:,}",
         "repeats": f"{plan.repeats}, seed {plan.seed}",
-        "likelihood": settings.likelihood,
-        "kernel": f"{settings.kernel}, {lengthscales}",
+        "likelihood": chosen if settings.likelihood == "auto" else settings.likelihood,
+        "kernel": chosen if settings.kernel == "auto" else settings.kernel,
+        "lengthscales": lengthscales,
+        "models chosen": _models(comparison),
         "inducing inputs": "a quarter of the training rows, from 50 to 100"
         if inducing is None
         else f"{inducing:,}",
@@ -202,6 +207,13 @@ def run_facts(findings: Findings) -> dict[str, str]:
         "fits took": f"{duration(seconds)} of {where} in all, for "
         f"{plural(len(comparison.runs), 'fit')}",
     }
+
+
+def _models(comparison: Comparison) -> str:
+    """Format which models the ELBO was trained with, and how often."""
+    elbo = [r.outcome.model for r in comparison.runs if r.cell.method == ELBO.name]
+    counts = Counter(str(model) for model in elbo if model is not None)
+    return "; ".join(f"{model} ({times})" for model, times in counts.most_common()) or "–"
 
 
 def report_document(findings: Findings, verdict: Verdict) -> dict[str, Any]:

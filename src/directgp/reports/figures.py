@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from directgp.experiments.cell import Method
 from directgp.experiments.plan import ComparedFit, Predictions
-from directgp.experiments.stats import RankingRow, best_of
+from directgp.experiments.stats import RankingRow
 from directgp.metrics import Score
 from directgp.plots import calibration
 from directgp.plots.beta import BetaAxis, draw_rings
@@ -199,7 +199,7 @@ def _draw_betas(ax: Axes, runs: Sequence[ComparedFit], mark: Mark) -> None:
 
 def _calibration(findings: Findings) -> Picture | None:
     """Draw PIT histograms or reliability diagrams, one panel a method, with repeats pooled."""
-    methods = [row.method for row in findings.ranking]
+    methods = [row.method for row in findings.objectives]
     every = {method: pooled(findings.runs(method.name)) for method in methods}
     found = {method: each for method, each in every.items() if len(each.actual)}
     if not found:
@@ -256,8 +256,9 @@ def _draw_reliability(ax: Axes, bins: calibration.Reliability, mark: Mark) -> No
 
 def _predicted(findings: Findings) -> Picture | None:
     """Draw the first repeat of the method with the best NLL and of the ELBO, or of the next."""
-    best, elbo = best_of(findings.ranking, "nll"), findings.elbo
-    others = [row for row in findings.ranking if row is not best]
+    rows, elbo = findings.objectives or list(findings.ranking), findings.elbo
+    best = min(rows, key=lambda row: row.scores["nll"].mean)
+    others = [row for row in rows if row is not best]
     others.sort(key=lambda row: (row is not elbo, row.scores["nll"].mean))
     methods = [row.method for row in (best, *others[:1])]
     every = {method: pooled(findings.runs(method.name)[:1]) for method in methods}

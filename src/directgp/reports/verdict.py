@@ -1,7 +1,6 @@
 """State which method to use and what limits that verdict."""
 
 import math
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
@@ -10,20 +9,33 @@ from typing import final
 
 import numpy as np
 
-from directgp.experiments.cell import ELBO, Method
+from directgp.experiments.cell import BASIC, DEFAULT, ELBO, Method
 from directgp.experiments.comparison import coarse_grid
 from directgp.experiments.plan import (
     ComparedFit,
     Comparison,
     DataFacts,
+    ModelFacts,
     Plan,
     Predictions,
     Settings,
 )
-from directgp.experiments.stats import RankingRow, best_of, ranking
+from directgp.experiments.stats import Paired, RankingRow, best_of, paired, ranking
 from directgp.metrics import COVERAGE, SCORES, Score
 from directgp.plots.calibration import reliability
-from directgp.text import decimals_for, duration, fixed, joined, p_value, percent, plural
+from directgp.registry import likelihoods_of
+from directgp.text import (
+    command_lines,
+    decimals_for,
+    duration,
+    fixed,
+    joined,
+    number,
+    one_line,
+    p_value,
+    percent,
+    plural,
+)
 from directgp.training.result import Status
 
 _NEAR_COVERAGE = 0.02
@@ -44,7 +56,7 @@ _RARE = 20
 _MAX_LOG_FACTOR = 9.0
 """Difference of NLL beyond which its factor of probability is not stated."""
 
-_SCORED = {"mse": "the mean", "mre": "the mean", "error": "the class"}
+_SCORED = {"rmse": "the mean", "error": "the class"}
 """The part of a prediction that each score evaluates."""
 
 
@@ -75,7 +87,27 @@ class Findings:
     @property
     def elbo(self) -> RankingRow | None:
         """Row of the ELBO, the reference of the comparison."""
-        return next((s for s in self.ranking if s.method == ELBO), None)
+        return self.row(ELBO.name)
+
+    def row(self, method: str) -> RankingRow | None:
+        """Return the row of a method in the ranking, or None."""
+        return next((row for row in self.ranking if row.method.name == method), None)
+
+    @property
+    def objectives(self) -> list[RankingRow]:
+        """Rows of the objectives, without baselines and other choices of the model."""
+        return [row for row in self.ranking if row.method.kind == "objective"]
+
+    @property
+    def baseline(self) -> RankingRow | None:
+        """The best method without a Gaussian process."""
+        rows = [row for row in self.ranking if row.method.kind == "baseline"]
+        return min(rows, key=lambda row: row.scores["nll"].mean, default=None)
+
+    def paired(self, mine: RankingRow, other: RankingRow) -> Paired:
+        """Compare the NLL of two methods."""
+        parts = self.comparison.plan.parts
+        return paired(mine.scores["nll"], other.scores["nll"], parts)
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -234,59 +266,130 @@ def _mostly_at(end: Callable[[Sequence[float]], float], runs: Sequence[ComparedF
     return 2 * sum(at_end) > len(runs)
 
 
-def nll_sentence(findings: Findings, best: RankingRow) -> str:
-    """Compare the method of the lowest NLL with the ELBO, or with the next best."""
-    elbo, others = findings.elbo, [each for each in findings.ranking if each is not best]
-    value, name = findings.value(best, "nll"), best.method.name_in_text
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _probable(gap: float, than: str) -> str:
+    """Express a fall of NLL as a factor of probability: ``1.6 times as probable as the ELBO``."""
+    if not gap < _MAX_LOG_FACTOR:
+        return f"far more probable than {than}"
+    factor = math.exp(gap)
+    text = f"{factor:,.0f}" if factor >= 10 else f"{factor:.{2 if factor < 1.2 else 1}f}"
+    times = "" if text == "1.00" else f"{text} times "
+    return f"{times}as probable as {than}"
+
+
+def _repeats_won(pair: Paired, repeats: int) -> str:
+    """Format ``in 4 of 5 repeats (p = 0.01)``."""
+    test = p_value(pair.p_value)
+    return f"in {pair.wins} of {plural(repeats, 'repeat')}{f' ({test})' if test else ''}"
+
+
+def quality(findings: Findings, use: RankingRow) -> str:
+    """State how large the errors are, and how often intervals or labels are right."""
+    start, mean = "On rows that were not used for training, ", findings.row("mean")
+    if "error" in use.scores:
+        wrong = use.scores["error"].mean
+        text = f"{start}{percent(wrong, 1)} of the labels are wrong"
+        if mean is not None and mean.scores["error"].mean > 0:
+            always = mean.scores["error"].mean
+            avoided = percent(max(0.0, 1 - wrong / always), 0)
+            text += f"; the commoner class for every row is wrong in {percent(always, 1)}"
+            text += f", so {avoided} of these errors are avoided"
+        return f"{text}. {calibration(findings, use)}."
+    error, target = use.scores["rmse"].mean, one_line(findings.comparison.plan.data.target, 40)
+    covered = round(100 * use.scores["coverage"].mean)
+    within = f"{covered} of 100 values fall into their {percent(COVERAGE, 0)} range."
+    if not math.isfinite(error):
+        return f"{start}{within}"
+    text = f"{start}predictions of {target} are typically off by {number(error)}"
+    if mean is not None and mean.scores["rmse"].mean > 0:
+        spread = mean.scores["rmse"].mean
+        share = percent(max(0.0, 1 - (error / spread) ** 2), 0)
+        text += f"; the mean for every row is off by {number(spread)}"
+        text += f", so {share} of the variance is explained"
+    return f"{text}. {within}"
+
+
+def choice(findings: Findings, best: RankingRow, use: RankingRow) -> str:
+    """State which method to use, and how sure that is."""
+    elbo, repeats = findings.elbo, findings.num_repeats
+    others = [row for row in findings.objectives if row is not best]
+    name = best.method.name_in_text
     if not others:
-        return f"Only {name} was run: its NLL is {value}; there is no other method to compare with."
-    if elbo is None or elbo is best:
-        other = min(others, key=lambda row: row.scores["nll"].mean)
-    else:
-        other = elbo
-    rival = f"{findings.value(other, 'nll')} of {other.method.name_in_text}"
-    capital, close = name[:1].upper() + name[1:], other.scores["nll"].close
-    test = p_value(other.scores["nll"].p_value)
-    in_brackets = f" ({test})" if test else ""
-    if findings.num_repeats == 1:
+        return f"Only {name} was trained: there is no other objective to compare it with."
+    next_best = min(others, key=lambda row: row.scores["nll"].mean)
+    other = next_best if elbo is None or elbo is best else elbo
+    pair = findings.paired(best, other)
+    probable = f"makes the actual values {_probable(pair.gap, other.method.name_in_text)}"
+    if repeats == 1:
         return (
-            f"{capital} has the lowest NLL, {value} against {rival}, in the one split that was "
-            "run: no test is possible with one repeat, so run more (--repeats 5) before you rely "
-            "on it."
+            f"{_capital(name)} {probable}, in the one split that was run: run more (--repeats 5) "
+            "before you rely on it."
         )
-    repeats = f"{findings.num_repeats} repeats"
+    won = _repeats_won(pair, repeats)
     if best is elbo:
-        why = ", it is the simplest" if close else ""
-        differs = "is not significantly different" if close else "is significantly worse"
-        return (
-            f"Keep the ELBO{why}: its NLL of {value} is the lowest over {repeats}, and the next, "
-            f"{rival}, {differs}{in_brackets}."
-        )
-    if close:
-        keep = "keep the ELBO, it is the simplest"
-        advice = keep if other.method == ELBO else "take the one that is quicker to train"
-        return (
-            f"{capital} has the lowest NLL, but not significantly: {value} against {rival} over "
-            f"{repeats}{f', {test}' if test else ''}; {advice}."
-        )
-    pairs = zip(best.scores["nll"].values, other.scores["nll"].values, strict=True)
-    always = "in each of" if all(mine < theirs for mine, theirs in pairs) else "over"
-    also = [s.method.name_in_text for s in findings.ranking if s.scores["nll"].close and s != best]
-    equal = f"; {joined(also)} {'is' if len(also) == 1 else 'are'} not significantly worse"
+        return f"Use the ELBO, the standard objective: it {probable}, the next best, {won}."
+    if use is elbo:
+        simplest = "Use the ELBO, the standard objective and the simplest"
+        return f"{simplest}: {name} {probable}, {won}, which may be chance."
+    if not pair.significant and math.isfinite(pair.gap):
+        quicker = "take the one that is quicker to train"
+        return f"{_capital(name)} {probable}, {won}, which may be chance: {quicker}."
+    return f"Use {name}: it {probable}, {won}."
+
+
+def details(findings: Findings, use: RankingRow) -> Iterator[str]:
+    """Yield what likelihood and objective changed, methods without a GP, and the second score."""
+    yield (
+        "NLL is the mean of −log of the probability (or density) that was predicted for the actual "
+        "value. Lower is better; 0.1 less is 1.1 times the probability."
+    )
+    elbo = findings.elbo
+    if elbo is not None:
+        yield from _model_effect(findings, elbo)
+    others = [row for row in findings.objectives if row is not elbo]
+    if elbo is not None and others:
+        other = min(others, key=lambda row: row.scores["nll"].mean)
+        yield f"The objective: {_changed(findings, other, elbo)}."
+    rival = findings.baseline
+    if rival is not None:
+        change = _changed(findings, use, rival)
+        yield f"Without a Gaussian process: {change}."
+    yield second_sentence(findings, use)
+
+
+def _changed(findings: Findings, mine: RankingRow, other: RankingRow, *names: str) -> str:
+    """Format ``X instead of Y lowers the NLL from a to b, lower in 5 of 5 repeats (p = 0.01)``."""
+    pair = findings.paired(mine, other)
+    one, two = names or (mine.method.name_in_text, other.method.name_in_text)
+    values = [findings.value(row, "nll") for row in (other, mine)]
+    verb = "lowers" if pair.gap > 0 else "raises"
+    chance = "" if pair.significant else ", which may be chance"
     return (
-        f"{capital} predicts best: its NLL of {value} is below the {rival} {always} {repeats}"
-        f"{in_brackets}{_factor(best, other)}{equal if also else ''}."
+        f"{one} instead of {two} {verb} the NLL from {values[0]} to {values[1]}, lower "
+        f"{_repeats_won(pair, findings.num_repeats)}{chance}"
     )
 
 
-def _factor(best: RankingRow, other: RankingRow) -> str:
-    """Express a difference of NLL as a factor of probability."""
-    gap = other.scores["nll"].mean - best.scores["nll"].mean
-    if not 0 < gap < _MAX_LOG_FACTOR:
-        return ""
-    factor = math.exp(gap)
-    text = f"{factor:,.0f}" if factor >= 10 else f"{factor:.{2 if factor < 1.2 else 1}f}"
-    return f", so the actual values were {text} times as probable on (geometric) average"
+def _model_effect(findings: Findings, elbo: RankingRow) -> Iterator[str]:
+    """Yield what the choice of likelihood, kernel and ARD was, and what the likelihood changed."""
+    models = [run.outcome.model for run in findings.runs(elbo.method.name) if run.outcome.model]
+    basic = findings.row(BASIC.name)
+    if not models or basic is None:
+        return
+    counts = Counter(model.likelihood for model in models)
+    plain = likelihoods_of(findings.comparison.plan.data.task)[0]
+    chosen, times = counts.most_common(1)[0]
+    if set(counts) == {plain}:
+        yield f"The likelihood: {plain} noise has the highest evidence in every repeat."
+        return
+    change = _changed(findings, elbo, basic, f"{chosen} noise", f"{plain} noise")
+    yield (
+        f"The likelihood: {chosen} noise has the highest evidence in {times} of "
+        f"{plural(len(models), 'repeat')}; {change}."
+    )
 
 
 def second_sentence(findings: Findings, use: RankingRow) -> str:
@@ -312,56 +415,93 @@ def second_sentence(findings: Findings, use: RankingRow) -> str:
     return f"{start}, above the lowest, {whose}{advice}."
 
 
-def fit_command(data: DataFacts, method: Method, settings: Settings) -> str:
+def fit_command(
+    data: DataFacts, method: Method, settings: Settings, model: ModelFacts | None = None
+) -> str:
     """Return the command that trains a model by this method, as in the comparison."""
     given = data.arguments or (data.source.removeprefix("embedded: "), "--target", data.target)
-    words = ["directgp", "fit", *given, "--task", data.task, "--objective", method.objective]
-    if method.objective != "fitc":
-        words += ["--hyperparameters", method.hyperparameters]
-        words += [] if method.chooses_beta else ["--beta", "1"]
-    words += ["--likelihood", settings.likelihood]
-    if len(data.feature_names) > 1:
-        words += ["--ard" if settings.ard else "--no-ard"]
-    if settings.kernel != "rbf":
-        words += ["--kernel", settings.kernel]
+    words = ["directgp", "fit", *given, "--task", data.task]
+    if method != DEFAULT:
+        words += ["--objective", method.objective]
+        if method.objective != "fitc":
+            words += ["--hyperparameters", method.hyperparameters]
+            words += [] if method.chooses_beta else ["--beta", "1"]
+    chosen = (model or settings) if method != DEFAULT else settings
+    for option, value in (("--likelihood", chosen.likelihood), ("--kernel", chosen.kernel)):
+        words += [] if value == "auto" else [option, value]
+    if len(data.feature_names) > 1 and chosen.ard != "auto":
+        words += ["--ard" if chosen.ard else "--no-ard"]
     if settings.num_inducing is not None:
         words += ["--inducing", str(settings.num_inducing)]
     if settings.max_steps is not None:
         words += ["--max-iter", str(settings.max_steps)]
     if settings.time_budget is not None:
         words += ["--time-budget", f"{settings.time_budget:g}"]
-    return shlex.join([*words, "--out", "model"])
+    return command_lines([*words, "--out", "model"])
 
 
 @final
 @dataclass(frozen=True)
 class Verdict:
-    """Which method to use, and why."""
+    """How good the predictions are, which method to use, and why."""
 
-    sentences: tuple[str, ...]
-    """Two sentences; one if nothing can be compared."""
+    quality: str
+    choice: str
+    """Answers to "is it good?" and "which one?"; the first is empty if nothing can be compared."""
 
     method: Method | None
     command: str
     """The method to use, None if nothing was finished, and the command that trains it."""
+
+    details: tuple[str, ...]
+    """The statistics behind the answers."""
 
     cautions: tuple[str, ...]
 
 
 def verdict(findings: Findings) -> Verdict:
     """Return the verdict on the ranking at the largest size."""
-    if not findings.ranking:
-        finished = findings.comparison.runs
-        nothing = "repeat was finished by all methods" if finished else "fit was finished"
-        sentence = f"No {nothing}: there is nothing to compare."
-        return Verdict((sentence,), None, "", cautions(findings))
-    best = best_of(findings.ranking, "nll")
-    if not math.isfinite(best.scores["nll"].mean):
-        sentence = "No method has a finite NLL: nothing can be recommended."
-        return Verdict((sentence,), None, "", cautions(findings))
+    finite = [row for row in findings.objectives if math.isfinite(row.scores["nll"].mean)]
+    if not finite:
+        nothing = "No fit was finished: there is nothing to compare"
+        if findings.objectives:
+            nothing = "No method has a finite NLL: nothing can be recommended"
+        elif findings.comparison.runs:
+            nothing = "No repeat was finished by all methods: there is nothing to compare"
+        return Verdict("", f"{nothing}.", None, "", (), cautions(findings))
+    best = min(finite, key=lambda row: row.scores["nll"].mean)
+    elbo, default = findings.elbo, findings.row(DEFAULT.name)
     # The ELBO is the simplest, unless a test was possible and it is significantly worse.
-    use = findings.elbo if findings.elbo and findings.elbo.scores["nll"].close else best
+    use = best
+    if elbo in finite and elbo is not None and findings.num_repeats > 1:
+        use = best if findings.paired(best, elbo).significant else elbo
+    other = use
+    if default is not None:
+        gain = findings.paired(default, other)
+        use = default if gain.significant and gain.gap > 0 else other
     plan = findings.comparison.plan
-    command = fit_command(plan.data, use.method, plan.settings)
-    sentences = nll_sentence(findings, best), second_sentence(findings, use)
-    return Verdict(sentences, use.method, command, cautions(findings))
+    models = [run.outcome.model for run in findings.runs(use.method.name) if run.outcome.model]
+    model = Counter(models).most_common(1)[0][0] if models else None
+    chosen, rival = choice(findings, best, other), findings.baseline
+    if use is not other:
+        gain = findings.paired(use, other)
+        chosen = (
+            f"Use directgp fit as it is: it makes the actual values "
+            f"{_probable(gain.gap, other.method.name_in_text)}, "
+            f"{_repeats_won(gain, findings.num_repeats)}."
+        )
+    pair = None if rival is None else findings.paired(rival, use)
+    if rival is not None and pair is not None and pair.significant and pair.gap > 0:
+        chosen += (
+            f" But {rival.method.name_in_text}, without a Gaussian process, predicts better: it "
+            f"makes the actual values {_probable(pair.gap, use.method.name_in_text)}, "
+            f"{_repeats_won(pair, findings.num_repeats)}."
+        )
+    return Verdict(
+        quality(findings, use),
+        chosen,
+        use.method,
+        fit_command(plan.data, use.method, plan.settings, model),
+        tuple(details(findings, use)),
+        cautions(findings),
+    )

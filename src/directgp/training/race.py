@@ -104,6 +104,12 @@ class Trial:
     """What L-BFGS knows of each split, which candidates share that start from each other."""
 
     @property
+    def name(self) -> str:
+        """Model, mode and β, for people."""
+        name = f"{self.model.name}, {self.hyperparameters}, β = {self.beta:.3g}"
+        return name.removeprefix(", ")
+
+    @property
     def loss(self) -> float:
         """Mean validation loss; infinite where it is NaN."""
         mean = float(self.losses.mean())
@@ -233,8 +239,7 @@ class Race:
         known: list[Learnt] = []
         for trial in trials:
             for k, part in enumerate(self.splits):
-                name = f"{trial.model.name}, {trial.hyperparameters}, β = {trial.beta:.3g}"
-                trainer = self.trainer(part.training, name.removeprefix(", "), k)
+                trainer = self.trainer(part.training, trial.name, k)
                 trainer.learnt = trial.learnt[k] if trial.learnt else Learnt()
                 known.append(trainer.learnt)
                 tasks.append(self._task(trial, k, trainer, self.recipe_of(trial.model, steps)))

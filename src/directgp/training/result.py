@@ -260,6 +260,9 @@ class BetaPath:
     models: tuple[ModelTried, ...] = ()
     """Kernels and likelihoods that were compared before, the simplest first."""
 
+    replaced: str = ""
+    """The candidate in whose place the chosen one was taken, because it covers clearly better."""
+
     @property
     def best(self) -> TrainingResult:
         """The chosen candidate's result."""
@@ -316,6 +319,7 @@ class BetaPath:
             validation=plain["validation"],
             grid=tuple(plain["grid"]),
             models=tuple(ModelTried(**model) for model in plain["models"]),
+            replaced=plain.get("replaced", ""),
         )
 
 

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import cast, final
 
 import torch
@@ -12,10 +12,12 @@ from typing_extensions import override
 from directgp.errors import NumericalError
 from directgp.likelihoods.base import ConjugateLikelihood
 from directgp.training.beta_path import nearest_one, outwards
+from directgp.training.coverage import Coverage, Group
 from directgp.training.data import Model
 from directgp.training.model_choice import ModelChoice, start_of
 from directgp.training.race import FIRST_STEPS, MAX_STEPS, Race, Trial, mean_loss
 from directgp.training.result import (
+    INTERRUPTED,
     BetaPath,
     Failure,
     ModelTried,
@@ -44,6 +46,9 @@ _ALIKE = 0.5
 
 _NEARLY = 1.05
 """Factor up to which their root mean square errors do."""
+
+_PRICE_OF_COVERAGE = 0.05
+"""Largest rise of the mean validation loss, in nats, for intervals that cover better."""
 
 
 @final
@@ -93,6 +98,15 @@ class Search(Race):
     trials: list[Trial] = field(default_factory=list, init=False)
     """Candidates of the best model."""
 
+    _rivals: list[Trial] = field(default_factory=list, init=False)
+    """Candidates of other likelihoods."""
+
+    coverage: Coverage = field(default_factory=Coverage, init=False)
+    """That of the chosen candidate, on its validation examples."""
+
+    replaced: tuple[str, Group] | None = field(default=None, init=False)
+    """The candidate that was not taken because its intervals are too narrow, and where."""
+
     models: dict[str, ModelTried] = field(default_factory=dict, init=False)
 
     def run(
@@ -110,6 +124,13 @@ class Search(Race):
                 self.best = self._by_evidence(models, modes[0], betas[0])
             else:
                 self.best, chosen = self._by_validation(models, betas, modes)
+        except KeyboardInterrupt:
+            # Between two runs; during a run it ends the run.
+            if self.last is None:
+                raise
+            self.end = without_steps("search", *astuple(INTERRUPTED))
+            chosen = self._chosen() if self.trials else 0
+            self.best = self.trials[chosen].results[0] if self.trials else self.last
         finally:
             close(self.recipe.monitors)
         self._set_path(betas, chosen)
@@ -138,9 +159,20 @@ class Search(Race):
         finally:
             close(self.recipe.monitors)
         best = self.trials[chosen].results[0] if self.trials else cast(TrainingResult, self.last)
-        self.best = _settled(best, "objective") if self.end is None else _ended(best, self.end)
+        self.best = _settled(best, "objective") if self.end is None else ended(best, self.end)
         self._set_path(betas, chosen)
         return self
+
+    def choose(self, models: Sequence[Sequence[Model]]) -> tuple[Model, TrainingResult | None]:
+        """Return the model of the highest evidence, and its short runs if there were several."""
+        likelihood = models[0][0].likelihood
+        self.splits = [Split(self.data, likelihood, self.data, likelihood)]
+        _, model, known = self._choose_model(models, by_evidence=True)
+        if known is not None:
+            model = Model.of(known)._replace(
+                likelihood=for_rows_of(known.likelihood, model.likelihood), name=model.name
+            )
+        return model, known
 
     def _set_path(self, betas: Sequence[float], chosen: int) -> None:
         points = tuple[PathPoint, ...]()
@@ -166,6 +198,7 @@ class Search(Race):
             failed=tuple(self.failures),
             grid=tuple(betas),
             models=tuple(self.models.values()),
+            replaced="" if self.replaced is None else self.replaced[0],
         )
 
     def _choose_model(
@@ -189,15 +222,9 @@ class Search(Race):
         self, models: Sequence[Sequence[Model]], mode: str, beta: float
     ) -> TrainingResult:
         """Choose a model by its evidence, and train the only candidate on all examples."""
-        likelihood = models[0][0].likelihood
-        self.splits = [Split(self.data, likelihood, self.data, likelihood)]
-        _, model, known = self._choose_model(models, by_evidence=True)
+        model, known = self.choose(models)
         if self.end is not None and (known := known or self.last) is not None:
             return known
-        if known is not None:
-            model = Model.of(known)._replace(
-                likelihood=for_rows_of(known.likelihood, model.likelihood), name=model.name
-            )
         name = f"ELBO, {model.name}, all examples"
         trainer = self.trainer(self.data, name, final=mode == "elbo")
         result = self.noted(elbo_run(trainer, self.recipe, model, near=True))
@@ -236,20 +263,61 @@ class Search(Race):
                 raise NumericalError(self.failures[-1].reason)
             return known, 0
         self._add_trials(first, [model, *rivals], solutions, betas, modes)
+        sampled = any(some is not all for some, all in zip(self.splits, whole, strict=True))
         chosen = self._chosen()
-        best, more = self.trials[chosen], self._limited
-        if any(some is not all for some, all in zip(self.splits, whole, strict=True)):
+        self.trials[chosen] = self._finished(self.trials[chosen], whole, sampled)
+        chosen = self._covering(chosen, whole, sampled)
+        return self._on_all(first, self.trials[chosen]), chosen
+
+    def _finished(self, trial: Trial, whole: list[Split], sampled: bool) -> Trial:
+        """Train a candidate while that pays, on all rows of the splits if it has seen a sample."""
+        if sampled:
             if self.leaves_out("training on more than a sample of the rows"):
-                return best.results[0], chosen
-            self.splits, more = whole, True
+                return trial
+            self.splits = whole
             results = tuple(
                 replace(each, likelihood=for_rows_of(each.likelihood, part.likelihood))
-                for each, part in zip(best.results, whole, strict=True)
+                for each, part in zip(trial.results, whole, strict=True)
             )
-            best = replace(best, results=results, rate=math.inf)
-        (best,) = self.race([best], 1.0)
-        self.trials[chosen] = self._grown(best) if more else best
-        return self._on_all(first, self.trials[chosen]), chosen
+            trial = replace(trial, results=results, rate=math.inf)
+        (trial,) = self.race([trial], 1.0)
+        return self._grown(trial) if sampled or self._limited else trial
+
+    def _covering(self, chosen: int, whole: list[Split], sampled: bool) -> int:
+        """Return the place of the chosen candidate, or of one that covers clearly better.
+
+        Where 90 % intervals of the chosen one are too narrow, the best of those that cover clearly
+        better, at nearly the same loss, is trained to the end, and takes its place if it still is.
+        """
+        best, self.coverage = self.trials[chosen], self._coverage_of(self.trials[chosen])
+        if not self.coverage.narrow or self.end is not None:
+            return chosen
+
+        def better(other: Trial) -> bool:
+            near = other.loss <= best.loss + _PRICE_OF_COVERAGE and not other.is_beaten(best)
+            return near and self._coverage_of(other).clearly_better(self.coverage)
+
+        candidates = [*self.trials, *self._rivals]
+        others = sorted(range(len(candidates)), key=lambda i: candidates[i].loss)
+        i = next((i for i in others if i != chosen and better(candidates[i])), chosen)
+        if i == chosen:
+            return chosen
+        other = self._finished(candidates[i], whole, sampled)
+        if not better(other):
+            return chosen
+        self.replaced = best.name, self.coverage.groups[0]
+        self.coverage = self._coverage_of(other)
+        if (name := other.model.name) in self.models:
+            self.models = {k: replace(v, chosen=k == name) for k, v in self.models.items()}
+        place = min(i, len(self.trials))
+        self.trials[place : place + 1] = [other]
+        return place
+
+    def _coverage_of(self, trial: Trial) -> Coverage:
+        """Return the coverage of the validation examples."""
+        pairs = zip(trial.results, self.splits, strict=True)
+        parts = [(result, *part.examples_for(result)) for result, part in pairs]
+        return Coverage.of(parts, self.recipe.point_loss())
 
     def _solved(self, model: Model) -> list[TrainingResult] | None:
         """Return ELBO solutions of the splits, with more inducing inputs where that pays.
@@ -345,12 +413,14 @@ class Search(Race):
             ]
             joint = self.race(joint, _COARSE, 2 * FIRST_STEPS)
             winner = min(joint, key=lambda trial: trial.loss)
+            self._rivals = [trial for trial in joint if trial is not winner]
             found = [winner] if self.effort.first_only else self._along(winner, betas)
             model = winner.model
         starts = self._starts(first, model, solutions)
         best = min(found, key=lambda trial: trial.loss, default=None)
         elbo = self.trial(model, "elbo", 1.0, starts)
         if model.name != first.name and not self.leaves_out("the ELBO"):
+            self._rivals.append(self.trial(first, "elbo", 1.0, solutions))
             (elbo,) = self.advanced([elbo], FIRST_STEPS)
         if best is None or not elbo.is_beaten(best):
             (elbo,) = self.race([elbo], _COARSE)
@@ -467,7 +537,7 @@ def _anew(trial: Trial) -> Trial:
     return replace(trial, losses=trial.losses + math.inf)
 
 
-def _ended(result: TrainingResult, end: StageResult) -> TrainingResult:
+def ended(result: TrainingResult, end: StageResult) -> TrainingResult:
     """Return the best result of a search that was ended, with the reason for that."""
     *before, last = result.stages
     last = replace(last, status=end.status, reason=end.reason, ends_training=True)

@@ -325,6 +325,7 @@ def fixed_run(
         ratio = (start.prior.scale / posterior.prior.scale).detach().sqrt()
         posterior.set_q(ratio * start.u_mean.detach(), start.u_chol.detach())
     stage = trainer.stage(recipe.name, recipe, model, beta, held=True)
+    stage = replace(stage, at_floor=base.at_floor)
     if not recipe.point_loss().uses_variance(model.likelihood):
         model = _with_variances(trainer, recipe, model, beta, base.posterior)
     return trainer.result(recipe, model, beta, "fixed", (*base.stages, stage))

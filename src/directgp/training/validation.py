@@ -13,7 +13,7 @@ from directgp.errors import NumericalError, require
 from directgp.likelihoods.base import Binary, Likelihood
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.sparse import SparsePosterior
-from directgp.predictive.moments import predictive_mean
+from directgp.predictive.moments import centre
 from directgp.shapes import Row
 from directgp.training.checkpoint import fingerprint
 from directgp.training.data import Data, check_data
@@ -86,18 +86,20 @@ class Split:
         """The validation examples, their likelihood and mean weight."""
         return self.validation, self.validation_likelihood, self.mean_weight
 
+    def examples_for(self, result: TrainingResult) -> tuple[Data, Likelihood]:
+        """Return the validation examples, and the likelihood of a result for them."""
+        return self.validation, for_rows_of(result.likelihood, self.validation_likelihood)
+
     def losses(self, result: TrainingResult, loss: PointLoss) -> Float[Tensor, " v"]:
         """Return the loss of each validation example, times its relative weight."""
         return self.judged(result, loss)[0]
 
     def judged(self, result: TrainingResult, loss: PointLoss) -> tuple[Row, Row]:
         """Return loss and (y − E[y])² of each validation example, times its relative weight."""
-        likelihood = for_rows_of(result.likelihood, self.validation_likelihood)
-        marginals, y = result.posterior.predict(self.validation.X), self.validation.y
+        data, likelihood = self.examples_for(result)
+        marginals, y = result.posterior.predict(data.X), data.y
         with torch.no_grad():
-            mean = marginals.mean
-            if not likelihood.additive:
-                mean = predictive_mean(likelihood, marginals)
+            mean = centre(likelihood, marginals)
             found = loss(likelihood, y, marginals), (y - mean).square()
         weights = self.validation.weights
         if weights is None:

@@ -50,11 +50,12 @@ def columns(draw: st.DrawFn) -> pa.ChunkedArray:
     table=st.dictionaries(st.text(max_size=3), columns(), min_size=1, max_size=3),
     target=columns(),
     task=st.sampled_from([None, "regression", "classification", "count"]),
-    drop_missing=st.booleans(),
+    missing=st.sampled_from(["error", "drop", "level", "impute"]),
+    dates=st.sampled_from(["error", "days", "dmy"]),
     positive=st.sampled_from([None, "x", "1"]),
 )
 def test_any_table_gives_a_problem_or_an_error(
-    table: dict[str, Any], target: Any, task: Any, drop_missing: bool, positive: str | None
+    table: dict[str, Any], target: Any, task: Any, missing: Any, dates: Any, positive: str | None
 ) -> None:
     arrow = pa.table({**table, "the target": target})
     try:
@@ -64,18 +65,21 @@ def test_any_table_gives_a_problem_or_an_error(
             task=task,
             name="t",
             source="t",
-            drop_missing=drop_missing,
+            missing=missing,
+            dates=dates,
             positive=positive,
         )
     except InvalidInputError as refusal:
         assert str(refusal).endswith((".", "?"))
         return
     assert problem.X.shape == (len(problem.y), len(problem.feature_names))
-    assert np.isfinite(problem.X).all() and np.isfinite(problem.y).all()
+    known = problem.X[~np.isnan(problem.X)] if missing == "impute" else problem.X
+    assert np.isfinite(known).all() and np.isfinite(problem.y).all()
     assert len(set(problem.feature_names)) == len(problem.feature_names) > 0
     assert np.ptp(problem.y) > 0
     again = Encoding.model_validate_json(encoding.model_dump_json())
-    assert np.array_equal(again.apply(arrow.take(problem.rows)), problem.X)
+    encoded = again.encode(arrow.take(problem.rows))
+    assert encoded.usable.all() and np.array_equal(encoded.X, problem.X, equal_nan=True)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

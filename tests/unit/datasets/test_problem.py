@@ -38,7 +38,7 @@ def test_a_problem_has_encoded_features_and_its_facts() -> None:
 
 def test_rows_with_missing_values_are_left_out() -> None:
     table = small(m=[None, float("nan"), *range(2, ROWS)], s=[*repeated("x", "z")[:-1], None])
-    problem = prepared(table, drop_missing=True, task="regression")
+    problem = prepared(table, missing="drop", task="regression")
     assert problem.rows.tolist() == list(range(2, ROWS - 1))
     assert problem.X[:, 2].tolist() == list(range(2, ROWS - 1))
     assert problem.y.tolist() == table["y"].to_pylist()[2:-1]

@@ -8,7 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from openpyxl import Workbook
 
+from directgp.datasets.dialect import Reading
 from directgp.datasets.tables import SUFFIXES, open_table, read_table, stem_of
 from directgp.errors import InvalidInputError
 
@@ -34,6 +36,11 @@ def write_text(path: Path, delimiter: str = ",", encoding: str = "utf-8", end: s
 def write(path: Path) -> None:
     if path.suffix in (".parquet", ".pq"):
         pyarrow.parquet.write_table(TABLE, path)
+    elif path.suffix == ".xlsx":
+        book = Workbook()
+        for row in (TABLE.column_names, *(list(row.values()) for row in ROWS)):
+            book.active.append(row)
+        book.save(path)
     elif path.suffix in (".feather", ".arrow", ".ipc"):
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, TABLE.schema) as writer:
             writer.write_table(TABLE)
@@ -77,6 +84,56 @@ def test_missing_values_of_text(mark: str, tmp_path: Path) -> None:
     assert table.to_pydict() == {"number": [1.0, None, 2.5], "text": ["x", None, "y"]}
 
 
+@pytest.mark.parametrize(
+    ("content", "expected", "note"),
+    [
+        (
+            "a;b\n1,5;x\n2;y\n",
+            {"a": [1.5, 2.0], "b": ["x", "y"]},
+            "Numbers are read with a decimal",
+        ),
+        ("a|b\n1.5|x\n", {"a": [1.5], "b": ["x"]}, ""),
+        ("a,b,a\n1,2,3\n", {"a": [1], "b": [2], "a_2": [3]}, "Columns of the same name were"),
+        (
+            "Title\n\na,b\n1,2\n3,4\n",
+            {"a": [1, 3], "b": [2, 4]},
+            "Left out 2 lines above the names",
+        ),
+        ("a b,c\n1,2,3\n4,5,6\n", {"": [1, 4], "a b": [2, 5], "c": [3, 6]}, ""),
+    ],
+)
+def test_what_is_guessed_is_said(
+    content: str, expected: dict[str, list[Any]], note: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(content)
+    table = open_table(path)
+    assert table.read().to_pydict() == expected
+    assert table.notes[0].startswith(note) if note else not table.notes
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "cp1252", "latin-1"])
+def test_encodings_are_guessed(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    # In Latin-1 alone, the byte 0x81 is a character.
+    name = "Zürich\x81" if encoding == "latin-1" else "Zürich"
+    path.write_bytes(("a,b\n" + "1,x\n" * 400_000 + f"1,{name}\n").encode(encoding))
+    table = open_table(path)
+    assert table.read(["b"]).column("b")[-1].as_py() == name
+    assert table.notes == (f"The file is not UTF-8; it is read as {encoding}.",)
+
+
+def test_what_is_known_of_a_file_is_not_guessed(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes("1,234;é;7\n2,5;é;8\n".encode("cp437"))
+    reading = Reading(decimal=".", encoding="cp437", header=False)
+    table = open_table(path, reading)
+    assert table.read().to_pydict() == {"x1": ["1,234", "2,5"], "x2": ["é", "é"], "x3": [7, 8]}
+    assert table.notes == ()
+    with pytest.raises(InvalidInputError, match="--encoding must be that of"):
+        open_table(path, Reading(encoding="ascii")).read()
+
+
 def test_spaces_around_names(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text(" a , b\n1,2\n")
@@ -109,26 +166,13 @@ BAD_FILES: list[tuple[str, bytes, str]] = [
     ),
     (
         "t.csv",
-        b"a,b,a\n1,2,3\n",
-        "Names of columns must be different from each other. Got 'a' more",
-    ),
-    ("t.csv", b"a, a\n1,2\n", "Names of columns must be different from each other. Got 'a' more"),
-    (
-        "t.csv",
         b"a,b\n1,2\n3\n4,5\n",
-        "Rows of the data file must be of 2 values, as many as there are names. Got 1 value in row"
-        " 2 after the names in 't.csv'. Correct that row.",
+        "Rows of the data file must be of 2 values, as many as there are names. In 't.csv', row 2"
+        " has 1. Correct them, or leave them out with --missing drop.",
     ),
-    ("t.tsv", b"a\tb\n1\t2\t3\n", "as many as there are names. Got 3 values in row 1 after"),
-    (
-        "t.csv",
-        "a,b\n1,é\n".encode("latin-1"),
-        "The data file must be text in UTF-8. Got other bytes in 't.csv'. Save it again as CSV",
-    ),
-    ("t.csv", b"a,b\n" + b"1,x\n" * 400_000 + b"1,\xe9\n", "other bytes in 't.csv', column 'b'."),
-    ("t.csv", b"a,b\n" + b"1,x\n" * 400_000 + b"\xe9\n", "Got 1 value in row 400001 after"),
-    ("t.csv", "a,b\n1,2\n".encode("utf-16"), "The data file must be text in UTF-8. Got other"),
-    ("t.csv", b"PK\x03\x04\x00\x00", "The data file must be text in UTF-8. Got other bytes"),
+    ("t.tsv", b"a\tb\n1\t2\n1\t2\t3\n", "as many as there are names. In 't.tsv', row 2 has 3."),
+    ("t.csv", b"a,b\n" + b"1,x\n" * 400_000 + b"\xe9\n", "In 't.csv', row 400001 has 1."),
+    ("t.csv", b"PK\x03\x04\x00\x00", "The data file must be text. Got other bytes in 't.csv'."),
     ("t.csv.gz", b"a,b\n1,2\n", "The data file must be readable. Got 't.csv.gz', with the error: "),
     (
         "t.csv.gz",
@@ -148,11 +192,13 @@ BAD_FILES: list[tuple[str, bytes, str]] = [
         b"ARROW1\0\0garbage",
         "The data file must be readable. Got 't.arrow', with the error: ",
     ),
+    ("t.xlsx", b"PK", "The data file must be a workbook. Got 't.xlsx', with the error: "),
     (
-        "t.xlsx",
+        "t.xls",
         b"PK",
-        "The data file must be CSV (.csv, .tsv or .txt, also with .gz), Parquet (.parquet, .pq) or"
-        " Feather (.feather, .arrow, .ipc). Got 't.xlsx'. Save the sheet as CSV.",
+        "The data file must be CSV (.csv, .tsv or .txt, also with .gz), Excel (.xlsx), Parquet"
+        " (.parquet, .pq) or Feather (.feather, .arrow, .ipc). Got 't.xls'. Save the sheet as"
+        " .xlsx.",
     ),
     (
         "t.json",

@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 
 from directgp.errors import DirectGPWarning
 from directgp.estimators import messages
+from directgp.estimators.fitting import Fitted
 from directgp.estimators.preprocessing import ColumnScaling, Scalings, TrainingTable
 from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, Probit, StudentT
 from directgp.posteriors.prior import Prior
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.beta_path import beta_grid
+from directgp.training.coverage import Coverage, Group
 from directgp.training.result import BetaPath, PathPoint, StageResult, Status, TrainingResult
 
 Array = NDArray[np.float64]
@@ -226,6 +228,37 @@ def test_the_ends_of_the_grid_are_mentioned() -> None:
 def test_a_beta_that_nobody_chose_is_not_mentioned() -> None:
     assert not about(ended(), chosen(1.0, [1.0]))
     assert not about(ended(), chosen(1.0, [10.0, 0.1]))
+
+
+SCALINGS = Scalings(
+    ColumnScaling(np.array([0.0, 10.0]), np.array([1.0, -2.0])),
+    ColumnScaling(np.array([100.0]), np.array([5.0])),
+)
+
+
+def test_intervals_that_are_too_narrow_are_located_in_the_units_of_the_table() -> None:
+    path = chosen(1.0, [1.0])
+    groups = Group(None, -1.0, 0.5, 9, 20), Group(1, 1.0, 2.0, 10, 20)
+    enough = Group(1, 2.0, 3.0, 17, 20)
+    fitted = Fitted(ended(), path, coverage=Coverage((*groups, enough)))
+    (sentence,) = messages.narrow_intervals(fitted, SCALINGS, ["a", "b"])
+    words = (
+        "9 of 20 validation targets where the predicted mean is from 95 to 102.5, and too few in"
+    )
+    assert words in sentence and "in 1 other part of the table" in sentence
+    assert not list(messages.narrow_intervals(Fitted(ended(), path), SCALINGS, None))
+    # The sign of the second column was reversed.
+    unchecked = Fitted(ended(), coverage=Coverage((groups[1], enough)))
+    (sentence,) = messages.narrow_intervals(unchecked, SCALINGS, None)
+    assert "10 of 20 training targets where column 1 is from 6 to 8. " in sentence
+
+
+def test_a_candidate_that_was_not_taken_is_named() -> None:
+    replaced = "rbf, student_t, joint, β = 0.5", Group(1, 1.0, 2.0, 10, 20)
+    fitted = Fitted(ended(), chosen(1.0, [1.0]), replaced=replaced)
+    (sentence,) = messages.narrow_intervals(fitted, SCALINGS, ["a", "b"])
+    assert "would have chosen rbf, student_t, joint, β = 0.5, but its 90 % intervals" in sentence
+    assert "hold only 10 of 20 validation targets where 'b' is from 6 to 8. Another" in sentence
 
 
 @pytest.mark.parametrize("status", Status)

@@ -108,6 +108,11 @@ def test_the_choice_of_beta_is_explained() -> None:
     assert "β 0.39, the best of 4 candidates by log_loss on all 812 examples" in words(best)
     given = replace(best, beta_given=True)
     assert "β 0.39, as given; the best of 4 candidates" in words(given)
+    covers = words(replace(FULL, path=replace(PATH, replaced="student_t, joint, β = 0.39")))
+    assert (
+        "β 10, of 4 candidates, one near the best by log_loss on all 812 examples, in 3 folds "
+        "(0.002 ± 0.004 above it), because it covers more than student_t, joint, β = 0.39"
+    ) in covers
     alone = replace(FULL, path=replace(PATH, points=POINTS[:1], chosen=0))
     assert "β 10, the only candidate that could be trained" in words(alone)
 
@@ -161,6 +166,20 @@ def test_length_scales_the_most_relevant_first() -> None:
     assert lines[start + 14] == "  … and 38 more"
     few = summary_text(replace(FULL, length_scales=FULL.length_scales[:12]))
     assert "more\n" not in few
+
+
+def test_relevance_stands_beside_the_length_scales() -> None:
+    """It decides the order: a constant column has none, however short its lengthscale."""
+    scales = (("one", 1.0, 0.1), ("age", 2.0, 4.0), ("size", 3.0, 3.0))
+    text = summary_text(replace(FULL, length_scales=scales, relevance=(0.0, 0.4286, 0.5714)))
+    lines = text.splitlines()
+    start = lines.index("Lengthscales, the most relevant feature first")
+    assert lines[start + 1 : start + 5] == [
+        "  feature   in its units   in standard deviations   relevance",
+        "  size                 3                        3      57.1 %",
+        "  age                  2                        4      42.9 %",
+        "  one                  1                      0.1       0.0 %",
+    ]
 
 
 def test_one_length_scale_is_one_line() -> None:

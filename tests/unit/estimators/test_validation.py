@@ -41,7 +41,7 @@ def test_nan_is_counted_and_its_first_place_named() -> None:
     X = with_values((7, 1), (8, 0), (8, 1), value=np.nan)
     assert said(lambda: check_finite("X", X, FIT, ["height", "age"])) == (
         "Input X contains NaN. SparseGPRegressor.fit got 3 of them, the first in row 7, "
-        "column 'age'. Drop or impute these rows (sklearn.impute.SimpleImputer) first."
+        "column 'age'. Fit with missing='impute', or drop these rows first."
     )
 
 

@@ -19,15 +19,15 @@ from directgp.experiments.comparison import (
     coarse_grid,
     compare_rows,
     run_compare_cell,
-    untrained_model,
 )
 from directgp.experiments.comparison import compare as run_comparison
-from directgp.experiments.fit import CellData, ScaledRows, load_bytes
+from directgp.experiments.fit import CellData, ScaledRows, chosen_model, load_bytes
 from directgp.experiments.plan import CompareCell, CompareOutcome, Comparison, Plan
 from directgp.experiments.stats import ranking
 from directgp.experiments.workers import FailedJob
 from directgp.likelihoods import Gaussian
 from directgp.registry import Task
+from directgp.training.data import Model
 from directgp.training.run import Monitor
 from directgp.training.search import Search
 from tests.unit.experiments.small import Recorder, plan, problem
@@ -35,6 +35,13 @@ from tests.unit.experiments.small import Recorder, plan, problem
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
 
 GIVEN = problem()
+
+
+def untrained_model(cell: CompareCell, X: torch.Tensor, y: torch.Tensor) -> Model:
+    """The model of a cell whose likelihood, kernel and lengthscales are given."""
+    given = {name: getattr(cell.settings, name) for name in ("likelihood", "kernel", "ard")}
+    seeds = cell.seed, cell.repeat
+    return chosen_model(cell.task, X, y, seeds, cell.settings.num_inducing, (), **given)
 
 
 def compare(whole: Plan, path: Path, record: Recorder | None = None) -> Comparison:

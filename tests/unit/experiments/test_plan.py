@@ -18,9 +18,28 @@ from tests.unit.experiments.small import problem
 
 def test_what_is_run_unless_one_says_otherwise() -> None:
     plan = make_plan(problem(n=400))
-    assert plan.repeats == 5 and plan.sizes == (220,) and len(plan.methods) == 7
-    assert plan.settings.ard and plan.settings.likelihood == "gaussian"
-    assert len(plan.cells()) == 35 == len({cell.key for cell in plan.cells()})
+    assert plan.repeats == 5 and plan.sizes == (220,) and len(plan.methods) == 12
+    chosen = plan.settings
+    assert (chosen.likelihood, chosen.kernel, chosen.ard) == ("auto", "auto", "auto")
+    assert len(plan.cells()) == 60 == len({cell.key for cell in plan.cells()})
+    # Of labels only one likelihood is a candidate.
+    labels = make_plan(problem("classification", n=400))
+    assert labels.settings.likelihood == "probit" and len(labels.methods) == 8
+
+
+def test_what_methods_start_from() -> None:
+    def starts(**settings: Any) -> dict[str, str | None]:
+        plan = make_plan(problem(n=400), repeats=1, **settings)
+        return {c.method: None if c.start is None else c.start.method for c in plan.cells()}
+
+    found = starts()
+    assert found["elbo"] is None and found["elbo-basic"] == found["log-joint"] == "elbo"
+    # They have Gaussian noise, whatever the likelihood of the others is.
+    assert found["fitc"] == found["square-joint"] == found["square-fixed"] == "elbo-basic"
+    assert {found[name] for name in ("auto", "mean", "linear", "boosting")} == {None}
+    given = starts(likelihood="gaussian", kernel="rbf", ard=True)
+    assert "elbo-basic" not in given
+    assert given["fitc"] is None and given["square-joint"] == given["log-fixed"] == "elbo"
 
 
 def test_many_rows_are_not_all_trained_on() -> None:

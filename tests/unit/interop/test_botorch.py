@@ -71,7 +71,7 @@ def at(model: DirectModel, inputs: Tensor, **given: Any) -> GPyTorchPosterior:
 
 def dense(estimator: SparseGPRegressor, inputs: Tensor) -> reference.Gaussian:
     """q(f) by NumPy, in the space of u and in the user's units."""
-    q, (x, y) = estimator.posterior_, vars(estimator.scalings_).values()
+    q, x, y = estimator.posterior_, estimator.scalings_.inputs, estimator.scalings_.targets
     Z, scale = q.Z.detach().numpy(), q.prior.output_scale.item()
     lengthscale = q.prior.kernel.lengthscale.detach().numpy()
     rows = (inputs.numpy() - x.shift) / x.scale
@@ -341,6 +341,9 @@ def test_conditioning_on_observations_is_refused() -> None:
 
 
 def test_refuses_what_is_not_fitted() -> None:
+    gaps = fitted(SparseGPRegressor(**LIGHT, likelihood="gaussian", missing="impute"), Y)
+    with pytest.raises(InvalidInputError, match="must be fitted with missing='error'"):
+        DirectModel(gaps)
     with pytest.raises(NotFittedError):
         DirectModel(SparseGPRegressor())
     with pytest.raises(InvalidInputError, match=r"or a SparsePosterior\. Got str\."):

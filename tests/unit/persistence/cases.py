@@ -79,7 +79,7 @@ MEANS: dict[str, Callable[[], Any]] = {
 LIKELIHOODS: dict[str, Callable[[], Likelihood]] = {
     "gaussian": lambda: Gaussian(0.1 + 0.2),
     "gaussian of one": lambda: Gaussian(torch.tensor([0.3])),
-    "student": lambda: StudentT(3.3, 0.7),
+    "student": lambda: StudentT(3.3, 0.7, min_df=2.5),
     "probit": Probit,
     "logistic": Logistic,
     "poisson": PoissonExp,

@@ -225,6 +225,8 @@ FALSE_ENTRIES: dict[str, Change] = {
     "held nothing": put("posterior/frozen", ["forward"]),
     "likelihood class": put("likelihood/kind", "Binomial"),
     "other likelihood": put("likelihood/kind", "StudentT"),
+    "setting of another one": put("likelihood/settings", {"min_df": 1.0}),
+    "negative setting": put("params/likelihood/likelihood/settings", {"min_df": -1.0}),
     "rule class": put(f"{RULE}/kind", "Rule"),
     "rule samples": put(f"{RULE}/num_samples", 0),
     "rule of text": put(f"{RULE}/num_samples", "3"),

@@ -116,6 +116,7 @@ def test_likelihoods_come_back_to_the_bit(path: Path, name: str) -> None:
     found = round_trip(path, likelihood=saved, params={"likelihood": given})
     for one, other in ((found.likelihood, saved), (found.params["likelihood"], given)):
         assert type(one) is type(other) and bits(one) == bits(other)
+        assert one.settings() == other.settings()
     y, f = torch.ones(3), torch.tensor([-1.0, 0.1, 3.0])
     assert torch.equal(found.likelihood.log_prob(y, f), saved.log_prob(y, f))
 

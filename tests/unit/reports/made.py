@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from directgp.experiments.cell import FailedRecord, select_methods
+from directgp.experiments.cell import (
+    FailedRecord,
+    method_named,
+    methods_to_compare,
+    select_methods,
+)
 from directgp.experiments.plan import (
     BetaLoss,
     CompareCell,
@@ -15,6 +20,7 @@ from directgp.experiments.plan import (
     CompareOutcome,
     Comparison,
     DataFacts,
+    ModelFacts,
     Parts,
     Plan,
     Predictions,
@@ -30,6 +36,11 @@ NLL: Mapping[str, float] = {
     "log-fixed": 0.321,
     "square-joint": 0.502,
     "square-fixed": 0.610,
+    "elbo-basic": 0.366,
+    "auto": 0.0,
+    "mean": 1.2,
+    "linear": 0.7,
+    "boosting": 0.4,
 }
 SECOND: Mapping[str, float] = {
     "elbo": 0.121,
@@ -39,10 +50,17 @@ SECOND: Mapping[str, float] = {
     "log-fixed": 0.119,
     "square-joint": 0.093,
     "square-fixed": 0.110,
+    "elbo-basic": 0.121,
+    "auto": 0.118,
+    "mean": 1.0,
+    "linear": 0.4,
+    "boosting": 0.2,
 }
 COVERAGE: Mapping[str, float] = {"elbo": 0.957, "log-joint": 0.906, "log-fixed": 0.941}
 SPREAD: Mapping[str, float] = {"elbo": 1.3, "log-joint": 1.0, "square-joint": 0.7}
 """How much too wide the predicted distributions are."""
+
+BASIC = {"regression": "gaussian", "classification": "logistic", "count": "poisson"}
 
 BETAS = tuple(5000 / 4.0**k for k in range(10))
 SECONDS = {"elbo": 4.1, "fitc": 3.7, "log-joint": 83.0}
@@ -72,6 +90,10 @@ class Recipe:
     notes: Sequence[str] = ("The task is regression, since the target has 9,871 different values.",)
     failed: Sequence[tuple[str, int, int, str]] = ()
     """Method, repeat, size, reason."""
+
+    likelihood: str | None = None
+    chosen: str | None = None
+    """The likelihood of the settings, by default the basic one, and the one of the models."""
 
     lost: Sequence[str] = ()
     """Candidates of β that could not be trained, in every run."""
@@ -113,15 +135,17 @@ def _plan(recipe: Recipe) -> Plan:
         fingerprint="8f3a" * 16,
         notes=tuple(recipe.notes),
     )
-    likelihood = {"regression": "gaussian", "classification": "logistic", "count": "poisson"}
+    basic = BASIC[recipe.task]
     return Plan(
         data=data,
-        methods=select_methods(recipe.task, recipe.methods),
+        methods=select_methods(recipe.task)
+        if recipe.methods is None
+        else methods_to_compare(recipe.task, recipe.methods, recipe.likelihood or basic),
         repeats=recipe.repeats,
         sizes=tuple(recipe.sizes),
         seed=0,
         settings=Settings(
-            likelihood=likelihood[recipe.task],
+            likelihood=recipe.likelihood or basic,
             kernel="rbf",
             ard=True,
             num_inducing=None,
@@ -153,8 +177,10 @@ def _outcome(
     third = "brier" if recipe.task == "classification" else "crps"
     scores = {"nll": nll, name: second, third: 1.6 * second}
     if recipe.task != "classification":
-        scores["coverage"] = coverage
-    chooses = cell.method not in ("elbo", "fitc")
+        scores |= {"rmse": second**0.5, "coverage": coverage}
+    chooses = method_named(cell.method).chooses_beta
+    chosen = recipe.chosen if cell.method != "elbo-basic" else None
+    model = ModelFacts(likelihood=chosen or BASIC[recipe.task], kernel="rbf", ard=True)
     path = _path(recipe.betas, nll, random) if chooses else ()
     best = min(path, key=lambda point: point.loss).beta if path else 1.0
     return CompareOutcome(
@@ -169,6 +195,7 @@ def _outcome(
         evaluations=431,
         seconds=SECONDS.get(cell.method, 41.0) * cell.size / max(recipe.sizes),
         failed=tuple(recipe.lost),
+        model=None if method_named(cell.method).kind == "baseline" else model,
     )
 
 

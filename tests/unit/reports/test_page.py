@@ -88,8 +88,8 @@ def test_the_table_has_the_scores() -> None:
     ]
     assert rows["ELBO"][:2] == ["1", "0.376 ± 0.021"]
     assert rows["log-loss DLM, joint"][1] == "−0.086 ± 0.022"
-    assert rows["log-loss DLM, joint"][4].startswith("90.4")
-    assert rows["log-loss DLM, joint"][5] == "83"
+    assert rows["log-loss DLM, joint"][5].startswith("90.4")
+    assert rows["log-loss DLM, joint"][6] == "83"
     bold = [element.text for element in found.all("strong") if "tbody" in element.inside]
     assert bold[0] == "−0.086"
 
@@ -108,7 +108,8 @@ def test_the_verdict_and_the_row_that_it_recommends_are_shown() -> None:
     found = Page.of(text)
     said = verdict(Findings(comparison(recipe)))
     everything = found.all("main")[0].text.replace("\u00a0", " ")
-    assert all(sentence in everything for sentence in said.sentences), everything
+    assert said.quality in everything and said.choice in everything
+    assert all(sentence in everything for sentence in said.details)
     assert said.command in everything
     assert [row.text.split()[0] for row in found.all("tr", **{"class": "chosen"})] == ["log-loss"]
 
@@ -211,7 +212,7 @@ def board(recipe: Recipe) -> ScoreTable:
 
 def test_columns_are_those_of_the_task() -> None:
     titles = list(board(Recipe()).columns)
-    assert titles == ["β", "NLL", "MSE", "CRPS", "coverage of 90 %", "seconds"]
+    assert titles == ["β", "NLL", "RMSE", "MSE", "CRPS", "coverage of 90 %", "seconds"]
     labels = list(board(Recipe(task="classification")).columns)
     assert labels == ["β", "NLL", "error", "Brier", "seconds"]
 
@@ -254,7 +255,7 @@ def test_numbers_that_are_not_finite_come_last() -> None:
 
 def test_coverage_is_ranked_by_its_distance_from_the_nominal_one() -> None:
     found = board(Recipe(methods=("elbo", "log-joint"), coverage={"elbo": 0.97, "log-joint": 0.86}))
-    cover = {method.name: entries[4] for method, entries in found.rows.items()}
+    cover = {method.name: entries[5] for method, entries in found.rows.items()}
     assert cover["log-joint"].best and not cover["elbo"].best
     assert (cover["log-joint"].rank or 0) < (cover["elbo"].rank or 0)
     assert cover["elbo"].text.startswith("96.") or cover["elbo"].text.startswith("97.")

@@ -1,6 +1,7 @@
 """The verdict and the cautions of a report: their sentences."""
 
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from directgp.experiments.cell import METHODS
+from directgp.experiments.cell import DEFAULT, METHODS
 from directgp.experiments.plan import ComparedFit, Comparison
 from directgp.reports.verdict import Findings, Verdict, cautions, fit_command, verdict
 from tests.unit.reports.made import NLL, Recipe, comparison
@@ -24,53 +25,50 @@ FIRST = [
     (
         Recipe(repeats=5),
         "log-joint",
-        "Log-loss DLM (joint) predicts best: its NLL of −0.088 is below the 0.372 of the ELBO in "
-        "each of 5 repeats (p < 0.001), so the actual values were 1.6 times as probable on "
-        "(geometric) average.",
+        "Use log-loss DLM (joint): it makes the actual values 1.6 times as probable as the "
+        "ELBO, in 5 of 5 repeats (p < 0.001).",
     ),
     (
         Recipe(repeats=5, nll={**NLL, "log-fixed": -0.102}),
         "log-fixed",
-        "Log-loss DLM (fixed) predicts best: its NLL of −0.091 is below the 0.372 of the ELBO in "
-        "each of 5 repeats (p < 0.001), so the actual values were 1.6 times as probable on "
-        "(geometric) average; log-loss DLM (joint) is not significantly worse.",
+        "Use log-loss DLM (fixed): it makes the actual values 1.6 times as probable as the "
+        "ELBO, in 5 of 5 repeats (p < 0.001).",
     ),
     (
         Recipe(repeats=5, methods=PAIR, nll={"elbo": 0.366, "log-joint": 0.29}, noise=0.05),
         "elbo",
-        "Log-loss DLM (joint) has the lowest NLL, but not significantly: 0.332 against 0.354 of "
-        "the ELBO over 5 repeats, p = 0.52; keep the ELBO, it is the simplest.",
+        "Use the ELBO, the standard objective and the simplest: log-loss DLM (joint) makes "
+        "the actual values 1.02 times as probable as the ELBO, in 4 of 5 repeats (p = 0.52), "
+        "which may be chance.",
     ),
     (
         Recipe(repeats=5, nll={**NLL, "elbo": -0.5}),
         "elbo",
-        "Keep the ELBO: its NLL of −0.494 is the lowest over 5 repeats, and the next, −0.088 of "
-        "log-loss DLM (joint), is significantly worse (p < 0.001).",
+        "Use the ELBO, the standard objective: it makes the actual values 1.5 times as "
+        "probable as log-loss DLM (joint), the next best, in 5 of 5 repeats (p < 0.001).",
     ),
     (
         Recipe(repeats=5, methods=PAIR, nll={"elbo": 0.3, "log-joint": 0.301}),
         "elbo",
-        "Keep the ELBO, it is the simplest: its NLL of 0.306 is the lowest over 5 repeats, and the "
-        "next, 0.316 of log-loss DLM (joint), is not significantly different (p = 0.14).",
+        "Use the ELBO, the standard objective: it makes the actual values 1.01 times as "
+        "probable as log-loss DLM (joint), the next best, in 5 of 5 repeats (p = 0.14).",
     ),
     (
         Recipe(repeats=1),
         "log-joint",
-        "Log-loss DLM (joint) has the lowest NLL, −0.0425 against 0.4181 of the ELBO, in the one "
-        "split that was run: no test is possible with one repeat, so run more (--repeats 5) before "
-        "you rely on it.",
+        "Log-loss DLM (joint) makes the actual values 1.6 times as probable as the ELBO, in "
+        "the one split that was run: run more (--repeats 5) before you rely on it.",
     ),
     (
         Recipe(repeats=3, methods=("elbo",)),
         "elbo",
-        "Only the ELBO was run: its NLL is 0.376; there is no other method to compare with.",
+        "Only the ELBO was trained: there is no other objective to compare it with.",
     ),
     (
         Recipe(repeats=4, methods=("log-joint", "log-fixed")),
         "log-joint",
-        "Log-loss DLM (joint) predicts best: its NLL of −0.088 is below the 0.334 of log-loss DLM "
-        "(fixed) in each of 4 repeats (p < 0.001), so the actual values were 1.5 times as probable "
-        "on (geometric) average.",
+        "Use log-loss DLM (joint): it makes the actual values 1.5 times as probable as "
+        "log-loss DLM (fixed), in 4 of 4 repeats (p < 0.001).",
     ),
     (
         Recipe(
@@ -79,14 +77,15 @@ FIRST = [
             nll={"log-joint": 0.3, "log-fixed": 0.301},
         ),
         "log-fixed",
-        "Log-loss DLM (fixed) has the lowest NLL, but not significantly: 0.314 against 0.315 of "
-        "log-loss DLM (joint) over 4 repeats, p = 0.76; take the one that is quicker to train.",
+        "Log-loss DLM (fixed) makes the actual values as probable as log-loss DLM (joint), in"
+        " 2 of 4 repeats (p = 0.76), which may be chance: take the one that is quicker to "
+        "train.",
     ),
     (
         Recipe(repeats=4, nll={**NLL, "elbo": math.inf}),
         "log-joint",
-        "Log-loss DLM (joint) predicts best: its NLL of −0.088 is below the ∞ of the ELBO in each "
-        "of 4 repeats.",
+        "Use log-loss DLM (joint): it makes the actual values far more probable than the "
+        "ELBO, in 4 of 4 repeats.",
     ),
     (
         Recipe(repeats=4, nll={name: math.inf for name in NLL}),
@@ -109,60 +108,109 @@ FIRST = [
 
 
 @pytest.mark.parametrize(("recipe", "method", "sentence"), FIRST)
-def test_the_first_sentence(recipe: Recipe, method: str | None, sentence: str) -> None:
+def test_the_choice(recipe: Recipe, method: str | None, sentence: str) -> None:
     found = verdict_of(recipe)
-    assert found.sentences[0] == sentence
+    assert found.choice == sentence
     assert (found.method.name if found.method else None) == method
-    assert len(found.sentences) == (1 if method is None else 2)
+    assert bool(found.quality) == (method is not None)
 
-
-HOLDS = "The 90 % intervals of log-loss DLM (joint) contain"
 
 SECOND = [
     (
         Recipe(repeats=5),
-        f"{HOLDS} 90.4 % of the test rows, as they should, and its MSE is 0.1178, above "
-        "the lowest, 0.0935 of square-loss DLM (joint) (p < 0.001): take that method if only the "
-        "mean matters.",
+        "The 90 % intervals of log-loss DLM (joint) contain 90.4 % of the test rows, as they "
+        "should, and its RMSE is 0.3432, above the lowest, 0.3058 of square-loss DLM (joint) "
+        "(p < 0.001): take that method if only the mean matters.",
     ),
     (
         Recipe(repeats=1),
-        f"{HOLDS} 90.3 % of the test rows, as they should, and its MSE is 0.1198, above "
-        "the lowest, 0.0950 of square-loss DLM (joint).",
+        "The 90 % intervals of log-loss DLM (joint) contain 90.3 % of the test rows, as they "
+        "should, and its RMSE is 0.3461, above the lowest, 0.3081 of square-loss DLM (joint).",
     ),
     (
         Recipe(repeats=5, methods=PAIR, second={"elbo": 0.2, "log-joint": 0.1}),
-        f"{HOLDS} 90.4 % of the test rows, as they should, and its MSE is 0.1007, the lowest.",
+        "The 90 % intervals of log-loss DLM (joint) contain 90.4 % of the test rows, as they "
+        "should, and its RMSE is 0.3173, the lowest.",
     ),
     (
         Recipe(repeats=5, methods=PAIR, second={"elbo": 0.1, "log-joint": 0.101}),
-        f"{HOLDS} 90.4 % of the test rows, as they should, and its MSE is 0.1017, above "
-        "the lowest, 0.0999 of the ELBO, in each of 5 repeats, too few to be sure (p = 0.12).",
+        "The 90 % intervals of log-loss DLM (joint) contain 90.4 % of the test rows, as they "
+        "should, and its RMSE is 0.3189, above the lowest, 0.3160 of the ELBO, in each of 5 "
+        "repeats, too few to be sure (p = 0.12).",
     ),
     (
         Recipe(repeats=5, methods=PAIR, second={"elbo": 0.1, "log-joint": 0.1001}),
-        f"{HOLDS} 90.4 % of the test rows, as they should, and its MSE is 0.1008, not "
-        "significantly different from the lowest, 0.0999 of the ELBO.",
+        "The 90 % intervals of log-loss DLM (joint) contain 90.4 % of the test rows, as they "
+        "should, and its RMSE is 0.3175, not significantly different from the lowest, 0.3160 "
+        "of the ELBO.",
     ),
     (
         Recipe(task="count", repeats=5, methods=PAIR, coverage={"log-joint": 0.8}),
-        f"{HOLDS} 79.8 % of the test rows, so they are too narrow, and its MRE is 0.1178, the "
-        "lowest.",
+        "The 90 % intervals of log-loss DLM (joint) contain 79.8 % of the test rows, so they "
+        "are too narrow, and its RMSE is 0.3432, the lowest.",
     ),
     (
         Recipe(repeats=5, methods=("log-joint",), coverage={"log-joint": 0.94}),
-        f"{HOLDS} 93.8 % of the test rows, so they are somewhat too wide, and its MSE is 0.1178.",
+        "The 90 % intervals of log-loss DLM (joint) contain 93.8 % of the test rows, so they "
+        "are somewhat too wide, and its RMSE is 0.3432.",
     ),
 ]
 
 
 @pytest.mark.parametrize(("recipe", "sentence"), SECOND)
-def test_the_second_sentence(recipe: Recipe, sentence: str) -> None:
-    assert verdict_of(recipe).sentences[1] == sentence
+def test_calibration_and_the_second_score(recipe: Recipe, sentence: str) -> None:
+    assert verdict_of(recipe).details[-1] == sentence
+
+
+WITH_ALL = ("elbo", "log-joint", "elbo-basic", "auto", "mean", "linear", "boosting")
+
+
+def test_what_likelihood_and_objective_changed_are_told_apart() -> None:
+    nll = {**NLL, "elbo": 0.366, "elbo-basic": 0.9, "log-joint": 0.36, "auto": 0.4}
+    recipe = Recipe(repeats=5, methods=WITH_ALL, likelihood="auto", chosen="student_t", nll=nll)
+    told = verdict_of(recipe).details
+    assert told[1] == (
+        "The likelihood: student_t noise has the highest evidence in 5 of 5 repeats; student_t"
+        " noise instead of gaussian noise lowers the NLL from 0.908 to 0.372, lower in 5 of 5"
+        " repeats (p < 0.001)."
+    )
+    assert told[2].startswith("The objective: log-loss DLM (joint) instead of the ELBO")
+    assert told[2].endswith("which may be chance.")
+    assert told[3].startswith("Without a Gaussian process: the ELBO instead of gradient boosting")
+    basic = verdict_of(replace(recipe, chosen="gaussian")).details
+    assert basic[1] == "The likelihood: gaussian noise has the highest evidence in every repeat."
+
+
+def test_how_good_it_is() -> None:
+    of_numbers = verdict_of(Recipe(repeats=5, methods=WITH_ALL, likelihood="auto")).quality
+    assert of_numbers == (
+        "On rows that were not used for training, predictions of y are typically off by 0.343; the"
+        " mean for every row is off by 1, so 88 % of the variance is explained. 90 of 100 values"
+        " fall into their 90 % range."
+    )
+    labels = Recipe(task="classification", repeats=5, methods=("elbo", "log-joint", "mean"))
+    second = {"elbo": 0.1, "log-joint": 0.05, "mean": 0.4}
+    assert verdict_of(replace(labels, second=second)).quality.startswith(
+        "On rows that were not used for training, 5.0 % of the labels are wrong; the commoner class"
+        " for every row is wrong in 40."
+    )
+
+
+def test_the_default_and_baselines_may_be_better() -> None:
+    recipe = Recipe(repeats=5, methods=WITH_ALL, likelihood="auto", nll={**NLL, "auto": -0.5})
+    found = verdict_of(recipe)
+    assert found.method == DEFAULT
+    assert found.choice.startswith("Use directgp fit as it is: it makes the actual values 1.5")
+    assert "--objective" not in found.command and "--likelihood" not in found.command
+    found = verdict_of(replace(recipe, nll={**NLL, "boosting": -1.0}))
+    assert found.choice.endswith(
+        " But gradient boosting, without a Gaussian process, predicts better: it makes the actual"
+        " values 2.5 times as probable as log-loss DLM (joint), in 5 of 5 repeats (p < 0.001)."
+    )
 
 
 def test_probabilities_are_judged_by_how_often_classes_came() -> None:
-    sentence = verdict_of(Recipe(task="classification", repeats=5)).sentences[1]
+    sentence = verdict_of(Recipe(task="classification", repeats=5)).details[-1]
     assert sentence.startswith(
         "The probabilities of log-loss DLM (joint) are near the observed shares, off by "
     )
@@ -190,7 +238,8 @@ def test_few_repeats_are_said() -> None:
 
 def test_the_largest_size_decides() -> None:
     recipe = Recipe(repeats=5, sizes=(500, 5000))
-    assert verdict_of(recipe).sentences == verdict_of(replace(recipe, sizes=(5000,))).sentences
+    one, other = verdict_of(recipe), verdict_of(replace(recipe, sizes=(5000,)))
+    assert (one.quality, one.choice) == (other.quality, other.choice)
 
 
 def test_the_command_keeps_the_model_of_the_comparison() -> None:
@@ -198,9 +247,9 @@ def test_the_command_keeps_the_model_of_the_comparison() -> None:
     other = plan.settings.model_copy(
         update={"kernel": "matern52", "num_inducing": 30, "max_steps": 50}
     )
-    command = fit_command(plan.data, METHODS["fitc"], other)
+    command = fit_command(plan.data, METHODS["fitc"], other).replace(" \\\n ", "")
     assert command.endswith(
-        " --likelihood gaussian --ard --kernel matern52 --inducing 30 --max-iter 50 --out model"
+        " --likelihood gaussian --kernel matern52 --ard --inducing 30 --max-iter 50 --out model"
     )
 
 
@@ -223,7 +272,9 @@ def test_embedded_data_are_called_by_their_name() -> None:
 def test_the_command_trains_what_is_recommended(method: str, options: str) -> None:
     found = verdict_of(Recipe(methods=(method,), source="my table.csv", target="it's"))
     start = "directgp fit 'my table.csv' --target 'it'\"'\"'s' --task regression"
-    assert found.command == f"{start} {options} --likelihood gaussian --ard --out model"
+    whole = f"{start} {options} --likelihood gaussian --kernel rbf --ard --out model"
+    assert shlex.split(found.command.replace("\\\n", "")) == shlex.split(whole)
+    assert max(map(len, found.command.splitlines())) <= 80
 
 
 FIVE = Recipe(repeats=5, methods=("elbo", "fitc", "log-joint", "log-fixed"))

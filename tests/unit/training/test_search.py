@@ -11,6 +11,7 @@ import torch
 
 from directgp.errors import NumericalError
 from directgp.likelihoods import Gaussian, Poisson, StudentT
+from directgp.training import search
 from directgp.training.callbacks import History
 from directgp.training.data import Data
 from directgp.training.race import EFFORTS, Effort, Trial
@@ -348,6 +349,31 @@ def test_a_race_on_some_examples_goes_on_to_all() -> None:
         found = searched(HoldOut(0.2), fake, monitors=[stop], **settings)
         assert (found.best.hyperparameters, found.best.beta) == ("joint", 0.25)
         assert not found.best.ended and found.untried == [BEYOND]
+
+
+@pytest.mark.parametrize("asked", [1, 2, 5])
+def test_an_interrupt_between_two_runs_keeps_the_best_so_far(asked: int) -> None:
+    fake = FakeRuns()
+
+    def loss(state: State) -> float:
+        if len(fake.judged) == asked:
+            raise KeyboardInterrupt
+        return state.beta
+
+    fake.loss = loss
+    found = searched(HoldOut(0.2), fake)
+    assert found.end is not None and found.end.status is Status.INTERRUPTED
+    assert found.end.ends_training and found.best.stages[-1].steps > 0
+    assert len(fake.judged) == asked
+
+
+def test_an_interrupt_before_all_runs_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(search, "split", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        searched(HoldOut(0.2), FakeRuns())
 
 
 @EACH

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 from directgp.datasets.problem import Problem
-from directgp.errors import InvalidInputError
+from directgp.errors import InvalidInputError, MissingExtraError
 from directgp.experiments import ray as experiments_ray
 from directgp.experiments.paper.cells import PaperCell
 from directgp.experiments.paper.run import run_paper_cell, run_sweep
@@ -161,7 +161,7 @@ def test_without_ray_the_error_names_the_extra_to_install(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(importlib, "import_module", missing)
     words = r"needs Ray: pip install 'directgp\[cluster\]'"
-    with pytest.raises(InvalidInputError, match=words), RayCluster().open():
+    with pytest.raises(MissingExtraError, match=words), RayCluster().open():
         pass
 
 

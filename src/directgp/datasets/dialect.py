@@ -1,0 +1,185 @@
+"""Guess how a text file is written: encoding, separators, decimal mark, and where the names are."""
+
+import codecs
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, count
+from typing import NamedTuple, final
+
+from directgp.datasets.columns import Mark
+from directgp.errors import refuse
+from directgp.text import listed, plural
+
+DECIMALS: tuple[Mark, Mark] = (".", ",")
+
+_DELIMITERS = (",", ";", "\t", "|")
+
+_ROWS_TRIED = 1000
+"""Rows at the start of a file from which its dialect is guessed."""
+
+_NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
+
+
+def _decides(mark: str, other: str) -> re.Pattern[str]:
+    """Return the pattern of texts that are numbers with this decimal mark only, unlike 1,234."""
+    thousands = rf"\d{{1,3}}([{other}]\d{{3}})"
+    digits = rf"\d*[{mark}](\d{{1,2}}|\d{{4,}})|{thousands}+[{mark}]\d*|{thousands}{{2,}}"
+    return re.compile(rf"[-+($€£¥₹\s]*({digits})[)%$€£¥₹\s]*")
+
+
+_DECIDES = {".": _decides(".", ","), ",": _decides(",", ".")}
+
+
+@final
+@dataclass(frozen=True)
+class Reading:
+    """What is known of a file; None is guessed."""
+
+    decimal: Mark | None = None
+    thousands: str | None = None
+    """Marks of decimals and of thousands."""
+
+    encoding: str | None = None
+    sheet: str | None = None
+    """Name of the encoding of text, and of the sheet of a workbook."""
+
+    header: bool = True
+    """Whether the first row has the names of the columns."""
+
+    def decimals(self, likely: Mark) -> tuple[Mark, ...]:
+        """Return the decimal marks that a column may have, the likely one first."""
+        if self.decimal is not None:
+            return (self.decimal,)
+        if self.thousands in DECIMALS:
+            return ("," if self.thousands == "." else ".",)
+        return likely, next(mark for mark in DECIMALS if mark != likely)
+
+
+@final
+class Dialect(NamedTuple):
+    """How a text file is written."""
+
+    encoding: str
+    delimiter: str
+    decimal: Mark
+    names: tuple[str, ...]
+    """Names of the columns, all different."""
+
+    lines: int
+    """Lines before the first row of values."""
+
+    notes: tuple[str, ...]
+
+
+def guess_encoding(blocks: Iterable[bytes], shown: str) -> str:
+    """Return "utf-8", "utf-16", "cp1252" or "latin-1", whichever fits all the bytes."""
+    names = ("utf-8", "cp1252", "latin-1")
+    fitting = {name: codecs.getincrementaldecoder(name)() for name in names}
+    before = b""
+    for block in (*blocks, b""):
+        if not before and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return "utf-16"
+        if b"\0" in block:
+            remedy = "Save it again as CSV in UTF-8, or give --encoding."
+            refuse("The data file", "text", f"other bytes in {shown!r}", remedy)
+        for name in list(fitting):
+            try:
+                fitting[name].decode(block, final=not block)
+            except UnicodeDecodeError:
+                del fitting[name]
+        before = block
+    return next(iter(fitting))
+
+
+def guess_dialect(text: str, encoding: str, shown: str, reading: Reading, tabs: bool) -> Dialect:
+    """Return the dialect of a file that starts with this text."""
+    notes = []
+    if encoding != "utf-8" and reading.encoding is None:
+        notes.append(f"The file is not UTF-8; it is read as {encoding}.")
+    rows = {mark: _rows(text, mark) for mark in (("\t",) if tabs else _DELIMITERS)}
+    found = {mark: place for mark in rows if (place := _first_of_names(rows[mark])) is not None}
+    widths = {mark: len(rows[mark][place][1]) for mark, place in found.items()}
+    if max(widths.values(), default=1) == 1:
+        # Rows that do not fit are reported later.
+        found, widths = {}, {mark: len(each[0][1]) for mark, each in rows.items() if each}
+    delimiter = max(widths, key=lambda mark: widths[mark], default=",")
+    if not rows.get(delimiter):
+        refuse("The data file", "a table with a first row of names", f"an empty file, {shown!r}")
+    at, table = found.get(delimiter, 0), rows[delimiter]
+    lines, names = table[at]
+    width = _usual(len(cells) for _, cells in table[at:])
+    if len(names) == width - 1 and at == 0 and len(table) > 1 and width > 2:
+        # R writes the names of the rows into a column without a name.
+        names = ["", *names]
+    if at:
+        notes.append(f"Left out {plural(lines - 1, 'line')} above the names of the columns.")
+    if not reading.header:
+        lines, names = 0, [f"x{j + 1}" for j in range(len(table[0][1]))]
+    decimal = reading.decimals(_guess_decimal(table[at + 1 :], delimiter))[0]
+    if decimal == "," and reading.decimal is None:
+        notes.append("Numbers are read with a decimal comma; --decimal . reads a point.")
+    unique, renamed = unique_names([name.strip() for name in names])
+    return Dialect(encoding, delimiter, decimal, unique, lines, (*notes, *renamed))
+
+
+Rows = list[tuple[int, list[str]]]
+"""Rows of cells, each with the number of lines to its end."""
+
+
+def _rows(text: str, delimiter: str) -> Rows:
+    """Return the first rows that are not empty."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    rows: Rows = []
+    try:
+        for cells in reader:
+            if cells:
+                rows.append((reader.line_num, cells))
+            if len(rows) == _ROWS_TRIED:
+                break
+    except csv.Error:
+        pass
+    return rows
+
+
+def _usual(numbers: Iterable[int]) -> int:
+    """Return the number that occurs most often, the largest of several."""
+    counts = Counter(numbers)
+    return max(counts, key=lambda each: (counts[each], each))
+
+
+def _first_of_names(rows: Rows) -> int | None:
+    """Return which row has the names: the first as long as most rows, below titles only.
+
+    A title is a row with at most one text. None if the rows do not fit this delimiter.
+    """
+    if not rows:
+        return None
+    width = _usual(len(cells) for _, cells in rows)
+    at = next(i for i, (_, cells) in enumerate(rows) if len(cells) == width)
+    titles = all(sum(bool(cell.strip()) for cell in cells) <= 1 for _, cells in rows[:at])
+    if at and (not titles or any(_NUMBER.fullmatch(cell.strip()) for cell in rows[at][1])):
+        return None
+    return at
+
+
+def _guess_decimal(rows: Rows, delimiter: str) -> Mark:
+    """Return the decimal mark of most numbers; 1,234 alone decides where ; separates columns."""
+    cells = [cell.strip() for _, row in rows for cell in row]
+    votes = {mark: sum(map(bool, map(_DECIDES[mark].fullmatch, cells))) for mark in DECIMALS}
+    if votes["."] == votes[","] == 0 and delimiter == ";":
+        votes[","] += any(re.fullmatch(r"[-+]?\d+,\d{3}", cell) for cell in cells)
+    return "," if votes[","] > votes["."] else "."
+
+
+def unique_names(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names with _2, _3, … where one occurs again, and a note if there is any."""
+    found: list[str] = []
+    for name in names:
+        copies = (f"{name}_{copy}" for copy in count(2))
+        found.append(next(each for each in chain([name], copies) if each not in found))
+    new = [each for each, name in zip(found, names, strict=True) if each != name and name]
+    return tuple(found), (f"Columns of the same name were renamed: {listed(new)}.",) if new else ()

@@ -1,0 +1,229 @@
+"""Explain a fitted estimator: relevance of its features, and partial dependence on each."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+from gpytorch.kernels import MaternKernel, PiecewisePolynomialKernel, RBFKernel, RQKernel
+from jaxtyping import Float64
+from sklearn.inspection import permutation_importance
+from sklearn.utils.validation import check_is_fitted
+
+from directgp.errors import refuse, require
+from directgp.estimators.plotting import without_names
+from directgp.estimators.preprocessing import Columns
+from directgp.estimators.validation import ArrayLike, check_whole
+from directgp.numerics.linalg import jittered_cholesky
+from directgp.numerics.random import standard_normal
+from directgp.plots import PartialDependence
+from directgp.plots.style import Array
+from directgp.predictive.moments import check_coverage
+from directgp.text import decimals_for, did_you_mean, percent, text_table, with_error
+
+if TYPE_CHECKING:
+    from directgp.estimators.base import SparseGPEstimator
+
+Tables = Float64[np.ndarray, "g n d"]
+"""Rows once for each value of a grid."""
+
+_MAX_FEATURES = 6
+"""Features of a picture unless the user names them."""
+
+_MAX_ROWS = 200
+"""Rows over which partial dependence is averaged; more are sampled with a fixed seed."""
+
+_GRID = 40
+"""Points of a curve, evenly spaced from the 5 % to the 95 % quantile of the feature."""
+
+_FEW = 10
+"""Number of different values of a feature up to which these are the points."""
+
+_DRAWS = 500
+"""Draws of f for a band; its ends err by about a tenth of its standard deviation."""
+
+_RADIAL = (RBFKernel, MaternKernel, RQKernel, PiecewisePolynomialKernel)
+"""Functions of the distance of two inputs, each feature divided by its lengthscale."""
+
+NO_LENGTH_SCALES = "The kernel has no lengthscale for each feature"
+
+
+def feature_names(model: "SparseGPEstimator", indicators: bool = False) -> list[str]:
+    """Return the names of the features, or their numbers, and those of indicators of gaps."""
+    numbers = [f"column {j}" for j in range(model.n_features_in_)]
+    names = [*map(str, getattr(model, "feature_names_in_", numbers))]
+    imputation = model.scalings_.imputation
+    return imputation.names(names) if indicators and imputation is not None else names
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class FeatureRelevance:
+    """How much a model uses each feature; its text is a table, the most important first."""
+
+    features: tuple[str, ...]
+    relevance: Array | None
+    """Names, and `feature_importances_`; None if the kernel has no lengthscale for each feature."""
+
+    importance: Array | None = None
+    importance_error: Array | None = None
+    """Increase of the mean NLL when the feature is shuffled, and its standard error over the
+    repeats; None without rows."""
+
+    def __repr__(self) -> str:
+        columns, notes = {"feature": [*self.features]}, [f"{NO_LENGTH_SCALES}: no relevance."]
+        if self.relevance is not None:
+            columns["relevance"] = [percent(share, 1) for share in self.relevance]
+            notes = ["relevance: share in the sum of 1 / lengthscale, in standard deviations"]
+        if self.importance is not None and self.importance_error is not None:
+            pairs = self.importance.tolist(), self.importance_error.tolist()
+            decimals = decimals_for(*pairs)
+            columns["importance"] = [
+                with_error(*pair, decimals) for pair in zip(*pairs, strict=True)
+            ]
+            notes.append("importance: increase of the mean NLL if shuffled, ± s.e. over shuffles")
+        by = self.relevance if self.importance is None else self.importance
+        order = range(len(self.features)) if by is None else np.argsort(-by, kind="stable")
+        rows = [[column[i] for column in columns.values()] for i in order]
+        return "\n".join([text_table([[*columns], *rows], right=(1, 2)), *notes])
+
+
+def length_scale_relevance(model: "SparseGPEstimator") -> Array | None:
+    """Return the shares of `feature_importances_`; None without ARD lengthscales."""
+    kernel, Z = model.posterior_.prior.kernel, model.posterior_.Z.detach()
+    scales, imputation = model.posterior_.prior.length_scales(), model.scalings_.imputation
+    radial = any(isinstance(part, _RADIAL) for part in kernel.modules())
+    if scales is None or len(scales) != len(model.scalings_.inputs.scale) or not radial:
+        return None
+    # Training leaves the lengthscale of a constant column at its start; f cannot vary along it.
+    constant = (Z == Z[0]).all(0).cpu().numpy()
+    slopes = np.where(constant & ~constant.all(), 0.0, 1 / scales)
+    if imputation is not None:
+        # A feature and the indicator of its gaps count together.
+        own, indicators = np.split(slopes, [model.n_features_in_])
+        np.add.at(own, list(imputation.indicated), indicators)
+        slopes = own
+    return np.asarray(slopes / slopes.sum())
+
+
+def feature_relevance(
+    model: "SparseGPEstimator",
+    X: ArrayLike | None,
+    y: ArrayLike | None,
+    exposure: ArrayLike | None,
+    n_repeats: int,
+    random_state: Any,
+) -> FeatureRelevance:
+    """Return the relevance by lengthscales and, with rows, the permutation importance."""
+    check_is_fitted(model)
+    who, names = model._who("feature_relevance"), tuple(feature_names(model))
+    check_whole(n_repeats, 2, f"n_repeats of {who}")
+    got = "no X" if X is None else "no y"
+    require((X is None) == (y is None), f"X and y of {who}", "given together", got)
+    relevance = length_scale_relevance(model)
+    if X is None or y is None:
+        return FeatureRelevance(names, relevance)
+    inputs = model._inputs(X, who)
+    model._targets(inputs, y, "feature_relevance")
+    model._exposure(exposure, len(inputs), who)
+
+    def score(_: Any, rows: Columns, targets: ArrayLike) -> float:
+        return -model._nll(rows, targets, None, exposure)
+
+    shuffling: Any = {"n_repeats": n_repeats, "random_state": random_state}
+    with without_names():
+        found = permutation_importance(model, inputs, y, scoring=score, **shuffling).importances
+    error = found.std(axis=1, ddof=1) / np.sqrt(n_repeats)
+    return FeatureRelevance(names, relevance, found.mean(axis=1), error)
+
+
+def partial_dependence(
+    model: "SparseGPEstimator",
+    X: ArrayLike,
+    features: str | int | Sequence[str | int] | None = None,
+    *,
+    coverage: float = 0.9,
+) -> tuple[PartialDependence, ...]:
+    """Return what `plot_partial_dependence` of a fitted estimator draws, with its arguments."""
+    check_is_fitted(model)
+    who, names = model._who("plot_partial_dependence"), feature_names(model)
+    check_coverage(who, coverage)
+    chosen = None if features is None else _positions(features, names, who)
+    inputs = rows = model._inputs(X, who)
+    if len(inputs) > _MAX_ROWS:
+        rows = inputs[np.random.default_rng(0).choice(len(inputs), _MAX_ROWS, replace=False)]
+    grids, classes = [_grid(column) for column in inputs.T], getattr(model, "classes_", None)
+    target = "rate" if model._task == "count" else "mean of y"
+    target = target if classes is None else f"P({classes[1]})"
+    with without_names():
+        if chosen is None:
+            by = length_scale_relevance(model)
+            if by is None:
+                curves = (_average(model, _tables(rows, j, grid)) for j, grid in enumerate(grids))
+                by = np.array([np.ptp(curve) for curve in curves])
+            chosen = np.argsort(-by, kind="stable")[:_MAX_FEATURES].tolist()
+        found = []
+        for j in chosen:
+            tables, few = _tables(rows, j, grids[j]), len(grids[j]) <= _FEW
+            mean, (lower, upper) = _average(model, tables), _band(model, tables, coverage)
+            values = grids[j], mean, lower, upper
+            found.append(PartialDependence(names[j], target, *values, coverage, few))
+    return tuple(found)
+
+
+def _positions(features: Any, names: Sequence[str], who: str) -> list[int]:
+    """Return the numbers of the columns that are named, or given by number."""
+    wanted = [features] if isinstance(features, str | Integral) else [*features]
+    require(bool(wanted), f"features of {who}", "one or more", "none")
+    allowed = f"names of features, or numbers from 0 to {len(names) - 1}"
+    for each in wanted:
+        if each not in (names if isinstance(each, str) else range(len(names))):
+            refuse(f"features of {who}", allowed, repr(each), did_you_mean(str(each), names))
+    return [names.index(each) if isinstance(each, str) else int(each) for each in wanted]
+
+
+def _grid(column: Array) -> Array:
+    """Return the values of a column with few of them, else even points between two quantiles."""
+    column = column[~np.isnan(column)]
+    values = np.unique(column)
+    if len(values) <= _FEW:
+        return values
+    low, high = np.quantile(column, [0.05, 0.95])
+    # Nearly all rows may have one value.
+    ends = (low, high) if low < high else (values[0], values[-1])
+    return np.linspace(*ends, _GRID)
+
+
+def _tables(rows: Columns, j: int, grid: Array) -> Tables:
+    """Return the rows once for each value of the grid, with this value in column j."""
+    tables = np.repeat(rows[None], len(grid), axis=0)
+    tables[:, :, j] = grid[:, None]
+    return tables
+
+
+def _average(model: Any, tables: Tables) -> Array:
+    """Return the mean of y of each table, averaged over its rows."""
+    rows, label = tables.reshape(-1, tables.shape[-1]), model._task == "classification"
+    mean = model.predict_proba(rows)[:, 1] if label else model.predict(rows)
+    return np.asarray(mean.reshape(len(tables), -1).mean(axis=1))
+
+
+def _band(model: Any, tables: Tables, coverage: float) -> Array:
+    """Return central intervals of the average of E[y given f], over joint draws of f at rows."""
+    # In float64: between close inputs the covariance is singular in float32.
+    posterior, likelihood = copy.deepcopy(model.posterior_).double(), model.likelihood_
+    scaled = np.stack([model.scalings_.scaled_inputs(table) for table in tables])
+    X = torch.as_tensor(scaled).to(posterior.Z)
+    # Every table gets the same random numbers, so that the band is smooth.
+    noise = standard_normal(_DRAWS, X[0, :, 0], torch.Generator(X.device).manual_seed(0)).mT
+    with torch.no_grad():
+        joint = posterior.joint(X)
+        f = joint.mean.unsqueeze(-1) + jittered_cholesky(joint.covariance).L @ noise
+        # Student's t noise may have no mean.
+        mean = f if likelihood.additive else likelihood.conditional_mean(f)
+    draws = model._in_units(mean.mean(1).cpu().numpy())
+    tail = 0.5 * (1 - coverage)
+    return np.asarray(np.quantile(draws, [tail, 1 - tail], axis=1))

@@ -1,0 +1,140 @@
+"""Predict test rows without a Gaussian process: the mean, a linear model, gradient boosting."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import logit
+from scipy.stats import nbinom, poisson
+
+from directgp.experiments.fit import ScaledRows
+from directgp.likelihoods import Gaussian, Logistic, NegativeBinomial, Poisson
+from directgp.likelihoods.base import Likelihood
+from directgp.registry import Task
+from directgp.shapes import Marginals
+
+Column = NDArray[np.float64]
+
+_CERTAIN = 1e-12
+"""Variance of a prediction f that has no uncertainty of its own."""
+
+_PENALTIES = tuple(10.0**k for k in range(-4, 4))
+"""Penalties of linear models, of which validation chooses one."""
+
+_MAX_TREES = 300
+
+_SMALLEST = 1e-6
+"""Distance of probabilities from 0 and 1, and smallest rate."""
+
+
+def predict_baseline(
+    name: str, task: Task, rows: ScaledRows, seed: int
+) -> tuple[Likelihood, Marginals]:
+    """Return the predictive distribution of the test rows by "mean", "linear" or "boosting".
+
+    It is that of a likelihood whose f is known; a linear regression adds its own uncertainty.
+    """
+    (X, y), (Xv, yv), (Xt, _) = (
+        tuple(each.double().cpu().numpy() for each in part)
+        for part in (rows.train, rows.validation, rows.test)
+    )
+    if task == "regression" and name == "linear":
+        from sklearn.linear_model import BayesianRidge
+
+        model = BayesianRidge().fit(X, y)
+        mean, sd = model.predict(Xt, return_std=True)
+        noise = 1 / model.alpha_
+        return Gaussian(noise), _marginals(mean, np.maximum(sd**2 - noise, _CERTAIN))
+    if name == "mean":
+        known, valid, test = (np.full(len(part), y.mean()) for part in (X, Xv, Xt))
+    else:
+        make = _linear if name == "linear" else _boosting
+        known, valid, test = make(task, (X, y), (Xv, yv), Xt, seed)
+    if task == "regression":
+        residuals = y - known if name == "mean" else yv - valid
+        return Gaussian(float(np.mean(residuals**2)) + _CERTAIN), _marginals(test)
+    if task == "classification":
+        return Logistic(), _marginals(logit(np.clip(test, _SMALLEST, 1 - _SMALLEST)))
+    return _count_likelihood(yv, valid), _marginals(np.log(np.maximum(test, _SMALLEST)))
+
+
+def _marginals(mean: Column, variance: Column | None = None) -> Marginals:
+    spread = np.full(len(mean), _CERTAIN) if variance is None else variance
+    return Marginals(torch.as_tensor(mean), torch.as_tensor(spread))
+
+
+def _linear(
+    task: Task, train: tuple[Column, Column], valid: tuple[Column, Column], Xt: Column, seed: int
+) -> tuple[Column, Column, Column]:
+    """Return predictions of the three parts by a GLM whose penalty validation chooses."""
+    from sklearn.linear_model import LogisticRegression, PoissonRegressor
+
+    def model(penalty: float) -> Any:
+        if task == "count":
+            return PoissonRegressor(alpha=penalty, max_iter=1000).fit(*train)
+        return LogisticRegression(C=1 / (penalty * len(train[1])), max_iter=1000).fit(*train)
+
+    fitted = [model(penalty) for penalty in _PENALTIES]
+    every = [[_means(each, X) for X in (train[0], valid[0], Xt)] for each in fitted]
+    return _best(task, every, valid[1])
+
+
+def _boosting(
+    task: Task, train: tuple[Column, Column], valid: tuple[Column, Column], Xt: Column, seed: int
+) -> tuple[Column, Column, Column]:
+    """Return predictions of the three parts with as many trees as validation chooses."""
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    given = {"max_iter": _MAX_TREES, "early_stopping": False, "random_state": seed}
+    if task == "classification":
+        model: Any = HistGradientBoostingClassifier(**given).fit(*train)
+        staged = [
+            [p[:, 1] for p in model.staged_predict_proba(X)] for X in (train[0], valid[0], Xt)
+        ]
+    else:
+        loss = "squared_error" if task == "regression" else "poisson"
+        model = HistGradientBoostingRegressor(loss=loss, **given).fit(*train)
+        staged = [list(model.staged_predict(X)) for X in (train[0], valid[0], Xt)]
+    return _best(task, list(zip(*staged, strict=True)), valid[1])
+
+
+def _means(model: Any, X: Column) -> Column:
+    found = model.predict_proba(X)[:, 1] if hasattr(model, "predict_proba") else model.predict(X)
+    return np.asarray(found, dtype=np.float64)
+
+
+def _best(
+    task: Task, candidates: Sequence[Sequence[Column]], y: Column
+) -> tuple[Column, Column, Column]:
+    """Return the candidate with the lowest validation loss."""
+    losses = [_loss(task, y, valid) for _, valid, _ in candidates]
+    one, two, three = candidates[int(np.nanargmin(losses))]
+    return one, two, three
+
+
+def _loss(task: Task, y: Column, mean: Column) -> float:
+    """Return the squared error, or the mean negative log probability with Poisson noise."""
+    if task == "regression":
+        return float(np.mean((y - mean) ** 2))
+    if task == "classification":
+        p = np.clip(mean, _SMALLEST, 1 - _SMALLEST)
+        return -float(np.mean(y * np.log(p) + (1 - y) * np.log1p(-p)))
+    return -float(poisson.logpmf(y, np.maximum(mean, _SMALLEST)).mean())
+
+
+def _count_likelihood(y: Column, mean: Column) -> Likelihood:
+    """Return Poisson noise, or negative-binomial noise if it makes the counts more probable."""
+    rate = np.maximum(mean, _SMALLEST)
+
+    def loss(log_dispersion: float) -> float:
+        r = math.exp(log_dispersion)
+        return -float(nbinom.logpmf(y, r, r / (r + rate)).mean())
+
+    found = minimize_scalar(loss, bounds=(-5.0, 10.0), method="bounded")
+    if found.fun < _loss("count", y, mean) - 1 / len(y):
+        return NegativeBinomial(math.exp(found.x))
+    return Poisson()

@@ -1,0 +1,145 @@
+"""Check on examples that the intervals of a model hold as many targets as they should."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float64
+from scipy.special import bdtr
+
+from directgp.errors import NumericalError, UnsupportedError
+from directgp.likelihoods.base import Likelihood
+from directgp.objectives.base import PointLoss
+from directgp.posteriors.prior import Prior
+from directgp.predictive.api import predictive_cdf
+from directgp.predictive.moments import centre
+from directgp.training.data import Data
+from directgp.training.result import TrainingResult
+
+COVERAGE = 0.9
+"""Probability of the intervals that are checked."""
+
+_TOO_FEW = 0.8
+"""Share of targets inside from which on intervals are wide enough, however many examples."""
+
+_FALSE_ALARMS = 0.01
+"""Probability that intervals of the right width are called too narrow, over all groups."""
+
+_CLEARLY = 30.0
+"""Factor of the probability of the worst group from which another model covers clearly better."""
+
+_MAX_GROUPS = 10
+_ROWS_PER_GROUP = 20
+"""Groups of about equal numbers of examples: tenths, or fewer where they would be smaller."""
+
+_MAX_EXAMPLES = 10_000
+"""Examples of each part that are checked, evenly spaced."""
+
+Examples = tuple[TrainingResult, Data, Likelihood]
+"""A trained model, examples, and a likelihood with their exposures."""
+
+
+class Group(NamedTuple):
+    """Examples with neighbouring values of the predicted mean, or of a feature."""
+
+    feature: int | None
+    """None for the predicted mean."""
+
+    low: float
+    high: float
+    inside: int
+    number: int
+    """How many of the examples have their targets inside the interval, and how many there are."""
+
+    @property
+    def probability(self) -> float:
+        """Probability of at most so many inside; 1 where they are enough anyway."""
+        enough = self.inside >= _TOO_FEW * self.number
+        return 1.0 if enough else float(bdtr(self.inside, self.number, COVERAGE))
+
+
+@final
+@dataclass(frozen=True)
+class Coverage:
+    """Numbers of targets inside central 90 % intervals, by predicted mean and main feature."""
+
+    groups: tuple[Group, ...] = ()
+    """The one that is least probable first; none where y has no quantiles."""
+
+    @property
+    def narrow(self) -> tuple[Group, ...]:
+        """The groups whose intervals are too narrow, by a binomial test."""
+        level = _FALSE_ALARMS / max(1, len(self.groups))
+        return tuple(group for group in self.groups if group.probability < level)
+
+    @property
+    def inside(self) -> int:
+        """The number of targets inside, of all examples."""
+        return sum(group.inside for group in self.groups if group.feature is None)
+
+    def clearly_better(self, than: "Coverage") -> bool:
+        """Return whether the worst group is far more probable, and no fewer targets are inside."""
+        if not self.groups or not than.groups or self.inside < than.inside:
+            return False
+        return self.groups[0].probability >= _CLEARLY * than.groups[0].probability
+
+    @classmethod
+    def of(cls, parts: Sequence[Examples], loss: PointLoss) -> "Coverage":
+        """Return the coverage of examples that may have a model for each part of them.
+
+        Labels have no intervals, and a loss that is not judged by a density does not train them.
+        """
+        labels = parts[0][0].likelihood.task == "classification"
+        if labels or not loss.validation_loss().log_density:
+            return cls()
+        try:
+            checked = [_checked(*part) for part in parts]
+        except (NumericalError, UnsupportedError):
+            return cls()
+        inside, mean, X = (np.concatenate(each) for each in zip(*checked, strict=True))
+        groups = [*_groups(None, mean, inside)]
+        feature = _main_feature(parts[0][0].posterior.prior, X.shape[1])
+        if feature is not None:
+            groups += _groups(feature, X[:, feature], inside)
+        return cls(tuple(sorted(groups, key=lambda group: group.probability)))
+
+
+@torch.no_grad()
+def _checked(
+    result: TrainingResult, data: Data, likelihood: Likelihood
+) -> tuple[Bool[np.ndarray, " n"], Float64[np.ndarray, " n"], Float64[np.ndarray, "n d"]]:
+    """Return whether each target is inside its interval, its predicted mean, and the inputs."""
+    rows = torch.arange(0, len(data), -(-len(data) // _MAX_EXAMPLES), device=data.X.device)
+    data, likelihood = data.take(rows), likelihood.for_rows(rows)
+    q, y = result.posterior.predict(data.X), data.y
+    up_to = predictive_cdf(likelihood, y, q)
+    # The interval of counts includes its upper end.
+    below = predictive_cdf(likelihood, y - 1, q) if likelihood.task == "count" else up_to
+    tail = 0.5 * (1 - COVERAGE)
+    inside = (up_to >= tail) & (below < 1 - tail)
+    mean = centre(likelihood, q)
+    return inside.cpu().numpy(), mean.double().cpu().numpy(), data.X.double().cpu().numpy()
+
+
+def _groups(
+    feature: int | None, values: Float64[np.ndarray, " n"], inside: Bool[np.ndarray, " n"]
+) -> Iterable[Group]:
+    """Yield the groups; equal values are in one, so that none is selected by its targets."""
+    number = max(1, min(_MAX_GROUPS, len(values) // _ROWS_PER_GROUP))
+    edges = np.quantile(values, np.arange(1, number) / number)
+    places = np.searchsorted(edges, values, side="right")
+    for place in np.unique(places):
+        here = places == place
+        some = values[here]
+        numbers = int(inside[here].sum()), int(here.sum())
+        yield Group(feature, float(some.min()), float(some.max()), *numbers)
+
+
+def _main_feature(prior: Prior, d: int) -> int | None:
+    """Return the feature of the smallest lengthscale; None where all have the same."""
+    if d == 1:
+        return 0
+    scales = prior.length_scales()
+    return None if scales is None or len(scales) < 2 else int(scales.argmin())

@@ -1,0 +1,133 @@
+"""Tables as people have them are used with a sentence, or refused with a command that works."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli import messy_files
+from tests.cli.running import QUICK, run
+
+USED = {
+    "decimal_commas": "Numbers are read with a decimal comma; --decimal . reads a point.",
+    "latin_1": "The file is not UTF-8; it is read as cp1252.",
+    "utf_16": "The file is not UTF-8; it is read as utf-16.",
+    "thousands": "Column 'price' has numbers such as '3,942', read as 3,942.",
+    "dollars": "Column 'price' has numbers such as '$3,941.94', read as 3,941.94.",
+    "percents": "Column 'age' has numbers such as '34 %', read as 34.",
+    "title_above_names": "Left out 2 lines above the names of the columns.",
+    "repeated_names": "Columns of the same name were renamed: 'size_2'.",
+}
+
+REFUSED = {
+    "iso_dates": "Column 'sold' has dates or times, such as '2020-01-01': use --dates days or"
+    " --drop sold.",
+    "german_dates": "Column 'sold' has dates or times, such as '01.01.2020': use --dates days or"
+    " --drop sold.",
+    "gaps_in_numbers": "Values are missing in 'size' (7), of 60 rows: use --missing impute or"
+    " --missing drop.",
+    "gaps_in_categories": "Values are missing in 'district' (7), of 60 rows: use --missing impute"
+    " or --missing drop.",
+    "gaps_in_target": "Values are missing in 'price' (2), of 60 rows: use --missing drop.",
+    "one_bad_cell": "59 of 60 values of 'size' are numbers; row 8 has 'unknown': use --missing"
+    " impute or --categories size.",
+    "bad_cells_among_whole_numbers": "58 of 60 values of 'age' are numbers; row 8 has 'new' and 1"
+    " row other text: use --missing impute or --categories age.",
+    "workbook": "Column 'sold' has dates or times, such as '2020-01-01 00:00:00': use --dates days"
+    " or --drop sold.",
+    "workbook_of_two_sheets": "--sheet must name a sheet. Got 2 sheets in"
+    " 'workbook_of_two_sheets.xlsx'. The sheets are 'Prices' and 'Notes'.",
+    "identifiers": "Column 'code' must be of categories that recur. Got 60 different texts in 60"
+    " rows, such as 'H-000'. Leave out identifiers and free text with --drop code.",
+    "ragged_rows": "Rows of the data file must be of 4 values, as many as there are names. In"
+    " 'ragged_rows.csv', row 5 has 5. Correct them, or leave them out with --missing drop.",
+    "no_header": "The target must be a column of the table. Got 'price'. The first row has numbers"
+    " instead of names: add a row of names above, or use --no-header and columns x1, x2, …",
+    "empty_column": "Column 'remarks' has no values: use --drop remarks.",
+    "three_classes": "The target 'district' must be numbers or two classes. Got 3 classes: 'north',"
+    " 'south' and 'west'. Give --positive LABEL to predict one class against the rest.",
+}
+
+
+def fit(name: str) -> Any:
+    """Write the file and train a model quickly."""
+    file = Path(f"{name}.xlsx" if name.startswith("workbook") else f"{name}.csv")
+    getattr(messy_files, name)(file)
+    target = "district" if name == "three_classes" else "price"
+    return run(
+        "fit",
+        file,
+        "--target",
+        target,
+        *QUICK,
+        "--kernel",
+        "rbf",
+        "--ard",
+        "--likelihood",
+        _likelihood(name),
+        "--out",
+        "m",
+    )
+
+
+def _likelihood(name: str) -> str:
+    return "probit" if name == "three_classes" else "gaussian"
+
+
+def words_that_work(err: str) -> list[str]:
+    """Return the words of the command that is printed at the end, as a shell would."""
+    command = err.partition("This works:\n")[2]
+    assert max(map(len, command.splitlines())) <= 80
+    return shlex.split(command.replace("\\\n", ""))
+
+
+@pytest.mark.parametrize("name", USED)
+def test_used_with_a_sentence(here: Path, name: str) -> None:
+    answer = fit(name)
+    assert answer.code == 0, answer.err
+    assert USED[name] in answer.err.splitlines()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_with_a_command_that_works(here: Path, name: str) -> None:
+    answer = fit(name)
+    assert answer.code == 1 and answer.out == ""
+    assert answer.err.splitlines()[:2] == [f"Error: {REFUSED[name]}", "This works:"]
+    assert not Path("m").exists()
+    program, *words = words_that_work(answer.err)
+    again = run(*words)
+    assert (program, again.code) == ("directgp", 0), again.err
+    card = json.loads(Path("m/table.json").read_text())
+    assert card["rows"] >= 53
+
+
+def test_all_problems_are_told_at_once(here: Path) -> None:
+    answer = fit("everything_at_once")
+    lines = answer.err.splitlines()
+    assert lines[0] == "Error: The table cannot be used as it is."
+    assert [line.split(":")[0].split(". Got")[0] for line in lines[1:5]] == [
+        "  - 59 of 60 values of 'size' are numbers; row 4 has 'unknown'",
+        "  - Column 'sold' has dates or times, such as '01.01.2020'",
+        "  - Values are missing in 'district' (1), of 60 rows",
+        "  - Column 'code' must be of categories that recur",
+    ]
+    again = run(*words_that_work(answer.err)[1:])
+    assert again.code == 0, again.err
+    assert json.loads(Path("m/table.json").read_text())["rows"] == messy_files.ROWS
+    # New rows are read in the same way: the model says nothing is wrong with its own table.
+    answer = run("predict", "m", "everything_at_once.csv", "--out", "p.csv", "--json")
+    assert json.loads(answer.out)["predicted"] == messy_files.ROWS
+
+
+def test_too_few_rows_to_compare_are_enough_to_fit(here: Path) -> None:
+    messy_files.twelve_rows(Path("few.csv"))
+    answer = run("compare", "few.csv", "--target", "price", "--json")
+    error = json.loads(answer.out)
+    assert error == {
+        "error": "The table must have at least 20 rows. Got 12.",
+        "command": "directgp fit few.csv --target price --out model",
+    }
+    again = run(*shlex.split(error["command"])[1:])
+    assert again.code == 0, again.err

@@ -1,0 +1,72 @@
+"""Methods without a Gaussian process: their distributions are what one computes by hand."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from directgp.experiments.baselines import predict_baseline
+from directgp.experiments.fit import CellData, ScaledRows
+from directgp.likelihoods import NegativeBinomial
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.counts import PoissonExp
+from directgp.metrics import judge
+from directgp.registry import Task
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(600, 2))
+LINEAR = 1.0 + 2.0 * X[:, 0] + 0.3 * RANDOM.normal(size=600)
+TREND = np.exp(1.0 + 0.5 * X[:, 0])
+TARGETS: dict[str, np.ndarray] = {
+    "linear": LINEAR,
+    "poisson": RANDOM.poisson(TREND).astype(np.float64),
+    "spread": RANDOM.poisson(RANDOM.gamma(TREND / 9, 9.0)).astype(np.float64),
+    "labels": (RANDOM.uniform(size=600) < 1 / (1 + np.exp(-2 * X[:, 0]))).astype(np.float64),
+}
+
+
+def rows(target: str, task: Task) -> ScaledRows:
+    y = TARGETS[target]
+    train, validation, test = slice(0, 300), slice(300, 400), slice(400, 600)
+    data = CellData((X[train], y[train]), (X[validation], y[validation]), (X[test], y[test]))
+    return ScaledRows.of(data, task)
+
+
+def nll(method: str, target: str, task: Task) -> float:
+    given = rows(target, task)
+    likelihood, q = predict_baseline(method, task, given, 0)
+    judged = judge(task, likelihood.double(), given.test[1], q, given.offset, given.scale)
+    return judged.means()["nll"]
+
+
+def test_the_mean_is_a_normal_distribution_of_the_training_rows() -> None:
+    train, test = LINEAR[:300], LINEAR[400:]
+    expected = -stats.norm.logpdf(test, train.mean(), train.std()).mean()
+    assert nll("mean", "linear", "regression") == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_mean_of_labels_is_their_share() -> None:
+    share, test = TARGETS["labels"][:300].mean(), TARGETS["labels"][400:]
+    expected = -stats.bernoulli.logpmf(test, share).mean()
+    assert nll("mean", "labels", "classification") == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_linear_model_finds_a_linear_function_and_its_noise() -> None:
+    # The entropy of the noise; its standard error over 200 rows is √(1/2)/√200.
+    entropy = float(stats.norm(0, 0.3).entropy())
+    assert nll("linear", "linear", "regression") == pytest.approx(entropy, abs=3 * 0.05)
+    assert nll("boosting", "linear", "regression") > nll("linear", "linear", "regression")
+
+
+def test_linear_and_boosted_labels_beat_their_share() -> None:
+    mean = nll("mean", "labels", "classification")
+    for method in ("linear", "boosting"):
+        assert nll(method, "labels", "classification") < mean - 0.1
+
+
+def test_counts_that_scatter_more_than_poisson_counts_are_recognised() -> None:
+    def likelihood(method: str, target: str) -> Likelihood:
+        return predict_baseline(method, "count", rows(target, "count"), 0)[0]
+
+    assert isinstance(likelihood("linear", "poisson"), PoissonExp)
+    for method in ("mean", "linear", "boosting"):
+        assert isinstance(likelihood(method, "spread"), NegativeBinomial)
