@@ -172,7 +172,7 @@ def test_an_interrupt_leaves_a_usable_model(
 # Guards of the default
 
 
-def loud_in_part(seed: int = 2) -> tuple[np.ndarray, np.ndarray]:
+def loud_in_part(seed: int = 4) -> tuple[np.ndarray, np.ndarray]:
     """sin x with little noise, and wild values in three rows of ten where x > 7."""
     random = np.random.default_rng(seed)
     x = random.uniform(0, 10, 200)
@@ -182,7 +182,7 @@ def loud_in_part(seed: int = 2) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_the_default_has_a_variance_and_says_where_its_intervals_are_too_narrow() -> None:
-    """Without a bound ν was 0.94, and no warning said that targets of large x are not covered."""
+    """Without a bound ν is 0.38, and no warning said that targets of large x are not covered."""
     model = SparseGPRegressor(random_state=0).fit(*loud_in_part())
     assert isinstance(model.likelihood_, StudentT)
     assert model.likelihood_.df.item() == pytest.approx(2.1)

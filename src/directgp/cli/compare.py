@@ -20,6 +20,7 @@ from directgp.cli.terminal import (
     panel,
     plain_table,
 )
+from directgp.processes import start_server
 from directgp.registry import LIKELIHOODS
 from directgp.text import plural
 
@@ -82,13 +83,13 @@ def compare(
         "ard": ard,
         "num_inducing": None if automatic else options.whole_number("--inducing", inducing),
         "max_steps": max_iter,
-        "time_budget": time_budget,
         "seed": seed,
     }
+    start_server()
     from directgp.cli.experiment import check_run_folder
 
     check_run_folder(out, STORE, resume, force)
-    _compare_and_report(data, settings, jobs, device, out, force, terminal)
+    _compare_and_report(data, settings, jobs, device, time_budget, out, force, terminal)
 
 
 def _listed(
@@ -118,6 +119,7 @@ def _compare_and_report(
     settings: Mapping[str, Any],
     jobs: int | None,
     device: str,
+    time_budget: float | None,
     out: Path,
     force: bool,
     terminal: Terminal,
@@ -161,9 +163,13 @@ def _compare_and_report(
             workers=_workers(jobs, kind, plan),
             callback=callback,
             command=command_typed(),
+            time_budget=time_budget,
         )
     if not comparison.runs:
-        raise InvalidInputError(f"No fit could be finished. {comparison.failed[0].reason}")
+        reason = "The time budget was spent. Give a larger one, or fewer rows by --sizes."
+        if comparison.failed:
+            reason = comparison.failed[0].reason
+        raise InvalidInputError(f"No fit could be finished. {reason}")
     _report(comparison, out, terminal)
 
 

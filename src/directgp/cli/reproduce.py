@@ -21,6 +21,7 @@ from directgp.cli.terminal import (
     plain_table,
 )
 from directgp.errors import DirectGPError, InvalidInputError
+from directgp.processes import start_server
 from directgp.text import joined, plural
 
 if TYPE_CHECKING:
@@ -182,6 +183,8 @@ def reproduce(
     if force and len(given) > 1:
         raise WrongUsageError(f"{' and '.join(given)} cannot be given together. Leave one out.")
     engine.check()
+    if engine.engine == "local" and not report_only:
+        start_server()
     from directgp.cli.experiment import check_run_folder, command_typed
     from directgp.experiments.paper.run import Reproduction
     from directgp.experiments.paper.sweep import SCALES

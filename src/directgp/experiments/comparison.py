@@ -5,7 +5,7 @@ import os
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from directgp.datasets.problem import Problem
+from directgp.errors import require
 from directgp.estimators.preprocessing import ColumnScaling
 from directgp.experiments.baselines import predict_baseline
 from directgp.experiments.cell import (
@@ -58,7 +59,6 @@ from directgp.metrics import Judged, judge
 from directgp.registry import Task, likelihoods_of
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_grid
-from directgp.training.callbacks import TimeBudget
 from directgp.training.data import Model
 from directgp.training.result import BetaPath, Status
 from directgp.training.run import Monitor
@@ -72,6 +72,7 @@ def compare(
     workers: int = 0,
     callback: RunCallback | None = None,
     command: str = "",
+    time_budget: float | None = None,
 ) -> Comparison:
     """Run the cells of a plan that the store does not have, and return all results.
 
@@ -89,14 +90,27 @@ def compare(
         Receives the progress.
     command : str
         The command that repeats the comparison, for the report.
+    time_budget : float
+        Seconds after which no fit goes on; the repeats that are complete by then are returned. The
+        next call with this store continues.
     """
+    allowed = time_budget is None or time_budget > 0
+    require(allowed, "time_budget", "positive", time_budget)
     since, began = time.perf_counter(), datetime.now(UTC)
     cells = plan.cells()
     with Store(Path(store)) as opened:
         runner = Runner(
             opened, lambda cell: problem, compare_rows, run_compare_cell, callback or RunCallback()
         )
-        runner.run(cells, LocalWorkers(workers) if workers else InProcess())
+        pool = LocalWorkers(workers) if workers else InProcess()
+        complete = runner.run(cells, pool, time_budget)
+        asked = plan.repeats
+        if not complete:
+            ended = {each.cell for each in (*opened.records(cells), *opened.failures(cells))}
+            left = min(cell.repeat for cell in cells if cell not in ended)
+            # Of a single repeat, what was finished is better than nothing.
+            plan = replace(plan, repeats=max(left, 1))
+            cells = plan.cells()
         records, failed = opened.records(cells), opened.failures(cells)
     return Comparison(
         plan=plan,
@@ -107,6 +121,7 @@ def compare(
         command=command,
         began=began.isoformat(timespec="seconds"),
         seconds=time.perf_counter() - since,
+        repeats_asked=None if complete else asked,
     )
 
 
@@ -181,8 +196,6 @@ def _train(
         given = {**known, "ard": known["ard"] == "True"}
     if method is BASIC:
         given["likelihood"] = likelihoods_of(cell.task)[0]
-    if settings.time_budget is not None:
-        monitors = (*monitors, TimeBudget(settings.time_budget))
     seeds = cell.seed, cell.repeat
     choices = (cell.task, *rows.train, seeds, settings.num_inducing, monitors)
     model = chosen_model(*choices, **given)
@@ -235,7 +248,6 @@ def _default_fit(cell: CompareCell, data: CellData) -> tuple[Predictive, dict[st
         **{name: getattr(settings, name) for name in ("likelihood", "kernel", "ard")},
         num_inducing=settings.num_inducing or "auto",
         max_iter=settings.max_steps,
-        time_budget=settings.time_budget,
         dtype=settings.dtype,
         device=settings.device,
         missing="impute" if np.isnan(X).any() else "error",

@@ -1,5 +1,6 @@
 """Run cells on a pool of workers and store their results."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -75,12 +76,17 @@ class Runner(Generic[C]):
     before the start; by key."""
 
     _last_view: float = field(default=0.0, init=False)
+    _deadline: float = field(default=math.inf, init=False)
+    _dropped: list[_Job[C]] = field(default_factory=list, init=False)
+    """Jobs that were running at the deadline."""
 
-    def run(self, cells: Sequence[C], pool: Pool) -> None:
+    def run(self, cells: Sequence[C], pool: Pool, time_budget: float | None = None) -> bool:
         """Run cells, and the cells they start from, until each has a result or a failure.
 
-        When the system kills a worker, the interrupted jobs are retried once.
+        When the system kills a worker, the interrupted jobs are retried once. Returns False if the
+        seconds of the budget were spent before; fits that were running then are dropped.
         """
+        self._deadline = math.inf if time_budget is None else time.monotonic() + time_budget
         self._view = self.store.view()
         self._attempts = {key: attempts for key, (attempts, _) in self._view.failed.items()}
         wanted = {cell.key: cell for cell in with_starts(cells)}
@@ -91,7 +97,7 @@ class Runner(Generic[C]):
         ]
         self.callback.begin([cell for _, cell in todo], len(wanted) - len(todo))
         try:
-            while self._waiting:
+            while self._waiting and not self._is_late():
                 with pool.open() as workers:
                     lost = self._run(workers)
                 again = [job for job in lost if not job.retried]
@@ -104,13 +110,17 @@ class Runner(Generic[C]):
                 pool = pool.after_loss()
         finally:
             self.store.release_all()
+        return not (self._waiting or self._dropped)
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._deadline
 
     def _run(self, pool: OpenPool) -> list[_Job[C]]:
         """Run until no job waits, or until a worker is lost; return the interrupted jobs."""
         running: dict[Future[Any], _Job[C]] = {}
         submitting: list[_Job[C]] = []
         try:
-            while self._waiting or running:
+            while (self._waiting or running) and not self._is_late():
                 while len(running) < pool.capacity() and (job := self._next()) is not None:
                     submitting, cell = [job], job.cell
                     model = b"" if cell.start is None else self.store.model(cell.start)
@@ -133,6 +143,7 @@ class Runner(Generic[C]):
                     self._read_results_of_others()
         except BrokenProcessPool:
             return submitting + list(running.values())
+        self._dropped = list(running.values())
         return []
 
     def _next(self) -> _Job[C] | None:

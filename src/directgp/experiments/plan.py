@@ -1,13 +1,12 @@
 """Plan a comparison of methods: its cells, its splits, and its results."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import model_serializer
 from typing_extensions import override
 
 from directgp.datasets.problem import Problem
@@ -43,21 +42,8 @@ class Settings(Frozen):
     """None: a quarter of the training rows, from 50 to 100; every second of n, n/2, n/4, …, 0.01,
     and 1; as many as lower the objective."""
 
-    time_budget: float | None = None
-    """Seconds of each fit."""
-
     dtype: Literal["float64", "float32"] = "float64"
     device: str = "cpu"
-
-    @model_serializer(mode="wrap")
-    def _without_a_budget_that_is_none(
-        self, serialize: Callable[[Any], dict[str, Any]]
-    ) -> dict[str, Any]:
-        # Cells of earlier versions have no budget, and keep their keys.
-        plain = serialize(self)
-        if self.time_budget is None:
-            del plain["time_budget"]
-        return plain
 
 
 @final
@@ -277,11 +263,11 @@ class Plan:
     parts: Parts
 
     def cells(self) -> tuple[CompareCell, ...]:
-        """Return all cells in the order to run them: small sizes first, ELBO before the others."""
+        """Return all cells in the order to run them: by repeat, ELBO before the others."""
         return tuple(
             self.cell(method, repeat, size)
-            for size in self.sizes
             for repeat in range(self.repeats)
+            for size in self.sizes
             for method in sorted(self.methods, key=lambda method: method != ELBO)
         )
 
@@ -304,6 +290,8 @@ class Comparison:
     """The results of a plan."""
 
     plan: Plan
+    """With the repeats that are complete, or one, if the time was spent."""
+
     runs: tuple[ComparedFit, ...]
     failed: tuple[FailedRecord[CompareCell], ...]
     versions: dict[str, str]
@@ -317,6 +305,9 @@ class Comparison:
     seconds: float
     """Date and time, UTC, and wall time of this run, without the cells that were finished
     before."""
+
+    repeats_asked: int | None = None
+    """Number of repeats asked for, where the time budget ended the comparison before them."""
 
 
 _MAX_ROWS = 20_000
@@ -337,7 +328,6 @@ def make_plan(
     ard: bool | None = None,
     num_inducing: int | None = None,
     max_steps: int | None = None,
-    time_budget: float | None = None,
     seed: int = 0,
     dtype: Literal["float64", "float32"] = "float64",
     device: str = "cpu",
@@ -365,8 +355,6 @@ def make_plan(
         The same; "auto" and None are chosen.
     num_inducing, max_steps
         As `num_inducing` and `max_iter` of the estimators.
-    time_budget : float
-        Seconds of each fit, after which the best model so far is taken.
     seed : int
         Seed of splits and starting points.
     dtype : {"float64", "float32"}
@@ -380,8 +368,6 @@ def make_plan(
     require(repeats >= 1, "repeats", "at least 1", repeats)
     for name, given in (("num_inducing", num_inducing), ("max_steps", max_steps)):
         require(given is None or given >= 1, name, "at least 1", given)
-    allowed = time_budget is None or time_budget > 0
-    require(allowed, "time_budget", "positive", time_budget)
     for option, given_list in (("sizes", sizes), ("betas", betas)):
         require(given_list is None or len(given_list) > 0, option, "of at least one value", "none")
     candidates = likelihoods_of(task, auto=True)
@@ -402,7 +388,6 @@ def make_plan(
             num_inducing=num_inducing,
             betas=None if betas is None else tuple(betas),
             max_steps=max_steps,
-            time_budget=time_budget,
             dtype=dtype,
             device=device,
         ),

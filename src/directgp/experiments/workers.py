@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from directgp.errors import DirectGPError, require
 from directgp.numerics.arrays import one_thread
+from directgp.processes import block_interrupt, start_server, worker_context
 from directgp.training.result import Progress
 from directgp.training.run import Monitor
 
@@ -53,7 +54,7 @@ Slots = Any
 
 def status_slots(workers: int) -> Slots:
     """Return slots for idle workers."""
-    return multiprocessing.get_context("spawn").RawArray("d", _IDLE * workers)
+    return worker_context().RawArray("d", _IDLE * workers)
 
 
 def read_statuses(slots: Slots) -> list[WorkerStatus]:
@@ -160,7 +161,7 @@ _worker: dict[str, Callable[..., Any]] = {}
 """`publish` and `is_stopped` of this worker process, set when it starts."""
 
 
-def _start_worker(slots: Slots, next_slot: Any, stop: Event, parent: int) -> None:
+def _start_worker(slots: Slots, next_slot: Any, stop: Event) -> None:
     """Set up a worker process: one thread, a status slot, Ctrl-C left to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     limit_threads()
@@ -168,15 +169,18 @@ def _start_worker(slots: Slots, next_slot: Any, stop: Event, parent: int) -> Non
         slot, next_slot.value = next_slot.value, next_slot.value + 1
     publish = partial(write_status, slots, slot % (len(slots) // _FIELDS))
     _worker.update(publish=publish, is_stopped=stop.is_set)
-    threading.Thread(target=_exit_with_parent, args=(parent, stop), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(stop,), daemon=True).start()
 
 
-def _exit_with_parent(parent: int, stop: Event) -> None:
+def _exit_with_parent(stop: Event) -> None:
     """End this process when its parent was killed, or a few seconds after the stop event."""
-    while os.getppid() == parent and not stop.is_set():
-        time.sleep(_POLL)
-    if os.getppid() == parent:
-        time.sleep(_GRACE)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    while not stop.is_set():
+        parent.join(_POLL)
+        if not parent.is_alive():
+            os._exit(1)
+    parent.join(_GRACE)
     os._exit(1)
 
 
@@ -189,19 +193,6 @@ def limit_threads() -> None:
     torch.set_num_threads(1)
     # numpy and scipy have their own threads, which wait by spinning.
     threadpool_limits(1)
-
-
-@contextmanager
-def block_interrupt() -> Iterator[None]:
-    """Start processes in this block that never receive Ctrl-C, not even while they start."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -287,9 +278,10 @@ class LocalWorkers(Pool):
     @override
     @contextmanager
     def open(self) -> Iterator[OpenPool]:
-        context = multiprocessing.get_context("spawn")
+        start_server()
+        context = worker_context()
         slots, stop = status_slots(self.workers), context.Event()
-        settings = (slots, context.Value("i", 0), stop, os.getpid())
+        settings = (slots, context.Value("i", 0), stop)
         executor = ProcessPoolExecutor(
             self.workers, context, initializer=_start_worker, initargs=settings
         )

@@ -27,7 +27,6 @@ from directgp.registry import likelihoods_of
 from directgp.text import (
     command_lines,
     decimals_for,
-    duration,
     fixed,
     joined,
     number,
@@ -174,15 +173,25 @@ def steps_allowed(plan: Plan) -> str:
     words = "as many as lower the objective"
     if settings.max_steps is not None:
         words += f", at most {settings.max_steps:,} in a run"
-    if settings.time_budget is not None:
-        words += f", at most {duration(settings.time_budget)} of each fit"
     return words
 
 
 def cautions(findings: Findings) -> tuple[str, ...]:
     """Return sentences about what limits the verdict."""
-    every = (_failures, _few_repeats, _rare_class, _not_converged, _betas_at_ends)
+    every = (_out_of_time, _failures, _few_repeats, _rare_class, _not_converged, _betas_at_ends)
     return tuple(sentence for caution in every for sentence in caution(findings))
+
+
+def _out_of_time(findings: Findings) -> Iterator[str]:
+    comparison = findings.comparison
+    asked, plan = comparison.repeats_asked, comparison.plan
+    if asked is not None:
+        ended = len(comparison.runs) + len(comparison.failed)
+        when = f"after {plan.repeats}" if ended == len(plan.cells()) else "in the first"
+        yield (
+            f"The time budget ended the comparison {when} of {plural(asked, 'repeat')}. The same "
+            "command with --resume continues."
+        )
 
 
 def _failures(findings: Findings) -> Iterator[str]:
@@ -234,9 +243,8 @@ def _not_converged(findings: Findings) -> Iterator[str]:
     if ended:
         whose = [f"{ended[m.name]} of {m.name_in_text}" for m in plan.methods if m.name in ended]
         yield (
-            f"{ended.total():,} of {plural(len(runs), 'fit')} reached the limit of time or steps "
-            f"before convergence: {joined(whose)}; a larger --time-budget or --max-iter may change "
-            "the scores."
+            f"{ended.total():,} of {plural(len(runs), 'fit')} reached the limit of steps "
+            f"before convergence: {joined(whose)}; a larger --max-iter may change the scores."
         )
 
 
@@ -435,8 +443,6 @@ def fit_command(
         words += ["--inducing", str(settings.num_inducing)]
     if settings.max_steps is not None:
         words += ["--max-iter", str(settings.max_steps)]
-    if settings.time_budget is not None:
-        words += ["--time-budget", f"{settings.time_budget:g}"]
     return command_lines([*words, "--out", "model"])
 
 

@@ -46,7 +46,6 @@ def plan(
     repeats: int = 1,
     sizes: tuple[int, ...] = (30,),
     max_steps: int | None = 3,
-    time_budget: float | None = None,
 ) -> Plan:
     """Few steps, few inducing inputs and three β."""
     return Plan(
@@ -62,7 +61,6 @@ def plan(
             num_inducing=5,
             betas=(4.0, 1.0, 0.25),
             max_steps=max_steps,
-            time_budget=time_budget,
         ),
         parts=parts_of(len(given.y)),
     )

@@ -21,6 +21,7 @@ from directgp.experiments.comparison import (
     run_compare_cell,
 )
 from directgp.experiments.comparison import compare as run_comparison
+from directgp.experiments.engine import Runner
 from directgp.experiments.fit import CellData, ScaledRows, chosen_model, load_bytes
 from directgp.experiments.plan import CompareCell, CompareOutcome, Comparison, Plan
 from directgp.experiments.stats import ranking
@@ -229,16 +230,30 @@ def test_fixed_holds_what_the_elbo_found(
         assert torch.equal(point.trained.posterior.Z, elbo.posterior.Z) == held
 
 
-@pytest.mark.parametrize("method", ["fitc", "log-joint"])
-def test_a_time_budget_takes_the_best_model_so_far(method: str) -> None:
+@pytest.mark.parametrize(("fits", "repeats", "runs"), [(1, 1, 1), (5, 2, 4), (6, 3, 6)])
+def test_a_time_budget_keeps_what_is_complete(
+    fits: int, repeats: int, runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time is spent after so many of six fits; a second call runs the others only."""
     given = problem()
-    whole = plan(given, max_steps=None, time_budget=1e-6)
-    cell = whole.cell(METHODS[method], 0, 30)
-    data = compare_rows(cell, given)
-    start = run_compare_cell(whole.cell(METHODS["elbo"], 0, 30), data).model
-    found = run_compare_cell(cell, data, start).outcome
-    assert found.status == "budget" and "of 1e-06 seconds" in found.reason
-    assert found.path == () and math.isfinite(found.scores["nll"])
+    whole = plan(given, methods=("mean", "linear"), repeats=3)
+    recorder, store = Recorder(), tmp_path / "store"
+    monkeypatch.setattr(Runner, "_is_late", lambda _: len(recorder.results) >= fits)
+    found = run_comparison(given, whole, store, callback=recorder, time_budget=60.0)
+    assert (found.plan.repeats, len(found.runs)) == (repeats, runs)
+    assert found.repeats_asked == (None if fits == 6 else 3)
+    monkeypatch.undo()
+    again = Recorder()
+    complete = run_comparison(given, whole, store, callback=again)
+    assert (len(again.results), again.known, complete.repeats_asked) == (6 - fits, fits, None)
+    assert len(complete.runs) == 6
+
+
+def test_a_time_budget_ends_worker_processes(tmp_path: Path) -> None:
+    given, store = problem(), tmp_path / "store"
+    whole = plan(given, methods=("mean", "linear"), repeats=3)
+    found = run_comparison(given, whole, store, workers=1, time_budget=1e-6)
+    assert found.runs == () and found.repeats_asked == 3
 
 
 @pytest.mark.parametrize(("method", "name"), [("log-fixed", "NLL"), ("square-fixed", "MSE")])

@@ -18,12 +18,12 @@ from directgp.experiments.workers import (
     LocalWorkers,
     StatusMonitor,
     WorkerStatus,
-    block_interrupt,
     defer_interrupt,
     read_statuses,
     status_slots,
     write_status,
 )
+from directgp.processes import block_interrupt
 from directgp.training.result import Progress
 
 

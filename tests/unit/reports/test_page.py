@@ -179,13 +179,9 @@ def test_the_time_is_that_of_the_fits_whenever_they_were_run() -> None:
     [
         ({}, "as many as lower the objective"),
         ({"max_steps": 2000}, "as many as lower the objective, at most 2,000 in a run"),
-        (
-            {"time_budget": 90.0},
-            "as many as lower the objective, at most 1 min 30 s of each fit",
-        ),
     ],
 )
-def test_the_limits_of_steps_and_time_are_told(settings: dict[str, int], steps: str) -> None:
+def test_the_limit_of_steps_is_told(settings: dict[str, int], steps: str) -> None:
     plan = comparison(Recipe(repeats=1, num_test=2)).plan
     assert steps_allowed(replace(plan, settings=plan.settings.model_copy(update=settings))) == steps
 

@@ -308,8 +308,21 @@ def test_fits_that_did_not_converge_are_counted_in_one_sentence() -> None:
     made = comparison(FIVE)
     assert cautions_of(made) == ()
     assert cautions_of(unfinished(made, fitc=5, log_joint=2)) == (
-        "7 of 20 fits reached the limit of time or steps before convergence: 5 of FITC and 2 of "
-        "log-loss DLM (joint); a larger --time-budget or --max-iter may change the scores.",
+        "7 of 20 fits reached the limit of steps before convergence: 5 of FITC and 2 of log-loss "
+        "DLM (joint); a larger --max-iter may change the scores.",
+    )
+
+
+def test_a_comparison_that_ran_out_of_time_says_so() -> None:
+    made = replace(comparison(FIVE), repeats_asked=9)
+    continues = "The same command with --resume continues."
+    assert cautions_of(made) == (
+        f"The time budget ended the comparison after 5 of 9 repeats. {continues}",
+    )
+    one = comparison(Recipe(repeats=1))
+    cut = replace(one, runs=one.runs[:2], repeats_asked=9)
+    assert cautions_of(cut)[0] == (
+        f"The time budget ended the comparison in the first of 9 repeats. {continues}"
     )
 
 
