@@ -106,7 +106,8 @@ def compare(
         complete = runner.run(cells, pool, time_budget)
         asked = plan.repeats
         if not complete:
-            ended = {each.cell for each in (*opened.records(cells), *opened.failures(cells))}
+            ended = {found.cell for found in opened.records(cells)}
+            ended |= {failure.cell for failure in opened.failures(cells)}
             left = min(cell.repeat for cell in cells if cell not in ended)
             # Of a single repeat, what was finished is better than nothing.
             plan = replace(plan, repeats=max(left, 1))
