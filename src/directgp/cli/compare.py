@@ -191,6 +191,8 @@ def _report(comparison: "Comparison", out: Path, terminal: Terminal) -> None:
     for question, answer in (("Is it good?", found.quality), ("Which one?", found.choice)):
         if answer:
             terminal.show(f"\n{question}\n{answer}")
+    for term in found.terms:
+        terminal.show(f"  {term}")
     if found.command:
         terminal.show(f"\nWhat next?\n{found.command}\n")
     for size in reversed(comparison.plan.sizes):

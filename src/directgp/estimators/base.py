@@ -22,9 +22,9 @@ from directgp.errors import refuse, require
 from directgp.estimators import messages, validation
 from directgp.estimators.explanations import (
     NO_LENGTH_SCALES,
+    Explained,
     FeatureRelevance,
     feature_relevance,
-    length_scale_relevance,
     partial_dependence,
 )
 from directgp.estimators.fitting import Fit, Fitted, inducing_number, starting_models
@@ -522,7 +522,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         however strong it is. See `feature_relevance` for what predictions lose.
         """
         check_is_fitted(self)
-        found = length_scale_relevance(self)
+        found = Explained.of(self).relevance()
         if found is None:
             raise AttributeError(
                 f"{NO_LENGTH_SCALES}, so {type(self).__name__} has no feature_importances_. Fit "

@@ -1,10 +1,10 @@
-"""Explain a fitted estimator: relevance of its features, and partial dependence on each."""
+"""Explain a trained model: relevance of its features, and partial dependence on each."""
 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -15,13 +15,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from directgp.errors import refuse, require
 from directgp.estimators.plotting import without_names
-from directgp.estimators.preprocessing import Columns
+from directgp.estimators.preprocessing import Column, Columns, Scalings
 from directgp.estimators.validation import ArrayLike, check_whole
+from directgp.likelihoods.base import Likelihood
 from directgp.numerics.linalg import jittered_cholesky
 from directgp.numerics.random import standard_normal
 from directgp.plots import PartialDependence
 from directgp.plots.style import Array
-from directgp.predictive.moments import check_coverage
+from directgp.posteriors.sparse import SparsePosterior
+from directgp.predictive import predictive_log_density
+from directgp.predictive.moments import centre, check_coverage
 from directgp.text import decimals_for, did_you_mean, percent, text_table, with_error
 
 if TYPE_CHECKING:
@@ -49,6 +52,92 @@ _RADIAL = (RBFKernel, MaternKernel, RQKernel, PiecewisePolynomialKernel)
 """Functions of the distance of two inputs, each feature divided by its lengthscale."""
 
 NO_LENGTH_SCALES = "The kernel has no lengthscale for each feature"
+
+
+class Explained(NamedTuple):
+    """A trained model, and the scalings of its data; the methods take inputs in their units."""
+
+    posterior: SparsePosterior
+    likelihood: Likelihood
+    scalings: Scalings
+
+    @classmethod
+    def of(cls, model: "SparseGPEstimator") -> "Explained":
+        """Return the model of a fitted estimator."""
+        return cls(model.posterior_, model.likelihood_, model.scalings_)
+
+    def relevance(self) -> Array | None:
+        """Return the shares of `feature_importances_`; None without ARD lengthscales."""
+        kernel, Z = self.posterior.prior.kernel, self.posterior.Z.detach()
+        scales, imputation = self.posterior.prior.length_scales(), self.scalings.imputation
+        radial = any(isinstance(part, _RADIAL) for part in kernel.modules())
+        if scales is None or len(scales) != Z.shape[1] or not radial:
+            return None
+        # Training leaves the lengthscale of a constant column at its start; f cannot vary along it.
+        constant = (Z == Z[0]).all(0).cpu().numpy()
+        slopes = np.where(constant & ~constant.all(), 0.0, 1 / scales)
+        if imputation is not None:
+            # A feature and the indicator of its gaps count together.
+            own, indicators = np.split(slopes, [len(imputation.medians)])
+            np.add.at(own, list(imputation.indicated), indicators)
+            slopes = own
+        return np.asarray(slopes / slopes.sum())
+
+    def importance(self, X: Columns, y: Column, random: np.random.Generator) -> Array:
+        """Return the increase of the mean NLL when each feature is shuffled once."""
+        order = random.permutation(len(X))
+        before = self._nll(X, y)
+        increases = []
+        for j in range(X.shape[1]):
+            shuffled = X.copy()
+            shuffled[:, j] = X[order, j]
+            increases.append(self._nll(shuffled, y) - before)
+        return np.array(increases)
+
+    @torch.no_grad()
+    def _nll(self, X: Columns, y: Column) -> float:
+        inputs = torch.as_tensor(self.scalings.scaled_inputs(X)).to(self.posterior.Z)
+        targets = torch.as_tensor(self.scalings.targets.exact(y[:, None])[:, 0]).to(inputs)
+        losses = -predictive_log_density(self.likelihood, targets, self.posterior.predict(inputs))
+        return float(losses.mean())
+
+    @torch.no_grad()
+    def averages(self, tables: Tables) -> Array:
+        """Return the mean of y of each table, averaged over its rows."""
+        rows = self.scalings.scaled_inputs(tables.reshape(-1, tables.shape[-1]))
+        q = self.posterior.predict(torch.as_tensor(rows).to(self.posterior.Z))
+        mean = centre(self.likelihood, q).double().cpu().numpy()
+        return self._in_units(mean.reshape(len(tables), -1).mean(axis=1))
+
+    @torch.no_grad()
+    def bands(self, tables: Tables, coverage: float) -> Array:
+        """Return central intervals of the average of E[y given f], over joint draws of f."""
+        # In float64: between close inputs the covariance is singular in float32.
+        posterior = copy.deepcopy(self.posterior).double()
+        scaled = np.stack([self.scalings.scaled_inputs(table) for table in tables])
+        X = torch.as_tensor(scaled).to(posterior.Z)
+        # Every table gets the same random numbers, so that the band is smooth.
+        noise = standard_normal(_DRAWS, X[0, :, 0], torch.Generator(X.device).manual_seed(0)).mT
+        joint = posterior.joint(X)
+        f = joint.mean.unsqueeze(-1) + jittered_cholesky(joint.covariance).L @ noise
+        # Student's t noise may have no mean.
+        additive = self.likelihood.additive
+        mean = f if additive else self.likelihood.conditional_mean(f)
+        draws = self._in_units(mean.mean(1).cpu().numpy())
+        tail = 0.5 * (1 - coverage)
+        return np.asarray(np.quantile(draws, [tail, 1 - tail], axis=1))
+
+    def curves(self, X: Columns, features: Sequence[int], coverage: float) -> list[Array]:
+        """Return grid, mean and ends of the band along each feature, averaged over rows."""
+        found, rows = [], _sample(X)
+        for j in features:
+            grid = _grid(X[:, j])
+            tables = _tables(rows, j, grid)
+            found.append(np.stack([grid, self.averages(tables), *self.bands(tables, coverage)]))
+        return found
+
+    def _in_units(self, values: Array) -> Array:
+        return self.scalings.targets.backward(values[..., None])[..., 0]
 
 
 def feature_names(model: "SparseGPEstimator", indicators: bool = False) -> list[str]:
@@ -91,24 +180,6 @@ class FeatureRelevance:
         return "\n".join([text_table([[*columns], *rows], right=(1, 2)), *notes])
 
 
-def length_scale_relevance(model: "SparseGPEstimator") -> Array | None:
-    """Return the shares of `feature_importances_`; None without ARD lengthscales."""
-    kernel, Z = model.posterior_.prior.kernel, model.posterior_.Z.detach()
-    scales, imputation = model.posterior_.prior.length_scales(), model.scalings_.imputation
-    radial = any(isinstance(part, _RADIAL) for part in kernel.modules())
-    if scales is None or len(scales) != len(model.scalings_.inputs.scale) or not radial:
-        return None
-    # Training leaves the lengthscale of a constant column at its start; f cannot vary along it.
-    constant = (Z == Z[0]).all(0).cpu().numpy()
-    slopes = np.where(constant & ~constant.all(), 0.0, 1 / scales)
-    if imputation is not None:
-        # A feature and the indicator of its gaps count together.
-        own, indicators = np.split(slopes, [model.n_features_in_])
-        np.add.at(own, list(imputation.indicated), indicators)
-        slopes = own
-    return np.asarray(slopes / slopes.sum())
-
-
 def feature_relevance(
     model: "SparseGPEstimator",
     X: ArrayLike | None,
@@ -123,7 +194,7 @@ def feature_relevance(
     check_whole(n_repeats, 2, f"n_repeats of {who}")
     got = "no X" if X is None else "no y"
     require((X is None) == (y is None), f"X and y of {who}", "given together", got)
-    relevance = length_scale_relevance(model)
+    relevance = Explained.of(model).relevance()
     if X is None or y is None:
         return FeatureRelevance(names, relevance)
     inputs = model._inputs(X, who)
@@ -152,26 +223,29 @@ def partial_dependence(
     who, names = model._who("plot_partial_dependence"), feature_names(model)
     check_coverage(who, coverage)
     chosen = None if features is None else _positions(features, names, who)
-    inputs = rows = model._inputs(X, who)
-    if len(inputs) > _MAX_ROWS:
-        rows = inputs[np.random.default_rng(0).choice(len(inputs), _MAX_ROWS, replace=False)]
-    grids, classes = [_grid(column) for column in inputs.T], getattr(model, "classes_", None)
+    inputs, classes = model._inputs(X, who), getattr(model, "classes_", None)
     target = "rate" if model._task == "count" else "mean of y"
     target = target if classes is None else f"P({classes[1]})"
-    with without_names():
-        if chosen is None:
-            by = length_scale_relevance(model)
-            if by is None:
-                curves = (_average(model, _tables(rows, j, grid)) for j, grid in enumerate(grids))
-                by = np.array([np.ptp(curve) for curve in curves])
-            chosen = np.argsort(-by, kind="stable")[:_MAX_FEATURES].tolist()
-        found = []
-        for j in chosen:
-            tables, few = _tables(rows, j, grids[j]), len(grids[j]) <= _FEW
-            mean, (lower, upper) = _average(model, tables), _band(model, tables, coverage)
-            values = grids[j], mean, lower, upper
-            found.append(PartialDependence(names[j], target, *values, coverage, few))
-    return tuple(found)
+    explained = Explained.of(model)
+    if chosen is None:
+        by = explained.relevance()
+        if by is None:
+            rows = _sample(inputs)
+            grids = [_tables(rows, j, _grid(column)) for j, column in enumerate(inputs.T)]
+            by = np.array([np.ptp(explained.averages(tables)) for tables in grids])
+        chosen = np.argsort(-by, kind="stable")[:_MAX_FEATURES].tolist()
+    curves = explained.curves(inputs, chosen, coverage)
+    return tuple(
+        dependence_on(names[j], target, curve, coverage)
+        for j, curve in zip(chosen, curves, strict=True)
+    )
+
+
+def dependence_on(feature: str, target: str, curve: Array, coverage: float) -> PartialDependence:
+    """Return the record to draw from one of `Explained.curves`."""
+    grid, mean, lower, upper = curve
+    few = len(grid) <= _FEW
+    return PartialDependence(feature, target, grid, mean, lower, upper, coverage, few)
 
 
 def _positions(features: Any, names: Sequence[str], who: str) -> list[int]:
@@ -197,33 +271,14 @@ def _grid(column: Array) -> Array:
     return np.linspace(*ends, _GRID)
 
 
+def _sample(X: Columns) -> Float64[np.ndarray, "m d"]:
+    """Return the rows to average over."""
+    few = len(X) <= _MAX_ROWS
+    return X if few else X[np.random.default_rng(0).choice(len(X), _MAX_ROWS, replace=False)]
+
+
 def _tables(rows: Columns, j: int, grid: Array) -> Tables:
     """Return the rows once for each value of the grid, with this value in column j."""
     tables = np.repeat(rows[None], len(grid), axis=0)
     tables[:, :, j] = grid[:, None]
     return tables
-
-
-def _average(model: Any, tables: Tables) -> Array:
-    """Return the mean of y of each table, averaged over its rows."""
-    rows, label = tables.reshape(-1, tables.shape[-1]), model._task == "classification"
-    mean = model.predict_proba(rows)[:, 1] if label else model.predict(rows)
-    return np.asarray(mean.reshape(len(tables), -1).mean(axis=1))
-
-
-def _band(model: Any, tables: Tables, coverage: float) -> Array:
-    """Return central intervals of the average of E[y given f], over joint draws of f at rows."""
-    # In float64: between close inputs the covariance is singular in float32.
-    posterior, likelihood = copy.deepcopy(model.posterior_).double(), model.likelihood_
-    scaled = np.stack([model.scalings_.scaled_inputs(table) for table in tables])
-    X = torch.as_tensor(scaled).to(posterior.Z)
-    # Every table gets the same random numbers, so that the band is smooth.
-    noise = standard_normal(_DRAWS, X[0, :, 0], torch.Generator(X.device).manual_seed(0)).mT
-    with torch.no_grad():
-        joint = posterior.joint(X)
-        f = joint.mean.unsqueeze(-1) + jittered_cholesky(joint.covariance).L @ noise
-        # Student's t noise may have no mean.
-        mean = f if likelihood.additive else likelihood.conditional_mean(f)
-    draws = model._in_units(mean.mean(1).cpu().numpy())
-    tail = 0.5 * (1 - coverage)
-    return np.asarray(np.quantile(draws, [tail, 1 - tail], axis=1))

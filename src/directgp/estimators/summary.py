@@ -10,7 +10,7 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel
 from jaxtyping import Float64
 
-from directgp.estimators.explanations import feature_names, length_scale_relevance
+from directgp.estimators.explanations import Explained, feature_names
 from directgp.objectives.base import PointLoss
 from directgp.registry import LOSSES
 from directgp.text import (
@@ -107,7 +107,7 @@ def facts_of(model: "SparseGPEstimator") -> Facts:
     """Return the facts of a fitted estimator."""
     result, objective, kernel = model.training_result_, model.objective, model._structure["kernel"]
     scales = model.posterior_.prior.length_scales()
-    relevance = length_scale_relevance(model)
+    relevance = Explained.of(model).relevance()
     ard = " ARD" if scales is not None and len(scales) > 1 else ""
 
     def in_units(deviation: float) -> float:

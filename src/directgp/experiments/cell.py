@@ -53,10 +53,9 @@ def _dlm(loss: str, gaussian_only: bool = False) -> tuple[Method, Method]:
     """Return the joint and the fixed variant of direct loss minimization with a point loss."""
     name, words = loss.removesuffix("_loss").replace("_", "-"), loss.replace("_", " ")
     label = f"{loss.replace('_', '-')} DLM"
-    joint = f"The {words} of predictions plus β·KL, over everything that can be trained."
-    fixed = (
-        f"The {words} plus β·KL over q(u) alone; kernel, noise and inducing inputs are the ELBO's."
-    )
+    start = f"Direct loss minimization: the {words} of predictions plus β times the KL term"
+    joint = f"{start}, over all parameters."
+    fixed = f"{start}, over q(u) alone; kernel, noise and inducing inputs are the ELBO's."
     return (
         Method(f"{name}-joint", f"{label}, joint", loss, "joint", True, joint, gaussian_only),
         Method(f"{name}-fixed", f"{label}, fixed", loss, "fixed", True, fixed, gaussian_only),
@@ -64,14 +63,21 @@ def _dlm(loss: str, gaussian_only: bool = False) -> tuple[Method, Method]:
 
 
 _ALL = (
-    Method("elbo", "ELBO", "elbo", "joint", False, "The evidence lower bound with β = 1."),
+    Method(
+        "elbo",
+        "ELBO",
+        "elbo",
+        "joint",
+        False,
+        "The evidence lower bound: a bound on the probability of the training data.",
+    ),
     Method(
         "beta-elbo",
         "β-ELBO",
         "elbo",
         "joint",
         True,
-        "The evidence lower bound with its KL term weighted by β.",
+        "The ELBO with its KL term, which keeps the model near the prior, weighted by β.",
     ),
     Method(
         "fitc",

@@ -5,7 +5,7 @@ import os
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from directgp.datasets.problem import Problem
 from directgp.errors import require
+from directgp.estimators.explanations import Explained
 from directgp.estimators.preprocessing import ColumnScaling
 from directgp.experiments.baselines import predict_baseline
 from directgp.experiments.cell import (
@@ -46,6 +47,7 @@ from directgp.experiments.plan import (
     ComparedFit,
     CompareOutcome,
     Comparison,
+    Explanation,
     ModelFacts,
     Plan,
     Predictions,
@@ -55,7 +57,7 @@ from directgp.experiments.store import Store
 from directgp.experiments.workers import InProcess, LocalWorkers
 from directgp.io import machine, versions
 from directgp.likelihoods.base import Likelihood
-from directgp.metrics import Judged, judge
+from directgp.metrics import COVERAGE, Judged, judge
 from directgp.registry import Task, likelihoods_of
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_grid
@@ -115,7 +117,7 @@ def compare(
         records, failed = opened.records(cells), opened.failures(cells)
     return Comparison(
         plan=plan,
-        runs=tuple(ComparedFit(r.cell, r.outcome, Predictions(**r.arrays)) for r in records),
+        runs=tuple(map(ComparedFit.of, records)),
         failed=tuple(failed),
         versions=versions(),
         machine=_machine(plan.settings.device, workers),
@@ -143,6 +145,9 @@ def compare_rows(cell: CompareCell, problem: Problem) -> CellData:
 _ROWS_KEPT = 2000
 """Test rows whose predictions are stored, for figures."""
 
+_ROWS_SHUFFLED, _CURVES = 500, 6
+"""Test rows by which the importance of features is measured, and features with a curve."""
+
 
 def run_compare_cell(
     cell: CompareCell, data: CellData, start: bytes = b"", monitors: Sequence[Monitor] = ()
@@ -150,9 +155,9 @@ def run_compare_cell(
     """Train from the model of `cell.start`, choose β by validation, and score the test rows."""
     settings, method = cell.settings, method_named(cell.method)
     since = clock(settings.device)
-    kept = b""
+    kept, explained = b"", None
     if method is DEFAULT:
-        predicted, facts = _default_fit(cell, data)
+        predicted, facts, explained = _default_fit(cell, data)
     elif method.kind == "baseline":
         predicted, facts = _baseline(cell, data)
     else:
@@ -161,6 +166,7 @@ def run_compare_cell(
         q = trained.best.posterior.predict(rows.test[0])
         likelihood = trained.best.likelihood
         predicted = Predictive(likelihood, rows.test[1], q, rows.offset, rows.scale)
+        explained = Explained(trained.best.posterior, likelihood, rows.scalings)
         facts = {
             **trained.facts(),
             "path": _losses(trained.path, rows.scale),
@@ -180,7 +186,24 @@ def run_compare_cell(
         seconds=seconds,
     )
     arrays = {f.name: getattr(judged, f.name)[:_ROWS_KEPT].numpy() for f in fields(Predictions)}
+    if explained is not None:
+        arrays |= asdict(_explanation(cell, explained, data))
     return Record(cell, outcome, Circumstances.here(settings.device), arrays, kept)
+
+
+def _explanation(cell: CompareCell, explained: Explained, data: CellData) -> Explanation:
+    """Explain a model by some test rows; curves are drawn in the first repeat only."""
+    (X, y), random = data.test, np.random.default_rng([cell.seed, cell.repeat])
+    importance = explained.importance(X[:_ROWS_SHUFFLED], y[:_ROWS_SHUFFLED], random)
+    relevance = explained.relevance()
+    chosen = np.argsort(-importance, kind="stable")[:_CURVES] if cell.repeat == 0 else np.arange(0)
+    curves = explained.curves(X, chosen.tolist(), COVERAGE)
+    longest = max((curve.shape[1] for curve in curves), default=0)
+    padded = np.full((len(curves), 4, longest), np.nan)
+    for place, curve in zip(padded, curves, strict=True):
+        place[:, : curve.shape[1]] = curve
+    own = np.zeros(0) if relevance is None else relevance
+    return Explanation(importance, own, chosen.astype(np.int64), padded)
 
 
 def _train(
@@ -234,7 +257,7 @@ class Predictive(NamedTuple):
         return judge(task, likelihood, self.y.double().cpu(), q, self.offset, self.scale)
 
 
-def _default_fit(cell: CompareCell, data: CellData) -> tuple[Predictive, dict[str, Any]]:
+def _default_fit(cell: CompareCell, data: CellData) -> tuple[Predictive, dict[str, Any], Explained]:
     """Train the estimator of the task by default on the rows for training and validation."""
     from directgp import estimators
 
@@ -271,7 +294,8 @@ def _default_fit(cell: CompareCell, data: CellData) -> tuple[Predictive, dict[st
         "curve": (),
     }
     test = _scaled(targets, data.test[1])
-    return Predictive(estimator.likelihood_, test, q, float(targets.shift[0]), scale), facts
+    predicted = Predictive(estimator.likelihood_, test, q, float(targets.shift[0]), scale)
+    return predicted, facts, Explained.of(estimator)
 
 
 def _scaled(targets: ColumnScaling, values: Array) -> Tensor:

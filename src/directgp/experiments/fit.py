@@ -60,13 +60,22 @@ class CellData(NamedTuple):
 
 
 class ScaledRows(NamedTuple):
-    """Scaled tensors of the three parts, and the units of y."""
+    """Scaled tensors of the three parts."""
 
     train: tuple[Tensor, Tensor]
     validation: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
-    offset: float
-    scale: float
+    scalings: Scalings
+
+    @property
+    def offset(self) -> float:
+        """The target in its units is offset + scale·y."""
+        return float(self.scalings.targets.shift[0])
+
+    @property
+    def scale(self) -> float:
+        """Standard deviation of the training targets; 1 for labels and counts."""
+        return float(self.scalings.targets.scale[0])
 
     @classmethod
     def of(
@@ -99,7 +108,7 @@ class ScaledRows(NamedTuple):
             return inputs.to(device, precision), scaled.to(device, precision)
 
         train, validation, test = (tensors(*part) for part in parts)
-        return cls(train, validation, test, float(targets.shift[0]), float(targets.scale[0]))
+        return cls(train, validation, test, scalings)
 
 
 def model_bytes(model: Model, **facts: str) -> bytes:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, final
 
 import numpy as np
@@ -19,6 +19,7 @@ from directgp.experiments.cell import (
     FailedRecord,
     Frozen,
     Method,
+    Record,
     TrainingOutcome,
     method_named,
     methods_to_compare,
@@ -151,12 +152,40 @@ class Predictions:
 
 @final
 @dataclass(frozen=True)
+class Explanation:
+    """How a model uses its d features."""
+
+    importance: NDArray[np.float64]
+    """Increase of the mean NLL of test rows when a feature is shuffled, shape (d,)."""
+
+    relevance: NDArray[np.float64]
+    """`feature_importances_`, shape (d,); empty without ARD."""
+
+    features: NDArray[np.int64]
+    curves: NDArray[np.float64]
+    """Partial dependence on the most important features, shape (k, 4, points): grid, mean, and
+    ends of the interval, filled up with NaN; none but in the first repeat."""
+
+
+@final
+@dataclass(frozen=True)
 class ComparedFit:
     """A finished cell of a comparison."""
 
     cell: CompareCell
     outcome: CompareOutcome
     predictions: Predictions
+    explanation: Explanation | None = None
+    """None without a Gaussian process."""
+
+    @classmethod
+    def of(cls, record: Record[CompareCell, CompareOutcome]) -> "ComparedFit":
+        """Return the fit of a record of the store; early ones have no explanation."""
+        arrays, own = record.arrays, [f.name for f in fields(Explanation)]
+        found = {name: arrays[name] for name in own if name in arrays}
+        predictions = Predictions(**{f.name: arrays[f.name] for f in fields(Predictions)})
+        explanation = Explanation(**found) if found else None
+        return cls(record.cell, record.outcome, predictions, explanation)
 
 
 Rows = NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Draw means with standard errors along sizes and steps, training curves and histograms."""
+"""Draw means with standard errors along sizes and steps, and histograms."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from directgp.plots.style import Array, Mark, clear_range, mark_empty, widened
+from directgp.plots.style import Array, Mark, clear_range, widened
 from directgp.text import fixed, number
 
 _MANY = 12
@@ -28,9 +28,6 @@ _STEPS = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
 """Ticks within a decade."""
 
 _MIN_TICKS = 3
-
-_START, _FLAT = 3, 10.0
-"""If the first values of a training curve span this many times the rest, the rest is shown."""
 
 _BINS = 36
 _TAIL = 0.005
@@ -131,26 +128,6 @@ def draw_progress(ax: Axes, lines: Sequence[Line], x_label: str, label: str, aft
         ax.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{round(step):,}"))
 
 
-def draw_training(ax: Axes, steps: Sequence[int], losses: Sequence[float], mark: Mark) -> None:
-    """Draw an objective against the logarithm of the step."""
-    shown = [loss if math.isfinite(loss) else math.nan for loss in losses]
-    # Step 0 has no place on a logarithmic axis and is drawn as 1.
-    x = [max(step, 1) for step in steps]
-    ax.plot(x, shown, color=mark.color, linestyle=mark.line, linewidth=1.5)
-    finite = [loss for loss in shown if math.isfinite(loss)]
-    if not finite:
-        mark_empty(ax)
-        finite = [0.0]
-    late = finite[_START:] or finite
-    low, high = min(finite), max(finite)
-    if high - low > _FLAT * (max(late) - low) > 0:
-        high = max(late)
-    ax.set_xscale("log")
-    ax.minorticks_off()
-    ax.set_ylim(widened(low, high))
-    ax.locator_params(axis="y", nbins=4)
-
-
 def ratio_axis(ax: Axes) -> None:
     """Make the vertical axis logarithmic, with ticks within a decade if the range is small."""
     ax.set_yscale("log")
@@ -168,18 +145,21 @@ def ratio_axis(ax: Axes) -> None:
 
 
 def draw_estimates(
-    ax: Axes, rows: Sequence[tuple[str, Mark, Sequence[float], float, float]], label: str
+    ax: Axes,
+    rows: Sequence[tuple[str, Mark, Sequence[float], float, float]],
+    label: str,
+    whole: bool = False,
 ) -> None:
     """Draw one row a method: its values, and their mean with its standard error.
 
     A row is the name, the mark, the values, the mean and the error. Means that are outliers or
-    not finite are arrows at the edge.
+    not finite are arrows at the edge, unless the whole range is shown, which then includes 0.
     """
     reach: list[float] = []
     for *_, values, mean, error in rows:
         width = error if math.isfinite(error) else 0.0
         reach += [*values, mean - width, mean + width]
-    low, high = widened(*clear_range(reach))
+    low, high = widened(*((min(0.0, *reach), max(reach)) if whole else clear_range(reach)))
     at_edge = ax.get_yaxis_transform()
     for row, (_, mark, values, mean, error) in enumerate(rows):
         inside = [value for value in values if value <= high]

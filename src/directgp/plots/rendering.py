@@ -112,6 +112,7 @@ class Picture:
         draw_legend(figure, axes[: len(shown)])
         if layout.x_label:
             figure.supxlabel(axis_name(layout.x_label), fontsize="medium")
+        if layout.y_label:
             figure.supylabel(axis_name(layout.y_label), fontsize="medium")
         return figure
 

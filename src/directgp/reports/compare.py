@@ -54,6 +54,12 @@ class ScoreTable(NamedTuple):
 
     rows: dict[Method, tuple[Entry, ...]]
 
+    @property
+    def shown_on_phones(self) -> list[bool]:
+        """Whether a small screen shows each column: two scores, and the last one."""
+        last = len(self.columns) - 2
+        return [place in (1, 2, last) for place in range(len(self.columns))]
+
 
 def score_table(ranking: Sequence[RankingRow], scores: Sequence[Score]) -> ScoreTable:
     """Return the table of β, scores and seconds; methods are in table order."""
@@ -117,7 +123,7 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
     """
     findings = Findings(comparison)
     found = verdict(findings)
-    pictures = [render(picture) for picture in make_pictures(findings)]
+    pictures = [render(picture) for picture in make_pictures(findings, found.method)]
     return write_files(
         folder,
         pictures,
@@ -220,9 +226,10 @@ def report_document(findings: Findings, verdict: Verdict) -> dict[str, Any]:
     """Return the content of report.json."""
     comparison = findings.comparison
     plan, same = comparison.plan, ("versions", "machine", "command", "began", "seconds")
+    method = "" if verdict.method is None else verdict.method.name
     return {
         "schema": SCHEMA,
-        "verdict": {**asdict(verdict), "method": verdict.method and verdict.method.name},
+        "verdict": {**asdict(verdict), "method": method or None},
         "data": plan.data.model_dump(),
         "methods": [asdict(method) for method in plan.methods],
         "scores": [asdict(score) for score in findings.scores],
@@ -231,6 +238,7 @@ def report_document(findings: Findings, verdict: Verdict) -> dict[str, Any]:
             for found in findings.by_size.values()
             for row in found
         ],
+        "features": [asdict(each) for each in findings.importance(method)],
         "significance": SIGNIFICANT,
         **{name: getattr(plan, name) for name in ("repeats", "sizes", "seed")},
         "rows": asdict(plan.parts),

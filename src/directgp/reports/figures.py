@@ -7,13 +7,19 @@ from typing import Any, TypeVar
 import numpy as np
 from matplotlib.axes import Axes
 
+from directgp.estimators.explanations import dependence_on
 from directgp.experiments.cell import Method
 from directgp.experiments.plan import ComparedFit, Predictions
 from directgp.experiments.stats import RankingRow
-from directgp.metrics import Score
+from directgp.metrics import COVERAGE, Score
 from directgp.plots import calibration
 from directgp.plots.beta import BetaAxis, draw_rings
-from directgp.plots.curves import Line, draw_estimates, draw_sizes, draw_training
+from directgp.plots.curves import Line, draw_estimates, draw_sizes
+from directgp.plots.dependence import (
+    PartialDependence,
+    dependence_limits,
+    draw_partial_dependence,
+)
 from directgp.plots.predictions import draw_covered, draw_diagonal
 from directgp.plots.rendering import Layout, Panel, Picture
 from directgp.plots.style import (
@@ -28,10 +34,10 @@ from directgp.plots.style import (
     method_mark,
     widened,
 )
-from directgp.reports.verdict import Findings, pooled
+from directgp.reports.verdict import Findings, Importance, pooled
 from directgp.text import decimals_for, joined, number, one_line, percent, plural, with_error
 
-PICTURES = ("scores", "learning", "beta", "calibration", "predicted", "training")
+PICTURES = ("scores", "learning", "calibration", "predicted", "importance", "dependence", "beta")
 """Names of all pictures that a report may have."""
 
 _TALL = 4.0
@@ -46,18 +52,23 @@ _OUTSIDE = 0.5
 _HALVES = {0.0: "0", 0.5: "0.5", 1.0: "1"}
 """Ticks of an axis of probabilities."""
 
+_MAX_FEATURES = 12
+"""Features whose importance is drawn."""
+
 _MAX_CLASS = 24
 """Letters of a class in a legend."""
 
 _Content = TypeVar("_Content")
 
 
-def make_pictures(findings: Findings) -> list[Picture]:
-    """Return the pictures of a comparison that have something to show."""
+def make_pictures(findings: Findings, method: Method | None) -> list[Picture]:
+    """Return the pictures that have something to show, of features for the recommended method."""
     if not findings.ranking:
         return []
-    every = (_scores, _learning, _betas, _calibration, _predicted, _training)
-    return [picture for make in every if (picture := make(findings))]
+    every = [make(findings) for make in (_scores, _learning, _calibration, _predicted)]
+    if method is not None:
+        every += [_importance(findings, method), _dependence(findings, method)]
+    return [picture for picture in (*every, _betas(findings)) if picture]
 
 
 def _panels(
@@ -358,31 +369,78 @@ def _set_equal_axes(ax: Axes, low: float, high: float, skewed: bool) -> None:
     ax.set(xlim=limits, ylim=limits)
 
 
-def _training(findings: Findings) -> Picture | None:
-    """Draw the objective along the first repeat of every method."""
-
-    def describe(run: ComparedFit) -> str:
-        (_, first), *_, (steps, last) = (run.outcome.curve[0], *run.outcome.curve)
-        losses = f"from {number(first, 4)} to {number(last, 4)}"
-        return f"{losses} in {steps:,} steps, {run.outcome.status}"
-
-    def draw(ax: Axes, run: ComparedFit, mark: Mark) -> None:
-        steps, losses = zip(*run.outcome.curve, strict=True)
-        draw_training(ax, steps, losses, mark)
-
-    methods = [row.method for row in findings.ranking]
-    found = {m: run for m in methods for run in findings.runs(m.name)[:1] if run.outcome.curve}
-    panels = _panels(found, draw, describe)
-    if not panels:
+def _importance(findings: Findings, method: Method) -> Picture | None:
+    """Draw how much the recommended method needs each feature, in every repeat."""
+    found = findings.importance(method.name)
+    if not found:
         return None
+    shown, mark = found[:_MAX_FEATURES], method_mark(method.name)
+
+    def panel(label: str, values_of: Callable[[Importance], Sequence[float]]) -> Panel:
+        rows = [
+            (axis_name(each.feature, 24), mark, values_of(each), *_mean_and_error(values_of(each)))
+            for each in shown
+        ]
+        words = [f"{name} {number(mean, 2)}" for name, _, _, mean, _ in rows]
+        alt = f"{label}: {'; '.join(words)}."
+        return Panel("", lambda ax: draw_estimates(ax, rows, label, whole=True), alt)
+
+    panels = [panel("increase of NLL if shuffled", lambda each: each.increases)]
+    if shown[0].relevance:
+        panels.append(panel("share of 1 / lengthscale", lambda each: each.relevance))
+    slopes = " Its share of 1 / lengthscale: how fast the predictions vary along it."
+    slopes = slopes if len(panels) > 1 else ""
+    left_out = len(found) - len(shown)
+    others = f" {plural(left_out, 'feature')} of less importance left out." if left_out else ""
     return Picture(
-        name="training",
-        title="Training curves",
-        short="Training",
-        caption="The objective at each step of the chosen run, first repeat. Objectives are of "
-        "different kinds, so each panel has its own axis. If β was chosen, the run started from "
-        "the solution of a neighbouring β; a curve that still falls at its end needs more steps.",
-        alt=f"Objective by step. {_described(panels)}",
+        name="importance",
+        title="Which features matter",
+        short="Features",
+        caption=f"{method.label}: the increase of NLL when the values of a feature are shuffled "
+        f"among the test rows; 0 means that the predictions do not need it.{slopes} Large marks "
+        f"are means with one standard error, small ones single repeats.{others}",
+        alt=" ".join(each.alt for each in panels),
         panels=panels,
-        layout=Layout(1.75, 2.1, 1.75, x_label="step", y_label="objective"),
+        layout=Layout(height=0.27 * len(shown) + 0.62, share_y=True),
+    )
+
+
+def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and its standard error, NaN for one value."""
+    several = len(values) > 1
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if several else math.nan
+    return float(np.mean(values)), error
+
+
+def _dependence(findings: Findings, method: Method) -> Picture | None:
+    """Draw the mean of y along the most important features."""
+    runs = findings.runs(method.name)[:1]
+    found = [run.explanation for run in runs if run.explanation and len(run.explanation.features)]
+    if not found:
+        return None
+    data = findings.comparison.plan.data
+    target = f"P({one_line(data.classes[1], _MAX_CLASS)})" if data.classes else data.target
+    records = [
+        dependence_on(data.feature_names[j], target, curve[:, ~np.isnan(curve[0])], COVERAGE)
+        for j, curve in zip(found[0].features.tolist(), found[0].curves, strict=True)
+    ]
+    limits = dependence_limits(records)
+
+    def panel(record: PartialDependence) -> Panel:
+        ends = [number(float(record.mean[i]), 3) for i in (0, -1)]
+        alt = f"{record.feature}: from {ends[0]} to {ends[1]}"
+        return Panel("", lambda ax: draw_partial_dependence(ax, record, limits), alt)
+
+    panels = [panel(record) for record in records]
+    return Picture(
+        name="dependence",
+        title="How predictions change with each feature",
+        short="Dependence",
+        caption=f"{method.label}, first repeat: the predicted mean of {one_line(target, 40)} when "
+        "one feature is set to each value in turn and the others keep those of the test rows, "
+        f"averaged over the rows, with a {percent(COVERAGE, 0)} interval of the model. The most "
+        "important features come first.",
+        alt=f"Predicted mean at the smallest and the largest value. {_described(panels)}",
+        panels=panels,
+        layout=Layout(2.2, 2.4, 2.4, y_label=one_line(target, 32)),
     )

@@ -55,8 +55,24 @@ _RARE = 20
 _MAX_LOG_FACTOR = 9.0
 """Difference of NLL beyond which its factor of probability is not stated."""
 
+_MAIN = 3
+"""Features that are named in a sentence."""
+
 _SCORED = {"rmse": "the mean", "error": "the class"}
 """The part of a prediction that each score evaluates."""
+
+
+@final
+@dataclass(frozen=True)
+class Importance:
+    """How much a method needs a feature, in each repeat."""
+
+    feature: str
+    increases: tuple[float, ...]
+    """Of the mean NLL of test rows, when the feature is shuffled."""
+
+    relevance: tuple[float, ...]
+    """Share in the sum of 1 / lengthscale; empty if the model of a repeat has no ARD."""
 
 
 @final
@@ -128,6 +144,23 @@ class Findings:
         """Return the runs of a method at the largest size, by repeat."""
         runs = sorted(self.comparison.runs, key=lambda run: run.cell.repeat)
         return [r for r in runs if r.cell.method == method and r.cell.size == self.size]
+
+    def importance(self, method: str) -> list[Importance]:
+        """Return the importance of each feature for a method, the largest first."""
+        found = [run.explanation for run in self.runs(method) if run.explanation is not None]
+        if not found:
+            return []
+        ard = all(len(each.relevance) for each in found)
+        names = self.comparison.plan.data.feature_names
+        every = [
+            Importance(
+                name,
+                tuple(float(each.importance[j]) for each in found),
+                tuple(float(each.relevance[j]) for each in found) if ard else (),
+            )
+            for j, name in enumerate(names)
+        ]
+        return sorted(every, key=lambda each: -math.fsum(each.increases))
 
 
 def pooled(runs: Sequence[ComparedFit]) -> Predictions:
@@ -278,6 +311,10 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
 def _probable(gap: float, than: str) -> str:
     """Express a fall of NLL as a factor of probability: ``1.6 times as probable as the ELBO``."""
     if not gap < _MAX_LOG_FACTOR:
@@ -348,6 +385,15 @@ def choice(findings: Findings, best: RankingRow, use: RankingRow) -> str:
     return f"Use {name}: it {probable}, {won}."
 
 
+def _terms(findings: Findings, chosen: str) -> Iterator[str]:
+    """Yield definitions of the objectives in a sentence, and of p."""
+    for row in findings.objectives:
+        if row.method.name_in_text.lower() in chosen.lower():
+            yield f"{_capital(row.method.name_in_text)} is {_lower(row.method.about)}"
+    if "(p " in chosen:
+        yield "p is the probability of a difference this large if both were equally good."
+
+
 def details(findings: Findings, use: RankingRow) -> Iterator[str]:
     """Yield what likelihood and objective changed, methods without a GP, and the second score."""
     yield (
@@ -365,7 +411,19 @@ def details(findings: Findings, use: RankingRow) -> Iterator[str]:
     if rival is not None:
         change = _changed(findings, use, rival)
         yield f"Without a Gaussian process: {change}."
+    yield from _main_features(findings, use)
     yield second_sentence(findings, use)
+
+
+def _main_features(findings: Findings, use: RankingRow) -> Iterator[str]:
+    """Yield which features the predictions need most."""
+    every = findings.importance(use.method.name)
+    means = {each.feature: math.fsum(each.increases) / len(each.increases) for each in every}
+    named = [(one_line(name, 40), increase) for name, increase in means.items() if increase > 0]
+    if named and len(every) > 1:
+        words = joined([f"{name} ({number(increase, 2)})" for name, increase in named[:_MAIN]])
+        most = "features that matter" if len(named) > 1 else "feature that matters"
+        yield f"The {most} most, by the increase of NLL when shuffled: {words}."
 
 
 def _changed(findings: Findings, mine: RankingRow, other: RankingRow, *names: str) -> str:
@@ -455,6 +513,9 @@ class Verdict:
     choice: str
     """Answers to "is it good?" and "which one?"; the first is empty if nothing can be compared."""
 
+    terms: tuple[str, ...]
+    """Definitions of the words in `choice`."""
+
     method: Method | None
     command: str
     """The method to use, None if nothing was finished, and the command that trains it."""
@@ -474,7 +535,7 @@ def verdict(findings: Findings) -> Verdict:
             nothing = "No method has a finite NLL: nothing can be recommended"
         elif findings.comparison.runs:
             nothing = "No repeat was finished by all methods: there is nothing to compare"
-        return Verdict("", f"{nothing}.", None, "", (), cautions(findings))
+        return Verdict("", f"{nothing}.", (), None, "", (), cautions(findings))
     best = min(finite, key=lambda row: row.scores["nll"].mean)
     elbo, default = findings.elbo, findings.row(DEFAULT.name)
     # The ELBO is the simplest, unless a test was possible and it is significantly worse.
@@ -506,6 +567,7 @@ def verdict(findings: Findings) -> Verdict:
     return Verdict(
         quality(findings, use),
         chosen,
+        tuple(_terms(findings, chosen)),
         use.method,
         fit_command(plan.data, use.method, plan.settings, model),
         tuple(details(findings, use)),

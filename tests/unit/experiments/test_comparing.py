@@ -256,6 +256,26 @@ def test_a_time_budget_ends_worker_processes(tmp_path: Path) -> None:
     assert found.runs == () and found.repeats_asked == 3
 
 
+def test_models_are_explained(tmp_path: Path) -> None:
+    """The target depends on the first of two features."""
+    given = problem()
+    whole = plan(given, methods=("elbo", "auto", "mean"), repeats=2, max_steps=30)
+    for run in run_comparison(given, whole, tmp_path / "store").runs:
+        found = run.explanation
+        if run.cell.method == "mean":
+            assert found is None
+            continue
+        assert found is not None
+        assert found.importance[0] > 0.3 > abs(found.importance[1])
+        assert found.relevance[0] > found.relevance[1]
+        shown = 2 if run.cell.repeat == 0 else 0
+        assert len(found.features) == len(found.curves) == shown
+        if shown:
+            _, mean, lower, upper = found.curves[0]
+            assert found.features[0] == 0 and np.ptp(mean) > 5
+            assert (lower < mean).all() and (mean < upper).all()
+
+
 @pytest.mark.parametrize(("method", "name"), [("log-fixed", "NLL"), ("square-fixed", "MSE")])
 def test_losses_of_the_path_are_in_the_units_of_the_target(method: str, name: str) -> None:
     """A tenfold target adds log 10 to the NLL, and multiplies the squared error by 100."""

@@ -20,6 +20,7 @@ from directgp.experiments.plan import (
     CompareOutcome,
     Comparison,
     DataFacts,
+    Explanation,
     ModelFacts,
     Parts,
     Plan,
@@ -98,6 +99,9 @@ class Recipe:
     lost: Sequence[str] = ()
     """Candidates of β that could not be trained, in every run."""
 
+    explained: bool = True
+    """Whether models have explanations, as they have from version 0.1 on."""
+
 
 def comparison(recipe: Recipe) -> Comparison:
     """All cells but those that failed."""
@@ -162,9 +166,25 @@ def _run(recipe: Recipe, cell: CompareCell) -> ComparedFit:
     shared = np.random.default_rng([cell.repeat, cell.size])
     late = 0.25 * np.log(max(recipe.sizes) / cell.size)
     common = 0.03 * shared.standard_normal() + late
+    has_model = recipe.explained and method_named(cell.method).kind != "baseline"
     return ComparedFit(
-        cell, _outcome(recipe, cell, random, common), _predictions(recipe, cell, shared)
+        cell,
+        _outcome(recipe, cell, random, common),
+        _predictions(recipe, cell, shared),
+        _explanation(len(recipe.features), cell.repeat) if has_model else None,
     )
+
+
+def _explanation(d: int, repeat: int) -> Explanation:
+    """Importances 0.1, 0.2, …; lines through 0 along the last two features, one of ten points."""
+    weights = np.arange(1.0, d + 1)
+    chosen = np.arange(d)[::-1][:2] if repeat == 0 else np.arange(0)
+    grid = np.arange(10.0)
+    curves = [
+        np.stack([grid, k * grid, k * grid - 1, k * grid + 1]) for k in range(1, len(chosen) + 1)
+    ]
+    stacked = np.stack(curves) if curves else np.zeros((0, 4, 0))
+    return Explanation(0.1 * weights, weights / weights.sum(), chosen, stacked)
 
 
 def _outcome(

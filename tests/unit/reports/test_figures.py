@@ -15,15 +15,16 @@ from directgp.experiments.cell import METHODS
 from directgp.experiments.plan import Predictions
 from directgp.plots.rendering import NARROW, WIDE, Picture, dimensions, render
 from directgp.plots.style import DARK, clear_range, method_mark, widened
-from directgp.reports.figures import make_pictures, predicted_numbers
-from directgp.reports.verdict import Findings
+from directgp.reports.figures import PICTURES, make_pictures, predicted_numbers
+from directgp.reports.verdict import Findings, verdict
 from tests.unit.reports.conftest import SMALL
 from tests.unit.reports.html import Page
 from tests.unit.reports.made import NLL, Recipe, comparison
 
 
 def pictures(recipe: Recipe) -> dict[str, Picture]:
-    return {each.name: each for each in make_pictures(Findings(comparison(recipe)))}
+    findings = Findings(comparison(recipe))
+    return {each.name: each for each in make_pictures(findings, verdict(findings).method)}
 
 
 def titles(figure: Figure) -> list[str]:
@@ -34,23 +35,22 @@ def titles(figure: Figure) -> list[str]:
 def test_panels_are_those_of_the_methods(width: float) -> None:
     found = pictures(Recipe(sizes=(500, 5000), num_test=60, repeats=2))
     labels = [method.label for method in METHODS.values()]
-    assert list(found) == ["scores", "learning", "beta", "calibration", "predicted", "training"]
+    assert tuple(found) == PICTURES
     assert len(found["scores"].draw(width).axes) == 2
     assert len(found["learning"].draw(width).axes) == 2
     choosing = [method.label for method in METHODS.values() if method.chooses_beta]
     assert titles(found["beta"].draw(width)) == choosing
     assert titles(found["calibration"].draw(width)) == labels
     assert titles(found["predicted"].draw(width)) == ["log-loss DLM, joint", "ELBO"]
-    assert titles(found["training"].draw(width)) == labels
+    assert len(found["importance"].draw(width).axes) == 2
+    assert len(found["dependence"].draw(width).axes) == 2
 
 
 def test_pictures_that_have_nothing_to_show_are_left_out() -> None:
-    assert list(pictures(Recipe(methods=("elbo",)))) == [
-        "scores",
-        "calibration",
-        "predicted",
-        "training",
-    ]
+    shown = ["scores", "calibration", "predicted", "importance", "dependence"]
+    assert list(pictures(Recipe(methods=("elbo",)))) == shown
+    bare = Recipe(methods=("elbo",), explained=False)
+    assert list(pictures(bare)) == shown[:3]
     nothing = Recipe(methods=("elbo",), repeats=1, failed=[("elbo", 0, 5000, "x")])
     assert pictures(nothing) == {}
 
@@ -118,7 +118,8 @@ def test_alt_texts_have_the_numbers() -> None:
     assert "β = 0.305" in found["beta"].alt
     assert "bars from" in found["calibration"].alt
     assert "inside their interval" in found["predicted"].alt
-    assert "in 392 steps, converged" in found["training"].alt
+    assert "increase of NLL if shuffled: c 0.3; b 0.2; a 0.1." in found["importance"].alt
+    assert "c: from 0 to 9; b: from 0 to 18." in found["dependence"].alt
 
 
 ODD = [

@@ -181,6 +181,26 @@ def test_what_likelihood_and_objective_changed_are_told_apart() -> None:
     assert basic[1] == "The likelihood: gaussian noise has the highest evidence in every repeat."
 
 
+def test_words_are_defined_where_they_appear() -> None:
+    elbo, dlm, p = verdict_of(Recipe(repeats=5)).terms
+    assert elbo.startswith("The ELBO is the evidence lower bound: ")
+    assert dlm.startswith("Log-loss DLM (joint) is direct loss minimization: ")
+    assert p == "p is the probability of a difference this large if both were equally good."
+    once = verdict_of(Recipe(repeats=1)).terms
+    assert len(once) == 2 and p not in once
+
+
+def test_the_main_features_are_named() -> None:
+    sentence = (
+        "The features that matter most, by the increase of NLL when shuffled: d (0.4), c (0.3) and"
+        " b (0.2)."
+    )
+    recipe = Recipe(repeats=3, features=("a", "b", "c", "d"))
+    assert sentence in verdict_of(recipe).details
+    for other in (replace(recipe, explained=False), replace(recipe, features=("a",))):
+        assert not any("shuffled" in each for each in verdict_of(other).details)
+
+
 def test_how_good_it_is() -> None:
     of_numbers = verdict_of(Recipe(repeats=5, methods=WITH_ALL, likelihood="auto")).quality
     assert of_numbers == (

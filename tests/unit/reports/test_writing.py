@@ -26,7 +26,7 @@ PLAIN = Recipe(methods=("elbo",), repeats=1, failed=[("elbo", 0, 5000, "why")])
 
 
 def test_all_files_are_there(report: Callable[[str], Path]) -> None:
-    names = ("scores", "learning", "beta", "calibration", "predicted", "training")
+    names = ("scores", "learning", "calibration", "predicted", "importance", "dependence", "beta")
     found = {
         path.relative_to(report("regression")).as_posix(): path.stat().st_size
         for path in report("regression").rglob("*")
@@ -40,7 +40,7 @@ def test_all_files_are_there(report: Callable[[str], Path]) -> None:
 
 def test_the_same_picture_is_the_same_file() -> None:
     first, second = (
-        make_pictures(Findings(comparison(Recipe(repeats=2, methods=("elbo",)))))[0]
+        make_pictures(Findings(comparison(Recipe(repeats=2, methods=("elbo",)))), None)[0]
         for _ in range(2)
     )
     assert render(first).wide == render(second).wide
@@ -142,6 +142,7 @@ def test_the_document_has_what_the_page_says() -> None:
     for name in ("data", "settings", "versions", "machine", "command", "seed", "failed"):
         assert name in found
     assert found["data"]["fingerprint"] == made.plan.data.fingerprint
+    assert [each["feature"] for each in found["features"]] == ["c", "b", "a"]
 
 
 def test_what_is_not_finite_is_null() -> None:
