@@ -23,7 +23,15 @@ NEAR_NLL = 0.01
 NEAR_ERROR = 1.03
 GOOD_COVERAGE = (0.87, 0.93)
 
-FIGURES = {"nll": 3, "crps": 3, "error": 3, "coverage": 3, "width": 2, "cpu_seconds": 1}
+FIGURES = {
+    "nll": 3,
+    "crps": 3,
+    "error": 3,
+    "coverage": 3,
+    "tenths": 2,
+    "width": 2,
+    "cpu_seconds": 1,
+}
 """Figures with a table of their own, and their decimal places."""
 
 _ORDER = ("regression", "classification", "counts")

@@ -1,6 +1,7 @@
 """Scores of predictions for the test rows of a table.
 
-Each function returns a subset of: ``nll``, ``crps``, ``error``, ``coverage`` and ``width``. The NLL
+Each function returns a subset of: ``nll``, ``crps``, ``error``, ``coverage``, ``tenths`` (the share
+of tenths of the rows, by predicted mean, of which 80 to 97 % are covered) and ``width``. The NLL
 of a regression is that of the target divided by its training standard deviation. CRPS, RMSE
 (``error``) and width are in units of this deviation, of counts too. For labels ``error`` is the
 share of wrong ones and CRPS is Brier's score.
@@ -20,6 +21,9 @@ Scores = dict[str, float]
 COVERAGE = 0.9
 TAILS = (0.5 - COVERAGE / 2, 0.5 + COVERAGE / 2)
 
+_ROWS_PER_PART = 20
+"""Test rows of a part whose coverage is measured."""
+
 _DROPPED = 1e-9
 """Probability of counts that the CRPS leaves out."""
 
@@ -35,8 +39,15 @@ def interval_scores(data: Table, mean: Array, lower: Array, upper: Array) -> Sco
     return {
         "error": float(np.sqrt(np.mean((data.y_test - mean) ** 2))) / unit(data),
         "coverage": float(np.mean(inside)),
+        "tenths": float(np.mean([0.8 <= each.mean() <= 0.97 for each in _tenths(mean, inside)])),
         "width": float(np.mean(upper - lower)) / unit(data),
     }
+
+
+def _tenths(mean: Array, inside: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+    """Return `inside` for tenths of the rows by predicted mean; fewer parts below 200 rows."""
+    parts = max(1, min(10, len(mean) // _ROWS_PER_PART))
+    return np.array_split(inside[np.argsort(mean, kind="stable")], parts)
 
 
 def normal_scores(data: Table, mean: Array, std: Array) -> Scores:

@@ -201,6 +201,36 @@ def test_one_row_of_output_for_each_row_of_the_data(trained: Path, here: Path) -
     )
 
 
+def test_a_thousand_rows_with_gaps_and_new_levels(trained: Path, here: Path) -> None:
+    random = np.random.default_rng(3)
+    x, kind = random.uniform(-2, 2, 1000), random.choice(["a", "b", "c"], 1000).astype(object)
+    whole = pa.table({"x": x, "kind": kind})
+    draw = random.random((3, 1000)) < 0.05
+    gap, new = draw[0] | draw[1], draw[2] & ~draw[1]
+    damaged = pa.table(
+        {
+            "x": pa.array(x, mask=draw[0]),
+            "kind": pa.array(np.where(new, "unseen", kind), pa.string(), mask=draw[1]),
+        }
+    )
+    tables = []
+    for name, table in (("whole", whole), ("damaged", damaged)):
+        pyarrow.parquet.write_table(table, f"{name}.parquet")
+        answer = run("predict", trained / "reg", f"{name}.parquet", "--out", "p.parquet", "--force")
+        assert answer.code == 0
+        tables.append(pyarrow.parquet.read_table("p.parquet"))
+    expected, found = tables
+    assert found.num_rows == 1000 and found.column("row").to_pylist() == list(range(1, 1001))
+    mean, reasons = found.column("mean").to_pylist(), found.column("reason").to_pylist()
+    assert [value is None for value in mean] == gap.tolist()
+    assert [bool(reason) for reason in reasons] == (gap | new).tolist()
+    plain = ~(gap | new)
+    own = np.array(mean, dtype=float)[plain]
+    assert plain.sum() > 800 and (gap.sum(), new.sum()) > (50, 30)
+    assert np.array_equal(own, expected.column("mean").to_numpy()[plain])
+    assert all("unseen" in reasons[i] for i in np.flatnonzero(new & ~gap))
+
+
 def test_rows_that_cannot_be_predicted_can_be_left_out(trained: Path, here: Path) -> None:
     table = regression_table()
     x = pc.if_else(pc.equal(table.column("code"), "0004"), None, table.column("x"))

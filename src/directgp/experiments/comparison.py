@@ -51,6 +51,7 @@ from directgp.experiments.plan import (
     ModelFacts,
     Plan,
     Predictions,
+    parts_of,
     split,
 )
 from directgp.experiments.store import Store
@@ -139,7 +140,8 @@ def _machine(device: str, workers: int) -> str:
 
 def compare_rows(cell: CompareCell, problem: Problem) -> CellData:
     """Return the rows of a cell of a comparison."""
-    return CellData.of(problem, *split(problem, cell.repeat, cell.size, cell.seed))
+    rows = split(problem, cell.repeat, cell.size, cell.seed)
+    return CellData.of(problem, *rows, parts_of(len(problem.y)).training)
 
 
 _ROWS_KEPT = 2000
@@ -267,7 +269,12 @@ def _default_fit(cell: CompareCell, data: CellData) -> tuple[Predictive, dict[st
         "classification": estimators.SparseGPClassifier,
         "count": estimators.SparseGPCountRegressor,
     }
-    X, y = (np.concatenate(parts) for parts in zip(data.train, data.validation, strict=True))
+    # Of a part of the training rows, as large a part of the others: not more than it has to learn.
+    number = round(
+        len(data.validation[1]) * len(data.train[1]) / (data.num_training or len(data.train[1]))
+    )
+    some = (column[:number] for column in data.validation)
+    X, y = (np.concatenate(columns) for columns in zip(data.train, some, strict=True))
     estimator = makers[cell.task](
         **{name: getattr(settings, name) for name in ("likelihood", "kernel", "ard")},
         num_inducing=settings.num_inducing or "auto",
