@@ -141,3 +141,12 @@ def test_one_and_many(
     with show_progress(Terminal(), "fit") as display:
         display.begin(CELLS[:to_run], known)
     assert capsys.readouterr().err == words
+
+
+def test_the_time_of_a_long_run_is_told_before_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """35 fits of 7 s each on two workers; four of them take no minute."""
+    cells = comparison(Recipe(repeats=5, num_test=20)).plan.cells()
+    for some in (cells, cells[:4]):
+        with show_progress(Terminal(), "fit", 2) as display:
+            display.begin(some, 0)
+    assert capsys.readouterr().err == "35 fits to run, about 2 min left.\n4 fits to run.\n"

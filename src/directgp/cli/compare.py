@@ -155,12 +155,13 @@ def _compare_and_report(
     out.mkdir(parents=True, exist_ok=True)
     if force:
         clear_run_folder(out, STORE, DOCUMENT)
-    with show_progress(terminal, "fit") as callback:
+    workers = _workers(jobs, kind, plan)
+    with show_progress(terminal, "fit", max(workers, 1)) as callback:
         comparison = run_comparison(
             problem,
             plan,
             out / STORE,
-            workers=_workers(jobs, kind, plan),
+            workers=workers,
             callback=callback,
             command=command_typed(),
             time_budget=time_budget,

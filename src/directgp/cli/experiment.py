@@ -32,7 +32,10 @@ from directgp.experiments.cell import Cell, Record
 from directgp.experiments.engine import RunCallback
 from directgp.experiments.store import Store
 from directgp.experiments.workers import FailedJob, WorkerStatus
-from directgp.text import duration, number, plural
+from directgp.text import duration, number, plural, time_left
+
+_LONG = 30.0
+"""Seconds of a run from which on their number is told before it."""
 
 
 def check_run_folder(out: Path, store: str, resume: bool, force: bool) -> None:
@@ -80,8 +83,13 @@ def command_typed(*more: str) -> str:
 
 
 @contextmanager
-def show_progress(terminal: Terminal, noun: str) -> Iterator["ProgressDisplay"]:
-    """Show the progress of a run: a live display on a terminal, otherwise lines."""
+def show_progress(
+    terminal: Terminal, noun: str, workers: int | None = None
+) -> Iterator["ProgressDisplay"]:
+    """Show the progress of a run: a live display on a terminal, otherwise lines.
+
+    With the number of workers, a long run begins with an estimate of its time.
+    """
     screen = console(err=True)
 
     def say(line: str) -> None:
@@ -92,9 +100,9 @@ def show_progress(terminal: Terminal, noun: str) -> Iterator["ProgressDisplay"]:
     try:
         if terminal.live:
             with Live(console=screen, transient=True, refresh_per_second=4) as live:
-                yield ProgressDisplay(noun, say, live)
+                yield ProgressDisplay(noun, say, live, workers)
         else:
-            yield ProgressDisplay(noun, say)
+            yield ProgressDisplay(noun, say, workers=workers)
     except KeyboardInterrupt:
         terminal.note("Finished results are kept. The same command with --resume continues.")
         raise
@@ -119,6 +127,7 @@ class ProgressDisplay(RunCallback):
 
     say: Callable[[str], None]
     live: Live | None = None
+    workers: int | None = None
     _cells: Sequence[Cell] = field(default=(), init=False)
     _num_finished: int = field(default=0, init=False)
     _bars: Progress = field(default_factory=_bars, init=False)
@@ -130,7 +139,9 @@ class ProgressDisplay(RunCallback):
         sizes = Counter(cell.group for cell in cells)
         self._groups = {name: self._bars.add_task(name, total=n) for name, n in sizes.items()}
         finished = f" {plural(known, self.noun)} finished already." if known else ""
-        self.say(f"{plural(len(cells), self.noun)} to run.{finished}")
+        expected = math.fsum(cell.expected_seconds for cell in cells) / (self.workers or math.inf)
+        left = f", {time_left(expected)}" if expected > _LONG else ""
+        self.say(f"{plural(len(cells), self.noun)} to run{left}.{finished}")
         self.update(())
 
     @override

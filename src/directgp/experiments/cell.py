@@ -1,6 +1,7 @@
 """Define methods, cells, and the records of finished cells."""
 
 import hashlib
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -268,6 +269,11 @@ class Cell(Frozen):
     @abstractmethod
     def group(self) -> str:
         """Row of the cell in the progress display; cells of a group take similar time per row."""
+
+    @property
+    def expected_seconds(self) -> float:
+        """Expected processor time, to within a factor of about two; NaN if unknown."""
+        return math.nan
 
     def replace(self: _Self, **changes: Any) -> _Self:
         """Return a validated copy with some fields changed."""
