@@ -96,6 +96,8 @@ class _Columns:
     formats: dict[str, NumberFormat] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     problems: list[TableProblem] = field(default_factory=list)
+    reported: set[str] = field(default_factory=set)
+    """Columns with a problem of texts that are no numbers, which are missing in the arrays."""
 
     def read(self, name: str) -> None:
         """Add a column to the arrays, or a problem."""
@@ -159,6 +161,7 @@ class _Columns:
             if self.missing == "error":
                 options = "--missing impute", f"--categories {name}"
                 self.refuse(sentence, {"--missing": ("impute",)}, *options)
+                self.reported.add(name)
             else:
                 self.notes.append(f"{sentence}: taken as missing.")
         self.arrays[name] = pa.chunked_array([pa.array(read.values, from_pandas=True)])
@@ -279,10 +282,7 @@ def _rows_to_use(
     if read.missing == "error":
         own = set(counts) <= set(required)
         best = "drop" if own else "impute"
-        known = [problem for problem in read.problems if "--missing" in problem.options]
-        # Texts that are no numbers have been reported; they are missing values here.
-        bad = {each for each in counts if any(repr(each) in p.sentence for p in known)}
-        counts = {each: count for each, count in counts.items() if each not in bad}
+        counts = {each: count for each, count in counts.items() if each not in read.reported}
         if counts:
             read.refuse(
                 f"Values are missing in {counted(counts)}, of {table.num_rows:,} rows",

@@ -87,7 +87,7 @@ class CompareOutcome(TrainingOutcome):
     """None for methods without a Gaussian process."""
 
 
-_RUNS_OF_FIT = 3.0
+_RUNS_OF_FIT = 5.0
 """The time of `directgp fit`, relative to that of one objective."""
 
 
