@@ -125,15 +125,15 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def time_left(seconds: float) -> str:
-    """Format an estimate as ``about 25 s left``, ``about 3 min left`` or ``about 1.5 h left``."""
+def rough_time(seconds: float) -> str:
+    """Format an estimate as ``about 25 s``, ``about 3 min`` or ``about 1.5 h``."""
     if seconds < 10:
         rough = f"{max(1, round(seconds))} s"
     elif seconds < 90:
         rough = f"{5 * round(seconds / 5)} s"
     else:
         rough = f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-    return f"about {rough} left"
+    return f"about {rough}"
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:

@@ -149,4 +149,4 @@ def test_the_time_of_a_long_run_is_told_before_it(capsys: pytest.CaptureFixture[
     for some in (cells, cells[:4]):
         with show_progress(Terminal(), "fit", 2) as display:
             display.begin(some, 0)
-    assert capsys.readouterr().err == "35 fits to run, about 2 min left.\n4 fits to run.\n"
+    assert capsys.readouterr().err == "35 fits to run, about 2 min in all.\n4 fits to run.\n"

@@ -19,10 +19,10 @@ from directgp.text import (
     p_value,
     percent,
     plural,
+    rough_time,
     strict_json,
     suggestion,
     text_table,
-    time_left,
     with_error,
 )
 
@@ -162,7 +162,7 @@ def test_durations(seconds: float, text: str) -> None:
     ("seconds", "text"), [(0.1, "1 s"), (23.0, "25 s"), (200.0, "3 min"), (5400.0, "1.5 h")]
 )
 def test_estimates_are_rough(seconds: float, text: str) -> None:
-    assert time_left(seconds) == f"about {text} left"
+    assert rough_time(seconds) == f"about {text}"
 
 
 def test_plurals_and_lists() -> None:

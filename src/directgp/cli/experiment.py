@@ -32,7 +32,7 @@ from directgp.experiments.cell import Cell, Record
 from directgp.experiments.engine import RunCallback
 from directgp.experiments.store import Store
 from directgp.experiments.workers import FailedJob, WorkerStatus
-from directgp.text import duration, number, plural, time_left
+from directgp.text import duration, number, plural, rough_time
 
 _LONG = 30.0
 """Seconds of a run from which on their number is told before it."""
@@ -140,7 +140,7 @@ class ProgressDisplay(RunCallback):
         self._groups = {name: self._bars.add_task(name, total=n) for name, n in sizes.items()}
         finished = f" {plural(known, self.noun)} finished already." if known else ""
         expected = math.fsum(cell.expected_seconds for cell in cells) / (self.workers or math.inf)
-        left = f", {time_left(expected)}" if expected > _LONG else ""
+        left = f", {rough_time(expected)} in all" if expected > _LONG else ""
         self.say(f"{plural(len(cells), self.noun)} to run{left}.{finished}")
         self.update(())
 

@@ -1,7 +1,7 @@
 """Explain a trained model: relevance of its features, and partial dependence on each."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple, final
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from gpytorch.kernels import MaternKernel, PiecewisePolynomialKernel, RBFKernel, RQKernel
 from jaxtyping import Float64
-from sklearn.inspection import permutation_importance
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from directgp.errors import refuse, require
@@ -83,19 +83,9 @@ class Explained(NamedTuple):
             slopes = own
         return np.asarray(slopes / slopes.sum())
 
-    def importance(self, X: Columns, y: Column, random: np.random.Generator) -> Array:
-        """Return the increase of the mean NLL when each feature is shuffled once."""
-        order = random.permutation(len(X))
-        before = self._nll(X, y)
-        increases = []
-        for j in range(X.shape[1]):
-            shuffled = X.copy()
-            shuffled[:, j] = X[order, j]
-            increases.append(self._nll(shuffled, y) - before)
-        return np.array(increases)
-
     @torch.no_grad()
-    def _nll(self, X: Columns, y: Column) -> float:
+    def nll(self, X: Columns, y: Column) -> float:
+        """Return the mean NLL of the scaled targets."""
         inputs = torch.as_tensor(self.scalings.scaled_inputs(X)).to(self.posterior.Z)
         targets = torch.as_tensor(self.scalings.targets.exact(y[:, None])[:, 0]).to(inputs)
         losses = -predictive_log_density(self.likelihood, targets, self.posterior.predict(inputs))
@@ -140,6 +130,16 @@ class Explained(NamedTuple):
         return self.scalings.targets.backward(values[..., None])[..., 0]
 
 
+def increases(nll: Callable[[Columns], float], X: Columns, random: Any) -> Array:
+    """Return the increase of the NLL of rows when each feature is shuffled once."""
+    order, before, found = random.permutation(len(X)), nll(X), []
+    for j in range(X.shape[1]):
+        shuffled = X.copy()
+        shuffled[:, j] = X[order, j]
+        found.append(nll(shuffled) - before)
+    return np.array(found)
+
+
 def feature_names(model: "SparseGPEstimator", indicators: bool = False) -> list[str]:
     """Return the names of the features, or their numbers, and those of indicators of gaps."""
     numbers = [f"column {j}" for j in range(model.n_features_in_)]
@@ -169,7 +169,8 @@ class FeatureRelevance:
             notes = ["relevance: share in the sum of 1 / lengthscale, in standard deviations"]
         if self.importance is not None and self.importance_error is not None:
             pairs = self.importance.tolist(), self.importance_error.tolist()
-            decimals = decimals_for(*pairs)
+            # Features that do not matter have small errors, and would decide the decimals.
+            decimals = decimals_for(pairs[0], sorted(pairs[1])[len(pairs[1]) // 2 :])
             columns["importance"] = [
                 with_error(*pair, decimals) for pair in zip(*pairs, strict=True)
             ]
@@ -201,14 +202,14 @@ def feature_relevance(
     model._targets(inputs, y, "feature_relevance")
     model._exposure(exposure, len(inputs), who)
 
-    def score(_: Any, rows: Columns, targets: ArrayLike) -> float:
-        return -model._nll(rows, targets, None, exposure)
+    def nll(rows: Columns) -> float:
+        return model._nll(rows, y, None, exposure)
 
-    shuffling: Any = {"n_repeats": n_repeats, "random_state": random_state}
+    random = check_random_state(random_state)
     with without_names():
-        found = permutation_importance(model, inputs, y, scoring=score, **shuffling).importances
-    error = found.std(axis=1, ddof=1) / np.sqrt(n_repeats)
-    return FeatureRelevance(names, relevance, found.mean(axis=1), error)
+        found = np.stack([increases(nll, inputs, random) for _ in range(n_repeats)])
+    error = found.std(axis=0, ddof=1) / np.sqrt(n_repeats)
+    return FeatureRelevance(names, relevance, found.mean(axis=0), error)
 
 
 def partial_dependence(
@@ -227,13 +228,16 @@ def partial_dependence(
     target = "rate" if model._task == "count" else "mean of y"
     target = target if classes is None else f"P({classes[1]})"
     explained = Explained.of(model)
+    known = np.flatnonzero(~np.isnan(inputs).all(axis=0)).tolist()
     if chosen is None:
         by = explained.relevance()
         if by is None:
-            rows = _sample(inputs)
-            grids = [_tables(rows, j, _grid(column)) for j, column in enumerate(inputs.T)]
-            by = np.array([np.ptp(explained.averages(tables)) for tables in grids])
-        chosen = np.argsort(-by, kind="stable")[:_MAX_FEATURES].tolist()
+            by, rows = np.zeros(len(names)), _sample(inputs)
+            for j in known:
+                by[j] = np.ptp(explained.averages(_tables(rows, j, _grid(inputs[:, j]))))
+        chosen = [j for j in np.argsort(-by, kind="stable").tolist() if j in known][:_MAX_FEATURES]
+    for j in chosen:
+        require(j in known, f"features of {who}", "columns with values in X", repr(names[j]))
     curves = explained.curves(inputs, chosen, coverage)
     return tuple(
         dependence_on(names[j], target, curve, coverage)

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from directgp.text import duration, plural, time_left
+from directgp.text import duration, plural, rough_time
 from directgp.training.result import Progress
 from directgp.training.run import Monitor
 
@@ -81,7 +81,7 @@ class StepCounter:
             f"{phase.part} of {phase.parts}" if several else steps,
             f"loss {last.loss:.4g}",
             duration(float(round(now - self.since))),
-            *([] if left is None else [time_left(left)]),
+            *([] if left is None else [f"{rough_time(left)} left"]),
         ]
         return f"{', '.join(texts)}: {_part(last)[1]}"
 

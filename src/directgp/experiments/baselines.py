@@ -49,13 +49,14 @@ def predict_baseline(
         mean, sd = model.predict(Xt, return_std=True)
         noise = 1 / model.alpha_
         return Gaussian(noise), _marginals(mean, np.maximum(sd**2 - noise, _CERTAIN))
-    if name == "mean":
-        known, valid, test = (np.full(len(part), y.mean()) for part in (X, Xv, Xt))
+    if name == "mean" or len(np.unique(y)) == 1:
+        valid, test = (np.full(len(part), y.mean()) for part in (Xv, Xt))
+    elif name == "linear":
+        valid, test = _linear(task, (X, y), (Xv, yv), Xt)
     else:
-        make = _linear if name == "linear" else _boosting
-        known, valid, test = make(task, (X, y), (Xv, yv), Xt, seed)
+        valid, test = _boosting(task, (X, y), (Xv, yv), Xt, seed)
     if task == "regression":
-        residuals = y - known if name == "mean" else yv - valid
+        residuals = y - y.mean() if name == "mean" else yv - valid
         return Gaussian(float(np.mean(residuals**2)) + _CERTAIN), _marginals(test)
     if task == "classification":
         return Logistic(), _marginals(logit(np.clip(test, _SMALLEST, 1 - _SMALLEST)))
@@ -68,9 +69,9 @@ def _marginals(mean: Column, variance: Column | None = None) -> Marginals:
 
 
 def _linear(
-    task: Task, train: tuple[Column, Column], valid: tuple[Column, Column], Xt: Column, seed: int
-) -> tuple[Column, Column, Column]:
-    """Return predictions of the three parts by a GLM whose penalty validation chooses."""
+    task: Task, train: tuple[Column, Column], valid: tuple[Column, Column], Xt: Column
+) -> tuple[Column, Column]:
+    """Return predictions of validation and test rows by a GLM whose penalty validation chooses."""
     from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
     def model(penalty: float) -> Any:
@@ -79,26 +80,23 @@ def _linear(
         return LogisticRegression(C=1 / (penalty * len(train[1])), max_iter=1000).fit(*train)
 
     fitted = [model(penalty) for penalty in _PENALTIES]
-    every = [[_means(each, X) for X in (train[0], valid[0], Xt)] for each in fitted]
-    return _best(task, every, valid[1])
+    return _best(task, [(_means(each, valid[0]), _means(each, Xt)) for each in fitted], valid[1])
 
 
 def _boosting(
     task: Task, train: tuple[Column, Column], valid: tuple[Column, Column], Xt: Column, seed: int
-) -> tuple[Column, Column, Column]:
-    """Return predictions of the three parts with as many trees as validation chooses."""
+) -> tuple[Column, Column]:
+    """Return predictions of validation and test rows with as many trees as validation chooses."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     given = {"max_iter": _MAX_TREES, "early_stopping": False, "random_state": seed}
     if task == "classification":
         model: Any = HistGradientBoostingClassifier(**given).fit(*train)
-        staged = [
-            [p[:, 1] for p in model.staged_predict_proba(X)] for X in (train[0], valid[0], Xt)
-        ]
+        staged = [[p[:, 1] for p in model.staged_predict_proba(X)] for X in (valid[0], Xt)]
     else:
         loss = "squared_error" if task == "regression" else "poisson"
         model = HistGradientBoostingRegressor(loss=loss, **given).fit(*train)
-        staged = [list(model.staged_predict(X)) for X in (train[0], valid[0], Xt)]
+        staged = [list(model.staged_predict(X)) for X in (valid[0], Xt)]
     return _best(task, list(zip(*staged, strict=True)), valid[1])
 
 
@@ -108,12 +106,10 @@ def _means(model: Any, X: Column) -> Column:
 
 
 def _best(
-    task: Task, candidates: Sequence[Sequence[Column]], y: Column
-) -> tuple[Column, Column, Column]:
+    task: Task, candidates: Sequence[tuple[Column, Column]], y: Column
+) -> tuple[Column, Column]:
     """Return the candidate with the lowest validation loss."""
-    losses = [_loss(task, y, valid) for _, valid, _ in candidates]
-    one, two, three = candidates[int(np.nanargmin(losses))]
-    return one, two, three
+    return candidates[int(np.nanargmin([_loss(task, y, valid) for valid, _ in candidates]))]
 
 
 def _loss(task: Task, y: Column, mean: Column) -> float:

@@ -5,6 +5,7 @@ import os
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor
 
 from directgp.datasets.problem import Problem
-from directgp.errors import require
-from directgp.estimators.explanations import Explained
+from directgp.errors import NumericalError, require
+from directgp.estimators.explanations import Explained, increases
 from directgp.estimators.preprocessing import ColumnScaling
 from directgp.experiments.baselines import predict_baseline
 from directgp.experiments.cell import (
@@ -111,7 +112,8 @@ def compare(
         if not complete:
             ended = {found.cell for found in opened.records(cells)}
             ended |= {failure.cell for failure in opened.failures(cells)}
-            left = min(cell.repeat for cell in cells if cell not in ended)
+            # Fits that had failed before may be the only ones that were not tried again.
+            left = min((cell.repeat for cell in cells if cell not in ended), default=asked)
             # Of a single repeat, what was finished is better than nothing.
             plan = replace(plan, repeats=max(left, 1))
             cells = plan.cells()
@@ -189,23 +191,27 @@ def run_compare_cell(
     )
     arrays = {f.name: getattr(judged, f.name)[:_ROWS_KEPT].numpy() for f in fields(Predictions)}
     if explained is not None:
-        arrays |= asdict(_explanation(cell, explained, data))
+        # A fit is not lost because it cannot be explained.
+        with suppress(NumericalError):
+            arrays |= asdict(_explanation(cell, explained, data))
     return Record(cell, outcome, Circumstances.here(settings.device), arrays, kept)
 
 
 def _explanation(cell: CompareCell, explained: Explained, data: CellData) -> Explanation:
     """Explain a model by some test rows; curves are drawn in the first repeat only."""
     (X, y), random = data.test, np.random.default_rng([cell.seed, cell.repeat])
-    importance = explained.importance(X[:_ROWS_SHUFFLED], y[:_ROWS_SHUFFLED], random)
+    some = X[:_ROWS_SHUFFLED], y[:_ROWS_SHUFFLED]
+    importance = increases(lambda inputs: explained.nll(inputs, some[1]), some[0], random)
     relevance = explained.relevance()
-    chosen = np.argsort(-importance, kind="stable")[:_CURVES] if cell.repeat == 0 else np.arange(0)
+    order = [j for j in np.argsort(-importance, kind="stable") if not np.isnan(X[:, j]).all()]
+    chosen = np.array(order[:_CURVES] if cell.repeat == 0 else [], dtype=np.int64)
     curves = explained.curves(X, chosen.tolist(), COVERAGE)
     longest = max((curve.shape[1] for curve in curves), default=0)
     padded = np.full((len(curves), 4, longest), np.nan)
     for place, curve in zip(padded, curves, strict=True):
         place[:, : curve.shape[1]] = curve
     own = np.zeros(0) if relevance is None else relevance
-    return Explanation(importance, own, chosen.astype(np.int64), padded)
+    return Explanation(importance, own, chosen, padded)
 
 
 def _train(
@@ -281,8 +287,8 @@ def _default_fit(cell: CompareCell, data: CellData) -> tuple[Predictive, dict[st
         max_iter=settings.max_steps,
         dtype=settings.dtype,
         device=settings.device,
-        missing="impute" if np.isnan(X).any() else "error",
-        random_state=seed_of(cell.seed, cell.repeat) % 2**32,
+        missing="impute" if any(np.isnan(part[0]).any() for part in data[:3]) else "error",
+        random_state=seed_of(cell.seed, cell.repeat),
     )
     with warnings.catch_warnings():
         # Its findings are those of one fit, and the report counts limits that were reached.

@@ -198,7 +198,7 @@ def run_facts(findings: Findings) -> dict[str, str]:
         "likelihood": chosen if settings.likelihood == "auto" else settings.likelihood,
         "kernel": chosen if settings.kernel == "auto" else settings.kernel,
         "lengthscales": lengthscales,
-        "models chosen": _models(comparison),
+        "models chosen": _models(findings),
         "inducing inputs": "a quarter of the training rows, from 50 to 100"
         if inducing is None
         else f"{inducing:,}",
@@ -215,10 +215,9 @@ def run_facts(findings: Findings) -> dict[str, str]:
     }
 
 
-def _models(comparison: Comparison) -> str:
+def _models(findings: Findings) -> str:
     """Format which models the ELBO was trained with, and how often."""
-    elbo = [r.outcome.model for r in comparison.runs if r.cell.method == ELBO.name]
-    counts = Counter(str(model) for model in elbo if model is not None)
+    counts = Counter(map(str, findings.models(ELBO.name)))
     return "; ".join(f"{model} ({times})" for model, times in counts.most_common()) or "–"
 
 

@@ -145,6 +145,10 @@ class Findings:
         runs = sorted(self.comparison.runs, key=lambda run: run.cell.repeat)
         return [r for r in runs if r.cell.method == method and r.cell.size == self.size]
 
+    def models(self, method: str) -> list[ModelFacts]:
+        """Return the models of a method at the largest size, by repeat."""
+        return [run.outcome.model for run in self.runs(method) if run.outcome.model]
+
     def importance(self, method: str) -> list[Importance]:
         """Return the importance of each feature for a method, the largest first."""
         found = [run.explanation for run in self.runs(method) if run.explanation is not None]
@@ -315,20 +319,25 @@ def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _probable(gap: float, than: str) -> str:
-    """Express a fall of NLL as a factor of probability: ``1.6 times as probable as the ELBO``."""
-    if not gap < _MAX_LOG_FACTOR:
-        return f"far more probable than {than}"
-    factor = math.exp(gap)
-    text = f"{factor:,.0f}" if factor >= 10 else f"{factor:.{2 if factor < 1.2 else 1}f}"
-    times = "" if text == "1.00" else f"{text} times "
-    return f"{times}as probable as {than}"
+def _gain(findings: Findings, mine: RankingRow, other: RankingRow) -> str:
+    """Format ``gives the actual values 1.6 times the probability that the ELBO gives, …``."""
+    pair, than = findings.paired(mine, other), other.method.name_in_text
+    share = f"far more probability than {than}"
+    if pair.gap < _MAX_LOG_FACTOR:
+        factor = math.exp(pair.gap)
+        text = f"{factor:,.0f}" if factor >= 10 else f"{factor:.{2 if factor < 1.2 else 1}f}"
+        times = "the same" if text == "1.00" else f"{text} times the"
+        share = f"{times} probability that {than} gives"
+    return f"gives the actual values {share}, {_better_in(pair, findings.num_repeats)}"
 
 
-def _repeats_won(pair: Paired, repeats: int) -> str:
-    """Format ``in 4 of 5 repeats (p = 0.01)``."""
+def _better_in(pair: Paired, repeats: int) -> str:
+    """Format ``better in 4 of 5 repeats (p = 0.01), which may be chance``."""
+    if repeats == 1:
+        return "in the one split that was run"
     test = p_value(pair.p_value)
-    return f"in {pair.wins} of {plural(repeats, 'repeat')}{f' ({test})' if test else ''}"
+    chance = ", which may be chance" if test and not pair.significant else ""
+    return f"better in {pair.wins} of {repeats} repeats{f' ({test})' if test else ''}{chance}"
 
 
 def quality(findings: Findings, use: RankingRow) -> str:
@@ -366,23 +375,16 @@ def choice(findings: Findings, best: RankingRow, use: RankingRow) -> str:
         return f"Only {name} was trained: there is no other objective to compare it with."
     next_best = min(others, key=lambda row: row.scores["nll"].mean)
     other = next_best if elbo is None or elbo is best else elbo
-    pair = findings.paired(best, other)
-    probable = f"makes the actual values {_probable(pair.gap, other.method.name_in_text)}"
+    pair, gain = findings.paired(best, other), _gain(findings, best, other)
     if repeats == 1:
-        return (
-            f"{_capital(name)} {probable}, in the one split that was run: run more (--repeats 5) "
-            "before you rely on it."
-        )
-    won = _repeats_won(pair, repeats)
+        return f"{_capital(name)} {gain}: run more (--repeats 5) before you rely on it."
     if best is elbo:
-        return f"Use the ELBO, the standard objective: it {probable}, the next best, {won}."
+        return f"Use the ELBO, the standard objective: it {gain}."
     if use is elbo:
-        simplest = "Use the ELBO, the standard objective and the simplest"
-        return f"{simplest}: {name} {probable}, {won}, which may be chance."
+        return f"Use the ELBO, the standard objective and the simplest: {name} {gain}."
     if not pair.significant and math.isfinite(pair.gap):
-        quicker = "take the one that is quicker to train"
-        return f"{_capital(name)} {probable}, {won}, which may be chance: {quicker}."
-    return f"Use {name}: it {probable}, {won}."
+        return f"{_capital(name)} {gain}: take the one that is quicker to train."
+    return f"Use {name}: it {gain}."
 
 
 def _terms(findings: Findings, chosen: str) -> Iterator[str]:
@@ -390,7 +392,7 @@ def _terms(findings: Findings, chosen: str) -> Iterator[str]:
     for row in findings.objectives:
         if row.method.name_in_text.lower() in chosen.lower():
             yield f"{_capital(row.method.name_in_text)} is {_lower(row.method.about)}"
-    if "(p " in chosen:
+    if findings.num_repeats > 1 and len(findings.objectives) > 1:
         yield "p is the probability of a difference this large if both were equally good."
 
 
@@ -427,35 +429,30 @@ def _main_features(findings: Findings, use: RankingRow) -> Iterator[str]:
 
 
 def _changed(findings: Findings, mine: RankingRow, other: RankingRow, *names: str) -> str:
-    """Format ``X instead of Y lowers the NLL from a to b, lower in 5 of 5 repeats (p = 0.01)``."""
+    """Format ``X instead of Y lowers the NLL from a to b, better in 5 of 5 repeats (p = 0.01)``."""
     pair = findings.paired(mine, other)
     one, two = names or (mine.method.name_in_text, other.method.name_in_text)
     values = [findings.value(row, "nll") for row in (other, mine)]
     verb = "lowers" if pair.gap > 0 else "raises"
-    chance = "" if pair.significant else ", which may be chance"
-    return (
-        f"{one} instead of {two} {verb} the NLL from {values[0]} to {values[1]}, lower "
-        f"{_repeats_won(pair, findings.num_repeats)}{chance}"
-    )
+    better = _better_in(pair, findings.num_repeats)
+    return f"{one} instead of {two} {verb} the NLL from {values[0]} to {values[1]}, {better}"
 
 
 def _model_effect(findings: Findings, elbo: RankingRow) -> Iterator[str]:
     """Yield what the choice of likelihood, kernel and ARD was, and what the likelihood changed."""
-    models = [run.outcome.model for run in findings.runs(elbo.method.name) if run.outcome.model]
-    basic = findings.row(BASIC.name)
+    models, basic = findings.models(elbo.method.name), findings.row(BASIC.name)
     if not models or basic is None:
         return
-    counts = Counter(model.likelihood for model in models)
-    plain = likelihoods_of(findings.comparison.plan.data.task)[0]
+    counts = Counter(f"{model.likelihood.replace('_', '-')} noise" for model in models)
+    plain = f"{likelihoods_of(findings.comparison.plan.data.task)[0].replace('_', '-')} noise"
     chosen, times = counts.most_common(1)[0]
+    fits = "fits the training rows best (highest evidence) in"
     if set(counts) == {plain}:
-        yield f"The likelihood: {plain} noise has the highest evidence in every repeat."
+        yield f"The likelihood: {plain} {fits} every repeat."
         return
-    change = _changed(findings, elbo, basic, f"{chosen} noise", f"{plain} noise")
-    yield (
-        f"The likelihood: {chosen} noise has the highest evidence in {times} of "
-        f"{plural(len(models), 'repeat')}; {change}."
-    )
+    change = _changed(findings, elbo, basic, chosen, plain)
+    repeats = plural(len(models), "repeat")
+    yield f"The likelihood: {chosen} {fits} {times} of {repeats}; {change}."
 
 
 def second_sentence(findings: Findings, use: RankingRow) -> str:
@@ -526,6 +523,11 @@ class Verdict:
     cautions: tuple[str, ...]
 
 
+def _is_better(findings: Findings, mine: RankingRow, other: RankingRow) -> bool:
+    pair = findings.paired(mine, other)
+    return pair.significant and pair.gap > 0
+
+
 def verdict(findings: Findings) -> Verdict:
     """Return the verdict on the ranking at the largest size."""
     finite = [row for row in findings.objectives if math.isfinite(row.scores["nll"].mean)]
@@ -543,27 +545,17 @@ def verdict(findings: Findings) -> Verdict:
     if elbo in finite and elbo is not None and findings.num_repeats > 1:
         use = best if findings.paired(best, elbo).significant else elbo
     other = use
-    if default is not None:
-        gain = findings.paired(default, other)
-        use = default if gain.significant and gain.gap > 0 else other
+    if default is not None and _is_better(findings, default, other):
+        use = default
     plan = findings.comparison.plan
-    models = [run.outcome.model for run in findings.runs(use.method.name) if run.outcome.model]
-    model = Counter(models).most_common(1)[0][0] if models else None
+    models = Counter(findings.models(use.method.name)).most_common(1)
+    model = models[0][0] if models else None
     chosen, rival = choice(findings, best, other), findings.baseline
     if use is not other:
-        gain = findings.paired(use, other)
-        chosen = (
-            f"Use directgp fit as it is: it makes the actual values "
-            f"{_probable(gain.gap, other.method.name_in_text)}, "
-            f"{_repeats_won(gain, findings.num_repeats)}."
-        )
-    pair = None if rival is None else findings.paired(rival, use)
-    if rival is not None and pair is not None and pair.significant and pair.gap > 0:
-        chosen += (
-            f" But {rival.method.name_in_text}, without a Gaussian process, predicts better: it "
-            f"makes the actual values {_probable(pair.gap, use.method.name_in_text)}, "
-            f"{_repeats_won(pair, findings.num_repeats)}."
-        )
+        chosen = f"Use directgp fit as it is: it {_gain(findings, use, other)}."
+    if rival is not None and _is_better(findings, rival, use):
+        name, gain = rival.method.name_in_text, _gain(findings, rival, use)
+        chosen += f" But {name}, without a Gaussian process, predicts better: it {gain}."
     return Verdict(
         quality(findings, use),
         chosen,

@@ -50,6 +50,13 @@ def test_the_mean_of_labels_is_their_share() -> None:
     assert nll("mean", "labels", "classification") == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("method", ["linear", "boosting"])
+def test_labels_of_one_class_are_predicted_by_their_share(method: str) -> None:
+    data = CellData((X[:20], np.ones(20)), (X[20:30], np.ones(10)), (X[30:50], np.ones(20)))
+    _, q = predict_baseline(method, "classification", ScaledRows.of(data, "classification"), 0)
+    assert (q.mean > 10).all()
+
+
 def test_a_linear_model_finds_a_linear_function_and_its_noise() -> None:
     # The entropy of the noise; its standard error over 200 rows is √(1/2)/√200.
     entropy = float(stats.norm(0, 0.3).entropy())

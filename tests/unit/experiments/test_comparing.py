@@ -14,7 +14,7 @@ from scipy import stats
 import directgp
 from directgp.errors import NumericalError
 from directgp.estimators.preprocessing import ColumnScaling
-from directgp.experiments.cell import METHODS, Cell, Record
+from directgp.experiments.cell import DEFAULT, METHODS, Cell, Record
 from directgp.experiments.comparison import (
     coarse_grid,
     compare_rows,
@@ -247,6 +247,33 @@ def test_a_time_budget_keeps_what_is_complete(
     complete = run_comparison(given, whole, store, callback=again)
     assert (len(again.results), again.known, complete.repeats_asked) == (6 - fits, fits, None)
     assert len(complete.runs) == 6
+
+
+def test_failures_of_an_earlier_run_count_as_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, store = problem(), tmp_path / "store"
+    whole = plan(given, methods=("mean",), repeats=2)
+
+    def broken(*_: Any) -> None:
+        raise NumericalError("Broken.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("directgp.experiments.comparison.predict_baseline", broken)
+        run_comparison(given, whole, store)
+    monkeypatch.setattr(Runner, "_is_late", lambda _: True)
+    found = run_comparison(given, whole, store, time_budget=60.0)
+    assert (len(found.failed), found.plan.repeats, found.repeats_asked) == (2, 2, 2)
+
+
+def test_gaps_in_test_rows_alone_are_imputed() -> None:
+    given = problem()
+    cell = plan(given, methods=("auto",)).cell(DEFAULT, 0, 30)
+    train, validation, (X, y), number = compare_rows(cell, given)
+    holes = np.column_stack([X[:, 0], np.full(len(X), np.nan)])
+    found = run_compare_cell(cell, CellData(train, validation, (holes, y), number))
+    assert math.isfinite(found.outcome.scores["nll"])
+    assert found.arrays["features"].tolist() == [0]
 
 
 def test_a_time_budget_ends_worker_processes(tmp_path: Path) -> None:

@@ -25,39 +25,40 @@ FIRST = [
     (
         Recipe(repeats=5),
         "log-joint",
-        "Use log-loss DLM (joint): it makes the actual values 1.6 times as probable as the "
-        "ELBO, in 5 of 5 repeats (p < 0.001).",
+        "Use log-loss DLM (joint): it gives the actual values 1.6 times the probability that "
+        "the ELBO gives, better in 5 of 5 repeats (p < 0.001).",
     ),
     (
         Recipe(repeats=5, nll={**NLL, "log-fixed": -0.102}),
         "log-fixed",
-        "Use log-loss DLM (fixed): it makes the actual values 1.6 times as probable as the "
-        "ELBO, in 5 of 5 repeats (p < 0.001).",
+        "Use log-loss DLM (fixed): it gives the actual values 1.6 times the probability that "
+        "the ELBO gives, better in 5 of 5 repeats (p < 0.001).",
     ),
     (
         Recipe(repeats=5, methods=PAIR, nll={"elbo": 0.366, "log-joint": 0.29}, noise=0.05),
         "elbo",
-        "Use the ELBO, the standard objective and the simplest: log-loss DLM (joint) makes "
-        "the actual values 1.02 times as probable as the ELBO, in 4 of 5 repeats (p = 0.52), "
-        "which may be chance.",
+        "Use the ELBO, the standard objective and the simplest: log-loss DLM (joint) gives "
+        "the actual values 1.02 times the probability that the ELBO gives, better in 4 of 5 "
+        "repeats (p = 0.52), which may be chance.",
     ),
     (
         Recipe(repeats=5, nll={**NLL, "elbo": -0.5}),
         "elbo",
-        "Use the ELBO, the standard objective: it makes the actual values 1.5 times as "
-        "probable as log-loss DLM (joint), the next best, in 5 of 5 repeats (p < 0.001).",
+        "Use the ELBO, the standard objective: it gives the actual values 1.5 times the "
+        "probability that log-loss DLM (joint) gives, better in 5 of 5 repeats (p < 0.001).",
     ),
     (
         Recipe(repeats=5, methods=PAIR, nll={"elbo": 0.3, "log-joint": 0.301}),
         "elbo",
-        "Use the ELBO, the standard objective: it makes the actual values 1.01 times as "
-        "probable as log-loss DLM (joint), the next best, in 5 of 5 repeats (p = 0.14).",
+        "Use the ELBO, the standard objective: it gives the actual values 1.01 times the "
+        "probability that log-loss DLM (joint) gives, better in 5 of 5 repeats (p = 0.14), "
+        "which may be chance.",
     ),
     (
         Recipe(repeats=1),
         "log-joint",
-        "Log-loss DLM (joint) makes the actual values 1.6 times as probable as the ELBO, in "
-        "the one split that was run: run more (--repeats 5) before you rely on it.",
+        "Log-loss DLM (joint) gives the actual values 1.6 times the probability that the ELBO"
+        " gives, in the one split that was run: run more (--repeats 5) before you rely on it.",
     ),
     (
         Recipe(repeats=3, methods=("elbo",)),
@@ -67,8 +68,8 @@ FIRST = [
     (
         Recipe(repeats=4, methods=("log-joint", "log-fixed")),
         "log-joint",
-        "Use log-loss DLM (joint): it makes the actual values 1.5 times as probable as "
-        "log-loss DLM (fixed), in 4 of 4 repeats (p < 0.001).",
+        "Use log-loss DLM (joint): it gives the actual values 1.5 times the probability that "
+        "log-loss DLM (fixed) gives, better in 4 of 4 repeats (p < 0.001).",
     ),
     (
         Recipe(
@@ -77,15 +78,15 @@ FIRST = [
             nll={"log-joint": 0.3, "log-fixed": 0.301},
         ),
         "log-fixed",
-        "Log-loss DLM (fixed) makes the actual values as probable as log-loss DLM (joint), in"
-        " 2 of 4 repeats (p = 0.76), which may be chance: take the one that is quicker to "
-        "train.",
+        "Log-loss DLM (fixed) gives the actual values the same probability that log-loss DLM "
+        "(joint) gives, better in 2 of 4 repeats (p = 0.76), which may be chance: take the "
+        "one that is quicker to train.",
     ),
     (
         Recipe(repeats=4, nll={**NLL, "elbo": math.inf}),
         "log-joint",
-        "Use log-loss DLM (joint): it makes the actual values far more probable than the "
-        "ELBO, in 4 of 4 repeats.",
+        "Use log-loss DLM (joint): it gives the actual values far more probability than the "
+        "ELBO, better in 4 of 4 repeats.",
     ),
     (
         Recipe(repeats=4, nll={name: math.inf for name in NLL}),
@@ -170,15 +171,18 @@ def test_what_likelihood_and_objective_changed_are_told_apart() -> None:
     recipe = Recipe(repeats=5, methods=WITH_ALL, likelihood="auto", chosen="student_t", nll=nll)
     told = verdict_of(recipe).details
     assert told[1] == (
-        "The likelihood: student_t noise has the highest evidence in 5 of 5 repeats; student_t"
-        " noise instead of gaussian noise lowers the NLL from 0.908 to 0.372, lower in 5 of 5"
-        " repeats (p < 0.001)."
+        "The likelihood: student-t noise fits the training rows best (highest evidence) in 5 of 5"
+        " repeats; student-t noise instead of gaussian noise lowers the NLL from 0.908 to 0.372,"
+        " better in 5 of 5 repeats (p < 0.001)."
     )
     assert told[2].startswith("The objective: log-loss DLM (joint) instead of the ELBO")
     assert told[2].endswith("which may be chance.")
     assert told[3].startswith("Without a Gaussian process: the ELBO instead of gradient boosting")
     basic = verdict_of(replace(recipe, chosen="gaussian")).details
-    assert basic[1] == "The likelihood: gaussian noise has the highest evidence in every repeat."
+    assert basic[1] == (
+        "The likelihood: gaussian noise fits the training rows best (highest evidence) in every"
+        " repeat."
+    )
 
 
 def test_words_are_defined_where_they_appear() -> None:
@@ -220,12 +224,13 @@ def test_the_default_and_baselines_may_be_better() -> None:
     recipe = Recipe(repeats=5, methods=WITH_ALL, likelihood="auto", nll={**NLL, "auto": -0.5})
     found = verdict_of(recipe)
     assert found.method == DEFAULT
-    assert found.choice.startswith("Use directgp fit as it is: it makes the actual values 1.5")
+    assert found.choice.startswith("Use directgp fit as it is: it gives the actual values 1.5")
     assert "--objective" not in found.command and "--likelihood" not in found.command
     found = verdict_of(replace(recipe, nll={**NLL, "boosting": -1.0}))
     assert found.choice.endswith(
-        " But gradient boosting, without a Gaussian process, predicts better: it makes the actual"
-        " values 2.5 times as probable as log-loss DLM (joint), in 5 of 5 repeats (p < 0.001)."
+        " But gradient boosting, without a Gaussian process, predicts better: it gives the actual"
+        " values 2.5 times the probability that log-loss DLM (joint) gives, better in 5 of 5"
+        " repeats (p < 0.001)."
     )
 
 
