@@ -178,8 +178,7 @@ def run_compare_cell(
             "model": model,
         }
         if method in (ELBO, BASIC):
-            named = {name: str(value) for name, value in model.model_dump().items()}
-            kept = trained.to_bytes(**named)
+            kept = trained.to_bytes(facts=model.model_dump_json())
     seconds = clock(settings.device) - since
     judged = predicted.judged(cell.task)
     outcome = CompareOutcome(
@@ -222,19 +221,21 @@ def _train(
     monitors: Sequence[Monitor],
 ) -> tuple[Trained, ModelFacts]:
     """Train a Gaussian process on the model of the split; return it and its model."""
-    settings, known = cell.settings, facts_in(start) if start else {}
-    given = {name: getattr(settings, name) for name in ("likelihood", "kernel", "ard")}
-    if known:
-        given = {**known, "ard": known["ard"] == "True"}
+    settings = cell.settings
+    # Early stores have models without facts; all of them were given.
+    stored = facts_in(start).get("facts") if start else None
+    known = None if stored is None else ModelFacts.model_validate_json(stored)
+    given = {name: getattr(known or settings, name) for name in ("likelihood", "kernel", "ard")}
     if method is BASIC:
         given["likelihood"] = likelihoods_of(cell.task)[0]
     seeds = cell.seed, cell.repeat
     choices = (cell.task, *rows.train, seeds, settings.num_inducing, monitors)
     model = chosen_model(*choices, **given)
     facts = _facts(model)
-    if start and facts.likelihood == known["likelihood"] and method.objective != "fitc":
+    same = bool(start) and (known is None or facts.likelihood == known.likelihood)
+    if same and method.objective != "fitc":
         load_bytes(model, start)
-    if method is BASIC and facts.likelihood == known["likelihood"]:
+    if same and method is BASIC:
         # The chosen model is the basic one, and has been trained.
         return Trained.before(model), facts
     betas, max_steps = settings.betas or coarse_grid(cell.size), settings.max_steps
