@@ -2,6 +2,7 @@
 
 import multiprocessing
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
@@ -11,8 +12,8 @@ _IMPORTED = ["directgp.experiments.comparison"]
 
 def worker_context() -> BaseContext:
     """Return how processes are started: forked from a server that has no threads, or spawned."""
-    methods = multiprocessing.get_all_start_methods()
-    return multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    # Libraries of macOS may start threads when they are imported.
+    return multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 
 
 def start_server() -> None:

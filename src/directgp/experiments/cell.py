@@ -153,27 +153,10 @@ def method_named(name: str) -> Method:
     return others[name]
 
 
-def select_methods(
-    task: Task, names: Sequence[str] | None = None, likelihood: str = "gaussian"
-) -> tuple[Method, ...]:
-    """Return the named methods in table order; without names, those of `METHODS` that suit."""
+def suited_methods(task: Task, likelihood: str = "gaussian") -> tuple[Method, ...]:
+    """Return the methods of the paper that suit a task and a likelihood, in table order."""
     gaussian = task == "regression" and LIKELIHOODS[likelihood].conjugate
-    suited = [method for method in _ALL if gaussian or not method.gaussian_only]
-    if names is None:
-        return tuple(suited)
-    require(bool(names), "methods", f"at least one of {', '.join(METHODS)}", "none")
-    wanted = {method_named(name) for name in names}
-    for method in wanted - set(suited):
-        allowed = f"of {', '.join(each.name for each in suited)} here"
-        remedy = f"{method.label} needs a real-valued target with Gaussian noise."
-        require(method not in _ALL, "methods", allowed, repr(method.name), remedy)
-        try:
-            LOSSES[method.objective].make().check(LIKELIHOODS[likelihood].make())
-        except UnsupportedError as error:
-            allowed = f"of losses that suit the likelihood {likelihood}"
-            refuse("methods", allowed, repr(method.name), str(error))
-    others = sorted(wanted - set(_ALL), key=lambda method: method.name)
-    return (*(method for method in _ALL if method in wanted), *others)
+    return tuple(method for method in _ALL if gaussian or not method.gaussian_only)
 
 
 def methods_to_compare(
@@ -181,17 +164,32 @@ def methods_to_compare(
 ) -> tuple[Method, ...]:
     """Return the methods of a comparison in table order; the likelihood may be "auto"."""
     basic = likelihoods_of(task)[0] if likelihood == "auto" else likelihood
+    suited = suited_methods(task, basic)
     others = tuple(m for m in _OTHERS.values() if m is not BASIC or likelihood == "auto")
     if names is None:
-        return (*select_methods(task, None, basic), *others)
+        return (*suited, *others)
     require(bool(names), "methods", f"at least one of {', '.join((*METHODS, *_OTHERS))}", "none")
     wanted = {method_named(name) for name in names}
     if BASIC in wanted and BASIC not in others:
         allowed = "another if the likelihood is given"
         refuse("methods", allowed, repr(BASIC.name), "Leave it out.")
-    objectives = [method.name for method in wanted if method.kind == "objective"]
-    chosen = select_methods(task, objectives, basic) if objectives else ()
-    return (*chosen, *(method for method in others if method in wanted))
+    losses = sorted(wanted - {*_ALL, *_OTHERS.values()}, key=lambda method: method.name)
+    for method in (*(m for m in _ALL if m in wanted and m not in suited), *losses):
+        _check_loss(method, suited, basic)
+    return tuple(method for method in (*_ALL, *losses, *others) if method in wanted)
+
+
+def _check_loss(method: Method, suited: Sequence[Method], likelihood: str) -> None:
+    """Raise `InvalidInputError` for a method whose loss does not suit the likelihood."""
+    if method in _ALL:
+        allowed = f"of {', '.join(each.name for each in suited)} here"
+        remedy = f"{method.label} needs a real-valued target with Gaussian noise."
+        refuse("methods", allowed, repr(method.name), remedy)
+    try:
+        LOSSES[method.objective].make().check(LIKELIHOODS[likelihood].make())
+    except UnsupportedError as error:
+        allowed = f"of losses that suit the likelihood {likelihood}"
+        refuse("methods", allowed, repr(method.name), str(error))
 
 
 class Frozen(BaseModel):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from directgp.datasets.problem import Problem
-from directgp.experiments.cell import Cell, Record, select_methods
+from directgp.experiments.cell import Cell, Record, methods_to_compare, suited_methods
 from directgp.experiments.engine import RunCallback
 from directgp.experiments.plan import DataFacts, Plan, Settings, parts_of
 from directgp.experiments.workers import FailedJob, WorkerStatus
@@ -50,7 +50,9 @@ def plan(
     """Few steps, few inducing inputs and three β."""
     return Plan(
         data=DataFacts.of(given),
-        methods=select_methods(given.task, methods),
+        methods=suited_methods(given.task)
+        if methods is None
+        else methods_to_compare(given.task, methods, LIKELIHOOD[given.task]),
         repeats=repeats,
         sizes=sizes,
         seed=0,

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from directgp.errors import InvalidInputError
-from directgp.experiments.cell import METHODS, select_methods
+from directgp.experiments.cell import METHODS, methods_to_compare, suited_methods
 from directgp.experiments.plan import Parts, make_plan, parts_of, split
 from directgp.experiments.stats import corrected_p_value, estimates
 from directgp.metrics import COVERED, ERROR, NLL
@@ -67,30 +67,30 @@ def test_a_wrong_plan_is_refused(asked: dict[str, Any], words: str) -> None:
 
 
 def test_regression_has_all_methods() -> None:
-    assert [method.name for method in select_methods("regression")] == list(METHODS)
+    assert [method.name for method in suited_methods("regression")] == list(METHODS)
 
 
 @pytest.mark.parametrize("task", ["classification", "count"])
 def test_other_tasks_have_the_methods_that_need_no_gaussian(task: Task) -> None:
-    names = [method.name for method in select_methods(task)]
+    names = [method.name for method in suited_methods(task)]
     assert names == ["elbo", "beta-elbo", "log-joint", "log-fixed"]
 
 
 def test_other_noise_has_what_needs_no_gaussian() -> None:
-    assert len(select_methods("regression", likelihood="student_t")) == 4
+    assert len(suited_methods("regression", "student_t")) == 4
 
 
 def test_the_order_is_always_the_same() -> None:
-    found = select_methods("regression", ["log-joint", "elbo"])
+    found = methods_to_compare("regression", ["log-joint", "elbo"], "gaussian")
     assert [method.name for method in found] == ["elbo", "log-joint"]
 
 
 def test_an_unknown_method_is_refused() -> None:
     words = r"methods must be of elbo, .* here\. Got 'fitc'\. FITC needs a real-valued target"
     with pytest.raises(InvalidInputError, match=words):
-        select_methods("count", ["fitc"])
+        methods_to_compare("count", ["fitc"], "poisson")
     with pytest.raises(InvalidInputError, match=r"methods must be at least one of"):
-        select_methods("count", [])
+        methods_to_compare("count", [], "poisson")
 
 
 @pytest.mark.parametrize(

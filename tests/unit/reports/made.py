@@ -11,7 +11,7 @@ from directgp.experiments.cell import (
     FailedRecord,
     method_named,
     methods_to_compare,
-    select_methods,
+    suited_methods,
 )
 from directgp.experiments.plan import (
     BetaLoss,
@@ -142,7 +142,7 @@ def _plan(recipe: Recipe) -> Plan:
     basic = BASIC[recipe.task]
     return Plan(
         data=data,
-        methods=select_methods(recipe.task)
+        methods=suited_methods(recipe.task)
         if recipe.methods is None
         else methods_to_compare(recipe.task, recipe.methods, recipe.likelihood or basic),
         repeats=recipe.repeats,

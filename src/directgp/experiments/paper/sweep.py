@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, NamedTuple, final
 
-from directgp.experiments.cell import select_methods, with_starts
+from directgp.experiments.cell import suited_methods, with_starts
 from directgp.experiments.paper.cells import (
     AIRLINE,
     AIRLINE_BETAS,
@@ -178,7 +178,7 @@ class _Makers:
         for size in sorted({min(each, most) for each in rows}):
             betas = tuple(beta_grid(size)) if self.scale.betas is None else self.scale.betas
             for repeat in range(self.scale.repeats):
-                for method in select_methods(data.task):
+                for method in suited_methods(data.task):
                     sampled = method.objective == "log_loss" and data.task == "count"
                     yield FitCell(
                         **self._facts(data, size, repeat),
