@@ -184,7 +184,8 @@ def _workers(jobs: int | None, device: str, plan: "Plan") -> int:
 def _report(comparison: "Comparison", out: Path, terminal: Terminal) -> None:
     """Write the report and print the tables."""
     from directgp.reports.compare import CLOSE, score_table, write_report
-    from directgp.reports.verdict import Findings, verdict
+    from directgp.reports.findings import Findings
+    from directgp.reports.verdict import verdict
 
     index = write_report(comparison, out)
     findings = Findings(comparison)

@@ -13,8 +13,9 @@ from directgp.experiments.stats import SIGNIFICANT, RankingRow, ScoreEstimate
 from directgp.metrics import COVERAGE, SCORES, Score
 from directgp.plots.rendering import RenderedPicture, render
 from directgp.reports.figures import PICTURES, make_pictures
+from directgp.reports.findings import Findings
 from directgp.reports.html import parquet, render_page, write_files
-from directgp.reports.verdict import Findings, Verdict, steps_allowed, verdict
+from directgp.reports.verdict import Verdict, steps_allowed, verdict
 from directgp.text import decimals_for, duration, fixed, listed, number, one_line, percent, plural
 
 CLOSE = "≈"

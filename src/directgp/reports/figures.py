@@ -34,7 +34,7 @@ from directgp.plots.style import (
     method_mark,
     widened,
 )
-from directgp.reports.verdict import Findings, Importance, pooled
+from directgp.reports.findings import Findings, Importance, pooled
 from directgp.text import decimals_for, joined, number, one_line, percent, plural, with_error
 
 PICTURES = ("scores", "learning", "calibration", "predicted", "importance", "dependence", "beta")

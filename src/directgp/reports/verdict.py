@@ -1,33 +1,26 @@
-"""State which method to use and what limits that verdict."""
+"""State how good the predictions are, which method to use, and why."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass
-from functools import cached_property
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import final
 
-import numpy as np
-
-from directgp.experiments.cell import BASIC, DEFAULT, ELBO, Method
-from directgp.experiments.comparison import coarse_grid
+from directgp.experiments.cell import BASIC, DEFAULT, Method
 from directgp.experiments.plan import (
-    ComparedFit,
-    Comparison,
     DataFacts,
     ModelFacts,
     Plan,
-    Predictions,
     Settings,
 )
-from directgp.experiments.stats import Paired, RankingRow, best_of, paired, ranking
-from directgp.metrics import COVERAGE, SCORES, Score
+from directgp.experiments.stats import Paired, RankingRow, best_of
+from directgp.metrics import COVERAGE
 from directgp.plots.calibration import reliability
 from directgp.registry import likelihoods_of
+from directgp.reports.cautions import cautions
+from directgp.reports.findings import Findings, pooled
 from directgp.text import (
     command_lines,
-    decimals_for,
-    fixed,
     joined,
     number,
     one_line,
@@ -35,7 +28,6 @@ from directgp.text import (
     percent,
     plural,
 )
-from directgp.training.result import Status
 
 _NEAR_COVERAGE = 0.02
 """Coverage this near its nominal value is right, for any number of test rows."""
@@ -46,12 +38,6 @@ _MODERATE_COVERAGE = 0.05
 _NEAR_SHARES = 0.03
 """Probabilities with this expected calibration error are near the observed shares."""
 
-_FEW_REPEATS = 4
-"""Number of repeats below which a paired test detects large differences only."""
-
-_RARE = 20
-"""Number of test rows of a class below which they say little about it."""
-
 _MAX_LOG_FACTOR = 9.0
 """Difference of NLL beyond which its factor of probability is not stated."""
 
@@ -60,120 +46,6 @@ _MAIN = 3
 
 _SCORED = {"rmse": "the mean", "error": "the class"}
 """The part of a prediction that each score evaluates."""
-
-
-@final
-@dataclass(frozen=True)
-class Importance:
-    """How much a method needs a feature, in each repeat."""
-
-    feature: str
-    increases: tuple[float, ...]
-    """Of the mean NLL of test rows, when the feature is shuffled."""
-
-    relevance: tuple[float, ...]
-    """Share in the sum of 1 / lengthscale; empty if the model of a repeat has no ARD."""
-
-
-@final
-@dataclass(frozen=True)
-class Findings:
-    """A comparison and its ranking at each size."""
-
-    comparison: Comparison
-
-    @cached_property
-    def by_size(self) -> dict[int, tuple[RankingRow, ...]]:
-        """Rankings by size, the largest first, without sizes that have none."""
-        ran = {run.cell.size for run in self.comparison.runs}
-        every = {size: ranking(self.comparison, size) for size in sorted(ran, reverse=True)}
-        return {size: found for size, found in every.items() if found}
-
-    @property
-    def size(self) -> int:
-        """The largest size with a ranking, else the largest of the plan."""
-        return next(iter(self.by_size), self.comparison.plan.sizes[-1])
-
-    @property
-    def ranking(self) -> tuple[RankingRow, ...]:
-        """Ranking at the largest size; empty if no repeat was finished by all methods."""
-        return self.by_size.get(self.size, ())
-
-    @property
-    def elbo(self) -> RankingRow | None:
-        """Row of the ELBO, the reference of the comparison."""
-        return self.row(ELBO.name)
-
-    def row(self, method: str) -> RankingRow | None:
-        """Return the row of a method in the ranking, or None."""
-        return next((row for row in self.ranking if row.method.name == method), None)
-
-    @property
-    def objectives(self) -> list[RankingRow]:
-        """Rows of the objectives, without baselines and other choices of the model."""
-        return [row for row in self.ranking if row.method.kind == "objective"]
-
-    @property
-    def baseline(self) -> RankingRow | None:
-        """The best method without a Gaussian process."""
-        rows = [row for row in self.ranking if row.method.kind == "baseline"]
-        return min(rows, key=lambda row: row.scores["nll"].mean, default=None)
-
-    def paired(self, mine: RankingRow, other: RankingRow) -> Paired:
-        """Compare the NLL of two methods."""
-        parts = self.comparison.plan.parts
-        return paired(mine.scores["nll"], other.scores["nll"], parts)
-
-    @property
-    def scores(self) -> tuple[Score, ...]:
-        """Scores of this task, NLL first."""
-        return SCORES[self.comparison.plan.data.task]
-
-    @property
-    def num_repeats(self) -> int:
-        """Number of repeats that all methods have finished at the largest size."""
-        return len(self.ranking[0].betas) if self.ranking else 0
-
-    def value(self, row: RankingRow, score: str) -> str:
-        """Format a mean with the decimals of its column of the table."""
-        column = [each.scores[score] for each in self.ranking]
-        decimals = decimals_for([e.mean for e in column], [e.error for e in column])
-        return fixed(row.scores[score].mean, decimals)
-
-    def runs(self, method: str) -> list[ComparedFit]:
-        """Return the runs of a method at the largest size, by repeat."""
-        runs = sorted(self.comparison.runs, key=lambda run: run.cell.repeat)
-        return [r for r in runs if r.cell.method == method and r.cell.size == self.size]
-
-    def models(self, method: str) -> list[ModelFacts]:
-        """Return the models of a method at the largest size, by repeat."""
-        return [run.outcome.model for run in self.runs(method) if run.outcome.model]
-
-    def importance(self, method: str) -> list[Importance]:
-        """Return the importance of each feature for a method, the largest first."""
-        found = [run.explanation for run in self.runs(method) if run.explanation is not None]
-        if not found:
-            return []
-        ard = all(len(each.relevance) for each in found)
-        names = self.comparison.plan.data.feature_names
-        every = [
-            Importance(
-                name,
-                tuple(float(each.importance[j]) for each in found),
-                tuple(float(each.relevance[j]) for each in found) if ard else (),
-            )
-            for j, name in enumerate(names)
-        ]
-        return sorted(every, key=lambda each: -math.fsum(each.increases))
-
-
-def pooled(runs: Sequence[ComparedFit]) -> Predictions:
-    """Return the test rows of all runs, without predictions that are not finite."""
-    columns = zip(*(astuple(run.predictions) for run in runs), strict=True)
-    rows = Predictions(*map(np.concatenate, columns))
-    finite = np.isfinite([rows.actual, rows.mean, rows.below, rows.up_to]).all(0)
-    kept = finite & ~np.isnan([rows.lower, rows.upper]).any(0)
-    return Predictions(*(each[kept] for each in astuple(rows)))
 
 
 def calibration(findings: Findings, row: RankingRow) -> str:
@@ -211,104 +83,6 @@ def steps_allowed(plan: Plan) -> str:
     if settings.max_steps is not None:
         words += f", at most {settings.max_steps:,} in a run"
     return words
-
-
-def cautions(findings: Findings) -> tuple[str, ...]:
-    """Return sentences about what limits the verdict."""
-    every = (_out_of_time, _failures, _few_repeats, _rare_class, _not_converged, _betas_at_ends)
-    return tuple(sentence for caution in every for sentence in caution(findings))
-
-
-def _out_of_time(findings: Findings) -> Iterator[str]:
-    comparison = findings.comparison
-    asked, plan = comparison.repeats_asked, comparison.plan
-    if asked is not None:
-        ended = len(comparison.runs) + len(comparison.failed)
-        when = f"after {plan.repeats}" if ended == len(plan.cells()) else "in the first"
-        yield (
-            f"The time budget ended the comparison {when} of {plural(asked, 'repeat')}. The same "
-            "command with --resume continues."
-        )
-
-
-def _failures(findings: Findings) -> Iterator[str]:
-    comparison = findings.comparison
-    if comparison.failed:
-        fits = plural(len(comparison.failed) + len(comparison.runs), "fit")
-        listed = "it is" if len(comparison.failed) == 1 else "they are"
-        yield f"{len(comparison.failed)} of {fits} failed; {listed} listed below."
-    shown = {row.method for row in findings.ranking}
-    absent = [m for m in comparison.plan.methods if shown and m not in shown]
-    none = [m.name_in_text for m in absent if not findings.runs(m.name)]
-    few = [m.name_in_text for m in absent if findings.runs(m.name)]
-    size = plural(findings.size, "training row")
-    for names, finished in ((none, "no repeat"), (few, "too few repeats")):
-        if names:
-            yield f"With {size}, {joined(names)} finished {finished} and cannot be compared."
-    if 0 < findings.num_repeats < comparison.plan.repeats:
-        kept = f"the {plural(findings.num_repeats, 'repeat')} that all methods finished"
-        yield f"Only {kept} (of {comparison.plan.repeats}) are compared."
-
-
-def _few_repeats(findings: Findings) -> Iterator[str]:
-    if 1 < findings.num_repeats < _FEW_REPEATS and len(findings.ranking) > 1:
-        yield (
-            f"With {findings.num_repeats} repeats the paired test detects only large differences; "
-            "run 5 or more to separate methods that are close."
-        )
-
-
-def _rare_class(findings: Findings) -> Iterator[str]:
-    if findings.comparison.plan.data.task != "classification" or not findings.ranking:
-        return
-    runs = findings.runs(findings.ranking[0].method.name)
-    labels = np.concatenate([run.predictions.actual for run in runs])
-    rows, ones = sum(run.outcome.num_test for run in runs), int(labels.sum())
-    # Of many test rows only a part is stored.
-    rarer = round(min(ones, len(labels) - ones) * rows / max(len(labels), 1))
-    if rarer < _RARE:
-        yield (
-            f"Only {'about ' if len(labels) < rows else ''}{rarer} of {plural(rows, 'test row')}, "
-            f"over all repeats, {'is' if rarer == 1 else 'are'} of the rarer class: too few to "
-            "judge how well it is predicted."
-        )
-
-
-def _not_converged(findings: Findings) -> Iterator[str]:
-    plan, runs = findings.comparison.plan, findings.comparison.runs
-    ended = Counter(run.cell.method for run in runs if run.outcome.status == Status.BUDGET)
-    if ended:
-        whose = [f"{ended[m.name]} of {m.name_in_text}" for m in plan.methods if m.name in ended]
-        yield (
-            f"{ended.total():,} of {plural(len(runs), 'fit')} reached the limit of steps "
-            f"before convergence: {joined(whose)}; a larger --max-iter may change the scores."
-        )
-
-
-def _betas_at_ends(findings: Findings) -> Iterator[str]:
-    """Yield a sentence about methods whose β is an end of its grid in most repeats."""
-    where = " in most repeats" if findings.num_repeats > 1 else ""
-    for which, end, other in (("smallest", min, "smaller"), ("largest", max, "larger")):
-        names = [
-            row.method.name_in_text
-            for row in findings.ranking
-            if row.method.chooses_beta and _mostly_at(end, findings.runs(row.method.name))
-        ]
-        if names:
-            yield (
-                f"Validation chose the {which} β of the grid{where} for {joined(names)}: --betas "
-                f"with {other} values may do better."
-            )
-
-
-def _mostly_at(end: Callable[[Sequence[float]], float], runs: Sequence[ComparedFit]) -> bool:
-    """Return whether most runs chose this end of the grid; β = 0 is no end."""
-    grids = [run.cell.settings.betas or coarse_grid(run.cell.size) for run in runs]
-    at_end = [
-        run.outcome.beta == end(grid) > 0 and len(set(grid)) > 1
-        for run, grid in zip(runs, grids, strict=True)
-    ]
-    return 2 * sum(at_end) > len(runs)
 
 
 def _capital(text: str) -> str:

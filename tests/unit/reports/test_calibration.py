@@ -11,7 +11,8 @@ from scipy import stats
 
 from directgp.experiments.plan import Comparison
 from directgp.plots.calibration import pit_bars, reliability
-from directgp.reports.verdict import Findings, calibration, pooled
+from directgp.reports.findings import Findings, pooled
+from directgp.reports.verdict import calibration
 from tests.unit.reports.made import Recipe, comparison
 
 

@@ -16,7 +16,8 @@ from directgp.experiments.plan import Predictions
 from directgp.plots.rendering import NARROW, WIDE, Picture, dimensions, render
 from directgp.plots.style import DARK, clear_range, method_mark, widened
 from directgp.reports.figures import PICTURES, make_pictures, predicted_numbers
-from directgp.reports.verdict import Findings, verdict
+from directgp.reports.findings import Findings
+from directgp.reports.verdict import verdict
 from tests.unit.reports.conftest import SMALL
 from tests.unit.reports.html import Page
 from tests.unit.reports.made import NLL, Recipe, comparison

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from directgp.reports.compare import ScoreTable, page, run_facts, score_table
-from directgp.reports.verdict import Findings, steps_allowed, verdict
+from directgp.reports.findings import Findings
+from directgp.reports.verdict import steps_allowed, verdict
 from tests.unit.reports.conftest import SMALL
 from tests.unit.reports.html import Page
 from tests.unit.reports.made import NLL, Recipe, comparison

@@ -16,7 +16,8 @@ from directgp.plots.rendering import render
 from directgp.reports import html
 from directgp.reports.compare import report_document, results_parquet, write_report
 from directgp.reports.figures import make_pictures
-from directgp.reports.verdict import Findings, verdict
+from directgp.reports.findings import Findings
+from directgp.reports.verdict import verdict
 from directgp.text import strict_json
 from tests.unit.reports.conftest import SMALL
 from tests.unit.reports.made import NLL, Recipe, comparison
