@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from directgp.datasets import read_table
 from tests.cli import messy_files
 from tests.cli.running import QUICK, run
 
@@ -51,7 +52,7 @@ REFUSED = {
 }
 
 
-def fit(name: str) -> Any:
+def fit(name: str, *words: str) -> Any:
     """Write the file and train a model quickly."""
     file = Path(f"{name}.xlsx" if name.startswith("workbook") else f"{name}.csv")
     getattr(messy_files, name)(file)
@@ -67,6 +68,7 @@ def fit(name: str) -> Any:
         "--ard",
         "--likelihood",
         _likelihood(name),
+        *words,
         "--out",
         "m",
     )
@@ -119,6 +121,15 @@ def test_all_problems_are_told_at_once(here: Path) -> None:
     # New rows are read in the same way: the model says nothing is wrong with its own table.
     answer = run("predict", "m", "everything_at_once.csv", "--out", "p.csv", "--json")
     assert json.loads(answer.out)["predicted"] == messy_files.ROWS
+
+
+@pytest.mark.parametrize("name", ["times", "times_and_text"])
+def test_a_model_of_times_predicts_its_own_table(here: Path, name: str) -> None:
+    assert fit(name, "--dates", "days", "--missing", "impute").code == 0
+    answer = run("predict", "m", f"{name}.csv", "--out", "p.csv", "--json")
+    assert json.loads(answer.out)["predicted"] == messy_files.ROWS
+    reasons = [reason for reason in read_table("p.csv")["reason"].to_pylist() if reason]
+    assert len(reasons) == (name == "times_and_text")
 
 
 def test_too_few_rows_to_compare_are_enough_to_fit(here: Path) -> None:

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from shlex import quote
@@ -60,13 +61,16 @@ def trim(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 Mark = Literal[".", ","]
 
+ISO = "%Y-%m-%d"
+"""Format of dates and times of ISO 8601, such as 2020-12-31 and 2020-12-31T10:30:00Z."""
+
 
 class NumberFormat(NamedTuple):
     """How the text of a column is read as numbers."""
 
     decimal: Mark = "."
     dates: str = ""
-    """Decimal mark; format of `strptime` if the text is dates, which become days since 1970."""
+    """Decimal mark; `ISO` or a format of `strptime` for dates, which become days since 1970."""
 
 
 class ReadNumbers(NamedTuple):
@@ -127,10 +131,12 @@ def guess_format(column: pa.ChunkedArray, decimals: Sequence[Mark]) -> NumberFor
 
 
 def read_numbers(column: pa.ChunkedArray, form: NumberFormat) -> ReadNumbers:
-    """Return a column of numbers, times or text as numbers; other types raise `TypeError`."""
+    """Return a column of numbers, times, text or no values as numbers; else raise `TypeError`."""
     kind = kind_of(column.type)
     if kind == "number" and not form.dates:
         return ReadNumbers(to_numbers(column), np.empty(0, np.int64))
+    if kind == "empty":
+        return ReadNumbers(np.full(len(column), np.nan), np.empty(0, np.int64))
     if kind == "time" and form.dates:
         return ReadNumbers(_days(column), np.empty(0, np.int64))
     if kind != "category":
@@ -186,7 +192,7 @@ def _number_of_text(text: str, form: NumberFormat) -> tuple[float, bool] | None:
 
 
 _DATES = (
-    *("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%Y%m%d"),
+    *(ISO, "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y"),
     *("%d.%m.%y", "%m/%d/%y", "%d/%m/%y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y"),
 )
 """Formats of dates; of two that read as many, the first is taken."""
@@ -214,11 +220,16 @@ _DAY = 86_400.0
 
 def _days_of_text(text: str, form: NumberFormat) -> tuple[float, bool] | None:
     """Return the days since 1970; None if the text is no date of the format."""
+    found = None
+    if form.dates == ISO:
+        with suppress(ValueError):
+            found = datetime.fromisoformat(text)
     try:
-        found = datetime.strptime(text, form.dates).replace(tzinfo=UTC)
+        # Unlike ISO 8601, `strptime` allows 2020-1-1.
+        found = found or datetime.strptime(text, form.dates)
     except ValueError:
         return None
-    return (found - _EPOCH).total_seconds() / _DAY, True
+    return (found.replace(tzinfo=found.tzinfo or UTC) - _EPOCH).total_seconds() / _DAY, True
 
 
 def _days(column: pa.ChunkedArray) -> NDArray[np.float64]:

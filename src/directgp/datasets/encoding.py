@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from directgp.datasets.columns import (
+    ISO,
     MAX_LEVELS_ALWAYS,
     NumberFormat,
     drop_options,
@@ -69,7 +70,7 @@ class NumberColumn(_Record):
     @property
     def verbatim(self) -> bool:
         """Whether a text file has to be read as text, not as numbers with a decimal point."""
-        return self.decimal != "." or bool(self.dates)
+        return self.decimal != "." or self.dates not in ("", ISO)
 
     def fill(self, column: pa.ChunkedArray, features: NDArray[np.float64]) -> Iterator[Fault]:
         """Write the values to the features, of shape (n, 1), and yield what is wrong."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from directgp.datasets.columns import (
+    ISO,
     Mark,
     NumberFormat,
     complete_rows,
@@ -108,7 +109,7 @@ class _Columns:
         elif name in self.categories:
             self.arrays[name] = trim(column)
         elif kind == "time":
-            self._read_numbers(name, column, NumberFormat(dates="%Y-%m-%d"))
+            self._read_numbers(name, column, NumberFormat(dates=ISO))
         elif kind == "other":
             self.refuse_column(name, f"has values of type {column.type}, no numbers or text")
         elif kind == "category" and (form := guess_format(column, self.decimals)) is not None:

@@ -1,5 +1,6 @@
 """Features of the training table and of new tables."""
 
+import datetime as dt
 from decimal import Decimal
 from typing import Any
 
@@ -87,6 +88,35 @@ def test_encoding_json_round_trip_and_invalid_json() -> None:
     for wrong in (text.replace("number", "word"), text.replace('"a"', "3"), text[:-1] + ',"x":1}'):
         with pytest.raises(ValidationError):
             Encoding.model_validate_json(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [
+        ("2020-01-01", 0),
+        ("2020-1-1", 0),
+        ("2020-01-01 10:30", 10.5),
+        ("2020-01-01 10:30:00", 10.5),
+        ("2020-01-01T10:30:00Z", 10.5),
+        ("2020-01-01T12:30:00+02:00", 10.5),
+        ("2020-01-01T10:30:00.5", 10.5 + 0.5 / 3600),
+    ],
+)
+def test_dates_of_iso_8601_are_read_from_text_and_from_times(text: str, hours: float) -> None:
+    encoding = Encoding(columns=(NumberColumn(name="when", dates="%Y-%m-%d"),))
+    assert encoding.verbatim == ()
+    time = dt.datetime(2020, 1, 1, tzinfo=dt.UTC) + dt.timedelta(hours=hours)
+    for value in (text, time):
+        found = encoding.apply(pa.table({"when": [value]})).item()
+        assert found == pytest.approx(18262 + hours / 24, rel=1e-15)
+
+
+def test_a_column_without_values_has_gaps() -> None:
+    encoding = Encoding(columns=(NumberColumn(name="a"), NumberColumn(name="b", imputed=True)))
+    encoded = encoding.encode(pa.table({"a": [1, 2], "b": pa.nulls(2)}))
+    assert encoded.usable.all() and np.isnan(encoded.X[:, 1]).all()
+    encoded = encoding.encode(pa.table({"a": pa.nulls(1), "b": [2]}))
+    assert not encoded.usable.any() and encoded.reasons == {0: "a is missing"}
 
 
 def test_missing_entries_of_a_dictionary_are_missing() -> None:
