@@ -132,6 +132,19 @@ def test_a_model_of_times_predicts_its_own_table(here: Path, name: str) -> None:
     assert len(reasons) == (name == "times_and_text")
 
 
+@pytest.mark.parametrize("commas", [True, False])
+def test_the_decimal_mark_is_that_of_the_new_file(here: Path, commas: bool) -> None:
+    assert fit("decimal_commas").code == 0
+    rows = [["0.5", "west", "1"], ["1.234", "west", "1"], ["unknown", "west", "1"]]
+    cells = [[messy_files.comma(c) if commas else c for c in row] for row in rows]
+    Path("new.csv").write_text(messy_files.text([["size", "district", "age"], *cells], ";"))
+    assert run("predict", "m", "new.csv", "--out", "p.parquet", "--quiet").code == 0
+    Path("new.csv").write_text(messy_files.text([["size", "district", "age"], *rows[:2]]))
+    assert run("predict", "m", "new.csv", "--out", "q.parquet", "--quiet").code == 0
+    found, expected = read_table("p.parquet")["mean"], read_table("q.parquet")["mean"]
+    assert found.to_pylist() == [*expected.to_pylist(), None]
+
+
 def test_too_few_rows_to_compare_are_enough_to_fit(here: Path) -> None:
     messy_files.twelve_rows(Path("few.csv"))
     answer = run("compare", "few.csv", "--target", "price", "--json")

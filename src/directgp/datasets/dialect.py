@@ -50,13 +50,18 @@ class Reading:
     header: bool = True
     """Whether the first row has the names of the columns."""
 
-    def decimals(self, likely: Mark) -> tuple[Mark, ...]:
+    @property
+    def known_decimal(self) -> Mark | None:
+        """The decimal mark as given, or the one that is not the mark of thousands."""
+        if self.decimal is None and self.thousands in DECIMALS:
+            return "," if self.thousands == "." else "."
+        return self.decimal
+
+    def decimals(self, likely: Mark | None) -> tuple[Mark, ...]:
         """Return the decimal marks that a column may have, the likely one first."""
-        if self.decimal is not None:
-            return (self.decimal,)
-        if self.thousands in DECIMALS:
-            return ("," if self.thousands == "." else ".",)
-        return likely, next(mark for mark in DECIMALS if mark != likely)
+        if self.known_decimal is not None:
+            return (self.known_decimal,)
+        return DECIMALS[::-1] if likely == "," else DECIMALS
 
 
 @final
@@ -65,7 +70,9 @@ class Dialect(NamedTuple):
 
     encoding: str
     delimiter: str
-    decimal: Mark
+    decimal: Mark | None
+    """None if the file does not tell."""
+
     names: tuple[str, ...]
     """Names of the columns, all different."""
 
@@ -119,7 +126,7 @@ def guess_dialect(text: str, encoding: str, shown: str, reading: Reading, tabs: 
         notes.append(f"Left out {plural(lines - 1, 'line')} above the names of the columns.")
     if not reading.header:
         lines, names = 0, [f"x{j + 1}" for j in range(len(table[0][1]))]
-    decimal = reading.decimals(_guess_decimal(table[at + 1 :], delimiter))[0]
+    decimal = reading.known_decimal or _guess_decimal(table[at + 1 :], delimiter)
     if decimal == "," and reading.decimal is None:
         notes.append("Numbers are read with a decimal comma; --decimal . reads a point.")
     unique, renamed = unique_names([name.strip() for name in names])
@@ -166,12 +173,17 @@ def _first_of_names(rows: Rows) -> int | None:
     return at
 
 
-def _guess_decimal(rows: Rows, delimiter: str) -> Mark:
-    """Return the decimal mark of most numbers; 1,234 alone decides where ; separates columns."""
+def _guess_decimal(rows: Rows, delimiter: str) -> Mark | None:
+    """Return the decimal mark of most numbers, None if there is none.
+
+    A number such as 1,234 decides only where ; separates columns.
+    """
     cells = [cell.strip() for _, row in rows for cell in row]
     votes = {mark: sum(map(bool, map(_DECIDES[mark].fullmatch, cells))) for mark in DECIMALS}
     if votes["."] == votes[","] == 0 and delimiter == ";":
         votes[","] += any(re.fullmatch(r"[-+]?\d+,\d{3}", cell) for cell in cells)
+    if votes["."] == votes[","]:
+        return None
     return "," if votes[","] > votes["."] else "."
 
 

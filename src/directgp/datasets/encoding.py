@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from directgp.datasets.columns import (
     ISO,
     MAX_LEVELS_ALWAYS,
+    Mark,
     NumberFormat,
     drop_options,
     kind_of,
@@ -57,7 +58,7 @@ class NumberColumn(_Record):
     name: str
     decimal: Literal[".", ","] = "."
     dates: str = ""
-    """How text is read, as in `NumberFormat`."""
+    """How text was read in training, as in `NumberFormat`."""
 
     imputed: bool = False
     """Whether missing values are NaN in the features; otherwise their rows cannot be used."""
@@ -72,11 +73,18 @@ class NumberColumn(_Record):
         """Whether a text file has to be read as text, not as numbers with a decimal point."""
         return self.decimal != "." or self.dates not in ("", ISO)
 
-    def fill(self, column: pa.ChunkedArray, features: NDArray[np.float64]) -> Iterator[Fault]:
-        """Write the values to the features, of shape (n, 1), and yield what is wrong."""
+    def fill(
+        self, column: pa.ChunkedArray, features: NDArray[np.float64], decimal: Mark | None
+    ) -> Iterator[Fault]:
+        """Write the values to the features, of shape (n, 1), and yield what is wrong.
+
+        Text is read with this decimal mark or that of training, whichever reads more numbers.
+        """
         allowed = "dates" if self.dates else "numbers"
+        marks = dict.fromkeys((decimal or self.decimal, self.decimal))
         try:
-            read = read_numbers(column, NumberFormat(self.decimal, self.dates))
+            found = [read_numbers(column, NumberFormat(mark, self.dates)) for mark in marks]
+            read = min(found, key=lambda each: len(each.bad))
         except TypeError as error:
             refuse(f"Column {self.name!r}", f"{allowed}, as in training", str(error))
         texts = column.take(pa.array(read.bad)).to_pylist()
@@ -118,7 +126,9 @@ class CategoryColumn(_Record):
         """Names such as ``sex=M``, one for each level but the base."""
         return tuple(f"{self.name}={level}" for level in self.levels)
 
-    def fill(self, column: pa.ChunkedArray, features: NDArray[np.float64]) -> Iterator[Fault]:
+    def fill(
+        self, column: pa.ChunkedArray, features: NDArray[np.float64], _decimal: Mark | None
+    ) -> Iterator[Fault]:
         """Write the 0/1 columns to the features, which are 0 before, and yield what is wrong."""
         if kind_of(column.type) not in ("number", "category", "empty"):
             got = f"values of type {column.type}"
@@ -222,10 +232,11 @@ class Encoding(_Record):
         """The columns that are read from a text file as text."""
         return tuple(column.name for column in self.columns if column.verbatim)
 
-    def encode(self, table: pa.Table) -> EncodedRows:
+    def encode(self, table: pa.Table, decimal: Mark | None = None) -> EncodedRows:
         """Return the features of a table, which rows can be used, and what is wrong with others.
 
-        Columns are found by name, in any order; other columns are ignored.
+        Columns are found by name, in any order; other columns are ignored. `decimal` is the decimal
+        mark of numbers in text, by default that of training.
         """
         known = dict.fromkeys(table.column_names)
         absent = next((name for name in self.column_names if name not in known), None)
@@ -238,7 +249,8 @@ class Encoding(_Record):
         usable, reasons = np.ones(table.num_rows, np.bool_), dict[int, str]()
         for column in self.columns:
             stop = start + len(column.feature_names)
-            for fault in column.fill(table.column(column.name), features[:, start:stop]):
+            part = features[:, start:stop]
+            for fault in column.fill(table.column(column.name), part, decimal):
                 if not fault.usable:
                     usable[fault.rows] = False
                 for row in fault.rows.tolist():

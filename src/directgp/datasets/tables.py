@@ -66,8 +66,8 @@ def refuse_column(who: str, name: str, names: Iterable[str]) -> NoReturn:
 class ReadableTable(ABC):
     """A table, in a file if it has a path, of which all columns or some can be read."""
 
-    decimal: Mark = "."
-    """Likely decimal mark of numbers in text."""
+    decimal: Mark | None = None
+    """Decimal mark of numbers in text, if the file tells; complete after the names are known."""
 
     notes: tuple[str, ...] = ()
     """What was guessed in reading; complete after the names are known."""
@@ -177,8 +177,9 @@ class TextTable(ReadableTable):
             return "skip"
 
         types = dict.fromkeys(columns, pa.string()) if as_text else None
+        mark = dialect.decimal or "."
         convert = pyarrow.csv.ConvertOptions(
-            include_columns=columns, column_types=types, decimal_point=dialect.decimal, **options
+            include_columns=columns, column_types=types, decimal_point=mark, **options
         )
         parse = pyarrow.csv.ParseOptions(
             delimiter=dialect.delimiter, newlines_in_values=True, invalid_row_handler=skip

@@ -111,6 +111,25 @@ def test_dates_of_iso_8601_are_read_from_text_and_from_times(text: str, hours: f
         assert found == pytest.approx(18262 + hours / 24, rel=1e-15)
 
 
+@pytest.mark.parametrize(
+    ("trained", "file", "texts", "numbers"),
+    [
+        (".", ",", ["1,234", "0,5", "unknown"], [1.234, 0.5, np.nan]),
+        (",", ".", ["1,234", "0.5", "unknown"], [1234, 0.5, np.nan]),
+        # Another column than the text decides: what reads more numbers is taken.
+        (",", ".", ["1,5", "2,25"], [1.5, 2.25]),
+        (",", None, ["1,234", "7"], [1.234, 7]),
+        (".", None, ["1,234", "7"], [1234, 7]),
+    ],
+)
+def test_the_decimal_mark_is_that_of_the_file(
+    trained: Any, file: Any, texts: list[str], numbers: list[float]
+) -> None:
+    encoding = Encoding(columns=(NumberColumn(name="a", decimal=trained),))
+    found = encoding.encode(pa.table({"a": texts}), file).X[:, 0]
+    assert np.array_equal(found, numbers, equal_nan=True)
+
+
 def test_a_column_without_values_has_gaps() -> None:
     encoding = Encoding(columns=(NumberColumn(name="a"), NumberColumn(name="b", imputed=True)))
     encoded = encoding.encode(pa.table({"a": [1, 2], "b": pa.nulls(2)}))
