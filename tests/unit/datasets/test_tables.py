@@ -60,6 +60,30 @@ def test_every_format(suffix: str, tmp_path: Path) -> None:
     assert stem_of(path) == "house.v2"
 
 
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        # A workbook that is written row by row has rows of different lengths.
+        ([["a", "b"], [1], [2, 3.5]], {"a": [1, 2], "b": [None, 3.5]}),
+        ([["a", "b"], [1, 2], [3, False]], {"a": [1, 3], "b": ["2", "False"]}),
+        ([["a", "b"], [1, 2.5], [3, True]], {"a": [1, 3], "b": ["2.5", "True"]}),
+    ],
+)
+def test_sheets_with_odd_cells(
+    rows: list[Any], expected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.xlsx"
+    book = Workbook(write_only=True)
+    sheet = book.create_sheet()
+    for row in rows:
+        sheet.append(row)
+    book.save(path)
+    closed: list[Any] = []
+    monkeypatch.setattr(Workbook, "close", lambda self: closed.append(self))
+    assert read_table(path).to_pydict() == expected
+    assert len(closed) == 1
+
+
 def test_a_stream_of_arrow(tmp_path: Path) -> None:
     path = tmp_path / "t.arrow"
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, TABLE.schema) as writer:
