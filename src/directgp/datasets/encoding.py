@@ -130,7 +130,7 @@ class CategoryColumn(_Record):
         self, column: pa.ChunkedArray, features: NDArray[np.float64], _decimal: Mark | None
     ) -> Iterator[Fault]:
         """Write the 0/1 columns to the features, which are 0 before, and yield what is wrong."""
-        if kind_of(column.type) not in ("number", "category", "empty"):
+        if kind_of(column.type) == "other":
             got = f"values of type {column.type}"
             refuse(f"Column {self.name!r}", "categories, as in training", got)
         text, known = trim(column), [self.base, *self.levels]

@@ -106,12 +106,12 @@ class _Columns:
         kind = kind_of(column.type)
         if is_missing(column).all():
             self.refuse_column(name, "has no values")
+        elif kind == "other":
+            self.refuse_column(name, f"has values of type {column.type}, no numbers or text")
         elif name in self.categories:
             self.arrays[name] = trim(column)
         elif kind == "time":
             self._read_numbers(name, column, NumberFormat(dates=ISO))
-        elif kind == "other":
-            self.refuse_column(name, f"has values of type {column.type}, no numbers or text")
         elif kind == "category" and (form := guess_format(column, self.decimals)) is not None:
             self._read_numbers(name, column, form)
         else:
@@ -223,7 +223,7 @@ def prepare(
     notes, problems : sequences
         What is known of the table already.
     """
-    names = _feature_columns(table, target, [*drop, *needed])
+    names = _feature_columns(table, target, drop, needed, categories)
     unnamed = [each for each in names if _INDEX.fullmatch(each)]
     names = [each for each in names if each not in unnamed]
     read = _Columns(table, target, missing, dates, categories, decimals)
@@ -339,10 +339,16 @@ def _encoding_notes(encoding: Encoding) -> Iterator[str]:
             )
 
 
-def _feature_columns(table: pa.Table, target: str, drop: Sequence[str]) -> list[str]:
-    """Return all columns but the target and those to drop, which must be in the table."""
+def _feature_columns(
+    table: pa.Table,
+    target: str,
+    drop: Sequence[str],
+    needed: Sequence[str],
+    categories: Sequence[str],
+) -> list[str]:
+    """Return the columns of features; all columns that are named must be in the table."""
     names = table.column_names
-    known, dropped = set(names), set(drop)
+    known, others = set(names), {target, *drop, *needed}
     if target not in known:
         if names and all(re.fullmatch(r"[-+]?\d*\.?\d+([eE][-+]?\d+)?", name) for name in names):
             sentence = (
@@ -353,8 +359,12 @@ def _feature_columns(table: pa.Table, target: str, drop: Sequence[str]) -> list[
             options = {"--no-header": (), "--target": (f"x{len(names)}",)}
             raise InvalidTableError([TableProblem(sentence, options)])
         refuse_column("The target", target, names)
-    for column in drop:
-        if column not in known:
-            refuse_column("A column to drop", column, names)
-    require(target not in dropped, "A column to drop", "another one than the target", repr(target))
-    return [name for name in names if name != target and name not in dropped]
+    owners = {"drop": drop, "use as exposure or weight": needed, "use as categories": categories}
+    for use, columns in owners.items():
+        who = f"A column to {use}"
+        for column in columns:
+            if column not in known:
+                refuse_column(who, column, names)
+        is_other = target not in columns or columns is categories
+        require(is_other, who, "another one than the target", repr(target))
+    return [name for name in names if name not in others]

@@ -44,6 +44,22 @@ REFUSED: list[tuple[Callable[[], pa.Table], dict[str, Any], str]] = [
     ),
     (
         small,
+        {"categories": ["a", "aa"]},
+        "A column to use as categories must be a column of the table. Got 'aa'. Did you mean 'a'?",
+    ),
+    (
+        small,
+        {"needed": ["hours"]},
+        "A column to use as exposure or weight must be a column of the table. Got 'hours'. Its"
+        " columns: 'a', 'b' and 'y'.",
+    ),
+    (
+        small,
+        {"needed": ["y"]},
+        "A column to use as exposure or weight must be another one than the target. Got 'y'.",
+    ),
+    (
+        small,
         {"drop": ["a", "b"]},
         "The table must be of a target and features. Got no column that varies besides 'y'."
         " Add columns to predict it from.",
@@ -84,6 +100,11 @@ REFUSED: list[tuple[Callable[[], pa.Table], dict[str, Any], str]] = [
     (
         lambda: small(pair=repeated([1, 2])),
         {},
+        "Column 'pair' has values of type list<item: int64>, no numbers or text: use --drop pair.",
+    ),
+    (
+        lambda: small(pair=repeated([1, 2])),
+        {"categories": ["pair"]},
         "Column 'pair' has values of type list<item: int64>, no numbers or text: use --drop pair.",
     ),
     (
@@ -229,8 +250,8 @@ NEW_TABLES: list[tuple[dict[str, Any], str]] = [
         " or remove such rows.",
     ),
     (
-        {"sex": repeated(DAY)},
-        "Column 'sex' must be categories, as in training. Got values of type date32[day].",
+        {"sex": repeated([1])},
+        "Column 'sex' must be categories, as in training. Got values of type list<item: int64>.",
     ),
     (
         {"sex": repeated("M"), "a": repeated("1,5", "2")},

@@ -1,5 +1,6 @@
 """Tables become problems: features, targets, guessed tasks and notes."""
 
+import datetime as dt
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,13 @@ def test_columns_without_a_name_are_left_out(name: str) -> None:
     problem = prepared(small(**{name: range(ROWS)}))
     assert problem.feature_names == ("a", "b")
     assert problem.notes[0] == f"Left out because they have no name: {name!r}."
+
+
+def test_dates_are_categories_if_they_are_named() -> None:
+    days = repeated(dt.date(2020, 1, 1), dt.date(2020, 1, 2), dt.date(2020, 1, 2))
+    problem = prepared(small(day=days), categories=["day"])
+    assert problem.feature_names == ("a", "b", "day=2020-01-01")
+    assert problem.X[:, 2].tolist() == repeated(1.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
