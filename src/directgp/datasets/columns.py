@@ -192,7 +192,7 @@ def _number_of_text(text: str, form: NumberFormat) -> tuple[float, bool] | None:
 
 
 _DATES = (
-    *(ISO, "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y"),
+    *(ISO, "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%m-%d-%Y", "%m.%d.%Y"),
     *("%d.%m.%y", "%m/%d/%y", "%d/%m/%y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y"),
 )
 """Formats of dates; of two that read as many, the first is taken."""
@@ -210,6 +210,16 @@ def _guess_dates(column: pa.ChunkedArray) -> str:
     counts = {each: sum(_days_of_text(t, each) is not None for t in texts) for each in formats}
     best = max(counts, key=lambda each: counts[each])
     return best.dates if texts and counts[best] >= _MOSTLY * len(texts) else ""
+
+
+def other_order(column: pa.ChunkedArray, form: NumberFormat) -> NumberFormat | None:
+    """Return the format with day and month exchanged if it, too, reads most dates, else None."""
+    dates = re.sub(r"^(%[dm])([-/.])(%[dm])", r"\3\2\1", form.dates)
+    if dates == form.dates:
+        return None
+    read = read_numbers(column, other := NumberFormat(dates=dates))
+    good = int(np.isfinite(read.values).sum())
+    return other if good >= _MOSTLY * (good + len(read.bad)) else None
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -22,6 +22,7 @@ from directgp.datasets.columns import (
     is_missing,
     kind_of,
     missing_counts,
+    other_order,
     read_numbers,
     trim,
 )
@@ -40,6 +41,9 @@ MIN_ROWS = 20
 
 _INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
 """Names of columns without a name of their own, such as the index of a pandas frame."""
+
+_ORDERS = {"%d": ("dmy", "day"), "%m": ("mdy", "month")}
+"""Value of ``--dates`` and name of what is first, by the start of a format of dates."""
 
 
 @final
@@ -127,6 +131,19 @@ class _Columns:
         remedy = drop_options([name]) if options else "another --target"
         self.refuse(f"Column {name!r} {why}", options, remedy)
 
+    def _ordered(self, column: pa.ChunkedArray, form: NumberFormat) -> tuple[NumberFormat, str]:
+        """Return the format of dates in the order that was asked for, and words on the order."""
+        other = other_order(column, form)
+        if other is not None and _ORDERS[other.dates[:2]][0] == self.dates:
+            form, other = other, form
+        if not re.match(r"%[dm][-/.]%[dm]", form.dates):
+            return form, ""
+        words = f", the {_ORDERS[form.dates[:2]][1]} first"
+        if other is not None and self.dates == "days":
+            option, part = _ORDERS[other.dates[:2]]
+            words += f"; --dates {option} reads the {part} first"
+        return form, words
+
     def _read_numbers(self, name: str, column: pa.ChunkedArray, form: NumberFormat) -> None:
         first = str(column.drop_null()[0])
         if form.dates:
@@ -135,9 +152,7 @@ class _Columns:
                 why = f"Column {name!r} has dates or times, such as {first!r}"
                 self.refuse(why, {"--dates": ("days",)}, "--dates days", other)
                 return
-            if self.dates == "dmy":
-                form = NumberFormat(dates=form.dates.replace("%m/%d", "%d/%m"))
-            order = "; --dates dmy reads the day first" if form.dates.startswith("%m/%d") else ""
+            form, order = self._ordered(column, form)
             self.notes.append(
                 f"Column {name!r} has dates such as {first!r}, used as days since 1970{order}."
             )
@@ -208,8 +223,9 @@ def prepare(
         categories and leave out rows with missing numbers, or keep all rows, with NaN for missing
         numbers. Rows without a target are left out unless it is "error".
     dates : {"error", "days", "dmy", "mdy"}
-        What to do with dates: raise an error, or use days since 1970. Of 1/2/2020 the month is
-        first, but for "dmy".
+        What to do with dates: raise an error, or use days since 1970. If day and month may be
+        exchanged in most dates of a column, "dmy" and "mdy" tell which is first; with "days" it is
+        the month of 1/2/2020 and the day of 1.2.2020 and 1-2-2020.
     categories : sequence of str
         Columns of categories, whatever they look like.
     positive : str, optional
