@@ -166,6 +166,10 @@ def empty_column(path: Path) -> None:
     path.write_text(text(with_column("remarks", [""] * ROWS)))
 
 
+def columns_without_names(path: Path) -> None:
+    path.write_text(text([[*row, "", ""] for row in houses()], ";"))
+
+
 def three_classes(path: Path) -> None:
     path.write_text(text([[row[0], row[2], row[3], row[1]] for row in houses()]))
 

@@ -19,6 +19,7 @@ USED = {
     "dollars": "Column 'price' has numbers such as '$3,941.94', read as 3,941.94.",
     "percents": "Column 'age' has numbers such as '34 %', read as 34.",
     "title_above_names": "Left out 2 lines above the names of the columns.",
+    "columns_without_names": "Left out because they have no name: 'Unnamed: 4' and 'Unnamed: 5'.",
     "repeated_names": "Columns of the same name were renamed: 'size_2'.",
 }
 

@@ -188,10 +188,14 @@ def _guess_decimal(rows: Rows, delimiter: str) -> Mark | None:
 
 
 def unique_names(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names with _2, _3, … where one occurs again, and a note if there is any."""
-    found: list[str] = []
-    for name in names:
+    """Return the names with _2, _3, … where one occurs again, and a note if there is any.
+
+    An empty name becomes ``Unnamed: j``, as in pandas.
+    """
+    given = [name or f"Unnamed: {j}" for j, name in enumerate(names)]
+    found: dict[str, None] = {}
+    for name in given:
         copies = (f"{name}_{copy}" for copy in count(2))
-        found.append(next(each for each in chain([name], copies) if each not in found))
-    new = [each for each, name in zip(found, names, strict=True) if each != name and name]
+        found[next(each for each in chain([name], copies) if each not in found)] = None
+    new = [each for each, name in zip(found, given, strict=True) if each != name]
     return tuple(found), (f"Columns of the same name were renamed: {listed(new)}.",) if new else ()

@@ -123,7 +123,8 @@ def test_missing_values_of_text(mark: str, tmp_path: Path) -> None:
             {"a": [1, 3], "b": [2, 4]},
             "Left out 2 lines above the names",
         ),
-        ("a b,c\n1,2,3\n4,5,6\n", {"": [1, 4], "a b": [2, 5], "c": [3, 6]}, ""),
+        ("a b,c\n1,2,3\n4,5,6\n", {"Unnamed: 0": [1, 4], "a b": [2, 5], "c": [3, 6]}, ""),
+        ("a;;b;\n1;2;3;\n", {"a": [1], "Unnamed: 1": [2], "b": [3], "Unnamed: 3": [None]}, ""),
     ],
 )
 def test_what_is_guessed_is_said(
