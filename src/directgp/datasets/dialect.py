@@ -21,6 +21,9 @@ _DELIMITERS = (",", ";", "\t", "|")
 _ROWS_TRIED = 1000
 """Rows at the start of a file from which its dialect is guessed."""
 
+_NOT_IN_CP1252 = (b"\x81", b"\x8d", b"\x8f", b"\x90", b"\x9d")
+"""Bytes that are no characters in Windows-1252."""
+
 _NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
 
 
@@ -84,22 +87,20 @@ class Dialect(NamedTuple):
 
 def guess_encoding(blocks: Iterable[bytes], shown: str) -> str:
     """Return "utf-8", "utf-16", "cp1252" or "latin-1", whichever fits all the bytes."""
-    names = ("utf-8", "cp1252", "latin-1")
-    fitting = {name: codecs.getincrementaldecoder(name)() for name in names}
-    before = b""
-    for block in (*blocks, b""):
-        if not before and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    decoder, is_utf_8, is_cp1252 = codecs.getincrementaldecoder("utf-8")(), True, True
+    for number, block in enumerate(chain(blocks, [b""])):
+        if number == 0 and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             return "utf-16"
         if b"\0" in block:
             remedy = "Save it again as CSV in UTF-8, or give --encoding."
             refuse("The data file", "text", f"other bytes in {shown!r}", remedy)
-        for name in list(fitting):
-            try:
-                fitting[name].decode(block, final=not block)
-            except UnicodeDecodeError:
-                del fitting[name]
-        before = block
-    return next(iter(fitting))
+        is_cp1252 = is_cp1252 and not any(byte in block for byte in _NOT_IN_CP1252)
+        try:
+            if is_utf_8:
+                decoder.decode(block, final=not block)
+        except UnicodeDecodeError:
+            is_utf_8 = False
+    return "utf-8" if is_utf_8 else "cp1252" if is_cp1252 else "latin-1"
 
 
 def guess_dialect(text: str, encoding: str, shown: str, reading: Reading, tabs: bool) -> Dialect:

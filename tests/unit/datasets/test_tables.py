@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow.parquet
 import pytest
 from openpyxl import Workbook
 
-from directgp.datasets.dialect import Reading
+from directgp.datasets.dialect import Reading, guess_encoding
 from directgp.datasets.tables import SUFFIXES, open_table, read_table, stem_of
 from directgp.errors import InvalidInputError
 
@@ -146,6 +147,30 @@ def test_encodings_are_guessed(encoding: str, tmp_path: Path) -> None:
     table = open_table(path)
     assert table.read(["b"]).column("b")[-1].as_py() == name
     assert table.notes == (f"The file is not UTF-8; it is read as {encoding}.",)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "encoding"),
+    [
+        ([b"a\xc3", b"\xbc"], "utf-8"),
+        ([b"a\xc3"], "cp1252"),
+        ([b"a", b"\xfc", b"b"], "cp1252"),
+        # Valid in UTF-8, and what follows is not; the byte 0x81 is in Latin-1 alone.
+        ([b"\xc3\x81", b"\xfc"], "latin-1"),
+        ([b"a", b"\xfc", b"\x81"], "latin-1"),
+    ],
+)
+def test_encodings_of_blocks(blocks: list[bytes], encoding: str) -> None:
+    assert guess_encoding(blocks, "t.csv") == encoding
+
+
+def test_a_file_is_not_read_as_a_whole_to_guess_its_encoding() -> None:
+    def blocks() -> Iterator[bytes]:
+        yield b"a\0"
+        pytest.fail("The first block decides.")
+
+    with pytest.raises(InvalidInputError, match="must be text"):
+        guess_encoding(blocks(), "t.csv")
 
 
 def test_what_is_known_of_a_file_is_not_guessed(tmp_path: Path) -> None:
