@@ -72,6 +72,9 @@ class NumberFormat(NamedTuple):
     dates: str = ""
     """Decimal mark; `ISO` or a format of `strptime` for dates, which become days since 1970."""
 
+    boolean: bool = False
+    """Whether true and false are 1 and 0."""
+
 
 class ReadNumbers(NamedTuple):
     """The numbers of a column, of shape (n,), with NaN where there is none."""
@@ -156,6 +159,8 @@ def read_numbers(column: pa.ChunkedArray, form: NumberFormat) -> ReadNumbers:
 
 _CURRENCY = r"(?:[$€£¥₹]|USD|EUR|GBP|CHF)"
 
+_SIGNS = {"USD": "$", "EUR": "€", "GBP": "£"}
+
 
 @cache
 def _number_pattern(decimal: str) -> re.Pattern[str]:
@@ -163,15 +168,16 @@ def _number_pattern(decimal: str) -> re.Pattern[str]:
     marks = "".join(re.escape(mark) for mark in ".,'’ \u00a0\u202f" if mark != decimal)
     whole = rf"\d{{1,3}}(?P<mark>[{marks}])\d{{3}}(?:(?P=mark)\d{{3}})*|\d+"
     return re.compile(
-        rf"(?P<negative>\((?=.*\)$))?(?P<sign>[-+−]?)\s*(?P<unit>{_CURRENCY}?)\s*(?P<whole>{whole})?"
-        rf"(?P<rest>(?:{re.escape(decimal)}\d*)?(?:[eE][-+]?\d+)?)\s*(?:{_CURRENCY}|%)?\)?"
+        rf"(?P<bracket>\()?(?P<sign>[-+−]?\s*{_CURRENCY}?|{_CURRENCY}\s*[-+−])\s*(?P<whole>{whole})?"
+        rf"(?P<rest>(?:{re.escape(decimal)}\d*)?(?:[eE][-+]?\d+)?)\s*(?:{_CURRENCY}|%)?(?(bracket)\))"
     )
 
 
 def currencies(column: pa.ChunkedArray) -> list[str]:
-    """Return the signs of currency in a column of text."""
+    """Return the signs of currency in a column of text; USD is the same as $."""
     texts = trim(column).drop_null().unique().to_pylist()
-    return sorted({sign for text in texts for sign in re.findall(_CURRENCY, text)})
+    found = {sign for text in texts for sign in re.findall(_CURRENCY, text)}
+    return sorted({_SIGNS.get(sign, sign) for sign in found})
 
 
 _PLAIN = re.compile(r"[-+]?\d*\.?\d*([eE][-+]?\d+)?")
@@ -179,6 +185,8 @@ _PLAIN = re.compile(r"[-+]?\d*\.?\d*([eE][-+]?\d+)?")
 
 def _number_of_text(text: str, form: NumberFormat) -> tuple[float, bool] | None:
     """Return the number, and whether the text is unusual; None if it is no number."""
+    if form.boolean and text.lower() in ("true", "false"):
+        return float(text.lower() == "true"), False
     found = _number_pattern(form.decimal).fullmatch(text)
     if found is None:
         return None
@@ -187,7 +195,7 @@ def _number_of_text(text: str, form: NumberFormat) -> tuple[float, bool] | None:
         value = float(f"{whole}{found['rest'].replace(form.decimal, '.')}")
     except ValueError:
         return None
-    minus = bool(found["negative"]) or found["sign"] in ("-", "−")
+    minus = found["bracket"] or any(mark in found["sign"] for mark in "-−")
     return -value if minus else value, not _PLAIN.fullmatch(text)
 
 

@@ -60,6 +60,9 @@ class NumberColumn(_Record):
     dates: str = ""
     """How text was read in training, as in `NumberFormat`."""
 
+    boolean: bool = False
+    """Whether the column is true and false, as 1 and 0."""
+
     imputed: bool = False
     """Whether missing values are NaN in the features; otherwise their rows cannot be used."""
 
@@ -83,8 +86,8 @@ class NumberColumn(_Record):
         allowed = "dates" if self.dates else "numbers"
         marks = dict.fromkeys((decimal or self.decimal, self.decimal))
         try:
-            found = [read_numbers(column, NumberFormat(mark, self.dates)) for mark in marks]
-            read = min(found, key=lambda each: len(each.bad))
+            forms = [NumberFormat(mark, self.dates, self.boolean) for mark in marks]
+            read = min((read_numbers(column, form) for form in forms), key=lambda r: len(r.bad))
         except TypeError as error:
             refuse(f"Column {self.name!r}", f"{allowed}, as in training", str(error))
         texts = column.take(pa.array(read.bad)).to_pylist()
@@ -285,8 +288,13 @@ def _learn_column(
         constant = len(known) == len(values) and (known == known[:1]).all()
         if constant:
             return None
-        imputed, decimal = missing == "impute", form.decimal
-        return NumberColumn(name=name, decimal=decimal, dates=form.dates, imputed=imputed)
+        return NumberColumn(
+            name=name,
+            decimal=form.decimal,
+            dates=form.dates,
+            boolean=pa.types.is_boolean(column.type),
+            imputed=missing == "impute",
+        )
     text = trim(column)
     counts, rows = level_counts(text), len(text) - text.null_count
     if len(counts) == rows > 2 or (

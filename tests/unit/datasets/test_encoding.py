@@ -130,6 +130,38 @@ def test_the_decimal_mark_is_that_of_the_file(
     assert np.array_equal(found, numbers, equal_nan=True)
 
 
+def test_true_and_false_with_a_text_among_them() -> None:
+    encoding = Encoding.learn(small(f=repeated(True, False)), exclude=["a", "b", "y"])
+    encoded = encoding.encode(pa.table({"f": ["true", "False", "unknown", "1", "TRUE"]}))
+    assert encoded.X[encoded.usable, 0].tolist() == [1.0, 0.0, 1.0, 1.0]
+    assert list(encoded.reasons) == [2]
+    # In a column of numbers they are texts.
+    numbers = Encoding(columns=(NumberColumn(name="f"),))
+    assert not numbers.encode(pa.table({"f": ["true"]})).usable.any()
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("5)", None),
+        ("(5", None),
+        ("(5)", -5),
+        ("($5.00)", -5),
+        ("$-5.00", -5),
+        ("€ −5", -5),
+        ("-$5", -5),
+        ("- 5 €", -5),
+        ("$+5", 5),
+        ("-$-5", None),
+        ("$", None),
+        ("1,234.5 USD", 1234.5),
+    ],
+)
+def test_signs_and_brackets(text: str, number: float | None) -> None:
+    encoded = Encoding(columns=(NumberColumn(name="a"),)).encode(pa.table({"a": [text]}))
+    assert encoded.X[encoded.usable, 0].tolist() == ([] if number is None else [number])
+
+
 def test_a_column_without_values_has_gaps() -> None:
     encoding = Encoding(columns=(NumberColumn(name="a"), NumberColumn(name="b", imputed=True)))
     encoded = encoding.encode(pa.table({"a": [1, 2], "b": pa.nulls(2)}))

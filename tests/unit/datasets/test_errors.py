@@ -108,6 +108,11 @@ REFUSED: list[tuple[Callable[[], pa.Table], dict[str, Any], str]] = [
         "Column 'pair' has values of type list<item: int64>, no numbers or text: use --drop pair.",
     ),
     (
+        lambda: small(price=[f"{sign} {i}" for i, sign in enumerate(repeated("$", "USD", "€"))]),
+        {},
+        "Column 'price' has several currencies, '$' and '€': use --drop price.",
+    ),
+    (
         lambda: small(**{"s=x": repeated(1, 2), "s": repeated("x", "z", "z")}),
         {},
         "Names of features must be different after categories are encoded. Got 's=x' more than"

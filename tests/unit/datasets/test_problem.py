@@ -57,6 +57,11 @@ def test_columns_without_a_name_are_left_out(name: str) -> None:
     assert problem.notes[0] == f"Left out because they have no name: {name!r}."
 
 
+def test_sign_and_name_of_a_currency_are_the_same() -> None:
+    prices = [f"{sign} {i}" for i, sign in enumerate(repeated("$", "USD"))]
+    assert prepared(small(price=prices)).X[:, 2].tolist() == list(range(ROWS))
+
+
 @pytest.mark.parametrize("mark", ["/", "-", "."])
 @pytest.mark.parametrize("order", ["days", "dmy", "mdy"])
 @pytest.mark.parametrize("year", ["2020", "20"])
