@@ -36,15 +36,15 @@ REFUSED = {
     "one_bad_cell": "59 of 60 values of 'size' are numbers; row 8 has 'unknown': use --missing"
     " impute or --categories size.",
     "bad_cells_among_whole_numbers": "58 of 60 values of 'age' are numbers; row 8 has 'new' and 1"
-    " row other text: use --missing impute or --categories age.",
+    " other row has text, too: use --missing impute or --categories age.",
     "workbook": "Column 'sold' has dates or times, such as '2020-01-01 00:00:00': use --dates days"
     " or --drop sold.",
     "workbook_of_two_sheets": "--sheet must name a sheet. Got 2 sheets in"
     " 'workbook_of_two_sheets.xlsx'. The sheets are 'Prices' and 'Notes'.",
     "identifiers": "Column 'code' must be of categories that recur. Got 60 different texts in 60"
     " rows, such as 'H-000'. Leave out identifiers and free text with --drop code.",
-    "ragged_rows": "Rows of the data file must be of 4 values, as many as there are names. In"
-    " 'ragged_rows.csv', row 5 has 5. Correct them, or leave them out with --missing drop.",
+    "ragged_rows": "Each row must have 4 values, one for each column. In 'ragged_rows.csv', row 5"
+    " has 5. Correct them, or leave them out with --missing drop.",
     "no_header": "The target must be a column of the table. Got 'price'. The first row has numbers"
     " instead of names: add a row of names above, or use --no-header and columns x1, x2, …",
     "empty_column": "Column 'remarks' has no values: use --drop remarks.",

@@ -93,7 +93,7 @@ class NumberColumn(_Record):
         texts = column.take(pa.array(read.bad)).to_pylist()
         taken = " (predicted as missing)" if self.imputed else ""
         for row, text in zip(read.bad, texts, strict=True):
-            reason = f"{self.name} is {text!r}, no {allowed.removesuffix('s')}{taken}"
+            reason = f"{self.name} is {text!r}, which is not a {allowed.removesuffix('s')}{taken}"
             yield Fault(np.array([row]), reason, self.imputed)
         infinite, missing = np.isinf(read.values), np.isnan(read.values)
         missing[read.bad] = False

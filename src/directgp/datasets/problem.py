@@ -169,7 +169,8 @@ class _Columns:
             total = int((~is_missing(column)).sum())
             row, noun = int(read.bad[0]), "dates" if form.dates else "numbers"
             more = len(read.bad) - 1
-            others = f" and {plural(more, 'row')} other text" if more else ""
+            have = "have" if more > 1 else "has"
+            others = f" and {plural(more, 'other row')} {have} text, too" if more else ""
             sentence = (
                 f"{total - len(read.bad):,} of {total:,} values of {name!r} are {noun}; row "
                 f"{row + 1} has {column[row].as_py()!r}{others}"

@@ -111,9 +111,8 @@ class ReadableTable(ABC):
         rows, width = len(self.irregular), plural(len(self.names), "value")
         others = f" and {plural(rows - 1, 'other row')}" if rows > 1 else ""
         return TableProblem(
-            f"Rows of the data file must be of {width}, as many as there are names. In"
-            f" {self.shown!r}, {self.irregular[0]}{others}. Correct them, or leave them out with"
-            " --missing drop.",
+            f"Each row must have {width}, one for each column. In {self.shown!r},"
+            f" {self.irregular[0]}{others}. Correct them, or leave them out with --missing drop.",
             {"--missing": ("drop",)},
         )
 

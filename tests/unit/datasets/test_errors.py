@@ -260,13 +260,13 @@ NEW_TABLES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"sex": repeated("M"), "a": repeated("1,5", "2")},
-        "Rows must be as in training. Got row 1, where a is '1,5', no number, and 14 other rows."
-        " Correct or remove such rows.",
+        "Rows must be as in training. Got row 1, where a is '1,5', which is not a number, and 14"
+        " other rows. Correct or remove such rows.",
     ),
     (
         {"sex": repeated("M"), "a": repeated("12", "twelve")},
-        "Rows must be as in training. Got row 2, where a is 'twelve', no number, and 14 other rows."
-        " Correct or remove such rows.",
+        "Rows must be as in training. Got row 2, where a is 'twelve', which is not a number, and"
+        " 14 other rows. Correct or remove such rows.",
     ),
     (
         {"sex": repeated("M"), "a": repeated(DAY)},

@@ -217,10 +217,10 @@ BAD_FILES: list[tuple[str, bytes, str]] = [
     (
         "t.csv",
         b"a,b\n1,2\n3\n4,5\n",
-        "Rows of the data file must be of 2 values, as many as there are names. In 't.csv', row 2"
-        " has 1. Correct them, or leave them out with --missing drop.",
+        "Each row must have 2 values, one for each column. In 't.csv', row 2 has 1. Correct"
+        " them, or leave them out with --missing drop.",
     ),
-    ("t.tsv", b"a\tb\n1\t2\n1\t2\t3\n", "as many as there are names. In 't.tsv', row 2 has 3."),
+    ("t.tsv", b"a\tb\n1\t2\n1\t2\t3\n", "one for each column. In 't.tsv', row 2 has 3."),
     ("t.csv", b"a,b\n" + b"1,x\n" * 400_000 + b"\xe9\n", "In 't.csv', row 400001 has 1."),
     ("t.csv", b"PK\x03\x04\x00\x00", "The data file must be text. Got other bytes in 't.csv'."),
     ("t.csv.gz", b"a,b\n1,2\n", "The data file must be readable. Got 't.csv.gz', with the error: "),
