@@ -61,6 +61,9 @@ def trim(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 Mark = Literal[".", ","]
 
+NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
+"""Numbers without separators of thousands, currencies and the like."""
+
 ISO = "%Y-%m-%d"
 """Format of dates and times of ISO 8601, such as 2020-12-31 and 2020-12-31T10:30:00Z."""
 
@@ -112,9 +115,9 @@ def guess_format(column: pa.ChunkedArray, decimals: Sequence[Mark]) -> NumberFor
     Examples
     --------
     >>> guess_format(pa.chunked_array([["1,5", "2"]]), [".", ","])
-    NumberFormat(decimal=',', dates='')
+    NumberFormat(decimal=',', dates='', boolean=False)
     >>> guess_format(pa.chunked_array([["31.12.2020", "1.2.2021"]]), ["."])
-    NumberFormat(decimal='.', dates='%d.%m.%Y')
+    NumberFormat(decimal='.', dates='%d.%m.%Y', boolean=False)
     >>> guess_format(pa.chunked_array([["red", "2"]]), ["."])
     """
     if pa.types.is_dictionary(column.type):
@@ -180,9 +183,6 @@ def currencies(column: pa.ChunkedArray) -> list[str]:
     return sorted({_SIGNS.get(sign, sign) for sign in found})
 
 
-_PLAIN = re.compile(r"[-+]?\d*\.?\d*([eE][-+]?\d+)?")
-
-
 def _number_of_text(text: str, form: NumberFormat) -> tuple[float, bool] | None:
     """Return the number, and whether the text is unusual; None if it is no number."""
     if form.boolean and text.lower() in ("true", "false"):
@@ -196,7 +196,7 @@ def _number_of_text(text: str, form: NumberFormat) -> tuple[float, bool] | None:
     except ValueError:
         return None
     minus = found["bracket"] or any(mark in found["sign"] for mark in "-−")
-    return -value if minus else value, not _PLAIN.fullmatch(text)
+    return -value if minus else value, "," in text or not NUMBER.fullmatch(text)
 
 
 _DATES = (

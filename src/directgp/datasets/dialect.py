@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import NamedTuple, final
 
-from directgp.datasets.columns import Mark
+from directgp.datasets.columns import NUMBER, Mark
 from directgp.errors import refuse
 from directgp.text import listed, plural
 
@@ -23,8 +23,6 @@ _ROWS_TRIED = 1000
 
 _NOT_IN_CP1252 = (b"\x81", b"\x8d", b"\x8f", b"\x90", b"\x9d")
 """Bytes that are no characters in Windows-1252."""
-
-_NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
 
 
 def _decides(mark: str, other: str) -> re.Pattern[str]:
@@ -169,7 +167,7 @@ def _first_of_names(rows: Rows) -> int | None:
     width = _usual(len(cells) for _, cells in rows)
     at = next(i for i, (_, cells) in enumerate(rows) if len(cells) == width)
     titles = all(sum(bool(cell.strip()) for cell in cells) <= 1 for _, cells in rows[:at])
-    if at and (not titles or any(_NUMBER.fullmatch(cell.strip()) for cell in rows[at][1])):
+    if at and (not titles or any(NUMBER.fullmatch(cell.strip()) for cell in rows[at][1])):
         return None
     return at
 

@@ -1,6 +1,7 @@
 """Encode the columns of a table as numeric features."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Literal, NamedTuple, final
 
 import numpy as np
@@ -155,6 +156,17 @@ class CategoryColumn(_Record):
         features[rows, level[rows] - 1] = 1.0
 
 
+@contextmanager
+def collected(problems: list[TableProblem]) -> Iterator[None]:
+    """Add the problems of an `InvalidInputError` to a list instead of raising it."""
+    try:
+        yield
+    except InvalidTableError as error:
+        problems += error.problems
+    except InvalidInputError as error:
+        problems.append(TableProblem(str(error)))
+
+
 Column = Annotated[NumberColumn | CategoryColumn, Field(discriminator="kind")]
 
 
@@ -179,7 +191,7 @@ class Encoding(_Record):
     --------
     >>> import pyarrow as pa
     >>> table = pa.table({"size": [3.0, 1.0, 2.0], "sex": ["F", "M", "F"]})
-    >>> encoding = Encoding.learn(table, exclude=[])
+    >>> encoding = Encoding.learn(table)
     >>> encoding.feature_names
     ('size', 'sex=M')
     >>> encoding.apply(table).tolist()
@@ -192,24 +204,20 @@ class Encoding(_Record):
     def learn(
         cls,
         table: pa.Table,
-        exclude: Collection[str],
         formats: Mapping[str, NumberFormat] | None = None,
         missing: Missing = "error",
     ) -> "Encoding":
-        """Return the encoding of columns of numbers and categories, but those excluded.
+        """Return the encoding of columns of numbers and categories.
 
         A column that has only one value is left out. `formats` says how the text of columns was
         read as numbers.
         """
-        names = [name for name in table.column_names if name not in set(exclude)]
         columns, problems = list[Column](), list[TableProblem]()
-        for name in names:
-            try:
+        for name in table.column_names:
+            with collected(problems):
                 form = (formats or {}).get(name, NumberFormat())
                 column = _learn_column(name, table.column(name), form, missing)
                 columns += [] if column is None else [column]
-            except InvalidTableError as error:
-                problems += error.problems
         if problems:
             raise InvalidTableError(problems)
         encoding = cls(columns=tuple(columns))

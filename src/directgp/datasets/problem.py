@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from directgp.datasets.columns import (
     ISO,
+    NUMBER,
     Mark,
     NumberFormat,
     complete_rows,
@@ -27,10 +28,10 @@ from directgp.datasets.columns import (
     trim,
 )
 from directgp.datasets.dialect import DECIMALS
-from directgp.datasets.encoding import CategoryColumn, Encoding
+from directgp.datasets.encoding import CategoryColumn, Encoding, collected
 from directgp.datasets.tables import refuse_column
-from directgp.datasets.targets import encode_target, guess_task
-from directgp.errors import InvalidInputError, InvalidTableError, TableProblem, refuse, require
+from directgp.datasets.targets import encode_target
+from directgp.errors import InvalidTableError, TableProblem, refuse, require
 from directgp.registry import Dates, Missing, Task
 from directgp.text import counted, listed, number, plural
 
@@ -261,18 +262,11 @@ def prepare(
         sentence = f"The table must have at least {least}. Got {len(rows)}."
         read.problems.append(TableProblem(sentence))
         raise InvalidTableError(read.problems)
-    encoding = Encoding(columns=())
-    try:
-        kept = used.select(names)
-        encoding = Encoding.learn(kept, [], formats=read.formats, missing=missing)
-    except InvalidTableError as error:
-        read.problems += error.problems
-    try:
-        known, y, classes, target_notes = _target(used.column(target), target, task, positive, rows)
-    except InvalidTableError as error:
-        read.problems += error.problems
-    except InvalidInputError as error:
-        read.problems.append(TableProblem(str(error)))
+    with collected(read.problems):
+        encoding = Encoding.learn(used.select(names), read.formats, missing)
+    with collected(read.problems):
+        labels = used.column(target)
+        known, y, classes, target_notes = encode_target(labels, target, task, positive, rows)
     if read.problems:
         raise InvalidTableError(read.problems)
     if not encoding.columns:
@@ -309,9 +303,11 @@ def _rows_to_use(
                 "--missing drop",
             )
         return np.flatnonzero(complete_rows(table, required))
-    kept = {"drop": (), "impute": features, "level": ()}[read.missing]
-    if read.missing == "level":
-        kept = [each for each in features if kind_of(table.column(each).type) == "category"]
+    kept = [
+        each
+        for each in (features if read.missing != "drop" else ())
+        if read.missing == "impute" or kind_of(table.column(each).type) == "category"
+    ]
     dropping = {each: count for each, count in counts.items() if each not in kept}
     rows = np.flatnonzero(complete_rows(table, dropping))
     if dropping:
@@ -324,27 +320,6 @@ def _rows_to_use(
             " and a column of 0 and 1 says where; a category gets a level."
         )
     return rows
-
-
-def _target(
-    column: pa.ChunkedArray,
-    name: str,
-    task: Task | None,
-    positive: str | None,
-    rows: NDArray[np.int64],
-) -> tuple[Task, NDArray[np.float64], tuple[str, str] | None, list[str]]:
-    """Return the task, the target as numbers, the names of its classes, and notes."""
-    notes = []
-    if task is None and positive is not None:
-        task = "classification"
-    if task is None:
-        task, reason = guess_task(column, name)
-        notes.append(
-            f"The target {name!r} suggests the task {task}: {reason}."
-            " Choose another task with --task."
-        )
-    y, classes, more = encode_target(column, name, task, positive, rows)
-    return task, y, classes, [*notes, *more]
 
 
 def _encoding_notes(encoding: Encoding) -> Iterator[str]:
@@ -367,7 +342,7 @@ def _feature_columns(
     names = table.column_names
     known, others = set(names), {target, *drop, *needed}
     if target not in known:
-        if names and all(re.fullmatch(r"[-+]?\d*\.?\d+([eE][-+]?\d+)?", name) for name in names):
+        if names and all(map(NUMBER.fullmatch, names)):
             sentence = (
                 f"The target must be a column of the table. Got {target!r}. The first row has"
                 " numbers instead of names: add a row of names above, or use --no-header and"
