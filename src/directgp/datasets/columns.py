@@ -139,10 +139,8 @@ def guess_format(column: pa.ChunkedArray, decimals: Sequence[Mark]) -> NumberFor
 def read_numbers(column: pa.ChunkedArray, form: NumberFormat) -> ReadNumbers:
     """Return a column of numbers, times, text or no values as numbers; else raise `TypeError`."""
     kind = kind_of(column.type)
-    if kind == "number" and not form.dates:
+    if kind == "empty" or (kind == "number" and not form.dates):
         return ReadNumbers(to_numbers(column), np.empty(0, np.int64))
-    if kind == "empty":
-        return ReadNumbers(np.full(len(column), np.nan), np.empty(0, np.int64))
     if kind == "time" and form.dates:
         return ReadNumbers(_days(column), np.empty(0, np.int64))
     if kind != "category":
@@ -272,7 +270,7 @@ def require_unique(
 
 
 def to_numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    """Return a column of kind "number" as float64, with NaN for missing values."""
+    """Return a column of kind "number" or "empty" as float64, with NaN for missing values."""
     # safe=False: integers beyond 2⁵³ are rounded without an error.
     return np.array(pc.cast(column, pa.float64(), safe=False).to_numpy(), dtype=np.float64)
 

@@ -147,11 +147,8 @@ class CategoryColumn(_Record):
             yield Fault(np.flatnonzero(missing), f"{self.name} is missing{used}", self.imputed)
         for new in level_counts(text.filter(pa.array((level < 0) & ~missing))):
             rows = np.flatnonzero(pc.fill_null(pc.equal(text, new), False))
-            yield Fault(
-                rows,
-                f"{self.name} is {new!r}, not seen in training (predicted as {self.base!r})",
-                True,
-            )
+            why = f"{self.name} is {new!r}, not seen in training (predicted as {self.base!r})"
+            yield Fault(rows, why, True)
         rows = np.flatnonzero(level > 0)
         features[rows, level[rows] - 1] = 1.0
 
@@ -221,11 +218,8 @@ class Encoding(_Record):
         if problems:
             raise InvalidTableError(problems)
         encoding = cls(columns=tuple(columns))
-        allowed, remedy = (
-            "different after categories are encoded",
-            "Rename the column of that name.",
-        )
-        require_unique(encoding.feature_names, "Names of features", allowed, remedy)
+        who, allowed = "Names of features", "different after categories are encoded"
+        require_unique(encoding.feature_names, who, allowed, "Rename the column of that name.")
         return encoding
 
     @property

@@ -43,9 +43,6 @@ MIN_ROWS = 20
 _INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
 """Names of columns without a name of their own, such as the index of a pandas frame."""
 
-_ORDERS = {"%d": ("dmy", "day"), "%m": ("mdy", "month")}
-"""Value of ``--dates`` and name of what is first, by the start of a format of dates."""
-
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -132,28 +129,19 @@ class _Columns:
         remedy = drop_options([name]) if options else "another --target"
         self.refuse(f"Column {name!r} {why}", options, remedy)
 
-    def _ordered(self, column: pa.ChunkedArray, form: NumberFormat) -> tuple[NumberFormat, str]:
-        """Return the format of dates in the order that was asked for, and words on the order."""
-        other = other_order(column, form)
-        if other is not None and _ORDERS[other.dates[:2]][0] == self.dates:
-            form, other = other, form
-        if not re.match(r"%[dm][-/.]%[dm]", form.dates):
-            return form, ""
-        words = f", the {_ORDERS[form.dates[:2]][1]} first"
-        if other is not None and self.dates == "days":
-            option, part = _ORDERS[other.dates[:2]]
-            words += f"; --dates {option} reads the {part} first"
-        return form, words
-
     def _read_numbers(self, name: str, column: pa.ChunkedArray, form: NumberFormat) -> None:
         first = str(column.drop_null()[0])
         if form.dates:
             if self.dates == "error":
-                other = "another --target" if name == self.target else drop_options([name])
+                remedy = "another --target" if name == self.target else drop_options([name])
                 why = f"Column {name!r} has dates or times, such as {first!r}"
-                self.refuse(why, {"--dates": ("days",)}, "--dates days", other)
+                self.refuse(why, {"--dates": ("days",)}, "--dates days", remedy)
                 return
-            form, order = self._ordered(column, form)
+            other = other_order(column, form)
+            if other is not None and other.dates[:2] == {"dmy": "%d", "mdy": "%m"}.get(self.dates):
+                form = other
+            order = {"%d": ", the day first", "%m": ", the month first"}.get(form.dates[:2], "")
+            order += "; --dates dmy or mdy sets the order" if other and self.dates == "days" else ""
             self.notes.append(
                 f"Column {name!r} has dates such as {first!r}, used as days since 1970{order}."
             )
@@ -177,8 +165,8 @@ class _Columns:
                 f"{row + 1} has {column[row].as_py()!r}{others}"
             )
             if self.missing == "error":
-                options = "--missing impute", f"--categories {name}"
-                self.refuse(sentence, {"--missing": ("impute",)}, *options)
+                options = {"--missing": ("impute",)}
+                self.refuse(sentence, options, "--missing impute", f"--categories {name}")
                 self.reported.add(name)
             else:
                 self.notes.append(f"{sentence}: taken as missing.")

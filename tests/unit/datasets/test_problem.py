@@ -78,8 +78,7 @@ def test_the_order_of_day_and_month(mark: str, order: Any, year: str) -> None:
     assert np.floor(problem.X[:, 2]).tolist() == repeated(*expected)
     words = ", the month first" if month_first else ", the day first"
     if order == "days":
-        words += "; --dates " + ("dmy reads the day" if month_first else "mdy reads the month")
-        words += " first"
+        words += "; --dates dmy or mdy sets the order"
     assert f"Column 'when' has dates such as {texts[0]!r}, used as days since 1970{words}." in (
         problem.notes
     )
