@@ -88,6 +88,14 @@ def german_dates(path: Path) -> None:
     path.write_text(text(with_column("sold", [f"{d:%d.%m.%Y}" for d in DAYS])))
 
 
+def times(path: Path) -> None:
+    path.write_text(text(with_column("sold", [f"{d} 10:30:00" for d in DAYS])))
+
+
+def times_and_text(path: Path) -> None:
+    path.write_text(text(with_column("sold", ["soon", *(f"{d} 10:30:00" for d in DAYS[1:])])))
+
+
 def gaps_in_numbers(path: Path) -> None:
     path.write_text(text(changed("size", lambda _: "", range(0, ROWS, 9))))
 
@@ -156,6 +164,10 @@ def repeated_names(path: Path) -> None:
 
 def empty_column(path: Path) -> None:
     path.write_text(text(with_column("remarks", [""] * ROWS)))
+
+
+def columns_without_names(path: Path) -> None:
+    path.write_text(text([[*row, "", ""] for row in houses()], ";"))
 
 
 def three_classes(path: Path) -> None:

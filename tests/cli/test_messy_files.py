@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from directgp.datasets import read_table
 from tests.cli import messy_files
 from tests.cli.running import QUICK, run
 
@@ -18,6 +19,7 @@ USED = {
     "dollars": "Column 'price' has numbers such as '$3,941.94', read as 3,941.94.",
     "percents": "Column 'age' has numbers such as '34 %', read as 34.",
     "title_above_names": "Left out 2 lines above the names of the columns.",
+    "columns_without_names": "Left out because they have no name: 'Unnamed: 4' and 'Unnamed: 5'.",
     "repeated_names": "Columns of the same name were renamed: 'size_2'.",
 }
 
@@ -34,15 +36,15 @@ REFUSED = {
     "one_bad_cell": "59 of 60 values of 'size' are numbers; row 8 has 'unknown': use --missing"
     " impute or --categories size.",
     "bad_cells_among_whole_numbers": "58 of 60 values of 'age' are numbers; row 8 has 'new' and 1"
-    " row other text: use --missing impute or --categories age.",
+    " other row has text, too: use --missing impute or --categories age.",
     "workbook": "Column 'sold' has dates or times, such as '2020-01-01 00:00:00': use --dates days"
     " or --drop sold.",
     "workbook_of_two_sheets": "--sheet must name a sheet. Got 2 sheets in"
     " 'workbook_of_two_sheets.xlsx'. The sheets are 'Prices' and 'Notes'.",
     "identifiers": "Column 'code' must be of categories that recur. Got 60 different texts in 60"
     " rows, such as 'H-000'. Leave out identifiers and free text with --drop code.",
-    "ragged_rows": "Rows of the data file must be of 4 values, as many as there are names. In"
-    " 'ragged_rows.csv', row 5 has 5. Correct them, or leave them out with --missing drop.",
+    "ragged_rows": "Each row must have 4 values, one for each column. In 'ragged_rows.csv', row 5"
+    " has 5. Correct them, or leave them out with --missing drop.",
     "no_header": "The target must be a column of the table. Got 'price'. The first row has numbers"
     " instead of names: add a row of names above, or use --no-header and columns x1, x2, …",
     "empty_column": "Column 'remarks' has no values: use --drop remarks.",
@@ -51,7 +53,7 @@ REFUSED = {
 }
 
 
-def fit(name: str) -> Any:
+def fit(name: str, *words: str) -> Any:
     """Write the file and train a model quickly."""
     file = Path(f"{name}.xlsx" if name.startswith("workbook") else f"{name}.csv")
     getattr(messy_files, name)(file)
@@ -67,6 +69,7 @@ def fit(name: str) -> Any:
         "--ard",
         "--likelihood",
         _likelihood(name),
+        *words,
         "--out",
         "m",
     )
@@ -119,6 +122,28 @@ def test_all_problems_are_told_at_once(here: Path) -> None:
     # New rows are read in the same way: the model says nothing is wrong with its own table.
     answer = run("predict", "m", "everything_at_once.csv", "--out", "p.csv", "--json")
     assert json.loads(answer.out)["predicted"] == messy_files.ROWS
+
+
+@pytest.mark.parametrize("name", ["times", "times_and_text"])
+def test_a_model_of_times_predicts_its_own_table(here: Path, name: str) -> None:
+    assert fit(name, "--dates", "days", "--missing", "impute").code == 0
+    answer = run("predict", "m", f"{name}.csv", "--out", "p.csv", "--json")
+    assert json.loads(answer.out)["predicted"] == messy_files.ROWS
+    reasons = [reason for reason in read_table("p.csv")["reason"].to_pylist() if reason]
+    assert len(reasons) == (name == "times_and_text")
+
+
+@pytest.mark.parametrize("commas", [True, False])
+def test_the_decimal_mark_is_that_of_the_new_file(here: Path, commas: bool) -> None:
+    assert fit("decimal_commas").code == 0
+    rows = [["0.5", "west", "1"], ["1.234", "west", "1"], ["unknown", "west", "1"]]
+    cells = [[messy_files.comma(c) if commas else c for c in row] for row in rows]
+    Path("new.csv").write_text(messy_files.text([["size", "district", "age"], *cells], ";"))
+    assert run("predict", "m", "new.csv", "--out", "p.parquet", "--quiet").code == 0
+    Path("new.csv").write_text(messy_files.text([["size", "district", "age"], *rows[:2]]))
+    assert run("predict", "m", "new.csv", "--out", "q.parquet", "--quiet").code == 0
+    found, expected = read_table("p.parquet")["mean"], read_table("q.parquet")["mean"]
+    assert found.to_pylist() == [*expected.to_pylist(), None]
 
 
 def test_too_few_rows_to_compare_are_enough_to_fit(here: Path) -> None:

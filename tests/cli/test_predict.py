@@ -184,7 +184,7 @@ def test_one_row_of_output_for_each_row_of_the_data(trained: Path, here: Path) -
     new = "kind is 'z', not seen in training (predicted as 'c')"
     assert {i: text for i, text in reasons.items() if text} == {
         4: "x is missing",
-        7: f"x is 'unknown', no number; {new}",
+        7: f"x is 'unknown', which is not a number; {new}",
         9: new,
     }
     empty = [i for i, mean in enumerate(found.column("mean").to_pylist()) if mean is None]

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from directgp.cli.options import DataOptions, split_names, usage_errors
 from directgp.datasets.columns import (
+    Mark,
     guess_format,
     kind_of,
     missing_counts,
     read_numbers,
     to_numbers,
 )
-from directgp.datasets.dialect import DECIMALS
+from directgp.datasets.dialect import Reading
 from directgp.datasets.encoding import Encoding
 from directgp.datasets.problem import MIN_ROWS, Problem
 from directgp.datasets.sources import Source, open_source, prepare_source
@@ -208,7 +209,7 @@ def open_rows(
     source.table.require_regular()
     if not table.num_rows:
         raise InvalidInputError("DATA must have rows to predict. Got none.")
-    encoded = card.encoding.encode(table)
+    encoded = card.encoding.encode(table, source.table.decimal)
     exposures = None if exposure is None else numbers_in(table, exposure, "The exposure")
     usable, reasons = encoded.usable, encoded.reasons
     if exposures is not None:
@@ -226,7 +227,7 @@ def open_rows(
         reasons=reasons,
         ids=_plain_ids(table.select(list(id_columns))) if id_columns else numbers,
         exposure=exposures,
-        y=_targets(table, card) if score else None,
+        y=_targets(table, card, source.table.decimal) if score else None,
     )
 
 
@@ -241,7 +242,7 @@ def _plain_ids(ids: pa.Table) -> pa.Table:
     return pa.table(columns, names=ids.column_names)
 
 
-def _targets(table: pa.Table, card: "ModelCard") -> Column | None:
+def _targets(table: pa.Table, card: "ModelCard", decimal: Mark | None) -> Column | None:
     """Return the targets with NaN for missing ones, or None if there are none."""
     name = card.target
     if name not in table.column_names or missing_counts(table, [name]).get(name) == table.num_rows:
@@ -250,7 +251,8 @@ def _targets(table: pa.Table, card: "ModelCard") -> Column | None:
     if card.classes is not None:
         remedy = "Correct or remove these rows, or ignore the target with --no-score."
         return encode_classes(column, name, card.classes, remedy)
-    form = guess_format(column, DECIMALS) if kind_of(column.type) == "category" else None
+    marks = Reading().decimals(decimal)
+    form = guess_format(column, marks) if kind_of(column.type) == "category" else None
     if form is not None:
         column = pa.chunked_array([pa.array(read_numbers(column, form).values, from_pandas=True)])
     return numbers_in(pa.table({name: column}), name, f"The target {name!r}")

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from shlex import quote
@@ -60,13 +61,22 @@ def trim(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 Mark = Literal[".", ","]
 
+NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
+"""Numbers without separators of thousands, currencies and the like."""
+
+ISO = "%Y-%m-%d"
+"""Format of dates and times of ISO 8601, such as 2020-12-31 and 2020-12-31T10:30:00Z."""
+
 
 class NumberFormat(NamedTuple):
     """How the text of a column is read as numbers."""
 
     decimal: Mark = "."
     dates: str = ""
-    """Decimal mark; format of `strptime` if the text is dates, which become days since 1970."""
+    """Decimal mark; `ISO` or a format of `strptime` for dates, which become days since 1970."""
+
+    boolean: bool = False
+    """Whether true and false are 1 and 0."""
 
 
 class ReadNumbers(NamedTuple):
@@ -105,9 +115,9 @@ def guess_format(column: pa.ChunkedArray, decimals: Sequence[Mark]) -> NumberFor
     Examples
     --------
     >>> guess_format(pa.chunked_array([["1,5", "2"]]), [".", ","])
-    NumberFormat(decimal=',', dates='')
+    NumberFormat(decimal=',', dates='', boolean=False)
     >>> guess_format(pa.chunked_array([["31.12.2020", "1.2.2021"]]), ["."])
-    NumberFormat(decimal='.', dates='%d.%m.%Y')
+    NumberFormat(decimal='.', dates='%d.%m.%Y', boolean=False)
     >>> guess_format(pa.chunked_array([["red", "2"]]), ["."])
     """
     if pa.types.is_dictionary(column.type):
@@ -127,9 +137,9 @@ def guess_format(column: pa.ChunkedArray, decimals: Sequence[Mark]) -> NumberFor
 
 
 def read_numbers(column: pa.ChunkedArray, form: NumberFormat) -> ReadNumbers:
-    """Return a column of numbers, times or text as numbers; other types raise `TypeError`."""
+    """Return a column of numbers, times, text or no values as numbers; else raise `TypeError`."""
     kind = kind_of(column.type)
-    if kind == "number" and not form.dates:
+    if kind == "empty" or (kind == "number" and not form.dates):
         return ReadNumbers(to_numbers(column), np.empty(0, np.int64))
     if kind == "time" and form.dates:
         return ReadNumbers(_days(column), np.empty(0, np.int64))
@@ -150,6 +160,8 @@ def read_numbers(column: pa.ChunkedArray, form: NumberFormat) -> ReadNumbers:
 
 _CURRENCY = r"(?:[$€£¥₹]|USD|EUR|GBP|CHF)"
 
+_SIGNS = {"USD": "$", "EUR": "€", "GBP": "£"}
+
 
 @cache
 def _number_pattern(decimal: str) -> re.Pattern[str]:
@@ -157,22 +169,22 @@ def _number_pattern(decimal: str) -> re.Pattern[str]:
     marks = "".join(re.escape(mark) for mark in ".,'’ \u00a0\u202f" if mark != decimal)
     whole = rf"\d{{1,3}}(?P<mark>[{marks}])\d{{3}}(?:(?P=mark)\d{{3}})*|\d+"
     return re.compile(
-        rf"(?P<negative>\((?=.*\)$))?(?P<sign>[-+−]?)\s*(?P<unit>{_CURRENCY}?)\s*(?P<whole>{whole})?"
-        rf"(?P<rest>(?:{re.escape(decimal)}\d*)?(?:[eE][-+]?\d+)?)\s*(?:{_CURRENCY}|%)?\)?"
+        rf"(?P<bracket>\()?(?P<sign>[-+−]?\s*{_CURRENCY}?|{_CURRENCY}\s*[-+−])\s*(?P<whole>{whole})?"
+        rf"(?P<rest>(?:{re.escape(decimal)}\d*)?(?:[eE][-+]?\d+)?)\s*(?:{_CURRENCY}|%)?(?(bracket)\))"
     )
 
 
 def currencies(column: pa.ChunkedArray) -> list[str]:
-    """Return the signs of currency in a column of text."""
+    """Return the signs of currency in a column of text; USD is the same as $."""
     texts = trim(column).drop_null().unique().to_pylist()
-    return sorted({sign for text in texts for sign in re.findall(_CURRENCY, text)})
-
-
-_PLAIN = re.compile(r"[-+]?\d*\.?\d*([eE][-+]?\d+)?")
+    found = {sign for text in texts for sign in re.findall(_CURRENCY, text)}
+    return sorted({_SIGNS.get(sign, sign) for sign in found})
 
 
 def _number_of_text(text: str, form: NumberFormat) -> tuple[float, bool] | None:
     """Return the number, and whether the text is unusual; None if it is no number."""
+    if form.boolean and text.lower() in ("true", "false"):
+        return float(text.lower() == "true"), False
     found = _number_pattern(form.decimal).fullmatch(text)
     if found is None:
         return None
@@ -181,12 +193,12 @@ def _number_of_text(text: str, form: NumberFormat) -> tuple[float, bool] | None:
         value = float(f"{whole}{found['rest'].replace(form.decimal, '.')}")
     except ValueError:
         return None
-    minus = bool(found["negative"]) or found["sign"] in ("-", "−")
-    return -value if minus else value, not _PLAIN.fullmatch(text)
+    minus = found["bracket"] or any(mark in found["sign"] for mark in "-−")
+    return -value if minus else value, "," in text or not NUMBER.fullmatch(text)
 
 
 _DATES = (
-    *("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%Y%m%d"),
+    *(ISO, "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%m-%d-%Y", "%m.%d.%Y"),
     *("%d.%m.%y", "%m/%d/%y", "%d/%m/%y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y"),
 )
 """Formats of dates; of two that read as many, the first is taken."""
@@ -206,6 +218,16 @@ def _guess_dates(column: pa.ChunkedArray) -> str:
     return best.dates if texts and counts[best] >= _MOSTLY * len(texts) else ""
 
 
+def other_order(column: pa.ChunkedArray, form: NumberFormat) -> NumberFormat | None:
+    """Return the format with day and month exchanged if it, too, reads most dates, else None."""
+    dates = re.sub(r"^(%[dm])([-/.])(%[dm])", r"\3\2\1", form.dates)
+    if dates == form.dates:
+        return None
+    read = read_numbers(column, other := NumberFormat(dates=dates))
+    good = int(np.isfinite(read.values).sum())
+    return other if good >= _MOSTLY * (good + len(read.bad)) else None
+
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _DAY = 86_400.0
@@ -214,11 +236,16 @@ _DAY = 86_400.0
 
 def _days_of_text(text: str, form: NumberFormat) -> tuple[float, bool] | None:
     """Return the days since 1970; None if the text is no date of the format."""
+    found = None
+    if form.dates == ISO:
+        with suppress(ValueError):
+            found = datetime.fromisoformat(text)
     try:
-        found = datetime.strptime(text, form.dates).replace(tzinfo=UTC)
+        # Unlike ISO 8601, `strptime` allows 2020-1-1.
+        found = found or datetime.strptime(text, form.dates)
     except ValueError:
         return None
-    return (found - _EPOCH).total_seconds() / _DAY, True
+    return (found.replace(tzinfo=found.tzinfo or UTC) - _EPOCH).total_seconds() / _DAY, True
 
 
 def _days(column: pa.ChunkedArray) -> NDArray[np.float64]:
@@ -243,7 +270,7 @@ def require_unique(
 
 
 def to_numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    """Return a column of kind "number" as float64, with NaN for missing values."""
+    """Return a column of kind "number" or "empty" as float64, with NaN for missing values."""
     # safe=False: integers beyond 2⁵³ are rounded without an error.
     return np.array(pc.cast(column, pa.float64(), safe=False).to_numpy(), dtype=np.float64)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import NamedTuple, final
 
-from directgp.datasets.columns import Mark
+from directgp.datasets.columns import NUMBER, Mark
 from directgp.errors import refuse
 from directgp.text import listed, plural
 
@@ -21,7 +21,8 @@ _DELIMITERS = (",", ";", "\t", "|")
 _ROWS_TRIED = 1000
 """Rows at the start of a file from which its dialect is guessed."""
 
-_NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
+_NOT_IN_CP1252 = (b"\x81", b"\x8d", b"\x8f", b"\x90", b"\x9d")
+"""Bytes that are no characters in Windows-1252."""
 
 
 def _decides(mark: str, other: str) -> re.Pattern[str]:
@@ -50,13 +51,18 @@ class Reading:
     header: bool = True
     """Whether the first row has the names of the columns."""
 
-    def decimals(self, likely: Mark) -> tuple[Mark, ...]:
+    @property
+    def known_decimal(self) -> Mark | None:
+        """The decimal mark as given, or the one that is not the mark of thousands."""
+        if self.decimal is None and self.thousands in DECIMALS:
+            return "," if self.thousands == "." else "."
+        return self.decimal
+
+    def decimals(self, likely: Mark | None) -> tuple[Mark, ...]:
         """Return the decimal marks that a column may have, the likely one first."""
-        if self.decimal is not None:
-            return (self.decimal,)
-        if self.thousands in DECIMALS:
-            return ("," if self.thousands == "." else ".",)
-        return likely, next(mark for mark in DECIMALS if mark != likely)
+        if self.known_decimal is not None:
+            return (self.known_decimal,)
+        return DECIMALS[::-1] if likely == "," else DECIMALS
 
 
 @final
@@ -65,7 +71,9 @@ class Dialect(NamedTuple):
 
     encoding: str
     delimiter: str
-    decimal: Mark
+    decimal: Mark | None
+    """None if the file does not tell."""
+
     names: tuple[str, ...]
     """Names of the columns, all different."""
 
@@ -77,22 +85,20 @@ class Dialect(NamedTuple):
 
 def guess_encoding(blocks: Iterable[bytes], shown: str) -> str:
     """Return "utf-8", "utf-16", "cp1252" or "latin-1", whichever fits all the bytes."""
-    names = ("utf-8", "cp1252", "latin-1")
-    fitting = {name: codecs.getincrementaldecoder(name)() for name in names}
-    before = b""
-    for block in (*blocks, b""):
-        if not before and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    decoder, is_utf_8, is_cp1252 = codecs.getincrementaldecoder("utf-8")(), True, True
+    for number, block in enumerate(chain(blocks, [b""])):
+        if number == 0 and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             return "utf-16"
         if b"\0" in block:
             remedy = "Save it again as CSV in UTF-8, or give --encoding."
             refuse("The data file", "text", f"other bytes in {shown!r}", remedy)
-        for name in list(fitting):
-            try:
-                fitting[name].decode(block, final=not block)
-            except UnicodeDecodeError:
-                del fitting[name]
-        before = block
-    return next(iter(fitting))
+        is_cp1252 = is_cp1252 and not any(byte in block for byte in _NOT_IN_CP1252)
+        try:
+            if is_utf_8:
+                decoder.decode(block, final=not block)
+        except UnicodeDecodeError:
+            is_utf_8 = False
+    return "utf-8" if is_utf_8 else "cp1252" if is_cp1252 else "latin-1"
 
 
 def guess_dialect(text: str, encoding: str, shown: str, reading: Reading, tabs: bool) -> Dialect:
@@ -119,7 +125,7 @@ def guess_dialect(text: str, encoding: str, shown: str, reading: Reading, tabs: 
         notes.append(f"Left out {plural(lines - 1, 'line')} above the names of the columns.")
     if not reading.header:
         lines, names = 0, [f"x{j + 1}" for j in range(len(table[0][1]))]
-    decimal = reading.decimals(_guess_decimal(table[at + 1 :], delimiter))[0]
+    decimal = reading.known_decimal or _guess_decimal(table[at + 1 :], delimiter)
     if decimal == "," and reading.decimal is None:
         notes.append("Numbers are read with a decimal comma; --decimal . reads a point.")
     unique, renamed = unique_names([name.strip() for name in names])
@@ -161,25 +167,34 @@ def _first_of_names(rows: Rows) -> int | None:
     width = _usual(len(cells) for _, cells in rows)
     at = next(i for i, (_, cells) in enumerate(rows) if len(cells) == width)
     titles = all(sum(bool(cell.strip()) for cell in cells) <= 1 for _, cells in rows[:at])
-    if at and (not titles or any(_NUMBER.fullmatch(cell.strip()) for cell in rows[at][1])):
+    if at and (not titles or any(NUMBER.fullmatch(cell.strip()) for cell in rows[at][1])):
         return None
     return at
 
 
-def _guess_decimal(rows: Rows, delimiter: str) -> Mark:
-    """Return the decimal mark of most numbers; 1,234 alone decides where ; separates columns."""
+def _guess_decimal(rows: Rows, delimiter: str) -> Mark | None:
+    """Return the decimal mark of most numbers, None if there is none.
+
+    A number such as 1,234 decides only where ; separates columns.
+    """
     cells = [cell.strip() for _, row in rows for cell in row]
     votes = {mark: sum(map(bool, map(_DECIDES[mark].fullmatch, cells))) for mark in DECIMALS}
     if votes["."] == votes[","] == 0 and delimiter == ";":
         votes[","] += any(re.fullmatch(r"[-+]?\d+,\d{3}", cell) for cell in cells)
+    if votes["."] == votes[","]:
+        return None
     return "," if votes[","] > votes["."] else "."
 
 
 def unique_names(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names with _2, _3, … where one occurs again, and a note if there is any."""
-    found: list[str] = []
-    for name in names:
+    """Return the names with _2, _3, … where one occurs again, and a note if there is any.
+
+    An empty name becomes ``Unnamed: j``, as in pandas.
+    """
+    given = [name or f"Unnamed: {j}" for j, name in enumerate(names)]
+    found: dict[str, None] = {}
+    for name in given:
         copies = (f"{name}_{copy}" for copy in count(2))
-        found.append(next(each for each in chain([name], copies) if each not in found))
-    new = [each for each, name in zip(found, names, strict=True) if each != name and name]
+        found[next(each for each in chain([name], copies) if each not in found)] = None
+    new = [each for each, name in zip(found, given, strict=True) if each != name]
     return tuple(found), (f"Columns of the same name were renamed: {listed(new)}.",) if new else ()

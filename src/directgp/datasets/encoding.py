@@ -1,6 +1,7 @@
 """Encode the columns of a table as numeric features."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Literal, NamedTuple, final
 
 import numpy as np
@@ -10,7 +11,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from directgp.datasets.columns import (
+    ISO,
     MAX_LEVELS_ALWAYS,
+    Mark,
     NumberFormat,
     drop_options,
     kind_of,
@@ -56,7 +59,10 @@ class NumberColumn(_Record):
     name: str
     decimal: Literal[".", ","] = "."
     dates: str = ""
-    """How text is read, as in `NumberFormat`."""
+    """How text was read in training, as in `NumberFormat`."""
+
+    boolean: bool = False
+    """Whether the column is true and false, as 1 and 0."""
 
     imputed: bool = False
     """Whether missing values are NaN in the features; otherwise their rows cannot be used."""
@@ -69,19 +75,26 @@ class NumberColumn(_Record):
     @property
     def verbatim(self) -> bool:
         """Whether a text file has to be read as text, not as numbers with a decimal point."""
-        return self.decimal != "." or bool(self.dates)
+        return self.decimal != "." or self.dates not in ("", ISO)
 
-    def fill(self, column: pa.ChunkedArray, features: NDArray[np.float64]) -> Iterator[Fault]:
-        """Write the values to the features, of shape (n, 1), and yield what is wrong."""
+    def fill(
+        self, column: pa.ChunkedArray, features: NDArray[np.float64], decimal: Mark | None
+    ) -> Iterator[Fault]:
+        """Write the values to the features, of shape (n, 1), and yield what is wrong.
+
+        Text is read with this decimal mark or that of training, whichever reads more numbers.
+        """
         allowed = "dates" if self.dates else "numbers"
+        marks = dict.fromkeys((decimal or self.decimal, self.decimal))
         try:
-            read = read_numbers(column, NumberFormat(self.decimal, self.dates))
+            forms = [NumberFormat(mark, self.dates, self.boolean) for mark in marks]
+            read = min((read_numbers(column, form) for form in forms), key=lambda r: len(r.bad))
         except TypeError as error:
             refuse(f"Column {self.name!r}", f"{allowed}, as in training", str(error))
         texts = column.take(pa.array(read.bad)).to_pylist()
         taken = " (predicted as missing)" if self.imputed else ""
         for row, text in zip(read.bad, texts, strict=True):
-            reason = f"{self.name} is {text!r}, no {allowed.removesuffix('s')}{taken}"
+            reason = f"{self.name} is {text!r}, which is not a {allowed.removesuffix('s')}{taken}"
             yield Fault(np.array([row]), reason, self.imputed)
         infinite, missing = np.isinf(read.values), np.isnan(read.values)
         missing[read.bad] = False
@@ -117,9 +130,11 @@ class CategoryColumn(_Record):
         """Names such as ``sex=M``, one for each level but the base."""
         return tuple(f"{self.name}={level}" for level in self.levels)
 
-    def fill(self, column: pa.ChunkedArray, features: NDArray[np.float64]) -> Iterator[Fault]:
+    def fill(
+        self, column: pa.ChunkedArray, features: NDArray[np.float64], _decimal: Mark | None
+    ) -> Iterator[Fault]:
         """Write the 0/1 columns to the features, which are 0 before, and yield what is wrong."""
-        if kind_of(column.type) not in ("number", "category", "empty"):
+        if kind_of(column.type) == "other":
             got = f"values of type {column.type}"
             refuse(f"Column {self.name!r}", "categories, as in training", got)
         text, known = trim(column), [self.base, *self.levels]
@@ -132,13 +147,21 @@ class CategoryColumn(_Record):
             yield Fault(np.flatnonzero(missing), f"{self.name} is missing{used}", self.imputed)
         for new in level_counts(text.filter(pa.array((level < 0) & ~missing))):
             rows = np.flatnonzero(pc.fill_null(pc.equal(text, new), False))
-            yield Fault(
-                rows,
-                f"{self.name} is {new!r}, not seen in training (predicted as {self.base!r})",
-                True,
-            )
+            why = f"{self.name} is {new!r}, not seen in training (predicted as {self.base!r})"
+            yield Fault(rows, why, True)
         rows = np.flatnonzero(level > 0)
         features[rows, level[rows] - 1] = 1.0
+
+
+@contextmanager
+def collected(problems: list[TableProblem]) -> Iterator[None]:
+    """Add the problems of an `InvalidInputError` to a list instead of raising it."""
+    try:
+        yield
+    except InvalidTableError as error:
+        problems += error.problems
+    except InvalidInputError as error:
+        problems.append(TableProblem(str(error)))
 
 
 Column = Annotated[NumberColumn | CategoryColumn, Field(discriminator="kind")]
@@ -165,7 +188,7 @@ class Encoding(_Record):
     --------
     >>> import pyarrow as pa
     >>> table = pa.table({"size": [3.0, 1.0, 2.0], "sex": ["F", "M", "F"]})
-    >>> encoding = Encoding.learn(table, exclude=[])
+    >>> encoding = Encoding.learn(table)
     >>> encoding.feature_names
     ('size', 'sex=M')
     >>> encoding.apply(table).tolist()
@@ -178,32 +201,25 @@ class Encoding(_Record):
     def learn(
         cls,
         table: pa.Table,
-        exclude: Collection[str],
         formats: Mapping[str, NumberFormat] | None = None,
         missing: Missing = "error",
     ) -> "Encoding":
-        """Return the encoding of columns of numbers and categories, but those excluded.
+        """Return the encoding of columns of numbers and categories.
 
         A column that has only one value is left out. `formats` says how the text of columns was
         read as numbers.
         """
-        names = [name for name in table.column_names if name not in set(exclude)]
         columns, problems = list[Column](), list[TableProblem]()
-        for name in names:
-            try:
+        for name in table.column_names:
+            with collected(problems):
                 form = (formats or {}).get(name, NumberFormat())
                 column = _learn_column(name, table.column(name), form, missing)
                 columns += [] if column is None else [column]
-            except InvalidTableError as error:
-                problems += error.problems
         if problems:
             raise InvalidTableError(problems)
         encoding = cls(columns=tuple(columns))
-        allowed, remedy = (
-            "different after categories are encoded",
-            "Rename the column of that name.",
-        )
-        require_unique(encoding.feature_names, "Names of features", allowed, remedy)
+        who, allowed = "Names of features", "different after categories are encoded"
+        require_unique(encoding.feature_names, who, allowed, "Rename the column of that name.")
         return encoding
 
     @property
@@ -221,10 +237,11 @@ class Encoding(_Record):
         """The columns that are read from a text file as text."""
         return tuple(column.name for column in self.columns if column.verbatim)
 
-    def encode(self, table: pa.Table) -> EncodedRows:
+    def encode(self, table: pa.Table, decimal: Mark | None = None) -> EncodedRows:
         """Return the features of a table, which rows can be used, and what is wrong with others.
 
-        Columns are found by name, in any order; other columns are ignored.
+        Columns are found by name, in any order; other columns are ignored. `decimal` is the decimal
+        mark of numbers in text, by default that of training.
         """
         known = dict.fromkeys(table.column_names)
         absent = next((name for name in self.column_names if name not in known), None)
@@ -237,7 +254,8 @@ class Encoding(_Record):
         usable, reasons = np.ones(table.num_rows, np.bool_), dict[int, str]()
         for column in self.columns:
             stop = start + len(column.feature_names)
-            for fault in column.fill(table.column(column.name), features[:, start:stop]):
+            part = features[:, start:stop]
+            for fault in column.fill(table.column(column.name), part, decimal):
                 if not fault.usable:
                     usable[fault.rows] = False
                 for row in fault.rows.tolist():
@@ -272,8 +290,13 @@ def _learn_column(
         constant = len(known) == len(values) and (known == known[:1]).all()
         if constant:
             return None
-        imputed, decimal = missing == "impute", form.decimal
-        return NumberColumn(name=name, decimal=decimal, dates=form.dates, imputed=imputed)
+        return NumberColumn(
+            name=name,
+            decimal=form.decimal,
+            dates=form.dates,
+            boolean=pa.types.is_boolean(column.type),
+            imputed=missing == "impute",
+        )
     text = trim(column)
     counts, rows = level_counts(text), len(text) - text.null_count
     if len(counts) == rows > 2 or (

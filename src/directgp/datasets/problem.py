@@ -12,6 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from directgp.datasets.columns import (
+    ISO,
+    NUMBER,
     Mark,
     NumberFormat,
     complete_rows,
@@ -21,14 +23,15 @@ from directgp.datasets.columns import (
     is_missing,
     kind_of,
     missing_counts,
+    other_order,
     read_numbers,
     trim,
 )
 from directgp.datasets.dialect import DECIMALS
-from directgp.datasets.encoding import CategoryColumn, Encoding
+from directgp.datasets.encoding import CategoryColumn, Encoding, collected
 from directgp.datasets.tables import refuse_column
-from directgp.datasets.targets import encode_target, guess_task
-from directgp.errors import InvalidInputError, InvalidTableError, TableProblem, refuse, require
+from directgp.datasets.targets import encode_target
+from directgp.errors import InvalidTableError, TableProblem, refuse, require
 from directgp.registry import Dates, Missing, Task
 from directgp.text import counted, listed, number, plural
 
@@ -105,12 +108,12 @@ class _Columns:
         kind = kind_of(column.type)
         if is_missing(column).all():
             self.refuse_column(name, "has no values")
+        elif kind == "other":
+            self.refuse_column(name, f"has values of type {column.type}, no numbers or text")
         elif name in self.categories:
             self.arrays[name] = trim(column)
         elif kind == "time":
-            self._read_numbers(name, column, NumberFormat(dates="%Y-%m-%d"))
-        elif kind == "other":
-            self.refuse_column(name, f"has values of type {column.type}, no numbers or text")
+            self._read_numbers(name, column, NumberFormat(dates=ISO))
         elif kind == "category" and (form := guess_format(column, self.decimals)) is not None:
             self._read_numbers(name, column, form)
         else:
@@ -130,13 +133,15 @@ class _Columns:
         first = str(column.drop_null()[0])
         if form.dates:
             if self.dates == "error":
-                other = "another --target" if name == self.target else drop_options([name])
+                remedy = "another --target" if name == self.target else drop_options([name])
                 why = f"Column {name!r} has dates or times, such as {first!r}"
-                self.refuse(why, {"--dates": ("days",)}, "--dates days", other)
+                self.refuse(why, {"--dates": ("days",)}, "--dates days", remedy)
                 return
-            if self.dates == "dmy":
-                form = NumberFormat(dates=form.dates.replace("%m/%d", "%d/%m"))
-            order = "; --dates dmy reads the day first" if form.dates.startswith("%m/%d") else ""
+            other = other_order(column, form)
+            if other is not None and other.dates[:2] == {"dmy": "%d", "mdy": "%m"}.get(self.dates):
+                form = other
+            order = {"%d": ", the day first", "%m": ", the month first"}.get(form.dates[:2], "")
+            order += "; --dates dmy or mdy sets the order" if other and self.dates == "days" else ""
             self.notes.append(
                 f"Column {name!r} has dates such as {first!r}, used as days since 1970{order}."
             )
@@ -153,14 +158,15 @@ class _Columns:
             total = int((~is_missing(column)).sum())
             row, noun = int(read.bad[0]), "dates" if form.dates else "numbers"
             more = len(read.bad) - 1
-            others = f" and {plural(more, 'row')} other text" if more else ""
+            have = "have" if more > 1 else "has"
+            others = f" and {plural(more, 'other row')} {have} text, too" if more else ""
             sentence = (
                 f"{total - len(read.bad):,} of {total:,} values of {name!r} are {noun}; row "
                 f"{row + 1} has {column[row].as_py()!r}{others}"
             )
             if self.missing == "error":
-                options = "--missing impute", f"--categories {name}"
-                self.refuse(sentence, {"--missing": ("impute",)}, *options)
+                options = {"--missing": ("impute",)}
+                self.refuse(sentence, options, "--missing impute", f"--categories {name}")
                 self.reported.add(name)
             else:
                 self.notes.append(f"{sentence}: taken as missing.")
@@ -207,8 +213,9 @@ def prepare(
         categories and leave out rows with missing numbers, or keep all rows, with NaN for missing
         numbers. Rows without a target are left out unless it is "error".
     dates : {"error", "days", "dmy", "mdy"}
-        What to do with dates: raise an error, or use days since 1970. Of 1/2/2020 the month is
-        first, but for "dmy".
+        What to do with dates: raise an error, or use days since 1970. If day and month may be
+        exchanged in most dates of a column, "dmy" and "mdy" tell which is first; with "days" it is
+        the month of 1/2/2020 and the day of 1.2.2020 and 1-2-2020.
     categories : sequence of str
         Columns of categories, whatever they look like.
     positive : str, optional
@@ -222,7 +229,7 @@ def prepare(
     notes, problems : sequences
         What is known of the table already.
     """
-    names = _feature_columns(table, target, [*drop, *needed])
+    names = _feature_columns(table, target, drop, needed, categories)
     unnamed = [each for each in names if _INDEX.fullmatch(each)]
     names = [each for each in names if each not in unnamed]
     read = _Columns(table, target, missing, dates, categories, decimals)
@@ -243,18 +250,11 @@ def prepare(
         sentence = f"The table must have at least {least}. Got {len(rows)}."
         read.problems.append(TableProblem(sentence))
         raise InvalidTableError(read.problems)
-    encoding = Encoding(columns=())
-    try:
-        kept = used.select(names)
-        encoding = Encoding.learn(kept, [], formats=read.formats, missing=missing)
-    except InvalidTableError as error:
-        read.problems += error.problems
-    try:
-        known, y, classes, target_notes = _target(used.column(target), target, task, positive, rows)
-    except InvalidTableError as error:
-        read.problems += error.problems
-    except InvalidInputError as error:
-        read.problems.append(TableProblem(str(error)))
+    with collected(read.problems):
+        encoding = Encoding.learn(used.select(names), read.formats, missing)
+    with collected(read.problems):
+        labels = used.column(target)
+        known, y, classes, target_notes = encode_target(labels, target, task, positive, rows)
     if read.problems:
         raise InvalidTableError(read.problems)
     if not encoding.columns:
@@ -291,9 +291,11 @@ def _rows_to_use(
                 "--missing drop",
             )
         return np.flatnonzero(complete_rows(table, required))
-    kept = {"drop": (), "impute": features, "level": ()}[read.missing]
-    if read.missing == "level":
-        kept = [each for each in features if kind_of(table.column(each).type) == "category"]
+    kept = [
+        each
+        for each in (features if read.missing != "drop" else ())
+        if read.missing == "impute" or kind_of(table.column(each).type) == "category"
+    ]
     dropping = {each: count for each, count in counts.items() if each not in kept}
     rows = np.flatnonzero(complete_rows(table, dropping))
     if dropping:
@@ -308,27 +310,6 @@ def _rows_to_use(
     return rows
 
 
-def _target(
-    column: pa.ChunkedArray,
-    name: str,
-    task: Task | None,
-    positive: str | None,
-    rows: NDArray[np.int64],
-) -> tuple[Task, NDArray[np.float64], tuple[str, str] | None, list[str]]:
-    """Return the task, the target as numbers, the names of its classes, and notes."""
-    notes = []
-    if task is None and positive is not None:
-        task = "classification"
-    if task is None:
-        task, reason = guess_task(column, name)
-        notes.append(
-            f"The target {name!r} suggests the task {task}: {reason}."
-            " Choose another task with --task."
-        )
-    y, classes, more = encode_target(column, name, task, positive, rows)
-    return task, y, classes, [*notes, *more]
-
-
 def _encoding_notes(encoding: Encoding) -> Iterator[str]:
     for column in encoding.columns:
         if isinstance(column, CategoryColumn):
@@ -338,12 +319,18 @@ def _encoding_notes(encoding: Encoding) -> Iterator[str]:
             )
 
 
-def _feature_columns(table: pa.Table, target: str, drop: Sequence[str]) -> list[str]:
-    """Return all columns but the target and those to drop, which must be in the table."""
+def _feature_columns(
+    table: pa.Table,
+    target: str,
+    drop: Sequence[str],
+    needed: Sequence[str],
+    categories: Sequence[str],
+) -> list[str]:
+    """Return the columns of features; all columns that are named must be in the table."""
     names = table.column_names
-    known, dropped = set(names), set(drop)
+    known, others = set(names), {target, *drop, *needed}
     if target not in known:
-        if names and all(re.fullmatch(r"[-+]?\d*\.?\d+([eE][-+]?\d+)?", name) for name in names):
+        if names and all(map(NUMBER.fullmatch, names)):
             sentence = (
                 f"The target must be a column of the table. Got {target!r}. The first row has"
                 " numbers instead of names: add a row of names above, or use --no-header and"
@@ -352,8 +339,12 @@ def _feature_columns(table: pa.Table, target: str, drop: Sequence[str]) -> list[
             options = {"--no-header": (), "--target": (f"x{len(names)}",)}
             raise InvalidTableError([TableProblem(sentence, options)])
         refuse_column("The target", target, names)
-    for column in drop:
-        if column not in known:
-            refuse_column("A column to drop", column, names)
-    require(target not in dropped, "A column to drop", "another one than the target", repr(target))
-    return [name for name in names if name != target and name not in dropped]
+    owners = {"drop": drop, "use as exposure or weight": needed, "use as categories": categories}
+    for use, columns in owners.items():
+        who = f"A column to {use}"
+        for column in columns:
+            if column not in known:
+                refuse_column(who, column, names)
+        is_other = target not in columns or columns is categories
+        require(is_other, who, "another one than the target", repr(target))
+    return [name for name in names if name not in others]

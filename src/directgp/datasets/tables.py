@@ -5,7 +5,7 @@ import datetime
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, final
@@ -66,8 +66,8 @@ def refuse_column(who: str, name: str, names: Iterable[str]) -> NoReturn:
 class ReadableTable(ABC):
     """A table, in a file if it has a path, of which all columns or some can be read."""
 
-    decimal: Mark = "."
-    """Likely decimal mark of numbers in text."""
+    decimal: Mark | None = None
+    """Decimal mark of numbers in text, if the file tells; complete after the names are known."""
 
     notes: tuple[str, ...] = ()
     """What was guessed in reading; complete after the names are known."""
@@ -111,9 +111,8 @@ class ReadableTable(ABC):
         rows, width = len(self.irregular), plural(len(self.names), "value")
         others = f" and {plural(rows - 1, 'other row')}" if rows > 1 else ""
         return TableProblem(
-            f"Rows of the data file must be of {width}, as many as there are names. In"
-            f" {self.shown!r}, {self.irregular[0]}{others}. Correct them, or leave them out with"
-            " --missing drop.",
+            f"Each row must have {width}, one for each column. In {self.shown!r},"
+            f" {self.irregular[0]}{others}. Correct them, or leave them out with --missing drop.",
             {"--missing": ("drop",)},
         )
 
@@ -177,8 +176,9 @@ class TextTable(ReadableTable):
             return "skip"
 
         types = dict.fromkeys(columns, pa.string()) if as_text else None
+        mark = dialect.decimal or "."
         convert = pyarrow.csv.ConvertOptions(
-            include_columns=columns, column_types=types, decimal_point=dialect.decimal, **options
+            include_columns=columns, column_types=types, decimal_point=mark, **options
         )
         parse = pyarrow.csv.ParseOptions(
             delimiter=dialect.delimiter, newlines_in_values=True, invalid_row_handler=skip
@@ -216,13 +216,14 @@ class ExcelTable(ReadableTable):
     @override
     def _read(self, columns: list[str], as_text: set[str]) -> pa.Table:
         rows = self._rows[1:] if self.reading.header else self._rows
+        place = {name: j for j, name in enumerate(self.names)}
         return pa.table(
-            {each: _excel_column([row[self.names.index(each)] for row in rows]) for each in columns}
+            {name: _excel_column([row[place[name]] for row in rows]) for name in columns}
         )
 
     @cached_property
     def _rows(self) -> list[tuple[Any, ...]]:
-        """The rows that are not empty, from that of the names on."""
+        """The rows that are not empty, from that of the names on, all of the same length."""
         try:
             from openpyxl import load_workbook
         except ImportError as error:
@@ -232,28 +233,29 @@ class ExcelTable(ReadableTable):
         except Exception as error:
             # openpyxl has no error of its own for files that are damaged or no workbooks.
             refuse("The data file", "a workbook", f"{self.shown!r}, with the error: {error}")
-        wanted, names = self.reading.sheet, book.sheetnames
-        if wanted not in (names if wanted or len(names) > 1 else [None]):
-            got = f"{len(names)} sheets in {self.shown!r}" if wanted is None else repr(wanted)
-            problem = f"--sheet must name a sheet. Got {got}. The sheets are {listed(names)}."
-            raise InvalidTableError([TableProblem(problem, {"--sheet": names[:1]})])
-        rows = list(book[wanted or names[0]].iter_rows(values_only=True))
+        with closing(book):
+            wanted, names = self.reading.sheet, book.sheetnames
+            if wanted not in (names if wanted or len(names) > 1 else [None]):
+                got = f"{len(names)} sheets in {self.shown!r}" if wanted is None else repr(wanted)
+                problem = f"--sheet must name a sheet. Got {got}. The sheets are {listed(names)}."
+                raise InvalidTableError([TableProblem(problem, {"--sheet": names[:1]})])
+            rows = list(book[wanted or names[0]].iter_rows(values_only=True))
         filled = [[j for j, cell in enumerate(row) if cell is not None] for row in rows]
         width = max((cells[-1] + 1 for cells in filled if cells), default=0)
         # Titles have one value.
         start = next((i for i, cells in enumerate(filled) if len(cells) > (width > 1)), None)
         if start is None:
             refuse("The sheet", "a table with a first row of names", f"none in {self.shown!r}")
-        return [row[:width] for row, cells in zip(rows, filled, strict=True) if cells][
-            sum(map(bool, filled[:start])) :
-        ]
+        padding = (None,) * width
+        return [(*rows[i], *padding)[:width] for i in range(start, len(rows)) if filled[i]]
 
 
 def _excel_column(cells: Sequence[Any]) -> pa.ChunkedArray:
     """Return a column of numbers, of times, or of text if it has both."""
     known = [cell for cell in cells if cell is not None]
     for kinds in (bool, (int, float), (datetime.datetime, datetime.date)):
-        if all(isinstance(cell, kinds) and (kinds is bool or cell is not True) for cell in known):
+        # In Python, True is an int.
+        if all(isinstance(c, kinds) and (kinds is bool or not isinstance(c, bool)) for c in known):
             return pa.chunked_array([pa.array(cells)])
     return parse_text(pa.chunked_array([[None if c is None else str(c) for c in cells]]))
 

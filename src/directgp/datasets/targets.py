@@ -77,9 +77,20 @@ def _why_not_counts(numbers: NDArray[np.float64]) -> str | None:
 
 
 def encode_target(
-    column: pa.ChunkedArray, name: str, task: Task, positive: str | None, rows: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], tuple[str, str] | None, list[str]]:
-    """Return the target of these rows of the table as numbers, the names of its classes, notes."""
+    column: pa.ChunkedArray,
+    name: str,
+    task: Task | None,
+    positive: str | None,
+    rows: NDArray[np.int64],
+) -> tuple[Task, NDArray[np.float64], tuple[str, str] | None, list[str]]:
+    """Return the task, the target of these rows as numbers, the names of its classes, and notes."""
+    notes = []
+    if task is None and positive is not None:
+        task = "classification"
+    if task is None:
+        task, reason = guess_task(column, name)
+        hint = "Choose another task with --task."
+        notes.append(f"The target {name!r} suggests the task {task}: {reason}. {hint}")
     if task != "classification":
         if positive is not None:
             got = f"it with the task {task}"
@@ -88,7 +99,7 @@ def encode_target(
         if (y == y[0]).all():
             got = f"{y[0]:g} in every row"
             refuse(f"The target {name!r}", "different in some rows", got, "Name another target.")
-        return y, None, []
+        return task, y, None, notes
     is_number = kind_of(column.type) == "number"
     if is_number:
         _numbers(column, name, task, rows)
@@ -98,7 +109,7 @@ def encode_target(
     sizes = [plural(len(column) - ones, "row"), plural(ones, "row")]
     note = f"Class 1 is {classes[1]!r} ({sizes[1]}), class 0 is {classes[0]!r} ({sizes[0]})"
     hint = "" if positive else f"; --positive {classes[0]} exchanges them"
-    return encode_classes(column, name, classes), classes, [f"{note}{hint}."]
+    return task, encode_classes(column, name, classes), classes, [*notes, f"{note}{hint}."]
 
 
 def coded(

@@ -51,7 +51,7 @@ def columns(draw: st.DrawFn) -> pa.ChunkedArray:
     target=columns(),
     task=st.sampled_from([None, "regression", "classification", "count"]),
     missing=st.sampled_from(["error", "drop", "level", "impute"]),
-    dates=st.sampled_from(["error", "days", "dmy"]),
+    dates=st.sampled_from(["error", "days", "dmy", "mdy"]),
     positive=st.sampled_from([None, "x", "1"]),
 )
 def test_any_table_gives_a_problem_or_an_error(

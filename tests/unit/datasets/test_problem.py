@@ -1,5 +1,6 @@
 """Tables become problems: features, targets, guessed tasks and notes."""
 
+import datetime as dt
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,51 @@ def test_columns_without_a_name_are_left_out(name: str) -> None:
     problem = prepared(small(**{name: range(ROWS)}))
     assert problem.feature_names == ("a", "b")
     assert problem.notes[0] == f"Left out because they have no name: {name!r}."
+
+
+def test_sign_and_name_of_a_currency_are_the_same() -> None:
+    prices = [f"{sign} {i}" for i, sign in enumerate(repeated("$", "USD"))]
+    assert prepared(small(price=prices)).X[:, 2].tolist() == list(range(ROWS))
+
+
+@pytest.mark.parametrize("mark", ["/", "-", "."])
+@pytest.mark.parametrize("order", ["days", "dmy", "mdy"])
+@pytest.mark.parametrize("year", ["2020", "20"])
+def test_the_order_of_day_and_month(mark: str, order: Any, year: str) -> None:
+    if (mark, year) == ("-", "20"):
+        year += "20 10:30"
+    texts = repeated(f"01{mark}02{mark}{year}", f"03{mark}04{mark}{year}")
+    problem = prepared(small(when=texts), dates=order)
+    month_first = order == "mdy" or (order == "days" and mark == "/")
+    dates = (dt.date(2020, 1, 2), dt.date(2020, 3, 4))
+    if not month_first:
+        dates = (dt.date(2020, 2, 1), dt.date(2020, 4, 3))
+    expected = [float((day - dt.date(1970, 1, 1)).days) for day in dates]
+    assert np.floor(problem.X[:, 2]).tolist() == repeated(*expected)
+    words = ", the month first" if month_first else ", the day first"
+    if order == "days":
+        words += "; --dates dmy or mdy sets the order"
+    assert f"Column 'when' has dates such as {texts[0]!r}, used as days since 1970{words}." in (
+        problem.notes
+    )
+
+
+@pytest.mark.parametrize("text", ["31{}12{}2020", "12{}31{}2020"])
+@pytest.mark.parametrize("mark", ["/", "-", "."])
+def test_an_order_that_reads_few_dates_is_not_used(text: str, mark: str) -> None:
+    text = text.format(mark, mark)
+    for order in ("days", "dmy", "mdy"):
+        problem = prepared(small(when=repeated(text, f"01{mark}01{mark}2020")), dates=order)
+        assert problem.X[:, 2].tolist() == repeated(18627.0, 18262.0)
+        first = "day" if text.startswith("31") else "month"
+        assert problem.notes[0].endswith(f"used as days since 1970, the {first} first.")
+
+
+def test_dates_are_categories_if_they_are_named() -> None:
+    days = repeated(dt.date(2020, 1, 1), dt.date(2020, 1, 2), dt.date(2020, 1, 2))
+    problem = prepared(small(day=days), categories=["day"])
+    assert problem.feature_names == ("a", "b", "day=2020-01-01")
+    assert problem.X[:, 2].tolist() == repeated(1.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(

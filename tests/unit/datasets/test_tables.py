@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow.parquet
 import pytest
 from openpyxl import Workbook
 
-from directgp.datasets.dialect import Reading
+from directgp.datasets.dialect import Reading, guess_encoding
 from directgp.datasets.tables import SUFFIXES, open_table, read_table, stem_of
 from directgp.errors import InvalidInputError
 
@@ -60,6 +61,30 @@ def test_every_format(suffix: str, tmp_path: Path) -> None:
     assert stem_of(path) == "house.v2"
 
 
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        # A workbook that is written row by row has rows of different lengths.
+        ([["a", "b"], [1], [2, 3.5]], {"a": [1, 2], "b": [None, 3.5]}),
+        ([["a", "b"], [1, 2], [3, False]], {"a": [1, 3], "b": ["2", "False"]}),
+        ([["a", "b"], [1, 2.5], [3, True]], {"a": [1, 3], "b": ["2.5", "True"]}),
+    ],
+)
+def test_sheets_with_odd_cells(
+    rows: list[Any], expected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.xlsx"
+    book = Workbook(write_only=True)
+    sheet = book.create_sheet()
+    for row in rows:
+        sheet.append(row)
+    book.save(path)
+    closed: list[Any] = []
+    monkeypatch.setattr(Workbook, "close", lambda self: closed.append(self))
+    assert read_table(path).to_pydict() == expected
+    assert len(closed) == 1
+
+
 def test_a_stream_of_arrow(tmp_path: Path) -> None:
     path = tmp_path / "t.arrow"
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, TABLE.schema) as writer:
@@ -99,7 +124,8 @@ def test_missing_values_of_text(mark: str, tmp_path: Path) -> None:
             {"a": [1, 3], "b": [2, 4]},
             "Left out 2 lines above the names",
         ),
-        ("a b,c\n1,2,3\n4,5,6\n", {"": [1, 4], "a b": [2, 5], "c": [3, 6]}, ""),
+        ("a b,c\n1,2,3\n4,5,6\n", {"Unnamed: 0": [1, 4], "a b": [2, 5], "c": [3, 6]}, ""),
+        ("a;;b;\n1;2;3;\n", {"a": [1], "Unnamed: 1": [2], "b": [3], "Unnamed: 3": [None]}, ""),
     ],
 )
 def test_what_is_guessed_is_said(
@@ -121,6 +147,30 @@ def test_encodings_are_guessed(encoding: str, tmp_path: Path) -> None:
     table = open_table(path)
     assert table.read(["b"]).column("b")[-1].as_py() == name
     assert table.notes == (f"The file is not UTF-8; it is read as {encoding}.",)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "encoding"),
+    [
+        ([b"a\xc3", b"\xbc"], "utf-8"),
+        ([b"a\xc3"], "cp1252"),
+        ([b"a", b"\xfc", b"b"], "cp1252"),
+        # Valid in UTF-8, and what follows is not; the byte 0x81 is in Latin-1 alone.
+        ([b"\xc3\x81", b"\xfc"], "latin-1"),
+        ([b"a", b"\xfc", b"\x81"], "latin-1"),
+    ],
+)
+def test_encodings_of_blocks(blocks: list[bytes], encoding: str) -> None:
+    assert guess_encoding(blocks, "t.csv") == encoding
+
+
+def test_a_file_is_not_read_as_a_whole_to_guess_its_encoding() -> None:
+    def blocks() -> Iterator[bytes]:
+        yield b"a\0"
+        pytest.fail("The first block decides.")
+
+    with pytest.raises(InvalidInputError, match="must be text"):
+        guess_encoding(blocks(), "t.csv")
 
 
 def test_what_is_known_of_a_file_is_not_guessed(tmp_path: Path) -> None:
@@ -167,10 +217,10 @@ BAD_FILES: list[tuple[str, bytes, str]] = [
     (
         "t.csv",
         b"a,b\n1,2\n3\n4,5\n",
-        "Rows of the data file must be of 2 values, as many as there are names. In 't.csv', row 2"
-        " has 1. Correct them, or leave them out with --missing drop.",
+        "Each row must have 2 values, one for each column. In 't.csv', row 2 has 1. Correct"
+        " them, or leave them out with --missing drop.",
     ),
-    ("t.tsv", b"a\tb\n1\t2\n1\t2\t3\n", "as many as there are names. In 't.tsv', row 2 has 3."),
+    ("t.tsv", b"a\tb\n1\t2\n1\t2\t3\n", "one for each column. In 't.tsv', row 2 has 3."),
     ("t.csv", b"a,b\n" + b"1,x\n" * 400_000 + b"\xe9\n", "In 't.csv', row 400001 has 1."),
     ("t.csv", b"PK\x03\x04\x00\x00", "The data file must be text. Got other bytes in 't.csv'."),
     ("t.csv.gz", b"a,b\n1,2\n", "The data file must be readable. Got 't.csv.gz', with the error: "),
