@@ -17,7 +17,15 @@ from directgp import load
 from directgp.cli import predict as command
 from directgp.datasets import Encoding, read_table
 from directgp.errors import NumericalError
-from tests.cli.running import class_table, count_table, regression_table, run, write_csv
+from tests.cli import messy_files
+from tests.cli.running import (
+    QUICK,
+    class_table,
+    count_table,
+    regression_table,
+    run,
+    write_csv,
+)
 
 SUFFIXES = ("parquet", "feather", "csv", "tsv", "csv.gz", "tsv.gz")
 
@@ -307,3 +315,27 @@ def test_the_exposure_may_be_another_column(trained: Path, here: Path) -> None:
     usual = predicted(trained / "cnt", "more.parquet")
     twice = predicted(trained / "cnt", "more.parquet", "--exposure", "twice", "--force")
     assert twice.column("mean").to_numpy() == pytest.approx(2 * usual.column("mean").to_numpy())
+
+
+def test_a_file_without_names_is_predicted_as_it_was_fitted(here: Path) -> None:
+    messy_files.no_header(here / "own.csv")
+    words = ("--no-header", "--target", "x3", "--task", "regression", *QUICK)
+    assert run("fit", "own.csv", *words, "--out", "m").code == 0
+    assert predicted("m", "own.csv").num_rows == messy_files.ROWS
+    assert predicted("m", "own.csv", "--no-header", "--force").num_rows == messy_files.ROWS
+    card = json.loads(Path("m/table.json").read_text())
+    assert card.pop("header") is False
+    # Cards of former versions have no such field.
+    Path("m/table.json").write_text(json.dumps(card))
+    answer = run("predict", "m", "own.csv", "--out", "q.csv")
+    assert answer.code == 1 and "Got no 'x1'." in answer.err
+
+
+def test_the_decimal_mark_of_new_data_can_be_given(here: Path) -> None:
+    messy_files.decimal_commas(here / "commas.csv")
+    (here / "points.csv").write_text(messy_files.text(messy_files.houses(), ";"))
+    words = ("--decimal", ",", "--target", "price", *QUICK)
+    assert run("fit", "commas.csv", *words, "--out", "m").code == 0
+    commas = predicted("m", "commas.csv", "--decimal", ",")
+    points = predicted("m", "points.csv", "--decimal", ".", "--thousands", ",", "--force")
+    assert points.equals(commas) and points.column("mean").null_count == 0

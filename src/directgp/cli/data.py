@@ -17,10 +17,10 @@ from directgp.datasets.columns import (
     to_numbers,
 )
 from directgp.datasets.dialect import DECIMALS
-from directgp.datasets.encoding import Encoding
+from directgp.datasets.encoding import Encoding, NumberColumn
 from directgp.datasets.problem import MIN_ROWS, Problem
 from directgp.datasets.sources import Source, open_source, prepare_source
-from directgp.datasets.tables import refuse_column
+from directgp.datasets.tables import ReadableTable, refuse_column
 from directgp.datasets.targets import encode_classes
 from directgp.errors import DirectGPError, InvalidInputError, InvalidTableError, refuse
 from directgp.text import suggestion
@@ -38,6 +38,9 @@ class Opened(NamedTuple):
     encoding: Encoding
     positive: str | None
     """The label of class 1, if it was given."""
+
+    header: bool
+    """Whether the first row of the file has names."""
 
     columns: dict[str, str]
     values: dict[str, Column]
@@ -118,7 +121,8 @@ def _open(given: DataOptions, extra: Mapping[str, str], min_rows: int) -> Opened
         role: numbers_in(source.table.read([name]).take(kept), name, f"--{role}")
         for role, name in extra.items()
     }
-    return Opened(problem, encoding, given.positive, dict(extra), values)
+    header = given.header is not False
+    return Opened(problem, encoding, given.positive, header, dict(extra), values)
 
 
 def named_columns(X: Column, names: Sequence[str]) -> pa.Table:
@@ -189,7 +193,8 @@ def open_rows(
         got = f"it for a model of the task {card.task}"
         refuse("--exposure", "given for counts alone", got, "Leave it out.")
     names, exposure = source.table.names, exposure or card.exposure
-    used = [*card.encoding.column_names, *([exposure] if exposure else [])]
+    encoding = _encoding(card, source.table)
+    used = [*encoding.column_names, *([exposure] if exposure else [])]
     for name in used:
         if name not in names:
             remedy = suggestion(name, names, "Its columns")
@@ -203,12 +208,12 @@ def open_rows(
     also = [*id_columns, *([card.target] if score else [])]
     wanted = [name for name in dict.fromkeys([*used, *also]) if name in names]
     # An id such as 007 stays text, unless the model uses it as a number.
-    as_text = {*card.encoding.verbatim, *(set(id_columns) - {*used, card.target})}
+    as_text = {*encoding.verbatim, *(set(id_columns) - {*used, card.target})}
     table = source.table.read(wanted, as_text=as_text)
     source.table.require_regular()
     if not table.num_rows:
         raise InvalidInputError("DATA must have rows to predict. Got none.")
-    encoded = card.encoding.encode(table)
+    encoded = encoding.encode(table)
     exposures = None if exposure is None else numbers_in(table, exposure, "The exposure")
     usable, reasons = encoded.usable, encoded.reasons
     if exposures is not None:
@@ -227,6 +232,20 @@ def open_rows(
         ids=_plain_ids(table.select(list(id_columns))) if id_columns else numbers,
         exposure=exposures,
         y=_targets(table, card) if score else None,
+    )
+
+
+def _encoding(card: "ModelCard", table: ReadableTable) -> Encoding:
+    """Return the encoding of the model, with the decimal mark of the new file if it is given."""
+    marks, columns = table.reading.decimals(table.decimal), card.encoding.columns
+    if len(marks) > 1:
+        return card.encoding
+    new = {"decimal": marks[0]}
+    return Encoding(
+        columns=tuple(
+            column.model_copy(update=new) if isinstance(column, NumberColumn) else column
+            for column in columns
+        )
     )
 
 

@@ -34,6 +34,9 @@ class ModelCard(BaseModel):
     source: str
     """The table as the user named it."""
 
+    header: bool = True
+    """Whether the first row of its file has names."""
+
     rows: int
     task: Task
     target: str
@@ -100,6 +103,7 @@ def card_of(opened: Opened, model: Path) -> ModelCard:
         **facts,
         directgp=version("directgp"),
         rows=len(problem.y),
+        header=opened.header,
         positive=opened.positive,
         encoding=opened.encoding,
         fingerprint=problem.fingerprint(),

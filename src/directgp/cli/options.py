@@ -77,11 +77,6 @@ MaxIter = Annotated[
     int | None,
     model_option("NUMBER", "Maximum steps of one run.", callback=at_least_one("--max-iter")),
 ]
-DropMissing = Annotated[
-    bool, data_option("", "Leave out rows with missing values.", "--drop-missing")
-]
-Encoding = Annotated[str | None, data_option("NAME", HELP["data"]["encoding"])]
-Sheet = Annotated[str | None, data_option("NAME", HELP["data"]["sheet"])]
 DataDir = Annotated[Path | None, data_option("FOLDER", HELP["data"]["data_dir"])]
 
 
@@ -90,9 +85,35 @@ def jobs_option(option: Callable[..., Any], text: str) -> Any:
     return option("NUMBER", text, "--jobs", "-j", callback=at_least_one("--jobs"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class FileOptions:
+    """The options that say how a file is found and read."""
+
+    decimal: Annotated[
+        Literal[".", ","] | None, data_option("MARK", "Decimal mark of numbers; guessed.")
+    ] = None
+    thousands: Annotated[
+        Literal[".", ",", " ", "'"] | None, data_option("MARK", HELP["data"]["thousands"])
+    ] = None
+    encoding: Annotated[str | None, data_option("NAME", HELP["data"]["encoding"])] = None
+    sheet: Annotated[str | None, data_option("NAME", HELP["data"]["sheet"])] = None
+    header: Annotated[
+        bool | None, data_option("", HELP["data"]["header"], "--header/--no-header")
+    ] = None
+    data_dir: DataDir = None
+
+    @property
+    def reading(self) -> Any:
+        """What is known of the file."""
+        from directgp.datasets.dialect import Reading
+
+        header = self.header is not False
+        return Reading(self.decimal, self.thousands, self.encoding, self.sheet, header)
+
+
 @final
 @dataclass(frozen=True)
-class DataOptions:
+class DataOptions(FileOptions):
     """The options that describe the data to train on."""
 
     data: DataArgument
@@ -111,23 +132,6 @@ class DataOptions:
     ] = False
     dates: Annotated[registry.Dates, data_option("NAME", HELP["data"]["dates"])] = "error"
     positive: Annotated[str | None, data_option("LABEL", HELP["data"]["positive"])] = None
-    decimal: Annotated[
-        Literal[".", ","] | None, data_option("MARK", "Decimal mark of numbers; guessed.")
-    ] = None
-    thousands: Annotated[
-        Literal[".", ",", " ", "'"] | None, data_option("MARK", HELP["data"]["thousands"])
-    ] = None
-    encoding: Encoding = None
-    sheet: Sheet = None
-    header: Annotated[bool, data_option("", HELP["data"]["header"], "--header/--no-header")] = True
-    data_dir: DataDir = None
-
-    @property
-    def reading(self) -> Any:
-        """What is known of the file."""
-        from directgp.datasets.dialect import Reading
-
-        return Reading(self.decimal, self.thousands, self.encoding, self.sheet, self.header)
 
     @property
     def policy(self) -> registry.Missing:
@@ -161,7 +165,7 @@ class DataOptions:
             "--sheet": self.sheet,
             "--data-dir": self.data_dir,
         }
-        words = [self.data, *([] if self.header else ["--no-header"])]
+        words = [self.data, *(["--no-header"] if self.header is False else [])]
         for option, value in given.items():
             words += [] if value is None else [option, str(value)]
         return words

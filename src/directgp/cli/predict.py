@@ -1,7 +1,7 @@
 """The command `directgp predict`: predict the rows of a table, write and score them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final
 
@@ -90,9 +90,7 @@ def predict(
         bool, options.data_option("", _HELP["drop_missing"], "--drop-missing")
     ] = False,
     exposure: Annotated[str | None, options.data_option("COLUMN", _HELP["exposure"])] = None,
-    encoding: options.Encoding = None,
-    sheet: options.Sheet = None,
-    data_dir: options.DataDir = None,
+    file: options.FileOptions,
     out: Annotated[Path, output_option("FILE", f"The file to write: {', '.join(SUFFIXES)}.")],
     interval: Annotated[
         str, output_option("SHARE,…", _HELP["interval"], "--interval", "--coverage")
@@ -121,13 +119,13 @@ def predict(
     from directgp.cli.data import open_rows
     from directgp.cli.model_folder import load_folder
     from directgp.cli.output_paths import check_output_file
-    from directgp.datasets.dialect import Reading
     from directgp.datasets.sources import open_source
 
     check_output_file(out, force, inputs=(Path(data),))
     found, card = load_folder(model, device)
     _check_kind(card, wanted, proba, quantiles)
-    source = open_source(data, data_dir, Reading(encoding=encoding, sheet=sheet))
+    file = file if file.header is not None else replace(file, header=card.header)
+    source = open_source(data, file.data_dir, file.reading)
     ids = tuple(dict.fromkeys(options.split_names(id_columns, source.table.names)))
     written = [*wanted.names(card), REASON]
     rows = open_rows(card, source, exposure, ids, written, score or density)
