@@ -42,7 +42,10 @@ TARGET = ("--target", "y", "--drop", "code")
 def test_regression(table: Path) -> None:
     answer = run("compare", table, *TARGET, *SHORT)
     assert answer.code == 0, answer.err
-    assert "houses: 40 rows, 3 features. Training on 22 rows, choosing β by 8" in answer.err
+    assert (
+        "houses: 40 rows, 3 features. Training on 22 rows, choosing β on 8 rows, testing on 10;"
+        in answer.err
+    )
     assert "[24/24] " in answer.err
     verdict, _, rest = answer.out.partition("houses: 22 training rows, mean ± standard error of 2")
     questions = [line for line in verdict.splitlines() if line.endswith("?")]

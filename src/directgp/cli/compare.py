@@ -146,7 +146,7 @@ def _compare_and_report(
     n, d = problem.X.shape
     terminal.note(
         f"{plan.data.name}: {plural(n, 'row')}, {plural(d, 'feature')}. Training on {rows} rows, "
-        f"choosing β by {plan.parts.validation:,}, judging by {plan.parts.test:,}; "
+        f"choosing β on {plan.parts.validation:,} rows, testing on {plan.parts.test:,}; "
         f"{plural(plan.repeats, 'split')}, {plural(len(plan.methods), 'method')}."
     )
     available = plan.parts.training
@@ -195,7 +195,7 @@ def _report(comparison: "Comparison", out: Path, terminal: Terminal) -> None:
     for term in found.terms:
         terminal.show(f"  {term}")
     if found.command:
-        terminal.show(f"\nWhat next?\n{found.command}\n")
+        terminal.show(f"\nWhat next?\n{found.command}\n", wrap=False)
     for size in reversed(comparison.plan.sizes):
         if findings.by_size.get(size):
             table = score_table(findings.by_size[size], findings.scores)

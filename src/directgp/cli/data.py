@@ -65,7 +65,9 @@ def open_data(given: DataOptions, command: str = "fit", **columns: str | None) -
         if error.options is None and command != "fit":
             fitting = _options_that_work(given, extra, _FIT_ROWS, error)
             if fitting is not None:
-                error.instead = ["fit", *given.with_options(fitting).words(), "--out", "model"]
+                task = [] if given.task is None else ["--task", given.task]
+                words = given.with_options(fitting).words()
+                error.instead = ["fit", *words, *task, "--out", "model"]
         raise
 
 

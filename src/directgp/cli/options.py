@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from inspect import Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, final, get_args
@@ -151,33 +151,27 @@ class DataOptions(FileOptions):
         return replace(self, **new)
 
     def words(self) -> list[str]:
-        """Return the command-line words of the options, without the task."""
-        given = {
-            "--target": self.target,
-            "--drop": ",".join(self.drop or ()) or None,
-            "--categories": ",".join(self.categories or ()) or None,
-            "--missing": None if self.policy == "error" else self.policy,
-            "--dates": None if self.dates == "error" else self.dates,
-            "--positive": self.positive,
-            "--decimal": self.decimal,
-            "--thousands": self.thousands,
-            "--encoding": self.encoding,
-            "--sheet": self.sheet,
-            "--data-dir": self.data_dir,
-        }
-        words = [self.data, *(["--no-header"] if self.header is False else [])]
-        for option, value in given.items():
-            words += [] if value is None else [option, str(value)]
+        """Return the command-line words of the options that were given, without the task."""
+        words = [self.data]
+        for each in fields(self):
+            value, option = getattr(self, each.name), f"--{each.name.replace('_', '-')}"
+            if each.name in ("data", "task") or value == each.default:
+                continue
+            if isinstance(value, bool):
+                words.append(option if value else option.replace("--", "--no-"))
+            else:
+                several = value if isinstance(value, list) else [str(value)]
+                words += [word for one in several for word in (option, one)]
         return words
 
 
 def split_names(given: Sequence[str] | None, known: Collection[str] = ()) -> list[str]:
     """Return names that were given one by one or with commas; a known name may have commas."""
     return [
-        name.strip()
+        name
         for each in given or ()
-        for name in ([each] if each in known else each.split(","))
-        if name.strip()
+        for name in ([each] if each in known else map(str.strip, each.split(",")))
+        if name
     ]
 
 
@@ -191,16 +185,16 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     parameters = []
     for name, parameter in signature(function).parameters.items():
         kind = parameter.annotation
-        fields = [parameter]
+        own = [parameter]
         if isinstance(kind, type) and is_dataclass(kind):
-            fields = list(signature(kind).parameters.values())
-            groups[name] = kind, [each.name for each in fields]
-        parameters += [each.replace(kind=each.KEYWORD_ONLY) for each in fields]
-        hints |= {each.name: each.annotation for each in fields}
+            own = list(signature(kind).parameters.values())
+            groups[name] = kind, [each.name for each in own]
+        parameters += [each.replace(kind=each.KEYWORD_ONLY) for each in own]
+        hints |= {each.name: each.annotation for each in own}
 
     def run(**given: Any) -> None:
-        for name, (kind, fields) in groups.items():
-            given[name] = kind(**{each: given.pop(each) for each in fields})
+        for name, (kind, names) in groups.items():
+            given[name] = kind(**{each: given.pop(each) for each in names})
         function(**given)
 
     run.__name__, run.__doc__ = function.__name__, function.__doc__

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import final
 
 import numpy as np
@@ -159,7 +160,7 @@ class _Columns:
                 f"{row + 1} has {column[row].as_py()!r}{others}"
             )
             if self.missing == "error":
-                options = "--missing impute", f"--categories {name}"
+                options = "--missing impute", f"--categories {quote(name)}"
                 self.refuse(sentence, {"--missing": ("impute",)}, *options)
                 self.reported.add(name)
             else:
