@@ -136,9 +136,9 @@ def _train(opened: "Opened", settings: dict[str, Any]) -> Any:
     from directgp.cli.data import named_columns
     from directgp.errors import DirectGPWarning
 
-    problem, given = opened.problem, {"sample_weight": opened.values.get("weights")}
+    problem, given = opened.problem, {"sample_weight": opened.values("weights")}
     if problem.task == "count":
-        given["exposure"] = opened.values.get("exposure")
+        given["exposure"] = opened.values("exposure")
     makers: dict[str, Any] = {
         "regression": estimators.SparseGPRegressor,
         "classification": estimators.SparseGPClassifier,

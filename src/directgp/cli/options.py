@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from inspect import Signature, signature
+from math import inf, nan
 from pathlib import Path
 from typing import Annotated, Any, Literal, final, get_args
 
@@ -21,24 +22,18 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 data_option, model_option = panel("Data"), panel("Model")
 
 
-def check_seed(seed: int) -> int:
-    """Return the seed; raise `WrongUsageError` if numpy does not accept it."""
-    if not 0 <= seed < 2**32:
-        raise WrongUsageError(f"--seed must be from 0 to 2³² − 1. Got {seed}.")
-    return seed
+def checked(option: str, allowed: str, is_allowed: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    """Return a callback that raises `WrongUsageError` for values that are not allowed."""
 
-
-def at_least_one(option: str, most: int | None = None) -> Callable[[int | None], int | None]:
-    """Return a callback that raises `WrongUsageError` for values less than 1 or above `most`."""
-    allowed = "at least 1" if most is None else f"from 1 to {most:,}"
-
-    def check(value: int | None) -> int | None:
-        if value is not None and not 1 <= value <= (most or value):
-            raise WrongUsageError(f"{option} must be {allowed}. Got {value}.")
+    def check(value: Any) -> Any:
+        if value is not None and not is_allowed(value):
+            raise WrongUsageError(f"{option} must be {allowed}. Got {value:.15g}.")
         return value
 
     return check
 
+
+_check_seed = checked("--seed", "from 0 to 2³² − 1", lambda seed: 0 <= seed < 2**32)
 
 DataArgument = Annotated[
     str,
@@ -48,7 +43,7 @@ ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="The folder of a model.", show_default=False)
 ]
 Force = Annotated[bool, output_option("", "Replace the output if it exists.", "--force")]
-Seed = Annotated[int, model_option("NUMBER", "Random seed.", callback=check_seed)]
+Seed = Annotated[int, model_option("NUMBER", "Random seed.", callback=_check_seed)]
 Device = Annotated[DeviceName, model_option("NAME", f"{joined(get_args(DeviceName), 'or')}.")]
 Kernel = Annotated[
     Literal["auto", KernelName],
@@ -57,32 +52,33 @@ Kernel = Annotated[
 Inducing = Annotated[str, model_option("auto|NUMBER", "Number of inducing inputs.")]
 
 
-def positive(option: str) -> Callable[[float | None], float | None]:
-    """Return a callback that raises `WrongUsageError` for values that are not positive."""
-
-    def check(value: float | None) -> float | None:
-        if value is not None and not value > 0:
-            raise WrongUsageError(f"{option} must be positive. Got {value:g}.")
-        return value
-
-    return check
-
-
 def time_budget_option(option: Callable[..., Any], text: str) -> Any:
     """Return the option ``--time-budget``, in the panel of the given option."""
-    return option("SECONDS", text, callback=positive("--time-budget"))
+    return option(
+        "SECONDS", text, callback=checked("--time-budget", "positive", lambda value: value > 0)
+    )
 
 
 MaxIter = Annotated[
     int | None,
-    model_option("NUMBER", "Maximum steps of one run.", callback=at_least_one("--max-iter")),
+    model_option(
+        "NUMBER",
+        "Maximum steps of one run.",
+        callback=checked("--max-iter", "at least 1", lambda value: value >= 1),
+    ),
 ]
 DataDir = Annotated[Path | None, data_option("FOLDER", HELP["data"]["data_dir"])]
 
 
 def jobs_option(option: Callable[..., Any], text: str) -> Any:
     """Return the option ``--jobs``, in the panel of the given option."""
-    return option("NUMBER", text, "--jobs", "-j", callback=at_least_one("--jobs"))
+    return option(
+        "NUMBER",
+        text,
+        "--jobs",
+        "-j",
+        callback=checked("--jobs", "at least 1", lambda value: value >= 1),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,24 +227,35 @@ def whole_number(option: str, text: str, allowed: str = "'auto' or a whole numbe
 
 def weight(option: str, text: str, allowed: str = "'auto' or a number") -> float:
     """Return a finite β of at least 0; raise `WrongUsageError` for other text."""
+    return _real(option, text, f"{allowed} of at least 0", lambda value: 0 <= value < inf)
+
+
+def share(option: str, text: str) -> float:
+    """Return a number between 0 and 1; raise `WrongUsageError` for other text."""
+    return _real(option, text, "numbers between 0 and 1", lambda value: 0 < value < 1)
+
+
+def _real(option: str, text: str, allowed: str, is_allowed: Callable[[float], bool]) -> float:
     try:
         value = float(text)
     except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise WrongUsageError(f"{option} must be {allowed} of at least 0. Got {text!r}.")
+        value = nan
+    if not is_allowed(value):
+        raise WrongUsageError(f"{option} must be {allowed}. Got {text!r}.")
     return value
 
 
-def shares(option: str, text: str) -> tuple[float, ...]:
-    """Return numbers between 0 and 1 from a list with commas."""
-    try:
-        values = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        values = (-1.0,)
-    if not all(0 < value < 1 for value in values):
-        raise WrongUsageError(f"{option} must be numbers between 0 and 1. Got {text!r}.")
-    return values
+def listed(option: str, text: str | None, parse: Callable[[str, str], Any]) -> tuple[Any, ...]:
+    """Return the values of a list with commas, each once, or none if it was not given.
+
+    `parse` takes the option and one of the texts.
+    """
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise WrongUsageError(f"{option} must name at least one. Got none.")
+    return tuple(dict.fromkeys(parse(option, part) for part in parts))
 
 
 def check_task(data: DataOptions, exposure: str | None = None) -> None:

@@ -56,26 +56,19 @@ class Predicted:
             columns += [f"q{level:g}" for level in self.quantiles]
         return [*columns, "log_density"] if self.density else columns
 
-    def columns(self, model: Any, card: "ModelCard", X: Any, y: Any, exposure: Any) -> list[Any]:
-        """Return the columns of predictions, in the order of their names."""
+    def columns(self, model: Any, card: "ModelCard", X: Any, exposure: Any) -> list[Any]:
+        """Return the columns of predictions, in the order of their names, without densities."""
         import numpy as np
 
-        given = {} if card.task != "count" else {"exposure": exposure}
         if card.classes is not None:
             ones = (model.decision_function(X) > 0).astype(int)
             columns = [*model.predict_proba(X).T] if self.proba else []
             columns.append(np.array(card.classes, dtype=object)[ones])
         else:
             ends = [e for share in self.intervals for e in ((1 - share) / 2, (1 + share) / 2)]
+            given = _exposure(card, exposure)
             levels = model.predict_quantiles(X, [*ends, *self.quantiles], **given).T
             columns = [*_moments(model, card, X, exposure), *levels]
-        if self.density:
-            known = np.isfinite(y)
-            density = np.full(len(y), np.nan)
-            if known.any():
-                kept = {name: None if v is None else v[known] for name, v in given.items()}
-                density[known] = model.log_density(X.filter(known), y[known], **kept)
-            columns.append(density)
         return columns
 
 
@@ -111,8 +104,8 @@ def predict(
         allowed = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
         raise WrongUsageError(f"--out must be a file that ends in {allowed}. Got {str(out)!r}.")
     wanted = Predicted(
-        intervals=options.shares("--interval", interval),
-        quantiles=() if quantiles is None else options.shares("--quantiles", quantiles),
+        intervals=options.listed("--interval", interval, options.share),
+        quantiles=options.listed("--quantiles", quantiles, options.share),
         proba=proba is not False,
         density=density,
     )
@@ -123,27 +116,35 @@ def predict(
 
     check_output_file(out, force, inputs=(Path(data),))
     found, card = load_folder(model, device)
-    _check_kind(card, wanted, proba, quantiles)
+    if proba is not None and card.classes is None:
+        raise WrongUsageError(f"--proba is for classification. The model is of {card.task}.")
+    if quantiles is not None and card.classes is not None:
+        raise WrongUsageError("--quantiles is for numbers. The model is of classification.")
     file = file if file.header is not None else replace(file, header=card.header)
     source = open_source(data, file.data_dir, file.reading)
     ids = tuple(dict.fromkeys(options.split_names(id_columns, source.table.names)))
     written = [*wanted.names(card), REASON]
-    rows = open_rows(card, source, exposure, ids, written, score or density)
+    rows = open_rows(card, source, exposure, ids, written, score or density, drop_missing)
     if density and rows.y is None:
         raise InvalidInputError(f"--density needs the target {card.target!r} in DATA. Got none.")
     if rows.file is not None:
         check_output_file(out, force, inputs=(rows.file,))
-    for note in source.table.notes:
+    notes = [*source.table.notes, *rows.notes]
+    for note in notes:
         terminal.note(note)
+    if source.table.irregular:
+        notes.append(source.table.rows_left_out())
+        terminal.warn(notes[-1])
     skipped = int((~rows.usable).sum())
     if skipped:
         first = rows.reasons[int(rows.usable.argmin())]
         what = "left out" if drop_missing else "without a prediction"
         terminal.warn(f"{plural(skipped, 'row')} {what}, the first because {first}.")
-    rows = rows.take(rows.usable) if drop_missing else rows
     if not rows.usable.any():
         raise InvalidInputError("DATA must have rows that can be predicted. Got none.")
-    sums = _write(out, found, card, rows, wanted)
+    sums = _write(out, found, card, rows, wanted, drop_missing)
+    predicted = int(rows.usable.sum())
+    written_rows = predicted if drop_missing else len(rows.X)
     scored = int(sums.pop("rows"))
     scores = {name: total / scored for name, total in sums.items()} if scored and score else None
     if scores and "mse" in scores:
@@ -151,16 +152,16 @@ def predict(
     terminal.answer(
         {
             "source": rows.source,
-            "rows": len(rows.X),
-            "predicted": int(rows.usable.sum()),
+            "rows": written_rows,
+            "predicted": predicted,
             "out": str(out),
             "coverage": wanted.intervals[0],
             "scores": scores,
             "scored_rows": scored if score else 0,
-            "notes": list(source.table.notes),
+            "notes": notes,
         }
     )
-    terminal.show(f"Wrote {plural(len(rows.X), 'row')} to {out}.")
+    terminal.show(f"Wrote {plural(written_rows, 'row')} to {out}.")
     if scores is not None:
         share = f"{100 * wanted.intervals[0]:g} %"
         names = _SCORE_NAMES | {"coverage": f"coverage of {share} intervals"}
@@ -169,18 +170,13 @@ def predict(
         terminal.show(f"Compared with {card.target!r} in {plural(scored, 'row')}: {parts}.")
 
 
-def _check_kind(
-    card: "ModelCard", wanted: Predicted, proba: bool | None, quantiles: str | None
-) -> None:
-    """Raise `WrongUsageError` if an option belongs to another task."""
-    if proba is not None and card.classes is None:
-        raise WrongUsageError(f"--proba is for classification. The model is of {card.task}.")
-    if quantiles is not None and card.classes is not None:
-        raise WrongUsageError("--quantiles is for numbers. The model is of classification.")
-
-
 def _write(
-    out: Path, model: Any, card: "ModelCard", rows: "PredictionRows", wanted: Predicted
+    out: Path,
+    model: Any,
+    card: "ModelCard",
+    rows: "PredictionRows",
+    wanted: Predicted,
+    drop_missing: bool,
 ) -> dict[str, float]:
     """Predict and write blocks of rows; return the sums of their scores, and "rows" scored."""
     import numpy as np
@@ -201,17 +197,20 @@ def _write(
             X = named_columns(rows.X[kept], card.encoding.feature_names)
             exposure = None if rows.exposure is None else rows.exposure[kept]
             y = None if rows.y is None else rows.y[kept]
-            predicted = wanted.columns(model, card, X, y, exposure) if len(kept) else []
+            predicted = wanted.columns(model, card, X, exposure) if len(kept) else []
             if y is not None and len(kept):
-                for name, value in _sums(model, card, X, y, exposure, predicted):
+                density = _log_density(model, card, X, y, exposure)
+                for name, value in _sums(card, y, density, predicted):
                     sums[name] = sums.get(name, 0.0) + value
+                predicted += [density] if wanted.density else []
             ids = rows.ids.slice(start, stop - start)
             # A missing index takes a missing value.
             places = pa.array(np.cumsum(usable) - 1, mask=~usable)
             columns = [pa.array(column).take(places) for column in predicted]
             columns = columns or [pa.nulls(stop - start, field.type) for field in fields]
             reasons = pa.array([rows.reasons.get(row) for row in range(start, stop)], pa.string())
-            write(pa.table([*ids.columns, *columns, reasons], schema=schema))
+            table = pa.table([*ids.columns, *columns, reasons], schema=schema)
+            write(table.filter(pa.array(usable)) if drop_missing else table)
     return sums
 
 
@@ -239,8 +238,24 @@ def _count_deviation(model: Any, X: Any, exposure: Any) -> Any:
     return variance.sqrt().cpu().numpy()
 
 
+def _exposure(card: "ModelCard", exposure: Any) -> dict[str, Any]:
+    """Return the exposure as an argument of the methods of a model, if it has counts."""
+    return {"exposure": exposure} if card.task == "count" else {}
+
+
+def _log_density(model: Any, card: "ModelCard", X: Any, y: Any, exposure: Any) -> Any:
+    """Return the log density of each target, NaN where it is missing."""
+    import numpy as np
+
+    known, density = np.isfinite(y), np.full(len(y), np.nan)
+    if known.any():
+        given = _exposure(card, None if exposure is None else exposure[known])
+        density[known] = model.log_density(X.filter(known), y[known], **given)
+    return density
+
+
 def _sums(
-    model: Any, card: "ModelCard", X: Any, y: Any, exposure: Any, predicted: list[Any]
+    card: "ModelCard", y: Any, density: Any, predicted: list[Any]
 ) -> Iterator[tuple[str, float]]:
     """Yield the sum of each score over rows with a target, and "rows", their number."""
     import numpy as np
@@ -248,12 +263,9 @@ def _sums(
     known = np.isfinite(y)
     if not known.any():
         return
-    given = {}
-    if card.task == "count":
-        given["exposure"] = None if exposure is None else exposure[known]
     y, found = y[known], [column[known] for column in predicted]
     yield "rows", float(len(y))
-    yield "nll", -float(model.log_density(X.filter(known), y, **given).sum())
+    yield "nll", -float(density[known].sum())
     if card.classes is not None:
         label = next(column for column in found if column.dtype == object)
         yield "error", float(((label == card.classes[1]) != (y > 0.5)).sum())

@@ -129,7 +129,7 @@ def guess_format(column: pa.ChunkedArray, decimals: Sequence[Mark]) -> NumberFor
 def read_numbers(column: pa.ChunkedArray, form: NumberFormat) -> ReadNumbers:
     """Return a column of numbers, times or text as numbers; other types raise `TypeError`."""
     kind = kind_of(column.type)
-    if kind == "number" and not form.dates:
+    if kind == "empty" or (kind == "number" and not form.dates):
         return ReadNumbers(to_numbers(column), np.empty(0, np.int64))
     if kind == "time" and form.dates:
         return ReadNumbers(_days(column), np.empty(0, np.int64))

@@ -73,6 +73,9 @@ class Problem:
     rows: NDArray[np.int64]
     """Index of each row in the table as read; rows with missing values may be left out."""
 
+    needed: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    """Columns that are no features, such as weights, each of shape (n,)."""
+
     def fingerprint(self) -> str:
         """Return the sha256 of names, task, shape and numbers, in hex."""
         heading = [self.task, self.target, self.feature_names, self.classes, self.X.shape]
@@ -215,7 +218,7 @@ def prepare(
     positive : str, optional
         The label of the target that is class 1; the other one, or all others, are class 0.
     needed : sequence of str
-        Columns that are no features, but must have a value in every row.
+        Columns that are no features, but must have a number in every row.
     decimals : sequence of str
         Decimal marks of numbers in text, the likelier one first.
     min_rows : int
@@ -256,6 +259,14 @@ def prepare(
         read.problems += error.problems
     except InvalidInputError as error:
         read.problems.append(TableProblem(str(error)))
+    numbers = {}
+    for each in (name for name in needed if name in read.arrays):
+        column = used.column(each)
+        numbers[each], bad, *_ = read_numbers(column, NumberFormat(decimals[0]))
+        if len(bad):
+            got = f"{column[int(bad[0])].as_py()!r} in row {rows[bad[0]] + 1:,}"
+            sentence = f"Column {each!r} must be of numbers. Got {got}. Name another."
+            read.problems.append(TableProblem(sentence))
     if read.problems:
         raise InvalidTableError(read.problems)
     if not encoding.columns:
@@ -269,8 +280,10 @@ def prepare(
         *_encoding_notes(encoding),
     ]
     X, features = encoding.encode(table.take(pa.array(rows))).X, encoding.feature_names
-    problem = Problem(name, known, target, features, X, y, classes, source, tuple(all_notes), rows)
-    return problem, encoding
+    notes = tuple(all_notes)
+    return Problem(
+        name, known, target, features, X, y, classes, source, notes, rows, numbers
+    ), encoding
 
 
 def _rows_to_use(
