@@ -1,7 +1,6 @@
 """Load the data named on the command line, for training and for prediction."""
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,10 +17,10 @@ from directgp.datasets.columns import (
     plain_values,
     read_numbers,
 )
-from directgp.datasets.encoding import Encoding, NumberColumn
+from directgp.datasets.encoding import Encoding
 from directgp.datasets.problem import MIN_ROWS, Problem
 from directgp.datasets.sources import Source, open_source, prepare_source
-from directgp.datasets.tables import ReadableTable, refuse_column
+from directgp.datasets.tables import refuse_column
 from directgp.datasets.targets import encode_classes
 from directgp.errors import DirectGPError, InvalidInputError, InvalidTableError, refuse
 from directgp.text import suggestion
@@ -128,10 +127,6 @@ def named_columns(X: Column, names: Sequence[str]) -> pa.Table:
 class PredictionRows(NamedTuple):
     """The features of n rows, with their ids, exposures and targets."""
 
-    source: str
-    file: Path | None
-    """The file they come from, if they come from a file."""
-
     X: Column
     """Features, with NaN where they are missing."""
 
@@ -172,7 +167,8 @@ def open_rows(
         got = f"it for a model of the task {card.task}"
         refuse("--exposure", "given for counts alone", got, "Leave it out.")
     names, exposure = source.table.names, exposure or card.exposure
-    encoding = _encoding(card, source.table)
+    decimals = source.table.reading.decimals(source.table.decimal)
+    encoding = card.encoding if len(decimals) > 1 else card.encoding.with_decimal(decimals[0])
     used = [*encoding.column_names, *([exposure] if exposure else [])]
     for name in used:
         if name not in names:
@@ -201,7 +197,6 @@ def open_rows(
         for row, fault in faults.items():
             reasons[row] = (f"{reasons[row]}; " if row in reasons else "") + fault + then
 
-    decimals = source.table.reading.decimals(source.table.decimal)
     if exposure is not None:
         exposures, faults = _exposures(table.column(exposure), exposure, decimals)
         usable[list(faults)] = False
@@ -216,22 +211,7 @@ def open_rows(
     if not id_columns:
         rows = np.arange(1, table.num_rows + len(irregular) + 1)
         ids = pa.table({ROW_NUMBER: np.setdiff1d(rows, irregular)})
-    file = source.table.path
-    return PredictionRows(source.shown, file, encoded.X, usable, reasons, ids, exposures, y, notes)
-
-
-def _encoding(card: "ModelCard", table: ReadableTable) -> Encoding:
-    """Return the encoding of the model, with the decimal mark of the new file if it is given."""
-    marks, columns = table.reading.decimals(table.decimal), card.encoding.columns
-    if len(marks) > 1:
-        return card.encoding
-    new = {"decimal": marks[0]}
-    return Encoding(
-        columns=tuple(
-            column.model_copy(update=new) if isinstance(column, NumberColumn) else column
-            for column in columns
-        )
-    )
+    return PredictionRows(encoded.X, usable, reasons, ids, exposures, y, notes)
 
 
 def _plain_ids(ids: pa.Table) -> pa.Table:
@@ -246,10 +226,7 @@ def _exposures(
     column: pa.ChunkedArray, name: str, decimals: Sequence[Mark]
 ) -> tuple[Column, dict[int, str]]:
     """Return the exposures, and what is wrong with those that are no positive numbers, by row."""
-    try:
-        values, faults = _numbers(column, name, decimals)
-    except TypeError as error:
-        refuse("The exposure", "a column of numbers", f"{name!r}, with {error}", "Name another.")
+    values, faults = _numbers(column, name, decimals)
     for row in np.flatnonzero(~(np.isfinite(values) & (values > 0))).tolist():
         value = values[row]
         what = "missing" if np.isnan(value) else f"{value:g}, which is not positive and finite"
@@ -264,10 +241,7 @@ def _targets(
     if card.classes is not None:
         remedy = "Correct or remove these rows, or ignore the target with --no-score."
         return encode_classes(column, card.target, card.classes, remedy), {}
-    try:
-        values, faults = _numbers(column, card.target, decimals)
-    except TypeError:
-        return None, {}
+    values, faults = _numbers(column, card.target, decimals)
     return (None, {}) if np.isnan(values).all() else (values, faults)
 
 
@@ -276,6 +250,10 @@ def _numbers(
 ) -> tuple[Column, dict[int, str]]:
     """Return a column as numbers, NaN where there is none, and the texts that are none, by row."""
     form = guess_format(column, decimals) if kind_of(column.type) == "category" else None
-    read = read_numbers(column, form or NumberFormat(decimals[0]))
-    texts = zip(read.bad.tolist(), column.take(pa.array(read.bad)).to_pylist(), strict=True)
-    return read.values, {row: f"{name} is {text!r}, which is not a number" for row, text in texts}
+    try:
+        values, bad, *_ = read_numbers(column, form or NumberFormat(decimals[0]))
+    except TypeError:
+        # Times, lists and the like.
+        values, bad = np.full(len(column), np.nan), np.flatnonzero(~is_missing(column))
+    texts = zip(bad.tolist(), column.take(pa.array(bad)).to_pylist(), strict=True)
+    return values, {row: f"{name} is {str(v)!r}, which is not a number" for row, v in texts}

@@ -22,11 +22,13 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 data_option, model_option = panel("Data"), panel("Model")
 
 
-def checked(option: str, allowed: str, is_allowed: Callable[[Any], bool]) -> Callable[[Any], Any]:
+def checked(
+    option: str, allowed: str = "at least 1", test: Callable[[Any], bool] = lambda value: value >= 1
+) -> Callable[[Any], Any]:
     """Return a callback that raises `WrongUsageError` for values that are not allowed."""
 
     def check(value: Any) -> Any:
-        if value is not None and not is_allowed(value):
+        if value is not None and not test(value):
             raise WrongUsageError(f"{option} must be {allowed}. Got {value:.15g}.")
         return value
 
@@ -54,31 +56,20 @@ Inducing = Annotated[str, model_option("auto|NUMBER", "Number of inducing inputs
 
 def time_budget_option(option: Callable[..., Any], text: str) -> Any:
     """Return the option ``--time-budget``, in the panel of the given option."""
-    return option(
-        "SECONDS", text, callback=checked("--time-budget", "positive", lambda value: value > 0)
-    )
+    check = checked("--time-budget", "positive", lambda value: value > 0)
+    return option("SECONDS", text, callback=check)
 
 
 MaxIter = Annotated[
     int | None,
-    model_option(
-        "NUMBER",
-        "Maximum steps of one run.",
-        callback=checked("--max-iter", "at least 1", lambda value: value >= 1),
-    ),
+    model_option("NUMBER", "Maximum steps of one run.", callback=checked("--max-iter")),
 ]
 DataDir = Annotated[Path | None, data_option("FOLDER", HELP["data"]["data_dir"])]
 
 
 def jobs_option(option: Callable[..., Any], text: str) -> Any:
     """Return the option ``--jobs``, in the panel of the given option."""
-    return option(
-        "NUMBER",
-        text,
-        "--jobs",
-        "-j",
-        callback=checked("--jobs", "at least 1", lambda value: value >= 1),
-    )
+    return option("NUMBER", text, "--jobs", "-j", callback=checked("--jobs"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,10 +237,7 @@ def _real(option: str, text: str, allowed: str, is_allowed: Callable[[float], bo
 
 
 def listed(option: str, text: str | None, parse: Callable[[str, str], Any]) -> tuple[Any, ...]:
-    """Return the values of a list with commas, each once, or none if it was not given.
-
-    `parse` takes the option and one of the texts.
-    """
+    """Return what `parse` makes of the option and each text of a list with commas, once."""
     if text is None:
         return ()
     parts = [part.strip() for part in text.split(",") if part.strip()]

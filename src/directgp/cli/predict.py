@@ -43,6 +43,9 @@ class Predicted:
     density: bool
     """Whether to write the probabilities of classes, and the log density of the target."""
 
+    drop_missing: bool
+    """Whether to leave out rows that cannot be predicted."""
+
     def names(self, card: "ModelCard") -> list[str]:
         """Return the names of the columns of predictions."""
         if card.classes is not None:
@@ -56,20 +59,19 @@ class Predicted:
             columns += [f"q{level:g}" for level in self.quantiles]
         return [*columns, "log_density"] if self.density else columns
 
-    def columns(self, model: Any, card: "ModelCard", X: Any, exposure: Any) -> list[Any]:
-        """Return the columns of predictions, in the order of their names, without densities."""
+    def columns(self, model: Any, card: "ModelCard", X: Any, given: dict[str, Any]) -> list[Any]:
+        """Return the columns of predictions, without densities; `given` are the exposures."""
         import numpy as np
 
         if card.classes is not None:
             ones = (model.decision_function(X) > 0).astype(int)
-            columns = [*model.predict_proba(X).T] if self.proba else []
-            columns.append(np.array(card.classes, dtype=object)[ones])
-        else:
-            ends = [e for share in self.intervals for e in ((1 - share) / 2, (1 + share) / 2)]
-            given = _exposure(card, exposure)
-            levels = model.predict_quantiles(X, [*ends, *self.quantiles], **given).T
-            columns = [*_moments(model, card, X, exposure), *levels]
-        return columns
+            proba = model.predict_proba(X).T if self.proba else []
+            return [*proba, np.array(card.classes, dtype=object)[ones]]
+        ends = [e for share in self.intervals for e in ((1 - share) / 2, (1 + share) / 2)]
+        levels = model.predict_quantiles(X, [*ends, *self.quantiles], **given).T
+        if card.task == "count":
+            return [model.predict(X, **given), _count_deviation(model, X, **given), *levels]
+        return [*model.predict(X, return_std=True), *levels]
 
 
 def predict(
@@ -108,6 +110,7 @@ def predict(
         quantiles=options.listed("--quantiles", quantiles, options.share),
         proba=proba is not False,
         density=density,
+        drop_missing=drop_missing,
     )
     from directgp.cli.data import open_rows
     from directgp.cli.model_folder import load_folder
@@ -127,32 +130,31 @@ def predict(
     rows = open_rows(card, source, exposure, ids, written, score or density, drop_missing)
     if density and rows.y is None:
         raise InvalidInputError(f"--density needs the target {card.target!r} in DATA. Got none.")
-    if rows.file is not None:
-        check_output_file(out, force, inputs=(rows.file,))
+    if source.table.path is not None:
+        check_output_file(out, force, inputs=(source.table.path,))
     notes = [*source.table.notes, *rows.notes]
     for note in notes:
         terminal.note(note)
     if source.table.irregular:
         notes.append(source.table.rows_left_out())
         terminal.warn(notes[-1])
-    skipped = int((~rows.usable).sum())
+    predicted = int(rows.usable.sum())
+    skipped = len(rows.X) - predicted
     if skipped:
         first = rows.reasons[int(rows.usable.argmin())]
         what = "left out" if drop_missing else "without a prediction"
         terminal.warn(f"{plural(skipped, 'row')} {what}, the first because {first}.")
-    if not rows.usable.any():
+    if not predicted:
         raise InvalidInputError("DATA must have rows that can be predicted. Got none.")
-    sums = _write(out, found, card, rows, wanted, drop_missing)
-    predicted = int(rows.usable.sum())
-    written_rows = predicted if drop_missing else len(rows.X)
-    scored = int(sums.pop("rows"))
+    sums = _write(out, found, card, rows, wanted)
+    scored, num_rows = int(sums.pop("rows")), predicted if drop_missing else len(rows.X)
     scores = {name: total / scored for name, total in sums.items()} if scored and score else None
     if scores and "mse" in scores:
         scores["rmse"] = scores["mse"] ** 0.5
     terminal.answer(
         {
-            "source": rows.source,
-            "rows": written_rows,
+            "source": source.shown,
+            "rows": num_rows,
             "predicted": predicted,
             "out": str(out),
             "coverage": wanted.intervals[0],
@@ -161,7 +163,7 @@ def predict(
             "notes": notes,
         }
     )
-    terminal.show(f"Wrote {plural(written_rows, 'row')} to {out}.")
+    terminal.show(f"Wrote {plural(num_rows, 'row')} to {out}.")
     if scores is not None:
         share = f"{100 * wanted.intervals[0]:g} %"
         names = _SCORE_NAMES | {"coverage": f"coverage of {share} intervals"}
@@ -171,12 +173,7 @@ def predict(
 
 
 def _write(
-    out: Path,
-    model: Any,
-    card: "ModelCard",
-    rows: "PredictionRows",
-    wanted: Predicted,
-    drop_missing: bool,
+    out: Path, model: Any, card: "ModelCard", rows: "PredictionRows", wanted: Predicted
 ) -> dict[str, float]:
     """Predict and write blocks of rows; return the sums of their scores, and "rows" scored."""
     import numpy as np
@@ -195,11 +192,13 @@ def _write(
             usable = rows.usable[start:stop]
             kept = start + np.flatnonzero(usable)
             X = named_columns(rows.X[kept], card.encoding.feature_names)
-            exposure = None if rows.exposure is None else rows.exposure[kept]
+            given = {}
+            if card.task == "count":
+                given["exposure"] = None if rows.exposure is None else rows.exposure[kept]
             y = None if rows.y is None else rows.y[kept]
-            predicted = wanted.columns(model, card, X, exposure) if len(kept) else []
+            predicted = wanted.columns(model, card, X, given) if len(kept) else []
             if y is not None and len(kept):
-                density = _log_density(model, card, X, y, exposure)
+                density = _log_density(model, X, y, given)
                 for name, value in _sums(card, y, density, predicted):
                     sums[name] = sums.get(name, 0.0) + value
                 predicted += [density] if wanted.density else []
@@ -210,16 +209,8 @@ def _write(
             columns = columns or [pa.nulls(stop - start, field.type) for field in fields]
             reasons = pa.array([rows.reasons.get(row) for row in range(start, stop)], pa.string())
             table = pa.table([*ids.columns, *columns, reasons], schema=schema)
-            write(table.filter(pa.array(usable)) if drop_missing else table)
+            write(table.filter(pa.array(usable)) if wanted.drop_missing else table)
     return sums
-
-
-def _moments(model: Any, card: "ModelCard", X: Any, exposure: Any) -> tuple[Any, Any]:
-    """Return mean and standard deviation of y."""
-    if card.task == "count":
-        return model.predict(X, exposure), _count_deviation(model, X, exposure)
-    mean, sd = model.predict(X, return_std=True)
-    return mean, sd
 
 
 def _count_deviation(model: Any, X: Any, exposure: Any) -> Any:
@@ -238,19 +229,14 @@ def _count_deviation(model: Any, X: Any, exposure: Any) -> Any:
     return variance.sqrt().cpu().numpy()
 
 
-def _exposure(card: "ModelCard", exposure: Any) -> dict[str, Any]:
-    """Return the exposure as an argument of the methods of a model, if it has counts."""
-    return {"exposure": exposure} if card.task == "count" else {}
-
-
-def _log_density(model: Any, card: "ModelCard", X: Any, y: Any, exposure: Any) -> Any:
+def _log_density(model: Any, X: Any, y: Any, given: dict[str, Any]) -> Any:
     """Return the log density of each target, NaN where it is missing."""
     import numpy as np
 
     known, density = np.isfinite(y), np.full(len(y), np.nan)
     if known.any():
-        given = _exposure(card, None if exposure is None else exposure[known])
-        density[known] = model.log_density(X.filter(known), y[known], **given)
+        own = {name: None if v is None else v[known] for name, v in given.items()}
+        density[known] = model.log_density(X.filter(known), y[known], **own)
     return density
 
 

@@ -221,6 +221,12 @@ class Encoding(_Record):
         """The columns that are read from a text file as text."""
         return tuple(column.name for column in self.columns if column.verbatim)
 
+    def with_decimal(self, mark: Literal[".", ","]) -> "Encoding":
+        """Return an encoding that reads the text of numbers with another decimal mark."""
+        new = {"decimal": mark}
+        each = (c.model_copy(update=new) if c.kind == "number" else c for c in self.columns)
+        return Encoding(columns=tuple(each))
+
     def encode(self, table: pa.Table) -> EncodedRows:
         """Return the features of a table, which rows can be used, and what is wrong with others.
 

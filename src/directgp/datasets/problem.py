@@ -280,10 +280,8 @@ def prepare(
         *_encoding_notes(encoding),
     ]
     X, features = encoding.encode(table.take(pa.array(rows))).X, encoding.feature_names
-    notes = tuple(all_notes)
-    return Problem(
-        name, known, target, features, X, y, classes, source, notes, rows, numbers
-    ), encoding
+    texts = source, tuple(all_notes)
+    return Problem(name, known, target, features, X, y, classes, *texts, rows, numbers), encoding
 
 
 def _rows_to_use(

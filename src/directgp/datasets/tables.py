@@ -101,11 +101,6 @@ class ReadableTable(ABC):
         with readable(self.shown):
             return self._read(chosen, set(as_text))
 
-    def require_regular(self) -> None:
-        """Raise `InvalidTableError` if rows were left out in reading."""
-        if self.irregular:
-            raise InvalidTableError([self.irregular_rows()])
-
     def irregular_rows(self, *remedy: str) -> TableProblem:
         """Return the problem of rows that are too short or too long; an option leaves them out."""
         option, *values = remedy or ("--missing", "drop")
@@ -329,7 +324,8 @@ def read_table(path: str | os.PathLike[str], columns: Sequence[str] | None = Non
     """
     opened = open_table(path)
     table = opened.read(columns)
-    opened.require_regular()
+    if opened.irregular:
+        raise InvalidTableError([opened.irregular_rows()])
     return table
 
 
