@@ -142,6 +142,14 @@ def test_the_table_fits_the_terminal(table: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("in_this_process", "without_drawing")
+def test_the_next_command_is_not_wrapped(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    answer = run("compare", table, *TARGET, *QUICK, "--methods", "elbo")
+    assert "directgp fit houses.csv --target y --drop code --task regression" in answer.out
+
+
+@pytest.mark.usefixtures("in_this_process", "without_drawing")
 def test_a_pipe_gets_no_control_codes(table: Path) -> None:
     answer = run("compare", table, *TARGET, *QUICK, "--methods", "elbo,log-fixed")
     assert re.search(r"[\x00-\x08\x0b-\x1f\x7f]", answer.out + answer.err) is None

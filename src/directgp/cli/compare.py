@@ -40,10 +40,7 @@ def compare(
     data: options.DataOptions,
     *,
     methods: Annotated[str | None, run_option("NAME,…", _HELP["methods"])] = None,
-    repeats: Annotated[
-        int,
-        run_option("NUMBER", _HELP["repeats"], callback=_check_repeats),
-    ] = 5,
+    repeats: Annotated[int, run_option("NUMBER", _HELP["repeats"], callback=_check_repeats)] = 5,
     sizes: Annotated[str | None, run_option("NUMBER,…", _HELP["sizes"])] = None,
     betas: Annotated[str | None, run_option("NUMBER,…", _HELP["betas"])] = None,
     time_budget: Annotated[
@@ -80,8 +77,7 @@ def compare(
         "methods": options.listed("--methods", methods, lambda _, name: name) or None,
         "repeats": repeats,
         "sizes": options.listed("--sizes", sizes, _size) or None,
-        "betas": options.listed("--betas", betas, partial(options.weight, allowed="numbers"))
-        or None,
+        "betas": options.listed("--betas", betas, _beta) or None,
         "likelihood": likelihood,
         "kernel": kernel,
         "ard": ard,
@@ -94,6 +90,9 @@ def compare(
 
     check_run_folder(out, STORE, resume, force)
     _compare_and_report(data, settings, jobs, device, time_budget, out, force, terminal)
+
+
+_beta = partial(options.weight, allowed="numbers")
 
 
 def _size(option: str, text: str) -> int | None:

@@ -18,7 +18,6 @@ from directgp.text import joined
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 
-
 data_option, model_option = panel("Data"), panel("Model")
 
 
