@@ -170,6 +170,17 @@ def columns_without_names(path: Path) -> None:
     path.write_text(text([[*row, "", ""] for row in houses()], ";"))
 
 
+def commas_in_names(path: Path) -> None:
+    cells = with_column("price, usd", [""] * ROWS)
+    codes = ["the code", *(f"H-{i:03d}" for i in range(ROWS))]
+    path.write_text(text([[code, *row] for code, row in zip(codes, cells, strict=True)]))
+
+
+def bad_cell_in_a_name_of_two_words(path: Path) -> None:
+    cells = changed("size", lambda _: "unknown", [7])
+    path.write_text(text([["living area", *cells[0][1:]], *cells[1:]]))
+
+
 def three_classes(path: Path) -> None:
     path.write_text(text([[row[0], row[2], row[3], row[1]] for row in houses()]))
 

@@ -42,7 +42,10 @@ TARGET = ("--target", "y", "--drop", "code")
 def test_regression(table: Path) -> None:
     answer = run("compare", table, *TARGET, *SHORT)
     assert answer.code == 0, answer.err
-    assert "houses: 40 rows, 3 features. Training on 22 rows, choosing β by 8" in answer.err
+    assert (
+        "houses: 40 rows, 3 features. Training on 22 rows, choosing β on 8 rows, testing on 10;"
+        in answer.err
+    )
     assert "[24/24] " in answer.err
     verdict, _, rest = answer.out.partition("houses: 22 training rows, mean ± standard error of 2")
     questions = [line for line in verdict.splitlines() if line.endswith("?")]
@@ -136,6 +139,14 @@ def test_the_table_fits_the_terminal(table: Path, monkeypatch: pytest.MonkeyPatc
         titles = rows[0].split()
         assert titles[:3] == ["method", *(("NLL", "RMSE") if columns == 40 else ("β", "NLL"))]
         assert not any(line.endswith(" ") for line in lines)
+
+
+@pytest.mark.usefixtures("in_this_process", "without_drawing")
+def test_the_next_command_is_not_wrapped(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    answer = run("compare", table, *TARGET, *QUICK, "--methods", "elbo")
+    assert "directgp fit houses.csv --target y --drop code --task regression" in answer.out
 
 
 @pytest.mark.usefixtures("in_this_process", "without_drawing")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from directgp.cli.options import DataOptions
 from directgp.datasets import read_table
 from tests.cli import messy_files
 from tests.cli.running import QUICK, run
@@ -37,6 +38,8 @@ REFUSED = {
     " impute or --categories size.",
     "bad_cells_among_whole_numbers": "58 of 60 values of 'age' are numbers; row 8 has 'new' and 1"
     " other row has text, too: use --missing impute or --categories age.",
+    "bad_cell_in_a_name_of_two_words": "59 of 60 values of 'living area' are numbers; row 8 has"
+    " 'unknown': use --missing impute or --categories 'living area'.",
     "workbook": "Column 'sold' has dates or times, such as '2020-01-01 00:00:00': use --dates days"
     " or --drop sold.",
     "workbook_of_two_sheets": "--sheet must name a sheet. Got 2 sheets in"
@@ -146,13 +149,40 @@ def test_the_decimal_mark_is_that_of_the_new_file(here: Path, commas: bool) -> N
     assert found.to_pylist() == [*expected.to_pylist(), None]
 
 
+def test_names_with_commas_can_be_dropped(here: Path) -> None:
+    answer = fit("commas_in_names")
+    words = words_that_work(answer.err)
+    assert words[-4:] == ["--drop", "price, usd", "--drop", "the code"]
+    again = run(*words[1:])
+    assert again.code == 0, again.err
+    # The command that compare prints for fit has the same words.
+    given = DataOptions("data.csv", drop=["price, usd", "the code"], header=False, sheet="a b")
+    expected = "data.csv --sheet 'a b' --no-header --drop 'price, usd' --drop 'the code'"
+    assert shlex.join(given.words()) == expected
+
+
+def test_commands_are_not_wrapped_in_a_narrow_terminal(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    name = "a_long_name_of_a_column_that_has_no_values"
+    Path("long.csv").write_text(messy_files.text(messy_files.with_column(name, [""] * 60)))
+    words = ("--target", "price", *QUICK, "--kernel", "rbf", "--ard", "--likelihood", "gaussian")
+    answer = run("fit", "long.csv", *words, "--out", "a_folder_of_some_length")
+    assert f"--drop {name}" in answer.err.partition("This works:\n")[2]
+    answer = run(*words_that_work(answer.err)[1:])
+    command = "directgp predict a_folder_of_some_length DATA --out predictions.csv"
+    assert answer.out.splitlines()[-1] == f"Next: {command}"
+
+
 def test_too_few_rows_to_compare_are_enough_to_fit(here: Path) -> None:
     messy_files.twelve_rows(Path("few.csv"))
-    answer = run("compare", "few.csv", "--target", "price", "--json")
+    answer = run("compare", "few.csv", "--target", "price", "--task", "regression", "--json")
     error = json.loads(answer.out)
     assert error == {
         "error": "The table must have at least 20 rows. Got 12.",
-        "command": "directgp fit few.csv --target price --out model",
+        "command": "directgp fit few.csv --target price --task regression --out model",
     }
-    again = run(*shlex.split(error["command"])[1:])
+    again = run(*shlex.split(error["command"])[1:], *QUICK)
     assert again.code == 0, again.err

@@ -17,7 +17,15 @@ from directgp import load
 from directgp.cli import predict as command
 from directgp.datasets import Encoding, read_table
 from directgp.errors import NumericalError
-from tests.cli.running import class_table, count_table, regression_table, run, write_csv
+from tests.cli import messy_files
+from tests.cli.running import (
+    QUICK,
+    class_table,
+    count_table,
+    regression_table,
+    run,
+    write_csv,
+)
 
 SUFFIXES = ("parquet", "feather", "csv", "tsv", "csv.gz", "tsv.gz")
 
@@ -265,7 +273,7 @@ def test_intervals_quantiles_and_densities(trained: Path, here: Path) -> None:
     [
         (("reg", "--proba"), "--proba is for classification. The model is of regression."),
         (("cls", "--quantiles", "0.5"), "--quantiles is for numbers. The model is of"),
-        (("reg", "--interval", "0.5,2"), "--interval must be numbers between 0 and 1. Got '0.5,2'"),
+        (("reg", "--interval", "0.5,2"), "--interval must be numbers between 0 and 1. Got '2'"),
     ],
 )
 def test_options_that_do_not_suit(
@@ -307,3 +315,96 @@ def test_the_exposure_may_be_another_column(trained: Path, here: Path) -> None:
     usual = predicted(trained / "cnt", "more.parquet")
     twice = predicted(trained / "cnt", "more.parquet", "--exposure", "twice", "--force")
     assert twice.column("mean").to_numpy() == pytest.approx(2 * usual.column("mean").to_numpy())
+
+
+def test_a_file_without_names_is_predicted_as_it_was_fitted(here: Path) -> None:
+    messy_files.no_header(here / "own.csv")
+    words = ("--no-header", "--target", "x3", "--task", "regression", *QUICK)
+    assert run("fit", "own.csv", *words, "--out", "m").code == 0
+    assert predicted("m", "own.csv").num_rows == messy_files.ROWS
+    assert predicted("m", "own.csv", "--no-header", "--force").num_rows == messy_files.ROWS
+    card = json.loads(Path("m/table.json").read_text())
+    assert card.pop("header") is False
+    # Cards of former versions have no such field.
+    Path("m/table.json").write_text(json.dumps(card))
+    answer = run("predict", "m", "own.csv", "--out", "q.csv")
+    assert answer.code == 1 and "Got no 'x1'." in answer.err
+
+
+def test_the_decimal_mark_of_new_data_can_be_given(here: Path) -> None:
+    messy_files.decimal_commas(here / "commas.csv")
+    (here / "points.csv").write_text(messy_files.text(messy_files.houses(), ";"))
+    words = ("--decimal", ",", "--target", "price", *QUICK)
+    assert run("fit", "commas.csv", *words, "--out", "m").code == 0
+    commas = predicted("m", "commas.csv", "--decimal", ",")
+    points = predicted("m", "points.csv", "--decimal", ".", "--thousands", ",", "--force")
+    assert points.equals(commas) and points.column("mean").null_count == 0
+
+
+def test_exposures_and_targets_are_read_as_other_columns_are(here: Path) -> None:
+    table = count_table()
+    hours = [f"{1000 * value:,.0f}" for value in table.column("hours").to_pylist()]
+    table = table.set_column(1, "hours", [hours])
+    write_csv(table, here / "own.csv")
+    words = ("--target", "k", "--exposure", "hours", "--weights", "w", "--likelihood", "poisson")
+    answer = run("fit", "own.csv", *words, *QUICK, "--out", "m")
+    assert answer.code == 0, answer.err
+    assert f"Column 'hours' has numbers such as '{hours[0]}'" in answer.err
+    k: list[object] = table.column("k").to_pylist()
+    hours[2:6], k[7] = ["abc", "", "-1", "0.5"], "TBD"
+    write_csv(
+        table.set_column(1, "hours", [hours]).set_column(2, "k", [map(str, k)]), here / "t.csv"
+    )
+    answer = run("predict", "m", "t.csv", "--out", "p.csv", "--json")
+    facts, found = json.loads(answer.out), read_table("p.csv")
+    assert (facts["rows"], facts["predicted"], facts["scored_rows"]) == (40, 37, 36)
+    reasons = dict(enumerate(found.column("reason").to_pylist()))
+    assert {row: text for row, text in reasons.items() if text} == {
+        2: "hours is 'abc', which is not a number",
+        3: "hours is missing",
+        4: "hours is -1, which is not positive and finite",
+        7: "k is 'TBD', which is not a number (not scored)",
+    }
+
+
+def test_a_target_without_numbers_is_not_scored(trained: Path, here: Path) -> None:
+    table = regression_table()
+    write_csv(table.set_column(3, "y", [["TBD"] * 40]), here / "new.csv")
+    answer = run("predict", trained / "reg", "new.csv", "--out", "p.csv")
+    assert (answer.code, answer.out) == (0, "Wrote 40 rows to p.csv.\n")
+    assert answer.err == "'y' has no numbers: predictions are not scored.\n"
+    assert read_table("p.csv").column("reason").null_count == 40
+
+
+def test_rows_that_are_too_long_are_left_out_if_that_is_wanted(trained: Path, here: Path) -> None:
+    lines = (trained / "reg.csv").read_text().splitlines()
+    lines[5] += ",sold twice"
+    Path("ragged.csv").write_text("\n".join(lines))
+    words = ("predict", trained / "reg", "ragged.csv", "--out", "p.csv")
+    answer = run(*words)
+    assert answer.code == 1 and not Path("p.csv").exists()
+    assert answer.err == (
+        "Error: Each row must have 4 values, one for each column. In"
+        " 'ragged.csv', row 5 has 5. Correct them, or leave them out with --drop-missing.\n"
+    )
+    answer = run(*words, "--drop-missing")
+    left_out = "Left out 1 row with more or fewer values than there are names."
+    assert (answer.code, answer.err) == (0, f"Warning: {left_out}\n")
+    rows = read_table("p.csv").column("row").to_pylist()
+    assert rows == [row for row in range(1, 41) if row != 5]
+
+
+def test_a_feature_without_values_gives_reasons(trained: Path, here: Path) -> None:
+    table = class_table().set_column(1, "z", pa.nulls(40))
+    pyarrow.parquet.write_table(table, "gaps.parquet")
+    answer = run("predict", trained / "cls", "gaps.parquet", "--out", "p.csv", "--no-score")
+    assert answer.err.splitlines()[-1].startswith(
+        "Error: DATA must have rows that can be predicted"
+    )
+
+
+def test_intervals_and_quantiles_are_written_once(trained: Path, here: Path) -> None:
+    words = ("--interval", "0.9,0.90", "--quantiles", "0.5,0.1,0.5")
+    found = predicted(trained / "reg", trained / "reg.csv", *words)
+    names = ["row", "mean", "sd", "lower", "upper", "q0.5", "q0.1", "reason"]
+    assert found.column_names == names

@@ -115,7 +115,7 @@ FAILURES = [
     ),
     (
         "fit reg.csv --target y --drop code --weights kind --out m",
-        "--weights must be a column of numbers. Got 'kind', of type string. Name another.",
+        "Column 'kind' must be of numbers. Got 'c' in row 1. Name another.",
     ),
     (
         "fit reg.csv --target y --drop code --out notes.txt",

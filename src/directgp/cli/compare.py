@@ -1,8 +1,9 @@
 """The command `directgp compare`: compare training objectives on a table."""
 
 import json as json_format
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 run_option, _HELP = panel("Comparison"), HELP["compare"]
 
+_check_repeats = options.checked("--repeats", "from 1 to 1,000", lambda n: 1 <= n <= 1000)
+
 STORE, DOCUMENT = "fits.sqlite", "report.json"
 
 
@@ -37,10 +40,7 @@ def compare(
     data: options.DataOptions,
     *,
     methods: Annotated[str | None, run_option("NAME,…", _HELP["methods"])] = None,
-    repeats: Annotated[
-        int,
-        run_option("NUMBER", _HELP["repeats"], callback=options.at_least_one("--repeats", 1000)),
-    ] = 5,
+    repeats: Annotated[int, run_option("NUMBER", _HELP["repeats"], callback=_check_repeats)] = 5,
     sizes: Annotated[str | None, run_option("NUMBER,…", _HELP["sizes"])] = None,
     betas: Annotated[str | None, run_option("NUMBER,…", _HELP["betas"])] = None,
     time_budget: Annotated[
@@ -74,10 +74,10 @@ def compare(
     options.check_task(data)
     automatic = inducing == "auto"
     settings = {
-        "methods": _listed("--methods", methods),
+        "methods": options.listed("--methods", methods, lambda _, name: name) or None,
         "repeats": repeats,
-        "sizes": _listed("--sizes", sizes, _size),
-        "betas": _listed("--betas", betas, _beta),
+        "sizes": options.listed("--sizes", sizes, _size) or None,
+        "betas": options.listed("--betas", betas, _beta) or None,
         "likelihood": likelihood,
         "kernel": kernel,
         "ard": ard,
@@ -92,26 +92,13 @@ def compare(
     _compare_and_report(data, settings, jobs, device, time_budget, out, force, terminal)
 
 
-def _listed(
-    option: str, text: str | None, parse: Callable[[str], Any] = str
-) -> tuple[Any, ...] | None:
-    """Return the values of a list with commas; raise `WrongUsageError` if it is empty."""
-    if text is None:
-        return None
-    names = [part.strip() for part in text.split(",") if part.strip()]
-    if not names:
-        raise WrongUsageError(f"{option} must name at least one. Got none.")
-    return tuple(map(parse, names))
+_beta = partial(options.weight, allowed="numbers")
 
 
-def _size(text: str) -> int | None:
+def _size(option: str, text: str) -> int | None:
     """Return a number of rows; None for all."""
     allowed = "'all' or whole numbers"
-    return None if text == "all" else options.whole_number("--sizes", text, allowed)
-
-
-def _beta(text: str) -> float:
-    return options.weight("--betas", text, "numbers")
+    return None if text == "all" else options.whole_number(option, text, allowed)
 
 
 def _compare_and_report(
@@ -146,7 +133,7 @@ def _compare_and_report(
     n, d = problem.X.shape
     terminal.note(
         f"{plan.data.name}: {plural(n, 'row')}, {plural(d, 'feature')}. Training on {rows} rows, "
-        f"choosing β by {plan.parts.validation:,}, judging by {plan.parts.test:,}; "
+        f"choosing β on {plan.parts.validation:,} rows, testing on {plan.parts.test:,}; "
         f"{plural(plan.repeats, 'split')}, {plural(len(plan.methods), 'method')}."
     )
     available = plan.parts.training
@@ -196,7 +183,7 @@ def _report(comparison: "Comparison", out: Path, terminal: Terminal) -> None:
     for term in found.terms:
         terminal.show(f"  {term}")
     if found.command:
-        terminal.show(f"\nWhat next?\n{found.command}\n")
+        terminal.show(f"\nWhat next?\n{found.command}\n", wrap=False)
     for size in reversed(comparison.plan.sizes):
         if findings.by_size.get(size):
             table = score_table(findings.by_size[size], findings.scores)

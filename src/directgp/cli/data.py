@@ -1,7 +1,6 @@
 """Load the data named on the command line, for training and for prediction."""
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,13 +10,13 @@ from numpy.typing import NDArray
 from directgp.cli.options import DataOptions, split_names, usage_errors
 from directgp.datasets.columns import (
     Mark,
+    NumberFormat,
     guess_format,
+    is_missing,
     kind_of,
-    missing_counts,
+    plain_values,
     read_numbers,
-    to_numbers,
 )
-from directgp.datasets.dialect import Reading
 from directgp.datasets.encoding import Encoding
 from directgp.datasets.problem import MIN_ROWS, Problem
 from directgp.datasets.sources import Source, open_source, prepare_source
@@ -33,16 +32,17 @@ Column = NDArray[np.float64]
 
 
 class Opened(NamedTuple):
-    """A problem, with the exposures and weights of its rows."""
+    """A problem, with the options that describe its data."""
 
     problem: Problem
     encoding: Encoding
-    positive: str | None
-    """The label of class 1, if it was given."""
+    given: DataOptions
+    columns: Mapping[str, str]
+    """Names of the columns "exposure" and "weights", if given."""
 
-    columns: dict[str, str]
-    values: dict[str, Column]
-    """Names and values of the columns "exposure" and "weights", if given."""
+    def values(self, role: str) -> Column | None:
+        """Return the values of one of the columns, or None."""
+        return self.problem.needed[self.columns[role]] if role in self.columns else None
 
 
 _FIT_ROWS = 5
@@ -63,7 +63,9 @@ def open_data(given: DataOptions, command: str = "fit", **columns: str | None) -
         if error.options is None and command != "fit":
             fitting = _options_that_work(given, extra, _FIT_ROWS, error)
             if fitting is not None:
-                error.instead = ["fit", *given.with_options(fitting).words(), "--out", "model"]
+                task = [] if given.task is None else ["--task", given.task]
+                words = given.with_options(fitting).words()
+                error.instead = ["fit", *words, *task, "--out", "model"]
         raise
 
 
@@ -111,15 +113,10 @@ def _open(given: DataOptions, extra: Mapping[str, str], min_rows: int) -> Opened
         categories=split_names(given.categories, names),
         missing=given.policy,
         dates=given.dates,
-        needed=tuple(extra.values()),
+        needed=tuple(dict.fromkeys(extra.values())),
         min_rows=min_rows,
     )
-    kept = pa.array(problem.rows)
-    values = {
-        role: numbers_in(source.table.read([name]).take(kept), name, f"--{role}")
-        for role, name in extra.items()
-    }
-    return Opened(problem, encoding, given.positive, dict(extra), values)
+    return Opened(problem, encoding, given, extra)
 
 
 def named_columns(X: Column, names: Sequence[str]) -> pa.Table:
@@ -127,20 +124,8 @@ def named_columns(X: Column, names: Sequence[str]) -> pa.Table:
     return pa.table([pa.array(column) for column in X.T], names=list(names))
 
 
-def numbers_in(table: pa.Table, name: str, who: str) -> Column:
-    """Return a column as numbers, with NaN for missing values."""
-    column = table.column(name)
-    if kind_of(column.type) != "number":
-        refuse(who, "a column of numbers", f"{name!r}, of type {column.type}", "Name another.")
-    return to_numbers(column)
-
-
 class PredictionRows(NamedTuple):
     """The features of n rows, with their ids, exposures and targets."""
-
-    source: str
-    file: Path | None
-    """The file they come from, if they come from a file."""
 
     X: Column
     """Features, with NaN where they are missing."""
@@ -156,18 +141,8 @@ class PredictionRows(NamedTuple):
     y: Column | None
     """Targets as in training, with NaN for missing ones; None if the table has no targets."""
 
-    def take(self, kept: NDArray[np.bool_]) -> "PredictionRows":
-        """Return some of the rows."""
-        rows = np.flatnonzero(kept)
-        number = {int(row): place for place, row in enumerate(rows)}
-        return self._replace(
-            X=self.X[rows],
-            usable=self.usable[rows],
-            reasons={number[row]: text for row, text in self.reasons.items() if row in number},
-            ids=self.ids.take(pa.array(rows)),
-            exposure=None if self.exposure is None else self.exposure[rows],
-            y=None if self.y is None else self.y[rows],
-        )
+    notes: list[str]
+    """What the user should know of the targets."""
 
 
 ROW_NUMBER = "row"
@@ -181,16 +156,20 @@ def open_rows(
     id_columns: Sequence[str],
     written: Collection[str],
     score: bool,
+    drop_missing: bool,
 ) -> PredictionRows:
     """Read and check the columns that a model needs for predictions.
 
-    `written` are the columns of the output, whose names ids cannot have.
+    `written` are the columns of the output, whose names ids cannot have. `drop_missing` accepts
+    that rows with more or fewer values than names are left out.
     """
     if exposure is not None and card.task != "count":
         got = f"it for a model of the task {card.task}"
         refuse("--exposure", "given for counts alone", got, "Leave it out.")
     names, exposure = source.table.names, exposure or card.exposure
-    used = [*card.encoding.column_names, *([exposure] if exposure else [])]
+    decimals = source.table.reading.decimals(source.table.decimal)
+    encoding = card.encoding
+    used = [*encoding.column_names, *([exposure] if exposure else [])]
     for name in used:
         if name not in names:
             remedy = suggestion(name, names, "Its columns")
@@ -204,55 +183,79 @@ def open_rows(
     also = [*id_columns, *([card.target] if score else [])]
     wanted = [name for name in dict.fromkeys([*used, *also]) if name in names]
     # An id such as 007 stays text, unless the model uses it as a number.
-    as_text = {*card.encoding.verbatim, *(set(id_columns) - {*used, card.target})}
+    as_text = {*encoding.verbatim, *(set(id_columns) - {*used, card.target})}
     table = source.table.read(wanted, as_text=as_text)
-    source.table.require_regular()
+    irregular = [row for row, _ in source.table.irregular]
+    if irregular and not drop_missing:
+        raise InvalidTableError([source.table.irregular_rows("--drop-missing")])
     if not table.num_rows:
         raise InvalidInputError("DATA must have rows to predict. Got none.")
-    encoded = card.encoding.encode(table, source.table.decimal)
-    exposures = None if exposure is None else numbers_in(table, exposure, "The exposure")
+    decimal = decimals[0] if len(decimals) == 1 else source.table.decimal
+    encoded = encoding.encode(table, decimal)
+    exposures, y, notes = None, None, list[str]()
     usable, reasons = encoded.usable, encoded.reasons
-    if exposures is not None:
-        bad = ~(np.isfinite(exposures) & (exposures > 0))
-        usable &= ~bad
-        for row in np.flatnonzero(bad).tolist():
-            before = f"{reasons[row]}; " if row in reasons else ""
-            reasons[row] = f"{before}{exposure} is {exposures[row]:g}, no positive number"
-    numbers = pa.table({ROW_NUMBER: np.arange(1, table.num_rows + 1)})
-    return PredictionRows(
-        source=source.shown,
-        file=source.table.path,
-        X=encoded.X,
-        usable=usable,
-        reasons=reasons,
-        ids=_plain_ids(table.select(list(id_columns))) if id_columns else numbers,
-        exposure=exposures,
-        y=_targets(table, card, source.table.decimal) if score else None,
-    )
+
+    def explain(faults: Mapping[int, str], then: str = "") -> None:
+        for row, fault in faults.items():
+            reasons[row] = (f"{reasons[row]}; " if row in reasons else "") + fault + then
+
+    if exposure is not None:
+        exposures, faults = _exposures(table.column(exposure), exposure, decimals)
+        usable[list(faults)] = False
+        explain(faults)
+    target = table.column(card.target) if score and card.target in table.column_names else None
+    if target is not None and not is_missing(target).all():
+        y, faults = _targets(target, card, decimals)
+        explain(faults, " (not scored)")
+        if y is None:
+            notes.append(f"{card.target!r} has no numbers: predictions are not scored.")
+    ids = _plain_ids(table.select(list(id_columns)))
+    if not id_columns:
+        rows = np.arange(1, table.num_rows + len(irregular) + 1)
+        ids = pa.table({ROW_NUMBER: np.setdiff1d(rows, irregular)})
+    return PredictionRows(encoded.X, usable, reasons, ids, exposures, y, notes)
 
 
 def _plain_ids(ids: pa.Table) -> pa.Table:
     """Return the ids in types that every output format has."""
-    columns = []
-    for name, column in zip(ids.column_names, ids.columns, strict=True):
-        if pa.types.is_nested(column.type):
-            refuse("--id", "a column of single values", f"{name!r}, of type {column.type}")
-        is_dictionary = pa.types.is_dictionary(column.type)
-        columns.append(column.cast(column.type.value_type) if is_dictionary else column)
-    return pa.table(columns, names=ids.column_names)
+    for field in ids.schema:
+        if pa.types.is_nested(field.type):
+            refuse("--id", "a column of single values", f"{field.name!r}, of type {field.type}")
+    return pa.table([plain_values(column) for column in ids.columns], names=ids.column_names)
 
 
-def _targets(table: pa.Table, card: "ModelCard", decimal: Mark | None) -> Column | None:
-    """Return the targets with NaN for missing ones, or None if there are none."""
-    name = card.target
-    if name not in table.column_names or missing_counts(table, [name]).get(name) == table.num_rows:
-        return None
-    column = table.column(name)
+def _exposures(
+    column: pa.ChunkedArray, name: str, decimals: Sequence[Mark]
+) -> tuple[Column, dict[int, str]]:
+    """Return the exposures, and what is wrong with those that are no positive numbers, by row."""
+    values, faults = _numbers(column, name, decimals)
+    for row in np.flatnonzero(~(np.isfinite(values) & (values > 0))).tolist():
+        value = values[row]
+        what = "missing" if np.isnan(value) else f"{value:g}, which is not positive and finite"
+        faults.setdefault(row, f"{name} is {what}")
+    return values, faults
+
+
+def _targets(
+    column: pa.ChunkedArray, card: "ModelCard", decimals: Sequence[Mark]
+) -> tuple[Column | None, dict[int, str]]:
+    """Return the targets, None if none is a number, and what is wrong with others, by row."""
     if card.classes is not None:
         remedy = "Correct or remove these rows, or ignore the target with --no-score."
-        return encode_classes(column, name, card.classes, remedy)
-    marks = Reading().decimals(decimal)
-    form = guess_format(column, marks) if kind_of(column.type) == "category" else None
-    if form is not None:
-        column = pa.chunked_array([pa.array(read_numbers(column, form).values, from_pandas=True)])
-    return numbers_in(pa.table({name: column}), name, f"The target {name!r}")
+        return encode_classes(column, card.target, card.classes, remedy), {}
+    values, faults = _numbers(column, card.target, decimals)
+    return (None, {}) if np.isnan(values).all() else (values, faults)
+
+
+def _numbers(
+    column: pa.ChunkedArray, name: str, decimals: Sequence[Mark]
+) -> tuple[Column, dict[int, str]]:
+    """Return a column as numbers, NaN where there is none, and the texts that are none, by row."""
+    form = guess_format(column, decimals) if kind_of(column.type) == "category" else None
+    try:
+        values, bad, *_ = read_numbers(column, form or NumberFormat(decimals[0]))
+    except TypeError:
+        # Times, lists and the like.
+        values, bad = np.full(len(column), np.nan), np.flatnonzero(~is_missing(column))
+    texts = zip(bad.tolist(), column.take(pa.array(bad)).to_pylist(), strict=True)
+    return values, {row: f"{name} is {str(v)!r}, which is not a number" for row, v in texts}

@@ -122,6 +122,8 @@ def _train_and_save(
     facts = _facts(model, problem)
     terminal.answer({**facts, "model": str(out), "notes": problem.notes})
     terminal.show(_summary(facts, problem, out))
+    command = f"directgp predict {shlex.quote(str(out))} DATA --out predictions.csv"
+    terminal.show(f"Next: {command}", wrap=False)
     if interrupted:
         sys.exit(INTERRUPTED)
 
@@ -134,9 +136,9 @@ def _train(opened: "Opened", settings: dict[str, Any]) -> Any:
     from directgp.cli.data import named_columns
     from directgp.errors import DirectGPWarning
 
-    problem, given = opened.problem, {"sample_weight": opened.values.get("weights")}
+    problem, given = opened.problem, {"sample_weight": opened.values("weights")}
     if problem.task == "count":
-        given["exposure"] = opened.values.get("exposure")
+        given["exposure"] = opened.values("exposure")
     makers: dict[str, Any] = {
         "regression": estimators.SparseGPRegressor,
         "classification": estimators.SparseGPClassifier,
@@ -175,7 +177,7 @@ def _facts(model: Any, problem: "Problem") -> dict[str, Any]:
 
 
 def _summary(facts: dict[str, Any], problem: "Problem", out: Path) -> str:
-    """Return the summary of a fit, and the next command."""
+    """Return the summary of a fit."""
     found = facts["validation"]
     size = f"{plural(len(problem.y), 'row')}, {plural(problem.X.shape[1], 'feature')}"
     lines = {
@@ -190,6 +192,5 @@ def _summary(facts: dict[str, Any], problem: "Problem", out: Path) -> str:
         [
             f"Trained a model of {problem.target!r} in {duration(facts['seconds'])}.",
             *(entry(name, text) for name, text in lines.items() if text),
-            f"Next: directgp predict {shlex.quote(str(out))} DATA --out predictions.csv",
         ]
     )

@@ -34,6 +34,9 @@ class ModelCard(BaseModel):
     source: str
     """The table as the user named it."""
 
+    header: bool = True
+    """Whether the first row of its file has names."""
+
     rows: int
     task: Task
     target: str
@@ -100,7 +103,8 @@ def card_of(opened: Opened, model: Path) -> ModelCard:
         **facts,
         directgp=version("directgp"),
         rows=len(problem.y),
-        positive=opened.positive,
+        header=opened.given.header is not False,
+        positive=opened.given.positive,
         encoding=opened.encoding,
         fingerprint=problem.fingerprint(),
         model_sha256=_sha256(model),

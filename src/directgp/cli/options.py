@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from inspect import Signature, signature
+from math import inf, nan
 from pathlib import Path
 from typing import Annotated, Any, Literal, final, get_args
 
@@ -17,28 +18,23 @@ from directgp.text import joined
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 
-
 data_option, model_option = panel("Data"), panel("Model")
 
 
-def check_seed(seed: int) -> int:
-    """Return the seed; raise `WrongUsageError` if numpy does not accept it."""
-    if not 0 <= seed < 2**32:
-        raise WrongUsageError(f"--seed must be from 0 to 2³² − 1. Got {seed}.")
-    return seed
+def checked(
+    option: str, allowed: str = "at least 1", test: Callable[[Any], bool] = lambda value: value >= 1
+) -> Callable[[Any], Any]:
+    """Return a callback that raises `WrongUsageError` for values that are not allowed."""
 
-
-def at_least_one(option: str, most: int | None = None) -> Callable[[int | None], int | None]:
-    """Return a callback that raises `WrongUsageError` for values less than 1 or above `most`."""
-    allowed = "at least 1" if most is None else f"from 1 to {most:,}"
-
-    def check(value: int | None) -> int | None:
-        if value is not None and not 1 <= value <= (most or value):
-            raise WrongUsageError(f"{option} must be {allowed}. Got {value}.")
+    def check(value: Any) -> Any:
+        if value is not None and not test(value):
+            raise WrongUsageError(f"{option} must be {allowed}. Got {value:.15g}.")
         return value
 
     return check
 
+
+_check_seed = checked("--seed", "from 0 to 2³² − 1", lambda seed: 0 <= seed < 2**32)
 
 DataArgument = Annotated[
     str,
@@ -48,7 +44,7 @@ ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="The folder of a model.", show_default=False)
 ]
 Force = Annotated[bool, output_option("", "Replace the output if it exists.", "--force")]
-Seed = Annotated[int, model_option("NUMBER", "Random seed.", callback=check_seed)]
+Seed = Annotated[int, model_option("NUMBER", "Random seed.", callback=_check_seed)]
 Device = Annotated[DeviceName, model_option("NAME", f"{joined(get_args(DeviceName), 'or')}.")]
 Kernel = Annotated[
     Literal["auto", KernelName],
@@ -57,42 +53,53 @@ Kernel = Annotated[
 Inducing = Annotated[str, model_option("auto|NUMBER", "Number of inducing inputs.")]
 
 
-def positive(option: str) -> Callable[[float | None], float | None]:
-    """Return a callback that raises `WrongUsageError` for values that are not positive."""
-
-    def check(value: float | None) -> float | None:
-        if value is not None and not value > 0:
-            raise WrongUsageError(f"{option} must be positive. Got {value:g}.")
-        return value
-
-    return check
-
-
 def time_budget_option(option: Callable[..., Any], text: str) -> Any:
     """Return the option ``--time-budget``, in the panel of the given option."""
-    return option("SECONDS", text, callback=positive("--time-budget"))
+    check = checked("--time-budget", "positive", lambda value: value > 0)
+    return option("SECONDS", text, callback=check)
 
 
 MaxIter = Annotated[
     int | None,
-    model_option("NUMBER", "Maximum steps of one run.", callback=at_least_one("--max-iter")),
+    model_option("NUMBER", "Maximum steps of one run.", callback=checked("--max-iter")),
 ]
-DropMissing = Annotated[
-    bool, data_option("", "Leave out rows with missing values.", "--drop-missing")
-]
-Encoding = Annotated[str | None, data_option("NAME", HELP["data"]["encoding"])]
-Sheet = Annotated[str | None, data_option("NAME", HELP["data"]["sheet"])]
 DataDir = Annotated[Path | None, data_option("FOLDER", HELP["data"]["data_dir"])]
 
 
 def jobs_option(option: Callable[..., Any], text: str) -> Any:
     """Return the option ``--jobs``, in the panel of the given option."""
-    return option("NUMBER", text, "--jobs", "-j", callback=at_least_one("--jobs"))
+    return option("NUMBER", text, "--jobs", "-j", callback=checked("--jobs"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions:
+    """The options that say how a file is found and read."""
+
+    decimal: Annotated[
+        Literal[".", ","] | None, data_option("MARK", "Decimal mark of numbers; guessed.")
+    ] = None
+    thousands: Annotated[
+        Literal[".", ",", " ", "'"] | None, data_option("MARK", HELP["data"]["thousands"])
+    ] = None
+    encoding: Annotated[str | None, data_option("NAME", HELP["data"]["encoding"])] = None
+    sheet: Annotated[str | None, data_option("NAME", HELP["data"]["sheet"])] = None
+    header: Annotated[
+        bool | None, data_option("", HELP["data"]["header"], "--header/--no-header")
+    ] = None
+    data_dir: DataDir = None
+
+    @property
+    def reading(self) -> Any:
+        """What is known of the file."""
+        from directgp.datasets.dialect import Reading
+
+        header = self.header is not False
+        return Reading(self.decimal, self.thousands, self.encoding, self.sheet, header)
 
 
 @final
 @dataclass(frozen=True)
-class DataOptions:
+class DataOptions(FileOptions):
     """The options that describe the data to train on."""
 
     data: DataArgument
@@ -111,23 +118,6 @@ class DataOptions:
     ] = False
     dates: Annotated[registry.Dates, data_option("NAME", HELP["data"]["dates"])] = "error"
     positive: Annotated[str | None, data_option("LABEL", HELP["data"]["positive"])] = None
-    decimal: Annotated[
-        Literal[".", ","] | None, data_option("MARK", "Decimal mark of numbers; guessed.")
-    ] = None
-    thousands: Annotated[
-        Literal[".", ",", " ", "'"] | None, data_option("MARK", HELP["data"]["thousands"])
-    ] = None
-    encoding: Encoding = None
-    sheet: Sheet = None
-    header: Annotated[bool, data_option("", HELP["data"]["header"], "--header/--no-header")] = True
-    data_dir: DataDir = None
-
-    @property
-    def reading(self) -> Any:
-        """What is known of the file."""
-        from directgp.datasets.dialect import Reading
-
-        return Reading(self.decimal, self.thousands, self.encoding, self.sheet, self.header)
 
     @property
     def policy(self) -> registry.Missing:
@@ -147,33 +137,27 @@ class DataOptions:
         return replace(self, **new)
 
     def words(self) -> list[str]:
-        """Return the command-line words of the options, without the task."""
-        given = {
-            "--target": self.target,
-            "--drop": ",".join(self.drop or ()) or None,
-            "--categories": ",".join(self.categories or ()) or None,
-            "--missing": None if self.policy == "error" else self.policy,
-            "--dates": None if self.dates == "error" else self.dates,
-            "--positive": self.positive,
-            "--decimal": self.decimal,
-            "--thousands": self.thousands,
-            "--encoding": self.encoding,
-            "--sheet": self.sheet,
-            "--data-dir": self.data_dir,
-        }
-        words = [self.data, *([] if self.header else ["--no-header"])]
-        for option, value in given.items():
-            words += [] if value is None else [option, str(value)]
+        """Return the command-line words of the options that were given, without the task."""
+        words = [self.data]
+        for each in fields(self):
+            value, option = getattr(self, each.name), f"--{each.name.replace('_', '-')}"
+            if each.name in ("data", "task") or value == each.default:
+                continue
+            if isinstance(value, bool):
+                words.append(option if value else option.replace("--", "--no-"))
+            else:
+                several = value if isinstance(value, list) else [str(value)]
+                words += [word for one in several for word in (option, one)]
         return words
 
 
 def split_names(given: Sequence[str] | None, known: Collection[str] = ()) -> list[str]:
     """Return names that were given one by one or with commas; a known name may have commas."""
     return [
-        name.strip()
+        name
         for each in given or ()
-        for name in ([each] if each in known else each.split(","))
-        if name.strip()
+        for name in ([each] if each in known else map(str.strip, each.split(",")))
+        if name
     ]
 
 
@@ -187,16 +171,16 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     parameters = []
     for name, parameter in signature(function).parameters.items():
         kind = parameter.annotation
-        fields = [parameter]
+        own = [parameter]
         if isinstance(kind, type) and is_dataclass(kind):
-            fields = list(signature(kind).parameters.values())
-            groups[name] = kind, [each.name for each in fields]
-        parameters += [each.replace(kind=each.KEYWORD_ONLY) for each in fields]
-        hints |= {each.name: each.annotation for each in fields}
+            own = list(signature(kind).parameters.values())
+            groups[name] = kind, [each.name for each in own]
+        parameters += [each.replace(kind=each.KEYWORD_ONLY) for each in own]
+        hints |= {each.name: each.annotation for each in own}
 
     def run(**given: Any) -> None:
-        for name, (kind, fields) in groups.items():
-            given[name] = kind(**{each: given.pop(each) for each in fields})
+        for name, (kind, names) in groups.items():
+            given[name] = kind(**{each: given.pop(each) for each in names})
         function(**given)
 
     run.__name__, run.__doc__ = function.__name__, function.__doc__
@@ -233,24 +217,32 @@ def whole_number(option: str, text: str, allowed: str = "'auto' or a whole numbe
 
 def weight(option: str, text: str, allowed: str = "'auto' or a number") -> float:
     """Return a finite β of at least 0; raise `WrongUsageError` for other text."""
+    return _real(option, text, f"{allowed} of at least 0", lambda value: 0 <= value < inf)
+
+
+def share(option: str, text: str) -> float:
+    """Return a number between 0 and 1; raise `WrongUsageError` for other text."""
+    return _real(option, text, "numbers between 0 and 1", lambda value: 0 < value < 1)
+
+
+def _real(option: str, text: str, allowed: str, is_allowed: Callable[[float], bool]) -> float:
     try:
         value = float(text)
     except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise WrongUsageError(f"{option} must be {allowed} of at least 0. Got {text!r}.")
+        value = nan
+    if not is_allowed(value):
+        raise WrongUsageError(f"{option} must be {allowed}. Got {text!r}.")
     return value
 
 
-def shares(option: str, text: str) -> tuple[float, ...]:
-    """Return numbers between 0 and 1 from a list with commas."""
-    try:
-        values = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        values = (-1.0,)
-    if not all(0 < value < 1 for value in values):
-        raise WrongUsageError(f"{option} must be numbers between 0 and 1. Got {text!r}.")
-    return values
+def listed(option: str, text: str | None, parse: Callable[[str, str], Any]) -> tuple[Any, ...]:
+    """Return what `parse` makes of the option and each text of a list with commas, once."""
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise WrongUsageError(f"{option} must name at least one. Got none.")
+    return tuple(dict.fromkeys(parse(option, part) for part in parts))
 
 
 def check_task(data: DataOptions, exposure: str | None = None) -> None:

@@ -1,7 +1,7 @@
 """The command `directgp predict`: predict the rows of a table, write and score them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final
 
@@ -43,6 +43,9 @@ class Predicted:
     density: bool
     """Whether to write the probabilities of classes, and the log density of the target."""
 
+    drop_missing: bool
+    """Whether to leave out rows that cannot be predicted."""
+
     def names(self, card: "ModelCard") -> list[str]:
         """Return the names of the columns of predictions."""
         if card.classes is not None:
@@ -56,27 +59,19 @@ class Predicted:
             columns += [f"q{level:g}" for level in self.quantiles]
         return [*columns, "log_density"] if self.density else columns
 
-    def columns(self, model: Any, card: "ModelCard", X: Any, y: Any, exposure: Any) -> list[Any]:
-        """Return the columns of predictions, in the order of their names."""
+    def columns(self, model: Any, card: "ModelCard", X: Any, given: dict[str, Any]) -> list[Any]:
+        """Return the columns of predictions, without densities; `given` are the exposures."""
         import numpy as np
 
-        given = {} if card.task != "count" else {"exposure": exposure}
         if card.classes is not None:
             ones = (model.decision_function(X) > 0).astype(int)
-            columns = [*model.predict_proba(X).T] if self.proba else []
-            columns.append(np.array(card.classes, dtype=object)[ones])
-        else:
-            ends = [e for share in self.intervals for e in ((1 - share) / 2, (1 + share) / 2)]
-            levels = model.predict_quantiles(X, [*ends, *self.quantiles], **given).T
-            columns = [*_moments(model, card, X, exposure), *levels]
-        if self.density:
-            known = np.isfinite(y)
-            density = np.full(len(y), np.nan)
-            if known.any():
-                kept = {name: None if v is None else v[known] for name, v in given.items()}
-                density[known] = model.log_density(X.filter(known), y[known], **kept)
-            columns.append(density)
-        return columns
+            proba = model.predict_proba(X).T if self.proba else []
+            return [*proba, np.array(card.classes, dtype=object)[ones]]
+        ends = [e for share in self.intervals for e in ((1 - share) / 2, (1 + share) / 2)]
+        levels = model.predict_quantiles(X, [*ends, *self.quantiles], **given).T
+        if card.task == "count":
+            return [model.predict(X, **given), _count_deviation(model, X, **given), *levels]
+        return [*model.predict(X, return_std=True), *levels]
 
 
 def predict(
@@ -90,9 +85,7 @@ def predict(
         bool, options.data_option("", _HELP["drop_missing"], "--drop-missing")
     ] = False,
     exposure: Annotated[str | None, options.data_option("COLUMN", _HELP["exposure"])] = None,
-    encoding: options.Encoding = None,
-    sheet: options.Sheet = None,
-    data_dir: options.DataDir = None,
+    file: options.FileOptions,
     out: Annotated[Path, output_option("FILE", f"The file to write: {', '.join(SUFFIXES)}.")],
     interval: Annotated[
         str, output_option("SHARE,…", _HELP["interval"], "--interval", "--coverage")
@@ -113,72 +106,70 @@ def predict(
         allowed = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
         raise WrongUsageError(f"--out must be a file that ends in {allowed}. Got {str(out)!r}.")
     wanted = Predicted(
-        intervals=options.shares("--interval", interval),
-        quantiles=() if quantiles is None else options.shares("--quantiles", quantiles),
+        intervals=options.listed("--interval", interval, options.share),
+        quantiles=options.listed("--quantiles", quantiles, options.share),
         proba=proba is not False,
         density=density,
+        drop_missing=drop_missing,
     )
     from directgp.cli.data import open_rows
     from directgp.cli.model_folder import load_folder
     from directgp.cli.output_paths import check_output_file
-    from directgp.datasets.dialect import Reading
     from directgp.datasets.sources import open_source
 
     check_output_file(out, force, inputs=(Path(data),))
     found, card = load_folder(model, device)
-    _check_kind(card, wanted, proba, quantiles)
-    source = open_source(data, data_dir, Reading(encoding=encoding, sheet=sheet))
+    if proba is not None and card.classes is None:
+        raise WrongUsageError(f"--proba is for classification. The model is of {card.task}.")
+    if quantiles is not None and card.classes is not None:
+        raise WrongUsageError("--quantiles is for numbers. The model is of classification.")
+    file = file if file.header is not None else replace(file, header=card.header)
+    source = open_source(data, file.data_dir, file.reading)
     ids = tuple(dict.fromkeys(options.split_names(id_columns, source.table.names)))
     written = [*wanted.names(card), REASON]
-    rows = open_rows(card, source, exposure, ids, written, score or density)
+    rows = open_rows(card, source, exposure, ids, written, score or density, drop_missing)
     if density and rows.y is None:
         raise InvalidInputError(f"--density needs the target {card.target!r} in DATA. Got none.")
-    if rows.file is not None:
-        check_output_file(out, force, inputs=(rows.file,))
-    for note in source.table.notes:
+    if source.table.path is not None:
+        check_output_file(out, force, inputs=(source.table.path,))
+    notes = [*source.table.notes, *rows.notes]
+    for note in notes:
         terminal.note(note)
-    skipped = int((~rows.usable).sum())
+    if source.table.irregular:
+        notes.append(source.table.rows_left_out())
+        terminal.warn(notes[-1])
+    predicted = int(rows.usable.sum())
+    skipped = len(rows.X) - predicted
     if skipped:
         first = rows.reasons[int(rows.usable.argmin())]
         what = "left out" if drop_missing else "without a prediction"
         terminal.warn(f"{plural(skipped, 'row')} {what}, the first because {first}.")
-    rows = rows.take(rows.usable) if drop_missing else rows
-    if not rows.usable.any():
+    if not predicted:
         raise InvalidInputError("DATA must have rows that can be predicted. Got none.")
     sums = _write(out, found, card, rows, wanted)
-    scored = int(sums.pop("rows"))
+    scored, num_rows = int(sums.pop("rows")), predicted if drop_missing else len(rows.X)
     scores = {name: total / scored for name, total in sums.items()} if scored and score else None
     if scores and "mse" in scores:
         scores["rmse"] = scores["mse"] ** 0.5
     terminal.answer(
         {
-            "source": rows.source,
-            "rows": len(rows.X),
-            "predicted": int(rows.usable.sum()),
+            "source": source.shown,
+            "rows": num_rows,
+            "predicted": predicted,
             "out": str(out),
             "coverage": wanted.intervals[0],
             "scores": scores,
             "scored_rows": scored if score else 0,
-            "notes": list(source.table.notes),
+            "notes": notes,
         }
     )
-    terminal.show(f"Wrote {plural(len(rows.X), 'row')} to {out}.")
+    terminal.show(f"Wrote {plural(num_rows, 'row')} to {out}.")
     if scores is not None:
         share = f"{100 * wanted.intervals[0]:g} %"
         names = _SCORE_NAMES | {"coverage": f"coverage of {share} intervals"}
         shown = {name: value for name, value in scores.items() if name != "mse"}
         parts = ", ".join(f"{names[name]} {number(value, 4)}" for name, value in shown.items())
         terminal.show(f"Compared with {card.target!r} in {plural(scored, 'row')}: {parts}.")
-
-
-def _check_kind(
-    card: "ModelCard", wanted: Predicted, proba: bool | None, quantiles: str | None
-) -> None:
-    """Raise `WrongUsageError` if an option belongs to another task."""
-    if proba is not None and card.classes is None:
-        raise WrongUsageError(f"--proba is for classification. The model is of {card.task}.")
-    if quantiles is not None and card.classes is not None:
-        raise WrongUsageError("--quantiles is for numbers. The model is of classification.")
 
 
 def _write(
@@ -201,28 +192,25 @@ def _write(
             usable = rows.usable[start:stop]
             kept = start + np.flatnonzero(usable)
             X = named_columns(rows.X[kept], card.encoding.feature_names)
-            exposure = None if rows.exposure is None else rows.exposure[kept]
+            given = {}
+            if card.task == "count":
+                given["exposure"] = None if rows.exposure is None else rows.exposure[kept]
             y = None if rows.y is None else rows.y[kept]
-            predicted = wanted.columns(model, card, X, y, exposure) if len(kept) else []
+            predicted = wanted.columns(model, card, X, given) if len(kept) else []
             if y is not None and len(kept):
-                for name, value in _sums(model, card, X, y, exposure, predicted):
+                density = _log_density(model, X, y, given)
+                for name, value in _sums(card, y, density, predicted):
                     sums[name] = sums.get(name, 0.0) + value
+                predicted += [density] if wanted.density else []
             ids = rows.ids.slice(start, stop - start)
             # A missing index takes a missing value.
             places = pa.array(np.cumsum(usable) - 1, mask=~usable)
             columns = [pa.array(column).take(places) for column in predicted]
             columns = columns or [pa.nulls(stop - start, field.type) for field in fields]
             reasons = pa.array([rows.reasons.get(row) for row in range(start, stop)], pa.string())
-            write(pa.table([*ids.columns, *columns, reasons], schema=schema))
+            table = pa.table([*ids.columns, *columns, reasons], schema=schema)
+            write(table.filter(pa.array(usable)) if wanted.drop_missing else table)
     return sums
-
-
-def _moments(model: Any, card: "ModelCard", X: Any, exposure: Any) -> tuple[Any, Any]:
-    """Return mean and standard deviation of y."""
-    if card.task == "count":
-        return model.predict(X, exposure), _count_deviation(model, X, exposure)
-    mean, sd = model.predict(X, return_std=True)
-    return mean, sd
 
 
 def _count_deviation(model: Any, X: Any, exposure: Any) -> Any:
@@ -241,8 +229,19 @@ def _count_deviation(model: Any, X: Any, exposure: Any) -> Any:
     return variance.sqrt().cpu().numpy()
 
 
+def _log_density(model: Any, X: Any, y: Any, given: dict[str, Any]) -> Any:
+    """Return the log density of each target, NaN where it is missing."""
+    import numpy as np
+
+    known, density = np.isfinite(y), np.full(len(y), np.nan)
+    if known.any():
+        own = {name: None if v is None else v[known] for name, v in given.items()}
+        density[known] = model.log_density(X.filter(known), y[known], **own)
+    return density
+
+
 def _sums(
-    model: Any, card: "ModelCard", X: Any, y: Any, exposure: Any, predicted: list[Any]
+    card: "ModelCard", y: Any, density: Any, predicted: list[Any]
 ) -> Iterator[tuple[str, float]]:
     """Yield the sum of each score over rows with a target, and "rows", their number."""
     import numpy as np
@@ -250,12 +249,9 @@ def _sums(
     known = np.isfinite(y)
     if not known.any():
         return
-    given = {}
-    if card.task == "count":
-        given["exposure"] = None if exposure is None else exposure[known]
     y, found = y[known], [column[known] for column in predicted]
     yield "rows", float(len(y))
-    yield "nll", -float(model.log_density(X.filter(known), y, **given).sum())
+    yield "nll", -float(density[known].sum())
     if card.classes is not None:
         label = next(column for column in found if column.dtype == object)
         yield "error", float(((label == card.classes[1]) != (y > 0.5)).sum())

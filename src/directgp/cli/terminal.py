@@ -72,13 +72,13 @@ class Terminal:
         """Print a warning on standard error."""
         self.note(f"Warning: {sentence}", style="yellow")
 
-    def show(self, what: RenderableType) -> None:
-        """Print a result, text or a rich table, unless `json` is set."""
+    def show(self, what: RenderableType, wrap: bool = True) -> None:
+        """Print a result, text or a rich table, unless `json` is set; commands without wrapping."""
         if not self.prints_text:
             return
         out = console()
         if isinstance(what, str):
-            print_line(out, what)
+            print_line(out, what, wrap=wrap)
         elif out.is_terminal:
             out.print(what)
         else:
@@ -109,9 +109,10 @@ def console(err: bool = False) -> Console:
     return Console(stderr=err, width=_MAX_WIDTH if wide else None, highlight=False)
 
 
-def print_line(where: Console, text: str, style: str | None = None) -> None:
-    """Print text without markup; lines are wrapped on a terminal only."""
-    where.print(text, style=style, markup=False, emoji=False, soft_wrap=not where.is_terminal)
+def print_line(where: Console, text: str, style: str | None = None, wrap: bool = True) -> None:
+    """Print text without markup; lines are wrapped on a terminal only, but for commands."""
+    soft_wrap = not (wrap and where.is_terminal)
+    where.print(text, style=style, markup=False, emoji=False, soft_wrap=soft_wrap)
 
 
 def plain_table(
@@ -190,15 +191,13 @@ def _report(words: str, error: BaseException, arguments: Sequence[str]) -> None:
         return  # typer has printed the help instead.
     if "--debug" in arguments:
         traceback.print_exception(error)
+    command = working_command(error, arguments) if isinstance(error, InvalidTableError) else ""
     if "--json" in arguments:
-        command = working_command(error, arguments) if isinstance(error, InvalidTableError) else ""
         print_json({"error": words} | ({"command": command} if command else {}))
     known = not words.startswith(("directgp failed", "Interrupted"))
     print_line(console(err=True), f"Error: {words}" if known else words, style="red")
-    if isinstance(error, InvalidTableError):
-        command = working_command(error, arguments)
-        if command:
-            print_line(console(err=True), f"This works:\n{command}")
+    if command:
+        print_line(console(err=True), f"This works:\n{command}", wrap=False)
 
 
 def working_command(error: InvalidTableError, arguments: Sequence[str]) -> str:
@@ -206,7 +205,7 @@ def working_command(error: InvalidTableError, arguments: Sequence[str]) -> str:
     more = [
         word
         for option, values in (error.options or {}).items()
-        for word in ([option, ",".join(values)] if values else [option])
+        for word in ([w for value in values for w in (option, value)] or [option])
     ]
     words = [*arguments, *more] if more else error.instead
     return command_lines(["directgp", *words]) if words else ""

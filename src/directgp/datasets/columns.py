@@ -307,5 +307,5 @@ def plain_values(column: Any) -> Any:
 
 
 def drop_options(names: Collection[str]) -> str:
-    """Format ``--drop a,b``, quoted for a shell where needed."""
-    return f"--drop {quote(','.join(names))}"
+    """Format ``--drop a --drop b``, quoted for a shell where needed."""
+    return " ".join(f"--drop {quote(name)}" for name in names)

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import final
 
 import numpy as np
@@ -74,6 +75,9 @@ class Problem:
 
     rows: NDArray[np.int64]
     """Index of each row in the table as read; rows with missing values may be left out."""
+
+    needed: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    """Columns that are no features, such as weights, each of shape (n,)."""
 
     def fingerprint(self) -> str:
         """Return the sha256 of names, task, shape and numbers, in hex."""
@@ -165,8 +169,8 @@ class _Columns:
                 f"{row + 1} has {column[row].as_py()!r}{others}"
             )
             if self.missing == "error":
-                options = {"--missing": ("impute",)}
-                self.refuse(sentence, options, "--missing impute", f"--categories {name}")
+                options = "--missing impute", f"--categories {quote(name)}"
+                self.refuse(sentence, {"--missing": ("impute",)}, *options)
                 self.reported.add(name)
             else:
                 self.notes.append(f"{sentence}: taken as missing.")
@@ -221,7 +225,7 @@ def prepare(
     positive : str, optional
         The label of the target that is class 1; the other one, or all others, are class 0.
     needed : sequence of str
-        Columns that are no features, but must have a value in every row.
+        Columns that are no features, but must have a number in every row.
     decimals : sequence of str
         Decimal marks of numbers in text, the likelier one first.
     min_rows : int
@@ -255,6 +259,14 @@ def prepare(
     with collected(read.problems):
         labels = used.column(target)
         known, y, classes, target_notes = encode_target(labels, target, task, positive, rows)
+    numbers = {}
+    for each in (name for name in needed if name in read.arrays):
+        column = used.column(each)
+        numbers[each], bad, *_ = read_numbers(column, NumberFormat(decimals[0]))
+        if len(bad):
+            got = f"{column[int(bad[0])].as_py()!r} in row {rows[bad[0]] + 1:,}"
+            sentence = f"Column {each!r} must be of numbers. Got {got}. Name another."
+            read.problems.append(TableProblem(sentence))
     if read.problems:
         raise InvalidTableError(read.problems)
     if not encoding.columns:
@@ -268,8 +280,8 @@ def prepare(
         *_encoding_notes(encoding),
     ]
     X, features = encoding.encode(table.take(pa.array(rows))).X, encoding.feature_names
-    problem = Problem(name, known, target, features, X, y, classes, source, tuple(all_notes), rows)
-    return problem, encoding
+    texts = source, tuple(all_notes)
+    return Problem(name, known, target, features, X, y, classes, *texts, rows, numbers), encoding
 
 
 def _rows_to_use(

@@ -17,7 +17,7 @@ from directgp.datasets.tables import ReadableTable, open_table, stem_of, suffix_
 from directgp.datasets.targets import guess_task
 from directgp.errors import InvalidInputError, refuse
 from directgp.registry import Task
-from directgp.text import did_you_mean, listed, plural, suggestion
+from directgp.text import did_you_mean, listed, suggestion
 
 FOLDER_VARIABLE = "DIRECTGP_DATA"
 """Environment variable with the folder of data sets."""
@@ -198,8 +198,7 @@ def prepare_source(
         if options.get("missing", "error") == "error":
             problems.append(opened.irregular_rows())
         else:
-            lost = plural(len(opened.irregular), "row")
-            notes.append(f"Left out {lost} with more or fewer values than there are names.")
+            notes.append(opened.rows_left_out())
     return prepare(
         table,
         wanted,

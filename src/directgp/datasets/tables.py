@@ -72,9 +72,9 @@ class ReadableTable(ABC):
     notes: tuple[str, ...] = ()
     """What was guessed in reading; complete after the names are known."""
 
-    irregular: tuple[str, ...] = ()
-    """Descriptions of the rows that were left out in reading since they have more or fewer values
-    than there are names."""
+    irregular: tuple[tuple[int, int], ...] = ()
+    """Rows, from 1, that were left out in reading since they have more or fewer values than there
+    are names, and how many values each has."""
 
     def __init__(
         self, shown: str, path: Path | None = None, reading: Reading | None = None
@@ -101,20 +101,23 @@ class ReadableTable(ABC):
         with readable(self.shown):
             return self._read(chosen, set(as_text))
 
-    def require_regular(self) -> None:
-        """Raise `InvalidTableError` if rows were left out in reading."""
-        if self.irregular:
-            raise InvalidTableError([self.irregular_rows()])
-
-    def irregular_rows(self) -> TableProblem:
-        """Return the problem of rows that are too short or too long."""
+    def irregular_rows(self, *remedy: str) -> TableProblem:
+        """Return the problem of rows that are too short or too long; an option leaves them out."""
+        option, *values = remedy or ("--missing", "drop")
         rows, width = len(self.irregular), plural(len(self.names), "value")
         others = f" and {plural(rows - 1, 'other row')}" if rows > 1 else ""
+        row, number = self.irregular[0]
         return TableProblem(
-            f"Each row must have {width}, one for each column. In {self.shown!r},"
-            f" {self.irregular[0]}{others}. Correct them, or leave them out with --missing drop.",
-            {"--missing": ("drop",)},
+            f"Each row must have {width}, one for each column. In {self.shown!r}, row {row} has"
+            f" {number}{others}. Correct them, or leave them out with"
+            f" {' '.join([option, *values])}.",
+            {option: values},
         )
+
+    def rows_left_out(self) -> str:
+        """Say how many rows are left out."""
+        rows = plural(len(self.irregular), "row")
+        return f"Left out {rows} with more or fewer values than there are names."
 
     @abstractmethod
     def _names(self) -> Sequence[str]: ...
@@ -168,11 +171,10 @@ class TextTable(ReadableTable):
         return pa.input_stream(self.shown, compression=compression)
 
     def _parse(self, columns: list[str], *, as_text: bool = False, **options: Any) -> pa.Table:
-        dialect, irregular = self._dialect, list[str]()
+        dialect, irregular = self._dialect, list[tuple[int, int]]()
 
         def skip(row: Any) -> str:
-            where = "a row" if row.number is None else f"row {row.number - dialect.lines}"
-            irregular.append(f"{where} has {row.actual_columns}")
+            irregular.append(((row.number or 0) - dialect.lines, row.actual_columns))
             return "skip"
 
         types = dict.fromkeys(columns, pa.string()) if as_text else None
@@ -325,7 +327,8 @@ def read_table(path: str | os.PathLike[str], columns: Sequence[str] | None = Non
     """
     opened = open_table(path)
     table = opened.read(columns)
-    opened.require_regular()
+    if opened.irregular:
+        raise InvalidTableError([opened.irregular_rows()])
     return table
 
 

@@ -37,6 +37,21 @@ def test_a_problem_has_encoded_features_and_its_facts() -> None:
     )
 
 
+def test_needed_columns_are_numbers_of_the_rows_that_are_kept() -> None:
+    table = small(w=[None, *(f"{i:,}" for i in range(1000, 999 + ROWS))])
+    problem = prepared(table, needed=["w"], missing="drop")
+    assert problem.feature_names == ("a", "b")
+    assert problem.needed["w"].tolist() == list(range(1000, 999 + ROWS))
+    without = prepared(table.slice(1), drop=["w"])
+    assert problem.fingerprint() == without.fingerprint()
+    # Few different numbers in text are categories where they are features, but not here.
+    few = prepared(small(w=repeated("1", "2")), needed=["w"])
+    assert few.needed["w"].tolist() == list(map(float, repeated(1, 2)))
+    message = "Column 'w' must be of numbers. Got 'b' in row 2. Name another."
+    with pytest.raises(InvalidInputError, match=message):
+        prepared(small(w=repeated("1", "b")), needed=["w"])
+
+
 def test_rows_with_missing_values_are_left_out() -> None:
     table = small(m=[None, float("nan"), *range(2, ROWS)], s=[*repeated("x", "z")[:-1], None])
     problem = prepared(table, missing="drop", task="regression")
