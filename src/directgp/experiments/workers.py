@@ -175,7 +175,8 @@ def _start_worker(slots: Slots, next_slot: Any, stop: Event) -> None:
 def _exit_with_parent(stop: Event) -> None:
     """End this process when its parent was killed, or a few seconds after the stop event."""
     parent = multiprocessing.parent_process()
-    assert parent is not None
+    if parent is None:
+        return
     while not stop.is_set():
         parent.join(_POLL)
         if not parent.is_alive():
