@@ -43,7 +43,7 @@ QUICK = {
     "max_iter": 60,
     "random_state": 0,
 }
-NAMES = {"nll", "crps", "error", "coverage", "width"}
+NAMES = {"nll", "crps", "error", "coverage", "tenths", "width"}
 
 
 def data_of(kind: Kind, y_test: list[float], y: list[float] | None = None) -> Table:
@@ -93,6 +93,17 @@ def test_label_scores() -> None:
     assert label_scores(data_of("classification", [1.0]), np.array([0.0]))["nll"] == np.inf
 
 
+def test_tenths_are_parts_by_predicted_mean() -> None:
+    """Of 200 rows with rising means, those of the first tenth are all outside."""
+    y = np.where(np.arange(200) < 20, 9.0, np.arange(200) % 10 == 0)
+    mean = np.arange(200.0)
+    scores = interval_scores(
+        data_of("regression", y.tolist()), mean, np.full(200, -0.5), np.full(200, 0.5)
+    )
+    assert scores["coverage"] == pytest.approx(0.9 * 0.9)
+    assert scores["tenths"] == pytest.approx(0.9)
+
+
 @pytest.mark.parametrize("dispersion", [0.0, 0.7])
 def test_count_scores_are_sums_over_counts(dispersion: float) -> None:
     mean, data = np.array([2.0, 9.0]), data_of("counts", [0.0, 30.0])
@@ -135,7 +146,7 @@ def test_peers_of_our_environment(kind: Kind, method: str, monkeypatch: pytest.M
     data = of_kind(kind, few(problem("overdispersed", 80, 0), 40))
     found = measure(method, data, "cpu")
     assert np.isfinite(found["nll"]) and found["cpu_seconds"] > 0
-    assert NAMES - {"coverage", "width"} <= set(found)
+    assert NAMES - {"coverage", "tenths", "width"} <= set(found)
 
 
 def test_a_dispersion_is_found_again() -> None:
