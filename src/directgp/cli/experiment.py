@@ -35,7 +35,7 @@ from directgp.experiments.workers import FailedJob, WorkerStatus
 from directgp.text import duration, number, plural, rough_time
 
 _LONG = 30.0
-"""Seconds of a run from which on their number is told before it."""
+"""Expected seconds above which a run starts with an estimate of its time."""
 
 
 def check_run_folder(out: Path, store: str, resume: bool, force: bool) -> None:

@@ -13,8 +13,9 @@ from directgp.estimators.fitting import Fit, Fitted
 from directgp.estimators.preprocessing import Scalings, TrainingTable
 from directgp.estimators.validation import FeatureNames
 from directgp.likelihoods.base import ParameterText
+from directgp.metrics import COVERAGE
 from directgp.text import number, plural
-from directgp.training.coverage import COVERAGE, Group
+from directgp.training.coverage import Group
 from directgp.training.result import BetaPath, Status, TrainingResult
 
 _MIN_REPEATED_SHARE = 0.01

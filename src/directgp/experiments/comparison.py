@@ -169,7 +169,7 @@ def run_compare_cell(
         trained, model = _train(cell, method, rows, start, monitors)
         q = trained.best.posterior.predict(rows.test[0])
         likelihood = trained.best.likelihood
-        predicted = Predictive(likelihood, rows.test[1], q, rows.offset, rows.scale)
+        predicted = PredictedTargets(likelihood, rows.test[1], q, rows.offset, rows.scale)
         explained = Explained(trained.best.posterior, likelihood, rows.scalings)
         facts = {
             **trained.facts(),
@@ -249,7 +249,7 @@ def _facts(model: Model) -> ModelFacts:
     return ModelFacts(likelihood=likelihood, kernel=name, ard=kernel != name)
 
 
-class Predictive(NamedTuple):
+class PredictedTargets(NamedTuple):
     """Predictions of the scaled targets of test rows, whose units are ``offset + scale·y``."""
 
     likelihood: Likelihood
@@ -266,7 +266,9 @@ class Predictive(NamedTuple):
         return judge(task, likelihood, self.y.double().cpu(), q, self.offset, self.scale)
 
 
-def _default_fit(cell: CompareCell, data: CellData) -> tuple[Predictive, dict[str, Any], Explained]:
+def _default_fit(
+    cell: CompareCell, data: CellData
+) -> tuple[PredictedTargets, dict[str, Any], Explained]:
     """Train the estimator of the task by default on the rows for training and validation."""
     from directgp import estimators
 
@@ -308,7 +310,7 @@ def _default_fit(cell: CompareCell, data: CellData) -> tuple[Predictive, dict[st
         "curve": (),
     }
     test = _scaled(targets, data.test[1])
-    predicted = Predictive(estimator.likelihood_, test, q, float(targets.shift[0]), scale)
+    predicted = PredictedTargets(estimator.likelihood_, test, q, float(targets.shift[0]), scale)
     return predicted, facts, Explained.of(estimator)
 
 
@@ -316,7 +318,7 @@ def _scaled(targets: ColumnScaling, values: Array) -> Tensor:
     return torch.as_tensor(targets.exact(values[:, None])[:, 0]).double()
 
 
-def _baseline(cell: CompareCell, data: CellData) -> tuple[Predictive, dict[str, Any]]:
+def _baseline(cell: CompareCell, data: CellData) -> tuple[PredictedTargets, dict[str, Any]]:
     rows = ScaledRows.of(data, cell.task)
     likelihood, q = predict_baseline(cell.method, cell.task, rows, cell.seed)
     facts = {
@@ -327,7 +329,7 @@ def _baseline(cell: CompareCell, data: CellData) -> tuple[Predictive, dict[str, 
         "path": (),
         "curve": (),
     }
-    return Predictive(likelihood, rows.test[1], q, rows.offset, rows.scale), facts
+    return PredictedTargets(likelihood, rows.test[1], q, rows.offset, rows.scale), facts
 
 
 def coarse_grid(num_data: int) -> list[float]:

@@ -11,15 +11,13 @@ from scipy.special import bdtr
 
 from directgp.errors import NumericalError, UnsupportedError
 from directgp.likelihoods.base import Likelihood
+from directgp.metrics import COVERAGE
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.prior import Prior
 from directgp.predictive.api import predictive_cdf
 from directgp.predictive.moments import centre
 from directgp.training.data import Data
 from directgp.training.result import TrainingResult
-
-COVERAGE = 0.9
-"""Probability of the intervals that are checked."""
 
 _TOO_FEW = 0.8
 """Share of targets inside from which on intervals are wide enough, however many examples."""
@@ -55,7 +53,7 @@ class Group(NamedTuple):
 
     @property
     def probability(self) -> float:
-        """Probability of at most so many inside; 1 where they are enough anyway."""
+        """P(at most `inside`) for 90 % intervals; 1 if at least 80 % of the targets are inside."""
         enough = self.inside >= _TOO_FEW * self.number
         return 1.0 if enough else float(bdtr(self.inside, self.number, COVERAGE))
 

@@ -11,9 +11,8 @@ import pytest
 
 from directgp.experiments.cell import DEFAULT, METHODS
 from directgp.experiments.plan import ComparedFit, Comparison
-from directgp.reports.cautions import cautions
 from directgp.reports.findings import Findings
-from directgp.reports.verdict import Verdict, fit_command, verdict
+from directgp.reports.verdict import Verdict, cautions, fit_command, verdict
 from tests.unit.reports.made import NLL, Recipe, comparison
 
 PAIR = ("elbo", "log-joint")
