@@ -1,5 +1,6 @@
 """Compare methods on one data set: run the cells of a plan, each trained and scored."""
 
+import copy
 import math
 import os
 import time
@@ -262,7 +263,8 @@ class PredictedTargets(NamedTuple):
         """Return the scores, computed in float64 on the CPU."""
         mean, variance = self.marginals.mean, self.marginals.variance
         q = Marginals(mean.double().cpu(), variance.double().cpu())
-        likelihood = self.likelihood.to("cpu", torch.float64)
+        # A copy: the model stays where it is.
+        likelihood = copy.deepcopy(self.likelihood).to("cpu", torch.float64)
         return judge(task, likelihood, self.y.double().cpu(), q, self.offset, self.scale)
 
 
@@ -278,11 +280,9 @@ def _default_fit(
         "classification": estimators.SparseGPClassifier,
         "count": estimators.SparseGPCountRegressor,
     }
-    # Of a part of the training rows, as large a part of the others: not more than it has to learn.
-    number = round(
-        len(data.validation[1]) * len(data.train[1]) / (data.num_training or len(data.train[1]))
-    )
-    some = (column[:number] for column in data.validation)
+    # It trains on validation rows, too; with a share of the training rows, on the same share.
+    share = len(data.train[1]) / (data.num_training or len(data.train[1]))
+    some = (column[: round(share * len(column))] for column in data.validation)
     X, y = (np.concatenate(columns) for columns in zip(data.train, some, strict=True))
     estimator = makers[cell.task](
         **{name: getattr(settings, name) for name in ("likelihood", "kernel", "ard")},

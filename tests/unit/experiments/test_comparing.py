@@ -16,6 +16,7 @@ from directgp.errors import NumericalError
 from directgp.estimators.preprocessing import ColumnScaling
 from directgp.experiments.cell import DEFAULT, METHODS, Cell, Record
 from directgp.experiments.comparison import (
+    PredictedTargets,
     coarse_grid,
     compare_rows,
     run_compare_cell,
@@ -28,6 +29,7 @@ from directgp.experiments.stats import ranking
 from directgp.experiments.workers import FailedJob
 from directgp.likelihoods import Gaussian
 from directgp.registry import Task
+from directgp.shapes import Marginals
 from directgp.training.data import Model
 from directgp.training.run import Monitor
 from directgp.training.search import Search
@@ -264,6 +266,14 @@ def test_failures_of_an_earlier_run_count_as_ended(
     monkeypatch.setattr(Runner, "_is_late", lambda _: True)
     found = run_comparison(given, whole, store, time_budget=60.0)
     assert (len(found.failed), found.plan.repeats, found.repeats_asked) == (2, 2, 2)
+
+
+def test_scores_leave_the_model_where_it_is() -> None:
+    """Its type and device are needed for the explanation."""
+    noise = Gaussian(0.1).float()
+    one = torch.ones(1)
+    PredictedTargets(noise, one, Marginals(one, one), 0.0, 1.0).judged("regression")
+    assert {parameter.dtype for parameter in noise.parameters()} == {torch.float32}
 
 
 def test_gaps_in_test_rows_alone_are_imputed() -> None:
