@@ -16,9 +16,10 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from scipy.stats import t as student_t
 from torch import Tensor
 
-from directgp.likelihoods import Gaussian, Likelihood, Logistic, Poisson, Probit
+from directgp.likelihoods import Gaussian, Likelihood, Logistic, Poisson, Probit, StudentT
 from directgp.likelihoods.base import UnimodalInF
 from directgp.log_expectations import BiasedMonteCarlo, ProductSampling, Quadrature, Rule
 from directgp.log_expectations.api import resolve_rule
@@ -30,7 +31,13 @@ LIKELIHOODS: dict[str, Likelihood] = {
     "logistic": Logistic(),
     "Poisson": Poisson(),
     "Gaussian": Gaussian(noise=0.1).requires_grad_(False),
+    "Student's t, ν = 1": StudentT(1.0, 0.3).requires_grad_(False),
+    "Student's t, ν = 4": StudentT(4.0, 0.3).requires_grad_(False),
+    "Student's t, ν = 30": StudentT(30.0, 0.3).requires_grad_(False),
+    "Student's t, outliers": StudentT(4.0, 0.3).requires_grad_(False),
 }
+OUTLIER = 15.0
+"""Fifty noise scales, by which every tenth target is off."""
 
 TIMED: dict[str, Rule] = {
     "bMC-10": BiasedMonteCarlo(10),
@@ -55,7 +62,12 @@ def make_state(name: str, variance: float, n: int, device: str = "cpu") -> State
     noise = torch.randn(3, n, generator=generator, dtype=torch.float64)
     f = 1 + noise[0] if name == "Poisson" else 1.5 * noise[0]
     expected = likelihood.conditional_mean(f)
-    if name == "Poisson":
+    if isinstance(likelihood, StudentT):
+        share = torch.special.ndtr(noise[1]).numpy()
+        y = f + likelihood.scale * torch.from_numpy(student_t.ppf(share, float(likelihood.df)))
+        if "outliers" in name:
+            y[::10] += OUTLIER
+    elif name == "Poisson":
         y = torch.poisson(expected, generator=generator)
     elif name == "Gaussian":
         y = f + math.sqrt(0.1) * noise[1]

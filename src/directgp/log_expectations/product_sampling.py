@@ -1,14 +1,21 @@
 """Estimate the gradient of log E_q[p] without bias from exact draws of q̃ (uPS)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple, final
+from typing import Literal, NamedTuple, cast, final
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import require
-from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood
+from directgp.likelihoods.base import (
+    ClosedFormLogPredictive,
+    ExactProductSampler,
+    Likelihood,
+)
 from directgp.log_expectations.quadrature import Peak, Quadrature, hermite_nodes, peak_of
 from directgp.log_expectations.rule import (
     AnyPoints,
@@ -26,12 +33,13 @@ from directgp.log_expectations.rule import (
     row_blocks,
     without_overflow,
 )
-from directgp.log_expectations.samplers import SamplerName, draw_product
+from directgp.log_expectations.samplers import SamplerName, draw_product, unimodal
+from directgp.numerics.fixed_sizes import recording
 from directgp.numerics.random import Generator
 from directgp.shapes import Points, Row, Values
 
 # With s(f) = ℓ′(f) − (f−μ)/v, the slope of log q̃, Stein's identity says E_q̃[ψ′ + ψ·s] = 0 for
-# every smooth ψ. In x = (f−f̂)/τ, measured from the peak in its width, ψ = 1 and ψ = x give
+# every smooth ψ. In x = (f−c)/τ, measured from a centre c of q̃ in a width τ, ψ = 1 and ψ = x give
 #
 # c₁ = τ·s,   c₂ = 1 + x·τ·s,
 #
@@ -42,37 +50,112 @@ from directgp.shapes import Points, Row, Values
 _RIDGE = 1e-3
 """Relative ridge: few nodes may carry weight, and then c₁ and c₂ are collinear."""
 
+Variates = tuple[AnyPoints, AnyPoints]
+
+
+class Fit(NamedTuple):
+    """Least-squares coefficients of a slope on c₁ and c₂."""
+
+    first: Row
+    second: Row
+    explained: Row
+    """By how much the variance falls over the nodes."""
+
 
 def control_variates(
-    delta: AnyPoints, slope: AnyPoints, variance: Values, peak: Peak
-) -> tuple[AnyPoints, AnyPoints]:
-    """Return c₁ and c₂ at f = μ + δ, given ℓ′(f)."""
+    delta: AnyPoints, slope: AnyPoints, variance: Values, centre: Values, width: Values
+) -> Variates:
+    """Return c₁ and c₂ at f = μ + δ, given ℓ′(f); the centre is relative to μ."""
     tilt = torch.addcmul(slope, delta, 1 / variance, value=-1)
-    return peak.width * tilt, (delta - peak.delta).mul_(tilt).add_(1)
+    return width * tilt, (delta - centre).mul_(tilt).add_(1)
 
 
-Fit = tuple[Row, Row]
-"""Least-squares coefficients of a slope on c₁ and c₂."""
-
-
-def fit(
-    slopes: tuple[AnyPoints, ...], variates: tuple[AnyPoints, AnyPoints], weights: AnyPoints
-) -> list[Fit]:
-    """Fit each slope over nodes whose weights sum to 1."""
+def fit(slopes: Sequence[AnyPoints], variates: Variates, weights: AnyPoints) -> list[Fit]:
+    """Fit each slope, less any constant, over nodes whose weights sum to 1."""
     first, second = variates
     weighted_first, weighted_second = weights * first, weights * second
-    m11 = (1 + _RIDGE) * (weighted_first * first).sum(0)
-    m12 = (weighted_first * second).sum(0)
-    m22 = (1 + _RIDGE) * (weighted_second * second).sum(0)
+    s11, m12 = (weighted_first * first).sum(0), (weighted_first * second).sum(0)
+    s22 = (weighted_second * second).sum(0)
+    m11, m22 = (1 + _RIDGE) * s11, (1 + _RIDGE) * s22
     determinant = m11 * m22 - m12 * m12
     fits = []
     for slope in slopes:
-        # Any constant works, since the variates average to 0; this one avoids cancellation.
-        centred = slope - slope[len(slope) // 2]
-        r1, r2 = (weighted_first * centred).sum(0), (weighted_second * centred).sum(0)
-        fits.append(((r1 * m22 - r2 * m12) / determinant, (r2 * m11 - r1 * m12) / determinant))
+        r1, r2 = (weighted_first * slope).sum(0), (weighted_second * slope).sum(0)
+        a1, a2 = (r1 * m22 - r2 * m12) / determinant, (r2 * m11 - r1 * m12) / determinant
+        # 2·aᵀr − aᵀSa with (S + ridge·diag S)·a = r.
+        explained = a1 * r1 + a2 * r2 + _RIDGE * (s11 * a1 * a1 + s22 * a2 * a2)
+        fits.append(Fit(a1, a2, explained))
     return fits
 
+
+class Sketch(NamedTuple):
+    """Approximate integral and fitted slopes of q̃."""
+
+    value: Row
+    """log E_q[p], exact where it is a formula."""
+
+    centre: Row
+    width: Row
+    """Of the control variates."""
+
+    weight: Row
+    """The weight w of `mixed_slopes`, at curvature −E_q̃[ℓ″]; or 1, that of the score."""
+
+    mean_fit: tuple[Row, Row]
+    variance_fit: tuple[Row, Row]
+    """Coefficients of the slopes in mean and variance on the control variates."""
+
+
+def make_sketch(examples: FlatExamples, peak: Peak | None) -> Sketch:
+    """Compute the sketch on nodes around the peak of q̃, or around both where it may have two."""
+    likelihood, y, mean, variance = examples
+    if peak is None:
+        number = _PAIR_NODES
+    else:
+        wide = recording() or bool((peak.width > _WIDE).any())
+        number = _NODES_IF_WIDE if wide else _NODES
+    parts = [
+        _sketch_two_peaks(examples.take(index))
+        if peak is None
+        else _sketch_peak(examples.take(index), peak.take(index), number)
+        for _, index in row_blocks(len(y), number, y.device)
+    ]
+    columns = (torch.cat(column) for column in zip(*parts, strict=True))
+    log_z, centre, width, weight, a1, a2, b1, b2 = columns
+    if isinstance(likelihood, ClosedFormLogPredictive):
+        log_z = likelihood.log_predictive(y, mean, variance)
+    else:
+        log_z = log_z + likelihood.log_base(y)
+    return Sketch(log_z, centre, width, weight, (a1, a2), (b1, b2))
+
+
+class _Weighted(NamedTuple):
+    """Nodes as points of q̃."""
+
+    log_z: Row
+    """Up to the part of log p that is free of f."""
+
+    mass: Points
+    """Weights that sum to 1."""
+
+    first: Points
+    second: Points
+    """ℓ′ and ℓ″."""
+
+
+def _weigh(examples: FlatExamples, delta: Points, step: Points, height: Row) -> _Weighted:
+    """Weigh nodes by their step and by q̃, given the height of its log near its peak."""
+    likelihood, y, mean, variance = examples
+    value, first, second = likelihood.derivatives(y, mean + delta)
+    log_mass = torch.addcmul(value, delta * delta, -0.5 / variance)
+    mass = log_mass.sub_(height).exp_().mul_(step)
+    total = mass.sum(0)
+    mass /= total
+    log_z = height + torch.log(total / torch.sqrt(2 * torch.pi * variance))
+    return _Weighted(log_z, mass, *without_overflow(mass, first, second))
+
+
+# Log-concave likelihoods: q̃ has one peak, and a few Gauss–Hermite nodes.
 
 _NODES = 5
 _NODES_IF_WIDE = 9
@@ -80,54 +163,155 @@ _WIDE = 1.5
 """Peaks wider than this are far from Gaussian, since likelihoods bend within a unit or two of f."""
 
 
-class Sketch(NamedTuple):
-    """Peak, approximate integral and fitted slopes of q̃ for a log-concave likelihood."""
-
-    peak: Peak
-    value: Row
-    """log E_q[p], exact where it is a formula."""
-
-    weight: Row
-    """The weight w of `mixed_slopes`, at curvature −E_q̃[ℓ″]."""
-
-    fits: list[Fit]
-    """Of the slopes in mean and variance on the control variates."""
-
-
-def _sketch(examples: FlatExamples) -> Sketch:
-    """Compute the sketch on Gauss–Hermite nodes fitted to the peak of q̃."""
-    likelihood, y, mean, variance = examples
-    peak = peak_of(*examples)
-    number = _NODES_IF_WIDE if bool((peak.width > _WIDE).any()) else _NODES
-    parts = [
-        _fit_nodes(examples.take(index), peak.take(index), number)
-        for _, index in row_blocks(len(y), number, y.device)
-    ]
-    log_z, weight, *coefficients = (torch.cat(column) for column in zip(*parts, strict=True))
-    if isinstance(likelihood, ClosedFormLogPredictive):
-        log_z = likelihood.log_predictive(y, mean, variance)
-    else:
-        log_z = log_z + likelihood.log_base(y)
-    a1, a2, b1, b2 = coefficients
-    return Sketch(peak, log_z, weight, [(a1, a2), (b1, b2)])
-
-
-def _fit_nodes(examples: FlatExamples, peak: Peak, number: int) -> tuple[Row, ...]:
-    """Return log Z up to the part free of f, the weight, and the coefficients of the two fits."""
-    likelihood, y, mean, variance = examples
-    z, weights = hermite_nodes(number, mean)[..., None]
+def _sketch_peak(examples: FlatExamples, peak: Peak, number: int) -> tuple[Row, ...]:
+    """Return log Z up to the part free of f, centre, width, weight, and both fits."""
+    variance = examples.variance
+    z, weights = hermite_nodes(number, variance)[..., None]
     delta = torch.addcmul(peak.delta, z, peak.width)
-    value, first, second = likelihood.derivatives(y, mean + delta)
-    log_mass = torch.addcmul(value, delta * delta, -0.5 / variance)
-    mass = log_mass.sub_(peak.height).exp_().mul_(weights * peak.width)
-    total = mass.sum(0)
-    mass /= total
-    first, second = without_overflow(mass, first, second)
+    log_z, mass, first, second = _weigh(examples, delta, weights * peak.width, peak.height)
     weight = balanced_weight(-(mass * second).sum(0), variance)
     slopes = mixed_slopes(delta, first, second, variance, weight)
-    mean_fit, variance_fit = fit(slopes, control_variates(delta, first, variance, peak), mass)
-    log_z = peak.height + torch.log(total / torch.sqrt(2 * torch.pi * variance))
-    return log_z, weight, *mean_fit, *variance_fit
+    variates = control_variates(delta, first, variance, peak.delta, peak.width)
+    # The slope at the peak as the constant avoids cancellation.
+    centred = [slope - slope[number // 2] for slope in slopes]
+    mean_fit, variance_fit = fit(centred, variates, mass)
+    return log_z, peak.delta, peak.width, weight, *mean_fit[:2], *variance_fit[:2]
+
+
+# Other likelihoods with one peak over f, such as Student's t: q̃ may have one peak near the mean of
+# q and one near the peak of p, and slow tails around either.
+
+_Pair = Float[Tensor, "2 n"]
+
+_PAIR_NODES = 40
+"""Nodes of an example, half of them for each peak."""
+
+_PEAK_STEPS = 8
+_REACH = 6.5
+"""Deviations of q beyond the peaks at which the nodes end."""
+
+_FLATTEST = 0.1
+"""Smallest curvature of a peak, as a share of that of q."""
+
+
+class _Peaks(NamedTuple):
+    """Local maxima of q̃, found from μ and from the peak of p; they may coincide."""
+
+    delta: _Pair
+    height: _Pair
+    width: _Pair
+
+
+def _find_peaks(examples: FlatExamples) -> _Peaks:
+    """Take some steps of Newton's method from either end of the interval from μ to the peak of p.
+
+    With r the distance to the peak of p, ℓ′/r ≥ 0 in place of −ℓ″ gives the steps of EM for a
+    scale mixture of Gaussians. They never leave the interval, and serve where Newton's step would.
+    A peak that is not quite found costs accuracy only: nodes may lie anywhere.
+    """
+    likelihood, (_, y, mean, variance) = unimodal(examples), examples
+    end = likelihood.argmax(y) - mean
+    end = torch.where(end.isinf(), 0.0, end)
+    precision = 1 / variance
+    delta = torch.stack([torch.zeros_like(end), end])
+    for _ in range(_PEAK_STEPS):
+        _, first, second = likelihood.derivatives(y, mean + delta)
+        slope, rest = first - delta * precision, end - delta
+        bend = precision - second
+        newton = delta + slope / bend
+        inside = (bend > 0) & (newton * (end - newton) >= 0)
+        pull = torch.where(rest == 0, -second, first / rest)
+        delta = torch.where(inside, newton, delta + slope / (precision + pull))
+    value, _, second = likelihood.derivatives(y, mean + delta)
+    height = torch.addcmul(value, delta * delta, precision, value=-0.5)
+    bend = torch.maximum(precision - second, _FLATTEST * precision)
+    return _Peaks(delta, height, bend.rsqrt())
+
+
+def _nodes_over(peaks: _Peaks, variance: Row) -> tuple[Points, Points]:
+    """Return points δ and steps: Σ_k step_k·g(δ_k) ≈ ∫ g(δ) dδ.
+
+    Each peak has nodes at equal steps in u, δ = δ̂ + τ·sinh(u), over the support of both. Where
+    they are d₁ and d₂ apart, those of peak 1 sum a share d₁⁻³/(d₁⁻³ + d₂⁻³) of g, so that nodes too
+    far apart for the other peak sum little of it. The two kinds are a half step apart in u: they
+    are one fine rule where the peaks coincide.
+    """
+    delta, _, width = peaks
+    reach, number = _REACH * variance.sqrt(), _PAIR_NODES // 2
+    start = torch.asinh((delta.amin(0) - reach - delta) / width)
+    step = (torch.asinh((delta.amax(0) + reach - delta) / width) - start) / number
+    index = torch.arange(number, dtype=delta.dtype, device=delta.device)[:, None, None]
+    offset = torch.tensor([[0.25], [0.75]], dtype=delta.dtype, device=delta.device)
+    growth = torch.addcmul(start, index + offset, step).exp_()
+    decay = growth.reciprocal()
+    points = torch.addcmul(delta, 0.5 * width, growth - decay)
+    apart = growth.add_(decay).mul_(0.5 * width * step)
+    other_width, other_step = width.flip(0), step.flip(0)
+    other = (points - delta.flip(0)).square_().add_(other_width**2).sqrt_().mul_(other_step)
+    ratio = apart / other
+    steps = apart.div_((ratio * ratio).mul_(ratio).add_(1))
+    return points.reshape(_PAIR_NODES, -1), steps.reshape(_PAIR_NODES, -1)
+
+
+# There ℓ′ may be steep where q̃ has little mass. The mixed slope
+# in v then varies more than the score, even fitted, and is not used. What the fits gain is computed
+# on nodes, which err: a gain counts only if it is larger than their error.
+
+_BETTER = 0.5
+"""Largest variance of the mixed slope in v, relative to that of the score, to prefer it."""
+
+_WORTHWHILE = 0.03
+"""Smallest share of a variance that a fit must explain."""
+
+
+def _sketch_two_peaks(examples: FlatExamples) -> tuple[Row, ...]:
+    """Return the same as `_sketch_peak`."""
+    variance, peaks = examples.variance, _find_peaks(examples)
+    delta, step = _nodes_over(peaks, variance)
+    log_z, mass, first, second = _weigh(examples, delta, step, peaks.height.amax(0))
+    centre = (mass * delta).sum(0)
+    width = (mass * (delta - centre) ** 2).sum(0).sqrt()
+    variates = control_variates(delta, first, variance, centre, width)
+    mixed = balanced_weight(-(mass * second).sum(0), variance)
+    options = [
+        slope - (mass * slope).sum(0)
+        for weight in (mixed, torch.ones_like(mixed))
+        for slope in mixed_slopes(delta, first, second, variance, weight)
+    ]
+    coefficients, left = [], []
+    for slope, (a1, a2, explained) in zip(options, fit(options, variates, mass), strict=True):
+        total = (mass * slope).mul_(slope).sum(0)
+        worthwhile = explained > _WORTHWHILE * total
+        coefficients += [torch.where(worthwhile, each, 0.0) for each in (a1, a2)]
+        left.append(total - torch.where(worthwhile, explained, 0.0))
+    better = left[1] < _BETTER * left[3]
+    weight = torch.where(better, mixed, 1.0)
+    chosen = torch.where(better, *torch.stack(coefficients).chunk(2))
+    return log_z, centre, width, weight, *chosen
+
+
+Form = Literal["mixed", "score", "pathwise"]
+
+
+def _is_closed(likelihood: Likelihood) -> bool:
+    """Return whether formulas give draws of q̃, without rejection, and log E_q[p]."""
+    exact = isinstance(likelihood, ExactProductSampler)
+    return exact and isinstance(likelihood, ClosedFormLogPredictive)
+
+
+def slopes_at(
+    examples: FlatExamples, delta: Points, form: Form, sketch: Sketch | None
+) -> tuple[Points, ...]:
+    """Return the slopes in mean and variance at each draw; only mixed ones need the sketch."""
+    likelihood, y, mean, variance = examples
+    _, first, second = likelihood.derivatives(y, mean + delta)
+    if sketch is None or form != "mixed":
+        weight = torch.full_like(mean, float(form == "score"))
+        return mixed_slopes(delta, first, second, variance, weight)
+    slopes = mixed_slopes(delta, first, second, variance, sketch.weight)
+    c1, c2 = control_variates(delta, first, variance, sketch.centre, sketch.width)
+    fitted = zip(slopes, (sketch.mean_fit, sketch.variance_fit), strict=True)
+    return tuple(slope - a1 * c1 - a2 * c2 for slope, (a1, a2) in fitted)
 
 
 @final
@@ -137,7 +321,8 @@ class ProductSampling(Rule):
 
     Draws f ~ q̃ ∝ q(f)·p(y given f) are exact. The gradient is the mean of `mixed_slopes` over the
     draws, less control variates. The value does not enter the gradient: it is the closed form where
-    there is one, else a sum over the nodes that weigh the slopes, or the exact value if requested.
+    there is one, else a sum over the nodes that weigh the slopes; or the exact value if requested,
+    or if the likelihood is not log-concave.
 
     Parameters
     ----------
@@ -153,7 +338,7 @@ class ProductSampling(Rule):
 
     num_samples: Schedule = 1
     sampler: SamplerName = "auto"
-    gradient: Literal["mixed", "score", "pathwise"] = "mixed"
+    gradient: Form = "mixed"
     exact_value: bool = False
 
     deterministic = False
@@ -168,6 +353,11 @@ class ProductSampling(Rule):
         require(self.gradient in forms, "gradient", f"one of {forms}", repr(self.gradient))
 
     @override
+    def fixed_work(self, likelihood: Likelihood) -> bool:
+        without_rejection = self.sampler == "auto" and _is_closed(likelihood)
+        return without_rejection and not (self.exact_value or callable(self.num_samples))
+
+    @override
     def with_num_samples(self, num_samples: int) -> "ProductSampling":
         return replace(self, num_samples=num_samples)
 
@@ -178,36 +368,22 @@ class ProductSampling(Rule):
         return evaluate(num_samples, draw, likelihood, rows)
 
     def _estimate(self, examples: FlatExamples, num_samples: int, generator: Generator) -> Estimate:
-        likelihood, y, mean, _ = examples
-        sketch = _sketch(examples) if likelihood.log_concave else None
-        peak = sketch and sketch.peak
+        likelihood, y, mean, variance = examples
+        closed = self.sampler == "auto" and _is_closed(likelihood)
+        # Draws and value by formulas need no peak; the gradient may.
+        peaked = likelihood.log_concave and not (closed and self.gradient != "mixed")
+        peak = peak_of(*examples) if peaked else None
+        wanted = peak is not None or self.gradient == "mixed"
+        sketch = make_sketch(examples, peak) if wanted else None
         delta = draw_product(examples, peak, num_samples, generator, self.sampler)
-        slopes = self._slopes(examples, delta, sketch)
-        if sketch is None or self.exact_value:
+        slopes = slopes_at(examples, delta, self.gradient, sketch)
+        if self.exact_value or (peak is None and not closed):
             value = Quadrature().estimate(likelihood.frozen(), *examples[1:]).value
-        else:
+        elif sketch is not None:
             value = sketch.value
+        else:
+            value = cast(ClosedFormLogPredictive, likelihood).log_predictive(y, mean, variance)
         equal = torch.full_like(delta, 1 / num_samples)
         parameters = likelihood.average_slopes(y, mean + delta, equal)
         mean_slope, variance_slope = (slope.mean(0) for slope in slopes)
         return Estimate(value, mean_slope, variance_slope, parameters)
-
-    def _slopes(
-        self, examples: FlatExamples, delta: Points, sketch: Sketch | None
-    ) -> tuple[Points, ...]:
-        """Return the slopes in mean and variance at each draw."""
-        likelihood, y, mean, variance = examples
-        _, first, second = likelihood.derivatives(y, mean + delta)
-        if self.gradient != "mixed":
-            weight = torch.full_like(mean, float(self.gradient == "score"))
-        elif sketch is None:
-            curvature = -likelihood.derivatives(y, mean).second
-            weight = balanced_weight(curvature.clamp(min=0.0), variance)
-        else:
-            weight = sketch.weight
-        slopes = mixed_slopes(delta, first, second, variance, weight)
-        if self.gradient != "mixed" or sketch is None:
-            return slopes
-        c1, c2 = control_variates(delta, first, variance, sketch.peak)
-        fitted = zip(slopes, sketch.fits, strict=True)
-        return tuple(slope - a1 * c1 - a2 * c2 for slope, (a1, a2) in fitted)

@@ -309,8 +309,12 @@ def _trapezoid(number: int, like: Row) -> Float[Tensor, "2 k"]:
 
 def hermite_nodes(number: int, like: Row) -> Float[Tensor, "2 k"]:
     """Return x and w for an origin at the mode, and the width of the peak as scale."""
-    z, log_weight = gauss_hermite(number, like.dtype, like.device)
-    return torch.stack([z, torch.exp(log_weight + 0.5 * z * z).mul_(math.sqrt(2 * math.pi))])
+
+    def make() -> Float[Tensor, "2 k"]:
+        z, log_weight = gauss_hermite(number, like.dtype, like.device)
+        return torch.stack([z, torch.exp(log_weight + 0.5 * z * z).mul_(math.sqrt(2 * math.pi))])
+
+    return constant(("hermite", number), make)
 
 
 _CERTAIN_FROM = -math.log(0.01)

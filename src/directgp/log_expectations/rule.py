@@ -15,6 +15,7 @@ from typing_extensions import override
 from directgp.errors import UnsupportedError, require
 from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood
 from directgp.numerics.autograd import Slopes, first_order
+from directgp.numerics.fixed_sizes import recording
 from directgp.numerics.random import fresh_generator
 from directgp.shapes import Points, Row, Targets, Values
 
@@ -221,7 +222,7 @@ def gather(parts: "list[tuple[Int[Tensor, ' _'], Slopes]]") -> Slopes:
 def without_overflow(weights: Points, first: Points, second: Points) -> tuple[Points, Points]:
     """Replace slopes by 0 at points of weight 0, where they may overflow."""
     # On a GPU this check would wait for the device, which costs more than it saves.
-    if not second.is_cuda and math.isfinite(second.sum()):
+    if not (second.is_cuda or recording()) and math.isfinite(second.sum()):
         return first, second
     weightless = weights == 0
     return first.masked_fill(weightless, 0.0), second.masked_fill(weightless, 0.0)

@@ -73,7 +73,8 @@ def _draw_bounded(
     return torch.where(draws.unfinished, draws.delta.index_copy(1, left, rest), draws.delta)
 
 
-def _unimodal(examples: FlatExamples) -> UnimodalInF:
+def unimodal(examples: FlatExamples) -> UnimodalInF:
+    """Return the likelihood; raise `UnsupportedError` if it is not known to have one peak."""
     likelihood = examples.likelihood
     if not isinstance(likelihood, UnimodalInF):
         raise UnsupportedError(
@@ -132,7 +133,7 @@ _REACH = 9.0
 
 def draw_from_cells(examples: FlatExamples, num_samples: int, generator: Generator) -> Points:
     """Draw exactly for any likelihood with one peak over f."""
-    who, likelihood = "The sampler for bounded likelihoods", _unimodal(examples)
+    who, likelihood = "The sampler for bounded likelihoods", unimodal(examples)
     _, y, mean, variance = examples
     deviation = torch.sqrt(variance)
     edges = _edges(likelihood, y, mean, deviation)
@@ -284,7 +285,7 @@ def draw_as_paper(
     widen: bool = True,
 ) -> PaperDraws:
     """Draw from q̃ by the paper's method; `widen=False` keeps n = 1."""
-    log_max = _unimodal(examples).log_max(examples.y)
+    log_max = unimodal(examples).log_max(examples.y)
     width = choose_width(examples) if widen else torch.ones_like(examples.mean)
     tried, accepted = torch.zeros_like(width), torch.zeros_like(width)
 
@@ -311,7 +312,7 @@ def choose_width(examples: FlatExamples) -> Row:
     N(μ, v) exceeds N(μ, n·v) within r = √(v·log n/(1 − 1/n)) of μ, by at most √n; so n is valid
     when p ≤ p_max/√n there.
     """
-    likelihood = _unimodal(examples)
+    likelihood = unimodal(examples)
     _, y, mean, variance = examples
     deviation, log_max = torch.sqrt(variance), likelihood.log_max(y)
     width = torch.ones_like(mean)

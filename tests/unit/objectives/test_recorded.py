@@ -13,7 +13,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import override
 
 from directgp import Marginals
-from directgp.likelihoods import Likelihood, Logistic, NegativeBinomial, Poisson, Probit, StudentT
+from directgp.likelihoods import (
+    Gaussian,
+    Likelihood,
+    Logistic,
+    NegativeBinomial,
+    Poisson,
+    Probit,
+    StudentT,
+)
+from directgp.log_expectations import ProductSampling
 from directgp.numerics.fixed_sizes import FixedSizes, fixed_size, fixed_sizes
 from directgp.objectives import GibbsLoss, LogLoss, PointLoss, ZeroOneCost
 from directgp.objectives.base import LossGradient
@@ -169,6 +178,51 @@ def test_with_weights_exposures_and_batches(row: LikelihoodRow, loss: str, batch
     assert sizes.outgrown() == {}
     expected = LOSSES[loss].gradient(likelihood, y, q, weights)
     assert_alike(found, expected, 2e-9)
+
+
+DRAWN = [
+    (likelihood, form)
+    for likelihood in (Probit(), Gaussian(0.3))
+    for form in ("score", "mixed", "pathwise")
+]
+
+
+@pytest.mark.parametrize(("likelihood", "form"), DRAWN, ids=str)
+def test_product_sampling_without_rejection(likelihood: Likelihood, form: Any) -> None:
+    """Draws by formulas: the same operations and, from the same seed, the same numbers."""
+    loss = LogLoss(ProductSampling(3, gradient=form))
+    assert loss.fixed_work(likelihood)
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.randn(50, generator=generator, dtype=FLOAT64)
+    # A wide q has the nodes that a graph always has.
+    q = Marginals(mean, torch.full_like(mean, 9.0))
+    y = (mean > 0.3).double()
+    sizes = FixedSizes()
+
+    def draw() -> LossGradient:
+        return loss.gradient(likelihood, y, q, 1.0, generator=generator.manual_seed(5))
+
+    expected = draw()
+    with learning(sizes):
+        draw()
+        sizes.record(CPU)
+        draw()
+        generator.manual_seed(5)
+        with Recorder():
+            found = loss.gradient(likelihood, y, q, 1.0, generator=generator)
+    if form != "mixed":
+        return assert_alike(found, expected, 2e-9)
+    # A graph finds the centre of the control variates on a grid, to a share of the peak's width:
+    # the gradient is unbiased for any centre.
+    torch.testing.assert_close(found.losses, expected.losses)
+    for mine, other in ((found.mean, expected.mean), (found.variance, expected.variance)):
+        torch.testing.assert_close(mine, other, rtol=0.0, atol=2e-3 * float(other.abs().max()))
+
+
+def test_product_sampling_with_rejection_is_not_recorded() -> None:
+    assert not LogLoss(ProductSampling()).fixed_work(Logistic())
+    for rule in (ProductSampling(sampler="paper"), ProductSampling(lambda step: step + 1)):
+        assert not LogLoss(rule).fixed_work(Probit())
 
 
 WIDER: list[tuple[Likelihood, PointLoss]] = [
