@@ -130,6 +130,21 @@ def harmonic_step_size(step: int) -> float:
 
 
 @dataclass(frozen=True)
+class HarmonicSteps:
+    """γ_t = min(½, c/(t + 1)); a large c suits an objective of small curvature."""
+
+    scale: float
+    """c > 0."""
+
+    def __post_init__(self) -> None:
+        require(self.scale > 0, "scale", "above 0", self.scale)
+
+    def __call__(self, step: int) -> float:
+        """Return γ_t."""
+        return min(0.5, self.scale / (step + 2))
+
+
+@dataclass(frozen=True)
 class SampleSize:
     """The number of samples at one step, and the number that the theory requires."""
 
