@@ -300,7 +300,8 @@ class Fit(NamedTuple):
 
     def _arguments(self, recipe: Recipe, beta: float) -> dict[str, Any]:
         """Return the arguments that `train` and `update` share."""
-        settings = {name: value for name, value in vars(recipe).items() if name != "observer"}
+        left = ("observer", "whitened")
+        settings = {name: value for name, value in vars(recipe).items() if name not in left}
         weights, generator = self.table.weights, self.generator
         return {**settings, "beta": beta, "weights": weights, "generator": generator}
 

@@ -41,7 +41,7 @@ from directgp.training.validation import (
 )
 
 _SHARE_OF_STEPS = 10
-"""A neighbour starts near its optimum: it gets the steps of a whole run divided by this."""
+"""A neighbour starts near its optimum: it gets the default steps divided by this."""
 
 _SMALLEST = 0.01
 """Smallest β of the paper's grid."""
@@ -94,8 +94,8 @@ def beta_path(
         be `Given`, with rows that this ELBO run has not seen.
     objective, rule, optimizer, weights, batch_size, learning_rate, max_steps, stopping, monitors, \
 checkpoints, generator
-        As in `directgp.train`. The steps are those of the first β; its neighbours, which start near
-        their optimum, get a tenth.
+        As in `directgp.train`. `max_steps` are those of each β; by default the neighbours of the
+        first, which start near their optimum, get a tenth of its steps.
 
     Examples
     --------
@@ -208,10 +208,10 @@ def _ended(results: Sequence[TrainingResult]) -> bool:
     return any(result.ended for result in results)
 
 
-def beta_grid(num_data: int) -> list[float]:
-    """Return the paper's grid: n, n/2, n/4, … and 0.01."""
-    halvings = max(0, math.floor(math.log2(num_data / _SMALLEST)))
-    grid = [num_data / 2**k for k in range(halvings + 1)]
+def beta_grid(num_data: int, factor: int = 2) -> list[float]:
+    """Return the paper's grid: n, n/2, n/4, … and 0.01; or one with another factor."""
+    steps = max(0, math.floor(math.log2(num_data / _SMALLEST) / math.log2(factor)))
+    grid = [num_data / factor**k for k in range(steps + 1)]
     return grid if grid[-1] == _SMALLEST else [*grid, _SMALLEST]
 
 
@@ -250,7 +250,9 @@ def train_grid(
     """
     if len(betas) > 1 and batches_models(recipe, model, len(trainer.data)):
         return _batched(trainer, recipe, model, betas, base, held)
-    shorter = brief(recipe, trainer.optimizer(recipe, model.posterior), model.likelihood)
+    shorter = recipe
+    if recipe.max_steps is None:
+        shorter = brief(recipe, trainer.optimizer(recipe, model.posterior), model.likelihood)
     results: list[TrainingResult] = []
 
     def attempt(beta: float, neighbour: TrainingResult | None) -> TrainingResult | None:

@@ -296,6 +296,44 @@ class FreeProblem(QProblem):
 
 
 @final
+class UnwhitenedProblem(QProblem):
+    """Trains m = L·u_mean, V = C Cᵀ with C = L·u_chol, and the hyperparameters; K_uu = L Lᵀ.
+
+    A step of Adam differs from one of `FreeProblem`, the optimum does not.
+    """
+
+    def __init__(self, model: Model, data: Data, objective: Objective, *others: Any) -> None:
+        posterior = model.posterior
+        clear_above_diagonal(posterior)
+        with torch.no_grad():
+            L = posterior.factor().L
+            self._m = nn.Parameter(L @ posterior.u_mean)
+            self._C = nn.Parameter(L @ posterior.u_chol)
+        named = _trained_parameters(model)
+        free = {name: p for name, p in named.items() if name not in _Q}
+        parameters = {**free, "m": self._m, "C": self._C}
+        super().__init__(model, data, objective, parameters, *others)
+
+    @override
+    def q(self, X: Float[Tensor, "n d"]) -> tuple[Marginals, Float[Tensor, "*batch"]]:
+        cross = self.posterior.cross(X, checked=self.checked)
+        self.note_jitter(cross.jitter)
+        q = self._whitened(cross.L)
+        projected = project(*cross[:3], *q)
+        return Marginals(cross.mean + projected.mean, projected.variance), kl_from_standard(*q)
+
+    def _whitened(self, L: Float[Tensor, "m m"]) -> Whitened:
+        both = torch.cat([self._m[:, None], self._C.tril()], 1)
+        solved: Tensor = torch.linalg.solve_triangular(L, both, upper=False)
+        return Whitened(solved[:, 0], solved[:, 1:])
+
+    @override
+    def write_q(self) -> None:
+        with torch.no_grad():
+            self.posterior.set_q(*self._whitened(self.posterior.factor().L))
+
+
+@final
 class HeldProblem(QProblem):
     """Trains q(u) alone; the features of the examples are computed once."""
 

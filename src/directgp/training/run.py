@@ -304,6 +304,7 @@ class Recipe:
     stopping: Monitor | None = None
     monitors: Sequence[Monitor] = ()
     observer: Observer | None = None
+    whitened: bool = True
 
     def __post_init__(self) -> None:
         names = ("auto", "lbfgs", "adam")
@@ -336,12 +337,16 @@ class Recipe:
     def settings(self) -> tuple[object, ...]:
         """Return the fields that a resumed run must share; its stopping rule may differ."""
         function = self.objective, self.rule, self.optimizer
-        return *function, self.batch_size, self.learning_rate, self.max_steps
+        whitening = () if self.whitened else ("unwhitened",)
+        return *function, self.batch_size, self.learning_rate, self.max_steps, *whitening
 
     def check(self, likelihood: Likelihood) -> None:
         """Raise an error for settings that do not fit each other or the likelihood."""
         if self.observer is not None:
             allowed = "'adam' with an observer"
+            require(self.optimizer == "adam", "optimizer", allowed, repr(self.optimizer))
+        if not self.whitened:
+            allowed = "'adam' with whitened=False"
             require(self.optimizer == "adam", "optimizer", allowed, repr(self.optimizer))
         loss = self.point_loss()
         loss.check(likelihood)

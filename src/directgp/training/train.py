@@ -56,6 +56,7 @@ def train(
     checkpoints: Checkpoints | None = None,
     generator: torch.Generator | None = None,
     processes: Processes | None = None,
+    whitened: bool = True,
 ) -> TrainingResult:
     """Minimise (N/n)·Σ loss + β·KL.
 
@@ -111,6 +112,9 @@ def train(
         `train` with the same data and settings, and gets the same result; model and random numbers
         start as in the first one. Adam only. The first process reads and writes checkpoints and
         shows progress bars; other monitors are called in each process, and any may stop all.
+    whitened : bool
+        Whether q(u) is changed relative to the prior. False, for joint training by Adam: its mean
+        and the factor of its covariance themselves, which takes more steps and more time.
 
     Returns
     -------
@@ -138,8 +142,10 @@ def train(
     """
     recipe = Recipe(
         *(objective, rule, optimizer, batch_size, learning_rate, max_steps),
-        *(stopping, monitors, observer),
+        *(stopping, monitors, observer, whitened),
     )
+    joint, allowed = hyperparameters == "joint", "'joint' with whitened=False"
+    require(whitened or joint, "hyperparameters", allowed, repr(hyperparameters))
     model, data = Model(posterior, likelihood), Data(X, y, weights)
     _check_choices(hyperparameters, ("joint", "fixed", "auto"), start, beta)
     check_data("train", data, posterior, likelihood)

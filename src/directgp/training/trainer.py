@@ -28,7 +28,13 @@ from directgp.training.checkpoint import Checkpoint, Tensors, model_tensors, und
 from directgp.training.data import Data, Model
 from directgp.training.distributed import ProcessGroup
 from directgp.training.lbfgs import Learnt, lbfgs
-from directgp.training.problems import FreeProblem, HeldProblem, ModelProblem, ProfiledProblem
+from directgp.training.problems import (
+    FreeProblem,
+    HeldProblem,
+    ModelProblem,
+    ProfiledProblem,
+    UnwhitenedProblem,
+)
 from directgp.training.result import Failure, Phase, StageResult, Status, Stop, TrainingResult
 from directgp.training.run import LossRange, Recipe, Run
 
@@ -183,7 +189,8 @@ class Trainer:
             return ProfiledProblem(*common, kind, held, before)
         if held:
             return HeldProblem(*common, batches, group, before)
-        return FreeProblem(*common, batches, group)
+        problem = FreeProblem if recipe.whitened else UnwhitenedProblem
+        return problem(*common, batches, group)
 
     def _batches(self, recipe: Recipe, model: Model) -> Batches:
         data, random = self.data, self._generator

@@ -59,6 +59,10 @@ def test_the_grid_of_the_paper(n: int) -> None:
     assert grid[-2] / 2 < 0.01 < grid[-2]
 
 
+def test_a_grid_of_another_factor() -> None:
+    assert beta_grid(8, 4) == [8.0, 2.0, 0.5, 0.125, 0.03125, 0.01]
+
+
 def test_the_grid_is_the_default() -> None:
     found = path(betas=None, objective="elbo", max_steps=1, X=X[:4], y=Y[:4])
     assert [point.beta for point in found.points] == beta_grid(4)
@@ -129,9 +133,12 @@ def test_warm_starts_end_where_cold_starts_do(objective: str, mode: str) -> None
 
 
 def test_neighbours_start_near_their_optimum() -> None:
-    """The first β nearest 1 has the whole of the steps, the others a tenth."""
-    found = path(max_steps=20, stopping=NEVER)
-    assert [point.trained.stages[-1].steps for point in found.points] == [2, 2, 20, 2]
+    """The first β nearest 1 has all default steps, the others a tenth; given steps are of each."""
+    found = path(max_steps=None, stopping=NEVER)
+    steps = [point.trained.stages[-1].steps for point in found.points]
+    assert steps[2] > 50 and steps[:2] + steps[3:] == [50] * 3
+    given = path(max_steps=20, stopping=NEVER)
+    assert [point.trained.stages[-1].steps for point in given.points] == [20] * 4
     first = found.points[2].trained.stages
     assert [stage.stage for stage in first] == ["elbo", "log_loss"]
     assert all(len(point.trained.stages) == 1 for point in found.points if point.beta != 1.0)
