@@ -11,8 +11,10 @@ from tests.frozen.golden import (
     read_text,
     unpack,
 )
+from tests.frozen.program import run
 from tests.frozen.reports import (
     COMPARE,
+    OLD_REPRODUCE,
     REPRODUCE,
     Case,
     make_report,
@@ -41,6 +43,16 @@ def test_compare_reports_the_same(task: str, here: Path) -> None:
 def test_reproduce_gives_the_same_verdicts(here: Path) -> None:
     unpack(REPRODUCE.packed_store, here / "report" / REPRODUCE.store)
     check_report(REPRODUCE, here)
+
+
+def test_cells_of_an_older_sweep_are_reported_where_they_have_not_changed(here: Path) -> None:
+    prepare(REPRODUCE, here)
+    store = unpack(OLD_REPRODUCE, here / "report" / REPRODUCE.store)
+    before = store_rows(store)
+    answer = run(*REPRODUCE.words, "--report-only")
+    assert answer.code == 0 and "9 cells ran." in answer.out
+    assert "75 cells of this scale not run yet." in answer.err
+    assert before and store_rows(store) == before
 
 
 def check_report(case: Case, here: Path) -> None:

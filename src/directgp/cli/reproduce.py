@@ -26,11 +26,11 @@ from directgp.text import joined, plural
 
 if TYPE_CHECKING:
     from directgp.datasets.paper.download import PaperData
-    from directgp.datasets.paper.sets import PaperDataset
-    from directgp.experiments.paper.cells import PaperCell, Results
+    from directgp.experiments.cell import FailedRecord
+    from directgp.experiments.paper.cells import PaperCell, PaperRecord, Results
     from directgp.experiments.paper.claims.base import Claim
-    from directgp.experiments.paper.run import DataRow, Reproduction
-    from directgp.experiments.paper.sweep import SweepData
+    from directgp.experiments.paper.run import Archive, DataRow, Reproduction
+    from directgp.experiments.paper.sweep import Scale, SweepData
     from directgp.experiments.workers import Pool
     from directgp.reports.paper_figures import PaperFigure
 
@@ -57,10 +57,16 @@ class Selection:
     protocol: Annotated[Literal["paper", "best"] | None, what_option("NAME", _HELP["protocol"])] = (
         None
     )
+    repeats: Annotated[int | None, what_option("NUMBER", _HELP["repeats"])] = None
+    max_steps: Annotated[int | None, what_option("NUMBER", _HELP["max_steps"])] = None
+    largest_only: Annotated[bool, what_option("", _HELP["largest_only"], "--largest-only")] = False
     seed: options.Seed = 0
 
     def check(self) -> None:
-        """Raise `WrongUsageError` for a claim, figure or data set that does not exist."""
+        """Raise `WrongUsageError` for a wrong number, or an unknown claim, figure or data set."""
+        for name, value in (("--repeats", self.repeats), ("--max-steps", self.max_steps)):
+            if value is not None and value < 1:
+                raise WrongUsageError(f"{name} must be at least 1. Got {value}.")
         from directgp.datasets.paper.sets import PAPER
 
         claims, figures = _claims_and_figures()
@@ -72,19 +78,25 @@ class Selection:
             for name in given or ():
                 options.check_name(option, name, known)
 
-    def cells(self, data: "Sequence[SweepData]") -> "tuple[PaperCell, ...]":
-        """Return the cells of the claims and figures, by default all, on these data sets."""
-        from directgp.experiments.paper.sweep import SCALES, chosen, sweep
+    def sizes(self) -> "Scale":
+        """Return the scale, with the repeats, steps and sizes that are given."""
+        from directgp.experiments.paper.sweep import SCALES
 
+        return SCALES[self.scale].changed(self.max_steps, self.repeats, self.largest_only)
+
+    def wants(self, cell: "PaperCell") -> bool:
+        """Return whether a cell belongs to the claims, figures and data sets, by default all."""
         claims, figures = _claims_and_figures()
         uses = [claims[name].uses for name in self.claims or ()]
         uses += [figures[name].uses for name in self.figures or ()]
+        named = not self.datasets or cell.dataset in self.datasets
+        return named and (not uses or any(each(cell) for each in uses))
 
-        def wanted(cell: "PaperCell") -> bool:
-            named = not self.datasets or cell.dataset in self.datasets
-            return named and (not uses or any(each(cell) for each in uses))
+    def cells(self, data: "Sequence[SweepData]") -> "tuple[PaperCell, ...]":
+        """Return the wanted cells of the scale on these data sets."""
+        from directgp.experiments.paper.sweep import chosen, sweep
 
-        return chosen(sweep(SCALES[self.scale], data, self.protocol, self.seed), wanted)
+        return chosen(sweep(self.sizes(), data, self.protocol, self.seed), self.wants)
 
     def judged(self) -> "list[Claim]":
         """Return the named claims, or those that the figures show; by default all."""
@@ -187,36 +199,74 @@ def reproduce(
         start_server()
     from directgp.cli.experiment import check_run_folder, command_typed
     from directgp.experiments.paper.run import Reproduction
-    from directgp.experiments.paper.sweep import SCALES
     from directgp.io import machine
 
     check_run_folder(out, STORE, resume or report_only, force)
     selected = replace(selected, claims=[name.upper() for name in selected.claims or ()])
     selected.check()
-    merged = {str(place): _checked_store(place, out) for place in merge or ()}
+    stores, archives = _merged(merge or (), out, report_only)
     began, since = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
-    opened = _open_all(selected, data_dir, download, terminal)
-    cells = selected.cells(
-        [_sweep_data(d.facts, len(d.problem.y), d.problem.fingerprint()) for d in opened.values()]
-    )
+    opened = _open_all(selected, data_dir, download, bool(archives), terminal)
+    rows = {row.name: row for archive in archives for row in archive.data}
+    rows |= {name: _data_row(each) for name, each in opened.items()}
+    cells = selected.cells([_sweep_data(row) for row in rows.values()])
+    archived = _of_interest(archives, selected, cells)
     workers = None if report_only else engine.pool(cells)
-    if report_only and not merged and not (out / STORE).exists():
+    if report_only and not stores and not archives and not (out / STORE).exists():
         raise InvalidInputError(_NO_RESULTS)
-    results = _run(cells, opened, workers, out, force, merged, terminal)
-    scale = SCALES[selected.scale]
+    results = _run(cells, opened, workers, out, force, (stores, archived), terminal)
+    scale, used = selected.sizes(), {cell.dataset for cell in results.cells}
     found = Reproduction(
         results=results,
-        findings=tuple((claim, claim.judge(results)) for claim in selected.judged()),
-        data=tuple(map(_data_row, opened.values())),
-        scale=scale.name,
-        scale_words=scale.about,
+        claims=tuple(claim.assess(results) for claim in selected.judged()),
+        data=tuple(row for row in rows.values() if row.name in used),
+        scale=scale,
         protocol=selected.protocol or scale.protocol,
-        command=command_typed("--report-only"),
+        # Results without models cannot be continued: that command is of a report again.
+        command=command_typed(*(() if archives else ("--report-only",))),
         began=began,
         seconds=time.perf_counter() - since,
         machine=machine(),
     )
     _write_and_print(found, out, terminal)
+
+
+def _merged(
+    places: Sequence[Path], out: Path, report_only: bool
+) -> "tuple[dict[str, Path], list[Archive]]":
+    """Return the stores to merge, and the content of files of results.
+
+    Files of results have no models, from which other cells start: they are for reports alone.
+    """
+    from directgp.experiments.paper.run import read_parquet
+
+    tables = [place for place in places if place.suffix == ".parquet"]
+    if tables and not report_only:
+        raise WrongUsageError(
+            f"--merge with {tables[0].name} needs --report-only: the file has no trained models. "
+            f"Give --report-only, or merge {STORE}."
+        )
+    stores = {str(place): _checked_store(place, out) for place in places if place not in tables}
+    return stores, [read_parquet(place) for place in tables]
+
+
+def _of_interest(
+    archives: "Sequence[Archive]", selected: Selection, cells: "Sequence[PaperCell]"
+) -> "Results":
+    """Return the archived results that are selected, of any scale; of equal cells the first."""
+    from directgp.experiments.paper.cells import Results
+
+    scheduled = set(cells)
+    records: dict[PaperCell, PaperRecord] = {}
+    failed: dict[PaperCell, FailedRecord[PaperCell]] = {}
+    for archive in archives:
+        for record in archive.records:
+            if record.cell in scheduled or selected.wants(record.cell):
+                records.setdefault(record.cell, record)
+        for failure in archive.failed:
+            if failure.cell in scheduled:
+                failed.setdefault(failure.cell, failure)
+    return Results(tuple(records.values()), tuple(failed.values()))
 
 
 def _checked_store(place: Path, out: Path) -> Path:
@@ -234,13 +284,21 @@ def _checked_store(place: Path, out: Path) -> Path:
 
 
 def _open_all(
-    selected: Selection, data_dir: Path | None, download: bool, terminal: Terminal
+    selected: Selection, data_dir: Path | None, download: bool, archived: bool, terminal: Terminal
 ) -> "dict[str, PaperData]":
-    """Open the selected data sets; those that are missing are left out unless named."""
+    """Open the selected data sets; those that are missing are left out unless named.
+
+    None is opened if there are archived results, which have the facts of their data sets.
+    """
     from directgp.datasets.paper.download import open_paper
     from directgp.datasets.paper.sets import PAPER
+    from directgp.experiments.paper.sweep import SweepData
 
-    table = [_sweep_data(facts, facts.rows, "") for facts in PAPER.values()]
+    if archived:
+        return {}
+    table = [
+        SweepData(each.name, each.task, each.rows, "", each.num_inducing) for each in PAPER.values()
+    ]
     used = {cell.dataset for cell in selected.cells(table)}
     if not used:
         named = [f"claim {each}" for each in selected.claims or ()]
@@ -266,10 +324,10 @@ def _open_all(
     return opened
 
 
-def _sweep_data(facts: "PaperDataset", num_rows: int, fingerprint: str) -> "SweepData":
+def _sweep_data(row: "DataRow") -> "SweepData":
     from directgp.experiments.paper.sweep import SweepData
 
-    return SweepData(facts.name, facts.task, num_rows, fingerprint, facts.num_inducing)
+    return SweepData(row.name, row.task, row.rows, row.fingerprint, row.num_inducing)
 
 
 _ORIGINS = {"folder": "the data folder", "fetched": "its public source", "generated": "its formula"}
@@ -284,6 +342,7 @@ def _data_row(opened: "PaperData") -> "DataRow":
         **{name: getattr(facts, name) for name in same},
         rows=rows,
         features=features,
+        fingerprint=opened.problem.fingerprint(),
         paper_rows=facts.rows,
         paper_features=facts.features,
         origin=_ORIGINS[opened.origin],
@@ -300,10 +359,13 @@ def _run(
     workers: "tuple[Pool, str] | None",
     out: Path,
     force: bool,
-    merged: dict[str, Path],
+    merged: "tuple[dict[str, Path], Results]",
     terminal: Terminal,
 ) -> "Results":
-    """Merge other stores, run the cells that are not finished, and return all results."""
+    """Merge other stores, run the cells that are not finished, and return all results.
+
+    Results in memory are added to those of the store.
+    """
     from directgp.cli.experiment import clear_run_folder, show_progress
     from directgp.experiments.paper.cells import Results
     from directgp.experiments.paper.run import run_sweep
@@ -313,7 +375,7 @@ def _run(
     if force:
         clear_run_folder(out, STORE, DOCUMENT)
     with Store(out / STORE) as store:
-        for place, path in merged.items():
+        for place, path in merged[0].items():
             counts = store.merge(path)
             terminal.note(
                 f"{place}: {plural(counts.added, 'result')} added, {counts.known} known already, "
@@ -325,31 +387,43 @@ def _run(
                 run = partial(run_sweep, callback=callback, device=device)
                 run(cells, lambda name: opened[name].problem, store, pool)
         records, failed = store.records(cells), store.failures(cells)
+    stored = {record.cell for record in records}
+    records += [record for record in merged[1].records if record.cell not in stored]
+    known = {each.cell for each in records}
+    tried = {each.cell for each in failed}
+    failed += [each for each in merged[1].failed if each.cell not in tried]
+    failed = [each for each in failed if each.cell not in known]
     if not records:
         reason = f"No cell could be finished. {failed[0].reason}" if failed else _NO_RESULTS
         raise InvalidInputError(reason)
-    known = {each.cell for each in records} | {each.cell for each in failed}
+    known |= {each.cell for each in failed}
     missing = tuple(cell for cell in cells if cell not in known)
     return Results(tuple(records), tuple(failed), missing)
 
 
-_STYLES = {"held": "green", "not held": "red", "not decided": "yellow"}
+_STYLES = {"held": "green", "no difference": "cyan", "not held": "red", "not decided": "yellow"}
 
 
 def _write_and_print(found: "Reproduction", out: Path, terminal: Terminal) -> None:
     from directgp.reports.paper import headline, write_reproduction
 
     index = write_reproduction(found, out)
-    rows = [
-        (claim.id, Text(finding.verdict, style=_STYLES[finding.verdict]), finding.sentence)
-        for claim, finding in found.findings
-    ]
-    terminal.show(plain_table("", ("claim", "verdict", "found here"), rows))
+    if found.scale.judged:
+        rows = [
+            (
+                each.claim.id,
+                Text(each.finding.verdict, style=_STYLES[each.finding.verdict]),
+                each.finding.sentence,
+            )
+            for each in found.claims
+        ]
+        terminal.show(plain_table("", ("claim", "verdict", "found here"), rows))
     for failed in found.results.failed:
         terminal.warn(f"{failed.cell.title}, failed: {failed.reason}")
     if found.results.missing:
         terminal.warn(f"{plural(len(found.results.missing), 'cell')} of this scale not run yet.")
-    terminal.show(f"\n{headline(found)} Scale {found.scale}.")
+    scale = f" Scale {found.scale.name}." if found.scale.judged else ""
+    terminal.show(f"\n{headline(found)}{scale}")
     terminal.show(f"Report:    {index}")
     terminal.answer(json_format.loads((out / DOCUMENT).read_bytes()))
 

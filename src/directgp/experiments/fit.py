@@ -248,7 +248,7 @@ def train_method(
         "monitors": monitors,
         "generator": torch.Generator(rows.train[0].device).manual_seed(seed),
     }
-    if not method.chooses_beta:
+    if not method.chooses_beta and method.hyperparameters == "joint":
         return Trained(train(*problem, **settings), None)
     path = beta_path(
         *problem,

@@ -78,6 +78,7 @@ _METHODS = {
     "elbo": Mark(INK, "D", "-"),
     "beta-elbo": Mark(GREEN, "o", "-"),
     "fitc": Mark(PURPLE, "^", "-"),
+    "fitc-of-elbo": Mark(PURPLE, "^", "--", filled=False),
     "log-joint": Mark(BLUE, "s", "-"),
     "log-fixed": Mark(BLUE, "s", "--", filled=False),
     "square-joint": Mark(ORANGE, "v", "-"),

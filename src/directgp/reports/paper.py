@@ -1,32 +1,28 @@
 """Write the report of a reproduction."""
 
-import json
 import math
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
 
-from directgp.experiments.cell import METHODS
+from directgp.diagnostics.bounds import BOUND_NAMES, MISPRINTS, bounds_table
 from directgp.experiments.paper.cells import (
-    CurveCell,
-    CurveOutcome,
+    PAPER_METHODS,
     FitCell,
-    FitOutcome,
     PaperCell,
-    PaperRecord,
     ProtocolName,
     Results,
 )
-from directgp.experiments.paper.claims.base import Part, Verdict
-from directgp.experiments.paper.claims.fits import CONVERGED
-from directgp.experiments.paper.run import Reproduction
-from directgp.metrics import RMSE, SCORES
+from directgp.experiments.paper.claims.base import Assessment, Finding, Part, Reading, Verdict
+from directgp.experiments.paper.claims.runs import CONVERGED
+from directgp.experiments.paper.run import Reproduction, to_parquet
 from directgp.plots.rendering import RenderedPicture, render
-from directgp.reports.html import parquet, render_page, write_files
-from directgp.reports.paper_figures import FIGURES, method_of
-from directgp.text import duration, joined, p_value, plural, with_error
+from directgp.reports.html import render_page, write_files
+from directgp.reports.paper_figures import FIGURES
+from directgp.text import duration, joined, number, p_value, plural, with_error
 
 _KINDS = {
     "fit": ("fit",),
@@ -38,34 +34,30 @@ _KINDS = {
 
 _SOURCE = {"not installed": "from its source"}
 
-_PART_FIELDS = ("what", "verdict", "effect", "error", "p_value", "unit", "note", "decides")
-_CLAIM_FIELDS = ("id", "statement", "where", "criterion", "figures")
-
-_SCORE_NAMES = dict.fromkeys(s.name for each in SCORES.values() for s in each if s is not RMSE)
-"""The scores of the paper's experiments, which have no RMSE."""
-
-_COLUMNS = (
-    ("string", ("key", "kind", "dataset", "task")),
-    ("int64", ("size", "num_inducing", "repeat", "seed")),
-    ("string", ("method", "rule", "protocol")),
-    ("float64", ("beta", *_SCORE_NAMES)),
-    ("float64", ("seconds",)),
-    ("string", ("status", "reason", "machine", "device", "finished", "versions")),
+_PART_FIELDS = (
+    *("what", "verdict", "effect", "error", "p_value", "unit", "note", "decides", "remedy"),
 )
-"""Columns of results.parquet."""
+_CLAIM_FIELDS = ("id", "statement", "quote", "where", "figures")
+_READING_FIELDS = ("name", "of", "criterion", "why")
 
-SCHEMA = 1
+ERRATA: list[dict[str, str]] = tomllib.loads(
+    files("directgp.experiments.paper").joinpath("errata.toml").read_text(encoding="utf-8")
+)["erratum"]
+"""Errors of the paper: where, what is wrong, its effect, and what is done here."""
+
+SCHEMA = 2
 """Version of the JSON document."""
 
-SIGNS = {"held": "✓", "not held": "✗", "not decided": "?"}
+SIGNS = {"held": "✓", "no difference": "=", "not held": "✗", "not decided": "?"}
 """Signs before the verdicts, so that they differ in more than colour."""
 
 PROTOCOLS: dict[ProtocolName, str] = {
     "paper": (
-        "paper: as in the paper. Adam with learning rate 0.1 on all rows and 0.001 on "
-        "mini-batches; stopped when the loss has stayed within 0.0001 for 50 steps (20 for classes "
-        "and counts), or after 5,000 steps (3,000); every β of the grid, in full n, n/2, n/4, …, "
-        "0.01, is trained from the start, and the one with the lowest validation loss is kept. "
+        "paper: as in the paper. Adam with learning rate 0.1, in regression on batches of 6,000 "
+        "rows where there are more; stopped when the loss has stayed within 0.0001 for 50 steps "
+        "(20 for classes and counts), or after 5,000 steps (3,000); every β of the grid, in full "
+        "n, n/2, n/4, …, 0.01, is trained from the start, and the one with the lowest validation "
+        "loss is kept. "
         "Smaller scales may have a coarser grid and fewer steps."
     ),
     "best": (
@@ -77,9 +69,14 @@ PROTOCOLS: dict[ProtocolName, str] = {
 
 VERDICTS: dict[Verdict, str] = {
     "held": "Found here too, by the criterion that was fixed beforehand.",
+    "no difference": (
+        "Nothing contradicts the claim, but two things that it calls different are the same within "
+        "the margin, by two one-sided tests at 5 %."
+    ),
     "not held": "Contradicted by the results, by that criterion.",
     "not decided": (
-        "Cells that it needs were not run or failed, or the repeats vary too much to decide."
+        "Cells that it needs were not run, failed or did not converge, or the repeats vary too "
+        "much to decide; the comparisons say what would decide them."
     ),
 }
 
@@ -95,7 +92,7 @@ def write_reproduction(done: Reproduction, folder: Path) -> Path:
         folder,
         pictures.values(),
         [figure.file for figure in FIGURES.values()],
-        cells_parquet(done.results),
+        to_parquet(done.results, done.data),
         ("verdicts.json", _document(done)),
         reproduction_page(done, pictures),
     )
@@ -105,15 +102,18 @@ def reproduction_page(done: Reproduction, pictures: Mapping[str, RenderedPicture
     """Return the page of a reproduction; each figure is shown by the first claim that has it."""
     left = dict(pictures)
     claims = []
-    for claim, finding in done.findings:
-        drawn = [name for name in claim.figures if name in pictures]
+    for each in done.claims:
+        drawn = [name for name in each.claim.figures if name in pictures]
         here = {name: left.pop(name) for name in drawn if name in left}
         section = {
-            "claim": claim,
-            "finding": finding,
+            "claim": each.claim,
+            "judged": each.judged,
+            "finding": each.finding,
+            "evidence": evidence(each),
+            "remedies": remedies(each.finding) if done.scale.judged else [],
             "shown": [(FIGURES[name], picture) for name, picture in here.items()],
             "elsewhere": [FIGURES[name] for name in drawn if name not in here],
-            "absent": [name for name in claim.figures if name not in pictures],
+            "absent": [name for name in each.claim.figures if name not in pictures],
         }
         claims.append(section)
     return render_page(
@@ -130,15 +130,48 @@ def reproduction_page(done: Reproduction, pictures: Mapping[str, RenderedPicture
         p_value=p_value,
         signs=SIGNS,
         verdicts=VERDICTS,
+        errata=ERRATA,
+        misprints=MISPRINTS,
+        bound_names=BOUND_NAMES,
+        bounds=bounds(),
     )
+
+
+def bounds() -> list[tuple[str, str, list[tuple[str, list[str]]]]]:
+    """Return likelihood, targets, and each published bound with remarks, for every case."""
+    cases: dict[tuple[str, str], list[tuple[str, list[str]]]] = {}
+    for check in bounds_table():
+        targets = ", ".join(f"{target:g}" for target in check.targets)
+        remarks = [check.verdict]
+        if check.verdict != "tight":
+            remarks.insert(0, f"true {number(check.extremum)}")
+        case = cases.setdefault((check.likelihood, targets), [])
+        case.append((number(check.published), remarks))
+    return [(*names, row) for names, row in cases.items()]
 
 
 def headline(done: Reproduction) -> str:
     """Return ``11 of 14 claims held, 1 not held, 2 not decided`` as a sentence."""
-    counts = Counter(finding.verdict for _, finding in done.findings)
+    if not done.scale.judged:
+        cells = plural(len(done.results.records), "cell")
+        return f"{cells} ran. Scale {done.scale.name} is too small to judge a claim."
+    counts = Counter(each.finding.verdict for each in done.claims)
     others = [f"{counts[v]} {v}" for v in get_args(Verdict)[1:] if counts[v]]
-    held = f"{counts['held']} of {plural(len(done.findings), 'claim')} held"
+    held = f"{counts['held']} of {plural(len(done.claims), 'claim')} held"
     return f"{', '.join([held, *others])}."
+
+
+def evidence(each: Assessment) -> str:
+    """Return ``120 runs, 97 % converged, 2 h 1 min of processor time``."""
+    if not each.runs:
+        return "no runs"
+    share = f"{100 * each.converged / each.runs:.0f} % converged"
+    return f"{plural(each.runs, 'run')}, {share}, {duration(each.seconds)} of processor or GPU time"
+
+
+def remedies(finding: Finding) -> list[str]:
+    """Return what would decide the comparisons that are not decided, each with its comparison."""
+    return [f"{part.what}: {part.remedy}" for part in finding.parts if part.decides and part.remedy]
 
 
 def second_line(done: Reproduction) -> str:
@@ -153,7 +186,7 @@ def second_line(done: Reproduction) -> str:
         parts.append(f"{plural(len(results.failed), 'cell')} failed")
     if results.missing:
         parts.append(f"{plural(len(results.missing), 'cell')} not run")
-    return f"Scale {done.scale}, protocol {done.protocol}: {'; '.join(parts)}."
+    return f"Scale {done.scale.name}, protocol {done.protocol}: {'; '.join(parts)}."
 
 
 def run_facts(done: Reproduction) -> dict[str, str]:
@@ -167,7 +200,7 @@ def run_facts(done: Reproduction) -> dict[str, str]:
     )
     seconds = math.fsum(record.outcome.seconds for record in results.records)
     return {
-        "scale": f"{done.scale}: {done.scale_words}",
+        "scale": f"{done.scale.name}: {done.scale.about}",
         "protocol": PROTOCOLS[done.protocol],
         "cells run": counted_cells(record.cell for record in results.records),
         "cells not run": counted_cells(results.missing),
@@ -202,7 +235,8 @@ def _unconverged(results: Results) -> str:
     stopped, every = Counter(_stopped(results)), Counter(r.cell.method for r in results.of(FitCell))
     if not stopped:
         return "none"
-    named = [f"{METHODS[m].label} {stopped[m]} of {every[m]}" for m in METHODS if stopped[m]]
+    methods = PAPER_METHODS.items()
+    named = [f"{each.label} {stopped[m]} of {every[m]}" for m, each in methods if stopped[m]]
     total = f"{stopped.total():,} of {plural(every.total(), 'fit')}"
     return f"{total} reached the limit of steps: {'; '.join(named)}"
 
@@ -240,18 +274,21 @@ def _document(done: Reproduction) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "summary": headline(done),
-        "verdicts": Counter(finding.verdict for _, finding in done.findings),
+        "judged": done.scale.judged,
+        "verdicts": Counter(each.finding.verdict for each in done.claims),
         "claims": [
             {
-                **{name: getattr(claim, name) for name in _CLAIM_FIELDS},
-                "verdict": finding.verdict,
-                "sentence": finding.sentence,
-                "parts": [{k: getattr(part, k) for k in _PART_FIELDS} for part in finding.parts],
+                **{name: getattr(each.claim, name) for name in _CLAIM_FIELDS},
+                "verdict": each.finding.verdict,
+                "sentence": each.finding.sentence,
+                **{name: getattr(each, name) for name in ("runs", "converged", "seconds")},
+                "readings": [_reading(*judged) for judged in each.judged],
             }
-            for claim, finding in done.findings
+            for each in done.claims
         ],
-        "data": [asdict(row) for row in done.data],
-        "scale": done.scale,
+        "errata": ERRATA,
+        "data": [row.model_dump() for row in done.data],
+        "scale": done.scale.name,
         "protocol": done.protocol,
         "cells": {"finished": len(results.records)}
         | {name: len(getattr(results, name)) for name in ("failed", "missing")},
@@ -267,36 +304,10 @@ def _document(done: Reproduction) -> dict[str, Any]:
     }
 
 
-def cells_parquet(results: Results) -> bytes:
-    """Return results.parquet: one row a cell; cells that failed or were not run have no scores."""
-    rows = [_finished(record) for record in results.records]
-    rows += [
-        {**_cell(each.cell), "status": "failed", "reason": each.reason} for each in results.failed
-    ]
-    rows += [{**_cell(cell), "status": "not run"} for cell in results.missing]
-    return parquet(rows, _COLUMNS)
-
-
-def _cell(cell: PaperCell) -> dict[str, Any]:
-    shared = ("key", "kind", "dataset", "task", "size", "num_inducing", "repeat", "seed")
-    row = {name: getattr(cell, name) for name in shared}
-    if isinstance(cell, FitCell):
-        return row | {"method": cell.method, "rule": cell.rule.label, "protocol": cell.protocol}
-    if isinstance(cell, CurveCell):
-        row |= {"method": method_of(cell), "rule": cell.rule.label}
-    return row | {"beta": cell.beta}
-
-
-def _finished(record: PaperRecord) -> dict[str, Any]:
-    """Return the row of a finished cell; the scores of a curve are those at its end."""
-    outcome, about = record.outcome, record.circumstances
-    row = _cell(record.cell) | {"status": "finished", "seconds": outcome.seconds}
-    row |= {"machine": about.machine, "device": about.device, "finished": about.finished}
-    row["versions"] = json.dumps(about.versions)
-    if isinstance(outcome, FitOutcome):
-        row |= {**outcome.scores, "beta": outcome.beta}
-    elif isinstance(outcome, CurveOutcome):
-        row |= outcome.points[-1].scores if outcome.points else {}
-    if isinstance(outcome, FitOutcome | CurveOutcome):
-        row |= {"status": outcome.status, "reason": outcome.reason}
-    return row
+def _reading(reading: Reading, finding: Finding) -> dict[str, Any]:
+    return {
+        **{name: getattr(reading, name) for name in _READING_FIELDS},
+        "verdict": finding.verdict,
+        "sentence": finding.sentence,
+        "parts": [{k: getattr(part, k) for k in _PART_FIELDS} for part in finding.parts],
+    }

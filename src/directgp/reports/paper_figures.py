@@ -11,10 +11,11 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from matplotlib.axes import Axes
 
-from directgp.experiments.cell import METHODS
 from directgp.experiments.paper.cells import (
     AIRLINE,
     BETA_METHODS,
+    FITC_OF_ELBO,
+    PAPER_METHODS,
     CurveCell,
     FitCell,
     GradientCell,
@@ -23,15 +24,15 @@ from directgp.experiments.paper.cells import (
     RuleFacts,
     SamplerCell,
 )
-from directgp.experiments.paper.claims.base import AnyRecord
 from directgp.experiments.paper.claims.fits import (
     CLASSIFICATION_SETS,
     COUNT_SETS,
     ONE_DIRECTION,
     REGRESSION_SETS,
     SMALL_FACTOR,
-    SMALL_SIZE,
 )
+from directgp.experiments.paper.claims.runs import AnyRecord
+from directgp.experiments.paper.sweep import SMALL_SIZE
 from directgp.plots import curves
 from directgp.plots.beta import BetaAxis, draw_rings
 from directgp.plots.curves import Line
@@ -74,7 +75,7 @@ class PaperFigure:
     def where(self) -> str:
         """The part of the paper that has it."""
         if self.name.startswith("S"):
-            return "not in the paper, which describes it in words"
+            return "not in the paper"
         return "main text" if self.name[-1].isalpha() else "appendix"
 
     def uses(self, cell: PaperCell) -> bool:
@@ -168,6 +169,7 @@ def _ends(lines: Sequence[Line], label: str, against: str) -> str:
 
 _LOG = ("elbo", "beta-elbo", "fitc", "log-joint", "log-fixed")
 _ALL = (*_LOG, "square-joint", "square-fixed")
+_WITH_SCRIPT = (*_LOG, FITC_OF_ELBO.name)
 
 _LABELS = {"nll": "NLL", "mse": "MSE", "error": "error", "mre": "MRE"}
 _MEANS = "Means over the repeats that were run, with bars of one standard error; lower is better."
@@ -176,9 +178,9 @@ _TEST = "of test rows against the number of training rows"
 
 
 def _method_series(cell: FitCell) -> Series:
-    order = list(METHODS).index(cell.method)
+    order = list(PAPER_METHODS).index(cell.method)
     details = cell.rule.label, f"{cell.protocol} protocol"
-    return Series((order,), METHODS[cell.method].label, method_mark(cell.method), details)
+    return Series((order,), PAPER_METHODS[cell.method].label, method_mark(cell.method), details)
 
 
 def _size_panel(score: str, dataset: str, records: Records) -> Iterator[Panel]:
@@ -228,7 +230,7 @@ def _regression_and_betas(dataset: str, records: Records) -> Iterator[Panel]:
 
 def _sizes(name: str, title: str, datasets: Sequence[str], score: str) -> PaperFigure:
     """Return a figure of a score by size."""
-    shown = {"dataset": datasets, "method": _ALL if score == "mse" else _LOG}
+    shown = {"dataset": datasets, "method": _ALL if score == "mse" else _WITH_SCRIPT}
     described = {"error": "Error", "mre": "Mean relative error"}.get(score, _LABELS[score])
     caption = f"{described} {_TEST}. {_MEANS}"
     return PaperFigure(name, title, caption, FitCell, shown, partial(_size_panel, score))
@@ -242,6 +244,7 @@ _RULES = {
     "smooth-bmc": Mark(PURPLE, "o", "-", filled=False),
     "ups": Mark(BLUE, "^", "-"),
     "ups-mixed": Mark(GREEN, "v", "-"),
+    "ups-paper": Mark(PURPLE, "P", "-"),
 }
 """Colour and marker are those of the rule; the line style shows the number of samples."""
 
@@ -269,13 +272,6 @@ def beta_mark(method: str, beta: float) -> Mark:
     return replace(method_mark(method), marker=_BETA_MARKERS.get(beta, "s"))
 
 
-def method_of(cell: CurveCell) -> str:
-    """Return the method that trains a curve."""
-    if cell.objective == "log_loss":
-        return f"log-{cell.hyperparameters}"
-    return "elbo" if cell.beta == 1 else "beta-elbo"
-
-
 def _details(cell: CurveCell) -> tuple[str, ...]:
     batch = "all rows" if cell.batch_size is None else f"batches of {cell.batch_size:,}"
     return f"learning rate {cell.learning_rate:g}", batch, f"{cell.size:,} rows"
@@ -285,7 +281,7 @@ def _objective_series(cell: CurveCell) -> Series:
     bound = cell.objective == "elbo"
     name = ("ELBO" if cell.beta == 1 else "β-ELBO") if bound else f"DLM {cell.hyperparameters}"
     order = 0 if bound else 1 + (cell.hyperparameters == "fixed")
-    mark = beta_mark(method_of(cell), cell.beta)
+    mark = beta_mark(cell.method, cell.beta)
     return Series((order, cell.beta), f"{name}, β = {cell.beta:g}", mark, _details(cell))
 
 
@@ -297,15 +293,19 @@ def _rule_series(cell: CurveCell) -> Series:
 def _curve_panel(
     title: str, label: str, against: str, series_of: Callable[[Any], Series], records: Records
 ) -> Iterator[Panel]:
-    """Draw a score, named by its label, against "epoch" or "step"."""
+    """Draw a score, named by its label, against "epoch", "step" or "seconds"."""
     score = label.lower()
 
-    def points(record: AnyRecord) -> Iterator[tuple[float, float]]:
+    def points(value: Callable[[Any], float], record: AnyRecord) -> Iterator[tuple[float, float]]:
         for point in record.outcome.points:
-            yield getattr(point, against), point.scores[score]
+            yield point.epoch if against == "epoch" else point.step, value(point)
 
     found = [r for r in records if r.outcome.points and score in r.outcome.points[-1].scores]
-    lines = _lines(found, series_of, points)
+    lines = _lines(found, series_of, partial(points, lambda point: point.scores[score]))
+    if against == "seconds":
+        # Repeats are averaged at each step, in both directions.
+        times = _lines(found, series_of, partial(points, attrgetter("seconds")))
+        lines = [replace(line, x=time.mean) for line, time in zip(lines, times, strict=True)]
     if lines:
         after = _SETTLED * max(float(line.x[-1]) for line in lines)
         draw = partial(curves.draw_progress, lines=lines, x_label=against, label=label, after=after)
@@ -320,17 +320,20 @@ def _along(
     datasets: Sequence[str] = (AIRLINE,),
     beta: float | None = None,
     objectives: bool = False,
+    whitened: bool = True,
+    by_time: bool = False,
 ) -> PaperFigure:
-    """Return a figure of scores along training, by the epoch for airline, else by the step.
+    """Return a figure of scores along training, by the epoch for airline, else by the step or time.
 
     It compares rules for joint log-loss DLM, for one β or with a panel for each β, or else the
     objectives for every β in one panel.
     """
     against, unit = ("epoch", "epoch") if AIRLINE in datasets else ("step", "step of Adam")
+    against, unit = ("seconds", "seconds of training") if by_time else (against, unit)
     series = _objective_series if objectives else _rule_series
     shown: dict[str, Collection[Any]] = {"dataset": datasets, "rule.name": rules}
     shown |= {} if objectives else {"objective": ["log_loss"], "hyperparameters": ["joint"]}
-    shown |= {} if beta is None else {"beta": [beta]}
+    shown |= {"whitened": [whitened]} | ({} if beta is None else {"beta": [beta]})
 
     def panels(dataset: str, records: Records) -> Iterator[Panel]:
         groups = {dataset: records}
@@ -490,7 +493,7 @@ _FIGURES = (
         f"NLL {_TEST}; and of validation rows of cadata against β, with few and with many "
         f"training rows. {_RINGS} {_MEANS}",
         FitCell,
-        {"dataset": REGRESSION_SETS, "method": _LOG},
+        {"dataset": REGRESSION_SETS, "method": _WITH_SCRIPT},
         _regression_and_betas,
     ),
     _sizes("3", "Regression: square loss of four sets", REGRESSION_SETS, "mse"),
@@ -524,6 +527,21 @@ _FIGURES = (
         SamplerCell,
         {},
         _sampler_panels,
+    ),
+    _along(
+        "S2",
+        f"Airline, β = 0.1, m and V trained themselves: {_SAMPLING}",
+        _SAMPLED,
+        beta=0.1,
+        whitened=False,
+    ),
+    _along(
+        "S3",
+        "Counts: time to converge by uPS and bMC",
+        ("bmc", "ups-mixed", "ups-paper"),
+        datasets=COUNT_SETS,
+        beta=0.1,
+        by_time=True,
     ),
 )
 

@@ -10,6 +10,7 @@ from directgp.experiments.cell import (
     Cell,
     FailedRecord,
     Frozen,
+    Method,
     Outcome,
     Record,
     TrainingOutcome,
@@ -30,21 +31,38 @@ AIRLINE_BETAS = (0.1, 1.0, 10.0)
 BETA_METHODS = ("beta-elbo", "log-joint", "log-fixed")
 """Methods that choose β by NLL."""
 
+FITC_OF_ELBO = Method(
+    "fitc-of-elbo",
+    "FITC, ELBO's hyperparameters",
+    "fitc",
+    "fixed",
+    False,
+    "FITC's predictions with the hyperparameters of the ELBO, as in the authors' script.",
+    gaussian_only=True,
+)
+
+PAPER_METHODS = {**METHODS, FITC_OF_ELBO.name: FITC_OF_ELBO}
+"""The methods of the experiments, in table order."""
+
 
 @final
 class RuleFacts(Frozen):
     """A rule by its name and its number of samples."""
 
-    name: Literal["exact", "bmc", "smooth-bmc", "ups", "ups-mixed"] = "exact"
-    """"ups" has the score gradient of the paper, "ups-mixed" ours with control variates."""
+    name: Literal["exact", "bmc", "smooth-bmc", "ups", "ups-mixed", "ups-paper"] = "exact"
+    """"ups" has the score gradient of the paper, "ups-mixed" ours with control variates, both with
+    our sampler; "ups-paper" has sampler and gradient of the paper."""
 
     samples: int = 0
 
     @property
     def label(self) -> str:
         """Name in figures."""
-        called = {"bmc": "bMC", "smooth-bmc": "smooth-bMC", "ups": "uPS", "ups-mixed": "uPS (ours)"}
-        return "exact" if self.name == "exact" else f"{called[self.name]}-{self.samples}"
+        if self.name == "exact":
+            return "exact"
+        called = {"bmc": "bMC", "smooth-bmc": "smooth-bMC", "ups-mixed": "uPS (ours)"}
+        sampler = " with the paper's sampler" if self.name == "ups-paper" else ""
+        return f"{called.get(self.name, 'uPS')}-{self.samples}{sampler}"
 
     def rule(self) -> Rule | str:
         """Return the rule as `directgp.train` takes it."""
@@ -59,6 +77,8 @@ class RuleFacts(Frozen):
                 return ProductSampling(self.samples, gradient="score")
             case "ups-mixed":
                 return ProductSampling(self.samples)
+            case "ups-paper":
+                return ProductSampling(self.samples, sampler="paper", gradient="score")
 
 
 EXACT = RuleFacts()
@@ -116,7 +136,11 @@ class CurvePoint(Frozen):
 
 @final
 class CurveOutcome(Outcome):
-    """The numbers of a `CurveCell`; the array "losses" has the NLL of test rows, (points, rows)."""
+    """The numbers of a `CurveCell`.
+
+    The array "losses" has the NLL of some test rows at the last points, (points, rows): at all of
+    them on airline, which is compared along training, else at the last one.
+    """
 
     kind: Literal["curve"] = "curve"
     points: tuple[CurvePoint, ...]
@@ -255,7 +279,7 @@ class FitCell(_PaperCell):
 
     kind: Literal["fit"] = "fit"
     method: str
-    """A key of `directgp.experiments.cell.METHODS`."""
+    """A key of `PAPER_METHODS`."""
 
     betas: tuple[float, ...]
     """Candidates, falling; (1.0,) where β is not chosen."""
@@ -263,13 +287,13 @@ class FitCell(_PaperCell):
     protocol: ProtocolName
     rule: RuleFacts = EXACT
     max_steps: int | None = None
-    """Steps of one run; None is the default of the protocol."""
+    """Steps of the run of each β; None is the default of the protocol."""
 
     @property
     @override
     def start(self) -> "FitCell | None":
         """The ELBO of the same split, if the method starts there or fixes its hyperparameters."""
-        method = METHODS[self.method]
+        method = PAPER_METHODS[self.method]
         from_elbo = method.chooses_beta and self.protocol == "best"
         if not from_elbo and method.hyperparameters != "fixed":
             return None
@@ -278,7 +302,7 @@ class FitCell(_PaperCell):
     @property
     @override
     def group(self) -> str:
-        return METHODS[self.method].label
+        return PAPER_METHODS[self.method].label
 
     @property
     @override
@@ -298,7 +322,6 @@ class CurveCell(_PaperCell):
     hyperparameters: Literal["joint", "fixed"]
     beta: float
     rule: RuleFacts = EXACT
-    ard: bool = False
     learning_rate: float
     batch_size: int | None
     """None: all rows."""
@@ -308,20 +331,33 @@ class CurveCell(_PaperCell):
     num_test: int
     """Steps between two scorings of the test rows, and the maximum number of these."""
 
+    whitened: bool = True
+    """Whether Adam changes q(u) relative to the prior, as we do, or m and V themselves, as the
+    authors do for labels and counts."""
+
     @property
     @override
     def start(self) -> "CurveCell | None":
         """The ELBO with β = 1, whose hyperparameters are kept if they are fixed."""
         if self.hyperparameters == "joint":
             return None
-        return self.replace(objective="elbo", hyperparameters="joint", beta=1.0, rule=EXACT)
+        changes = {"objective": "elbo", "hyperparameters": "joint", "beta": 1.0, "rule": EXACT}
+        return self.replace(**changes, whitened=True)
+
+    @property
+    def method(self) -> str:
+        """The method that trains it."""
+        if self.objective == "log_loss":
+            return f"log-{self.hyperparameters}"
+        return "elbo" if self.beta == 1 else "beta-elbo"
 
     @property
     @override
     def _about(self) -> str:
         if self.objective == "elbo":
             return f"ELBO, β = {self.beta:g}"
-        return f"DLM {self.hyperparameters}, β = {self.beta:g}, {self.rule.label}"
+        form = "" if self.whitened else ", unwhitened"
+        return f"DLM {self.hyperparameters}, β = {self.beta:g}, {self.rule.label}{form}"
 
 
 @final
@@ -353,6 +389,11 @@ class SamplerCell(_PaperCell):
     samples: int
     beta: float
     learning_rate: float
+    batch_size: int | None = None
+    """None: all rows."""
+
+    examples: int
+    """Maximum number of training rows at which the samplers are measured."""
 
 
 PaperCell = FitCell | CurveCell | GradientCell | SamplerCell

@@ -1,16 +1,31 @@
-"""Run the experiments of the paper."""
+"""Run the experiments of the paper, and keep their results in one file."""
 
+import io
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import final
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from directgp.datasets.problem import Problem
+from directgp.errors import StoreError
+from directgp.experiments.cell import Circumstances, FailedRecord, Frozen, Record
 from directgp.experiments.engine import RunCallback, Runner
 from directgp.experiments.fit import CellData
 from directgp.experiments.paper.cells import (
     CurveCell,
+    CurveOutcome,
     FitCell,
+    FitOutcome,
     GradientCell,
     PaperCell,
     PaperRecord,
@@ -18,11 +33,13 @@ from directgp.experiments.paper.cells import (
     Results,
     SamplerCell,
 )
-from directgp.experiments.paper.claims.base import Claim, Finding
+from directgp.experiments.paper.claims.base import Assessment
 from directgp.experiments.paper.fits import paper_rows, run_curve, run_fit
 from directgp.experiments.paper.studies import run_gradients, run_samplers
+from directgp.experiments.paper.sweep import Scale
 from directgp.experiments.store import Store
 from directgp.experiments.workers import Pool
+from directgp.metrics import RMSE, SCORES
 from directgp.registry import Task
 from directgp.training.run import Monitor
 
@@ -78,14 +95,16 @@ def run_sweep(
 
 
 @final
-@dataclass(frozen=True)
-class DataRow:
+class DataRow(Frozen):
     """One data set, as used here and as in the paper's table."""
 
     name: str
     task: Task
     rows: int
     features: int
+    fingerprint: str
+    """Checksum of the rows."""
+
     paper_rows: int
     paper_features: int
     num_inducing: int
@@ -100,15 +119,12 @@ class DataRow:
 @final
 @dataclass(frozen=True, eq=False)
 class Reproduction:
-    """Results, the finding of each claim, and how they were produced."""
+    """Results, the assessment of each claim, and how they were produced."""
 
     results: Results
-    findings: tuple[tuple[Claim, Finding], ...]
+    claims: tuple[Assessment, ...]
     data: tuple[DataRow, ...]
-    scale: str
-    scale_words: str
-    """Name of the scale, and its description in one sentence."""
-
+    scale: Scale
     protocol: ProtocolName
     command: str
     began: str
@@ -116,3 +132,122 @@ class Reproduction:
     machine: str
     """Date and time, UTC, wall time and machine of this run; other cells may have been run
     elsewhere."""
+
+
+# A file of results: one row a cell with its scores, and what a report needs without the data.
+
+_SCORE_NAMES = dict.fromkeys(s.name for each in SCORES.values() for s in each if s is not RMSE)
+"""The scores of the paper's experiments, which have no RMSE."""
+
+_COLUMNS = (
+    ("string", ("key", "kind", "dataset", "task")),
+    ("int64", ("size", "num_inducing", "repeat", "seed")),
+    ("string", ("method", "rule", "protocol")),
+    ("float64", ("beta", *_SCORE_NAMES)),
+    ("float64", ("seconds",)),
+    ("string", ("status", "reason", "machine", "device", "finished", "versions")),
+    ("int64", ("attempts",)),
+    ("string", ("cell", "outcome")),
+    ("binary", ("arrays",)),
+)
+"""Columns of results.parquet, by their types in pyarrow."""
+
+_DATA = b"directgp.data"
+"""Name of the table of data sets among the file's metadata."""
+
+_CELL: TypeAdapter[PaperCell] = TypeAdapter(PaperCell)
+_DATA_ROWS = TypeAdapter(tuple[DataRow, ...])
+
+
+class Archive(NamedTuple):
+    """The content of a file of results."""
+
+    records: tuple[PaperRecord, ...]
+    failed: tuple[FailedRecord[PaperCell], ...]
+    data: tuple[DataRow, ...]
+
+
+def to_parquet(results: Results, data: tuple[DataRow, ...]) -> bytes:
+    """Return results.parquet; cells that failed or were not run have no scores.
+
+    Arrays are rounded to half precision.
+    """
+    rows = [_finished(record) for record in results.records]
+    for failed in results.failed:
+        row = {"status": "failed", "reason": failed.reason, "attempts": failed.attempts}
+        rows.append(_facts(failed.cell) | row)
+    rows += [{**_facts(cell), "status": "not run"} for cell in results.missing]
+    fields = [(name, pa.type_for_alias(kind)) for kind, names in _COLUMNS for name in names]
+    schema = pa.schema(fields, metadata={_DATA: _DATA_ROWS.dump_json(data)})
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def read_parquet(path: Path) -> Archive:
+    """Return the finished and failed cells of a results.parquet.
+
+    Raise `StoreError` if the file is none.
+    """
+    try:
+        with path.open("rb") as file:
+            table = pq.read_table(file)
+        data = _DATA_ROWS.validate_json((table.schema.metadata or {})[_DATA])
+        rows = table.to_pylist()
+        finished = [row for row in rows if row["outcome"] is not None]
+        failed = [row for row in rows if row.get("attempts") is not None]
+        return Archive(tuple(map(_record, finished)), tuple(map(_failed_record, failed)), data)
+    except (pa.ArrowException, KeyError, OSError, SafetensorError, TypeError, ValueError) as error:
+        what = (str(error).splitlines() or [type(error).__name__])[0]
+        if isinstance(error, KeyError):
+            what = f"it has no {what}"
+        raise StoreError(
+            f"{path} is no results.parquet of this version of directgp ({what}). Give one that "
+            "`reproduce` has written."
+        ) from error
+
+
+def _facts(cell: PaperCell) -> dict[str, Any]:
+    shared = ("key", "kind", "dataset", "task", "size", "num_inducing", "repeat", "seed")
+    row = {name: getattr(cell, name) for name in shared} | {"cell": cell.model_dump_json()}
+    if isinstance(cell, FitCell):
+        return row | {"method": cell.method, "rule": cell.rule.label, "protocol": cell.protocol}
+    if isinstance(cell, CurveCell):
+        row |= {"method": cell.method, "rule": cell.rule.label}
+    return row | {"beta": cell.beta}
+
+
+def _finished(record: PaperRecord) -> dict[str, Any]:
+    """Return the row of a finished cell; the scores of a curve are those at its end."""
+    outcome, about = record.outcome, record.circumstances
+    row = _facts(record.cell) | {"status": "finished", "seconds": outcome.seconds}
+    row |= {"machine": about.machine, "device": about.device, "finished": about.finished}
+    row["versions"] = json.dumps(about.versions)
+    if isinstance(outcome, FitOutcome):
+        row |= {**outcome.scores, "beta": outcome.beta}
+    elif isinstance(outcome, CurveOutcome):
+        row |= outcome.points[-1].scores if outcome.points else {}
+    if isinstance(outcome, FitOutcome | CurveOutcome):
+        row |= {"status": outcome.status, "reason": outcome.reason}
+    arrays = save({name: _rounded(values) for name, values in record.arrays.items()})
+    return row | {"outcome": outcome.model_dump_json(), "arrays": arrays}
+
+
+def _rounded(values: NDArray[Any]) -> NDArray[Any]:
+    """Round to half precision, or to single precision if a value is too large for it."""
+    with np.errstate(over="ignore"):
+        half = values.astype(np.float16)
+    fits = np.array_equal(np.isinf(half), np.isinf(values))
+    return half if fits else values.astype(np.float32)
+
+
+def _record(row: dict[str, Any]) -> PaperRecord:
+    cell = _CELL.validate_json(row["cell"])
+    outcome: Any = cell.outcome_type.model_validate_json(row["outcome"])
+    about = {name: row[name] for name in ("machine", "device", "finished")}
+    where = Circumstances(versions=json.loads(row["versions"]), **about)
+    return Record(cell, outcome, where, load(row["arrays"]))
+
+
+def _failed_record(row: dict[str, Any]) -> FailedRecord[PaperCell]:
+    return FailedRecord(_CELL.validate_json(row["cell"]), row["reason"], row["attempts"])

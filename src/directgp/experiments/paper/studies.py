@@ -309,13 +309,14 @@ def run_samplers(
     for number, step in enumerate(cell.looks):
         model = start
         if step > 0:
-            # A new run from the start: it is deterministic.
+            # A new run from the start, with the same random numbers.
             result = train(
                 *(start.posterior, start.likelihood, X, y),
                 objective="log_loss",
                 beta=cell.beta,
                 start="scratch",
                 optimizer="adam",
+                batch_size=cell.batch_size,
                 learning_rate=cell.learning_rate,
                 max_steps=step,
                 stopping=EveryStep(),
@@ -324,7 +325,7 @@ def run_samplers(
             )
             model = Model.of(result)
         with torch.no_grad():
-            points.append(_measure(cell, step, model, X, y))
+            points.append(_measure(cell, step, model, X[: cell.examples], y[: cell.examples]))
         report_step(monitors, "samplers", number + 1, len(cell.looks))
     taken = time.process_time() - since
     outcome = SamplerOutcome(samples=cell.samples, looks=tuple(points), seconds=taken)

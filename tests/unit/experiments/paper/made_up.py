@@ -10,6 +10,7 @@ from scipy import stats
 from directgp.experiments.cell import Circumstances, Record
 from directgp.experiments.paper.cells import (
     EXACT,
+    BetaScores,
     CurveCell,
     CurveOutcome,
     CurvePoint,
@@ -27,6 +28,8 @@ from directgp.experiments.paper.cells import (
     SamplerOutcome,
     SamplerPoint,
 )
+from directgp.experiments.paper.claims import CLAIMS
+from directgp.experiments.paper.claims.base import Finding
 
 TASKS: dict[str, Literal["regression", "classification", "count"]] = {
     **dict.fromkeys(("pol", "cadata", "sarcos", "song"), "regression"),
@@ -40,6 +43,12 @@ SPLITS = (0.0, 0.3, -0.2, 0.1, -0.1)
 _CIRCUMSTANCES = Circumstances(versions={}, machine="", device="cpu", finished="")
 _LOOKS = (0, 10, 20, 30)
 """Steps; ten are an epoch."""
+
+
+def judge(claim: str, found: Results, reading: str = "") -> Finding:
+    """What the results say about a reading of a claim, by default the first."""
+    readings = {each.name: each for each in CLAIMS[claim].readings}
+    return (readings[reading] if reading else CLAIMS[claim].readings[0]).judge(found)
 
 
 def record(cell: Any, outcome: PaperOutcome, arrays: dict[str, Any] | None = None) -> PaperRecord:
@@ -68,12 +77,15 @@ def fit_cell(dataset: str, method: str, repeat: int = 0, **changes: Any) -> FitC
 def fit(
     cell: FitCell, scores: dict[str, float], beta: float = 1.0, num_training: int = 4000
 ) -> PaperRecord:
+    """The validation loss is the test score of the kind that is optimised."""
+    loss = scores.get("mse" if cell.method.startswith("square") else "nll", 0.0)
+    point = BetaScores(beta=beta, validation=loss, error=0.0, test=scores)
     outcome = FitOutcome(
         scores=scores,
         num_test=1000,
         num_training=num_training,
         beta=beta,
-        path=(),
+        path=(point,) if len(cell.betas) > 1 else (),
         history=(),
         status="converged",
         reason="",
@@ -147,7 +159,6 @@ def curve_cell(dataset: str, rule: RuleFacts = EXACT, **changes: Any) -> CurveCe
         "hyperparameters": "joint",
         "beta": 0.1,
         "rule": rule,
-        "ard": dataset == "airline",
         "learning_rate": 0.001 if dataset == "airline" else 0.01,
         "batch_size": 400,
         "steps": _LOOKS[-1],
@@ -251,5 +262,6 @@ def samplers(dataset: str, looks: Sequence[SamplerPoint], repeat: int = 0) -> Pa
         samples=10,
         beta=0.1,
         learning_rate=0.01,
+        examples=1000,
     )
     return record(cell, SamplerOutcome(samples=10, looks=tuple(looks), seconds=1.0))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from directgp.experiments.cell import METHODS
+from directgp.experiments.cell import METHODS, Record
 from directgp.experiments.paper.cells import (
     EXACT,
     CurveCell,
@@ -21,17 +21,23 @@ from directgp.experiments.paper.cells import (
 )
 from directgp.experiments.paper.claims import CLAIMS
 from directgp.experiments.paper.claims.base import (
+    Assessment,
     Claim,
-    Difference,
     Finding,
     Pair,
     Part,
     Verdict,
     all_of,
     compare,
-    differences,
     hardest,
+)
+from directgp.experiments.paper.claims.runs import (
+    Convergence,
+    Difference,
+    between,
+    is_converged,
     measured,
+    movement,
     over_repeats,
     over_rows,
 )
@@ -46,12 +52,13 @@ from tests.unit.experiments.paper.made_up import (
     samplers,
 )
 
-FIGURES = {*(f"1{x}" for x in "abcdefghi"), *map(str, range(2, 17)), "S1"}
+FIGURES = {*(f"1{x}" for x in "abcdefghi"), *map(str, range(2, 17)), "S1", "S2", "S3"}
 
 PAPER_METHODS = (
     "elbo",
     "beta-elbo",
     "fitc",
+    "fitc-of-elbo",
     "log-joint",
     "log-fixed",
     "square-joint",
@@ -61,7 +68,7 @@ RULES = [
     EXACT,
     *(
         RuleFacts.model_validate({"name": n, "samples": s})
-        for n in ("bmc", "smooth-bmc", "ups", "ups-mixed")
+        for n in ("bmc", "smooth-bmc", "ups", "ups-mixed", "ups-paper")
         for s in (1, 10, 100)
     ),
 ]
@@ -100,10 +107,12 @@ def _everything() -> list[PaperRecord]:
         for beta in (0.1, 1.0, 10.0)
         for kind in kinds
     ]
+    unwhitened = [curve(curve_cell("airline", rule, whitened=False), 0.5) for rule in RULES]
     biases = {(str(rule.name), rule.samples): 0.1 for rule in RULES if rule != EXACT}
     studies = [gradients(biases), gradients(biases, dataset="peds1")]
-    looks = [samplers(name, [look(100)]) for name in ("abalone", "banana", "thyroid")]
-    return [*fits, *curves, *airline, *studies, *looks]
+    sets = ["abalone", "banana", "airline", "thyroid"]
+    looks = [samplers(name, [look(100)]) for name in sets]
+    return [*fits, *curves, *airline, *unwhitened, *studies, *looks]
 
 
 @pytest.fixture(scope="module")
@@ -112,10 +121,10 @@ def everything() -> list[PaperRecord]:
 
 
 @pytest.fixture(scope="module")
-def findings(everything: list[PaperRecord]) -> dict[str, Finding]:
+def assessments(everything: list[PaperRecord]) -> dict[str, Assessment]:
     """Of each claim, from all records."""
     results = Results(tuple(everything))
-    return {name: claim.judge(results) for name, claim in CLAIMS.items()}
+    return {name: claim.assess(results) for name, claim in CLAIMS.items()}
 
 
 def test_there_are_fourteen_claims() -> None:
@@ -128,27 +137,47 @@ def test_every_figure_shows_a_claim() -> None:
     assert set(shown) == FIGURES
 
 
+def test_a_claim_has_readings_of_the_paper_first() -> None:
+    for claim in CLAIMS.values():
+        assert claim.quote and claim.readings[0].of == "paper"
+        assert all(each.criterion and each.why for each in claim.readings)
+        assert "{" not in "".join(each.criterion for each in claim.readings)
+    ours = {each.name for claim in CLAIMS.values() for each in claim.readings if each.of == "ours"}
+    assert len(ours) == 3
+
+
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS.keys())
 def test_without_records_a_claim_is_not_decided(claim: Claim) -> None:
-    found = claim.judge(Results(()))
-    assert found.verdict == "not decided"
-    assert found.parts and all(part.note == "not run" for part in found.parts)
-    assert found.sentence.startswith("Not run: ")
+    assessed = claim.assess(Results(()))
+    assert (assessed.runs, assessed.converged, assessed.seconds) == (0, 0, 0.0)
+    for _, found in assessed.judged:
+        assert found.verdict == "not decided"
+        assert found.parts and all(part.note == "not run" for part in found.parts)
+        assert found.sentence.startswith("Not run: ")
 
 
-def _described(finding: Finding) -> list[str]:
-    return [finding.sentence, *(str(part) for part in finding.parts)]
+def _described(assessed: Assessment) -> list[str]:
+    findings = [finding for _, finding in assessed.judged]
+    return [text for f in findings for text in (f.sentence, *(str(part) for part in f.parts))]
 
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_records_that_a_claim_does_not_use_do_not_change_it(
-    name: str, everything: list[PaperRecord], findings: dict[str, Finding]
+    name: str, everything: list[PaperRecord], assessments: dict[str, Assessment]
 ) -> None:
     claim = CLAIMS[name]
     used = [record for record in everything if claim.uses(record.cell)]
     assert 0 < len(used) < len(everything)
-    same = _described(findings[name]) == _described(claim.judge(Results(tuple(used))))
-    assert same
+    assert assessments[name].runs == len(used)
+    assert _described(assessments[name]) == _described(claim.assess(Results(tuple(used))))
+
+
+def test_evidence_counts_runs_that_converged_and_their_seconds() -> None:
+    elbo = [fit(fit_cell("pol", "elbo", repeat), {"nll": 0.5, "mse": 0.1}) for repeat in range(3)]
+    outcome = elbo[0].outcome.model_copy(update={"status": "budget", "seconds": 5.0})
+    early: PaperRecord = Record(elbo[0].cell, outcome, elbo[0].circumstances)
+    found = CLAIMS["C3"].assess(Results((early, *elbo[1:])))
+    assert (found.runs, found.converged, found.seconds) == (3, 2, 7.0)
 
 
 def _kind(cell: PaperCell) -> tuple[object, ...]:
@@ -157,7 +186,7 @@ def _kind(cell: PaperCell) -> tuple[object, ...]:
         return ("fit", cell.dataset, cell.method)
     if isinstance(cell, CurveCell):
         kind = (cell.objective, cell.hyperparameters, cell.rule, cell.beta, cell.learning_rate)
-        return ("curve", cell.dataset, *kind)
+        return ("curve", cell.dataset, cell.whitened, *kind)
     return (cell.kind, cell.dataset)
 
 
@@ -166,38 +195,109 @@ def _kind(cell: PaperCell) -> tuple[object, ...]:
 def test_records_that_a_claim_uses_change_it(name: str, everything: list[PaperRecord]) -> None:
     claim = CLAIMS[name]
     used = [record for record in everything if claim.uses(record.cell)]
-    whole = _described(claim.judge(Results(tuple(used))))
+    whole = _described(claim.assess(Results(tuple(used))))
     for kind in {_kind(record.cell) for record in used}:
         rest = tuple(record for record in used if _kind(record.cell) != kind)
-        changed = _described(claim.judge(Results(rest))) != whole
+        changed = _described(claim.assess(Results(rest))) != whole
         assert changed, kind
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_findings_and_parts_are_in_words(name: str, findings: dict[str, Finding]) -> None:
-    found = findings[name]
-    assert found.sentence.endswith(".") and not re.search(r"\bnan\b", found.sentence)
-    for part in found.parts:
-        assert ": " in part.what and part.unit
+def test_findings_and_parts_are_in_words(name: str, assessments: dict[str, Assessment]) -> None:
+    findings: list[Finding] = [found for _, found in assessments[name].judged]
+    for found in findings:
+        assert found.sentence.endswith(".") and not re.search(r"\bnan\b", found.sentence)
+        for part in found.parts:
+            assert ": " in part.what and part.unit
 
 
 INF, NAN = math.inf, math.nan
 RANDOM = np.random.default_rng(3)
 
 
-def _pair(difference: Difference | None) -> Pair:
-    return Pair("pol", "a", "b", "NLL", difference, note="", setting="2,000 rows")
+def _pair(difference: Difference | None, margin: float = 0.0) -> Pair:
+    return Pair("pol", "a", "b", "NLL", difference, note="", setting="2,000 rows", margin=margin)
 
 
 def test_without_shared_rows_it_is_the_paired_t_test_and_its_interval() -> None:
     a, b = RANDOM.normal(size=7), RANDOM.normal(0.4, size=7)
     expected = stats.ttest_rel(a, b)
     interval = expected.confidence_interval(0.95)
-    found = over_repeats(differences(a, b), 0.0)
+    found = over_repeats(between(a, b), 0.0)
     assert found.effect == pytest.approx((a - b).mean())
     assert found.error == pytest.approx(stats.sem(a - b))
     assert found.p_value == pytest.approx(expected.pvalue)
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    inner = expected.confidence_interval(0.90)
+    assert (found.inner_low, found.inner_high) == pytest.approx((inner.low, inner.high))
+
+
+def test_two_one_sided_tests_show_a_difference_within_a_margin() -> None:
+    """As scipy's one-sided t-tests do, at 5 % each."""
+    for seed in range(20):
+        values = np.random.default_rng(seed).normal(0.0, 0.02, 6)
+        below = stats.ttest_1samp(values, 0.02, alternative="less").pvalue
+        above = stats.ttest_1samp(values, -0.02, alternative="greater").pvalue
+        equal = max(below, above) < 0.05
+        found = over_repeats(values, 0.0)
+        assert (compare(_pair(found, 0.02), "equal").verdict == "held") == equal
+        assert (compare(_pair(found, 0.02), "not above").verdict == "held") == (below < 0.05)
+        significant = stats.ttest_1samp(values, 0.0).pvalue < 0.05
+        same = compare(_pair(found, 0.02)).verdict == "no difference"
+        assert same == (equal and not significant)
+    assert compare(_pair(measured(0.0, 0.001))).verdict == "not decided"
+
+
+def test_repeats_that_would_decide() -> None:
+    values = np.array([-0.1, 0.02, -0.05, 0.06, -0.08])
+    pair = replace(_pair(over_repeats(values, 0.01), 0.001), seconds=60.0)
+    part = compare(pair)
+    assert part.verdict == "not decided"
+    (count,) = map(int, re.findall(r"--repeats (\d+)", part.remedy))
+    found = over_repeats(values, 0.01)
+    assert found.with_repeats(count).p_value < 0.05 <= found.with_repeats(count - 1).p_value
+    minutes = f"{count - 5} min 0 s more"
+    assert f"About {count} repeats would decide it, {minutes}" in part.remedy
+    # The rows that splits share limit what repeats can show.
+    shared = compare(_pair(over_repeats(values, 0.4), 0.001))
+    assert shared.remedy == "No number of repeats would decide it: it needs more test rows."
+    assert not compare(_pair(measured(0.1, 0.001))).remedy
+
+
+def test_as_many_repeats_give_the_same_test() -> None:
+    found = over_repeats(np.array([0.1, 0.3, 0.2, 0.4]), 0.3)
+    again = found.with_repeats(4)
+    assert again.p_value == pytest.approx(found.p_value)
+    assert (again.low, again.inner_high) == pytest.approx((found.low, found.inner_high))
+
+
+def test_runs_that_are_not_converged_decide_nothing() -> None:
+    sure = _pair(measured(-0.5, 0.01))
+    part = compare(replace(sure, convergence=Convergence("1 of 4 runs not converged", True)))
+    assert part.verdict == "not decided" and "1 of 4 runs not converged" in part.note
+    near = compare(replace(sure, convergence=Convergence("1 of 4 runs not converged", False)))
+    assert near.verdict == "held" and "1 of 4 runs not converged" in near.note
+
+
+def test_movement_of_curves_and_fits() -> None:
+    looks = list(range(0, 100, 10))
+    falling = curve(curve_cell("abalone"), [3.0 - 0.01 * i for i in range(10)], looks=looks)
+    assert movement(falling) == pytest.approx(0.02) and not is_converged(falling)
+    still = curve(curve_cell("abalone"), [3.0] * 5 + [2.5] * 5, looks=looks)
+    assert movement(still) == 0.0 and is_converged(still)
+    # The same movement does not matter in regression, whose margin is larger.
+    assert is_converged(curve(curve_cell("pol"), [3.0 - 0.01 * i for i in range(10)], looks=looks))
+    diverged = curve(curve_cell("abalone"), [3.0] * 9 + [INF], looks=looks)
+    assert movement(diverged) == 0.0
+    assert movement(curve(curve_cell("abalone"), [3.0], looks=[0])) == INF
+    done = fit(fit_cell("pol", "elbo"), {"nll": 0.5})
+    assert movement(done) == 0.0 and is_converged(done)
+    history = tuple((step, 1.0 + 0.1 * (step < 90)) for step in range(1, 101))
+    changes = {"status": "budget", "history": history}
+    early = Record(done.cell, done.outcome.model_copy(update=changes), done.circumstances)
+    assert movement(early) == pytest.approx(0.1) and not is_converged(early)
+    nothing = done.outcome.model_copy(update={"status": "budget"})
+    assert movement(Record(done.cell, nothing, done.circumstances)) == INF
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.37, 1.0])
@@ -237,7 +337,7 @@ def test_rows_of_several_repeats_are_averaged() -> None:
 
 def test_what_is_not_finite_is_worst_and_two_of_them_are_equal() -> None:
     one, other = np.array([1.0, NAN, INF, 2.0, -INF]), np.array([0.5, 1.0, NAN, INF, 1.0])
-    assert differences(one, other).tolist() == [0.5, INF, 0.0, -INF, INF]
+    assert between(one, other).tolist() == [0.5, INF, 0.0, -INF, INF]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +364,7 @@ def test_what_is_not_finite_is_worst_and_two_of_them_are_equal() -> None:
 def test_verdicts_over_repeats(values: list[float], strict: Verdict, margin: Verdict) -> None:
     evidence = over_repeats(np.array(values), 0.2)
     assert compare(_pair(evidence)).verdict == strict
-    assert compare(_pair(evidence), "not above", 0.1).verdict == margin
+    assert compare(_pair(evidence, 0.1), "not above").verdict == margin
 
 
 @pytest.mark.parametrize(
@@ -281,9 +381,9 @@ def test_verdicts_over_repeats(values: list[float], strict: Verdict, margin: Ver
 def test_verdicts_within_margins(
     low: float, high: float, one_sided: Verdict, two_sided: Verdict
 ) -> None:
-    pair = _pair(Difference((low + high) / 2, 0.1, 0.5, low, high))
-    assert compare(pair, "not above", 0.01).verdict == one_sided
-    assert compare(pair, "equal", 0.01).verdict == two_sided
+    pair = _pair(Difference((low + high) / 2, 0.1, 0.5, low, high, low, high), 0.01)
+    assert compare(pair, "not above").verdict == one_sided
+    assert compare(pair, "equal").verdict == two_sided
 
 
 def test_infinite_effects_are_told_and_noted() -> None:
@@ -326,6 +426,9 @@ def test_a_pair_without_records_is_not_run() -> None:
         (["held", "not held"], "not held"),
         (["not held", "not decided"], "not held"),
         (["not held", "not held"], "not held"),
+        (["held", "no difference"], "no difference"),
+        (["no difference", "not decided"], "not decided"),
+        (["no difference", "not held"], "not held"),
         ([], "not decided"),
     ],
 )
@@ -345,12 +448,13 @@ def test_the_hardest_speaks_most_against_the_claim() -> None:
 
 def test_of_two_that_have_to_be_equal_the_one_further_off_is_harder() -> None:
     below, above = measured(-0.004, 0.001), measured(0.0001, 0.001)
-    pairs = [replace(_pair(evidence), one=name) for name, evidence in (("x", below), ("y", above))]
-    assert hardest([compare(each, "equal", 0.01) for each in pairs]).clause.startswith(
-        "x 0.0040 ± 0.0010"
-    )
+    both = (("x", below), ("y", above))
+    pairs = [replace(_pair(evidence, 0.01), one=name) for name, evidence in both]
+    equal = [compare(each, "equal") for each in pairs]
+    assert hardest(equal).clause.startswith("x 0.0040 ± 0.0010")
     # Where one has to be lower, the sign counts.
-    assert hardest([compare(each) for each in pairs]).clause.startswith("y")
+    lower = [compare(replace(each, margin=0.0)) for each in pairs]
+    assert hardest(lower).clause.startswith("y")
 
 
 @pytest.mark.parametrize(
@@ -364,7 +468,7 @@ def test_of_two_that_have_to_be_equal_the_one_further_off_is_harder() -> None:
     ],
 )
 def test_margins_are_told_with_the_side(effect: float, error: float, clause: str) -> None:
-    assert compare(_pair(measured(effect, error)), "equal", 0.01).clause == clause
+    assert compare(_pair(measured(effect, error), 0.01), "equal").clause == clause
 
 
 def test_differences_are_told_with_the_side_and_the_test() -> None:
@@ -373,6 +477,9 @@ def test_differences_are_told_with_the_side_and_the_test() -> None:
     )
     assert compare(_pair(measured(0.07, 0.05))).clause == (
         "a 0.07 ± 0.05 above b in NLL (p = 0.16, undecided)"
+    )
+    assert compare(_pair(measured(0.001, 0.002), 0.01)).clause == (
+        "a 0.0010 ± 0.0020 above b in NLL (no difference, margin 0.01)"
     )
 
 

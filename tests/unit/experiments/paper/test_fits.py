@@ -145,7 +145,6 @@ def curve_cell_of(**changes: Any) -> CurveCell:
         "objective": "log_loss",
         "hyperparameters": "joint",
         "beta": 0.1,
-        "ard": True,
         "learning_rate": 0.05,
         "batch_size": 20,
         "steps": 40,

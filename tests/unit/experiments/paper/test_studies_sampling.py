@@ -59,6 +59,7 @@ def a_cell(**changes: Any) -> SamplerCell:
         samples=4,
         beta=0.1,
         learning_rate=0.1,
+        examples=40,
     )
     return cell.replace(**changes)
 

@@ -40,14 +40,53 @@ def test_full_is_as_in_the_paper() -> None:
     counts = [c for c in cells if isinstance(c, FitCell) and c.dataset == "abalone"]
     rules = Counter(c.rule.label for c in counts if c.method == "log-joint")
     assert rules == {"bMC-10": 25}
-    (exact,) = [
+    curves = [c for c in cells if isinstance(c, CurveCell)]
+    airline = [c for c in curves if c.dataset == "airline"]
+    bound = [c for c in airline if c.objective == "elbo" and c.beta == 10]
+    assert [c.repeat for c in bound] == [0, 1, 2]
+    assert bound[0].steps == 20 * 1_956 and bound[0].every == 1_956
+    assert (bound[0].batch_size, bound[0].learning_rate) == (1_000, 1e-3)
+    smooth = {c.rule.samples for c in airline if c.rule.name == "smooth-bmc"}
+    assert smooth == {1, 10, 100}
+    assert {c.rule.label for c in airline if not c.whitened} == {
+        *("exact", "bMC-10", "bMC-100", "uPS-1", "uPS-10"),
+    }
+    assert {c.beta for c in curves if c.dataset == "abalone"} == {0.1, 1.0, 10.0}
+    # Batches of regression have the rate of full batches, as in the authors' script.
+    (pol, *_) = [c for c in curves if c.dataset == "cadata"]
+    assert (pol.batch_size, pol.learning_rate, pol.steps) == (6_000, 0.1, 5_000)
+
+
+@pytest.mark.parametrize("scale", ["small", "full"])
+def test_no_grid_has_the_elbo_itself(scale: str) -> None:
+    """β-ELBO and ELBO are different methods, and β > 1 is decided by values near 1."""
+    for cell in sweep(SCALES[scale], DATA, "best"):
+        if isinstance(cell, FitCell) and len(cell.betas) > 1:
+            assert 1.0 not in cell.betas
+            below, above = ([b for b in cell.betas if (b > 1) == side] for side in (False, True))
+            assert max(below) > 0.2 and min(above) < 5
+
+
+def test_fewer_sizes_other_repeats_and_steps() -> None:
+    cells = sweep(SCALES["full"].changed(700, 2, True), DATA, "best")
+    fits = [c for c in cells if isinstance(c, FitCell)]
+    sizes = {(c.dataset, c.size) for c in fits if c.dataset in ("cadata", "abalone")}
+    assert sizes == {("cadata", 691), ("cadata", 11_063), ("abalone", 2_000)}
+    assert {c.repeat for c in fits} == {0, 1} and {c.max_steps for c in fits} == {700}
+    curves = [c for c in cells if isinstance(c, CurveCell)]
+    assert {c.repeat for c in curves} == {0, 1}
+    assert {c.steps for c in curves if c.dataset != "airline"} == {700}
+    assert {c.steps for c in curves if c.dataset == "airline"} == {20 * 1_956}
+    assert SCALES["full"].changed(None, None, False) == SCALES["full"]
+
+
+def test_fitc_of_the_script_starts_from_the_elbo() -> None:
+    (cell, *_) = [
         c
-        for c in cells
-        if isinstance(c, CurveCell)
-        and (c.dataset, c.objective, c.hyperparameters, c.beta) == ("airline", "elbo", "joint", 10)
+        for c in sweep(SCALES["full"], DATA)
+        if isinstance(c, FitCell) and c.method == "fitc-of-elbo"
     ]
-    assert exact.steps == 20 * 1_956 and exact.every == 1_956
-    assert (exact.batch_size, exact.learning_rate, exact.ard) == (1_000, 1e-3, True)
+    assert cell.betas == (1.0,) and cell.start is not None and cell.start.method == "elbo"
 
 
 def test_best_never_samples() -> None:
@@ -76,7 +115,7 @@ def test_every_claim_and_figure_finds_cells_in_the_sweep(scale: str) -> None:
     cells = sweep(SCALES[scale], data)
     for claim in CLAIMS.values():
         assert any(map(claim.uses, cells)), claim.id
-    sampled_at = {"11", "12"} if scale != "full" else set()
+    sampled_at = {"11", "12", "S2"} if scale != "full" else set()
     for figure in FIGURES.values():
         assert figure.name in sampled_at or any(map(figure.uses, cells)), figure.name
 

@@ -12,9 +12,10 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from directgp.experiments.cell import METHODS, FailedRecord
+from directgp.experiments.cell import FailedRecord
 from directgp.experiments.paper.cells import (
     EXACT,
+    PAPER_METHODS,
     CurveCell,
     FitCell,
     GradientCell,
@@ -28,16 +29,20 @@ from directgp.plots.style import DARK, INK, Mark
 from directgp.reports.paper_figures import FIGURES, beta_mark, rule_mark
 from tests.unit.reports.paper.made import (
     EVERYTHING,
+    MIXED,
+    PAPER_SAMPLER,
     PRODUCT,
     SAMPLED,
     SMOOTH,
     Recipe,
+    odd,
     results,
 )
 
 ALL = results(replace(EVERYTHING, repeats=2, sizes=(346, 691, 1383)))
 LOG = ["ELBO", "β-ELBO", "FITC", "log-loss DLM, joint", "log-loss DLM, fixed"]
 SQUARE = ["square-loss DLM, joint", "square-loss DLM, fixed"]
+SCRIPT = "FITC, ELBO's hyperparameters"
 
 
 def shown(name: str, found: Results = ALL) -> Picture:
@@ -89,6 +94,8 @@ PANELS = {
     "15": ["abalone, β = 0.1", "peds1, β = 0.1"],
     "16": ["pol, β = 0.1", "cadata, β = 0.1", "sarcos, β = 0.1", "song, β = 0.1"],
     "S1": ["abalone"] * 3 + ["banana"] * 3,
+    "S2": ["airline"],
+    "S3": ["abalone", "peds1"],
 }
 
 
@@ -116,13 +123,15 @@ def test_a_figure_shows_the_cells_that_it_uses_and_no_others(name: str) -> None:
     assert figure.picture(Results(())) is None
 
 
-@pytest.mark.parametrize(("name", "score", "labels"), [("1a", "nll", LOG), ("1b", "mse", None)])
-def test_lines_are_means_over_repeats(name: str, score: str, labels: list[str] | None) -> None:
+@pytest.mark.parametrize(
+    ("name", "score", "labels"), [("1a", "nll", [*LOG, SCRIPT]), ("1b", "mse", LOG + SQUARE)]
+)
+def test_lines_are_means_over_repeats(name: str, score: str, labels: list[str]) -> None:
     axes: Any = shown(name).draw(WIDE).axes
     (ax,) = axes
     found = lines(ax)
-    assert list(found) == (labels or LOG + SQUARE)
-    label = {method.label: method.name for method in METHODS.values()}
+    assert list(found) == labels
+    label = {method.label: method.name for method in PAPER_METHODS.values()}
     for text, line in found.items():
         for size, mean in zip(line.get_xdata(), line.get_ydata(), strict=True):
             values = [
@@ -211,6 +220,49 @@ def test_airline_has_every_objective_and_every_rule() -> None:
         assert line.get_xdata()[-1] == 20
 
 
+@pytest.mark.parametrize(("name", "whitened"), [("1i", True), ("S2", False)])
+def test_forms_of_q_are_not_averaged_over(name: str, whitened: bool) -> None:
+    found = lines(shown(name).draw(WIDE).axes[0])
+    for label in ("exact", "bMC-10", "uPS-1", "uPS-10"):
+        ends = [
+            r.outcome.points[-1].scores["nll"]
+            for r in ALL.of(CurveCell)
+            if (r.cell.dataset, r.cell.beta, r.cell.method) == ("airline", 0.1, "log-joint")
+            and (r.cell.rule.label, r.cell.whitened) == (label, whitened)
+        ]
+        assert len(ends) == 2 and found[label].get_ydata()[-1] == pytest.approx(np.mean(ends))
+    assert len(found) == (6 if whitened else 4)
+
+
+def test_time_to_converge_is_against_the_mean_seconds_of_the_repeats() -> None:
+    def slower(record: PaperRecord) -> PaperRecord:
+        """The second repeat takes twice as long."""
+        outcome: Any = record.outcome
+        points = tuple(
+            each.model_copy(update={"seconds": (1 + record.cell.repeat) * each.seconds})
+            for each in outcome.points
+        )
+        return replace(record, outcome=outcome.model_copy(update={"points": points}))
+
+    own = [slower(r) for r in ALL.of(CurveCell) if r.cell.dataset == "abalone"]
+    (ax,) = shown("S3", Results(tuple(own))).draw(WIDE).axes
+    assert ax.get_xlabel() == "seconds"
+    found = lines(ax)
+    assert list(found) == [
+        *("bMC-1", "bMC-10", "bMC-100"),
+        *("uPS (ours)-1", "uPS-10 with the paper's sampler"),
+    ]
+    # 20 looks of 3 and of 6 seconds; the paper's sampler takes four times as long.
+    assert found["bMC-10"].get_xdata()[[0, -1]].tolist() == [0, 90]
+    assert found["uPS-10 with the paper's sampler"].get_xdata()[-1] == 360
+    ends = [
+        r.outcome.points[-1].scores["nll"]
+        for r in Results(tuple(own)).of(CurveCell)
+        if r.cell.rule == SAMPLED[1]
+    ]
+    assert found["bMC-10"].get_ydata()[-1] == pytest.approx(np.mean(ends))
+
+
 def test_counts_are_against_steps() -> None:
     ax = shown("14").draw(WIDE).axes[0]
     assert ax.get_xlabel() == "step" and lines(ax)["exact"].get_xdata()[-1] == 2000
@@ -288,7 +340,7 @@ def test_the_direction_of_the_paper_comes_first() -> None:
 
 
 def test_rules_differ_in_more_than_colour() -> None:
-    rules = [EXACT, *SAMPLED, *SMOOTH, *PRODUCT, RuleFacts(name="ups-mixed", samples=10)]
+    rules = [EXACT, *SAMPLED, *SMOOTH, *PRODUCT, MIXED, PAPER_SAMPLER]
     looks = [(rule_mark(r).marker, rule_mark(r).line, rule_mark(r).filled) for r in rules]
     assert len(set(looks)) == len(rules)
     ways = [beta_mark(m, b) for m in ("elbo", "log-joint", "log-fixed") for b in (0.1, 1.0, 10.0)]
@@ -327,18 +379,6 @@ def test_ticks_of_sizes_do_not_touch(width: float) -> None:
         boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: box.x0)
         assert len(boxes) >= 2
         assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
-
-
-def odd(record: PaperRecord, value: float) -> PaperRecord:
-    """With a score that is not finite."""
-    outcome: Any = record.outcome
-    if outcome.kind == "fit":
-        return replace(record, outcome=outcome.model_copy(update={"scores": {"nll": value}}))
-    if outcome.kind == "curve":
-        points = tuple(p.model_copy(update={"scores": {"nll": value}}) for p in outcome.points)
-        return replace(record, outcome=outcome.model_copy(update={"points": points}))
-    arrays = {name: np.full_like(each, value) for name, each in record.arrays.items()}
-    return replace(record, arrays=arrays)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

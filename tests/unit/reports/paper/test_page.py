@@ -8,19 +8,25 @@ from typing import get_args
 
 import pytest
 
+from directgp.diagnostics.bounds import MISPRINTS, bounds_table
 from directgp.experiments.paper.cells import FitCell, ProtocolName, Results
-from directgp.experiments.paper.claims.base import Finding, Part, Verdict
+from directgp.experiments.paper.claims.base import Assessment, Finding, Judged, Part, Verdict
+from directgp.experiments.paper.sweep import SCALES
 from directgp.reports.paper import (
+    ERRATA,
     PROTOCOLS,
     SIGNS,
     VERDICTS,
     counted_cells,
     effect_of,
+    evidence,
     headline,
+    remedies,
     reproduction_page,
     run_facts,
     second_line,
 )
+from directgp.text import number as in_words
 from tests.unit.reports.html import Page
 from tests.unit.reports.paper.conftest import with_failures
 from tests.unit.reports.paper.made import CLAIMS, DATA, SMALL, Recipe, cells, reproduction, results
@@ -68,18 +74,28 @@ def test_only_the_script_of_the_page_is_allowed(written: Page) -> None:
     assert policy.attributes["content"].startswith("default-src 'none'")
 
 
+def plain(text: str) -> str:
+    """With blanks that may be broken."""
+    return text.replace("\u00a0", " ")
+
+
 def test_the_table_has_every_claim_and_its_verdict(written: Page) -> None:
-    rows = [[text.replace("\u00a0", " ") for text in row] for row in written.rows(0)]
-    told = reproduction(NOTHING)
+    rows = [[plain(text) for text in row] for row in written.rows(0)]
+    told = reproduction(with_failures(results(SMALL)))
     assert rows == [
-        [claim.id, f"{SIGNS[finding.verdict]} {finding.verdict}", claim.statement, finding.sentence]
-        for claim, finding in told.findings
+        [
+            each.claim.id,
+            f"{SIGNS[each.finding.verdict]} {each.finding.verdict}",
+            each.claim.statement,
+            f"{each.finding.sentence} {evidence(each)}",
+        ]
+        for each in told.claims
     ]
 
 
 def test_verdicts_are_words_and_signs() -> None:
     assert set(SIGNS) == set(VERDICTS) == set(get_args(Verdict))
-    assert len(set(SIGNS.values())) == 3
+    assert len(set(SIGNS.values())) == 4
     assert set(PROTOCOLS) == set(get_args(ProtocolName))
 
 
@@ -87,14 +103,14 @@ def test_every_claim_is_told(written: Page) -> None:
     articles = written.all("article")
     assert len(articles) == len(CLAIMS)
     for article, claim in zip(articles, CLAIMS, strict=True):
-        for words in (claim.id, claim.statement, claim.where, claim.criterion):
+        for words in (claim.id, claim.statement, f"“{claim.quote}”", claim.where):
             assert words in article.text
     first, second, third, last = (article.text for article in articles)
     assert "−0.451 ± 0.012 NLL" in first and "p < 0.001" in first
     assert "song was not run." in first
-    assert "Not deciding on C1: 1 comparison" in first
+    assert "Not deciding: 1 comparison" in first
     folded = [table for table in written.all("table") if "details" in table.inside]
-    assert len(folded) == 1 and "abalone" in folded[0].text and "sarcos" not in folded[0].text
+    assert len(folded) == 2 and "abalone" in folded[0].text and "sarcos" not in folded[0].text
     assert "Figure 1a." in first and "Figure 2." in first
     assert "Shown by an earlier claim: figure 2." in second
     assert "Not run: figure 1c." in second
@@ -102,6 +118,114 @@ def test_every_claim_is_told(written: Page) -> None:
     assert "Figure S1." in last
     others = next(s for s in written.all("section") if s.attributes["aria-labelledby"] == "figures")
     assert re.findall(r"Figure (\w+)\.", others.text) == ["1b", "3"]
+
+
+def test_every_reading_has_its_verdict_and_why_it_is_fair(written: Page) -> None:
+    headings = [plain(h.text) for h in written.all("h4") if re.match("Reading|Our claim", h.text)]
+    assert headings == [
+        "Reading: taken together ✓ held",
+        "Reading: strict ✗ not held",
+        "Reading: the chosen β ✗ not held",
+        "Reading: squared bias = no difference",
+        "Reading: proposals ? not decided",
+        "Our claim: the width has no effect ✓ held",
+    ]
+    assert [plain(h.text) for h in written.all("h3")][:4] == [
+        *("C1 ✓ held", "C4 ✗ not held", "C8 = no difference", "C13 ? not decided")
+    ]
+    badges = [e.attributes["class"] for e in written.all("span") if "badge" in str(e.attributes)]
+    assert "badge no-difference" in badges and "badge not-held" in badges
+    terms = [plain(term.text) for term in written.all("dt") if "article" in term.inside]
+    texts = [plain(text.text) for text in written.all("dd") if "article" in text.inside]
+    told = list(zip(terms, texts, strict=True))
+    every = [
+        (reading, found) for each in reproduction(NOTHING).claims for reading, found in each.judged
+    ]
+    for name, expected in (
+        ("criterion, fixed beforehand", [reading.criterion for reading, _ in every]),
+        ("why it is fair", [reading.why for reading, _ in every]),
+        ("found here", [found.sentence for _, found in every]),
+    ):
+        assert [text for term, text in told if term == name] == expected
+
+
+def test_what_would_decide_is_told_of_what_decides(written: Page) -> None:
+    first, _, _, last = written.all("article")
+    one = "About 14 repeats would decide it, 2 h more: --repeats 14."
+    items = [item.text for item in written.all("li") if "article" in item.inside]
+    assert items == [f"abalone: draws: {one}"]
+    assert "What would decide it:" in last.text and "What would decide it:" not in first.text
+    # The others stand by their comparisons.
+    assert last.text.count(one) == 2 and last.text.count("--repeats 90.") == 1
+
+
+def test_the_evidence_is_counted() -> None:
+    found = with_failures(results(SMALL))
+    first, *_, third, last = reproduction(found).claims
+    fits = found.of(FitCell)
+    assert (first.runs, first.converged, first.seconds) == (30, 30, 30 * 12.5)
+    assert evidence(first) == "30 runs, 100 % converged, 6 min 15 s of processor or GPU time"
+    assert evidence(third) == "no runs"
+    assert evidence(last) == "2 runs, 100 % converged, 1 min 0 s of processor or GPU time"
+    early = fits[0].outcome.model_copy(update={"status": "budget"})
+    one, *others = (replace(fits[0], outcome=early), *fits[1:3])
+    claim = reproduction(Results((one, *others))).claims[0]
+    assert evidence(claim) == "3 runs, 67 % converged, 38 s of processor or GPU time"
+
+
+def test_only_what_decides_has_a_remedy() -> None:
+    part = Part("a", "not decided", 0.1, 0.1, 0.1, "NLL", remedy="More.")
+    parts = (part, replace(part, what="b", decides=False), replace(part, what="c", remedy=""))
+    assert remedies(Finding("not decided", "", parts)) == ["a: More."]
+
+
+def test_table_1_is_there(written: Page) -> None:
+    tables = [table for table in written.all("table")]
+    (number,) = [k for k, table in enumerate(tables) if "Published bounds" in table.text]
+    rows, checks = written.rows(number), list(bounds_table())
+    assert len(rows) == 10
+    for name, targets, *bounds in rows:
+        for shown in bounds:
+            check = checks.pop(0)
+            assert (check.likelihood, ", ".join(f"{y:g}" for y in check.targets)) == (name, targets)
+            assert shown.startswith(f"{in_words(check.published)} ")
+            assert shown.endswith(check.verdict)
+            loose = check.verdict != "tight"
+            assert (f" true {in_words(check.extremum)} " in shown) == loose
+    assert not checks
+
+
+def test_all_errata_and_misprints_are_there(written: Page) -> None:
+    tables = [table for table in written.all("table")]
+    (number,) = [k for k, table in enumerate(tables) if "Errors that were found" in table.text]
+    rows = written.rows(number)
+    assert len(rows) == 16
+    assert rows == [
+        [each[name] for name in ("where", "wrong", "effect", "here")] for each in ERRATA
+    ]
+    assert all(text and text.strip() == text for row in rows for text in row)
+    (section,) = [
+        s for s in written.all("section") if s.attributes.get("aria-labelledby") == "errata"
+    ]
+    assert MISPRINTS and all(misprint in section.text for misprint in MISPRINTS)
+
+
+def test_a_scale_that_is_too_small_judges_nothing() -> None:
+    told = reproduction(results(SMALL), scale=SCALES["smoke"])
+    assert headline(told) == "34 cells ran. Scale smoke is too small to judge a claim."
+    page = Page.of(reproduction_page(told, {}))
+    assert [row[1] for row in page.rows(0)] == ["not judged"] * 4
+    headings = [h.text for h in (*page.all("h3"), *page.all("h4"))]
+    assert sum(h.endswith(" not judged") for h in headings) == 4 + 6
+    assert not [e for e in page.elements if "badge" in e.attributes.get("class", "").split()]
+    compared = [
+        row
+        for number, table in enumerate(page.all("table"))
+        if "parts" in table.attributes["class"].split()
+        for row in page.rows(number)
+    ]
+    assert [row[1] for row in compared] == ["not judged"] * 7
+    assert "would decide it" not in page.all("main")[0].text
 
 
 def test_data_and_circumstances_are_told(written: Page) -> None:
@@ -113,7 +237,7 @@ def test_data_and_circumstances_are_told(written: Page) -> None:
         "directgp reproduce --scale small --data-dir data",
         "python 3.12.3, directgp 0.1.0, torch 2.13.0",
         "1 h 2 min elapsed",
-        "26 fits (sarcos) and 2 studies of samplers (abalone)",
+        "30 fits (sarcos) and 2 studies of samplers (abalone)",
         "1 fit (sarcos)",
         "sarcos, 346 rows, elbo, repeat 1: The covariance matrix is not positive definite. "
         "(tried 3 times)",
@@ -123,13 +247,13 @@ def test_data_and_circumstances_are_told(written: Page) -> None:
 
 def test_the_summary_counts() -> None:
     told = reproduction(with_failures(results(SMALL)))
-    assert headline(told) == "2 of 4 claims held, 1 not held, 1 not decided."
+    assert headline(told) == "1 of 4 claims held, 1 no difference, 1 not held, 1 not decided."
     assert second_line(told) == (
-        "Scale small, protocol best: 28 cells run, 2 repeats; 1 cell failed; 1 cell not run."
+        "Scale small, protocol best: 32 cells run, 2 repeats; 1 cell failed; 1 cell not run."
     )
-    alone = replace(told, findings=told.findings[:1], results=results(SMALL))
+    alone = replace(told, claims=told.claims[:1], results=results(SMALL))
     assert headline(alone) == "1 of 1 claim held."
-    assert second_line(alone).endswith(": 30 cells run, 2 repeats.")
+    assert second_line(alone).endswith(": 34 cells run, 2 repeats.")
 
 
 def test_values_of_beta_that_could_not_be_trained_are_told() -> None:
@@ -180,23 +304,28 @@ def test_effects_have_the_digits_that_their_errors_call_for() -> None:
 
 
 def test_nothing_that_was_run_makes_a_page() -> None:
-    page = Page.of(reproduction_page(reproduction(NOTHING, findings=(), data=()), {}))
+    page = Page.of(reproduction_page(reproduction(NOTHING, claims=(), data=()), {}))
     assert "0 of 0 claims held" in page.all("main")[0].text
     assert page.all("img") == []
 
 
 def test_text_is_only_text() -> None:
-    claim = replace(CLAIMS[0], statement=HOSTILE, criterion=HOSTILE, where=HOSTILE)
-    part = Part(HOSTILE, "held", 0.1, 0.1, 0.1, HOSTILE, HOSTILE)
-    row = replace(DATA[0], differences=HOSTILE, origin=HOSTILE, source=HOSTILE, licence=HOSTILE)
+    reading = replace(CLAIMS[0].readings[0], name=HOSTILE, criterion=HOSTILE, why=HOSTILE)
+    claim = replace(CLAIMS[0], statement=HOSTILE, quote=HOSTILE, where=HOSTILE)
+    part = Part(HOSTILE, "not decided", 0.1, 0.1, 0.1, HOSTILE, HOSTILE, remedy=HOSTILE)
+    found = Finding("not decided", HOSTILE, (part, replace(part, decides=False)))
+    changes = dict.fromkeys(("differences", "origin", "source", "licence"), HOSTILE)
     told = reproduction(
         NOTHING,
-        findings=((claim, Finding("held", HOSTILE, (part,))),),
-        data=(row,),
+        claims=(Assessment(claim, (Judged(reading, found),), 0, 0, 0.0),),
+        data=(DATA[0].model_copy(update=changes),),
         command=HOSTILE,
-        scale_words=HOSTILE,
+        scale=replace(SCALES["small"], name=HOSTILE, about=HOSTILE),
         machine=HOSTILE,
     )
     text = reproduction_page(told, {})
     assert "<script>alert" not in text and "{{ 7 * 7 }}" in text
-    assert Page.of(text).all("main")[0].text.count("<script>alert(1)</script>") >= 12
+    shown = plain(Page.of(text).all("main")[0].text)
+    # 2 in the table of verdicts, 3 of the claim, 2 of its remedy, 4 of the reading, 4 of each
+    # comparison, 4 of the data, and scale twice, its description, machine and command.
+    assert shown.count(HOSTILE) == 2 + 3 + 2 + 4 + 2 * 4 + 4 + 5

@@ -2,15 +2,27 @@ import io
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from directgp.experiments.paper.cells import CurveCell, FitCell
+from directgp.experiments.paper.cells import CurveCell, FitCell, Results
+from directgp.experiments.paper.claims import CLAIMS as JUDGED
+from directgp.experiments.paper.run import to_parquet
+from directgp.experiments.paper.sweep import SCALES
 from directgp.reports import html
-from directgp.reports.paper import cells_parquet, write_reproduction
+from directgp.reports.paper import ERRATA, write_reproduction
 from tests.unit.reports.paper.conftest import with_failures
-from tests.unit.reports.paper.made import SMALL, Recipe, reproduction, results
+from tests.unit.reports.paper.made import (
+    CLAIMS,
+    FINDINGS,
+    SMALL,
+    Recipe,
+    odd,
+    reproduction,
+    results,
+)
 
 
 def test_all_files_are_there(folder: Path) -> None:
@@ -44,27 +56,88 @@ def test_figures_of_an_earlier_report_are_removed(tmp_path: Path) -> None:
     ]
 
 
-def test_verdicts_are_strict_json(folder: Path) -> None:
+def read_strictly(path: Path) -> Any:
+    """Without NaN and Infinity, which are not JSON."""
+
     def refuse(name: str) -> None:
         raise AssertionError(name)
 
-    text = (folder / "verdicts.json").read_text(encoding="utf-8")
-    document = json.loads(text, parse_constant=refuse)
-    assert document["verdicts"] == {"held": 2, "not held": 1, "not decided": 1}
+    return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+
+
+def test_verdicts_are_strict_json(folder: Path) -> None:
+    document = read_strictly(folder / "verdicts.json")
+    assert document["schema"] == 2 and document["judged"] is True
+    assert document["verdicts"] == {
+        **{"held": 1, "no difference": 1},
+        **{"not held": 1, "not decided": 1},
+    }
     assert [claim["id"] for claim in document["claims"]] == ["C1", "C4", "C8", "C13"]
-    assert document["claims"][0]["parts"][0]["effect"] == -0.4512
-    assert document["claims"][0]["parts"][1]["effect"] is None
-    assert document["cells"] == {"finished": 28, "failed": 1, "missing": 1}
+    assert document["cells"] == {"finished": 32, "failed": 1, "missing": 1}
     assert document["failed"][0]["attempts"] == 3
     assert document["data"][0]["paper_rows"] == 48933
+    assert document["data"][0]["fingerprint"] == "8f3a" * 16
+    assert document["scale"] == "small" and document["errata"] == ERRATA
     (about,) = document["circumstances"]
-    assert about["cells"] == 28 and about["versions"]["torch"] == "2.13.0" and about["machine"]
+    assert about["cells"] == 32 and about["versions"]["torch"] == "2.13.0" and about["machine"]
+
+
+def test_every_reading_is_in_the_document(folder: Path) -> None:
+    claims = read_strictly(folder / "verdicts.json")["claims"]
+    for claim, made in zip(claims, CLAIMS, strict=True):
+        assert (claim["quote"], claim["statement"]) == (made.quote, made.statement)
+        assert claim["figures"] == list(made.figures)
+        told = [
+            [each[name] for name in ("name", "of", "criterion", "why")]
+            for each in claim["readings"]
+        ]
+        assert told == [[each.name, each.of, each.criterion, each.why] for each in made.readings]
+        found = [FINDINGS[each.name] for each in made.readings]
+        assert [each["verdict"] for each in claim["readings"]] == [each.verdict for each in found]
+        # The first reading decides.
+        assert (claim["verdict"], claim["sentence"]) == (found[0].verdict, found[0].sentence)
+    parts = claims[0]["readings"][0]["parts"]
+    assert (parts[0]["effect"], parts[0]["decides"], parts[0]["remedy"]) == (-0.4512, True, "")
+    assert parts[1]["effect"] is None and parts[2]["decides"] is False
+    assert claims[3]["readings"][0]["parts"][0]["remedy"].endswith("--repeats 14.")
+    assert [claim["runs"] for claim in claims] == [30, 30, 0, 2]
+    assert (claims[0]["converged"], claims[0]["seconds"]) == (30, 375.0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.usefixtures("without_drawing")
+def test_results_that_are_not_finite_are_judged_and_written(value: float, tmp_path: Path) -> None:
+    recipe = Recipe(
+        fits=("sarcos",),
+        sizes=(346,),
+        airline=True,
+        counts=("abalone",),
+        regression=("pol",),
+        gradients=True,
+        repeats=2,
+        points=11,
+    )
+    found = Results(tuple(odd(each, value) for each in results(recipe).records))
+    told = reproduction(found, claims=tuple(each.assess(found) for each in JUDGED.values()))
+    write_reproduction(told, tmp_path)
+    claims = {each["id"]: each for each in read_strictly(tmp_path / "verdicts.json")["claims"]}
+    assert {each["verdict"] for each in claims.values()} == {"not decided"}
+    # The fits stopped where nothing was finite.
+    assert claims["C3"]["converged"] == 0
+    assert "β-ELBO equal to the ELBO in NLL (undecided, not converged)" in claims["C3"]["sentence"]
+
+
+@pytest.mark.usefixtures("without_drawing")
+def test_the_document_says_that_a_small_scale_does_not_judge(tmp_path: Path) -> None:
+    write_reproduction(reproduction(results(SMALL), scale=SCALES["smoke"]), tmp_path)
+    document = read_strictly(tmp_path / "verdicts.json")
+    assert document["judged"] is False and "too small to judge" in document["summary"]
 
 
 def test_every_cell_is_a_row(folder: Path) -> None:
     rows = pq.read_table(folder / "results.parquet").to_pylist()
     found = with_failures(results(SMALL))
-    assert len(rows) == 30 == len({row["key"] for row in rows})
+    assert len(rows) == 34 == len({row["key"] for row in rows})
     by_key = {row["key"]: row for row in rows}
     for cell, outcome in ((r.cell, r.outcome) for r in found.of(FitCell)):
         row = by_key[cell.key]
@@ -78,7 +151,7 @@ def test_every_cell_is_a_row(folder: Path) -> None:
 
 def test_a_curve_is_told_by_its_end() -> None:
     found = results(Recipe(airline=True, repeats=1, points=3))
-    rows = pq.read_table(io.BytesIO(cells_parquet(found))).to_pylist()
+    rows = pq.read_table(io.BytesIO(to_parquet(found, ()))).to_pylist()
     ends = {r.cell.key: r.outcome.points[-1].scores["nll"] for r in found.of(CurveCell)}
     assert {row["key"]: row["nll"] for row in rows} == ends
     assert {row["method"] for row in rows} == {"elbo", "beta-elbo", "log-joint", "log-fixed"}

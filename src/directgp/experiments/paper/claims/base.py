@@ -1,28 +1,25 @@
-"""Claims, verdicts, the statistical tests behind them, and their wording."""
+"""Claims, their readings and verdicts, the statistical tests behind them, and their wording."""
 
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import Any, Literal, NamedTuple, final
+from typing import Literal, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import stats
 
-from directgp.experiments.cell import Record
 from directgp.experiments.paper.cells import PaperCell, Results
-from directgp.experiments.stats import SIGNIFICANT, corrected_p_value
-from directgp.text import joined, number, p_value, plural, with_error
+from directgp.experiments.paper.claims.runs import (
+    ALL_CONVERGED,
+    Convergence,
+    Difference,
+    is_converged,
+)
+from directgp.experiments.stats import SIGNIFICANT
+from directgp.text import duration, joined, number, p_value, plural, with_error
 
-# Thresholds were fixed before the experiments were run.
-
-NLL_MARGIN = 0.01
-"""Nats within which two NLLs of labels or counts count as equal: a line width of the paper's plots,
-and a probability that is 1 % off on average."""
-
-Verdict = Literal["held", "not held", "not decided"]
+Verdict = Literal["held", "no difference", "not held", "not decided"]
 
 
 @final
@@ -53,13 +50,56 @@ class Part:
     excess: float = math.nan
     """Distance of the effect from the claimed range; negative inside."""
 
+    remedy: str = ""
+    """What would decide a comparison that is not decided, and its cost."""
+
 
 class Finding(NamedTuple):
-    """Verdict on a claim, the reason in one or two sentences with numbers, and its comparisons."""
+    """A verdict, the reason in one or two sentences with numbers, and its comparisons."""
 
     verdict: Verdict
     sentence: str
     parts: tuple[Part, ...]
+
+
+Judge = Callable[[Results], Finding]
+
+
+@final
+@dataclass(frozen=True)
+class Reading:
+    """One way to decide on a claim, with the conditions for each verdict, and why it is fair."""
+
+    name: str
+    of: Literal["paper", "ours"]
+    """Whether it reads the sentence of the paper, or is a claim of directgp beside it."""
+
+    criterion: str
+    why: str
+    judge: Judge
+
+
+class Judged(NamedTuple):
+    """A reading and what the results say about it."""
+
+    reading: Reading
+    finding: Finding
+
+
+class Assessment(NamedTuple):
+    """A claim with all its readings, the first of which decides, and the runs behind them."""
+
+    claim: "Claim"
+    judged: tuple[Judged, ...]
+    runs: int
+    converged: int
+    seconds: float
+    """Number of runs, how many of them converged, and their processor time, wall time on a GPU."""
+
+    @property
+    def finding(self) -> Finding:
+        """The finding of the first reading."""
+        return self.judged[0].finding
 
 
 @final
@@ -69,131 +109,56 @@ class Claim:
 
     id: str
     statement: str
+    quote: str
     where: str
-    criterion: str
-    """What the paper says and where, and the conditions for "held" and "not held", fixed before the
-    experiments were run."""
+    """What is claimed, in the words of the paper, and where."""
 
     figures: tuple[str, ...]
     """Figures that show it, by their names in `directgp.reports.paper_figures`: "1a", "2", …"""
 
     uses: Callable[[PaperCell], bool]
-    judge: Callable[[Results], Finding]
-    """Return whether the claim needs a cell, and what the results say about it."""
+    """Return whether the claim needs a cell."""
+
+    readings: tuple[Reading, ...]
+
+    def assess(self, results: Results) -> Assessment:
+        """Judge all readings."""
+        runs = [record for record in results.records if self.uses(record.cell)]
+        return Assessment(
+            self,
+            tuple(Judged(each, each.judge(results)) for each in self.readings),
+            len(runs),
+            sum(map(is_converged, runs)),
+            math.fsum(run.outcome.seconds for run in runs),
+        )
 
 
 _TEXTS = tomllib.loads(files(__package__).joinpath("claims.toml").read_text(encoding="utf-8"))
 
-Test = tuple[Callable[[PaperCell], bool], Callable[[Results], Finding]]
-"""`uses` and `judge` of a claim."""
 
+def claim(
+    name: str,
+    uses: Callable[[PaperCell], bool],
+    judges: Mapping[str, Judge],
+    **thresholds: int | float,
+) -> Claim:
+    """Return a claim with its texts of ``claims.toml``, the thresholds filled in.
 
-def claim(name: str, test: Test, **thresholds: int | float) -> Claim:
-    """Return a claim with its texts of ``claims.toml``, the thresholds filled in."""
+    There is a judge for the name of each reading.
+    """
     text = _TEXTS[name]
-    criterion, figures = text["criterion"].format(**thresholds), tuple(text["figures"])
-    return Claim(name, text["statement"], text["where"], criterion, figures, *test)
-
-
-# Statistics of differences.
-
-
-@final
-@dataclass(frozen=True)
-class Difference:
-    """A mean difference with its test and its 95 % interval."""
-
-    effect: float
-    error: float
-    p_value: float
-    """Standard error and two-sided p-value; NaN if unknown."""
-
-    low: float
-    high: float
-    over: str = ""
-    """What was averaged: "5 repeats"."""
-
-    note: str = ""
-
-
-_UPPER = 1 - SIGNIFICANT / 2
-"""Upper quantile of the intervals, which exclude 0 exactly if the test is significant."""
-
-
-def differences(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
-    """Return one − other in float64; values that are not finite count as ∞, and ∞ − ∞ as 0."""
-    first, second = finite_or_infinite(one), finite_or_infinite(other)
-    tie = np.isinf(first) & np.isinf(second)
-    return np.subtract(first, second, out=np.zeros_like(first), where=~tie)
-
-
-def finite_or_infinite(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Convert to float64 and replace values that are not finite by ∞, the worst score."""
-    wide = np.asarray(values, dtype=np.float64)
-    return np.where(np.isfinite(wide), wide, np.inf)
-
-
-def over_repeats(values: NDArray[np.float64], ratio: float, resolution: float = 0.0) -> Difference:
-    """Test the mean of one difference per repeat with `corrected_p_value`.
-
-    The standard error is the plain one; test and interval use the corrected variance.
-    """
-    finite = values[np.isfinite(values)]
-    mean, error = _mean_and_error(finite)
-    count, half = len(finite), math.inf
-    if count > 1:
-        deviation = max(float(finite.std(ddof=1)), resolution)
-        half = float(stats.t.ppf(_UPPER, count - 1)) * deviation * math.sqrt(1 / count + ratio)
-    p = corrected_p_value(finite, ratio, resolution)
-    over = plural(len(values), "repeat")
-    return _with_infinite(Difference(mean, error, p, mean - half, mean + half, over), values)
-
-
-def over_rows(repeats: Sequence[NDArray[np.float64]]) -> Difference:
-    """Test the differences of test rows, averaged over repeats, with a z-test."""
-    finite = [rows[np.isfinite(rows)] for rows in repeats]
-    moments = np.array([_mean_and_error(rows) for rows in finite if len(rows)]).reshape(-1, 2)
-    count = max(len(moments), 1)
-    effect, error = float(moments[:, 0].sum()) / count, np.linalg.norm(moments[:, 1]) / count
-    over = plural(sum(map(len, repeats)), "test row")
-    found = replace(measured(effect, float(error)), over=over)
-    return _with_infinite(found, np.concatenate(repeats))
-
-
-def measured(effect: float, error: float) -> Difference:
-    """Test a number with a known standard error with a z-test."""
-    if not (math.isfinite(effect) and math.isfinite(error)):
-        return Difference(effect, math.nan, math.nan, -math.inf, math.inf)
-    half = float(stats.norm.ppf(_UPPER)) * error
-    p = float(2 * stats.norm.sf(abs(effect) / error)) if error else float(effect == 0)
-    return Difference(effect, error, p, effect - half, effect + half)
-
-
-def _mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
-    count = len(values)
-    mean = float(values.mean()) if count else math.nan
-    return mean, float(values.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
-
-
-def _with_infinite(found: Difference, values: NDArray[np.float64]) -> Difference:
-    """Add infinite differences to a test of the finite ones.
-
-    An infinite difference shows a direction, but no certainty: the finite ones must agree.
-    """
-    infinite = values[np.isinf(values)].tolist()
-    if not infinite:
-        return found
-    end, every = sum(infinite), len(infinite) == len(values)
-    p, low, high = math.nan, -math.inf, math.inf
-    if not every:
-        p = found.p_value if found.effect * end > 0 else math.nan
-        low = -math.inf if -math.inf in infinite else found.low
-        high = math.inf if math.inf in infinite else found.high
-    elif len(values) > 1 and not math.isnan(end):
-        # All are infinite in one direction.
-        p, low, high = 0.0, end, end
-    note = f"{len(infinite)} of {plural(len(values), 'difference')} infinite"
-    return Difference(end, math.nan, p, low, high, found.over, note)
+    readings = tuple(
+        Reading(
+            each["name"],
+            each.get("of", "paper"),
+            each["criterion"].format(**thresholds),
+            each["why"],
+            judges[each["name"]],
+        )
+        for each in text["readings"]
+    )
+    statement, quote, where = (text[key] for key in ("statement", "quote", "where"))
+    return Claim(name, statement, quote, where, tuple(text["figures"]), uses, readings)
 
 
 TINY = 0.0001
@@ -213,14 +178,16 @@ NOT_RUN = "not run"
 Relation = Literal["lower", "not above", "equal"]
 """Claimed relation of one to other.
 
-"lower" is a test at 5 %. "not above" bounds the upper end of the 95 % interval of the difference by
-a margin, "equal" bounds both ends.
+"lower" is a test at 5 %; if it decides nothing, two one-sided tests at 5 % may show that the
+difference is within the margin. They decide on "equal", and one of them on "not above", which the
+95 % interval contradicts if it is entirely outside.
 """
 
 _MARGINS: dict[Verdict, str] = {
-    "held": "margin {:g} kept",
-    "not held": "margin {:g} exceeded",
-    "not decided": "undecided, margin {:g}",
+    "held": "margin {} kept",
+    "no difference": "no difference, margin {}",
+    "not held": "margin {} exceeded",
+    "not decided": "undecided, margin {}",
 }
 
 
@@ -241,6 +208,13 @@ class Pair:
     title: str = ""
     """More about the data, such as "2,000 rows"; the comparison, "one against other" if empty."""
 
+    margin: float = 0.0
+    """Difference that does not matter, in the unit; 0 if every one does."""
+
+    convergence: Convergence = ALL_CONVERGED
+    seconds: float = math.nan
+    """Processor time of one more repeat."""
+
     @property
     def what(self) -> str:
         """Return ``pol, 2,000 rows: log-loss DLM (joint) against the ELBO``."""
@@ -248,42 +222,66 @@ class Pair:
         return f"{where}: {self.title or f'{self.one} against {self.other}'}"
 
 
-def compare(
-    pair: Pair, relation: Relation = "lower", margin: float = 0.0, decides: bool = True
-) -> Part:
+def compare(pair: Pair, relation: Relation = "lower", decides: bool = True) -> Part:
     """Test whether a pair has the claimed relation."""
     found, nan, facts = pair.difference, math.nan, (decides, pair.dataset)
     if found is None:
         return Part(pair.what, "not decided", nan, nan, nan, pair.unit, pair.note, *facts)
-    low, high, effect = found.low, found.high, found.effect
-    notes = [found.over, found.note, pair.note]
+    effect, margin = found.effect, pair.margin
+    notes = [found.over, found.note, pair.note, pair.convergence.note]
     if relation != "lower":
-        notes.insert(0, f"95 % interval {number(low, 2)} to {number(high, 2)}, margin {margin:g}")
+        low, high = number(found.inner_low, 2), number(found.inner_high, 2)
+        notes.insert(0, f"90 % interval {low} to {high}, margin {number(margin, 2)}")
+    verdict = _verdict(found, relation, margin)
+    excess = {"lower": effect, "not above": effect - margin, "equal": abs(effect) - margin}
+    remedy = _more_repeats(pair, found, relation) if verdict == "not decided" else ""
+    if pair.convergence.unsettled:
+        verdict, remedy = "not decided", "Longer runs would decide it: --max-steps."
+    tested = found.error, found.p_value, pair.unit, "; ".join(filter(None, notes))
+    part = Part(pair.what, verdict, effect, *tested, *facts, "", excess[relation], remedy)
+    return replace(part, clause=_clause(pair, part, relation))
+
+
+def _verdict(found: Difference, relation: Relation, margin: float) -> Verdict:
+    effect = found.effect
+    within = -margin <= found.inner_low and found.inner_high <= margin
     match relation:
         case "lower":
             significant = found.p_value < SIGNIFICANT
-            verdict = verdict_of(significant and effect < 0, significant and effect > 0)
-            excess = effect
+            decided = verdict_of(significant and effect < 0, significant and effect > 0)
+            equal = decided == "not decided" and within and margin > 0
+            return "no difference" if equal else decided
         case "not above":
-            verdict, excess = verdict_of(high <= margin, low > margin), effect - margin
+            return verdict_of(found.inner_high <= margin, found.low > margin)
         case "equal":
-            inside = -margin <= low and high <= margin
-            verdict = verdict_of(inside, low > margin or high < -margin)
-            excess = abs(effect) - margin
-    tested = found.error, found.p_value, pair.unit, "; ".join(filter(None, notes))
-    part = Part(pair.what, verdict, effect, *tested, *facts, excess=excess)
-    return replace(part, clause=_clause(pair, part, relation, margin))
+            return verdict_of(within, found.low > margin or found.high < -margin)
 
 
-def _clause(pair: Pair, part: Part, relation: Relation, margin: float) -> str:
+_MOST_REPEATS = 500
+
+
+def _more_repeats(pair: Pair, found: Difference, relation: Relation) -> str:
+    """Return how many repeats of the same mean and deviation would decide, and their cost."""
+    if not found.count or not math.isfinite(found.effect):
+        return ""
+    for count in range(found.count + 1, _MOST_REPEATS + 1):
+        if _verdict(found.with_repeats(count), relation, pair.margin) != "not decided":
+            more = count - found.count
+            cost = f", {duration(more * pair.seconds)} more" if pair.seconds > 0 else ""
+            return f"About {plural(count, 'repeat')} would decide it{cost}: --repeats {count}."
+    return "No number of repeats would decide it: it needs more test rows."
+
+
+def _clause(pair: Pair, part: Part, relation: Relation) -> str:
     """Return ``the β-ELBO 0.012 ± 0.003 below the ELBO in NLL (p = 0.03)``."""
     one, other, effect = pair.one, pair.other, part.effect
-    undecided = part.verdict == "not decided"
-    size = distance(part)
-    if relation == "lower":
+    undecided, size = part.verdict == "not decided", distance(part)
+    if pair.convergence.unsettled:
+        remarks = in_brackets("undecided", "not converged")
+    elif relation == "lower" and part.verdict != "no difference":
         remarks = in_brackets(p_value(part.p_value), "undecided" if undecided else "")
     else:
-        remarks = in_brackets(_MARGINS[part.verdict].format(margin))
+        remarks = in_brackets(_MARGINS[part.verdict].format(number(pair.margin, 2)))
     if abs(effect) + np.nan_to_num(part.error) < TINY and (relation != "lower" or undecided):
         size = f"less than {TINY:.4f}"
     if math.isnan(effect):
@@ -311,14 +309,19 @@ def verdict_of(held: bool, contradicted: bool) -> Verdict:
 
 
 def all_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return "held" if all are held, "not held" if any is not held."""
+    """Return the verdict of all together.
+
+    "not held" if any is not held, else "not decided" if any is not decided or there is none, else
+    "no difference" if that is true of any, else "held".
+    """
     found = set(verdicts)
-    return verdict_of(found == {"held"}, "not held" in found)
+    order: tuple[Verdict, ...] = ("not held", "not decided", "no difference", "held")
+    return next((verdict for verdict in order if verdict in found), "not decided")
 
 
 def hardest(compared: Iterable[Part]) -> Part:
     """Return the comparison that contradicts the claim most; those that were run come first."""
-    order = ("not held", "not decided", "held")
+    order = ("not held", "not decided", "no difference", "held")
 
     def rank(each: Part) -> tuple[bool, int, float]:
         # An unknown excess comes last.
@@ -386,9 +389,13 @@ def _by_unit(compared: Sequence[Part]) -> list[str]:
 
 
 def _score(compared: Sequence[Part]) -> str:
-    """Return ``2 of 3 hold``; nothing for a single comparison."""
-    held = sum(each.verdict == "held" for each in compared)
-    return f"{held} of {len(compared)} hold" if len(compared) > 1 else ""
+    """Return ``2 of 3 hold, 1 no difference``; nothing for a single comparison."""
+    if len(compared) == 1:
+        return ""
+    held, equal = (
+        sum(each.verdict == verdict for each in compared) for verdict in ("held", "no difference")
+    )
+    return f"{held} of {len(compared)} hold{f', {equal} no difference' if equal else ''}"
 
 
 def _grouped(compared: Sequence[Part], field: str) -> dict[str, list[Part]]:
@@ -396,49 +403,6 @@ def _grouped(compared: Sequence[Part], field: str) -> dict[str, list[Part]]:
     for each in compared:
         found.setdefault(getattr(each, field), []).append(each)
     return found
-
-
-# Results of two methods on the same splits.
-
-Split = tuple[int, int]
-"""Repeat and seed."""
-
-AnyRecord = Record[Any, Any]
-
-
-def by_setting(runs: Iterable[AnyRecord], free: set[str]) -> dict[str, dict[Split, AnyRecord]]:
-    """Group runs whose cells differ only in the split and in the free fields."""
-    settings: dict[str, dict[Split, AnyRecord]] = {}
-    for run in runs:
-        setting = run.cell.model_dump_json(exclude=free | {"repeat", "seed"})
-        settings.setdefault(setting, {})[run.cell.repeat, run.cell.seed] = run
-    return settings
-
-
-def paired_runs(
-    ones: Iterable[AnyRecord],
-    others: Iterable[AnyRecord],
-    free: set[str],
-    tie: Callable[[Any], int],
-) -> list[tuple[Any, list[tuple[AnyRecord, AnyRecord]], int]]:
-    """Pair runs of the same split whose cells differ only in the free fields, by setting.
-
-    A setting has one of its cells, the pairs, and the number of runs without a partner. The largest
-    size comes first; of the same size the most repeats, then the larger tie.
-    """
-    first, second = by_setting(ones, free), by_setting(others, free)
-    found = []
-    for setting in (each for each in first if each in second):
-        a, b = first[setting], second[setting]
-        pairs = [(a[split], b[split]) for split in sorted(a.keys() & b.keys())]
-        if pairs:
-            found.append((next(iter(a.values())).cell, pairs, len(a.keys() ^ b.keys())))
-
-    def rank(setting: tuple[Any, ...]) -> tuple[int, int, int, str]:
-        cell, pairs, _ = setting
-        return cell.size, len(pairs), tie(cell), cell.model_dump_json()
-
-    return sorted(found, key=rank, reverse=True)
 
 
 def absence(results: Results, concerns: Callable[[PaperCell], bool]) -> str:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -23,27 +23,18 @@ from directgp.experiments.paper.cells import (
     RuleFacts,
     rules,
 )
-from directgp.experiments.paper.claims import base
+from directgp.experiments.paper.claims import base, runs
 from directgp.experiments.paper.claims.base import (
-    AnyRecord,
-    Difference,
     Finding,
+    Judge,
     Pair,
     Part,
     Relation,
-    Test,
 )
 from directgp.experiments.paper.claims.fits import COUNT_SETS, REGRESSION_SETS, count_sets
+from directgp.experiments.paper.claims.runs import AnyRecord, Difference
 from directgp.experiments.stats import SIGNIFICANT
-from directgp.text import p_value, plural, with_error
-
-RECOVERY_MARGIN = 0.05
-"""Nats of the normalised target within which bMC recovers exact gradients in regression: a line
-width of plots of the paper's four sets, whose NLLs spread over more than 1 nat."""
-
-AIRLINE_MARGIN = 0.002
-"""Nats within which a rule recovers the exact curve on airline: a fifth of the difference between
-ELBO and DLM, which the paper calls different."""
+from directgp.text import number, p_value, plural, with_error
 
 FIRST_EPOCH = 0.999
 """First epoch that counts on airline, in steps of full batches; earlier points show the start."""
@@ -60,10 +51,11 @@ def _indices(curve: AnyRecord) -> dict[int, int]:
 
 def _nll_at(curve: AnyRecord, step: int) -> tuple[float, NDArray[np.float64]]:
     """Return the mean NLL and the stored NLLs of test rows; ∞ if the curve ended before."""
-    index, losses = _indices(curve).get(step), curve.arrays["losses"]
+    index, losses, points = _indices(curve).get(step), curve.arrays["losses"], curve.outcome.points
     if index is None:
         return math.inf, np.full(losses.shape[1], np.inf)
-    return curve.outcome.points[index].scores["nll"], losses[index].astype(np.float64)
+    # The stored rows are those of the last points.
+    return points[index].scores["nll"], losses[index - len(points)].astype(np.float64)
 
 
 class CurvePairs(NamedTuple):
@@ -92,14 +84,17 @@ class CurvePairs(NamedTuple):
         the scores of all rows.
         """
         points = [(_nll_at(one, step), _nll_at(other, step)) for one, other in self.pairs]
-        stored = [base.differences(one[1], other[1]) for one, other in points]
-        found, all_rows = base.over_rows(stored), sum(one.outcome.num_test for one, _ in self.pairs)
+        stored = [runs.between(one[1], other[1]) for one, other in points]
+        found, all_rows = (
+            runs.over_rows(stored),
+            sum(one.outcome.num_test for one, _ in self.pairs),
+        )
         count = sum(map(len, stored))
         if count >= all_rows or not math.isfinite(found.effect):
             return found
         mean = float(np.mean([one[0] - other[0] for one, other in points]))
         over = f"{plural(all_rows, 'test row')}, standard error from {count:,} of them"
-        return replace(base.measured(mean, found.error * math.sqrt(count / all_rows)), over=over)
+        return replace(runs.measured(mean, found.error * math.sqrt(count / all_rows)), over=over)
 
     def at_the_end(self, one: RuleFacts, other: RuleFacts) -> Pair:
         """Compare two rules at the last evaluation, paired over the repeats.
@@ -113,10 +108,16 @@ class CurvePairs(NamedTuple):
             nll = np.array([[_nll_at(curve, last)[0] for curve in pair] for pair in self.pairs])
             outcome = self.pairs[0][0].outcome
             ratio = outcome.num_test / (outcome.num_training or cell.size)
-            found = base.over_repeats(base.differences(nll[:, 0], nll[:, 1]), ratio)
+            found = runs.over_repeats(runs.between(nll[:, 0], nll[:, 1]), ratio)
         how = f"β = {cell.beta:g}, learning rate {cell.learning_rate:g}"
-        setting = f"{plural(cell.size, 'row')}, {how}, {plural(last, 'step')}"
-        return Pair(cell.dataset, one.label, other.label, "NLL", found, "", setting)
+        every, margin = [run for pair in self.pairs for run in pair], runs.curve_margin(cell)
+        return Pair(
+            *(cell.dataset, one.label, other.label, "NLL", found, ""),
+            setting=f"{plural(cell.size, 'row')}, {how}, {plural(last, 'step')}",
+            margin=margin,
+            convergence=runs.convergence(every, margin),
+            seconds=sum(run.outcome.seconds for run in every) / len(self.pairs),
+        )
 
 
 def curve_pairs(
@@ -125,13 +126,14 @@ def curve_pairs(
     """Pair curves whose settings are equal except for some fields, the largest size first."""
     run = [each for each in results.of(CurveCell) if each.outcome.points]
     ones, others = ([each for each in run if selected(each.cell)] for selected in (one, other))
-    found = base.paired_runs(ones, others, differ, lambda cell: cell.steps)
+    found = runs.paired_runs(ones, others, differ, lambda cell: cell.steps)
     return [CurvePairs(cell, pairs) for cell, pairs, _ in found]
 
 
-def is_joint(cell: CurveCell) -> bool:
-    """Return whether a curve is of joint log-loss DLM."""
-    return (cell.objective, cell.hyperparameters) == ("log_loss", "joint")
+def is_joint(cell: CurveCell, whitened: bool = True) -> bool:
+    """Return whether a curve is of joint log-loss DLM, with q(u) in these parameters."""
+    kind = cell.objective, cell.hyperparameters, cell.whitened
+    return kind == ("log_loss", "joint", whitened)
 
 
 def uses_curves(of: Selection, rules: Iterable[RuleFacts]) -> Callable[[PaperCell], bool]:
@@ -145,14 +147,11 @@ def compare_rules(
     dataset: str,
     of: Selection,
     rules: tuple[RuleFacts, RuleFacts],
-    margin: float | None,
+    relation: Relation,
     decides: bool = True,
     beta: float | None = None,
 ) -> list[Part]:
-    """Compare two rules at the end of the largest selected curves, per learning rate and β.
-
-    They must be equal up to the margin; without a margin, the first must be lower.
-    """
+    """Compare two rules at the end of the largest selected curves, per learning rate and β."""
 
     def selected(cell: CurveCell, rule: RuleFacts) -> bool:
         chosen = cell.dataset == dataset and of(cell) and beta in (None, cell.beta)
@@ -167,8 +166,7 @@ def compare_rules(
         why = base.absence(results, lambda c: isinstance(c, CurveCell) and (one(c) or other(c)))
         setting, (first, second) = "" if beta is None else f"β = {beta:g}", rules
         pairs = [Pair(dataset, first.label, second.label, "NLL", note=why, setting=setting)]
-    relation: Relation = "lower" if margin is None else "equal"
-    return [base.compare(pair, relation, margin or 0.0, decides) for pair in pairs]
+    return [base.compare(pair, relation, decides) for pair in pairs]
 
 
 # C7: DLM and ELBO on airline.
@@ -221,7 +219,7 @@ def _along(
 def _is_airline(cell: CurveCell, objective: str, variant: str, beta: float) -> bool:
     """Return whether a cell is an exact curve of airline with this objective, variant and β."""
     kind = (cell.objective, cell.hyperparameters, cell.beta) == (objective, variant, beta)
-    return kind and cell.dataset == AIRLINE and cell.rule == EXACT
+    return kind and cell.dataset == AIRLINE and cell.rule == EXACT and cell.whitened
 
 
 def _uses_airline(cell: PaperCell) -> bool:
@@ -238,7 +236,7 @@ def _judge_airline(results: Results) -> Finding:
     return base.finding(compared)
 
 
-C7 = base.claim("C7", (_uses_airline, _judge_airline))
+C7 = base.claim("C7", _uses_airline, {"at every epoch": _judge_airline})
 
 
 # C9 and C10: recovery of exact gradients.
@@ -250,50 +248,73 @@ _OUR_UPS = rules("ups-mixed", 1, 10)
 _BMC_1, _BMC_10, _BMC_100 = BMC
 
 
+RulePair = tuple[RuleFacts, RuleFacts, bool]
+"""Two rules, and whether their comparison decides."""
+
+
 def _recovery(
     datasets: tuple[str, ...],
     betas: tuple[float, ...],
-    margin: float,
-    *pairs: tuple[RuleFacts, RuleFacts, bool],
-) -> Test:
+    pairs: Sequence[RulePair],
+    whitened: bool = True,
+) -> Judge:
     """Test whether rules recover the exact one, and are lower than others.
 
-    A pair has two rules and whether they decide; only the paper's β does.
+    The paper's β decides.
     """
+    of = partial(is_joint, whitened=whitened)
 
     def judge(results: Results) -> Finding:
         compared: list[Part] = []
         for name, beta, (one, other, decides) in itertools.product(datasets, betas, pairs):
-            bound, counts = margin if other == EXACT else None, decides and beta == _BETA
-            compared += compare_rules(results, name, is_joint, (one, other), bound, counts, beta)
+            relation: Relation = "equal" if other == EXACT else "lower"
+            counts = decides and beta == _BETA
+            compared += compare_rules(results, name, of, (one, other), relation, counts, beta)
         return base.finding(compared)
 
+    return judge
+
+
+def _uses_rules(
+    datasets: tuple[str, ...],
+    betas: tuple[float, ...],
+    pairs: Sequence[RulePair],
+    whitened: bool = True,
+) -> Callable[[PaperCell], bool]:
     def selected(cell: CurveCell) -> bool:
-        return is_joint(cell) and cell.dataset in datasets and cell.beta in betas
+        return is_joint(cell, whitened) and cell.dataset in datasets and cell.beta in betas
 
-    return uses_curves(selected, (rule for pair in pairs for rule in pair[:2])), judge
+    return uses_curves(selected, (rule for pair in pairs for rule in pair[:2]))
 
 
-_AIRLINE_RECOVERY = _recovery(
-    (AIRLINE,),
-    AIRLINE_BETAS,
-    AIRLINE_MARGIN,
+_AIRLINE_PAIRS: tuple[RulePair, ...] = (
     (UPS[1], EXACT, True),
     (_BMC_100, EXACT, True),
     (UPS[0], _BMC_10, True),
     *((each, EXACT, False) for each in (UPS[0], _BMC_10, _BMC_1, _OUR_UPS[0])),
     (_OUR_UPS[0], _BMC_10, False),
 )
-_REGRESSION_RECOVERY = _recovery(
-    REGRESSION_SETS,
-    (_BETA,),
-    RECOVERY_MARGIN,
+_REGRESSION_PAIRS: tuple[RulePair, ...] = (
     *((each, EXACT, True) for each in (_BMC_10, _BMC_100)),
     *((each, _BMC_1, True) for each in (EXACT, _BMC_10, _BMC_100)),
 )
 
-C9 = base.claim("C9", _AIRLINE_RECOVERY, margin=AIRLINE_MARGIN)
-C10 = base.claim("C10", _REGRESSION_RECOVERY, margin=RECOVERY_MARGIN)
+_WHITENED = (AIRLINE,), AIRLINE_BETAS, _AIRLINE_PAIRS
+_UNWHITENED = (AIRLINE,), (_BETA,), _AIRLINE_PAIRS[:3], False
+_REGRESSION = REGRESSION_SETS, (_BETA,), _REGRESSION_PAIRS
+
+C9 = base.claim(
+    "C9",
+    lambda cell: _uses_rules(*_WHITENED)(cell) or _uses_rules(*_UNWHITENED)(cell),
+    {"whitened": _recovery(*_WHITENED), "unwhitened": _recovery(*_UNWHITENED)},
+    margin=runs.AIRLINE_MARGIN,
+)
+C10 = base.claim(
+    "C10",
+    _uses_rules(*_REGRESSION),
+    {"at the end": _recovery(*_REGRESSION)},
+    margin=runs.REGRESSION_MARGIN,
+)
 
 
 # C11 and C12: rules that are claimed to equal bMC.
@@ -326,10 +347,9 @@ def _equal_bmc(
         names.append(AIRLINE)
     compared: list[Part] = []
     for name in names:
-        margin = AIRLINE_MARGIN if name == AIRLINE else base.NLL_MARGIN
         for each in [each for each in tested if (name, each) in swept] or tested:
             pair = each, RuleFacts(name="bmc", samples=each.samples)
-            compared += compare_rules(results, name, of, pair, margin, decides)
+            compared += compare_rules(results, name, of, pair, "equal", decides)
     return compared
 
 
@@ -342,8 +362,86 @@ def _judge_product(results: Results) -> Finding:
     return base.finding([*_equal_bmc(results, _in_c12, UPS), *ours])
 
 
-_SMOOTH_TEST = uses_curves(_in_c11, (*BMC, *SMOOTH_BMC)), _judge_smooth
-_PRODUCT_TEST = uses_curves(_in_c12, (_BMC_1, _BMC_10, *UPS, *_OUR_UPS)), _judge_product
+C11 = base.claim(
+    "C11",
+    uses_curves(_in_c11, (*BMC, *SMOOTH_BMC)),
+    {"at the end": _judge_smooth},
+    nll=runs.NLL_MARGIN,
+    airline=runs.AIRLINE_MARGIN,
+)
+C12 = base.claim(
+    "C12",
+    uses_curves(_in_c12, (_BMC_1, _BMC_10, *UPS, *_OUR_UPS)),
+    {"at the end": _judge_product},
+    nll=runs.NLL_MARGIN,
+    rate=_RATE,
+)
 
-C11 = base.claim("C11", _SMOOTH_TEST, nll=base.NLL_MARGIN, airline=AIRLINE_MARGIN)
-C12 = base.claim("C12", _PRODUCT_TEST, nll=base.NLL_MARGIN, rate=_RATE)
+
+# Time to converge, for C14.
+
+_TIMED = *rules("ups-paper", 10), _OUR_UPS[0], _BMC_10
+
+
+def _is_timed(cell: CurveCell) -> bool:
+    return _in_c12(cell) and cell.beta == _BETA
+
+
+uses_times = uses_curves(_is_timed, _TIMED)
+
+
+def _seconds_to(curve: AnyRecord, target: float) -> float:
+    """Return the training time until the NLL has reached a target; ∞ if it has not."""
+    points = curve.outcome.points
+    return next((p.seconds for p in points if p.scores["nll"] <= target), math.inf)
+
+
+def _end(curve: AnyRecord) -> float:
+    """Return the mean NLL over the last fifth of the evaluations."""
+    nll = [point.scores["nll"] for point in curve.outcome.points]
+    return float(np.mean(nll[-max(1, len(nll) // 5) :]))
+
+
+def time_ratios(results: Results, rule: RuleFacts) -> Iterator[Pair]:
+    """Yield log10 of the ratio of a rule's time to converge to that of bMC-10, for each count set.
+
+    Converged is within the margin of the lower end of the two curves. Only curves of one machine
+    are compared.
+    """
+    timed = [run for run in results.of(CurveCell) if _is_timed(run.cell) and run.outcome.points]
+    for name in count_sets({run.cell.dataset for run in timed}):
+        here = [run for run in timed if run.cell.dataset == name]
+        ones, others = ([r for r in here if r.cell.rule == each] for each in (rule, _BMC_10))
+        settings = runs.paired_runs(ones, others, {"rule"}, lambda cell: cell.steps)
+        found = settings[0][1] if settings else []
+        pair = Pair(name, rule.label, _BMC_10.label, "log10 of the time to converge")
+        same = [each for each in found if len({_place(run) for run in each}) == 1]
+        if same:
+            yield _time_ratio(pair, same)
+        else:
+            why = "on different machines" if found else base.absence(results, uses_times)
+            yield replace(pair, note=why)
+
+
+def _time_ratio(pair: Pair, pairs: Sequence[tuple[AnyRecord, AnyRecord]]) -> Pair:
+    """Return the pair with the ratio of times of two curves of each repeat."""
+    first, every = pairs[0][0], [run for each in pairs for run in each]
+    cell, outcome, margin = first.cell, first.outcome, runs.curve_margin(first.cell)
+    times = np.array(
+        [[_seconds_to(run, min(map(_end, each)) + margin) for run in each] for each in pairs]
+    )
+    logs = np.log10(times)
+    medians = [number(float(each), 2) for each in np.median(times, axis=0)]
+    ratio = outcome.num_test / (outcome.num_training or cell.size)
+    return replace(
+        pair,
+        difference=runs.over_repeats(runs.between(logs[:, 0], logs[:, 1]), ratio),
+        note=f"medians {medians[0]} s and {medians[1]} s",
+        setting=f"β = {_BETA:g}, {plural(cell.steps, 'step')}",
+        convergence=runs.convergence(every, margin),
+        seconds=sum(run.outcome.seconds for run in every) / len(pairs),
+    )
+
+
+def _place(run: AnyRecord) -> tuple[str, str]:
+    return run.circumstances.machine, run.circumstances.device
