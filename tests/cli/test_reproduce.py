@@ -222,7 +222,7 @@ def write_made(path: str, failed: int = 0) -> list[PaperCell]:
         )
         for each in SETS
     )
-    Path(path).write_bytes(to_parquet(found, rows))
+    Path(path).write_bytes(to_parquet(found, rows, "smoke", "best"))
     return cells
 
 

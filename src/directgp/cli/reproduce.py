@@ -51,9 +51,9 @@ class Selection:
     claims: Annotated[list[str] | None, _names_option(_HELP["claim"], "--claim")] = None
     figures: Annotated[list[str] | None, _names_option(_HELP["figure"], "--figure")] = None
     datasets: Annotated[list[str] | None, _names_option(_HELP["dataset"], "--dataset")] = None
-    scale: Annotated[Literal["smoke", "small", "full"], what_option("NAME", _HELP["scale"])] = (
-        "smoke"
-    )
+    scale: Annotated[
+        Literal["smoke", "small", "full"] | None, what_option("NAME", _HELP["scale"])
+    ] = None
     protocol: Annotated[Literal["paper", "best"] | None, what_option("NAME", _HELP["protocol"])] = (
         None
     )
@@ -82,7 +82,9 @@ class Selection:
         """Return the scale, with the repeats, steps and sizes that are given."""
         from directgp.experiments.paper.sweep import SCALES
 
-        return SCALES[self.scale].changed(self.max_steps, self.repeats, self.largest_only)
+        return SCALES[self.scale or "smoke"].changed(
+            self.max_steps, self.repeats, self.largest_only
+        )
 
     def wants(self, cell: "PaperCell") -> bool:
         """Return whether a cell belongs to the claims, figures and data sets, by default all."""
@@ -205,6 +207,11 @@ def reproduce(
     selected = replace(selected, claims=[name.upper() for name in selected.claims or ()])
     selected.check()
     stores, archives = _merged(merge or (), out, report_only)
+    if archives:
+        # What was run is recorded in the file.
+        scale: Any = selected.scale or archives[0].scale
+        protocol = selected.protocol or archives[0].protocol
+        selected = replace(selected, scale=scale, protocol=protocol)
     began, since = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     opened = _open_all(selected, data_dir, download, bool(archives), terminal)
     rows = {row.name: row for archive in archives for row in archive.data}
@@ -215,13 +222,13 @@ def reproduce(
     if report_only and not stores and not archives and not (out / STORE).exists():
         raise InvalidInputError(_NO_RESULTS)
     results = _run(cells, opened, workers, out, force, (stores, archived), terminal)
-    scale, used = selected.sizes(), {cell.dataset for cell in results.cells}
+    sizes, used = selected.sizes(), {cell.dataset for cell in results.cells}
     found = Reproduction(
         results=results,
         claims=tuple(claim.assess(results) for claim in selected.judged()),
         data=tuple(row for row in rows.values() if row.name in used),
-        scale=scale,
-        protocol=selected.protocol or scale.protocol,
+        scale=sizes,
+        protocol=selected.protocol or sizes.protocol,
         # Results without models cannot be continued: that command is of a report again.
         command=command_typed(*(() if archives else ("--report-only",))),
         began=began,
@@ -306,7 +313,7 @@ def _open_all(
         on = f" on {joined(selected.datasets)}" if selected.datasets else ""
         raise WrongUsageError(
             f"There is no experiment of {joined(named) or 'the paper'}{on} at scale "
-            f"{selected.scale}. Name others, or another scale."
+            f"{selected.sizes().name}. Name others, or another scale."
         )
     opened = {}
     for name in (name for name in PAPER if name in used):

@@ -92,7 +92,7 @@ def write_reproduction(done: Reproduction, folder: Path) -> Path:
         folder,
         pictures.values(),
         [figure.file for figure in FIGURES.values()],
-        to_parquet(done.results, done.data),
+        to_parquet(done.results, done.data, done.scale.name, done.protocol),
         ("verdicts.json", _document(done)),
         reproduction_page(done, pictures),
     )

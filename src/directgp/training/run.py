@@ -345,10 +345,13 @@ class Recipe:
         if self.observer is not None:
             allowed = "'adam' with an observer"
             require(self.optimizer == "adam", "optimizer", allowed, repr(self.optimizer))
+        loss = self.point_loss()
         if not self.whitened:
             allowed = "'adam' with whitened=False"
             require(self.optimizer == "adam", "optimizer", allowed, repr(self.optimizer))
-        loss = self.point_loss()
+            formula = self.collapsed is not None or loss.eliminates == "square_loss"
+            allowed = "one whose q(u) is trained, with whitened=False"
+            require(not formula, "objective", allowed, repr(self.name), "Use 'elbo'.")
         loss.check(likelihood)
         if self.collapsed is not None and not isinstance(likelihood, ConjugateLikelihood):
             raise UnsupportedError(

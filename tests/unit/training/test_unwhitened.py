@@ -5,7 +5,7 @@ import torch
 
 import directgp
 from directgp.errors import InvalidInputError
-from directgp.likelihoods import Probit
+from directgp.likelihoods import Gaussian, Probit
 from directgp.objectives.base import LogLoss, Objective
 from directgp.posteriors import SparsePosterior
 from directgp.training.batches import Batches, Randomness
@@ -93,3 +93,11 @@ def test_it_is_for_joint_training_by_adam() -> None:
         directgp.train(*model[:2], X, Y, whitened=False)
     with pytest.raises(InvalidInputError, match="'joint' with whitened=False"):
         directgp.train(*model[:2], X, Y, hyperparameters="fixed", optimizer="adam", whitened=False)
+    settings = {"start": "scratch", "optimizer": "adam", "whitened": False}
+    for objective in ("vfe", "fitc", "square_loss"):
+        with pytest.raises(InvalidInputError, match="objective must be one whose q"):
+            directgp.train(
+                *(model.posterior, Gaussian(0.1), X, Y),
+                objective=objective,
+                **settings,  # type: ignore[arg-type]
+            )

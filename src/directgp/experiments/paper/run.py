@@ -152,8 +152,8 @@ _COLUMNS = (
 )
 """Columns of results.parquet, by their types in pyarrow."""
 
-_DATA = b"directgp.data"
-"""Name of the table of data sets among the file's metadata."""
+_DATA, _SCALE, _PROTOCOL = b"directgp.data", b"directgp.scale", b"directgp.protocol"
+"""Names among the file's metadata: the table of data sets, and what was run."""
 
 _CELL: TypeAdapter[PaperCell] = TypeAdapter(PaperCell)
 _DATA_ROWS = TypeAdapter(tuple[DataRow, ...])
@@ -165,9 +165,13 @@ class Archive(NamedTuple):
     records: tuple[PaperRecord, ...]
     failed: tuple[FailedRecord[PaperCell], ...]
     data: tuple[DataRow, ...]
+    scale: str
+    protocol: ProtocolName
 
 
-def to_parquet(results: Results, data: tuple[DataRow, ...]) -> bytes:
+def to_parquet(
+    results: Results, data: tuple[DataRow, ...], scale: str, protocol: ProtocolName
+) -> bytes:
     """Return results.parquet; cells that failed or were not run have no scores.
 
     Arrays are rounded to half precision.
@@ -178,7 +182,8 @@ def to_parquet(results: Results, data: tuple[DataRow, ...]) -> bytes:
         rows.append(_facts(failed.cell) | row)
     rows += [{**_facts(cell), "status": "not run"} for cell in results.missing]
     fields = [(name, pa.type_for_alias(kind)) for kind, names in _COLUMNS for name in names]
-    schema = pa.schema(fields, metadata={_DATA: _DATA_ROWS.dump_json(data)})
+    about = {_DATA: _DATA_ROWS.dump_json(data), _SCALE: scale, _PROTOCOL: protocol}
+    schema = pa.schema(fields, metadata=about)
     buffer = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), buffer, compression="zstd")
     return buffer.getvalue()
@@ -192,11 +197,15 @@ def read_parquet(path: Path) -> Archive:
     try:
         with path.open("rb") as file:
             table = pq.read_table(file)
-        data = _DATA_ROWS.validate_json((table.schema.metadata or {})[_DATA])
+        about = table.schema.metadata or {}
+        data = _DATA_ROWS.validate_json(about[_DATA])
+        scale = about[_SCALE].decode()
+        protocol = TypeAdapter(ProtocolName).validate_python(about[_PROTOCOL].decode())
         rows = table.to_pylist()
         finished = [row for row in rows if row["outcome"] is not None]
         failed = [row for row in rows if row.get("attempts") is not None]
-        return Archive(tuple(map(_record, finished)), tuple(map(_failed_record, failed)), data)
+        records, failures = tuple(map(_record, finished)), tuple(map(_failed_record, failed))
+        return Archive(records, failures, data, scale, protocol)
     except (pa.ArrowException, KeyError, OSError, SafetensorError, TypeError, ValueError) as error:
         what = (str(error).splitlines() or [type(error).__name__])[0]
         if isinstance(error, KeyError):

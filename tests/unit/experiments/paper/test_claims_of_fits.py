@@ -178,7 +178,7 @@ def test_repeats_that_one_alone_has_are_left_out() -> None:
 
 def _ended_early(record: PaperRecord, fall: float) -> PaperRecord:
     """The fit with a limit of 100 steps, in the last fifth of which the objective fell by this."""
-    history = ((1, 2.0), (80, 1.0 + fall), (90, 1.0 + fall / 2), (100, 1.0))
+    history = ((20, 2.0), (40, 1.5), (60, 1.2), (80, 1.0 + fall), (100, 1.0))
     changes = {"status": "budget", "history": history}
     outcome = fit_of(record)[1].model_copy(update=changes)
     return Record(record.cell, outcome, record.circumstances)

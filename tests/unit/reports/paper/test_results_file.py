@@ -40,7 +40,7 @@ FOUND = with_failures(results(EVERY_KIND))
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "results.parquet"
-    path.write_bytes(to_parquet(FOUND, DATA))
+    path.write_bytes(to_parquet(FOUND, DATA, "full", "paper"))
     return path
 
 
@@ -84,7 +84,7 @@ def test_numbers_that_are_not_finite_come_back(kind: Any, tmp_path: Path) -> Non
     scores = {"nll": math.inf, "mse": math.nan, "error": -math.inf}
     record = with_values(FOUND.of(kind)[0], **scores)
     path = tmp_path / "results.parquet"
-    path.write_bytes(to_parquet(Results((record,)), ()))
+    path.write_bytes(to_parquet(Results((record,)), (), "full", "paper"))
     (after,) = read_parquet(path).records
     assert repr(after.outcome) == repr(record.outcome)
     np.testing.assert_array_equal(after.arrays["losses"], record.arrays["losses"])
@@ -97,15 +97,15 @@ def test_losses_too_large_for_half_precision_stay_finite(sign: int, tmp_path: Pa
     losses = np.array([[1e5 * sign, math.inf, 0.123456]], np.float32)
     record = replace(FOUND.of(CurveCell)[0], arrays={"losses": losses})
     path = tmp_path / "results.parquet"
-    path.write_bytes(to_parquet(Results((record,)), ()))
+    path.write_bytes(to_parquet(Results((record,)), (), "full", "paper"))
     (after,) = read_parquet(path).records
     np.testing.assert_array_equal(after.arrays["losses"], losses)
 
 
 def test_nothing_comes_back_as_nothing(tmp_path: Path) -> None:
     path = tmp_path / "results.parquet"
-    path.write_bytes(to_parquet(Results(()), ()))
-    assert read_parquet(path) == ((), (), ())
+    path.write_bytes(to_parquet(Results(()), (), "full", "paper"))
+    assert read_parquet(path) == ((), (), (), "full", "paper")
 
 
 def changed(file: Path, **columns: Any) -> None:

@@ -151,7 +151,7 @@ def test_every_cell_is_a_row(folder: Path) -> None:
 
 def test_a_curve_is_told_by_its_end() -> None:
     found = results(Recipe(airline=True, repeats=1, points=3))
-    rows = pq.read_table(io.BytesIO(to_parquet(found, ()))).to_pylist()
+    rows = pq.read_table(io.BytesIO(to_parquet(found, (), "small", "best"))).to_pylist()
     ends = {r.cell.key: r.outcome.points[-1].scores["nll"] for r in found.of(CurveCell)}
     assert {row["key"]: row["nll"] for row in rows} == ends
     assert {row["method"] for row in rows} == {"elbo", "beta-elbo", "log-joint", "log-fixed"}

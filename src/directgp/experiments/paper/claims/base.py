@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, final
 
 import numpy as np
 
-from directgp.experiments.paper.cells import PaperCell, Results
+from directgp.experiments.paper.cells import AIRLINE, PaperCell, Results
 from directgp.experiments.paper.claims.runs import (
     ALL_CONVERGED,
     Convergence,
@@ -222,8 +222,14 @@ class Pair:
         return f"{where}: {self.title or f'{self.one} against {self.other}'}"
 
 
-def compare(pair: Pair, relation: Relation = "lower", decides: bool = True) -> Part:
-    """Test whether a pair has the claimed relation."""
+Rule = Callable[[Difference], Verdict]
+"""Returns the verdict on a difference."""
+
+
+def compare(
+    pair: Pair, relation: Relation = "lower", decides: bool = True, rule: Rule | None = None
+) -> Part:
+    """Test whether a pair has the claimed relation, by its rule or by another one."""
     found, nan, facts = pair.difference, math.nan, (decides, pair.dataset)
     if found is None:
         return Part(pair.what, "not decided", nan, nan, nan, pair.unit, pair.note, *facts)
@@ -232,11 +238,13 @@ def compare(pair: Pair, relation: Relation = "lower", decides: bool = True) -> P
     if relation != "lower":
         low, high = number(found.inner_low, 2), number(found.inner_high, 2)
         notes.insert(0, f"90 % interval {low} to {high}, margin {number(margin, 2)}")
-    verdict = _verdict(found, relation, margin)
+    judge: Rule = rule or (lambda each: _verdict(each, relation, margin))
+    verdict = judge(found)
     excess = {"lower": effect, "not above": effect - margin, "equal": abs(effect) - margin}
-    remedy = _more_repeats(pair, found, relation) if verdict == "not decided" else ""
+    remedy = _more_repeats(pair, found, judge) if verdict == "not decided" else ""
     if pair.convergence.unsettled:
-        verdict, remedy = "not decided", "Longer runs would decide it: --max-steps."
+        more = "more epochs" if pair.dataset == AIRLINE else "more steps, --max-steps"
+        verdict, remedy = "not decided", f"Longer runs would decide it: {more}."
     tested = found.error, found.p_value, pair.unit, "; ".join(filter(None, notes))
     part = Part(pair.what, verdict, effect, *tested, *facts, "", excess[relation], remedy)
     return replace(part, clause=_clause(pair, part, relation))
@@ -260,16 +268,18 @@ def _verdict(found: Difference, relation: Relation, margin: float) -> Verdict:
 _MOST_REPEATS = 500
 
 
-def _more_repeats(pair: Pair, found: Difference, relation: Relation) -> str:
+def _more_repeats(pair: Pair, found: Difference, judge: Rule) -> str:
     """Return how many repeats of the same mean and deviation would decide, and their cost."""
-    if not found.count or not math.isfinite(found.effect):
+    if not found.count:
+        return "Two repeats or more would decide it." if found.over == "1 repeat" else ""
+    if not math.isfinite(found.effect):
         return ""
     for count in range(found.count + 1, _MOST_REPEATS + 1):
-        if _verdict(found.with_repeats(count), relation, pair.margin) != "not decided":
+        if judge(found.with_repeats(count)) != "not decided":
             more = count - found.count
             cost = f", {duration(more * pair.seconds)} more" if pair.seconds > 0 else ""
-            return f"About {plural(count, 'repeat')} would decide it{cost}: --repeats {count}."
-    return "No number of repeats would decide it: it needs more test rows."
+            return f"A run of {plural(count, 'repeat')} would decide it{cost}: --repeats {count}."
+    return f"Not even {_MOST_REPEATS} repeats would decide it: all splits share these rows."
 
 
 def _clause(pair: Pair, part: Part, relation: Relation) -> str:

@@ -81,7 +81,8 @@ class CurvePairs(NamedTuple):
         """Test the difference paired over the test rows, averaged over the repeats.
 
         If only some rows have stored losses, the standard error comes from them, and the mean from
-        the scores of all rows.
+        the scores of all rows. If the repeats vary more than the rows explain, because training is
+        noisy, they are what is tested. One repeat decides nothing.
         """
         points = [(_nll_at(one, step), _nll_at(other, step)) for one, other in self.pairs]
         stored = [runs.between(one[1], other[1]) for one, other in points]
@@ -90,19 +91,28 @@ class CurvePairs(NamedTuple):
             sum(one.outcome.num_test for one, _ in self.pairs),
         )
         count = sum(map(len, stored))
-        if count >= all_rows or not math.isfinite(found.effect):
+        if not math.isfinite(found.effect):
             return found
-        mean = float(np.mean([one[0] - other[0] for one, other in points]))
-        over = f"{plural(all_rows, 'test row')}, standard error from {count:,} of them"
-        return replace(runs.measured(mean, found.error * math.sqrt(count / all_rows)), over=over)
+        if count < all_rows:
+            mean = float(np.mean([one[0] - other[0] for one, other in points]))
+            over = f"{plural(all_rows, 'test row')}, standard error from {count:,} of them"
+            error = found.error * math.sqrt(count / all_rows)
+            found = replace(runs.measured(mean, error), over=over)
+        outcome = self.pairs[0][0].outcome
+        means = np.array([[one[0], other[0]] for one, other in points])
+        ratio = outcome.num_test / (outcome.num_training or self.cell.size)
+        repeats = runs.over_repeats(runs.between(means[:, 0], means[:, 1]), ratio)
+        if len(points) == 1:
+            return replace(repeats, error=found.error, over="1 repeat")
+        return repeats if repeats.error > found.error else found
 
     def at_the_end(self, one: RuleFacts, other: RuleFacts) -> Pair:
         """Compare two rules at the last evaluation, paired over the repeats.
 
-        They are paired over the test rows if there is one repeat, and on airline, which has many.
+        On airline, which has many test rows, they are paired over these.
         """
         cell, last = self.cell, self.evaluations[-1][0]
-        if len(self.pairs) == 1 or cell.dataset == AIRLINE:
+        if cell.dataset == AIRLINE:
             found = self.rows_at(last)
         else:
             nll = np.array([[_nll_at(curve, last)[0] for curve in pair] for pair in self.pairs])
@@ -336,7 +346,7 @@ def _in_c12(cell: CurveCell) -> bool:
 def _equal_bmc(
     results: Results, of: Selection, tested: tuple[RuleFacts, ...], decides: bool = True
 ) -> list[Part]:
-    """Compare rules with bMC of as many samples, for every learning rate and β.
+    """Compare rules with bMC of as many samples, for every β of the sweep and the paper's.
 
     Only data sets and numbers of samples that the sweep has are compared; all if it has none.
     """
@@ -347,9 +357,11 @@ def _equal_bmc(
         names.append(AIRLINE)
     compared: list[Part] = []
     for name in names:
-        for each in [each for each in tested if (name, each) in swept] or tested:
+        betas = sorted({_BETA, *(cell.beta for cell in curves if cell.dataset == name)})
+        rules = [each for each in tested if (name, each) in swept] or tested
+        for each, beta in itertools.product(rules, betas):
             pair = each, RuleFacts(name="bmc", samples=each.samples)
-            compared += compare_rules(results, name, of, pair, "equal", decides)
+            compared += compare_rules(results, name, of, pair, "equal", decides, beta)
     return compared
 
 
@@ -397,9 +409,10 @@ def _seconds_to(curve: AnyRecord, target: float) -> float:
 
 
 def _end(curve: AnyRecord) -> float:
-    """Return the mean NLL over the last fifth of the evaluations."""
+    """Return the mean NLL over the last fifth of the evaluations; ∞ if it is not finite."""
     nll = [point.scores["nll"] for point in curve.outcome.points]
-    return float(np.mean(nll[-max(1, len(nll) // 5) :]))
+    mean = float(np.mean(nll[-max(1, len(nll) // 5) :]))
+    return mean if math.isfinite(mean) else math.inf
 
 
 def time_ratios(results: Results, rule: RuleFacts) -> Iterator[Pair]:

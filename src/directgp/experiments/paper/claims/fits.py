@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
-from typing import Any, final, get_args
+from typing import final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from directgp.experiments.paper.claims import base, runs
 from directgp.experiments.paper.claims.base import Finding, Judge, Pair, Part, Relation
 from directgp.experiments.paper.claims.runs import AnyRecord
 from directgp.experiments.paper.sweep import SMALL_SET, SMALL_SIZE
+from directgp.experiments.plan import TEST, VALIDATION
 from directgp.metrics import SCORES
 from directgp.text import number, plural, with_error
 
@@ -98,7 +99,7 @@ def fit_pair(
     unit = "error rate" if score == "error" else labels[score]
     pair = Pair(dataset, PAPER_METHODS[one].name_in_text, PAPER_METHODS[other].name_in_text, unit)
     ones, others = (fits_of(results, dataset, method, protocol) for method in (one, other))
-    settings = runs.paired_runs(ones, others, _FREE, _no_tie)
+    settings = runs.paired_runs(ones, others, _FREE, _steps)
     if not settings:
         return replace(pair, note=base.absence(results, uses_fits([dataset], (one, other))))
     cell, pairs, alone = settings[0]
@@ -118,10 +119,16 @@ def fit_pair(
         difference=found,
         note="; ".join(notes),
         setting=plural(cell.size, "row"),
-        margin=MSE_SHARE * float(scores[:, 1].mean()) if score == "mse" else _MARGINS[score],
+        margin=_share(scores[:, 1]) if score == "mse" else _MARGINS[score],
         convergence=runs.convergence(every, runs.NLL_MARGIN),
         seconds=sum(run.outcome.seconds for run in every) / len(pairs),
     )
+
+
+def _share(scores: NDArray[np.float64]) -> float:
+    """Return the margin of the MSE; 0 if a score is not finite."""
+    mean = float(scores.mean())
+    return MSE_SHARE * mean if math.isfinite(mean) else 0.0
 
 
 _PROTOCOLS: dict[ProtocolName, str] = {"paper": "the paper's protocol", "best": "our protocol"}
@@ -131,8 +138,9 @@ _FREE = {"method", "betas", "rule"}
 """Fields in which fits that are compared may differ."""
 
 
-def _no_tie(_: Any) -> int:
-    return 0
+def _steps(cell: FitCell) -> int:
+    """Return the limit of steps, by which the longer of two runs is taken."""
+    return cell.max_steps or 0
 
 
 def fits_of(results: Results, dataset: str, method: str, protocol: ProtocolName) -> list[AnyRecord]:
@@ -166,7 +174,7 @@ def better_variant(results: Results, dataset: str, variants: Sequence[str]) -> s
     """Return the variant with the lower mean validation loss, or the only one that was run."""
     protocol = protocols(results, dataset)[0]
     ones, others = (fits_of(results, dataset, method, protocol) for method in variants)
-    settings = runs.paired_runs(ones, others, _FREE, _no_tie)
+    settings = runs.paired_runs(ones, others, _FREE, _steps)
     pairs = settings[0][1] if settings else []
     losses = [[_validation(run) for run in pair] for pair in pairs]
     first, second = np.mean(losses, axis=0) if losses else (not ones, not others)
@@ -236,9 +244,10 @@ def _fits_of_size(
 ) -> list[AnyRecord]:
     """Return the fits of the size nearest 691, or of the largest size, with most repeats."""
 
-    def rank(fits: list[AnyRecord]) -> tuple[float, int]:
-        size = fits[0].cell.size
-        return -abs(math.log(size / SMALL_SIZE)) if small else float(size), len(fits)
+    def rank(fits: list[AnyRecord]) -> tuple[float, int, int]:
+        cell = fits[0].cell
+        near = -abs(math.log(cell.size / SMALL_SIZE))
+        return near if small else float(cell.size), len(fits), _steps(cell)
 
     every = fits_of(results, SMALL_SET, method, protocol)
     fits = [fit for fit in every if _has_size(fit.cell, method, small)]
@@ -298,6 +307,8 @@ class _Sides:
     unit: str
     margin: float
     values: Values
+    strict: bool = False
+    """Whether the other methods decide with many rows, too."""
 
     def __call__(self, results: Results) -> Finding:
         first, *others = protocols(results, SMALL_SET)
@@ -306,7 +317,9 @@ class _Sides:
             test, decides = partial(self._test, results, protocol), protocol == first
             compared += [test(method, True, True, decides) for method in BETA_METHODS]
             compared.append(test("log-joint", False, False, decides))
-            compared += [test(method, False, True, False) for method in ("beta-elbo", "log-fixed")]
+            others_decide = decides and self.strict
+            for method in ("beta-elbo", "log-fixed"):
+                compared.append(test(method, False, True, others_decide))
         return base.finding(compared, every=True)
 
     def _test(
@@ -328,7 +341,8 @@ class _Sides:
             pair = Pair(f"{SMALL_SET} with {where}", "", "", self.unit, note=why, title=title)
             return base.compare(pair, decides=decides)
         first, (numbers, text) = fits[0].outcome, self.values(fits)
-        ratio = first.num_test / first.num_training
+        # The rows that choose β are those for validation.
+        ratio = VALIDATION / TEST * first.num_test / first.num_training
         found = runs.over_repeats(-numbers if above else numbers, ratio)
         place = f"{SMALL_SET} with {plural(fits[0].cell.size, 'row')}"
         pair = Pair(
@@ -351,6 +365,7 @@ C4 = base.claim(
     _uses_chosen,
     {
         "the chosen β": _Sides("log10 β", math.log10(BETA_STEP), _chosen_betas),
+        "strict": _Sides("log10 β", math.log10(BETA_STEP), _chosen_betas, strict=True),
         "by loss": _Sides("validation NLL", runs.NLL_MARGIN, _lowest_losses),
     },
     small_size=SMALL_SIZE,

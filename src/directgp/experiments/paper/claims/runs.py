@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from directgp.experiments.cell import Record
 from directgp.experiments.paper.cells import AIRLINE, CurveOutcome, FitOutcome
@@ -85,36 +86,37 @@ def curve_margin(cell: Any) -> float:
 def movement(run: AnyRecord) -> float:
     """Return how far a run was from convergence, in nats per example.
 
-    For a curve, the difference of its mean NLL over the last fifth of its evaluations from that
-    over the fifth before; for a fit that reached its limit of steps, the fall of its objective in
-    the last fifth of them; else 0.
+    It is the difference of the mean NLL of a curve over the last fifth of its evaluations, or of
+    the mean objective of a fit that reached its limit of steps over the last fifth of them, from
+    that over the fifth before; else 0.
     """
     outcome = run.outcome
     if isinstance(outcome, CurveOutcome):
         # Of two evaluations at the same step the last one counts.
         by_step = {point.step: point.scores["nll"] for point in outcome.points}
-        nll = np.array([*by_step.values()])
-        fifth = max(1, len(nll) // 5)
-        if len(nll) and not math.isfinite(nll[-1]):
+        values = np.array([*by_step.values()])
+        if len(values) and not math.isfinite(values[-1]):
             # It has diverged, and would not come back.
             return 0.0
-        if len(nll) < 2 * fifth or not np.isfinite(nll[-2 * fifth :]).all():
-            return math.inf
-        return abs(float(nll[-fifth:].mean() - nll[-2 * fifth : -fifth].mean()))
-    if not isinstance(outcome, FitOutcome) or outcome.status == CONVERGED:
+    elif isinstance(outcome, FitOutcome) and outcome.status != CONVERGED:
+        values = np.array([loss for _, loss in outcome.history])
+    else:
         return 0.0
-    if not outcome.history:
+    fifth = max(1, len(values) // 5)
+    if len(values) < 2 * fifth or not np.isfinite(values[-2 * fifth :]).all():
         return math.inf
-    steps, losses = np.array(outcome.history).T
-    before, last = losses[steps <= max(0.8 * steps[-1], steps[0])][-1], losses[-1]
-    return float(before - last) if np.isfinite([before, last]).all() else math.inf
+    return abs(float(values[-fifth:].mean() - values[-2 * fifth : -fifth].mean()))
 
 
 def is_converged(run: AnyRecord) -> bool:
     """Return whether a fit ended before its limit of steps, or a curve at a constant NLL."""
-    if isinstance(run.outcome, FitOutcome):
-        return bool(run.outcome.status == CONVERGED)
-    return movement(run) <= (curve_margin(run.cell) if run.cell.kind == "curve" else 0.0)
+    outcome = run.outcome
+    if isinstance(outcome, FitOutcome):
+        return bool(outcome.status == CONVERGED)
+    if not isinstance(outcome, CurveOutcome):
+        return True
+    finite = bool(outcome.points) and math.isfinite(outcome.points[-1].scores["nll"])
+    return finite and movement(run) <= curve_margin(run.cell)
 
 
 class Convergence(NamedTuple):
@@ -133,7 +135,7 @@ def convergence(runs: Sequence[AnyRecord], margin: float) -> Convergence:
     moved = max(map(movement, early), default=0.0)
     if not early:
         return ALL_CONVERGED
-    far = f"moving by up to {number(moved, 2)} in a fifth of the steps"
+    far = f"moving by up to {number(moved, 2)} in a fifth of their steps"
     note = f"{len(early)} of {plural(len(runs), 'run')} not converged, {far}"
     return Convergence(note, not moved <= margin)
 
@@ -171,8 +173,8 @@ class Difference:
     def with_repeats(self, count: int) -> "Difference":
         """Return the difference as it would be if more repeats had this mean and deviation."""
         scale = self.deviation * math.sqrt(1 / count + self.ratio)
-        p = float(2 * stats.t.sf(abs(self.effect) / scale, count - 1)) if scale else 0.0
-        return _tested(self.effect, self.error, p, scale, stats.t(count - 1))
+        p = float(2 * stdtr(count - 1, -abs(self.effect) / scale)) if scale else 0.0
+        return _tested(self.effect, self.error, p, scale, partial(stdtrit, count - 1))
 
 
 _UPPER = 1 - SIGNIFICANT / 2
@@ -180,10 +182,15 @@ _UPPER = 1 - SIGNIFICANT / 2
 
 
 def _tested(
-    effect: float, error: float, p_value: float, scale: float, law: Any, **facts: Any
+    effect: float,
+    error: float,
+    p_value: float,
+    scale: float,
+    quantile: Callable[[float], float],
+    **facts: Any,
 ) -> Difference:
     """Return a difference with intervals by quantiles of a law times a scale."""
-    half, inner = (float(law.ppf(upper)) * scale for upper in (_UPPER, 1 - SIGNIFICANT))
+    half, inner = (float(quantile(upper)) * scale for upper in (_UPPER, 1 - SIGNIFICANT))
     ends = effect - half, effect + half, effect - inner, effect + inner
     return Difference(effect, error, p_value, *ends, **facts)
 
@@ -219,7 +226,8 @@ def over_repeats(values: NDArray[np.float64], ratio: float, resolution: float = 
     deviation = max(float(finite.std(ddof=1)), resolution)
     facts = {"over": over, "count": count, "deviation": deviation, "ratio": ratio}
     scale = deviation * math.sqrt(1 / count + ratio)
-    return _with_infinite(_tested(mean, error, p, scale, stats.t(count - 1), **facts), values)
+    law = partial(stdtrit, count - 1)
+    return _with_infinite(_tested(mean, error, p, scale, law, **facts), values)
 
 
 def over_rows(repeats: Sequence[NDArray[np.float64]]) -> Difference:
@@ -237,8 +245,8 @@ def measured(effect: float, error: float) -> Difference:
     """Test a number with a known standard error with a z-test."""
     if not (math.isfinite(effect) and math.isfinite(error)):
         return Difference(effect, math.nan, math.nan, *_EVERYTHING)
-    p = float(2 * stats.norm.sf(abs(effect) / error)) if error else float(effect == 0)
-    return _tested(effect, error, p, error, stats.norm)
+    p = float(2 * ndtr(-abs(effect) / error)) if error else float(effect == 0)
+    return _tested(effect, error, p, error, ndtri)
 
 
 def _mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
