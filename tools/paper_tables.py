@@ -1,0 +1,158 @@
+"""Write the tables of the page "The paper, rerun" from the results that are kept beside it.
+
+``python tools/paper_tables.py`` reads ``docs/reproduction/results.parquet``, and writes
+``docs/tables/reproduction_*.md``.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from directgp.experiments.paper.cells import (
+    AIRLINE,
+    EXACT,
+    PAPER_METHODS,
+    CurveCell,
+    FitCell,
+    Results,
+)
+from directgp.experiments.paper.claims import CLAIMS
+from directgp.experiments.paper.claims.base import Assessment, Reading
+from directgp.experiments.paper.claims.fits import (
+    CLASSIFICATION_SETS,
+    COUNT_SETS,
+    REGRESSION_SETS,
+)
+from directgp.experiments.paper.claims.runs import over_repeats
+from directgp.experiments.paper.run import read_parquet
+from directgp.reports.paper import evidence
+from directgp.text import number, with_error
+
+DOCS = Path(__file__).parents[1] / "docs"
+ARCHIVE = DOCS / "reproduction" / "results.parquet"
+
+BEFORE = {
+    **dict.fromkeys(("C7", "C8", "C14"), "held"),
+    **dict.fromkeys(("C1", "C9", "C10", "C11", "C12", "C13"), "not held"),
+    **dict.fromkeys(("C2", "C3", "C4", "C5", "C6"), "not decided"),
+}
+"""Verdicts by the first version of the criteria, on results of the scale small."""
+
+
+def main() -> None:
+    """Write every table."""
+    archive = read_parquet(ARCHIVE)
+    results = Results(archive.records, archive.failed)
+    assessed = [claim.assess(results) for claim in CLAIMS.values()]
+    for name, text in tables(results, assessed).items():
+        (DOCS / "tables" / f"reproduction_{name}.md").write_text(text, encoding="utf-8")
+
+
+def tables(results: Results, assessed: Sequence[Assessment]) -> dict[str, str]:
+    """Return the tables by their names."""
+    regression = list(PAPER_METHODS)
+    others = ["elbo", "beta-elbo", "log-joint", "log-fixed"]
+    return {
+        "claims": _table(
+            ("claim", "the paper's words", "before", "now", "found here, and by how many runs"),
+            map(_claim, assessed),
+        ),
+        "readings": _table(
+            ("claim", "reading", "verdict", "found"),
+            (
+                (each.claim.id, _name(reading), finding.verdict, finding.sentence)
+                for each in assessed
+                for reading, finding in each.judged[1:]
+            ),
+        ),
+        "nll": _scores(results, REGRESSION_SETS, regression, "nll"),
+        "mse": _scores(results, REGRESSION_SETS, regression, "mse"),
+        "labels": _scores(results, CLASSIFICATION_SETS, others, "nll"),
+        "counts": _scores(results, COUNT_SETS, others, "nll"),
+        "airline": _airline(results),
+    }
+
+
+def _claim(each: Assessment) -> tuple[str, ...]:
+    words, found = f"“{each.claim.quote}”", each.finding
+    text = f"{found.sentence} *{evidence(each)}.*" if each.runs else found.sentence
+    return each.claim.id, words, BEFORE[each.claim.id], f"**{found.verdict}**", text
+
+
+def _name(reading: Reading) -> str:
+    return f"ours: {reading.name}" if reading.of == "ours" else reading.name
+
+
+def _scores(results: Results, datasets: Sequence[str], methods: Sequence[str], score: str) -> str:
+    """Return mean ± standard error at the largest size of each data set; the best is bold."""
+    fits = [run for run in results.of(FitCell) if run.cell.protocol == "best"]
+    rows = []
+    for dataset in datasets:
+        own = [run for run in fits if run.cell.dataset == dataset]
+        largest = max((run.cell.size for run in own), default=0)
+        found = []
+        for method in methods:
+            values = [
+                run.outcome.scores[score]
+                for run in own
+                if (run.cell.size, run.cell.method) == (largest, method)
+            ]
+            found.append((float(np.mean(values)) if values else math.inf, values))
+        if not own:
+            continue
+        best = min(mean for mean, _ in found)
+        cells = []
+        for mean, values in found:
+            error = over_repeats(np.array(values), 0.0).error
+            text = with_error(mean, error) if values else "–"
+            cells.append(f"**{text}**" if mean == best else text)
+        rows.append((f"{dataset}, {largest:,}", *cells))
+    labels = [PAPER_METHODS[method].label for method in methods]
+    return _table(("data, rows", *labels), rows)
+
+
+_EPOCHS = (1, 6, 11, 16, 20)
+_SHOWN_BETA = 0.1
+"""The β at which rules are shown."""
+
+
+def _airline(results: Results) -> str:
+    """Return the mean NLL of each kind of curve after some epochs."""
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for run in results.of(CurveCell):
+        cell = run.cell
+        if cell.dataset == AIRLINE and (cell.rule == EXACT or cell.beta == _SHOWN_BETA):
+            key = (cell.whitened, cell.method, cell.beta, cell.rule)
+            groups.setdefault(key, []).append(run)
+    rows = []
+    for (whitened, method, beta, rule), runs in groups.items():
+        name = f"{PAPER_METHODS[method].label}, β = {number(beta)}"
+        name += "" if method.endswith("elbo") else f", {rule.label}"
+        means = []
+        for epoch in _EPOCHS:
+            seen = [
+                point.scores["nll"]
+                for run in runs
+                for point in run.outcome.points
+                if round(point.epoch) == epoch
+            ]
+            means.append(f"{np.mean(seen):.4f}" if seen else "–")
+        rows.append((name + ("" if whitened else ", unwhitened"), *means, str(len(runs))))
+    header = [f"epoch {epoch}" for epoch in _EPOCHS]
+    return _table(("run", *header, "repeats"), rows)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(_escaped(line))} |\n" for line in lines)
+
+
+def _escaped(line: Sequence[str]) -> list[str]:
+    return [cell.replace("|", "\\|") for cell in line]
+
+
+if __name__ == "__main__":
+    main()
