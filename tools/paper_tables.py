@@ -20,7 +20,7 @@ from directgp.experiments.paper.cells import (
     Results,
 )
 from directgp.experiments.paper.claims import CLAIMS
-from directgp.experiments.paper.claims.base import Assessment, Reading
+from directgp.experiments.paper.claims.base import Assessment, ClaimReading
 from directgp.experiments.paper.claims.fits import (
     CLASSIFICATION_SETS,
     COUNT_SETS,
@@ -82,7 +82,7 @@ def _claim(each: Assessment) -> tuple[str, ...]:
     return each.claim.id, words, BEFORE[each.claim.id], f"**{found.verdict}**", text
 
 
-def _name(reading: Reading) -> str:
+def _name(reading: ClaimReading) -> str:
     return f"ours: {reading.name}" if reading.of == "ours" else reading.name
 
 

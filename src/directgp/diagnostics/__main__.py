@@ -72,7 +72,7 @@ def study_problem() -> DescentProblem:
     return DescentProblem.of(SparsePosterior(prior, Z), Logistic(), X, y, beta=len(y) / 4)
 
 
-class Run(NamedTuple):
+class StudyRun(NamedTuple):
     """A run of `descend`, and the point that it should converge to."""
 
     rule: BiasedMonteCarlo | None
@@ -96,7 +96,7 @@ class ConvergenceStudy(NamedTuple):
 
     problem: DescentProblem
     constants: ConvergenceConstants
-    runs: dict[str, Run]
+    runs: dict[str, StudyRun]
 
 
 def convergence_study(
@@ -122,7 +122,7 @@ def convergence_study(
         )
         seconds = time.perf_counter() - began
         limit = fixed_limit(problem, FIXED[name]) if name in FIXED else minimum
-        runs[name] = Run(rule, path, limit, problem.exact(limit)[1].norm, seconds)
+        runs[name] = StudyRun(rule, path, limit, problem.exact(limit)[1].norm, seconds)
         print(f"{name}: {duration(seconds)}", file=sys.stderr)
     return ConvergenceStudy(problem, constants, runs)
 

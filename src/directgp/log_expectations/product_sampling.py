@@ -53,7 +53,7 @@ _RIDGE = 1e-3
 Variates = tuple[AnyPoints, AnyPoints]
 
 
-class Fit(NamedTuple):
+class Coefficients(NamedTuple):
     """Least-squares coefficients of a slope on c₁ and c₂."""
 
     first: Row
@@ -70,7 +70,7 @@ def control_variates(
     return width * tilt, (delta - centre).mul_(tilt).add_(1)
 
 
-def fit(slopes: Sequence[AnyPoints], variates: Variates, weights: AnyPoints) -> list[Fit]:
+def fit(slopes: Sequence[AnyPoints], variates: Variates, weights: AnyPoints) -> list[Coefficients]:
     """Fit each slope, less any constant, over nodes whose weights sum to 1."""
     first, second = variates
     weighted_first, weighted_second = weights * first, weights * second
@@ -84,7 +84,7 @@ def fit(slopes: Sequence[AnyPoints], variates: Variates, weights: AnyPoints) -> 
         a1, a2 = (r1 * m22 - r2 * m12) / determinant, (r2 * m11 - r1 * m12) / determinant
         # 2·aᵀr − aᵀSa with (S + ridge·diag S)·a = r.
         explained = a1 * r1 + a2 * r2 + _RIDGE * (s11 * a1 * a1 + s22 * a2 * a2)
-        fits.append(Fit(a1, a2, explained))
+        fits.append(Coefficients(a1, a2, explained))
     return fits
 
 

@@ -16,7 +16,7 @@ from directgp.experiments.paper.cells import (
     ProtocolName,
     Results,
 )
-from directgp.experiments.paper.claims.base import Assessment, Finding, Part, Reading, Verdict
+from directgp.experiments.paper.claims.base import Assessment, ClaimReading, Finding, Part, Verdict
 from directgp.experiments.paper.claims.runs import CONVERGED
 from directgp.experiments.paper.run import Reproduction, to_parquet
 from directgp.plots.rendering import RenderedPicture, render
@@ -304,7 +304,7 @@ def _document(done: Reproduction) -> dict[str, Any]:
     }
 
 
-def _reading(reading: Reading, finding: Finding) -> dict[str, Any]:
+def _reading(reading: ClaimReading, finding: Finding) -> dict[str, Any]:
     return {
         **{name: getattr(reading, name) for name in _READING_FIELDS},
         "verdict": finding.verdict,

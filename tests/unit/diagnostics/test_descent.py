@@ -5,6 +5,7 @@ import math
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from directgp.diagnostics import (
 )
 from directgp.diagnostics import __main__ as command
 from directgp.diagnostics.bounds import density_derivatives
+from directgp.diagnostics.schedules import SampleSchedule
 from directgp.errors import InvalidInputError, NumericalError, UnsupportedError
 from directgp.likelihoods import Likelihood, Logistic, Poisson, Probit, StudentT
 from directgp.log_expectations import BiasedMonteCarlo
@@ -269,8 +271,9 @@ def test_smooth_bmc_converges_with_its_smoothing() -> None:
 
 def test_cap_is_recorded() -> None:
     rule = convergence_rule(CONSTANTS, step_size=STEPS, cap=500)
-    path = run(rule, 60)
-    required = [rule.num_samples.at(step).required for step in range(60)]  # type: ignore[union-attr]
+    path, schedule = run(rule, 60), rule.num_samples
+    assert isinstance(schedule, SampleSchedule)
+    required = [schedule.at(step).required for step in range(60)]
     assert path.capped == [step for step in range(60) if required[step] >= 500]
     assert 0 < len(path.capped) < 60
 
@@ -350,15 +353,17 @@ def test_few_samples_by_tensor_quadrature(num_samples: int) -> None:
 
 @pytest.mark.parametrize("gradient", ["pathwise", "second_derivative"])
 @pytest.mark.parametrize("num_samples", [2, 10])
-def test_expectations_by_monte_carlo(num_samples: int, gradient: str) -> None:
-    rule = BiasedMonteCarlo(num_samples, gradient=gradient)  # type: ignore[arg-type]
+def test_expectations_by_monte_carlo(
+    num_samples: int, gradient: Literal["pathwise", "second_derivative"]
+) -> None:
+    rule = BiasedMonteCarlo(num_samples, gradient=gradient)
     generator = torch.Generator().manual_seed(6)
     repeats = 20_000
     shape = (repeats, 4)
     mean, variance = MARGINALS.mean.expand(shape), MARGINALS.variance.expand(shape)
     value = rule(Logistic(), LABELS, mean, variance, generator=generator)
     draws = gradient_draws(rule, Logistic(), LABELS, MARGINALS, repeats, generator)
-    exact = expected_bmc(Logistic(), LABELS, MARGINALS, num_samples, gradient)  # type: ignore[arg-type]
+    exact = expected_bmc(Logistic(), LABELS, MARGINALS, num_samples, gradient)
     for drawn, expected in zip((value, *draws), exact, strict=True):
         error = drawn.std(0) / math.sqrt(repeats)
         assert bool(((drawn.mean(0) - expected).abs() < 4 * error).all())

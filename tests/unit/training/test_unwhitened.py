@@ -93,11 +93,12 @@ def test_it_is_for_joint_training_by_adam() -> None:
         directgp.train(*model[:2], X, Y, whitened=False)
     with pytest.raises(InvalidInputError, match="'joint' with whitened=False"):
         directgp.train(*model[:2], X, Y, hyperparameters="fixed", optimizer="adam", whitened=False)
-    settings = {"start": "scratch", "optimizer": "adam", "whitened": False}
     for objective in ("vfe", "fitc", "square_loss"):
         with pytest.raises(InvalidInputError, match="objective must be one whose q"):
             directgp.train(
                 *(model.posterior, Gaussian(0.1), X, Y),
                 objective=objective,
-                **settings,  # type: ignore[arg-type]
+                start="scratch",
+                optimizer="adam",
+                whitened=False,
             )

@@ -30,7 +30,7 @@ from directgp.experiments.paper.cells import (
     SamplerOutcome,
     SamplerPoint,
 )
-from directgp.experiments.paper.claims.base import Claim, Finding, Part, Reading
+from directgp.experiments.paper.claims.base import Claim, ClaimReading, Finding, Part
 from directgp.experiments.paper.run import DataRow, Reproduction
 from directgp.experiments.paper.sweep import SCALES
 from directgp.metrics import SCORES
@@ -371,9 +371,9 @@ FINDINGS = {
 }
 
 
-def _reading(name: str, criterion: str, why: str, **facts: Any) -> Reading:
+def _reading(name: str, criterion: str, why: str, **facts: Any) -> ClaimReading:
     given = {"of": "paper", **facts}
-    return Reading(name, criterion=criterion, why=why, judge=lambda _: FINDINGS[name], **given)
+    return ClaimReading(name, criterion=criterion, why=why, judge=lambda _: FINDINGS[name], **given)
 
 
 CLAIMS = (
@@ -449,36 +449,23 @@ CLAIMS = (
         ),
     ),
 )
-DATA = (
-    DataRow(
-        name="sarcos",
-        task="regression",
-        rows=7432,
-        features=21,
-        fingerprint="8f3a" * 16,
-        paper_rows=48933,
-        paper_features=21,
-        num_inducing=100,
-        origin="sarcos.parquet",
-        licence="none stated",
-        source="http://gaussianprocess.org/gpml/data/",
-        differences="A subset of 7,432 rows.",
-    ),
-    DataRow(
-        name="pol",
-        task="regression",
-        rows=15000,
-        features=26,
-        fingerprint="8f3a" * 16,
-        paper_rows=15000,
-        paper_features=26,
-        num_inducing=100,
-        origin="pol.parquet",
-        licence="",
-        source="",
-        differences="",
-    ),
+SARCOS = DataRow(
+    name="sarcos",
+    task="regression",
+    rows=7432,
+    features=21,
+    fingerprint="8f3a" * 16,
+    paper_rows=48933,
+    paper_features=21,
+    num_inducing=100,
+    origin="sarcos.parquet",
+    licence="none stated",
+    source="http://gaussianprocess.org/gpml/data/",
+    differences="A subset of 7,432 rows.",
 )
+POL = {"name": "pol", "rows": 15000, "features": 26, "paper_rows": 15000, "paper_features": 26}
+PLAIN = {"origin": "pol.parquet", "licence": "", "source": "", "differences": ""}
+DATA = SARCOS, SARCOS.model_copy(update=POL | PLAIN)
 
 
 def reproduction(found: Results, **changes: Any) -> Reproduction:

@@ -10,7 +10,7 @@ import pytest
 
 from directgp.diagnostics.bounds import MISPRINTS, bounds_table
 from directgp.experiments.paper.cells import FitCell, ProtocolName, Results
-from directgp.experiments.paper.claims.base import Assessment, Finding, Judged, Part, Verdict
+from directgp.experiments.paper.claims.base import Assessment, Finding, JudgedReading, Part, Verdict
 from directgp.experiments.paper.sweep import SCALES
 from directgp.reports.paper import (
     ERRATA,
@@ -317,7 +317,7 @@ def test_text_is_only_text() -> None:
     changes = dict.fromkeys(("differences", "origin", "source", "licence"), HOSTILE)
     told = reproduction(
         NOTHING,
-        claims=(Assessment(claim, (Judged(reading, found),), 0, 0, 0.0),),
+        claims=(Assessment(claim, (JudgedReading(reading, found),), 0, 0, 0.0),),
         data=(DATA[0].model_copy(update=changes),),
         command=HOSTILE,
         scale=replace(SCALES["small"], name=HOSTILE, about=HOSTILE),

@@ -67,7 +67,7 @@ Judge = Callable[[Results], Finding]
 
 @final
 @dataclass(frozen=True)
-class Reading:
+class ClaimReading:
     """One way to decide on a claim, with the conditions for each verdict, and why it is fair."""
 
     name: str
@@ -79,10 +79,10 @@ class Reading:
     judge: Judge
 
 
-class Judged(NamedTuple):
+class JudgedReading(NamedTuple):
     """A reading and what the results say about it."""
 
-    reading: Reading
+    reading: ClaimReading
     finding: Finding
 
 
@@ -90,7 +90,7 @@ class Assessment(NamedTuple):
     """A claim with all its readings, the first of which decides, and the runs behind them."""
 
     claim: "Claim"
-    judged: tuple[Judged, ...]
+    judged: tuple[JudgedReading, ...]
     runs: int
     converged: int
     seconds: float
@@ -119,14 +119,14 @@ class Claim:
     uses: Callable[[PaperCell], bool]
     """Return whether the claim needs a cell."""
 
-    readings: tuple[Reading, ...]
+    readings: tuple[ClaimReading, ...]
 
     def assess(self, results: Results) -> Assessment:
         """Judge all readings."""
         runs = [record for record in results.records if self.uses(record.cell)]
         return Assessment(
             self,
-            tuple(Judged(each, each.judge(results)) for each in self.readings),
+            tuple(JudgedReading(each, each.judge(results)) for each in self.readings),
             len(runs),
             sum(map(is_converged, runs)),
             math.fsum(run.outcome.seconds for run in runs),
@@ -148,7 +148,7 @@ def claim(
     """
     text = _TEXTS[name]
     readings = tuple(
-        Reading(
+        ClaimReading(
             each["name"],
             each.get("of", "paper"),
             each["criterion"].format(**thresholds),
