@@ -26,8 +26,7 @@ from directgp.text import joined, plural
 
 if TYPE_CHECKING:
     from directgp.datasets.paper.download import PaperData
-    from directgp.experiments.cell import FailedRecord
-    from directgp.experiments.paper.cells import PaperCell, PaperRecord, Results
+    from directgp.experiments.paper.cells import PaperCell, Results
     from directgp.experiments.paper.claims.base import Claim
     from directgp.experiments.paper.run import Archive, DataRow, Reproduction
     from directgp.experiments.paper.sweep import Scale, SweepData
@@ -216,8 +215,11 @@ def reproduce(
     opened = _open_all(selected, data_dir, download, bool(archives), terminal)
     rows = {row.name: row for archive in archives for row in archive.data}
     rows |= {name: _data_row(each) for name, each in opened.items()}
-    cells = selected.cells([_sweep_data(row) for row in rows.values()])
-    archived = _of_interest(archives, selected, cells)
+    archived = _of_interest(archives, selected)
+    cells = archived.cells
+    if stores or not archives:
+        swept = selected.cells([_sweep_data(row) for row in rows.values()])
+        cells = [*dict.fromkeys([*swept, *cells])]
     workers = None if report_only else engine.pool(cells)
     if report_only and not stores and not archives and not (out / STORE).exists():
         raise InvalidInputError(_NO_RESULTS)
@@ -257,23 +259,18 @@ def _merged(
     return stores, [read_parquet(place) for place in tables]
 
 
-def _of_interest(
-    archives: "Sequence[Archive]", selected: Selection, cells: "Sequence[PaperCell]"
-) -> "Results":
+def _of_interest(archives: "Sequence[Archive]", selected: Selection) -> "Results":
     """Return the archived results that are selected, of any scale; of equal cells the first."""
     from directgp.experiments.paper.cells import Results
 
-    scheduled = set(cells)
-    records: dict[PaperCell, PaperRecord] = {}
-    failed: dict[PaperCell, FailedRecord[PaperCell]] = {}
-    for archive in archives:
-        for record in archive.records:
-            if record.cell in scheduled or selected.wants(record.cell):
-                records.setdefault(record.cell, record)
-        for failure in archive.failed:
-            if failure.cell in scheduled:
-                failed.setdefault(failure.cell, failure)
-    return Results(tuple(records.values()), tuple(failed.values()))
+    records = {each.cell: each for archive in archives[::-1] for each in archive.records}
+    failed = {each.cell: each for archive in archives[::-1] for each in archive.failed}
+    missing = dict.fromkeys(cell for archive in archives for cell in archive.missing)
+    return Results(
+        tuple(each for cell, each in records.items() if selected.wants(cell)),
+        tuple(each for cell, each in failed.items() if selected.wants(cell)),
+        tuple(filter(selected.wants, missing)),
+    )
 
 
 def _checked_store(place: Path, out: Path) -> Path:

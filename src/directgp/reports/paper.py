@@ -170,8 +170,14 @@ def evidence(each: Assessment) -> str:
 
 
 def remedies(finding: Finding) -> list[str]:
-    """Return what would decide the comparisons that are not decided, each with its comparison."""
-    return [f"{part.what}: {part.remedy}" for part in finding.parts if part.decides and part.remedy]
+    """Return what would decide the comparisons that are not decided, each with its comparison.
+
+    Those that were not run have one line a data set.
+    """
+    parts = [part for part in finding.parts if part.decides and part.remedy]
+    names = [(not part.clause and part.dataset) or part.what for part in parts]
+    texts = [f"{name}: {part.remedy}" for name, part in zip(names, parts, strict=True)]
+    return [*dict.fromkeys(texts)]
 
 
 def second_line(done: Reproduction) -> str:
@@ -186,7 +192,15 @@ def second_line(done: Reproduction) -> str:
         parts.append(f"{plural(len(results.failed), 'cell')} failed")
     if results.missing:
         parts.append(f"{plural(len(results.missing), 'cell')} not run")
-    return f"Scale {done.scale.name}, protocol {done.protocol}: {'; '.join(parts)}."
+    names = _protocols(done)
+    protocol = f"{'protocol' if len(names) == 1 else 'protocols'} {joined(names)}"
+    return f"Scale {done.scale.name}, {protocol}: {'; '.join(parts)}."
+
+
+def _protocols(done: Reproduction) -> list[ProtocolName]:
+    """Return the protocols of the fits, or that of the run if there are none."""
+    run = {record.cell.protocol for record in done.results.of(FitCell)} or {done.protocol}
+    return [name for name in PROTOCOLS if name in run]
 
 
 def run_facts(done: Reproduction) -> dict[str, str]:
@@ -201,7 +215,7 @@ def run_facts(done: Reproduction) -> dict[str, str]:
     seconds = math.fsum(record.outcome.seconds for record in results.records)
     return {
         "scale": f"{done.scale.name}: {done.scale.about}",
-        "protocol": PROTOCOLS[done.protocol],
+        "protocol": " ".join(PROTOCOLS[name] for name in _protocols(done)),
         "cells run": counted_cells(record.cell for record in results.records),
         "cells not run": counted_cells(results.missing),
         "fits not converged": _unconverged(results),
@@ -238,7 +252,7 @@ def _unconverged(results: Results) -> str:
     methods = PAPER_METHODS.items()
     named = [f"{each.label} {stopped[m]} of {every[m]}" for m, each in methods if stopped[m]]
     total = f"{stopped.total():,} of {plural(every.total(), 'fit')}"
-    return f"{total} reached the limit of steps: {'; '.join(named)}"
+    return f"{total} stopped unconverged: {'; '.join(named)}"
 
 
 def _not_trained(results: Results) -> str:

@@ -33,7 +33,7 @@ from directgp.experiments.paper.cells import (
     Results,
     SamplerCell,
 )
-from directgp.experiments.paper.claims.base import Assessment
+from directgp.experiments.paper.claims.base import NOT_RUN, Assessment
 from directgp.experiments.paper.fits import paper_rows, run_curve, run_fit
 from directgp.experiments.paper.studies import run_gradients, run_samplers
 from directgp.experiments.paper.sweep import Scale
@@ -164,6 +164,9 @@ class Archive(NamedTuple):
 
     records: tuple[PaperRecord, ...]
     failed: tuple[FailedRecord[PaperCell], ...]
+    missing: tuple[PaperCell, ...]
+    """Cells that were not run."""
+
     data: tuple[DataRow, ...]
     scale: str
     protocol: ProtocolName
@@ -180,7 +183,7 @@ def to_parquet(
     for failed in results.failed:
         row = {"status": "failed", "reason": failed.reason, "attempts": failed.attempts}
         rows.append(_facts(failed.cell) | row)
-    rows += [{**_facts(cell), "status": "not run"} for cell in results.missing]
+    rows += [{**_facts(cell), "status": NOT_RUN} for cell in results.missing]
     fields = [(name, pa.type_for_alias(kind)) for kind, names in _COLUMNS for name in names]
     about = {_DATA: _DATA_ROWS.dump_json(data), _SCALE: scale, _PROTOCOL: protocol}
     schema = pa.schema(fields, metadata=about)
@@ -190,7 +193,7 @@ def to_parquet(
 
 
 def read_parquet(path: Path) -> Archive:
-    """Return the finished and failed cells of a results.parquet.
+    """Return the cells of a results.parquet.
 
     Raise `StoreError` if the file is none.
     """
@@ -204,8 +207,13 @@ def read_parquet(path: Path) -> Archive:
         rows = table.to_pylist()
         finished = [row for row in rows if row["outcome"] is not None]
         failed = [row for row in rows if row.get("attempts") is not None]
-        records, failures = tuple(map(_record, finished)), tuple(map(_failed_record, failed))
-        return Archive(records, failures, data, scale, protocol)
+        absent = [row for row in rows if row["status"] == NOT_RUN]
+        return Archive(
+            tuple(map(_record, finished)),
+            tuple(map(_failed_record, failed)),
+            tuple(_CELL.validate_json(row["cell"]) for row in absent),
+            *(data, scale, protocol),
+        )
     except (pa.ArrowException, KeyError, OSError, SafetensorError, TypeError, ValueError) as error:
         what = (str(error).splitlines() or [type(error).__name__])[0]
         if isinstance(error, KeyError):

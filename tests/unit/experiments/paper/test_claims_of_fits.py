@@ -150,6 +150,7 @@ def test_c1_failures_are_told_with_their_reason() -> None:
     found = judge("C1", Results((), (failed,)))
     assert _part(found, "song", "(joint) against FITC").note == "failed: out of memory"
     assert _part(found, "song", "(joint) against the ELBO").note == "not run"
+    assert found.sentence == "Not run: pol, cadata and sarcos. Failed: song."
 
 
 def test_the_largest_size_that_both_have() -> None:
@@ -196,6 +197,18 @@ def test_fits_that_did_not_converge_are_noted() -> None:
     assert part.verdict == "not decided" and "--max-steps" in part.remedy
     assert "(undecided, not converged)" in part.clause
     assert "converged" not in _part(_judge("C3", elbo, beta_elbo), "pol").note
+
+
+@pytest.mark.parametrize(("fall", "verdict"), [(0.09, "held"), (0.11, "not decided")])
+def test_the_square_loss_is_half_of_the_error(fall: float, verdict: Verdict) -> None:
+    """The margin of an MSE of 10 is 0.2."""
+    mse = {"score": "mse", "others": {"nll": 1.0}}
+    square, elbo = (
+        many({m: x}, ("pol",), **mse) for m, x in (("square-joint", 10.0), ("elbo", 20.0))
+    )
+    early = [_ended_early(each, fall) for each in square]
+    part = _part(_judge("C2", early, elbo), "pol", "(joint) against the ELBO")
+    assert part.verdict == verdict and "5 of 10 runs not converged" in part.note
 
 
 def test_seeds_may_differ_from_repeat_to_repeat() -> None:
@@ -343,8 +356,10 @@ def test_c5_one_variant_is_enough() -> None:
         found = _judge("C5", _labels(joint, fixed))
         assert found.verdict == "held", (joint, fixed)
     assert _judge("C5", _labels(0.6, 0.6)).verdict == "not held"
-    # The better of the two is not told from the margin.
-    assert _judge("C5", _labels(0.6, 0.2999)).verdict == "not decided"
+    # The better of the two is not told from the margin, and more repeats would tell.
+    found = _judge("C5", _labels(0.6, 0.2999))
+    assert found.verdict == "not decided"
+    assert "would decide it" in _part(found, "banana", "comparable").remedy
 
 
 def test_c5_ringnorm_has_to_be_won() -> None:

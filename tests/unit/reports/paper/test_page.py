@@ -199,7 +199,7 @@ def test_all_errata_and_misprints_are_there(written: Page) -> None:
     tables = [table for table in written.all("table")]
     (number,) = [k for k, table in enumerate(tables) if "Errors that were found" in table.text]
     rows = written.rows(number)
-    assert len(rows) == 16
+    assert len(rows) == 17
     assert rows == [
         [each[name] for name in ("where", "wrong", "effect", "here")] for each in ERRATA
     ]
@@ -256,6 +256,15 @@ def test_the_summary_counts() -> None:
     assert second_line(alone).endswith(": 34 cells run, 2 repeats.")
 
 
+def test_both_protocols_are_named() -> None:
+    first, *others = results(SMALL).records
+    cell = first.cell.model_copy(update={"protocol": "paper"})
+    told = reproduction(Results((replace(first, cell=cell), *others)))
+    assert second_line(told).startswith("Scale small, protocols paper and best: ")
+    described = run_facts(told)["protocol"]
+    assert described.startswith("paper: as in the paper.") and " best: the same rows" in described
+
+
 def test_values_of_beta_that_could_not_be_trained_are_told() -> None:
     first, *others = results(SMALL).records
     lost = first.outcome.model_copy(update={"failed": ("β = 4: overflow", "β = 2: overflow")})
@@ -272,7 +281,7 @@ def test_fits_that_did_not_converge_are_told() -> None:
     fits = len(told.results.of(FitCell))
     assert f"1 of {fits} fits stopped unconverged" in second_line(told)
     assert run_facts(told)["fits not converged"] == (
-        f"1 of {fits} fits reached the limit of steps: ELBO 1 of 4"
+        f"1 of {fits} fits stopped unconverged: ELBO 1 of 4"
     )
     assert run_facts(reproduction(results(SMALL)))["fits not converged"] == "none"
 

@@ -173,7 +173,8 @@ def in_brackets(*remarks: str) -> str:
 
 # Comparisons: one description, one test, one wording.
 
-NOT_RUN = "not run"
+NOT_RUN, FAILED = "not run", "failed"
+_FIRST, _AGAIN = "Its cells have to be run.", "Its failed cells have to be run again."
 
 Relation = Literal["lower", "not above", "equal"]
 """Claimed relation of one to other.
@@ -232,7 +233,9 @@ def compare(
     """Test whether a pair has the claimed relation, by its rule or by another one."""
     found, nan, facts = pair.difference, math.nan, (decides, pair.dataset)
     if found is None:
-        return Part(pair.what, "not decided", nan, nan, nan, pair.unit, pair.note, *facts)
+        remedy = _AGAIN if pair.note.startswith(FAILED) else _FIRST
+        unknown = nan, nan, nan, pair.unit, pair.note
+        return Part(pair.what, "not decided", *unknown, *facts, remedy=remedy)
     effect, margin = found.effect, pair.margin
     notes = [found.over, found.note, pair.note, pair.convergence.note]
     if relation != "lower":
@@ -369,12 +372,20 @@ def finding(compared: Sequence[Part], closing: str = "", every: bool = False) ->
     else:
         texts = _by_unit(run)
     names = _grouped(deciding, "dataset")
-    runs = {name: {bool(c.clause) for c in some} for name, some in names.items()}
-    for label, wanted in (("Not run", {False}), ("Partly run", {True, False})):
-        found = [name for name, run in runs.items() if run == wanted]
+    labels = {name: _absent(some) for name, some in names.items()}
+    for label in ("Not run", "Failed", "Partly run"):
+        found = [name for name, each in labels.items() if each == label]
         texts += [f"{label}: {joined(found)}."] if found else []
     sentence = " ".join(filter(None, (*texts, closing)))
     return Finding(all_of(each.verdict for each in deciding), sentence, parts)
+
+
+def _absent(compared: Sequence[Part]) -> str:
+    """Return whether none, or only some, of the comparisons were run; "" if all were."""
+    absent = [each.note.startswith(FAILED) for each in compared if not each.clause]
+    if len(absent) < len(compared):
+        return "Partly run" if absent else ""
+    return "Failed" if any(absent) else "Not run"
 
 
 def _by_unit(compared: Sequence[Part]) -> list[str]:
@@ -418,4 +429,4 @@ def _grouped(compared: Sequence[Part], field: str) -> dict[str, list[Part]]:
 def absence(results: Results, concerns: Callable[[PaperCell], bool]) -> str:
     """Return why there is no result: not run, or the reason of a failure."""
     reasons = [failed.reason for failed in results.failed if concerns(failed.cell)]
-    return f"failed: {reasons[0]}" if reasons else NOT_RUN
+    return f"{FAILED}: {reasons[0]}" if reasons else NOT_RUN

@@ -120,12 +120,12 @@ class CurvePairs(NamedTuple):
             ratio = outcome.num_test / (outcome.num_training or cell.size)
             found = runs.over_repeats(runs.between(nll[:, 0], nll[:, 1]), ratio)
         how = f"β = {cell.beta:g}, learning rate {cell.learning_rate:g}"
-        every, margin = [run for pair in self.pairs for run in pair], runs.curve_margin(cell)
+        every = [run for pair in self.pairs for run in pair]
         return Pair(
             *(cell.dataset, one.label, other.label, "NLL", found, ""),
             setting=f"{plural(cell.size, 'row')}, {how}, {plural(last, 'step')}",
-            margin=margin,
-            convergence=runs.convergence(every, margin),
+            margin=runs.curve_margin(cell),
+            convergence=runs.convergence(every),
             seconds=sum(run.outcome.seconds for run in every) / len(self.pairs),
         )
 
@@ -182,9 +182,7 @@ def compare_rules(
 # C7: DLM and ELBO on airline.
 
 
-def _along(
-    results: Results, variant: str, beta: float, elbo_beta: float, decides: bool = True
-) -> Part:
+def _along(results: Results, variant: str, beta: float, elbo_beta: float) -> Part:
     """Compare DLM with one β and the ELBO with one β at every evaluation after the first epoch.
 
     The numbers are those of the last evaluation. A contradiction at any evaluation needs a
@@ -205,14 +203,14 @@ def _along(
         if epoch >= FIRST_EPOCH
     ]
     if not evaluated:
-        return base.compare(pair, decides=decides)
+        return base.compare(pair)
     epoch, last = evaluated[-1]
     worst_epoch, worst = max(evaluated, key=lambda each: each[1].effect)
     number, lower = len(evaluated), sum(each.effect < 0 for _, each in evaluated)
     count = f"lower at {lower} of {plural(number, 'evaluation')}"
     least = f"worst after epoch {worst_epoch:.3g} ({with_error(worst.effect, worst.error)})"
     note = f"after epoch {epoch:.3g}; {count}, {least}"
-    part = base.compare(replace(pair, difference=last, note=note), decides=decides)
+    part = base.compare(replace(pair, difference=last, note=note))
     verdict = base.verdict_of(
         lower == number and last.p_value < SIGNIFICANT,
         any(each.effect > 0 and each.p_value < SIGNIFICANT / number for _, each in evaluated),
@@ -240,10 +238,8 @@ def _uses_airline(cell: PaperCell) -> bool:
 
 
 def _judge_airline(results: Results) -> Finding:
-    compared = [_along(results, each, beta, beta) for beta in AIRLINE_BETAS for each in VARIANTS]
-    for beta, variant in itertools.product((0.1, 10.0), VARIANTS):
-        compared.append(_along(results, variant, beta, 1.0, decides=False))
-    return base.finding(compared)
+    betas = [*((beta, beta) for beta in AIRLINE_BETAS), (0.1, 1.0), (10.0, 1.0)]
+    return base.finding([_along(results, each, *pair) for pair in betas for each in VARIANTS])
 
 
 C7 = base.claim("C7", _uses_airline, {"at every epoch": _judge_airline})
@@ -451,7 +447,7 @@ def _time_ratio(pair: Pair, pairs: Sequence[tuple[AnyRecord, AnyRecord]]) -> Pai
         difference=runs.over_repeats(runs.between(logs[:, 0], logs[:, 1]), ratio),
         note=f"medians {medians[0]} s and {medians[1]} s",
         setting=f"β = {_BETA:g}, {plural(cell.steps, 'step')}",
-        convergence=runs.convergence(every, margin),
+        convergence=runs.convergence(every),
         seconds=sum(run.outcome.seconds for run in every) / len(pairs),
     )
 

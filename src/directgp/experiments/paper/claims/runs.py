@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from directgp.experiments.cell import Record
-from directgp.experiments.paper.cells import AIRLINE, CurveOutcome, FitOutcome
+from directgp.experiments.paper.cells import AIRLINE, PAPER_METHODS, CurveOutcome, FitOutcome
 from directgp.experiments.stats import SIGNIFICANT, corrected_p_value
 from directgp.text import number, plural
 
@@ -72,6 +72,9 @@ AIRLINE_MARGIN = 0.002
 """Nats within which curves of airline are equal: a fifth of the difference between ELBO and DLM,
 which the paper calls different."""
 
+MSE_SHARE = 0.02
+"""Share of the MSE within which two count as equal: 1 % of the RMSE."""
+
 CONVERGED = "converged"
 """Status of a fit that did not stop at a limit."""
 
@@ -83,8 +86,19 @@ def curve_margin(cell: Any) -> float:
     return REGRESSION_MARGIN if cell.task == "regression" else NLL_MARGIN
 
 
+def _may_move(run: AnyRecord) -> float:
+    """Return how far the loss of a run may move that counts as converged.
+
+    The objective of the square loss has half of the MSE.
+    """
+    if isinstance(run.outcome, CurveOutcome):
+        return curve_margin(run.cell)
+    squared = PAPER_METHODS[run.cell.method].objective == "square_loss"
+    return MSE_SHARE / 2 * float(run.outcome.scores["mse"]) if squared else NLL_MARGIN
+
+
 def movement(run: AnyRecord) -> float:
-    """Return how far a run was from convergence, in nats per example.
+    """Return how far a run was from convergence, in its loss per example.
 
     It is the difference of the mean NLL of a curve over the last fifth of its evaluations, or of
     the mean objective of a fit that reached its limit of steps over the last fifth of them, from
@@ -116,7 +130,7 @@ def is_converged(run: AnyRecord) -> bool:
     if not isinstance(outcome, CurveOutcome):
         return True
     finite = bool(outcome.points) and math.isfinite(outcome.points[-1].scores["nll"])
-    return finite and movement(run) <= curve_margin(run.cell)
+    return finite and movement(run) <= _may_move(run)
 
 
 class Convergence(NamedTuple):
@@ -129,15 +143,15 @@ class Convergence(NamedTuple):
 ALL_CONVERGED = Convergence("", False)
 
 
-def convergence(runs: Sequence[AnyRecord], margin: float) -> Convergence:
-    """Compare how far runs were from convergence with a margin."""
+def convergence(runs: Sequence[AnyRecord]) -> Convergence:
+    """Describe how far runs were from convergence."""
     early = [run for run in runs if not is_converged(run)]
-    moved = max(map(movement, early), default=0.0)
     if not early:
         return ALL_CONVERGED
+    moved = max(map(movement, early))
     far = f"moving by up to {number(moved, 2)} in a fifth of their steps"
     note = f"{len(early)} of {plural(len(runs), 'run')} not converged, {far}"
-    return Convergence(note, not moved <= margin)
+    return Convergence(note, any(not movement(run) <= _may_move(run) for run in early))
 
 
 # Tests.

@@ -29,7 +29,7 @@ from directgp.experiments.paper.claims.base import (
 )
 from directgp.experiments.paper.claims.curves import time_ratios, uses_times
 from directgp.experiments.paper.claims.runs import AnyRecord, Difference, Split
-from directgp.text import number, plural, with_error
+from directgp.text import duration, number, plural, with_error
 
 FIRST_STEPS = 50
 """Steps of Adam after which "an initial set of learning iterations" is over."""
@@ -176,7 +176,13 @@ def _sampler_test(
         why = base.absence(results, lambda cell: _uses_samplers(cell) and cell.dataset == dataset)
         part = base.compare(Pair(dataset, "", "", unit, note=why, title=title), decides=decides)
         repeats = [each for each in found if each]
-        return replace(part, **measure(repeats)) if repeats else part
+        if not repeats:
+            return part
+        measured = measure(repeats)
+        cost = duration(sum(run.outcome.seconds for run in largest.values()))
+        again = f"A new measurement on an idle machine, {cost}, may decide it."
+        remedy = again if measured["verdict"] == "not decided" else ""
+        return replace(part, **measured, remedy=remedy)
 
     return test
 
