@@ -4,6 +4,7 @@
 ``docs/tables/reproduction_*.md``.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,8 +27,9 @@ from directgp.experiments.paper.claims.fits import (
     COUNT_SETS,
     REGRESSION_SETS,
 )
-from directgp.experiments.paper.claims.runs import over_repeats
+from directgp.experiments.paper.claims.runs import AnyRecord, over_repeats
 from directgp.experiments.paper.run import read_parquet
+from directgp.experiments.paper.sweep import SMALL_SET
 from directgp.reports.paper import evidence
 from directgp.text import number, with_error
 
@@ -44,8 +46,7 @@ BEFORE = {
 
 def main() -> None:
     """Write every table."""
-    archive = read_parquet(ARCHIVE)
-    results = Results(archive.records, archive.failed)
+    results = read_parquet(ARCHIVE).results
     assessed = [claim.assess(results) for claim in CLAIMS.values()]
     for name, text in tables(results, assessed).items():
         (DOCS / "tables" / f"reproduction_{name}.md").write_text(text, encoding="utf-8")
@@ -68,6 +69,7 @@ def tables(results: Results, assessed: Sequence[Assessment]) -> dict[str, str]:
                 for reading, finding in each.judged[1:]
             ),
         ),
+        "protocols": _protocols(results, regression),
         "nll": _scores(results, REGRESSION_SETS, regression, "nll"),
         "mse": _scores(results, REGRESSION_SETS, regression, "mse"),
         "labels": _scores(results, CLASSIFICATION_SETS, others, "nll"),
@@ -93,25 +95,50 @@ def _scores(results: Results, datasets: Sequence[str], methods: Sequence[str], s
     for dataset in datasets:
         own = [run for run in fits if run.cell.dataset == dataset]
         largest = max((run.cell.size for run in own), default=0)
-        found = []
-        for method in methods:
-            values = [
-                run.outcome.scores[score]
-                for run in own
-                if (run.cell.size, run.cell.method) == (largest, method)
-            ]
-            found.append((float(np.mean(values)) if values else math.inf, values))
-        if not own:
-            continue
-        best = min(mean for mean, _ in found)
-        cells = []
-        for mean, values in found:
-            error = over_repeats(np.array(values), 0.0).error
-            text = with_error(mean, error) if values else "–"
-            cells.append(f"**{text}**" if mean == best else text)
-        rows.append((f"{dataset}, {largest:,}", *cells))
-    labels = [PAPER_METHODS[method].label for method in methods]
-    return _table(("data, rows", *labels), rows)
+        found = [run for run in own if run.cell.size == largest]
+        if found:
+            rows.append((f"{dataset}, {largest:,}", *_means(found, methods, score)))
+    return _table(("data, rows", *_labels(methods)), rows)
+
+
+def _protocols(results: Results, methods: Sequence[str]) -> str:
+    """Return scores and chosen β on the data set that was run by both protocols."""
+    fits = [run for run in results.of(FitCell) if run.cell.dataset == SMALL_SET]
+    rows = []
+    for size in sorted({run.cell.size for run in fits}):
+        for score, protocol in itertools.product(("nll", "mse", ""), ("paper", "best")):
+            kind = size, protocol
+            found = [run for run in fits if (run.cell.size, run.cell.protocol) == kind]
+            cells = _means(found, methods, score) if score else _betas(found, methods)
+            name = {"nll": "NLL", "mse": "MSE", "": "median β"}[score]
+            rows.append((f"{name}, {size:,} rows", protocol, *cells))
+    return _table(("", "protocol", *_labels(methods)), rows)
+
+
+def _labels(methods: Sequence[str]) -> list[str]:
+    return [PAPER_METHODS[method].label for method in methods]
+
+
+def _means(fits: Sequence[AnyRecord], methods: Sequence[str], score: str) -> list[str]:
+    """Return mean ± standard error of each method; the best is bold."""
+    values = [[r.outcome.scores[score] for r in fits if r.cell.method == m] for m in methods]
+    means = [float(np.mean(each)) if each else math.inf for each in values]
+    errors = [over_repeats(np.array(each), 0.0).error for each in values]
+    texts = [
+        with_error(mean, error) if math.isfinite(mean) else "–"
+        for mean, error in zip(means, errors, strict=True)
+    ]
+    best = min(means)
+    return [f"**{t}**" if mean == best else t for t, mean in zip(texts, means, strict=True)]
+
+
+def _betas(fits: Sequence[AnyRecord], methods: Sequence[str]) -> list[str]:
+    """Return the median of the chosen β."""
+    values = [
+        [r.outcome.beta for r in fits if r.cell.method == m and len(r.cell.betas) > 1]
+        for m in methods
+    ]
+    return [number(float(np.median(each)), 2) if each else "–" for each in values]
 
 
 _EPOCHS = (1, 6, 11, 16, 20)

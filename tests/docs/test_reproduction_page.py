@@ -14,8 +14,7 @@ VERDICTS = DOCS / "reproduction" / "verdicts.json"
 
 @cache
 def _results() -> Results:
-    archive = read_parquet(ARCHIVE)
-    return Results(archive.records, archive.failed)
+    return read_parquet(ARCHIVE).results
 
 
 @cache

@@ -263,9 +263,9 @@ def _of_interest(archives: "Sequence[Archive]", selected: Selection) -> "Results
     """Return the archived results that are selected, of any scale; of equal cells the first."""
     from directgp.experiments.paper.cells import Results
 
-    records = {each.cell: each for archive in archives[::-1] for each in archive.records}
-    failed = {each.cell: each for archive in archives[::-1] for each in archive.failed}
-    missing = dict.fromkeys(cell for archive in archives for cell in archive.missing)
+    records = {each.cell: each for archive in archives[::-1] for each in archive.results.records}
+    failed = {each.cell: each for archive in archives[::-1] for each in archive.results.failed}
+    missing = dict.fromkeys(cell for archive in archives for cell in archive.results.missing)
     return Results(
         tuple(each for cell, each in records.items() if selected.wants(cell)),
         tuple(each for cell, each in failed.items() if selected.wants(cell)),

@@ -162,11 +162,7 @@ _DATA_ROWS = TypeAdapter(tuple[DataRow, ...])
 class Archive(NamedTuple):
     """The content of a file of results."""
 
-    records: tuple[PaperRecord, ...]
-    failed: tuple[FailedRecord[PaperCell], ...]
-    missing: tuple[PaperCell, ...]
-    """Cells that were not run."""
-
+    results: Results
     data: tuple[DataRow, ...]
     scale: str
     protocol: ProtocolName
@@ -208,12 +204,12 @@ def read_parquet(path: Path) -> Archive:
         finished = [row for row in rows if row["outcome"] is not None]
         failed = [row for row in rows if row.get("attempts") is not None]
         absent = [row for row in rows if row["status"] == NOT_RUN]
-        return Archive(
+        results = Results(
             tuple(map(_record, finished)),
             tuple(map(_failed_record, failed)),
             tuple(_CELL.validate_json(row["cell"]) for row in absent),
-            *(data, scale, protocol),
         )
+        return Archive(results, data, scale, protocol)
     except (pa.ArrowException, KeyError, OSError, SafetensorError, TypeError, ValueError) as error:
         what = (str(error).splitlines() or [type(error).__name__])[0]
         if isinstance(error, KeyError):

@@ -45,7 +45,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_all_kinds_of_cells_come_back(file: Path) -> None:
-    found = read_parquet(file)
+    found = read_parquet(file).results
     kinds = {type(record.cell) for record in found.records}
     assert kinds == {FitCell, CurveCell, GradientCell, SamplerCell}
     for before, after in zip(FOUND.records, found.records, strict=True):
@@ -60,10 +60,10 @@ def test_all_kinds_of_cells_come_back(file: Path) -> None:
 
 
 def test_failures_missing_cells_and_data_come_back(file: Path) -> None:
-    found = read_parquet(file)
+    found, data, *_ = read_parquet(file)
     assert found.failed == FOUND.failed and found.failed[0].attempts == 3
-    assert found.data == DATA
     assert len(FOUND.missing) == 1 and found.missing == FOUND.missing
+    assert data == DATA
 
 
 def with_values(record: PaperRecord, **values: float) -> PaperRecord:
@@ -84,7 +84,7 @@ def test_numbers_that_are_not_finite_come_back(kind: Any, tmp_path: Path) -> Non
     record = with_values(FOUND.of(kind)[0], **scores)
     path = tmp_path / "results.parquet"
     path.write_bytes(to_parquet(Results((record,)), (), "full", "paper"))
-    (after,) = read_parquet(path).records
+    (after,) = read_parquet(path).results.records
     assert repr(after.outcome) == repr(record.outcome)
     np.testing.assert_array_equal(after.arrays["losses"], record.arrays["losses"])
     (row,) = pq.read_table(path).to_pylist()
@@ -97,14 +97,14 @@ def test_losses_too_large_for_half_precision_stay_finite(sign: int, tmp_path: Pa
     record = replace(FOUND.of(CurveCell)[0], arrays={"losses": losses})
     path = tmp_path / "results.parquet"
     path.write_bytes(to_parquet(Results((record,)), (), "full", "paper"))
-    (after,) = read_parquet(path).records
+    (after,) = read_parquet(path).results.records
     np.testing.assert_array_equal(after.arrays["losses"], losses)
 
 
 def test_nothing_comes_back_as_nothing(tmp_path: Path) -> None:
     path = tmp_path / "results.parquet"
     path.write_bytes(to_parquet(Results(()), (), "full", "paper"))
-    assert read_parquet(path) == ((), (), (), (), "full", "paper")
+    assert read_parquet(path) == (Results(()), (), "full", "paper")
 
 
 def changed(file: Path, **columns: Any) -> None:
