@@ -6,6 +6,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,10 @@ def _scores(results: Results, datasets: Sequence[str], methods: Sequence[str], s
 
 def _protocols(results: Results, methods: Sequence[str]) -> str:
     """Return scores and chosen β on the data set that was run by both protocols."""
-    fits = [run for run in results.of(FitCell) if run.cell.dataset == SMALL_SET]
+    every = [run for run in results.of(FitCell) if run.cell.dataset == SMALL_SET]
+    # Only splits that a method has by both protocols are compared.
+    seen = Counter((run.cell.size, run.cell.method, run.cell.repeat) for run in every)
+    fits = [run for run in every if seen[run.cell.size, run.cell.method, run.cell.repeat] > 1]
     rows = []
     for size in sorted({run.cell.size for run in fits}):
         for score, protocol in itertools.product(("nll", "mse", ""), ("paper", "best")):

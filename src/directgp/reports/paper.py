@@ -121,6 +121,7 @@ def reproduction_page(done: Reproduction, pictures: Mapping[str, RenderedPicture
         ["report.css", "reproduction.css"],
         done=done,
         command=done.command,
+        protocol=_named_protocols(done),
         headline=headline(done),
         second_line=second_line(done),
         claims=claims,
@@ -192,9 +193,13 @@ def second_line(done: Reproduction) -> str:
         parts.append(f"{plural(len(results.failed), 'cell')} failed")
     if results.missing:
         parts.append(f"{plural(len(results.missing), 'cell')} not run")
+    return f"Scale {done.scale.name}, {_named_protocols(done)}: {'; '.join(parts)}."
+
+
+def _named_protocols(done: Reproduction) -> str:
+    """Return ``protocol best`` or ``protocols paper and best``."""
     names = _protocols(done)
-    protocol = f"{'protocol' if len(names) == 1 else 'protocols'} {joined(names)}"
-    return f"Scale {done.scale.name}, {protocol}: {'; '.join(parts)}."
+    return f"{'protocol' if len(names) == 1 else 'protocols'} {joined(names)}"
 
 
 def _protocols(done: Reproduction) -> list[ProtocolName]:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,7 +32,7 @@ from directgp.experiments.paper.claims.fits import (
     REGRESSION_SETS,
     SMALL_FACTOR,
 )
-from directgp.experiments.paper.claims.runs import AnyRecord
+from directgp.experiments.paper.claims.runs import AnyRecord, place
 from directgp.experiments.paper.sweep import SMALL_SIZE
 from directgp.plots import curves
 from directgp.plots.beta import BetaAxis, draw_rings
@@ -121,7 +122,7 @@ class Series(NamedTuple):
     label: str
     mark: Mark
     details: tuple[str, ...]
-    """Other properties in which lines of the same label may differ."""
+    """Other properties in which lines of the same label may differ; "" for the usual one."""
 
 
 def _grouped(
@@ -136,12 +137,12 @@ def _grouped(
         groups.setdefault(series_of(record.cell), []).append(record)
     every = sorted(groups, key=lambda each: (*each.order, each.details))
     named = []
-    for place, series in enumerate(every):
+    for position, series in enumerate(every):
         rivals = [other.details for other in every if other.label == series.label]
         values = zip(series.details, zip(*rivals, strict=True), strict=True)
-        differing = [detail for detail, others in values if len(set(others)) > 1]
+        differing = [detail for detail, others in values if detail and len(set(others)) > 1]
         name = f"{series.label} ({', '.join(differing)})" if differing else series.label
-        earlier = sum(other.label == series.label for other in every[:place])
+        earlier = sum(other.label == series.label for other in every[:position])
         dashes = (":" if earlier % 2 else "-.") if earlier else series.mark.line
         named.append((name, replace(series.mark, line=dashes), groups[series]))
     return named
@@ -179,7 +180,7 @@ _TEST = "of test rows against the number of training rows"
 
 def _method_series(cell: FitCell) -> Series:
     order = list(PAPER_METHODS).index(cell.method)
-    details = cell.rule.label, f"{cell.protocol} protocol"
+    details = cell.rule.label, "paper protocol" if cell.protocol == "paper" else ""
     return Series((order,), PAPER_METHODS[cell.method].label, method_mark(cell.method), details)
 
 
@@ -301,6 +302,10 @@ def _curve_panel(
             yield point.epoch if against == "epoch" else point.step, value(point)
 
     found = [r for r in records if r.outcome.points and score in r.outcome.points[-1].scores]
+    if against == "seconds" and found:
+        # Times of the machine that has most runs.
+        here = Counter(map(place, found)).most_common(1)[0][0]
+        found = [record for record in found if place(record) == here]
     lines = _lines(found, series_of, partial(points, lambda point: point.scores[score]))
     if against == "seconds":
         # Repeats are averaged at each step, in both directions.
@@ -349,7 +354,8 @@ def _along(
             yield from _curve_panel(title, score, against, series, own)
 
     described = "" if objectives else "Log-loss DLM, joint: "
-    caption = f"{described}{' and '.join(scores)} of test rows by the {unit}. {_BANDS}"
+    machine = " Only runs of one machine are shown." if by_time else ""
+    caption = f"{described}{' and '.join(scores)} of test rows by the {unit}. {_BANDS}{machine}"
     return PaperFigure(name, title, caption, CurveCell, shown, panels)
 
 

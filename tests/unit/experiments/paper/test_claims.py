@@ -180,6 +180,14 @@ def test_evidence_counts_runs_that_converged_and_their_seconds() -> None:
     assert (found.runs, found.converged, found.seconds) == (3, 2, 7.0)
 
 
+def test_evidence_is_of_the_protocol_that_decides() -> None:
+    cells = [fit_cell("pol", "elbo", protocol=name) for name in ("paper", "best")]
+    paper, best = (fit(cell, {"nll": 0.5}) for cell in cells)
+    other = fit(fit_cell("song", "elbo", protocol="paper"), {"nll": 0.5})
+    assert CLAIMS["C3"].assess(Results((paper, best, other))).runs == 2
+    assert CLAIMS["C3"].assess(Results((paper,))).runs == 1
+
+
 def _kind(cell: PaperCell) -> tuple[object, ...]:
     """What a claim might choose by."""
     if isinstance(cell, FitCell):

@@ -14,6 +14,7 @@ from directgp.experiments.paper.claims.runs import (
     ALL_CONVERGED,
     Convergence,
     Difference,
+    deciding,
     is_converged,
 )
 from directgp.experiments.stats import SIGNIFICANT
@@ -94,7 +95,8 @@ class Assessment(NamedTuple):
     runs: int
     converged: int
     seconds: float
-    """Number of runs, how many of them converged, and their processor time, wall time on a GPU."""
+    """Number of runs that decide, how many of them converged, and their processor time, or wall
+    time on a GPU."""
 
     @property
     def finding(self) -> Finding:
@@ -123,7 +125,7 @@ class Claim:
 
     def assess(self, results: Results) -> Assessment:
         """Judge all readings."""
-        runs = [record for record in results.records if self.uses(record.cell)]
+        runs = [run for run in deciding(results) if self.uses(run.cell)]
         return Assessment(
             self,
             tuple(JudgedReading(each, each.judge(results)) for each in self.readings),

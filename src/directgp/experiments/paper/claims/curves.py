@@ -424,7 +424,7 @@ def time_ratios(results: Results, rule: RuleFacts) -> Iterator[Pair]:
         settings = runs.paired_runs(ones, others, {"rule"}, lambda cell: cell.steps)
         found = settings[0][1] if settings else []
         pair = Pair(name, rule.label, _BMC_10.label, "log10 of the time to converge")
-        same = [each for each in found if len({_place(run) for run in each}) == 1]
+        same = [each for each in found if len({runs.place(run) for run in each}) == 1]
         if same:
             yield _time_ratio(pair, same)
         else:
@@ -450,7 +450,3 @@ def _time_ratio(pair: Pair, pairs: Sequence[tuple[AnyRecord, AnyRecord]]) -> Pai
         convergence=runs.convergence(every),
         seconds=sum(run.outcome.seconds for run in every) / len(pairs),
     )
-
-
-def _place(run: AnyRecord) -> tuple[str, str]:
-    return run.circumstances.machine, run.circumstances.device

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
-from typing import final, get_args
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,7 @@ def against(
 
     The comparisons by the other protocol may be put beside.
     """
-    first, *others = protocols(results, dataset)
+    first, *others = runs.protocols(results, dataset)
     return [
         base.compare(
             fit_pair(results, dataset, method, baseline, score, protocol),
@@ -80,12 +80,6 @@ def against(
         for protocol in (first, *(others if beside else ()))
         for baseline in baselines
     ]
-
-
-def protocols(results: Results, dataset: str) -> list[ProtocolName]:
-    """Return the protocols of the fits on a data set; ours, which converges, decides."""
-    run = {r.cell.protocol for r in results.of(FitCell) if r.cell.dataset == dataset}
-    return [each for each in get_args(ProtocolName)[::-1] if each in run] or ["best"]
 
 
 def fit_pair(
@@ -169,7 +163,7 @@ def _named(variants: Sequence[str], dataset: str) -> str:
 
 def better_variant(results: Results, dataset: str, variants: Sequence[str]) -> str:
     """Return the variant with the lower mean validation loss, or the only one that was run."""
-    protocol = protocols(results, dataset)[0]
+    protocol = runs.protocols(results, dataset)[0]
     ones, others = (fits_of(results, dataset, method, protocol) for method in variants)
     settings = runs.paired_runs(ones, others, _FREE, _steps)
     pairs = settings[0][1] if settings else []
@@ -308,7 +302,7 @@ class _Sides:
     """Whether the other methods decide with many rows, too."""
 
     def __call__(self, results: Results) -> Finding:
-        first, *others = protocols(results, SMALL_SET)
+        first, *others = runs.protocols(results, SMALL_SET)
         compared: list[Part] = []
         for protocol in (first, *others):
             test, decides = partial(self._test, results, protocol), protocol == first

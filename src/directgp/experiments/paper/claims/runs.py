@@ -4,14 +4,22 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from directgp.experiments.cell import Record
-from directgp.experiments.paper.cells import AIRLINE, PAPER_METHODS, CurveOutcome, FitOutcome
+from directgp.experiments.paper.cells import (
+    AIRLINE,
+    PAPER_METHODS,
+    CurveOutcome,
+    FitCell,
+    FitOutcome,
+    ProtocolName,
+    Results,
+)
 from directgp.experiments.stats import SIGNIFICANT, corrected_p_value
 from directgp.text import number, plural
 
@@ -30,6 +38,28 @@ def by_setting(runs: Iterable[AnyRecord], free: set[str]) -> dict[str, dict[Spli
         setting = run.cell.model_dump_json(exclude=free | {"repeat", "seed"})
         settings.setdefault(setting, {})[run.cell.repeat, run.cell.seed] = run
     return settings
+
+
+def place(run: AnyRecord) -> tuple[str, str]:
+    """Return machine and device, on which times depend."""
+    return run.circumstances.machine, run.circumstances.device
+
+
+def protocols(results: Results, dataset: str) -> list[ProtocolName]:
+    """Return the protocols of the fits on a data set; ours, which converges, decides."""
+    run = {r.cell.protocol for r in results.of(FitCell) if r.cell.dataset == dataset}
+    return [each for each in get_args(ProtocolName)[::-1] if each in run] or ["best"]
+
+
+def deciding(results: Results) -> list[AnyRecord]:
+    """Return all runs except the fits by a protocol that does not decide."""
+    datasets = {run.cell.dataset for run in results.records}
+    first = {name: protocols(results, name)[0] for name in datasets}
+    return [
+        run
+        for run in results.records
+        if not isinstance(run.cell, FitCell) or run.cell.protocol == first[run.cell.dataset]
+    ]
 
 
 def paired_runs(

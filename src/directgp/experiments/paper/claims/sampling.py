@@ -180,8 +180,8 @@ def _sampler_test(
             return part
         measured = measure(repeats)
         cost = duration(sum(run.outcome.seconds for run in largest.values()))
-        again = f"A new measurement on an idle machine, {cost}, may decide it."
-        remedy = again if measured["verdict"] == "not decided" else ""
+        more = f"Evaluations at more steps may decide it; these took {cost}."
+        remedy = more if measured["verdict"] == "not decided" else ""
         return replace(part, **measured, remedy=remedy)
 
     return test
