@@ -116,6 +116,8 @@ def _protocols(results: Results, methods: Sequence[str]) -> str:
             cells = _means(found, methods, score) if score else _betas(found, methods)
             name = {"nll": "NLL", "mse": "MSE", "": "median β"}[score]
             rows.append((f"{name}, {size:,} rows", protocol, *cells))
+        counts = [sum(r.cell.method == m for r in found) for m in methods]
+        rows.append((f"repeats, {size:,} rows", "both", *map(str, counts)))
     return _table(("", "protocol", *_labels(methods)), rows)
 
 

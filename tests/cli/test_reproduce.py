@@ -298,14 +298,53 @@ def test_a_file_of_results_cannot_be_continued(papers: Path) -> None:
     assert not Path("reproduction").exists()
 
 
-@pytest.mark.parametrize("content", [None, b"", b"SQLite format 3\0" * 100])
-def test_a_file_that_has_no_results_is_refused(content: bytes | None) -> None:
-    if content is not None:
-        Path("results.parquet").write_bytes(content)
+@pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" * 100])
+def test_a_file_that_has_no_results_is_refused(content: bytes) -> None:
+    Path("results.parquet").write_bytes(content)
     answer = run("reproduce", "--report-only", "--merge", "results.parquet")
     assert answer.code == 1
     assert "results.parquet is no results.parquet of this version of directgp" in answer.err
     assert "Traceback" not in answer.err and not Path("reproduction").exists()
+
+
+@pytest.mark.usefixtures("without_drawing", "sizes_of_c4")
+def test_a_file_of_results_is_not_overwritten_by_its_own_report() -> None:
+    write_made("one.parquet")
+    words = ("reproduce", "--report-only", "--out", "kept", "--merge")
+    assert run(*words, "one.parquet").code == 0
+    before = Path("kept/results.parquet").read_bytes()
+    answer = run(*words, "kept/results.parquet", "--claim", "C4")
+    assert answer.code == 2 and "which would be overwritten" in answer.err
+    assert Path("kept/results.parquet").read_bytes() == before
+
+
+@pytest.mark.usefixtures("without_drawing", "sizes_of_c4")
+@pytest.mark.parametrize(
+    "option", ["--scale full", "--protocol best", "--repeats 2", "--max-steps 9", "--largest-only"]
+)
+def test_a_file_of_results_is_what_was_run(option: str) -> None:
+    write_made("one.parquet")
+    answer = run("reproduce", "--report-only", "--merge", "one.parquet", *option.split())
+    assert answer.code == 2 and f"{option.split()[0]} selects what is run" in answer.err
+
+
+@pytest.mark.usefixtures("without_drawing", "sizes_of_c4")
+def test_a_data_set_has_the_claims_that_use_it() -> None:
+    write_made("one.parquet")
+    words = ("--merge", "one.parquet", "--dataset", "cadata")
+    assert run("reproduce", "--report-only", *words).code == 0
+    assert {claim["id"] for claim in document()["claims"]} == {"C1", "C2", "C3", "C4"}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("notes.md", "such a file, or a results.parquet"), ("none.parquet", "a file that exists")],
+)
+def test_what_cannot_be_merged_is_refused_before_any_work(name: str, words: str) -> None:
+    Path("notes.md").write_text("Not a store.", encoding="utf-8")
+    answer = run("reproduce", "--report-only", "--merge", name)
+    assert answer.code == 2 and words in answer.err and answer.err.count("\n") == 1
+    assert not Path("reproduction").exists()
 
 
 @pytest.mark.usefixtures("without_shape_checks", "without_drawing")

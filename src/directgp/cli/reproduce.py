@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 what_option, run_option, _HELP = panel("What"), panel("How it is run"), HELP["reproduce"]
 
-STORE, DOCUMENT = "cells.sqlite", "verdicts.json"
+STORE, DOCUMENT, RESULTS = "cells.sqlite", "verdicts.json", "results.parquet"
+_SQLITE = b"SQLite format 3\0"
+"""The first bytes of a store."""
 
 
 def _names_option(text: str, name: str) -> Any:
@@ -99,13 +101,29 @@ class Selection:
 
         return chosen(sweep(self.sizes(), data, self.protocol, self.seed), self.wants)
 
-    def judged(self) -> "list[Claim]":
-        """Return the named claims, or those that the figures show; by default all."""
+    def judged(self, cells: "Sequence[PaperCell]") -> "list[Claim]":
+        """Return the named claims, or those of the figures or data sets; by default all."""
         claims, figures = _claims_and_figures()
         if self.claims:
             return [claim for claim in claims.values() if claim.id in self.claims]
         shown = set(self.figures or figures)
-        return [claim for claim in claims.values() if shown & set(claim.figures)]
+        found = [claim for claim in claims.values() if shown & set(claim.figures)]
+        return [each for each in found if not self.datasets or any(map(each.uses, cells))]
+
+    def check_file(self, with_stores: bool) -> None:
+        """Raise `WrongUsageError` for options that files of results cannot follow."""
+        given = {
+            "--scale": self.scale,
+            "--protocol": self.protocol,
+            "--repeats": self.repeats,
+            "--max-steps": self.max_steps,
+            "--largest-only": self.largest_only,
+        }
+        names = [name for name, value in given.items() if value]
+        if names and not with_stores:
+            raise WrongUsageError(
+                f"{names[0]} selects what is run, and a file of results has been run. Leave it out."
+            )
 
 
 def _claims_and_figures() -> "tuple[dict[str, Claim], dict[str, PaperFigure]]":
@@ -181,7 +199,7 @@ def reproduce(
     resume: Annotated[bool, output_option("", _HELP["resume"], "--resume")] = False,
     force: options.Force = False,
     report_only: Annotated[bool, output_option("", _HELP["report_only"], "--report-only")] = False,
-    merge: Annotated[list[Path] | None, output_option("FOLDER", _HELP["merge"])] = None,
+    merge: Annotated[list[Path] | None, output_option("PATH", _HELP["merge"])] = None,
     terminal: Terminal,
 ) -> None:
     """Run the experiments of the paper, and report which of its claims hold.
@@ -208,12 +226,13 @@ def reproduce(
     stores, archives = _merged(merge or (), out, report_only)
     if archives:
         # What was run is recorded in the file.
+        selected.check_file(bool(stores))
         scale: Any = selected.scale or archives[0].scale
         protocol = selected.protocol or archives[0].protocol
         selected = replace(selected, scale=scale, protocol=protocol)
     began, since = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     opened = _open_all(selected, data_dir, download, bool(archives), terminal)
-    rows = {row.name: row for archive in archives for row in archive.data}
+    rows = {row.name: row for archive in archives[::-1] for row in archive.data}
     rows |= {name: _data_row(each) for name, each in opened.items()}
     archived = _of_interest(archives, selected)
     cells = archived.cells
@@ -227,7 +246,7 @@ def reproduce(
     sizes, used = selected.sizes(), {cell.dataset for cell in results.cells}
     found = Reproduction(
         results=results,
-        claims=tuple(claim.assess(results) for claim in selected.judged()),
+        claims=tuple(claim.assess(results) for claim in selected.judged(results.cells)),
         data=tuple(row for row in rows.values() if row.name in used),
         scale=sizes,
         protocol=selected.protocol or sizes.protocol,
@@ -255,6 +274,13 @@ def _merged(
             f"--merge with {tables[0].name} needs --report-only: the file has no trained models. "
             f"Give --report-only, or merge {STORE}."
         )
+    for place in tables:
+        if not place.is_file():
+            raise WrongUsageError(f"--merge must be a file that exists. Got {str(place)!r}.")
+        if (out / RESULTS).exists() and place.samefile(out / RESULTS):
+            raise WrongUsageError(
+                f"--out must be another folder than that of {place}, which would be overwritten."
+            )
     stores = {str(place): _checked_store(place, out) for place in places if place not in tables}
     return stores, [read_parquet(place) for place in tables]
 
@@ -276,15 +302,21 @@ def _of_interest(archives: "Sequence[Archive]", selected: Selection) -> "Results
 def _checked_store(place: Path, out: Path) -> Path:
     """Return the store to merge, given itself or its folder; raise `WrongUsageError` if wrong."""
     path = place / STORE if place.is_dir() else place
-    if not path.is_file():
+    if not (path.is_file() and _is_sqlite(path)):
         raise WrongUsageError(
-            f"--merge must be a folder with {STORE}, or such a file. Got {str(place)!r}."
+            f"--merge must be a folder with {STORE}, such a file, or a {RESULTS}. Got "
+            f"{str(place)!r}."
         )
     if (out / STORE).exists() and path.samefile(out / STORE):
         raise WrongUsageError(
             f"--merge must be another folder than --out. Got {str(place)!r} for both."
         )
     return path
+
+
+def _is_sqlite(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
 
 
 def _open_all(

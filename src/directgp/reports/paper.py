@@ -38,6 +38,7 @@ _PART_FIELDS = (
     *("what", "verdict", "effect", "error", "p_value", "unit", "note", "decides", "remedy"),
 )
 _CLAIM_FIELDS = ("id", "statement", "quote", "where", "figures")
+_EVIDENCE_FIELDS = ("runs", "trained", "converged", "moved", "seconds")
 _READING_FIELDS = ("name", "of", "criterion", "why")
 
 ERRATA: list[dict[str, str]] = tomllib.loads(
@@ -68,7 +69,7 @@ PROTOCOLS: dict[ProtocolName, str] = {
 }
 
 VERDICTS: dict[Verdict, str] = {
-    "held": "Found here too, by the criterion that was fixed beforehand.",
+    "held": "Found here too, by the criterion of the reading.",
     "no difference": (
         "Nothing contradicts the claim, but two things that it calls different are the same within "
         "the margin, by two one-sided tests at 5 %."
@@ -163,19 +164,27 @@ def headline(done: Reproduction) -> str:
 
 
 def evidence(each: Assessment) -> str:
-    """Return ``120 runs, 97 % converged, 2 h 1 min of processor time``."""
+    """Return ``120 runs, 97 % converged, 2 h 1 min of processor time``.
+
+    Curves that count as converged may still move.
+    """
     if not each.runs:
         return "no runs"
-    share = f"{100 * each.converged / each.runs:.0f} % converged"
-    return f"{plural(each.runs, 'run')}, {share}, {duration(each.seconds)} of processor or GPU time"
+    parts = [plural(each.runs, "run")]
+    if each.trained:
+        parts.append(f"{100 * each.converged // each.trained} % converged")
+    if each.moved:
+        parts[-1] += f" (at most {number(each.moved, 2)} nats in the last fifth of their steps)"
+    return f"{', '.join(parts)}, {duration(each.seconds)} of processor or GPU time"
 
 
 def remedies(finding: Finding) -> list[str]:
     """Return what would decide the comparisons that are not decided, each with its comparison.
 
-    Those that were not run have one line a data set.
+    Those that were not run have one line a data set. There are none if the claim is decided.
     """
-    parts = [part for part in finding.parts if part.decides and part.remedy]
+    undecided = finding.verdict == "not decided"
+    parts = [part for part in finding.parts if undecided and part.decides and part.remedy]
     names = [(not part.clause and part.dataset) or part.what for part in parts]
     texts = [f"{name}: {part.remedy}" for name, part in zip(names, parts, strict=True)]
     return [*dict.fromkeys(texts)]
@@ -184,8 +193,8 @@ def remedies(finding: Finding) -> list[str]:
 def second_line(done: Reproduction) -> str:
     """Return a sentence about scale, protocol, cells and repeats."""
     results = done.results
-    repeats = len({record.cell.repeat for record in results.records})
-    parts = [f"{plural(len(results.records), 'cell')} run, {plural(repeats, 'repeat')}"]
+    repeats = plural(len({record.cell.repeat for record in results.records}), "repeat")
+    parts = [f"{plural(len(results.records), 'cell')} run, up to {repeats}"]
     early = len(_stopped(results))
     if early:
         parts.append(f"{early:,} of {plural(len(results.of(FitCell)), 'fit')} stopped unconverged")
@@ -300,7 +309,7 @@ def _document(done: Reproduction) -> dict[str, Any]:
                 **{name: getattr(each.claim, name) for name in _CLAIM_FIELDS},
                 "verdict": each.finding.verdict,
                 "sentence": each.finding.sentence,
-                **{name: getattr(each, name) for name in ("runs", "converged", "seconds")},
+                **{name: getattr(each, name) for name in _EVIDENCE_FIELDS},
                 "readings": [_reading(*judged) for judged in each.judged],
             }
             for each in done.claims

@@ -36,7 +36,7 @@ from directgp.experiments.paper.cells import (
 from directgp.experiments.paper.claims.base import NOT_RUN, Assessment
 from directgp.experiments.paper.fits import paper_rows, run_curve, run_fit
 from directgp.experiments.paper.studies import run_gradients, run_samplers
-from directgp.experiments.paper.sweep import Scale
+from directgp.experiments.paper.sweep import SCALES, Scale
 from directgp.experiments.store import Store
 from directgp.experiments.workers import Pool
 from directgp.metrics import RMSE, SCORES
@@ -199,6 +199,8 @@ def read_parquet(path: Path) -> Archive:
         about = table.schema.metadata or {}
         data = _DATA_ROWS.validate_json(about[_DATA])
         scale = about[_SCALE].decode()
+        if scale not in SCALES:
+            raise ValueError(f"its scale is {scale!r}")
         protocol = TypeAdapter(ProtocolName).validate_python(about[_PROTOCOL].decode())
         rows = table.to_pylist()
         finished = [row for row in rows if row["outcome"] is not None]

@@ -142,7 +142,7 @@ def test_every_reading_has_its_verdict_and_why_it_is_fair(written: Page) -> None
         (reading, found) for each in reproduction(NOTHING).claims for reading, found in each.judged
     ]
     for name, expected in (
-        ("criterion, fixed beforehand", [reading.criterion for reading, _ in every]),
+        ("criterion", [reading.criterion for reading, _ in every]),
         ("why it is fair", [reading.why for reading, _ in every]),
         ("found here", [found.sentence for _, found in every]),
     ):
@@ -166,11 +166,14 @@ def test_the_evidence_is_counted() -> None:
     assert (first.runs, first.converged, first.seconds) == (30, 30, 30 * 12.5)
     assert evidence(first) == "30 runs, 100 % converged, 6 min 15 s of processor or GPU time"
     assert evidence(third) == "no runs"
-    assert evidence(last) == "2 runs, 100 % converged, 1 min 0 s of processor or GPU time"
+    # Studies do not converge.
+    assert evidence(last) == "2 runs, 1 min 0 s of processor or GPU time"
     early = fits[0].outcome.model_copy(update={"status": "budget"})
     one, *others = (replace(fits[0], outcome=early), *fits[1:3])
     claim = reproduction(Results((one, *others))).claims[0]
-    assert evidence(claim) == "3 runs, 67 % converged, 38 s of processor or GPU time"
+    assert evidence(claim) == "3 runs, 66 % converged, 38 s of processor or GPU time"
+    moving = evidence(claim._replace(converged=3, moved=0.0017))
+    assert "100 % converged (at most 0.0017 nats in the last fifth of their steps)" in moving
 
 
 def test_only_what_decides_has_a_remedy() -> None:
@@ -249,11 +252,11 @@ def test_the_summary_counts() -> None:
     told = reproduction(with_failures(results(SMALL)))
     assert headline(told) == "1 of 4 claims held, 1 no difference, 1 not held, 1 not decided."
     assert second_line(told) == (
-        "Scale small, protocol best: 32 cells run, 2 repeats; 1 cell failed; 1 cell not run."
+        "Scale small, protocol best: 32 cells run, up to 2 repeats; 1 cell failed; 1 cell not run."
     )
     alone = replace(told, claims=told.claims[:1], results=results(SMALL))
     assert headline(alone) == "1 of 1 claim held."
-    assert second_line(alone).endswith(": 34 cells run, 2 repeats.")
+    assert second_line(alone).endswith(": 34 cells run, up to 2 repeats.")
 
 
 def test_both_protocols_are_named() -> None:
@@ -326,7 +329,7 @@ def test_text_is_only_text() -> None:
     changes = dict.fromkeys(("differences", "origin", "source", "licence"), HOSTILE)
     told = reproduction(
         NOTHING,
-        claims=(Assessment(claim, (JudgedReading(reading, found),), 0, 0, 0.0),),
+        claims=(Assessment(claim, (JudgedReading(reading, found),), 0, 0, 0, 0.0, 0.0),),
         data=(DATA[0].model_copy(update=changes),),
         command=HOSTILE,
         scale=replace(SCALES["small"], name=HOSTILE, about=HOSTILE),

@@ -9,13 +9,14 @@ from typing import Literal, NamedTuple, final
 
 import numpy as np
 
-from directgp.experiments.paper.cells import AIRLINE, PaperCell, Results
+from directgp.experiments.paper.cells import AIRLINE, CurveCell, FitCell, PaperCell, Results
 from directgp.experiments.paper.claims.runs import (
     ALL_CONVERGED,
     Convergence,
     Difference,
     deciding,
     is_converged,
+    movement,
 )
 from directgp.experiments.stats import SIGNIFICANT
 from directgp.text import duration, joined, number, p_value, plural, with_error
@@ -93,10 +94,15 @@ class Assessment(NamedTuple):
     claim: "Claim"
     judged: tuple[JudgedReading, ...]
     runs: int
+    trained: int
     converged: int
+    """Number of runs that decide, how many of them are fits or curves, and how many of these
+    converged."""
+
+    moved: float
     seconds: float
-    """Number of runs that decide, how many of them converged, and their processor time, or wall
-    time on a GPU."""
+    """How far those that converged still moved, and the processor time of all, or wall time on a
+    GPU."""
 
     @property
     def finding(self) -> Finding:
@@ -126,11 +132,15 @@ class Claim:
     def assess(self, results: Results) -> Assessment:
         """Judge all readings."""
         runs = [run for run in deciding(results) if self.uses(run.cell)]
+        trained = [run for run in runs if isinstance(run.cell, FitCell | CurveCell)]
+        converged = [run for run in trained if is_converged(run)]
         return Assessment(
             self,
             tuple(JudgedReading(each, each.judge(results)) for each in self.readings),
             len(runs),
-            sum(map(is_converged, runs)),
+            len(trained),
+            len(converged),
+            max(map(movement, converged), default=0.0),
             math.fsum(run.outcome.seconds for run in runs),
         )
 
@@ -284,7 +294,10 @@ def _more_repeats(pair: Pair, found: Difference, judge: Rule) -> str:
             more = count - found.count
             cost = f", {duration(more * pair.seconds)} more" if pair.seconds > 0 else ""
             return f"A run of {plural(count, 'repeat')} would decide it{cost}: --repeats {count}."
-    return f"Not even {_MOST_REPEATS} repeats would decide it: all splits share these rows."
+    return (
+        f"Not even {_MOST_REPEATS} repeats would decide it, because all splits share the rows of "
+        "one data set."
+    )
 
 
 def _clause(pair: Pair, part: Part, relation: Relation) -> str:
@@ -318,6 +331,9 @@ def distance(part: Part) -> str:
 # Verdicts and sentences of several comparisons.
 
 
+_WORST_FIRST: tuple[Verdict, ...] = ("not held", "not decided", "no difference", "held")
+
+
 def verdict_of(held: bool, contradicted: bool) -> Verdict:
     """Return the verdict of two conditions that exclude each other."""
     return "held" if held else "not held" if contradicted else "not decided"
@@ -330,18 +346,16 @@ def all_of(verdicts: Iterable[Verdict]) -> Verdict:
     "no difference" if that is true of any, else "held".
     """
     found = set(verdicts)
-    order: tuple[Verdict, ...] = ("not held", "not decided", "no difference", "held")
-    return next((verdict for verdict in order if verdict in found), "not decided")
+    return next((verdict for verdict in _WORST_FIRST if verdict in found), "not decided")
 
 
 def hardest(compared: Iterable[Part]) -> Part:
     """Return the comparison that contradicts the claim most; those that were run come first."""
-    order = ("not held", "not decided", "no difference", "held")
 
     def rank(each: Part) -> tuple[bool, int, float]:
         # An unknown excess comes last.
         excess = float(np.nan_to_num(-each.excess, nan=math.inf))
-        return not each.clause, order.index(each.verdict), excess
+        return not each.clause, _WORST_FIRST.index(each.verdict), excess
 
     return min(compared, key=rank)
 

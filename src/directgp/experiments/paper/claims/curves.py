@@ -81,8 +81,8 @@ class CurvePairs(NamedTuple):
         """Test the difference paired over the test rows, averaged over the repeats.
 
         If only some rows have stored losses, the standard error comes from them, and the mean from
-        the scores of all rows. If the repeats vary more than the rows explain, because training is
-        noisy, they are what is tested. One repeat decides nothing.
+        the scores of all rows. Training is noisy: the difference is tested over the repeats if that
+        gives the wider interval. One repeat decides nothing.
         """
         points = [(_nll_at(one, step), _nll_at(other, step)) for one, other in self.pairs]
         stored = [runs.between(one[1], other[1]) for one, other in points]
@@ -98,13 +98,14 @@ class CurvePairs(NamedTuple):
             over = f"{plural(all_rows, 'test row')}, standard error from {count:,} of them"
             error = found.error * math.sqrt(count / all_rows)
             found = replace(runs.measured(mean, error), over=over)
-        outcome = self.pairs[0][0].outcome
         means = np.array([[one[0], other[0]] for one, other in points])
-        ratio = outcome.num_test / (outcome.num_training or self.cell.size)
+        ratio = runs.shared_ratio(self.pairs[0][0])
         repeats = runs.over_repeats(runs.between(means[:, 0], means[:, 1]), ratio)
         if len(points) == 1:
             return replace(repeats, error=found.error, over="1 repeat")
-        return repeats if repeats.error > found.error else found
+        if not math.isfinite(repeats.effect):
+            return repeats
+        return max(repeats, found, key=lambda each: each.high - each.low)
 
     def at_the_end(self, one: RuleFacts, other: RuleFacts) -> Pair:
         """Compare two rules at the last evaluation, paired over the repeats.
@@ -116,8 +117,7 @@ class CurvePairs(NamedTuple):
             found = self.rows_at(last)
         else:
             nll = np.array([[_nll_at(curve, last)[0] for curve in pair] for pair in self.pairs])
-            outcome = self.pairs[0][0].outcome
-            ratio = outcome.num_test / (outcome.num_training or cell.size)
+            ratio = runs.shared_ratio(self.pairs[0][0])
             found = runs.over_repeats(runs.between(nll[:, 0], nll[:, 1]), ratio)
         how = f"β = {cell.beta:g}, learning rate {cell.learning_rate:g}"
         every = [run for pair in self.pairs for run in pair]
@@ -221,7 +221,8 @@ def _along(results: Results, variant: str, beta: float, elbo_beta: float) -> Par
         f"{one} with {pair.setting} ends {base.distance(part)} {side} {other} in NLL"
         f"{base.in_brackets(p_value(part.p_value), count, undecided)}"
     )
-    return replace(part, verdict=verdict, clause=clause, excess=worst.effect)
+    remedy = part.remedy or "More repeats may decide it: --repeats." if undecided else ""
+    return replace(part, verdict=verdict, clause=clause, excess=worst.effect, remedy=remedy)
 
 
 def _is_airline(cell: CurveCell, objective: str, variant: str, beta: float) -> bool:
@@ -435,13 +436,13 @@ def time_ratios(results: Results, rule: RuleFacts) -> Iterator[Pair]:
 def _time_ratio(pair: Pair, pairs: Sequence[tuple[AnyRecord, AnyRecord]]) -> Pair:
     """Return the pair with the ratio of times of two curves of each repeat."""
     first, every = pairs[0][0], [run for each in pairs for run in each]
-    cell, outcome, margin = first.cell, first.outcome, runs.curve_margin(first.cell)
+    cell, margin = first.cell, runs.curve_margin(first.cell)
     times = np.array(
         [[_seconds_to(run, min(map(_end, each)) + margin) for run in each] for each in pairs]
     )
     logs = np.log10(times)
     medians = [number(float(each), 2) for each in np.median(times, axis=0)]
-    ratio = outcome.num_test / (outcome.num_training or cell.size)
+    ratio = runs.shared_ratio(first)
     return replace(
         pair,
         difference=runs.over_repeats(runs.between(logs[:, 0], logs[:, 1]), ratio),

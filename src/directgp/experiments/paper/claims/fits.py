@@ -99,7 +99,7 @@ def fit_pair(
     first, every = outcomes[0][0], [run for each in pairs for run in each]
     found = runs.over_repeats(
         runs.between(scores[:, 0], scores[:, 1]),
-        first.num_test / first.num_training,
+        runs.shared_ratio(every[0]),
         1 / first.num_test if score == "error" else 0.0,
     )
     notes = [_PROTOCOLS[protocol]]
@@ -265,7 +265,7 @@ def _lowest_losses(fits: Sequence[AnyRecord]) -> tuple[NDArray[np.float64], str]
     """Return the lowest validation loss of all β below 1 minus that of all β above 1."""
 
     def lowest(fit: AnyRecord, above: bool) -> float:
-        path = [point for point in fit.outcome.path if (point.beta > 1) == above]
+        path = [p for p in fit.outcome.path if (p.beta > 1 if above else p.beta < 1)]
         return min((point.validation for point in path), default=math.inf)
 
     below, above = (np.array([lowest(fit, side) for fit in fits]) for side in (False, True))
@@ -331,9 +331,9 @@ class _Sides:
             why = base.absence(results, lambda cell: _has_size(cell, method, small))
             pair = Pair(f"{SMALL_SET} with {where}", "", "", self.unit, note=why, title=title)
             return base.compare(pair, decides=decides)
-        first, (numbers, text) = fits[0].outcome, self.values(fits)
+        numbers, text = self.values(fits)
         # The rows that choose β are those for validation.
-        ratio = VALIDATION / TEST * first.num_test / first.num_training
+        ratio = VALIDATION / TEST * runs.shared_ratio(fits[0])
         found = runs.over_repeats(-numbers if above else numbers, ratio)
         place = f"{SMALL_SET} with {plural(fits[0].cell.size, 'row')}"
         pair = Pair(
@@ -456,7 +456,8 @@ def _judge_counts(results: Results) -> Finding:
         # Joint DLM must be lower on all data sets except at most one.
         needed, won, where = len(verdicts) - 1, verdicts.count("held"), "all count sets"
         verdict = base.verdict_of(won >= needed, verdicts.count("not held") > 1)
-        if verdict == "not decided" and won + verdicts.count("not decided") < needed:
+        lost, open_sets = verdicts.count("not held"), verdicts.count("not decided")
+        if verdict == "not decided" and won + open_sets < needed and lost + open_sets <= 1:
             verdict = "no difference"
         part = Part(
             what=f"{where}: log-loss DLM (joint) is lower than ELBO and β-ELBO on all but one",
@@ -464,7 +465,7 @@ def _judge_counts(results: Results) -> Finding:
             effect=float(needed - won),
             error=math.nan,
             p_value=math.nan,
-            unit="missing data sets",
+            unit="missing",
             dataset=where,
             clause=f"log-loss DLM (joint) below both in NLL on {won} of {len(verdicts)}",
             excess=float(needed - won),

@@ -40,6 +40,11 @@ def by_setting(runs: Iterable[AnyRecord], free: set[str]) -> dict[str, dict[Spli
     return settings
 
 
+def shared_ratio(run: AnyRecord) -> float:
+    """Return test rows over training rows, by which splits that share rows are corrected."""
+    return float(run.outcome.num_test / (run.outcome.num_training or run.cell.size))
+
+
 def place(run: AnyRecord) -> tuple[str, str]:
     """Return machine and device, on which times depend."""
     return run.circumstances.machine, run.circumstances.device

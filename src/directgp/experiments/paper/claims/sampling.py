@@ -180,7 +180,7 @@ def _sampler_test(
             return part
         measured = measure(repeats)
         cost = duration(sum(run.outcome.seconds for run in largest.values()))
-        more = f"Evaluations at more steps may decide it; these took {cost}."
+        more = f"A study with other draws may decide it, {cost}: --seed."
         remedy = more if measured["verdict"] == "not decided" else ""
         return replace(part, **measured, remedy=remedy)
 
@@ -247,7 +247,7 @@ def _number_of_draws(repeats: Repeats, rejected: bool) -> dict[str, Any]:
         "not held": f', {side} than the paper\'s "approximately 2"',
         "not decided": f" (undecided whether within {low:g} to {high:g})",
     }
-    number_of = number(found.effect, 2)
+    number_of = number(found.effect)
     clause = f"the paper's sampler needs {number_of} proposals for a draw"
     if rejected:
         clause = f"the paper's sampler rejects {number_of} draws on average"
@@ -262,8 +262,11 @@ def _width(repeats: Repeats) -> dict[str, Any]:
     found = _difference(wide, narrow)
     verdict = base.all_of(map(_same_proposals, wide, narrow))
     doubts = {"not held": _NOT_AS_CLAIMED, "not decided": "undecided"}
-    clause = f"its width changes the number of proposals by {with_error(found.effect, found.error)}"
-    tested = {name: getattr(found, name) for name in ("effect", "error", "p_value")}
+    percent = number(100 * found.effect / _mean(narrow).value, 2)
+    change = f"{with_error(found.effect, found.error)}, {percent} %"
+    clause = f"its width changes the number of proposals by {change}"
+    # The criterion has tolerances; a p-value would be for none.
+    tested = {"effect": found.effect, "error": found.error, "p_value": math.nan}
     note, result = (
         plural(len(every), "evaluation"),
         clause + base.in_brackets(doubts.get(verdict, "")),
