@@ -4,7 +4,6 @@
 ``docs/tables/reproduction_*.md``.
 """
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -36,6 +35,8 @@ from directgp.text import number, with_error
 
 DOCS = Path(__file__).parents[1] / "docs"
 ARCHIVE = DOCS / "reproduction" / "results.parquet"
+
+_PROTOCOLS = ("paper", "best")
 
 BEFORE = {
     **dict.fromkeys(("C7", "C8", "C14"), "held"),
@@ -92,14 +93,14 @@ def _name(reading: ClaimReading) -> str:
 def _scores(results: Results, datasets: Sequence[str], methods: Sequence[str], score: str) -> str:
     """Return mean ± standard error at the largest size of each data set; the best is bold."""
     fits = [run for run in results.of(FitCell) if run.cell.protocol == "best"]
-    rows = []
+    columns = {"method": _labels(methods)}
     for dataset in datasets:
         own = [run for run in fits if run.cell.dataset == dataset]
         largest = max((run.cell.size for run in own), default=0)
         found = [run for run in own if run.cell.size == largest]
         if found:
-            rows.append((f"{dataset}, {largest:,}", *_means(found, methods, score)))
-    return _table(("data, rows", *_labels(methods)), rows)
+            columns[f"{dataset}, {largest:,} rows"] = _means(found, methods, score)
+    return _table([*columns], zip(*columns.values(), strict=True))
 
 
 def _protocols(results: Results, methods: Sequence[str]) -> str:
@@ -108,17 +109,16 @@ def _protocols(results: Results, methods: Sequence[str]) -> str:
     # Only splits that a method has by both protocols are compared.
     seen = Counter((run.cell.size, run.cell.method, run.cell.repeat) for run in every)
     fits = [run for run in every if seen[run.cell.size, run.cell.method, run.cell.repeat] > 1]
-    rows = []
+    header = [f"{what}, {name}" for what in ("NLL", "MSE", "median β") for name in _PROTOCOLS]
+    rows: list[Sequence[str]] = []
     for size in sorted({run.cell.size for run in fits}):
-        for score, protocol in itertools.product(("nll", "mse", ""), ("paper", "best")):
-            kind = size, protocol
-            found = [run for run in fits if (run.cell.size, run.cell.protocol) == kind]
-            cells = _means(found, methods, score) if score else _betas(found, methods)
-            name = {"nll": "NLL", "mse": "MSE", "": "median β"}[score]
-            rows.append((f"{name}, {size:,} rows", protocol, *cells))
-        counts = [sum(r.cell.method == m for r in found) for m in methods]
-        rows.append((f"repeats, {size:,} rows", "both", *map(str, counts)))
-    return _table(("", "protocol", *_labels(methods)), rows)
+        own = [[r for r in fits if (r.cell.size, r.cell.protocol) == (size, p)] for p in _PROTOCOLS]
+        scores = [_means(each, methods, score) for score in ("nll", "mse") for each in own]
+        counts = [str(sum(r.cell.method == m for r in own[0])) for m in methods]
+        labels = [f"{label}, {size:,} rows" for label in _labels(methods)]
+        betas = [_betas(each, methods) for each in own]
+        rows += zip(labels, *scores, *betas, counts, strict=True)
+    return _table(("method", *header, "repeats"), rows)
 
 
 def _labels(methods: Sequence[str]) -> list[str]:
