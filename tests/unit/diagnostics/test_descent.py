@@ -399,20 +399,22 @@ def test_bounds_rise_to_the_log_expectation() -> None:
         expected_bmc(Logistic(), LABELS, MARGINALS, 0)
 
 
-def limit(num_samples: int, gradient: str = "pathwise") -> Moments:
-    settings = {"num_samples": num_samples, "gradient": gradient}
-    slopes = partial(expected_bmc, Logistic(), Y, **settings)  # type: ignore[arg-type]
+Form = Literal["pathwise", "second_derivative"]
+
+
+def limit(num_samples: int, gradient: Form = "pathwise") -> Moments:
+    slopes = partial(expected_bmc, Logistic(), Y, num_samples=num_samples, gradient=gradient)
     return stationary_point(PROBLEM, REGION, slopes)
 
 
 @pytest.mark.parametrize("gradient", ["pathwise", "second_derivative"])
 def test_fixed_samples_stop_at_the_computed_level(
-    gradient: str, without_shape_checks: None
+    gradient: Form, without_shape_checks: None
 ) -> None:
     # The part of ∇h along its value g at the limit has mean ‖g‖ up to O(γ). Each seed gives one
     # independent average over its last steps.
     g = PROBLEM.exact(limit(2, gradient))[1]
-    rule = BiasedMonteCarlo(2, gradient=gradient)  # type: ignore[arg-type]
+    rule = BiasedMonteCarlo(2, gradient=gradient)
     parts = []
     for seed in range(4):
         path = run(rule, 300, seed, range(150, 301, 5))
