@@ -10,6 +10,7 @@ from torch import Tensor
 # n       examples of the batch
 # m, d    inducing points; input features
 # *batch  leading axes carried by every operation, for instance a grid of β
+# p       latent functions of a likelihood that has several, always next to the examples
 # k       nodes or samples of a rule, always the first axis
 
 Values = Float[Tensor, "..."]
@@ -27,13 +28,22 @@ BatchedRow = Float[Tensor, "*batch n"]
 Points = Float[Tensor, "k n"]
 """Nodes or samples for each example."""
 
+Latents = Float[Tensor, "p n"]
+"""One number for each latent function and example."""
+
+LatentPoints = Float[Tensor, "k n"] | Float[Tensor, "k p n"]
+"""Nodes or samples for each example, of one or several latent functions."""
+
 Inputs = Float[Tensor, "n d"]
 """The inputs of the examples."""
 
 
 @dataclass(frozen=True)
 class Marginals:
-    """Mean μ_i and variance v_i > 0 of q(f_i) = N(μ_i, v_i), one pair per example."""
+    """Mean μ_i and variance v_i > 0 of q(f_i) = N(μ_i, v_i), one pair per example.
+
+    With P latent functions, independent under q, shape (..., P, n).
+    """
 
     mean: BatchedRow
     variance: BatchedRow

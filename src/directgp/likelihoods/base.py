@@ -17,7 +17,7 @@ from directgp.numerics.autograd import Slopes
 from directgp.numerics.random import Generator
 from directgp.numerics.special import softplus, softplus_inverse
 from directgp.registry import Task
-from directgp.shapes import Points, Row, Targets, Values
+from directgp.shapes import LatentPoints, Latents, Points, Row, Targets, Values
 
 SomeLikelihood = TypeVar("SomeLikelihood", bound="Likelihood")
 Draws = Float64[np.ndarray, "..."]
@@ -50,14 +50,19 @@ NOISE_ADVICE = (
 
 
 class Likelihood(nn.Module, ABC):
-    """p(y given f) for one latent value f per example.
+    """p(y given f) for one or several latent values f per example.
 
     log p(y given f) = `log_kernel` (y, f) + `log_base` (y). Formulas are written for float64 and
     y of floating dtype; shapes broadcast, so that f may carry leading axes of nodes or samples.
+    With P = `num_latent` > 1, f has shape (..., P, n) and y (..., n); `derivatives` returns the
+    value of shape (..., n), and ∂ℓ/∂f_p and ∂²ℓ/∂f_p² of shape (..., P, n).
     """
 
     _taken: tuple[Tensor | torch.Size, ...] = ()
     _frozen: bool = False
+
+    num_latent: int = 1
+    """Number of latent values of an example, which are independent under q."""
 
     log_concave: ClassVar[bool]
     """Whether log p(y given f) is concave in f for every y."""
@@ -257,7 +262,7 @@ class Likelihood(nn.Module, ABC):
         """Return `average_slopes` given averages of f, ℓ and ℓ′, where it is linear in them."""
         raise NotImplementedError
 
-    def average_slopes(self, y: Row, f: Points, weights: Points) -> Slopes:
+    def average_slopes(self, y: Row, f: LatentPoints, weights: Points) -> Slopes:
         """Return Σ_k w_k `parameter_slopes` (y, f_k); () if no constant needs a gradient.
 
         Without `parameter_slopes` it is Σ_k w_k log p(y given f_k), with a graph. By Fisher's
@@ -332,6 +337,17 @@ class ClosedFormGibbs(Protocol):
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """E_q[log p(y given f)], computed in float64 and returned in the dtype of the mean."""
+
+
+@runtime_checkable
+class ReducedIntegral(Protocol):
+    """Integrals over several latents are, without approximation, integrals over one variable."""
+
+    def integrate_density(self, y: Row, mean: Latents, variance: Latents) -> Slopes:
+        """log E_q[p(y given f)], and slopes in means, variances and constants, in float64."""
+
+    def integrate_log_density(self, y: Row, mean: Latents, variance: Latents) -> Slopes:
+        """E_q[log p(y given f)], and slopes in means, variances and constants, in float64."""
 
 
 @cache

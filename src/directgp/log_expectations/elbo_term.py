@@ -13,6 +13,7 @@ from torch import Tensor
 
 from directgp.likelihoods.base import ClosedFormGibbs, Derivatives, Likelihood, SymmetricLink, has
 from directgp.log_expectations.adaptive import POINTS, adaptive_gibbs
+from directgp.log_expectations.latents import latent_estimator
 from directgp.log_expectations.nodes import (
     NATS,
     blocks_by_nodes,
@@ -167,7 +168,7 @@ def gibbs_term(likelihood: Likelihood, y: Targets, mean: Values, variance: Value
 
     Computed in float64, returned in the dtype of the mean; targets are not checked.
     """
-    rows = of_one_shape(y, mean, variance)
+    rows = of_one_shape(y, mean, variance, likelihood.num_latent)
     if has(likelihood, ClosedFormGibbs):
         formula: Any = likelihood
         value: Values = formula.expected_log_prob(*rows)
@@ -184,6 +185,8 @@ def gibbs_slopes(likelihood: Likelihood, rows: Rows) -> Slopes | None:
 
 def _estimator(likelihood: Likelihood, dtype: torch.dtype) -> tuple[int, Estimator]:
     """Return the number of points for the block size, and the estimator."""
+    if likelihood.num_latent > 1:
+        return latent_estimator(likelihood, gibbs=True)
     if not likelihood.log_concave:
         return POINTS, adaptive_gibbs
     nats = NATS_OF_FLOAT32 if dtype == torch.float32 else NATS

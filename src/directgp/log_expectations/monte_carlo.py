@@ -19,6 +19,7 @@ from directgp.log_expectations.rule import (
     at_step,
     check_num_samples,
     evaluate,
+    per_latent,
     without_overflow,
 )
 from directgp.numerics.random import standard_normal
@@ -100,13 +101,14 @@ class BiasedMonteCarlo(Rule):
         top = value.amax(0)
         weights = value.sub_(top).exp_()
         total = weights.sum(0)
-        first, second = without_overflow(weights, first, second)
-        pull = weights * first
+        share = per_latent(weights, first)
+        first, second = without_overflow(share, first, second)
+        pull = share * first
         mean_slope = pull.sum(0).div_(total)
         if self.gradient == "pathwise":
             variance_slope = pull.mul_(eps).sum(0).div_(deviation.mul_(2).mul_(total))
         else:
-            variance_slope = (weights * second).addcmul_(pull, first).sum(0).div_(2 * total)
+            variance_slope = (share * second).addcmul_(pull, first).sum(0).div_(2 * total)
         parameters = (
             likelihood.average_slopes(y, f, weights / total) if likelihood.trainable else ()
         )

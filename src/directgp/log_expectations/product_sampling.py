@@ -15,7 +15,11 @@ from directgp.likelihoods.base import (
     ClosedFormLogPredictive,
     ExactProductSampler,
     Likelihood,
+    ReducedIntegral,
+    has,
 )
+from directgp.log_expectations.latents import draw_latents, mode_of
+from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
 from directgp.log_expectations.quadrature import Peak, Quadrature, hermite_nodes, peak_of
 from directgp.log_expectations.rule import (
     AnyPoints,
@@ -290,6 +294,9 @@ def _sketch_two_peaks(examples: FlatExamples) -> tuple[Row, ...]:
     return log_z, centre, width, weight, *chosen
 
 
+_DRAWS_FOR_VALUE = 100
+"""Draws from q for the value of three or more latents without an exact one."""
+
 Form = Literal["mixed", "score", "pathwise"]
 
 
@@ -369,6 +376,8 @@ class ProductSampling(Rule):
 
     def _estimate(self, examples: FlatExamples, num_samples: int, generator: Generator) -> Estimate:
         likelihood, y, mean, variance = examples
+        if likelihood.num_latent > 1:
+            return self._over_latents(examples, num_samples, generator)
         closed = self.sampler == "auto" and _is_closed(likelihood)
         # Draws and value by formulas need no peak; the gradient may.
         peaked = likelihood.log_concave and not (closed and self.gradient != "mixed")
@@ -384,6 +393,27 @@ class ProductSampling(Rule):
         else:
             value = cast(ClosedFormLogPredictive, likelihood).log_predictive(y, mean, variance)
         equal = torch.full_like(delta, 1 / num_samples)
+        parameters = likelihood.average_slopes(y, mean + delta, equal)
+        mean_slope, variance_slope = (slope.mean(0) for slope in slopes)
+        return Estimate(value, mean_slope, variance_slope, parameters)
+
+    def _over_latents(
+        self, examples: FlatExamples, num_samples: int, generator: Generator
+    ) -> Estimate:
+        """Return the same for several latents, with the exact value where quadrature has it."""
+        likelihood, y, mean, variance = examples
+        delta = draw_latents(examples, num_samples, generator)
+        _, first, second = likelihood.derivatives(y, mean + delta)
+        weight = torch.full_like(mean, float(self.gradient == "score"))
+        if self.gradient == "mixed":
+            # At the mode: a weight that depends on the draw would be biased.
+            bend = likelihood.derivatives(y, mean + mode_of(examples)).second
+            weight = balanced_weight((-bend).clamp_(min=0.0), variance)
+        slopes = mixed_slopes(delta, first, second, variance, weight)
+        exact = likelihood.num_latent <= 2 or has(likelihood, ReducedIntegral)
+        rule: Rule = Quadrature() if exact else BiasedMonteCarlo(_DRAWS_FOR_VALUE)
+        value = rule(likelihood.frozen(), y, mean, variance, generator=generator)
+        equal = torch.full_like(delta[:, 0], 1 / num_samples)
         parameters = likelihood.average_slopes(y, mean + delta, equal)
         mean_slope, variance_slope = (slope.mean(0) for slope in slopes)
         return Estimate(value, mean_slope, variance_slope, parameters)

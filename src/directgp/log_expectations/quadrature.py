@@ -22,6 +22,7 @@ from directgp.likelihoods.base import Binary, ClosedFormMode, Derivatives, Likel
 from directgp.likelihoods.counts import CountLikelihood
 from directgp.likelihoods.student_t import StudentTNoise
 from directgp.log_expectations.adaptive import POINTS, adaptive_log_expectation
+from directgp.log_expectations.latents import latent_estimator
 from directgp.log_expectations.nodes import (
     blocks_by_nodes,
     nats_for,
@@ -359,7 +360,7 @@ class Quadrature(Rule):
     @override
     def fixed_work(self, likelihood: Likelihood) -> bool:
         known = likelihood.log_concave or isinstance(likelihood, StudentTNoise)
-        return known and self == Quadrature()
+        return known and likelihood.num_latent == 1 and self == Quadrature()
 
     @override
     def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:
@@ -371,8 +372,19 @@ class Quadrature(Rule):
 
     def _estimator(self, likelihood: Likelihood) -> tuple[int, Estimator]:
         """Return the number of points for the block size, and the estimator."""
+        if likelihood.num_latent > 1:
+            return self._over_latents(likelihood)
         known = likelihood.log_concave or isinstance(likelihood, StudentTNoise)
         return recorded_nodes() if known else POINTS, lambda examples: self.estimate(*examples)
+
+    def _over_latents(self, likelihood: Likelihood) -> tuple[int, Estimator]:
+        """Return the estimator of a likelihood of several latents: exact in 1-D, or a grid."""
+        if self != Quadrature():
+            raise UnsupportedError(
+                f"Quadrature with nodes of your choice needs a likelihood of one latent. Got "
+                f"{type(likelihood).__name__}. Use Quadrature()."
+            )
+        return latent_estimator(likelihood, gibbs=False)
 
     def estimate(self, likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
         """Return value and slopes of a flat batch in float64, outside any graph."""

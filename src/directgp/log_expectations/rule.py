@@ -17,14 +17,16 @@ from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood
 from directgp.numerics.autograd import Slopes, first_order
 from directgp.numerics.fixed_sizes import recording
 from directgp.numerics.random import fresh_generator
-from directgp.shapes import Points, Row, Targets, Values
+from directgp.shapes import BatchedRow, Points, Row, Targets, Values
 
 Schedule = int | float | Callable[[int], int | float]
 """A number, or a function of the training step."""
 
 
 Rows = tuple[Values, Values, Values]
-"""Targets, means and variances: floating tensors of one shape."""
+"""Targets, means and variances: floating tensors of one shape.
+
+With P latents targets have shape (..., n), and means and variances (..., P, n)."""
 
 
 class Context(NamedTuple):
@@ -79,7 +81,7 @@ class Rule(ABC):
         """Return log E_q[p(y given f)] of each example; shapes broadcast, y is not checked."""
         if generator is None and not self.deterministic:
             generator = fresh_generator(mean.device)
-        rows = of_one_shape(y, mean, variance)
+        rows = of_one_shape(y, mean, variance, likelihood.num_latent)
         return self._evaluate(likelihood, rows, Context(step, generator)).to(mean.dtype)
 
     @abstractmethod
@@ -124,12 +126,18 @@ class ClosedForm(Rule):
         return True
 
 
-def of_one_shape(y: Targets, mean: Values, variance: Values) -> Rows:
+def of_one_shape(y: Targets, mean: Values, variance: Values, num_latent: int = 1) -> Rows:
     """Return floating targets and marginals, broadcast to one shape.
 
     Tensors that already have that shape are returned as they are, so that no node joins the graph.
     """
     target = y if y.is_floating_point() else y.double()
+    if num_latent > 1:
+        shape = tuple(mean.shape)
+        fits = len(shape) >= 2 and shape[-2] == num_latent and variance.shape == mean.shape
+        allowed = f"of one shape (..., {num_latent}, n), with an axis of latents"
+        require(fits, "mean and variance of f", allowed, f"{shape} and {tuple(variance.shape)}")
+        return target.expand(*shape[:-2], shape[-1]), mean, variance
     if target.shape == mean.shape == variance.shape:
         return target, mean, variance
     target, mean, variance = torch.broadcast_tensors(target, mean, variance)
@@ -151,17 +159,20 @@ SomeExamples = TypeVar("SomeExamples", bound="FlatExamples")
 
 
 class FlatExamples(NamedTuple):
-    """Targets and their q(f) = N(mean, variance), as flat float64 tensors outside any graph."""
+    """Targets and their q(f) = N(mean, variance), as flat float64 tensors outside any graph.
+
+    With P latents mean and variance have shape (P, n).
+    """
 
     likelihood: Likelihood
     y: Row
-    mean: Row
-    variance: Row
+    mean: BatchedRow
+    variance: BatchedRow
 
     def take(self: SomeExamples, index: Int[Tensor, " r"]) -> SomeExamples:
         """Return some of the examples."""
         likelihood, *columns = self
-        some = (column.index_select(0, index) for column in columns)
+        some = (column.index_select(-1, index) for column in columns)
         return type(self)(likelihood.take(index), *some)
 
 
@@ -170,8 +181,8 @@ class Estimate:
     """log E_q[p] of each example, and its derivatives in the mean and the variance of q."""
 
     value: Row
-    mean_slope: Row
-    variance_slope: Row
+    mean_slope: BatchedRow
+    variance_slope: BatchedRow
     parameters: Slopes = ()
     """`Likelihood.average_slopes`."""
 
@@ -208,7 +219,7 @@ class Estimate:
         if not more:
             return one
         columns = zip(*(estimate.columns for estimate in (one, *more)), strict=True)
-        return Estimate.of(torch.cat(column) for column in columns)
+        return Estimate.of(torch.cat(column, -1) for column in columns)
 
 
 def gather(parts: "list[tuple[Int[Tensor, ' _'], Slopes]]") -> Slopes:
@@ -262,22 +273,39 @@ def estimate_rows(points: int, estimator: Estimator, likelihood: Likelihood, row
 
     `points`, the number of points of the estimator for each example, sets the block size.
     """
-    shape, number, device = rows[1].shape, rows[1].numel(), rows[1].device
+    shape, number, device = rows[0].shape, rows[0].numel(), rows[0].device
     with torch.no_grad():
         wide = [tensor.detach().double() for tensor in rows]
         if len(shape) != 1:
-            wide, likelihood = [row.reshape(-1) for row in wide], likelihood.take(shape)
+            wide, likelihood = [_flat(row, shape) for row in wide], likelihood.take(shape)
         if number <= rows_for(points, device):
             estimate = estimator(FlatExamples(likelihood, *wide))
         else:
             estimate = Estimate.join(
-                estimator(FlatExamples(likelihood.take(index), *(row[block] for row in wide)))
+                estimator(FlatExamples(likelihood.take(index), *(row[..., block] for row in wide)))
                 for block, index in row_blocks(number, points, device)
             )
     if len(shape) == 1:
         return estimate.columns
     with torch.enable_grad():
-        return tuple(column.reshape(shape) for column in estimate.columns)
+        return tuple(_unflat(column, shape) for column in estimate.columns)
+
+
+def _flat(row: Values, shape: torch.Size) -> BatchedRow:
+    """Return examples of this shape along one axis, after that of the latents if there is one."""
+    return row.reshape(-1) if row.shape == shape else row.movedim(-2, 0).flatten(1)
+
+
+def _unflat(column: BatchedRow, shape: torch.Size) -> Values:
+    """Undo `_flat`."""
+    if column.dim() == 1:
+        return column.reshape(shape)
+    return column.reshape(len(column), *shape).movedim(0, -2)
+
+
+def per_latent(values: Values, like: Values) -> Values:
+    """Return one value for each example with an axis of latents, if `like` has one more axis."""
+    return values if values.dim() == like.dim() else values.unsqueeze(-2)
 
 
 def evaluate(points: int, estimator: Estimator, likelihood: Likelihood, rows: Rows) -> Values:
@@ -304,7 +332,8 @@ class _Attach(Function):
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         shares = ctx.likelihood.parameter_gradient(ctx.parameters, grad.double())
-        return None, None, *(grad * slope for slope in ctx.slopes), *shares
+        products = (per_latent(grad, slope) * slope for slope in ctx.slopes)
+        return None, None, *products, *shares
 
 
 # With S = (f−μ)/v and P = ℓ′(f), E_q̃[S] = E_q̃[P] and E_q̃[S² − 1/v] = E_q̃[S·P] = E_q̃[P² + ℓ″].

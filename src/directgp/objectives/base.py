@@ -117,7 +117,7 @@ class PointLoss(ABC):
         They come from `_slopes` without a graph, or from autograd.
         """
         with torch.no_grad():
-            rows = of_one_shape(y, marginals.mean, marginals.variance)
+            rows = of_one_shape(y, marginals.mean, marginals.variance, likelihood.num_latent)
             slopes = self._slopes(likelihood, rows)
             if slopes is not None:
                 return _gradient(likelihood, slopes, rows[1], weights)

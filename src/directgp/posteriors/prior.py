@@ -262,6 +262,14 @@ class Prior(nn.Module):
             found.append((mean.raw_constant, constant))
         return found
 
+    def summed(self, lengthscale: Values, log_scale: Values, constant: Values) -> list[Values]:
+        """Return gradients in natural parameters of several latents, summed where they share."""
+        natural = self.natural()
+        shapes = natural.lengthscale.shape, natural.scale.shape
+        found = [lengthscale.sum_to_size(shapes[0]), log_scale.sum_to_size(shapes[1])]
+        mean = natural.constant
+        return [*found, constant if mean is None else constant.sum_to_size(mean.shape)]
+
     def length_scales(self) -> Float64[np.ndarray, " k"] | None:
         """Return the lengthscales, one or one per feature; None if the kernel has none itself."""
         kernel: Kernel = self.kernel
@@ -338,6 +346,12 @@ class Prior(nn.Module):
                     setattr(part, name, repeated_parameter(value, number))
         twin.mean_function = _repeat_mean(twin.mean_function, number)
         twin.raw_output_scale = repeated_parameter(self.raw_output_scale, number)
+        return twin
+
+    def with_means(self, number: int) -> "Prior":
+        """Return this prior with a mean for each of several latents, which share the kernel."""
+        twin = copy.deepcopy(self)
+        twin.mean_function = _repeat_mean(twin.mean_function, number)
         return twin
 
     @property

@@ -70,6 +70,8 @@ class SparsePosterior(nn.Module):
     variance, which keeps the factorisation and its derivative accurate. This defines the inducing
     variables and is no approximation: q(f) is exact for them, and no variance gets jitter.
 
+    `with_latents` gives P independent processes, whose marginals have shape (P, n).
+
     Parameters
     ----------
     prior : Prior
@@ -89,6 +91,9 @@ class SparsePosterior(nn.Module):
     >>> posterior.kl().item()
     0.0
     """
+
+    num_latent: int = 1
+    """Number of latent functions; with several, the first axis of q(u)."""
 
     def __init__(
         self, prior: Prior, Z: Float[Tensor, "*batch m d"], nugget: float | None = None
@@ -154,9 +159,30 @@ class SparsePosterior(nn.Module):
         constant = X is not None
         return StationaryMarginals(self.nugget, centre, unit, size, batch, constant_inputs=constant)
 
+    @property
+    def num_inducing(self) -> int:
+        """Number of inducing inputs of each latent function."""
+        return self.Z.shape[-2]
+
+    def with_latents(self, number: int, *, shared: bool = False) -> "SparsePosterior":
+        """Return independent latent functions that start as this one.
+
+        Each has a kernel, a mean and inducing inputs of its own; with `shared` only a mean.
+        """
+        require(number >= 2, "number of with_latents", "at least 2", number)
+        require(self.num_latent == 1, "posterior of with_latents", "of one latent", self.num_latent)
+        twin = self.repeated(number, shared_prior=shared)
+        twin.prior = self.prior.with_means(number) if shared else twin.prior
+        twin.num_latent = number
+        return twin
+
     def kl(self) -> Float[Tensor, "*batch"]:
-        """Return KL[q(u) ‖ p(u)]."""
-        return kl_from_standard(self.u_mean, self.u_chol.tril())
+        """Return KL[q(u) ‖ p(u)], the sum over latent functions."""
+        return self.total(kl_from_standard(self.u_mean, self.u_chol.tril()))
+
+    def total(self, kl: Float[Tensor, "*batch"]) -> Float[Tensor, "*rest"]:
+        """Return the sum over latent functions of their KL."""
+        return kl if self.num_latent == 1 else kl.sum(-1)
 
     def predict(self, X: Inputs, block_size: int | None = None) -> Marginals:
         """Return `marginals` without gradients, in blocks of rows that bound the memory."""
@@ -314,32 +340,40 @@ class SparsePosterior(nn.Module):
             rows = X[torch.arange(count, device=X.device) * len(X) // count]
             Z = rows[self._worst_known(rows, number)]
             twin = copy.deepcopy(self)
-            m, k = len(self.Z), len(Z)
-            twin.Z = nn.Parameter(torch.cat([self.Z, Z]), self.Z.requires_grad)
-            u_mean = torch.cat([self.u_mean, Z.new_zeros(k)])
-            u_chol = torch.eye(m + k, dtype=Z.dtype, device=Z.device)
-            u_chol[:m, :m] = self.u_chol.tril()
+            m, k = self.num_inducing, len(Z)
+            added = Z.expand(*self.Z.shape[:-2], -1, -1)
+            twin.Z = nn.Parameter(torch.cat([self.Z, added], -2), self.Z.requires_grad)
+            batch = self.u_mean.shape[:-1]
+            u_mean = torch.cat([self.u_mean, Z.new_zeros(*batch, k)], -1)
+            eye = torch.eye(m + k, dtype=Z.dtype, device=Z.device)
+            u_chol = eye.expand(*batch, -1, -1).clone()
+            u_chol[..., :m, :m] = self.u_chol.tril()
             twin.u_mean = nn.Parameter(u_mean, self.u_mean.requires_grad)
             twin.u_chol = nn.Parameter(u_chol, self.u_chol.requires_grad)
         return twin
 
     def _worst_known(self, X: Inputs, number: int) -> list[int]:
-        """Return rows of X by pivoted Cholesky factorisation of K_ff − Q_ff."""
+        """Return rows of X by pivoted Cholesky factorisation of K_ff − Q_ff.
+
+        Of several latents, each row counts by its largest share of the prior variance.
+        """
         A, residual, _ = self.features(X)
         basis, found = A, []
-        residual = residual.clone()
+        residual, variance = residual.clone(), self.prior.variance(X)
         # At a row of Z it is the nugget.
         known = max(1e-6, 2 * self.nugget)
         for _ in range(min(number, len(X))):
-            i = int(residual.argmax())
-            if not residual[i] > known * float(self.prior.variance(X[i : i + 1])):
+            share = (residual / variance).reshape(-1, len(X)).amax(0)
+            i = int(share.argmax())
+            if not share[i] > known:
                 break
             found.append(i)
-            column = self.prior.covariance(X[i : i + 1], X)[0] - basis[:, i] @ basis
-            column = column / residual[i].sqrt()
+            row = self.prior.covariance(X[i : i + 1], X)[..., 0, :]
+            column = row - (basis[..., i].unsqueeze(-2) @ basis).squeeze(-2)
+            column = column / residual[..., i : i + 1].clamp(min=self.nugget).sqrt()
             residual = (residual - column**2).clamp(min=0.0)
-            residual[i] = 0.0
-            basis = torch.cat([basis, column[None]])
+            residual[..., i] = 0.0
+            basis = torch.cat([basis, column.unsqueeze(-2)], -2)
         return found
 
     def repeated(self, number: int, shared_prior: bool) -> "SparsePosterior":

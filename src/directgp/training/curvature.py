@@ -19,6 +19,8 @@ from directgp.numerics.arrays import (
 )
 from directgp.training.problems import TrainingProblem
 
+Frame = Float[Tensor, "*latent m m"]
+
 Vector = Array
 """A float64 vector: a numpy array, or a tensor on a GPU, where no entry is copied to the host."""
 
@@ -138,13 +140,13 @@ class Coordinates:
     """A linear change x = T z of the vector of parameters.
 
     z holds C⁻¹·u_mean and C⁻¹·u_chol, C the lower triangular frame, and the other parameters
-    divided by their units.
+    divided by their units. Each of several latents has a frame of its own.
     """
 
     def __init__(
         self,
         flat: FlatParameters,
-        frame: Float[Tensor, "m m"] | None = None,
+        frame: Frame | None = None,
         units: dict[str, Tensor] | None = None,
     ) -> None:
         self._units, self._array = flat.full(1.0, units or {}), flat.array
@@ -154,20 +156,21 @@ class Coordinates:
         self._frame: Array = None
         self._inverse: Array = None
         if frame is not None:
-            m = len(frame)
+            m = frame.shape[-1]
             self._frame, self._inverse = (
                 flat.array(torch.empty_like(frame, dtype=torch.float64)) for _ in range(2)
             )
             self._lower = torch.ones_like(frame, dtype=torch.float64).tril_()
             row, column = torch.tril_indices(m, m).numpy()
-            self._places = row * (m + 1) + column
+            latent = np.arange(frame.numel() // m**2)[:, None] * (m * (m + 1))
+            self._places = (latent + row * (m + 1) + column).ravel()
             self.set_frame(frame)
 
-    def set_frame(self, frame: Float[Tensor, "m m"] | None) -> None:
+    def set_frame(self, frame: Frame | None) -> None:
         """Change the frame, in its memory; None, where there was one, for the identity."""
         if self._frame is None:
             return
-        eye = torch.eye(len(self._frame)).to(self._lower)
+        eye = torch.eye(self._frame.shape[-1]).to(self._lower).expand(self._lower.shape)
         other = eye if frame is None else frame.double()
         self._frame[...] = self._array(other)
         self._inverse[...] = self._array(torch.linalg.solve_triangular(other, eye, upper=False))
@@ -178,7 +181,7 @@ class Coordinates:
 
     def of_gradient(self, gradient: Vector) -> Vector:
         """Return Tᵀ g for a gradient g in x."""
-        frame = None if self._frame is None else self._frame.T
+        frame = None if self._frame is None else self._frame.swapaxes(-1, -2)
         return self._changed(gradient, self._units, frame, upper=True)
 
     def to_step(self, step: Vector) -> Vector:
@@ -194,21 +197,25 @@ class Coordinates:
         found: Vector = vector * units
         if matrix is None:
             return found
-        m = len(matrix)
+        m = matrix.shape[-1]
         if isinstance(vector, Tensor):
-            chol = found[self._chol].view(m, m)
-            triangular_times(matrix, vector[self._chol].view(m, m), out=chol, upper=upper)
+            chol = found[self._chol].view(matrix.shape)
+            triangular_times(matrix, vector[self._chol].view(matrix.shape), out=chol, upper=upper)
             if upper:
                 chol *= self._lower
-            torch.mv(matrix, vector[self._mean], out=found[self._mean])
+            column = *matrix.shape[:-1], 1
+            mean = found[self._mean].view(column)
+            torch.matmul(matrix, vector[self._mean].view(column), out=mean)
             return found
         # (u_chol, u_mean).
-        both = np.zeros((m, m + 1))
+        both = np.zeros((*matrix.shape[:-1], m + 1))
         both.reshape(-1)[self._places] = vector[self._chol]
-        both[:, m] = vector[self._mean]
-        changed = triangular_times(matrix, both, out=np.empty_like(both), upper=upper)
+        both[..., m] = vector[self._mean].reshape(matrix.shape[:-1])
+        changed = np.empty_like(both)
+        for k in np.ndindex(matrix.shape[:-2]):
+            triangular_times(matrix[k], both[k], out=changed[k], upper=upper)
         found[self._chol] = changed.reshape(-1)[self._places]
-        found[self._mean] = changed[:, m]
+        found[self._mean] = changed[..., m].ravel()
         return found
 
 

@@ -102,7 +102,7 @@ class TrainingProblem(ABC):
         """Return the means of losses and gradients over the processes."""
         return tensors if self._group is None else self._group.mean(tensors)
 
-    def frame(self) -> Float[Tensor, "m m"] | None:
+    def frame(self) -> Float[Tensor, "*latent m m"] | None:
         """Return a lower triangular C that makes the curvature in C⁻¹·u_mean and C⁻¹·u_chol ≈ 1.
 
         None where q(u) is not among the parameters.
@@ -168,10 +168,12 @@ class ModelProblem(TrainingProblem):
 
     def prior_gradients(self, found: Gradient, by_mean: BatchedRow) -> dict[int, Tensor]:
         """Return the gradients in Z and the prior's parameters, by the id of the parameter."""
-        raw = self.posterior.prior.raw_gradients(
-            found.lengthscale, found.log_scale, by_mean.sum(-1)
-        )
-        return {id(self.posterior.Z): found.Z} | {id(p): gradient for p, gradient in raw}
+        Z, prior = self.posterior.Z, self.posterior.prior
+        in_Z, *natural = found.Z, found.lengthscale, found.log_scale, by_mean.sum(-1)
+        if self.posterior.num_latent > 1:
+            # Latents may share Z and the kernel.
+            in_Z, natural = in_Z.sum_to_size(Z.shape), prior.summed(*natural)
+        return {id(Z): in_Z} | {id(p): gradient for p, gradient in prior.raw_gradients(*natural)}
 
     def features(self, X: Float[Tensor, "n d"]) -> Features:
         """Return the features of the inputs to which q(u) is applied."""
@@ -228,7 +230,7 @@ class QProblem(ModelProblem):
         return beta.to(self.data.X) / number if isinstance(beta, Tensor) else float(beta / number)
 
     @override
-    def frame(self) -> Float[Tensor, "m m"] | None:
+    def frame(self) -> Float[Tensor, "*latent m m"] | None:
         """C with C Cᵀ = N·P⁻¹, P = β I + A diag(p) Aᵀ, p the curvature of the loss in the mean.
 
         N·P⁻¹ is then the inverse curvature of the objective in u_mean, and about that in each
@@ -250,7 +252,8 @@ class QProblem(ModelProblem):
         if not bool(curvature.isfinite().all()):
             return None
         wide = features.A.double()
-        gram = (wide * curvature.double()) @ wide.mT
+        weights = curvature.double()
+        gram = (wide * (weights if weights.dim() == 1 else weights.unsqueeze(-2))) @ wide.mT
         factor = inverse_factor(gram, float(self.objective.beta))
         return math.sqrt(len(self.data)) * factor
 
@@ -284,7 +287,7 @@ class FreeProblem(QProblem):
             self.note_jitter(fused.jitter)
             fused.set_q(posterior.u_mean, posterior.u_chol)
             # On a GPU, while K_uu is factorised.
-            kl = fused.kl()
+            kl = posterior.total(fused.kl())
             mean, variance = fused.marginals(data.X)
             marginals = Marginals(natural.plus_constant(mean), variance)
             value, loss = self._point_losses(data, likelihood, marginals, kl, step)
@@ -370,7 +373,8 @@ class HeldProblem(QProblem):
             projection.set_q(u_mean, u_chol)
             mean, variance = projection.project()
             marginals = Marginals(self._features.mean + mean, variance)
-            value, loss = self._point_losses(data, likelihood, marginals, projection.kl(), step)
+            kl = self.posterior.total(projection.kl())
+            value, loss = self._point_losses(data, likelihood, marginals, kl, step)
             found = projection.gradient_in_q(loss.mean, loss.variance, self._kl_weight)
             return value, torch.cat([found.u_mean.reshape(-1), found.u_chol.reshape(-1)])
 
