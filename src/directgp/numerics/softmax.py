@@ -13,6 +13,7 @@ and exp(−e^{f+u}), which is the same for every example and class.
 
 import math
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Literal, NamedTuple, final
 
 import torch
@@ -23,7 +24,7 @@ from directgp.errors import NumericalError
 from directgp.numerics.gaussian import gauss_hermite
 from directgp.numerics.special import log_ndtr
 
-Matrix = Float[Tensor, "r l"]
+LatentMatrix = Float[Tensor, "p n l"]
 Column = Float[Tensor, " r"]
 Latents = Float[Tensor, "p n"]
 
@@ -33,8 +34,8 @@ Columns = tuple[Column, Latents, Latents]
 Part = Literal["below", "above", "density"]
 """F, 1 − F or D."""
 
-_NATS = 27.0
-"""Integrals err by about e^−27."""
+_NATS = 25.0
+"""Integrals err by about e^−25."""
 
 _STEP = 0.33
 """Step in x, whose double exponential integrand is analytic for abs(Im x) < π/2."""
@@ -64,118 +65,169 @@ def _kernel(part: Part, x: Tensor, order: int = 0) -> Tensor:
     return slope if part == "below" else -slope
 
 
+class _Nodes(NamedTuple):
+    """Nodes u = r·(x − e^{−x}) − core with equal steps in x, relative to a shift of each example.
+
+    Left of −core the integrand falls as e^u, and the steps grow.
+    """
+
+    first: int
+    number: int
+    """Numbers of the first x and of all."""
+
+    core: float
+    ratio: float
+
+    @classmethod
+    def over(cls, core: float, tail: float, deviation: float, num_latent: int) -> "_Nodes":
+        """Return nodes from −core − tail to 0, rounded: they stay the same for many steps.
+
+        Right of −core a step errs by e^{−π/2·x − s²x²/(2P)}, x = 2π/step, with s the smallest
+        deviation of P latents.
+        """
+        rate, share, nats = 0.5 * math.pi, deviation**2 / num_latent, _NATS + 3
+        frequency = 2 * nats / (rate + math.sqrt(rate**2 + 2 * share * nats))
+        ratio = max(2 * math.pi / frequency / _STEP, 1.0)
+        ratio = 2 ** (math.floor(4 * math.log2(ratio)) / 4)
+        core = ratio * math.ceil(2 * core / ratio) / 2
+        first = -math.ceil(math.log(max(tail / ratio, 1.0)) / _STEP)
+        number = math.ceil(core / ratio / _STEP) + 1 - first
+        if number > _MAX_NODES:
+            raise NumericalError(
+                f"The integral over a softmax needs {number} nodes. Check mean and variance of f."
+            )
+        return cls(first, number, core, ratio)
+
+    def columns(self, like: Tensor) -> tuple[Column, Column]:
+        """Return the nodes and their weights."""
+        x = torch.arange(self.number, dtype=like.dtype, device=like.device)
+        x = _STEP * (x + self.first)
+        bend = torch.exp(-x)
+        return self.ratio * (x - bend) - self.core, self.ratio * _STEP * (1 + bend)
+
+
+class _Grid(NamedTuple):
+    """Equal steps Δ in f that sum every Gaussian times exp(−e^{f+u})."""
+
+    first: int
+    number: int
+    step: float
+
+    @classmethod
+    def over(cls, low: float, high: float, deviation: float) -> "_Grid":
+        """Return the grid for deviations from the given one up, rounded.
+
+        The sum errs by e^{−s²x²/2 − π/2·|2π/Δ − x|} for the worst frequency x.
+        """
+        s = max(_NARROW, deviation)
+        frequency = 2 / math.pi * (_NATS + math.pi**2 / (8 * s * s))
+        if frequency < 0.5 * math.pi / (s * s):
+            frequency = math.sqrt(2 * _NATS) / s
+        step = 2 ** (math.floor(8 * math.log2(2 * math.pi / frequency)) / 8)
+        first, last = math.floor(low / step / 4) * 4, math.ceil(high / step / 4) * 4
+        return cls(first, last - first + 1, step)
+
+    def points(self, like: Tensor) -> Column:
+        """Return the values of f."""
+        places = torch.arange(self.number, dtype=like.dtype, device=like.device)
+        return self.step * (places + self.first)
+
+
+@lru_cache(maxsize=128)
+def _table(
+    part: Part, grid: _Grid, nodes: _Nodes, dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "j l"]:
+    """Return the kernel at f + u of grid and nodes; not to be written to."""
+    like = torch.empty(0, dtype=dtype, device=device)
+    return _kernel(part, grid.points(like)[:, None] + nodes.columns(like)[0])
+
+
 @final
 class _Distributions:
-    """F, 1 − F or D of rows of q(f) = N(mean, variance), at nodes u that all rows share."""
+    """F, 1 − F or D of P latents of n examples, at nodes u that all share."""
 
-    def __init__(self, mean: Column, variance: Column, u: Column, nats: float) -> None:
-        self._mean, self._variance, self._u = mean, variance, u
+    def __init__(self, mean: Latents, variance: Latents, nodes: _Nodes, nats: float) -> None:
+        self._mean, self._variance, self._nodes = mean, variance, nodes
+        self.u, self.weights = nodes.columns(mean)
         deviation, reach = variance.sqrt(), math.sqrt(2 * nats)
-        far = mean + variance + reach * deviation + u.max() < _FAR
+        low, high = mean - reach * deviation, mean + reach * deviation
+        far = high + variance + self.u[-1] < _FAR
         narrow = (deviation < _NARROW) & ~far
-        self._groups = [mask.nonzero()[:, 0] for mask in (far, narrow, ~(far | narrow))]
-        self._grid = self._weights = mean.new_empty(0)
-        wide = self._groups[2]
-        if len(wide):
-            self._grid = _grid(mean[wide], deviation[wide], reach)
-            self._weights = _weights(self._grid, mean[wide], variance[wide])
+        self._far, self._narrow, other = far, narrow, far | narrow
+        infinity = torch.full_like(mean, torch.inf)
+        ends = torch.stack(
+            [
+                torch.where(other, infinity, low).min(),
+                torch.where(other, -infinity, high).max(),
+                torch.where(other, infinity, deviation).min(),
+                far.any(),
+                narrow.any(),
+            ]
+        ).tolist()
+        self._any_far, self._any_narrow = ends[3] > 0, ends[4] > 0
+        self._grid = _Grid.over(*ends[:3]) if ends[0] <= ends[1] else _Grid(0, 4, 1.0)
+        self._f = self._grid.points(mean)
+        self._q = _gaussian(self._f, mean, variance.clamp(min=_NARROW**2))
 
-    def values(self, part: Part) -> Matrix:
-        """Return the function of every row at every node."""
-        (far, narrow, wide), u = self._groups, self._u
-        found = u.new_empty(len(self._mean), len(u))
-        if len(far):
+    def values(self, part: Part, latents: slice) -> LatentMatrix:
+        """Return the function of some latents at every node."""
+        mean, variance, u = self._mean[latents], self._variance[latents], self.u
+        found = self._q[latents] @ self._kernels(part)
+        if self._any_far:
+            far = self._far[latents]
             # E e^{f+u}, and for D as for 1 − F.
-            small = torch.exp((self._mean[far] + 0.5 * self._variance[far])[:, None] + u)
+            small = torch.exp((mean[far] + 0.5 * variance[far])[:, None] + u)
             found[far] = 1 - small if part == "below" else small
-        if len(narrow):
-            points, weights = self._points(narrow)
+        if self._any_narrow:
+            narrow = self._narrow[latents]
+            points, weights = _hermite(mean[narrow], variance[narrow], u)
             found[narrow] = torch.einsum("rjl,j->rl", _kernel(part, points), weights)
-        if len(wide):
-            found[wide] = self._weights @ _kernel(part, self._grid[:, None] + u)
         return found
 
-    def slopes(self, part: Part, by: Matrix) -> tuple[Column, Column]:
-        """Return the gradient of Σ by·`values` in mean and variance of each row."""
-        (far, narrow, wide), u = self._groups, self._u
-        first, second = torch.zeros_like(self._mean), torch.zeros_like(self._mean)
-        if len(far):
-            small = torch.exp((self._mean[far] + 0.5 * self._variance[far])[:, None] + u)
+    def slopes(self, part: Part, by: LatentMatrix, latents: slice) -> tuple[Latents, Latents]:
+        """Return the gradient of Σ by·`values` in means and variances of these latents."""
+        mean, variance, u, f = self._mean[latents], self._variance[latents], self.u, self._f
+        mass = by @ self._kernels(part).T
+        mass *= self._q[latents]
+        powers = torch.stack([torch.ones_like(f), f, f * f], 1)
+        total, once, twice = (mass @ powers).unbind(-1)
+        centred = once - mean * total
+        first = centred / variance
+        second = 0.5 * ((twice - mean * (once + centred)) / variance - total) / variance
+        if self._any_far:
+            far = self._far[latents]
+            small = torch.exp((mean[far] + 0.5 * variance[far])[:, None] + u)
             sign = -1 if part == "below" else 1
             first[far] = sign * (by[far] * small).sum(-1)
             second[far] = 0.5 * first[far]
-        if len(narrow):
-            points, weights = self._points(narrow)
+        if self._any_narrow:
+            narrow = self._narrow[latents]
+            points, weights = _hermite(mean[narrow], variance[narrow], u)
             some = by[narrow]
-            first[narrow] = torch.einsum("rjl,j,rl->r", _kernel(part, points, 1), weights, some)
-            bend = torch.einsum("rjl,j,rl->r", _kernel(part, points, 2), weights, some)
-            second[narrow] = 0.5 * bend
-        if len(wide):
-            mean, variance = self._mean[wide], self._variance[wide]
-            mass = by[wide] @ _kernel(part, self._grid[:, None] + u).T
-            mass *= self._weights
-            powers = torch.stack([torch.ones_like(self._grid), self._grid, self._grid**2], 1)
-            total, once, twice = (mass @ powers).unbind(1)
-            centred = once - mean * total
-            first[wide] = centred / variance
-            square = twice - mean * (once + centred)
-            second[wide] = 0.5 * (square / variance - total) / variance
+            slope, bend = (
+                torch.einsum("rjl,j,rl->r", _kernel(part, points, order), weights, some)
+                for order in (1, 2)
+            )
+            first[narrow], second[narrow] = slope, 0.5 * bend
         return first, second
 
-    def _points(self, rows: Int[Tensor, " _"]) -> tuple[Float[Tensor, "r j l"], Column]:
-        """Return f + u at nodes of narrow q(f), and their weights."""
-        z, log_weights = gauss_hermite(_NARROW_NODES, self._u.dtype, self._u.device)
-        f = self._mean[rows, None] + self._variance[rows, None].sqrt() * z
-        return f[..., None] + self._u, torch.exp(log_weights)
+    def _kernels(self, part: Part) -> Float[Tensor, "j l"]:
+        return _table(part, self._grid, self._nodes, self._f.dtype, self._f.device)
 
 
-def _grid(mean: Column, deviation: Column, reach: float) -> Column:
-    """Return equal steps Δ in f that sum every Gaussian times exp(−e^{f+u}).
-
-    The sum errs by e^{−s²x²/2 − π/2·|2π/Δ − x|} for the worst frequency x.
-    """
-    low, high = (mean - reach * deviation).min(), (mean + reach * deviation).max()
-    s = max(_NARROW, float(deviation.min()))
-    frequency = 2 / math.pi * (_NATS + math.pi**2 / (8 * s * s))
-    if frequency < 0.5 * math.pi / (s * s):
-        frequency = math.sqrt(2 * _NATS) / s
-    number = math.ceil(float(high - low) * frequency / (2 * math.pi)) + 1
-    return torch.linspace(float(low), float(high), number, dtype=mean.dtype, device=mean.device)
-
-
-def _weights(grid: Column, mean: Column, variance: Column) -> Float[Tensor, "r j"]:
-    """Return Δ·N(f; mean, variance) at the grid."""
-    half, step = -0.5 / variance, grid[1] - grid[0]
+def _gaussian(f: Column, mean: Latents, variance: Latents) -> Float[Tensor, "p n j"]:
+    """Return Δ·N(f; mean, variance) at equal steps Δ."""
+    half, step = -0.5 / variance, f[1] - f[0]
     constant = mean * mean * half + torch.log(step * torch.rsqrt(2 * math.pi * variance))
-    left = torch.stack([constant, -2 * mean * half, half], 1)
-    return (left @ torch.stack([torch.ones_like(grid), grid, grid * grid])).exp_()
+    left = torch.stack([constant, -2 * mean * half, half], -1)
+    return (left @ torch.stack([torch.ones_like(f), f, f * f])).exp_()
 
 
-class _Nodes(NamedTuple):
-    """Nodes u and weights, relative to the shift of each example."""
-
-    u: Column
-    weights: Column
-
-
-def _nodes(core: float, tail: float, deviation: float, num_latent: int, like: Tensor) -> _Nodes:
-    """Return nodes from −core − tail to 0: u = r·(x − e^{−x}) − core, with equal steps in x.
-
-    Left of −core the integrand falls as e^u, and the steps grow. Right of it a step errs by
-    e^{−π/2·x − s²x²/(2P)}, x = 2π/step, with s the smallest deviation of P latents.
-    """
-    rate, share, nats = 0.5 * math.pi, deviation**2 / num_latent, _NATS + 3
-    frequency = 2 * nats / (rate + math.sqrt(rate**2 + 2 * share * nats))
-    ratio = max(2 * math.pi / frequency / _STEP, 1.0)
-    start = -math.log(max(tail / ratio, 1.0))
-    number = math.ceil((core / ratio - start) / _STEP) + 1
-    if number > _MAX_NODES:
-        raise NumericalError(
-            f"The integral over a softmax needs {number} nodes. Check mean and variance of f."
-        )
-    x = start + _STEP * torch.arange(number, dtype=like.dtype, device=like.device)
-    bend = torch.exp(-x)
-    return _Nodes(ratio * (x - bend) - core, ratio * _STEP * (1 + bend))
+def _hermite(mean: Column, variance: Column, u: Column) -> tuple[Float[Tensor, "r j l"], Column]:
+    """Return f + u at Gauss–Hermite nodes f of each row, and their weights."""
+    z, log_weights = gauss_hermite(_NARROW_NODES, u.dtype, u.device)
+    f = mean[:, None] + variance[:, None].sqrt() * z
+    return f[..., None] + u, torch.exp(log_weights)
 
 
 class _Range(NamedTuple):
@@ -234,35 +286,18 @@ def _rolled(y: Column, num_latent: int) -> Int[Tensor, "p n"]:
     return (y.long() + torch.arange(num_latent, device=y.device)[:, None]) % num_latent
 
 
-class _Block(NamedTuple):
-    """Rows of F at common nodes: mean and variance of each latent and example, label first."""
-
-    mean: Latents
-    variance: Latents
-    nodes: _Nodes
-    nats: float
-
-    def distributions(self, latents: slice) -> _Distributions:
-        """Return those of some latents, as rows."""
-        mean, variance = (each[latents].reshape(-1) for each in self[:2])
-        return _Distributions(mean, variance, self.nodes.u, self.nats)
-
-
 def _blocks(
     mean: Latents, variance: Latents, ranges: _Range
-) -> Iterator[tuple[Int[Tensor, " r"], _Block]]:
-    """Yield blocks of examples with integrands of about the same length, and their indices."""
+) -> Iterator[tuple[Int[Tensor, " r"], _Distributions]]:
+    """Yield blocks of examples with integrands of about the same length: indices and factors."""
     num_latent = len(mean)
     order = torch.argsort(ranges.core)
-    width = variance.sqrt().amax(0) * torch.sqrt(8 * ranges.nats) + mean.amax(0) - mean.amin(0)
-    size = max(1, int(_BLOCK_ENTRIES / (num_latent * (64 + 4 * float(width.median())))))
-    for index in order.split(size):
-        some = [each[index] for each in ranges]
-        end, core, tail, nats = some
-        deviation = float(variance[:, index].min()) ** 0.5
-        nodes = _nodes(float(core.max()), float(tail.max()), deviation, num_latent, mean)
-        shifted = mean[:, index] + end
-        yield index, _Block(shifted, variance[:, index], nodes, float(nats.max()))
+    for index in order.split(max(1, _BLOCK_ENTRIES // (128 * num_latent))):
+        end, core, tail, nats = (each[index] for each in ranges)
+        some = variance[:, index]
+        numbers = torch.stack([core.max(), tail.max(), nats.max(), some.min().sqrt()]).tolist()
+        nodes = _Nodes.over(*numbers[:2], numbers[3], num_latent)
+        yield index, _Distributions(mean[:, index] + end, some, nodes, numbers[2])
 
 
 def log_expected_softmax(y: Column, mean: Latents, variance: Latents) -> Columns:
@@ -298,7 +333,7 @@ def _integrated(
     mean: Latents,
     variance: Latents,
     ranges: _Range,
-    kinds: tuple[tuple[Bool[Tensor, " n"], Callable[["_Block"], Columns]], ...],
+    kinds: tuple[tuple[Bool[Tensor, " n"], Callable[[_Distributions], Columns]], ...],
 ) -> Columns:
     """Return values and slopes, by the integral for each kind of example."""
     columns = torch.empty_like(mean[0]), torch.empty_like(mean), torch.empty_like(mean)
@@ -320,54 +355,49 @@ def _in_order(columns: Columns, order: Int[Tensor, "p n"]) -> Columns:
     return value, first, second
 
 
-def _joined(label: tuple[Column, Column], others: tuple[Column, Column]) -> list[Latents]:
-    pairs = zip(label, others, strict=True)
-    return [torch.cat([own[None], rest.reshape(-1, len(own))]) for own, rest in pairs]
+_LABEL, _OTHERS = slice(0, 1), slice(1, None)
 
 
-def _product(block: _Block) -> Columns:
+def _product(factors: _Distributions) -> Columns:
     """Return log ∫ D_y Π F_k du and its slopes."""
-    label, others = block.distributions(slice(0, 1)), block.distributions(slice(1, None))
-    density, below = label.values("density"), others.values("below")
-    logs = torch.log(below).reshape(-1, *density.shape).sum(0)
-    log_mass = torch.log(density * block.nodes.weights) + logs
+    density, below = factors.values("density", _LABEL), factors.values("below", _OTHERS)
+    log_mass = torch.log(density[0] * factors.weights).add_(torch.log(below).sum(0))
     top = log_mass.amax(-1, keepdim=True)
-    mass = torch.exp(log_mass - top)
+    mass = log_mass.sub_(top).exp_()
     total = mass.sum(-1, keepdim=True)
     mass /= total
-    by_label = label.slopes("density", torch.where(mass > 0, mass / density, 0.0))
-    share = mass.repeat(len(below) // len(mass), 1)
-    by_others = others.slopes("below", torch.where(share > 0, share / below, 0.0))
-    return (top + torch.log(total))[:, 0], *_joined(by_label, by_others)
+    some = mass > 0
+    own = factors.slopes("density", torch.where(some, mass / density, 0.0), _LABEL)
+    rest = factors.slopes("below", torch.where(some, mass / below, 0.0), _OTHERS)
+    return (top + torch.log(total))[:, 0], *map(torch.cat, zip(own, rest, strict=True))
 
 
-def _complement(block: _Block) -> Columns:
+def _complement(factors: _Distributions) -> Columns:
     """Return log(1 − ∫ D_y (1 − Π F_k) du) and its slopes."""
-    failure, *slopes = _beaten(block, "density")
+    failure, *slopes = _beaten(factors, "density")
     factor = -1 / (1 - failure)
     return torch.log1p(-failure), *(factor * slope for slope in slopes)
 
 
-def _excess(block: _Block) -> Columns:
+def _excess(factors: _Distributions) -> Columns:
     """Return −∫ F_y (1 − Π F_k) du = E_q[f_y] − E_q[log Σ e^f] and its slopes."""
-    value, mean_slope, variance_slope = _beaten(block, "below")
+    value, mean_slope, variance_slope = _beaten(factors, "below")
     return -value, -mean_slope, -variance_slope
 
 
-def _beaten(block: _Block, part: Part) -> Columns:
+def _beaten(factors: _Distributions, part: Part) -> Columns:
     """Return ∫ G (1 − Π_{k≠y} F_k) du and its slopes, with G = D_y or F_y."""
-    label, others = block.distributions(slice(0, 1)), block.distributions(slice(1, None))
-    own, above = label.values(part), others.values("above").clamp_(max=1.0)
-    number = len(above) // len(own)
+    own, above = factors.values(part, _LABEL), factors.values("above", _OTHERS).clamp_(max=1.0)
     logs = torch.log1p(-above)
-    total = logs.reshape(-1, *own.shape).sum(0)
+    total = logs.sum(0)
     beaten = -torch.expm1(total)
-    weighted = block.nodes.weights * own
-    by_label = label.slopes(part, block.nodes.weights * beaten)
+    weighted = factors.weights * own
+    by_label = factors.slopes(part, (factors.weights * beaten)[None], _LABEL)
     # Π_{j≠k} F_j.
-    rest = torch.where(above < 1, torch.exp(total.repeat(number, 1) - logs), 0.0)
-    by_others = others.slopes("above", weighted.repeat(number, 1) * rest)
-    return (weighted * beaten).sum(-1), *_joined(by_label, by_others)
+    rest = torch.where(above < 1, (total - logs).exp_(), 0.0)
+    by_others = factors.slopes("above", rest.mul_(weighted), _OTHERS)
+    value = (weighted[0] * beaten).sum(-1)
+    return value, *map(torch.cat, zip(by_label, by_others, strict=True))
 
 
 _MAX_STEP = 0.5
