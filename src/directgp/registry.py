@@ -56,6 +56,9 @@ class LikelihoodRow(Row):
     auto: bool = False
     """Whether ``likelihood="auto"`` of the estimators compares it with the others of its task."""
 
+    many_classes: bool = False
+    """Whether it is for labels of any number of classes, with their number as first argument."""
+
     conjugate: bool = False
     """Whether the noise is Gaussian, so that square loss, VFE and FITC apply."""
 
@@ -94,6 +97,19 @@ LIKELIHOODS = Registry(
     LikelihoodRow("student_t", f"{_LIKELIHOODS}.student_t:StudentT", auto=True),
     LikelihoodRow("probit", f"{_LIKELIHOODS}.bernoulli:Probit", task="classification", auto=True),
     LikelihoodRow("logistic", f"{_LIKELIHOODS}.bernoulli:Logistic", task="classification"),
+    LikelihoodRow(
+        "softmax",
+        f"{_LIKELIHOODS}.softmax:Softmax",
+        task="classification",
+        auto=True,
+        many_classes=True,
+    ),
+    LikelihoodRow(
+        "robust_max",
+        f"{_LIKELIHOODS}.softmax:RobustMax",
+        task="classification",
+        many_classes=True,
+    ),
     LikelihoodRow("poisson", f"{_LIKELIHOODS}.counts:PoissonExp", task="count", auto=True),
     LikelihoodRow("poisson_softplus", f"{_LIKELIHOODS}.counts:PoissonSoftplus", task="count"),
     LikelihoodRow(
@@ -122,10 +138,12 @@ RULES = Registry(
 )
 
 
-def likelihoods_of(task: Task, auto: bool = False) -> tuple[str, ...]:
+def likelihoods_of(task: Task, auto: bool = False, num_classes: int = 2) -> tuple[str, ...]:
     """Return the names of the likelihoods of a task, or those that "auto" compares."""
-    rows = (row for row in LIKELIHOODS.values() if row.task == task)
-    return tuple(row.name for row in rows if row.auto or not auto)
+    rows = [row for row in LIKELIHOODS.values() if row.task == task]
+    if auto:
+        rows = [row for row in rows if row.auto and row.many_classes == (num_classes > 2)]
+    return tuple(row.name for row in rows)
 
 
 def chosen_likelihood(task: Task, name: str | None) -> str:

@@ -140,6 +140,11 @@ class SparseGPEstimator(BaseEstimator, ABC):
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
         """Return the targets as numbers; with `reset`, learn the classes of labels."""
 
+    @property
+    def _num_classes(self) -> int:
+        """Number of classes of the labels; 2 for targets that are no labels."""
+        return len(getattr(self, "classes_", (0, 1)))
+
     def _exposure(self, exposure: ArrayLike | None, n: int, who: str) -> Column | None:
         """Return the exposures, which only counts have."""
         return None if exposure is None else validation.check_exposure(exposure, n, who)
@@ -242,7 +247,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         self._check_parameters()
         device = Z.device if self.device == "auto" else device_of(self.device, who)
         rows = self._checked(X, y, sample_weight, exposure, who, reset=False, min_rows=1)
-        fit = self._prepared(rows, device, True, len(Z))
+        fit = self._prepared(rows, device, True, Z.shape[-2])
         result = fit.update(self.beta_, self.hyperparameters_)
         self._set_result(result)
         self.num_rows_ += fit.table.num_rows
@@ -332,7 +337,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
             models = [[self._trained_model(params, table, num_inducing is not None)]]
         else:
             mean = self._default_mean if self.mean == "auto" else self.mean
-            settings = {**params, "mean": mean}
+            settings = {**params, "mean": mean, "num_classes": self._num_classes}
             models = starting_models(settings, self._task, recipe, table, number, seed)
         return Fit(params, recipe, table, models, torch.Generator(device).manual_seed(seed), warm)
 
@@ -390,11 +395,14 @@ class SparseGPEstimator(BaseEstimator, ABC):
         """Return mean and standard deviation of f, without the noise of y.
 
         For real-valued targets in their units; for labels and counts on the scale of the
-        likelihood's link, for an exposure of 1.
+        likelihood's link, for an exposure of 1. With several latent functions, such as one for
+        each of three classes, one column each.
         """
         mean, std = self._over_blocks(
             X, "predict_latent", lambda _, q, rows: (q.mean, q.variance.sqrt())
         )
+        if mean.ndim > 1:
+            return mean.T, std.T
         return self._in_units(mean), self._deviation_in_units(std)
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> Column:
@@ -418,7 +426,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         inputs = self._inputs(X, who)
         exposures = self._exposure(exposure, len(inputs), who)
         Z = self.posterior_.Z
-        size = max(1, _BLOCK_VALUES // len(Z))
+        size = max(1, _BLOCK_VALUES // self.posterior_.u_mean.numel())
         parts = []
         for start in range(0, len(inputs), size):
             rows = slice(start, start + size)

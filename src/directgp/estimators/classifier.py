@@ -1,13 +1,12 @@
-"""Implement the classifier of two classes."""
+"""Implement the classifier of two or more classes."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
-from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
@@ -21,9 +20,11 @@ from directgp.estimators.messages import one_class
 from directgp.estimators.plotting import curve_points, without_names
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike
-from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.base import Classes, Likelihood
 from directgp.plots import plot_label_curve, plot_reliability
 from directgp.predictive import predictive_log_density
+from directgp.predictive.moments import class_log_probabilities
+from directgp.registry import LIKELIHOODS
 from directgp.shapes import Marginals
 from directgp.training.validation import Given
 
@@ -33,18 +34,20 @@ if TYPE_CHECKING:
 
 @final
 class SparseGPClassifier(ClassifierMixin, SparseGPEstimator):
-    """Gaussian process classification of two classes, with calibrated probabilities.
+    """Gaussian process classification of two or more classes, with calibrated probabilities.
 
-    For more than two classes, ``OneVsRestClassifier(SparseGPClassifier())`` trains one model per
-    class and normalises their probabilities.
+    Two classes have one latent function. Each of more classes has one of its own, and the softmax
+    of all, averaged exactly over their posterior, gives the probabilities.
 
     Parameters
     ----------
     objective : str or PointLoss, default="log_loss"
         The training loss: "log_loss", "elbo", "square_loss" (probit), "zero_one_cost", or a point
         loss of your own. A `ZeroOneCost` with two costs also changes the threshold of `predict`.
-    likelihood : {"auto", "probit", "logistic"} or Likelihood, default="auto"
-        p(y given f); "auto" is probit, which has closed forms.
+    likelihood : {"auto", "probit", "logistic", "softmax", "robust_max"} or Likelihood, \
+default="auto"
+        p(y given f); "auto" is probit, which has closed forms, for two classes and softmax for
+        more. "probit" and "logistic" are for two classes.
     mean : {"auto", "zero", "constant"}, default="auto"
         Prior mean of f; "auto" is a constant.
     standardize : bool, default=True
@@ -56,10 +59,10 @@ effort, time_budget, n_jobs, missing
 
     Attributes
     ----------
-    classes_ : array of shape (2,)
-        The two classes, sorted.
+    classes_ : array of shape (n_classes,)
+        The classes, sorted.
     threshold_ : float
-        `predict` returns the second class if its probability exceeds this.
+        Of two classes, `predict` returns the second if its probability exceeds this.
     posterior_, likelihood_, scalings_, beta_, hyperparameters_, beta_path_, training_result_, \
 n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         As in `SparseGPRegressor`.
@@ -94,10 +97,10 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         ----------
         X, y, sample_weight
             One or more new rows, as in `fit`; do not repeat those of earlier calls.
-        classes : array-like of shape (2,)
-            Both classes, needed in the first call if its rows have only one of them. Kernel and
-            mean cannot be learned from one class: they keep their starting values, with a
-            warning; β is 1 unless given.
+        classes : array-like of shape (n_classes,)
+            All classes, needed in the first call if its rows lack some of them. Kernel and mean
+            cannot be learned from one class: they keep their starting values, with a warning; β
+            is 1 unless given.
         """
         trained = self._is_trained
         with unchanged_on_error(self):
@@ -112,29 +115,43 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the more probable class, or the cheaper one for a `ZeroOneCost`."""
-        second = self.decision_function(X) > 0
-        classes: NDArray[Any] = self.classes_[second.astype(int)]
+        """Return the most probable class, or of two the cheaper one for a `ZeroOneCost`."""
+        found = self.decision_function(X)
+        place = found.argmax(1) if found.ndim > 1 else (found > 0).astype(int)
+        classes: NDArray[Any] = self.classes_[place]
         return classes
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return log probabilities of the classes, shape (n, 2), accurate in the tails."""
+        """Return log probabilities of the classes, (n, n_classes), accurate in the tails."""
         return self._log_proba(X, "predict_log_proba")
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return probabilities of the classes, shape (n, 2), in the order of `classes_`."""
+        """Return probabilities of the classes, (n, n_classes), in the order of `classes_`."""
         return np.exp(self._log_proba(X, "predict_proba"))
 
-    def decision_function(self, X: ArrayLike) -> Column:
-        """Return the log odds of the second class minus those of the threshold."""
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the log odds of the second class minus those of the threshold.
+
+        For more than two classes, the log probability of each.
+        """
         log_proba = self._log_proba(X, "decision_function")
+        if log_proba.shape[1] > 2:
+            return log_proba
         border = np.log(self.threshold_) - np.log1p(-self.threshold_)
         return np.asarray(log_proba[:, 1] - log_proba[:, 0] - border)
 
     def plot_calibration(self, X: ArrayLike, y: ArrayLike, ax: "Axes | None" = None) -> "Axes":
-        """Plot the frequency of the second class against its predicted probability."""
+        """Plot the frequency of the second class against its predicted probability.
+
+        For more than two classes, that of any class against its own probability: each row counts
+        once for every class.
+        """
         labels = self._targets(X, y, "plot_calibration")
-        return plot_reliability(labels, self.predict_proba(X)[:, 1], ax)
+        chances = self.predict_proba(X)
+        if chances.shape[1] == 2:
+            return plot_reliability(labels, chances[:, 1], ax)
+        own = (labels[:, None] == np.arange(chances.shape[1])).astype(np.float64)
+        return plot_reliability(own.ravel(), chances.ravel(), ax)
 
     def plot_predictions(
         self, X: ArrayLike, y: ArrayLike | None = None, ax: "Axes | None" = None
@@ -156,17 +173,17 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         labels = validation.plain_labels(column_or_1d(y), self._who("score"))
         return float(super().score(X, labels, sample_weight))
 
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
-
     def _log_proba(self, X: ArrayLike, who: str) -> NDArray[np.float64]:
+        def every(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
+            return [*class_log_probabilities(cast(Classes, likelihood), q)]
+
         def both(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
             labels = (torch.full_like(q.mean, label) for label in (0.0, 1.0))
             return [predictive_log_density(likelihood, y, q) for y in labels]
 
-        return np.stack(self._over_blocks(X, who, both), axis=1)
+        check_is_fitted(self)
+        compute = every if isinstance(self.likelihood_, Classes) else both
+        return np.stack(self._over_blocks(X, who, compute), axis=1)
 
     @override
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
@@ -174,14 +191,29 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         if reset:
             check_classification_targets(y)
             classes = np.unique(y if weights is None else y[weights > 0])
-            validation.check_two_classes(classes, who)
+            validation.check_classes(classes, who)
             self.classes_ = classes
+            self._check_likelihood(who)
         strange = ~np.isin(y, self.classes_)
         if strange.any():
             row = int(np.flatnonzero(strange)[0])
             known = ", ".join(map(repr, self.classes_.tolist()))
             refuse(f"y of {who}", f"one of {known}", f"{y.tolist()[row]!r} in row {row}")
-        return np.asarray(y == self.classes_[1], dtype=np.float64)
+        return np.searchsorted(self.classes_, y).astype(np.float64)
+
+    def _check_likelihood(self, who: str) -> None:
+        """Raise `InvalidInputError` for a likelihood of another number of classes."""
+        given, number = self.likelihood, len(self.classes_)
+        owner = f"likelihood of {who}"
+        if isinstance(given, Classes):
+            got = f"{type(given).__name__}({given.num_classes})"
+            require(given.num_classes == number, owner, f"one of {number} classes", got)
+        elif number > 2 and given != "auto":
+            name = given if isinstance(given, str) else type(given).__name__
+            many = isinstance(given, str) and LIKELIHOODS[given].many_classes
+            allowed = f"'auto' or 'softmax' for {number} classes"
+            remedy = "Or use sklearn.multiclass.OneVsRestClassifier, one model per class."
+            require(many, owner, allowed, repr(name), remedy)
 
     @override
     def _trained(self, fit: Fit, given: Given | None) -> Fitted:
@@ -190,7 +222,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         if bool(y.min() < y.max()):
             return super()._trained(fit, given)
         if fit.warm:
-            validation.check_two_classes(self.classes_[[int(y[0])]], self._who("fit"))
+            validation.check_classes(self.classes_[[int(y[0])]], self._who("fit"))
         # The most likely mean of one class is infinite, and later rows could not correct it.
         return Fitted(fit.update(1.0 if self.beta == "auto" else float(self.beta), "held"))
 

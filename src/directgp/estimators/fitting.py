@@ -59,9 +59,11 @@ _BETAS_IN_BATCHES = (10.0, 1.0, 0.1)
 """Candidates of β for batches, as in the paper's experiment with millions of rows."""
 
 
-def named_likelihood(name: str, y: Targets) -> Likelihood:
+def named_likelihood(name: str, y: Targets, num_classes: int = 2) -> Likelihood:
     """Return the likelihood of that name, with starting values for these targets."""
-    likelihood: Likelihood = LIKELIHOODS[name].load().from_targets(y)
+    row = LIKELIHOODS[name]
+    make = row.load()
+    likelihood: Likelihood = make(num_classes) if row.many_classes else make.from_targets(y)
     return likelihood.to(y)
 
 
@@ -99,13 +101,13 @@ def starting_models(
         check_kernel(params["kernel"], X.shape[1])
         got, remedy = repr(params["ard"]), "Set ard_num_dims of the kernel itself."
         require(params["ard"] == "auto", "ard with a kernel of your own", "'auto'", got, remedy)
-    likelihoods = _likelihoods(params["likelihood"], task, recipe, y)
+    likelihoods = _likelihoods(params["likelihood"], task, recipe, y, params["num_classes"])
     Z = _inducing(params["inducing"], table, num_inducing, seed)
     priors = _priors(params, X, rough_latent(task, y, table.exposure))
     return [
         [
             Model(
-                SparsePosterior(copy.deepcopy(prior), Z),
+                _posterior(prior, Z, likelihood.num_latent),
                 exposed(copy.deepcopy(likelihood), table.exposure),
                 f"{kernel}, {name}",
             )
@@ -115,15 +117,22 @@ def starting_models(
     ]
 
 
+def _posterior(prior: Prior, Z: Float[Tensor, "m d"], num_latent: int) -> SparsePosterior:
+    """Return q(u) = p(u) for the latents of a likelihood, which start with one prior."""
+    posterior = SparsePosterior(copy.deepcopy(prior), Z)
+    return posterior if num_latent == 1 else posterior.with_latents(num_latent)
+
+
 def _likelihoods(
-    given: str | Likelihood, task: Task, recipe: Recipe, y: Targets
+    given: str | Likelihood, task: Task, recipe: Recipe, y: Targets, num_classes: int
 ) -> dict[str, Likelihood]:
     if isinstance(given, Likelihood):
         recipe.check(given)
         return {type(given).__name__: copy.deepcopy(given).to(y)}
     found, errors = {}, []
-    for name in likelihoods_of(task, auto=True) if given == "auto" else (given,):
-        likelihood = named_likelihood(name, y)
+    names = likelihoods_of(task, True, num_classes) if given == "auto" else (given,)
+    for name in names:
+        likelihood = named_likelihood(name, y, num_classes)
         try:
             recipe.check(likelihood)
             found[name] = likelihood

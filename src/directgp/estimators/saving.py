@@ -147,8 +147,8 @@ def _estimator(state: ModelState, device: str) -> "SparseGPEstimator":
         model.feature_names_in_ = np.array(state.feature_names, dtype=object)
     if state.estimator == "SparseGPClassifier":
         classes, threshold = state.classes, float(record["threshold"])
-        if classes is None or len(classes) != 2:
-            raise ValueError("a classifier needs two classes")
+        if classes is None or len(classes) != getattr(state.likelihood, "num_classes", 2):
+            raise ValueError("a classifier needs a class for each label of its likelihood")
         if not 0 < threshold < 1:
             raise ValueError(f"threshold {threshold} is not between 0 and 1")
         model.__dict__.update(classes_=classes, threshold_=threshold)

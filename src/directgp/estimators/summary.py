@@ -121,7 +121,7 @@ def facts_of(model: "SparseGPEstimator") -> Facts:
         num_features=model.n_features_in_,
         kernel=type(kernel).__name__ if isinstance(kernel, Kernel) else f"{_named(model)}{ard}",
         likelihood=type(model.likelihood_).__name__,
-        num_inducing=len(model.posterior_.Z),
+        num_inducing=model.posterior_.num_inducing,
         objective=objective.name if isinstance(objective, PointLoss) else objective,
         hyperparameters=model.hyperparameters_,
         beta=model.beta_,
@@ -136,7 +136,7 @@ def facts_of(model: "SparseGPEstimator") -> Facts:
         noise=parameters,
         length_scales=() if scales is None else _named_scales(model, scales),
         relevance=() if relevance is None else tuple(relevance.tolist()),
-        output_scale=in_units(float(model.posterior_.prior.scale.detach().sqrt())),
+        output_scale=in_units(float(model.posterior_.prior.scale.detach().mean().sqrt())),
         path=model.beta_path_,
         warnings=model.findings_,
     )

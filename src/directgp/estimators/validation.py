@@ -136,36 +136,27 @@ def _is_missing(value: Any) -> bool:
     return value is None or is_pandas_na(value) or bool(value != value)
 
 
-def check_two_classes(classes: Shaped[np.ndarray, " c"], who: str) -> None:
-    """Raise `InvalidInputError` if the number of different classes is not two."""
+def check_classes(classes: Shaped[np.ndarray, " c"], who: str) -> None:
+    """Raise `InvalidInputError` if there are fewer than two different classes."""
     number = len(classes)
-    named = ", ".join(map(repr, classes[:_MAX_CLASSES].tolist()))
-    if number > 2:
-        estimator = who.split(".")[0]
-        more = ", …" if number > _MAX_CLASSES else ""
-        raise InvalidInputError(
-            "Only binary classification is supported. The type of the target is multiclass. "
-            f"{who} got {number} classes: {named}{more}. "
-            f"Use sklearn.multiclass.OneVsRestClassifier({estimator}())."
-        )
-    got = f"one class, {named}" if number else "no class"
+    got = f"one class, {classes.tolist()[0]!r}" if number else "no class"
     remedy = (
         "Check how the rows were selected, and their weights: rows of weight 0 do not count. If "
-        "rows come in parts, give both classes to partial_fit as classes=."
+        "rows come in parts, give all classes to partial_fit as classes=."
     )
-    require(number == 2, f"y of {who}", "of two classes", got, remedy)
+    require(number >= 2, f"y of {who}", "of at least two classes", got, remedy)
 
 
 def declared_classes(
     classes: ArrayLike, before: Shaped[np.ndarray, " c"] | None, who: str
 ) -> Shaped[np.ndarray, " c"]:
-    """Return the user's two classes, sorted; raise if they differ from those of an earlier call."""
+    """Return the user's classes, sorted; raise if they differ from those of an earlier call."""
     values = np.asarray(classes).ravel()
     for value in filter(_is_missing, values.tolist()):
         refuse(who, "labels, none of them missing", repr(value))
     found = np.unique(_of_one_type(values, who))
     named = ", ".join(map(repr, found[:_MAX_CLASSES].tolist()))
-    require(len(found) == 2, who, "two", f"{len(found)}: {named}")
+    require(len(found) >= 2, who, "at least two", f"{len(found)}: {named}")
     if before is not None:
         first = ", ".join(map(repr, before.tolist()))
         require(np.array_equal(found, before), who, f"those of the first call, {first}", named)

@@ -407,6 +407,16 @@ class Binary(Protocol):
 
 
 @runtime_checkable
+class Classes(Protocol):
+    """Labels 0, …, K − 1 of any number of classes."""
+
+    num_classes: int
+
+    def log_class_probabilities(self, mean: Values, variance: Values) -> Values:
+        """log P(Y = k) of every class under q, of shape (K, n), in float64."""
+
+
+@runtime_checkable
 class SymmetricLink(Protocol):
     """p(y given f) = g((2y−1)f) for y ∈ {0, 1}, normalised, and log g rises to 0."""
 

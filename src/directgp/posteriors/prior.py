@@ -271,14 +271,21 @@ class Prior(nn.Module):
         return [*found, constant if mean is None else constant.sum_to_size(mean.shape)]
 
     def length_scales(self) -> Float64[np.ndarray, " k"] | None:
-        """Return the lengthscales, one or one per feature; None if the kernel has none itself."""
+        """Return the lengthscales, one or one per feature; None if the kernel has none itself.
+
+        Those of several latents are averaged, as 1 / lengthscale.
+        """
         kernel: Kernel = self.kernel
         while isinstance(kernel, ScaleKernel) and kernel.active_dims is None:
             kernel = kernel.base_kernel
         if not kernel.has_lengthscale or kernel.active_dims is not None:
             return None
-        scales: Float64[np.ndarray, " k"] = kernel.lengthscale.detach().double().cpu().numpy()
-        return scales.ravel()
+        scales = kernel.lengthscale.detach().double()
+        # Of several latents, that of the mean slope.
+        mean = (
+            1 / (1 / scales).reshape(-1, scales.shape[-1]).mean(0) if scales.dim() > 2 else scales
+        )
+        return np.asarray(mean.cpu().numpy().ravel())
 
     def mean(self, X: Float[Tensor, "*#batch n d"]) -> BatchedRow:
         """Return the prior mean at each input."""

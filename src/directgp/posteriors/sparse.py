@@ -328,6 +328,17 @@ class SparsePosterior(nn.Module):
             twin.u_mean.mul_(ratio.sqrt().unsqueeze(-1))
         return twin
 
+    def thinned(self, step: int) -> "SparsePosterior":
+        """Return q(u) = p(u) for every `step`-th inducing input."""
+        twin = copy.deepcopy(self)
+        few = self.Z.detach()[..., ::step, :].clone()
+        batch, m = self.u_mean.shape[:-1], few.shape[-2]
+        eye = torch.eye(m, dtype=few.dtype, device=few.device).expand(*batch, -1, -1).clone()
+        twin.Z = nn.Parameter(few, self.Z.requires_grad)
+        twin.u_mean = nn.Parameter(few.new_zeros(*batch, m))
+        twin.u_chol = nn.Parameter(eye)
+        return twin
+
     def grown(self, X: Inputs, number: int) -> "SparsePosterior":
         """Return the same q(f) with more inducing inputs: rows of X that u predicts worst.
 

@@ -8,7 +8,13 @@ from jaxtyping import Float, Num
 from torch import Tensor
 
 from directgp.errors import require, require_all
-from directgp.likelihoods.base import Binary, ClosedFormMoments, Likelihood, broadcast_shape
+from directgp.likelihoods.base import (
+    Binary,
+    Classes,
+    ClosedFormMoments,
+    Likelihood,
+    broadcast_shape,
+)
 from directgp.log_expectations.api import check_marginals, resolve_rule
 from directgp.log_expectations.nodes import blocks_by_nodes, step_for
 from directgp.shapes import Marginals, Points, Row, Values
@@ -131,6 +137,22 @@ def predictive_mean(likelihood: Likelihood, marginals: Marginals) -> Values:
 def centre(likelihood: Likelihood, marginals: Marginals) -> Values:
     """Return E[y]; for additive noise, which may have no mean, the mean of f."""
     return marginals.mean if likelihood.additive else predictive_mean(likelihood, marginals)
+
+
+def square_errors(likelihood: Likelihood, y: Num[Tensor, " n"], marginals: Marginals) -> Row:
+    """Return (y − E[y])² of each example; for classes half of Brier's Σ_k (1{y=k} − P(Y=k))²."""
+    if isinstance(likelihood, Classes):
+        chances = class_log_probabilities(likelihood, marginals).exp()
+        chances[y.long(), torch.arange(len(y), device=y.device)] -= 1
+        return 0.5 * chances.square().sum(0)
+    return (y - centre(likelihood, marginals)).square()
+
+
+def class_log_probabilities(likelihood: Classes, marginals: Marginals) -> Float[Tensor, "c n"]:
+    """Compute log P(Y = k) of every class, in the dtype of the mean; without gradients."""
+    mean, variance = wide_marginals("class probabilities", marginals)
+    with torch.no_grad():
+        return likelihood.log_class_probabilities(mean, variance).to(marginals.mean.dtype)
 
 
 def predictive_variance(likelihood: Likelihood, marginals: Marginals) -> Values:

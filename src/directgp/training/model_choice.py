@@ -8,7 +8,6 @@ from typing import cast, final
 
 import torch
 
-from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.data import Data, Model
 from directgp.training.race import FIRST_STEPS, Race, Trial
 from directgp.training.result import ModelTried, TrainingResult
@@ -161,11 +160,8 @@ def start_of(model: Model, first: Model, solution: TrainingResult, data: Data) -
 
 def _with_few_inducing(model: Model) -> Model:
     posterior = model.posterior
-    step = -(-len(posterior.Z) // _FEW_INDUCING)
-    prior = copy.deepcopy(posterior.prior)
-    few = SparsePosterior(prior, posterior.Z.detach()[::step], posterior.nugget)
-    few.Z.requires_grad_(posterior.Z.requires_grad)
-    return Model(few, model.likelihood, model.name)
+    step = -(-posterior.num_inducing // _FEW_INDUCING)
+    return Model(posterior.thinned(step), model.likelihood, model.name)
 
 
 def _kernel(model: Model) -> str:

@@ -334,7 +334,7 @@ class Race:
     def by_adam(self, model: Model) -> bool:
         """Return whether Adam trains a model on the splits."""
         number = len(self.splits[0].training)
-        return self.recipe.chosen_optimizer(number, len(model.posterior.Z)) == "adam"
+        return self.recipe.chosen_optimizer(number, model.posterior.num_inducing) == "adam"
 
     def recipe_of(self, model: Model, steps: int) -> Recipe:
         """Return the recipe with that number of steps; Adam needs those of its own."""

@@ -331,7 +331,7 @@ class Search(Race):
         self._limited = True
         rate, steps = math.inf, FIRST_STEPS
         while most and self.end is None:
-            number, loss = len(results[0].posterior.Z), mean_loss(results)
+            number, loss = results[0].posterior.num_inducing, mean_loss(results)
             if rate >= _COARSE * self.effort.tolerance and steps < 200:
                 # More steps before more inducing inputs.
                 further = self.elbo(model, steps, results)
@@ -370,7 +370,9 @@ class Search(Race):
     def _doubled(self, results: Sequence[TrainingResult]) -> tuple[TrainingResult, ...]:
         """Return the results with as many inducing inputs again, and the same q(f)."""
         return tuple(
-            replace(each, posterior=each.posterior.grown(part.training.X, len(each.posterior.Z)))
+            replace(
+                each, posterior=each.posterior.grown(part.training.X, each.posterior.num_inducing)
+            )
             for each, part in zip(results, self.splits, strict=True)
         )
 
@@ -501,8 +503,8 @@ class Search(Race):
     def _repeated(self, trainer: Trainer, first: Model, chosen: Trial) -> TrainingResult:
         """Train on all examples from the start, for as many steps as validation has chosen."""
         mode, beta, start = chosen.hyperparameters, chosen.beta, first
-        early, final = (len(each[0].posterior.Z) for each in (chosen.base, chosen.results))
-        more = early - len(first.posterior.Z)
+        early, final = (each[0].posterior.num_inducing for each in (chosen.base, chosen.results))
+        more = early - first.posterior.num_inducing
         if more > 0:
             start = first._replace(posterior=first.posterior.grown(self.data.X, more))
         stages, steps = chosen.results[0].stages, chosen.steps

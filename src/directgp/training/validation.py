@@ -10,10 +10,10 @@ from jaxtyping import Float, Num
 from torch import Tensor
 
 from directgp.errors import NumericalError, require
-from directgp.likelihoods.base import Binary, Likelihood
+from directgp.likelihoods.base import Likelihood
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.sparse import SparsePosterior
-from directgp.predictive.moments import centre
+from directgp.predictive.moments import square_errors
 from directgp.shapes import Row
 from directgp.training.checkpoint import fingerprint
 from directgp.training.data import Data, check_data
@@ -95,12 +95,11 @@ class Split:
         return self.judged(result, loss)[0]
 
     def judged(self, result: TrainingResult, loss: PointLoss) -> tuple[Row, Row]:
-        """Return loss and (y − E[y])² of each validation example, times its relative weight."""
+        """Return loss and square error of each validation example, times its relative weight."""
         data, likelihood = self.examples_for(result)
         marginals, y = result.posterior.predict(data.X), data.y
         with torch.no_grad():
-            mean = centre(likelihood, marginals)
-            found = loss(likelihood, y, marginals), (y - mean).square()
+            found = loss(likelihood, y, marginals), square_errors(likelihood, y, marginals)
         weights = self.validation.weights
         if weights is None:
             return found
@@ -144,7 +143,7 @@ def split(
     n, device = len(data), generator.device
     order = torch.randperm(n, generator=generator, device=device)
     # Sorted by label, the examples are taken in turn: each part has its share of either label.
-    by_label = isinstance(likelihood, Binary)
+    by_label = likelihood.task == "classification"
     if by_label:
         order = order[torch.sort(data.y[order], stable=True).indices]
     if isinstance(validation, HoldOut):
