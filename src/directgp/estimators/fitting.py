@@ -120,7 +120,7 @@ def starting_models(
 def _posterior(prior: Prior, Z: Float[Tensor, "m d"], num_latent: int) -> SparsePosterior:
     """Return q(u) = p(u) for the latents of a likelihood, which start with one prior."""
     posterior = SparsePosterior(copy.deepcopy(prior), Z)
-    return posterior if num_latent == 1 else posterior.with_latents(num_latent)
+    return posterior if num_latent == 1 else posterior.with_latents(num_latent, shared=True)
 
 
 def _likelihoods(

@@ -37,7 +37,7 @@ Part = Literal["below", "above", "density"]
 _NATS = 25.0
 """Integrals err by about e^−25."""
 
-_STEP = 0.33
+_STEP = 0.38
 """Step in x, whose double exponential integrand is analytic for abs(Im x) < π/2."""
 
 _NARROW = 0.25
