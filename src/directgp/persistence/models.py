@@ -392,29 +392,41 @@ def _load_likelihood(spec: LikelihoodSpec, tensors: Mapping[str, Tensor]) -> Lik
 
 
 def _posterior_spec(posterior: SparsePosterior) -> schema.PosteriorSpec:
-    if posterior.u_chol.ndim != 2 or posterior.Z.ndim != 2:
+    number = posterior.num_latent
+    if posterior.u_chol.ndim != (2 if number == 1 else 3):
         raise UnsupportedError(
             "A batch of posteriors cannot be saved. Save its members one by one."
         )
+    prior = posterior.prior if number == 1 else posterior.prior.latent(0)
     return schema.PosteriorSpec(
-        kernel=kernel_spec(posterior.prior.kernel),
-        mean=mean_spec(posterior.prior.mean_function),
+        kernel=kernel_spec(prior.kernel),
+        mean=mean_spec(prior.mean_function),
         nugget=posterior.nugget,
         frozen=frozen_names(posterior, "posterior"),
+        num_latent=number,
     )
 
 
 def _load_posterior(spec: schema.PosteriorSpec, tensors: dict[str, Tensor]) -> SparsePosterior:
     """Return the posterior with its state; it allocates no tensor larger than those given."""
-    Z = _inducing_inputs(tensors)
-    d = Z.shape[-1]
-    kernel = build_kernel(spec.kernel, under("prior.kernel.", tensors), d)
-    mean = build_mean(spec.mean, under("prior.mean_function.", tensors), d)
-    prior = Prior(kernel, mean, dtype=Z.dtype)
-    posterior = SparsePosterior(prior, Z, spec.nugget)
+    Z, number = _inducing_inputs(tensors, spec.num_latent), spec.num_latent
+    d, shared = Z.shape[-1], Z.ndim == 2
+    in_kernel, in_mean = under("prior.kernel.", tensors), under("prior.mean_function.", tensors)
+    if number > 1:
+        # Those of the first latent: each has a mean of its own, and may have a kernel.
+        in_mean = {name: each[0] if each.ndim else each for name, each in in_mean.items()}
+    if not shared:
+        in_kernel = {name: each[0] if each.ndim else each for name, each in in_kernel.items()}
+    prior = Prior(
+        build_kernel(spec.kernel, in_kernel, d), build_mean(spec.mean, in_mean, d), dtype=Z.dtype
+    )
+    posterior = SparsePosterior(prior, Z if shared else Z[0], spec.nugget)
+    if number > 1:
+        posterior = posterior.with_latents(number, shared=shared)
     fill(posterior, tensors, spec.frozen, "posterior")
     # The prior must give finite moments of the right shapes at inputs of this width.
-    some = posterior.Z.detach()[:2]
+    prior = posterior.prior if number == 1 else posterior.prior.latent(0)
+    some = posterior.Z.detach().reshape(-1, d)[:2]
     with torch.no_grad():
         values = (prior.covariance(some, some), prior.variance(some), prior.mean(some))
     k = len(some)
@@ -425,15 +437,18 @@ def _load_posterior(spec: schema.PosteriorSpec, tensors: dict[str, Tensor]) -> S
     return posterior
 
 
-def _inducing_inputs(tensors: Mapping[str, Tensor]) -> Tensor:
+def _inducing_inputs(tensors: Mapping[str, Tensor], num_latent: int) -> Tensor:
     """Return Z; raise if q(u) does not fit it or the dtypes differ."""
     Z, u_mean, u_chol = (tensors.get(name) for name in ("Z", "u_mean", "u_chol"))
     if Z is None or u_mean is None or u_chol is None:
         raise ModelFileError("the posterior lacks Z, u_mean or u_chol")
-    if Z.ndim != 2 or Z.numel() == 0 or Z.dtype not in (torch.float32, torch.float64):
+    latents = () if num_latent == 1 else (num_latent,)
+    batches = [()] if num_latent == 1 else [(), latents]
+    fits = Z.ndim >= 2 and tuple(Z.shape[:-2]) in batches
+    if not fits or Z.numel() == 0 or Z.dtype not in (torch.float32, torch.float64):
         raise ModelFileError(f"Z of the posterior has shape {list(Z.shape)} and is {Z.dtype}")
-    m = Z.shape[0]
-    if u_mean.shape != (m,) or u_chol.shape != (m, m):
+    m = Z.shape[-2]
+    if u_mean.shape != (*latents, m) or u_chol.shape != (*latents, m, m):
         raise ModelFileError(f"q(u) does not have the shape that {m} inducing inputs need")
     floating = (tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
     if any(dtype != Z.dtype for dtype in floating):

@@ -57,6 +57,10 @@ class KernelSpec(Strict):
         return self
 
 
+MAX_LATENTS = 1000
+"""Latent functions of a model file."""
+
+
 class MeanSpec(Strict):
     """A gpytorch mean."""
 
@@ -71,6 +75,8 @@ class PosteriorSpec(Strict):
     mean: MeanSpec
     nugget: Annotated[FiniteFloat, Field(ge=0)]
     frozen: list[Name]
+    num_latent: Annotated[int, Field(ge=1, le=MAX_LATENTS)] = 1
+    """Files of earlier versions have one latent function."""
 
 
 class LikelihoodSpec(Strict):

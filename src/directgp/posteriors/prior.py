@@ -355,6 +355,27 @@ class Prior(nn.Module):
         twin.raw_output_scale = repeated_parameter(self.raw_output_scale, number)
         return twin
 
+    def latent(self, index: int) -> "Prior":
+        """Return the prior of one of several latents."""
+        twin = copy.deepcopy(self)
+        for part in twin.kernel.modules():
+            if isinstance(part, Kernel) and part.batch_shape:
+                part.batch_shape = torch.Size()
+                for name, value in list(part.named_parameters(recurse=False)):
+                    own = nn.Parameter(value.detach()[index].clone(), value.requires_grad)
+                    setattr(part, name, own)
+        if type(self.mean_function) is ConstantMean:
+            constant = self.mean_function.constant.detach()
+            twin.mean_function = ConstantMean().to(constant)
+            twin.mean_function.constant = constant.reshape(-1)[index]
+            twin.mean_function.requires_grad_(self.mean_function.raw_constant.requires_grad)
+        elif type(self.mean_function) is ZeroMean:
+            twin.mean_function = ZeroMean()
+        scale = self.raw_output_scale
+        if scale.dim():
+            twin.raw_output_scale = nn.Parameter(scale.detach()[index].clone(), scale.requires_grad)
+        return twin
+
     def with_means(self, number: int) -> "Prior":
         """Return this prior with a mean for each of several latents, which share the kernel."""
         twin = copy.deepcopy(self)

@@ -176,6 +176,14 @@ class SparsePosterior(nn.Module):
         twin.num_latent = number
         return twin
 
+    def latent(self, index: int) -> "SparsePosterior":
+        """Return one of several latent functions, as a posterior of its own."""
+        Z = self.Z if self.Z.dim() == 2 else self.Z[index]
+        twin = SparsePosterior(self.prior.latent(index), Z, self.nugget)
+        twin.Z.requires_grad_(self.Z.requires_grad)
+        twin.set_q(self.u_mean[index], self.u_chol[index])
+        return twin
+
     def kl(self) -> Float[Tensor, "*batch"]:
         """Return KL[q(u) ‖ p(u)], the sum over latent functions."""
         return self.total(kl_from_standard(self.u_mean, self.u_chol.tril()))
