@@ -92,8 +92,13 @@ _RULES = "directgp.log_expectations"
 LIKELIHOODS = Registry(
     LikelihoodRow("gaussian", f"{_LIKELIHOODS}.gaussian:Gaussian", auto=True, conjugate=True),
     LikelihoodRow("student_t", f"{_LIKELIHOODS}.student_t:StudentT", auto=True),
+    LikelihoodRow("gamma", f"{_LIKELIHOODS}.gamma:Gamma"),
+    LikelihoodRow("log_normal", f"{_LIKELIHOODS}.log_normal:LogNormal"),
+    LikelihoodRow("beta", f"{_LIKELIHOODS}.beta:Beta"),
+    LikelihoodRow("tobit", f"{_LIKELIHOODS}.tobit:Tobit"),
     LikelihoodRow("probit", f"{_LIKELIHOODS}.bernoulli:Probit", task="classification", auto=True),
     LikelihoodRow("logistic", f"{_LIKELIHOODS}.bernoulli:Logistic", task="classification"),
+    LikelihoodRow("ordinal", f"{_LIKELIHOODS}.ordinal:OrderedProbit", task="classification"),
     LikelihoodRow("poisson", f"{_LIKELIHOODS}.counts:PoissonExp", task="count", auto=True),
     LikelihoodRow("poisson_softplus", f"{_LIKELIHOODS}.counts:PoissonSoftplus", task="count"),
     LikelihoodRow(

@@ -3,14 +3,15 @@
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
-from typing import ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int, Num
 from torch import Tensor, nn
+from typing_extensions import override
 
 from directgp.errors import UnsupportedError, require, require_all
 from directgp.numerics.autograd import Slopes
@@ -20,6 +21,7 @@ from directgp.registry import Task
 from directgp.shapes import Points, Row, Targets, Values
 
 SomeLikelihood = TypeVar("SomeLikelihood", bound="Likelihood")
+SomeInUnits = TypeVar("SomeInUnits", bound="OriginalUnits")
 Draws = Float64[np.ndarray, "..."]
 
 
@@ -73,12 +75,19 @@ class Likelihood(nn.Module, ABC):
 
     parameter_texts: ClassVar[tuple[ParameterText, ...]] = ()
 
-    strip: float = math.pi
-    """Half-width in Im f of the strip about the real line where p(y given f) is analytic and
-    bounded; it sets the step of a quadrature (Trefethen and Weideman, SIAM Review 56, 2014)."""
+    @property
+    def strip(self) -> float:
+        """Half-width in Im f of the strip about the real line where p(y given f) is analytic.
 
-    log_strip: float | None = None
-    """The same for log p(y given f), which sets the step for E_q[log p]; None if it is `strip`."""
+        And bounded; it sets the step of a quadrature (Trefethen and Weideman, SIAM Review 56,
+        2014). A family may have a class attribute instead.
+        """
+        return math.pi
+
+    @property
+    def log_strip(self) -> float:
+        """The same for log p(y given f), which sets the step for E_q[log p]."""
+        return self.strip
 
     @abstractmethod
     def log_kernel(self, y: Values, f: Values) -> Values:
@@ -119,9 +128,22 @@ class Likelihood(nn.Module, ABC):
             require(fits, f"{key} of {name}", wanted, tuple(value.shape))
 
     @classmethod
-    def from_targets(cls: type[SomeLikelihood], y: Float[Tensor, " n"]) -> SomeLikelihood:
-        """Return the likelihood that training on these targets starts from."""
+    def from_targets(
+        cls: type[SomeLikelihood], y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
+    ) -> SomeLikelihood:
+        """Return the likelihood that training on these targets starts from.
+
+        They are y = (t − offset)/unit of the user's values t; most families need not know that.
+        """
         return cls()
+
+    def in_units(self: SomeLikelihood, unit: float, offset: float) -> SomeLikelihood:
+        """Return this likelihood for targets y = (t − offset)/unit, sharing its parameters."""
+        return self
+
+    def observed_range(self, y: Values) -> tuple[Values, Values]:
+        """Return the values between which the observed quantity is known to lie; y and y itself."""
+        return y, y
 
     def floors(self, deviation: float) -> dict[str, float]:
         """Return the smallest allowed value of positive parameters, by name.
@@ -131,7 +153,7 @@ class Likelihood(nn.Module, ABC):
         return {}
 
     def settings(self) -> dict[str, float]:
-        """Return the constructor arguments that are not trained, for model files."""
+        """Return the constructor arguments that are not trained, finite, for model files."""
         return {}
 
     def description(self, unit: float) -> dict[str, float]:
@@ -231,7 +253,8 @@ class Likelihood(nn.Module, ABC):
         return [each for each in found if each is not None and each.requires_grad]
 
     # Slopes without a graph, or None where they need one. Those in the constants are in
-    # θ = log(1 + e^ρ) for every parameter ρ, or in every buffer.
+    # θ = log(1 + e^ρ) for every parameter ρ whose name starts with "raw_", else in the parameter or
+    # buffer itself.
 
     def parameter_slopes(self, y: Values, f: Values) -> Slopes | None:
         """Return the derivatives of log p(y given f) in the constants."""
@@ -282,8 +305,12 @@ class Likelihood(nn.Module, ABC):
             seed = grad * torch.ones_like(slopes[0])
             options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
             return torch.autograd.grad(slopes[0], learned, seed, **options)
-        pairs = zip(slopes, (*self._parameters.values(), *self._buffers.values()), strict=False)
-        return tuple(_chain(s, grad, c) for s, c in pairs if c is not None and c.requires_grad)
+        constants = (*self._parameters.items(), *self._buffers.items())
+        return tuple(
+            _chain(slope, grad, constant, name.startswith("raw_"))
+            for slope, (name, constant) in zip(slopes, constants, strict=False)
+            if constant is not None and constant.requires_grad
+        )
 
     @property
     def trainable(self) -> bool:
@@ -291,8 +318,8 @@ class Likelihood(nn.Module, ABC):
         return bool(self.learned())
 
 
-def _chain(slopes: Values, grad: Values | float, constant: Tensor) -> Tensor:
-    """Return the gradient in a parameter ρ from slopes in log(1 + e^ρ), or in a buffer."""
+def _chain(slopes: Values, grad: Values | float, constant: Tensor, raw: bool) -> Tensor:
+    """Return the gradient in a raw parameter ρ from slopes in log(1 + e^ρ), or in a constant."""
     if constant.dim():
         total = (grad * slopes).sum_to_size(constant.shape)
     elif isinstance(grad, Tensor):
@@ -302,7 +329,7 @@ def _chain(slopes: Values, grad: Values | float, constant: Tensor) -> Tensor:
         total = slopes.sum().mul_(grad)
     if total.dtype != constant.dtype:
         total = total.to(constant.dtype)
-    return total * torch.sigmoid(constant) if isinstance(constant, nn.Parameter) else total
+    return total * torch.sigmoid(constant) if raw else total
 
 
 def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -311,6 +338,24 @@ def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
         return np.broadcast_shapes(*shapes)
     except ValueError:
         return None
+
+
+_ROUNDING = 2e-11
+"""Relative rounding error of a distribution function."""
+
+
+def rounded_down(level: Values) -> Values:
+    """Lower a level by the rounding of the distribution function, so that it is reached in a tie.
+
+    Ties are common: a fair coin has P(Y ≤ 0) = ½, and its median is 0.
+    """
+    return level - _ROUNDING * torch.minimum(level, 1 - level)
+
+
+def by_scipy(function: Callable[..., Any], *arguments: Tensor) -> Tensor:
+    """Apply a function of `scipy.special` to tensors of any device; not differentiable."""
+    arrays = (argument.detach().cpu().numpy() for argument in arguments)
+    return torch.as_tensor(function(*arrays)).to(arguments[-1])
 
 
 def check_finite(y: Targets, who: str) -> None:
@@ -380,6 +425,28 @@ class ClosedFormCRPS(Protocol):
 
     def predictive_crps(self, y: Values, mean: Values, variance: Values) -> Values:
         """∫ (P(Y ≤ t) − 1{y ≤ t})² dt."""
+
+
+@runtime_checkable
+class ConditionalCDF(Protocol):
+    """A continuous family with a distribution function given f, which falls in f or rises in it."""
+
+    def conditional_cdf(self, y: Values, f: Values) -> Values:
+        """P(Y ≤ y given f); not differentiable."""
+
+    def to_line(self, y: Values) -> Values:
+        """Map the support to the real line, such as log y; increasing or decreasing."""
+
+    def from_line(self, x: Values) -> Values:
+        """The inverse of `to_line`."""
+
+
+@runtime_checkable
+class ClassProbabilities(Protocol):
+    """Classes 0, 1, …, c − 1 whose probabilities under q(f) = N(mean, variance) are formulas."""
+
+    def log_class_probabilities(self, mean: Values, variance: Values) -> Values:
+        """log P(Y = k), shape (..., n, c)."""
 
 
 @runtime_checkable
@@ -480,3 +547,41 @@ class ScaleMixture(Likelihood):
     @abstractmethod
     def mixture_width(self) -> Values:
         """Return the width in t of the narrowest peak of these integrands."""
+
+
+class OriginalUnits(Likelihood):
+    """Base of likelihoods that need the user's values t = unit·y + offset of scaled targets y.
+
+    They are positive, lie between 0 and 1, or have limits. Densities, moments, quantiles and draws
+    are those of y. The density of y is |unit| times that of t.
+    """
+
+    def __init__(self, unit: float = 1.0, offset: float = 0.0) -> None:
+        super().__init__()
+        who = type(self).__name__
+        usable = math.isfinite(unit) and unit != 0
+        require(usable, f"unit of {who}", "finite and not 0", unit)
+        require(math.isfinite(offset), f"offset of {who}", "finite", offset)
+        self.unit, self.offset = float(unit), float(offset)
+
+    @override
+    def in_units(self: SomeInUnits, unit: float, offset: float) -> SomeInUnits:
+        twin = copy.copy(self)
+        twin.unit, twin.offset = float(unit), float(offset)
+        return twin
+
+    @override
+    def settings(self) -> dict[str, float]:
+        return {"unit": self.unit, "offset": self.offset}
+
+    @abstractmethod
+    def latent(self, y: Values) -> Values:
+        """Return rough values of f, from which the prior starts."""
+
+    def _original(self, y: Values) -> Values:
+        """t."""
+        return y * self.unit + self.offset
+
+    def _ordered(self, probability: Values) -> Values:
+        """Return P(Y ≤ y), given P(T ≤ t); the same map takes a level of y to one of t."""
+        return probability if self.unit > 0 else 1 - probability

@@ -349,7 +349,9 @@ class NegativeBinomial(ExponentialRate):
 
     @classmethod
     @override
-    def from_targets(cls, y: Float[Tensor, " n"]) -> "NegativeBinomial":
+    def from_targets(
+        cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
+    ) -> "NegativeBinomial":
         """r by moments, variance = mean + mean²/r, as if the rate were constant."""
         mean, variance = float(y.mean()), float(y.var(correction=0))
         excess = max(variance - mean, 1e-2 * mean, 1e-6)

@@ -28,8 +28,8 @@ from directgp.shapes import Targets, Values
 _LOG_ROOT = -0.5 * math.log(2 * math.pi)
 
 
-class GaussianNoise(UnimodalInF):
-    """Base of Gaussian noise with a learnt or given variance."""
+class GaussianTruth(UnimodalInF):
+    """Base of y = f + Gaussian noise of variance σ²: moments, quantiles and draws of y."""
 
     log_concave = True
     additive = True
@@ -39,26 +39,6 @@ class GaussianNoise(UnimodalInF):
     @abstractmethod
     def noise(self) -> Tensor:
         """σ²."""
-
-    @override
-    def log_kernel(self, y: Values, f: Values) -> Values:
-        return -0.5 * (y - f) ** 2 / self.noise
-
-    @override
-    def log_base(self, y: Values) -> Values:
-        return (-0.5 * torch.log(2 * math.pi * self.noise)).expand(y.shape)
-
-    @override
-    def derivatives(self, y: Values, f: Values) -> Derivatives:
-        noise = self.noise
-        first = (y - f) / noise
-        return Derivatives(-0.5 * (y - f) * first, first, (-1 / noise).expand(first.shape))
-
-    @override
-    def parameter_slopes(self, y: Values, f: Values) -> Slopes:
-        """½((y − f)²/σ⁴ − 1/σ²) in σ²."""
-        precision = 1 / self.noise
-        return (0.5 * (((y - f) * precision) ** 2 - precision),)
 
     @override
     def conditional_mean(self, f: Values) -> Values:
@@ -80,26 +60,6 @@ class GaussianNoise(UnimodalInF):
     def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
         deviation = np.sqrt(self.noise.double().cpu().numpy())
         return np.asarray(mean + deviation * random.standard_normal(f.shape))
-
-    def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
-        """log N(y; μ, v + σ²)."""
-        noise = self.noise.detach() if self._frozen else self.noise
-        return in_float64(_log_predictive, _log_predictive_and_slopes, y, mean, variance, noise)
-
-    def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
-        """log N(y; μ, σ²) − v / (2σ²)."""
-        noise = self.noise.detach() if self._frozen else self.noise
-        return in_float64(_gibbs, _gibbs_and_slopes, y, mean, variance, noise)
-
-    @override
-    def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
-        """log N(y; μ, v + σ²) and its slopes."""
-        return _log_predictive_and_slopes(y, mean, variance, self.noise.double())
-
-    @override
-    def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
-        """log N(y; μ, σ²) − v / (2σ²) and its slopes."""
-        return _gibbs_and_slopes(y, mean, variance, self.noise.double())
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
         """μ."""
@@ -127,6 +87,50 @@ class GaussianNoise(UnimodalInF):
         """μ + √(v + σ²) Φ⁻¹(level)."""
         z: Values = torch.special.ndtri(level)
         return mean + torch.sqrt(variance + self.noise) * z
+
+
+class GaussianNoise(GaussianTruth):
+    """Base of Gaussian noise with a learnt or given variance, and observed y."""
+
+    @override
+    def log_kernel(self, y: Values, f: Values) -> Values:
+        return -0.5 * (y - f) ** 2 / self.noise
+
+    @override
+    def log_base(self, y: Values) -> Values:
+        return (-0.5 * torch.log(2 * math.pi * self.noise)).expand(y.shape)
+
+    @override
+    def derivatives(self, y: Values, f: Values) -> Derivatives:
+        noise = self.noise
+        first = (y - f) / noise
+        return Derivatives(-0.5 * (y - f) * first, first, (-1 / noise).expand(first.shape))
+
+    @override
+    def parameter_slopes(self, y: Values, f: Values) -> Slopes:
+        """½((y − f)²/σ⁴ − 1/σ²) in σ²."""
+        precision = 1 / self.noise
+        return (0.5 * (((y - f) * precision) ** 2 - precision),)
+
+    def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
+        """log N(y; μ, v + σ²)."""
+        noise = self.noise.detach() if self._frozen else self.noise
+        return in_float64(_log_predictive, log_predictive_and_slopes, y, mean, variance, noise)
+
+    def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
+        """log N(y; μ, σ²) − v / (2σ²)."""
+        noise = self.noise.detach() if self._frozen else self.noise
+        return in_float64(_gibbs, gibbs_and_slopes, y, mean, variance, noise)
+
+    @override
+    def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
+        """log N(y; μ, v + σ²) and its slopes."""
+        return log_predictive_and_slopes(y, mean, variance, self.noise.double())
+
+    @override
+    def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
+        """log N(y; μ, σ²) − v / (2σ²) and its slopes."""
+        return gibbs_and_slopes(y, mean, variance, self.noise.double())
 
     def predictive_crps(self, y: Values, mean: Values, variance: Values) -> Values:
         """r(2Φ(z) − 1) + s(2φ(z) − 1/√π) with r = y − μ, s = √(v + σ²), z = r/s.
@@ -195,7 +199,7 @@ def _log_predictive(y: Values, mean: Values, variance: Values, noise: Values) ->
     return log_density(y, mean, variance + noise)
 
 
-def _log_predictive_and_slopes(y: Values, mean: Values, variance: Values, noise: Values) -> Slopes:
+def log_predictive_and_slopes(y: Values, mean: Values, variance: Values, noise: Values) -> Slopes:
     """With t = v + σ² and r = y − μ: log N(r; 0, t), r/t, and ½(r²/t² − 1/t) in v and in σ²."""
     total, residual = variance + noise, y - mean
     precision = total.reciprocal()
@@ -209,7 +213,7 @@ def _gibbs(y: Values, mean: Values, variance: Values, noise: Values) -> Values:
     return log_density(y, mean, noise) - 0.5 * variance / noise
 
 
-def _gibbs_and_slopes(y: Values, mean: Values, variance: Values, noise: Values) -> Slopes:
+def gibbs_and_slopes(y: Values, mean: Values, variance: Values, noise: Values) -> Slopes:
     """With r = y − μ: −½(log 2πσ² + (r² + v)/σ²), r/σ², −1/(2σ²), and ½((r² + v)/σ⁴ − 1/σ²)."""
     precision, residual = noise.reciprocal(), y - mean
     half = -0.5 * precision

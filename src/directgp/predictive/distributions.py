@@ -14,7 +14,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import NumericalError, UnsupportedError
-from directgp.likelihoods.base import Binary, ClosedFormQuantiles, Likelihood, ScaleMixture
+from directgp.likelihoods.base import (
+    Binary,
+    ClosedFormQuantiles,
+    Likelihood,
+    ScaleMixture,
+    rounded_down,
+)
 from directgp.likelihoods.counts import CountLikelihood
 from directgp.log_expectations.quadrature import Peak, Quadrature, find_support
 from directgp.numerics.special import log_ndtr
@@ -27,9 +33,6 @@ from directgp.predictive.moments import (
     normal_average,
 )
 from directgp.shapes import Row, Values
-
-_ROUNDING = 2e-11
-"""Relative rounding error of a distribution function."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +71,6 @@ def distribution_of(likelihood: Likelihood, mean: Values, variance: Values) -> D
         f"of Gaussians. Got {type(likelihood).__name__}. Give it the methods of "
         f"ClosedFormQuantiles."
     )
-
-
-def rounded_down(level: Values) -> Values:
-    """Lower a level by the rounding of the distribution function, so that it is reached in a tie.
-
-    Ties are common: a fair coin has P(Y ≤ 0) = ½, and its median is 0.
-    """
-    return level - _ROUNDING * torch.minimum(level, 1 - level)
 
 
 @final
