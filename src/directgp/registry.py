@@ -4,9 +4,10 @@ This module imports no other library, so the command line can list the names wit
 names its class as ``"module:Class"``, and the class is imported when it is first used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from math import inf
 from typing import Any, Literal, TypeVar
 
 from directgp.errors import refuse
@@ -69,6 +70,51 @@ class LossRow(Row):
 
     collapsed: bool = False
     """Whether q(u) is eliminated from the objective, as in VFE and FITC."""
+
+
+@dataclass(frozen=True)
+class RowConstant:
+    """A number that each row of the data brings to its likelihood, besides features and target."""
+
+    name: str
+    """The argument of the estimators, and the option of the command line."""
+
+    task: Task
+    allowed: str
+    valid: Callable[[Any], Any]
+    """Which values are allowed, in words and as a function of arrays of numpy or torch."""
+
+    scales: Literal["not", "as target", "as variance"] = "not"
+    """How the values change where the targets are standardised."""
+
+    proportional: bool = False
+    """Whether the mean of y is proportional to the constant, for a given f."""
+
+
+_POSITIVE = ("positive and finite", lambda values: (0 < values) & (values < inf))
+
+ROW_CONSTANTS = {
+    constant.name: constant
+    for constant in (
+        RowConstant("exposure", "count", *_POSITIVE, proportional=True),
+        RowConstant(
+            "trials",
+            "count",
+            "whole numbers of at least 1",
+            lambda values: (1 <= values) & (values < inf) & (values % 1 == 0),
+            proportional=True,
+        ),
+        RowConstant("noise", "regression", *_POSITIVE, scales="as variance"),
+        RowConstant(
+            "upper",
+            "regression",
+            "numbers or infinity",
+            lambda values: values > -inf,
+            scales="as target",
+        ),
+    )
+}
+"""Constants of rows by name; a likelihood uses at most one of them, its `row_argument`."""
 
 
 SomeRow = TypeVar("SomeRow", bound=Row)

@@ -13,12 +13,11 @@ from jaxtyping import Float
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from directgp.errors import UnsupportedError, require
+from directgp.errors import UnsupportedError, refuse, require
 from directgp.estimators.preprocessing import GRID, TrainingTable
 from directgp.estimators.validation import explained
 from directgp.io import cores
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
-from directgp.likelihoods.counts import exposed
 from directgp.posteriors.inducing import InducingName, choose_inducing
 from directgp.posteriors.prior import Prior
 from directgp.posteriors.sparse import SparsePosterior
@@ -65,18 +64,6 @@ def named_likelihood(name: str, y: Targets) -> Likelihood:
     return likelihood.to(y)
 
 
-def rough_latent(
-    task: Task, y: Targets, exposure: Float[Tensor, " n"] | None = None
-) -> Targets | None:
-    """Return rough values of f, if the targets give some: y itself, or log((y + ½)/e) of counts."""
-    if task == "regression":
-        return y
-    if task == "classification":
-        return None
-    counts = torch.log(y + 0.5)
-    return counts if exposure is None else counts - torch.log(exposure)
-
-
 def auto_inducing(num_rows: int) -> int:
     """Return a quarter of the rows, between 50 and 100; all of them if they are fewer."""
     return min(num_rows, max(_MIN_INDUCING, min(_MAX_INDUCING, num_rows // 4)))
@@ -99,14 +86,15 @@ def starting_models(
         check_kernel(params["kernel"], X.shape[1])
         got, remedy = repr(params["ard"]), "Set ard_num_dims of the kernel itself."
         require(params["ard"] == "auto", "ard with a kernel of your own", "'auto'", got, remedy)
-    likelihoods = _likelihoods(params["likelihood"], task, recipe, y)
+    likelihoods = _likelihoods(params["likelihood"], task, recipe, table)
     Z = _inducing(params["inducing"], table, num_inducing, seed)
-    priors = _priors(params, X, rough_latent(task, y, table.exposure))
+    latent = next(iter(likelihoods.values())).rough_latent(y)
+    priors = _priors(params, X, latent)
     return [
         [
             Model(
                 SparsePosterior(copy.deepcopy(prior), Z),
-                exposed(copy.deepcopy(likelihood), table.exposure),
+                copy.deepcopy(likelihood),
                 f"{kernel}, {name}",
             )
             for name, likelihood in likelihoods.items()
@@ -116,22 +104,53 @@ def starting_models(
 
 
 def _likelihoods(
-    given: str | Likelihood, task: Task, recipe: Recipe, y: Targets
+    given: str | Likelihood, task: Task, recipe: Recipe, table: TrainingTable
 ) -> dict[str, Likelihood]:
+    """Return the likelihoods to compare, by name, for the rows of the table."""
+    y, argument = table.y, table.row_argument
     if isinstance(given, Likelihood):
         recipe.check(given)
-        return {type(given).__name__: copy.deepcopy(given).to(y)}
+        check_row_argument(given, argument, "fit")
+        return {type(given).__name__: copy.deepcopy(given).to(y).with_row_values(table.row_values)}
     found, errors = {}, []
-    for name in likelihoods_of(task, auto=True) if given == "auto" else (given,):
+    for name in _candidates(task, argument) if given == "auto" else (given,):
         likelihood = named_likelihood(name, y)
+        check_row_argument(likelihood, argument, "fit")
         try:
             recipe.check(likelihood)
-            found[name] = likelihood
+            found[name] = likelihood.with_row_values(table.row_values)
         except UnsupportedError as error:
             errors.append(error)
     if not found:
         raise errors[0]
     return found
+
+
+def _candidates(task: Task, row_argument: str | None) -> Sequence[str]:
+    """Return the names that "auto" compares: those that use the row values, if there are some."""
+    if row_argument is None:
+        return likelihoods_of(task, auto=True)
+    users = [
+        name
+        for name in likelihoods_of(task)
+        if LIKELIHOODS[name].load().row_argument == row_argument
+    ]
+    return [name for name in users if LIKELIHOODS[name].auto] or users[:1]
+
+
+def check_row_argument(likelihood: Likelihood, argument: str | None, who: str) -> None:
+    """Raise `InvalidInputError` if the likelihood has no use for the row values, or lacks them."""
+    name, own = type(likelihood).__name__, likelihood.row_argument
+    if argument is None:
+        missing = own is not None and likelihood.row_required
+        allowed, remedy = f"given with the likelihood {name}", f"Give {own}= for each row."
+        require(not missing, f"{own} of {who}", allowed, "None", remedy)
+        return
+    if own != argument:
+        users = [n for n, row in LIKELIHOODS.items() if row.load().row_argument == argument]
+        allowed = f"given with a likelihood that uses it ({', '.join(users) or 'there is none'})"
+        remedy = f"Leave it out, or give {own}=." if own else "Leave it out."
+        refuse(f"{argument} of {who}", allowed, f"it with {name}", remedy)
 
 
 def _inducing(inducing: Any, table: TrainingTable, number: int, seed: int) -> Float[Tensor, "m d"]:

@@ -17,7 +17,6 @@ from directgp.datasets.problem import Problem
 from directgp.estimators.fitting import (
     auto_inducing,
     named_likelihood,
-    rough_latent,
     starting_models,
 )
 from directgp.estimators.preprocessing import Scalings, TrainingTable
@@ -148,7 +147,8 @@ def starting_model(
 
     `num_inducing` None is the default of the estimators; `prior` has kernel, ard and mean.
     """
-    latent = rough_latent(task, y)
+    made = named_likelihood(likelihood, y)
+    latent = made.rough_latent(y)
     posterior = SparsePosterior.from_data(
         X.cpu(),
         None if latent is None else latent.cpu(),
@@ -156,7 +156,7 @@ def starting_model(
         generator=generator_of(*seed),
         **prior,
     )
-    return Model(posterior.to(X.device), named_likelihood(likelihood, y))
+    return Model(posterior.to(X.device), made)
 
 
 def chosen_model(
@@ -178,7 +178,7 @@ def chosen_model(
         model = starting_model(task, X, y, choices["likelihood"], num_inducing, seeds, **prior)
         kernel = f"{choices['kernel']} ARD" if choices["ard"] else choices["kernel"]
         return model._replace(name=f"{kernel}, {choices['likelihood']}")
-    table = TrainingTable(X, y, None, None, Scalings.identity(X.shape[1]), len(y), 0)
+    table = TrainingTable(X, y, None, None, None, Scalings.identity(X.shape[1]), len(y), 0)
     params = {**choices, "mean": mean, "inducing": "kmeans++"}
     recipe = Recipe("elbo", monitors=monitors)
     number = min(num_inducing or auto_inducing(len(X)), len(X))

@@ -13,11 +13,11 @@ from jaxtyping import Float, Float64, Int, Num
 from torch import Tensor, nn
 from typing_extensions import override
 
-from directgp.errors import UnsupportedError, require, require_all
+from directgp.errors import UnsupportedError, refuse, require, require_all
 from directgp.numerics.autograd import Slopes
 from directgp.numerics.random import Generator
 from directgp.numerics.special import softplus, softplus_inverse
-from directgp.registry import Task
+from directgp.registry import ROW_CONSTANTS, Task
 from directgp.shapes import Points, Row, Targets, Values
 
 SomeLikelihood = TypeVar("SomeLikelihood", bound="Likelihood")
@@ -58,6 +58,15 @@ class Likelihood(nn.Module, ABC):
     y of floating dtype; shapes broadcast, so that f may carry leading axes of nodes or samples.
     """
 
+    row_argument: ClassVar[str | None] = None
+    """The constant of each row that p(y given f) depends on, a name in `ROW_CONSTANTS`."""
+
+    row_buffer: ClassVar[str] = "row_values"
+    """The buffer that holds it, or None while the likelihood is for no rows in particular."""
+
+    row_required: ClassVar[bool] = False
+    """Whether training needs it; else a likelihood without row values has a default."""
+
     _taken: tuple[Tensor | torch.Size, ...] = ()
     _frozen: bool = False
 
@@ -89,6 +98,12 @@ class Likelihood(nn.Module, ABC):
         """The same for log p(y given f), which sets the step for E_q[log p]."""
         return self.strip
 
+    def __init__(self) -> None:
+        super().__init__()
+        if self.row_argument is not None:
+            # Row values are data, and not saved with the likelihood.
+            self.register_buffer(self.row_buffer, None, persistent=False)
+
     @abstractmethod
     def log_kernel(self, y: Values, f: Values) -> Values:
         """Return the part of log p(y given f) that depends on f; differentiable."""
@@ -115,7 +130,7 @@ class Likelihood(nn.Module, ABC):
         """Raise `InvalidInputError` for targets outside the support, with value and index."""
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
-        """Raise `InvalidInputError` if parameters or exposures do not broadcast to this shape.
+        """Raise `InvalidInputError` if parameters or row values do not broadcast to this shape.
 
         A likelihood made by `take` was checked before.
         """
@@ -144,6 +159,12 @@ class Likelihood(nn.Module, ABC):
     def observed_range(self, y: Values) -> tuple[Values, Values]:
         """Return the values between which the observed quantity is known to lie; y and y itself."""
         return y, y
+
+    def rough_latent(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"] | None:
+        """Return rough values of f, from which a prior starts, if the targets give some."""
+        if self.task == "count":
+            return torch.log(y + 0.5)
+        return y if self.task == "regression" else None
 
     def floors(self, deviation: float) -> dict[str, float]:
         """Return the smallest allowed value of positive parameters, by name.
@@ -176,7 +197,52 @@ class Likelihood(nn.Module, ABC):
 
     def without_exposure(self: SomeLikelihood) -> SomeLikelihood:
         """Return this likelihood, sharing its parameters, for exposures of 1."""
-        return self
+        return self.without_row_values()
+
+    def with_row_values(self: SomeLikelihood, values: Num[Tensor, "..."] | None) -> SomeLikelihood:
+        """Return this likelihood for row constants of shape (..., n), sharing its parameters.
+
+        They are in the units in which the likelihood has y. None returns the likelihood itself.
+        """
+        if values is None:
+            return self
+        name = type(self).__name__
+        if self.row_argument is None:
+            raise UnsupportedError(
+                f"{name} has no constant of each row. Leave out {' and '.join(ROW_CONSTANTS)}."
+            )
+        constant = ROW_CONSTANTS[self.row_argument]
+        valid = constant.valid(values)
+        require_all(valid, values, f"{constant.name} of {name}", constant.allowed)
+        return self._with_row_buffer(self._stored_row_values(values.double()))
+
+    def without_row_values(self: SomeLikelihood) -> SomeLikelihood:
+        """Return this likelihood, sharing its parameters, for no rows in particular."""
+        return self._with_row_buffer(None)
+
+    @property
+    def has_row_values(self) -> bool:
+        """Whether the likelihood is for certain rows of the data."""
+        return self._buffers.get(self.row_buffer) is not None
+
+    def _stored_row_values(self, values: Tensor) -> Tensor:
+        """Return what the buffer holds for these row values, in float64."""
+        return values
+
+    def _row_values(self) -> Tensor:
+        """Return what the buffer holds, for the examples taken; raise if there is nothing."""
+        stored = self._buffers.get(self.row_buffer)
+        if stored is None:
+            who, remedy = f"{self.row_argument} of {type(self).__name__}", self.row_argument
+            refuse(who, "given for each row", "none", f"Give {remedy}=.")
+        return self._per_example(stored)
+
+    def _with_row_buffer(self: SomeLikelihood, stored: Tensor | None) -> SomeLikelihood:
+        if self.row_argument is None:
+            return self
+        twin = copy.copy(self)
+        twin._buffers = {**self._buffers, self.row_buffer: stored}
+        return twin
 
     def log_base(self, y: Values) -> Values:
         """Return the part of log p(y given f) free of f, which is costly and constant."""
@@ -202,7 +268,8 @@ class Likelihood(nn.Module, ABC):
 
     def for_rows(self: SomeLikelihood, index: Int[Tensor, " r"]) -> SomeLikelihood:
         """Return this likelihood for some rows of the data, sharing its parameters."""
-        return self
+        stored = self._buffers.get(self.row_buffer)
+        return self if stored is None else self._with_row_buffer(stored[..., index])
 
     def _positive(self, raw: Tensor) -> Tensor:
         """Return log(1 + e^ρ), the positive value of a raw parameter ρ, for the examples taken."""
@@ -573,10 +640,6 @@ class OriginalUnits(Likelihood):
     @override
     def settings(self) -> dict[str, float]:
         return {"unit": self.unit, "offset": self.offset}
-
-    @abstractmethod
-    def latent(self, y: Values) -> Values:
-        """Return rough values of f, from which the prior starts."""
 
     def _original(self, y: Values) -> Values:
         """t."""

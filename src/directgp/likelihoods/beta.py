@@ -97,8 +97,8 @@ class Beta(OriginalUnits, UnimodalInF):
         require_all(inside, t, "y of Beta", "between 0 and 1, ends excluded", _ADVICE)
 
     @override
-    def latent(self, y: Values) -> Values:
-        return self.to_line(y)
+    def rough_latent(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        return self.to_line(y.double()).to(y)
 
     def to_line(self, y: Values) -> Values:
         """Log t − log(1 − t)."""

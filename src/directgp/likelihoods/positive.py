@@ -3,6 +3,8 @@
 import math
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import require_all
@@ -28,8 +30,8 @@ class PositiveTargets(OriginalUnits, UnimodalInF):
         require_all(positive, t, f"y of {type(self).__name__}", "positive and finite", _ADVICE)
 
     @override
-    def latent(self, y: Values) -> Values:
-        return self.to_line(y)
+    def rough_latent(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        return self.to_line(y.double()).to(y)
 
     @override
     def argmax(self, y: Values) -> Values:

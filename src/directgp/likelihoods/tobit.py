@@ -118,10 +118,6 @@ class Tobit(OriginalUnits, GaussianTruth):
         check_finite(y, "Tobit")
 
     @override
-    def latent(self, y: Values) -> Values:
-        return y
-
-    @override
     def observed_range(self, y: Values) -> tuple[Values, Values]:
         _, lower, upper = self.observed(y)
         return lower, upper

@@ -36,7 +36,7 @@ _MAX_EXAMPLES = 10_000
 """Examples of each part that are checked, evenly spaced."""
 
 Examples = tuple[TrainingResult, Data, Likelihood]
-"""A trained model, examples, and a likelihood with their exposures."""
+"""A trained model, examples, and a likelihood with their row values."""
 
 
 class Group(NamedTuple):
