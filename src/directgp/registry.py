@@ -141,6 +141,7 @@ LIKELIHOODS = Registry(
     LikelihoodRow("gamma", f"{_LIKELIHOODS}.gamma:Gamma"),
     LikelihoodRow("log_normal", f"{_LIKELIHOODS}.log_normal:LogNormal"),
     LikelihoodRow("beta", f"{_LIKELIHOODS}.beta:Beta"),
+    LikelihoodRow("gaussian_known_noise", f"{_LIKELIHOODS}.gaussian:GaussianKnownNoise"),
     LikelihoodRow("tobit", f"{_LIKELIHOODS}.tobit:Tobit"),
     LikelihoodRow("probit", f"{_LIKELIHOODS}.bernoulli:Probit", task="classification", auto=True),
     LikelihoodRow("logistic", f"{_LIKELIHOODS}.bernoulli:Logistic", task="classification"),

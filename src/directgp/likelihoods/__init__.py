@@ -5,7 +5,7 @@ from directgp.likelihoods.bernoulli import Logistic, Probit
 from directgp.likelihoods.beta import Beta
 from directgp.likelihoods.counts import NegativeBinomial, Poisson
 from directgp.likelihoods.gamma import Gamma
-from directgp.likelihoods.gaussian import Gaussian
+from directgp.likelihoods.gaussian import Gaussian, GaussianKnownNoise
 from directgp.likelihoods.log_normal import LogNormal
 from directgp.likelihoods.ordinal import OrderedProbit
 from directgp.likelihoods.student_t import StudentT
@@ -16,6 +16,7 @@ __all__ = [
     "Derivatives",
     "Gamma",
     "Gaussian",
+    "GaussianKnownNoise",
     "Likelihood",
     "LogNormal",
     "Logistic",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from directgp.errors import refuse
 from directgp.likelihoods.base import (
     NOISE_ADVICE,
     ConjugateLikelihood,
@@ -193,6 +194,76 @@ class Gaussian(GaussianNoise, ConjugateLikelihood):
     @override
     def description(self, unit: float) -> dict[str, float]:
         return {"noise standard deviation": unit * float(self.noise.sqrt())}
+
+
+@final
+class GaussianKnownNoise(GaussianNoise):
+    """Regression with a known noise variance σ_i² of each row, from `with_row_values`.
+
+    Parameters
+    ----------
+    extra : float or tensor
+        Variance to start from of noise that all rows have besides; None, the default, for no such
+        noise.
+
+    Examples
+    --------
+    >>> import torch
+    >>> known = GaussianKnownNoise().with_row_values(torch.tensor([0.25, 1.0]))
+    >>> known.log_prob(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 1.0]))
+    tensor([-0.2258, -0.9189])
+    """
+
+    parameter_texts = (
+        ParameterText(
+            "raw_extra",
+            "The noise variance besides the known ones",
+            "The known variances explain all noise: leave out extra.",
+            True,
+        ),
+    )
+    row_argument = "noise"
+    row_required = True
+
+    def __init__(self, extra: float | Tensor | None = None) -> None:
+        super().__init__()
+        raw = None if extra is None else unconstrained(extra, "extra of GaussianKnownNoise")
+        self.register_parameter("raw_extra", raw)
+
+    @property
+    def extra(self) -> Tensor | None:
+        """The noise variance that all rows have besides."""
+        raw = self._parameters["raw_extra"]
+        return None if raw is None else self._positive(raw)
+
+    @property
+    @override
+    def noise(self) -> Tensor:
+        if not self.has_row_values:
+            who, remedy = "noise of GaussianKnownNoise", "Give noise=, or predict f without noise."
+            refuse(who, "given for each row", "none", remedy)
+        known, extra = self._row_values(), self.extra
+        return known if extra is None else known + extra
+
+    @override
+    def check_targets(self, y: Targets) -> None:
+        check_finite(y, "GaussianKnownNoise")
+
+    @override
+    def floors(self, deviation: float) -> dict[str, float]:
+        return {} if self.extra is None else {"raw_extra": deviation * deviation}
+
+    @override
+    def settings(self) -> dict[str, float]:
+        extra = self.extra
+        return {} if extra is None else {"extra": float(extra)}
+
+    @override
+    def description(self, unit: float) -> dict[str, float]:
+        extra = self.extra
+        if extra is None:
+            return {}
+        return {"noise standard deviation besides the known one": unit * float(extra.sqrt())}
 
 
 def _log_predictive(y: Values, mean: Values, variance: Values, noise: Values) -> Values:

@@ -239,8 +239,9 @@ class OrderedProbit(UnimodalInF):
 
 def _edges(y: Values, first: Values, *gaps: Values) -> tuple[Values, Values]:
     """Return the thresholds below and above class y."""
-    lower = torch.full_like(y, -ENDLESS) + 0 * first
-    upper, edge = -lower, first
+    # NaN stays NaN.
+    lower = 0 * (y + first) - ENDLESS
+    upper, edge = lower + 2 * ENDLESS, first
     for k, gap in enumerate((torch.zeros_like(first), *gaps)):
         edge = edge + gap
         lower, upper = torch.where(y > k, edge, lower), torch.where(y == k, edge, upper)

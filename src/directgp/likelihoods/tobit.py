@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.errors import require
+from directgp.errors import require, require_all
 from directgp.likelihoods.base import (
     NOISE_ADVICE,
     Derivatives,
@@ -19,6 +19,7 @@ from directgp.likelihoods.base import (
 )
 from directgp.likelihoods.gaussian import GaussianTruth, log_predictive_and_slopes
 from directgp.numerics.autograd import Slopes, in_float64
+from directgp.numerics.fixed_sizes import recording
 from directgp.numerics.gaussian import log_density
 from directgp.numerics.intervals import ENDLESS, interval_slopes, log_ndtr_between
 from directgp.numerics.random import Generator, sample_between, standard_normal
@@ -26,6 +27,10 @@ from directgp.shapes import Targets, Values
 
 _AT_LIMIT = 1e-6
 """Deviations of scaled targets within which a value counts as the limit, whose digits differ."""
+
+
+_ENDLESS_FROM = 1e11
+"""Upper ends of rows beyond it, in scaled units, are infinite."""
 
 
 class Observed(NamedTuple):
@@ -41,8 +46,9 @@ class Tobit(OriginalUnits, GaussianTruth):
     """The true value is f plus Gaussian noise of variance σ²; y is that value, cut at limits.
 
     p(y given f) is N(y; f, σ²) between the limits, Φ((lower − f)/σ) for y ≤ lower and
-    Φ((f − upper)/σ) for y ≥ upper. Moments, quantiles, intervals and draws are those of the true
-    value.
+    Φ((f − upper)/σ) for y ≥ upper. With an upper end b of each row, `with_row_values`, the true
+    value is known to lie between y and b, and below b where y ≤ lower; b = y is an exact value.
+    Moments, quantiles, intervals and draws are those of the true value.
 
     Parameters
     ----------
@@ -62,6 +68,7 @@ class Tobit(OriginalUnits, GaussianTruth):
     """
 
     parameter_texts = (ParameterText("raw_noise", "The noise variance", NOISE_ADVICE, True),)
+    row_argument = "upper"
 
     def __init__(
         self,
@@ -116,6 +123,14 @@ class Tobit(OriginalUnits, GaussianTruth):
     @override
     def check_targets(self, y: Targets) -> None:
         check_finite(y, "Tobit")
+        if self.has_row_values:
+            upper = self._row_values()
+            who, allowed = "upper of Tobit", "at least y, the lower end of the interval"
+            require_all(upper >= y, upper.expand(y.shape), who, allowed)
+
+    @override
+    def _stored_row_values(self, values: Tensor) -> Tensor:
+        return torch.where(values > _ENDLESS_FROM, ENDLESS, values)
 
     @override
     def observed_range(self, y: Values) -> tuple[Values, Values]:
@@ -123,14 +138,19 @@ class Tobit(OriginalUnits, GaussianTruth):
         return lower, upper
 
     def observed(self, y: Values) -> Observed:
-        """Return what y says of the true value, in the units of y."""
+        """Return what y, and the upper end of its row, say of the true value, in units of y."""
         low, high = ((limit - self.offset) / self.unit for limit in (self.lower, self.upper))
         low, high = sorted((low, high))
         margin = _AT_LIMIT if (self.unit, self.offset) != (1.0, 0.0) else 0.0
         below, above = y <= low + margin, y >= high - margin
+        end = torch.where(below, low, y)
+        if self.has_row_values:
+            given = self._row_values()
+            # A row whose end is y itself was measured, or is below the limit.
+            end = torch.where(given > y, given, end)
         lower = torch.where(below, -ENDLESS, torch.where(above, high, y))
-        upper = torch.where(above, ENDLESS, torch.where(below, low, y))
-        return Observed(~(below | above), lower, upper)
+        upper = torch.where(above, ENDLESS, end)
+        return Observed(~(below | above | (end > y)), lower, upper)
 
     @override
     def argmax(self, y: Values) -> Values:
@@ -161,7 +181,7 @@ class Tobit(OriginalUnits, GaussianTruth):
         noise = self.noise.detach()
         scale = torch.rsqrt(noise)
         first = (y - f) / noise
-        if bool(exact.all()):
+        if not (f.is_cuda or recording()) and bool(exact.all()):
             return Derivatives(-0.5 * (y - f) * first, first, (-1 / noise).expand(first.shape))
         cut = interval_slopes(*_ends(exact, (lower - f) * scale, (upper - f) * scale))
         return Derivatives(
