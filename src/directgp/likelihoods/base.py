@@ -496,16 +496,22 @@ class ClosedFormCRPS(Protocol):
 
 @runtime_checkable
 class ConditionalCDF(Protocol):
-    """A continuous family with a distribution function given f, which falls in f or rises in it."""
+    """A continuous family with one peak over f and a formula for P(Y ≤ y given f)."""
 
     def conditional_cdf(self, y: Values, f: Values) -> Values:
-        """P(Y ≤ y given f); not differentiable."""
+        """P(Y ≤ y given f) for any y, monotone in f; not differentiable."""
+
+    def argmax(self, y: Values) -> Values:
+        """The f that maximises p(y given f), near which P(Y ≤ y given f) falls or rises."""
 
     def to_line(self, y: Values) -> Values:
-        """Map the support to the real line, such as log y; increasing or decreasing."""
+        """Map the support to the real line, such as log y; NaN or infinite outside of it."""
 
     def from_line(self, x: Values) -> Values:
-        """The inverse of `to_line`."""
+        """The inverse of `to_line`, increasing or decreasing."""
+
+    def line_slope(self, x: Values) -> Values:
+        """The size of the derivative of `from_line`."""
 
 
 @runtime_checkable

@@ -22,6 +22,7 @@ from directgp.likelihoods.base import (
     unconstrained,
 )
 from directgp.numerics.autograd import Slopes
+from directgp.numerics.special import trigamma
 from directgp.shapes import Targets, Values
 
 _SMALLEST_PRECISION = 1e-3
@@ -109,6 +110,10 @@ class Beta(OriginalUnits, UnimodalInF):
         """The y of t = 1/(1 + e^−x)."""
         return (torch.sigmoid(x) - self.offset) / self.unit
 
+    def line_slope(self, x: Values) -> Values:
+        """t(1 − t)/|unit|."""
+        return torch.sigmoid(x) * torch.sigmoid(-x) / abs(self.unit)
+
     # With a = φm, b = φ(1−m) and L = log t − log(1−t), the part of log p that depends on f is
     # aL + log a + log b − log Γ(1+a) − log Γ(1+b): no term overflows where a or b underflows.
 
@@ -136,7 +141,7 @@ class Beta(OriginalUnits, UnimodalInF):
     def derivatives(self, y: Values, f: Values) -> Derivatives:
         m, rest, pull, (a, b) = self._pull(y, f)
         width = self.precision * m * rest
-        bend = torch.special.polygamma(1, 1 + a) + torch.special.polygamma(1, 1 + b)
+        bend = trigamma(1 + a) + trigamma(1 + b)
         first = width * pull + (rest - m)
         second = width * (rest - m) * pull - width * width * bend - 2 * m * rest
         return Derivatives(self.log_kernel(y, f), first, second)
@@ -171,7 +176,7 @@ class Beta(OriginalUnits, UnimodalInF):
             a, b = precision * m, precision * rest
             # ψ(a) = ψ(1 + a) − 1/a.
             here = torch.digamma(1 + a) - torch.digamma(1 + b) + (1 / b - 1 / a)
-            ends = torch.special.polygamma(1, 1 + a) + torch.special.polygamma(1, 1 + b)
+            ends = trigamma(1 + a) + trigamma(1 + b)
             slope = a * rest * ends + rest / a + m / b
             excess = torch.asinh(here) - torch.asinh(target)
             step = excess * torch.sqrt(1 + here * here) / slope
@@ -196,7 +201,8 @@ class Beta(OriginalUnits, UnimodalInF):
     def conditional_cdf(self, y: Values, f: Values) -> Values:
         """I(t; φm, φ(1−m)), the regularised incomplete beta function."""
         a, b = self.precision * torch.sigmoid(f), self.precision * torch.sigmoid(-f)
-        return self._ordered(by_scipy(betainc, a, b, self._original(y).expand(a.shape)))
+        t = self._original(y).clamp(0.0, 1.0)
+        return self._ordered(by_scipy(betainc, a, b, t.expand(a.shape)))
 
     @override
     def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:

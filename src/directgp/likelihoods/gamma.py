@@ -98,8 +98,7 @@ class Gamma(PositiveTargets):
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
         z, shape = self.to_line(y) - f, self.shape
-        growth = torch.expm1(z)
-        return Derivatives(-shape * exp_excess(z), shape * growth, -shape * (growth + 1))
+        return Derivatives(-shape * exp_excess(z), shape * torch.expm1(z), -shape * torch.exp(z))
 
     @override
     def parameter_slopes(self, y: Values, f: Values) -> Slopes:
@@ -154,8 +153,9 @@ class Gamma(PositiveTargets):
 
     def conditional_cdf(self, y: Values, f: Values) -> Values:
         """P(α, αr e^−f), the regularised incomplete gamma function."""
-        ratio = self.shape * torch.exp(self.to_line(y) - f)
-        return self._ordered(by_scipy(gammainc, self.shape.expand(ratio.shape), ratio))
+        shape = self.shape
+        ratio = shape * self._relative(y).clamp(min=0.0) * torch.exp(-f)
+        return self._ordered(by_scipy(gammainc, shape.expand(ratio.shape), ratio))
 
     @override
     def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:

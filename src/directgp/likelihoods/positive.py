@@ -39,11 +39,19 @@ class PositiveTargets(OriginalUnits, UnimodalInF):
 
     def to_line(self, y: Values) -> Values:
         """log r."""
-        return torch.log(y * math.copysign(1.0, self.unit) + self.offset / abs(self.unit))
+        return torch.log(self._relative(y))
 
     def from_line(self, x: Values) -> Values:
         """The y with log r = x."""
         return self._of_relative(torch.exp(x))
+
+    def line_slope(self, x: Values) -> Values:
+        """r."""
+        return torch.exp(x)
+
+    def _relative(self, y: Values) -> Values:
+        """r."""
+        return y * math.copysign(1.0, self.unit) + self.offset / abs(self.unit)
 
     def _of_relative(self, r: Values) -> Values:
         """The y of r."""
