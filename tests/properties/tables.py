@@ -116,7 +116,7 @@ class RuleRow:
             return isinstance(likelihood, ClosedFormLogPredictive)
         chosen_nodes = isinstance(self.rule, Quadrature) and self.rule != Quadrature()
         known = likelihood.log_concave or isinstance(likelihood, ScaleMixture)
-        return known or not chosen_nodes
+        return known or likelihood.analytic or not chosen_nodes
 
 
 def single(*values: float) -> tuple[float, ...]:

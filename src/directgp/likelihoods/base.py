@@ -73,6 +73,10 @@ class Likelihood(nn.Module, ABC):
     log_concave: ClassVar[bool]
     """Whether log p(y given f) is concave in f for every y."""
 
+    analytic: ClassVar[bool] = False
+    """Whether p(y given f) has one peak over f and is analytic in `strip`, where it is not concave:
+    then trapezoid sums serve it, too."""
+
     task: ClassVar[Task] = "regression"
     """The kind of target: real numbers, two labels, or counts."""
 

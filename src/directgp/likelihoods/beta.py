@@ -22,7 +22,7 @@ from directgp.likelihoods.base import (
     unconstrained,
 )
 from directgp.numerics.autograd import Slopes
-from directgp.numerics.special import trigamma
+from directgp.numerics.special import log_gamma, trigamma
 from directgp.shapes import Targets, Values
 
 _SMALLEST_PRECISION = 1e-3
@@ -55,6 +55,10 @@ class Beta(OriginalUnits, UnimodalInF):
     """
 
     log_concave = False
+    analytic = True
+    # 1/Γ(φm) grows towards the poles of m at ±iπ.
+    strip = 0.5 * math.pi
+    log_strip = 0.85 * math.pi
     parameter_texts = (
         ParameterText(
             "raw_precision",
@@ -121,7 +125,7 @@ class Beta(OriginalUnits, UnimodalInF):
     def log_kernel(self, y: Values, f: Values) -> Values:
         precision = self.precision
         a, b = precision * torch.sigmoid(f), precision * torch.sigmoid(-f)
-        ends = logsigmoid(f) + logsigmoid(-f) - torch.lgamma(1 + a) - torch.lgamma(1 + b)
+        ends = logsigmoid(f) + logsigmoid(-f) - log_gamma(1 + a) - log_gamma(1 + b)
         return a * self.to_line(y) + ends
 
     @override

@@ -184,7 +184,7 @@ def gibbs_slopes(likelihood: Likelihood, rows: Rows) -> Slopes | None:
 
 def _estimator(likelihood: Likelihood, dtype: torch.dtype) -> tuple[int, Estimator]:
     """Return the number of points for the block size, and the estimator."""
-    if not likelihood.log_concave:
+    if not (likelihood.log_concave or likelihood.analytic):
         return POINTS, adaptive_gibbs
     nats = NATS_OF_FLOAT32 if dtype == torch.float32 else NATS
     return recorded_nodes(), partial(_integrate, nats=nats)
