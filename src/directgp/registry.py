@@ -57,6 +57,9 @@ class LikelihoodRow(Row):
     auto: bool = False
     """Whether ``likelihood="auto"`` of the estimators compares it with the others of its task."""
 
+    auto_for: Literal["", "positive", "proportion"] = ""
+    """Targets for which "auto" compares it, too: skewed positive ones, or proportions."""
+
     conjugate: bool = False
     """Whether the noise is Gaussian, so that square loss, VFE and FITC apply."""
 
@@ -138,9 +141,9 @@ _RULES = "directgp.log_expectations"
 LIKELIHOODS = Registry(
     LikelihoodRow("gaussian", f"{_LIKELIHOODS}.gaussian:Gaussian", auto=True, conjugate=True),
     LikelihoodRow("student_t", f"{_LIKELIHOODS}.student_t:StudentT", auto=True),
-    LikelihoodRow("gamma", f"{_LIKELIHOODS}.gamma:Gamma"),
-    LikelihoodRow("log_normal", f"{_LIKELIHOODS}.log_normal:LogNormal"),
-    LikelihoodRow("beta", f"{_LIKELIHOODS}.beta:Beta"),
+    LikelihoodRow("gamma", f"{_LIKELIHOODS}.gamma:Gamma", auto_for="positive"),
+    LikelihoodRow("log_normal", f"{_LIKELIHOODS}.log_normal:LogNormal", auto_for="positive"),
+    LikelihoodRow("beta", f"{_LIKELIHOODS}.beta:Beta", auto_for="proportion"),
     LikelihoodRow("gaussian_known_noise", f"{_LIKELIHOODS}.gaussian:GaussianKnownNoise"),
     LikelihoodRow("tobit", f"{_LIKELIHOODS}.tobit:Tobit"),
     LikelihoodRow("probit", f"{_LIKELIHOODS}.bernoulli:Probit", task="classification", auto=True),

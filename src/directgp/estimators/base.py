@@ -30,8 +30,10 @@ from directgp.estimators.explanations import (
 from directgp.estimators.fitting import (
     Fit,
     Fitted,
+    candidates,
     check_row_argument,
     inducing_number,
+    needs_fine_targets,
     starting_models,
 )
 from directgp.estimators.preprocessing import Column, Columns, Scalings, TrainingTable, prepare_rows
@@ -318,10 +320,12 @@ class SparseGPEstimator(BaseEstimator, ABC):
         X, y, weights, _ = rows
         params = self.get_params(deep=False)
         scale, regression = bool(self.standardize), self._task == "regression"
+        names = candidates(self.likelihood, self._task, rows[3] and rows[3].argument, y)
         if warm:
             scalings = self.scalings_
         else:
             how = {"inputs": scale, "targets": scale and regression}
+            how["fine"] = needs_fine_targets(self.likelihood, names, y)
             scalings = Scalings.from_data(X, y, weights, **how, impute=self.missing == "impute")
         # A kernel of the user, or a trained one, may depend on the sign of a column.
         named = isinstance(self.kernel, str) and isinstance(self.inducing, str)
@@ -340,7 +344,8 @@ class SparseGPEstimator(BaseEstimator, ABC):
             models = [[self._trained_model(params, table, num_inducing is not None)]]
         else:
             mean = self._default_mean if self.mean == "auto" else self.mean
-            settings = {**params, "mean": mean}
+            settings = {**params, "mean": mean, "mean_is_auto": self.mean == "auto"}
+            settings["candidates"] = names
             models = starting_models(settings, self._task, recipe, table, number, seed)
         return Fit(params, recipe, table, models, torch.Generator(device).manual_seed(seed), warm)
 
@@ -400,11 +405,14 @@ class SparseGPEstimator(BaseEstimator, ABC):
         """Return mean and standard deviation of f, without the noise of y.
 
         For real-valued targets in their units; for labels and counts on the scale of the
-        likelihood's link, for an exposure of 1.
+        likelihood's link, for an exposure of 1. For the likelihoods "gamma" and "log_normal" f is
+        on the scale of log y, for "beta" on that of log(y/(1 − y)).
         """
         mean, std = self._over_blocks(
             X, "predict_latent", lambda _, q, rows: (q.mean, q.variance.sqrt())
         )
+        if self.likelihood_.latent_scale:
+            return mean + self.likelihood_.latent_offset, std
         return self._in_units(mean), self._deviation_in_units(std)
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> Column:
@@ -599,11 +607,11 @@ class SparseGPEstimator(BaseEstimator, ABC):
         scaled = self._scaled_targets(X, y, "plot_calibration")
 
         def both(likelihood: Likelihood, q: Marginals, rows: slice) -> list[Tensor]:
-            here = scaled[rows].to(q.mean.device)
-            up_to = predictive_cdf(likelihood, here, q)
-            if self._task != "count":
+            low, high = likelihood.observed_range(scaled[rows].to(q.mean.device))
+            up_to = predictive_cdf(likelihood, high, q)
+            if low is high:
                 return [up_to, up_to]
-            return [predictive_cdf(likelihood, here - 1, q), up_to]
+            return [predictive_cdf(likelihood, low, q), up_to]
 
         below, up_to = self._over_blocks(X, "plot_calibration", both, row_values)
         share = np.random.default_rng(0).uniform(size=len(below))

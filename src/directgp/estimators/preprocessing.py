@@ -199,14 +199,19 @@ class Scalings:
         inputs: bool,
         targets: bool,
         impute: bool = False,
+        fine: bool = False,
     ) -> "Scalings":
-        """Return scalings to mean 0 and deviation 1, or identities where the flag is False."""
+        """Return scalings to mean 0 and deviation 1, or identities where the flag is False.
+
+        With `fine`, targets are not rounded.
+        """
         column = y.reshape(-1, 1)
         imputation = Imputation.from_data(X) if impute else None
         X = X if imputation is None else imputation.forward(X)
+        scaling = ColumnScaling.from_data(column, weights) if targets else ColumnScaling.identity(1)
         return cls(
             ColumnScaling.from_data(X, weights) if inputs else ColumnScaling.identity(X.shape[1]),
-            ColumnScaling.from_data(column, weights) if targets else ColumnScaling.identity(1),
+            replace(scaling, rounded=False) if fine else scaling,
             imputation,
         )
 
@@ -214,6 +219,16 @@ class Scalings:
     def identity(cls, d: int) -> "Scalings":
         """Return the scalings that change nothing."""
         return cls(ColumnScaling.identity(d), ColumnScaling.identity(1))
+
+    @property
+    def unit(self) -> float:
+        """The targets of the user are unit·y + offset."""
+        return float(self.targets.scale[0])
+
+    @property
+    def offset(self) -> float:
+        """The mean of the targets."""
+        return float(self.targets.shift[0])
 
     def scaled_inputs(self, X: Columns) -> Float64[np.ndarray, "n e"]:
         """Return the inputs in the units of training, with gaps imputed."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
@@ -20,6 +21,7 @@ from directgp.likelihoods.base import Likelihood
 from directgp.plots import plot_pit
 from directgp.predictive import predictive_quantiles, predictive_variance
 from directgp.predictive.moments import centre
+from directgp.registry import LIKELIHOODS
 from directgp.shapes import Marginals
 
 if TYPE_CHECKING:
@@ -326,7 +328,14 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
 
     @override
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
-        return numbers(y, who)
+        values = numbers(y, who)
+        likelihood = self.likelihood if reset or not self._is_trained else self.likelihood_
+        if isinstance(likelihood, str) and likelihood != "auto":
+            likelihood = LIKELIHOODS[likelihood].make()
+        if isinstance(likelihood, Likelihood) and likelihood.latent_scale:
+            # Before rows are scaled and sorted, so that errors have the user's values and rows.
+            likelihood.in_units(1.0, 0.0).check_targets(torch.as_tensor(values))
+        return values
 
     @override
     def _advice_on_target(self, y: Column) -> Iterable[str]:
@@ -334,8 +343,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
 
 
 def _std(likelihood: Likelihood, q: Marginals) -> Tensor:
-    """Return the deviation of y; without Gaussian noise, half the width of the 68 % interval."""
-    if likelihood.gaussian:
+    """Return the deviation of y; where it may be infinite, half the width of the 68 % interval."""
+    if likelihood.gaussian or not likelihood.additive:
         return predictive_variance(likelihood, q).sqrt()
     ends = predictive_quantiles(likelihood, q, _ONE_DEVIATION)
     return 0.5 * ends.diff(dim=0)[0]

@@ -80,6 +80,9 @@ class Likelihood(nn.Module, ABC):
     task: ClassVar[Task] = "regression"
     """The kind of target: real numbers, two labels, or counts."""
 
+    latent_scale: ClassVar[str] = ""
+    """What f is on the scale of, such as "log"; models of one scale can start from each other."""
+
     additive: ClassVar[bool] = False
     """Whether y is f plus noise around 0, so that E[y] is the mean of f where it exists."""
 
@@ -96,6 +99,11 @@ class Likelihood(nn.Module, ABC):
         2014). A family may have a class attribute instead.
         """
         return math.pi
+
+    @property
+    def latent_offset(self) -> float:
+        """Return what is added to f where it is reported, for units that f does not have."""
+        return 0.0
 
     @property
     def log_strip(self) -> float:
@@ -161,8 +169,8 @@ class Likelihood(nn.Module, ABC):
         return self
 
     def observed_range(self, y: Values) -> tuple[Values, Values]:
-        """Return the values between which the observed quantity is known to lie; y and y itself."""
-        return y, y
+        """Return values between which the quantity behind y is known to lie, such as y and y."""
+        return (y - 1, y) if self.task == "count" else (y, y)
 
     def rough_latent(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"] | None:
         """Return rough values of f, from which a prior starts, if the targets give some."""

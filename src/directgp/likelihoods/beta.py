@@ -55,6 +55,7 @@ class Beta(OriginalUnits, UnimodalInF):
     """
 
     log_concave = False
+    latent_scale = "logit"
     analytic = True
     # 1/Γ(φm) grows towards the poles of m at ±iπ.
     strip = 0.5 * math.pi

@@ -23,6 +23,14 @@ class PositiveTargets(OriginalUnits, UnimodalInF):
     A density of r is one of y. Since r does not change with the units of t, nor does f.
     """
 
+    latent_scale = "log"
+
+    @property
+    @override
+    def latent_offset(self) -> float:
+        """log |unit|, so that f is the log of t."""
+        return math.log(abs(self.unit))
+
     @override
     def check_targets(self, y: Targets) -> None:
         t = self._original(y.double())

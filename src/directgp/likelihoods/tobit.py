@@ -181,14 +181,28 @@ class Tobit(OriginalUnits, GaussianTruth):
         noise = self.noise.detach()
         scale = torch.rsqrt(noise)
         first = (y - f) / noise
-        if not (f.is_cuda or recording()) and bool(exact.all()):
-            return Derivatives(-0.5 * (y - f) * first, first, (-1 / noise).expand(first.shape))
+        if y.dim() == 1 and not (f.is_cuda or recording()):
+            return self._by_rows(y, f, first, torch.nonzero(~exact).squeeze(-1))
         cut = interval_slopes(*_ends(exact, (lower - f) * scale, (upper - f) * scale))
         return Derivatives(
             torch.where(exact, -0.5 * (y - f) * first, cut.value),
             torch.where(exact, first, cut.mean * scale),
             torch.where(exact, -1 / noise, cut.excess / noise),
         )
+
+    def _by_rows(self, y: Values, f: Values, first: Values, cut: Tensor) -> Derivatives:
+        """Return the same, with intervals for those examples alone that are not exact."""
+        found = Derivatives(-0.5 * (y - f) * first, first, -1 / self.noise.detach() + 0 * first)
+        if len(cut):
+            some = self.take(cut)
+            _, lower, upper = some.observed(y[cut])
+            noise = some.noise.detach()
+            scale, here = torch.rsqrt(noise), f[..., cut]
+            slopes = interval_slopes((lower - here) * scale, (upper - here) * scale)
+            parts = slopes.value, slopes.mean * scale, slopes.excess / noise
+            for column, part in zip(found, parts, strict=True):
+                column[..., cut] = part
+        return found
 
     @override
     def parameter_slopes(self, y: Values, f: Values) -> Slopes:

@@ -284,7 +284,7 @@ def increasing_root(offset: Offset, start: Row, step: Row, farthest: float) -> R
         above[high] = offset(high, upper[high])
     ends = torch.where(below > 0, lower, upper)
     bracketed = (below <= 0) & (above >= 0)
-    x1, x2, x3, f1, f2, f3 = upper, lower, lower, above, below, below
+    x1, x2, f1, f2 = upper, lower, above, below
     share, active = torch.full_like(x1, 0.5), torch.nonzero(bracketed).squeeze(-1)
     for _ in range(_MAX_STEPS):
         a1, a2, b1, b2 = x1[active], x2[active], f1[active], f2[active]
@@ -293,8 +293,7 @@ def increasing_root(offset: Offset, start: Row, step: Row, farthest: float) -> R
         same = torch.sign(f) == torch.sign(b1)
         a3, b3 = torch.where(same, a1, a2), torch.where(same, b1, b2)
         a2, b2 = torch.where(same, a2, a1), torch.where(same, b2, b1)
-        x1[active], x2[active], x3[active] = x, a2, a3
-        f1[active], f2[active], f3[active] = f, b2, b3
+        x1[active], x2[active], f1[active], f2[active] = x, a2, f, b2
         gap = (a2 - x).abs()
         limit = _TOLERANCE * (1 + x.abs()) / gap.clamp(min=1e-300)
         place, height = (x - a2) / (a3 - a2), (f - b2) / (b3 - b2)
