@@ -4,9 +4,10 @@ This module imports no other library, so the command line can list the names wit
 names its class as ``"module:Class"``, and the class is imported when it is first used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from math import inf
 from typing import Any, Literal, TypeVar
 
 from directgp.errors import refuse
@@ -58,6 +59,8 @@ class LikelihoodRow(Row):
 
     many_classes: bool = False
     """Whether it is for labels of any number of classes, with their number as first argument."""
+    auto_for: Literal["", "positive", "proportion"] = ""
+    """Targets for which "auto" compares it, too: skewed positive ones, or proportions."""
 
     conjugate: bool = False
     """Whether the noise is Gaussian, so that square loss, VFE and FITC apply."""
@@ -72,6 +75,51 @@ class LossRow(Row):
 
     collapsed: bool = False
     """Whether q(u) is eliminated from the objective, as in VFE and FITC."""
+
+
+@dataclass(frozen=True)
+class RowConstant:
+    """A number that each row of the data brings to its likelihood, besides features and target."""
+
+    name: str
+    """The argument of the estimators, and the option of the command line."""
+
+    task: Task
+    allowed: str
+    valid: Callable[[Any], Any]
+    """Which values are allowed, in words and as a function of arrays of numpy or torch."""
+
+    scales: Literal["not", "as target", "as variance"] = "not"
+    """How the values change where the targets are standardised."""
+
+    proportional: bool = False
+    """Whether the mean of y is proportional to the constant, for a given f."""
+
+
+_POSITIVE = ("positive and finite", lambda values: (0 < values) & (values < inf))
+
+ROW_CONSTANTS = {
+    constant.name: constant
+    for constant in (
+        RowConstant("exposure", "count", *_POSITIVE, proportional=True),
+        RowConstant(
+            "trials",
+            "count",
+            "whole numbers of at least 1",
+            lambda values: (1 <= values) & (values < inf) & (values % 1 == 0),
+            proportional=True,
+        ),
+        RowConstant("noise", "regression", *_POSITIVE, scales="as variance"),
+        RowConstant(
+            "upper",
+            "regression",
+            "numbers or infinity",
+            lambda values: values > -inf,
+            scales="as target",
+        ),
+    )
+}
+"""Constants of rows by name; a likelihood uses at most one of them, its `row_argument`."""
 
 
 SomeRow = TypeVar("SomeRow", bound=Row)
@@ -95,6 +143,11 @@ _RULES = "directgp.log_expectations"
 LIKELIHOODS = Registry(
     LikelihoodRow("gaussian", f"{_LIKELIHOODS}.gaussian:Gaussian", auto=True, conjugate=True),
     LikelihoodRow("student_t", f"{_LIKELIHOODS}.student_t:StudentT", auto=True),
+    LikelihoodRow("gamma", f"{_LIKELIHOODS}.gamma:Gamma", auto_for="positive"),
+    LikelihoodRow("log_normal", f"{_LIKELIHOODS}.log_normal:LogNormal", auto_for="positive"),
+    LikelihoodRow("beta", f"{_LIKELIHOODS}.beta:Beta", auto_for="proportion"),
+    LikelihoodRow("gaussian_known_noise", f"{_LIKELIHOODS}.gaussian:GaussianKnownNoise"),
+    LikelihoodRow("tobit", f"{_LIKELIHOODS}.tobit:Tobit"),
     LikelihoodRow("probit", f"{_LIKELIHOODS}.bernoulli:Probit", task="classification", auto=True),
     LikelihoodRow("logistic", f"{_LIKELIHOODS}.bernoulli:Logistic", task="classification"),
     LikelihoodRow(
@@ -107,6 +160,12 @@ LIKELIHOODS = Registry(
     LikelihoodRow(
         "robust_max",
         f"{_LIKELIHOODS}.softmax:RobustMax",
+        task="classification",
+        many_classes=True,
+    ),
+    LikelihoodRow(
+        "ordinal",
+        f"{_LIKELIHOODS}.ordinal:OrderedProbit",
         task="classification",
         many_classes=True,
     ),

@@ -167,8 +167,8 @@ FAILURES = [
     ),
     (
         "predict reg reg.csv --exposure x --out p.csv",
-        "--exposure must be given for counts alone. Got it for a model of the task regression."
-        " Leave it out.",
+        "--exposure must be given for a likelihood that uses it. Got it for a model of the task"
+        " regression with Gaussian. Leave it out.",
     ),
     (
         "predict reg without.parquet --out p.csv",

@@ -73,7 +73,11 @@ def relative_error(got: float, truth: mpf, smallest: float = 0.0) -> float:
 
 
 def misses(
-    answer: Answer, points: Sequence[Point], truths: Sequence[Truth], tolerance: float
+    answer: Answer,
+    points: Sequence[Point],
+    truths: Sequence[Truth],
+    tolerance: float,
+    absolute: float = 0.0,
 ) -> list[str]:
     """Where a number of the answer is off by more than the tolerance, in words."""
     smallest = torch.finfo(answer.value.dtype).tiny
@@ -81,7 +85,7 @@ def misses(
     for name, column, exact in zip(Answer._fields, answer, zip(*truths, strict=True), strict=True):
         for point, got, truth in zip(points, column.tolist(), exact, strict=True):
             error = relative_error(got, truth, smallest)
-            if not error <= tolerance:
+            if not (error <= tolerance or abs(got - truth) <= absolute):
                 found.append(f"{name} at {point}: {got!r}, not {mpmath.nstr(truth, 17)}")
     return found
 
@@ -89,7 +93,9 @@ def misses(
 def z_scores(samples: Tensor, truth: Tensor) -> Tensor:
     """Of the means over the first axis, in standard errors; rounding of the truth is forgiven."""
     error = samples.std(0) / math.sqrt(len(samples))
-    return (samples.mean(0) - truth) / (error + 1e-10 * truth.abs())
+    gap = samples.mean(0) - truth
+    # A parameter that a target does not depend on has a gradient of 0 in every sample.
+    return torch.where((gap == 0) & (error == 0), 0.0, gap / (error + 1e-10 * truth.abs()))
 
 
 def improbable(z: Tensor, tests: int, alpha: float = 1e-3) -> list[str]:

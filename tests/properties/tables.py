@@ -16,15 +16,21 @@ from torch import Tensor
 
 from directgp.interop.gpytorch.likelihoods import Adapted, GivenGaussian, GivenStudentT
 from directgp.likelihoods import (
+    Beta,
+    Gamma,
     Gaussian,
+    GaussianKnownNoise,
     Likelihood,
     Logistic,
+    LogNormal,
     NegativeBinomial,
+    OrderedProbit,
     Poisson,
     Probit,
     StudentT,
+    Tobit,
 )
-from directgp.likelihoods.base import ClosedFormLogPredictive
+from directgp.likelihoods.base import ClosedFormLogPredictive, ScaleMixture
 from directgp.log_expectations import (
     BiasedMonteCarlo,
     ClosedForm,
@@ -49,6 +55,16 @@ class LikelihoodRow:
     """Its parameters, by their names in the likelihood and in the reference."""
 
     discrete: bool = True
+    kind: str = ""
+    """The kind of its targets; by default real, label or count."""
+
+    absolute: float = 0.0
+    """Error that quadrature may have: it sums p itself where that is nearly 1."""
+
+    @property
+    def target_kind(self) -> str:
+        default = "label" if self.targets == (0.0, 1.0) else "count" if self.discrete else "real"
+        return self.kind or default
 
     def make(self, factor: Tensor | None = None) -> Likelihood:
         """The likelihood; with a factor, its parameters are multiplied by it and take its shape."""
@@ -96,8 +112,11 @@ class RuleRow:
 
     def serves(self, likelihood: Likelihood) -> bool:
         """Whether the rule is meant for the likelihood."""
-        closed = isinstance(likelihood, ClosedFormLogPredictive)
-        return closed or not isinstance(self.rule, ClosedForm)
+        if isinstance(self.rule, ClosedForm):
+            return isinstance(likelihood, ClosedFormLogPredictive)
+        chosen_nodes = isinstance(self.rule, Quadrature) and self.rule != Quadrature()
+        known = likelihood.log_concave or isinstance(likelihood, ScaleMixture)
+        return known or likelihood.analytic or not chosen_nodes
 
 
 def single(*values: float) -> tuple[float, ...]:
@@ -105,7 +124,19 @@ def single(*values: float) -> tuple[float, ...]:
     return tuple(float(np.float32(value)) for value in values)
 
 
+def known_noise(extra: float | Tensor) -> GaussianKnownNoise:
+    """The likelihood with a known variance of 0.2, besides the extra one."""
+    return GaussianKnownNoise(extra).with_row_values(torch.tensor(0.2, dtype=torch.float64))
+
+
+def ordered(first: Tensor, gap_1: Tensor, gap_2: Tensor) -> OrderedProbit:
+    """Four ordered classes."""
+    return OrderedProbit(thresholds=[first, first + gap_1, first + gap_1 + gap_2])
+
+
 REAL = single(0.7, -25.0, 4e3)
+POSITIVE = single(0.2, 3.0, 5e3)
+PROPORTION = single(0.03, 0.6, 0.999)
 LIKELIHOODS = [
     LikelihoodRow("gaussian", Gaussian, REAL, {"noise": 0.25}, discrete=False),
     LikelihoodRow("probit", Probit, (0.0, 1.0)),
@@ -114,6 +145,27 @@ LIKELIHOODS = [
     LikelihoodRow("poisson_softplus", partial(Poisson, link="softplus"), (0.0, 3.0, 5000.0)),
     LikelihoodRow("negative_binomial", NegativeBinomial, (0.0, 3.0, 5000.0), {"dispersion": 2.5}),
     LikelihoodRow("student_t", StudentT, REAL, {"df": 4.0, "scale": 0.6}, discrete=False),
+    LikelihoodRow("gaussian_known_noise", known_noise, REAL, {"extra": 0.05}, discrete=False),
+    LikelihoodRow("gamma", Gamma, POSITIVE, {"shape": 1.75}, False, "positive"),
+    LikelihoodRow("log_normal", LogNormal, POSITIVE, {"noise": 0.25}, False, "positive"),
+    LikelihoodRow("beta", Beta, PROPORTION, {"precision": 6.0}, False, "proportion"),
+    LikelihoodRow(
+        "tobit",
+        partial(Tobit, lower=-1.0, upper=2.25),
+        REAL,
+        {"noise": 0.25},
+        discrete=False,
+        kind="censored",
+        absolute=1e-12,
+    ),
+    LikelihoodRow(
+        "ordinal",
+        ordered,
+        (0.0, 1.0, 2.0, 3.0),
+        {"first": -0.75, "gap_1": 0.5, "gap_2": 1.75},
+        kind="class",
+        absolute=1e-12,
+    ),
 ]
 
 INTERNAL_LIKELIHOODS = {Adapted, GivenGaussian, GivenStudentT}
@@ -166,13 +218,16 @@ _ORDINARY: Mapping[str, list[tuple[float, float, float]]] = {
     "real": [(0.7, 0.5, 1.0), (-2, 1.0, 0.1), (3, 0.0, 10.0), (5, 0.2, 1.0)],
     "label": [(1, 0.5, 1.0), (0, 0.5, 1.0), (1, -2.0, 3.0), (0, -0.5, 0.05)],
     "count": [(0, 0.5, 1.0), (3, 0.5, 0.5), (2, -1.0, 3.0), (40, 3.0, 0.3)],
+    "positive": [(0.75, 0.5, 1.0), (3, 1.5, 0.1), (0.25, 0.0, 3.0), (5, 0.25, 1.0)],
+    "proportion": [(0.25, 0.5, 1.0), (0.75, 1.5, 0.1), (0.125, 0.0, 3.0), (0.9375, 0.25, 1.0)],
+    "censored": [(0.75, 0.5, 1.0), (-1, -0.25, 0.125), (3, 0.0, 3.0), (5, 0.25, 1.0)],
+    "class": [(0, 0.5, 1.0), (1, 0.75, 0.125), (2, -1.0, 3.0), (3, -0.5, 0.5)],
 }
 
 
 def ordinary(row: LikelihoodRow) -> list[Point]:
     """Points at which the mean of a few thousand gradients is as good as normal."""
-    kind = "real" if not row.discrete else "label" if row.targets == (0.0, 1.0) else "count"
-    return [Point(float(y), mean, variance) for y, mean, variance in _ORDINARY[kind]]
+    return [Point(float(y), mean, v) for y, mean, v in _ORDINARY[row.target_kind]]
 
 
 def points(row: LikelihoodRow, max_variance: float = np.inf) -> list[Point]:

@@ -6,8 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import directgp
-from directgp.likelihoods import Likelihood
-from directgp.likelihoods.bernoulli import Bernoulli
 from directgp.likelihoods.counts import CountLikelihood
 from directgp.log_expectations import Quadrature
 from tests.properties.checks import ask, misses
@@ -35,9 +33,9 @@ def test_jensen(row: LikelihoodRow, marginals: list[tuple[float, float]]) -> Non
 MARGINALS = [(-2.0, 1.0), (1.0, 0.3), (3.0, 0.05), (0.4, 1e-8)]
 
 
-def support(likelihood: Likelihood) -> torch.Tensor:
+def support(row: LikelihoodRow) -> torch.Tensor:
     """Every y that matters for `MARGINALS`."""
-    return torch.arange(2 if isinstance(likelihood, Bernoulli) else 3000)
+    return torch.arange({"label": 2, "class": 4}.get(row.target_kind, 3000))
 
 
 DISCRETE = [row for row in LIKELIHOODS if row.discrete]
@@ -46,7 +44,7 @@ DISCRETE = [row for row in LIKELIHOODS if row.discrete]
 @pytest.mark.parametrize("row", DISCRETE, ids=lambda row: row.name)
 def test_probabilities_sum_to_one(row: LikelihoodRow) -> None:
     likelihood = row.make()
-    y = support(likelihood)
+    y = support(row)
     for mean, variance in MARGINALS:
         _, *place = columns([Point(0.0, mean, variance)] * len(y))
         log_p = Quadrature()(likelihood, y, *place)

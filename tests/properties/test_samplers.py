@@ -1,7 +1,7 @@
 """Draws from q̃ against its numeric distribution function, and their cost."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -68,20 +68,33 @@ REALS = [
     *[(0.7, 0.5, 1e-8), (0.7, 0.5, 1), (-25, 1, 0.1), (40, 0, 1), (3, 0, 100), (5, 0.2, 10)],
     *[(25, 0, 10), (-8, 0, 2)],
 ]
+POSITIVES = [
+    *[(0.5, 0.5, 1e-8), (0.5, 0.5, 1), (1e-6, 1, 0.1), (40, 0, 1), (3, 0, 100), (5e3, -2, 1)],
+]
+PROPORTIONS = [
+    *[(0.5, 0.5, 1e-8), (0.25, 0.5, 1), (0.999, -3, 0.1), (1e-6, 4, 1), (0.75, 0, 100)],
+    *[(0.03, 12, 10)],
+]
+CENSORED = [(0.7, 0.5, 1), (-1, 0.5, 1e-8), (-1, 30, 10), (3, 0, 100), (3, -3, 1), (-25, -6, 1)]
+CLASSES = [(0, 0.5, 1e-8), (1, -3, 1), (2, -6, 1), (3, 30, 1), (1, -30, 10), (2, 2, 100)]
+PLACES: dict[str, Sequence[tuple[float, float, float]]] = {
+    **{"real": REALS, "label": LABELS, "count": COUNTS, "positive": POSITIVES},
+    **{"proportion": PROPORTIONS, "censored": CENSORED, "class": CLASSES},
+}
 
 
 def cells_of_the_table() -> list[tuple[str, Sampler, LikelihoodRow, Point]]:
     """Sampler × likelihood × (y, μ, v): tiny and large v, certain and absurd y."""
     table: list[tuple[str, Sampler, LikelihoodRow, Point]] = []
     for row in LIKELIHOODS:
-        own = REALS if not row.discrete else LABELS if row.targets == (0.0, 1.0) else COUNTS
+        own = PLACES[row.target_kind]
         table += [("auto", auto, row, Point(*point)) for point in own]
         table += [("paper", paper, row, point) for point in ordinary(row)[1:3]]
         if row.name in ("gaussian", "probit"):
             table += [("hat", hat, row, point) for point in ordinary(row)[1:3]]
         if row.name in ("gaussian", "poisson_exp"):
             table += [("cells", cells, row, ordinary(row)[1])]
-        if row.name == "student_t":
+        if row.name in ("student_t", "beta"):
             table += [("cells", cells, row, Point(*point)) for point in own]
     return table
 
@@ -153,7 +166,7 @@ def test_the_paper_s_sampler_needs_peak_over_mean(row: LikelihoodRow, widen: boo
     """p_max / E_q[p] proposals for a draw, whether q is widened or not."""
     likelihood = row.make()
     assert isinstance(likelihood, UnimodalInF)
-    rows = columns(ordinary(row)[:3] if row.discrete else PLAUSIBLE)
+    rows = columns(PLAUSIBLE if row.target_kind == "real" else ordinary(row)[:3])
     draws = draw_as_paper(
         FlatExamples(likelihood, *rows), 20_000, seeded(), max_rounds=200, widen=widen
     )

@@ -84,6 +84,56 @@ def student_t(y: mpf, f: mpf, df: mpf, scale: mpf) -> mpf:
     return constant - (df + 1) / 2 * _mp.log1p(((y - f) / scale) ** 2 / df)
 
 
+def gaussian_known_noise(y: mpf, f: mpf, extra: mpf) -> mpf:
+    """Compute log N(y; f, 0.2 + extra), with the double 0.2."""
+    return gaussian(y, f, _mp.mpf(0.2) + extra)
+
+
+def gamma(y: mpf, f: mpf, shape: mpf) -> mpf:
+    """Compute the log density of the gamma distribution of mean e^f and the given shape."""
+    free = shape * _log(shape) + (shape - 1) * _log(y) - _log_gamma(shape)
+    return free - shape * f - shape * y * _mp.exp(-f)
+
+
+def log_normal(y: mpf, f: mpf, noise: mpf) -> mpf:
+    """Compute log(N(log y; f, noise)/y)."""
+    return gaussian(_log(y), f, noise) - _log(y)
+
+
+def beta(y: mpf, f: mpf, precision: mpf) -> mpf:
+    """Compute the log density of the beta distribution of mean 1/(1 + e^−f)."""
+    a, b = precision / (1 + _mp.exp(-f)), precision / (1 + _mp.exp(f))
+    ways = _log_gamma(precision) - _mp.loggamma(a) - _mp.loggamma(b)
+    return ways + (a - 1) * _log(y) + (b - 1) * _log(1 - y)
+
+
+TOBIT_LIMITS = -1, 2.25
+
+
+def tobit(y: mpf, f: mpf, noise: mpf) -> mpf:
+    """Compute log N(y; f, noise) between the limits, and the log probability beyond them."""
+    low, high = TOBIT_LIMITS
+    if low < y < high:
+        return gaussian(y, f, noise)
+    return probit(_mp.one, ((low - f) if y <= low else (f - high)) / _mp.sqrt(noise))
+
+
+def ordinal(y: mpf, f: mpf, **theta: mpf) -> mpf:
+    """Compute log(Φ(b_{y+1} − f) − Φ(b_y − f)), in the smaller tail."""
+    edges, k = [theta["first"]], int(y)
+    for i in range(1, len(theta)):
+        edges.append(edges[-1] + theta[f"gap_{i}"])
+    if k == 0:
+        return probit(_mp.one, edges[0] - f)
+    if k == len(edges):
+        return probit(_mp.one, f - edges[-1])
+    low, high = edges[k - 1] - f, edges[k] - f
+    if low + high > 0:
+        low, high = -high, -low
+    with _mp.extraprec(200):
+        return _mp.log(_mp.erfc(-high / _mp.sqrt(2)) - _mp.erfc(-low / _mp.sqrt(2))) - _mp.log(2)
+
+
 def _log_gamma(x: mpf) -> mpf:
     return _constant(_mp.loggamma, _mp.prec, x)
 
@@ -106,9 +156,25 @@ LOG_PROBS: Mapping[str, LogProb] = {
     "poisson_softplus": poisson_softplus,
     "negative_binomial": negative_binomial,
     "student_t": student_t,
+    "gaussian_known_noise": gaussian_known_noise,
+    "gamma": gamma,
+    "log_normal": log_normal,
+    "beta": beta,
+    "tobit": tobit,
+    "ordinal": ordinal,
 }
 
-_DISCRETE = {"probit", "logistic", "poisson_exp", "poisson_softplus", "negative_binomial"}
+_DISCRETE = {
+    *{"probit", "logistic", "poisson_exp", "poisson_softplus", "negative_binomial", "ordinal"}
+}
+
+_SHORT = {"beta", "tobit", "ordinal"}
+"""Densities that bend on scales below 1: their pieces are at most of length 1 in f."""
+
+
+def _is_chance(name: str, y: float) -> bool:
+    """Whether p(y given f) is a probability, and no density."""
+    return name in _DISCRETE or (name == "tobit" and not TOBIT_LIMITS[0] < y < TOBIT_LIMITS[1])
 
 
 @cache
@@ -117,11 +183,12 @@ def log_expectation(name: str, y: float, mean: float, variance: float, **theta: 
     log_prob = bind(name, y, **theta)
     mu, v = _mp.mpf(mean), _mp.mpf(variance)
     # A nearly certain outcome keeps its digits as 1 − E_q[1 − p].
-    if name in _DISCRETE and log_prob(mu) > -_mp.log(2):
-        miss = _moments(lambda f: -_mp.expm1(log_prob(f)), mu, v, _peak_pieces)
+    if _is_chance(name, y) and log_prob(mu) > -_mp.log(2):
+        miss = _moments(lambda f: -_mp.expm1(log_prob(f)), mu, v, _short(name, _peak_pieces))
         hit = 1 - miss[0]
         return Truth(_mp.log1p(-miss[0]), *_slopes(-miss[1] / hit, -miss[2] / hit, v))
     pieces = _two_peak_pieces(_mp.mpf(y), theta["scale"]) if name == "student_t" else _peak_pieces
+    pieces = _short(name, _q_pieces if name == "beta" else pieces)
     mass, first, second = _moments(lambda f: _mp.exp(log_prob(f)), mu, v, pieces)
     return Truth(_mp.log(mass), *_slopes(first / mass, second / mass, v))
 
@@ -133,6 +200,7 @@ def expected_log_prob(name: str, y: float, mean: float, variance: float, **theta
     pieces: Pieces = _q_pieces
     if name == "student_t":
         pieces = _two_peak_pieces(_mp.mpf(y), theta["scale"])
+    pieces = _short(name, pieces)
     mass, first, second = _moments(bind(name, y, **theta), mu, v, pieces)
     return Truth(mass, *_slopes(first, second, v))
 
@@ -259,6 +327,13 @@ def _two_peak_pieces(y: mpf, scale: float) -> Pieces:
         return sorted({end for end in ends if abs(end) <= _REACH})
 
     return pieces
+
+
+def _short(name: str, pieces: Pieces) -> Pieces:
+    """The same pieces, cut to a length of 1 in f where the density needs it."""
+    if name not in _SHORT:
+        return pieces
+    return lambda product, mu, dev: _cut(list(pieces(product, mu, dev)), 1 / dev)
 
 
 def _cut(ends: list[mpf], longest: mpf) -> list[mpf]:

@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_expit, log_ndtr
+from scipy.special import expit, gammaln, log_expit, log_ndtr, logit
+
+from tests.reference.log_expectation import TOBIT_LIMITS
 
 Array = NDArray[np.float64]
 LogDensity = Callable[..., Array]
@@ -29,6 +31,31 @@ def _negative_binomial(y: float, f: Array, dispersion: float) -> Array:
     return y * f - (y + dispersion) * np.logaddexp(np.log(dispersion), f)
 
 
+def _beta(y: float, f: Array, precision: float) -> Array:
+    a, b = precision * expit(f), precision * expit(-f)
+    ends: Array = log_expit(f) + log_expit(-f) - gammaln(1 + a) - gammaln(1 + b)
+    found: Array = a * logit(y) + ends
+    return found
+
+
+def _tobit(y: float, f: Array, noise: float) -> Array:
+    low, high = TOBIT_LIMITS
+    if low < y < high:
+        return -0.5 * (y - f) ** 2 / noise
+    end: Array = log_ndtr(((low - f) if y <= low else (f - high)) / noise**0.5)
+    return end
+
+
+def _ordinal(y: float, f: Array, first: float, gap_1: float, gap_2: float) -> Array:
+    edges = np.cumsum([first, gap_1, gap_2])
+    low, high = np.append(-np.inf, edges)[int(y)] - f, np.append(edges, np.inf)[int(y)] - f
+    # The smaller tail, where differences keep their digits.
+    low, high = np.where(low + high > 0, [-high, -low], [low, high])
+    top = log_ndtr(high)
+    found: Array = top + np.log1p(-np.exp(log_ndtr(low) - top))
+    return found
+
+
 LOG_DENSITIES: Mapping[str, LogDensity] = {
     "gaussian": lambda y, f, noise: -0.5 * (y - f) ** 2 / noise,
     "probit": lambda y, f: log_ndtr((2 * y - 1) * f),
@@ -37,6 +64,12 @@ LOG_DENSITIES: Mapping[str, LogDensity] = {
     "poisson_softplus": _poisson_softplus,
     "negative_binomial": _negative_binomial,
     "student_t": _student_t,
+    "gaussian_known_noise": lambda y, f, extra: -0.5 * (y - f) ** 2 / (0.2 + extra),
+    "gamma": lambda y, f, shape: -shape * (f + y * np.exp(-f)),
+    "log_normal": lambda y, f, noise: -0.5 * (np.log(y) - f) ** 2 / noise,
+    "beta": _beta,
+    "tobit": _tobit,
+    "ordinal": _ordinal,
 }
 
 

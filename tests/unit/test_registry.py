@@ -62,7 +62,9 @@ class Laplace(Likelihood):
 
     @classmethod
     @override
-    def from_targets(cls, y: Float[Tensor, " n"]) -> "Laplace":
+    def from_targets(
+        cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
+    ) -> "Laplace":
         return cls(0.3 * float((y - y.median()).abs().mean()))
 
     @override

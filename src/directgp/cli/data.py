@@ -23,6 +23,7 @@ from directgp.datasets.sources import Source, open_source, prepare_source
 from directgp.datasets.tables import refuse_column
 from directgp.datasets.targets import encode_classes
 from directgp.errors import DirectGPError, InvalidInputError, InvalidTableError, refuse
+from directgp.registry import ROW_CONSTANTS, RowConstant
 from directgp.text import suggestion
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Opened(NamedTuple):
     encoding: Encoding
     given: DataOptions
     columns: Mapping[str, str]
-    """Names of the columns "exposure" and "weights", if given."""
+    """Names of the columns of row constants ("exposure", …) and "weights", if given."""
 
     def values(self, role: str) -> Column | None:
         """Return the values of one of the columns, or None."""
@@ -50,7 +51,7 @@ _FIT_ROWS = 5
 
 
 def open_data(given: DataOptions, command: str = "fit", **columns: str | None) -> Opened:
-    """Read the data and prepare them for a command; `columns` are "exposure" and "weights".
+    """Read the data and prepare them for a command; `columns` are row constants and weights.
 
     An `InvalidTableError` has all problems, and the options with which the command works.
     """
@@ -125,7 +126,7 @@ def named_columns(X: Column, names: Sequence[str]) -> pa.Table:
 
 
 class PredictionRows(NamedTuple):
-    """The features of n rows, with their ids, exposures and targets."""
+    """The features of n rows, with their ids, row constants and targets."""
 
     X: Column
     """Features, with NaN where they are missing."""
@@ -137,7 +138,9 @@ class PredictionRows(NamedTuple):
     ids: pa.Table
     """The columns to copy, or the numbers of the rows."""
 
-    exposure: Column | None
+    row_values: tuple[str, Column] | None
+    """The constant of each row, by the name of its argument."""
+
     y: Column | None
     """Targets as in training, with NaN for missing ones; None if the table has no targets."""
 
@@ -152,7 +155,7 @@ ROW_NUMBER = "row"
 def open_rows(
     card: "ModelCard",
     source: Source,
-    exposure: str | None,
+    row_column: tuple[str, str] | None,
     id_columns: Sequence[str],
     written: Collection[str],
     score: bool,
@@ -163,13 +166,12 @@ def open_rows(
     `written` are the columns of the output, whose names ids cannot have. `drop_missing` accepts
     that rows with more or fewer values than names are left out.
     """
-    if exposure is not None and card.task != "count":
-        got = f"it for a model of the task {card.task}"
-        refuse("--exposure", "given for counts alone", got, "Leave it out.")
-    names, exposure = source.table.names, exposure or card.exposure
+    row_column = row_column or card.row_column
+    argument, row_name = row_column or (None, None)
+    names = source.table.names
     decimals = source.table.reading.decimals(source.table.decimal)
     encoding = card.encoding
-    used = [*encoding.column_names, *([exposure] if exposure else [])]
+    used = [*encoding.column_names, *([row_name] if row_name else [])]
     for name in used:
         if name not in names:
             remedy = suggestion(name, names, "Its columns")
@@ -192,15 +194,17 @@ def open_rows(
         raise InvalidInputError("DATA must have rows to predict. Got none.")
     decimal = decimals[0] if len(decimals) == 1 else source.table.decimal
     encoded = encoding.encode(table, decimal)
-    exposures, y, notes = None, None, list[str]()
+    row_values, y, notes = None, None, list[str]()
     usable, reasons = encoded.usable, encoded.reasons
 
     def explain(faults: Mapping[int, str], then: str = "") -> None:
         for row, fault in faults.items():
             reasons[row] = (f"{reasons[row]}; " if row in reasons else "") + fault + then
 
-    if exposure is not None:
-        exposures, faults = _exposures(table.column(exposure), exposure, decimals)
+    if argument is not None and row_name is not None:
+        column = table.column(row_name)
+        values, faults = _row_values(column, row_name, ROW_CONSTANTS[argument], decimals)
+        row_values = argument, values
         usable[list(faults)] = False
         explain(faults)
     target = table.column(card.target) if score and card.target in table.column_names else None
@@ -213,7 +217,7 @@ def open_rows(
     if not id_columns:
         rows = np.arange(1, table.num_rows + len(irregular) + 1)
         ids = pa.table({ROW_NUMBER: np.setdiff1d(rows, irregular)})
-    return PredictionRows(encoded.X, usable, reasons, ids, exposures, y, notes)
+    return PredictionRows(encoded.X, usable, reasons, ids, row_values, y, notes)
 
 
 def _plain_ids(ids: pa.Table) -> pa.Table:
@@ -224,14 +228,14 @@ def _plain_ids(ids: pa.Table) -> pa.Table:
     return pa.table([plain_values(column) for column in ids.columns], names=ids.column_names)
 
 
-def _exposures(
-    column: pa.ChunkedArray, name: str, decimals: Sequence[Mark]
+def _row_values(
+    column: pa.ChunkedArray, name: str, constant: RowConstant, decimals: Sequence[Mark]
 ) -> tuple[Column, dict[int, str]]:
-    """Return the exposures, and what is wrong with those that are no positive numbers, by row."""
+    """Return the constant of each row, and what is wrong with those that are not allowed."""
     values, faults = _numbers(column, name, decimals)
-    for row in np.flatnonzero(~(np.isfinite(values) & (values > 0))).tolist():
+    for row in np.flatnonzero(~constant.valid(values)).tolist():
         value = values[row]
-        what = "missing" if np.isnan(value) else f"{value:g}, which is not positive and finite"
+        what = "missing" if np.isnan(value) else f"{value:g}, which is not {constant.allowed}"
         faults.setdefault(row, f"{name} is {what}")
     return values, faults
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, final
 from directgp.cli import options
 from directgp.cli.terminal import HELP, INTERRUPTED, Terminal, output_option
 from directgp.errors import DirectGPError
-from directgp.registry import LIKELIHOODS, LOSSES, chosen_likelihood
+from directgp.registry import LIKELIHOODS, LOSSES, ROW_CONSTANTS, chosen_likelihood
 from directgp.text import duration, entry, joined, number, plural, with_error
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class NothingTrainedError(DirectGPError):
 def fit(
     data: options.DataOptions,
     *,
-    exposure: Annotated[str | None, options.data_option("COLUMN", _HELP["exposure"])] = None,
+    rows: options.RowOptions,
     weights: Annotated[str | None, options.data_option("COLUMN", _HELP["weights"])] = None,
     objective: Annotated[
         str,
@@ -86,14 +86,18 @@ def fit(
     }
     options.check_name("--objective", objective, tuple(LOSSES))
     options.check_name("--likelihood", likelihood, tuple(LIKELIHOODS))
-    options.check_task(data, exposure)
+    row_column = rows.column
+    options.check_task(data, row_column)
     from directgp.cli.data import open_data
     from directgp.cli.model_folder import check_model_folder
 
     check_model_folder(out, force)
-    # Only counts have an exposure.
-    given = data if exposure is None else replace(data, task="count")
-    opened = open_data(given, exposure=exposure, weights=weights)
+    given, columns = data, {"weights": weights}
+    if row_column is not None:
+        # Only counts have an exposure, for example.
+        given = replace(data, task=ROW_CONSTANTS[row_column[0]].task)
+        columns = {row_column[0]: row_column[1], **columns}
+    opened = open_data(given, "fit", **columns)
     with options.usage_errors():
         chosen_likelihood(opened.problem.task, likelihood)
     _train_and_save(opened, settings, out, force, terminal)
@@ -137,8 +141,7 @@ def _train(opened: "Opened", settings: dict[str, Any]) -> Any:
     from directgp.errors import DirectGPWarning
 
     problem, given = opened.problem, {"sample_weight": opened.values("weights")}
-    if problem.task == "count":
-        given["exposure"] = opened.values("exposure")
+    given |= {name: opened.values(name) for name in opened.columns if name in ROW_CONSTANTS}
     makers: dict[str, Any] = {
         "regression": estimators.SparseGPRegressor,
         "classification": estimators.SparseGPClassifier,

@@ -6,6 +6,7 @@ from typing import Any
 
 from directgp.cli.options import ModelArgument
 from directgp.cli.terminal import Debug, Json, Terminal
+from directgp.registry import ROW_CONSTANTS
 from directgp.text import bullet, entry, plural
 
 
@@ -29,7 +30,7 @@ def _card_sections(card: Any) -> Iterable[str]:
     task = card.task
     if card.classes is not None:
         task = f"classification: {card.classes[1]!r} against {card.classes[0]!r}"
-    extra = {"exposure": card.exposure, "weights": card.weights}
+    extra = {name: getattr(card, name) for name in (*ROW_CONSTANTS, "weights")}
     lines = {
         "source": f"{card.source}, {plural(card.rows, 'row')}",
         "target": f"{card.target}, {task}",

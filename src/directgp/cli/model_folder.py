@@ -13,7 +13,7 @@ from directgp.cli.data import Opened
 from directgp.cli.output_paths import check_output_folder, draft_of
 from directgp.datasets.encoding import Encoding
 from directgp.errors import ModelFileError
-from directgp.registry import Task
+from directgp.registry import ROW_CONSTANTS, Task
 
 MODEL_FILE, CARD_FILE = "model.safetensors", "table.json"
 
@@ -48,10 +48,20 @@ class ModelCard(BaseModel):
 
     exposure: str | None
     weights: str | None
+    trials: str | None = None
+    noise: str | None = None
+    upper: str | None = None
+    """Columns of weights and row constants; files of earlier versions lack the last three."""
+
     encoding: Encoding
     fingerprint: Sha256
     model_sha256: Sha256
     """Of the numbers that the model was trained on, and of the file of the model."""
+
+    @property
+    def row_column(self) -> tuple[str, str] | None:
+        """The constant of each row in training, and its column."""
+        return next(((n, at) for n in ROW_CONSTANTS if (at := getattr(self, n))), None)
 
 
 def check_model_folder(out: Path, force: bool) -> None:
@@ -98,7 +108,7 @@ def card_of(opened: Opened, model: Path) -> ModelCard:
     """Return the card of a model that has been saved."""
     problem = opened.problem
     facts = {n: getattr(problem, n) for n in ("name", "source", "task", "target", "classes")}
-    facts |= {n: opened.columns.get(n) for n in ("exposure", "weights")}
+    facts |= {n: opened.columns.get(n) for n in (*ROW_CONSTANTS, "weights")}
     return ModelCard(
         **facts,
         directgp=version("directgp"),

@@ -151,6 +151,26 @@ class DataOptions(FileOptions):
         return words
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class RowOptions:
+    """The columns with a constant of each row, of which a likelihood uses one."""
+
+    exposure: Annotated[str | None, data_option("COLUMN", HELP["rows"]["exposure"])] = None
+    trials: Annotated[str | None, data_option("COLUMN", HELP["rows"]["trials"])] = None
+    noise: Annotated[str | None, data_option("COLUMN", HELP["rows"]["noise"])] = None
+    upper: Annotated[str | None, data_option("COLUMN", HELP["rows"]["upper"])] = None
+
+    @property
+    def column(self) -> tuple[str, str] | None:
+        """The constant that is given, and its column; raise `WrongUsageError` for two."""
+        given = [(f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name)]
+        if len(given) > 1:
+            names = " and ".join(f"--{name}" for name, _ in given)
+            raise WrongUsageError(f"{names} must be given one at a time. Got all of them.")
+        return given[0] if given else None
+
+
 def split_names(given: Sequence[str] | None, known: Collection[str] = ()) -> list[str]:
     """Return names that were given one by one or with commas; a known name may have commas."""
     return [
@@ -245,13 +265,13 @@ def listed(option: str, text: str | None, parse: Callable[[str, str], Any]) -> t
     return tuple(dict.fromkeys(parse(option, part) for part in parts))
 
 
-def check_task(data: DataOptions, exposure: str | None = None) -> None:
+def check_task(data: DataOptions, row_column: tuple[str, str] | None = None) -> None:
     """Raise `WrongUsageError` if an option belongs to another task."""
-    for option, value, own in (
-        ("--positive", data.positive, "classification"),
-        ("--exposure", exposure, "count"),
-    ):
-        if value is not None and data.task not in (None, own):
+    given = [("--positive", "classification")] if data.positive is not None else []
+    if row_column is not None:
+        given.append((f"--{row_column[0]}", registry.ROW_CONSTANTS[row_column[0]].task))
+    for option, own in given:
+        if data.task not in (None, own):
             raise WrongUsageError(
                 f"{option} must be given with --task {own} only. Got --task {data.task}. Leave one"
                 " out."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 
 from directgp.cli import options
 from directgp.cli.terminal import HELP, Terminal, WrongUsageError, output_option
-from directgp.errors import InvalidInputError
+from directgp.errors import InvalidInputError, refuse
 from directgp.text import number, plural
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Predicted:
         return [*columns, "log_density"] if self.density else columns
 
     def columns(self, model: Any, card: "ModelCard", X: Any, given: dict[str, Any]) -> list[Any]:
-        """Return the columns of predictions, without densities; `given` are the exposures."""
+        """Return the columns of predictions, without densities; `given` are the row constants."""
         import numpy as np
 
         if card.classes is not None:
@@ -70,8 +70,8 @@ class Predicted:
         ends = [e for share in self.intervals for e in ((1 - share) / 2, (1 + share) / 2)]
         levels = model.predict_quantiles(X, [*ends, *self.quantiles], **given).T
         if card.task == "count":
-            return [model.predict(X, **given), _count_deviation(model, X, **given), *levels]
-        return [*model.predict(X, return_std=True), *levels]
+            return [model.predict(X, **given), _count_deviation(model, X, given), *levels]
+        return [*model.predict(X, return_std=True, **given), *levels]
 
 
 def predict(
@@ -84,7 +84,7 @@ def predict(
     drop_missing: Annotated[
         bool, options.data_option("", _HELP["drop_missing"], "--drop-missing")
     ] = False,
-    exposure: Annotated[str | None, options.data_option("COLUMN", _HELP["exposure"])] = None,
+    rows: options.RowOptions,
     file: options.FileOptions,
     out: Annotated[Path, output_option("FILE", f"The file to write: {', '.join(SUFFIXES)}.")],
     interval: Annotated[
@@ -118,7 +118,12 @@ def predict(
     from directgp.datasets.sources import open_source
 
     check_output_file(out, force, inputs=(Path(data),))
+    row_column = rows.column
     found, card = load_folder(model, device)
+    if row_column is not None and found.likelihood_.row_argument != row_column[0]:
+        likelihood = type(found.likelihood_).__name__
+        got = f"it for a model of the task {card.task} with {likelihood}"
+        refuse(f"--{row_column[0]}", "given for a likelihood that uses it", got, "Leave it out.")
     if proba is not None and card.classes is None:
         raise WrongUsageError(f"--proba is for classification. The model is of {card.task}.")
     if quantiles is not None and card.classes is not None:
@@ -127,27 +132,27 @@ def predict(
     source = open_source(data, file.data_dir, file.reading)
     ids = tuple(dict.fromkeys(options.split_names(id_columns, source.table.names)))
     written = [*wanted.names(card), REASON]
-    rows = open_rows(card, source, exposure, ids, written, score or density, drop_missing)
-    if density and rows.y is None:
+    table = open_rows(card, source, row_column, ids, written, score or density, drop_missing)
+    if density and table.y is None:
         raise InvalidInputError(f"--density needs the target {card.target!r} in DATA. Got none.")
     if source.table.path is not None:
         check_output_file(out, force, inputs=(source.table.path,))
-    notes = [*source.table.notes, *rows.notes]
+    notes = [*source.table.notes, *table.notes]
     for note in notes:
         terminal.note(note)
     if source.table.irregular:
         notes.append(source.table.rows_left_out())
         terminal.warn(notes[-1])
-    predicted = int(rows.usable.sum())
-    skipped = len(rows.X) - predicted
+    predicted = int(table.usable.sum())
+    skipped = len(table.X) - predicted
     if skipped:
-        first = rows.reasons[int(rows.usable.argmin())]
+        first = table.reasons[int(table.usable.argmin())]
         what = "left out" if drop_missing else "without a prediction"
         terminal.warn(f"{plural(skipped, 'row')} {what}, the first because {first}.")
     if not predicted:
         raise InvalidInputError("DATA must have rows that can be predicted. Got none.")
-    sums = _write(out, found, card, rows, wanted)
-    scored, num_rows = int(sums.pop("rows")), predicted if drop_missing else len(rows.X)
+    sums = _write(out, found, card, table, wanted)
+    scored, num_rows = int(sums.pop("rows")), predicted if drop_missing else len(table.X)
     scores = {name: total / scored for name, total in sums.items()} if scored and score else None
     if scores and "mse" in scores:
         scores["rmse"] = scores["mse"] ** 0.5
@@ -193,8 +198,9 @@ def _write(
             kept = start + np.flatnonzero(usable)
             X = named_columns(rows.X[kept], card.encoding.feature_names)
             given = {}
-            if card.task == "count":
-                given["exposure"] = None if rows.exposure is None else rows.exposure[kept]
+            if rows.row_values is not None:
+                argument, values = rows.row_values
+                given[argument] = values[kept]
             y = None if rows.y is None else rows.y[kept]
             predicted = wanted.columns(model, card, X, given) if len(kept) else []
             if y is not None and len(kept):
@@ -213,19 +219,19 @@ def _write(
     return sums
 
 
-def _count_deviation(model: Any, X: Any, exposure: Any) -> Any:
+def _count_deviation(model: Any, X: Any, given: dict[str, Any]) -> Any:
     """Return the standard deviation of counts, from the marginals of f."""
     import torch
 
-    from directgp.likelihoods.counts import exposed
     from directgp.predictive import predictive_variance
     from directgp.shapes import Marginals
 
     device = model.posterior_.Z.device
     mean, sd = (torch.as_tensor(each, device=device) for each in model.predict_latent(X))
-    over = None if exposure is None else torch.as_tensor(exposure, device=device)
+    values = next((torch.as_tensor(each, device=device) for each in given.values()), None)
+    likelihood = model.likelihood_.with_row_values(values)
     with torch.no_grad():
-        variance = predictive_variance(exposed(model.likelihood_, over), Marginals(mean, sd**2))
+        variance = predictive_variance(likelihood, Marginals(mean, sd**2))
     return variance.sqrt().cpu().numpy()
 
 
@@ -235,7 +241,7 @@ def _log_density(model: Any, X: Any, y: Any, given: dict[str, Any]) -> Any:
 
     known, density = np.isfinite(y), np.full(len(y), np.nan)
     if known.any():
-        own = {name: None if v is None else v[known] for name, v in given.items()}
+        own = {name: values[known] for name, values in given.items()}
         density[known] = model.log_density(X.filter(known), y[known], **own)
     return density
 

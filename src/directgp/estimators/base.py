@@ -27,14 +27,21 @@ from directgp.estimators.explanations import (
     feature_relevance,
     partial_dependence,
 )
-from directgp.estimators.fitting import Fit, Fitted, inducing_number, starting_models
+from directgp.estimators.fitting import (
+    Fit,
+    Fitted,
+    candidates,
+    check_row_argument,
+    inducing_number,
+    needs_fine_targets,
+    starting_models,
+)
 from directgp.estimators.preprocessing import Column, Columns, Scalings, TrainingTable, prepare_rows
 from directgp.estimators.saving import STRUCTURE, state_of
 from directgp.estimators.settings import CONSTRAINTS, device_of, recipe_of
 from directgp.estimators.summary import Summary, facts_of, summary_text
-from directgp.estimators.validation import ArrayLike, ValidationData
+from directgp.estimators.validation import ArrayLike, RowValues, ValidationData
 from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.counts import exposed
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
 from directgp.persistence import save_model
@@ -52,8 +59,8 @@ from directgp.training.validation import Given
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Rows = tuple[Columns, Column, Column | None, Column | None]
-"""Inputs, targets, weights and exposures."""
+Rows = tuple[Columns, Column, Column | None, RowValues | None]
+"""Inputs, targets, weights and row values."""
 
 SomeEstimator = TypeVar("SomeEstimator", bound="SparseGPEstimator")
 
@@ -145,9 +152,12 @@ class SparseGPEstimator(BaseEstimator, ABC):
         """Number of classes of the labels; 2 for targets that are no labels."""
         return len(getattr(self, "classes_", (0, 1)))
 
-    def _exposure(self, exposure: ArrayLike | None, n: int, who: str) -> Column | None:
-        """Return the exposures, which only counts have."""
-        return None if exposure is None else validation.check_exposure(exposure, n, who)
+    def _scaled_rows(self, given: RowValues | None, n: int, who: str) -> Tensor | None:
+        """Return checked row values of new rows, in the units of training."""
+        if given is None:
+            return None
+        check_row_argument(self.likelihood_, given.argument, who)
+        return torch.as_tensor(self.scalings_.scaled_rows(given.checked(n, who), exact=True))
 
     def _advice_on_target(self, y: Column) -> Iterable[str]:
         """Return warnings about the targets."""
@@ -206,7 +216,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         y: ArrayLike,
         sample_weight: ArrayLike | None,
         validation_data: ValidationData | None = None,
-        exposure: ArrayLike | None = None,
+        row_values: RowValues | None = None,
         classes_known: bool = False,
     ) -> None:
         """Validate the arguments, train, set the fitted attributes, and warn."""
@@ -215,11 +225,11 @@ class SparseGPEstimator(BaseEstimator, ABC):
         self._check_parameters()
         warm = bool(self.warm_start) and self._is_trained
         rows = self._checked(
-            X, y, sample_weight, exposure, who, reset=not warm, classes_known=classes_known
+            X, y, sample_weight, row_values, who, reset=not warm, classes_known=classes_known
         )
         fit = self._prepared(rows, device_of(self.device, who, len(rows[0])), warm)
         table = fit.table
-        fitted = self._trained(fit, self._given(validation_data, fit, exposure is not None))
+        fitted = self._trained(fit, self._given(validation_data, fit))
         result, path = fitted.result, fitted.path
         self._set_result(result)
         self._structure = {name: fit.params[name] for name in STRUCTURE}
@@ -230,7 +240,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         loss = fit.recipe.point_loss().validation_loss()
         self.beta_path_ = None if path is None else path.in_units(unit, loss)
         self.num_rows_, self.num_merged_ = table.num_rows, table.num_merged
-        self.exposed_ = exposure is not None
+        self.exposed_ = row_values is not None
         self.fit_seconds_ = time.perf_counter() - started
         found = [*messages.findings_of_fit(self, fit, fitted), *self._advice_on_target(rows[1])]
         self.findings_ = messages.issue(found, result, compared=path is not None)
@@ -240,19 +250,19 @@ class SparseGPEstimator(BaseEstimator, ABC):
         X: ArrayLike,
         y: ArrayLike,
         sample_weight: ArrayLike | None,
-        exposure: ArrayLike | None = None,
+        row_values: RowValues | None = None,
     ) -> None:
         """Validate the arguments, update q(u), set the fitted attributes, and warn."""
         who, Z = self._who("partial_fit"), self.posterior_.Z
         self._check_parameters()
         device = Z.device if self.device == "auto" else device_of(self.device, who)
-        rows = self._checked(X, y, sample_weight, exposure, who, reset=False, min_rows=1)
+        rows = self._checked(X, y, sample_weight, row_values, who, reset=False, min_rows=1)
         fit = self._prepared(rows, device, True, Z.shape[-2])
         result = fit.update(self.beta_, self.hyperparameters_)
         self._set_result(result)
         self.num_rows_ += fit.table.num_rows
         self.num_merged_ += fit.table.num_merged
-        self.exposed_ |= exposure is not None
+        self.exposed_ |= row_values is not None
         self.fit_seconds_ = result.seconds
         found = messages.issue(messages.findings_of_update(self, result, fit.table), result)
         self.findings_ = tuple(dict.fromkeys((*self.findings_, *found)))
@@ -273,7 +283,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         X: ArrayLike,
         y: ArrayLike,
         sample_weight: ArrayLike | None,
-        exposure: ArrayLike | None,
+        row_values: RowValues | None,
         who: str,
         *,
         reset: bool,
@@ -294,12 +304,12 @@ class SparseGPEstimator(BaseEstimator, ABC):
             # The targets of rows of weight 0 need not be valid.
             labels = np.where(weights > 0, labels, labels[np.argmax(weights > 0)])
         targets = self._encoded(labels, weights, who, reset and not classes_known)
-        exposures = self._exposure(exposure, len(inputs), who)
+        values = None if row_values is None else row_values.checked(len(inputs), who)
         if weights is None:
-            return inputs, targets, None, exposures
+            return inputs, targets, None, values
         kept = weights > 0
-        exposures = None if exposures is None else exposures[kept]
-        return inputs[kept], targets[kept], weights[kept], exposures
+        values = None if values is None else values.take(kept)
+        return inputs[kept], targets[kept], weights[kept], values
 
     def _inputs(self, X: ArrayLike, who: str) -> Columns:
         """Return X as float64; raise if its features are not those of `fit`, or for gaps.
@@ -315,10 +325,13 @@ class SparseGPEstimator(BaseEstimator, ABC):
         X, y, weights, _ = rows
         params = self.get_params(deep=False)
         scale, regression = bool(self.standardize), self._task == "regression"
+        argument = rows[3] and rows[3].argument
+        names = candidates(self.likelihood, self._task, argument, y, self._num_classes)
         if warm:
             scalings = self.scalings_
         else:
             how = {"inputs": scale, "targets": scale and regression}
+            how["fine"] = needs_fine_targets(self.likelihood, names, y)
             scalings = Scalings.from_data(X, y, weights, **how, impute=self.missing == "impute")
         # A kernel of the user, or a trained one, may depend on the sign of a column.
         named = isinstance(self.kernel, str) and isinstance(self.inducing, str)
@@ -337,7 +350,8 @@ class SparseGPEstimator(BaseEstimator, ABC):
             models = [[self._trained_model(params, table, num_inducing is not None)]]
         else:
             mean = self._default_mean if self.mean == "auto" else self.mean
-            settings = {**params, "mean": mean, "num_classes": self._num_classes}
+            settings = {**params, "mean": mean, "mean_is_auto": self.mean == "auto"}
+            settings |= {"candidates": names, "num_classes": self._num_classes}
             models = starting_models(settings, self._task, recipe, table, number, seed)
         return Fit(params, recipe, table, models, torch.Generator(device).manual_seed(seed), warm)
 
@@ -351,31 +365,33 @@ class SparseGPEstimator(BaseEstimator, ABC):
         allowed = f"those of the last fit, for {', '.join(STRUCTURE)}"
         require(not changed, f"parameters of {who}", allowed, got, remedy)
         posterior, likelihood = copy.deepcopy((self.posterior_, self.likelihood_))
-        likelihood = exposed(likelihood.to(table.X), table.exposure)
+        check_row_argument(likelihood, table.row_argument, who)
+        likelihood = likelihood.to(table.X).with_row_values(table.row_values)
         return Model(posterior.to(table.X), likelihood, "as before")
 
-    def _given(
-        self, validation_data: ValidationData | None, fit: Fit, has_exposure: bool
-    ) -> Given | None:
+    def _given(self, validation_data: ValidationData | None, fit: Fit) -> Given | None:
         """Return the user's validation examples in the units of training."""
         if validation_data is None:
             return None
         who = self._who("fit")
-        names = "(X, y, exposure)" if has_exposure else "(X, y)"
+        argument = fit.table.row_argument
+        names = "(X, y)" if argument is None else f"(X, y, {argument})"
         parts = len(validation_data) if isinstance(validation_data, tuple | list) else None
         got = type(validation_data).__name__ if parts is None else f"{parts} parts"
-        require(parts == 2 + has_exposure, f"validation_data of {who}", f"a tuple {names}", got)
+        wanted = 2 if argument is None else 3
+        require(parts == wanted, f"validation_data of {who}", f"a tuple {names}", got)
         X, y = validation_data[:2]
-        exposure = validation_data[2] if has_exposure else None
+        given = None if argument is None else RowValues(argument, validation_data[2])
         who = f"{who}, validation_data"
         with validation.explained(f"{who} cannot be used"):
-            inputs, targets, _, exposures = self._checked(
-                X, y, None, exposure, who, reset=False, min_rows=1
+            inputs, targets, _, values = self._checked(
+                X, y, None, given, who, reset=False, min_rows=1
             )
         model, scalings = fit.models[0][0], fit.table.scalings
         to, likelihood = model.posterior.Z, None
-        if exposures is not None:
-            likelihood = exposed(model.likelihood, torch.as_tensor(exposures).to(to))
+        if values is not None:
+            rows = torch.as_tensor(scalings.scaled_rows(values)).to(to)
+            likelihood = model.likelihood.with_row_values(rows)
         scaled = torch.as_tensor(scalings.scaled_inputs(inputs)).to(to)
         return Given(scaled, torch.as_tensor(scalings.scaled_targets(targets)).to(to), likelihood)
 
@@ -383,7 +399,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         return fit.train(given)
 
     def _set_result(self, result: TrainingResult) -> None:
-        likelihood = result.likelihood.without_exposure()
+        likelihood = result.likelihood.without_row_values()
         self.training_result_ = replace(result, likelihood=likelihood)
         self.posterior_: SparsePosterior = result.posterior
         self.likelihood_: Likelihood = likelihood
@@ -395,14 +411,17 @@ class SparseGPEstimator(BaseEstimator, ABC):
         """Return mean and standard deviation of f, without the noise of y.
 
         For real-valued targets in their units; for labels and counts on the scale of the
-        likelihood's link, for an exposure of 1. With several latent functions, such as one for
-        each of three classes, one column each.
+        likelihood's link, for an exposure of 1. For the likelihoods "gamma" and "log_normal" f is
+        on the scale of log y, for "beta" on that of log(y/(1 − y)). With several latent functions,
+        such as one for each of three classes, one column each.
         """
         mean, std = self._over_blocks(
             X, "predict_latent", lambda _, q, rows: (q.mean, q.variance.sqrt())
         )
         if mean.ndim > 1:
             return mean.T, std.T
+        if self.likelihood_.latent_scale:
+            return mean + self.likelihood_.latent_offset, std
         return self._in_units(mean), self._deviation_in_units(std)
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> Column:
@@ -418,50 +437,50 @@ class SparseGPEstimator(BaseEstimator, ABC):
         X: ArrayLike,
         method: str,
         compute: Callable[[Likelihood, Marginals, slice], Sequence[Tensor]],
-        exposure: ArrayLike | None = None,
+        row_values: RowValues | None = None,
     ) -> list[NDArray[np.float64]]:
         """Return functions of the marginals of f in float64, computed in blocks of rows."""
         check_is_fitted(self)
         who = self._who(method)
         inputs = self._inputs(X, who)
-        exposures = self._exposure(exposure, len(inputs), who)
+        values = self._scaled_rows(row_values, len(inputs), who)
         Z = self.posterior_.Z
         size = max(1, _BLOCK_VALUES // self.posterior_.u_mean.numel())
         parts = []
         for start in range(0, len(inputs), size):
             rows = slice(start, start + size)
             scaled = torch.as_tensor(self.scalings_.scaled_inputs(inputs[rows])).to(Z)
-            some = None if exposures is None else torch.as_tensor(exposures[rows]).to(Z)
+            some = None if values is None else values[rows].to(Z)
             with torch.no_grad():
                 q = self.posterior_.predict(scaled)
                 wide = Marginals(q.mean.double(), q.variance.double())
-                found = compute(exposed(self.likelihood_, some), wide, rows)
+                found = compute(self.likelihood_.with_row_values(some), wide, rows)
             parts.append([each.double().cpu().numpy() for each in found])
         return [np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)]
 
     def _quantiles(
-        self, X: ArrayLike, levels: ArrayLike, method: str, exposure: ArrayLike | None = None
+        self, X: ArrayLike, levels: ArrayLike, method: str, row_values: RowValues | None = None
     ) -> NDArray[np.float64]:
         """Return quantiles of y, one column a level."""
         wanted = validation.checked_levels(levels, self._who(method))
         (found,) = self._over_blocks(
-            X, method, lambda like, q, _: [predictive_quantiles(like, q, wanted)], exposure
+            X, method, lambda like, q, _: [predictive_quantiles(like, q, wanted)], row_values
         )
         return self._in_units(found.T)
 
     def _interval(
-        self, X: ArrayLike, coverage: float, exposure: ArrayLike | None = None
+        self, X: ArrayLike, coverage: float, row_values: RowValues | None = None
     ) -> tuple[Column, Column]:
         """Return the central interval of y, with equal probability below and above."""
         who = self._who("predict_interval")
         check_coverage(who, coverage)
         tail = 0.5 * (1 - coverage)
         require(1 - tail < 1, f"coverage of {who}", "further from 1 than rounding", coverage)
-        found = self._quantiles(X, [tail, 1 - tail], "predict_interval", exposure)
+        found = self._quantiles(X, [tail, 1 - tail], "predict_interval", row_values)
         return found[:, 0], found[:, 1]
 
     def _log_density(
-        self, X: ArrayLike, y: ArrayLike, method: str, exposure: ArrayLike | None = None
+        self, X: ArrayLike, y: ArrayLike, method: str, row_values: RowValues | None = None
     ) -> Column:
         """Return log p(y) of each row, in the units of the targets."""
         scaled = self._scaled_targets(X, y, method)
@@ -469,7 +488,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         def densities(likelihood: Likelihood, q: Marginals, rows: slice) -> list[Tensor]:
             return [predictive_log_density(likelihood, scaled[rows].to(q.mean.device), q)]
 
-        (found,) = self._over_blocks(X, method, densities, exposure)
+        (found,) = self._over_blocks(X, method, densities, row_values)
         return found - self.scalings_.targets.log_scale
 
     def _nll(
@@ -477,28 +496,28 @@ class SparseGPEstimator(BaseEstimator, ABC):
         X: ArrayLike,
         y: ArrayLike,
         sample_weight: ArrayLike | None,
-        exposure: ArrayLike | None = None,
+        row_values: RowValues | None = None,
     ) -> float:
-        who, densities = self._who("nll"), self._log_density(X, y, "nll", exposure)
+        who, densities = self._who("nll"), self._log_density(X, y, "nll", row_values)
         weights = validation.check_sample_weight(sample_weight, densities[:, None], who)
         return -float(np.average(densities, weights=weights))
 
     def _sample(
-        self, X: ArrayLike, n_samples: int, random_state: Any, exposure: ArrayLike | None = None
+        self, X: ArrayLike, n_samples: int, random_state: Any, row_values: RowValues | None = None
     ) -> NDArray[np.float64]:
         """Return draws of y from the joint posterior, one column each."""
         check_is_fitted(self)
         who = self._who("sample_y")
         validation.check_whole(n_samples, 1, f"n_samples of {who}")
         inputs = self._inputs(X, who)
-        exposures = self._exposure(exposure, len(inputs), who)
+        values = self._scaled_rows(row_values, len(inputs), who)
         state = check_random_state(random_state)
         Z = self.posterior_.Z
         generator = torch.Generator(Z.device).manual_seed(int(state.randint(2**31 - 1)))
         scaled = torch.as_tensor(self.scalings_.scaled_inputs(inputs)).to(Z)
         f = self.posterior_.sample(scaled, n_samples, generator)
-        given = None if exposures is None else torch.as_tensor(exposures).to(Z)
-        drawn = exposed(self.likelihood_, given).sample(f, state)
+        given = None if values is None else values.to(Z)
+        drawn = self.likelihood_.with_row_values(given).sample(f, state)
         return self._in_units(drawn.T)
 
     def _targets(self, X: ArrayLike, y: ArrayLike, method: str) -> Column:
@@ -592,18 +611,18 @@ class SparseGPEstimator(BaseEstimator, ABC):
 
     # Summary, plots and files
 
-    def _pit(self, X: ArrayLike, y: ArrayLike, exposure: ArrayLike | None = None) -> Column:
+    def _pit(self, X: ArrayLike, y: ArrayLike, row_values: RowValues | None = None) -> Column:
         """Return P(Y ≤ y), or for counts a random number from P(Y < y) to it, of a fixed seed."""
         scaled = self._scaled_targets(X, y, "plot_calibration")
 
         def both(likelihood: Likelihood, q: Marginals, rows: slice) -> list[Tensor]:
-            here = scaled[rows].to(q.mean.device)
-            up_to = predictive_cdf(likelihood, here, q)
-            if self._task != "count":
+            low, high = likelihood.observed_range(scaled[rows].to(q.mean.device))
+            up_to = predictive_cdf(likelihood, high, q)
+            if low is high:
                 return [up_to, up_to]
-            return [predictive_cdf(likelihood, here - 1, q), up_to]
+            return [predictive_cdf(likelihood, low, q), up_to]
 
-        below, up_to = self._over_blocks(X, "plot_calibration", both, exposure)
+        below, up_to = self._over_blocks(X, "plot_calibration", both, row_values)
         share = np.random.default_rng(0).uniform(size=len(below))
         return np.asarray(np.clip(below + share * (up_to - below), 0.0, 1.0))
 

@@ -20,7 +20,7 @@ from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
 from directgp.estimators.explanations import FeatureRelevance, feature_relevance
 from directgp.estimators.plotting import plot_numbers
 from directgp.estimators.preprocessing import Column
-from directgp.estimators.validation import ArrayLike, ValidationData
+from directgp.estimators.validation import ArrayLike, ValidationData, row_values
 from directgp.likelihoods.base import Likelihood
 from directgp.plots import plot_pit
 from directgp.predictive import predictive_log_density, predictive_mean
@@ -82,6 +82,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         sample_weight: ArrayLike | None = None,
         validation_data: ValidationData | None = None,
         exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
     ) -> "SparseGPCountRegressor":
         """Train on a table of features and a column of counts.
 
@@ -91,14 +92,18 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
             As in `SparseGPRegressor.fit`.
         y : array-like of shape (n,)
             Counts, 0, 1, 2, …
-        validation_data : (X, y) or (X, y, exposure)
+        validation_data : (X, y), (X, y, exposure) or (X, y, trials)
             Validation rows in place of a part of X.
         exposure : array-like of shape (n,)
             Time, area or number of people of each count; 1 unless given. The mean count is the
             rate times the exposure.
+        trials : array-like of shape (n,)
+            Number of trials, of which y succeeded; with ``likelihood="auto"`` it is "binomial".
+            The other methods take exposure and trials, too, for the rows they are given.
         """
         with unchanged_on_error(self):
-            self._fit(X, y, sample_weight, validation_data, exposure)
+            given = row_values(self._who("fit"), exposure=exposure, trials=trials)
+            self._fit(X, y, sample_weight, validation_data, given)
         return self
 
     def partial_fit(
@@ -107,6 +112,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
     ) -> "SparseGPCountRegressor":
         """Update the model with new rows; the first call is `fit`.
 
@@ -114,40 +120,60 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
 
         Parameters
         ----------
-        X, y, sample_weight, exposure
+        X, y, sample_weight, exposure, trials
             One or more new rows, as in `fit`; do not repeat those of earlier calls.
         """
         with unchanged_on_error(self):
+            given = row_values(self._who("partial_fit"), exposure=exposure, trials=trials)
             if self._is_trained:
-                self._partial_fit(X, y, sample_weight, exposure)
+                self._partial_fit(X, y, sample_weight, given)
             else:
-                self._fit(X, y, sample_weight, exposure=exposure)
+                self._fit(X, y, sample_weight, row_values=given)
         return self
 
-    def predict(self, X: ArrayLike, exposure: ArrayLike | None = None) -> Column:
+    def predict(
+        self, X: ArrayLike, exposure: ArrayLike | None = None, trials: ArrayLike | None = None
+    ) -> Column:
         """Return the mean count, for an exposure of 1 unless given."""
+        given = row_values(self._who("predict"), exposure=exposure, trials=trials)
         (mean,) = self._over_blocks(
-            X, "predict", lambda like, q, _: [predictive_mean(like, q)], exposure
+            X, "predict", lambda like, q, _: [predictive_mean(like, q)], given
         )
         return mean
 
     def predict_quantiles(
-        self, X: ArrayLike, levels: ArrayLike, exposure: ArrayLike | None = None
+        self,
+        X: ArrayLike,
+        levels: ArrayLike,
+        exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
         """Return quantiles of the count, shape (n, number of levels)."""
-        return self._quantiles(X, levels, "predict_quantiles", exposure)
+        given = row_values(self._who("predict_quantiles"), exposure=exposure, trials=trials)
+        return self._quantiles(X, levels, "predict_quantiles", given)
 
     def predict_interval(
-        self, X: ArrayLike, coverage: float = 0.9, exposure: ArrayLike | None = None
+        self,
+        X: ArrayLike,
+        coverage: float = 0.9,
+        exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
     ) -> tuple[Column, Column]:
         """Return the ends, both included, of a central interval with at least this probability."""
-        return self._interval(X, coverage, exposure)
+        given = row_values(self._who("predict_interval"), exposure=exposure, trials=trials)
+        return self._interval(X, coverage, given)
 
     def predict_pmf(
-        self, X: ArrayLike, max_count: int, exposure: ArrayLike | None = None
+        self,
+        X: ArrayLike,
+        max_count: int,
+        exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
         """Return the probabilities of the counts 0 to max_count, shape (n, max_count + 1)."""
-        validation.check_whole(max_count, 0, f"max_count of {self._who('predict_pmf')}")
+        who = self._who("predict_pmf")
+        validation.check_whole(max_count, 0, f"max_count of {who}")
+        given = row_values(who, exposure=exposure, trials=trials)
 
         def pmf(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
             n = len(q.mean)
@@ -155,7 +181,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
             parts = counts.split(max(1, _BLOCK // n))
             return [p for y in parts for p in predictive_log_density(likelihood, y, q).exp()]
 
-        return np.stack(self._over_blocks(X, "predict_pmf", pmf, exposure), axis=1)
+        return np.stack(self._over_blocks(X, "predict_pmf", pmf, given), axis=1)
 
     def sample_y(
         self,
@@ -163,14 +189,24 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         n_samples: int = 1,
         random_state: Any = 0,
         exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
         """Return joint samples of y, shape (n, n_samples); needs memory for an n × n matrix."""
-        return self._sample(X, n_samples, random_state, exposure)
+        given = row_values(self._who("sample_y"), exposure=exposure, trials=trials)
+        return self._sample(X, n_samples, random_state, given)
 
-    def log_density(self, X: ArrayLike, y: ArrayLike, exposure: ArrayLike | None = None) -> Column:
+    @override
+    def log_density(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
+    ) -> Column:
         """Return the log of the predictive probability of each count."""
         self._warn_without_exposure(exposure, "log_density")
-        return self._log_density(X, y, "log_density", exposure)
+        given = row_values(self._who("log_density"), exposure=exposure, trials=trials)
+        return self._log_density(X, y, "log_density", given)
 
     def nll(
         self,
@@ -178,10 +214,12 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
     ) -> float:
         """Return the mean negative log probability of the counts: the smaller the better."""
         self._warn_without_exposure(exposure, "nll")
-        return self._nll(X, y, sample_weight, exposure)
+        given = row_values(self._who("nll"), exposure=exposure, trials=trials)
+        return self._nll(X, y, sample_weight, given)
 
     def score(
         self,
@@ -189,19 +227,21 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
     ) -> float:
         """Return D² of the Poisson deviance: 1 is perfect, 0 as good as a constant rate.
 
         It is NaN, with a warning, if every count is 0.
         """
         self._warn_without_exposure(exposure, "score")
-        mean = np.maximum(self.predict(X, exposure), np.finfo(np.float64).tiny)
+        mean = np.maximum(self.predict(X, exposure, trials), np.finfo(np.float64).tiny)
         counts = self._targets(X, y, "score")
         if not counts.any():
             what = "D² is not defined if every count is 0."
             warnings.warn(what, UndefinedMetricWarning, stacklevel=2)
             return float("nan")
-        over = np.ones(len(counts)) if exposure is None else np.asarray(exposure, dtype=np.float64)
+        given = trials if exposure is None else exposure
+        over = np.ones(len(counts)) if given is None else np.asarray(given, dtype=np.float64)
         weights = validation.check_sample_weight(sample_weight, counts[:, None], self._who("score"))
         rate = np.average(counts, weights=weights) / np.average(over, weights=weights)
         found, constant = (
@@ -219,15 +259,18 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         n_repeats: int = 5,
         random_state: Any = 0,
         exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
     ) -> FeatureRelevance:
-        """Return how much the model uses each feature; `exposure` is that of the rows."""
+        """Return how much the model uses each feature; exposure or trials are those of the rows."""
         if X is not None:
             self._warn_without_exposure(exposure, "feature_relevance")
-        return feature_relevance(self, X, y, exposure, n_repeats, random_state)
+        given = row_values(self._who("feature_relevance"), exposure=exposure, trials=trials)
+        return feature_relevance(self, X, y, given, n_repeats, random_state)
 
     def _warn_without_exposure(self, exposure: ArrayLike | None, method: str) -> None:
         """Warn if counts are scored without exposure, and the model was trained with exposures."""
-        if exposure is None and getattr(self, "exposed_", False):
+        exposed = getattr(self, "exposed_", False) and self.likelihood_.row_argument == "exposure"
+        if exposure is None and exposed:
             warnings.warn(
                 f"{method} uses an exposure of 1, but the model was trained with exposures. Give "
                 "exposure=; in cross-validation route it to the score (set_score_request).",
@@ -241,9 +284,11 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         y: ArrayLike,
         exposure: ArrayLike | None = None,
         ax: "Axes | None" = None,
+        trials: ArrayLike | None = None,
     ) -> "Axes":
         """Plot a histogram of P(Y ≤ y) over the rows; it is flat if predictions are calibrated."""
-        return plot_pit(self._pit(X, y, exposure), ax)
+        given = row_values(self._who("plot_calibration"), exposure=exposure, trials=trials)
+        return plot_pit(self._pit(X, y, given), ax)
 
     def plot_predictions(
         self,
@@ -252,10 +297,12 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         coverage: float = 0.9,
         exposure: ArrayLike | None = None,
         ax: "Axes | None" = None,
+        trials: ArrayLike | None = None,
     ) -> "Axes":
         """Plot mean and intervals along one feature; with more, predictions against targets."""
         check_is_fitted(self)
-        return plot_numbers(self, X, y, coverage, exposure, ax)
+        given = row_values(self._who("plot_predictions"), exposure=exposure, trials=trials)
+        return plot_numbers(self, X, y, coverage, given, ax)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from directgp.errors import refuse, require
 from directgp.estimators.plotting import without_names
 from directgp.estimators.preprocessing import Column, Columns, Scalings
-from directgp.estimators.validation import ArrayLike, check_whole
+from directgp.estimators.validation import ArrayLike, RowValues, check_whole
 from directgp.likelihoods.base import Likelihood
 from directgp.numerics.linalg import jittered_cholesky
 from directgp.numerics.random import standard_normal
@@ -185,7 +185,7 @@ def feature_relevance(
     model: "SparseGPEstimator",
     X: ArrayLike | None,
     y: ArrayLike | None,
-    exposure: ArrayLike | None,
+    row_values: RowValues | None,
     n_repeats: int,
     random_state: Any,
 ) -> FeatureRelevance:
@@ -200,10 +200,10 @@ def feature_relevance(
         return FeatureRelevance(names, relevance)
     inputs = model._inputs(X, who)
     model._targets(inputs, y, "feature_relevance")
-    model._exposure(exposure, len(inputs), who)
+    model._scaled_rows(row_values, len(inputs), who)
 
     def nll(rows: Columns) -> float:
-        return model._nll(rows, y, None, exposure)
+        return model._nll(rows, y, None, row_values)
 
     random = check_random_state(random_state)
     with without_names():

@@ -1,6 +1,7 @@
 """Choose starting models and train the model of an estimator."""
 
 import copy
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
@@ -13,12 +14,17 @@ from jaxtyping import Float
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from directgp.errors import UnsupportedError, require
-from directgp.estimators.preprocessing import GRID, TrainingTable
+from directgp.errors import (
+    DirectGPError,
+    InvalidInputError,
+    UnsupportedError,
+    refuse,
+    require,
+)
+from directgp.estimators.preprocessing import GRID, Column, TrainingTable
 from directgp.estimators.validation import explained
 from directgp.io import cores
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
-from directgp.likelihoods.counts import exposed
 from directgp.posteriors.inducing import InducingName, choose_inducing
 from directgp.posteriors.prior import Prior
 from directgp.posteriors.sparse import SparsePosterior
@@ -59,24 +65,59 @@ _BETAS_IN_BATCHES = (10.0, 1.0, 0.1)
 """Candidates of β for batches, as in the paper's experiment with millions of rows."""
 
 
-def named_likelihood(name: str, y: Targets, num_classes: int = 2) -> Likelihood:
+_SKEWED = 3.0
+"""Largest value over the median from which positive targets are skewed."""
+
+_FINE = 2.0**-12
+"""Distance from the end of the support, in deviations, below which targets are not rounded."""
+
+
+def named_likelihood(
+    name: str, y: Targets, unit: float = 1.0, offset: float = 0.0, num_classes: int = 2
+) -> Likelihood:
     """Return the likelihood of that name, with starting values for these targets."""
     row = LIKELIHOODS[name]
     make = row.load()
-    likelihood: Likelihood = make(num_classes) if row.many_classes else make.from_targets(y)
+    likelihood: Likelihood = (
+        make.from_labels(y, num_classes) if row.many_classes else make.from_targets(y, unit, offset)
+    )
     return likelihood.to(y)
 
 
-def rough_latent(
-    task: Task, y: Targets, exposure: Float[Tensor, " n"] | None = None
-) -> Targets | None:
-    """Return rough values of f, if the targets give some: y itself, or log((y + ½)/e) of counts."""
-    if task == "regression":
-        return y
-    if task == "classification":
-        return None
-    counts = torch.log(y + 0.5)
-    return counts if exposure is None else counts - torch.log(exposure)
+def candidates(
+    given: str | Likelihood, task: Task, row_argument: str | None, y: Column, num_classes: int = 2
+) -> tuple[str, ...]:
+    """Return the names of the likelihoods to compare, for targets in the units of the user."""
+    if isinstance(given, Likelihood):
+        return ()
+    if given != "auto":
+        return (given,)
+    if row_argument is not None:
+        return tuple(_users(task, row_argument))
+    return likelihoods_of(task, True, num_classes) + _for_kinds(task, y)
+
+
+def _for_kinds(task: Task, y: Column) -> tuple[str, ...]:
+    """Return the names for proportions, or for positive targets that are skewed."""
+    lowest, highest = (float(y.min()), float(y.max())) if len(y) else (0.0, 0.0)
+    kinds = set()
+    if 0 < lowest and highest < 1:
+        kinds.add("proportion")
+    if 0 < lowest and highest > _SKEWED * float(np.median(y)):
+        kinds.add("positive")
+    rows = (row for row in LIKELIHOODS.values() if row.task == task)
+    return tuple(row.name for row in rows if row.auto_for in kinds)
+
+
+def needs_fine_targets(given: str | Likelihood, names: Sequence[str], y: Column) -> bool:
+    """Return whether rounding would change targets near an end of the support of a likelihood."""
+    kinds = {LIKELIHOODS[name].auto_for for name in names}
+    if isinstance(given, Likelihood):
+        kinds = {row.auto_for for row in LIKELIHOODS.values() if row.kind == type(given).__name__}
+    distance = float(y.min()) if kinds & {"positive", "proportion"} else math.inf
+    if "proportion" in kinds:
+        distance = min(distance, 1 - float(y.max()))
+    return 0 < distance < _FINE * float(y.std())
 
 
 def auto_inducing(num_rows: int) -> int:
@@ -101,19 +142,25 @@ def starting_models(
         check_kernel(params["kernel"], X.shape[1])
         got, remedy = repr(params["ard"]), "Set ard_num_dims of the kernel itself."
         require(params["ard"] == "auto", "ard with a kernel of your own", "'auto'", got, remedy)
-    likelihoods = _likelihoods(params["likelihood"], task, recipe, y, params["num_classes"])
+    likelihoods = _likelihoods(params, task, recipe, table)
     Z = _inducing(params["inducing"], table, num_inducing, seed)
-    priors = _priors(params, X, rough_latent(task, y, table.exposure))
+    priors: dict[str, dict[str, Prior]] = {}
+    for likelihood in likelihoods.values():
+        scale = likelihood.latent_scale
+        if scale not in priors:
+            # Only f on the scale of standardised targets has the mean 0.
+            own = {"mean": "constant"} if scale and params.get("mean_is_auto") else {}
+            priors[scale] = _priors({**params, **own}, X, likelihood.rough_latent(y))
     return [
         [
             Model(
-                _posterior(prior, Z, likelihood.num_latent),
-                exposed(copy.deepcopy(likelihood), table.exposure),
+                _posterior(priors[likelihood.latent_scale][kernel], Z, likelihood.num_latent),
+                copy.deepcopy(likelihood),
                 f"{kernel}, {name}",
             )
             for name, likelihood in likelihoods.items()
         ]
-        for kernel, prior in priors.items()
+        for kernel in next(iter(priors.values()))
     ]
 
 
@@ -124,23 +171,64 @@ def _posterior(prior: Prior, Z: Float[Tensor, "m d"], num_latent: int) -> Sparse
 
 
 def _likelihoods(
-    given: str | Likelihood, task: Task, recipe: Recipe, y: Targets, num_classes: int
+    params: Params, task: Task, recipe: Recipe, table: TrainingTable
 ) -> dict[str, Likelihood]:
+    """Return the likelihoods to compare, by name, for the rows of the table."""
+    given, y, argument = params["likelihood"], table.y, table.row_argument
+    scalings = table.scalings
+    units = scalings.unit, scalings.offset
     if isinstance(given, Likelihood):
         recipe.check(given)
-        return {type(given).__name__: copy.deepcopy(given).to(y)}
-    found, errors = {}, []
-    names = likelihoods_of(task, True, num_classes) if given == "auto" else (given,)
+        check_row_argument(given, argument, "fit")
+        made = copy.deepcopy(given).in_units(*units).to(y)
+        return {type(given).__name__: made.with_row_values(table.row_values)}
+    original = scalings.targets.backward(y.double().cpu().numpy()[:, None])[:, 0]
+    names = params.get("candidates") or candidates(given, task, argument, original)
+    found: dict[str, Likelihood] = {}
+    errors: list[DirectGPError] = []
     for name in names:
-        likelihood = named_likelihood(name, y, num_classes)
         try:
+            likelihood = named_likelihood(name, y, *units, params.get("num_classes", 2))
+            check_row_argument(likelihood, argument, "fit")
             recipe.check(likelihood)
-            found[name] = likelihood
+            if given == "auto" and likelihood.latent_scale:
+                # The digits of float32 may not tell small values from 0.
+                likelihood.check_targets(y)
+            found[name] = likelihood.with_row_values(table.row_values)
         except UnsupportedError as error:
+            errors.append(error)
+        except InvalidInputError as error:
+            if len(names) == 1:
+                raise
             errors.append(error)
     if not found:
         raise errors[0]
     return found
+
+
+def _users(task: Task, row_argument: str) -> Sequence[str]:
+    """Return the names that "auto" compares where there are row values: those that use them."""
+    users = [
+        name
+        for name in likelihoods_of(task)
+        if LIKELIHOODS[name].load().row_argument == row_argument
+    ]
+    return [name for name in users if LIKELIHOODS[name].auto] or users[:1]
+
+
+def check_row_argument(likelihood: Likelihood, argument: str | None, who: str) -> None:
+    """Raise `InvalidInputError` if the likelihood has no use for the row values, or lacks them."""
+    name, own = type(likelihood).__name__, likelihood.row_argument
+    if argument is None:
+        missing = own is not None and likelihood.row_required
+        allowed, remedy = f"given with the likelihood {name}", f"Give {own}= for each row."
+        require(not missing, f"{own} of {who}", allowed, "None", remedy)
+        return
+    if own != argument:
+        users = [n for n, row in LIKELIHOODS.items() if row.load().row_argument == argument]
+        allowed = f"given with a likelihood that uses it ({', '.join(users) or 'there is none'})"
+        remedy = f"Leave it out, or give {own}=." if own else "Leave it out."
+        refuse(f"{argument} of {who}", allowed, f"it with {name}", remedy)
 
 
 def _inducing(inducing: Any, table: TrainingTable, number: int, seed: int) -> Float[Tensor, "m d"]:

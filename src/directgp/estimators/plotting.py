@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from directgp.errors import refuse
+from directgp.estimators.validation import RowValues
 from directgp.plots.predictions import plot_curve, plot_predicted_against_actual
 from directgp.plots.style import Array
+from directgp.registry import ROW_CONSTANTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,29 +21,33 @@ _CURVE_POINTS = 200
 
 
 def plot_numbers(
-    model: Any, X: Any, y: Any, coverage: float, exposure: Any, ax: "Axes | None"
+    model: Any, X: Any, y: Any, coverage: float, row_values: RowValues | None, ax: "Axes | None"
 ) -> "Axes":
     """Plot mean and intervals along a single feature, else predictions against targets.
 
-    A curve is for an exposure of 1, and counts are divided by theirs.
+    A curve is for an exposure of 1, or one trial, and counts are divided by theirs.
     """
     who = f"{type(model).__name__}.plot_predictions"
-    given = {} if exposure is None else {"exposure": exposure}
+    given = {} if row_values is None else {row_values.argument: row_values.values}
     if model.n_features_in_ > 1:
         if y is None:
             refuse(f"y of {who}", "given with more than one feature", "None")
         targets = model._targets(X, y, "plot_predictions")
-        mean, (lower, upper) = model.predict(X, **given), model._interval(X, coverage, exposure)
+        mean, (lower, upper) = model.predict(X, **given), model._interval(X, coverage, row_values)
         return plot_predicted_against_actual(targets, mean, lower, upper, coverage, ax)
     inputs, grid, name = curve_points(model, X)
-    exposures, data = model._exposure(exposure, len(inputs), who), None
+    model._scaled_rows(row_values, len(inputs), who)
+    data, per, ones = None, np.ones(1), None
+    if row_values is not None and ROW_CONSTANTS[row_values.argument].proportional:
+        per = np.asarray(row_values.values, dtype=np.float64)
+        ones = RowValues(row_values.argument, np.ones(len(grid)))
     if y is not None:
-        targets = model._targets(X, y, "plot_predictions")
-        data = inputs, targets / (1.0 if exposures is None else exposures)
+        data = inputs, model._targets(X, y, "plot_predictions") / per
     with without_names():
-        mean = model.predict(grid[:, None])
-        lower, upper = model._interval(grid[:, None], coverage)
-    target = "y" if exposures is None else "y / exposure"
+        given = {} if ones is None else {ones.argument: ones.values}
+        mean = model.predict(grid[:, None], **given)
+        lower, upper = model._interval(grid[:, None], coverage, ones)
+    target = "y" if ones is None else f"y / {ones.argument}"
     return plot_curve(grid, mean, lower, upper, coverage, ax, data, name, target)
 
 

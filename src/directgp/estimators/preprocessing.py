@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from sklearn.impute import SimpleImputer
 from torch import Tensor
 
+from directgp.estimators.validation import RowValues
+from directgp.registry import ROW_CONSTANTS
+
 Column = Float64[np.ndarray, " n"]
 Columns = Float64[np.ndarray, "n d"]
 
@@ -196,14 +199,19 @@ class Scalings:
         inputs: bool,
         targets: bool,
         impute: bool = False,
+        fine: bool = False,
     ) -> "Scalings":
-        """Return scalings to mean 0 and deviation 1, or identities where the flag is False."""
+        """Return scalings to mean 0 and deviation 1, or identities where the flag is False.
+
+        With `fine`, targets are not rounded.
+        """
         column = y.reshape(-1, 1)
         imputation = Imputation.from_data(X) if impute else None
         X = X if imputation is None else imputation.forward(X)
+        scaling = ColumnScaling.from_data(column, weights) if targets else ColumnScaling.identity(1)
         return cls(
             ColumnScaling.from_data(X, weights) if inputs else ColumnScaling.identity(X.shape[1]),
-            ColumnScaling.from_data(column, weights) if targets else ColumnScaling.identity(1),
+            replace(scaling, rounded=False) if fine else scaling,
             imputation,
         )
 
@@ -211,6 +219,16 @@ class Scalings:
     def identity(cls, d: int) -> "Scalings":
         """Return the scalings that change nothing."""
         return cls(ColumnScaling.identity(d), ColumnScaling.identity(1))
+
+    @property
+    def unit(self) -> float:
+        """The targets of the user are unit·y + offset."""
+        return float(self.targets.scale[0])
+
+    @property
+    def offset(self) -> float:
+        """The mean of the targets."""
+        return float(self.targets.shift[0])
 
     def scaled_inputs(self, X: Columns) -> Float64[np.ndarray, "n e"]:
         """Return the inputs in the units of training, with gaps imputed."""
@@ -220,6 +238,18 @@ class Scalings:
         """Return the targets in the units of training."""
         scaled: Column = self.targets.forward(y.reshape(-1, 1))[:, 0]
         return scaled
+
+    def scaled_rows(self, given: RowValues, exact: bool = False) -> Column:
+        """Return row values in the units of training; `exact` for densities, without rounding."""
+        scales, values = ROW_CONSTANTS[given.argument].scales, np.asarray(given.values)
+        if scales == "not":
+            return values
+        if scales == "as variance":
+            return np.asarray(values / self.targets.scale[0] ** 2)
+        forward = self.targets.exact if exact else self.targets.forward
+        infinite = np.isinf(values)
+        scaled = forward(np.where(infinite, 0.0, values).reshape(-1, 1))[:, 0]
+        return np.where(infinite, values / self.targets.scale[0], scaled)
 
 
 @dataclass(frozen=True)
@@ -231,7 +261,10 @@ class TrainingTable:
     weights: Float[Tensor, " n"] | None
     """Weight of each row; None if all are 1."""
 
-    exposure: Float[Tensor, " n"] | None
+    row_argument: str | None
+    row_values: Float[Tensor, " n"] | None
+    """The constant of each row, and the argument by which it was given."""
+
     scalings: Scalings
     num_rows: int
     num_merged: int
@@ -247,7 +280,7 @@ def prepare_rows(
     X: Columns,
     y: Column,
     weights: Column | None,
-    exposure: Column | None,
+    row_values: RowValues | None,
     scalings: Scalings,
     *,
     turn: bool,
@@ -267,8 +300,11 @@ def prepare_rows(
     table = np.asfortranarray(np.column_stack(scaled) + 0.0)
     d = scaled[0].shape[1]
     signs = _signs(table, w / w.max(), real_valued)
-    if exposure is not None:
-        table, signs = np.column_stack([table, exposure[kept]]), np.append(signs, 1.0)
+    if row_values is not None:
+        table = np.column_stack([table, scalings.scaled_rows(row_values.take(kept))])
+        # Values that scale as the target have its sign.
+        as_target = ROW_CONSTANTS[row_values.argument].scales == "as target"
+        signs = np.append(signs, signs[d] if as_target else 1.0)
     order, starts = _sorted(table, signs, w)
     # Weights are the last key of the order, so those of equal rows are added in one order, too.
     total, table = np.add.reduceat(w[order], starts), table[order[starts]]
@@ -282,7 +318,8 @@ def prepare_rows(
         X=tensor(table[:, :d] * turned + 0.0),
         y=tensor(table[:, d]),
         weights=None if (total == 1).all() else tensor(total),
-        exposure=None if exposure is None else tensor(table[:, d + 1]),
+        row_argument=None if row_values is None else row_values.argument,
+        row_values=None if row_values is None else tensor(table[:, d + 1]),
         scalings=replace(scalings, inputs=inputs),
         num_rows=len(w),
         num_merged=len(w) - len(starts),

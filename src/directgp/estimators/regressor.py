@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
@@ -11,14 +12,16 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
+from directgp.estimators.explanations import FeatureRelevance, feature_relevance
 from directgp.estimators.messages import regression_target
 from directgp.estimators.plotting import plot_numbers
 from directgp.estimators.preprocessing import Column
-from directgp.estimators.validation import ArrayLike, numbers
+from directgp.estimators.validation import ArrayLike, ValidationData, numbers, row_values
 from directgp.likelihoods.base import Likelihood
 from directgp.plots import plot_pit
 from directgp.predictive import predictive_quantiles, predictive_variance
 from directgp.predictive.moments import centre
+from directgp.registry import LIKELIHOODS
 from directgp.shapes import Marginals
 
 if TYPE_CHECKING:
@@ -139,8 +142,46 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     _task = "regression"
     _default_mean = "zero"
 
+    @override
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+        noise: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
+    ) -> "SparseGPRegressor":
+        """Train on a table of features and a column of targets.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            Features.
+        y : array-like of shape (n,)
+            Targets, real numbers.
+        sample_weight : array-like of shape (n,)
+            Weight of each row: 2 counts as two equal rows, 0 as no row.
+        validation_data : (X, y), (X, y, noise) or (X, y, upper)
+            Validation rows in place of a part of X; unused if nothing is chosen.
+        noise : array-like of shape (n,)
+            Variance of the noise of each y, in its units squared, for a likelihood that uses it.
+        upper : array-like of shape (n,)
+            Upper end of the interval from y that has the target, for a likelihood that uses it.
+            The other methods take noise and upper, too, for the rows they are given.
+        """
+        with unchanged_on_error(self):
+            given = row_values(self._who("fit"), noise=noise, upper=upper)
+            self._fit(X, y, sample_weight, validation_data, given)
+        return self
+
     def partial_fit(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        noise: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
     ) -> "SparseGPRegressor":
         """Update the model with new rows; the first call is `fit`.
 
@@ -153,44 +194,123 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
 
         Parameters
         ----------
-        X, y, sample_weight
+        X, y, sample_weight, noise, upper
             One or more new rows, as in `fit`; do not repeat those of earlier calls.
         """
         with unchanged_on_error(self):
-            (self._partial_fit if self._is_trained else self._fit)(X, y, sample_weight)
+            given = row_values(self._who("partial_fit"), noise=noise, upper=upper)
+            if self._is_trained:
+                self._partial_fit(X, y, sample_weight, given)
+            else:
+                self._fit(X, y, sample_weight, row_values=given)
         return self
 
-    def predict(self, X: ArrayLike, return_std: bool = False) -> Column | tuple[Column, Column]:
+    def predict(
+        self,
+        X: ArrayLike,
+        return_std: bool = False,
+        noise: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
+    ) -> Column | tuple[Column, Column]:
         """Return the mean of y, and with `return_std` its standard deviation.
 
         The deviation includes the noise; that of `predict_latent` does not. With Student's t noise,
         whose variance may be infinite, it is half the width of the central 68 % interval.
         """
+        given = row_values(self._who("predict"), noise=noise, upper=upper)
         if not return_std:
-            (mean,) = self._over_blocks(X, "predict", lambda like, q, _: [centre(like, q)])
+            (mean,) = self._over_blocks(X, "predict", lambda like, q, _: [centre(like, q)], given)
             return self._in_units(mean)
         mean, std = self._over_blocks(
-            X, "predict", lambda like, q, _: [centre(like, q), _std(like, q)]
+            X, "predict", lambda like, q, _: [centre(like, q), _std(like, q)], given
         )
         return self._in_units(mean), self._deviation_in_units(std)
 
-    def predict_quantiles(self, X: ArrayLike, levels: ArrayLike) -> NDArray[np.float64]:
+    def predict_quantiles(
+        self,
+        X: ArrayLike,
+        levels: ArrayLike,
+        noise: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
+    ) -> NDArray[np.float64]:
         """Return quantiles of y, shape (n, number of levels); levels lie between 0 and 1."""
-        return self._quantiles(X, levels, "predict_quantiles")
+        given = row_values(self._who("predict_quantiles"), noise=noise, upper=upper)
+        return self._quantiles(X, levels, "predict_quantiles", given)
 
-    def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> tuple[Column, Column]:
+    def predict_interval(
+        self,
+        X: ArrayLike,
+        coverage: float = 0.9,
+        noise: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
+    ) -> tuple[Column, Column]:
         """Return lower and upper end of the central interval with this probability."""
-        return self._interval(X, coverage)
+        given = row_values(self._who("predict_interval"), noise=noise, upper=upper)
+        return self._interval(X, coverage, given)
 
     def sample_y(
-        self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0
+        self,
+        X: ArrayLike,
+        n_samples: int = 1,
+        random_state: Any = 0,
+        noise: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
         """Return joint samples of y, shape (n, n_samples); needs memory for an n × n matrix."""
-        return self._sample(X, n_samples, random_state)
+        given = row_values(self._who("sample_y"), noise=noise, upper=upper)
+        return self._sample(X, n_samples, random_state, given)
 
-    def plot_calibration(self, X: ArrayLike, y: ArrayLike, ax: "Axes | None" = None) -> "Axes":
+    @override
+    def log_density(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        noise: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
+    ) -> Column:
+        """Return the log of the predictive density of each y."""
+        given = row_values(self._who("log_density"), noise=noise, upper=upper)
+        return self._log_density(X, y, "log_density", given)
+
+    @override
+    def nll(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        noise: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
+    ) -> float:
+        """Return the mean negative log density: the smaller the better."""
+        given = row_values(self._who("nll"), noise=noise, upper=upper)
+        return self._nll(X, y, sample_weight, given)
+
+    @override
+    def feature_relevance(
+        self,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        *,
+        n_repeats: int = 5,
+        random_state: Any = 0,
+        noise: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
+    ) -> FeatureRelevance:
+        """Return how much the model uses each feature; noise or upper are those of the rows."""
+        given = row_values(self._who("feature_relevance"), noise=noise, upper=upper)
+        return feature_relevance(self, X, y, given, n_repeats, random_state)
+
+    def plot_calibration(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        ax: "Axes | None" = None,
+        noise: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
+    ) -> "Axes":
         """Plot a histogram of P(Y ≤ y) over the rows; it is flat if predictions are calibrated."""
-        return plot_pit(self._pit(X, y), ax)
+        given = row_values(self._who("plot_calibration"), noise=noise, upper=upper)
+        return plot_pit(self._pit(X, y, given), ax)
 
     def plot_predictions(
         self,
@@ -198,14 +318,24 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         y: ArrayLike | None = None,
         coverage: float = 0.9,
         ax: "Axes | None" = None,
+        noise: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
     ) -> "Axes":
         """Plot mean and intervals along one feature; with more, predictions against targets."""
         check_is_fitted(self)
-        return plot_numbers(self, X, y, coverage, None, ax)
+        given = row_values(self._who("plot_predictions"), noise=noise, upper=upper)
+        return plot_numbers(self, X, y, coverage, given, ax)
 
     @override
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
-        return numbers(y, who)
+        values = numbers(y, who)
+        likelihood = self.likelihood if reset or not self._is_trained else self.likelihood_
+        if isinstance(likelihood, str) and likelihood != "auto":
+            likelihood = LIKELIHOODS[likelihood].make()
+        if isinstance(likelihood, Likelihood) and likelihood.latent_scale:
+            # Before rows are scaled and sorted, so that errors have the user's values and rows.
+            likelihood.in_units(1.0, 0.0).check_targets(torch.as_tensor(values))
+        return values
 
     @override
     def _advice_on_target(self, y: Column) -> Iterable[str]:
@@ -213,8 +343,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
 
 
 def _std(likelihood: Likelihood, q: Marginals) -> Tensor:
-    """Return the deviation of y; without Gaussian noise, half the width of the 68 % interval."""
-    if likelihood.gaussian:
+    """Return the deviation of y; where it may be infinite, half the width of the 68 % interval."""
+    if likelihood.gaussian or not likelihood.additive:
         return predictive_variance(likelihood, q).sqrt()
     ends = predictive_quantiles(likelihood, q, _ONE_DEVIATION)
     return 0.5 * ends.diff(dim=0)[0]

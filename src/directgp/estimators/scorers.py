@@ -51,10 +51,13 @@ class NegNLL(Scorer):
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
+        noise: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
     ) -> float:
         """Return minus `nll` of a fitted estimator, a pipeline or a search."""
         model, inputs = _inside(estimator, X, "nll")
-        given = {} if exposure is None else {"exposure": exposure}
+        given = _given(exposure=exposure, trials=trials, noise=noise, upper=upper)
         return -float(model.nll(inputs, y, sample_weight, **given))
 
 
@@ -69,13 +72,16 @@ class NegCoverageError(Scorer):
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
+        noise: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
     ) -> float:
         """Return minus abs(coverage − 0.9), with the rows weighted by `sample_weight`."""
         model, inputs = _inside(estimator, X, "predict_interval")
         target = numbers(column_or_1d(y), "neg_coverage_error")
         check_consistent_length(inputs, target)
         weights = check_sample_weight(sample_weight, target[:, None], "neg_coverage_error")
-        given = {} if exposure is None else {"exposure": exposure}
+        given = _given(exposure=exposure, trials=trials, noise=noise, upper=upper)
         lower, upper = model.predict_interval(inputs, _COVERAGE, **given)
         inside = np.average((lower <= target) & (target <= upper), weights=weights)
         return -abs(float(inside) - _COVERAGE)
@@ -91,6 +97,11 @@ def get_scorer(name: str) -> Scorer:
     """Return the scorer of that name, "neg_nll" or "neg_coverage_error"."""
     require(name in _SCORERS, "name of get_scorer", f"one of {sorted(_SCORERS)}", repr(name))
     return _SCORERS[name]
+
+
+def _given(**row_values: ArrayLike | None) -> dict[str, ArrayLike]:
+    """Return the arguments that are not None."""
+    return {name: values for name, values in row_values.items() if values is not None}
 
 
 def _inside(estimator: Any, X: ArrayLike, method: str) -> tuple[Any, Any]:

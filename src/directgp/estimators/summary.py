@@ -113,6 +113,7 @@ def facts_of(model: "SparseGPEstimator") -> Facts:
     def in_units(deviation: float) -> float:
         return float(model._deviation_in_units(np.array([deviation]))[0])
 
+    deviation = float(model.posterior_.prior.scale.detach().mean().sqrt())
     with torch.no_grad():
         parameters = model.likelihood_.description(in_units(1.0))
     return Facts(
@@ -136,7 +137,7 @@ def facts_of(model: "SparseGPEstimator") -> Facts:
         noise=parameters,
         length_scales=() if scales is None else _named_scales(model, scales),
         relevance=() if relevance is None else tuple(relevance.tolist()),
-        output_scale=in_units(float(model.posterior_.prior.scale.detach().mean().sqrt())),
+        output_scale=deviation if model.likelihood_.latent_scale else in_units(deviation),
         path=model.beta_path_,
         warnings=model.findings_,
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 from jaxtyping import Bool, Float64, Num, Shaped
@@ -17,6 +17,7 @@ from sklearn.utils._missing import is_pandas_na
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from directgp.errors import InvalidInputError, refuse, require
+from directgp.registry import ROW_CONSTANTS
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike as ArrayLike
@@ -163,17 +164,37 @@ def declared_classes(
     return found if before is None else before
 
 
-def check_exposure(exposure: ArrayLike, n: int, who: str) -> Float64[np.ndarray, " {n}"]:
-    """Return the exposures in float64; raise unless each row has a positive, finite one."""
-    name = f"exposure of {who}"
-    try:
-        values = np.asarray(exposure, dtype=np.float64)
-    except (TypeError, ValueError):
-        refuse(name, "numbers", f"a {type(exposure).__name__} of something else")
-    require(values.shape == (n,), name, f"of shape ({n},)", f"shape {values.shape}")
-    remedy = "Drop rows without exposure."
-    _require_rows(np.isfinite(values) & (values > 0), values, name, "positive and finite", remedy)
-    return values
+class RowValues(NamedTuple):
+    """A constant of each row, and the argument by which it was given."""
+
+    argument: str
+    """A name in `ROW_CONSTANTS`."""
+
+    values: Any
+
+    def checked(self, n: int, who: str) -> "RowValues":
+        """Return the values in float64; raise unless each row has an allowed one."""
+        name, constant = f"{self.argument} of {who}", ROW_CONSTANTS[self.argument]
+        try:
+            values = np.asarray(self.values, dtype=np.float64)
+        except (TypeError, ValueError):
+            refuse(name, "numbers", f"a {type(self.values).__name__} of something else")
+        require(values.shape == (n,), name, f"of shape ({n},)", f"shape {values.shape}")
+        remedy = f"Drop rows without {self.argument}."
+        _require_rows(constant.valid(values), values, name, constant.allowed, remedy)
+        return RowValues(self.argument, values)
+
+    def take(self, rows: Any) -> "RowValues":
+        """Return the values of some rows."""
+        return RowValues(self.argument, self.values[rows])
+
+
+def row_values(who: str, **given: ArrayLike | None) -> RowValues | None:
+    """Return the row values among these arguments; raise if there are two."""
+    found = [RowValues(name, values) for name, values in given.items() if values is not None]
+    names = " and ".join(each.argument for each in found)
+    require(len(found) < 2, f"{names} of {who}", "given one at a time", "all of them")
+    return found[0] if found else None
 
 
 def check_sample_weight(

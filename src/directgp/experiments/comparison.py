@@ -230,7 +230,7 @@ def _train(
     if method is BASIC:
         given["likelihood"] = likelihoods_of(cell.task)[0]
     seeds = cell.seed, cell.repeat
-    choices = (cell.task, *rows.train, seeds, settings.num_inducing, monitors)
+    choices = (cell.task, *rows.train, seeds, settings.num_inducing, monitors, rows.scalings)
     model = chosen_model(*choices, **given)
     facts = _facts(model)
     same = bool(start) and (known is None or facts.likelihood == known.likelihood)

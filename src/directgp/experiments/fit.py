@@ -17,7 +17,6 @@ from directgp.datasets.problem import Problem
 from directgp.estimators.fitting import (
     auto_inducing,
     named_likelihood,
-    rough_latent,
     starting_models,
 )
 from directgp.estimators.preprocessing import Scalings, TrainingTable
@@ -142,13 +141,18 @@ def starting_model(
     likelihood: str,
     num_inducing: int | None,
     seed: tuple[int, ...],
+    units: tuple[float, float] = (1.0, 0.0),
     **prior: Any,
 ) -> Model:
     """Return an untrained model: q(u) at the prior, hyperparameters initialised from the rows.
 
-    `num_inducing` None is the default of the estimators; `prior` has kernel, ard and mean.
+    `num_inducing` None is the default of the estimators; the targets of the user are unit·y +
+    offset; `prior` has kernel, ard and mean.
     """
-    latent = rough_latent(task, y)
+    made = named_likelihood(likelihood, y, *units)
+    if made.latent_scale:
+        prior = {**prior, "mean": "constant"}
+    latent = made.rough_latent(y)
     posterior = SparsePosterior.from_data(
         X.cpu(),
         None if latent is None else latent.cpu(),
@@ -156,7 +160,7 @@ def starting_model(
         generator=generator_of(*seed),
         **prior,
     )
-    return Model(posterior.to(X.device), named_likelihood(likelihood, y))
+    return Model(posterior.to(X.device), made)
 
 
 def chosen_model(
@@ -166,6 +170,7 @@ def chosen_model(
     seeds: tuple[int, ...],
     num_inducing: int | None,
     monitors: Sequence[Monitor],
+    scalings: Scalings,
     **choices: Any,
 ) -> Model:
     """Return an untrained model, or the one of the highest evidence after short runs.
@@ -175,11 +180,13 @@ def chosen_model(
     mean, seed = "zero" if task == "regression" else "constant", seed_of(*seeds)
     if "auto" not in choices.values():
         prior = {"kernel": choices["kernel"], "ard": choices["ard"], "mean": mean}
-        model = starting_model(task, X, y, choices["likelihood"], num_inducing, seeds, **prior)
+        units = scalings.unit, scalings.offset
+        name = choices["likelihood"]
+        model = starting_model(task, X, y, name, num_inducing, seeds, units, **prior)
         kernel = f"{choices['kernel']} ARD" if choices["ard"] else choices["kernel"]
         return model._replace(name=f"{kernel}, {choices['likelihood']}")
-    table = TrainingTable(X, y, None, None, Scalings.identity(X.shape[1]), len(y), 0)
-    params = {**choices, "mean": mean, "inducing": "kmeans++"}
+    table = TrainingTable(X, y, None, None, None, scalings, len(y), 0)
+    params = {**choices, "mean": mean, "mean_is_auto": True, "inducing": "kmeans++"}
     recipe = Recipe("elbo", monitors=monitors)
     number = min(num_inducing or auto_inducing(len(X)), len(X))
     models = starting_models(params, task, recipe, table, number, seed)

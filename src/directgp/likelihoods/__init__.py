@@ -2,17 +2,28 @@
 
 from directgp.likelihoods.base import Derivatives, Likelihood
 from directgp.likelihoods.bernoulli import Logistic, Probit
+from directgp.likelihoods.beta import Beta
 from directgp.likelihoods.counts import NegativeBinomial, Poisson
-from directgp.likelihoods.gaussian import Gaussian
+from directgp.likelihoods.gamma import Gamma
+from directgp.likelihoods.gaussian import Gaussian, GaussianKnownNoise
+from directgp.likelihoods.log_normal import LogNormal
+from directgp.likelihoods.ordinal import OrderedProbit
 from directgp.likelihoods.student_t import StudentT
+from directgp.likelihoods.tobit import Tobit
 
 __all__ = [
+    "Beta",
     "Derivatives",
+    "Gamma",
     "Gaussian",
+    "GaussianKnownNoise",
     "Likelihood",
+    "LogNormal",
     "Logistic",
     "NegativeBinomial",
+    "OrderedProbit",
     "Poisson",
     "Probit",
     "StudentT",
+    "Tobit",
 ]

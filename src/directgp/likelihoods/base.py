@@ -3,23 +3,25 @@
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
-from typing import ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int, Num
 from torch import Tensor, nn
+from typing_extensions import override
 
-from directgp.errors import UnsupportedError, require, require_all
+from directgp.errors import UnsupportedError, refuse, require, require_all
 from directgp.numerics.autograd import Slopes
 from directgp.numerics.random import Generator
 from directgp.numerics.special import softplus, softplus_inverse
-from directgp.registry import Task
+from directgp.registry import ROW_CONSTANTS, Task
 from directgp.shapes import LatentPoints, Latents, Points, Row, Targets, Values
 
 SomeLikelihood = TypeVar("SomeLikelihood", bound="Likelihood")
+SomeInUnits = TypeVar("SomeInUnits", bound="OriginalUnits")
 Draws = Float64[np.ndarray, "..."]
 
 
@@ -58,6 +60,15 @@ class Likelihood(nn.Module, ABC):
     value of shape (..., n), and ∂ℓ/∂f_p and ∂²ℓ/∂f_p² of shape (..., P, n).
     """
 
+    row_argument: ClassVar[str | None] = None
+    """The constant of each row that p(y given f) depends on, a name in `ROW_CONSTANTS`."""
+
+    row_buffer: ClassVar[str] = "row_values"
+    """The buffer that holds it, or None while the likelihood is for no rows in particular."""
+
+    row_required: ClassVar[bool] = False
+    """Whether training needs it; else a likelihood without row values has a default."""
+
     _taken: tuple[Tensor | torch.Size, ...] = ()
     _frozen: bool = False
 
@@ -67,8 +78,15 @@ class Likelihood(nn.Module, ABC):
     log_concave: ClassVar[bool]
     """Whether log p(y given f) is concave in f for every y."""
 
+    analytic: ClassVar[bool] = False
+    """Whether p(y given f) has one peak over f and is analytic in `strip`, where it is not concave:
+    then trapezoid sums serve it, too."""
+
     task: ClassVar[Task] = "regression"
     """The kind of target: real numbers, two labels, or counts."""
+
+    latent_scale: ClassVar[str] = ""
+    """What f is on the scale of, such as "log"; models of one scale can start from each other."""
 
     additive: ClassVar[bool] = False
     """Whether y is f plus noise around 0, so that E[y] is the mean of f where it exists."""
@@ -78,12 +96,30 @@ class Likelihood(nn.Module, ABC):
 
     parameter_texts: ClassVar[tuple[ParameterText, ...]] = ()
 
-    strip: float = math.pi
-    """Half-width in Im f of the strip about the real line where p(y given f) is analytic and
-    bounded; it sets the step of a quadrature (Trefethen and Weideman, SIAM Review 56, 2014)."""
+    @property
+    def strip(self) -> float:
+        """Half-width in Im f of the strip about the real line where p(y given f) is analytic.
 
-    log_strip: float | None = None
-    """The same for log p(y given f), which sets the step for E_q[log p]; None if it is `strip`."""
+        And bounded; it sets the step of a quadrature (Trefethen and Weideman, SIAM Review 56,
+        2014). A family may have a class attribute instead.
+        """
+        return math.pi
+
+    @property
+    def latent_offset(self) -> float:
+        """Return what is added to f where it is reported, for units that f does not have."""
+        return 0.0
+
+    @property
+    def log_strip(self) -> float:
+        """The same for log p(y given f), which sets the step for E_q[log p]."""
+        return self.strip
+
+    def __init__(self) -> None:
+        super().__init__()
+        if self.row_argument is not None:
+            # Row values are data, and not saved with the likelihood.
+            self.register_buffer(self.row_buffer, None, persistent=False)
 
     @abstractmethod
     def log_kernel(self, y: Values, f: Values) -> Values:
@@ -111,7 +147,7 @@ class Likelihood(nn.Module, ABC):
         """Raise `InvalidInputError` for targets outside the support, with value and index."""
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
-        """Raise `InvalidInputError` if parameters or exposures do not broadcast to this shape.
+        """Raise `InvalidInputError` if parameters or row values do not broadcast to this shape.
 
         A likelihood made by `take` was checked before.
         """
@@ -124,9 +160,28 @@ class Likelihood(nn.Module, ABC):
             require(fits, f"{key} of {name}", wanted, tuple(value.shape))
 
     @classmethod
-    def from_targets(cls: type[SomeLikelihood], y: Float[Tensor, " n"]) -> SomeLikelihood:
-        """Return the likelihood that training on these targets starts from."""
+    def from_targets(
+        cls: type[SomeLikelihood], y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
+    ) -> SomeLikelihood:
+        """Return the likelihood that training on these targets starts from.
+
+        They are y = (t − offset)/unit of the user's values t; most families need not know that.
+        """
         return cls()
+
+    def in_units(self: SomeLikelihood, unit: float, offset: float) -> SomeLikelihood:
+        """Return this likelihood for targets y = (t − offset)/unit, sharing its parameters."""
+        return self
+
+    def observed_range(self, y: Values) -> tuple[Values, Values]:
+        """Return values between which the quantity behind y is known to lie, such as y and y."""
+        return (y - 1, y) if self.task == "count" else (y, y)
+
+    def rough_latent(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"] | None:
+        """Return rough values of f, from which a prior starts, if the targets give some."""
+        if self.task == "count":
+            return torch.log(y + 0.5)
+        return y if self.task == "regression" else None
 
     def floors(self, deviation: float) -> dict[str, float]:
         """Return the smallest allowed value of positive parameters, by name.
@@ -136,7 +191,7 @@ class Likelihood(nn.Module, ABC):
         return {}
 
     def settings(self) -> dict[str, float]:
-        """Return the constructor arguments that are not trained, for model files."""
+        """Return the constructor arguments that are not trained, finite, for model files."""
         return {}
 
     def description(self, unit: float) -> dict[str, float]:
@@ -159,7 +214,52 @@ class Likelihood(nn.Module, ABC):
 
     def without_exposure(self: SomeLikelihood) -> SomeLikelihood:
         """Return this likelihood, sharing its parameters, for exposures of 1."""
-        return self
+        return self.without_row_values()
+
+    def with_row_values(self: SomeLikelihood, values: Num[Tensor, "..."] | None) -> SomeLikelihood:
+        """Return this likelihood for row constants of shape (..., n), sharing its parameters.
+
+        They are in the units in which the likelihood has y. None returns the likelihood itself.
+        """
+        if values is None:
+            return self
+        name = type(self).__name__
+        if self.row_argument is None:
+            raise UnsupportedError(
+                f"{name} has no constant of each row. Leave out {' and '.join(ROW_CONSTANTS)}."
+            )
+        constant = ROW_CONSTANTS[self.row_argument]
+        valid = constant.valid(values)
+        require_all(valid, values, f"{constant.name} of {name}", constant.allowed)
+        return self._with_row_buffer(self._stored_row_values(values.double()))
+
+    def without_row_values(self: SomeLikelihood) -> SomeLikelihood:
+        """Return this likelihood, sharing its parameters, for no rows in particular."""
+        return self._with_row_buffer(None)
+
+    @property
+    def has_row_values(self) -> bool:
+        """Whether the likelihood is for certain rows of the data."""
+        return self._buffers.get(self.row_buffer) is not None
+
+    def _stored_row_values(self, values: Tensor) -> Tensor:
+        """Return what the buffer holds for these row values, in float64."""
+        return values
+
+    def _row_values(self) -> Tensor:
+        """Return what the buffer holds, for the examples taken; raise if there is nothing."""
+        stored = self._buffers.get(self.row_buffer)
+        if stored is None:
+            who, remedy = f"{self.row_argument} of {type(self).__name__}", self.row_argument
+            refuse(who, "given for each row", "none", f"Give {remedy}=.")
+        return self._per_example(stored)
+
+    def _with_row_buffer(self: SomeLikelihood, stored: Tensor | None) -> SomeLikelihood:
+        if self.row_argument is None:
+            return self
+        twin = copy.copy(self)
+        twin._buffers = {**self._buffers, self.row_buffer: stored}
+        return twin
 
     def log_base(self, y: Values) -> Values:
         """Return the part of log p(y given f) free of f, which is costly and constant."""
@@ -185,7 +285,8 @@ class Likelihood(nn.Module, ABC):
 
     def for_rows(self: SomeLikelihood, index: Int[Tensor, " r"]) -> SomeLikelihood:
         """Return this likelihood for some rows of the data, sharing its parameters."""
-        return self
+        stored = self._buffers.get(self.row_buffer)
+        return self if stored is None else self._with_row_buffer(stored[..., index])
 
     def _positive(self, raw: Tensor) -> Tensor:
         """Return log(1 + e^ρ), the positive value of a raw parameter ρ, for the examples taken."""
@@ -236,7 +337,8 @@ class Likelihood(nn.Module, ABC):
         return [each for each in found if each is not None and each.requires_grad]
 
     # Slopes without a graph, or None where they need one. Those in the constants are in
-    # θ = log(1 + e^ρ) for every parameter ρ, or in every buffer.
+    # θ = log(1 + e^ρ) for every parameter ρ whose name starts with "raw_", else in the parameter or
+    # buffer itself.
 
     def parameter_slopes(self, y: Values, f: Values) -> Slopes | None:
         """Return the derivatives of log p(y given f) in the constants."""
@@ -287,8 +389,12 @@ class Likelihood(nn.Module, ABC):
             seed = grad * torch.ones_like(slopes[0])
             options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
             return torch.autograd.grad(slopes[0], learned, seed, **options)
-        pairs = zip(slopes, (*self._parameters.values(), *self._buffers.values()), strict=False)
-        return tuple(_chain(s, grad, c) for s, c in pairs if c is not None and c.requires_grad)
+        constants = (*self._parameters.items(), *self._buffers.items())
+        return tuple(
+            _chain(slope, grad, constant, name.startswith("raw_"))
+            for slope, (name, constant) in zip(slopes, constants, strict=False)
+            if constant is not None and constant.requires_grad
+        )
 
     @property
     def trainable(self) -> bool:
@@ -296,8 +402,8 @@ class Likelihood(nn.Module, ABC):
         return bool(self.learned())
 
 
-def _chain(slopes: Values, grad: Values | float, constant: Tensor) -> Tensor:
-    """Return the gradient in a parameter ρ from slopes in log(1 + e^ρ), or in a buffer."""
+def _chain(slopes: Values, grad: Values | float, constant: Tensor, raw: bool) -> Tensor:
+    """Return the gradient in a raw parameter ρ from slopes in log(1 + e^ρ), or in a constant."""
     if constant.dim():
         total = (grad * slopes).sum_to_size(constant.shape)
     elif isinstance(grad, Tensor):
@@ -307,7 +413,7 @@ def _chain(slopes: Values, grad: Values | float, constant: Tensor) -> Tensor:
         total = slopes.sum().mul_(grad)
     if total.dtype != constant.dtype:
         total = total.to(constant.dtype)
-    return total * torch.sigmoid(constant) if isinstance(constant, nn.Parameter) else total
+    return total * torch.sigmoid(constant) if raw else total
 
 
 def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -316,6 +422,24 @@ def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
         return np.broadcast_shapes(*shapes)
     except ValueError:
         return None
+
+
+_ROUNDING = 2e-11
+"""Relative rounding error of a distribution function."""
+
+
+def rounded_down(level: Values) -> Values:
+    """Lower a level by the rounding of the distribution function, so that it is reached in a tie.
+
+    Ties are common: a fair coin has P(Y ≤ 0) = ½, and its median is 0.
+    """
+    return level - _ROUNDING * torch.minimum(level, 1 - level)
+
+
+def by_scipy(function: Callable[..., Any], *arguments: Tensor) -> Tensor:
+    """Apply a function of `scipy.special` to tensors of any device; not differentiable."""
+    arrays = (argument.detach().cpu().numpy() for argument in arguments)
+    return torch.as_tensor(function(*arrays)).to(arguments[-1])
 
 
 def check_finite(y: Targets, who: str) -> None:
@@ -396,6 +520,26 @@ class ClosedFormCRPS(Protocol):
 
     def predictive_crps(self, y: Values, mean: Values, variance: Values) -> Values:
         """∫ (P(Y ≤ t) − 1{y ≤ t})² dt."""
+
+
+@runtime_checkable
+class ConditionalCDF(Protocol):
+    """A continuous family with one peak over f and a formula for P(Y ≤ y given f)."""
+
+    def conditional_cdf(self, y: Values, f: Values) -> Values:
+        """P(Y ≤ y given f) for any y, monotone in f; not differentiable."""
+
+    def argmax(self, y: Values) -> Values:
+        """The f that maximises p(y given f), near which P(Y ≤ y given f) falls or rises."""
+
+    def to_line(self, y: Values) -> Values:
+        """Map the support to the real line, such as log y; NaN or infinite outside of it."""
+
+    def from_line(self, x: Values) -> Values:
+        """The inverse of `to_line`, increasing or decreasing."""
+
+    def line_slope(self, x: Values) -> Values:
+        """The size of the derivative of `from_line`."""
 
 
 @runtime_checkable
@@ -506,3 +650,37 @@ class ScaleMixture(Likelihood):
     @abstractmethod
     def mixture_width(self) -> Values:
         """Return the width in t of the narrowest peak of these integrands."""
+
+
+class OriginalUnits(Likelihood):
+    """Base of likelihoods that need the user's values t = unit·y + offset of scaled targets y.
+
+    They are positive, lie between 0 and 1, or have limits. Densities, moments, quantiles and draws
+    are those of y. The density of y is |unit| times that of t.
+    """
+
+    def __init__(self, unit: float = 1.0, offset: float = 0.0) -> None:
+        super().__init__()
+        who = type(self).__name__
+        usable = math.isfinite(unit) and unit != 0
+        require(usable, f"unit of {who}", "finite and not 0", unit)
+        require(math.isfinite(offset), f"offset of {who}", "finite", offset)
+        self.unit, self.offset = float(unit), float(offset)
+
+    @override
+    def in_units(self: SomeInUnits, unit: float, offset: float) -> SomeInUnits:
+        twin = copy.copy(self)
+        twin.unit, twin.offset = float(unit), float(offset)
+        return twin
+
+    @override
+    def settings(self) -> dict[str, float]:
+        return {"unit": self.unit, "offset": self.offset}
+
+    def _original(self, y: Values) -> Values:
+        """t."""
+        return y * self.unit + self.offset
+
+    def _ordered(self, probability: Values) -> Values:
+        """Return P(Y ≤ y), given P(T ≤ t); the same map takes a level of y to one of t."""
+        return probability if self.unit > 0 else 1 - probability

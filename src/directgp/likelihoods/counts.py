@@ -1,11 +1,9 @@
 """Likelihoods of counts with exposure: Poisson and negative binomial."""
 
-import copy
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Literal, TypeVar, final, overload
+from typing import Literal, TypeVar, final, overload
 
 import numpy as np
 import torch
@@ -15,13 +13,13 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from directgp.errors import UnsupportedError, refuse, require_all
+from directgp.errors import refuse, require_all
 from directgp.likelihoods.base import (
     Derivatives,
     Draws,
-    Likelihood,
     ParameterText,
     UnimodalInF,
+    by_scipy,
     unconstrained,
 )
 from directgp.numerics.arrays import array_of
@@ -50,38 +48,28 @@ class CountLikelihood(UnimodalInF):
     # The logs have no edge: their nearest singularities are those of log(1 + e^f), at ±iπ. The
     # slopes have poles there.
     log_strip = 0.85 * math.pi
+    row_argument = "exposure"
+    row_buffer = "log_exposure"
     log_exposure: Tensor | None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("log_exposure", None, persistent=False)
 
     def with_exposure(self: SomeCount, exposure: Num[Tensor, "..."]) -> SomeCount:
         """Return this likelihood for exposures of shape (..., n), sharing its parameters."""
-        name = f"exposure of {type(self).__name__}"
-        allowed = torch.isfinite(exposure) & (exposure > 0)
-        require_all(allowed, exposure, name, "positive and finite")
-        return self._with_log_exposure(torch.log(exposure.double()))
+        return self.with_row_values(exposure)
 
     @override
-    def without_exposure(self: SomeCount) -> SomeCount:
-        return self._with_log_exposure(None)
-
-    def _with_log_exposure(self: SomeCount, log_exposure: Tensor | None) -> SomeCount:
-        twin = copy.copy(self)
-        twin._buffers = {**self._buffers, "log_exposure": log_exposure}
-        return twin
-
-    @override
-    def for_rows(self: SomeCount, index: Int[Tensor, " r"]) -> SomeCount:
-        if self.log_exposure is None:
-            return self
-        return self._with_log_exposure(self.log_exposure[..., index])
+    def _stored_row_values(self, values: Tensor) -> Tensor:
+        return torch.log(values)
 
     @override
     def check_targets(self, y: Targets) -> None:
         counts = torch.isfinite(y) & (y >= 0) & (y == torch.floor(y))
         require_all(counts, y, f"y of {type(self).__name__}", "a count, 0, 1, 2, …")
+
+    @override
+    def rough_latent(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """log((y + ½)/e)."""
+        counts = torch.log(y + 0.5)
+        return counts if self.log_exposure is None else counts - self.log_exposure.to(y)
 
     @override
     def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
@@ -127,24 +115,6 @@ class CountLikelihood(UnimodalInF):
 _SMALLEST_DISPERSION = 1e-6
 _LARGEST_RATE = 1e18
 """numpy draws no Poisson variable beyond 9e18, where its spread is below rounding anyway."""
-
-
-def exposed(likelihood: Likelihood, exposure: Num[Tensor, "..."] | None) -> Likelihood:
-    """Return the likelihood for these exposures, sharing its parameters; itself for None."""
-    if exposure is None:
-        return likelihood
-    if not isinstance(likelihood, CountLikelihood):
-        raise UnsupportedError(
-            f"exposure needs a likelihood of counts. Got {type(likelihood).__name__}. "
-            "Use Poisson or NegativeBinomial."
-        )
-    return likelihood.with_exposure(exposure)
-
-
-def _by_scipy(function: Callable[..., Any], *arguments: Tensor) -> Tensor:
-    """Apply a function of `scipy.special` to tensors of any device; not differentiable."""
-    arrays = (argument.detach().cpu().numpy() for argument in arguments)
-    return torch.as_tensor(function(*arrays)).to(arguments[-1])
 
 
 _SMALL_COUNTS = 1024
@@ -215,7 +185,7 @@ class PoissonCounts(CountLikelihood):
 
     @override
     def cdf(self, y: Values, f: Values) -> Values:
-        return _by_scipy(gammaincc, y + 1, self.conditional_mean(f))
+        return by_scipy(gammaincc, y + 1, self.conditional_mean(f))
 
     @override
     def log_arrival(self, y: Values, delta: Values) -> Derivatives:
@@ -349,7 +319,9 @@ class NegativeBinomial(ExponentialRate):
 
     @classmethod
     @override
-    def from_targets(cls, y: Float[Tensor, " n"]) -> "NegativeBinomial":
+    def from_targets(
+        cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
+    ) -> "NegativeBinomial":
         """r by moments, variance = mean + mean²/r, as if the rate were constant."""
         mean, variance = float(y.mean()), float(y.var(correction=0))
         excess = max(variance - mean, 1e-2 * mean, 1e-6)
@@ -430,7 +402,7 @@ class NegativeBinomial(ExponentialRate):
         (z, r), events = self._log_odds(f), y + 1
         rare = z < 0
         first, second = torch.where(rare, events, r), torch.where(rare, r, events)
-        value = _by_scipy(betainc, first, second, torch.sigmoid(-z.abs()))
+        value = by_scipy(betainc, first, second, torch.sigmoid(-z.abs()))
         return torch.where(rare, 1 - value, value)
 
     @override

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from directgp.errors import refuse
 from directgp.likelihoods.base import (
     NOISE_ADVICE,
     ConjugateLikelihood,
@@ -28,8 +29,8 @@ from directgp.shapes import Targets, Values
 _LOG_ROOT = -0.5 * math.log(2 * math.pi)
 
 
-class GaussianNoise(UnimodalInF):
-    """Base of Gaussian noise with a learnt or given variance."""
+class GaussianTruth(UnimodalInF):
+    """Base of y = f + Gaussian noise of variance σ²: moments, quantiles and draws of y."""
 
     log_concave = True
     additive = True
@@ -39,26 +40,6 @@ class GaussianNoise(UnimodalInF):
     @abstractmethod
     def noise(self) -> Tensor:
         """σ²."""
-
-    @override
-    def log_kernel(self, y: Values, f: Values) -> Values:
-        return -0.5 * (y - f) ** 2 / self.noise
-
-    @override
-    def log_base(self, y: Values) -> Values:
-        return (-0.5 * torch.log(2 * math.pi * self.noise)).expand(y.shape)
-
-    @override
-    def derivatives(self, y: Values, f: Values) -> Derivatives:
-        noise = self.noise
-        first = (y - f) / noise
-        return Derivatives(-0.5 * (y - f) * first, first, (-1 / noise).expand(first.shape))
-
-    @override
-    def parameter_slopes(self, y: Values, f: Values) -> Slopes:
-        """½((y − f)²/σ⁴ − 1/σ²) in σ²."""
-        precision = 1 / self.noise
-        return (0.5 * (((y - f) * precision) ** 2 - precision),)
 
     @override
     def conditional_mean(self, f: Values) -> Values:
@@ -80,26 +61,6 @@ class GaussianNoise(UnimodalInF):
     def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
         deviation = np.sqrt(self.noise.double().cpu().numpy())
         return np.asarray(mean + deviation * random.standard_normal(f.shape))
-
-    def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
-        """log N(y; μ, v + σ²)."""
-        noise = self.noise.detach() if self._frozen else self.noise
-        return in_float64(_log_predictive, _log_predictive_and_slopes, y, mean, variance, noise)
-
-    def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
-        """log N(y; μ, σ²) − v / (2σ²)."""
-        noise = self.noise.detach() if self._frozen else self.noise
-        return in_float64(_gibbs, _gibbs_and_slopes, y, mean, variance, noise)
-
-    @override
-    def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
-        """log N(y; μ, v + σ²) and its slopes."""
-        return _log_predictive_and_slopes(y, mean, variance, self.noise.double())
-
-    @override
-    def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
-        """log N(y; μ, σ²) − v / (2σ²) and its slopes."""
-        return _gibbs_and_slopes(y, mean, variance, self.noise.double())
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
         """μ."""
@@ -127,6 +88,50 @@ class GaussianNoise(UnimodalInF):
         """μ + √(v + σ²) Φ⁻¹(level)."""
         z: Values = torch.special.ndtri(level)
         return mean + torch.sqrt(variance + self.noise) * z
+
+
+class GaussianNoise(GaussianTruth):
+    """Base of Gaussian noise with a learnt or given variance, and observed y."""
+
+    @override
+    def log_kernel(self, y: Values, f: Values) -> Values:
+        return -0.5 * (y - f) ** 2 / self.noise
+
+    @override
+    def log_base(self, y: Values) -> Values:
+        return (-0.5 * torch.log(2 * math.pi * self.noise)).expand(y.shape)
+
+    @override
+    def derivatives(self, y: Values, f: Values) -> Derivatives:
+        noise = self.noise
+        first = (y - f) / noise
+        return Derivatives(-0.5 * (y - f) * first, first, (-1 / noise).expand(first.shape))
+
+    @override
+    def parameter_slopes(self, y: Values, f: Values) -> Slopes:
+        """½((y − f)²/σ⁴ − 1/σ²) in σ²."""
+        precision = 1 / self.noise
+        return (0.5 * (((y - f) * precision) ** 2 - precision),)
+
+    def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
+        """log N(y; μ, v + σ²)."""
+        noise = self.noise.detach() if self._frozen else self.noise
+        return in_float64(_log_predictive, log_predictive_and_slopes, y, mean, variance, noise)
+
+    def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
+        """log N(y; μ, σ²) − v / (2σ²)."""
+        noise = self.noise.detach() if self._frozen else self.noise
+        return in_float64(_gibbs, gibbs_and_slopes, y, mean, variance, noise)
+
+    @override
+    def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
+        """log N(y; μ, v + σ²) and its slopes."""
+        return log_predictive_and_slopes(y, mean, variance, self.noise.double())
+
+    @override
+    def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
+        """log N(y; μ, σ²) − v / (2σ²) and its slopes."""
+        return gibbs_and_slopes(y, mean, variance, self.noise.double())
 
     def predictive_crps(self, y: Values, mean: Values, variance: Values) -> Values:
         """r(2Φ(z) − 1) + s(2φ(z) − 1/√π) with r = y − μ, s = √(v + σ²), z = r/s.
@@ -191,11 +196,81 @@ class Gaussian(GaussianNoise, ConjugateLikelihood):
         return {"noise standard deviation": unit * float(self.noise.sqrt())}
 
 
+@final
+class GaussianKnownNoise(GaussianNoise):
+    """Regression with a known noise variance σ_i² of each row, from `with_row_values`.
+
+    Parameters
+    ----------
+    extra : float or tensor
+        Variance to start from of noise that all rows have besides; None, the default, for no such
+        noise.
+
+    Examples
+    --------
+    >>> import torch
+    >>> known = GaussianKnownNoise().with_row_values(torch.tensor([0.25, 1.0]))
+    >>> known.log_prob(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 1.0]))
+    tensor([-0.2258, -0.9189])
+    """
+
+    parameter_texts = (
+        ParameterText(
+            "raw_extra",
+            "The noise variance besides the known ones",
+            "The known variances explain all noise: leave out extra.",
+            True,
+        ),
+    )
+    row_argument = "noise"
+    row_required = True
+
+    def __init__(self, extra: float | Tensor | None = None) -> None:
+        super().__init__()
+        raw = None if extra is None else unconstrained(extra, "extra of GaussianKnownNoise")
+        self.register_parameter("raw_extra", raw)
+
+    @property
+    def extra(self) -> Tensor | None:
+        """The noise variance that all rows have besides."""
+        raw = self._parameters["raw_extra"]
+        return None if raw is None else self._positive(raw)
+
+    @property
+    @override
+    def noise(self) -> Tensor:
+        if not self.has_row_values:
+            who, remedy = "noise of GaussianKnownNoise", "Give noise=, or predict f without noise."
+            refuse(who, "given for each row", "none", remedy)
+        known, extra = self._row_values(), self.extra
+        return known if extra is None else known + extra
+
+    @override
+    def check_targets(self, y: Targets) -> None:
+        check_finite(y, "GaussianKnownNoise")
+
+    @override
+    def floors(self, deviation: float) -> dict[str, float]:
+        return {} if self.extra is None else {"raw_extra": deviation * deviation}
+
+    @override
+    def settings(self) -> dict[str, float]:
+        extra = self.extra
+        return {} if extra is None else {"extra": float(extra)}
+
+    @override
+    def description(self, unit: float) -> dict[str, float]:
+        extra = self.extra
+        if extra is None:
+            return {}
+        return {"noise standard deviation besides the known one": unit * float(extra.sqrt())}
+
+
 def _log_predictive(y: Values, mean: Values, variance: Values, noise: Values) -> Values:
     return log_density(y, mean, variance + noise)
 
 
-def _log_predictive_and_slopes(y: Values, mean: Values, variance: Values, noise: Values) -> Slopes:
+def log_predictive_and_slopes(y: Values, mean: Values, variance: Values, noise: Values) -> Slopes:
     """With t = v + σ² and r = y − μ: log N(r; 0, t), r/t, and ½(r²/t² − 1/t) in v and in σ²."""
     total, residual = variance + noise, y - mean
     precision = total.reciprocal()
@@ -209,7 +284,7 @@ def _gibbs(y: Values, mean: Values, variance: Values, noise: Values) -> Values:
     return log_density(y, mean, noise) - 0.5 * variance / noise
 
 
-def _gibbs_and_slopes(y: Values, mean: Values, variance: Values, noise: Values) -> Slopes:
+def gibbs_and_slopes(y: Values, mean: Values, variance: Values, noise: Values) -> Slopes:
     """With r = y − μ: −½(log 2πσ² + (r² + v)/σ²), r/σ², −1/(2σ²), and ½((r² + v)/σ⁴ − 1/σ²)."""
     precision, residual = noise.reciprocal(), y - mean
     half = -0.5 * precision

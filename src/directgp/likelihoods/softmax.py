@@ -36,8 +36,17 @@ class Categorical(Likelihood):
 
     @classmethod
     @override
-    def from_targets(cls: type[SomeCategorical], y: Float[Tensor, " n"]) -> SomeCategorical:
+    def from_targets(
+        cls: type[SomeCategorical], y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
+    ) -> SomeCategorical:
         return cls(max(2, int(y.max()) + 1))
+
+    @classmethod
+    def from_labels(
+        cls: type[SomeCategorical], y: Float[Tensor, " n"], num_classes: int
+    ) -> SomeCategorical:
+        """Return the likelihood that training on labels of this many classes starts from."""
+        return cls(num_classes)
 
     @override
     def settings(self) -> dict[str, float]:

@@ -257,7 +257,9 @@ class StudentT(StudentTNoise):
 
     @classmethod
     @override
-    def from_targets(cls, y: Float[Tensor, " n"]) -> "StudentT":
+    def from_targets(
+        cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
+    ) -> "StudentT":
         """The scale starts at a tenth of the variance of the bulk of the targets; ν ≥ 2.1."""
         spread = float((y - y.median()).abs().median()) / _QUARTILE
         noise = 0.1 * spread**2 if spread > 0 else 0.1 * max(float(y.var(correction=0)), 1e-6)

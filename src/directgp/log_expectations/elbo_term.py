@@ -124,7 +124,7 @@ def nodes_needed(examples: FlatExamples, nats: float) -> tuple[Row, Row]:
     likelihood, _, mean, variance = examples
     deviation = torch.sqrt(variance)
     reach = math.sqrt(2 * nats) * deviation + mean.abs() * variance.clamp(max=1.0)
-    strip = likelihood.log_strip or likelihood.strip
+    strip = likelihood.log_strip
     return reach, 2 * reach / trapezoid_step(deviation, strip, nats - NATS)
 
 
@@ -187,7 +187,7 @@ def _estimator(likelihood: Likelihood, dtype: torch.dtype) -> tuple[int, Estimat
     """Return the number of points for the block size, and the estimator."""
     if likelihood.num_latent > 1:
         return latent_estimator(likelihood, gibbs=True)
-    if not likelihood.log_concave:
+    if not (likelihood.log_concave or likelihood.analytic):
         return POINTS, adaptive_gibbs
     nats = NATS_OF_FLOAT32 if dtype == torch.float32 else NATS
     return recorded_nodes(), partial(_integrate, nats=nats)
@@ -213,7 +213,7 @@ def _common_nodes_estimate(examples: FlatExamples, nats: float) -> Estimate | No
     if isinstance(likelihood, SymmetricLink) and not likelihood.state_dict():
         link, mean = likelihood, (2 * y - 1) * mean
         centres = mean.clamp(min=0.0)
-    strip = likelihood.log_strip or likelihood.strip
+    strip = likelihood.log_strip
     nodes = common_nodes(centres, deviation, strip, nats)
     if nodes is None:
         return None

@@ -6,8 +6,6 @@ from functools import partial
 from typing import Literal, NamedTuple, cast, final
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import require
@@ -37,7 +35,8 @@ from directgp.log_expectations.rule import (
     row_blocks,
     without_overflow,
 )
-from directgp.log_expectations.samplers import SamplerName, draw_product, unimodal
+from directgp.log_expectations.samplers import SamplerName, draw_product
+from directgp.log_expectations.unimodal import Peaks, find_peaks
 from directgp.numerics.fixed_sizes import recording
 from directgp.numerics.random import Generator
 from directgp.shapes import Points, Row, Values
@@ -185,54 +184,14 @@ def _sketch_peak(examples: FlatExamples, peak: Peak, number: int) -> tuple[Row, 
 # Other likelihoods with one peak over f, such as Student's t: q̃ may have one peak near the mean of
 # q and one near the peak of p, and slow tails around either.
 
-_Pair = Float[Tensor, "2 n"]
-
 _PAIR_NODES = 40
 """Nodes of an example, half of them for each peak."""
 
-_PEAK_STEPS = 8
 _REACH = 6.5
 """Deviations of q beyond the peaks at which the nodes end."""
 
-_FLATTEST = 0.1
-"""Smallest curvature of a peak, as a share of that of q."""
 
-
-class _Peaks(NamedTuple):
-    """Local maxima of q̃, found from μ and from the peak of p; they may coincide."""
-
-    delta: _Pair
-    height: _Pair
-    width: _Pair
-
-
-def _find_peaks(examples: FlatExamples) -> _Peaks:
-    """Take some steps of Newton's method from either end of the interval from μ to the peak of p.
-
-    With r the distance to the peak of p, ℓ′/r ≥ 0 in place of −ℓ″ gives the steps of EM for a
-    scale mixture of Gaussians. They never leave the interval, and serve where Newton's step would.
-    A peak that is not quite found costs accuracy only: nodes may lie anywhere.
-    """
-    likelihood, (_, y, mean, variance) = unimodal(examples), examples
-    end = likelihood.argmax(y) - mean
-    end = torch.where(end.isinf(), 0.0, end)
-    precision = 1 / variance
-    delta = torch.stack([torch.zeros_like(end), end])
-    for _ in range(_PEAK_STEPS):
-        _, first, second = likelihood.derivatives(y, mean + delta)
-        slope, rest = first - delta * precision, end - delta
-        bend = precision - second
-        newton = delta + slope / bend
-        inside = (bend > 0) & (newton * (end - newton) >= 0)
-        pull = torch.where(rest == 0, -second, first / rest)
-        delta = torch.where(inside, newton, delta + slope / (precision + pull))
-    value, _, second = likelihood.derivatives(y, mean + delta)
-    height = torch.addcmul(value, delta * delta, precision, value=-0.5)
-    bend = torch.maximum(precision - second, _FLATTEST * precision)
-    return _Peaks(delta, height, bend.rsqrt())
-
-
-def _nodes_over(peaks: _Peaks, variance: Row) -> tuple[Points, Points]:
+def _nodes_over(peaks: Peaks, variance: Row) -> tuple[Points, Points]:
     """Return points δ and steps: Σ_k step_k·g(δ_k) ≈ ∫ g(δ) dδ.
 
     Each peak has nodes at equal steps in u, δ = δ̂ + τ·sinh(u), over the support of both. Where
@@ -240,7 +199,7 @@ def _nodes_over(peaks: _Peaks, variance: Row) -> tuple[Points, Points]:
     far apart for the other peak sum little of it. The two kinds are a half step apart in u: they
     are one fine rule where the peaks coincide.
     """
-    delta, _, width = peaks
+    delta, _, width, _ = peaks
     reach, number = _REACH * variance.sqrt(), _PAIR_NODES // 2
     start = torch.asinh((delta.amin(0) - reach - delta) / width)
     step = (torch.asinh((delta.amax(0) + reach - delta) / width) - start) / number
@@ -270,7 +229,7 @@ _WORTHWHILE = 0.03
 
 def _sketch_two_peaks(examples: FlatExamples) -> tuple[Row, ...]:
     """Return the same as `_sketch_peak`."""
-    variance, peaks = examples.variance, _find_peaks(examples)
+    variance, peaks = examples.variance, find_peaks(examples)
     delta, step = _nodes_over(peaks, variance)
     log_z, mass, first, second = _weigh(examples, delta, step, peaks.height.amax(0))
     centre = (mass * delta).sum(0)

@@ -43,6 +43,7 @@ from directgp.log_expectations.rule import (
     gather,
 )
 from directgp.log_expectations.scale_mixture import mixture_estimate
+from directgp.log_expectations.unimodal import Peaks, find_ends, settled_peaks
 from directgp.numerics.autograd import Slopes
 from directgp.numerics.fixed_sizes import constant, fixed_size, fixed_sizes, recording
 from directgp.numerics.gaussian import gauss_hermite
@@ -224,6 +225,15 @@ def _peak_at(delta: Values, here: Derivatives, precision: Values) -> Peak:
     )
 
 
+def highest(peaks: Peaks, variance: Values) -> Peak:
+    """Return the higher of two peaks, with the width of the narrower."""
+    which = peaks.height.argmax(0, keepdim=True)
+    delta, height = (each.gather(0, which)[0] for each in (peaks.delta, peaks.height))
+    width = peaks.width.amin(0)
+    curvature = (width**-2 - 1 / variance).clamp(min=0.0)
+    return Peak(delta, height, torch.zeros_like(delta), curvature, width)
+
+
 class Fall(NamedTuple):
     """h(δ̂) − h and the slope at a distance from the mode, left and right; shapes (2, ...)."""
 
@@ -375,6 +385,7 @@ class Quadrature(Rule):
         if likelihood.num_latent > 1:
             return self._over_latents(likelihood)
         known = likelihood.log_concave or isinstance(likelihood, StudentTNoise)
+        known = known or likelihood.analytic
         return recorded_nodes() if known else POINTS, lambda examples: self.estimate(*examples)
 
     def _over_latents(self, likelihood: Likelihood) -> tuple[int, Estimator]:
@@ -391,11 +402,11 @@ class Quadrature(Rule):
         examples = FlatExamples(likelihood, y, mean, variance)
         if isinstance(likelihood, StudentTNoise):
             return mixture_estimate(likelihood, y, mean, variance, self.num_nodes)
-        if not likelihood.log_concave:
+        if not (likelihood.log_concave or likelihood.analytic):
             if self.num_nodes != "auto" or self.nodes != "trapezoid":
                 raise UnsupportedError(
                     f"Quadrature with nodes of your choice needs a likelihood that is log-concave "
-                    f"in f. Got {type(likelihood).__name__}. Use Quadrature()."
+                    f"or analytic in f. Got {type(likelihood).__name__}. Use Quadrature()."
                 )
             return adaptive_log_expectation(examples)
         if isinstance(likelihood, Binary):
@@ -412,14 +423,19 @@ class Quadrature(Rule):
     def _integrate(self, examples: FlatExamples, rise: Row | None = None) -> Estimate:
         """Integrate q·p for a log-concave p; `rise` is −log E[y given μ] where y = 0, else 0."""
         likelihood, y, mean, variance = examples
-        peak, certain = peak_of(*examples, _ROUGH), None if rise is None else rise > _CERTAIN_FROM
+        certain = None if rise is None else rise > _CERTAIN_FROM
+        peaks = None if likelihood.log_concave else settled_peaks(examples)
+        peak = peak_of(*examples, _ROUGH) if peaks is None else highest(peaks, variance)
         if self.nodes == "gauss_hermite":
             number = _HERMITE_NODES if self.num_nodes == "auto" else self.num_nodes
             rows = _rows(examples, peak, peak.delta, peak.width)
             sums = _sum_nodes(likelihood, rows, hermite_nodes(number, y), certain is not None)
             return _estimate(examples, rows, sums, certain)
         drop = nats_for(peak.width)
-        ends = find_support(lambda f: likelihood.derivatives(y, f), mean, variance, peak, drop)
+        if peaks is None:
+            ends = find_support(lambda f: likelihood.derivatives(y, f), mean, variance, peak, drop)
+        else:
+            ends = (find_ends(examples, peaks, drop) - peak.delta) * _sides(mean)
         if rise is not None and certain is not None:
             # The mass of q·(1 − p) lies v to the right of that of q, as far as 1 − p rises.
             right = torch.sqrt(2 * drop * variance).add_(torch.minimum(variance, rise))

@@ -11,10 +11,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from directgp.errors import NumericalError, UnsupportedError
+from directgp.errors import NumericalError
 from directgp.likelihoods.base import ExactProductSampler, UnimodalInF
 from directgp.log_expectations.quadrature import Peak, find_fall, peak_of
 from directgp.log_expectations.rule import FlatExamples
+from directgp.log_expectations.unimodal import unimodal
 from directgp.numerics.random import (
     Generator,
     exponential,
@@ -71,17 +72,6 @@ def _draw_bounded(
     else:
         rest = draw_from_cells(some, num_samples, generator)
     return torch.where(draws.unfinished, draws.delta.index_copy(1, left, rest), draws.delta)
-
-
-def unimodal(examples: FlatExamples) -> UnimodalInF:
-    """Return the likelihood; raise `UnsupportedError` if it is not known to have one peak."""
-    likelihood = examples.likelihood
-    if not isinstance(likelihood, UnimodalInF):
-        raise UnsupportedError(
-            f"Product sampling needs a likelihood that is log-concave, or bounded with one peak "
-            f"in f. Got {type(likelihood).__name__}. Use Quadrature or BiasedMonteCarlo."
-        )
-    return likelihood
 
 
 def draw_by_rejection(

@@ -361,7 +361,7 @@ def _of_kind(labels: list[Any], kind: str) -> bool:
 
 
 def _likelihood_spec(likelihood: Likelihood) -> LikelihoodSpec:
-    """Return the spec of a likelihood; exposures are data, and not saved."""
+    """Return the spec of a likelihood; row values are data, and not saved."""
     kind = _kind(likelihood, LIKELIHOODS, "likelihood")
     if any(parameter.numel() != 1 for parameter in likelihood.parameters()):
         raise UnsupportedError(

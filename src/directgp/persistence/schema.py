@@ -80,7 +80,7 @@ class PosteriorSpec(Strict):
 
 
 class LikelihoodSpec(Strict):
-    """A likelihood, without exposures."""
+    """A likelihood, without row values."""
 
     kind: Name
     frozen: list[Name]

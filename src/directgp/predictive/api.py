@@ -1,13 +1,14 @@
 """Compute density, CDF, quantiles, intervals and CRPS of y at new inputs."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from directgp.likelihoods.base import Binary, ClosedFormCRPS, Likelihood
+from directgp.likelihoods.base import Binary, ClosedFormCRPS, ConditionalCDF, Likelihood
 from directgp.likelihoods.counts import CountLikelihood
 from directgp.log_expectations.api import resolve_rule
 from directgp.predictive.distributions import distribution_of
@@ -117,6 +118,10 @@ _TAIL = 1e-5
 _MAX_COUNTS = 256
 """Largest number of counts on either side of y that are evaluated; the rest is interpolated."""
 
+_FARTHEST = 700.0
+_LINE = 40.0
+"""Where e^x ends, and the distance over which it falls to nothing."""
+
 _NODES = 64
 """Gauss–Legendre nodes on either side of y."""
 
@@ -144,6 +149,8 @@ def predictive_crps(likelihood: Likelihood, y: Num[Tensor, " n"], marginals: Mar
     low, high = predictive_quantiles(likelihood, marginals, [_TAIL, 1 - _TAIL])
     counts = isinstance(likelihood, CountLikelihood)
     area, last = (_counted, target - 1) if counts else (_integrated, target)
+    if isinstance(likelihood, ConditionalCDF):
+        area = _integrated_on_line
     below = area(likelihood, marginals, torch.minimum(low, target), last, upper=False)
     return below + area(likelihood, marginals, target, torch.maximum(high, target), upper=True)
 
@@ -183,6 +190,23 @@ def _integrated(
     u = first + 0.5 * (x[:, None] + 1) * (last - first)
     squares = _squares(likelihood, marginals, centre + scale * torch.sinh(u), upper)
     slope = 0.5 * (last - first) * scale * torch.cosh(u)
+    total: Row = (weight[:, None] * squares * slope).sum(0)
+    return total
+
+
+def _integrated_on_line(
+    likelihood: Any, marginals: Marginals, start: Row, end: Row, *, upper: bool
+) -> Row:
+    """Integrate P(Y ≤ t)², or P(Y > t)², over the variable of `to_line`."""
+    ends = torch.stack([likelihood.to_line(start), likelihood.to_line(end)])
+    first, last = ends.clamp(-_FARTHEST, _FARTHEST).sort(0).values
+    first = torch.maximum(first, last - _LINE)
+    x, weight = (
+        torch.as_tensor(each).to(start) for each in np.polynomial.legendre.leggauss(_NODES)
+    )
+    u = first + 0.5 * (x[:, None] + 1) * (last - first)
+    squares = _squares(likelihood, marginals, likelihood.from_line(u), upper)
+    slope = 0.5 * (last - first) * likelihood.line_slope(u)
     total: Row = (weight[:, None] * squares * slope).sum(0)
     return total
 

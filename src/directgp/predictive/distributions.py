@@ -14,7 +14,14 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import NumericalError, UnsupportedError
-from directgp.likelihoods.base import Binary, ClosedFormQuantiles, Likelihood, ScaleMixture
+from directgp.likelihoods.base import (
+    Binary,
+    ClosedFormQuantiles,
+    ConditionalCDF,
+    Likelihood,
+    ScaleMixture,
+    rounded_down,
+)
 from directgp.likelihoods.counts import CountLikelihood
 from directgp.log_expectations.quadrature import Peak, Quadrature, find_support
 from directgp.numerics.special import log_ndtr
@@ -28,8 +35,8 @@ from directgp.predictive.moments import (
 )
 from directgp.shapes import Row, Values
 
-_ROUNDING = 2e-11
-"""Relative rounding error of a distribution function."""
+Offset = Callable[[Int[Tensor, " r"], Float[Tensor, " r"]], Float[Tensor, " r"]]
+"""Indices of examples and a number for each → an increasing function of it."""
 
 
 @dataclass(frozen=True)
@@ -63,19 +70,13 @@ def distribution_of(likelihood: Likelihood, mean: Values, variance: Values) -> D
         return CountDistribution(likelihood, mean, variance)
     if isinstance(likelihood, ScaleMixture):
         return MixtureDistribution(likelihood, mean, variance)
+    if isinstance(likelihood, ConditionalCDF):
+        return StepDistribution(likelihood, mean, variance)
     raise UnsupportedError(
         f"Quantiles need a likelihood of labels or counts, one with formulas, or a scale mixture "
         f"of Gaussians. Got {type(likelihood).__name__}. Give it the methods of "
-        f"ClosedFormQuantiles."
+        f"ClosedFormQuantiles or ConditionalCDF."
     )
-
-
-def rounded_down(level: Values) -> Values:
-    """Lower a level by the rounding of the distribution function, so that it is reached in a tie.
-
-    Ties are common: a fair coin has P(Y ≤ 0) = ½, and its median is 0.
-    """
-    return level - _ROUNDING * torch.minimum(level, 1 - level)
 
 
 @final
@@ -184,6 +185,129 @@ def tail_quantile(likelihood: Any, log_level: Values, variance: Values) -> Value
             return torch.where(a < _FARTHEST - 1, scale * torch.sinh(a), torch.inf)
     raise NumericalError(
         f"A quantile was not found in {_MAX_STEPS} steps for {int(moving.sum())} examples. "
+        f"Choose levels further from 0 and 1."
+    )
+
+
+# Continuous families with P(Y ≤ y given f) =: F(f), a step between 0 and 1 of width w around the
+# peak f₀ of p(y given f). In z = (f − μ)/√v the average of F over q has two scales, 1 and w/√v;
+# equal steps in u, z = z₀ + (w/√v)·sinh(u), resolve both.
+
+_STEP = 0.6
+"""Largest step in z within six deviations: e^{−z²/2} needs 0.75 for an error of e^−32."""
+
+_BULK = 6.0
+_OUTSIDE = 40.0
+"""Probit of a probability of 0 or 1."""
+
+_FARTHEST_ON_LINE = 740.0
+"""|x| where e^x ends: quantiles beyond are ends of the support."""
+
+
+@final
+class StepDistribution(Distribution):
+    """A continuous family whose distribution function is known given f."""
+
+    @override
+    def cdf(self, y: Values) -> Values:
+        y, mean, variance = torch.broadcast_tensors(y, self.mean, self.variance)
+        inside = torch.isfinite(self.likelihood.to_line(y))
+        value: Values = self.likelihood.conditional_cdf(y, mean)
+        some = (column[inside] for column in (y, mean, variance))
+        value[inside] = _average_step(self.likelihood.take(inside), *some)
+        return value
+
+    @override
+    def quantile(self, level: Values) -> Values:
+        level, mean, variance = torch.broadcast_tensors(level, self.mean, self.variance)
+        likelihood = self.likelihood.take(torch.ones_like(level, dtype=torch.bool))
+        target = torch.special.ndtri(level).reshape(-1)
+        mean, variance = mean.reshape(-1), variance.reshape(-1)
+        ends = likelihood.from_line(torch.tensor([0.0, 1.0], dtype=mean.dtype, device=mean.device))
+        side = 1.0 if bool(ends[1] > ends[0]) else -1.0
+
+        def offset(index: Tensor, x: Tensor) -> Tensor:
+            some = likelihood.take(index)
+            below = StepDistribution(some, mean[index], variance[index]).cdf(some.from_line(x))
+            probit = torch.special.ndtri(below).clamp(-_OUTSIDE, _OUTSIDE)
+            gap: Tensor = side * (probit - target[index])
+            return gap
+
+        f = mean + side * torch.sqrt(variance) * target
+        start = likelihood.to_line(likelihood.conditional_mean(f)).nan_to_num(0.0, 0.0, 0.0)
+        x = increasing_root(offset, start, 1 + torch.sqrt(variance), _FARTHEST_ON_LINE)
+        found: Values = likelihood.from_line(x)
+        return found.reshape(level.shape)
+
+
+def _average_step(likelihood: Any, y: Row, mean: Row, variance: Row) -> Row:
+    """Compute E_q[P(Y ≤ y given f)] for y inside the support."""
+    deviation, peak = torch.sqrt(variance), likelihood.argmax(y)
+    width = torch.rsqrt(-likelihood.derivatives(y, peak).second).clamp(max=1.0) / deviation
+    origin = ((peak - mean) / deviation).clamp(-_REACH, _REACH)
+    step = _STEP / torch.sqrt(width**2 + (origin.abs() + _BULK) ** 2)
+    lower, upper = (torch.asinh((end - origin) / width) for end in (-_REACH, _REACH))
+    columns = y, mean, deviation, origin, width, lower, upper
+    return integrate_in_batches(_step_sum, likelihood, (upper - lower) / step, *columns)
+
+
+def _step_sum(number: int, likelihood: Any, *columns: Row) -> Row:
+    """Sum over equal steps in u; weights are normalised by division."""
+    y, mean, deviation, origin, width, lower, upper = columns
+    u = torch.lerp(lower, upper, midpoints(number, mean))
+    z = torch.addcmul(origin, width, torch.sinh(u))
+    weight = torch.exp(-0.5 * z * z) * torch.cosh(u)
+    total: Row = (weight * likelihood.conditional_cdf(y, mean + deviation * z)).sum(0)
+    return total / weight.sum(0)
+
+
+def increasing_root(offset: Offset, start: Row, step: Row, farthest: float) -> Row:
+    """Find x with offset(index, x) = 0 for increasing functions; ±farthest where there is none.
+
+    The bracket grows from the start by doubled steps; then Chandrupatla's method: inverse quadratic
+    interpolation where it is safe, else halving (Advances in Engineering Software 28, 1997).
+    """
+    every = torch.arange(len(start), device=start.device)
+    lower, upper = (start - step).clamp(min=-farthest), (start + step).clamp(max=farthest)
+    below, above = offset(every, lower), offset(every, upper)
+    while True:
+        low = torch.nonzero((below > 0) & (lower > -farthest)).squeeze(-1)
+        high = torch.nonzero((above < 0) & (upper < farthest)).squeeze(-1)
+        if not len(low) + len(high):
+            break
+        step = 2 * step
+        upper[low], above[low] = lower[low], below[low]
+        lower[low] = (lower[low] - step[low]).clamp(min=-farthest)
+        below[low] = offset(low, lower[low])
+        lower[high], below[high] = upper[high], above[high]
+        upper[high] = (upper[high] + step[high]).clamp(max=farthest)
+        above[high] = offset(high, upper[high])
+    ends = torch.where(below > 0, lower, upper)
+    bracketed = (below <= 0) & (above >= 0)
+    x1, x2, f1, f2 = upper, lower, above, below
+    share, active = torch.full_like(x1, 0.5), torch.nonzero(bracketed).squeeze(-1)
+    for _ in range(_MAX_STEPS):
+        a1, a2, b1, b2 = x1[active], x2[active], f1[active], f2[active]
+        x = torch.lerp(a1, a2, share[active])
+        f = offset(active, x)
+        same = torch.sign(f) == torch.sign(b1)
+        a3, b3 = torch.where(same, a1, a2), torch.where(same, b1, b2)
+        a2, b2 = torch.where(same, a2, a1), torch.where(same, b2, b1)
+        x1[active], x2[active], f1[active], f2[active] = x, a2, f, b2
+        gap = (a2 - x).abs()
+        limit = _TOLERANCE * (1 + x.abs()) / gap.clamp(min=1e-300)
+        place, height = (x - a2) / (a3 - a2), (f - b2) / (b3 - b2)
+        safe = (height**2 < place) & ((1 - height) ** 2 < 1 - place)
+        inverse = f / (b2 - f) * b3 / (b2 - b3)
+        inverse = inverse + (a3 - x) / (a2 - x) * f / (b3 - f) * b2 / (b3 - b2)
+        inverse = torch.where(safe, inverse, 0.5)
+        share[active] = torch.minimum(torch.maximum(inverse, limit), 1 - limit)
+        active = active[(limit < 0.5) & (f != 0)]
+        if not len(active):
+            best = torch.where(f1.abs() < f2.abs(), x1, x2)
+            return torch.where(bracketed, best, ends)
+    raise NumericalError(
+        f"A quantile was not found in {_MAX_STEPS} steps for {len(active)} examples. "
         f"Choose levels further from 0 and 1."
     )
 

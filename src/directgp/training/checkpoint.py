@@ -199,7 +199,7 @@ def open_checkpoint(
     if checkpoints is None and group is None:
         return Checkpoint()
     start = model_tensors(model)
-    # Exposures are data, and not in the state of a likelihood.
+    # Row values are data, and not in the state of a likelihood.
     start |= {f"buffer.{name}": value for name, value in model.likelihood.named_buffers()}
     start |= {"X": data.X, "y": data.y}
     # The address in the text of a function or object differs between runs.

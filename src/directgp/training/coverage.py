@@ -36,7 +36,7 @@ _MAX_EXAMPLES = 10_000
 """Examples of each part that are checked, evenly spaced."""
 
 Examples = tuple[TrainingResult, Data, Likelihood]
-"""A trained model, examples, and a likelihood with their exposures."""
+"""A trained model, examples, and a likelihood with their row values."""
 
 
 class Group(NamedTuple):
@@ -112,9 +112,10 @@ def _checked(
     rows = torch.arange(0, len(data), -(-len(data) // _MAX_EXAMPLES), device=data.X.device)
     data, likelihood = data.take(rows), likelihood.for_rows(rows)
     q, y = result.posterior.predict(data.X), data.y
-    up_to = predictive_cdf(likelihood, y, q)
-    # The interval of counts includes its upper end.
-    below = predictive_cdf(likelihood, y - 1, q) if likelihood.task == "count" else up_to
+    # The interval of counts includes its upper end; a censored value may be anywhere in its range.
+    low, high = likelihood.observed_range(y)
+    up_to = predictive_cdf(likelihood, high, q)
+    below = up_to if low is high else predictive_cdf(likelihood, low, q)
     tail = 0.5 * (1 - COVERAGE)
     inside = (up_to >= tail) & (below < 1 - tail)
     mean = centre(likelihood, q)

@@ -57,9 +57,10 @@ class ModelChoice:
             # All examples are for training.
             part = Split(race.data, models[0][0].likelihood, *part.examples)
         race.splits = [race.some(part, max(race.effort.rows_for_models, rows))]
-        self._first = {model.name: row[0] for row in models for model in row}
+        self._first = {model.name: first_of(row, model) for row in models for model in row}
         # The tails of the last likelihood are the heaviest: outliers decide nothing.
-        column = [row[0 if self.by_evidence else -1] for row in models]
+        alike = [[each for each in row if self._first[each.name] is row[0]] for row in models]
+        column = [row[0 if self.by_evidence else -1] for row in alike]
         try:
             pair = [model for model in column if _kernel(model) == _kernel(column[0])]
             kind = self._best(pair) or pair[0]
@@ -69,7 +70,8 @@ class ModelChoice:
             if best is None:
                 return None
             row = models[column.index(best)]
-            first, chosen = row[0], self._best(row[::-1]) or best
+            chosen = self._best(row[::-1]) or best
+            first = self._first[chosen.name]
         finally:
             race.splits = whole
         self.tried[chosen.name] = replace(self.tried[chosen.name], chosen=True)
@@ -138,6 +140,12 @@ class ModelChoice:
         n = len(data) if data.weights is None else float(data.weights.sum())
         evidence = -len(data) * result.loss - 0.5 * k * math.log(max(n, 1.0))
         return evidence if math.isfinite(evidence) else -math.inf
+
+
+def first_of(row: Sequence[Model], model: Model) -> Model:
+    """Return the first model of a row whose f is on the scale of that of a model."""
+    scale = model.likelihood.latent_scale
+    return next(each for each in row if each.likelihood.latent_scale == scale)
 
 
 def start_of(model: Model, first: Model, solution: TrainingResult, data: Data) -> TrainingResult:

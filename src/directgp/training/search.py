@@ -74,6 +74,10 @@ class Reached(Monitor):
         self.otherwise.reset()
 
 
+Solved = tuple[Model, Sequence[TrainingResult]]
+"""A model and its ELBO solutions of the splits."""
+
+
 @final
 @dataclass
 class Search(Race):
@@ -100,6 +104,9 @@ class Search(Race):
 
     _rivals: list[Trial] = field(default_factory=list, init=False)
     """Candidates of other likelihoods."""
+
+    _firsts: dict[str, Model] = field(default_factory=dict, init=False)
+    """The model whose ELBO solution a model starts from, by the name of the latter."""
 
     coverage: Coverage = field(default_factory=Coverage, init=False)
     """That of the chosen candidate, on its validation examples."""
@@ -267,7 +274,8 @@ class Search(Race):
         chosen = self._chosen()
         self.trials[chosen] = self._finished(self.trials[chosen], whole, sampled)
         chosen = self._covering(chosen, whole, sampled)
-        return self._on_all(first, self.trials[chosen]), chosen
+        trial = self.trials[chosen]
+        return self._on_all(self._firsts.get(trial.model.name, first), trial), chosen
 
     def _finished(self, trial: Trial, whole: list[Split], sampled: bool) -> Trial:
         """Train a candidate while that pays, on all rows of the splits if it has seen a sample."""
@@ -388,6 +396,22 @@ class Search(Race):
         most = self.effort.max_inducing_cuda if cuda else self.effort.max_inducing
         return min(most, min(len(part.training) for part in self.splits) // rows_each)
 
+    def _solutions_of(
+        self, first: Model, models: Sequence[Model], solutions: Sequence[TrainingResult]
+    ) -> dict[str, Solved]:
+        """Return the first model of each scale of f, and its ELBO solutions."""
+        known: dict[str, Solved] = {first.likelihood.latent_scale: (first, solutions)}
+        for model in models:
+            scale = model.likelihood.latent_scale
+            if scale not in known and not self.leaves_out(model.name):
+                # As many steps as the solutions of the first one have had, or nearly.
+                found = self.elbo(model, 2 * FIRST_STEPS)
+                if found is not None:
+                    known[scale] = model, found
+            if scale in known:
+                self._firsts[model.name] = known[scale][0]
+        return known
+
     def _starts(
         self, first: Model, model: Model, solutions: Sequence[TrainingResult]
     ) -> list[TrainingResult]:
@@ -408,16 +432,20 @@ class Search(Race):
         """Train candidates of each mode, along β while that lowers the validation loss."""
         model, middle = models[0], betas[nearest_one(betas)]
         found: list[Trial] = []
+        known = self._solutions_of(first, models, solutions)
         if "joint" in modes:
             joint = [
-                self.trial(each, "joint", middle, self._starts(first, each, solutions))
+                self.trial(each, "joint", middle, self._starts(start, each, solved))
                 for each in models
+                for start, solved in [known.get(each.likelihood.latent_scale, (first, ()))]
+                if solved
             ]
             joint = self.race(joint, _COARSE, 2 * FIRST_STEPS)
             winner = min(joint, key=lambda trial: trial.loss)
             self._rivals = [trial for trial in joint if trial is not winner]
             found = [winner] if self.effort.first_only else self._along(winner, betas)
             model = winner.model
+        first, solutions = known[model.likelihood.latent_scale]
         starts = self._starts(first, model, solutions)
         best = min(found, key=lambda trial: trial.loss, default=None)
         elbo = self.trial(model, "elbo", 1.0, starts)

@@ -54,7 +54,7 @@ class Folds:
 @final
 @dataclass(frozen=True)
 class Given:
-    """Validate on these examples; with a likelihood where they have exposures."""
+    """Validate on these examples; with a likelihood where they have row values."""
 
     X: Float[Tensor, "v d"]
     y: Num[Tensor, " v"]
@@ -62,8 +62,8 @@ class Given:
 
     def settings(self) -> str:
         """Return a text that differs for other settings, for the fingerprint of a checkpoint."""
-        exposures = {} if self.likelihood is None else dict(self.likelihood.named_buffers())
-        return fingerprint(X=self.X, y=self.y, **exposures)
+        values = {} if self.likelihood is None else dict(self.likelihood.named_buffers())
+        return fingerprint(X=self.X, y=self.y, **values)
 
 
 Validation = HoldOut | Folds | Given
@@ -109,7 +109,7 @@ class Split:
 
 
 def for_rows_of(likelihood: Likelihood, other: Likelihood) -> Likelihood:
-    """Return a copy of a likelihood for the rows of another one, with its exposures."""
+    """Return a copy of a likelihood for the rows of another one, with its row values."""
     found = copy.deepcopy(likelihood)
     found._buffers = {**likelihood._buffers, **other._buffers}
     return found
@@ -125,13 +125,13 @@ def split(
     """Return one split, or one for each fold."""
     if isinstance(validation, Given):
         other = Data(validation.X, validation.y)
-        exposed = getattr(likelihood, "log_exposure", None) is not None
         require(
-            validation.likelihood is not None or not exposed,
+            validation.likelihood is not None or not likelihood.has_row_values,
             "likelihood of Given",
-            "given where the training examples have exposures",
+            f"given where the training examples have a constant of each row "
+            f"({likelihood.row_argument})",
             "None",
-            "Give likelihood.with_exposure(...) of the validation examples.",
+            "Give likelihood.with_row_values(...) of the validation examples.",
         )
         theirs = likelihood
         if validation.likelihood is not None:

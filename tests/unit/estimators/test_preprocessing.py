@@ -16,6 +16,7 @@ from directgp.estimators.preprocessing import (
     TrainingTable,
     prepare_rows,
 )
+from directgp.estimators.validation import RowValues
 
 Array = NDArray[np.float64]
 GRID = 2.0**-32
@@ -196,7 +197,7 @@ def canonical(
         X,
         y,
         weights,
-        exposure,
+        None if exposure is None else RowValues("exposure", exposure),
         Scalings(ColumnScaling.identity(X.shape[1]), ColumnScaling.identity(1)),
         turn=turn,
         real_valued=signed_target,
@@ -207,7 +208,7 @@ def canonical(
 
 def assert_same(a: TrainingTable, b: TrainingTable) -> None:
     """Bit for bit, with 0 and −0 different."""
-    for name in ("X", "y", "weights", "exposure"):
+    for name in ("X", "y", "weights", "row_values"):
         left, right = getattr(a, name), getattr(b, name)
         assert (left is None) == (right is None)
         assert left is None or left.numpy().tobytes() == right.numpy().tobytes()
@@ -235,7 +236,7 @@ def test_integer_weights_equal_repetition(seed: int) -> None:
     weighted = canonical(X, y, times.astype(np.float64), e)
     rows_again = np.repeat(np.arange(len(y)), times)
     repeated = canonical(X[rows_again], y[rows_again], None, e[rows_again])
-    for name in ("X", "y", "weights", "exposure"):
+    for name in ("X", "y", "weights", "row_values"):
         np.testing.assert_array_equal(getattr(weighted, name), getattr(repeated, name))
 
 
@@ -264,8 +265,8 @@ def test_rows_are_sorted_by_inputs_target_and_exposure() -> None:
     y = np.array([0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
     exposure = np.array([1.0, 1.0, 1.0, 3.0, 2.0, 1.0])
     data = canonical(X, y, None, exposure, turn=True)
-    assert data.exposure is not None
-    keys = torch.column_stack([data.X, data.y, data.exposure]).tolist()
+    assert data.row_values is not None
+    keys = torch.column_stack([data.X, data.y, data.row_values]).tolist()
     assert keys == sorted(keys)
     given_rows = np.column_stack([X * data.scalings.inputs.scale, y, exposure]).tolist()
     assert keys == sorted(given_rows)

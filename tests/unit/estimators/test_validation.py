@@ -9,8 +9,8 @@ import pytest
 
 from directgp.errors import InvalidInputError
 from directgp.estimators.validation import (
+    RowValues,
     check_counts,
-    check_exposure,
     check_finite,
     check_sample_weight,
     check_two_classes,
@@ -130,13 +130,13 @@ def test_any_two_classes_pass(classes: list[object]) -> None:
     ],
 )
 def test_exposures_are_positive_numbers_one_a_row(exposure: list[float], sentence: str) -> None:
-    text = said(lambda: check_exposure(exposure, 3, COUNT_FIT))
+    text = said(lambda: RowValues("exposure", exposure).checked(3, COUNT_FIT))
     assert text.startswith("exposure of SparseGPCountRegressor.fit must be ")
     assert sentence in text
 
 
 def test_exposures_come_back_as_floats() -> None:
-    exposure = check_exposure(pd.Series([1, 2, 3]), 3, COUNT_FIT)
+    exposure = RowValues("exposure", pd.Series([1, 2, 3])).checked(3, COUNT_FIT).values
     assert exposure.dtype == np.float64
     assert exposure.tolist() == [1.0, 2.0, 3.0]
 

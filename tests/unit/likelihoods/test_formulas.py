@@ -9,7 +9,6 @@ from torch import Tensor
 
 from directgp.likelihoods import Gaussian, Poisson, Probit, StudentT
 from directgp.likelihoods.base import UnimodalInF
-from directgp.likelihoods.bernoulli import Bernoulli
 from directgp.likelihoods.counts import CountLikelihood
 from tests.properties.checks import relative_error
 from tests.properties.tables import LIKELIHOODS, LikelihoodRow
@@ -32,6 +31,12 @@ FAR = {
         (y, f) for y in (0.0, 3.0, 5000.0) for f in (-700.0, -30.0, 0.3, 9.0, 30.0, 700.0)
     ],
     "student_t": [(0.7, 0.7 + 0.6 * r) for r in (-1e4, -40.0, -0.1, 1.0, 3.0, 1e4)],
+    "gaussian_known_noise": [(0.7, f) for f in (-1e6, -3.0, 0.0, 40.0, 1e8)],
+    "gamma": [(y, f) for y in (1e-30, 0.2, 3.0, 5e3) for f in (-600.0, -30.0, 0.3, 9.0, 600.0)],
+    "log_normal": [(y, f) for y in (1e-30, 0.2, 3.0, 5e3) for f in (-1e6, -30.0, 0.3, 9.0, 1e8)],
+    "beta": [(y, f) for y in (1e-9, 0.6, 0.999) for f in (-600.0, -30.0, 0.3, 9.0, 30.0, 600.0)],
+    "tobit": [(y, f) for y in (-1.0, 0.7, 3.0) for f in (-40.0, -8.0, 0.3, 2.0, 8.0, 20.0)],
+    "ordinal": [(y, f) for y in (0.0, 1.0, 2.0, 3.0) for f in (-40.0, -8.0, -0.3, 2.0, 8.0, 37.0)],
 }
 
 
@@ -147,7 +152,8 @@ PLACES = torch.tensor([-4.0, -0.5, 0.0, 1.0, 3.0], dtype=FLOAT64)
 @pytest.mark.parametrize("row", [row for row in LIKELIHOODS if row.discrete], ids=named)
 def test_moments_of_discrete_targets(row: LikelihoodRow) -> None:
     likelihood = row.make()
-    outcomes = torch.arange(2 if isinstance(likelihood, Bernoulli) else 4000, dtype=FLOAT64)
+    number = {"label": 2, "class": 4}.get(row.target_kind, 4000)
+    outcomes = torch.arange(number, dtype=FLOAT64)
     y, f = torch.meshgrid(outcomes, PLACES, indexing="ij")
     p = likelihood.log_prob(y, f).exp()
     mean = (p * y).sum(0)

@@ -12,7 +12,17 @@ from torch import Tensor
 
 import directgp
 from directgp.errors import InvalidInputError
-from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, StudentT
+from directgp.likelihoods import (
+    Beta,
+    Gamma,
+    Gaussian,
+    GaussianKnownNoise,
+    Likelihood,
+    LogNormal,
+    NegativeBinomial,
+    StudentT,
+    Tobit,
+)
 from directgp.likelihoods.counts import CountLikelihood
 from tests.properties.tables import LIKELIHOODS, LikelihoodRow, columns, ordinary
 from tests.properties.test_accuracy import named
@@ -102,14 +112,28 @@ COUNT = [
 ]
 
 
-def cases(row: LikelihoodRow) -> list[tuple[list[float], str]]:
-    return REAL if not row.discrete else LABEL if row.targets == (0.0, 1.0) else COUNT
+POSITIVE = [
+    *[([3.0, 0.0], "0.0 at index 1"), ([-1.0, -2.0, 3.0], "-1.0 at index 0 (and 1 more)")],
+    *[([1.0, INF], "inf at index 1"), ([NAN], "nan at index 0")],
+]
+PROPORTION = [
+    *[([0.5, 0.0, 1.0], "0.0 at index 1 (and 1 more)"), ([0.5, 30.0], "30.0 at index 1")],
+    *[([NAN], "nan at index 0")],
+]
+CLASS = [
+    *[([0.0, 4.0], "4.0 at index 1"), ([-1.0, 1.0], "-1.0 at index 0")],
+    *[([0.5], "0.5 at index 0"), ([3.0, NAN], "nan at index 1")],
+]
+CASES = {
+    **{"real": REAL, "censored": REAL, "label": LABEL, "count": COUNT},
+    **{"positive": POSITIVE, "proportion": PROPORTION, "class": CLASS},
+}
 
 
 @pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
 def test_targets_outside_the_support(row: LikelihoodRow) -> None:
     name = type(row.make()).__name__
-    for y, got in cases(row):
+    for y, got in CASES[row.target_kind]:
         with pytest.raises(InvalidInputError) as caught:
             row.make().check_targets(torch.tensor(y))
         assert str(caught.value).startswith(f"y of {name} must be ")
@@ -125,7 +149,8 @@ def test_the_index_of_a_batch_is_a_pair() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.uint8])
 @pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
 def test_targets_within_the_support(row: LikelihoodRow, dtype: torch.dtype) -> None:
-    row.make().check_targets(torch.tensor([0, 1, 1], dtype=dtype))
+    some = {"positive": [3, 1, 1], "proportion": []}.get(row.target_kind, [0, 1, 1])
+    row.make().check_targets(torch.tensor(some, dtype=dtype))
     row.make().check_targets(torch.zeros(0, dtype=dtype))
 
 
@@ -149,6 +174,11 @@ PARAMETERS: list[tuple[str, Callable[[float | Tensor], Likelihood]]] = [
     ("df of StudentT", lambda value: StudentT(df=value)),
     ("scale of StudentT", lambda value: StudentT(scale=value)),
     ("dispersion of NegativeBinomial", lambda value: NegativeBinomial(dispersion=value)),
+    ("extra of GaussianKnownNoise", lambda value: GaussianKnownNoise(extra=value)),
+    ("shape of Gamma", lambda value: Gamma(shape=value)),
+    ("noise of LogNormal", lambda value: LogNormal(noise=value)),
+    ("precision of Beta", lambda value: Beta(precision=value)),
+    ("noise of Tobit", lambda value: Tobit(noise=value)),
 ]
 
 

@@ -146,7 +146,7 @@ def test_what_needs_all_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="vfe"):
         train(rows, objective="vfe")
     exposed = Poisson().with_exposure(torch.ones(ROWS, dtype=torch.float64))
-    with pytest.raises(UnsupportedError, match="exposures"):
+    with pytest.raises(UnsupportedError, match="exposure"):
         train(rows, exposed)
 
 

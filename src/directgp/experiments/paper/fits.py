@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -119,7 +119,7 @@ def paper_model(cell: PaperCell, X: Tensor, y: Tensor) -> Model:
     """Return the untrained model of the paper, the same for all cells of a split."""
     likelihood, seed = chosen_likelihood(cell.task, None), (cell.seed, cell.repeat)
     mean = "constant" if cell.task == "classification" else "zero"
-    prior = {"kernel": "rbf", "ard": cell.dataset == AIRLINE, "mean": mean}
+    prior: dict[str, Any] = {"kernel": "rbf", "ard": cell.dataset == AIRLINE, "mean": mean}
     return starting_model(cell.task, X, y, likelihood, cell.num_inducing, seed, **prior)
 
 

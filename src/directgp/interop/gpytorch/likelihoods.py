@@ -20,7 +20,6 @@ from typing_extensions import override
 from directgp.errors import UnsupportedError, refuse, require, require_all
 from directgp.likelihoods import Poisson, Probit
 from directgp.likelihoods.base import Derivatives, Likelihood, check_finite
-from directgp.likelihoods.counts import exposed
 from directgp.likelihoods.gaussian import GaussianNoise
 from directgp.likelihoods.student_t import StudentTNoise
 from directgp.log_expectations.api import expected_log_prob, log_expectation
@@ -138,7 +137,7 @@ class GPyTorchLikelihood(GPyTorchBase):
     Parameters
     ----------
     base : directgp.likelihoods.Likelihood
-        p(y given f). Counts take ``exposure=...`` in every call.
+        p(y given f). Its row constant, such as ``exposure=...``, is given in every call.
 
     Examples
     --------
@@ -161,9 +160,16 @@ class GPyTorchLikelihood(GPyTorchBase):
         """Whether p(y) is Gaussian."""
         return isinstance(self.base, GaussianNoise)
 
-    def with_arguments(self, *params: Any, exposure: Tensor | None = None) -> Likelihood:
+    def with_arguments(self, *params: Any, **row_values: Tensor | None) -> Likelihood:
         """Return p(y given f) of directgp; inputs that GPyTorch passes are ignored."""
-        return exposed(self.base, exposure)
+        given = {name: values for name, values in row_values.items() if values is not None}
+        own = self.base.row_argument
+        if others := given.keys() - {own}:
+            raise UnsupportedError(
+                f"{type(self.base).__name__} has no use for {', '.join(sorted(others))}. "
+                + (f"Give {own}=, or leave it out." if own else "Leave it out.")
+            )
+        return self.base.with_row_values(given.get(own) if own else None)
 
     @override
     def forward(self, function_samples: Tensor, *params: Any, **kwargs: Any) -> GivenLatent:

@@ -1,0 +1,202 @@
+"""Positive targets whose logarithm is f plus Gaussian noise."""
+
+import math
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from typing_extensions import override
+
+from directgp.likelihoods.base import (
+    NOISE_ADVICE,
+    Derivatives,
+    Draws,
+    ParameterText,
+    unconstrained,
+)
+from directgp.likelihoods.gaussian import gibbs_and_slopes, log_predictive_and_slopes
+from directgp.likelihoods.positive import PositiveTargets
+from directgp.numerics.autograd import Slopes, in_float64
+from directgp.numerics.gaussian import log_density
+from directgp.numerics.random import Generator, standard_normal
+from directgp.shapes import Values
+
+
+@final
+class LogNormal(PositiveTargets):
+    """p(r given f) = N(log r; f, σ²)/r.
+
+    r is y itself, or with a unit and an offset (unit·y + offset)/|unit|. All is Gaussian in log r.
+
+    Parameters
+    ----------
+    noise : float or tensor
+        The variance σ² of log r to start from.
+    unit, offset : float
+        The positive values are unit·y + offset. The estimators set them for scaled targets.
+
+    Examples
+    --------
+    >>> import torch
+    >>> LogNormal(noise=0.25).log_prob(torch.tensor([1.0]), torch.tensor([0.0]))
+    tensor([-0.2258], grad_fn=<ToCopyBackward0>)
+    """
+
+    log_concave = True
+    parameter_texts = (
+        ParameterText("raw_noise", "The variance of the log of the target", NOISE_ADVICE, True),
+    )
+
+    def __init__(self, noise: float | Tensor = 0.1, unit: float = 1.0, offset: float = 0.0) -> None:
+        super().__init__(unit, offset)
+        self.raw_noise = unconstrained(noise, "noise of LogNormal")
+
+    @property
+    def noise(self) -> Tensor:
+        """σ²."""
+        return self._positive(self.raw_noise)
+
+    @classmethod
+    @override
+    def from_targets(
+        cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
+    ) -> "LogNormal":
+        """The noise starts at a tenth of the variance of log r."""
+        made = cls(unit=unit, offset=offset)
+        spread = float(made.to_line(y.double()).var(correction=0))
+        made.raw_noise = unconstrained(0.1 * max(spread, 1e-6), "noise of LogNormal")
+        return made
+
+    @override
+    def floors(self, deviation: float) -> dict[str, float]:
+        return {"raw_noise": _SMALLEST_NOISE}
+
+    @override
+    def description(self, unit: float) -> dict[str, float]:
+        return {"noise standard deviation of log y": float(self.noise.sqrt())}
+
+    @override
+    def log_kernel(self, y: Values, f: Values) -> Values:
+        return -0.5 * (self.to_line(y) - f) ** 2 / self.noise
+
+    @override
+    def log_base(self, y: Values) -> Values:
+        return -0.5 * torch.log(2 * math.pi * self.noise) - self.to_line(y)
+
+    @override
+    def derivatives(self, y: Values, f: Values) -> Derivatives:
+        noise, residual = self.noise, self.to_line(y) - f
+        first = residual / noise
+        return Derivatives(-0.5 * residual * first, first, (-1 / noise).expand(first.shape))
+
+    @override
+    def parameter_slopes(self, y: Values, f: Values) -> Slopes:
+        """½((log r − f)²/σ⁴ − 1/σ²) in σ²."""
+        precision = 1 / self.noise
+        return (0.5 * (((self.to_line(y) - f) * precision) ** 2 - precision),)
+
+    def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
+        """log N(log r; μ, v + σ²) − log r."""
+        noise = self.noise.detach() if self._frozen else self.noise
+        return in_float64(
+            _log_predictive, _log_predictive_slopes, self._line(y), mean, variance, noise
+        )
+
+    def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
+        """log N(log r; μ, σ²) − v/(2σ²) − log r."""
+        noise = self.noise.detach() if self._frozen else self.noise
+        return in_float64(_gibbs, _gibbs_slopes, self._line(y), mean, variance, noise)
+
+    @override
+    def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
+        """log N(log r; μ, v + σ²) − log r and its slopes."""
+        return _log_predictive_slopes(self._line(y), mean, variance, self.noise.detach().double())
+
+    @override
+    def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
+        """log N(log r; μ, σ²) − v/(2σ²) − log r and its slopes."""
+        return _gibbs_slopes(self._line(y), mean, variance, self.noise.detach().double())
+
+    def _line(self, y: Values) -> Values:
+        return self.to_line(y.double())
+
+    @override
+    def conditional_mean(self, f: Values) -> Values:
+        return self._of_relative(torch.exp(f + 0.5 * self.noise))
+
+    @override
+    def conditional_variance(self, f: Values) -> Values:
+        return torch.exp(2 * f + self.noise) * torch.expm1(self.noise)
+
+    def predictive_mean(self, mean: Values, variance: Values) -> Values:
+        """The y of r = exp(μ + (v + σ²)/2)."""
+        return self.conditional_mean(mean + 0.5 * variance)
+
+    def predictive_variance(self, mean: Values, variance: Values) -> Values:
+        """exp(2μ + v + σ²)·(e^{v + σ²} − 1)."""
+        total = variance + self.noise
+        return torch.exp(2 * mean + total) * torch.expm1(total)
+
+    def predictive_median(self, mean: Values, variance: Values) -> Values:
+        """The y of r = e^μ."""
+        return self.from_line(mean)
+
+    def predictive_cdf(self, y: Values, mean: Values, variance: Values) -> Values:
+        """Φ((log r − μ)/√(v + σ²)), 0 for t ≤ 0."""
+        t = self._original(y)
+        line = self.to_line(torch.where(t > 0, y, self.from_line(torch.zeros_like(y))))
+        below: Values = torch.special.ndtr((line - mean) / torch.sqrt(variance + self.noise))
+        return self._ordered(torch.where(t > 0, below, 0.0))
+
+    def predictive_quantile(self, level: Values, mean: Values, variance: Values) -> Values:
+        """The y of r = exp(μ + √(v + σ²) Φ⁻¹(level))."""
+        z: Values = torch.special.ndtri(level) * math.copysign(1.0, self.unit)
+        return self.from_line(mean + torch.sqrt(variance + self.noise) * z)
+
+    def predictive_crps(self, y: Values, mean: Values, variance: Values) -> Values:
+        """r(2Φ(z) − 1) − 2·exp(μ + s²/2)·(Φ(z − s) − Φ(−s/√2)), z = (log r − μ)/s, s² = v + σ²."""
+        line, scale = self.to_line(y), torch.sqrt(variance + self.noise)
+        z = (line - mean) / scale
+        share = torch.special.ndtr(z - scale) - torch.special.ndtr(-scale * math.sqrt(0.5))
+        centred = torch.exp(line) * torch.erf(z * math.sqrt(0.5))
+        found: Values = centred - 2 * torch.exp(mean + 0.5 * scale**2) * share
+        return found
+
+    def sample_product(
+        self, y: Values, mean: Values, variance: Values, num_samples: int, generator: Generator
+    ) -> Values:
+        """Draw from q̃ = N(μ + v(log r − μ)/(v+σ²), vσ²/(v+σ²)), minus μ."""
+        total = variance + self.noise
+        spread = torch.sqrt(variance * self.noise / total)
+        drawn = standard_normal(num_samples, mean, generator)
+        return variance * (self.to_line(y) - mean) / total + spread * drawn
+
+    @override
+    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        deviation = np.sqrt(self.noise.double().cpu().numpy())
+        line = torch.from_numpy(f + deviation * random.standard_normal(f.shape))
+        return self.from_line(line).numpy()
+
+
+_SMALLEST_NOISE = 1e-8
+"""Variance of log y: values known to four digits."""
+
+
+def _log_predictive(line: Values, mean: Values, variance: Values, noise: Values) -> Values:
+    return log_density(line, mean, variance + noise) - line
+
+
+def _log_predictive_slopes(line: Values, mean: Values, variance: Values, noise: Values) -> Slopes:
+    value, *slopes = log_predictive_and_slopes(line, mean, variance, noise)
+    return value - line, *slopes
+
+
+def _gibbs(line: Values, mean: Values, variance: Values, noise: Values) -> Values:
+    return log_density(line, mean, noise) - 0.5 * variance / noise - line
+
+
+def _gibbs_slopes(line: Values, mean: Values, variance: Values, noise: Values) -> Slopes:
+    value, *slopes = gibbs_and_slopes(line, mean, variance, noise)
+    return value - line, *slopes

@@ -1,0 +1,143 @@
+"""Find the peaks and the support of q̃ for likelihoods with one peak over f.
+
+q̃ may have one peak near the mean of q and one near the peak of p, and slow tails around either.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from directgp.errors import UnsupportedError
+from directgp.likelihoods.base import UnimodalInF
+from directgp.log_expectations.rule import FlatExamples
+from directgp.shapes import Row
+
+Pair = Float[Tensor, "2 n"]
+
+_PEAK_STEPS = 8
+_FLATTEST = 0.1
+"""Smallest curvature of a peak, as a share of that of q."""
+
+_SCANNED = 24
+"""Steps of the scan between the mean of q and the peak of p."""
+
+_MAX_STEPS = 60
+_SHORT = 0.1
+"""Largest step, as a share of the width of a peak, from one that is found."""
+
+_HALVINGS = 7
+"""Steps in which the ends of the support are found."""
+
+_NEAREST = 0.3
+"""Part of the length of a Gaussian peak of the smallest width from which they are searched."""
+
+
+def unimodal(examples: FlatExamples) -> UnimodalInF:
+    """Return the likelihood; raise `UnsupportedError` if it is not known to have one peak."""
+    likelihood = examples.likelihood
+    if not isinstance(likelihood, UnimodalInF):
+        raise UnsupportedError(
+            f"Product sampling needs a likelihood that is log-concave, or bounded with one peak "
+            f"in f. Got {type(likelihood).__name__}. Use Quadrature or BiasedMonteCarlo."
+        )
+    return likelihood
+
+
+class Peaks(NamedTuple):
+    """Local maxima of q̃, found from μ and from the peak of p; they may coincide."""
+
+    delta: Pair
+    height: Pair
+    width: Pair
+    end: Row
+    """δ at the peak of p, or 0 where that is infinite."""
+
+
+def find_peaks(examples: FlatExamples) -> Peaks:
+    """Take some steps of Newton's method from either end of the interval from μ to the peak of p.
+
+    With r the distance to the peak of p, ℓ′/r ≥ 0 in place of −ℓ″ gives the steps of EM for a
+    scale mixture of Gaussians. They never leave the interval, and serve where Newton's step would.
+    A peak that is not quite found costs accuracy only: nodes may lie anywhere.
+    """
+    likelihood, (_, y, mean, variance) = unimodal(examples), examples
+    end = likelihood.argmax(y) - mean
+    end = torch.where(end.isinf(), 0.0, end)
+    precision = 1 / variance
+    delta = torch.stack([torch.zeros_like(end), end])
+    for _ in range(_PEAK_STEPS):
+        _, first, second = likelihood.derivatives(y, mean + delta)
+        slope, rest = first - delta * precision, end - delta
+        bend = precision - second
+        newton = delta + slope / bend
+        inside = (bend > 0) & (newton * (end - newton) >= 0)
+        pull = torch.where(rest == 0, -second, first / rest)
+        delta = torch.where(inside, newton, delta + slope / (precision + pull))
+    value, _, second = likelihood.derivatives(y, mean + delta)
+    height = torch.addcmul(value, delta * delta, precision, value=-0.5)
+    bend = torch.maximum(precision - second, _FLATTEST * precision)
+    return Peaks(delta, height, bend.rsqrt(), end)
+
+
+def settled_peaks(examples: FlatExamples) -> Peaks:
+    """Return the same, each found to a tenth of its width.
+
+    Of points between the mean of q and the peak of p, the first and the last that are higher than
+    their neighbours have a peak next to them. It is found by Newton's steps, or halving.
+    """
+    likelihood, (_, y, mean, variance) = unimodal(examples), examples
+    end = likelihood.argmax(y) - mean
+    end = torch.where(end.isinf(), 0.0, end)
+    precision = 1 / variance
+    share = torch.arange(_SCANNED + 1, dtype=mean.dtype, device=mean.device)[:, None] / _SCANNED
+    grid = share * end
+    height = torch.addcmul(likelihood.log_kernel(y, mean + grid), grid * grid, -0.5 * precision)
+    rises = (height[1:] > height[:-1]).to(torch.int8)
+    first = torch.where(rises.all(0), _SCANNED, (1 - rises).argmax(0))
+    last = torch.where(rises.any(0), _SCANNED - rises.flip(0).argmax(0), 0)
+    place = torch.stack([first, last])
+    delta = grid.gather(0, place)
+    sides = [grid.gather(0, (place + by).clamp(0, _SCANNED)) for by in (-1, 1)]
+    lower, upper = torch.minimum(*sides), torch.maximum(*sides)
+    for _ in range(_MAX_STEPS):
+        value, slope, second = likelihood.derivatives(y, mean + delta)
+        slope, bend = slope - delta * precision, precision - second
+        width = torch.maximum(bend, _FLATTEST * precision).rsqrt()
+        moving = (slope.abs() * width > _SHORT) | (bend <= 0)
+        moving &= (upper - lower) > _SHORT * width
+        if not bool(moving.any()):
+            break
+        lower, upper = torch.where(slope > 0, delta, lower), torch.where(slope < 0, delta, upper)
+        newton = delta + slope / bend
+        inside = (bend > 0) & (newton > lower) & (newton < upper)
+        proposal = torch.where(inside, newton, 0.5 * (lower + upper))
+        delta = torch.where(moving, proposal, delta)
+    top = torch.addcmul(value, delta * delta, precision, value=-0.5)
+    return Peaks(delta, top, width, end)
+
+
+def find_ends(examples: FlatExamples, peaks: Peaks, drop: Row) -> Pair:
+    """Return the first and the last δ at which h is `drop` below its top, or somewhat further out.
+
+    Left of both means, of q and of the peak of p, h falls as fast as log q and more; right of both,
+    too. So the distance from the outermost peak that matters has bounds; its logarithm is halved.
+    """
+    (likelihood, y, mean, variance), end = examples, peaks.end
+    top, reach = peaks.height.amax(0), torch.sqrt(2 * drop)
+    matters = peaks.height > top - drop
+    best = peaks.delta.gather(0, peaks.height.argmax(0, keepdim=True))
+    inner = torch.where(matters, peaks.delta, best)
+    inner = torch.stack([inner.amin(0), inner.amax(0)])
+    outer = torch.stack([end.clamp(max=0.0), end.clamp(min=0.0)])
+    side = torch.tensor([[-1.0], [1.0]], dtype=mean.dtype, device=mean.device)
+    far = (side * (outer - inner)).clamp_(min=0.0).add_(reach * variance.sqrt())
+    near = torch.minimum(_NEAREST * reach * peaks.width.amin(0), far)
+    for _ in range(_HALVINGS):
+        distance = torch.sqrt(near * far)
+        delta = torch.addcmul(inner, side, distance)
+        value = likelihood.log_kernel(y, mean + delta)
+        high = torch.addcmul(value, delta * delta, -0.5 / variance) > top - drop
+        near, far = torch.where(high, distance, near), torch.where(high, far, distance)
+    return torch.addcmul(inner, side, far)
