@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -34,9 +35,9 @@ def latent_estimator(likelihood: Likelihood, gibbs: bool) -> tuple[int, Estimato
 
 
 def _reduced(examples: FlatExamples, gibbs: bool) -> Estimate:
-    likelihood, *rows = examples
-    integrate = likelihood.integrate_log_density if gibbs else likelihood.integrate_density
-    return Estimate.of(integrate(*rows))
+    reduced = cast(ReducedIntegral, examples.likelihood)
+    integrate = reduced.integrate_log_density if gibbs else reduced.integrate_density
+    return Estimate.of(integrate(*examples[1:]))
 
 
 # A grid over two latents. q·p is at most as wide as q around its mode.
@@ -105,10 +106,12 @@ def _sum_grid(
     if gibbs:
         weights = torch.exp(log_q + log_scale)
         total = weights * torch.where(weights > 0, value, 0.0)
-        slopes = (weights[:, None] * each for each in (first, 0.5 * second))
-        sums = [torch.where(weights[:, None] > 0, each, 0.0).sum(0) for each in slopes]
+        share = weights[:, None]
+        by_mean, by_variance = (
+            torch.where(share > 0, share * each, 0.0).sum(0) for each in (first, 0.5 * second)
+        )
         parameters = likelihood.average_slopes(y, mean + delta, weights)
-        return Estimate(total.sum(0) + likelihood.log_base(y), *sums, parameters)
+        return Estimate(total.sum(0) + likelihood.log_base(y), by_mean, by_variance, parameters)
     log_mass = value + log_q
     top = log_mass.amax(0)
     mass = torch.exp(log_mass - top)

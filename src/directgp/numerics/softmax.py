@@ -28,7 +28,7 @@ LatentMatrix = Float[Tensor, "p n l"]
 Column = Float[Tensor, " r"]
 Latents = Float[Tensor, "p n"]
 
-Columns = tuple[Column, Latents, Latents]
+Columns = tuple[Tensor, ...]
 """Values, and slopes in means and variances."""
 
 Part = Literal["below", "above", "density"]
@@ -296,8 +296,9 @@ def _blocks(
         end, core, tail, nats = (each[index] for each in ranges)
         some = variance[:, index]
         numbers = torch.stack([core.max(), tail.max(), nats.max(), some.min().sqrt()]).tolist()
-        nodes = _Nodes.over(*numbers[:2], numbers[3], num_latent)
-        yield index, _Distributions(mean[:, index] + end, some, nodes, numbers[2])
+        longest, tail_length, fall, deviation = numbers
+        nodes = _Nodes.over(longest, tail_length, deviation, num_latent)
+        yield index, _Distributions(mean[:, index] + end, some, nodes, fall)
 
 
 def log_expected_softmax(y: Column, mean: Latents, variance: Latents) -> Columns:
