@@ -31,7 +31,7 @@ Points = Float[Tensor, "k n"]
 Latents = Float[Tensor, "p n"]
 """One number for each latent function and example."""
 
-LatentPoints = Float[Tensor, "k n"] | Float[Tensor, "k p n"]
+LatentPoints = Float[Tensor, "k *#p n"]
 """Nodes or samples for each example, of one or several latent functions."""
 
 Inputs = Float[Tensor, "n d"]

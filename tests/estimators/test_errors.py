@@ -121,7 +121,12 @@ TARGETS = [
     Row("strings of digits", lambda: regressor(y=["1.5", "2"] * 12), D, "must be numbers"),
     Row("dates", lambda: regressor(y=DAYS), D, "must be numbers"),
     Row("complex", lambda: regressor(y=Y + 1j), V, "Complex data not supported"),
-    Row("one class", lambda: classifier(y=["a"] * N), D, "of two classes. Got one class, 'a'"),
+    Row(
+        "one class",
+        lambda: classifier(y=["a"] * N),
+        D,
+        "of at least two classes. Got one class, 'a'",
+    ),
     Row(
         "one class with weight",
         lambda: classifier(X, LABELS, LABELS == "yes"),
@@ -129,10 +134,10 @@ TARGETS = [
         "Got one class, 'yes'.*weight 0 do not count",
     ),
     Row(
-        "three classes",
-        lambda: classifier(y=np.arange(N) % 3),
+        "probit of three classes",
+        lambda: classifier(y=np.arange(N) % 3, likelihood="probit"),
         D,
-        r"Only binary.*3 classes: 0, 1, 2. Use .*OneVsRestClassifier\(SparseGPClassifier",
+        "'auto' or 'softmax' for 3 classes. Got 'probit'.*OneVsRestClassifier",
     ),
     Row("real labels", lambda: classifier(y=Y), V, "Unknown label type: continuous"),
     Row("missing label", lambda: classifier(y=put(LABELS, 2, None)), D, "y contains NaN.*row 2"),

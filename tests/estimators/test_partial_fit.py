@@ -152,7 +152,7 @@ def test_a_chosen_elbo_goes_on_as_one() -> None:
 def test_both_classes_are_named_where_the_first_rows_have_one() -> None:
     yes = LABELS == "yes"
     model = classifier()
-    with pytest.raises(InvalidInputError, match=r"of two classes.*classes="):
+    with pytest.raises(InvalidInputError, match=r"at least two classes.*classes="):
         model.partial_fit(X[yes], LABELS[yes])
     with pytest.warns(DirectGPWarning, match="Every label is 'yes'"):
         model.partial_fit(X[yes][:20], LABELS[yes][:20], classes=["yes", "no"])

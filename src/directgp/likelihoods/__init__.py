@@ -8,6 +8,7 @@ from directgp.likelihoods.gamma import Gamma
 from directgp.likelihoods.gaussian import Gaussian, GaussianKnownNoise
 from directgp.likelihoods.log_normal import LogNormal
 from directgp.likelihoods.ordinal import OrderedProbit
+from directgp.likelihoods.softmax import RobustMax, Softmax
 from directgp.likelihoods.student_t import StudentT
 from directgp.likelihoods.tobit import Tobit
 
@@ -24,6 +25,8 @@ __all__ = [
     "OrderedProbit",
     "Poisson",
     "Probit",
+    "RobustMax",
+    "Softmax",
     "StudentT",
     "Tobit",
 ]

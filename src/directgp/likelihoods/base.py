@@ -82,6 +82,9 @@ class Likelihood(nn.Module, ABC):
     """Whether p(y given f) has one peak over f and is analytic in `strip`, where it is not concave:
     then trapezoid sums serve it, too."""
 
+    smooth: ClassVar[bool] = True
+    """Whether log p(y given f) has a derivative in f, which Monte Carlo rules need."""
+
     task: ClassVar[Task] = "regression"
     """The kind of target: real numbers, two labels, or counts."""
 

@@ -163,6 +163,7 @@ class RobustMax(Categorical):
     """
 
     log_concave = False
+    smooth = False
 
     def __init__(self, num_classes: int, epsilon: float = 1e-3) -> None:
         super().__init__(num_classes)

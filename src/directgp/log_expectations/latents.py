@@ -141,7 +141,7 @@ def draw_latents(examples: FlatExamples, num_samples: int, generator: Generator)
     if not likelihood.log_concave:
         raise UnsupportedError(
             f"Product sampling of several latents needs a log-concave likelihood or one with its "
-            f"own sampler. Got {type(likelihood).__name__}. Use Quadrature or BiasedMonteCarlo."
+            f"own sampler. Got {type(likelihood).__name__}. Use Quadrature()."
         )
     centre = mode_of(examples)
     height, tilt, _ = likelihood.derivatives(y, mean + centre)

@@ -7,7 +7,7 @@ from typing import Literal, final
 import torch
 from typing_extensions import override
 
-from directgp.errors import require
+from directgp.errors import UnsupportedError, require
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.rule import (
     Context,
@@ -23,7 +23,7 @@ from directgp.log_expectations.rule import (
     without_overflow,
 )
 from directgp.numerics.random import standard_normal
-from directgp.shapes import Points, Values
+from directgp.shapes import LatentPoints, Values
 
 
 @final
@@ -67,6 +67,14 @@ class BiasedMonteCarlo(Rule):
         return not (callable(self.num_samples) or callable(self.nu))
 
     @override
+    def check(self, likelihood: Likelihood) -> None:
+        if not likelihood.smooth:
+            raise UnsupportedError(
+                f"Monte Carlo rules need a likelihood with a derivative in f. Got "
+                f"{type(likelihood).__name__}. Use Quadrature()."
+            )
+
+    @override
     def fixed_work(self, likelihood: Likelihood) -> bool:
         constants = (*likelihood.parameters(), *likelihood.buffers())
         return self.smooth and all(constant.numel() == 1 for constant in constants)
@@ -77,6 +85,7 @@ class BiasedMonteCarlo(Rule):
 
     @override
     def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:
+        self.check(likelihood)
         num_samples = check_num_samples(at_step(self.num_samples, context.step))
         nu = _check_nu(at_step(self.nu, context.step))
 
@@ -92,7 +101,7 @@ class BiasedMonteCarlo(Rule):
 
         return evaluate(num_samples, estimator, likelihood, rows)
 
-    def _estimate(self, examples: FlatExamples, eps: Points) -> Estimate:
+    def _estimate(self, examples: FlatExamples, eps: LatentPoints) -> Estimate:
         """Return log-mean-exp of ℓ(μ + √v·ε), and slopes weighted by the samples' likelihoods."""
         likelihood, y, mean, variance = examples
         deviation = torch.sqrt(variance)

@@ -17,7 +17,7 @@ from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood
 from directgp.numerics.autograd import Slopes, first_order
 from directgp.numerics.fixed_sizes import recording
 from directgp.numerics.random import fresh_generator
-from directgp.shapes import BatchedRow, Points, Row, Targets, Values
+from directgp.shapes import BatchedRow, LatentPoints, Row, Targets, Values
 
 Schedule = int | float | Callable[[int], int | float]
 """A number, or a function of the training step."""
@@ -230,7 +230,9 @@ def gather(parts: "list[tuple[Int[Tensor, ' _'], Slopes]]") -> Slopes:
         return tuple(torch.empty_like(each).index_copy(-1, index, each) for each in joined)
 
 
-def without_overflow(weights: Points, first: Points, second: Points) -> tuple[Points, Points]:
+def without_overflow(
+    weights: LatentPoints, first: LatentPoints, second: LatentPoints
+) -> tuple[LatentPoints, LatentPoints]:
     """Replace slopes by 0 at points of weight 0, where they may overflow."""
     # On a GPU this check would wait for the device, which costs more than it saves.
     if not (second.is_cuda or recording()) and math.isfinite(second.sum()):

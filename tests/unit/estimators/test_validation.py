@@ -10,10 +10,10 @@ import pytest
 from directgp.errors import InvalidInputError
 from directgp.estimators.validation import (
     RowValues,
+    check_classes,
     check_counts,
     check_finite,
     check_sample_weight,
-    check_classes,
     check_whole,
 )
 
