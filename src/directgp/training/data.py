@@ -57,6 +57,10 @@ def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Lik
     given = "{}, {} and {}".format(*devices)
     require(len({*devices}) == 1, f"X, y and posterior of {who}", "on one device", given)
     posterior.check_inputs(X, f"X of {who}")
+    wanted, latents = likelihood.num_latent, posterior.num_latent
+    needed = f"of {wanted} latent functions, as {type(likelihood).__name__} needs"
+    remedy = f"Make them with posterior.with_latents({wanted})."
+    require(latents == wanted, f"posterior of {who}", needed, latents, remedy)
     allowed = f"of shape ({n},), one target for each row of X"
     remedy = "Flatten a column with y.reshape(-1)." if y.numel() == n else ""
     require(y.shape == (n,), f"y of {who}", allowed, f"shape {tuple(y.shape)}", remedy)
