@@ -13,7 +13,7 @@ from jaxtyping import Float64
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from directgp.errors import refuse, require
+from directgp.errors import UnsupportedError, refuse, require
 from directgp.estimators.plotting import without_names
 from directgp.estimators.preprocessing import Column, Columns, Scalings
 from directgp.estimators.validation import ArrayLike, RowValues, check_whole
@@ -223,6 +223,11 @@ def partial_dependence(
     check_is_fitted(model)
     who, names = model._who("plot_partial_dependence"), feature_names(model)
     check_coverage(who, coverage)
+    if model._num_classes > 2:
+        raise UnsupportedError(
+            f"{who} is not for three or more classes. Use feature_relevance(X, y), or "
+            "sklearn.inspection.partial_dependence with the column of predict_proba."
+        )
     chosen = None if features is None else _positions(features, names, who)
     inputs, classes = model._inputs(X, who), getattr(model, "classes_", None)
     target = "rate" if model._task == "count" else "mean of y"

@@ -1,0 +1,112 @@
+"""`SparseGPClassifier` with more than two classes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+
+import directgp
+from directgp import SparseGPClassifier
+from directgp.errors import InvalidInputError, UnsupportedError
+from directgp.likelihoods import OrderedProbit, Softmax
+
+pytestmark = [
+    pytest.mark.usefixtures("without_shape_checks"),
+    pytest.mark.filterwarnings("ignore::directgp.errors.DirectGPWarning"),
+]
+
+FLOWERS, KINDS = load_iris(return_X_y=True)
+NAMES = np.array(["setosa", "versicolor", "virginica"])[KINDS]
+QUICK: dict[str, Any] = {
+    "beta": 1.0,
+    "hyperparameters": "joint",
+    "kernel": "rbf",
+    "ard": False,
+    "num_inducing": 12,
+    "random_state": 0,
+    "max_iter": 30,
+}
+
+
+def fitted(**settings: Any) -> SparseGPClassifier:
+    return SparseGPClassifier(**{**QUICK, **settings}).fit(FLOWERS[::2], NAMES[::2])
+
+
+@pytest.fixture(scope="module")
+def model() -> SparseGPClassifier:
+    return fitted()
+
+
+def test_three_classes_have_probabilities_of_their_own(model: SparseGPClassifier) -> None:
+    chances = model.predict_proba(FLOWERS[1::2])
+    assert chances.shape == (75, 3)
+    np.testing.assert_allclose(chances.sum(1), 1.0, atol=1e-9)
+    assert model.classes_.tolist() == ["setosa", "versicolor", "virginica"]
+    assert model.score(FLOWERS[1::2], NAMES[1::2]) > 0.9
+    own = chances[np.arange(75), KINDS[1::2]]
+    assert model.nll(FLOWERS[1::2], NAMES[1::2]) == pytest.approx(-np.log(own).mean(), rel=1e-9)
+    assert -np.log(own).mean() < 0.35
+    assert isinstance(model.likelihood_, Softmax)
+
+
+def test_predictions_are_the_most_probable_classes(model: SparseGPClassifier) -> None:
+    log_proba = model.predict_log_proba(FLOWERS)
+    np.testing.assert_array_equal(model.predict(FLOWERS), model.classes_[log_proba.argmax(1)])
+    np.testing.assert_array_equal(model.decision_function(FLOWERS), log_proba)
+    mean, deviation = model.predict_latent(FLOWERS[:4])
+    assert mean.shape == deviation.shape == (4, 3)
+
+
+def test_a_saved_model_predicts_the_same_bits(model: SparseGPClassifier, tmp_path: Path) -> None:
+    model.save(tmp_path / "model")
+    again = directgp.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(FLOWERS), model.predict_proba(FLOWERS))
+    assert again.classes_.tolist() == model.classes_.tolist()
+
+
+def test_the_curve_of_calibration_counts_each_row_for_every_class(
+    model: SparseGPClassifier,
+) -> None:
+    axes = model.plot_calibration(FLOWERS, NAMES)
+    assert axes.get_xlabel()
+
+
+def test_rows_that_come_in_parts_may_lack_classes() -> None:
+    some = KINDS < 2
+    model = SparseGPClassifier(**QUICK)
+    model.partial_fit(FLOWERS[some][::4], NAMES[some][::4], classes=np.unique(NAMES))
+    model.partial_fit(FLOWERS[~some][::2], NAMES[~some][::2])
+    assert model.predict_proba(FLOWERS).shape == (150, 3)
+    assert model.score(FLOWERS[~some][1::2], NAMES[~some][1::2]) > 0.7
+
+
+@pytest.mark.parametrize("likelihood", ["robust_max", "ordinal"])
+def test_other_likelihoods_of_classes(likelihood: str) -> None:
+    model = fitted(likelihood=likelihood)
+    assert model.score(FLOWERS[1::2], NAMES[1::2]) > 0.85
+    np.testing.assert_allclose(model.predict_proba(FLOWERS).sum(1), 1.0, atol=1e-8)
+
+
+def test_ordered_classes_have_one_latent_function() -> None:
+    model = fitted(likelihood="ordinal")
+    assert isinstance(model.likelihood_, OrderedProbit)
+    assert model.predict_latent(FLOWERS)[0].shape == (150,)
+
+
+def test_a_search_compares_candidates_of_three_classes() -> None:
+    settings: dict[str, Any] = {"effort": "fast", "num_inducing": 10, "max_iter": 15}
+    model = SparseGPClassifier(kernel="rbf", ard=False, random_state=0, **settings)
+    model.fit(FLOWERS[::3], NAMES[::3])
+    assert model.beta_path_ is not None
+    assert model.score(FLOWERS, NAMES) > 0.85
+
+
+def test_what_does_not_fit_the_classes_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="one of 3 classes"):
+        fitted(likelihood=Softmax(4))
+    with pytest.raises(UnsupportedError, match="two labels"):
+        fitted(objective="zero_one_cost")
+    with pytest.raises(UnsupportedError, match="three or more classes"):
+        fitted().plot_partial_dependence(FLOWERS)
