@@ -1,0 +1,267 @@
+"""Gaussian noise whose variance depends on the inputs: a latent function for its logarithm."""
+
+import math
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from typing_extensions import override
+
+from directgp.errors import NumericalError
+from directgp.likelihoods.base import Derivatives, Draws, Likelihood, check_finite
+from directgp.numerics.autograd import Slopes
+from directgp.numerics.random import Generator, exponential, standard_normal
+from directgp.shapes import LatentPoints, Latents, Points, Row, Targets, Values
+
+_LOG_TWO_PI = math.log(2 * math.pi)
+
+_NATS = 27.0
+"""The sum over the noise ends where its integrand has fallen by e^−27, and errs by as much."""
+
+_STRIP = 1.4
+"""Im t up to which N(y; μ, v + e^t) stays bounded; π/2 is the limit."""
+
+_SCAN = 64
+_SCANS = 4
+"""Points of each grid that narrows the range of t, and their number."""
+
+_MAX_NODES = 20_000
+_MAX_ROUNDS = 1000
+
+
+@final
+class HeteroscedasticGaussian(Likelihood):
+    """p(y given f) = N(y; f_1, e^{f_2}): a mean and the log of the noise variance.
+
+    Given f_2 the integral over f_1 is N(y; μ_1, v_1 + e^{f_2}), so that log E_q[p] is an integral
+    over one variable. With v_2 → 0 it is Gaussian noise of variance e^{μ_2}.
+
+    Examples
+    --------
+    >>> import torch, directgp
+    >>> mean, variance = torch.tensor([[0.0], [0.0]]), torch.tensor([[1.0], [1e-9]])
+    >>> directgp.log_expectation(HeteroscedasticGaussian(), torch.zeros(1), mean, variance)
+    tensor([-1.2655])
+    """
+
+    num_latent = 2
+    log_concave = False
+
+    @override
+    def log_kernel(self, y: Values, f: Values) -> Values:
+        mean, log_noise = f.unbind(-2)
+        return -0.5 * (log_noise + (y - mean).square() * torch.exp(-log_noise))
+
+    @override
+    def log_base(self, y: Values) -> Values:
+        return torch.full_like(y, -0.5 * _LOG_TWO_PI)
+
+    @override
+    def derivatives(self, y: Values, f: Values) -> Derivatives:
+        mean, log_noise = f.unbind(-2)
+        precision, residual = torch.exp(-log_noise), y - mean
+        square = residual.square() * precision
+        first = torch.stack([residual * precision, 0.5 * (square - 1)], -2)
+        second = torch.stack([-precision, -0.5 * square], -2)
+        return Derivatives(-0.5 * (log_noise + square), first, second)
+
+    @override
+    def conditional_mean(self, f: Values) -> Values:
+        return f[..., 0, :]
+
+    @override
+    def conditional_variance(self, f: Values) -> Values:
+        return torch.exp(f[..., 1, :])
+
+    @override
+    def check_targets(self, y: Targets) -> None:
+        check_finite(y, "HeteroscedasticGaussian")
+
+    @override
+    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        return np.asarray(mean + np.exp(0.5 * f[..., 1, :]) * random.standard_normal(mean.shape))
+
+    def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
+        """−½(log 2π + μ_2 + ((y − μ_1)² + v_1)·exp(v_2/2 − μ_2))."""
+        (m, log_noise), (v, spread) = (each.double().unbind(-2) for each in (mean, variance))
+        square = (y.double() - m).square() + v
+        value = _LOG_TWO_PI + log_noise + square * torch.exp(0.5 * spread - log_noise)
+        return (-0.5 * value).to(mean.dtype)
+
+    @override
+    def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
+        """The same and its slopes."""
+        (m, log_noise), (v, spread) = mean.unbind(-2), variance.unbind(-2)
+        residual, precision = y - m, torch.exp(0.5 * spread - log_noise)
+        square = (residual.square() + v) * precision
+        value = -0.5 * (_LOG_TWO_PI + log_noise + square)
+        by_mean = torch.stack([residual * precision, 0.5 * (square - 1)], -2)
+        return value, by_mean, torch.stack([-0.5 * precision, -0.25 * square], -2)
+
+    def integrate_density(self, y: Row, mean: Latents, variance: Latents) -> Slopes:
+        """log ∫ N(t; μ_2, v_2) N(y; μ_1, v_1 + e^t) dt, and its slopes."""
+        rows = torch.stack([(y - mean[0]).square(), variance[0], mean[1], variance[1]])
+        low, high, width = _range(rows)
+        needed = (high - low) / _step(width)
+        number = max(16, math.ceil(float(needed.max()))) if len(y) else 16
+        if not number <= _MAX_NODES:
+            raise NumericalError(
+                f"The integral over the noise needs {number} nodes. Check mean and variance of f."
+            )
+        square, v, centre, spread = rows
+        places = (torch.arange(number, dtype=y.dtype, device=y.device)[:, None] + 0.5) / number
+        t = torch.lerp(low, high, places)
+        log_mass, noise = _log_integrand(rows, t)
+        top = log_mass.amax(0)
+        mass = torch.exp(log_mass - top)
+        total = mass.sum(0)
+        mass = mass / total
+        scale = torch.log((high - low) / number) - 0.5 * (_LOG_TWO_PI + torch.log(spread))
+        value = top + torch.log(total) + scale - 0.5 * _LOG_TWO_PI
+        precision = 1 / noise
+        share, pull = torch.exp(t) * precision, square * precision
+        slope, bend = 0.5 * share * (pull - 1), 0.5 * share * (1 - share) * (pull - 1)
+        bend = bend - 0.5 * share * share * pull
+        # `mixed_slopes` of log_expectations, balanced for a curvature of 1.
+        weight = spread / (1 + spread)
+        mixed = weight * (t - centre) / spread + (1 - weight) * slope
+        square_mixed = mixed * mixed + (1 - weight) ** 2 * bend
+        once, twice = (mass * precision).sum(0), (mass * precision * (pull - 1)).sum(0)
+        by_mean = torch.stack([(y - mean[0]) * once, (mass * mixed).sum(0)])
+        last = (mass * square_mixed).sum(0) - weight * weight / spread
+        return value, by_mean, torch.stack([0.5 * twice, 0.5 * last])
+
+    def integrate_log_density(self, y: Row, mean: Latents, variance: Latents) -> Slopes:
+        """E_q[log p(y given f)], and its slopes."""
+        return self.expected_log_prob_slopes(y, mean, variance)
+
+    def sample_product(
+        self, y: Row, mean: Latents, variance: Latents, num_samples: int, generator: Generator
+    ) -> LatentPoints:
+        """Draw f_2 by rejection from q, and f_1 given f_2; return the draws minus the mean.
+
+        N(y; μ_1, v_1 + e^t) is largest where v_1 + e^t = (y − μ_1)², or at t → −∞.
+        """
+        square, (v, spread) = (y - mean[0]).square(), variance.unbind(0)
+        best = torch.maximum(square, v)
+        bound = -0.5 * (torch.log(best) + square / best)
+        t = mean.new_empty(num_samples, len(y))
+        missing = torch.ones_like(t, dtype=torch.bool)
+        for _ in range(_MAX_ROUNDS):
+            proposal = mean[1] + spread.sqrt() * standard_normal(num_samples, y, generator)
+            noise = v + torch.exp(proposal)
+            ratio = -0.5 * (torch.log(noise) + square / noise) - bound
+            hit = missing & (ratio >= -exponential(num_samples, y, generator))
+            t, missing = torch.where(hit, proposal, t), missing & ~hit
+            if not bool(missing.any()):
+                break
+        else:
+            raise NumericalError(
+                f"Product sampling could not draw the noise of {int(missing.any(0).sum())} "
+                "examples: their targets are far outside of it. The rule 'quadrature' needs no "
+                "draws."
+            )
+        share = v / (v + torch.exp(t))
+        spread_left = torch.sqrt(share * torch.exp(t))
+        f = share * (y - mean[0]) + spread_left * standard_normal(num_samples, y, generator)
+        return torch.stack([f, t - mean[1]], 1)
+
+    def predictive_mean(self, mean: Values, variance: Values) -> Values:
+        """μ_1."""
+        return mean[..., 0, :]
+
+    def predictive_variance(self, mean: Values, variance: Values) -> Values:
+        """v_1 + exp(μ_2 + v_2/2)."""
+        return variance[..., 0, :] + torch.exp(mean[..., 1, :] + 0.5 * variance[..., 1, :])
+
+    def predictive_cdf(self, y: Values, mean: Latents, variance: Latents) -> Values:
+        """E Φ((y − μ_1)/√(v_1 + e^t)), t ~ N(μ_2, v_2)."""
+        deviations, weights = _components(mean, variance)
+        x = (y - mean[0]).unsqueeze(-2) / deviations
+        return (weights * torch.special.ndtr(x)).sum(-2)
+
+    def predictive_quantile(self, level: Values, mean: Latents, variance: Latents) -> Values:
+        """The y with P(Y ≤ y) = level, by bisection and Newton's method; symmetric about μ_1."""
+        deviations, weights = _components(mean, variance)
+        smaller = torch.minimum(level, 1 - level).expand(*level.shape[:-1], mean.shape[-1])
+        z = -torch.special.ndtri(smaller)
+        low, high = z * deviations.amin(0), z * deviations.amax(0)
+        x = 0.5 * (low + high)
+        for _ in range(200):
+            scaled = x.unsqueeze(-2) / deviations
+            tail = (weights * torch.special.ndtr(-scaled)).sum(-2)
+            density = (weights * torch.exp(-0.5 * scaled * scaled) / deviations).sum(-2)
+            high = torch.where(tail < smaller, x, high)
+            low = torch.where(tail > smaller, x, low)
+            proposal = x + (tail - smaller) * math.sqrt(2 * math.pi) / density
+            inside = (proposal > low) & (proposal < high)
+            moved = torch.where(inside, proposal, 0.5 * (low + high))
+            done = (moved - x).abs() <= 1e-13 * high
+            x = moved
+            if bool(done.all()):
+                break
+        return mean[0] + torch.sign(level - 0.5) * x
+
+    def predictive_crps(self, y: Row, mean: Latents, variance: Latents) -> Row:
+        """E|N(y − μ_1, w_t)| − ½E|N(0, w_t + w_s)| over two independent noises t and s."""
+        wide = [each.double() for each in (y, mean, variance)]
+        deviations, weights = _components(*wide[1:])
+        x = (wide[0] - wide[1][0]) / deviations
+        normal = torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+        size = deviations * (2 * normal + x * (2 * torch.special.ndtr(x) - 1))
+        pairs = torch.sqrt(deviations.square()[:, None] + deviations.square())
+        both = (weights[:, None] * weights * pairs).sum((0, 1)) / math.sqrt(2 * math.pi)
+        return ((weights * size).sum(0) - both).to(y.dtype)
+
+
+def _log_integrand(rows: Float[Tensor, "4 n"], t: Points) -> tuple[Points, Points]:
+    """Return −½(log w + r²/w + (t − μ_2)²/v_2) and w = v_1 + e^t."""
+    square, v, centre, spread = rows
+    noise = v + torch.exp(t)
+    return -0.5 * (torch.log(noise) + square / noise + (t - centre).square() / spread), noise
+
+
+def _step(width: Row) -> Row:
+    """Return the step of a trapezoid sum over a peak of this width that errs by e^−nats."""
+    d = (math.sqrt(2 * _NATS) * width).clamp(max=_STRIP)
+    return 2 * math.pi * d / (_NATS + 0.5 * (d / width) ** 2)
+
+
+def _range(rows: Float[Tensor, "4 n"]) -> tuple[Row, Row, Row]:
+    """Return the ends of the integrand in t, and the width of its narrowest peak.
+
+    Its peaks lie between μ_2 and log(r² − v_1). Grids over the range, and over q, narrow it.
+    """
+    square, v, centre, spread = rows
+    deviation = spread.sqrt()
+    peak = torch.log((square - v).clamp(min=1e-300))
+    peak = torch.where(square > v, peak, centre)
+    reach = math.sqrt(2 * _NATS) * deviation
+    low, high = torch.minimum(centre, peak) - reach, torch.maximum(centre, peak) + reach
+    places = torch.linspace(0, 1, _SCAN, dtype=v.dtype, device=v.device)[:, None]
+    around = centre + reach * (2 * places - 1)
+    for _ in range(_SCANS):
+        grid = torch.cat([torch.lerp(low, high, places), around]).sort(0).values
+        logs, noise = _log_integrand(rows, grid)
+        kept = logs > logs.amax(0) - _NATS - 3
+        first = kept.to(torch.int8).argmax(0, keepdim=True)
+        last = len(grid) - 1 - kept.flip(0).to(torch.int8).argmax(0, keepdim=True)
+        low = grid.gather(0, (first - 1).clamp(min=0))[0]
+        high = grid.gather(0, (last + 1).clamp(max=len(grid) - 1))[0]
+    # −ℓ″ is at most ½(e^t/w)²·r²/w + ½.
+    share = torch.exp(grid) / noise
+    bend = torch.where(kept, 0.5 * share * share * square / noise, 0.0).amax(0)
+    return low, high, torch.rsqrt(1 / spread + bend)
+
+
+def _components(mean: Latents, variance: Latents) -> tuple[Points, Points]:
+    """Return √(v_1 + e^t) at nodes t of q(f_2), and their weights."""
+    deviation = variance[1].sqrt()
+    reach = math.sqrt(2 * _NATS)
+    step = float((_step(deviation) / deviation).min()) if mean.shape[-1] else 1.0
+    number = max(16, math.ceil(2 * reach / step))
+    z = torch.linspace(-reach, reach, number, dtype=mean.dtype, device=mean.device)[:, None]
+    weights = torch.exp(-0.5 * z * z)
+    return torch.sqrt(variance[0] + torch.exp(mean[1] + deviation * z)), weights / weights.sum()
