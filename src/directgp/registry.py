@@ -143,6 +143,7 @@ _RULES = "directgp.log_expectations"
 LIKELIHOODS = Registry(
     LikelihoodRow("gaussian", f"{_LIKELIHOODS}.gaussian:Gaussian", auto=True, conjugate=True),
     LikelihoodRow("student_t", f"{_LIKELIHOODS}.student_t:StudentT", auto=True),
+    LikelihoodRow("heteroscedastic", f"{_LIKELIHOODS}.heteroscedastic:HeteroscedasticGaussian"),
     LikelihoodRow("gamma", f"{_LIKELIHOODS}.gamma:Gamma", auto_for="positive"),
     LikelihoodRow("log_normal", f"{_LIKELIHOODS}.log_normal:LogNormal", auto_for="positive"),
     LikelihoodRow("beta", f"{_LIKELIHOODS}.beta:Beta", auto_for="proportion"),

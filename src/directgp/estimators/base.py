@@ -419,10 +419,18 @@ class SparseGPEstimator(BaseEstimator, ABC):
             X, "predict_latent", lambda _, q, rows: (q.mean, q.variance.sqrt())
         )
         if mean.ndim > 1:
-            return mean.T, std.T
+            return self._latents_in_units(mean.T), self._latent_deviations(std.T)
         if self.likelihood_.latent_scale:
             return mean + self.likelihood_.latent_offset, std
         return self._in_units(mean), self._deviation_in_units(std)
+
+    def _latents_in_units(self, mean: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the means of several latents, one column each, in the units of the targets."""
+        return mean
+
+    def _latent_deviations(self, std: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the deviations of several latents: the first may be in the units of targets."""
+        return np.stack([self._deviation_in_units(std[:, 0]), *std.T[1:]], 1)
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> Column:
         """Return the log of the predictive density or probability of each y."""

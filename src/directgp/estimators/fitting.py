@@ -154,7 +154,7 @@ def starting_models(
     return [
         [
             Model(
-                _posterior(priors[likelihood.latent_scale][kernel], Z, likelihood.num_latent),
+                _posterior(priors[likelihood.latent_scale][kernel], Z, likelihood, y),
                 copy.deepcopy(likelihood),
                 f"{kernel}, {name}",
             )
@@ -164,10 +164,17 @@ def starting_models(
     ]
 
 
-def _posterior(prior: Prior, Z: Float[Tensor, "m d"], num_latent: int) -> SparsePosterior:
-    """Return q(u) = p(u) for the latents of a likelihood, which start with one prior."""
+def _posterior(
+    prior: Prior, Z: Float[Tensor, "m d"], likelihood: Likelihood, y: Targets
+) -> SparsePosterior:
+    """Return q(u) = p(u) for the latents of a likelihood, which start with one kernel."""
     posterior = SparsePosterior(copy.deepcopy(prior), Z)
-    return posterior if num_latent == 1 else posterior.with_latents(num_latent, shared=True)
+    if likelihood.num_latent == 1:
+        return posterior
+    posterior = posterior.with_latents(likelihood.num_latent, shared=likelihood.shared_latents)
+    if starts := likelihood.latent_starts(y):
+        posterior.prior = prior.with_starts(starts)
+    return posterior
 
 
 def _likelihoods(

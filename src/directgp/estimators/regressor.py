@@ -143,6 +143,12 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     _default_mean = "zero"
 
     @override
+    def _latents_in_units(self, mean: NDArray[np.float64]) -> NDArray[np.float64]:
+        # A mean, and the log of a variance.
+        log_noise = mean[:, 1] + 2 * self.scalings_.targets.log_scale
+        return np.stack([self._in_units(mean[:, 0]), log_noise], 1)
+
+    @override
     def fit(
         self,
         X: ArrayLike,

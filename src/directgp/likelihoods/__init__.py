@@ -6,6 +6,7 @@ from directgp.likelihoods.beta import Beta
 from directgp.likelihoods.counts import NegativeBinomial, Poisson
 from directgp.likelihoods.gamma import Gamma
 from directgp.likelihoods.gaussian import Gaussian, GaussianKnownNoise
+from directgp.likelihoods.heteroscedastic import HeteroscedasticGaussian
 from directgp.likelihoods.log_normal import LogNormal
 from directgp.likelihoods.ordinal import OrderedProbit
 from directgp.likelihoods.softmax import RobustMax, Softmax
@@ -18,6 +19,7 @@ __all__ = [
     "Gamma",
     "Gaussian",
     "GaussianKnownNoise",
+    "HeteroscedasticGaussian",
     "Likelihood",
     "LogNormal",
     "Logistic",

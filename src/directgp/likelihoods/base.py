@@ -75,6 +75,9 @@ class Likelihood(nn.Module, ABC):
     num_latent: int = 1
     """Number of latent values of an example, which are independent under q."""
 
+    shared_latents: ClassVar[bool] = True
+    """Whether several latents have one kernel and one set of inducing inputs, by default."""
+
     log_concave: ClassVar[bool]
     """Whether log p(y given f) is concave in f for every y."""
 
@@ -185,6 +188,10 @@ class Likelihood(nn.Module, ABC):
         if self.task == "count":
             return torch.log(y + 0.5)
         return y if self.task == "regression" else None
+
+    def latent_starts(self, y: Row) -> tuple[tuple[float, float], ...]:
+        """Return prior mean and variance that each of several latents starts from; none: as one."""
+        return ()
 
     def floors(self, deviation: float) -> dict[str, float]:
         """Return the smallest allowed value of positive parameters, by name.

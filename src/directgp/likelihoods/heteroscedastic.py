@@ -47,7 +47,14 @@ class HeteroscedasticGaussian(Likelihood):
     """
 
     num_latent = 2
+    shared_latents = False
     log_concave = False
+
+    @override
+    def latent_starts(self, y: Row) -> tuple[tuple[float, float], ...]:
+        """The noise starts at a tenth of the variance of the targets."""
+        variance = max(float(y.var(correction=0)), 1e-6)
+        return (float(y.mean()), variance), (math.log(0.1 * variance), 1.0)
 
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Literal, cast, final
 
 import numpy as np
@@ -374,6 +375,18 @@ class Prior(nn.Module):
         scale = self.raw_output_scale
         if scale.dim():
             twin.raw_output_scale = nn.Parameter(scale.detach()[index].clone(), scale.requires_grad)
+        return twin
+
+    def with_starts(self, starts: Sequence[tuple[float, float]]) -> "Prior":
+        """Return latents with kernels like this one, and with these constant means and scales."""
+        twin = copy.deepcopy(self)
+        if type(twin.mean_function) is ZeroMean:
+            twin.mean_function = ConstantMean().to(self.raw_output_scale)
+        twin = twin.repeated(len(starts))
+        constants, scales = torch.tensor(starts).to(self.raw_output_scale).unbind(1)
+        twin.mean_function.constant = constants
+        with torch.no_grad():
+            twin.raw_output_scale.copy_(softplus_inverse(scales))
         return twin
 
     def with_means(self, number: int) -> "Prior":

@@ -14,6 +14,7 @@ from directgp.log_expectations.api import resolve_rule
 from directgp.predictive.distributions import distribution_of
 from directgp.predictive.moments import (
     check_coverage,
+    example_rows,
     predictive_mean,
     wide_levels,
     wide_marginals,
@@ -40,7 +41,7 @@ def predictive_log_density(
     """
     who = "predictive_log_density"
     mean, variance = wide_marginals(who, marginals)
-    wide = wide_targets(who, y, mean)
+    wide = wide_targets(who, y, example_rows(likelihood, mean))
     likelihood.check_targets(y)
     value = resolve_rule("auto", likelihood)(likelihood, wide, mean, variance)
     return value.to(marginals.mean.dtype)
@@ -63,7 +64,7 @@ def predictive_cdf(likelihood: Likelihood, y: Num[Tensor, "..."], marginals: Mar
     tensor([0.5000])
     """
     mean, variance = wide_marginals("predictive_cdf", marginals)
-    wide = wide_targets("predictive_cdf", y, mean)
+    wide = wide_targets("predictive_cdf", y, example_rows(likelihood, mean))
     return distribution_of(likelihood, mean, variance).cdf(wide).to(marginals.mean.dtype)
 
 
@@ -87,7 +88,7 @@ def predictive_quantiles(
             [3.0000e+00, 1.4230e+04]])
     """
     mean, variance = wide_marginals("predictive_quantiles", marginals)
-    level = wide_levels("predictive_quantiles", levels, mean)
+    level = wide_levels("predictive_quantiles", levels, example_rows(likelihood, mean))
     return distribution_of(likelihood, mean, variance).quantile(level).to(marginals.mean.dtype)
 
 

@@ -33,6 +33,11 @@ def wide_marginals(who: str, marginals: Marginals) -> tuple[Values, Values]:
     return mean.double(), variance.double()
 
 
+def example_rows(likelihood: Likelihood, mean: Values) -> Values:
+    """Return the mean of f, or that of the first of several latents: one value an example."""
+    return mean if likelihood.num_latent == 1 else mean[..., 0, :]
+
+
 def wide_targets(who: str, y: Num[Tensor, "..."], like: Values) -> Values:
     """Return targets in float64; raise `InvalidInputError` if not finite or of a wrong shape."""
     fits = y.shape[-1:] == like.shape[-1:] and broadcast_shape(y.shape, like.shape) is not None
