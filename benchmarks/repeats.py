@@ -2,7 +2,6 @@
 
 import math
 import statistics
-import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from benchmarks.defaults.store import Cell, Record, Store
-from benchmarks.models import write
+from benchmarks.models import now, write
 from benchmarks.peers.tables import markdown
 
 Scores = dict[str, float]
@@ -18,18 +17,27 @@ Fit = Callable[[Cell], Callable[[], Scores]]
 """Fits a method on the training rows of a cell; returns a function that scores the test rows."""
 
 
-def cells(tables: Iterable[str], splits: Iterable[int], methods: Iterable[str]) -> list[Cell]:
-    """Return a cell for each split, table and method; the first split of everything is first."""
-    tables, methods = list(tables), list(methods)
+def cells(
+    tables: Iterable[str],
+    splits: Iterable[int],
+    methods: Iterable[str],
+    settings: Mapping[str, int] | None = None,
+) -> list[Cell]:
+    """Return a cell for each split, table and method; the first split of everything is first.
+
+    `settings` are versions of the settings of methods other than 1; results of other versions are
+    kept apart.
+    """
+    tables, methods, versions = list(tables), list(methods), settings or {}
     return [
-        Cell(table, split, None, method, 1)
+        Cell(table, split, None, method, versions.get(method, 1))
         for split in splits
         for table in tables
         for method in methods
     ]
 
 
-def run_missing(wanted: Sequence[Cell], store: Store, fit: Fit) -> None:
+def run_missing(wanted: Sequence[Cell], store: Store, fit: Fit, device: str = "cpu") -> None:
     """Fit the cells that the store does not have, one at a time on one thread.
 
     A fit that fails is printed and not stored, so that the next run tries it again.
@@ -39,7 +47,7 @@ def run_missing(wanted: Sequence[Cell], store: Store, fit: Fit) -> None:
     for number, cell in enumerate(missing, 1):
         where = f"{number}/{len(missing)} {cell.table}, split {cell.split}, {cell.method}"
         try:
-            record = measured(fit, cell)
+            record = measured(fit, cell, device)
         except (ArithmeticError, ImportError, RuntimeError, TypeError, ValueError) as error:
             print(f"{where}: not run: {type(error).__name__}: {error}", flush=True)
             continue
@@ -48,13 +56,13 @@ def run_missing(wanted: Sequence[Cell], store: Store, fit: Fit) -> None:
         print(f"{where}: {figures}", flush=True)
 
 
-def measured(fit: Fit, cell: Cell) -> Record:
-    """Return the scores of a cell and the processor time of its fit."""
+def measured(fit: Fit, cell: Cell, device: str) -> Record:
+    """Return the scores of a cell and the time of its fit: processor time, or wall on a GPU."""
     with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")
-        since = time.process_time()
+        since = now(device)
         judge = fit(cell)
-        seconds = time.process_time() - since
+        seconds = now(device) - since
         return {**judge(), "seconds": seconds}
 
 

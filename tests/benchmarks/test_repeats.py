@@ -104,6 +104,7 @@ def test_what_is_missing_is_run_and_failures_are_tried_again(
 ) -> None:
     store, wanted = Store(tmp_path / "out.jsonl"), repeats.cells(["t"], [0, 1, 2], ["a", "b"])
     assert [cell.split for cell in wanted] == [0, 0, 1, 1, 2, 2]
+    assert repeats.cells(["t"], [0], ["a", "b"], {"b": 7})[1].settings == 7
 
     def fit(cell: Cell) -> Callable[[], repeats.Scores]:
         if cell.method == "b":
