@@ -5,7 +5,7 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
-# Folder with the data sets, for bench-optimum, bench-training and bench-defaults.
+# Folder with the data sets, for bench-optimum, bench-training, bench-defaults and bench-latents.
 DATA ?=
 
 VENV := .venv
@@ -29,7 +29,7 @@ DEMO_METHODS := --methods elbo,log-joint,log-fixed,elbo-basic,mean,linear,boosti
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: demo examples test test-slow test-browser lint format bench bench-optimum bench-scale \
-  bench-rules bench-accuracy bench-training bench-defaults docs linkcheck clean
+  bench-rules bench-accuracy bench-training bench-defaults bench-latents docs linkcheck clean
 
 demo: $(INSTALLED)
 	@echo "Noise that changes: the power of a solar plant. The objective matters."
@@ -110,6 +110,16 @@ bench-defaults: $(INSTALLED) $(INSTALLED_DEFAULTS)
 	  echo "bench-defaults needs the data sets. Name their folder: make bench-defaults DATA=..." >&2; \
 	  exit 1; }
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.defaults --data "$(DATA)" --docs docs/tables
+
+# Several classes, and noise that depends on x, compared with other libraries; a second call does
+# what is missing.
+bench-latents: $(INSTALLED)
+	@test -n "$(DATA)" || { \
+	  echo "bench-latents needs the data sets. Name their folder: make bench-latents DATA=..." >&2; \
+	  exit 1; }
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.multiclass --data "$(DATA)"
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.heteroscedastic --data "$(DATA)"
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.softmax_step
 
 docs: $(INSTALLED_DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs $(PAGES)

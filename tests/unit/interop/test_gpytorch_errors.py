@@ -137,7 +137,7 @@ def test_other_losses_of_deep_gps() -> None:
     deep = gpytorch.models.deep_gps.DeepGP()
     objective = DirectLoss(gpytorch.likelihoods.GaussianLikelihood(), deep, 10, "crps")
     with pytest.raises(UnsupportedError, match="DirectLoss has no loss for a deep GP"):
-        objective(model()(X), Y)
+        objective(model()(X).expand(torch.Size([3])), Y)
 
 
 def test_nan_in_the_model_is_told() -> None:

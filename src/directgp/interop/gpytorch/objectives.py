@@ -62,6 +62,22 @@ def _has_noise(q: MultivariateNormal, likelihood: torch.nn.Module) -> bool:
         return False
 
 
+def _log_weights(who: str, model: gpytorch.models.GP, q: MultivariateNormal) -> Tensor:
+    """Return equal log weights of a deep GP's samples, or those of a DSPP's sigma points.
+
+    Raise `InvalidInputError` if the first axis of q(f) is not theirs.
+    """
+    weights: Tensor | None = getattr(model, "quad_weights", None)
+    number, axis = ("S", "samples") if weights is None else (len(weights), "sigma points")
+    fits = len(q.batch_shape) > 0 and (weights is None or q.batch_shape[0] == len(weights))
+    allowed = f"of shape ({number}, ..., n), for the {axis} of {type(model).__name__}"
+    remedy = "Pass model(x), whose layers add the first axis."
+    require(fits, f"q(f) of {who}", allowed, tuple(q.mean.shape), remedy)
+    if weights is None:
+        weights = q.mean.new_full(q.batch_shape[:1], -math.log(q.batch_shape[0]))
+    return weights.reshape(-1, *[1] * len(q.batch_shape))
+
+
 AnyLikelihood: TypeAlias = GPyTorchBase | Likelihood
 
 
@@ -130,11 +146,12 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
                 f"the noise of {type(self.likelihood).__name__} in its variances. {_REMEDY}"
             )
         _check_targets(who, y, q)
+        weights = _log_weights(who, self.model, q) if isinstance(self.model, DeepGP) else None
         likelihood = translated(self.likelihood, q.mean.shape, *args, **kwargs)
         losses = self._observed(likelihood, y, marginals)
-        if isinstance(self.model, DeepGP):
-            losses = self._over_samples(losses)
-        return losses.sum(-1) if len(q.event_shape) > 1 else losses
+        # Tasks first: given a sample or a sigma point they are independent, after it they are not.
+        losses = losses.sum(-1) if len(q.event_shape) > 1 else losses
+        return losses if weights is None else self._over_samples(losses, weights)
 
     def _observed(self, likelihood: Likelihood, y: Tensor, q: Marginals) -> Tensor:
         """Return the losses, 0 where a target is missing."""
@@ -156,7 +173,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         losses = self.point_loss(likelihood, y, q, generator=self.generator, step=self.step)
         return losses if complete else zeros.masked_scatter(observed, losses)
 
-    def _over_samples(self, losses: Tensor) -> Tensor:
+    def _over_samples(self, losses: Tensor, log_weights: Tensor) -> Tensor:
         """Return the losses of a deep GP, whose q(f) is a mixture over the first axis."""
         raise UnsupportedError(
             f"{type(self).__name__} has no loss for a deep GP. Got {type(self.model).__name__}. "
@@ -174,7 +191,8 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
 class DirectLogLoss(DirectObjective):
     """Log-loss DLM: (1/n) Σ_i log E_q[p(y_i given f_i)] − (β/N)·KL, to be maximised.
 
-    It replaces `gpytorch.mlls.PredictiveLogLikelihood` and `VariationalELBO`.
+    It replaces `gpytorch.mlls.PredictiveLogLikelihood`, `DeepPredictiveLogLikelihood` of a DSPP and
+    `VariationalELBO`.
 
     Parameters
     ----------
@@ -227,9 +245,9 @@ class DirectLogLoss(DirectObjective):
         super().__init__(likelihood, model, num_data, loss, beta, combine_terms, generator)
 
     @override
-    def _over_samples(self, losses: Tensor) -> Tensor:
+    def _over_samples(self, losses: Tensor, log_weights: Tensor) -> Tensor:
         # The log is outside of the average.
-        return -torch.logsumexp(_log_weights(self.model, losses) - losses, 0)
+        return -torch.logsumexp(log_weights - losses, 0)
 
 
 @final
@@ -251,15 +269,8 @@ class BetaELBO(DirectObjective):
         super().__init__(likelihood, model, num_data, GibbsLoss(), beta, combine_terms)
 
     @override
-    def _over_samples(self, losses: Tensor) -> Tensor:
-        return (_log_weights(self.model, losses).exp() * losses).sum(0)
-
-
-def _log_weights(model: gpytorch.models.GP, losses: Tensor) -> Tensor:
-    """Return equal log weights of a deep GP's samples, or those of a DSPP's sigma points."""
-    equal = losses.new_full((len(losses),), -math.log(len(losses)))
-    weights: Tensor = getattr(model, "quad_weights", equal)
-    return weights.reshape(-1, *[1] * (losses.dim() - 1))
+    def _over_samples(self, losses: Tensor, log_weights: Tensor) -> Tensor:
+        return (log_weights.exp() * losses).sum(0)
 
 
 @final
