@@ -145,6 +145,20 @@ LIKELIHOODS = Registry(
     LikelihoodRow(
         "negative_binomial", f"{_LIKELIHOODS}.counts:NegativeBinomial", task="count", auto=True
     ),
+    LikelihoodRow(
+        "com_poisson", f"{_LIKELIHOODS}.conway_maxwell:ConwayMaxwellPoisson", task="count"
+    ),
+    LikelihoodRow("binomial", f"{_LIKELIHOODS}.binomial:Binomial", task="count"),
+    LikelihoodRow(
+        "zero_inflated_poisson",
+        f"{_LIKELIHOODS}.zero_inflated:ZeroInflatedPoisson",
+        task="count",
+    ),
+    LikelihoodRow(
+        "zero_inflated_negative_binomial",
+        f"{_LIKELIHOODS}.zero_inflated:ZeroInflatedNegativeBinomial",
+        task="count",
+    ),
 )
 
 LOSSES = Registry(

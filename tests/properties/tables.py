@@ -16,6 +16,8 @@ from torch import Tensor
 
 from directgp.interop.gpytorch.likelihoods import Adapted, GivenGaussian, GivenStudentT
 from directgp.likelihoods import (
+    Binomial,
+    ConwayMaxwellPoisson,
     Gaussian,
     Likelihood,
     Logistic,
@@ -23,6 +25,8 @@ from directgp.likelihoods import (
     Poisson,
     Probit,
     StudentT,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
 )
 from directgp.likelihoods.base import ClosedFormLogPredictive
 from directgp.log_expectations import (
@@ -105,6 +109,10 @@ def single(*values: float) -> tuple[float, ...]:
     return tuple(float(np.float32(value)) for value in values)
 
 
+def _sixty_trials() -> Likelihood:
+    return Binomial().with_row_values(torch.tensor(60.0))
+
+
 REAL = single(0.7, -25.0, 4e3)
 LIKELIHOODS = [
     LikelihoodRow("gaussian", Gaussian, REAL, {"noise": 0.25}, discrete=False),
@@ -114,6 +122,17 @@ LIKELIHOODS = [
     LikelihoodRow("poisson_softplus", partial(Poisson, link="softplus"), (0.0, 3.0, 5000.0)),
     LikelihoodRow("negative_binomial", NegativeBinomial, (0.0, 3.0, 5000.0), {"dispersion": 2.5}),
     LikelihoodRow("student_t", StudentT, REAL, {"df": 4.0, "scale": 0.6}, discrete=False),
+    LikelihoodRow("com_poisson", ConwayMaxwellPoisson, (0.0, 3.0, 5000.0), {"nu": 2.0}),
+    LikelihoodRow("binomial", _sixty_trials, (0.0, 7.0, 60.0)),
+    LikelihoodRow(
+        "zero_inflated_poisson", ZeroInflatedPoisson, (0.0, 3.0, 5000.0), {"zero_odds": 0.4}
+    ),
+    LikelihoodRow(
+        "zero_inflated_negative_binomial",
+        ZeroInflatedNegativeBinomial,
+        (0.0, 3.0, 5000.0),
+        {"zero_odds": 0.4, "dispersion": 2.5},
+    ),
 ]
 
 INTERNAL_LIKELIHOODS = {Adapted, GivenGaussian, GivenStudentT}
@@ -166,12 +185,14 @@ _ORDINARY: Mapping[str, list[tuple[float, float, float]]] = {
     "real": [(0.7, 0.5, 1.0), (-2, 1.0, 0.1), (3, 0.0, 10.0), (5, 0.2, 1.0)],
     "label": [(1, 0.5, 1.0), (0, 0.5, 1.0), (1, -2.0, 3.0), (0, -0.5, 0.05)],
     "count": [(0, 0.5, 1.0), (3, 0.5, 0.5), (2, -1.0, 3.0), (40, 3.0, 0.3)],
+    "share": [(20, -0.5, 1.0), (45, 0.5, 0.5), (3, -2.0, 3.0), (50, 1.0, 0.3)],
 }
 
 
 def ordinary(row: LikelihoodRow) -> list[Point]:
     """Points at which the mean of a few thousand gradients is as good as normal."""
     kind = "real" if not row.discrete else "label" if row.targets == (0.0, 1.0) else "count"
+    kind = "share" if row.name == "binomial" else kind
     return [Point(float(y), mean, variance) for y, mean, variance in _ORDINARY[kind]]
 
 

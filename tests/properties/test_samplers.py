@@ -75,6 +75,8 @@ def cells_of_the_table() -> list[tuple[str, Sampler, LikelihoodRow, Point]]:
     table: list[tuple[str, Sampler, LikelihoodRow, Point]] = []
     for row in LIKELIHOODS:
         own = REALS if not row.discrete else LABELS if row.targets == (0.0, 1.0) else COUNTS
+        if row.name == "binomial":
+            own = [point for point in own if point[0] <= max(row.targets)]
         table += [("auto", auto, row, Point(*point)) for point in own]
         table += [("paper", paper, row, point) for point in ordinary(row)[1:3]]
         if row.name in ("gaussian", "probit"):

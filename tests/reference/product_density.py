@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_expit, log_ndtr
+from scipy.special import i0e, log_expit, log_ndtr
 
 Array = NDArray[np.float64]
 LogDensity = Callable[..., Array]
@@ -29,6 +29,23 @@ def _negative_binomial(y: float, f: Array, dispersion: float) -> Array:
     return y * f - (y + dispersion) * np.logaddexp(np.log(dispersion), f)
 
 
+def _com_poisson(y: float, f: Array, nu: float) -> Array:
+    assert nu == 2  # Σ_k (e^{kf}/k!)² is Bessel's function I₀(2e^f).
+    rate = np.exp(np.minimum(f, 300))
+    return 2 * y * f - np.log(i0e(2 * rate)) - 2 * rate
+
+
+def _inflated(y: float, log_p: Array, zero_odds: float) -> Array:
+    return np.logaddexp(log_p, np.log(zero_odds)) if y == 0 else log_p
+
+
+def _zero_inflated_negative_binomial(
+    y: float, f: Array, zero_odds: float, dispersion: float
+) -> Array:
+    scale = dispersion * np.log(dispersion) if y == 0 else 0.0
+    return _inflated(y, _negative_binomial(y, f, dispersion) + scale, zero_odds)
+
+
 LOG_DENSITIES: Mapping[str, LogDensity] = {
     "gaussian": lambda y, f, noise: -0.5 * (y - f) ** 2 / noise,
     "probit": lambda y, f: log_ndtr((2 * y - 1) * f),
@@ -37,6 +54,10 @@ LOG_DENSITIES: Mapping[str, LogDensity] = {
     "poisson_softplus": _poisson_softplus,
     "negative_binomial": _negative_binomial,
     "student_t": _student_t,
+    "binomial": lambda y, f: y * log_expit(f) + (60 - y) * log_expit(-f),
+    "com_poisson": _com_poisson,
+    "zero_inflated_poisson": lambda y, f, zero_odds: _inflated(y, y * f - np.exp(f), zero_odds),
+    "zero_inflated_negative_binomial": _zero_inflated_negative_binomial,
 }
 
 

@@ -5,7 +5,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import cache
-from typing import ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -82,12 +82,22 @@ class Likelihood(nn.Module, ABC):
 
     parameter_texts: ClassVar[tuple[ParameterText, ...]] = ()
 
-    strip: float = math.pi
-    """Half-width in Im f of the strip about the real line where p(y given f) is analytic and
-    bounded; it sets the step of a quadrature (Trefethen and Weideman, SIAM Review 56, 2014)."""
+    fixed_work: ClassVar[bool] = True
+    """Whether its methods do the same operations for all numbers, as a CUDA graph needs."""
 
-    log_strip: float | None = None
-    """The same for log p(y given f), which sets the step for E_q[log p]; None if it is `strip`."""
+    @property
+    def strip(self) -> float:
+        """Half-width in Im f of the strip about the real line where p(y given f) is tame.
+
+        There it is analytic and bounded, which sets the step of a quadrature (Trefethen and
+        Weideman, SIAM Review 56, 2014).
+        """
+        return math.pi
+
+    @property
+    def log_strip(self) -> float:
+        """The same for log p(y given f), which sets the step for E_q[log p]."""
+        return self.strip
 
     def __init__(self) -> None:
         super().__init__()
@@ -485,6 +495,28 @@ class ExactProductSampler(Protocol):
         """Draw from q̃; return the draws minus the mean, shape (k, ..., n)."""
 
 
+@runtime_checkable
+class NearlyCertain(Protocol):
+    """p(y given f) may be so near to 1 that log E_q[p] needs the digits of 1 − p."""
+
+    def doubt(self, y: Values, f: Values) -> tuple[Values, Values]:
+        """Return the log of 1 − p or a bound of it, 0 where it is not small, and its slope in f."""
+
+
+@runtime_checkable
+class Arrivals(Protocol):
+    """Counts of events: Y ≤ y given f exactly when Λ, the arrival of event y + 1, exceeds e·λ(f).
+
+    The distribution of Λ does not depend on f.
+    """
+
+    def log_arrival(self, y: Values, delta: Values) -> Derivatives:
+        """Log density of log Λ at log(y+1) + δ, less its top at δ = 0, and its δ-derivatives."""
+
+    def log_rate_slope(self, f: Values) -> Values:
+        """Return the log of the derivative of the mean count in f."""
+
+
 def unconstrained(value: float | Tensor, who: str) -> nn.Parameter:
     """Return the raw parameter ρ with log(1 + e^ρ) = value, in float64.
 
@@ -547,3 +579,21 @@ class ScaleMixture(Likelihood):
     @abstractmethod
     def mixture_width(self) -> Values:
         """Return the width in t of the narrowest peak of these integrands."""
+
+
+class ZeroInflation(Likelihood):
+    """Base of p(0) = π + (1−π) p₀(0) and p(y) = (1−π) p₀(y) for y > 0, with ω = π/(1−π)."""
+
+    @property
+    @abstractmethod
+    def base(self) -> Any:
+        """The log-concave likelihood p₀, which shares its constants with this one."""
+
+    @property
+    @abstractmethod
+    def zero_odds(self) -> Tensor:
+        """ω, the first parameter."""
+
+    @abstractmethod
+    def inflate(self, y: Values, value: Values) -> tuple[Values, Values, Values]:
+        """Return log p, or log E[p], from log p₀, or log E[p₀], and its slopes in that and in ω."""

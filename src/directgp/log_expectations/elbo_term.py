@@ -11,7 +11,14 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from directgp.likelihoods.base import ClosedFormGibbs, Derivatives, Likelihood, SymmetricLink, has
+from directgp.likelihoods.base import (
+    ClosedFormGibbs,
+    Derivatives,
+    Likelihood,
+    SymmetricLink,
+    ZeroInflation,
+    has,
+)
 from directgp.log_expectations.adaptive import POINTS, adaptive_gibbs
 from directgp.log_expectations.nodes import (
     NATS,
@@ -123,7 +130,7 @@ def nodes_needed(examples: FlatExamples, nats: float) -> tuple[Row, Row]:
     likelihood, _, mean, variance = examples
     deviation = torch.sqrt(variance)
     reach = math.sqrt(2 * nats) * deviation + mean.abs() * variance.clamp(max=1.0)
-    strip = likelihood.log_strip or likelihood.strip
+    strip = likelihood.log_strip
     return reach, 2 * reach / trapezoid_step(deviation, strip, nats - NATS)
 
 
@@ -184,10 +191,31 @@ def gibbs_slopes(likelihood: Likelihood, rows: Rows) -> Slopes | None:
 
 def _estimator(likelihood: Likelihood, dtype: torch.dtype) -> tuple[int, Estimator]:
     """Return the number of points for the block size, and the estimator."""
+    nats = NATS_OF_FLOAT32 if dtype == torch.float32 else NATS
+    if isinstance(likelihood, ZeroInflation):
+        return recorded_nodes(), partial(_inflated, nats=nats)
     if not likelihood.log_concave:
         return POINTS, adaptive_gibbs
-    nats = NATS_OF_FLOAT32 if dtype == torch.float32 else NATS
     return recorded_nodes(), partial(_integrate, nats=nats)
+
+
+def _inflated(examples: FlatExamples, nats: float) -> Estimate:
+    """Integrate over q where y = 0; other counts differ from those of the base by a constant."""
+    zero = examples.y == 0
+    parts = []
+    for mask in (zero, ~zero):
+        index = mask.nonzero().squeeze(-1)
+        if not len(index):
+            continue
+        some = examples.take(index)
+        if mask is zero:
+            parts.append((index, own_nodes_estimate(some, nats).columns))
+            continue
+        likelihood: Any = some.likelihood
+        found = Estimate.of(gibbs_slopes(likelihood.base, some[1:]) or ())
+        value, _, by_odds = likelihood.inflate(some.y, found.value)
+        parts.append((index, (value, *found.columns[1:3], by_odds, *found.parameters)))
+    return Estimate.of(gather(parts)) if parts else own_nodes_estimate(examples, nats)
 
 
 def _integrate(examples: FlatExamples, nats: float) -> Estimate:
@@ -210,7 +238,7 @@ def _common_nodes_estimate(examples: FlatExamples, nats: float) -> Estimate | No
     if isinstance(likelihood, SymmetricLink) and not likelihood.state_dict():
         link, mean = likelihood, (2 * y - 1) * mean
         centres = mean.clamp(min=0.0)
-    strip = likelihood.log_strip or likelihood.strip
+    strip = likelihood.log_strip
     nodes = common_nodes(centres, deviation, strip, nats)
     if nodes is None:
         return None

@@ -15,8 +15,9 @@ from directgp.likelihoods.base import (
     ClosedFormLogPredictive,
     ExactProductSampler,
     Likelihood,
+    ZeroInflation,
 )
-from directgp.log_expectations.quadrature import Peak, Quadrature, hermite_nodes, peak_of
+from directgp.log_expectations.quadrature import Peak, Quadrature, hermite_nodes, inflated, peak_of
 from directgp.log_expectations.rule import (
     AnyPoints,
     Context,
@@ -369,6 +370,8 @@ class ProductSampling(Rule):
 
     def _estimate(self, examples: FlatExamples, num_samples: int, generator: Generator) -> Estimate:
         likelihood, y, mean, variance = examples
+        if isinstance(likelihood, ZeroInflation):
+            return self._inflated(likelihood, examples, num_samples, generator)
         closed = self.sampler == "auto" and _is_closed(likelihood)
         # Draws and value by formulas need no peak; the gradient may.
         peaked = likelihood.log_concave and not (closed and self.gradient != "mixed")
@@ -387,3 +390,16 @@ class ProductSampling(Rule):
         parameters = likelihood.average_slopes(y, mean + delta, equal)
         mean_slope, variance_slope = (slope.mean(0) for slope in slopes)
         return Estimate(value, mean_slope, variance_slope, parameters)
+
+    def _inflated(
+        self,
+        likelihood: ZeroInflation,
+        examples: FlatExamples,
+        num_samples: int,
+        generator: Generator,
+    ) -> Estimate:
+        """Return the estimate for extra zeros: that of the base, times the exact share of it."""
+        base = examples._replace(likelihood=likelihood.base)
+        estimate = self._estimate(base, num_samples, generator)
+        exact = Quadrature().estimate(base.likelihood.frozen(), *base[1:]).value
+        return inflated(likelihood, examples.y, replace(estimate, value=exact))

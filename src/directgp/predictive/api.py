@@ -8,7 +8,6 @@ from jaxtyping import Float, Num
 from torch import Tensor
 
 from directgp.likelihoods.base import Binary, ClosedFormCRPS, Likelihood
-from directgp.likelihoods.counts import CountLikelihood
 from directgp.log_expectations.api import resolve_rule
 from directgp.predictive.distributions import distribution_of
 from directgp.predictive.moments import (
@@ -142,7 +141,7 @@ def predictive_crps(likelihood: Likelihood, y: Num[Tensor, " n"], marginals: Mar
     if isinstance(likelihood, Binary):
         return (predictive_mean(likelihood, marginals) - target).square()
     low, high = predictive_quantiles(likelihood, marginals, [_TAIL, 1 - _TAIL])
-    counts = isinstance(likelihood, CountLikelihood)
+    counts = likelihood.task == "count"
     area, last = (_counted, target - 1) if counts else (_integrated, target)
     below = area(likelihood, marginals, torch.minimum(low, target), last, upper=False)
     return below + area(likelihood, marginals, target, torch.maximum(high, target), upper=True)

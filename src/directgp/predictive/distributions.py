@@ -14,9 +14,17 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import NumericalError, UnsupportedError
-from directgp.likelihoods.base import Binary, ClosedFormQuantiles, Likelihood, ScaleMixture
-from directgp.likelihoods.counts import CountLikelihood
+from directgp.likelihoods.base import (
+    Arrivals,
+    Binary,
+    ClosedFormQuantiles,
+    Likelihood,
+    ScaleMixture,
+    ZeroInflation,
+    has,
+)
 from directgp.log_expectations.quadrature import Peak, Quadrature, find_support
+from directgp.log_expectations.rule import row_blocks
 from directgp.numerics.special import log_ndtr
 from directgp.predictive.moments import (
     DROP,
@@ -59,7 +67,9 @@ def distribution_of(likelihood: Likelihood, mean: Values, variance: Values) -> D
         return FormulaDistribution(likelihood, mean, variance)
     if isinstance(likelihood, Binary):
         return LabelDistribution(likelihood, mean, variance)
-    if isinstance(likelihood, CountLikelihood):
+    if isinstance(likelihood, ZeroInflation):
+        return InflatedDistribution(likelihood, mean, variance)
+    if likelihood.task == "count":
         return CountDistribution(likelihood, mean, variance)
     if isinstance(likelihood, ScaleMixture):
         return MixtureDistribution(likelihood, mean, variance)
@@ -304,9 +314,32 @@ class CountDistribution(Distribution):
         return torch.floor(guess).clamp(max=LARGEST)
 
 
-def count_cdf(likelihood: CountLikelihood, count: Values, mean: Values, variance: Values) -> Values:
+@final
+class InflatedDistribution(Distribution):
+    """Counts with extra zeros: P(Y ≤ y) = π + (1−π) P₀(Y ≤ y) for y ≥ 0."""
+
+    @override
+    def cdf(self, y: Values) -> Values:
+        share: Values = self.likelihood.zero_odds / (1 + self.likelihood.zero_odds)
+        return torch.where(y < 0, 0.0, share + (1 - share) * self._base().cdf(y))
+
+    @override
+    def quantile(self, level: Values) -> Values:
+        odds = self.likelihood.zero_odds
+        # (level − π)/(1 − π), of which any level up to P₀(Y ≤ 0) has the quantile 0.
+        rest = level - (1 - level) * odds
+        found = self._base().quantile(rest.clamp(min=_TINY))
+        return torch.where(rest > 0, found, 0.0)
+
+    def _base(self) -> Distribution:
+        return distribution_of(self.likelihood.base, self.mean, self.variance)
+
+
+def count_cdf(likelihood: Any, count: Values, mean: Values, variance: Values) -> Values:
     """Compute P(Y ≤ count) for whole counts ≥ 0."""
     count, mean, variance = torch.broadcast_tensors(count, mean, variance)
+    if not has(likelihood, Arrivals):
+        return _average_over_window(likelihood, count, mean, variance)
     ends, over_arrivals, over_q = _nodes_needed(likelihood, count, variance)
     narrow = _COST_OVER_Q * over_q < over_arrivals
     value = torch.empty_like(over_q)
@@ -320,7 +353,7 @@ def count_cdf(likelihood: CountLikelihood, count: Values, mean: Values, variance
 
 
 def _nodes_needed(
-    likelihood: CountLikelihood, count: Values, variance: Values
+    likelihood: Any, count: Values, variance: Values
 ) -> tuple[Float[Tensor, "2 ..."], Values, Values]:
     """Return the support of log Λ around its mode, and the nodes needed over it and over q.
 
@@ -340,19 +373,19 @@ def _nodes_needed(
     return ends, over_arrivals, over_q
 
 
-def _log_slope(likelihood: CountLikelihood, count: Values, delta: Values) -> Values:
+def _log_slope(likelihood: Any, count: Values, delta: Values) -> Values:
     """Return ρ, the slope in f of the log mean count where that is log(count + 1) + δ."""
     rate = ((count + 1) * torch.exp(delta)).clamp(max=LARGEST)
     return torch.exp(likelihood.log_rate_slope(likelihood.argmax(rate))) / rate
 
 
-def _average_over_q(number: int, likelihood: CountLikelihood, *examples: Row) -> Row:
+def _average_over_q(number: int, likelihood: Any, *examples: Row) -> Row:
     """Compute E_q[P(Y ≤ count given f)]."""
     count, mean, variance, *_ = examples
     return normal_average(lambda f: likelihood.cdf(count, f), mean, variance, number, _REACH)
 
 
-def _average_over_arrivals(number: int, likelihood: CountLikelihood, *examples: Row) -> Row:
+def _average_over_arrivals(number: int, likelihood: Any, *examples: Row) -> Row:
     """Compute E_T[Φ((T − μ)/√v)]; weights are normalised by division, as log Γ(k) costs digits."""
     count, mean, variance, left, right = examples
     delta = torch.lerp(-left, right, midpoints(number, mean))
@@ -360,3 +393,49 @@ def _average_over_arrivals(number: int, likelihood: CountLikelihood, *examples: 
     crossing = likelihood.argmax((count + 1) * torch.exp(delta))
     below: Values = torch.special.ndtr((crossing - mean) * torch.rsqrt(variance))
     return (weight * below).sum(0) / weight.sum(0)
+
+
+# Without arrivals: P(Y ≤ k given f) falls from 1 to 0 where k is a plausible count. In an
+# exponential family, and for y = k + ½, both P(Y > k given f) left of the peak of p(y given f) and
+# P(Y ≤ k given f) right of it are at most p(y given f) over its maximum (Chernoff's bound). So only
+# the f where this is not below e^−32 are summed over, as far as q reaches; and there q and the
+# distribution function bend no faster than Gaussians a few widths of which fit in.
+
+_WINDOW_NODES = 64
+
+
+def _average_over_window(likelihood: Any, count: Values, mean: Values, variance: Values) -> Values:
+    """Compute E_q[P(Y ≤ count given f)] for a log-concave exponential family."""
+    flat = likelihood.take(torch.ones_like(count, dtype=torch.bool))
+    columns = [each.reshape(-1) for each in (count, mean, variance)]
+    parts = [
+        _window_sum(flat.take(index), *(each[rows] for each in columns))
+        for rows, index in row_blocks(count.numel(), _WINDOW_NODES, count.device)
+    ]
+    return torch.cat(parts).reshape(count.shape).clamp(0.0, 1.0)
+
+
+def _window_sum(likelihood: Any, count: Row, mean: Row, variance: Row) -> Row:
+    """Compute Φ at the left end of the window, plus the integral over it."""
+    middle = likelihood.argmax(count + 0.5)
+    here = likelihood.derivatives(count + 0.5, middle)
+    zero, drop = torch.zeros_like(count), torch.full_like(count, DROP)
+    peak = Peak(zero, here.value, zero, -here.second, torch.rsqrt(-here.second))
+    flat = torch.full_like(count, torch.inf)
+    ends = find_support(lambda f: likelihood.derivatives(count + 0.5, f), middle, flat, peak, drop)
+    deviation = torch.sqrt(variance)
+    reach = _REACH * deviation
+    left = torch.maximum(middle - ends[0], mean - reach)
+    right = torch.minimum(middle + ends[1], mean + reach)
+    left = torch.minimum(left, mean + reach)
+    half = 0.5 * (right - left).clamp(min=0.0)
+    x, weights = (
+        torch.as_tensor(each).to(mean)[:, None]
+        for each in np.polynomial.legendre.leggauss(_WINDOW_NODES)
+    )
+    f = left + half * (1 + x)
+    z = (f - mean) / deviation
+    density = torch.exp(-0.5 * z * z) / (math.sqrt(2 * math.pi) * deviation)
+    below = torch.special.ndtr((left - mean) / deviation)
+    inside: Row = below + half * (weights * density * likelihood.cdf(count, f)).sum(0)
+    return inside
