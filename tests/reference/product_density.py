@@ -32,7 +32,7 @@ def _negative_binomial(y: float, f: Array, dispersion: float) -> Array:
 def _com_poisson(y: float, f: Array, nu: float) -> Array:
     assert nu == 2  # Σ_k (e^{kf}/k!)² is Bessel's function I₀(2e^f).
     rate = np.exp(np.minimum(f, 300))
-    return 2 * y * f - np.log(i0e(2 * rate)) - 2 * rate
+    return np.asarray(2 * y * f - np.log(i0e(2 * rate)) - 2 * rate)
 
 
 def _inflated(y: float, log_p: Array, zero_odds: float) -> Array:

@@ -122,7 +122,8 @@ def _terms(f: Values, nu: Values, half: int) -> tuple[Tensor, Tensor, Tensor]:
     first = (mode - half).clamp(min=0.0)
     steps = torch.arange(2 * half + 1, dtype=f.dtype, device=f.device)
     k = first + steps.reshape(-1, *([1] * f.dim()))
-    logs = log_factorial(torch.arange(int(k.max()) + 1, dtype=f.dtype, device=f.device))
+    largest = int(k.max()) if k.numel() else 0
+    logs = log_factorial(torch.arange(largest + 1, dtype=f.dtype, device=f.device))
     offset = k - mode
     return offset, torch.exp(nu * (offset * f - (logs[k.long()] - logs[mode.long()]))), mode
 
@@ -557,19 +558,28 @@ def _integrated_cdf(y: Values, z: Values, nu: Values) -> Values:
     Σ_{k ≤ y} g(k) = ∫^y g + g(y)/2 + g′(y)/12 up to the third derivative, of order 1e-10 here.
     """
     mode, spread = torch.exp(z), torch.exp(0.5 * z) * nu.rsqrt()
-    ends = mode - _REACH * spread, mode + _REACH * spread
-    cut = torch.minimum(torch.maximum(y, ends[0]), ends[1])
+    end = _REACH * spread
+    cut = torch.minimum(torch.maximum(y - mode, -end), end)
     x, weights = (
         torch.as_tensor(each).to(z)[:, None] for each in np.polynomial.legendre.leggauss(_NODES)
     )
-    top = torch.lgamma(mode + 1)
 
-    def density(t: Values) -> Values:
-        return torch.exp(nu * ((t - mode) * z - (torch.lgamma(t + 1) - top)))
+    def density(offset: Values) -> Values:
+        # log of m^t/t! at t = m + offset over that at m, by Stirling's series: no digit is lost.
+        share = offset / mode
+        return torch.exp(-nu * (mode * _excess(share) + 0.5 * torch.log1p(share)))
 
     left, right = (
         0.5 * (b - a) * (weights * density(a + 0.5 * (b - a) * (1 + x))).sum(0)
-        for a, b in ((ends[0], cut), (cut, ends[1]))
+        for a, b in ((-end, cut), (cut, end))
     )
-    edge = density(cut) * (0.5 + nu * (z - torch.digamma(cut + 1)) / 12)
+    edge = density(cut) * (0.5 - nu * torch.log1p(cut / mode) / 12)
     return (left + edge) / (left + right)
+
+
+def _excess(x: Values) -> Values:
+    """Compute (1 + x) log(1 + x) − x, by series where the difference cancels."""
+    series = torch.zeros_like(x)
+    for n in range(14, 1, -1):
+        series = (series + (-1) ** n / (n * (n - 1))) * x
+    return torch.where(x.abs() < 0.05, series * x, (1 + x) * torch.log1p(x) - x)

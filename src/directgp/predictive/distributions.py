@@ -23,8 +23,8 @@ from directgp.likelihoods.base import (
     ZeroInflation,
     has,
 )
+from directgp.log_expectations.nodes import step_for
 from directgp.log_expectations.quadrature import Peak, Quadrature, find_support
-from directgp.log_expectations.rule import row_blocks
 from directgp.numerics.special import log_ndtr
 from directgp.predictive.moments import (
     DROP,
@@ -397,45 +397,46 @@ def _average_over_arrivals(number: int, likelihood: Any, *examples: Row) -> Row:
 
 # Without arrivals: P(Y ≤ k given f) falls from 1 to 0 where k is a plausible count. In an
 # exponential family, and for y = k + ½, both P(Y > k given f) left of the peak of p(y given f) and
-# P(Y ≤ k given f) right of it are at most p(y given f) over its maximum (Chernoff's bound). So only
-# the f where this is not below e^−32 are summed over, as far as q reaches; and there q and the
-# distribution function bend no faster than Gaussians a few widths of which fit in.
-
-_WINDOW_NODES = 64
+# P(Y ≤ k given f) right of it are at most p(y given f) over its maximum (Chernoff's bound). So the
+# difference from a step of the same place and width, Φ((c − f)/w), whose average over q is a
+# formula, is summed over the f where it is not below e^−32, as far as q reaches.
 
 
 def _average_over_window(likelihood: Any, count: Values, mean: Values, variance: Values) -> Values:
     """Compute E_q[P(Y ≤ count given f)] for a log-concave exponential family."""
-    flat = likelihood.take(torch.ones_like(count, dtype=torch.bool))
-    columns = [each.reshape(-1) for each in (count, mean, variance)]
-    parts = [
-        _window_sum(flat.take(index), *(each[rows] for each in columns))
-        for rows, index in row_blocks(count.numel(), _WINDOW_NODES, count.device)
-    ]
-    return torch.cat(parts).reshape(count.shape).clamp(0.0, 1.0)
-
-
-def _window_sum(likelihood: Any, count: Row, mean: Row, variance: Row) -> Row:
-    """Compute Φ at the left end of the window, plus the integral over it."""
-    middle = likelihood.argmax(count + 0.5)
-    here = likelihood.derivatives(count + 0.5, middle)
-    zero, drop = torch.zeros_like(count), torch.full_like(count, DROP)
-    peak = Peak(zero, here.value, zero, -here.second, torch.rsqrt(-here.second))
-    flat = torch.full_like(count, torch.inf)
-    ends = find_support(lambda f: likelihood.derivatives(count + 0.5, f), middle, flat, peak, drop)
+    y = count + 0.5
+    centre = likelihood.argmax(y)
+    # NaN beyond the largest count.
+    beyond = torch.isnan(centre)
+    y, centre = (
+        torch.where(beyond, 0.5, y),
+        torch.where(beyond, likelihood.argmax(0.5 + 0 * y), centre),
+    )
+    here = likelihood.derivatives(y, centre)
+    width = torch.rsqrt(-here.second)
+    zero, drop = torch.zeros_like(y), torch.full_like(y, DROP)
+    peak = Peak(zero, here.value, zero, -here.second, width)
+    flat = torch.full_like(y, torch.inf)
+    ends = find_support(lambda f: likelihood.derivatives(y, f), centre, flat, peak, drop)
+    ends = torch.maximum(ends, _REACH * width)
     deviation = torch.sqrt(variance)
     reach = _REACH * deviation
-    left = torch.maximum(middle - ends[0], mean - reach)
-    right = torch.minimum(middle + ends[1], mean + reach)
-    left = torch.minimum(left, mean + reach)
-    half = 0.5 * (right - left).clamp(min=0.0)
-    x, weights = (
-        torch.as_tensor(each).to(mean)[:, None]
-        for each in np.polynomial.legendre.leggauss(_WINDOW_NODES)
-    )
-    f = left + half * (1 + x)
+    left = torch.maximum(centre - ends[0], mean - reach)
+    length = (torch.minimum(centre + ends[1], mean + reach) - left).clamp(min=0.0)
+    narrowest = torch.rsqrt(1 / variance - here.second)
+    step = torch.minimum(log_gamma_step(narrowest), step_for(narrowest, likelihood.strip, DROP))
+    columns = count, mean, deviation, centre, width, left, length
+    rest = integrate_in_batches(_window_sum, likelihood, length / step, *columns)
+    smooth: Values = torch.special.ndtr((centre - mean) * torch.rsqrt(width**2 + variance))
+    return torch.where(beyond, 1.0, (smooth + rest).clamp(0.0, 1.0))
+
+
+def _window_sum(number: int, likelihood: Any, *examples: Row) -> Row:
+    """Compute E_q[P(Y ≤ count given f) − Φ((c − f)/w)] over the window."""
+    count, mean, deviation, centre, width, left, length = examples
+    f = left + length * midpoints(number, mean)
     z = (f - mean) / deviation
     density = torch.exp(-0.5 * z * z) / (math.sqrt(2 * math.pi) * deviation)
-    below = torch.special.ndtr((left - mean) / deviation)
-    inside: Row = below + half * (weights * density * likelihood.cdf(count, f)).sum(0)
-    return inside
+    excess = likelihood.cdf(count, f) - torch.special.ndtr((centre - f) / width)
+    total: Row = (density * excess).sum(0) * length / number
+    return total
