@@ -308,6 +308,12 @@ def _power_series_slope(f: Values, nu: float) -> Values:
     return (f * first - logs) / (1 + others)
 
 
+_FEW = 256
+"""Largest count whose distribution function is a sum from 0 on."""
+
+_LARGEST_LOG = 600.0
+"""e^L and its reciprocal are normal numbers up to here."""
+
 _WIDEST = 300.0
 """Standard deviation of a count from which on sums over counts are integrals."""
 
@@ -450,12 +456,14 @@ class ConwayMaxwellPoisson(CountLikelihood):
     @override
     @torch.no_grad()
     def cdf(self, y: Values, f: Values) -> Values:
-        z, nu = self._plus_log_exposure(f), self.nu
-        y, z, nu = torch.broadcast_tensors(y.to(z), z, nu.to(z))
-        value = torch.empty_like(z)
-        spread = torch.exp(0.5 * z) * nu.rsqrt()
-        narrow = spread < _WIDEST
-        for mask, compute in ((narrow, _summed_cdf), (~narrow, _integrated_cdf)):
+        z = self._plus_log_exposure(f)
+        y, z, nu = torch.broadcast_tensors(y.to(z), z, self.nu.to(z))
+        value, log_z = torch.empty_like(z), self._cumulants(f).value.expand(z.shape)
+        few = (y <= _FEW) & (log_z < _LARGEST_LOG)
+        narrow = torch.exp(0.5 * z) * nu.rsqrt() < _WIDEST
+        if bool(few.any()):
+            value[few] = _recurrent_cdf(y[few], z[few], nu[few], log_z[few])
+        for mask, compute in ((~few & narrow, _summed_cdf), (~few & ~narrow, _integrated_cdf)):
             if bool(mask.any()):
                 value[mask] = compute(y[mask], z[mask], nu[mask])
         return value
@@ -524,6 +532,18 @@ _ROWS = 4096
 """Examples whose terms are summed at once."""
 
 
+def _recurrent_cdf(y: Values, z: Values, nu: Values, log_z: Values) -> Values:
+    """Sum the probabilities of 0, 1, …, y, each from the one before it."""
+    one = nu.reshape(-1)[0]
+    power = float(one) if bool((nu == one).all()) else nu
+    x, term = torch.exp(power * z), torch.exp(-log_z)
+    total = term.clone()
+    for k in range(1, int(y.max()) + 1):
+        term.mul_(x).mul_(k**-power)
+        total.add_(torch.where(y >= k, term, 0.0))
+    return total.clamp_(max=1.0)
+
+
 def _summed_cdf(y: Values, z: Values, nu: Values) -> Values:
     """Sum the terms around the mode up to y, over all of them."""
     parts = zip(*(each.split(_ROWS) for each in (y, z, nu)), strict=True)
@@ -543,9 +563,12 @@ def _inverse(z: Values, nu: Values, share: Values) -> Values:
 
 
 def _window(z: Values, nu: Values) -> int:
-    """Return the half-width of a window around the mode that holds all of the mass."""
+    """Return the half-width of a window around the mode that holds all of the mass.
+
+    Of a mean near 1 the mass ends at the k with ν log k! = 45, and k < 2 + 45/ν.
+    """
     widest = float((torch.exp(0.5 * z) * nu.rsqrt()).max())
-    return math.ceil(9.5 * max(widest, 8 / float(nu.min()))) + 20
+    return math.ceil(9.5 * widest + min(45 / float(nu.min()), 200.0)) + 20
 
 
 _NODES = 64

@@ -141,7 +141,7 @@ def draw(likelihood: Likelihood, f: Tensor, generator: torch.Generator) -> Tenso
         return (trials < torch.sigmoid(f)).sum(0).double()
     if name == "ConwayMaxwellPoisson":
         # By inversion.
-        k = torch.arange(2000.0, dtype=f.dtype)[:, None]
+        k = torch.arange(600.0, dtype=f.dtype)[:, None]
         share = torch.rand(f.shape, generator=generator, dtype=f.dtype)
         found = []
         for some, level in zip(f.split(2000), share.split(2000), strict=True):
