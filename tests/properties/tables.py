@@ -122,7 +122,7 @@ LIKELIHOODS = [
     LikelihoodRow("poisson_softplus", partial(Poisson, link="softplus"), (0.0, 3.0, 5000.0)),
     LikelihoodRow("negative_binomial", NegativeBinomial, (0.0, 3.0, 5000.0), {"dispersion": 2.5}),
     LikelihoodRow("student_t", StudentT, REAL, {"df": 4.0, "scale": 0.6}, discrete=False),
-    LikelihoodRow("com_poisson", ConwayMaxwellPoisson, (0.0, 3.0, 5000.0), {"nu": 2.0}),
+    LikelihoodRow("com_poisson", ConwayMaxwellPoisson, (0.0, 3.0, 5000.0), {"dispersion": 1 / 1.9}),
     LikelihoodRow("binomial", _sixty_trials, (0.0, 7.0, 60.0)),
     LikelihoodRow(
         "zero_inflated_poisson", ZeroInflatedPoisson, (0.0, 3.0, 5000.0), {"zero_odds": 0.4}

@@ -83,9 +83,10 @@ def binomial(y: mpf, f: mpf, trials: int = 60) -> mpf:
     return ways - y * _mp.log1p(_mp.exp(-f)) - (trials - y) * _mp.log1p(_mp.exp(f))
 
 
-def com_poisson(y: mpf, f: mpf, nu: mpf, exposure: float = 1) -> mpf:
-    """Compute ν(y f − log y!) − log Σ_k (e^{kf}/k!)^ν, f plus the log of the exposure."""
-    z = f + _mp.log(exposure)
+def com_poisson(y: mpf, f: mpf, dispersion: mpf, exposure: float = 1) -> mpf:
+    """Compute ν(y f − log y!) − log Σ_k (e^{kf}/k!)^ν, with ν = 1/s + 0.1, f plus log exposure."""
+    z, nu = f + _mp.log(exposure), 1 / dispersion + _mp.mpf(0.1)
+    nu = _mp.mpf(2) if abs(nu - 2) < 1e-12 else nu
     return nu * (y * z - _log_gamma(y + 1)) - log_partition(z, nu)
 
 

@@ -29,8 +29,8 @@ def _negative_binomial(y: float, f: Array, dispersion: float) -> Array:
     return y * f - (y + dispersion) * np.logaddexp(np.log(dispersion), f)
 
 
-def _com_poisson(y: float, f: Array, nu: float) -> Array:
-    assert nu == 2  # Σ_k (e^{kf}/k!)² is Bessel's function I₀(2e^f).
+def _com_poisson(y: float, f: Array, dispersion: float) -> Array:
+    assert dispersion == 1 / 1.9  # ν = 2. Σ_k (e^{kf}/k!)² is Bessel's function I₀(2e^f).
     rate = np.exp(np.minimum(f, 300))
     return np.asarray(2 * y * f - np.log(i0e(2 * rate)) - 2 * rate)
 

@@ -113,7 +113,7 @@ def _likelihoods(
         check_row_argument(given, argument, "fit")
         return {type(given).__name__: copy.deepcopy(given).to(y).with_row_values(table.row_values)}
     found, errors = {}, []
-    for name in _candidates(task, argument) if given == "auto" else (given,):
+    for name in _candidates(task, argument, y) if given == "auto" else (given,):
         likelihood = named_likelihood(name, y)
         check_row_argument(likelihood, argument, "fit")
         try:
@@ -126,16 +126,14 @@ def _likelihoods(
     return found
 
 
-def _candidates(task: Task, row_argument: str | None) -> Sequence[str]:
+def _candidates(task: Task, row_argument: str | None, y: Targets) -> Sequence[str]:
     """Return the names that "auto" compares: those that use the row values, if there are some."""
-    if row_argument is None:
-        return likelihoods_of(task, auto=True)
-    users = [
-        name
-        for name in likelihoods_of(task)
-        if LIKELIHOODS[name].load().row_argument == row_argument
-    ]
-    return [name for name in users if LIKELIHOODS[name].auto] or users[:1]
+    allowed = likelihoods_of(task)
+    if row_argument is not None:
+        allowed = tuple(n for n in allowed if LIKELIHOODS[n].load().row_argument == row_argument)
+    compared = [n for n in allowed if LIKELIHOODS[n].auto and LIKELIHOODS[n].load().suits(y)]
+    # The default, where no candidate uses the row values: its check says what is wrong.
+    return compared or allowed[:1] or likelihoods_of(task)[:1]
 
 
 def check_row_argument(likelihood: Likelihood, argument: str | None, who: str) -> None:

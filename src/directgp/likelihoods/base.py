@@ -148,6 +148,11 @@ class Likelihood(nn.Module, ABC):
         """Return the likelihood that training on these targets starts from."""
         return cls()
 
+    @classmethod
+    def suits(cls, y: Float[Tensor, " n"]) -> bool:
+        """Return whether ``likelihood="auto"`` should try it for these targets; cheap."""
+        return True
+
     def rough_latent(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"] | None:
         """Return rough values of f, from which a prior starts, if the targets give some."""
         if self.task == "count":

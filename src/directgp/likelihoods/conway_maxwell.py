@@ -18,12 +18,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
 
+from directgp.errors import require
 from directgp.likelihoods.base import Derivatives, Draws, ParameterText, unconstrained
 from directgp.likelihoods.counts import CountLikelihood, log_factorial
 from directgp.numerics.autograd import Slopes
 from directgp.shapes import Values
 
-_SMALLEST_NU = 0.05
+_SMALLEST_NU = 0.1
+"""The sums of smaller ν are long, and such counts are nearly geometric."""
+
+_LARGEST_NU = 10.0
+"""Training ends here: p(y given f) is nearly a staircase, and q(f) alone describes the spread."""
+
 _LOG_2PI = math.log(2 * math.pi)
 
 # The expansion of L for large e^f, in s = e^−f/ν:
@@ -154,7 +160,7 @@ _ORDER = 7
 _PIECES_PER_STRIP = 16
 """Degree of the polynomials, and the number of pieces in the distance of the nearest zero of Z."""
 
-_LARGEST_TABLED = 16.0
+_LARGEST_TABLED = 20.5
 """Largest ν with a table: zeros of Z come near, but few terms are left of the sum."""
 
 
@@ -326,13 +332,14 @@ class ConwayMaxwellPoisson(CountLikelihood):
 
     Parameters
     ----------
-    nu : float or tensor
-        ν > 0 to start from.
+    dispersion : float or tensor
+        s > 0 to start from, with ν = 1/s + 0.1; `with_nu` takes ν. The variance of a large count is
+        about s times its mean, and for any s the family stays inside 0.1 < ν.
 
     Examples
     --------
     >>> import torch
-    >>> likelihood = ConwayMaxwellPoisson(nu=4.0)
+    >>> likelihood = ConwayMaxwellPoisson.with_nu(4.0)
     >>> f = torch.tensor([3.0], dtype=torch.float64)
     >>> round((likelihood.conditional_variance(f) / likelihood.conditional_mean(f)).item(), 3)
     0.255
@@ -343,20 +350,41 @@ class ConwayMaxwellPoisson(CountLikelihood):
     fixed_work = False
     parameter_texts = (
         ParameterText(
-            "raw_nu",
-            "The exponent ν of the Conway–Maxwell–Poisson counts",
-            "The counts vary far more than Poisson's; use likelihood='negative_binomial'.",
+            "raw_dispersion",
+            "The dispersion of the Conway–Maxwell–Poisson counts",
+            "The counts vary little around their mean, which the model may describe by the "
+            "variance of f instead; compare with objective='elbo'.",
+            True,
         ),
     )
 
-    def __init__(self, nu: float | Tensor = 1.0) -> None:
+    def __init__(self, dispersion: float | Tensor = 1.0) -> None:
         super().__init__()
-        self.raw_nu = unconstrained(nu, "nu of ConwayMaxwellPoisson")
+        self.raw_dispersion = unconstrained(dispersion, "dispersion of ConwayMaxwellPoisson")
+
+    @classmethod
+    def with_nu(cls, nu: float) -> "ConwayMaxwellPoisson":
+        """Return the likelihood of this ν > 0.1."""
+        allowed = f"above {_SMALLEST_NU} and finite"
+        finite = _SMALLEST_NU < nu < math.inf
+        require(finite, "nu of ConwayMaxwellPoisson.with_nu", allowed, nu)
+        return cls(1 / (nu - _SMALLEST_NU))
+
+    @classmethod
+    @override
+    def from_targets(cls, y: Float[Tensor, " n"]) -> "ConwayMaxwellPoisson":
+        """Training starts from Poisson counts."""
+        return cls.with_nu(1.0)
+
+    @property
+    def dispersion(self) -> Tensor:
+        """s = 1/(ν − 0.1)."""
+        return self._positive(self.raw_dispersion)
 
     @property
     def nu(self) -> Tensor:
         """ν."""
-        return self._positive(self.raw_nu)
+        return self.dispersion.reciprocal() + _SMALLEST_NU
 
     @property
     @override
@@ -371,11 +399,11 @@ class ConwayMaxwellPoisson(CountLikelihood):
 
     @override
     def floors(self, deviation: float) -> dict[str, float]:
-        return {"raw_nu": _SMALLEST_NU}
+        return {"raw_dispersion": 1 / (_LARGEST_NU - _SMALLEST_NU)}
 
     @override
     def description(self, unit: float) -> dict[str, float]:
-        return {"exponent ν": float(self.nu)}
+        return {"exponent ν (1 for Poisson)": float(self.nu)}
 
     def _cumulants(self, f: Values) -> Cumulants:
         """Return L and its derivatives at f plus the log exposure, with a graph if needed."""
@@ -403,12 +431,12 @@ class ConwayMaxwellPoisson(CountLikelihood):
     @override
     @torch.no_grad()
     def parameter_slopes(self, y: Values, f: Values) -> Slopes | None:
-        """(y f − log y!) − E[Y f − log Y!] in ν."""
+        """(y f − log y!) − E[Y f − log Y!] in ν, times −1/s² in s."""
         if self.log_exposure is not None and self.log_exposure.requires_grad:
             return None
         z = self._plus_log_exposure(f)
         (slope,) = _for_each_nu(_slope_at, z, self.nu)
-        return (y * z - log_factorial(y) - slope,)
+        return ((slope - y * z + log_factorial(y)) / self.dispersion.square(),)
 
     @override
     def log_mean(self, f: Values) -> Values:
@@ -471,7 +499,7 @@ class ConwayMaxwellPoisson(CountLikelihood):
     @override
     @torch.no_grad()
     def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
-        z = self._plus_log_exposure(torch.as_tensor(f).to(self.raw_nu.device))
+        z = self._plus_log_exposure(torch.as_tensor(f).to(self.raw_dispersion.device))
         nu = self.nu.double().expand(z.shape)
         spread = torch.sqrt(self.conditional_variance(torch.as_tensor(f).to(z))).cpu().numpy()
         # Beyond, a normal variable, which is far narrower than its distance from 0.

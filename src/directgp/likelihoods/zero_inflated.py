@@ -23,6 +23,9 @@ from directgp.shapes import Values
 
 _SMALLEST_ODDS = 1e-6
 
+_CLEAR_EXCESS = 0.02
+"""Share of zeros, beyond the expected one and three standard errors, that counts as extra."""
+
 
 class ZeroInflated(CountLikelihood, ZeroInflation):
     """p(0) = π + (1−π) p₀(0) and p(y) = (1−π) p₀(y) for y > 0, with p₀ the likelihood `base`.
@@ -163,11 +166,28 @@ class ZeroInflated(CountLikelihood, ZeroInflation):
     def description(self, unit: float) -> dict[str, float]:
         return {"share of extra zeros": float(self.zero_share), **self.base.description(unit)}
 
+    @classmethod
+    @override
+    def suits(cls, y: Float[Tensor, " n"]) -> bool:
+        return _has_extra_zeros(y)
+
     @override
     def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
         share = self.zero_share.detach().double().cpu().numpy()
         drawn = self.base._draw(f, mean / (1 - share), random)
         return np.asarray(np.where(random.random_sample(f.shape) < share, 0.0, drawn))
+
+
+def _has_extra_zeros(y: Float[Tensor, " n"]) -> bool:
+    """Return whether there are more zeros than negative binomial counts of these moments have."""
+    mean, variance = float(y.mean()), float(y.var(correction=0))
+    if mean <= 0:
+        return False
+    # (r/(r + mean))^r with variance = mean + mean²/r, or e^−mean for variance ≤ mean.
+    excess = variance / mean - 1
+    expected = math.exp(-mean * (math.log1p(excess) / excess if excess > 1e-6 else 1.0))
+    error = math.sqrt(expected * (1 - expected) / len(y))
+    return float((y == 0).double().mean()) > expected + 3 * error + _CLEAR_EXCESS
 
 
 def _start_of_odds(y: Float[Tensor, " n"]) -> float:

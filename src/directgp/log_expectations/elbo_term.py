@@ -214,7 +214,8 @@ def _inflated(examples: FlatExamples, nats: float) -> Estimate:
         likelihood: Any = some.likelihood
         found = Estimate.of(gibbs_slopes(likelihood.base, some[1:]) or ())
         value, _, by_odds = likelihood.inflate(some.y, found.value)
-        parts.append((index, (value, *found.columns[1:3], by_odds, *found.parameters)))
+        own = (by_odds, *found.parameters) if likelihood.trainable else ()
+        parts.append((index, (value, *found.columns[1:3], *own)))
     return Estimate.of(gather(parts)) if parts else own_nodes_estimate(examples, nats)
 
 

@@ -449,6 +449,8 @@ def inflated(likelihood: ZeroInflation, y: Row, base: Estimate) -> Estimate:
     value, weight, by_odds = likelihood.inflate(y, base.value)
     found = base.transformed(value, weight)
     parameters = found.parameters
+    if not likelihood.trainable:
+        return found
     if parameters and parameters[0].requires_grad:
         with torch.enable_grad():
             parameters = (parameters[0] + by_odds.detach() * likelihood.zero_odds,)
