@@ -6,8 +6,7 @@ from typing import Literal, final
 
 import torch
 
-from directgp.likelihoods.base import Binary, Likelihood
-from directgp.likelihoods.counts import CountLikelihood
+from directgp.likelihoods.base import Likelihood
 from directgp.predictive import (
     predictive_cdf,
     predictive_crps,
@@ -104,7 +103,7 @@ def judge(
     mean = predictive_mean(likelihood, marginals)
     lower, upper = predictive_interval(likelihood, marginals, COVERAGE)
     up_to = predictive_cdf(likelihood, y, marginals)
-    steps = isinstance(likelihood, Binary | CountLikelihood)
+    steps = likelihood.task != "regression"
     below = predictive_cdf(likelihood, y - 1, marginals) if steps else up_to
     nll = -predictive_log_density(likelihood, y, marginals)
     every = {

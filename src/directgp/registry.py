@@ -55,7 +55,8 @@ class LikelihoodRow(Row):
 
     task: Task = "regression"
     auto: bool = False
-    """Whether ``likelihood="auto"`` of the estimators compares it with the others of its task."""
+    """Whether ``likelihood="auto"`` of the estimators compares it with the others of its task, for
+    targets that it `suits`."""
 
     many_classes: bool = False
     """Whether it is for labels of any number of classes, with their number as first argument."""
@@ -174,6 +175,25 @@ LIKELIHOODS = Registry(
     LikelihoodRow("poisson_softplus", f"{_LIKELIHOODS}.counts:PoissonSoftplus", task="count"),
     LikelihoodRow(
         "negative_binomial", f"{_LIKELIHOODS}.counts:NegativeBinomial", task="count", auto=True
+    ),
+    LikelihoodRow(
+        "com_poisson",
+        f"{_LIKELIHOODS}.conway_maxwell:ConwayMaxwellPoisson",
+        task="count",
+        auto=True,
+    ),
+    LikelihoodRow("binomial", f"{_LIKELIHOODS}.binomial:Binomial", task="count"),
+    LikelihoodRow(
+        "zero_inflated_poisson",
+        f"{_LIKELIHOODS}.zero_inflated:ZeroInflatedPoisson",
+        task="count",
+        auto=True,
+    ),
+    LikelihoodRow(
+        "zero_inflated_negative_binomial",
+        f"{_LIKELIHOODS}.zero_inflated:ZeroInflatedNegativeBinomial",
+        task="count",
+        auto=True,
     ),
 )
 

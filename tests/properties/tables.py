@@ -17,6 +17,8 @@ from torch import Tensor
 from directgp.interop.gpytorch.likelihoods import Adapted, GivenGaussian, GivenStudentT
 from directgp.likelihoods import (
     Beta,
+    Binomial,
+    ConwayMaxwellPoisson,
     Gamma,
     Gaussian,
     GaussianKnownNoise,
@@ -29,6 +31,8 @@ from directgp.likelihoods import (
     Probit,
     StudentT,
     Tobit,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
 )
 from directgp.likelihoods.base import ClosedFormLogPredictive, ScaleMixture
 from directgp.log_expectations import (
@@ -134,6 +138,10 @@ def ordered(first: Tensor, gap_1: Tensor, gap_2: Tensor) -> OrderedProbit:
     return OrderedProbit(thresholds=[first, first + gap_1, first + gap_1 + gap_2])
 
 
+def _sixty_trials() -> Likelihood:
+    return Binomial().with_row_values(torch.tensor(60.0))
+
+
 REAL = single(0.7, -25.0, 4e3)
 POSITIVE = single(0.2, 3.0, 5e3)
 PROPORTION = single(0.03, 0.6, 0.999)
@@ -165,6 +173,17 @@ LIKELIHOODS = [
         {"first": -0.75, "gap_1": 0.5, "gap_2": 1.75},
         kind="class",
         absolute=1e-12,
+    ),
+    LikelihoodRow("com_poisson", ConwayMaxwellPoisson, (0.0, 3.0, 5000.0), {"dispersion": 1 / 1.9}),
+    LikelihoodRow("binomial", _sixty_trials, (0.0, 7.0, 60.0), kind="share"),
+    LikelihoodRow(
+        "zero_inflated_poisson", ZeroInflatedPoisson, (0.0, 3.0, 5000.0), {"zero_odds": 0.4}
+    ),
+    LikelihoodRow(
+        "zero_inflated_negative_binomial",
+        ZeroInflatedNegativeBinomial,
+        (0.0, 3.0, 5000.0),
+        {"zero_odds": 0.4, "dispersion": 2.5},
     ),
 ]
 
@@ -222,6 +241,7 @@ _ORDINARY: Mapping[str, list[tuple[float, float, float]]] = {
     "proportion": [(0.25, 0.5, 1.0), (0.75, 1.5, 0.1), (0.125, 0.0, 3.0), (0.9375, 0.25, 1.0)],
     "censored": [(0.75, 0.5, 1.0), (-1, -0.25, 0.125), (3, 0.0, 3.0), (5, 0.25, 1.0)],
     "class": [(0, 0.5, 1.0), (1, 0.75, 0.125), (2, -1.0, 3.0), (3, -0.5, 0.5)],
+    "share": [(20, -0.5, 1.0), (45, 0.5, 0.5), (3, -2.0, 3.0), (50, 1.0, 0.3)],
 }
 
 

@@ -80,6 +80,7 @@ CLASSES = [(0, 0.5, 1e-8), (1, -3, 1), (2, -6, 1), (3, 30, 1), (1, -30, 10), (2,
 PLACES: dict[str, Sequence[tuple[float, float, float]]] = {
     **{"real": REALS, "label": LABELS, "count": COUNTS, "positive": POSITIVES},
     **{"proportion": PROPORTIONS, "censored": CENSORED, "class": CLASSES},
+    "share": [point for point in COUNTS if point[0] <= 60],
 }
 
 

@@ -77,6 +77,64 @@ def negative_binomial(y: mpf, f: mpf, dispersion: mpf, exposure: float = 1) -> m
     return ways - r * _mp.log1p(rate / r) - y * _mp.log1p(r / rate)
 
 
+def binomial(y: mpf, f: mpf, trials: int = 60) -> mpf:
+    """Compute log(C(n, y) σ(f)^y σ(−f)^(n−y))."""
+    ways = _log_gamma(trials + _mp.one) - _log_gamma(y + 1) - _log_gamma(trials - y + 1)
+    return ways - y * _mp.log1p(_mp.exp(-f)) - (trials - y) * _mp.log1p(_mp.exp(f))
+
+
+def com_poisson(y: mpf, f: mpf, dispersion: mpf, exposure: float = 1) -> mpf:
+    """Compute ν(y f − log y!) − log Σ_k (e^{kf}/k!)^ν, with ν = 1/s + 0.1, f plus log exposure."""
+    z, nu = f + _mp.log(exposure), 1 / dispersion + _mp.mpf(0.1)
+    nu = _mp.mpf(2) if abs(nu - 2) < 1e-12 else nu
+    return nu * (y * z - _log_gamma(y + 1)) - log_partition(z, nu)
+
+
+def log_partition(z: mpf, nu: mpf) -> mpf:
+    """Compute log Σ_k (e^{kz}/k!)^ν; for ν = 2 that is log I₀(2e^z)."""
+    rate = _mp.exp(z)
+    if nu == 2 and z > 0:
+        return _mp.log(_mp.besseli(0, 2 * rate))
+    spread = _mp.sqrt(rate / nu)
+    if spread < 20 or nu * rate < 400:
+        x, term, total, k = _mp.exp(nu * z), _mp.one, _mp.zero, 0
+        while k < rate or term > total * _mp.eps / 100:
+            k += 1
+            term *= x * _constant_power(k, nu, _mp.prec)
+            total += term
+        return _mp.log1p(total)
+    # The sum over all counts equals the one over steps of half a deviation, up to e^−79.
+    step, top = spread / 2, nu * (rate * z - _mp.loggamma(rate + 1))
+    terms = (
+        _mp.exp(nu * (t * z - _mp.loggamma(t + 1)) - top)
+        for t in (rate + i * step for i in range(-35, 36))
+    )
+    return top + _mp.log(step * sum(terms))
+
+
+@cache
+def _constant_power(k: int, nu: mpf, precision: int) -> mpf:
+    return _mp.mpf(k) ** -nu
+
+
+def zero_inflated_poisson(y: mpf, f: mpf, zero_odds: mpf, exposure: float = 1) -> mpf:
+    """Compute log(π·1{y = 0} + (1 − π)·Poisson), π = ω/(1 + ω)."""
+    return _inflated(y, poisson_exp(y, f, exposure), zero_odds)
+
+
+def zero_inflated_negative_binomial(
+    y: mpf, f: mpf, zero_odds: mpf, dispersion: mpf, exposure: float = 1
+) -> mpf:
+    """Compute the same for the negative binomial."""
+    return _inflated(y, negative_binomial(y, f, dispersion, exposure), zero_odds)
+
+
+def _inflated(y: mpf, log_prob: mpf, odds: mpf) -> mpf:
+    if y > 0:
+        return log_prob - _log(1 + odds)
+    return _mp.log1p(_mp.expm1(log_prob) / (1 + odds))
+
+
 def student_t(y: mpf, f: mpf, df: mpf, scale: mpf) -> mpf:
     """Compute log of Student's density with df degrees at (y−f)/scale, over scale."""
     constant = _log_gamma((df + 1) / 2) - _log_gamma(df / 2)
@@ -155,6 +213,10 @@ LOG_PROBS: Mapping[str, LogProb] = {
     "poisson_exp": poisson_exp,
     "poisson_softplus": poisson_softplus,
     "negative_binomial": negative_binomial,
+    "binomial": binomial,
+    "com_poisson": com_poisson,
+    "zero_inflated_poisson": zero_inflated_poisson,
+    "zero_inflated_negative_binomial": zero_inflated_negative_binomial,
     "student_t": student_t,
     "gaussian_known_noise": gaussian_known_noise,
     "gamma": gamma,
@@ -164,8 +226,8 @@ LOG_PROBS: Mapping[str, LogProb] = {
     "ordinal": ordinal,
 }
 
-_DISCRETE = {
-    *{"probit", "logistic", "poisson_exp", "poisson_softplus", "negative_binomial", "ordinal"}
+_DISCRETE = LOG_PROBS.keys() - {
+    *{"gaussian", "student_t", "gaussian_known_noise", "gamma", "log_normal", "beta", "tobit"}
 }
 
 _SHORT = {"beta", "tobit", "ordinal"}
@@ -180,6 +242,8 @@ def _is_chance(name: str, y: float) -> bool:
 @cache
 def log_expectation(name: str, y: float, mean: float, variance: float, **theta: float) -> Truth:
     """log E_q[p(y given f)] and its slopes, for q = N(mean, variance)."""
+    if name.startswith("zero_inflated_"):
+        return _inflated_truth(name, y, mean, variance, **theta)
     log_prob = bind(name, y, **theta)
     mu, v = _mp.mpf(mean), _mp.mpf(variance)
     # A nearly certain outcome keeps its digits as 1 − E_q[1 − p].
@@ -187,17 +251,35 @@ def log_expectation(name: str, y: float, mean: float, variance: float, **theta: 
         miss = _moments(lambda f: -_mp.expm1(log_prob(f)), mu, v, _short(name, _peak_pieces))
         hit = 1 - miss[0]
         return Truth(_mp.log1p(-miss[0]), *_slopes(-miss[1] / hit, -miss[2] / hit, v))
-    pieces = _two_peak_pieces(_mp.mpf(y), theta["scale"]) if name == "student_t" else _peak_pieces
+    pieces: Pieces = _peak_pieces
+    if name == "student_t":
+        pieces = _two_peak_pieces(_mp.mpf(y), theta["scale"])
     pieces = _short(name, _q_pieces if name == "beta" else pieces)
     mass, first, second = _moments(lambda f: _mp.exp(log_prob(f)), mu, v, pieces)
     return Truth(_mp.log(mass), *_slopes(first / mass, second / mass, v))
+
+
+_BASES = {
+    "zero_inflated_poisson": "poisson_exp",
+    "zero_inflated_negative_binomial": "negative_binomial",
+}
+
+
+def _inflated_truth(
+    name: str, y: float, mean: float, variance: float, zero_odds: float, **theta: float
+) -> Truth:
+    """log E_q[p] is that of the base, and E_q[p(0)] = (ω + E_q[p₀(0)])/(1 + ω)."""
+    value, *slopes = log_expectation(_BASES[name], y, mean, variance, **theta)
+    odds = _mp.mpf(zero_odds)
+    share = 1 / (1 + odds * _mp.exp(-value)) if y == 0 else _mp.one
+    return Truth(_inflated(_mp.mpf(y), value, odds), *(share * slope for slope in slopes))
 
 
 @cache
 def expected_log_prob(name: str, y: float, mean: float, variance: float, **theta: float) -> Truth:
     """E_q[log p(y given f)] and its slopes, for q = N(mean, variance)."""
     mu, v = _mp.mpf(mean), _mp.mpf(variance)
-    pieces: Pieces = _q_pieces
+    pieces: Pieces = _fine_pieces if name.startswith("zero_inflated") else _q_pieces
     if name == "student_t":
         pieces = _two_peak_pieces(_mp.mpf(y), theta["scale"])
     pieces = _short(name, pieces)
@@ -315,6 +397,11 @@ def _q_pieces(product: Function, mu: mpf, deviation: mpf) -> list[mpf]:
     return _cut(
         [reach * (2 * _mp.mpf(i) / number - 1) for i in range(number + 1)], _LONGEST / deviation
     )
+
+
+def _fine_pieces(product: Function, mu: mpf, deviation: mpf) -> list[mpf]:
+    """Pieces of a deviation of q, and at most ½ in f: with extra zeros q·p may have two peaks."""
+    return _cut([_mp.mpf(z) for z in range(-_REACH, _REACH + 1)], _mp.mpf(0.5) / deviation)
 
 
 def _two_peak_pieces(y: mpf, scale: float) -> Pieces:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, gammaln, log_expit, log_ndtr, logit
+from scipy.special import expit, gammaln, i0e, log_expit, log_ndtr, logit
 
 from tests.reference.log_expectation import TOBIT_LIMITS
 
@@ -56,6 +56,23 @@ def _ordinal(y: float, f: Array, first: float, gap_1: float, gap_2: float) -> Ar
     return found
 
 
+def _com_poisson(y: float, f: Array, dispersion: float) -> Array:
+    assert dispersion == 1 / 1.9  # ν = 2. Σ_k (e^{kf}/k!)² is Bessel's function I₀(2e^f).
+    rate = np.exp(np.minimum(f, 300))
+    return np.asarray(2 * y * f - np.log(i0e(2 * rate)) - 2 * rate)
+
+
+def _inflated(y: float, log_p: Array, zero_odds: float) -> Array:
+    return np.logaddexp(log_p, np.log(zero_odds)) if y == 0 else log_p
+
+
+def _zero_inflated_negative_binomial(
+    y: float, f: Array, zero_odds: float, dispersion: float
+) -> Array:
+    scale = dispersion * np.log(dispersion) if y == 0 else 0.0
+    return _inflated(y, _negative_binomial(y, f, dispersion) + scale, zero_odds)
+
+
 LOG_DENSITIES: Mapping[str, LogDensity] = {
     "gaussian": lambda y, f, noise: -0.5 * (y - f) ** 2 / noise,
     "probit": lambda y, f: log_ndtr((2 * y - 1) * f),
@@ -70,6 +87,10 @@ LOG_DENSITIES: Mapping[str, LogDensity] = {
     "beta": _beta,
     "tobit": _tobit,
     "ordinal": _ordinal,
+    "binomial": lambda y, f: y * log_expit(f) + (60 - y) * log_expit(-f),
+    "com_poisson": _com_poisson,
+    "zero_inflated_poisson": lambda y, f, zero_odds: _inflated(y, y * f - np.exp(f), zero_odds),
+    "zero_inflated_negative_binomial": _zero_inflated_negative_binomial,
 }
 
 

@@ -94,7 +94,9 @@ def candidates(
         return (given,)
     if row_argument is not None:
         return tuple(_users(task, row_argument))
-    return likelihoods_of(task, True, num_classes) + _for_kinds(task, y)
+    named = likelihoods_of(task, True, num_classes) + _for_kinds(task, y)
+    targets = torch.as_tensor(y)
+    return tuple(name for name in named if LIKELIHOODS[name].load().suits(targets))
 
 
 def _for_kinds(task: Task, y: Column) -> tuple[str, ...]:
@@ -220,7 +222,9 @@ def _users(task: Task, row_argument: str) -> Sequence[str]:
         for name in likelihoods_of(task)
         if LIKELIHOODS[name].load().row_argument == row_argument
     ]
-    return [name for name in users if LIKELIHOODS[name].auto] or users[:1]
+    compared = [name for name in users if LIKELIHOODS[name].auto]
+    # The default, where no candidate uses the row values: its check says what is wrong.
+    return compared or users[:1] or likelihoods_of(task)[:1]
 
 
 def check_row_argument(likelihood: Likelihood, argument: str | None, who: str) -> None:

@@ -3,6 +3,8 @@
 from directgp.likelihoods.base import Derivatives, Likelihood
 from directgp.likelihoods.bernoulli import Logistic, Probit
 from directgp.likelihoods.beta import Beta
+from directgp.likelihoods.binomial import Binomial
+from directgp.likelihoods.conway_maxwell import ConwayMaxwellPoisson
 from directgp.likelihoods.counts import NegativeBinomial, Poisson
 from directgp.likelihoods.gamma import Gamma
 from directgp.likelihoods.gaussian import Gaussian, GaussianKnownNoise
@@ -12,9 +14,12 @@ from directgp.likelihoods.ordinal import OrderedProbit
 from directgp.likelihoods.softmax import RobustMax, Softmax
 from directgp.likelihoods.student_t import StudentT
 from directgp.likelihoods.tobit import Tobit
+from directgp.likelihoods.zero_inflated import ZeroInflatedNegativeBinomial, ZeroInflatedPoisson
 
 __all__ = [
     "Beta",
+    "Binomial",
+    "ConwayMaxwellPoisson",
     "Derivatives",
     "Gamma",
     "Gaussian",
@@ -31,4 +36,6 @@ __all__ = [
     "Softmax",
     "StudentT",
     "Tobit",
+    "ZeroInflatedNegativeBinomial",
+    "ZeroInflatedPoisson",
 ]

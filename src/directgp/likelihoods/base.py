@@ -102,6 +102,9 @@ class Likelihood(nn.Module, ABC):
 
     parameter_texts: ClassVar[tuple[ParameterText, ...]] = ()
 
+    fixed_work: ClassVar[bool] = True
+    """Whether its methods do the same operations for all numbers, as a CUDA graph needs."""
+
     @property
     def strip(self) -> float:
         """Half-width in Im f of the strip about the real line where p(y given f) is analytic.
@@ -182,6 +185,11 @@ class Likelihood(nn.Module, ABC):
     def observed_range(self, y: Values) -> tuple[Values, Values]:
         """Return values between which the quantity behind y is known to lie, such as y and y."""
         return (y - 1, y) if self.task == "count" else (y, y)
+
+    @classmethod
+    def suits(cls, y: Float[Tensor, " n"]) -> bool:
+        """Return whether ``likelihood="auto"`` should try it for these targets; cheap."""
+        return True
 
     def rough_latent(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"] | None:
         """Return rough values of f, from which a prior starts, if the targets give some."""
@@ -598,6 +606,28 @@ class ExactProductSampler(Protocol):
         """Draw from q̃; return the draws minus the mean, shape (k, ..., n)."""
 
 
+@runtime_checkable
+class NearlyCertain(Protocol):
+    """p(y given f) may be so near to 1 that log E_q[p] needs the digits of 1 − p."""
+
+    def doubt(self, y: Values, f: Values) -> tuple[Values, Values]:
+        """Return the log of 1 − p or a bound of it, 0 where it is not small, and its slope in f."""
+
+
+@runtime_checkable
+class Arrivals(Protocol):
+    """Counts of events: Y ≤ y given f exactly when Λ, the arrival of event y + 1, exceeds e·λ(f).
+
+    The distribution of Λ does not depend on f.
+    """
+
+    def log_arrival(self, y: Values, delta: Values) -> Derivatives:
+        """Log density of log Λ at log(y+1) + δ, less its top at δ = 0, and its δ-derivatives."""
+
+    def log_rate_slope(self, f: Values) -> Values:
+        """Return the log of the derivative of the mean count in f."""
+
+
 def unconstrained(value: float | Tensor, who: str) -> nn.Parameter:
     """Return the raw parameter ρ with log(1 + e^ρ) = value, in float64.
 
@@ -694,3 +724,21 @@ class OriginalUnits(Likelihood):
     def _ordered(self, probability: Values) -> Values:
         """Return P(Y ≤ y), given P(T ≤ t); the same map takes a level of y to one of t."""
         return probability if self.unit > 0 else 1 - probability
+
+
+class ZeroInflation(Likelihood):
+    """Base of p(0) = π + (1−π) p₀(0) and p(y) = (1−π) p₀(y) for y > 0, with ω = π/(1−π)."""
+
+    @property
+    @abstractmethod
+    def base(self) -> Any:
+        """The log-concave likelihood p₀, which shares its constants with this one."""
+
+    @property
+    @abstractmethod
+    def zero_odds(self) -> Tensor:
+        """ω, the first parameter."""
+
+    @abstractmethod
+    def inflate(self, y: Values, value: Values) -> tuple[Values, Values, Values]:
+        """Return log p, or log E[p], from log p₀, or log E[p₀], and its slopes in that and in ω."""

@@ -42,15 +42,23 @@ class CountLikelihood(UnimodalInF):
 
     log_concave = True
     task = "count"
-    # exp(−e^f) decays to the right only while cos(Im f) > 0. The other links and the negative
-    # binomial have such an edge too: at large exposures, and where λ is well above r.
-    strip = 0.5 * math.pi
-    # The logs have no edge: their nearest singularities are those of log(1 + e^f), at ±iπ. The
-    # slopes have poles there.
-    log_strip = 0.85 * math.pi
     row_argument = "exposure"
     row_buffer = "log_exposure"
     log_exposure: Tensor | None
+
+    @property
+    @override
+    def strip(self) -> float:
+        # exp(−e^f) decays to the right only while cos(Im f) > 0. The other links and the negative
+        # binomial have such an edge too: at large exposures, and where λ is well above r.
+        return 0.5 * math.pi
+
+    @property
+    @override
+    def log_strip(self) -> float:
+        # The logs have no edge: their nearest singularities are those of log(1 + e^f), at ±iπ. The
+        # slopes have poles there.
+        return 0.85 * math.pi
 
     def with_exposure(self: SomeCount, exposure: Num[Tensor, "..."]) -> SomeCount:
         """Return this likelihood for exposures of shape (..., n), sharing its parameters."""
@@ -62,8 +70,7 @@ class CountLikelihood(UnimodalInF):
 
     @override
     def check_targets(self, y: Targets) -> None:
-        counts = torch.isfinite(y) & (y >= 0) & (y == torch.floor(y))
-        require_all(counts, y, f"y of {type(self).__name__}", "a count, 0, 1, 2, …")
+        check_counts(y, type(self).__name__)
 
     @override
     def rough_latent(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
@@ -88,16 +95,9 @@ class CountLikelihood(UnimodalInF):
     def cdf(self, y: Values, f: Values) -> Values:
         """Return P(Y ≤ y given f) for a count y; not differentiable."""
 
-    @abstractmethod
-    def log_arrival(self, y: Values, delta: Values) -> Derivatives:
-        """Log density of log Λ at log(y+1) + δ, less its maximum at δ = 0, and its δ-derivatives.
-
-        Λ is the arrival of event y + 1: Y ≤ y given f exactly when Λ exceeds the mean count e·λ(f).
-        """
-
-    @abstractmethod
-    def log_rate_slope(self, f: Values) -> Values:
-        """Return the log of the derivative of the mean count in f."""
+    def doubt(self, y: Values, f: Values) -> tuple[Values, Values]:
+        """Return the log of the mean count ≥ 1 − p where y = 0, and its slope in f."""
+        return torch.where(y == 0, self.log_mean(f), 0.0), torch.ones_like(f)
 
     def _per_exposure(self, y: Values) -> Values:
         """Return y / e."""
@@ -115,6 +115,12 @@ class CountLikelihood(UnimodalInF):
 _SMALLEST_DISPERSION = 1e-6
 _LARGEST_RATE = 1e18
 """numpy draws no Poisson variable beyond 9e18, where its spread is below rounding anyway."""
+
+
+def check_counts(y: Targets, who: str) -> None:
+    """Raise `InvalidInputError` for targets that are no counts."""
+    counts = torch.isfinite(y) & (y >= 0) & (y == torch.floor(y))
+    require_all(counts, y, f"y of {who}", "a count, 0, 1, 2, …")
 
 
 _SMALL_COUNTS = 1024
@@ -138,6 +144,14 @@ def _minus_log_factorials() -> Float[Tensor, " _"]:
     return -torch.lgamma(torch.arange(1, _SMALL_COUNTS + 1, dtype=torch.float64))
 
 
+def log_factorial(y: Values) -> Values:
+    """Return log y!; from a table for small counts on a CPU."""
+    index = _small_counts(y)
+    if index is None:
+        return torch.lgamma(y + 1)
+    return _minus_log_factorials().take(index).to(y.dtype).neg_()
+
+
 class ExponentialRate(CountLikelihood):
     """Base of count likelihoods with λ = e^f."""
 
@@ -149,8 +163,8 @@ class ExponentialRate(CountLikelihood):
     def argmax(self, y: Values) -> Values:
         return torch.log(self._per_exposure(y))
 
-    @override
     def log_rate_slope(self, f: Values) -> Values:
+        """Return the log of the derivative of the mean count in f."""
         return self.log_mean(f)
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
@@ -174,10 +188,7 @@ class PoissonCounts(CountLikelihood):
 
     @override
     def log_base(self, y: Values) -> Values:
-        index = _small_counts(y)
-        if index is None:
-            return -torch.lgamma(y + 1)
-        return _minus_log_factorials().take(index).to(y.dtype)
+        return -log_factorial(y)
 
     @override
     def conditional_variance(self, f: Values) -> Values:
@@ -187,8 +198,8 @@ class PoissonCounts(CountLikelihood):
     def cdf(self, y: Values, f: Values) -> Values:
         return by_scipy(gammaincc, y + 1, self.conditional_mean(f))
 
-    @override
     def log_arrival(self, y: Values, delta: Values) -> Derivatives:
+        """Return the log density of the arrival, as `Arrivals` says."""
         events, growth, x = y + 1, torch.expm1(delta), delta
         # e^x − 1 − x, by series where the difference cancels.
         series = 0.5 * x**2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5 * (1 + x / 6))))
@@ -255,8 +266,8 @@ class PoissonSoftplus(PoissonCounts):
     def argmax(self, y: Values) -> Values:
         return softplus_inverse(self._per_exposure(y))
 
-    @override
     def log_rate_slope(self, f: Values) -> Values:
+        """Return the log of the derivative of the mean count in f."""
         return self._plus_log_exposure(-functional.softplus(-f))
 
 
@@ -405,8 +416,8 @@ class NegativeBinomial(ExponentialRate):
         value = by_scipy(betainc, first, second, torch.sigmoid(-z.abs()))
         return torch.where(rare, 1 - value, value)
 
-    @override
     def log_arrival(self, y: Values, delta: Values) -> Derivatives:
+        """Return the log density of the arrival, as `Arrivals` says."""
         # With a = y + 1, m = min(a, r) and x = δ, or −δ where a < r, the log density is
         # −m·x − (a + r) log(1 + m/(a + r)·(e^−x − 1)), without cancellation for large a or r.
         events, r = y + 1, self.dispersion

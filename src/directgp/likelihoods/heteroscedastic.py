@@ -117,7 +117,7 @@ class HeteroscedasticGaussian(Likelihood):
             raise NumericalError(
                 f"The integral over the noise needs {number} nodes. Check mean and variance of f."
             )
-        square, v, centre, spread = rows
+        square, _, centre, spread = rows
         places = (torch.arange(number, dtype=y.dtype, device=y.device)[:, None] + 0.5) / number
         t = torch.lerp(low, high, places)
         log_mass, noise = _log_integrand(rows, t)
@@ -187,7 +187,8 @@ class HeteroscedasticGaussian(Likelihood):
         """E Φ((y − μ_1)/√(v_1 + e^t)), t ~ N(μ_2, v_2)."""
         deviations, weights = _components(mean, variance)
         x = (y - mean[0]).unsqueeze(-2) / deviations
-        return (weights * torch.special.ndtr(x)).sum(-2)
+        below: Values = (weights * torch.special.ndtr(x)).sum(-2)
+        return below
 
     def predictive_quantile(self, level: Values, mean: Latents, variance: Latents) -> Values:
         """The y with P(Y ≤ y) = level, by bisection and Newton's method; symmetric about μ_1."""
@@ -209,7 +210,8 @@ class HeteroscedasticGaussian(Likelihood):
             x = moved
             if bool(done.all()):
                 break
-        return mean[0] + torch.sign(level - 0.5) * x
+        found: Values = mean[0] + torch.sign(level - 0.5) * x
+        return found
 
     def predictive_crps(self, y: Row, mean: Latents, variance: Latents) -> Row:
         """E|N(y − μ_1, w_t)| − ½E|N(0, w_t + w_s)| over two independent noises t and s."""
@@ -220,7 +222,8 @@ class HeteroscedasticGaussian(Likelihood):
         size = deviations * (2 * normal + x * (2 * torch.special.ndtr(x) - 1))
         pairs = torch.sqrt(deviations.square()[:, None] + deviations.square())
         both = (weights[:, None] * weights * pairs).sum((0, 1)) / math.sqrt(2 * math.pi)
-        return ((weights * size).sum(0) - both).to(y.dtype)
+        score: Row = ((weights * size).sum(0) - both).to(y.dtype)
+        return score
 
 
 def _log_integrand(rows: Float[Tensor, "4 n"], t: Points) -> tuple[Points, Points]:

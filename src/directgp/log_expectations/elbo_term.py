@@ -11,7 +11,14 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from directgp.likelihoods.base import ClosedFormGibbs, Derivatives, Likelihood, SymmetricLink, has
+from directgp.likelihoods.base import (
+    ClosedFormGibbs,
+    Derivatives,
+    Likelihood,
+    SymmetricLink,
+    ZeroInflation,
+    has,
+)
 from directgp.log_expectations.adaptive import POINTS, adaptive_gibbs
 from directgp.log_expectations.latents import latent_estimator
 from directgp.log_expectations.nodes import (
@@ -187,10 +194,32 @@ def _estimator(likelihood: Likelihood, dtype: torch.dtype) -> tuple[int, Estimat
     """Return the number of points for the block size, and the estimator."""
     if likelihood.num_latent > 1:
         return latent_estimator(likelihood, gibbs=True)
+    nats = NATS_OF_FLOAT32 if dtype == torch.float32 else NATS
+    if isinstance(likelihood, ZeroInflation):
+        return recorded_nodes(), partial(_inflated, nats=nats)
     if not (likelihood.log_concave or likelihood.analytic):
         return POINTS, adaptive_gibbs
-    nats = NATS_OF_FLOAT32 if dtype == torch.float32 else NATS
     return recorded_nodes(), partial(_integrate, nats=nats)
+
+
+def _inflated(examples: FlatExamples, nats: float) -> Estimate:
+    """Integrate over q where y = 0; other counts differ from those of the base by a constant."""
+    zero = examples.y == 0
+    parts = []
+    for mask in (zero, ~zero):
+        index = mask.nonzero().squeeze(-1)
+        if not len(index):
+            continue
+        some = examples.take(index)
+        if mask is zero:
+            parts.append((index, own_nodes_estimate(some, nats).columns))
+            continue
+        likelihood: Any = some.likelihood
+        found = Estimate.of(gibbs_slopes(likelihood.base, some[1:]) or ())
+        value, _, by_odds = likelihood.inflate(some.y, found.value)
+        own = (by_odds, *found.parameters) if likelihood.trainable else ()
+        parts.append((index, (value, *found.columns[1:3], *own)))
+    return Estimate.of(gather(parts)) if parts else own_nodes_estimate(examples, nats)
 
 
 def _integrate(examples: FlatExamples, nats: float) -> Estimate:

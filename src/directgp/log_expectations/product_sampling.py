@@ -14,11 +14,12 @@ from directgp.likelihoods.base import (
     ExactProductSampler,
     Likelihood,
     ReducedIntegral,
+    ZeroInflation,
     has,
 )
 from directgp.log_expectations.latents import draw_latents, mode_of
 from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
-from directgp.log_expectations.quadrature import Peak, Quadrature, hermite_nodes, peak_of
+from directgp.log_expectations.quadrature import Peak, Quadrature, hermite_nodes, inflated, peak_of
 from directgp.log_expectations.rule import (
     AnyPoints,
     Context,
@@ -337,6 +338,8 @@ class ProductSampling(Rule):
         likelihood, y, mean, variance = examples
         if likelihood.num_latent > 1:
             return self._over_latents(examples, num_samples, generator)
+        if isinstance(likelihood, ZeroInflation):
+            return self._inflated(likelihood, examples, num_samples, generator)
         closed = self.sampler == "auto" and _is_closed(likelihood)
         # Draws and value by formulas need no peak; the gradient may.
         peaked = likelihood.log_concave and not (closed and self.gradient != "mixed")
@@ -376,3 +379,16 @@ class ProductSampling(Rule):
         parameters = likelihood.average_slopes(y, mean + delta, equal)
         mean_slope, variance_slope = (slope.mean(0) for slope in slopes)
         return Estimate(value, mean_slope, variance_slope, parameters)
+
+    def _inflated(
+        self,
+        likelihood: ZeroInflation,
+        examples: FlatExamples,
+        num_samples: int,
+        generator: Generator,
+    ) -> Estimate:
+        """Return the estimate for extra zeros: that of the base, times the exact share of it."""
+        base = examples._replace(likelihood=likelihood.base)
+        estimate = self._estimate(base, num_samples, generator)
+        exact = Quadrature().estimate(base.likelihood.frozen(), *base[1:]).value
+        return inflated(likelihood, examples.y, replace(estimate, value=exact))

@@ -6,7 +6,7 @@ h(δ) = ℓ(μ+δ) − δ²/(2v) up to a constant; for a log-concave likelihood 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple, final
 
@@ -18,8 +18,15 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import NumericalError, UnsupportedError, refuse
-from directgp.likelihoods.base import Binary, ClosedFormMode, Derivatives, Likelihood, has
-from directgp.likelihoods.counts import CountLikelihood
+from directgp.likelihoods.base import (
+    Binary,
+    ClosedFormMode,
+    Derivatives,
+    Likelihood,
+    NearlyCertain,
+    ZeroInflation,
+    has,
+)
 from directgp.likelihoods.student_t import StudentTNoise
 from directgp.log_expectations.adaptive import POINTS, adaptive_log_expectation
 from directgp.log_expectations.latents import latent_estimator
@@ -161,7 +168,8 @@ def find_peak(
         slope = torch.addcmul(here.first, delta, precision, value=-1)
         bend = precision - here.second
         step = slope / bend
-        moving = step * slope > tolerance**2
+        # NaN, where slope and bend have overflowed, is moving, too.
+        moving = ~(step * slope <= tolerance**2)
         if not bool(moving.any()):
             return _peak_at(delta, here, precision)
         rising = slope > 0
@@ -328,8 +336,8 @@ def hermite_nodes(number: int, like: Row) -> Float[Tensor, "2 k"]:
     return constant(("hermite", number), make)
 
 
-_CERTAIN_FROM = -math.log(0.01)
-"""A count of 0 where less than 0.01 is expected is integrated through its complement."""
+_CERTAIN_BELOW = math.log(0.01)
+"""A target is integrated through its complement where log(1 − p) at the mean of q is below."""
 
 _HERMITE_NODES = 32
 
@@ -400,6 +408,8 @@ class Quadrature(Rule):
     def estimate(self, likelihood: Likelihood, y: Row, mean: Row, variance: Row) -> Estimate:
         """Return value and slopes of a flat batch in float64, outside any graph."""
         examples = FlatExamples(likelihood, y, mean, variance)
+        if isinstance(likelihood, ZeroInflation):
+            return inflated(likelihood, y, self.estimate(likelihood.base, y, mean, variance))
         if isinstance(likelihood, StudentTNoise):
             return mixture_estimate(likelihood, y, mean, variance, self.num_nodes)
         if not (likelihood.log_concave or likelihood.analytic):
@@ -414,16 +424,17 @@ class Quadrature(Rule):
             unlikely = torch.where(likely, likelihood.complement(y), y)
             estimate = self._integrate(examples._replace(y=unlikely))
             return estimate.complement().where(likely, estimate)
-        if isinstance(likelihood, CountLikelihood):
-            rise = torch.where(y == 0, -likelihood.log_mean(mean), 0.0)
-            if recording() or bool((rise > _CERTAIN_FROM).any()):
-                return self._integrate(examples, rise)
+        if has(likelihood, NearlyCertain):
+            formula: Any = likelihood
+            doubt = formula.doubt(y, mean)
+            if recording() or bool((doubt[0] < _CERTAIN_BELOW).any()):
+                return self._integrate(examples, doubt)
         return self._integrate(examples)
 
-    def _integrate(self, examples: FlatExamples, rise: Row | None = None) -> Estimate:
-        """Integrate q·p for a log-concave p; `rise` is −log E[y given μ] where y = 0, else 0."""
+    def _integrate(self, examples: FlatExamples, doubt: tuple[Row, Row] | None = None) -> Estimate:
+        """Integrate q·p for a log-concave p; `doubt` is that of the likelihood at the mean."""
         likelihood, y, mean, variance = examples
-        certain = None if rise is None else rise > _CERTAIN_FROM
+        certain = None if doubt is None else doubt[0] < _CERTAIN_BELOW
         peaks = None if likelihood.log_concave else settled_peaks(examples)
         peak = peak_of(*examples, _ROUGH) if peaks is None else highest(peaks, variance)
         if self.nodes == "gauss_hermite":
@@ -436,10 +447,15 @@ class Quadrature(Rule):
             ends = find_support(lambda f: likelihood.derivatives(y, f), mean, variance, peak, drop)
         else:
             ends = (find_ends(examples, peaks, drop) - peak.delta) * _sides(mean)
-        if rise is not None and certain is not None:
-            # The mass of q·(1 − p) lies v to the right of that of q, as far as 1 − p rises.
-            right = torch.sqrt(2 * drop * variance).add_(torch.minimum(variance, rise))
-            ends[1] = torch.where(certain, right, ends[1])
+        if doubt is not None and certain is not None:
+            # The mass of q·(1 − p) lies v times the slope of log(1 − p) to the side of that of q
+            # to which 1 − p rises, and at most as far as it rises.
+            log_doubt, slope = doubt
+            steep = slope.abs()
+            aside = torch.minimum(variance * steep, -log_doubt / steep)
+            far = torch.sqrt(2 * drop * variance).add_(aside)
+            ends[0] = torch.where(certain & (slope < 0), far, ends[0])
+            ends[1] = torch.where(certain & (slope > 0), far, ends[1])
         length = ends[0] + ends[1]
         rows = _rows(examples, peak, peak.delta - ends[0], length)
         needed = length / step_for(peak.width, likelihood.strip, drop)
@@ -453,6 +469,21 @@ class Quadrature(Rule):
             sums = _sum_nodes(likelihood.take(index), some, table, certain is not None)
             parts.append((index, sums))
         return _estimate(examples, rows, gather(parts), certain)
+
+
+def inflated(likelihood: ZeroInflation, y: Row, base: Estimate) -> Estimate:
+    """Return the estimate for a likelihood with extra zeros, given that of its base."""
+    value, weight, by_odds = likelihood.inflate(y, base.value)
+    found = base.transformed(value, weight)
+    parameters = found.parameters
+    if not likelihood.trainable:
+        return found
+    if parameters and parameters[0].requires_grad:
+        with torch.enable_grad():
+            parameters = (parameters[0] + by_odds.detach() * likelihood.zero_odds,)
+    else:
+        parameters = by_odds.detach(), *parameters
+    return replace(found, parameters=parameters)
 
 
 def _rows(examples: FlatExamples, peak: Peak, origin: Row, scale: Row) -> Float[Tensor, "8 n"]:

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from directgp.errors import NumericalError
-from directgp.likelihoods.base import ExactProductSampler, UnimodalInF
-from directgp.log_expectations.quadrature import Peak, find_fall, peak_of
+from directgp.likelihoods.base import ExactProductSampler, UnimodalInF, ZeroInflation
+from directgp.log_expectations.quadrature import Peak, Quadrature, find_fall, peak_of
 from directgp.log_expectations.rule import FlatExamples
 from directgp.log_expectations.unimodal import unimodal
 from directgp.numerics.random import (
@@ -53,9 +53,23 @@ def draw_product(
         return _draw_bounded(examples, num_samples, generator, _MAX_PAPER_ROUNDS)
     if isinstance(likelihood, ExactProductSampler):
         return likelihood.sample_product(*examples[1:], num_samples, generator)
+    if isinstance(likelihood, ZeroInflation):
+        return draw_inflated(likelihood, examples, num_samples, generator)
     if likelihood.log_concave:
         return draw_with_hat(examples, peak or peak_of(*examples), num_samples, generator)
     return _draw_bounded(examples, num_samples, generator, _ROUNDS_BEFORE_CELLS)
+
+
+def draw_inflated(
+    likelihood: ZeroInflation, examples: FlatExamples, num_samples: int, generator: Generator
+) -> Points:
+    """Draw from the mixture of q and q·p₀ that extra zeros make of q̃; from q·p₀ where y > 0."""
+    _, y, mean, variance = examples
+    base = FlatExamples(likelihood.base.frozen(), y, mean, variance)
+    draws = draw_product(base, None, num_samples, generator, "auto")
+    share = likelihood.inflate(y, Quadrature().estimate(*base).value)[1].detach()
+    plain = torch.sqrt(variance) * standard_normal(num_samples, mean, generator)
+    return torch.where(uniform(num_samples, mean, generator) < share, draws, plain)
 
 
 def _draw_bounded(
@@ -67,7 +81,7 @@ def _draw_bounded(
     if left.numel() == 0:
         return draws.delta
     some = examples.take(left)
-    if some.likelihood.log_concave:
+    if some.likelihood.log_concave or isinstance(some.likelihood, ZeroInflation):
         rest = draw_product(some, None, num_samples, generator, "auto")
     else:
         rest = draw_from_cells(some, num_samples, generator)

@@ -9,7 +9,6 @@ from jaxtyping import Float, Num
 from torch import Tensor
 
 from directgp.likelihoods.base import Binary, ClosedFormCRPS, ConditionalCDF, Likelihood
-from directgp.likelihoods.counts import CountLikelihood
 from directgp.log_expectations.api import resolve_rule
 from directgp.predictive.distributions import distribution_of
 from directgp.predictive.moments import (
@@ -148,7 +147,7 @@ def predictive_crps(likelihood: Likelihood, y: Num[Tensor, " n"], marginals: Mar
     if isinstance(likelihood, Binary):
         return (predictive_mean(likelihood, marginals) - target).square()
     low, high = predictive_quantiles(likelihood, marginals, [_TAIL, 1 - _TAIL])
-    counts = isinstance(likelihood, CountLikelihood)
+    counts = likelihood.task == "count"
     area, last = (_counted, target - 1) if counts else (_integrated, target)
     if isinstance(likelihood, ConditionalCDF):
         area = _integrated_on_line

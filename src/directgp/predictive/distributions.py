@@ -15,14 +15,17 @@ from typing_extensions import override
 
 from directgp.errors import NumericalError, UnsupportedError
 from directgp.likelihoods.base import (
+    Arrivals,
     Binary,
     ClosedFormQuantiles,
     ConditionalCDF,
     Likelihood,
     ScaleMixture,
+    ZeroInflation,
+    has,
     rounded_down,
 )
-from directgp.likelihoods.counts import CountLikelihood
+from directgp.log_expectations.nodes import step_for
 from directgp.log_expectations.quadrature import Peak, Quadrature, find_support
 from directgp.numerics.special import log_ndtr
 from directgp.predictive.moments import (
@@ -66,7 +69,9 @@ def distribution_of(likelihood: Likelihood, mean: Values, variance: Values) -> D
         return FormulaDistribution(likelihood, mean, variance)
     if isinstance(likelihood, Binary):
         return LabelDistribution(likelihood, mean, variance)
-    if isinstance(likelihood, CountLikelihood):
+    if isinstance(likelihood, ZeroInflation):
+        return InflatedDistribution(likelihood, mean, variance)
+    if likelihood.task == "count":
         return CountDistribution(likelihood, mean, variance)
     if isinstance(likelihood, ScaleMixture):
         return MixtureDistribution(likelihood, mean, variance)
@@ -428,9 +433,32 @@ class CountDistribution(Distribution):
         return torch.floor(guess).clamp(max=LARGEST)
 
 
-def count_cdf(likelihood: CountLikelihood, count: Values, mean: Values, variance: Values) -> Values:
+@final
+class InflatedDistribution(Distribution):
+    """Counts with extra zeros: P(Y ≤ y) = π + (1−π) P₀(Y ≤ y) for y ≥ 0."""
+
+    @override
+    def cdf(self, y: Values) -> Values:
+        share: Values = self.likelihood.zero_odds / (1 + self.likelihood.zero_odds)
+        return torch.where(y < 0, 0.0, share + (1 - share) * self._base().cdf(y))
+
+    @override
+    def quantile(self, level: Values) -> Values:
+        odds = self.likelihood.zero_odds
+        # (level − π)/(1 − π), of which any level up to P₀(Y ≤ 0) has the quantile 0.
+        rest = level - (1 - level) * odds
+        found = self._base().quantile(rest.clamp(min=_TINY))
+        return torch.where(rest > 0, found, 0.0)
+
+    def _base(self) -> Distribution:
+        return distribution_of(self.likelihood.base, self.mean, self.variance)
+
+
+def count_cdf(likelihood: Any, count: Values, mean: Values, variance: Values) -> Values:
     """Compute P(Y ≤ count) for whole counts ≥ 0."""
     count, mean, variance = torch.broadcast_tensors(count, mean, variance)
+    if not has(likelihood, Arrivals):
+        return _average_over_window(likelihood, count, mean, variance)
     ends, over_arrivals, over_q = _nodes_needed(likelihood, count, variance)
     narrow = _COST_OVER_Q * over_q < over_arrivals
     value = torch.empty_like(over_q)
@@ -444,7 +472,7 @@ def count_cdf(likelihood: CountLikelihood, count: Values, mean: Values, variance
 
 
 def _nodes_needed(
-    likelihood: CountLikelihood, count: Values, variance: Values
+    likelihood: Any, count: Values, variance: Values
 ) -> tuple[Float[Tensor, "2 ..."], Values, Values]:
     """Return the support of log Λ around its mode, and the nodes needed over it and over q.
 
@@ -464,19 +492,19 @@ def _nodes_needed(
     return ends, over_arrivals, over_q
 
 
-def _log_slope(likelihood: CountLikelihood, count: Values, delta: Values) -> Values:
+def _log_slope(likelihood: Any, count: Values, delta: Values) -> Values:
     """Return ρ, the slope in f of the log mean count where that is log(count + 1) + δ."""
     rate = ((count + 1) * torch.exp(delta)).clamp(max=LARGEST)
     return torch.exp(likelihood.log_rate_slope(likelihood.argmax(rate))) / rate
 
 
-def _average_over_q(number: int, likelihood: CountLikelihood, *examples: Row) -> Row:
+def _average_over_q(number: int, likelihood: Any, *examples: Row) -> Row:
     """Compute E_q[P(Y ≤ count given f)]."""
     count, mean, variance, *_ = examples
     return normal_average(lambda f: likelihood.cdf(count, f), mean, variance, number, _REACH)
 
 
-def _average_over_arrivals(number: int, likelihood: CountLikelihood, *examples: Row) -> Row:
+def _average_over_arrivals(number: int, likelihood: Any, *examples: Row) -> Row:
     """Compute E_T[Φ((T − μ)/√v)]; weights are normalised by division, as log Γ(k) costs digits."""
     count, mean, variance, left, right = examples
     delta = torch.lerp(-left, right, midpoints(number, mean))
@@ -484,3 +512,50 @@ def _average_over_arrivals(number: int, likelihood: CountLikelihood, *examples: 
     crossing = likelihood.argmax((count + 1) * torch.exp(delta))
     below: Values = torch.special.ndtr((crossing - mean) * torch.rsqrt(variance))
     return (weight * below).sum(0) / weight.sum(0)
+
+
+# Without arrivals: P(Y ≤ k given f) falls from 1 to 0 where k is a plausible count. In an
+# exponential family, and for y = k + ½, both P(Y > k given f) left of the peak of p(y given f) and
+# P(Y ≤ k given f) right of it are at most p(y given f) over its maximum (Chernoff's bound). So the
+# difference from a step of the same place and width, Φ((c − f)/w), whose average over q is a
+# formula, is summed over the f where it is not below e^−32, as far as q reaches.
+
+
+def _average_over_window(likelihood: Any, count: Values, mean: Values, variance: Values) -> Values:
+    """Compute E_q[P(Y ≤ count given f)] for a log-concave exponential family."""
+    y = count + 0.5
+    centre = likelihood.argmax(y)
+    # NaN beyond the largest count.
+    beyond = torch.isnan(centre)
+    y, centre = (
+        torch.where(beyond, 0.5, y),
+        torch.where(beyond, likelihood.argmax(0.5 + 0 * y), centre),
+    )
+    here = likelihood.derivatives(y, centre)
+    width = torch.rsqrt(-here.second)
+    zero, drop = torch.zeros_like(y), torch.full_like(y, DROP)
+    peak = Peak(zero, here.value, zero, -here.second, width)
+    flat = torch.full_like(y, torch.inf)
+    ends = find_support(lambda f: likelihood.derivatives(y, f), centre, flat, peak, drop)
+    ends = torch.maximum(ends, _REACH * width)
+    deviation = torch.sqrt(variance)
+    reach = _REACH * deviation
+    left = torch.maximum(centre - ends[0], mean - reach)
+    length = (torch.minimum(centre + ends[1], mean + reach) - left).clamp(min=0.0)
+    narrowest = torch.rsqrt(1 / variance - here.second)
+    step = torch.minimum(log_gamma_step(narrowest), step_for(narrowest, likelihood.strip, DROP))
+    columns = count, mean, deviation, centre, width, left, length
+    rest = integrate_in_batches(_window_sum, likelihood, length / step, *columns)
+    smooth: Values = torch.special.ndtr((centre - mean) * torch.rsqrt(width**2 + variance))
+    return torch.where(beyond, 1.0, (smooth + rest).clamp(0.0, 1.0))
+
+
+def _window_sum(number: int, likelihood: Any, *examples: Row) -> Row:
+    """Compute E_q[P(Y ≤ count given f) − Φ((c − f)/w)] over the window."""
+    count, mean, deviation, centre, width, left, length = examples
+    f = left + length * midpoints(number, mean)
+    z = (f - mean) / deviation
+    density = torch.exp(-0.5 * z * z) / (math.sqrt(2 * math.pi) * deviation)
+    excess = likelihood.cdf(count, f) - torch.special.ndtr((centre - f) / width)
+    total: Row = (density * excess).sum(0) * length / number
+    return total

@@ -190,7 +190,8 @@ class QProblem(ModelProblem):
             return False
         # The likelihood of a user may read values, which a graph cannot.
         own = type(self.likelihood).__module__.startswith("directgp.")
-        return own and self.objective.point_loss.fixed_work(self.likelihood)
+        fixed = own and self.likelihood.fixed_work
+        return fixed and self.objective.point_loss.fixed_work(self.likelihood)
 
     @final
     @override

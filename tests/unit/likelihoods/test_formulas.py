@@ -30,6 +30,14 @@ FAR = {
     "negative_binomial": [
         (y, f) for y in (0.0, 3.0, 5000.0) for f in (-700.0, -30.0, 0.3, 9.0, 30.0, 700.0)
     ],
+    "binomial": [(y, f) for y in (0.0, 3.0, 60.0) for f in (-700.0, -30.0, 0.3, 30.0, 700.0)],
+    "com_poisson": [(y, f) for y in (0.0, 3.0, 5000.0) for f in (-300.0, -20.0, 0.3, 4.0, 30.0)],
+    "zero_inflated_poisson": [
+        (y, f) for y in (0.0, 3.0, 5000.0) for f in (-700.0, -2.0, 1.3, 4.0, 700.0)
+    ],
+    "zero_inflated_negative_binomial": [
+        (y, f) for y in (0.0, 3.0, 5000.0) for f in (-700.0, -30.0, 0.3, 9.0, 30.0, 300.0)
+    ],
     "student_t": [(0.7, 0.7 + 0.6 * r) for r in (-1e4, -40.0, -0.1, 1.0, 3.0, 1e4)],
     "gaussian_known_noise": [(0.7, f) for f in (-1e6, -3.0, 0.0, 40.0, 1e8)],
     "gamma": [(y, f) for y in (1e-30, 0.2, 3.0, 5e3) for f in (-600.0, -30.0, 0.3, 9.0, 600.0)],

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from directgp.likelihoods import (
+    Binomial,
+    ConwayMaxwellPoisson,
     Gaussian,
     Likelihood,
     Logistic,
@@ -13,6 +15,8 @@ from directgp.likelihoods import (
     Poisson,
     Probit,
     StudentT,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
 )
 from directgp.shapes import Marginals
 
@@ -20,6 +24,11 @@ COUNTS: dict[str, Likelihood] = {
     "poisson_exp": Poisson(link="exp"),
     "poisson_softplus": Poisson(link="softplus"),
     "negative_binomial": NegativeBinomial(dispersion=2.5),
+    "com_poisson": ConwayMaxwellPoisson.with_nu(3.0),
+    "com_poisson_wide": ConwayMaxwellPoisson.with_nu(0.4),
+    "binomial": Binomial().with_row_values(torch.tensor(60.0)),
+    "zero_inflated_poisson": ZeroInflatedPoisson(zero_odds=0.4),
+    "zero_inflated_negative_binomial": ZeroInflatedNegativeBinomial(0.4, dispersion=2.5),
 }
 LABELS: dict[str, Likelihood] = {"probit": Probit(), "logistic": Logistic()}
 REAL: dict[str, Likelihood] = {
