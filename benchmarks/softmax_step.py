@@ -21,6 +21,12 @@ from benchmarks.models import facts, now, write
 from benchmarks.peers.rounds import Times, times_per_step
 from benchmarks.peers.spread import Spread, ratios
 from benchmarks.peers.tables import markdown, spread_text
+from directgp.likelihoods import Softmax
+from directgp.objectives import GibbsLoss, LogLoss, Objective
+from directgp.posteriors import SparsePosterior
+from directgp.training.batches import Randomness
+from directgp.training.data import Data, Model
+from directgp.training.problems import FreeProblem
 
 SAMPLES = 10
 LIBRARIES = ("directgp", "GPyTorch")
@@ -67,8 +73,32 @@ def gpytorch_step(size: Size, objective: str, device: str, dtype: torch.dtype) -
     return step
 
 
-STEPS = {"GPyTorch": gpytorch_step}
-"""Each library's function for a step; that of directgp needs its softmax likelihood."""
+def directgp_step(size: Size, objective: str, device: str, dtype: torch.dtype) -> Step:
+    """Return a step of directgp, from the same model; its integrals are exact."""
+    X, y = data(size, device, dtype)
+    one = SparsePosterior.from_data(
+        X,
+        num_inducing=size.inducing,
+        kernel="matern52",
+        ard=True,
+        mean="constant",
+        generator=torch.Generator().manual_seed(0),
+    )
+    model = Model(one.with_latents(size.classes), Softmax(size.classes))
+    loss = GibbsLoss() if objective == "ELBO" else LogLoss()
+    random = Randomness(torch.Generator(device).manual_seed(0), frozen=False)
+    problem = FreeProblem(model, Data(X, y.to(X)), Objective(loss, len(y), 1.0), random)
+
+    def step() -> Tensor:
+        problem.prepare()
+        value, _ = problem.value_and_gradient(0)
+        return value
+
+    return step
+
+
+STEPS = {"directgp": directgp_step, "GPyTorch": gpytorch_step}
+"""Each library's function for a step."""
 
 
 def timed(step: Step, device: str) -> Callable[[int], float]:
