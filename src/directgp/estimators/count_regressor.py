@@ -178,8 +178,11 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         def pmf(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
             n = len(q.mean)
             counts = torch.arange(max_count + 1).to(q.mean)[:, None].expand(-1, n)
-            parts = counts.split(max(1, _BLOCK // n))
-            return [p for y in parts for p in predictive_log_density(likelihood, y, q).exp()]
+            largest = likelihood.largest_target()
+            possible = counts if largest is None else torch.minimum(counts, largest)
+            parts = possible.split(max(1, _BLOCK // n))
+            found = torch.cat([predictive_log_density(likelihood, y, q).exp() for y in parts])
+            return [*torch.where(counts == possible, found, 0.0)]
 
         return np.stack(self._over_blocks(X, "predict_pmf", pmf, given), axis=1)
 

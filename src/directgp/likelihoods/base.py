@@ -148,6 +148,10 @@ class Likelihood(nn.Module, ABC):
         """Return the likelihood that training on these targets starts from."""
         return cls()
 
+    def largest_target(self) -> Tensor | None:
+        """Return the largest possible y of each row, if there is one."""
+        return None
+
     @classmethod
     def suits(cls, y: Float[Tensor, " n"]) -> bool:
         """Return whether ``likelihood="auto"`` should try it for these targets; cheap."""
