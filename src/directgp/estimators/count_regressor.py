@@ -42,8 +42,10 @@ class SparseGPCountRegressor(RegressorMixin, SparseGPEstimator):
     objective : str or PointLoss, default="log_loss"
         The training loss: "log_loss", "elbo", "square_loss", or a point loss of your own.
     likelihood : str or Likelihood, default="auto"
-        "poisson", "poisson_softplus" or "negative_binomial" (for overdispersed counts); "auto"
-        takes Poisson or negative binomial, whichever has the larger evidence.
+        "poisson", "poisson_softplus", "negative_binomial" (for overdispersed counts), "com_poisson"
+        (for underdispersed ones), "zero_inflated_poisson", "zero_inflated_negative_binomial" or
+        "binomial" (needs trials). "auto" takes the first, the third or the fourth, or where zeros
+        are too many one with extra zeros, whichever has the larger evidence; with trials the last.
     mean : {"auto", "zero", "constant"}, default="auto"
         Prior mean of f; "auto" is a constant.
     standardize : bool, default=True
