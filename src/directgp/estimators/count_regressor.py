@@ -42,8 +42,10 @@ class SparseGPCountRegressor(RegressorMixin, SparseGPEstimator):
     objective : str or PointLoss, default="log_loss"
         The training loss: "log_loss", "elbo", "square_loss", or a point loss of your own.
     likelihood : str or Likelihood, default="auto"
-        "poisson", "poisson_softplus" or "negative_binomial" (for overdispersed counts); "auto"
-        takes Poisson or negative binomial, whichever has the larger evidence.
+        "poisson", "poisson_softplus", "negative_binomial" (for overdispersed counts), "com_poisson"
+        (for underdispersed ones), "zero_inflated_poisson", "zero_inflated_negative_binomial" or
+        "binomial" (needs trials). "auto" takes the first, the third or the fourth, or where zeros
+        are too many one with extra zeros, whichever has the larger evidence; with trials the last.
     mean : {"auto", "zero", "constant"}, default="auto"
         Prior mean of f; "auto" is a constant.
     standardize : bool, default=True
@@ -178,8 +180,11 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         def pmf(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
             n = len(q.mean)
             counts = torch.arange(max_count + 1).to(q.mean)[:, None].expand(-1, n)
-            parts = counts.split(max(1, _BLOCK // n))
-            return [p for y in parts for p in predictive_log_density(likelihood, y, q).exp()]
+            largest = likelihood.largest_target()
+            possible = counts if largest is None else torch.minimum(counts, largest)
+            parts = possible.split(max(1, _BLOCK // n))
+            found = torch.cat([predictive_log_density(likelihood, y, q).exp() for y in parts])
+            return [*torch.where(counts == possible, found, 0.0)]
 
         return np.stack(self._over_blocks(X, "predict_pmf", pmf, given), axis=1)
 

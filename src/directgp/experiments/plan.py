@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from directgp.datasets.problem import Problem
-from directgp.errors import require
+from directgp.errors import refuse, require
 from directgp.experiments.cell import (
     BASIC,
     DEFAULT,
@@ -26,7 +26,7 @@ from directgp.experiments.cell import (
     methods_to_compare,
 )
 from directgp.io import versions
-from directgp.registry import Task, chosen_likelihood, likelihoods_of
+from directgp.registry import LIKELIHOODS, Task, chosen_likelihood, likelihoods_of
 
 
 @final
@@ -417,6 +417,10 @@ def make_plan(
     candidates = likelihoods_of(task, auto=True)
     several = likelihood is None and len(candidates) > 1
     noise = "auto" if several else chosen_likelihood(task, likelihood)
+    if noise != "auto" and LIKELIHOODS[noise].load().row_required:
+        argument = LIKELIHOODS[noise].load().row_argument
+        got = f"{noise!r}, which needs {argument}"
+        refuse("likelihood", "one without a constant of each row", got, "Use directgp fit.")
     one_feature = problem.X.shape[1] == 1
     parts = parts_of(len(problem.y))
     return Plan(

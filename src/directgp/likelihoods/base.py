@@ -186,6 +186,10 @@ class Likelihood(nn.Module, ABC):
         """Return values between which the quantity behind y is known to lie, such as y and y."""
         return (y - 1, y) if self.task == "count" else (y, y)
 
+    def largest_target(self) -> Tensor | None:
+        """Return the largest possible y of each row, if there is one."""
+        return None
+
     @classmethod
     def suits(cls, y: Float[Tensor, " n"]) -> bool:
         """Return whether ``likelihood="auto"`` should try it for these targets; cheap."""

@@ -96,6 +96,10 @@ class Binomial(UnimodalInF):
             require_all(y <= self._row_values(), y, "y of Binomial", allowed, remedy)
 
     @override
+    def largest_target(self) -> Tensor:
+        return self._row_values()
+
+    @override
     def rough_latent(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         """log((y + ½)/(n − y + ½))."""
         return torch.log(y + 0.5) - torch.log(self._row_values().to(y) - y + 0.5)

@@ -27,7 +27,7 @@ from directgp.shapes import Values
 _SMALLEST_NU = 0.1
 """The sums of smaller ν are long, and such counts are nearly geometric."""
 
-_LARGEST_NU = 10.0
+_LARGEST_NU = 50.0
 """Training ends here: p(y given f) is nearly a staircase, and q(f) alone describes the spread."""
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -160,7 +160,7 @@ _ORDER = 7
 _PIECES_PER_STRIP = 16
 """Degree of the polynomials, and the number of pieces in the distance of the nearest zero of Z."""
 
-_LARGEST_TABLED = 20.5
+_LARGEST_TABLED = 64.0
 """Largest ν with a table: zeros of Z come near, but few terms are left of the sum."""
 
 
@@ -195,7 +195,7 @@ class Table(NamedTuple):
         return piece.long(), place.sub_(piece).mul_(2).sub_(1)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=16)
 def table_of(nu: float) -> Table:
     """Return the table for this ν; not to be written to."""
     start, end = math.log(_SMALL) / nu, _largest_summed(nu)
