@@ -256,7 +256,7 @@ class GaussianKnownNoise(GaussianNoise):
     @override
     def settings(self) -> dict[str, float]:
         extra = self.extra
-        return {} if extra is None else {"extra": float(extra)}
+        return {} if extra is None else {"extra": float(extra.detach())}
 
     @override
     def description(self, unit: float) -> dict[str, float]:
