@@ -222,6 +222,7 @@ class GaussianKnownNoise(GaussianNoise):
             True,
         ),
     )
+    rough_start = True
     row_argument = "noise"
     row_required = True
 

@@ -124,12 +124,12 @@ class Trainer:
     def start_roughly(self, model: Model) -> None:
         """Set an untrained q(u) in place to that of Gaussian noise around rough values of f.
 
-        For a likelihood that has f on another scale than y: from q(u) at the prior, the noise would
-        explain everything first, and stay there.
+        From q(u) at the prior the noise of some likelihoods would explain everything first, and
+        stay there.
         """
         posterior, likelihood, data = model.posterior, model.likelihood, self.data
         alone = self._rows is None and self._group is None
-        if not (alone and likelihood.latent_scale) or bool(posterior.u_mean.any()):
+        if not (alone and likelihood.rough_start) or bool(posterior.u_mean.any()):
             return
         latent = likelihood.rough_latent(data.y)
         if latent is None or not float(latent.var(correction=0)) > 0:
