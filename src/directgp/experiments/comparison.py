@@ -300,7 +300,12 @@ def _default_fit(
     result, targets = estimator.training_result_, estimator.scalings_.targets
     mean, sd = estimator.predict_latent(data.test[0])
     scale = abs(float(targets.scale[0]))
-    q = Marginals(_scaled(targets, mean), torch.as_tensor((sd / scale) ** 2).double())
+    if estimator.likelihood_.latent_scale:
+        # f has no units of y.
+        centre = torch.as_tensor(mean - estimator.likelihood_.latent_offset)
+        q = Marginals(centre, torch.as_tensor(sd**2))
+    else:
+        q = Marginals(_scaled(targets, mean), torch.as_tensor((sd / scale) ** 2).double())
     facts = {
         "beta": estimator.beta_,
         "status": result.status.value,

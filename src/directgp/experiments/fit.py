@@ -170,7 +170,7 @@ def chosen_model(
     seeds: tuple[int, ...],
     num_inducing: int | None,
     monitors: Sequence[Monitor],
-    scalings: Scalings,
+    scalings: Scalings | None = None,
     **choices: Any,
 ) -> Model:
     """Return an untrained model, or the one of the highest evidence after short runs.
@@ -178,6 +178,7 @@ def chosen_model(
     The choices are kernel, ard and likelihood, or "auto".
     """
     mean, seed = "zero" if task == "regression" else "constant", seed_of(*seeds)
+    scalings = scalings or Scalings.identity(X.shape[1])
     if "auto" not in choices.values():
         prior = {"kernel": choices["kernel"], "ard": choices["ard"], "mean": mean}
         units = scalings.unit, scalings.offset

@@ -94,6 +94,9 @@ class Likelihood(nn.Module, ABC):
     latent_scale: ClassVar[str] = ""
     """What f is on the scale of, such as "log"; models of one scale can start from each other."""
 
+    rough_start: ClassVar[bool] = False
+    """Whether training starts from `rough_latent`; a Gaussian likelihood needs no start."""
+
     additive: ClassVar[bool] = False
     """Whether y is f plus noise around 0, so that E[y] is the mean of f where it exists."""
 
@@ -702,6 +705,8 @@ class OriginalUnits(Likelihood):
     They are positive, lie between 0 and 1, or have limits. Densities, moments, quantiles and draws
     are those of y. The density of y is |unit| times that of t.
     """
+
+    rough_start = True
 
     def __init__(self, unit: float = 1.0, offset: float = 0.0) -> None:
         super().__init__()

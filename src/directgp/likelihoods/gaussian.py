@@ -222,6 +222,7 @@ class GaussianKnownNoise(GaussianNoise):
             True,
         ),
     )
+    rough_start = True
     row_argument = "noise"
     row_required = True
 
@@ -256,7 +257,7 @@ class GaussianKnownNoise(GaussianNoise):
     @override
     def settings(self) -> dict[str, float]:
         extra = self.extra
-        return {} if extra is None else {"extra": float(extra)}
+        return {} if extra is None else {"extra": float(extra.detach())}
 
     @override
     def description(self, unit: float) -> dict[str, float]:

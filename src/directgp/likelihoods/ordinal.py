@@ -51,7 +51,7 @@ class OrderedProbit(UnimodalInF):
     task = "classification"
 
     def __init__(
-        self, num_classes: float = 3, thresholds: Sequence[float | Tensor] | None = None
+        self, num_classes: int | float = 3, thresholds: Sequence[float | Tensor] | None = None
     ) -> None:
         super().__init__()
         if thresholds is None:
@@ -256,7 +256,7 @@ def _log_predictive(y: Values, mean: Values, variance: Values, *constants: Value
     return log_ndtr_between((lower - mean) * scale, (upper - mean) * scale)
 
 
-def _equal_classes(number: float) -> list[float]:
+def _equal_classes(number: int | float) -> list[float]:
     who, whole = "num_classes of OrderedProbit", number == int(number)
     require(whole and number >= 2, who, "a whole number of at least 2", number)
     shares = torch.arange(1, int(number), dtype=torch.float64) / number

@@ -13,6 +13,7 @@ from torch import Tensor
 from directgp.datasets.streams import ParquetRows
 from directgp.errors import CheckpointError, LostProcessError, NumericalError
 from directgp.likelihoods.base import ConjugateLikelihood
+from directgp.likelihoods.gaussian import Gaussian
 from directgp.objectives.base import GibbsLoss, Objective
 from directgp.posteriors.collapsed import Whitened, calibrate
 from directgp.posteriors.sparse import SparsePosterior
@@ -37,6 +38,9 @@ from directgp.training.problems import (
 )
 from directgp.training.result import Failure, Phase, StageResult, Status, Stop, TrainingResult
 from directgp.training.run import LossRange, Recipe, Run
+
+_ROUGH_NOISE = 0.1
+"""Part of the variance of rough values of f that is noise."""
 
 
 @final
@@ -116,6 +120,29 @@ class Trainer:
             # A stage that was ended from outside resumes from the last save instead.
             self._checkpoint.finish(result, self._state(model))
         return result
+
+    def start_roughly(self, model: Model) -> None:
+        """Set an untrained q(u) in place to that of Gaussian noise around rough values of f.
+
+        From q(u) at the prior the noise of some likelihoods would explain everything first, and
+        stay there.
+        """
+        posterior, likelihood, data = model.posterior, model.likelihood, self.data
+        alone = self._rows is None and self._group is None
+        if not (alone and likelihood.rough_start) or bool(posterior.u_mean.any()):
+            return
+        latent = likelihood.rough_latent(data.y)
+        if latent is None or not float(latent.var(correction=0)) > 0:
+            return
+        noise = Gaussian(_ROUGH_NOISE * float(latent.var(correction=0))).to(data.X)
+        objective = Objective(GibbsLoss(), len(data), 1.0)
+        around = Data(data.X, latent, data.weights)
+        rough = Model(posterior, noise)
+        randomness = Randomness(self._generator, False)
+        problem = ProfiledProblem(rough, around, objective, randomness, "vfe", held=True)
+        with torch.no_grad():
+            problem.prepare()
+            problem.write_q()
 
     def value(self, recipe: Recipe, model: Model, beta: float) -> float:
         """Return the objective of all examples, as a mean."""
@@ -272,6 +299,7 @@ _SHORT_RUN = {"lbfgs": 50, "adam": 300}
 def elbo_run(trainer: Trainer, recipe: Recipe, model: Model, near: bool = False) -> TrainingResult:
     """Train for the ELBO until it converges; without a warm-up where the start is near."""
     elbo, model = as_elbo(recipe), copy.deepcopy(model)
+    trainer.start_roughly(model)
     stages = () if near else warm_up(trainer, elbo, model, 1.0)
     if not any(stage.ends_training for stage in stages):
         stages = (*stages, trainer.stage("elbo", elbo, model, 1.0))
@@ -291,6 +319,8 @@ def joint_run(
     """Train q(u) and hyperparameters: from "near" the optimum, "scratch", or a short "elbo" run."""
     given, model = model.posterior, copy.deepcopy(model)
     stages: tuple[StageResult, ...] = ()
+    if start != "near":
+        trainer.start_roughly(model)
     # Many counts or labels start without it: its lengthscales are so long that log loss with small
     # β does not leave them, and a warm-up gets further.
     discrete = model.likelihood.task != "regression"

@@ -12,7 +12,20 @@ from gpytorch import kernels as k
 from gpytorch import means
 from torch import Tensor, nn
 
-from directgp.likelihoods import Gaussian, Likelihood, Logistic, NegativeBinomial, Probit, StudentT
+from directgp.likelihoods import (
+    Beta,
+    Gamma,
+    Gaussian,
+    GaussianKnownNoise,
+    Likelihood,
+    Logistic,
+    LogNormal,
+    NegativeBinomial,
+    OrderedProbit,
+    Probit,
+    StudentT,
+    Tobit,
+)
 from directgp.likelihoods.counts import PoissonExp, PoissonSoftplus
 from directgp.log_expectations import (
     BiasedMonteCarlo,
@@ -85,6 +98,13 @@ LIKELIHOODS: dict[str, Callable[[], Likelihood]] = {
     "poisson": PoissonExp,
     "softplus": PoissonSoftplus,
     "negative binomial": lambda: NegativeBinomial(1 / 3),
+    "gamma": lambda: Gamma(1 / 3, unit=0.3, offset=0.7),
+    "log-normal": lambda: LogNormal(1 / 3, unit=-0.3, offset=1.7),
+    "beta": lambda: Beta(1 / 3, unit=0.3, offset=0.2),
+    "tobit": lambda: Tobit(1 / 3, lower=0.3, unit=0.3, offset=0.2),
+    "known noise": GaussianKnownNoise,
+    "known noise and more": lambda: GaussianKnownNoise(extra=1 / 3),
+    "ordered": lambda: OrderedProbit(thresholds=[1 / 3, 2 / 3, 5.0]),
 }
 
 RULES: list[Rule] = [

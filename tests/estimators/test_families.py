@@ -1,0 +1,209 @@
+"""Positive targets, proportions, censored targets and known noise in the regressor."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import directgp
+from directgp import SparseGPRegressor
+from directgp.errors import InvalidInputError
+from directgp.estimators.fitting import candidates
+from directgp.likelihoods import Beta, Gamma, GaussianKnownNoise, Likelihood, LogNormal, Tobit
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+RANDOM = np.random.default_rng(0)
+N = 150
+X = RANDOM.uniform(-2, 2, (N, 1))
+F = np.sin(2 * X[:, 0])
+SHARE = 1 / (1 + np.exp(-F))
+TARGETS = {
+    "gamma": 50 * np.exp(F) * RANDOM.gamma(4, 1 / 4, N),
+    "log_normal": 1e-3 * np.exp(F + 0.4 * RANDOM.normal(size=N)),
+    "beta": RANDOM.beta(15 * SHARE, 15 * (1 - SHARE)),
+}
+CLASSES: dict[str, type[Likelihood]] = {"gamma": Gamma, "log_normal": LogNormal, "beta": Beta}
+QUICK: dict[str, Any] = {"objective": "elbo", "beta": 1.0, "kernel": "rbf", "random_state": 0}
+each = pytest.mark.parametrize("name", TARGETS)
+
+
+@each
+def test_fit_predict_and_save(name: str, tmp_path: Path) -> None:
+    y = TARGETS[name]
+    model = SparseGPRegressor(likelihood=name, **QUICK).fit(X, y)
+    assert isinstance(model.likelihood_, CLASSES[name])
+    lower, upper = model.predict_interval(X, 0.9)
+    assert 0.84 < np.mean((lower < y) & (y < upper)) < 0.97
+    assert bool((lower > 0).all()) and (name != "beta" or bool((upper < 1).all()))
+    mean, std = model.predict(X, return_std=True)
+    draws = model.sample_y(X, 4000, random_state=0)
+    # 4000 draws of a variable whose fourth moment is that of an exponential one, or less.
+    assert np.max(np.abs(draws.mean(1) - mean) / std) < 0.12
+    assert np.mean(draws.std(1) / std) == pytest.approx(1.0, abs=0.05)
+    model.save(tmp_path / "model")
+    again = directgp.load(tmp_path / "model")
+    assert np.array_equal(
+        again.predict_quantiles(X, [0.1, 0.5]), model.predict_quantiles(X, [0.1, 0.5])
+    )
+    assert again.nll(X, y) == model.nll(X, y)
+    assert again.likelihood_.settings() == model.likelihood_.settings()
+
+
+@pytest.mark.parametrize("name", ["gamma", "log_normal"])
+def test_units_of_positive_targets_do_not_matter(name: str) -> None:
+    """y in other units: the same model, and log y moved by the log of the factor."""
+    y = TARGETS[name]
+    one, other = (SparseGPRegressor(likelihood=name, **QUICK).fit(X, c * y) for c in (1.0, 1024.0))
+    for mine, theirs, shift in zip(
+        one.predict_latent(X), other.predict_latent(X), (np.log(1024.0), 0.0), strict=True
+    ):
+        np.testing.assert_allclose(theirs, mine + shift, rtol=1e-5, atol=1e-6)
+    assert other.nll(X, 1024 * y) == pytest.approx(one.nll(X, y) + np.log(1024.0), abs=1e-6)
+    latent, _ = one.predict_latent(X)
+    assert np.corrcoef(latent, F)[0, 1] > 0.97
+    assert np.mean(latent - np.log(y)) == pytest.approx(0.0, abs=0.2)
+
+
+@each
+@pytest.mark.parametrize("rule", ["quadrature", "bmc", "smooth_bmc", "ups"])
+def test_every_rule_trains(name: str, rule: str) -> None:
+    settings = {**QUICK, "objective": "log_loss", "hyperparameters": "joint", "max_iter": 5}
+    model = SparseGPRegressor(likelihood=name, rule=rule, num_inducing=8, **settings)
+    assert np.isfinite(model.fit(X[:40], TARGETS[name][:40]).nll(X, TARGETS[name]))
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "message"),
+    [
+        ("gamma", 0.0, r"y of Gamma must be positive and finite. Got 0.0 at index 3\. For zeros"),
+        ("log_normal", -1.5, r"y of LogNormal must be positive and finite. Got -1.5 at index 3"),
+        ("beta", 1.0, r"y of Beta must be between 0 and 1, .* Got 1.0 at index 3\. For zeros and"),
+    ],
+)
+def test_errors_have_the_values_and_rows_of_the_user(name: str, bad: float, message: str) -> None:
+    y = TARGETS[name].copy()
+    model = SparseGPRegressor(likelihood=name, max_iter=2, **QUICK).fit(X, y)
+    y[3] = bad
+    with pytest.raises(InvalidInputError, match=message):
+        SparseGPRegressor(likelihood=name).fit(X, y)
+    with pytest.raises(InvalidInputError, match=message):
+        model.log_density(X, y)
+
+
+def test_values_next_to_0_keep_their_digits() -> None:
+    """The grid of scaled targets would round them to 0 or below."""
+    y = np.exp(6 * F + RANDOM.normal(size=N))
+    y[0] = 1e-9
+    model = SparseGPRegressor(likelihood="log_normal", **QUICK).fit(X, y)
+    assert not model.scalings_.targets.rounded
+    assert np.isfinite(model.nll(X, y))
+    latent, _ = model.predict_latent(X)
+    assert np.corrcoef(latent, np.log(y))[0, 1] > 0.8
+
+
+def names(y: np.ndarray) -> tuple[str, ...]:
+    return candidates("auto", "regression", None, y)
+
+
+def test_auto_compares_likelihoods_by_the_kind_of_the_target() -> None:
+    plain = ("gaussian", "student_t")
+    assert names(F) == names(F + 10) == plain
+    assert names(TARGETS["gamma"]) == (*plain, "gamma", "log_normal")
+    assert names(SHARE) == (*plain, "beta")
+    assert names(TARGETS["log_normal"]) == (*plain, "gamma", "log_normal", "beta")
+    # One value of 0 excludes all of them.
+    assert names(np.append(TARGETS["log_normal"], 0.0)) == plain
+
+
+@pytest.mark.parametrize("objective", ["elbo", "log_loss"])
+def test_auto_chooses_a_likelihood_of_positive_targets(objective: str) -> None:
+    y = np.exp(1.5 * F) * RANDOM.gamma(2, 1 / 2, N)
+    settings = {"objective": objective, "kernel": "rbf", "effort": "fast", "random_state": 0}
+    model = SparseGPRegressor(**settings).fit(X, y)
+    assert isinstance(model.likelihood_, Gamma | LogNormal)
+    gaussian = SparseGPRegressor(likelihood="gaussian", **settings).fit(X, y)
+    fresh = RANDOM.uniform(-2, 2, (500, 1))
+    new = np.exp(1.5 * np.sin(2 * fresh[:, 0])) * RANDOM.gamma(2, 1 / 2, 500)
+    assert model.nll(fresh, new) < gaussian.nll(fresh, new) - 0.1
+
+
+def test_objectives_that_a_family_does_not_have_leave_it_out() -> None:
+    model = SparseGPRegressor(objective="crps", max_iter=2, kernel="rbf", random_state=0)
+    assert not isinstance(model.fit(X[:40], TARGETS["gamma"][:40]).likelihood_, Gamma)
+
+
+TRUE = 10 + 3 * F + RANDOM.normal(scale=0.5, size=N)
+LIMIT = 9.0
+CENSORED = np.maximum(TRUE, LIMIT)
+
+
+@pytest.mark.parametrize("objective", ["elbo", "log_loss"])
+def test_tobit_finds_the_values_below_the_limit(objective: str, tmp_path: Path) -> None:
+    """Limits are in the units of y; predictions are of the true value."""
+    settings = {**QUICK, "objective": objective}
+    model = SparseGPRegressor(likelihood=Tobit(lower=LIMIT), **settings).fit(X, CENSORED)
+    low = TRUE < LIMIT
+    plain = SparseGPRegressor(likelihood="gaussian", **settings).fit(X, CENSORED)
+    errors = [np.abs(each.predict(X)[low] - (10 + 3 * F)[low]).mean() for each in (model, plain)]
+    assert errors[0] < 0.6 * errors[1]
+    lower, upper = model.predict_interval(X, 0.9)
+    assert np.mean((lower < TRUE) & (TRUE < upper)) > 0.8
+    model.save(tmp_path / "model")
+    again = directgp.load(tmp_path / "model")
+    assert again.likelihood_.settings()["lower"] == LIMIT
+    assert again.nll(X, CENSORED) == model.nll(X, CENSORED)
+
+
+def test_tobit_with_intervals_of_rows() -> None:
+    """Values known to the whole number below and above, or only as above 11."""
+    low, high = np.floor(TRUE), np.floor(TRUE) + 1
+    low, high = np.where(low >= 11, 11, low), np.where(low >= 11, np.inf, high)
+    model = SparseGPRegressor(likelihood="tobit", **QUICK).fit(X, low, upper=high)
+    mean = model.predict(X)
+    assert np.corrcoef(mean, 10 + 3 * F)[0, 1] > 0.97
+    assert np.abs(mean - (10 + 3 * F)).mean() < 0.35
+    assert np.isfinite(model.nll(X, low, upper=high))
+    wrong = np.where(np.arange(N) == 2, low - 1, high)
+    with pytest.raises(InvalidInputError, match="upper of Tobit must be at least y"):
+        SparseGPRegressor(likelihood="tobit", **QUICK).fit(X, low, upper=wrong)
+
+
+def test_known_noise(tmp_path: Path) -> None:
+    noise = RANDOM.uniform(0.01, 2.0, N)
+    y = 10 + 3 * F + np.sqrt(noise) * RANDOM.normal(size=N)
+    model = SparseGPRegressor(**QUICK).fit(X, y, noise=noise)
+    assert isinstance(model.likelihood_, GaussianKnownNoise)
+    # The mean and f need no noise; the deviation of y does.
+    mean, (latent, deviation) = model.predict(X), model.predict_latent(X)
+    assert np.array_equal(mean, latent)
+    with pytest.raises(InvalidInputError, match="noise of GaussianKnownNoise must be given"):
+        model.predict_interval(X)
+    _, std = model.predict(X, return_std=True, noise=noise)
+    np.testing.assert_allclose(std, np.sqrt(deviation**2 + noise), rtol=1e-9)
+    lower, upper = model.predict_interval(X, 0.9, noise=noise)
+    assert 0.82 < np.mean((lower < y) & (y < upper)) < 0.99
+    plain = SparseGPRegressor(likelihood="gaussian", **QUICK).fit(X, y)
+    truth = 10 + 3 * F
+    assert np.abs(mean - truth).mean() < np.abs(plain.predict(X) - truth).mean()
+    model.save(tmp_path / "model")
+    assert np.array_equal(directgp.load(tmp_path / "model").predict(X), mean)
+
+
+def test_noise_besides_the_known_one() -> None:
+    noise = np.full(N, 0.01)
+    y = 10 + 3 * F + np.sqrt(0.01 + 0.5) * RANDOM.normal(size=N)
+    likelihood = GaussianKnownNoise(extra=0.1)
+    model = SparseGPRegressor(likelihood=likelihood, **QUICK).fit(X, y, noise=noise)
+    with torch.no_grad():
+        (extra,) = model.likelihood_.description(model.scalings_.unit).values()
+    assert extra == pytest.approx(0.5**0.5, rel=0.15)
+
+
+def test_float32() -> None:
+    for name, y in TARGETS.items():
+        model = SparseGPRegressor(likelihood=name, dtype="float32", max_iter=20, **QUICK).fit(X, y)
+        double = SparseGPRegressor(likelihood=name, max_iter=20, **QUICK).fit(X, y)
+        assert model.nll(X, y) == pytest.approx(double.nll(X, y), abs=0.05)
