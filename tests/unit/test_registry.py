@@ -294,6 +294,8 @@ def test_rows_agree_with_their_classes() -> None:
 
 def test_the_first_likelihood_of_a_task_is_its_default() -> None:
     assert chosen_likelihood("classification", None) == "probit"
-    assert likelihoods_of("count", auto=True) == ("poisson", "negative_binomial")
+    assert likelihoods_of("count", auto=True)[:2] == ("poisson", "negative_binomial")
+    assert likelihoods_of("classification", auto=True) == ("probit",)
+    assert likelihoods_of("classification", True, num_classes=3) == ("softmax",)
     with pytest.raises(InvalidInputError, match="for regression"):
         chosen_likelihood("regression", "probit")

@@ -191,7 +191,8 @@ class Table(NamedTuple):
     def place(self, f: Values) -> tuple[Int[Tensor, " _"], Values]:
         """Return the pieces of the flat f, and u."""
         place = f.clamp(self.start, self.end).sub_(self.start).mul_(1 / self.step)
-        piece = place.floor().clamp_(max=self.bend.shape[1] - 1)
+        # NaN stays in u; as an index it would be any number.
+        piece = place.floor().clamp_(max=self.bend.shape[1] - 1).nan_to_num_(0.0)
         return piece.long(), place.sub_(piece).mul_(2).sub_(1)
 
 

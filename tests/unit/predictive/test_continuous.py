@@ -171,7 +171,7 @@ ORDERED = OrderedProbit(thresholds=[-0.7, 0.1, 1.9])
 
 def test_class_probabilities_sum_to_one_and_have_the_moments() -> None:
     q = marginals(*GRID)
-    log_p = ORDERED.log_class_probabilities(q.mean, q.variance).detach()
+    log_p = ORDERED.log_class_probabilities(q.mean, q.variance).detach().T
     assert log_p.shape == (len(GRID), 4)
     p, k = log_p.exp(), torch.arange(4, dtype=torch.float64)
     torch.testing.assert_close(p.sum(-1), torch.ones(len(GRID), dtype=torch.float64))
@@ -207,6 +207,6 @@ def test_thresholds_start_at_the_frequencies_of_the_classes() -> None:
     y = torch.tensor([0] * 50 + [1] * 30 + [3] * 20)
     made = OrderedProbit.from_targets(y.double())
     q = Marginals(torch.zeros(1).double(), torch.ones(1).double())
-    shares = made.log_class_probabilities(q.mean, q.variance).exp()[0].detach()
+    shares = made.log_class_probabilities(q.mean, q.variance).exp()[:, 0].detach()
     expected = (torch.bincount(y).double() + 0.5) / 102
     torch.testing.assert_close(shares, expected)
