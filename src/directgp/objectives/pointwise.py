@@ -29,12 +29,19 @@ class DeterministicLoss(PointLoss):
     _capability: ClassVar[type]
     _needs: ClassVar[str]
     _remedy: ClassVar[str] = "Use Gaussian, or log_loss."
+    _knows_limits: ClassVar[bool] = False
+    """Whether the loss of a censored target is that of what is known of it."""
 
     @override
     def check(self, likelihood: Likelihood) -> None:
         if not isinstance(likelihood, self._capability):
             given = f"Got {type(likelihood).__name__}. {self._remedy}"
             raise UnsupportedError(f"{type(self).__name__} needs {self._needs}. {given}")
+        if likelihood.censored and not self._knows_limits:
+            raise UnsupportedError(
+                f"{type(self).__name__} compares predictions with y, which may be a limit for "
+                f"{type(likelihood).__name__}. Use log_loss, elbo or crps."
+            )
 
     @final
     @override
@@ -180,6 +187,7 @@ class CRPSLoss(DeterministicLoss):
 
     name = "crps"
     unit_power = 1
+    _knows_limits = True
     _capability = capabilities.ClosedFormCRPS
     _needs = "a likelihood with a closed-form CRPS"
 
