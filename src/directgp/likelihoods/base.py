@@ -83,6 +83,9 @@ class Likelihood(nn.Module, ABC):
     latent_scale: ClassVar[str] = ""
     """What f is on the scale of, such as "log"; models of one scale can start from each other."""
 
+    recordable: ClassVar[bool] = True
+    """Whether quadrature does the same few operations for all numbers, as a CUDA graph needs."""
+
     censored: ClassVar[bool] = False
     """Whether y may be a limit of the value, so that y is nothing to compare predictions with."""
 

@@ -48,6 +48,7 @@ class OrderedProbit(UnimodalInF):
     """
 
     log_concave = True
+    recordable = False
     task = "classification"
 
     def __init__(

@@ -68,6 +68,7 @@ class Tobit(OriginalUnits, GaussianTruth):
     """
 
     parameter_texts = (ParameterText("raw_noise", "The noise variance", NOISE_ADVICE, True),)
+    recordable = False
     censored = True
     row_argument = "upper"
 

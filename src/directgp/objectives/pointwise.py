@@ -39,8 +39,8 @@ class DeterministicLoss(PointLoss):
             raise UnsupportedError(f"{type(self).__name__} needs {self._needs}. {given}")
         if likelihood.censored and not self._knows_limits:
             raise UnsupportedError(
-                f"{type(self).__name__} compares predictions with y, which may be a limit for "
-                f"{type(likelihood).__name__}. Use log_loss, elbo or crps."
+                f"{type(self).__name__} compares predictions with y, and a censored y is only a "
+                f"limit. Got {type(likelihood).__name__}. Use log_loss, elbo or crps."
             )
 
     @final
@@ -155,6 +155,15 @@ class PinballLoss(DeterministicLoss):
     def __post_init__(self) -> None:
         allowed = "strictly between 0 and 1"
         require(0 < self.level < 1, "level of PinballLoss", allowed, self.level)
+
+    @override
+    def check(self, likelihood: Likelihood) -> None:
+        super().check(likelihood)
+        if likelihood.task == "classification":
+            raise UnsupportedError(
+                f"PinballLoss needs quantiles that are smooth in f, and those of classes are "
+                f"steps. Got {type(likelihood).__name__}. Use log_loss or crps."
+            )
 
     @override
     def uses_variance(self, likelihood: Likelihood) -> bool:
