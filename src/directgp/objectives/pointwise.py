@@ -40,7 +40,7 @@ class DeterministicLoss(PointLoss):
         if likelihood.censored and not self._knows_limits:
             raise UnsupportedError(
                 f"{type(self).__name__} compares predictions with y, and a censored y is only a "
-                f"limit. Got {type(likelihood).__name__}. Use log_loss, elbo or crps."
+                f"limit. Got {type(likelihood).__name__}. {self._remedy} CRPS knows limits, too."
             )
 
     @final
@@ -162,7 +162,7 @@ class PinballLoss(DeterministicLoss):
         if likelihood.task == "classification":
             raise UnsupportedError(
                 f"PinballLoss needs quantiles that are smooth in f, and those of classes are "
-                f"steps. Got {type(likelihood).__name__}. Use log_loss or crps."
+                f"steps. Got {type(likelihood).__name__}. {self._remedy}"
             )
 
     @override
