@@ -94,6 +94,9 @@ class Likelihood(nn.Module, ABC):
     latent_scale: ClassVar[str] = ""
     """What f is on the scale of, such as "log"; models of one scale can start from each other."""
 
+    censored: ClassVar[bool] = False
+    """Whether y may be a limit of the value, so that y is nothing to compare predictions with."""
+
     rough_start: ClassVar[bool] = False
     """Whether training starts from `rough_latent`; a Gaussian likelihood needs no start."""
 

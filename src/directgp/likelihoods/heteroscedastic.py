@@ -49,6 +49,7 @@ class HeteroscedasticGaussian(Likelihood):
     num_latent = 2
     shared_latents = False
     log_concave = False
+    fixed_work = False
 
     @override
     def latent_starts(self, y: Row) -> tuple[tuple[float, float], ...]:

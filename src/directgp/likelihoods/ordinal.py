@@ -48,6 +48,7 @@ class OrderedProbit(UnimodalInF):
     """
 
     log_concave = True
+    fixed_work = False
     task = "classification"
 
     def __init__(

@@ -27,6 +27,7 @@ class Categorical(Likelihood):
     """Base of the likelihoods of K classes; f has shape (..., K, n)."""
 
     task = "classification"
+    fixed_work = False
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()

@@ -68,6 +68,8 @@ class Tobit(OriginalUnits, GaussianTruth):
     """
 
     parameter_texts = (ParameterText("raw_noise", "The noise variance", NOISE_ADVICE, True),)
+    fixed_work = False
+    censored = True
     row_argument = "upper"
 
     def __init__(
@@ -105,7 +107,9 @@ class Tobit(OriginalUnits, GaussianTruth):
     def from_targets(
         cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
     ) -> "Tobit":
-        return cls(0.1, unit=unit, offset=offset)
+        """The noise starts at a tenth of the variance of the targets."""
+        spread = float(y.double().var(correction=0))
+        return cls(0.1 * max(spread, 1e-6), unit=unit, offset=offset)
 
     @override
     def settings(self) -> dict[str, float]:
@@ -155,7 +159,7 @@ class Tobit(OriginalUnits, GaussianTruth):
     @override
     def argmax(self, y: Values) -> Values:
         _, lower, upper = self.observed(y)
-        ends = torch.where(lower < -1, -torch.inf, torch.inf)
+        ends = torch.where(lower < -0.1 * ENDLESS, -torch.inf, torch.inf)
         middle = 0.5 * (lower + upper)
         return torch.where(middle.abs() < 0.1 * ENDLESS, middle, ends)
 

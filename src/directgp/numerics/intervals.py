@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from directgp.numerics.fixed_sizes import constant
 from directgp.numerics.special import inverse_mills, log1mexp, log_ndtr, mills_and_excess
 from directgp.shapes import Values
 
@@ -142,7 +143,7 @@ def _narrow_slopes(a: Tensor, b: Tensor, narrow: Tensor) -> tuple[Tensor, ...]:
 
 def _masses(middle: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
     """Return t and weights of the mean of exp(−mt − t²/2) over |t| < w/2."""
-    nodes = torch.from_numpy(_legendre()).to(middle)
+    nodes = constant(("legendre", middle.dtype), lambda: torch.from_numpy(_legendre()).to(middle))
     x, weights = nodes.reshape(2, -1, *([1] * middle.dim()))
     t = 0.5 * width * x
     return t, weights * torch.exp(-t * (middle + 0.5 * t))

@@ -29,12 +29,19 @@ class DeterministicLoss(PointLoss):
     _capability: ClassVar[type]
     _needs: ClassVar[str]
     _remedy: ClassVar[str] = "Use Gaussian, or log_loss."
+    _knows_limits: ClassVar[bool] = False
+    """Whether the loss of a censored target is that of what is known of it."""
 
     @override
     def check(self, likelihood: Likelihood) -> None:
         if not isinstance(likelihood, self._capability):
             given = f"Got {type(likelihood).__name__}. {self._remedy}"
             raise UnsupportedError(f"{type(self).__name__} needs {self._needs}. {given}")
+        if likelihood.censored and not self._knows_limits:
+            raise UnsupportedError(
+                f"{type(self).__name__} compares predictions with y, and a censored y is only a "
+                f"limit. Got {type(likelihood).__name__}. {self._remedy} CRPS knows limits, too."
+            )
 
     @final
     @override
@@ -150,6 +157,15 @@ class PinballLoss(DeterministicLoss):
         require(0 < self.level < 1, "level of PinballLoss", allowed, self.level)
 
     @override
+    def check(self, likelihood: Likelihood) -> None:
+        super().check(likelihood)
+        if likelihood.task == "classification":
+            raise UnsupportedError(
+                f"PinballLoss needs quantiles that are smooth in f, and those of classes are "
+                f"steps. Got {type(likelihood).__name__}. {self._remedy}"
+            )
+
+    @override
     def uses_variance(self, likelihood: Likelihood) -> bool:
         return self.level != 0.5
 
@@ -180,6 +196,7 @@ class CRPSLoss(DeterministicLoss):
 
     name = "crps"
     unit_power = 1
+    _knows_limits = True
     _capability = capabilities.ClosedFormCRPS
     _needs = "a likelihood with a closed-form CRPS"
 

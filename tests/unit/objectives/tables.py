@@ -31,6 +31,9 @@ class PointLossRow:
     truth: Callable[[LikelihoodRow, Point], mpf]
     """The loss from its definition."""
 
+    also: frozenset[str] = frozenset()
+    """Others that it serves, without a reference here."""
+
     blind: frozenset[str] = frozenset()
     """Likelihoods under which neither variance nor noise enters."""
 
@@ -40,6 +43,7 @@ class PointLossRow:
 
 EVERY = frozenset(row.name for row in LIKELIHOODS)
 GAUSSIAN = frozenset({"gaussian"})
+SMOOTH = frozenset({"gaussian_known_noise", "log_normal"})
 LABELS = frozenset({"probit", "logistic"})
 COSTS = {0.0: 0.1, 1.0: 7.0}
 
@@ -65,14 +69,15 @@ POINT_LOSSES = [
         SquareLoss(),
         frozenset({"gaussian", "probit", "poisson_exp", "negative_binomial"}),
         lambda row, point: reference.square(row.name, *point),
+        also=frozenset({"gaussian_known_noise", "gamma", "log_normal", "ordinal"}),
         blind=GAUSSIAN,
         # 1 − Φ loses digits where the label is nearly certain.
         tolerance=1e-10,
     ),
-    PointLossRow("absolute_loss", AbsoluteLoss(), GAUSSIAN, absolute, blind=GAUSSIAN),
-    PointLossRow("pinball_median", PinballLoss(), GAUSSIAN, pinball(0.5), blind=GAUSSIAN),
-    PointLossRow("pinball_high", PinballLoss(level=0.9), GAUSSIAN, pinball(0.9)),
-    PointLossRow("pinball_low", PinballLoss(level=0.02), GAUSSIAN, pinball(0.02)),
+    PointLossRow("absolute_loss", AbsoluteLoss(), GAUSSIAN, absolute, SMOOTH, blind=GAUSSIAN),
+    PointLossRow("pinball_median", PinballLoss(), GAUSSIAN, pinball(0.5), SMOOTH, blind=GAUSSIAN),
+    PointLossRow("pinball_high", PinballLoss(level=0.9), GAUSSIAN, pinball(0.9), SMOOTH),
+    PointLossRow("pinball_low", PinballLoss(level=0.02), GAUSSIAN, pinball(0.02), SMOOTH),
     PointLossRow(
         "zero_one_cost",
         ZeroOneCost(false_positive=COSTS[0.0], false_negative=COSTS[1.0]),
@@ -85,6 +90,7 @@ POINT_LOSSES = [
         CRPSLoss(),
         GAUSSIAN,
         lambda row, point: reference.crps(*point, row.theta["noise"]),
+        also=SMOOTH | {"tobit", "ordinal"},
     ),
 ]
 
@@ -97,5 +103,8 @@ def served(losses: list[PointLossRow]) -> list[tuple[PointLossRow, LikelihoodRow
 def refused(losses: list[PointLossRow]) -> list[tuple[PointLossRow, LikelihoodRow]]:
     """Every point loss with every likelihood that it does not serve."""
     return [
-        (loss, row) for loss in losses for row in LIKELIHOODS if row.name not in loss.likelihoods
+        (loss, row)
+        for loss in losses
+        for row in LIKELIHOODS
+        if row.name not in loss.likelihoods | loss.also
     ]

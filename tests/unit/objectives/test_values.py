@@ -54,7 +54,7 @@ def test_jensen(row: LikelihoodRow) -> None:
     assert bool((predictive < gibbs).all())
     absurd = points(row)
     predictive, gibbs = (losses(loss, row.make(), absurd) for loss in (LogLoss(), GibbsLoss()))
-    assert bool((predictive <= gibbs * (1 + 1e-9) + 1e-15).all())
+    assert bool((predictive <= gibbs + 1e-9 * gibbs.abs() + 1e-15).all())
 
 
 REAL = [Point(0.7, 0.5, 1.0), Point(-2.0, 1.0, 0.1), Point(300.0, 0.0, 10.0)]
@@ -207,8 +207,10 @@ def test_float32_gives_the_float64_numbers_rounded(loss: PointLossRow, row: Like
 
 @each_pair
 def test_dtype_of_targets_does_not_matter(loss: PointLossRow, row: LikelihoodRow) -> None:
+    if row.target_kind == "proportion":
+        pytest.skip("no whole number is a proportion")
     y, mean, variance = columns(ordinary(row))
-    y = y.round()
+    y = y.round().clamp(min=1.0) if row.target_kind == "positive" else y.round()
     assert_same(
         ask(loss, row.make(), y.to(torch.int64), mean, variance),
         ask(loss, row.make(), y, mean, variance),
