@@ -367,7 +367,7 @@ class Quadrature(Rule):
     @override
     def fixed_work(self, likelihood: Likelihood) -> bool:
         known = likelihood.log_concave or isinstance(likelihood, StudentTNoise)
-        return known and self == Quadrature()
+        return known and likelihood.fixed_work and self == Quadrature()
 
     @override
     def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:
