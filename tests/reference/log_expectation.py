@@ -283,6 +283,13 @@ def expected_log_prob(name: str, y: float, mean: float, variance: float, **theta
     if name == "student_t":
         pieces = _two_peak_pieces(_mp.mpf(y), theta["scale"])
     pieces = _short(name, pieces)
+    if name == "com_poisson":
+        # The part that is linear in f has no share in the slope in v, which may be tiny.
+        value, slope, bend = _moments(lambda f: com_poisson(_mp.zero, f, **theta), mu, v, pieces)
+        nu = 1 / _mp.mpf(theta["dispersion"]) + _mp.mpf(0.1)
+        mean_slope, variance_slope = _slopes(slope, bend, v)
+        linear = nu * (y * mu - _log_gamma(_mp.mpf(y) + 1))
+        return Truth(value + linear, mean_slope + nu * y, variance_slope)
     mass, first, second = _moments(bind(name, y, **theta), mu, v, pieces)
     return Truth(mass, *_slopes(first, second, v))
 

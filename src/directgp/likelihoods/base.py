@@ -108,6 +108,10 @@ class Likelihood(nn.Module, ABC):
 
     parameter_texts: ClassVar[tuple[ParameterText, ...]] = ()
 
+    growth: ClassVar[float] = 0.0
+    """c where log p(y given f) falls as −e^{cf} to the right: the mass of q·|log p| then lies c
+    variances to the right of that of q."""
+
     fixed_work: ClassVar[bool] = True
     """Whether its methods do the same operations for all numbers, as a CUDA graph needs."""
 

@@ -49,6 +49,9 @@ _MAX_COMMON = 64
 _WIDEST = 1e30
 """Standard deviations from which on their powers overflow."""
 
+_WIDE = 0.1
+"""Variance from which on the mass of q·e^f lies off that of q."""
+
 _GRAIN = 4
 """The ends are rounded to quarters, so that the nodes stay the same for many training steps."""
 
@@ -131,6 +134,8 @@ def nodes_needed(examples: FlatExamples, nats: float) -> tuple[Row, Row]:
     likelihood, _, mean, variance = examples
     deviation = torch.sqrt(variance)
     reach = math.sqrt(2 * nats) * deviation + mean.abs() * variance.clamp(max=1.0)
+    if likelihood.growth:
+        reach = reach + likelihood.growth * variance
     strip = likelihood.log_strip
     return reach, 2 * reach / trapezoid_step(deviation, strip, nats - NATS)
 
@@ -226,6 +231,8 @@ def _integrate(examples: FlatExamples, nats: float) -> Estimate:
     """Apply the trapezoid rule over q, with an error of e^−nats."""
     # A recorded step has the nodes that the steps before it needed.
     own = not len(examples.y) or fixed_sizes.get() is not None
+    # The common nodes reach far enough for a log p that grows as f² at most.
+    own = own or (examples.likelihood.growth > 0 and bool((examples.variance > _WIDE).any()))
     estimate = None if own else _common_nodes_estimate(examples, nats)
     return own_nodes_estimate(examples, nats) if estimate is None else estimate
 

@@ -134,7 +134,10 @@ def ids(value: Any) -> str:
 
 
 def test_every_pair_has_fixed_work() -> None:
-    assert len(PAIRS) == 2 * len(LIKELIHOODS) + len(LABELS)
+    """All but those with extra zeros, whose rows are sorted, and a table that is looked up."""
+    others = {"com_poisson", "zero_inflated_poisson", "zero_inflated_negative_binomial"}
+    fixed = [row for row in LIKELIHOODS if row.name not in others]
+    assert len(PAIRS) == 2 * len(fixed) + len(LABELS)
 
 
 @pytest.mark.parametrize("dtype", [FLOAT64, FLOAT32], ids=ids)
