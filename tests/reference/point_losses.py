@@ -23,6 +23,9 @@ def conditional_mean(name: str, f: mpf) -> mpf:
     """E[y given f]."""
     if name == "probit":
         return _mp.ncdf(f)
+    if name.startswith("zero_inflated"):
+        # The odds of an extra zero are 0.4 in the table of likelihoods.
+        return _mp.exp(f) / (1 + _mp.mpf(0.4))
     return f if name == "gaussian" else _mp.exp(f)
 
 

@@ -22,7 +22,8 @@ def cases(row: LikelihoodRow) -> tuple[Tensor, Tensor, Tensor]:
     """The points of the table, and the first two targets far out on either side."""
     hard = [point._replace(y=y) for point in HARD for y in row.targets[:2]]
     # e^300 is more than a Poisson rate can be.
-    likely = [p for p in hard if p.mean < 100 or "poisson_exp" != row.name]
+    rates = "poisson_exp", "com_poisson"
+    likely = [p for p in hard if p.mean < 100 or row.name not in rates]
     return columns(points(row) + likely)
 
 

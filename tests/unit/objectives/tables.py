@@ -61,13 +61,14 @@ def cost(row: LikelihoodRow, point: Point) -> mpf:
     return COSTS[point.y] * reference.wrong_label(row.name, *point)
 
 
+INFLATED = {"zero_inflated_poisson", "zero_inflated_negative_binomial"}
 POINT_LOSSES = [
     PointLossRow("elbo", GibbsLoss(), EVERY, lambda r, p: -r.gibbs_truth(p).value, tolerance=1e-9),
     PointLossRow("log_loss", LogLoss(), EVERY, lambda r, p: -r.truth(p).value, tolerance=1e-9),
     PointLossRow(
         "square_loss",
         SquareLoss(),
-        frozenset({"gaussian", "probit", "poisson_exp", "negative_binomial"}),
+        frozenset({"gaussian", "probit", "poisson_exp", "negative_binomial", *INFLATED}),
         lambda row, point: reference.square(row.name, *point),
         also=frozenset({"gaussian_known_noise", "gamma", "log_normal", "ordinal"}),
         blind=GAUSSIAN,
