@@ -172,7 +172,7 @@ class FlatExamples(NamedTuple):
     def take(self: SomeExamples, index: Int[Tensor, " r"]) -> SomeExamples:
         """Return some of the examples."""
         likelihood, *columns = self
-        some = (column.index_select(-1, index) for column in columns)
+        some = (column.index_select(column.dim() - 1, index) for column in columns)
         return type(self)(likelihood.take(index), *some)
 
 

@@ -197,7 +197,8 @@ def test_exposure_multiplies_the_mean_count() -> None:
     exposure = torch.tensor([0.1, 1.0, 9.0, 100.0, 2.0])
     for row in LIKELIHOODS:
         likelihood = row.make()
-        if isinstance(likelihood, CountLikelihood):
+        # The mean count of Conway and Maxwell is not e^f: exposures are added to f as logs.
+        if isinstance(likelihood, CountLikelihood) and row.name != "com_poisson":
             got = likelihood.with_exposure(exposure).conditional_mean(PLACES)
             torch.testing.assert_close(got, exposure.double() * likelihood.conditional_mean(PLACES))
 

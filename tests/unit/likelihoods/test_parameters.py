@@ -125,7 +125,7 @@ CLASS = [
     *[([0.5], "0.5 at index 0"), ([3.0, NAN], "nan at index 1")],
 ]
 CASES = {
-    **{"real": REAL, "censored": REAL, "label": LABEL, "count": COUNT},
+    **{"real": REAL, "censored": REAL, "label": LABEL, "count": COUNT, "share": COUNT},
     **{"positive": POSITIVE, "proportion": PROPORTION, "class": CLASS},
 }
 
