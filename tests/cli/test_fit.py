@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from directgp import SparseGPCountRegressor, SparseGPRegressor, load
@@ -38,14 +39,14 @@ def test_the_model_is_that_of_the_estimator(trained: Path) -> None:
     assert base not in [name.removeprefix("kind=") for name in found.feature_names_in_]
 
 
+@pytest.mark.filterwarnings("ignore:.*not converged")
 def test_exposure_and_weights_reach_the_estimator(trained: Path) -> None:
     table = count_table()
     own = SparseGPCountRegressor(
         beta=1.0, hyperparameters="joint", max_iter=3, num_inducing=5, random_state=0
     )
     X, (k, hours, w) = matrix(table, "x"), matrix(table, "k", "hours", "w").T
-    with pytest.warns(UserWarning, match="not converged"):
-        own.fit(X, k, sample_weight=w, exposure=hours)
+    own.fit(X, k, sample_weight=w, exposure=hours)
     found = load(trained / "cnt" / "model.safetensors")
     assert np.array_equal(found.predict(table.select(["x"])), own.predict(X))
 
@@ -284,3 +285,18 @@ def test_one_class_against_the_rest(here: Path) -> None:
     assert (facts["task"], facts["classes"]) == ("classification", ["not b", "b"])
     answer = json.loads(run("predict", "m", "reg.csv", "--out", "p.csv", "--json").out)
     assert answer["scored_rows"] == 40
+
+
+def test_trials_reach_the_estimator_and_the_predictions(here: Path) -> None:
+    random = np.random.default_rng(3)
+    x, trials = random.uniform(0, 3, 60), random.integers(1, 20, 60)
+    hits = random.binomial(trials, 1 / (1 + np.exp(-np.sin(2 * x))))
+    table = pa.table({"x": x, "tried": trials, "hits": hits})
+    pq.write_table(table, "shots.parquet")
+    run("fit", "shots.parquet", "--target", "hits", "--trials", "tried", *QUICK, "--out", "shots")
+    model, card = model_folder.load_folder(Path("shots"), "cpu")
+    assert type(model.likelihood_).__name__ == "Binomial"
+    assert (card.trials, card.task, card.encoding.feature_names) == ("tried", "count", ("x",))
+    run("predict", "shots", "shots.parquet", "--out", "out.parquet")
+    own = model.predict(pa.table({"x": x}), trials=trials)
+    np.testing.assert_allclose(pq.read_table("out.parquet")["mean"].to_numpy(), own)
