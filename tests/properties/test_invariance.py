@@ -99,7 +99,9 @@ def test_a_parameter_for_each_member_of_a_batch(row: LikelihoodRow, rule: RuleRo
     batch = ask(rule.rule, row.make(FACTORS), *arguments)
     repeated = row.make(FACTORS.expand(3, 20).reshape(-1))
     flat = ask(rule.rule, repeated, *(column.reshape(-1) for column in arguments))
-    assert_same(Answer(*(column.reshape(-1) for column in batch)), flat)
+    # A parameter for each example has no table of Z in common.
+    tolerance = COMPANY if row.name == "com_poisson" else 1e-12
+    assert_same(Answer(*(column.reshape(-1) for column in batch)), flat, tolerance)
     if rule.deterministic:
         for i in range(3):
             alone = ask(rule.rule, row.make(FACTORS[i, 0]), *(column[i] for column in arguments))
