@@ -99,8 +99,9 @@ def test_a_parameter_for_each_member_of_a_batch(row: LikelihoodRow, rule: RuleRo
     batch = ask(rule.rule, row.make(FACTORS), *arguments)
     repeated = row.make(FACTORS.expand(3, 20).reshape(-1))
     flat = ask(rule.rule, repeated, *(column.reshape(-1) for column in arguments))
-    # A parameter for each example has no table of Z in common.
-    tolerance = COMPANY if row.name == "com_poisson" else 1e-12
+    # A parameter for each example has no table of Z in common, which is right to 1e-11; the slopes
+    # at a draw of a count of thousands are small differences.
+    tolerance = 10 * COMPANY if row.name == "com_poisson" else 1e-12
     assert_same(Answer(*(column.reshape(-1) for column in batch)), flat, tolerance)
     if rule.deterministic:
         for i in range(3):
