@@ -13,6 +13,7 @@ from directgp.errors import NumericalError
 from directgp.likelihoods.base import Derivatives, Draws, Likelihood, check_finite
 from directgp.numerics.autograd import Slopes
 from directgp.numerics.random import Generator, exponential, standard_normal
+from directgp.numerics.softmax import check_finite_numbers
 from directgp.shapes import LatentPoints, Latents, Points, Row, Targets, Values
 
 _LOG_TWO_PI = math.log(2 * math.pi)
@@ -111,10 +112,11 @@ class HeteroscedasticGaussian(Likelihood):
     def integrate_density(self, y: Row, mean: Latents, variance: Latents) -> Slopes:
         """log ∫ N(t; μ_2, v_2) N(y; μ_1, v_1 + e^t) dt, and its slopes."""
         rows = torch.stack([(y - mean[0]).square(), variance[0], mean[1], variance[1]])
+        check_finite_numbers([float(rows.sum())])
         low, high, width = _range(rows)
         needed = (high - low) / _step(width)
         number = max(16, math.ceil(float(needed.max()))) if len(y) else 16
-        if not number <= _MAX_NODES:
+        if number > _MAX_NODES:
             raise NumericalError(
                 f"The integral over the noise needs {number} nodes. Check mean and variance of f."
             )

@@ -12,7 +12,7 @@ and exp(−e^{f+u}), which is the same for every example and class.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Literal, NamedTuple, final
 
@@ -298,13 +298,22 @@ def _blocks(
         end, core, tail, nats = (each[index] for each in ranges)
         some = variance[:, index]
         numbers = torch.stack([core.max(), tail.max(), nats.max(), some.min().sqrt()]).tolist()
+        check_finite_numbers(numbers)
         longest, tail_length, fall, deviation = numbers
         nodes = _Nodes.over(longest, tail_length, deviation, num_latent)
         yield index, _Distributions(mean[:, index] + end, some, nodes, fall)
 
 
+def check_finite_numbers(numbers: Iterable[float]) -> None:
+    """Raise `NumericalError` for NaN and infinity."""
+    if not all(map(math.isfinite, numbers)):
+        raise NumericalError(
+            "An integral over several latents met NaN or infinity. Check mean and variance of f."
+        )
+
+
 def log_expected_softmax(y: Column, mean: Latents, variance: Latents) -> Columns:
-    """Return log E_q[softmax_y(f)] and its slopes, to 1e-10."""
+    """Return log E_q[softmax_y(f)] and its slopes, to 1e-9."""
     order = _rolled(y, len(mean))
     mean, variance = mean.gather(0, order), variance.gather(0, order)
     gap = mean[1:] - mean[0]
@@ -317,7 +326,7 @@ def log_expected_softmax(y: Column, mean: Latents, variance: Latents) -> Columns
 
 
 def expected_log_softmax(y: Column, mean: Latents, variance: Latents) -> Columns:
-    """Return E_q[log softmax_y(f)] and its slopes, to 1e-10."""
+    """Return E_q[log softmax_y(f)] and its slopes, to 1e-9."""
     order = _rolled(y, len(mean))
     mean, variance = mean.gather(0, order), variance.gather(0, order)
     gap = mean[1:] - mean[0]
@@ -415,6 +424,7 @@ def largest_probability(y: Column, mean: Latents, variance: Latents) -> Columns:
     order = _rolled(y, len(mean))
     mean, variance = mean.gather(0, order), variance.gather(0, order)
     deviation = variance.sqrt()
+    check_finite_numbers([float(mean.sum()), float(deviation.sum())])
     reach = math.sqrt(2 * _NATS)
     # As fine as q(f_y) or the steepest factor needs: z in deviations of f_y.
     scale = (deviation[1:].amin(0) / deviation[0]).clamp(max=1.0)

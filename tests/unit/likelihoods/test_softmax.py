@@ -10,9 +10,9 @@ from scipy.stats import norm
 from torch import Tensor
 
 from directgp import expected_log_prob, log_expectation
-from directgp.errors import InvalidInputError, UnsupportedError
-from directgp.likelihoods import Likelihood, Logistic, RobustMax, Softmax
-from directgp.log_expectations import BiasedMonteCarlo, ProductSampling, Rule
+from directgp.errors import InvalidInputError, NumericalError, UnsupportedError
+from directgp.likelihoods import HeteroscedasticGaussian, Likelihood, Logistic, RobustMax, Softmax
+from directgp.log_expectations import BiasedMonteCarlo, ProductSampling, Quadrature, Rule
 
 VARIANCES = (1e-6, 0.01, 0.2, 1.0, 9.0, 100.0)
 MEANS = (-40.0, -3.0, -0.5, 0.0, 2.0, 15.0)
@@ -220,3 +220,14 @@ def test_wrong_arguments_are_named() -> None:
         log_expectation(RobustMax(3), torch.zeros(1), torch.zeros(3, 1), torch.ones(3, 1), "ups")
     with pytest.raises(UnsupportedError, match="RobustMax"):
         log_expectation(RobustMax(3), torch.zeros(1), torch.zeros(3, 1), torch.ones(3, 1), "bmc")
+
+
+@pytest.mark.parametrize(
+    "likelihood", [Softmax(2), RobustMax(2), HeteroscedasticGaussian()], ids=str
+)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_nan_and_infinity_end_in_an_error(likelihood: Likelihood, bad: float) -> None:
+    mean, variance = torch.zeros(2, 3).double(), torch.ones(2, 3).double()
+    mean[0, 1] = bad
+    with pytest.raises(NumericalError, match="NaN or infinity"):
+        Quadrature()(likelihood, torch.zeros(3), mean, variance)
