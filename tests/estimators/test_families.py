@@ -118,7 +118,7 @@ def test_auto_compares_likelihoods_by_the_kind_of_the_target() -> None:
     assert names(np.append(TARGETS["log_normal"], 0.0)) == plain
 
 
-@pytest.mark.parametrize("objective", ["elbo", "log_loss"])
+@pytest.mark.parametrize("objective", ["elbo", pytest.param("log_loss", marks=pytest.mark.slow)])
 def test_auto_chooses_a_likelihood_of_positive_targets(objective: str) -> None:
     y = np.exp(1.5 * F) * RANDOM.gamma(2, 1 / 2, N)
     settings = {"objective": objective, "kernel": "rbf", "effort": "fast", "random_state": 0}
@@ -140,7 +140,7 @@ LIMIT = 9.0
 CENSORED = np.maximum(TRUE, LIMIT)
 
 
-@pytest.mark.parametrize("objective", ["elbo", "log_loss"])
+@pytest.mark.parametrize("objective", ["elbo", pytest.param("log_loss", marks=pytest.mark.slow)])
 def test_tobit_finds_the_values_below_the_limit(objective: str, tmp_path: Path) -> None:
     """Limits are in the units of y; predictions are of the true value."""
     settings = {**QUICK, "objective": objective}

@@ -30,10 +30,26 @@ def named(value: Any) -> str | None:
     return getattr(value, "name", None) or (str(value) if isinstance(value, torch.dtype) else None)
 
 
+COSTLY = {"beta", "ordinal", "tobit"}
+"""Likelihoods whose references take seconds: a quarter of the points, and all in a slow test."""
+
+
 @pytest.mark.parametrize("dtype", [FLOAT64, FLOAT32], ids=named)
 @pytest.mark.parametrize(("row", "rule"), pairs(DETERMINISTIC), ids=named)
 def test_value_and_gradients(row: LikelihoodRow, rule: RuleRow, dtype: torch.dtype) -> None:
-    some = points(row, rule.max_variance)
+    assert_accurate(row, rule, dtype, 4 if row.name in COSTLY else 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("row", "rule"), [pair for pair in pairs(DETERMINISTIC) if pair[0].name in COSTLY], ids=named
+)
+def test_value_and_gradients_at_every_point(row: LikelihoodRow, rule: RuleRow) -> None:
+    assert_accurate(row, rule, FLOAT64, 1)
+
+
+def assert_accurate(row: LikelihoodRow, rule: RuleRow, dtype: torch.dtype, every: int) -> None:
+    some = points(row, rule.max_variance)[::every]
     answer = ask(rule.rule, row.make(), *columns(some, dtype))
     assert all(column.dtype == dtype for column in answer)
     tolerance = rule.tolerance if dtype == FLOAT64 else 1e-4
