@@ -230,5 +230,5 @@ def chosen_likelihood(task: Task, name: str | None) -> str:
     """Return the name, or the default of the task for None; raise if it is of another task."""
     allowed = likelihoods_of(task)
     if name is not None and name not in allowed:
-        refuse("likelihood", f"{' or '.join(allowed)} for {task}", repr(name))
+        refuse("likelihood", f"one of {', '.join(allowed)} for {task}", repr(name))
     return name or allowed[0]

@@ -95,7 +95,7 @@ def candidates(
     if row_argument is not None:
         return tuple(_users(task, row_argument))
     named = likelihoods_of(task, True, num_classes) + _for_kinds(task, y)
-    targets = torch.as_tensor(y)
+    targets = torch.tensor(y)
     return tuple(name for name in named if LIKELIHOODS[name].load().suits(targets))
 
 
@@ -222,7 +222,11 @@ def _users(task: Task, row_argument: str) -> Sequence[str]:
         for name in likelihoods_of(task)
         if LIKELIHOODS[name].load().row_argument == row_argument
     ]
-    compared = [name for name in users if LIKELIHOODS[name].auto]
+    compared = [
+        name
+        for name in users
+        if LIKELIHOODS[name].auto and LIKELIHOODS[name].load().proportional_to_exposure
+    ]
     # The default, where no candidate uses the row values: its check says what is wrong.
     return compared or users[:1] or likelihoods_of(task)[:1]
 

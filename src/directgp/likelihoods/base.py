@@ -69,6 +69,9 @@ class Likelihood(nn.Module, ABC):
     row_required: ClassVar[bool] = False
     """Whether training needs it; else a likelihood without row values has a default."""
 
+    proportional_to_exposure: ClassVar[bool] = True
+    """Whether the mean of y is proportional to the exposure; only then "auto" tries it with one."""
+
     _taken: tuple[Tensor | torch.Size, ...] = ()
     _frozen: bool = False
 

@@ -350,6 +350,7 @@ class ConwayMaxwellPoisson(CountLikelihood):
     growth = 1.0
     # Values are read, to find the pieces of a table.
     fixed_work = False
+    proportional_to_exposure = False
     parameter_texts = (
         ParameterText(
             "raw_dispersion",

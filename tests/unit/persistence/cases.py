@@ -14,17 +14,24 @@ from torch import Tensor, nn
 
 from directgp.likelihoods import (
     Beta,
+    Binomial,
+    ConwayMaxwellPoisson,
     Gamma,
     Gaussian,
     GaussianKnownNoise,
+    HeteroscedasticGaussian,
     Likelihood,
     Logistic,
     LogNormal,
     NegativeBinomial,
     OrderedProbit,
     Probit,
+    RobustMax,
+    Softmax,
     StudentT,
     Tobit,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
 )
 from directgp.likelihoods.counts import PoissonExp, PoissonSoftplus
 from directgp.log_expectations import (
@@ -105,6 +112,13 @@ LIKELIHOODS: dict[str, Callable[[], Likelihood]] = {
     "known noise": GaussianKnownNoise,
     "known noise and more": lambda: GaussianKnownNoise(extra=1 / 3),
     "ordered": lambda: OrderedProbit(thresholds=[1 / 3, 2 / 3, 5.0]),
+    "softmax": lambda: Softmax(3),
+    "robust max": lambda: RobustMax(3, 0.1),
+    "heteroscedastic": HeteroscedasticGaussian,
+    "binomial": Binomial,
+    "conway-maxwell": lambda: ConwayMaxwellPoisson(1 / 3),
+    "zero-inflated poisson": lambda: ZeroInflatedPoisson(1 / 3),
+    "zero-inflated negative binomial": lambda: ZeroInflatedNegativeBinomial(1 / 3, 2 / 3),
 }
 
 RULES: list[Rule] = [
