@@ -115,6 +115,7 @@ def test_other_families_of_counts(name: str, zeros: float) -> None:
     assert again.summary() == model.summary()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_auto_takes_the_family_that_made_the_counts() -> None:
     random = np.random.default_rng(2)

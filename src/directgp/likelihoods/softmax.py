@@ -29,7 +29,7 @@ class Categorical(Likelihood):
     task = "classification"
     fixed_work = False
 
-    def __init__(self, num_classes: int) -> None:
+    def __init__(self, num_classes: float) -> None:
         super().__init__()
         who = f"num_classes of {type(self).__name__}"
         require(num_classes >= 2, who, "at least 2", num_classes)
@@ -51,7 +51,7 @@ class Categorical(Likelihood):
 
     @override
     def settings(self) -> dict[str, float]:
-        return {"num_classes": self.num_classes}
+        return {"num_classes": float(self.num_classes)}
 
     @override
     def check_targets(self, y: Targets) -> None:
@@ -166,7 +166,7 @@ class RobustMax(Categorical):
     log_concave = False
     smooth = False
 
-    def __init__(self, num_classes: int, epsilon: float = 1e-3) -> None:
+    def __init__(self, num_classes: float, epsilon: float = 1e-3) -> None:
         super().__init__(num_classes)
         allowed = "between 0 and 1 − 1/K, ends excluded"
         inside = 0 < epsilon < 1 - 1 / num_classes
