@@ -43,9 +43,15 @@ _MANY = {"beta", "com_poisson", "gaussian_known_noise", "log_normal", "ordinal",
 _MANY |= {"com_poisson_wide", "zero_inflated_negative_binomial"}
 """Likelihoods whose tests of every rule and regime are slow ones; others like them are not."""
 
-_ALWAYS = ("test_value_and_gradients", "test_parameter_gradients", "test_gradients_are_unbiased")
-_ALWAYS += ("test_values_are_those_of_the_definition", "test_targets_outside_the_support")
-_ALWAYS += ("test_draws_have_the_right_distribution", "test_probabilities_sum_to")
+_ALWAYS = (
+    "test_value_and_gradients",
+    "test_parameter_gradients",
+    "test_gradients_are_unbiased",
+    "test_values_are_those_of_the_definition",
+    "test_targets_outside_the_support",
+    "test_draws_have_the_right_distribution",
+    "test_probabilities_sum_to",
+)
 
 
 @pytest.hookimpl(tryfirst=True)

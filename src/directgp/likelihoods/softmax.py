@@ -29,7 +29,7 @@ class Categorical(Likelihood):
     task = "classification"
     fixed_work = False
 
-    def __init__(self, num_classes: float) -> None:
+    def __init__(self, num_classes: int | float) -> None:
         super().__init__()
         who = f"num_classes of {type(self).__name__}"
         require(num_classes >= 2, who, "at least 2", num_classes)
@@ -166,7 +166,7 @@ class RobustMax(Categorical):
     log_concave = False
     smooth = False
 
-    def __init__(self, num_classes: float, epsilon: float = 1e-3) -> None:
+    def __init__(self, num_classes: int | float, epsilon: float = 1e-3) -> None:
         super().__init__(num_classes)
         allowed = "between 0 and 1 − 1/K, ends excluded"
         inside = 0 < epsilon < 1 - 1 / num_classes
