@@ -191,8 +191,10 @@ def _likelihoods(
         check_row_argument(given, argument, "fit")
         made = copy.deepcopy(given).in_units(*units).to(y)
         return {type(given).__name__: made.with_row_values(table.row_values)}
-    original = scalings.targets.backward(y.double().cpu().numpy()[:, None])[:, 0]
-    names = params.get("candidates") or candidates(given, task, argument, original)
+    names = params.get("candidates")
+    if names is None:
+        original = scalings.targets.backward(y.double().cpu().numpy()[:, None])[:, 0]
+        names = candidates(given, task, argument, original)
     found: dict[str, Likelihood] = {}
     errors: list[DirectGPError] = []
     for name in names:

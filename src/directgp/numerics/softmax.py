@@ -413,6 +413,8 @@ def _beaten(factors: _Distributions, part: Part) -> Columns:
 
 
 _MAX_STEP = 0.5
+"""Step in deviations of f_y: the sum of a Gaussian errs by e^{−2π²/step²}."""
+
 _CHANCE_NODES = 8192
 
 
@@ -448,6 +450,7 @@ def largest_probability(y: Column, mean: Latents, variance: Latents) -> Columns:
 
 
 def _chances(mean: Latents, deviation: Latents, z: Float[Tensor, " k"]) -> Columns:
+    """Return the sum over nodes f_y = μ_y + s_y·z, and its slopes; label first."""
     weight = torch.exp(-0.5 * z * z)
     weight = weight / weight.sum()
     f = mean[0][:, None] + deviation[0][:, None] * z
