@@ -9,6 +9,7 @@ runs all tasks in a new random order, and ratios are within a round.
 import argparse
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ from directgp.objectives import GibbsLoss, LogLoss, Objective
 from directgp.posteriors import SparsePosterior
 from directgp.training.batches import Randomness
 from directgp.training.data import Data, Model
+from directgp.training.graphs import RecordedWork
 from directgp.training.problems import FreeProblem
 
 SAMPLES = 10
@@ -89,9 +91,13 @@ def directgp_step(size: Size, objective: str, device: str, dtype: torch.dtype) -
     random = Randomness(torch.Generator(device).manual_seed(0), frozen=False)
     problem = FreeProblem(model, Data(X, y.to(X)), Objective(loss, len(y), 1.0), random)
 
+    if problem.recordable():
+        problem.prepare()
+        graph = RecordedWork(problem, partial(problem.value_and_gradient, 0))
+
     def step() -> Tensor:
         problem.prepare()
-        value, _ = problem.value_and_gradient(0)
+        value, _ = graph.replay() if problem.recordable() else problem.value_and_gradient(0)
         return value
 
     return step

@@ -111,6 +111,7 @@ class Softmax(Categorical):
     """
 
     log_concave = True
+    fixed_work = True
 
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:

@@ -12,8 +12,8 @@ and exp(−e^{f+u}), which is the same for every example and class.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import Literal, NamedTuple, final
 
 import torch
@@ -21,11 +21,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from directgp.errors import NumericalError
+from directgp.numerics.fixed_sizes import constant, fixed_size, fixed_sizes, recording
 from directgp.numerics.gaussian import gauss_hermite
 from directgp.numerics.special import log_ndtr
 
 LatentMatrix = Float[Tensor, "p n l"]
 Column = Float[Tensor, " r"]
+Matrix = Float[Tensor, "r l"]
 Latents = Float[Tensor, "p n"]
 
 Columns = tuple[Tensor, ...]
@@ -37,7 +39,7 @@ Part = Literal["below", "above", "density"]
 _NATS = 26.0
 """Integrals err by about e^−26."""
 
-_STEP = 0.36
+_STEP = 0.32
 """Step in x, whose double exponential integrand is analytic for abs(Im x) < π/2."""
 
 _NARROW = 0.25
@@ -48,98 +50,294 @@ _FAR = -37.0
 """f + u up to which 1 − exp(−e^{f+u}) is e^{f+u} in float64."""
 
 _MAX_NODES = 20_000
-_BLOCK_ENTRIES = 2**21
-"""Entries of the weights of a block of examples."""
+_FEWEST = 128
+"""Examples of a block, if there are as many."""
+
+_BLOCK_ENTRIES = 2**14
+_DEVICE_ENTRIES = 2**20
+"""Most latents of a block of examples."""
 
 
 def _kernel(part: Part, x: Tensor, order: int = 0) -> Tensor:
     """Return exp(−e^x), 1 − exp(−e^x) or e^x·exp(−e^x), or a derivative of it in x."""
     t = torch.exp(x)
+    if part == "above" and order == 0:
+        return -torch.expm1(-t)
     decay = torch.exp(-t)
-    if part == "density":
-        factors = (t, t * (1 - t), t * (1 + t * (t - 3)))
-        return torch.where(t < torch.inf, factors[order] * decay, 0.0)
-    if order == 0:
-        return decay if part == "below" else -torch.expm1(-t)
-    slope = torch.where(t < torch.inf, -t * decay * (1.0 if order == 1 else 1 - t), 0.0)
-    return slope if part == "below" else -slope
+    if part == "below" and order == 0:
+        return decay
+    # Each is a derivative of t·e^−t, up to its sign.
+    sign = -1 if part == "below" else 1
+    factor = t
+    if (order if part == "density" else order - 1) == 1:
+        factor = t * (1 - t)
+    elif part == "density" and order == 2:
+        factor = t * (1 + t * (t - 3))
+    return torch.where(decay > 0, sign * factor * decay, 0.0)
 
 
 class _Nodes(NamedTuple):
-    """Nodes u = r·(x − e^{−x}) − core with equal steps in x, relative to a shift of each example.
+    """Nodes u = r·(x − e^{−x}) with equal steps in x, relative to a shift of each example.
 
-    Left of −core the integrand falls as e^u, and the steps grow.
+    Left of 0, where the integrand falls as e^u, the steps grow.
     """
 
     first: int
     number: int
     """Numbers of the first x and of all."""
 
-    core: float
     ratio: float
 
     @classmethod
-    def over(cls, core: float, tail: float, deviation: float, num_latent: int) -> "_Nodes":
-        """Return nodes from −core − tail to 0, rounded: they stay the same for many steps.
+    def over(cls, core: float, tail: float, share: float) -> "_Nodes":
+        """Return nodes from −tail to core, of a rounded ratio r.
 
-        Right of −core a step errs by e^{−π/2·x − s²x²/(2P)}, x = 2π/step, with s the smallest
-        deviation of P latents.
+        Right of 0 a step errs by e^{−π/2·x − x²·share/2}, x = 2π/step.
         """
-        rate, share, nats = 0.5 * math.pi, deviation**2 / num_latent, _NATS + 3
+        rate, nats = 0.5 * math.pi, _NATS + 3
         frequency = 2 * nats / (rate + math.sqrt(rate**2 + 2 * share * nats))
         ratio = max(2 * math.pi / frequency / _STEP, 1.0)
         ratio = 2 ** (math.floor(4 * math.log2(ratio)) / 4)
-        core = ratio * math.ceil(2 * core / ratio) / 2
         first = -math.ceil(math.log(max(tail / ratio, 1.0)) / _STEP)
         number = math.ceil(core / ratio / _STEP) + 1 - first
         if number > _MAX_NODES:
             raise NumericalError(
                 f"The integral over a softmax needs {number} nodes. Check mean and variance of f."
             )
-        return cls(first, number, core, ratio)
+        return cls(first, number, ratio)
 
     def columns(self, like: Tensor) -> tuple[Column, Column]:
         """Return the nodes and their weights."""
-        x = torch.arange(self.number, dtype=like.dtype, device=like.device)
-        x = _STEP * (x + self.first)
-        bend = torch.exp(-x)
-        return self.ratio * (x - bend) - self.core, self.ratio * _STEP * (1 + bend)
+
+        def make() -> Float[Tensor, "2 l"]:
+            x = torch.arange(self.number, dtype=like.dtype, device=like.device)
+            x = _STEP * (x + self.first)
+            bend = torch.exp(-x)
+            return torch.stack([self.ratio * (x - bend), self.ratio * _STEP * (1 + bend)])
+
+        nodes, weights = constant(self, make)
+        return nodes, weights
 
 
-class _Grid(NamedTuple):
-    """Equal steps Δ in f that sum every Gaussian times exp(−e^{f+u})."""
-
-    first: int
-    number: int
-    step: float
-
-    @classmethod
-    def over(cls, low: float, high: float, deviation: float) -> "_Grid":
-        """Return the grid for deviations from the given one up, rounded.
-
-        The sum errs by e^{−s²x²/2 − π/2·|2π/Δ − x|} for the worst frequency x.
-        """
-        s = max(_NARROW, deviation)
-        frequency = 2 / math.pi * (_NATS + math.pi**2 / (8 * s * s))
-        if frequency < 0.5 * math.pi / (s * s):
-            frequency = math.sqrt(2 * _NATS) / s
-        step = 2 ** (math.floor(8 * math.log2(2 * math.pi / frequency)) / 8)
-        first, last = math.floor(low / step / 4) * 4, math.ceil(high / step / 4) * 4
-        return cls(first, last - first + 1, step)
-
-    def points(self, like: Tensor) -> Column:
-        """Return the values of f."""
-        places = torch.arange(self.number, dtype=like.dtype, device=like.device)
-        return self.step * (places + self.first)
+def _sizes(name: str, *needed: Tensor) -> list[float]:
+    """Read what a block of examples needs; a recorded step has enough for the steps before it."""
+    fixed = [fixed_size(f"softmax {name} {k}", each) for k, each in enumerate(needed)]
+    known = [size for size in fixed if size is not None]
+    if known:
+        return known
+    numbers = torch.stack([each.double() for each in needed]).tolist()
+    check_finite_numbers(numbers)
+    return numbers
 
 
-@lru_cache(maxsize=128)
+class _Far(NamedTuple):
+    """Latents so far left of all nodes that 1 − exp(−e^{f+u}) is e^{f+u}."""
+
+    mean: Column
+    variance: Column
+    u: Float[Tensor, " l"]
+
+    def values(self, part: Part) -> Matrix:
+        """E e^{f+u}, for D as for 1 − F."""
+        small = torch.exp((self.mean + 0.5 * self.variance)[:, None] + self.u)
+        return 1 - small if part == "below" else small
+
+    def slopes(self, part: Part, by: Matrix) -> tuple[Column, Column]:
+        """Return the gradient of Σ by·`values` in means and variances."""
+        sign = -1 if part == "below" else 1
+        slope = sign * (by * self.values("above")).sum(-1)
+        return slope, 0.5 * slope
+
+
+class _Narrow(NamedTuple):
+    """Latents of a small variance: Gauss–Hermite nodes for each."""
+
+    mean: Column
+    variance: Column
+    u: Float[Tensor, " l"]
+
+    def values(self, part: Part) -> Matrix:
+        """F, 1 − F or D at each node."""
+        points, weights = self._points()
+        return torch.einsum("rjl,j->rl", _kernel(part, points), weights)
+
+    def slopes(self, part: Part, by: Matrix) -> tuple[Column, Column]:
+        """Return the gradient of Σ by·`values` in means and variances."""
+        points, weights = self._points()
+        slope, bend = (
+            torch.einsum("rjl,j,rl->r", _kernel(part, points, order), weights, by)
+            for order in (1, 2)
+        )
+        return slope, 0.5 * bend
+
+    def _points(self) -> tuple[Float[Tensor, "r j l"], Float[Tensor, " j"]]:
+        def make() -> Float[Tensor, "2 j"]:
+            z, log_weights = gauss_hermite(_NARROW_NODES, self.u.dtype, self.u.device)
+            return torch.stack([z, torch.exp(log_weights)])
+
+        z, weights = constant("softmax narrow", make)
+        f = self.mean[:, None] + self.variance[:, None].sqrt() * z
+        return f[..., None] + self.u, weights
+
+
+@final
+class _Table:
+    """E[kernel(f + u + tz)] at all steps f and nodes u that were asked for."""
+
+    def __init__(
+        self, part: Part, step: float, blur: float, nats: float, ratio: float, like: Tensor
+    ) -> None:
+        self._part: Part = part
+        self._step, self._blur, self._ratio, self._like = step, (blur, nats), ratio, like
+        self._held = range(0), range(0), like.new_empty(0, 0)
+
+    def take(self, rows: range, nodes: _Nodes) -> Float[Tensor, "j l"]:
+        """Return the table for some steps and nodes, not to be written to."""
+        columns = range(nodes.first, nodes.first + nodes.number)
+        held_rows, held_columns, values = self._held
+        if not (_inside(rows, held_rows) and _inside(columns, held_columns)):
+            held_rows, held_columns = _with_margin(rows, held_rows), _joined(columns, held_columns)
+            every = _Nodes(held_columns.start, len(held_columns), self._ratio)
+            f = self._step * torch.arange(held_rows.start, held_rows.stop).to(self._like)
+            values = _blurred(self._part, f, every.columns(self._like)[0], *self._blur)
+            self._held = held_rows, held_columns, values
+        top, left = rows.start - held_rows.start, columns.start - held_columns.start
+        return values[top : top + len(rows), left : left + len(columns)]
+
+
+def _inside(inner: range, outer: range) -> bool:
+    return outer.start <= inner.start and inner.stop <= outer.stop
+
+
+def _joined(some: range, others: range) -> range:
+    both = [each for each in (some, others) if len(each)]
+    return range(min(each.start for each in both), max(each.stop for each in both))
+
+
+def _with_margin(rows: range, held: range) -> range:
+    """Return the rows for later examples, too, whose ends differ a little."""
+    more = len(rows) // 8
+    return _joined(range(rows.start - more, rows.stop + more), held)
+
+
+@lru_cache(maxsize=64)
 def _table(
-    part: Part, grid: _Grid, nodes: _Nodes, dtype: torch.dtype, device: torch.device
+    part: Part,
+    step: float,
+    blur: float,
+    nats: float,
+    ratio: float,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> _Table:
+    return _Table(part, step, blur, nats, ratio, torch.empty(0, dtype=dtype, device=device))
+
+
+_BLUR_STEP = 0.34
+
+
+def _blurred(
+    part: Part, f: Column, u: Float[Tensor, " l"], blur: float, nats: float
 ) -> Float[Tensor, "j l"]:
-    """Return the kernel at f + u of grid and nodes; not to be written to."""
-    like = torch.empty(0, dtype=dtype, device=device)
-    return _kernel(part, grid.points(like)[:, None] + nodes.columns(like)[0])
+    """Return E[kernel(f + u + tz)], z ~ N(0, 1), t² = blur."""
+    x = f[:, None] + u
+    if not blur:
+        return _kernel(part, x)
+    reach = math.sqrt(2 * nats * blur)
+    total = torch.zeros_like(x)
+    # In the tail, where the kernel is e^x, the mass lies around t².
+    for k in range(math.floor(-reach / _BLUR_STEP), math.ceil((reach + blur) / _BLUR_STEP) + 1):
+        away = _BLUR_STEP * k
+        weight = _BLUR_STEP * math.exp(-0.5 * away * away / blur)
+        total += weight / math.sqrt(2 * math.pi * blur) * _kernel(part, x + away)
+    return total
+
+
+_EDGES = (0.25, 0.75, 3.0, 12.0)
+"""Deviations of f that divide latents into groups with a grid for each."""
+
+_MAX_BLUR = 16.0
+
+
+def _blur(least: float) -> float:
+    """Return t² for deviations from the least one up."""
+    return 0.0 if least < 0.7 else min(0.5 * least * least, _MAX_BLUR)
+
+
+def _grid_step(least: float, blur: float) -> float:
+    """Return the step Δ of a grid in f.
+
+    The sum errs by e^{−A·x²/2 − t²·y²/2 − π/2·y}, y = 2π/Δ − x, for the worst frequency x, with
+    A = s² − t² and s the least deviation.
+    """
+    square, rate = least * least, 0.5 * math.pi
+    rest = square - blur
+    bend, slope = 0.5 * rest * blur / square, rate * rest / square
+    # Errors of many classes add up.
+    nats = _NATS + 5
+    target = nats + 0.5 * rate * rate / square
+    frequency = 2 * target / (slope + math.sqrt(slope * slope + 4 * bend * target))
+    if frequency < rate / rest:
+        frequency = math.sqrt(2 * nats / rest)
+    return 2 * math.pi / frequency
+
+
+@final
+class _Even:
+    """Latents of like deviations s: equal steps Δ in f, the same for all of them.
+
+    With q split into N(μ, s² − t²) and N(0, t²), F = Σ_f Δ·N(f; μ, s² − t²)·E[exp(−e^{f+u+tz})]: a
+    product of two matrices, of which the second is the same for all examples. The wider the latents
+    are, the wider is Δ.
+    """
+
+    def __init__(
+        self, mean: Column, variance: Column, nodes: _Nodes, nats: float, least: float
+    ) -> None:
+        blur = 0.0 if fixed_sizes.get() is not None else _blur(least)
+        self._variance, self._nodes = variance - blur if blur else variance, nodes
+        reach = math.sqrt(2 * nats) * self._variance.sqrt()
+        low, high = (mean - reach).min(), (mean + reach).max()
+        step = _grid_step(least, blur)
+        (width,) = _sizes("width", high - low)
+        number = math.ceil(width / step) + 2
+        f = constant(("softmax grid", number, step), partial(_steps, number, step, mean))
+        self._first = 0 if recording() else math.floor(float(low) / step)
+        self._f = f + (torch.floor(low / step) if recording() else self._first) * step
+        rounded = float(16 * math.ceil(nats / 16))
+        self._key = step, blur, rounded, nodes.ratio, mean.dtype, mean.device
+        # Moments about the mean lose no digits.
+        self._away = self._f - mean[:, None]
+        self._q = self._away.square().mul_((-0.5 / self._variance)[:, None]).exp_()
+        self._q *= (step * torch.rsqrt(2 * math.pi * self._variance))[:, None]
+        self._tables: dict[Part, Tensor] = {}
+
+    def values(self, part: Part) -> Matrix:
+        """F, 1 − F or D at each node."""
+        return self._q @ self._kernels(part)
+
+    def slopes(self, part: Part, by: Matrix) -> tuple[Column, Column]:
+        """Return the gradient of Σ by·`values` in means and variances."""
+        mass = by @ self._kernels(part).T
+        mass *= self._q
+        total = mass.sum(-1)
+        once = mass.mul_(self._away).sum(-1)
+        twice = mass.mul_(self._away).sum(-1)
+        return once / self._variance, 0.5 * (twice / self._variance - total) / self._variance
+
+    def _kernels(self, part: Part) -> Float[Tensor, "j l"]:
+        if part not in self._tables:
+            if recording():
+                found = _kernel(part, self._f[:, None] + self._nodes.columns(self._q)[0])
+            else:
+                rows = range(self._first, self._first + len(self._f))
+                found = _table(part, *self._key).take(rows, self._nodes)
+            self._tables[part] = found
+        return self._tables[part]
+
+
+def _steps(number: int, step: float, like: Tensor) -> Column:
+    return step * torch.arange(number, dtype=like.dtype, device=like.device)
 
 
 @final
@@ -147,97 +345,88 @@ class _Distributions:
     """F, 1 − F or D of P latents of n examples, at nodes u that all share."""
 
     def __init__(self, mean: Latents, variance: Latents, nodes: _Nodes, nats: float) -> None:
-        self._mean, self._variance, self._nodes = mean, variance, nodes
-        self.u, self.weights = nodes.columns(mean)
-        deviation, reach = variance.sqrt(), math.sqrt(2 * nats)
-        low, high = mean - reach * deviation, mean + reach * deviation
-        far = high + variance + self.u[-1] < _FAR
-        narrow = (deviation < _NARROW) & ~far
-        self._far, self._narrow, other = far, narrow, far | narrow
-        infinity = torch.full_like(mean, torch.inf)
-        ends = torch.stack(
-            [
-                torch.where(other, infinity, low).min(),
-                torch.where(other, -infinity, high).max(),
-                torch.where(other, infinity, deviation).min(),
-                far.any(),
-                narrow.any(),
-            ]
-        ).tolist()
-        self._any_far, self._any_narrow = ends[3] > 0, ends[4] > 0
-        self._grid = _Grid.over(*ends[:3]) if ends[0] <= ends[1] else _Grid(0, 4, 1.0)
-        self._f = self._grid.points(mean)
-        self._q = _gaussian(self._f, mean, variance.clamp(min=_NARROW**2))
+        self._shape = mean.shape
+        mean, variance = mean.flatten(), variance.flatten()
+        deviation = variance.sqrt()
+        u = nodes.columns(mean)[0]
+        far = mean + math.sqrt(2 * nats) * deviation + variance + u[-1] < _FAR
+        self._groups: list[tuple[Tensor | None, _Far | _Narrow | _Even]] = []
+        """Rows of the flat latents, or a mask of them in a recorded step, or all."""
 
-    def values(self, part: Part, latents: slice) -> LatentMatrix:
-        """Return the function of some latents at every node."""
-        mean, variance, u = self._mean[latents], self._variance[latents], self.u
-        found = self._q[latents] @ self._kernels(part)
-        if self._any_far:
-            far = self._far[latents]
-            # E e^{f+u}, and for D as for 1 − F.
-            small = torch.exp((mean[far] + 0.5 * variance[far])[:, None] + u)
-            found[far] = 1 - small if part == "below" else small
-        if self._any_narrow:
-            narrow = self._narrow[latents]
-            points, weights = _hermite(mean[narrow], variance[narrow], u)
-            found[narrow] = torch.einsum("rjl,j->rl", _kernel(part, points), weights)
+        if fixed_sizes.get() is not None:
+            narrow = (deviation < _NARROW) & ~far
+            inverse = torch.where(far | narrow, 0.0, 1 / deviation).max()
+            most, any_far, any_narrow = _sizes("group", inverse, far.any(), narrow.any())
+            least = max(_NARROW, 1 / most) if most else 1.0
+            common = variance.clamp(min=_NARROW**2)
+            self._groups.append((None, _Even(mean, common, nodes, nats, least)))
+            if any_far:
+                self._groups.append((far, _Far(mean, variance, u)))
+            if any_narrow:
+                self._groups.append((narrow, _Narrow(mean, variance, u)))
+            return
+        group = torch.bucketize(deviation, torch.tensor(_EDGES).to(mean), right=True)
+        group = torch.where(far, -1, group) + 1
+        sizes = torch.bincount(group, minlength=len(_EDGES) + 2).tolist()
+        for number in (k for k, size in enumerate(sizes) if size):
+            every = sizes[number] == len(mean)
+            rows = None if every else (group == number).nonzero()[:, 0]
+            some = (mean, variance) if rows is None else (mean[rows], variance[rows])
+            if number < 2:
+                self._groups.append((rows, (_Far, _Narrow)[number](*some, u)))
+            else:
+                self._groups.append((rows, _Even(*some, nodes, nats, _EDGES[number - 2])))
+
+    def values(self, part: Part) -> LatentMatrix:
+        """Return the function of all latents at every node."""
+        (found,) = self._joined([(group.values(part),) for _, group in self._groups])
+        return found.view(*self._shape, -1)
+
+    def slopes(self, part: Part, by: LatentMatrix) -> tuple[Latents, Latents]:
+        """Return the gradient of Σ by·`values` in means and variances."""
+        by = by.flatten(0, 1)
+        first, second = self._joined(
+            [
+                group.slopes(part, by if rows is None or rows.dtype == torch.bool else by[rows])
+                for rows, group in self._groups
+            ]
+        )
+        return first.view(self._shape), second.view(self._shape)
+
+    def _joined(self, parts: Sequence[Columns]) -> Columns:
+        """Return columns of all latents from those of each group."""
+        found = parts[0]
+        if self._groups[0][0] is not None:
+            number = self._shape.numel()
+            found = tuple(each.new_empty(number, *each.shape[1:]) for each in found)
+        for (rows, _), columns in zip(self._groups, parts, strict=True):
+            if rows is None:
+                continue
+            if rows.dtype == torch.bool:
+                masks = [rows.view(-1, *[1] * (each.dim() - 1)) for each in columns]
+                found = tuple(map(torch.where, masks, columns, found))
+            else:
+                for each, column in zip(found, columns, strict=True):
+                    each[rows] = column
         return found
 
-    def slopes(self, part: Part, by: LatentMatrix, latents: slice) -> tuple[Latents, Latents]:
-        """Return the gradient of Σ by·`values` in means and variances of these latents."""
-        mean, variance, u, f = self._mean[latents], self._variance[latents], self.u, self._f
-        mass = by @ self._kernels(part).T
-        mass *= self._q[latents]
-        powers = torch.stack([torch.ones_like(f), f, f * f], 1)
-        total, once, twice = (mass @ powers).unbind(-1)
-        centred = once - mean * total
-        first = centred / variance
-        second = 0.5 * ((twice - mean * (once + centred)) / variance - total) / variance
-        if self._any_far:
-            far = self._far[latents]
-            small = torch.exp((mean[far] + 0.5 * variance[far])[:, None] + u)
-            sign = -1 if part == "below" else 1
-            first[far] = sign * (by[far] * small).sum(-1)
-            second[far] = 0.5 * first[far]
-        if self._any_narrow:
-            narrow = self._narrow[latents]
-            points, weights = _hermite(mean[narrow], variance[narrow], u)
-            some = by[narrow]
-            slope, bend = (
-                torch.einsum("rjl,j,rl->r", _kernel(part, points, order), weights, some)
-                for order in (1, 2)
-            )
-            first[narrow], second[narrow] = slope, 0.5 * bend
-        return first, second
 
-    def _kernels(self, part: Part) -> Float[Tensor, "j l"]:
-        return _table(part, self._grid, self._nodes, self._f.dtype, self._f.device)
+class _Factors(NamedTuple):
+    """Distributions of the label's latent and of the others, and the weights of the nodes."""
 
-
-def _gaussian(f: Float[Tensor, " j"], mean: Latents, variance: Latents) -> Float[Tensor, "p n j"]:
-    """Return Δ·N(f; mean, variance) at equal steps Δ."""
-    half, step = -0.5 / variance, f[1] - f[0]
-    constant = mean * mean * half + torch.log(step * torch.rsqrt(2 * math.pi * variance))
-    left = torch.stack([constant, -2 * mean * half, half], -1)
-    return (left @ torch.stack([torch.ones_like(f), f, f * f])).exp_()
-
-
-def _hermite(
-    mean: Column, variance: Column, u: Float[Tensor, " l"]
-) -> tuple[Float[Tensor, "r j l"], Float[Tensor, " j"]]:
-    """Return f + u at Gauss–Hermite nodes f of each row, and their weights."""
-    z, log_weights = gauss_hermite(_NARROW_NODES, u.dtype, u.device)
-    f = mean[:, None] + variance[:, None].sqrt() * z
-    return f[..., None] + u, torch.exp(log_weights)
+    label: _Distributions
+    others: _Distributions
+    weights: Float[Tensor, " l"]
 
 
 class _Range(NamedTuple):
     """Where the integrand of each example has its mass, in u."""
 
-    end: Column
+    start: Column
+    """Steps are equal right of it."""
+
     core: Column
-    """Length of the part before the end where steps are equal."""
+    """Length of the part with equal steps."""
 
     tail: Column
     """Length of the part before that, where the integrand falls as e^u."""
@@ -260,9 +449,8 @@ def _range(mean: Latents, variance: Latents, rare: Column, likely: Bool[Tensor, 
     ends = torch.log(nats) + torch.sqrt(2 * nats * variance) - mean
     end = torch.where(likely, ends[0], ends.amin(0))
     label, spread = mean[0], variance[0]
-    a = label - mean.amax(0)
-    left, turn = _left(a.abs(), spread)
-    return _Range(end, end + label + turn, left - turn, nats)
+    left, turn = _left((label - mean.amax(0)).abs(), spread)
+    return _Range(-label - turn, end + label + turn, left - turn, nats)
 
 
 def _left(a: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -280,7 +468,7 @@ def _gibbs_range(mean: Latents, variance: Latents, rare: Column) -> _Range:
     end = torch.log(nats) + torch.sqrt(2 * nats * variance[0]) - mean[0]
     left, turn = _left(torch.zeros_like(mean[1:]), variance[1:])
     start = torch.minimum((-mean[1:] - turn).amin(0), -mean[0] - _MARGIN)
-    return _Range(end, end - start, start - (-mean[1:] - left).amin(0), nats)
+    return _Range(start, end - start, start - (-mean[1:] - left).amin(0), nats)
 
 
 def _rolled(y: Column, num_latent: int) -> Int[Tensor, "p n"]:
@@ -288,20 +476,42 @@ def _rolled(y: Column, num_latent: int) -> Int[Tensor, "p n"]:
     return (y.long() + torch.arange(num_latent, device=y.device)[:, None]) % num_latent
 
 
+def _alike(needed: Column, num_latent: int) -> Iterable[Int[Tensor, " _"]]:
+    """Return blocks of examples, by what they need; in a recorded step as they come."""
+    if fixed_sizes.get() is not None:
+        every = torch.arange(len(needed), device=needed.device)
+        return list(every.split(max(1, _DEVICE_ENTRIES // num_latent)))
+    check_finite_numbers([float(needed.sum())])
+    levels = (2 * torch.log2(needed.clamp(1.0, _MAX_NODES))).long()
+    sizes = [0]
+    for number in torch.bincount(levels).tolist():
+        if _FEWEST <= sizes[-1]:
+            sizes.append(0)
+        sizes[-1] += number
+    most = max(_FEWEST, _BLOCK_ENTRIES // num_latent)
+    blocks = torch.argsort(needed).split(sizes)
+    return [part for block in blocks for part in block.split(most)]
+
+
 def _blocks(
     mean: Latents, variance: Latents, ranges: _Range
-) -> Iterator[tuple[Int[Tensor, " r"], _Distributions]]:
+) -> Iterator[tuple[Int[Tensor, " r"], _Factors]]:
     """Yield blocks of examples with integrands of about the same length: indices and factors."""
-    num_latent = len(mean)
-    order = torch.argsort(ranges.core)
-    for index in order.split(max(1, _BLOCK_ENTRIES // (128 * num_latent))):
-        end, core, tail, nats = (each[index] for each in ranges)
-        some = variance[:, index]
-        numbers = torch.stack([core.max(), tail.max(), nats.max(), some.min().sqrt()]).tolist()
-        check_finite_numbers(numbers)
-        longest, tail_length, fall, deviation = numbers
-        nodes = _Nodes.over(longest, tail_length, deviation, num_latent)
-        yield index, _Distributions(mean[:, index] + end, some, nodes, fall)
+    # Product of P factors that fall as e^{−v_k·x_k²/2} at frequencies x_k of the sum x.
+    share = 1 / (1 / variance).sum(0)
+    # In proportion to the number of nodes.
+    needed = ranges.core * torch.rsqrt(share.clamp(min=1.0))
+    for index in _alike(needed, len(mean)):
+        start, core, tail, nats = (each[index] for each in ranges)
+        some_mean, some_variance = mean[:, index] + start, variance[:, index]
+        ends = core.max(), tail.max(), 1 / share[index].min(), nats.max()
+        longest, tail_length, inverse, fall = _sizes("range", *ends)
+        nodes = _Nodes.over(longest, tail_length, 1 / inverse)
+        label, others = (
+            _Distributions(some_mean[part], some_variance[part], nodes, fall)
+            for part in (slice(0, 1), slice(1, None))
+        )
+        yield index, _Factors(label, others, nodes.columns(mean)[1])
 
 
 def check_finite_numbers(numbers: Iterable[float]) -> None:
@@ -345,10 +555,20 @@ def _integrated(
     mean: Latents,
     variance: Latents,
     ranges: _Range,
-    kinds: tuple[tuple[Bool[Tensor, " n"], Callable[[_Distributions], Columns]], ...],
+    kinds: tuple[tuple[Bool[Tensor, " n"], Callable[[_Factors], Columns]], ...],
 ) -> Columns:
     """Return values and slopes, by the integral for each kind of example."""
     columns = torch.empty_like(mean[0]), torch.empty_like(mean), torch.empty_like(mean)
+    if fixed_sizes.get() is not None:
+        parts = []
+        for index, block in _blocks(mean, variance, ranges):
+            found, *more = (integrate(block) for _, integrate in kinds)
+            likely = kinds[0][0][index]
+            for other in more:
+                pairs = zip(found, other, strict=True)
+                found = tuple(torch.where(likely, a, b) for a, b in pairs)
+            parts.append(found)
+        return tuple(torch.cat(each, -1) for each in zip(*parts, strict=True))
     for chosen, integrate in kinds:
         rows = chosen.nonzero()[:, 0]
         if not len(rows):
@@ -367,47 +587,44 @@ def _in_order(columns: Columns, order: Int[Tensor, "p n"]) -> Columns:
     return value, first, second
 
 
-_LABEL, _OTHERS = slice(0, 1), slice(1, None)
-
-
-def _product(factors: _Distributions) -> Columns:
+def _product(factors: _Factors) -> Columns:
     """Return log ∫ D_y Π F_k du and its slopes."""
-    density, below = factors.values("density", _LABEL), factors.values("below", _OTHERS)
+    density, below = factors.label.values("density"), factors.others.values("below")
     log_mass = torch.log(density[0] * factors.weights).add_(torch.log(below).sum(0))
     top = log_mass.amax(-1, keepdim=True)
     mass = log_mass.sub_(top).exp_()
     total = mass.sum(-1, keepdim=True)
     mass /= total
     some = mass > 0
-    own = factors.slopes("density", torch.where(some, mass / density, 0.0), _LABEL)
-    rest = factors.slopes("below", torch.where(some, mass / below, 0.0), _OTHERS)
+    own = factors.label.slopes("density", torch.where(some, mass / density, 0.0))
+    rest = factors.others.slopes("below", torch.where(some, mass / below, 0.0))
     return (top + torch.log(total))[:, 0], *map(torch.cat, zip(own, rest, strict=True))
 
 
-def _complement(factors: _Distributions) -> Columns:
+def _complement(factors: _Factors) -> Columns:
     """Return log(1 − ∫ D_y (1 − Π F_k) du) and its slopes."""
     failure, *slopes = _beaten(factors, "density")
     factor = -1 / (1 - failure)
     return torch.log1p(-failure), *(factor * slope for slope in slopes)
 
 
-def _excess(factors: _Distributions) -> Columns:
+def _excess(factors: _Factors) -> Columns:
     """Return −∫ F_y (1 − Π F_k) du = E_q[f_y] − E_q[log Σ e^f] and its slopes."""
     value, mean_slope, variance_slope = _beaten(factors, "below")
     return -value, -mean_slope, -variance_slope
 
 
-def _beaten(factors: _Distributions, part: Part) -> Columns:
+def _beaten(factors: _Factors, part: Part) -> Columns:
     """Return ∫ G (1 − Π_{k≠y} F_k) du and its slopes, with G = D_y or F_y."""
-    own, above = factors.values(part, _LABEL), factors.values("above", _OTHERS).clamp_(max=1.0)
+    own, above = factors.label.values(part), factors.others.values("above").clamp_(max=1.0)
     logs = torch.log1p(-above)
     total = logs.sum(0)
     beaten = -torch.expm1(total)
     weighted = factors.weights * own
-    by_label = factors.slopes(part, (factors.weights * beaten)[None], _LABEL)
+    by_label = factors.label.slopes(part, (factors.weights * beaten)[None])
     # Π_{j≠k} F_j.
     rest = torch.where(above < 1, (total - logs).exp_(), 0.0)
-    by_others = factors.slopes("above", rest.mul_(weighted), _OTHERS)
+    by_others = factors.others.slopes("above", rest.mul_(weighted))
     value = (weighted[0] * beaten).sum(-1)
     return value, *map(torch.cat, zip(by_label, by_others, strict=True))
 

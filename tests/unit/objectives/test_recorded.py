@@ -20,6 +20,7 @@ from directgp.likelihoods import (
     NegativeBinomial,
     Poisson,
     Probit,
+    Softmax,
     StudentT,
 )
 from directgp.log_expectations import ProductSampling
@@ -182,6 +183,52 @@ def test_with_weights_exposures_and_batches(row: LikelihoodRow, loss: str, batch
     assert sizes.outgrown() == {}
     expected = LOSSES[loss].gradient(likelihood, y, q, weights)
     assert_alike(found, expected, 2e-9)
+
+
+@pytest.mark.parametrize("regime", ["start", "mixed"])
+@pytest.mark.parametrize("name", ["elbo", "log_loss"])
+def test_classes(name: str, regime: str) -> None:
+    """Narrow latents and classes far behind have integrals of their own."""
+    generator = torch.Generator().manual_seed(1)
+    mean, spread = torch.randn(2, 4, 60, generator=generator, dtype=FLOAT64)
+    y = torch.arange(60, dtype=FLOAT64) % 4
+    if regime == "mixed":
+        mean[:, 30:] *= 20
+        mean[1:3, :9] -= 300
+        spread *= 3
+    q, softmax, loss = Marginals(mean, torch.exp(spread)), Softmax(4), LOSSES[name]
+    assert loss.fixed_work(softmax)
+    found, sizes, number = recorded(loss, softmax, y, q)
+    assert number < (350 if regime == "start" else 650)
+    assert sizes.outgrown() == {}
+    expected = loss.gradient(softmax, y, q, 1.0)
+    for mine, other in zip(found[:3], expected[:3], strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-9)
+
+
+def test_classes_that_need_more_are_noticed() -> None:
+    softmax, y = Softmax(3), torch.tensor([0.0, 1.0, 2.0], dtype=FLOAT64)
+    mean = torch.linspace(-1, 1, 9, dtype=FLOAT64).view(3, 3)
+    for loss in (LogLoss(), GibbsLoss()):
+        sizes = FixedSizes()
+        with learning(sizes):
+            loss.gradient(softmax, y, Marginals(mean, mean**2 + 1), 1.0)
+            sizes.record(CPU)
+        for change in (0.01, 400.0):
+            q = Marginals(mean, torch.full_like(mean, change))
+            grown: dict[str, float] = sizes.sizes | {"more": 0.0}
+            rounds = 0
+            while grown:
+                again, rounds = FixedSizes(dict(sizes.sizes) if not rounds else grown), rounds + 1
+                with learning(again):
+                    again.record(CPU)
+                    found = loss.gradient(softmax, y, q, 1.0)
+                    grown = again.outgrown()
+                assert rounds > 1 or grown
+            assert rounds <= 6
+            expected = loss.gradient(softmax, y, q, 1.0)
+            for mine, other in zip(found[:3], expected[:3], strict=True):
+                torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-9)
 
 
 DRAWN = [
