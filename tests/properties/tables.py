@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from directgp.interop.gpytorch.latents import MixedSoftmax
 from directgp.interop.gpytorch.likelihoods import Adapted, GivenGaussian, GivenStudentT
 from directgp.likelihoods import (
     Beta,
@@ -187,7 +188,7 @@ LIKELIHOODS = [
     ),
 ]
 
-INTERNAL_LIKELIHOODS = {Adapted, GivenGaussian, GivenStudentT}
+INTERNAL_LIKELIHOODS = {Adapted, GivenGaussian, GivenStudentT, MixedSoftmax}
 """Likelihoods of GPyTorch; each has tests of its own."""
 
 RULES = [
