@@ -10,6 +10,7 @@ import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.likelihoods import SoftmaxLikelihood
 from gpytorch.mlls import PredictiveLogLikelihood, VariationalELBO
+from gpytorch.models.deep_gps import DeepGP, DeepGPLayer
 from gpytorch.variational import (
     CholeskyVariationalDistribution,
     IndependentMultitaskVariationalStrategy,
@@ -59,7 +60,7 @@ def moved(strategy: Any, *batch: int) -> Model:
     return model
 
 
-def kl(model: Model) -> Tensor:
+def kl(model: Any) -> Tensor:
     terms: Tensor = model.variational_strategy.kl_divergence()
     return terms.sum() / N
 
@@ -237,23 +238,42 @@ def test_missing_labels() -> None:
     torch.testing.assert_close(found, objective(model(X[rest]), LABELS[rest]) * 5 / 6)
 
 
-def test_a_deep_gp_is_a_mixture_over_its_samples() -> None:
-    class Deep(gpytorch.models.deep_gps.DeepGP):
-        def __init__(self, layer: Any) -> None:
-            super().__init__()
-            self.layer = layer
+class Layer(DeepGPLayer):
+    def __init__(self, Z: Tensor, outputs: int | None) -> None:
+        batch = torch.Size([] if outputs is None else [outputs])
+        q = CholeskyVariationalDistribution(len(Z), batch_shape=batch)
+        strategy = VariationalStrategy(self, Z.expand(*batch, *Z.shape), q)
+        super().__init__(strategy, Z.shape[-1], outputs)
+        self.mean = gpytorch.means.ConstantMean(batch_shape=batch)
+        kernel = gpytorch.kernels.RBFKernel(batch_shape=batch)
+        self.kernel = gpytorch.kernels.ScaleKernel(kernel, batch_shape=batch)
 
-    q = moved(independent(3), 3)(X)
-    shift = torch.tensor([-0.5, 0.0, 0.5, 1.0], dtype=torch.float64)[:, None, None]
-    samples = MultitaskMultivariateNormal(
-        q.mean + shift * LABELS[:, None], torch.diag(q.variance.flatten()).expand(4, 18, 18)
-    )
-    deep = Deep(moved(whitened))
-    kl_term = deep.layer.variational_strategy.kl_divergence() / N
-    each = GPyTorchLikelihood(Softmax(3)).log_marginal(LABELS, samples)
-    assert each.shape == (4, 6)
-    found = DirectLogLoss(softmax(), deep, N)(samples, LABELS)
-    torch.testing.assert_close(found, each.exp().mean(0).log().mean() - kl_term)
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(self.mean(x), self.kernel(x))
+
+
+class Deep(DeepGP):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = Layer(X[::2].clone(), 1), Layer(X[::2].clone(), 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(self.first(x))
+
+
+def test_a_deep_gp_is_a_mixture_over_its_samples() -> None:
+    with torch.random.fork_rng(), gpytorch.settings.num_likelihood_samples(4):
+        torch.manual_seed(0)
+        model = Deep().double()
+        q = model(X)
+    assert q.mean.shape == (4, 6, 3)
+    each = GPyTorchLikelihood(Softmax(3)).log_marginal(LABELS, q)
+    found = DirectLogLoss(softmax(), model, N)(q, LABELS)
+    expected_value = each.exp().mean(0).log().mean()
+    torch.testing.assert_close(found, expected_value - kl(model))
+    found = BetaELBO(softmax(), model, N)(q, LABELS)
+    each = GPyTorchLikelihood(Softmax(3)).expected_log_prob(LABELS, q)
+    torch.testing.assert_close(found, each.mean() - kl(model))
 
 
 def test_float32() -> None:
@@ -387,6 +407,14 @@ def test_another_number_of_latents(strategy: Any, batch: tuple[int, ...], shape:
     for likelihood in (softmax(), Softmax(3)):
         with pytest.raises(InvalidInputError, match=message):
             DirectLogLoss(likelihood, model, N)(model(X), LABELS)
+
+
+def test_functions_that_share_one_q_of_u() -> None:
+    """Such functions are not independent."""
+    model = moved(whitened, 3)
+    assert model(X).batch_shape == (3,)
+    with pytest.raises(InvalidInputError, match=r"one for each of 3 .*Got \(\). Give the vari"):
+        DirectLogLoss(softmax(), model, N)(model(X), LABELS)
 
 
 @pytest.mark.parametrize(

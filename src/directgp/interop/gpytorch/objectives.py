@@ -198,8 +198,12 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         """Return KL[q(u) ‖ p(u)] of each model, summed if one q(f) has several q(u)."""
         kl: Tensor = self.model.variational_strategy.kl_divergence()
         number = latents_of(self.likelihood)
-        if number > 1 and kl.dim() and not isinstance(q, MultitaskMultivariateNormal):
-            # The last batch axis is that of the latents.
+        tasks = isinstance(q, MultitaskMultivariateNormal)
+        if number > 1 and not (tasks or isinstance(self.model, DeepGP)):
+            own = kl.shape[-1:] == (number,)
+            allowed = f"one for each of {number} latent functions, with a last batch axis for them"
+            remedy = f"Give the variational distribution a batch_shape that ends in {number}."
+            require(own, f"q(u) of {type(self).__name__}", allowed, tuple(kl.shape), remedy)
             kl = kl.sum(-1)
         more = kl.dim() - len(batch)
         return kl.sum(tuple(range(more))) if more > 0 else kl.expand(batch)
