@@ -5,15 +5,17 @@ Targets and means are chosen so that no truth is stationary: where a gradient cr
 Poisson y = 1, μ = 0, v → 0, no relative error can be asked of it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
+from directgp.interop.gpytorch.latents import MixedSoftmax
 from directgp.interop.gpytorch.likelihoods import Adapted, GivenGaussian, GivenStudentT
 from directgp.likelihoods import (
     Beta,
@@ -64,6 +66,9 @@ class LikelihoodRow:
 
     absolute: float = 0.0
     """Error that quadrature may have: it sums p itself where that is nearly 1."""
+
+    slow: bool = False
+    """Whether most of its tests are slow ones; of another like it the tests are always run."""
 
     @property
     def target_kind(self) -> str:
@@ -153,10 +158,12 @@ LIKELIHOODS = [
     LikelihoodRow("poisson_softplus", partial(Poisson, link="softplus"), (0.0, 3.0, 5000.0)),
     LikelihoodRow("negative_binomial", NegativeBinomial, (0.0, 3.0, 5000.0), {"dispersion": 2.5}),
     LikelihoodRow("student_t", StudentT, REAL, {"df": 4.0, "scale": 0.6}, discrete=False),
-    LikelihoodRow("gaussian_known_noise", known_noise, REAL, {"extra": 0.05}, discrete=False),
+    LikelihoodRow(
+        "gaussian_known_noise", known_noise, REAL, {"extra": 0.05}, discrete=False, slow=True
+    ),
     LikelihoodRow("gamma", Gamma, POSITIVE, {"shape": 1.75}, False, "positive"),
-    LikelihoodRow("log_normal", LogNormal, POSITIVE, {"noise": 0.25}, False, "positive"),
-    LikelihoodRow("beta", Beta, PROPORTION, {"precision": 6.0}, False, "proportion"),
+    LikelihoodRow("log_normal", LogNormal, POSITIVE, {"noise": 0.25}, False, "positive", slow=True),
+    LikelihoodRow("beta", Beta, PROPORTION, {"precision": 6.0}, False, "proportion", slow=True),
     LikelihoodRow(
         "tobit",
         partial(Tobit, lower=-1.0, upper=2.25),
@@ -165,6 +172,7 @@ LIKELIHOODS = [
         discrete=False,
         kind="censored",
         absolute=1e-12,
+        slow=True,
     ),
     LikelihoodRow(
         "ordinal",
@@ -173,8 +181,11 @@ LIKELIHOODS = [
         {"first": -0.75, "gap_1": 0.5, "gap_2": 1.75},
         kind="class",
         absolute=1e-12,
+        slow=True,
     ),
-    LikelihoodRow("com_poisson", ConwayMaxwellPoisson, (0.0, 3.0, 5000.0), {"dispersion": 1 / 1.9}),
+    LikelihoodRow(
+        "com_poisson", ConwayMaxwellPoisson, (0.0, 3.0, 5000.0), {"dispersion": 1 / 1.9}, slow=True
+    ),
     LikelihoodRow("binomial", _sixty_trials, (0.0, 7.0, 60.0), kind="share"),
     LikelihoodRow(
         "zero_inflated_poisson", ZeroInflatedPoisson, (0.0, 3.0, 5000.0), {"zero_odds": 0.4}
@@ -184,10 +195,11 @@ LIKELIHOODS = [
         ZeroInflatedNegativeBinomial,
         (0.0, 3.0, 5000.0),
         {"zero_odds": 0.4, "dispersion": 2.5},
+        slow=True,
     ),
 ]
 
-INTERNAL_LIKELIHOODS = {Adapted, GivenGaussian, GivenStudentT}
+INTERNAL_LIKELIHOODS = {Adapted, GivenGaussian, GivenStudentT, MixedSoftmax}
 """Likelihoods of GPyTorch; each has tests of its own."""
 
 RULES = [
@@ -269,6 +281,16 @@ def crossed(rules: list[RuleRow]) -> list[tuple[LikelihoodRow, RuleRow]]:
     """One rule of each kind with every likelihood; the others with one log-concave and one not."""
     both = {"negative_binomial", "student_t"}
     return [(row, rule) for row, rule in pairs(rules) if rule in ONE_OF_EACH or row.name in both]
+
+
+def marked(cases: Iterable[Any]) -> list[Any]:
+    """The cases of a parametrised test; those of a slow likelihood have the mark."""
+    found: list[Any] = []
+    for case in cases:
+        values = case if isinstance(case, tuple) else (case,)
+        slow = any(isinstance(each, LikelihoodRow) and each.slow for each in values)
+        found.append(pytest.param(*values, marks=pytest.mark.slow) if slow else case)
+    return found
 
 
 def columns(some: list[Point], dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:

@@ -18,6 +18,7 @@ from tests.properties.tables import (
     Point,
     RuleRow,
     columns,
+    marked,
     pairs,
     points,
     single,
@@ -44,7 +45,7 @@ def test_certain_labels_have_finite_values_and_gradients(
     assert bool((answer.value <= 0.02).all())
 
 
-@pytest.mark.parametrize(("row", "rule"), pairs(RULES), ids=named)
+@pytest.mark.parametrize(("row", "rule"), marked(pairs(RULES)), ids=named)
 def test_everything_is_finite(row: LikelihoodRow, rule: RuleRow) -> None:
     """From certain to absurd, no value and no gradient is infinite or NaN, even in float32."""
     answer = ask(rule.rule, row.make(), *columns(points(row), torch.float32))
@@ -52,7 +53,7 @@ def test_everything_is_finite(row: LikelihoodRow, rule: RuleRow) -> None:
         assert torch.isfinite(column).all()
 
 
-@pytest.mark.parametrize(("row", "rule"), pairs(ONE_OF_EACH), ids=named)
+@pytest.mark.parametrize(("row", "rule"), marked(pairs(ONE_OF_EACH)), ids=named)
 def test_nan_and_infinity_end_in_an_error_or_are_passed_on(
     row: LikelihoodRow, rule: RuleRow
 ) -> None:
@@ -75,14 +76,14 @@ REACH = [
 COUNTS = [row for row in LIKELIHOODS if isinstance(row.make(), CountLikelihood)]
 
 
-@pytest.mark.parametrize("row", COUNTS, ids=named)
+@pytest.mark.parametrize("row", marked(COUNTS), ids=named)
 def test_the_ends_of_the_promised_range(row: LikelihoodRow) -> None:
     """Counts to 10⁶, |μ| to 50, v to 10³: right to 1e-8."""
     truths = [row.truth(point) for point in REACH]
     assert misses(ask(Quadrature(), row.make(), *columns(REACH)), REACH, truths, 1e-8) == []
 
 
-@pytest.mark.parametrize("row", COUNTS, ids=named)
+@pytest.mark.parametrize("row", marked(COUNTS), ids=named)
 def test_draws_at_the_ends_of_the_promised_range(row: LikelihoodRow) -> None:
     for column in ask(ProductSampling(num_samples=100), row.make(), *columns(REACH)):
         assert torch.isfinite(column).all()

@@ -9,7 +9,7 @@ import directgp
 from directgp.likelihoods.counts import CountLikelihood
 from directgp.log_expectations import Quadrature
 from tests.properties.checks import ask, misses
-from tests.properties.tables import LIKELIHOODS, LikelihoodRow, Point, columns, single
+from tests.properties.tables import LIKELIHOODS, LikelihoodRow, Point, columns, marked, single
 
 drawn_marginals = st.lists(
     st.tuples(st.floats(-30, 30), st.floats(-8, 2).map(lambda power: 10.0**power)),
@@ -18,7 +18,7 @@ drawn_marginals = st.lists(
 )
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=lambda row: row.name)
 @given(marginals=drawn_marginals)
 @settings(max_examples=20, derandomize=True, deadline=None)
 def test_jensen(row: LikelihoodRow, marginals: list[tuple[float, float]]) -> None:
@@ -64,7 +64,7 @@ RARE = [(-5.0, 0.3), (-8.0, 1.0), (-30.0, 1.0), (-12.0, 1e-8), (-6.0, 10.0)]
 COUNTS = [row for row in DISCRETE if isinstance(row.make(), CountLikelihood)]
 
 
-@pytest.mark.parametrize("row", COUNTS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", marked(COUNTS), ids=lambda row: row.name)
 def test_zeros_that_are_nearly_certain_keep_their_digits(row: LikelihoodRow) -> None:
     some = [Point(0.0, *single(*marginal)) for marginal in RARE]
     answer = ask(Quadrature(), row.make(), *columns(some))

@@ -19,6 +19,7 @@ from tests.properties.tables import (
     RuleRow,
     columns,
     crossed,
+    marked,
     pairs,
     points,
     single,
@@ -49,7 +50,7 @@ def assert_same(got: Answer, want: Answer, rtol: float = 1e-12) -> None:
 COMPANY = 1e-9
 
 
-@pytest.mark.parametrize(("row", "rule"), pairs(DETERMINISTIC), ids=named)
+@pytest.mark.parametrize(("row", "rule"), marked(pairs(DETERMINISTIC)), ids=named)
 def test_batches_equal_rows(row: LikelihoodRow, rule: RuleRow) -> None:
     arguments = block(row, (3, 5))
     together = ask(rule.rule, row.make(), *arguments)
@@ -59,7 +60,7 @@ def test_batches_equal_rows(row: LikelihoodRow, rule: RuleRow) -> None:
         assert_same(Answer(*(column[i] for column in together)), alone, COMPANY)
 
 
-@pytest.mark.parametrize(("row", "rule"), crossed(STOCHASTIC), ids=named)
+@pytest.mark.parametrize(("row", "rule"), marked(crossed(STOCHASTIC)), ids=named)
 def test_shape_and_block_do_not_matter_to_draws(row: LikelihoodRow, rule: RuleRow) -> None:
     arguments = block(row, (2, 3, 2))
     shaped = ask(rule.rule, row.make(), *arguments)
@@ -67,7 +68,7 @@ def test_shape_and_block_do_not_matter_to_draws(row: LikelihoodRow, rule: RuleRo
     assert_same(Answer(*(column.reshape(-1) for column in shaped)), flat)
 
 
-@pytest.mark.parametrize(("row", "rule"), pairs(DETERMINISTIC), ids=named)
+@pytest.mark.parametrize(("row", "rule"), marked(pairs(DETERMINISTIC)), ids=named)
 def test_order_does_not_matter(row: LikelihoodRow, rule: RuleRow) -> None:
     arguments = block(row, (30,))
     order = torch.randperm(30, generator=seeded())
@@ -92,7 +93,7 @@ def with_parameters(rules: list[RuleRow]) -> list[tuple[LikelihoodRow, RuleRow]]
     return [pair for pair in crossed(rules) if pair[0].theta]
 
 
-@pytest.mark.parametrize(("row", "rule"), with_parameters(ONE_OF_EACH), ids=named)
+@pytest.mark.parametrize(("row", "rule"), marked(with_parameters(ONE_OF_EACH)), ids=named)
 def test_a_parameter_for_each_member_of_a_batch(row: LikelihoodRow, rule: RuleRow) -> None:
     """Shape (B, 1) means the same as the value repeated for each example."""
     arguments = block(row, (3, 20))
@@ -133,7 +134,7 @@ def exposed(row: LikelihoodRow, exposure: Tensor) -> Likelihood:
 
 
 @pytest.mark.parametrize("y", [0.0, 4.0])
-@pytest.mark.parametrize("row", COUNTS, ids=named)
+@pytest.mark.parametrize("row", marked(COUNTS), ids=named)
 def test_exposure_against_the_reference(row: LikelihoodRow, y: float) -> None:
     some = [Point(y, *single(-2.6, variance)) for variance in (0.3, 87.0)]
     for exposure in (0.01, 7.0, 300.0):
@@ -151,12 +152,14 @@ SHAPES = [(5,), (1, 5), (3, 1), (3, 5)]
 
 @pytest.mark.parametrize(
     ("row", "rule", "shape"),
-    [
-        (row, rule, shape)
-        for row in COUNTS
-        for rule in ONE_OF_EACH[1:]
-        for shape in (SHAPES if row is COUNTS[0] else SHAPES[2:3])
-    ],
+    marked(
+        [
+            (row, rule, shape)
+            for row in COUNTS
+            for rule in ONE_OF_EACH[1:]
+            for shape in (SHAPES if row is COUNTS[0] else SHAPES[2:3])
+        ]
+    ),
     ids=named,
 )
 def test_exposures_of_any_shape(row: LikelihoodRow, rule: RuleRow, shape: tuple[int, ...]) -> None:
@@ -169,7 +172,7 @@ def test_exposures_of_any_shape(row: LikelihoodRow, rule: RuleRow, shape: tuple[
 
 
 @pytest.mark.parametrize("rule", ONE_OF_EACH[1:], ids=named)
-@pytest.mark.parametrize("row", COUNTS, ids=named)
+@pytest.mark.parametrize("row", marked(COUNTS), ids=named)
 def test_a_mask_and_indices_select_exposures(row: LikelihoodRow, rule: RuleRow) -> None:
     """A mask selects and flattens; integers index what it left."""
     arguments = block(row, (3, 5))
@@ -191,7 +194,7 @@ def test_dtype_of_targets_does_not_matter(rule: RuleRow, dtype: torch.dtype) -> 
     assert_same(got, ask(rule.rule, row.make(), y, mean, variance))
 
 
-@pytest.mark.parametrize(("row", "rule"), crossed(RULES), ids=named)
+@pytest.mark.parametrize(("row", "rule"), marked(crossed(RULES)), ids=named)
 def test_dtype_of_marginals_is_that_of_the_result(row: LikelihoodRow, rule: RuleRow) -> None:
     """float32 gives the float64 numbers, rounded: the integral is done in float64."""
     y, mean, variance = block(row, (8,))
@@ -202,7 +205,7 @@ def test_dtype_of_marginals_is_that_of_the_result(row: LikelihoodRow, rule: Rule
         torch.testing.assert_close(mine, other.float(), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize(("row", "rule"), crossed(RULES), ids=named)
+@pytest.mark.parametrize(("row", "rule"), marked(crossed(RULES)), ids=named)
 def test_torch_defaults_and_global_state_do_not_matter(row: LikelihoodRow, rule: RuleRow) -> None:
     arguments = block(row, (6,))
     usual = ask(rule.rule, row.make(), *arguments)
@@ -215,7 +218,7 @@ def test_torch_defaults_and_global_state_do_not_matter(row: LikelihoodRow, rule:
         assert torch.equal(mine, other)
 
 
-@pytest.mark.parametrize(("row", "rule"), crossed(STOCHASTIC), ids=named)
+@pytest.mark.parametrize(("row", "rule"), marked(crossed(STOCHASTIC)), ids=named)
 def test_the_seed_decides(row: LikelihoodRow, rule: RuleRow) -> None:
     y = 0.75 if row.target_kind == "proportion" else 1.0
     arguments = tuple(column.repeat(50) for column in columns([Point(y, 0.5, 1.0)]))
@@ -226,7 +229,7 @@ def test_the_seed_decides(row: LikelihoodRow, rule: RuleRow) -> None:
         assert row.name == "gaussian" or not torch.equal(a, c)
 
 
-@pytest.mark.parametrize(("row", "rule"), pairs(DETERMINISTIC), ids=named)
+@pytest.mark.parametrize(("row", "rule"), marked(pairs(DETERMINISTIC)), ids=named)
 def test_deterministic_rules_draw_nothing(row: LikelihoodRow, rule: RuleRow) -> None:
     generator = seeded()
     before = generator.get_state()

@@ -4,12 +4,12 @@ import mpmath
 import pytest
 
 from tests.properties.checks import relative_error
-from tests.properties.tables import LIKELIHOODS, LikelihoodRow, ordinary
+from tests.properties.tables import LIKELIHOODS, LikelihoodRow, marked, ordinary
 from tests.properties.test_accuracy import named
 from tests.reference import log_expectation as reference
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_against_adaptive_quadrature(row: LikelihoodRow) -> None:
     """The definition, ∫ q(f) g(f) df, given to `mpmath.quad` as it stands."""
     y, mean, variance = point = ordinary(row)[0]
@@ -25,7 +25,7 @@ def test_against_adaptive_quadrature(row: LikelihoodRow) -> None:
         assert relative_error(row.gibbs_truth(point).value, mean_log) < 1e-12
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_slopes_against_differences(row: LikelihoodRow) -> None:
     step = 2.0**-30
     y, mean, variance = ordinary(row)[1]

@@ -21,7 +21,15 @@ from directgp.log_expectations.samplers import (
     draw_with_hat,
 )
 from tests.properties.checks import seeded
-from tests.properties.tables import LIKELIHOODS, LikelihoodRow, Point, columns, ordinary, points
+from tests.properties.tables import (
+    LIKELIHOODS,
+    LikelihoodRow,
+    Point,
+    columns,
+    marked,
+    ordinary,
+    points,
+)
 from tests.properties.test_accuracy import named
 from tests.reference.product_density import Distribution, product_distribution
 
@@ -123,7 +131,7 @@ def test_draws_have_the_right_distribution(
     assert p_value(sampler, row, point) > 1e-3 / len(TABLE)
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_control_shifted_draws_are_found(row: LikelihoodRow) -> None:
     assert p_value(shifted, row, ordinary(row)[1]) < 1e-3 / len(TABLE)
 
@@ -142,7 +150,7 @@ def proposals_per_draw(row: LikelihoodRow, some: list[Point]) -> Tensor:
 LOG_CONCAVE = [row for row in LIKELIHOODS if row.make().log_concave]
 
 
-@pytest.mark.parametrize("row", LOG_CONCAVE, ids=named)
+@pytest.mark.parametrize("row", marked(LOG_CONCAVE), ids=named)
 def test_the_hat_is_tight(row: LikelihoodRow) -> None:
     """√π/2 = 0.886 of the proposals are accepted where q̃ is Gaussian, elsewhere about as many."""
     proposals = proposals_per_draw(row, points(row))
@@ -151,7 +159,7 @@ def test_the_hat_is_tight(row: LikelihoodRow) -> None:
     assert proposals.max().item() < 2
 
 
-@pytest.mark.parametrize("row", LOG_CONCAVE, ids=named)
+@pytest.mark.parametrize("row", marked(LOG_CONCAVE), ids=named)
 def test_the_hat_is_tight_at_a_cliff(row: LikelihoodRow) -> None:
     """q̃ is flat for many units and then falls at once, so that tangents are hard to place."""
     some = [Point(row.targets[0], mean, 1e3) for mean in (-30.0, -10.0, 10.0, 30.0)]
@@ -162,7 +170,7 @@ PLAUSIBLE = [Point(0.7, 0.5, 1.0), Point(0.2, 1.0, 0.1), Point(3.0, 0.0, 10.0)]
 
 
 @pytest.mark.parametrize("widen", [True, False], ids=["widened", "plain"])
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_the_paper_s_sampler_needs_peak_over_mean(row: LikelihoodRow, widen: bool) -> None:
     """p_max / E_q[p] proposals for a draw, whether q is widened or not."""
     likelihood = row.make()

@@ -186,19 +186,21 @@ class HeteroscedasticGaussian(Likelihood):
         """v_1 + exp(μ_2 + v_2/2)."""
         return variance[..., 0, :] + torch.exp(mean[..., 1, :] + 0.5 * variance[..., 1, :])
 
-    def predictive_cdf(self, y: Values, mean: Latents, variance: Latents) -> Values:
+    def predictive_cdf(self, y: Values, mean: Values, variance: Values) -> Values:
         """E Φ((y − μ_1)/√(v_1 + e^t)), t ~ N(μ_2, v_2)."""
         deviations, weights = _components(mean, variance)
-        x = (y - mean[0]).unsqueeze(-2) / deviations
+        x = (y - mean[..., 0, :]).unsqueeze(-2) / deviations
         below: Values = (weights * torch.special.ndtr(x)).sum(-2)
         return below
 
-    def predictive_quantile(self, level: Values, mean: Latents, variance: Latents) -> Values:
+    def predictive_quantile(self, level: Values, mean: Values, variance: Values) -> Values:
         """The y with P(Y ≤ y) = level, by bisection and Newton's method; symmetric about μ_1."""
         deviations, weights = _components(mean, variance)
-        smaller = torch.minimum(level, 1 - level).expand(*level.shape[:-1], mean.shape[-1])
+        centre = mean[..., 0, :]
+        level = torch.broadcast_tensors(level, centre)[0]
+        smaller = torch.minimum(level, 1 - level)
         z = -torch.special.ndtri(smaller)
-        low, high = z * deviations.amin(0), z * deviations.amax(0)
+        low, high = z * deviations.amin(-2), z * deviations.amax(-2)
         x = 0.5 * (low + high)
         for _ in range(200):
             scaled = x.unsqueeze(-2) / deviations
@@ -213,19 +215,20 @@ class HeteroscedasticGaussian(Likelihood):
             x = moved
             if bool(done.all()):
                 break
-        found: Values = mean[0] + torch.sign(level - 0.5) * x
+        found: Values = centre + torch.sign(level - 0.5) * x
         return found
 
-    def predictive_crps(self, y: Row, mean: Latents, variance: Latents) -> Row:
+    def predictive_crps(self, y: Values, mean: Values, variance: Values) -> Values:
         """E|N(y − μ_1, w_t)| − ½E|N(0, w_t + w_s)| over two independent noises t and s."""
         wide = [each.double() for each in (y, mean, variance)]
         deviations, weights = _components(*wide[1:])
-        x = (wide[0] - wide[1][0]) / deviations
+        x = (wide[0] - wide[1][..., 0, :]).unsqueeze(-2) / deviations
         normal = torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
         size = deviations * (2 * normal + x * (2 * torch.special.ndtr(x) - 1))
-        pairs = torch.sqrt(deviations.square()[:, None] + deviations.square())
-        both = (weights[:, None] * weights * pairs).sum((0, 1)) / math.sqrt(2 * math.pi)
-        score: Row = ((weights * size).sum(0) - both).to(y.dtype)
+        squares = deviations.square()
+        pairs = torch.sqrt(squares.unsqueeze(-2) + squares.unsqueeze(-3))
+        both = (weights[:, None] * weights * pairs).sum((-3, -2)) / math.sqrt(2 * math.pi)
+        score: Values = ((weights * size).sum(-2) - both).to(y.dtype)
         return score
 
 
@@ -236,7 +239,7 @@ def _log_integrand(rows: Float[Tensor, "4 n"], t: Points) -> tuple[Points, Point
     return -0.5 * (torch.log(noise) + square / noise + (t - centre).square() / spread), noise
 
 
-def _step(width: Row) -> Row:
+def _step(width: Values) -> Values:
     """Return the step of a trapezoid sum over a peak of this width that errs by e^−nats."""
     d = (math.sqrt(2 * _NATS) * width).clamp(max=_STRIP)
     return 2 * math.pi * d / (_NATS + 0.5 * (d / width) ** 2)
@@ -269,12 +272,15 @@ def _range(rows: Float[Tensor, "4 n"]) -> tuple[Row, Row, Row]:
     return low, high, torch.rsqrt(1 / spread + bend)
 
 
-def _components(mean: Latents, variance: Latents) -> tuple[Points, Points]:
-    """Return √(v_1 + e^t) at nodes t of q(f_2), and their weights."""
-    deviation = variance[1].sqrt()
+def _components(mean: Values, variance: Values) -> tuple[Values, Points]:
+    """Return √(v_1 + e^t) at k nodes t of q(f_2), of shape (..., k, n), and their weights."""
+    (_, centre), (v, spread) = mean.unbind(-2), variance.unbind(-2)
+    deviation = spread.sqrt()
     reach = math.sqrt(2 * _NATS)
-    step = float((_step(deviation) / deviation).min()) if mean.shape[-1] else 1.0
+    widest = deviation.detach()
+    step = float((_step(widest) / widest).min()) if widest.numel() else 1.0
     number = max(16, math.ceil(2 * reach / step))
     z = torch.linspace(-reach, reach, number, dtype=mean.dtype, device=mean.device)[:, None]
     weights = torch.exp(-0.5 * z * z)
-    return torch.sqrt(variance[0] + torch.exp(mean[1] + deviation * z)), weights / weights.sum()
+    log_noise = centre.unsqueeze(-2) + deviation.unsqueeze(-2) * z
+    return torch.sqrt(v.unsqueeze(-2) + torch.exp(log_noise)), weights / weights.sum()

@@ -96,10 +96,16 @@ def check_arguments(
     shapes = [tuple(tensor.shape) for tensor in (y, mean, variance)]
     # A column y would broadcast to an n × n table.
     lengths = {shape[-1] if shape else 1 for shape in shapes}
-    shape = broadcast_shape(*shapes)
-    if shape is None or len(lengths) > 1:
+    several = likelihood.num_latent > 1
+    # Each target has several latents, whose axis it does not have.
+    rows = (*shapes[0][:-1], 1, *shapes[0][-1:]) if several else shapes[0]
+    shape = broadcast_shape(rows, *shapes[1:])
+    if shape is None or len(lengths) > 1 or (several and shape != shapes[1]):
+        latents = (
+            f"y (..., n), the others (..., {likelihood.num_latent}, n)," if several else "(..., n)"
+        )
         raise InvalidInputError(
-            f"y, mean and variance of {who} must have shapes (..., n) with one n. "
+            f"y, mean and variance of {who} must have shapes {latents} with one n. "
             f"Got {shapes[0]}, {shapes[1]} and {shapes[2]}. Flatten a column y with y.reshape(-1)."
         )
     check_marginals(who, mean, variance)

@@ -14,7 +14,7 @@ from directgp.errors import UnsupportedError, require
 from directgp.likelihoods import base as capabilities
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.api import resolve_rule
-from directgp.log_expectations.rule import Rows
+from directgp.log_expectations.rule import Rows, of_one_shape
 from directgp.numerics.autograd import Slopes
 from directgp.objectives.base import PointLoss
 from directgp.shapes import BatchedRow, Marginals
@@ -56,12 +56,15 @@ class DeterministicLoss(PointLoss):
     ) -> BatchedRow:
         self.check(likelihood)
         mean, variance = marginals.mean, marginals.variance
-        wide = torch.broadcast_tensors(y.double(), mean.double(), variance.double())
+        wide = of_one_shape(y.double(), mean.double(), variance.double(), likelihood.num_latent)
         return self._evaluate(likelihood, *wide).to(mean.dtype)
 
     @abstractmethod
     def _evaluate(self, likelihood: Any, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Implement `__call__` for float64 tensors of one shape and a checked likelihood."""
+        """Implement `__call__` for float64 tensors of one shape and a checked likelihood.
+
+        With P latents mean and variance have an axis of them, as in `Rows`.
+        """
 
 
 @final
@@ -171,7 +174,7 @@ class PinballLoss(DeterministicLoss):
 
     @override
     def _evaluate(self, likelihood: Any, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        level = torch.full_like(mean, self.level)
+        level = torch.full_like(y, self.level)
         residual = y - likelihood.predictive_quantile(level, mean, variance)
         return torch.maximum(self.level * residual, (self.level - 1) * residual)
 

@@ -77,10 +77,6 @@ def test_missing_targets_that_nobody_announced() -> None:
     ("likelihood", "message"),
     [
         (
-            gpytorch.likelihoods.SoftmaxLikelihood(num_classes=3, mixing_weights=False),
-            "Got SoftmaxLikelihood, of several latent values.",
-        ),
-        (
             gpytorch.likelihoods.MultitaskGaussianLikelihood(num_tasks=2, rank=1),
             "Got MultitaskGaussianLikelihood, with noise correlated between tasks.",
         ),

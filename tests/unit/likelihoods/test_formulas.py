@@ -11,7 +11,7 @@ from directgp.likelihoods import Gaussian, Poisson, Probit, StudentT
 from directgp.likelihoods.base import UnimodalInF
 from directgp.likelihoods.counts import CountLikelihood
 from tests.properties.checks import relative_error
-from tests.properties.tables import LIKELIHOODS, LikelihoodRow
+from tests.properties.tables import LIKELIHOODS, LikelihoodRow, marked
 from tests.properties.test_accuracy import named
 from tests.reference import log_expectation as reference
 
@@ -48,7 +48,7 @@ FAR = {
 }
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_far_out_against_mpmath(row: LikelihoodRow) -> None:
     """Relative errors, so that a slope that underflows or cancels fails."""
     likelihood = row.make()
@@ -64,7 +64,7 @@ def test_far_out_against_mpmath(row: LikelihoodRow) -> None:
             assert relative_error(number, truth, 1e-300) <= 2e-12, (target, at)
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_against_autograd(row: LikelihoodRow) -> None:
     likelihood = row.make()
     f = torch.linspace(-6, 6, 25, dtype=FLOAT64, requires_grad=True)
@@ -77,14 +77,14 @@ def test_against_autograd(row: LikelihoodRow) -> None:
             torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_log_concave_is_declared_where_it_holds(row: LikelihoodRow) -> None:
     f = torch.linspace(-30, 30, 601, dtype=FLOAT64)
     second = [row.make().derivatives(torch.full_like(f, y), f).second for y in row.targets]
     assert bool((torch.stack(second) <= 0).all()) == row.make().log_concave
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_log_prob_in_float32_is_the_float64_number_rounded(row: LikelihoodRow) -> None:
     y, f = torch.tensor(FAR[row.name], dtype=FLOAT64).T.float()
     narrow = row.make().log_prob(y, f)
@@ -92,7 +92,7 @@ def test_log_prob_in_float32_is_the_float64_number_rounded(row: LikelihoodRow) -
     torch.testing.assert_close(narrow, row.make().log_prob(y.double(), f.double()).float())
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_shapes_broadcast(row: LikelihoodRow) -> None:
     likelihood = row.make()
     y = torch.tensor(row.targets, dtype=FLOAT64)
@@ -119,7 +119,7 @@ def heights(row: LikelihoodRow, y: float) -> Tensor:
     return row.make().log_prob(torch.full_like(GRID, y), GRID).detach()
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_the_peak_is_where_brute_force_finds_it(row: LikelihoodRow) -> None:
     for y in targets(row):
         found = heights(row, y)
@@ -134,7 +134,7 @@ def test_the_peak_is_where_brute_force_finds_it(row: LikelihoodRow) -> None:
         assert top.item() == pytest.approx(found.max().item(), abs=1e-5)
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_the_maximum_over_an_interval(row: LikelihoodRow) -> None:
     lower, upper = INTERVALS.T
     for y in targets(row):
@@ -157,7 +157,7 @@ def test_exposure_moves_the_peak(row: LikelihoodRow) -> None:
 PLACES = torch.tensor([-4.0, -0.5, 0.0, 1.0, 3.0], dtype=FLOAT64)
 
 
-@pytest.mark.parametrize("row", [row for row in LIKELIHOODS if row.discrete], ids=named)
+@pytest.mark.parametrize("row", marked([row for row in LIKELIHOODS if row.discrete]), ids=named)
 def test_moments_of_discrete_targets(row: LikelihoodRow) -> None:
     likelihood = row.make()
     number = {"label": 2, "class": 4}.get(row.target_kind, 4000)

@@ -12,6 +12,7 @@ from torch import Tensor
 from directgp import Marginals, expected_log_prob, log_expectation
 from directgp.likelihoods import Gaussian, HeteroscedasticGaussian
 from directgp.log_expectations import BiasedMonteCarlo, ProductSampling
+from directgp.objectives import CRPSLoss, PinballLoss, PointLoss, SquareLoss
 from directgp.predictive import (
     predictive_cdf,
     predictive_crps,
@@ -135,3 +136,31 @@ def test_the_predictive_distribution_is_that_of_draws() -> None:
         scores = abs(drawn - y) - 0.5 * abs(drawn - other)
         score = float(predictive_crps(LIKELIHOOD, wide([y]), q))
         assert abs(scores.mean() - score) < 4.5 * scores.std() / number**0.5
+
+
+LOSSES = [CRPSLoss(), SquareLoss(), PinballLoss(0.9)]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+def test_losses_have_one_value_an_example_and_its_gradient(loss: PointLoss) -> None:
+    """Also of a batch of models, each of which has its own."""
+    generator = torch.Generator().manual_seed(0)
+    mean, variance, y = (torch.randn(3, k, 5, generator=generator).double() for k in (2, 2, 1))
+    y, variance = y[:, 0], variance.square() + 0.1
+    rows = mean.requires_grad_(), variance.requires_grad_()
+    found = loss(LIKELIHOOD, y, Marginals(*rows))
+    assert found.shape == (3, 5)
+    for k in range(3):
+        alone = loss(LIKELIHOOD, y[k], Marginals(mean[k], variance[k]))
+        torch.testing.assert_close(found[k], alone)
+    slopes = torch.autograd.grad(found.sum(), rows, materialize_grads=True, allow_unused=True)
+    for i, latent in product((0, 1), (0, 1)):
+        step = torch.zeros_like(mean)
+        step[:, latent] = 1e-5
+        with torch.no_grad():
+            ends = [
+                loss(LIKELIHOOD, y, Marginals(mean + (1 - i) * move, variance + i * move))
+                for move in (step, -step)
+            ]
+        by_steps = (ends[0] - ends[1]) / 2e-5
+        torch.testing.assert_close(slopes[i][:, latent], by_steps, rtol=1e-6, atol=1e-8)

@@ -24,7 +24,7 @@ from directgp.likelihoods import (
     Tobit,
 )
 from directgp.likelihoods.counts import CountLikelihood
-from tests.properties.tables import LIKELIHOODS, LikelihoodRow, columns, ordinary
+from tests.properties.tables import LIKELIHOODS, LikelihoodRow, columns, marked, ordinary
 from tests.properties.test_accuracy import named
 
 
@@ -41,7 +41,7 @@ def changed(row: LikelihoodRow) -> Likelihood:
     return likelihood
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_state_dict_round_trip(row: LikelihoodRow) -> None:
     source, target = changed(row), row.make()
     assert len(source.state_dict()) == len(row.theta)
@@ -49,7 +49,7 @@ def test_state_dict_round_trip(row: LikelihoodRow) -> None:
     assert torch.equal(predictions(target, row), predictions(source, row))
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_weights_only_file(row: LikelihoodRow) -> None:
     file = io.BytesIO()
     torch.save(changed(row).state_dict(), file)
@@ -59,7 +59,7 @@ def test_weights_only_file(row: LikelihoodRow) -> None:
     assert torch.equal(predictions(target, row), predictions(changed(row), row))
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_copies_keep_predictions(row: LikelihoodRow) -> None:
     source = changed(row)
     for twin in (copy.deepcopy(source), pickle.loads(pickle.dumps(source))):
@@ -77,7 +77,7 @@ def test_copies_keep_exposures(row: LikelihoodRow) -> None:
     assert not torch.equal(predictions(likelihood, row), predictions(source, row))
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_taking_shares_parameters(row: LikelihoodRow) -> None:
     likelihood = row.make()
     taken = likelihood.take(torch.tensor([0, 2]))
@@ -86,14 +86,14 @@ def test_taking_shares_parameters(row: LikelihoodRow) -> None:
     assert likelihood.trainable == bool(row.theta)
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_what_is_not_trained_gets_no_gradient(row: LikelihoodRow) -> None:
     likelihood = row.make().requires_grad_(False)
     assert not likelihood.trainable
     assert not directgp.log_expectation(likelihood, *columns(ordinary(row))).requires_grad
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_a_module_in_float32_still_works(row: LikelihoodRow) -> None:
     """`model.float()` rounds the parameters and nothing else."""
     got = predictions(row.make().float(), row)
@@ -147,7 +147,7 @@ def test_the_index_of_a_batch_is_a_pair() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.uint8])
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_targets_within_the_support(row: LikelihoodRow, dtype: torch.dtype) -> None:
     some = {"positive": [3, 1, 1], "proportion": []}.get(row.target_kind, [0, 1, 1])
     row.make().check_targets(torch.tensor(some, dtype=dtype))

@@ -231,3 +231,15 @@ def test_nan_and_infinity_end_in_an_error(likelihood: Likelihood, bad: float) ->
     mean[0, 1] = bad
     with pytest.raises(NumericalError, match="NaN or infinity"):
         Quadrature()(likelihood, torch.zeros(3), mean, variance)
+
+
+def test_batches_have_targets_of_their_own() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mean, variance = (torch.randn(2, 3, 5, generator=generator).double() for _ in range(2))
+    y, variance = torch.randint(3, (2, 5), generator=generator), variance.square() + 0.1
+    for function in (log_expectation, expected_log_prob):
+        found = function(Softmax(3), y, mean, variance)
+        for k in range(2):
+            torch.testing.assert_close(found[k], function(Softmax(3), y[k], mean[k], variance[k]))
+    with pytest.raises(InvalidInputError, match=r"y \(..., n\), the others \(..., 3, n\)"):
+        log_expectation(Softmax(3), torch.zeros(3, 5), mean[0], variance[0])

@@ -28,6 +28,7 @@ from tests.properties.tables import (
     Point,
     RuleRow,
     columns,
+    marked,
     ordinary,
     pairs,
     points,
@@ -45,7 +46,7 @@ def gibbs(row: LikelihoodRow, some: list[Point], dtype: torch.dtype) -> Answer:
     return Answer(value.detach(), *torch.autograd.grad(value.sum(), marginals))
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_expected_log_prob(row: LikelihoodRow) -> None:
     # The first two targets suffice: E_q[log p] is linear in a count, and quadratic in a real y.
     some = [Point(y, place.mean, place.variance) for place in PLACES for y in row.targets[:2]]
@@ -54,7 +55,7 @@ def test_expected_log_prob(row: LikelihoodRow) -> None:
         assert misses(gibbs(row, some, dtype), some, truths, tolerance) == []
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_expected_log_prob_of_batches(row: LikelihoodRow) -> None:
     arguments = [column.reshape(2, -1) for column in columns(points(row)[:12])]
     together = directgp.expected_log_prob(row.make(), *arguments)
@@ -68,7 +69,7 @@ def marginals(row: LikelihoodRow) -> tuple[Tensor, Tensor, Tensor]:
     return y, mean.requires_grad_(), variance.requires_grad_()
 
 
-@pytest.mark.parametrize(("row", "rule"), pairs(DETERMINISTIC), ids=named)
+@pytest.mark.parametrize(("row", "rule"), marked(pairs(DETERMINISTIC)), ids=named)
 def test_gradcheck_of_rules(row: LikelihoodRow, rule: RuleRow) -> None:
     y, *some = marginals(row)
     likelihood = row.make()
@@ -80,7 +81,7 @@ def test_gradcheck_of_rules(row: LikelihoodRow, rule: RuleRow) -> None:
     )
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_gradcheck_of_expected_log_prob(row: LikelihoodRow) -> None:
     y, *some = marginals(row)
     likelihood = row.make()

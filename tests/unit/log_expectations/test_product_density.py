@@ -7,7 +7,7 @@ from torch import Tensor
 from directgp.errors import NumericalError
 from directgp.likelihoods import Likelihood, Poisson, StudentT
 from directgp.log_expectations.quadrature import Peak, find_fall, find_peak, find_support, peak_of
-from tests.properties.tables import LIKELIHOODS, LikelihoodRow, Point, columns, points
+from tests.properties.tables import LIKELIHOODS, LikelihoodRow, Point, columns, marked, points
 from tests.properties.test_accuracy import named
 
 LOG_CONCAVE = [row for row in LIKELIHOODS if row.make().log_concave]
@@ -33,7 +33,7 @@ def fall(likelihood: Likelihood, rows: tuple[Tensor, ...], peak: Peak, delta: Te
     return peak.height - likelihood.log_kernel(y, mean + delta) + 0.5 * delta**2 / variance
 
 
-@pytest.mark.parametrize("row", LOG_CONCAVE, ids=named)
+@pytest.mark.parametrize("row", marked(LOG_CONCAVE), ids=named)
 def test_the_peak_is_a_peak(row: LikelihoodRow) -> None:
     likelihood = row.make().requires_grad_(False)
     rows = y, mean, variance = cases(row)
@@ -61,7 +61,7 @@ def test_the_search_agrees_with_the_formula() -> None:
 
 
 @pytest.mark.parametrize("drop", [1.0, 32.0])
-@pytest.mark.parametrize("row", LOG_CONCAVE, ids=named)
+@pytest.mark.parametrize("row", marked(LOG_CONCAVE), ids=named)
 def test_the_support_ends_where_the_density_has_fallen(row: LikelihoodRow, drop: float) -> None:
     likelihood = row.make().requires_grad_(False)
     rows = y, mean, variance = columns(points(row))

@@ -13,7 +13,7 @@ from directgp.log_expectations import BiasedMonteCarlo
 from directgp.objectives import GibbsLoss, LogLoss, Objective, SquareLoss
 from directgp.objectives.base import mean_curvature
 from tests.properties.checks import seeded
-from tests.properties.tables import LIKELIHOODS, LikelihoodRow
+from tests.properties.tables import LIKELIHOODS, LikelihoodRow, marked
 from tests.properties.test_accuracy import named
 from tests.unit.objectives.tables import POINT_LOSSES, PointLossRow, served
 
@@ -53,7 +53,7 @@ def test_minus_the_elbo_in_closed_form() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 4])
-@pytest.mark.parametrize(("loss", "row"), served(POINT_LOSSES), ids=named)
+@pytest.mark.parametrize(("loss", "row"), marked(served(POINT_LOSSES)), ids=named)
 def test_batches_of_one_size_average_to_the_whole(
     loss: PointLossRow, row: LikelihoodRow, size: int
 ) -> None:
@@ -183,7 +183,7 @@ def test_beta_is_checked(beta: float | Tensor, got: str) -> None:
 
 
 CONCAVE = [row for row in LIKELIHOODS if row.make().log_concave]
-each_row = pytest.mark.parametrize("row", CONCAVE, ids=lambda row: row.name)
+each_row = pytest.mark.parametrize("row", marked(CONCAVE), ids=lambda row: row.name)
 each_loss = pytest.mark.parametrize("gibbs", [True, False], ids=["gibbs", "log_loss"])
 
 MEANS = torch.tensor([-2.0, -0.3, 0.4, 1.7], dtype=torch.float64)

@@ -19,7 +19,7 @@ from directgp.objectives import (
     ZeroOneCost,
     resolve_point_loss,
 )
-from tests.properties.tables import LikelihoodRow
+from tests.properties.tables import LikelihoodRow, marked
 from tests.properties.test_accuracy import named
 from tests.properties.test_tables import concrete
 from tests.unit.objectives.tables import POINT_LOSSES, PointLossRow, refused, served
@@ -114,12 +114,12 @@ REMEDY = {
 }
 
 
-@pytest.mark.parametrize(("loss", "row"), served(POINT_LOSSES), ids=named)
+@pytest.mark.parametrize(("loss", "row"), marked(served(POINT_LOSSES)), ids=named)
 def test_likelihoods_that_are_served(loss: PointLossRow, row: LikelihoodRow) -> None:
     loss.loss.check(row.make())
 
 
-@pytest.mark.parametrize(("loss", "row"), refused(POINT_LOSSES), ids=named)
+@pytest.mark.parametrize(("loss", "row"), marked(refused(POINT_LOSSES)), ids=named)
 def test_unsupported_likelihoods_are_refused(loss: PointLossRow, row: LikelihoodRow) -> None:
     likelihood, one = row.make(), torch.ones(1)
     with pytest.raises(UnsupportedError) as checked:

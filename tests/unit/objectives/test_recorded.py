@@ -27,7 +27,7 @@ from directgp.log_expectations import ProductSampling
 from directgp.numerics.fixed_sizes import FixedSizes, fixed_size, fixed_sizes
 from directgp.objectives import GibbsLoss, LogLoss, PointLoss, ZeroOneCost
 from directgp.objectives.base import LossGradient
-from tests.properties.tables import LIKELIHOODS, LikelihoodRow, columns, points
+from tests.properties.tables import LIKELIHOODS, LikelihoodRow, columns, marked, points
 
 FLOAT64, FLOAT32 = torch.float64, torch.float32
 CPU = torch.device("cpu")
@@ -143,7 +143,7 @@ def test_every_pair_has_fixed_work() -> None:
 
 
 @pytest.mark.parametrize("dtype", [FLOAT64, FLOAT32], ids=ids)
-@pytest.mark.parametrize(("row", "loss"), PAIRS, ids=ids)
+@pytest.mark.parametrize(("row", "loss"), marked(PAIRS), ids=ids)
 def test_the_same_numbers_in_every_regime(
     row: LikelihoodRow, loss: str, dtype: torch.dtype
 ) -> None:
@@ -169,7 +169,7 @@ def made(row: LikelihoodRow, batch: bool) -> Likelihood:
 
 
 @pytest.mark.parametrize("batch", [False, True], ids=["one", "batch"])
-@pytest.mark.parametrize(("row", "loss"), PAIRS, ids=ids)
+@pytest.mark.parametrize(("row", "loss"), marked(PAIRS), ids=ids)
 def test_with_weights_exposures_and_batches(row: LikelihoodRow, loss: str, batch: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     shape = (BATCH, N) if batch else (N,)

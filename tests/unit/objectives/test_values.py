@@ -18,7 +18,15 @@ from directgp.objectives import (
     SquareLoss,
 )
 from tests.properties.checks import Answer, default_dtype, seeded
-from tests.properties.tables import LIKELIHOODS, LikelihoodRow, Point, columns, ordinary, points
+from tests.properties.tables import (
+    LIKELIHOODS,
+    LikelihoodRow,
+    Point,
+    columns,
+    marked,
+    ordinary,
+    points,
+)
 from tests.properties.test_accuracy import named
 from tests.properties.test_invariance import COMPANY, FACTORS, assert_same, block
 from tests.unit.objectives.tables import POINT_LOSSES, PointLossRow, served
@@ -46,7 +54,7 @@ def test_values_are_those_of_the_definition(loss: PointLossRow, row: LikelihoodR
         assert abs(value - truth) <= loss.tolerance * abs(truth) + 1e-30, (point, value)
 
 
-@pytest.mark.parametrize("row", LIKELIHOODS, ids=named)
+@pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_jensen(row: LikelihoodRow) -> None:
     """−log E_q[p] ≤ −E_q[log p], strictly where q has a width."""
     some = ordinary(row)
@@ -128,7 +136,7 @@ def test_crps_of_a_sure_prediction_is_the_absolute_error() -> None:
 
 
 PAIRS = served(POINT_LOSSES)
-each_pair = pytest.mark.parametrize(("loss", "row"), PAIRS, ids=named)
+each_pair = pytest.mark.parametrize(("loss", "row"), marked(PAIRS), ids=named)
 
 
 def ask(
@@ -185,7 +193,9 @@ def test_targets_are_shared_by_a_batch(loss: PointLossRow, row: LikelihoodRow) -
     assert_same(shared, ask(loss, row.make(), y[0].expand(3, 5), mean, variance))
 
 
-@pytest.mark.parametrize(("loss", "row"), [pair for pair in PAIRS if pair[1].theta], ids=named)
+@pytest.mark.parametrize(
+    ("loss", "row"), marked([pair for pair in PAIRS if pair[1].theta]), ids=named
+)
 def test_a_parameter_for_each_member_of_a_batch(loss: PointLossRow, row: LikelihoodRow) -> None:
     arguments = block(row, (3, 5))
     together = ask(loss, row.make(FACTORS), *arguments)

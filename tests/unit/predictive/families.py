@@ -1,7 +1,10 @@
 """One likelihood of each family, and marginals in many regimes."""
 
 import itertools
+from collections.abc import Iterable
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -36,6 +39,17 @@ REAL: dict[str, Likelihood] = {
     "student_t": StudentT(df=4.0, scale=0.5),
 }
 FAMILIES: dict[str, Likelihood] = {**COUNTS, **LABELS, **REAL}
+
+SLOW = {"com_poisson", "com_poisson_wide", "zero_inflated_negative_binomial"}
+SLOW |= {"log_normal", "beta", "tobit"}
+"""Names whose tests are slow ones; of another like them the tests are always run."""
+
+
+def marked(names: Iterable[str]) -> list[Any]:
+    """The names for a parametrised test; those that are slow have the mark."""
+    mark = pytest.mark.slow
+    return [pytest.param(name, marks=mark) if name in SLOW else name for name in names]
+
 
 MEANS = [-12.0, -3.0, 0.0, 0.7, 4.0, 12.0]
 VARIANCES = [1e-8, 1e-4, 0.01, 1.0, 9.0, 100.0]

@@ -13,13 +13,14 @@ from gpytorch.likelihoods import Likelihood as GPyTorchBase
 from jaxtyping import Num
 from linear_operator.operators import ZeroLinearOperator
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Categorical, Distribution
 from torch.distributions.constraints import Constraint, is_dependent
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError, refuse, require, require_all
-from directgp.likelihoods import Poisson, Probit
-from directgp.likelihoods.base import Derivatives, Likelihood, check_finite
+from directgp.interop.gpytorch.latents import MixedSoftmax, latent_marginals
+from directgp.likelihoods import Poisson, Probit, Softmax
+from directgp.likelihoods.base import Classes, Derivatives, Likelihood, check_finite
 from directgp.likelihoods.gaussian import GaussianNoise
 from directgp.likelihoods.student_t import StudentTNoise
 from directgp.log_expectations.api import expected_log_prob, log_expectation
@@ -30,6 +31,7 @@ from directgp.predictive import (
     predictive_variance,
 )
 from directgp.predictive.distributions import distribution_of
+from directgp.predictive.moments import example_rows
 from directgp.shapes import Marginals, Targets, Values
 
 _REMEDY = "Use gpytorch.mlls for likelihoods of several latent values or examples."
@@ -41,13 +43,13 @@ _DEFAULT = True
 
 @final
 class GivenLatent(Distribution):
-    """p(y given f)."""
+    """p(y given f), with f of shape (..., n), or (..., P, n) for P latents."""
 
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
 
     def __init__(self, likelihood: Likelihood, f: Values) -> None:
         self.likelihood, self.f = likelihood, f
-        super().__init__(f.shape, validate_args=False)
+        super().__init__(example_rows(likelihood, f).shape, validate_args=False)
 
     @property
     @override
@@ -65,7 +67,7 @@ class GivenLatent(Distribution):
 
     @override
     def sample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = ()) -> Values:
-        f = self.f.expand(self._extended_shape(torch.Size(sample_shape)))
+        f = self.f.expand(*sample_shape, *self.f.shape)
         return _drawn(self.likelihood, f)
 
 
@@ -77,7 +79,7 @@ class Predictive(Distribution):
 
     def __init__(self, likelihood: Likelihood, marginals: Marginals) -> None:
         self.likelihood, self.marginals = likelihood, marginals
-        super().__init__(marginals.mean.shape, validate_args=False)
+        super().__init__(example_rows(likelihood, marginals.mean).shape, validate_args=False)
 
     @property
     @override
@@ -101,20 +103,21 @@ class Predictive(Distribution):
     @override
     def icdf(self, value: float | Values) -> Values:
         """Return the smallest y with P(Y ≤ y) ≥ value; levels broadcast with the examples."""
-        mean = self.marginals.mean
+        mean, variance = self.marginals.mean.double(), self.marginals.variance.double()
         level = torch.as_tensor(value, dtype=torch.float64, device=mean.device)
-        rows = torch.broadcast_tensors(level, mean.double(), self.marginals.variance.double())
         inside = (level > 0) & (level < 1)
         require_all(inside.reshape(-1), level.reshape(-1), "level of icdf", "between 0 and 1")
-        level, mean, variance = rows
+        if self.likelihood.num_latent == 1:
+            level, mean, variance = torch.broadcast_tensors(level, mean, variance)
+        level = torch.broadcast_tensors(level, example_rows(self.likelihood, mean))[0]
         with torch.no_grad():
             found = distribution_of(self.likelihood, mean, variance).quantile(level[None])[0]
         return found.to(self.marginals.mean.dtype)
 
     @override
     def sample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = ()) -> Values:
-        shape = self._extended_shape(torch.Size(sample_shape))
         mean, deviation = self.marginals.mean, self.marginals.variance.sqrt()
+        shape = *sample_shape, *mean.shape
         with torch.no_grad():
             f = mean + deviation * torch.randn(shape, dtype=mean.dtype, device=mean.device)
         return _drawn(self.likelihood, f)
@@ -133,6 +136,10 @@ class GPyTorchLikelihood(GPyTorchBase):
     Called with latent values it returns p(y given f), called with q(f) it returns p(y), whose
     ``log_prob``, ``mean``, ``variance``, ``cdf`` and ``icdf`` are exact. Its expectations are those
     of directgp, so that GPyTorch's own objectives are accurate in the tails with it.
+
+    A likelihood of P > 1 latents takes them as GPyTorch has tasks: q(f) is a
+    ``MultitaskMultivariateNormal``, and latent values have shape (..., n, P). p(y) of classes is a
+    ``torch.distributions.Categorical`` with exact probabilities.
 
     Parameters
     ----------
@@ -174,16 +181,24 @@ class GPyTorchLikelihood(GPyTorchBase):
     @override
     def forward(self, function_samples: Tensor, *params: Any, **kwargs: Any) -> GivenLatent:
         """Return p(y given f)."""
-        return GivenLatent(self.with_arguments(**kwargs), function_samples)
+        likelihood, f = self.with_arguments(**kwargs), function_samples
+        if (number := likelihood.num_latent) > 1:
+            who, shape = f"f of {type(likelihood).__name__}", tuple(f.shape)
+            fits = f.dim() > 1 and f.shape[-1] == number
+            require(fits, who, f"of shape (..., n, {number})", shape)
+            f = f.transpose(-1, -2)
+        return GivenLatent(likelihood, f)
 
     @override
     def marginal(
         self, function_dist: MultivariateNormal, *params: Any, **kwargs: Any
-    ) -> MultivariateNormal | Predictive:
+    ) -> MultivariateNormal | Predictive | Categorical:
         """Return p(y): jointly Gaussian for one noise variance, else of each y separately."""
         likelihood = self.with_arguments(**kwargs)
         if not isinstance(likelihood, GaussianNoise) or likelihood.noise.numel() != 1:
-            marginals = Marginals(function_dist.mean, function_dist.variance)
+            marginals = self._marginals(function_dist)
+            if likelihood.num_latent > 1 and isinstance(likelihood, Classes):
+                return _classes(likelihood, marginals)
             return Predictive(likelihood, marginals)
         noise = likelihood.noise.to(function_dist.mean)
         covariance = function_dist.lazy_covariance_matrix.add_diagonal(noise)
@@ -197,7 +212,7 @@ class GPyTorchLikelihood(GPyTorchBase):
         self, observations: Tensor, function_dist: MultivariateNormal, *params: Any, **kwargs: Any
     ) -> Tensor:
         """Return E_q[log p(y given f)] of each example."""
-        q = function_dist
+        q = self._marginals(function_dist)
         return expected_log_prob(self.with_arguments(**kwargs), observations, q.mean, q.variance)
 
     @override
@@ -205,8 +220,19 @@ class GPyTorchLikelihood(GPyTorchBase):
         self, observations: Tensor, function_dist: MultivariateNormal, *params: Any, **kwargs: Any
     ) -> Tensor:
         """Return log E_q[p(y given f)] of each example."""
-        q = function_dist
+        q = self._marginals(function_dist)
         return log_expectation(self.with_arguments(**kwargs), observations, q.mean, q.variance)
+
+    def _marginals(self, q: MultivariateNormal) -> Marginals:
+        return latent_marginals(type(self.base).__name__, q, self.base.num_latent)
+
+
+def _classes(likelihood: Likelihood, marginals: Marginals) -> Categorical:
+    """Return P(Y = k) of every class, differentiable and accurate also where it is tiny."""
+    mean, variance = marginals.mean, marginals.variance
+    labels = torch.arange(likelihood.num_latent, device=mean.device)
+    each = [log_expectation(likelihood, k.expand(mean.shape[-1]), mean, variance) for k in labels]
+    return Categorical(logits=torch.stack(each, -1), validate_args=False)
 
 
 @final
@@ -432,20 +458,42 @@ def translated(
         return Poisson(link="softplus")
     if forward is likelihoods.StudentTLikelihood.forward:
         return GivenStudentT(likelihood.deg_free, likelihood.noise.sqrt())
+    if forward is likelihoods.SoftmaxLikelihood.forward:
+        weights = likelihood.mixing_weights
+        return Softmax(likelihood.num_classes) if weights is None else MixedSoftmax(weights)
     return Adapted(likelihood, shape, *args, **kwargs)
 
 
-def check_one_dimensional(likelihood: GPyTorchBase) -> None:
-    """Raise `UnsupportedError` if one y depends on several latent values, or on other y."""
-    several = isinstance(likelihood, likelihoods.SoftmaxLikelihood | likelihoods.LikelihoodList)
+def latents_of(likelihood: GPyTorchBase) -> int:
+    """Return P, the number of latent values of an example."""
+    if isinstance(likelihood, GPyTorchLikelihood):
+        return likelihood.base.num_latent
+    if isinstance(likelihood, likelihoods.SoftmaxLikelihood):
+        return int(likelihood.num_features)
+    return 1
+
+
+def check_supported(likelihood: GPyTorchBase, deterministic: bool) -> None:
+    """Raise `UnsupportedError` if one y depends on other y, or on latents without a rule."""
+    name, softmax = type(likelihood).__name__, likelihoods.SoftmaxLikelihood
     correlated = (getattr(likelihood, "rank", 0) or 0) > 0
-    if several or correlated:
+    own = isinstance(likelihood, softmax) and type(likelihood).forward is not softmax.forward
+    if own or correlated or isinstance(likelihood, likelihoods.LikelihoodList):
         why = "with noise correlated between tasks" if correlated else "of several latent values"
         raise UnsupportedError(
-            f"The likelihood must be one of one latent value for each y. Got "
-            f"{type(likelihood).__name__}, {why}. Use a likelihood such as GaussianLikelihood, "
-            f"MultitaskGaussianLikelihood(rank=0), BernoulliLikelihood or one of directgp, or "
-            f"gpytorch.mlls."
+            f"The likelihood must be one of one latent value for each y. Got {name}, {why}. Use a "
+            "likelihood such as GaussianLikelihood, MultitaskGaussianLikelihood(rank=0), "
+            "BernoulliLikelihood, SoftmaxLikelihood or one of directgp, or gpytorch.mlls."
+        )
+    if not isinstance(likelihood, softmax) or likelihood.mixing_weights is None:
+        return
+    number = likelihood.num_features
+    require(number > 1, f"num_features of {name} with mixing weights", "at least 2", number)
+    if number > 2 and deterministic:
+        raise UnsupportedError(
+            f"{name} with mixing weights is integrated over its features, and only two features "
+            f"have a quadrature. Got {number}. Set mixing_weights=False and num_tasks of the model "
+            "to num_classes, or use DirectLogLoss with rule='ups' or 'bmc', which draw samples."
         )
 
 

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias, final
 
 import gpytorch
 import torch
-from gpytorch.distributions import MultivariateNormal
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.likelihoods import GaussianLikelihoodWithMissingObs
 from gpytorch.likelihoods import Likelihood as GPyTorchBase
 from gpytorch.mlls._approximate_mll import _ApproximateMarginalLogLikelihood
@@ -16,27 +16,34 @@ from torch.distributions import Distribution
 from typing_extensions import override
 
 from directgp.errors import InvalidInputError, UnsupportedError, require, require_all
+from directgp.interop.gpytorch.latents import latent_marginals
 from directgp.interop.gpytorch.likelihoods import (
     GPyTorchLikelihood,
-    check_one_dimensional,
+    check_supported,
+    latents_of,
     translated,
 )
 from directgp.likelihoods.base import Likelihood, broadcast_shape
 from directgp.log_expectations.api import check_arguments
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import GibbsLoss, Objective, PointLoss, resolve_point_loss
-from directgp.shapes import Marginals
+from directgp.predictive.moments import example_rows
+from directgp.shapes import Marginals, Values
 
 _REMEDY = "Pass model(x), not likelihood(model(x))."
 
 
-def _check_targets(who: str, y: Tensor, q: MultivariateNormal) -> None:
+def _check_targets(who: str, y: Tensor, shape: torch.Size, events: int) -> None:
     """Raise `InvalidInputError` for targets of another shape than q(f), above all a column."""
-    shape, events = tuple(q.mean.shape), len(q.event_shape)
     require(y.numel() > 0, f"y of {who}", "of at least one example", "none")
-    fits = broadcast_shape(y.shape, shape) == shape and y.shape[-events:] == q.event_shape
+    fits = broadcast_shape(y.shape, shape) == shape and y.shape[-events:] == shape[-events:]
     remedy = "Flatten a column y with y.squeeze(-1)." if y.shape[-1:] == (1,) else ""
-    require(fits, f"y of {who}", f"of the shape of q(f), {shape}", tuple(y.shape), remedy)
+    require(fits, f"y of {who}", f"of the shape of q(f), {tuple(shape)}", tuple(y.shape), remedy)
+
+
+def _selected(values: Values, mask: Tensor) -> Values:
+    """Return the values of some examples, after the axis of latents if there is one."""
+    return values[mask] if values.shape == mask.shape else values.movedim(-2, 0)[:, mask]
 
 
 def _depends_on(variance: Tensor, likelihood: torch.nn.Module, model: torch.nn.Module) -> bool:
@@ -62,20 +69,22 @@ def _has_noise(q: MultivariateNormal, likelihood: torch.nn.Module) -> bool:
         return False
 
 
-def _log_weights(who: str, model: gpytorch.models.GP, q: MultivariateNormal) -> Tensor:
+def _log_weights(
+    who: str, model: gpytorch.models.GP, q: MultivariateNormal, batch: torch.Size
+) -> Tensor:
     """Return equal log weights of a deep GP's samples, or those of a DSPP's sigma points.
 
     Raise `InvalidInputError` if the first axis of q(f) is not theirs.
     """
     weights: Tensor | None = getattr(model, "quad_weights", None)
     number, axis = ("S", "samples") if weights is None else (len(weights), "sigma points")
-    fits = len(q.batch_shape) > 0 and (weights is None or q.batch_shape[0] == len(weights))
+    fits = len(batch) > 0 and (weights is None or batch[0] == len(weights))
     allowed = f"of shape ({number}, ..., n), for the {axis} of {type(model).__name__}"
     remedy = "Pass model(x), whose layers add the first axis."
     require(fits, f"q(f) of {who}", allowed, tuple(q.mean.shape), remedy)
     if weights is None:
-        weights = q.mean.new_full(q.batch_shape[:1], -math.log(q.batch_shape[0]))
-    return weights.reshape(-1, *[1] * len(q.batch_shape))
+        weights = q.mean.new_full(batch[:1], -math.log(batch[0]))
+    return weights.reshape(-1, *[1] * len(batch))
 
 
 AnyLikelihood: TypeAlias = GPyTorchBase | Likelihood
@@ -102,7 +111,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         Objective(point_loss, num_data, beta)
         if isinstance(likelihood, Likelihood):
             likelihood = GPyTorchLikelihood(likelihood)
-        check_one_dimensional(likelihood)
+        check_supported(likelihood, point_loss.deterministic)
         super().__init__(likelihood, model, num_data, beta, combine_terms)
         self.point_loss, self.generator, self.step = point_loss, generator, 0
 
@@ -115,7 +124,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         self.step += int(self.training)
         # Built in every call, since loops that anneal β set it.
         objective = Objective(self.point_loss, self.num_data, self.beta)
-        loss = objective.combine(losses, self._kl(losses.shape[:-1]))
+        loss = objective.combine(losses, self._kl(approximate_dist_f, losses.shape[:-1]))
         zero = losses.new_zeros(())
         priors = (prior.log_prob(at(m)).sum() for _, m, prior, at, _ in self.named_priors())
         log_prior = sum(priors, zero).div(self.num_data)
@@ -138,24 +147,29 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
             raise UnsupportedError(
                 f"{who} must be given q(f), a MultivariateNormal. Got {type(q).__name__}. {_REMEDY}"
             )
-        marginals = Marginals(q.mean, q.variance)
+        marginals = latent_marginals(who, q, latents_of(self.likelihood))
         noisy = _depends_on(marginals.variance, self.likelihood, self.model)
         if noisy or _has_noise(q, self.likelihood):
             raise InvalidInputError(
                 f"{who} must be given q(f), the distribution of the latent function. Got one with "
                 f"the noise of {type(self.likelihood).__name__} in its variances. {_REMEDY}"
             )
-        _check_targets(who, y, q)
-        weights = _log_weights(who, self.model, q) if isinstance(self.model, DeepGP) else None
+        several = latents_of(self.likelihood) > 1
+        shape = marginals.mean[..., 0, :].shape if several else marginals.mean.shape
+        events = 1 if several else len(q.event_shape)
+        _check_targets(who, y, shape, events)
+        deep = isinstance(self.model, DeepGP)
+        weights = _log_weights(who, self.model, q, shape[:-events]) if deep else None
         likelihood = translated(self.likelihood, q.mean.shape, *args, **kwargs)
         losses = self._observed(likelihood, y, marginals)
         # Tasks first: given a sample or a sigma point they are independent, after it they are not.
-        losses = losses.sum(-1) if len(q.event_shape) > 1 else losses
+        losses = losses.sum(-1) if events > 1 else losses
         return losses if weights is None else self._over_samples(losses, weights)
 
     def _observed(self, likelihood: Likelihood, y: Tensor, q: Marginals) -> Tensor:
         """Return the losses, 0 where a target is missing."""
-        who, zeros, observed = type(self).__name__, torch.zeros_like(q.mean), ~torch.isnan(y)
+        who, observed = type(self).__name__, ~torch.isnan(y)
+        zeros = torch.zeros_like(example_rows(likelihood, q.mean))
         if not (complete := bool(observed.all())):
             policy = gpytorch.settings.observation_nan_policy.value()
             missing_allowed = isinstance(self.likelihood, GaussianLikelihoodWithMissingObs)
@@ -164,11 +178,11 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
                 require_all(observed, y, f"y of {who}", "a number", remedy)
             # Before `take`, since the likelihood has the shape of all examples.
             likelihood.check_shape(tuple(q.mean.shape))
-            observed = observed.expand(q.mean.shape)
+            observed = observed.expand(zeros.shape)
             if not bool(observed.any()):
                 return zeros
-            likelihood, y = likelihood.take(observed), y.expand(q.mean.shape)[observed]
-            q = Marginals(q.mean[observed], q.variance[observed])
+            likelihood, y = likelihood.take(observed), y.expand(zeros.shape)[observed]
+            q = Marginals(_selected(q.mean, observed), _selected(q.variance, observed))
         check_arguments(who, likelihood, y, q.mean, q.variance)
         losses = self.point_loss(likelihood, y, q, generator=self.generator, step=self.step)
         return losses if complete else zeros.masked_scatter(observed, losses)
@@ -180,9 +194,17 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
             "Use DirectLogLoss or BetaELBO."
         )
 
-    def _kl(self, batch: torch.Size) -> Tensor:
+    def _kl(self, q: Distribution, batch: torch.Size) -> Tensor:
         """Return KL[q(u) ‖ p(u)] of each model, summed if one q(f) has several q(u)."""
         kl: Tensor = self.model.variational_strategy.kl_divergence()
+        number = latents_of(self.likelihood)
+        tasks = isinstance(q, MultitaskMultivariateNormal)
+        if number > 1 and not (tasks or isinstance(self.model, DeepGP)):
+            own = kl.shape[-1:] == (number,)
+            allowed = f"one for each of {number} latent functions, with a last batch axis for them"
+            remedy = f"Give the variational distribution a batch_shape that ends in {number}."
+            require(own, f"q(u) of {type(self).__name__}", allowed, tuple(kl.shape), remedy)
+            kl = kl.sum(-1)
         more = kl.dim() - len(batch)
         return kl.sum(tuple(range(more))) if more > 0 else kl.expand(batch)
 
@@ -197,9 +219,10 @@ class DirectLogLoss(DirectObjective):
     Parameters
     ----------
     likelihood : gpytorch.likelihoods.Likelihood or directgp.likelihoods.Likelihood
-        p(y given f) of one latent value.
+        p(y given f) of one latent value, or of several that are independent under q(f).
     model : gpytorch.models.ApproximateGP
-        Any variational strategy and kernel, batches of models and of tasks; deep GPs too.
+        Any variational strategy and kernel, batches of models and of tasks; deep GPs too. Several
+        latents of an example are its tasks, or the last batch axis.
     num_data : int
         N, the number of training examples, whatever the size of a batch.
     beta : float or tensor
