@@ -21,6 +21,7 @@ from directgp.estimators.plotting import curve_points, without_names
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike
 from directgp.likelihoods.base import Classes, Likelihood
+from directgp.metrics import one_against_rest
 from directgp.plots import plot_label_curve, plot_reliability
 from directgp.predictive import predictive_log_density
 from directgp.predictive.moments import class_log_probabilities
@@ -147,11 +148,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         once for every class.
         """
         labels = self._targets(X, y, "plot_calibration")
-        chances = self.predict_proba(X)
-        if chances.shape[1] == 2:
-            return plot_reliability(labels, chances[:, 1], ax)
-        own = (labels[:, None] == np.arange(chances.shape[1])).astype(np.float64)
-        return plot_reliability(own.ravel(), chances.ravel(), ax)
+        return plot_reliability(*one_against_rest(labels, self.predict_proba(X)), ax)
 
     def plot_predictions(
         self, X: ArrayLike, y: ArrayLike | None = None, ax: "Axes | None" = None
