@@ -171,7 +171,7 @@ class Explained(NamedTuple):
             found.append(np.stack([grid, *(row for mean, ends in pairs for row in (mean, *ends))]))
         return found
 
-    def _along(self, X: Columns, j: int) -> tuple[Array, Tables]:
+    def _along(self, X: Columns, j: int) -> tuple[Array, Float64[np.ndarray, "g m d"]]:
         """Return the values of a feature, and the rows to average over with each of them."""
         fewer = _FEWER if self.many_classes else 1
         grid = _grid(X[:, j], _GRID // fewer)

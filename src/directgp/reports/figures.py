@@ -63,6 +63,9 @@ _MAX_CLASS = 24
 _MAX_TEXTS, _LEAST_TEXT = 12, 0.005
 """Classes up to which a matrix has numbers, and the least share that is written."""
 
+_DENSEST = 0.55
+"""Opacity of the square of a share of 1; its number can be read in light and in dark colours."""
+
 _MAX_TICKS, _MAX_TICK = 20, 12
 """Classes that are named along a matrix, and letters of each name."""
 
@@ -335,7 +338,7 @@ def _confusion(found: dict[Method, Predictions], names: Sequence[str]) -> Pictur
         table = shares(rows)
         for i, j in np.ndindex(table.shape):
             color, share = BLUE if i == j else ORANGE, float(np.nan_to_num(table[i, j]))
-            box: Any = {"facecolor": color, "alpha": 0.85 * share, "linewidth": 0}
+            box: Any = {"facecolor": color, "alpha": _DENSEST * share, "linewidth": 0}
             ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, **box))
             if number <= _MAX_TEXTS and share >= _LEAST_TEXT:
                 ax.text(j, i, f"{100 * share:.0f}", ha="center", va="center", fontsize="small")
