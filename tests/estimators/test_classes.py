@@ -139,6 +139,18 @@ def test_partial_dependence_has_a_curve_for_each_class(likelihood: str) -> None:
     np.testing.assert_allclose(found.upper[:, 9], expected[1], atol=atol, rtol=0)
 
 
+@pytest.mark.parametrize("likelihood", ["softmax", "ordinal"])
+def test_two_classes_have_the_curve_of_the_second(likelihood: str) -> None:
+    some = FLOWERS[KINDS > 0], NAMES[KINDS > 0]
+    model = SparseGPClassifier(**QUICK, likelihood=likelihood).fit(*some)
+    (found,) = partial_dependence(model, some[0], [2])
+    assert found.target == "P(virginica)" and found.classes == ()
+    changed = some[0].copy()
+    changed[:, 2] = found.grid[5]
+    assert found.mean[5] == pytest.approx(model.predict_proba(changed)[:, 1].mean(), rel=1e-9)
+    assert (found.lower < found.mean).all() and (found.mean < found.upper).all()
+
+
 def test_partial_dependence_of_classes_is_drawn(model: SparseGPClassifier) -> None:
     (ax,) = model.plot_partial_dependence(FLOWERS[::2], [2])
     assert ax.get_ylabel() == "probability"

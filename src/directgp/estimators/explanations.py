@@ -112,8 +112,9 @@ class Explained(NamedTuple):
     def averages(self, tables: Tables) -> Curves:
         """Return the mean of y, or the probability of each class, averaged over each table."""
         q = self.marginals(tables.reshape(-1, tables.shape[-1]))
-        if isinstance(self.likelihood, Classes) and self.many_classes:
-            mean = class_log_probabilities(self.likelihood, q).exp()
+        if isinstance(self.likelihood, Classes):
+            chances = class_log_probabilities(self.likelihood, q).exp()
+            mean = chances if self.many_classes else chances[1:]
         else:
             mean = centre(self.likelihood, q)[None]
         rows = mean.double().cpu().numpy().reshape(len(mean), len(tables), -1)
