@@ -151,8 +151,22 @@ def test_two_classes_have_the_curve_of_the_second(likelihood: str) -> None:
     assert (found.lower < found.mean).all() and (found.mean < found.upper).all()
 
 
+def test_predictions_along_one_feature_have_a_line_for_each_class() -> None:
+    model = SparseGPClassifier(**QUICK).fit(FLOWERS[::2, 2:3], NAMES[::2])
+    ax = model.plot_predictions(FLOWERS[::2, 2:3], NAMES[::2])
+    drawn = {str(line.get_label()): line for line in ax.lines}
+    assert list(drawn) == ["setosa", "versicolor", "virginica"]
+    x = np.asarray(drawn["virginica"].get_xdata())
+    expected = model.predict_proba(x[:, None])[:, 2]
+    np.testing.assert_allclose(np.asarray(drawn["virginica"].get_ydata()), expected, rtol=1e-9)
+    marks = [np.asarray(each.get_offsets()) for each in ax.collections]
+    assert [len(each) for each in marks] == [25, 25, 25]
+    assert all((each[:, 1] > 1).all() for each in marks)
+    plt.close("all")
+
+
 def test_partial_dependence_of_classes_is_drawn(model: SparseGPClassifier) -> None:
     (ax,) = model.plot_partial_dependence(FLOWERS[::2], [2])
     assert ax.get_ylabel() == "probability"
     assert [line.get_label() for line in ax.lines] == ["setosa", "versicolor", "virginica"]
-    plt.close(ax.figure)  # type: ignore[arg-type]
+    plt.close("all")

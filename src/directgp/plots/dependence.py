@@ -9,10 +9,7 @@ import numpy as np
 
 from directgp.errors import require
 from directgp.plots.style import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    PURPLE,
+    CLASS_LINES,
     Array,
     axis_name,
     canvas,
@@ -35,9 +32,6 @@ _HALF = 0.3
 
 _LETTERS = 24
 """Letters of a line of a legend."""
-
-_LINES = [(color, line) for line in ("-", "--") for color in (BLUE, ORANGE, GREEN, PURPLE)]
-"""Colour and style of each class, as many as can be told apart."""
 
 _WIDTH, _HEIGHT = 3.0, 2.5
 """Size of a panel, in inches."""
@@ -69,10 +63,10 @@ class PartialDependence:
 
 def main_classes(found: Sequence[PartialDependence]) -> list[PartialDependence]:
     """Return the records with the classes whose probabilities vary most, as many as are drawn."""
-    if len(found[0].classes) <= len(_LINES):
+    if len(found[0].classes) <= len(CLASS_LINES):
         return [*found]
     ranges = np.max([np.ptp(each.mean, axis=1) for each in found], axis=0)
-    kept = np.sort(np.argsort(-ranges, kind="stable")[: len(_LINES)])
+    kept = np.sort(np.argsort(-ranges, kind="stable")[: len(CLASS_LINES)])
     return [
         replace(
             each,
@@ -102,7 +96,7 @@ def draw_partial_dependence(
     names = found.classes or ("average over rows",)
     interval = f"{percent(found.coverage)} posterior interval"
     half = _HALF * (float(np.diff(found.grid).min()) if len(found.grid) > 1 else 1.0)
-    for name, (mean, lower, upper), (color, style) in zip(names, curves, _LINES, strict=False):
+    for name, (mean, lower, upper), (color, style) in zip(names, curves, CLASS_LINES, strict=False):
         line: Any = {"color": color, "linewidth": 1.8, "label": axis_name(name, _LETTERS)}
         line["linestyle"] = style
         band: Any = {"color": color, "alpha": 0.14 if found.classes else 0.22, "linewidth": 0}
