@@ -1,12 +1,17 @@
 """Compute exact scores of predictions for test rows; they do not depend on the training rule."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, NamedTuple, final
 
+import numpy as np
 import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
 
-from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.base import Classes, Likelihood
 from directgp.predictive import (
     predictive_cdf,
     predictive_crps,
@@ -14,10 +19,17 @@ from directgp.predictive import (
     predictive_log_density,
     predictive_mean,
 )
+from directgp.predictive.moments import class_log_probabilities
 from directgp.shapes import Marginals, Row
+
+Column = NDArray[np.float64]
+Chances = Float[Tensor, "n c"]
 
 COVERAGE = 0.9
 """Probability of the intervals whose coverage is reported."""
+
+BINS = 10
+"""Bins of equal width into which predicted probabilities of classes are sorted."""
 
 
 @final
@@ -41,14 +53,22 @@ RMSE = Score(
 )
 MSE = Score("mse", "MSE", "Mean squared error of the predicted mean.")
 ERROR = Score(
-    "error", "error", "Share of rows whose more probable class is not the true one.", share=True
+    "error", "error", "Share of rows whose most probable class is not the true one.", share=True
 )
 MRE = Score("mre", "MRE", "Mean of |predicted mean − y| / max(1, y).")
 CRPS = Score(
     "crps", "CRPS", "Mean continuous ranked probability score, in the units of the target."
 )
 BRIER = Score(
-    "brier", "Brier", "Mean squared difference between the probability of class 1 and the label."
+    "brier",
+    "Brier",
+    "Mean of half the sum of (probability − 1 or 0)² over the classes, 1 for the true one.",
+)
+ECE = Score(
+    "ece",
+    "ECE",
+    f"Expected calibration error: mean distance of the predicted probability of a class from its "
+    f"observed share, over {BINS} bins of equal width, with every class of every row.",
 )
 COVERED = Score(
     "coverage",
@@ -60,10 +80,61 @@ COVERED = Score(
 
 SCORES = {
     "regression": (NLL, RMSE, MSE, CRPS, COVERED),
-    "classification": (NLL, ERROR, BRIER),
+    "classification": (NLL, ERROR, BRIER, ECE),
     "count": (NLL, RMSE, MRE, CRPS, COVERED),
 }
 """Scores by task; NLL first, then those common for the task."""
+
+
+@final
+@dataclass(frozen=True)
+class Reliability:
+    """Predicted probabilities in bins of equal width, without empty bins."""
+
+    count: Column
+    predicted: Column
+    observed: Column
+    """Mean probability and share of ones in each bin."""
+
+    @property
+    def expected_error(self) -> float:
+        """Mean distance of predicted and observed, weighted by counts (ECE)."""
+        distance = np.abs(self.predicted - self.observed)
+        return float(np.average(distance, weights=self.count))
+
+    def error_by_chance(self, times: float = 1.0) -> float:
+        """Return a bound that the expected error of calibrated probabilities seldom exceeds.
+
+        The distance of a bin is |N(0, σ²)| with σ² = p(1 − p)/n: the bound is the mean of their
+        sum plus two standard deviations. Rows that occur several times, as in repeats that share
+        them, carry less information: σ² grows by `times`.
+        """
+        share = self.count / self.count.sum()
+        spread = self.predicted * (1 - self.predicted)
+        part = share * np.sqrt(times * spread / self.count)
+        mean, variance = math.sqrt(2 / math.pi) * part.sum(), (1 - 2 / math.pi) * (part**2).sum()
+        return float(mean + 2 * math.sqrt(variance))
+
+
+def reliability(ones: Column, probability: Column, bins: int = BINS) -> Reliability:
+    """Return the share of ones for each bin of predicted probabilities."""
+    index = np.minimum((probability * bins).astype(int), bins - 1)
+    count = np.bincount(index, minlength=bins).astype(np.float64)
+    kept = count > 0
+    sums = (np.bincount(index, weights=each, minlength=bins) for each in (probability, ones))
+    predicted, observed = (each[kept] / count[kept] for each in sums)
+    return Reliability(count[kept], predicted, observed)
+
+
+def one_against_rest(labels: Column, chances: NDArray[np.float64]) -> tuple[Column, Column]:
+    """Return 1 or 0 and its probability for each class of each row; of two classes the second.
+
+    The first of two would add nothing: its distances are the same.
+    """
+    if chances.shape[1] == 2:
+        return labels, chances[:, 1]
+    own = labels[:, None] == np.arange(chances.shape[1])
+    return own.astype(np.float64).ravel(), chances.ravel()
 
 
 @final
@@ -73,7 +144,7 @@ class Judged:
 
     actual: Row
     mean: Row
-    """Predicted mean; for labels the probability of class 1."""
+    """Predicted mean; for labels the probability of class 1, or the mean of the class number."""
 
     lower: Row
     upper: Row
@@ -84,9 +155,18 @@ class Judged:
     scores: dict[str, Row]
     """Values of each row, by the name of the score; RMSE has the squares, of the name "mse"."""
 
+    chances: Chances | None = None
+    """Probabilities of three or more classes."""
+
     def means(self) -> dict[str, float]:
-        """Return the mean of each score, and the root of the mean squared error."""
+        """Return the mean of each score, the root of the mean squared error, and the ECE."""
         means = {name: float(values.mean()) for name, values in self.scores.items()}
+        if "brier" in means:
+            two = torch.stack([1 - self.mean, self.mean], 1)
+            chances = (two if self.chances is None else self.chances).numpy()
+            pairs = one_against_rest(self.actual.numpy(), chances)
+            finite = bool(np.isfinite(pairs[1]).all())
+            means["ece"] = reliability(*pairs).expected_error if finite else math.nan
         return {"rmse": math.sqrt(means["mse"]), **means} if "mse" in means else means
 
 
@@ -100,23 +180,18 @@ def judge(
     scale: float = 1.0,
 ) -> Judged:
     """Score predictions of y, whose units are ``offset + scale·y``."""
-    mean = predictive_mean(likelihood, marginals)
-    lower, upper = predictive_interval(likelihood, marginals, COVERAGE)
-    up_to = predictive_cdf(likelihood, y, marginals)
-    steps = likelihood.task != "regression"
-    below = predictive_cdf(likelihood, y - 1, marginals) if steps else up_to
-    nll = -predictive_log_density(likelihood, y, marginals)
-    every = {
-        "nll": nll + math.log(scale),
-        "mse": (scale * (mean - y)).square(),
-        "error": ((mean > 0.5) != (y > 0.5)).to(mean),
-        "mre": (mean - y).abs() / y.clamp(min=1),
-        "crps": scale * predictive_crps(likelihood, y, marginals),
-        "brier": (mean - y).square(),
-        "coverage": ((lower <= y) & (y <= upper)).to(mean),
+    found = _of_classes if isinstance(likelihood, Classes) else _of_numbers
+    mean, lower, upper, below, up_to, chances = found(likelihood, y, marginals)
+    every: dict[str, Callable[[], Row]] = {
+        "nll": lambda: math.log(scale) - predictive_log_density(likelihood, y, marginals),
+        "mse": lambda: (scale * (mean - y)).square(),
+        "error": lambda: _wrong(y, mean, chances).to(mean),
+        "mre": lambda: (mean - y).abs() / y.clamp(min=1),
+        "crps": lambda: scale * predictive_crps(likelihood, y, marginals),
+        "brier": lambda: _squares(y, mean, chances),
+        "coverage": lambda: ((lower <= y) & (y <= upper)).to(mean),
     }
-    named = ["mse" if score is RMSE else score.name for score in SCORES[task]]
-    scores = {name: every[name] for name in named}
+    names = ["mse" if score is RMSE else score.name for score in SCORES[task]]
 
     def in_units(values: Row) -> Row:
         return offset + scale * values
@@ -128,5 +203,52 @@ def judge(
         upper=in_units(upper),
         below=below,
         up_to=up_to,
-        scores=scores,
+        scores={name: every[name]() for name in names if name in every},
+        chances=chances,
     )
+
+
+class _Predicted(NamedTuple):
+    """As in `Judged`, in the units of training."""
+
+    mean: Row
+    lower: Row
+    upper: Row
+    below: Row
+    up_to: Row
+    chances: Chances | None = None
+
+
+def _of_numbers(likelihood: Likelihood, y: Row, marginals: Marginals) -> _Predicted:
+    up_to = predictive_cdf(likelihood, y, marginals)
+    steps = likelihood.task != "regression"
+    below = predictive_cdf(likelihood, y - 1, marginals) if steps else up_to
+    ends = predictive_interval(likelihood, marginals, COVERAGE)
+    return _Predicted(predictive_mean(likelihood, marginals), *ends, below, up_to)
+
+
+def _of_classes(likelihood: Any, y: Row, marginals: Marginals) -> _Predicted:
+    """Return the distribution of the class number, from the probabilities of the classes."""
+    chances = class_log_probabilities(likelihood, marginals).exp().mT.contiguous()
+    last = likelihood.num_classes - 1
+    mean = chances @ torch.arange(last + 1).to(chances)
+    total, place = chances.cumsum(1), y.long()[:, None]
+    # The sum of all may be below 1 by rounding.
+    lower, upper = ((total[:, :last] < level).sum(1).to(mean) for level in _ENDS)
+    up_to = total.gather(1, place)[:, 0]
+    below = up_to - chances.gather(1, place)[:, 0]
+    return _Predicted(mean, lower, upper, below, up_to, chances if last > 1 else None)
+
+
+_ENDS = (0.5 * (1 - COVERAGE), 0.5 * (1 + COVERAGE))
+
+
+def _wrong(y: Row, mean: Row, chances: Chances | None) -> Tensor:
+    return (mean > 0.5) != (y > 0.5) if chances is None else chances.argmax(1) != y
+
+
+def _squares(y: Row, mean: Row, chances: Chances | None) -> Row:
+    if chances is None:
+        return (mean - y).square()
+    own = torch.nn.functional.one_hot(y.long(), chances.shape[1])
+    return 0.5 * (chances - own).square().sum(1)

@@ -60,11 +60,16 @@ class LikelihoodRow(Row):
 
     many_classes: bool = False
     """Whether it is for labels of any number of classes, with their number as first argument."""
+
     auto_for: Literal["", "positive", "proportion"] = ""
     """Targets for which "auto" compares it, too: skewed positive ones, or proportions."""
 
     conjugate: bool = False
     """Whether the noise is Gaussian, so that square loss, VFE and FITC apply."""
+
+    def make(self, num_classes: int = 2) -> Any:
+        """Return an instance with the settings of the row."""
+        return self.load()(num_classes) if self.many_classes else super().make()
 
 
 @dataclass(frozen=True)
@@ -220,15 +225,18 @@ RULES = Registry(
 
 def likelihoods_of(task: Task, auto: bool = False, num_classes: int = 2) -> tuple[str, ...]:
     """Return the names of the likelihoods of a task, or those that "auto" compares."""
+    many = num_classes > 2
     rows = [row for row in LIKELIHOODS.values() if row.task == task]
+    rows = [row for row in rows if row.many_classes or not many]
     if auto:
-        rows = [row for row in rows if row.auto and row.many_classes == (num_classes > 2)]
+        rows = [row for row in rows if row.auto and row.many_classes == many]
     return tuple(row.name for row in rows)
 
 
-def chosen_likelihood(task: Task, name: str | None) -> str:
+def chosen_likelihood(task: Task, name: str | None, num_classes: int = 2) -> str:
     """Return the name, or the default of the task for None; raise if it is of another task."""
-    allowed = likelihoods_of(task)
+    allowed = likelihoods_of(task, num_classes=num_classes)
     if name is not None and name not in allowed:
-        refuse("likelihood", f"one of {', '.join(allowed)} for {task}", repr(name))
+        what = f"{num_classes} classes" if num_classes > 2 else task
+        refuse("likelihood", f"one of {', '.join(allowed)} for {what}", repr(name))
     return name or allowed[0]

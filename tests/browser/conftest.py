@@ -28,6 +28,11 @@ RECIPES = {
         task="classification", methods=("elbo", "log-joint"), classes=("<b>", "&")
     ),
     "count": Recipe(task="count", methods=("elbo", "log-joint"), repeats=1),
+    "classes": Recipe(
+        task="classification",
+        methods=("elbo", "log-joint"),
+        classes=tuple(f"<{'x' * k}>" for k in range(0, 60, 3)),
+    ),
 }
 
 

@@ -185,6 +185,12 @@ def three_classes(path: Path) -> None:
     path.write_text(text([[row[0], row[2], row[3], row[1]] for row in houses()]))
 
 
+def a_class_seen_once(path: Path) -> None:
+    cells = [[row[0], row[2], row[3], row[1]] for row in houses()]
+    cells[7][-1] = "harbour"
+    path.write_text(text(cells))
+
+
 def everything_at_once(path: Path) -> None:
     cells = with_column("sold", [f"{d:%d.%m.%Y}" for d in DAYS])
     cells = [[*row[:-1], f"id{i}", row[-1]] for i, row in enumerate(cells)]

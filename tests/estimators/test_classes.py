@@ -5,11 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from matplotlib import pyplot as plt
 from sklearn.datasets import load_iris
 
 import directgp
 from directgp import SparseGPClassifier
 from directgp.errors import InvalidInputError, UnsupportedError
+from directgp.estimators import partial_dependence
 from directgp.likelihoods import OrderedProbit, Softmax
 
 pytestmark = [
@@ -108,5 +111,62 @@ def test_what_does_not_fit_the_classes_is_refused() -> None:
         fitted(likelihood=Softmax(4))
     with pytest.raises(UnsupportedError, match="two labels"):
         fitted(objective="zero_one_cost")
-    with pytest.raises(UnsupportedError, match="three or more classes"):
-        fitted().plot_partial_dependence(FLOWERS)
+
+
+@pytest.mark.parametrize("likelihood", ["softmax", "robust_max", "ordinal"])
+def test_partial_dependence_has_a_curve_for_each_class(likelihood: str) -> None:
+    """The curve by `predict_proba`, the band by 4000 joint draws of f from another function."""
+    model, rows = fitted(likelihood=likelihood), FLOWERS[::2]
+    (found,) = partial_dependence(model, rows, [2], coverage=0.8)
+    assert found.classes == ("setosa", "versicolor", "virginica")
+    assert found.mean.shape == found.lower.shape == (3, len(found.grid))
+    changed = rows.copy()
+    changed[:, 2] = found.grid[9]
+    chances = model.predict_proba(changed)
+    np.testing.assert_allclose(found.mean[:, 9], chances.mean(0), rtol=1e-9)
+    scaled = torch.as_tensor(model.scalings_.inputs.forward(changed)).to(model.posterior_.Z)
+    f = model.posterior_.sample(scaled, 4000, torch.Generator().manual_seed(3))
+    kind: Any = model.likelihood_
+    drawn = kind.class_probabilities(f) if likelihood != "ordinal" else None
+    if drawn is None:
+        labels = (torch.full_like(f, float(k)) for k in range(3))
+        drawn = torch.stack([kind.log_prob(y, f) for y in labels], 1).exp()
+    averages = drawn.detach().numpy().mean(-1)
+    expected = np.quantile(averages, [0.1, 0.9], axis=0)
+    # Ends of 500 draws err by 0.08 standard deviations.
+    atol = 0.3 * averages.std(0).max()
+    np.testing.assert_allclose(found.lower[:, 9], expected[0], atol=atol, rtol=0)
+    np.testing.assert_allclose(found.upper[:, 9], expected[1], atol=atol, rtol=0)
+
+
+@pytest.mark.parametrize("likelihood", ["softmax", "ordinal"])
+def test_two_classes_have_the_curve_of_the_second(likelihood: str) -> None:
+    some = FLOWERS[KINDS > 0], NAMES[KINDS > 0]
+    model = SparseGPClassifier(**QUICK, likelihood=likelihood).fit(*some)
+    (found,) = partial_dependence(model, some[0], [2])
+    assert found.target == "P(virginica)" and found.classes == ()
+    changed = some[0].copy()
+    changed[:, 2] = found.grid[5]
+    assert found.mean[5] == pytest.approx(model.predict_proba(changed)[:, 1].mean(), rel=1e-9)
+    assert (found.lower < found.mean).all() and (found.mean < found.upper).all()
+
+
+def test_predictions_along_one_feature_have_a_line_for_each_class() -> None:
+    model = SparseGPClassifier(**QUICK).fit(FLOWERS[::2, 2:3], NAMES[::2])
+    ax = model.plot_predictions(FLOWERS[::2, 2:3], NAMES[::2])
+    drawn = {str(line.get_label()): line for line in ax.lines}
+    assert list(drawn) == ["setosa", "versicolor", "virginica"]
+    x = np.asarray(drawn["virginica"].get_xdata())
+    expected = model.predict_proba(x[:, None])[:, 2]
+    np.testing.assert_allclose(np.asarray(drawn["virginica"].get_ydata()), expected, rtol=1e-9)
+    marks = [np.asarray(each.get_offsets()) for each in ax.collections]
+    assert [len(each) for each in marks] == [25, 25, 25]
+    assert all((each[:, 1] > 1).all() for each in marks)
+    plt.close("all")
+
+
+def test_partial_dependence_of_classes_is_drawn(model: SparseGPClassifier) -> None:
+    (ax,) = model.plot_partial_dependence(FLOWERS[::2], [2])
+    assert ax.get_ylabel() == "probability"
+    assert [line.get_label() for line in ax.lines] == ["setosa", "versicolor", "virginica"]
+    plt.close("all")

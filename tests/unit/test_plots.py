@@ -304,6 +304,18 @@ def test_dependence_on_a_feature_of_few_values_has_a_mark_at_each() -> None:
     draw(plots.plot_partial_dependence([alone], ax=fresh())[0])
 
 
+def test_many_classes_have_a_line_each_and_those_that_vary_most_are_drawn() -> None:
+    names = tuple("abcdefghij")
+    mean = np.linspace(0, 1, 10)[::-1, None] * X
+    found = plots.PartialDependence("x", "p", X, mean, mean - 0.1, mean + 0.1, 0.9, classes=names)
+    (ax,) = plots.plot_partial_dependence([found], fresh())
+    assert [each.get_label() for each in ax.lines] == [*names[:8]]
+    np.testing.assert_array_equal(ys(line(ax, "c")), mean[2])
+    assert len({(each.get_color(), each.get_linestyle()) for each in ax.lines}) == 8
+    low, high = ax.get_ylim()
+    assert low < -1.1 and high > 1.1
+
+
 def test_panels_share_a_range_and_a_legend() -> None:
     found = [SMOOTH, COARSE, SMOOTH, SMOOTH]
     axes = plots.plot_partial_dependence(found)

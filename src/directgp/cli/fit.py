@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, final
 
 from directgp.cli import options
 from directgp.cli.terminal import HELP, INTERRUPTED, Terminal, output_option
-from directgp.errors import DirectGPError
+from directgp.errors import DirectGPError, require
 from directgp.registry import LIKELIHOODS, LOSSES, ROW_CONSTANTS, chosen_likelihood
 from directgp.text import duration, entry, joined, number, plural, with_error
 
@@ -99,7 +99,7 @@ def fit(
         columns = {row_column[0]: row_column[1], **columns}
     opened = open_data(given, "fit", **columns)
     with options.usage_errors():
-        chosen_likelihood(opened.problem.task, likelihood)
+        chosen_likelihood(opened.problem.task, likelihood, opened.problem.num_classes)
     _train_and_save(opened, settings, out, force, terminal)
 
 
@@ -140,7 +140,13 @@ def _train(opened: "Opened", settings: dict[str, Any]) -> Any:
     from directgp.cli.data import named_columns
     from directgp.errors import DirectGPWarning
 
-    problem, given = opened.problem, {"sample_weight": opened.values("weights")}
+    problem, weights = opened.problem, opened.values("weights")
+    if weights is not None and problem.classes is not None:
+        for label, name in enumerate(problem.classes):
+            got = f"0 in every row of {name!r}"
+            some = bool((weights[problem.y == label] != 0).any())
+            require(some, "--weights", "positive in some row of each class", got)
+    given = {"sample_weight": weights}
     given |= {name: opened.values(name) for name in opened.columns if name in ROW_CONSTANTS}
     makers: dict[str, Any] = {
         "regression": estimators.SparseGPRegressor,

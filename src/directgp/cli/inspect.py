@@ -7,7 +7,7 @@ from typing import Any
 from directgp.cli.options import ModelArgument
 from directgp.cli.terminal import Debug, Json, Terminal
 from directgp.registry import ROW_CONSTANTS
-from directgp.text import bullet, entry, plural
+from directgp.text import bullet, entry, listed, plural
 
 
 def inspect(model: ModelArgument, json: Json = False, debug: Debug = False) -> None:
@@ -29,7 +29,8 @@ def _card_sections(card: Any) -> Iterable[str]:
 
     task = card.task
     if card.classes is not None:
-        task = f"classification: {card.classes[1]!r} against {card.classes[0]!r}"
+        two = f"{card.classes[1]!r} against {card.classes[0]!r}"
+        task = f"classification: {two if len(card.classes) == 2 else listed(card.classes, 20)}"
     extra = {name: getattr(card, name) for name in (*ROW_CONSTANTS, "weights")}
     lines = {
         "source": f"{card.source}, {plural(card.rows, 'row')}",

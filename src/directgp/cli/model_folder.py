@@ -40,8 +40,8 @@ class ModelCard(BaseModel):
     rows: int
     task: Task
     target: str
-    classes: tuple[str, str] | None
-    """Names of class 0 and class 1."""
+    classes: tuple[str, ...] | None
+    """Names of class 0, class 1, …"""
 
     positive: str | None
     """Class 1, where every other value of the target is class 0."""

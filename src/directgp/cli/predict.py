@@ -64,9 +64,9 @@ class Predicted:
         import numpy as np
 
         if card.classes is not None:
-            ones = (model.decision_function(X) > 0).astype(int)
+            place = model.predict(X).astype(int)
             proba = model.predict_proba(X).T if self.proba else []
-            return [*proba, np.array(card.classes, dtype=object)[ones]]
+            return [*proba, np.array(card.classes, dtype=object)[place]]
         ends = [e for share in self.intervals for e in ((1 - share) / 2, (1 + share) / 2)]
         levels = model.predict_quantiles(X, [*ends, *self.quantiles], **given).T
         if card.task == "count":
@@ -260,7 +260,7 @@ def _sums(
     yield "nll", -float(density[known].sum())
     if card.classes is not None:
         label = next(column for column in found if column.dtype == object)
-        yield "error", float(((label == card.classes[1]) != (y > 0.5)).sum())
+        yield "error", float((label != np.array(card.classes, dtype=object)[y.astype(int)]).sum())
         return
     mean, _, lower, upper = found[:4]
     if card.task == "count":

@@ -62,10 +62,10 @@ class Problem:
 
     X: NDArray[np.float64]
     y: NDArray[np.float64]
-    """Features, of shape (n, d), NaN for gaps, and targets, of shape (n,); 0 and 1 for labels."""
+    """Features, of shape (n, d), NaN for gaps, and targets, of shape (n,); 0, 1, … for labels."""
 
-    classes: tuple[str, str] | None
-    """Names of class 0 and class 1 in classification, else None."""
+    classes: tuple[str, ...] | None
+    """Names of class 0, class 1, … in classification, else None."""
 
     source: str
     """The table as the user named it."""
@@ -78,6 +78,11 @@ class Problem:
 
     needed: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     """Columns that are no features, such as weights, each of shape (n,)."""
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes; 2 for targets that are no labels."""
+        return len(self.classes or (0, 1))
 
     def fingerprint(self) -> str:
         """Return the sha256 of names, task, shape and numbers, in hex."""

@@ -25,6 +25,12 @@ _ROWS_PER_COUNT = 10
 _MIN_DENSE = 0.8
 """Least part of the rows whose count is next to another count that occurs."""
 
+_MAX_CLASSES = 100
+"""More classes, each with a latent function of its own, take too long to train."""
+
+_ROWS_PER_CLASS = 2
+"""Least number of rows of each of three or more classes: one to train on and one to test."""
+
 _MIN_DISPERSION = 0.5
 """Least ratio of variance to mean. It is 1 or more for any mixture of Poisson counts, and small for
 numbers that are far from 0, such as years, or bounded on both sides, such as grades."""
@@ -33,15 +39,14 @@ numbers that are far from 0, such as years, or bounded on both sides, such as gr
 def guess_task(column: pa.ChunkedArray, name: str = "y") -> tuple[Task, str]:
     """Return the task that the values of a target suggest, and the reason.
 
-    Two different values are classes. Whole numbers of at least 0 are counts if few of them are
-    different, most are next to each other, and their variance is large enough for counts. Other
-    numbers are a regression target.
+    Text and two different numbers are classes. Whole numbers of at least 0 are counts if few of
+    them are different, most are next to each other, and their variance is large enough for counts.
+    Other numbers are a regression target.
     """
     kind = kind_of(column.type)
     if kind == "category":
         values = level_counts(column)
-        if len(values) > 2:
-            _refuse_text(name, values)
+        _check_classes(name, values)
         return "classification", f"it has {plural(len(values), 'different value')}"
     if kind != "number":
         _refuse_type(column, name, "numbers or classes")
@@ -82,7 +87,7 @@ def encode_target(
     task: Task | None,
     positive: str | None,
     rows: NDArray[np.int64],
-) -> tuple[Task, NDArray[np.float64], tuple[str, str] | None, list[str]]:
+) -> tuple[Task, NDArray[np.float64], tuple[str, ...] | None, list[str]]:
     """Return the task, the target of these rows as numbers, the names of its classes, and notes."""
     notes = []
     if task is None and positive is not None:
@@ -104,7 +109,11 @@ def encode_target(
     if is_number:
         _numbers(column, name, task, rows)
     counts = level_counts(_labels(column, name))
-    classes = _two_classes(counts, name, positive, is_number)
+    classes = _ordered_classes(counts, name, positive, is_number)
+    if len(classes) > 2:
+        rows_of = counted({label: counts[label] for label in classes})
+        notes.append(f"The {len(classes)} classes in order, with their numbers of rows: {rows_of}.")
+        return task, encode_classes(column, name, classes), classes, notes
     ones = counts[classes[1]]
     sizes = [plural(len(column) - ones, "row"), plural(ones, "row")]
     note = f"Class 1 is {classes[1]!r} ({sizes[1]}), class 0 is {classes[0]!r} ({sizes[0]})"
@@ -113,7 +122,7 @@ def encode_target(
 
 
 def coded(
-    column: pa.ChunkedArray, name: str, task: Task, classes: tuple[str, str] | None
+    column: pa.ChunkedArray, name: str, task: Task, classes: tuple[str, ...] | None
 ) -> NDArray[np.float64]:
     """Encode the target of new data, without missing values, as in training."""
     if classes is None:
@@ -124,18 +133,19 @@ def coded(
 def encode_classes(
     column: pa.ChunkedArray,
     name: str,
-    classes: tuple[str, str],
+    classes: tuple[str, ...],
     remedy: str = "Correct or remove these rows.",
 ) -> NDArray[np.float64]:
-    """Return 1 for class 1, 0 for class 0 and NaN for missing labels; raise for other labels."""
+    """Return the place of each label among the classes, NaN if missing; raise for other labels."""
     text = _labels(column, name)
-    if classes[0] != f"not {classes[1]}":
-        known = pc.is_in(text, value_set=pa.array([*classes, None], pa.string()))
-        others = level_counts(text.filter(pc.invert(known)))
-        if others:
-            got = f"other labels with their counts: {counted(others)}"
-            refuse(f"The target {name!r}", f"of the classes {listed(classes)}", got, remedy)
-    return to_numbers(pc.equal(text, classes[1]))
+    if classes[0] == f"not {classes[1]}":
+        return to_numbers(pc.equal(text, classes[1]))
+    known = pc.is_in(text, value_set=pa.array([*classes, None], pa.string()))
+    others = level_counts(text.filter(pc.invert(known)))
+    if others:
+        got = f"other labels with their counts: {counted(others)}"
+        refuse(f"The target {name!r}", f"of the classes {listed(classes)}", got, remedy)
+    return to_numbers(pc.index_in(text, value_set=pa.array(classes, pa.string())))
 
 
 def _labels(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
@@ -149,28 +159,26 @@ def _labels(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     return pc.cast(column, pa.string())
 
 
-def _two_classes(
+def _ordered_classes(
     counts: dict[str, int], name: str, positive: str | None, is_number: bool
-) -> tuple[str, str]:
-    """Return class 0 and class 1: the positive label, yes, the larger number, or the last text."""
+) -> tuple[str, ...]:
+    """Return the classes by size or alphabet; of two, the positive label or yes is the last."""
     if len(counts) < 2:
         got = f"{listed(counts)} in every row"
-        refuse(f"The target {name!r}", "of two classes", got, "Name another target.")
+        refuse(f"The target {name!r}", "of two or more classes", got, "Name another target.")
     if positive is not None:
         if positive not in counts:
             remedy = suggestion(positive, sorted(counts), "The classes")
             refuse("The positive class", "a class of the target", repr(positive), remedy)
         others = [label for label in counts if label != positive]
         return others[0] if len(others) == 1 else f"not {positive}", positive
-    if len(counts) > 2:
-        _refuse_text(name, counts)
+    _check_classes(name, counts)
 
     def rank(label: str) -> tuple[bool, float, str]:
         size = float(label) if is_number and label not in ("true", "false") else 0.0
-        return label.strip().casefold() in _YES, size, label
+        return len(counts) == 2 and label.strip().casefold() in _YES, size, label
 
-    zero, one = sorted(counts, key=rank)
-    return zero, one
+    return tuple(sorted(counts, key=rank))
 
 
 def _numbers(
@@ -179,7 +187,9 @@ def _numbers(
     """Return a target of finite numbers; for counts, of whole numbers of at least 0."""
     kind = kind_of(column.type)
     if kind == "category":
-        _refuse_text(name, level_counts(column))
+        got = _described(level_counts(column))
+        remedy = "Use --task classification."
+        refuse(f"The target {name!r}", f"numbers for the task {task}", got, remedy)
     if kind != "number":
         _refuse_type(column, name, "numbers")
     y = to_numbers(column)
@@ -200,11 +210,23 @@ def _refuse_type(column: pa.ChunkedArray, name: str, allowed: str) -> NoReturn:
     refuse(f"The target {name!r}", allowed, got, "Name another target.")
 
 
-def _refuse_text(name: str, counts: Mapping[str, int]) -> NoReturn:
-    """Raise `InvalidTableError` for labels that are neither numbers nor two classes."""
+def _described(counts: Mapping[str, int]) -> str:
+    return f"{plural(len(counts), 'class', 'classes')}: {listed(sorted(counts))}"
+
+
+def _check_classes(name: str, counts: Mapping[str, int]) -> None:
+    """Raise `InvalidTableError` for too many classes, and for a rare one of three or more."""
+    rare = {label: rows for label, rows in counts.items() if rows < _ROWS_PER_CLASS}
+    if len(counts) > _MAX_CLASSES:
+        allowed, got = f"at most {_MAX_CLASSES} classes", _described(counts)
+    elif rare and len(counts) > 2:
+        allowed = f"classes of at least {_ROWS_PER_CLASS} rows each"
+        got = f"one row in {_described(rare)}"
+    else:
+        return
     most = max(counts, key=lambda label: (counts[label], label))
     sentence = (
-        f"The target {name!r} must be numbers or two classes. Got {len(counts):,} classes: "
-        f"{listed(sorted(counts))}. Give --positive LABEL to predict one class against the rest."
+        f"The target {name!r} must be numbers or {allowed}. Got {got}. Correct these rows, or give"
+        " --positive LABEL to predict one class against the rest."
     )
     raise InvalidTableError([TableProblem(sentence, {"--positive": (most,)})])

@@ -597,7 +597,8 @@ class SparseGPEstimator(BaseEstimator, ABC):
     ) -> "list[Axes]":
         """Plot the mean of y along each feature, averaged over the rows of X; return the axes.
 
-        It is the probability of the second class for labels, and the rate for counts. The band is
+        It is the probability of the second class for labels, and the rate for counts; three or
+        more classes have a line for the probability of each, of at most eight classes. The band is
         the central interval, at each value, of the posterior of this average: how well the model
         knows it, not how rows differ. After training for the log loss the posterior may describe a
         part of the noise, too.
@@ -605,8 +606,9 @@ class SparseGPEstimator(BaseEstimator, ABC):
         Parameters
         ----------
         X : array-like of shape (n, n_features)
-            Rows, of which at most 200 are averaged, a sample with a fixed seed. A curve goes from
-            the 5 % to the 95 % quantile of the feature; up to ten different values are marks.
+            Rows, of which at most 200 (100 for three or more classes) are averaged, a sample with
+            a fixed seed. A curve goes from the 5 % to the 95 % quantile of the feature; up to ten
+            different values are marks.
         features : name, number, or list of them
             By default the six of the largest `feature_importances_`, or if there are none, those
             whose curves vary most.

@@ -21,6 +21,7 @@ from directgp.estimators.plotting import curve_points, without_names
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike
 from directgp.likelihoods.base import Classes, Likelihood
+from directgp.metrics import one_against_rest
 from directgp.plots import plot_label_curve, plot_reliability
 from directgp.predictive import predictive_log_density
 from directgp.predictive.moments import class_log_probabilities
@@ -147,16 +148,15 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         once for every class.
         """
         labels = self._targets(X, y, "plot_calibration")
-        chances = self.predict_proba(X)
-        if chances.shape[1] == 2:
-            return plot_reliability(labels, chances[:, 1], ax)
-        own = (labels[:, None] == np.arange(chances.shape[1])).astype(np.float64)
-        return plot_reliability(own.ravel(), chances.ravel(), ax)
+        return plot_reliability(*one_against_rest(labels, self.predict_proba(X)), ax)
 
     def plot_predictions(
         self, X: ArrayLike, y: ArrayLike | None = None, ax: "Axes | None" = None
     ) -> "Axes":
-        """Plot the probability of the second class along the one feature of the model."""
+        """Plot the probability of the second class along the one feature of the model.
+
+        For more than two classes, that of each, of at most eight classes.
+        """
         check_is_fitted(self)
         who, remedy = self._who("plot_predictions"), "plot_calibration works for any number."
         allowed, got = "called for a model of one feature", f"{self.n_features_in_} features"
@@ -164,8 +164,11 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         inputs, grid, name = curve_points(self, X)
         data = None if y is None else (inputs, self._targets(X, y, "plot_predictions"))
         with without_names():
-            probability = self.predict_proba(grid[:, None])[:, 1]
-        return plot_label_curve(grid, probability, data, ax, name, str(self.classes_[1]))
+            chances = self.predict_proba(grid[:, None])
+        names = [str(each) for each in self.classes_]
+        if len(names) > 2:
+            return plot_label_curve(grid, chances, data, ax, name, classes=names)
+        return plot_label_curve(grid, chances[:, 1], data, ax, name, names[1])
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy: the share of rows whose class `predict` returns."""

@@ -12,19 +12,21 @@ from gpytorch.kernels import MaternKernel, PiecewisePolynomialKernel, RBFKernel,
 from jaxtyping import Float64
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
-from directgp.errors import UnsupportedError, refuse, require
+from directgp.errors import refuse, require
 from directgp.estimators.plotting import without_names
 from directgp.estimators.preprocessing import Column, Columns, Scalings
 from directgp.estimators.validation import ArrayLike, RowValues, check_whole
-from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.base import Classes, Likelihood
 from directgp.numerics.linalg import jittered_cholesky
 from directgp.numerics.random import standard_normal
 from directgp.plots import PartialDependence
 from directgp.plots.style import Array
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.predictive import predictive_log_density
-from directgp.predictive.moments import centre, check_coverage
+from directgp.predictive.moments import centre, check_coverage, class_log_probabilities
+from directgp.shapes import Marginals
 from directgp.text import decimals_for, did_you_mean, percent, text_table, with_error
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 Tables = Float64[np.ndarray, "g n d"]
 """Rows once for each value of a grid."""
+
+Curves = Float64[np.ndarray, "c g"]
+"""The mean of y, or the probability of each of three or more classes, along a grid."""
 
 _MAX_FEATURES = 6
 """Features of a picture unless the user names them."""
@@ -41,6 +46,9 @@ _MAX_ROWS = 200
 
 _GRID = 40
 """Points of a curve, evenly spaced from the 5 % to the 95 % quantile of the feature."""
+
+_FEWER = 2
+"""Factor of fewer rows and points for three or more classes, whose probabilities take long."""
 
 _FEW = 10
 """Number of different values of a feature up to which these are the points."""
@@ -83,51 +91,98 @@ class Explained(NamedTuple):
             slopes = own
         return np.asarray(slopes / slopes.sum())
 
+    @property
+    def many_classes(self) -> bool:
+        """Whether y is one of three or more classes, each with a curve of its own."""
+        return isinstance(self.likelihood, Classes) and self.likelihood.num_classes > 2
+
+    def marginals(self, X: Columns) -> Marginals:
+        """Return the marginals of f in the units of training."""
+        inputs = torch.as_tensor(self.scalings.scaled_inputs(X)).to(self.posterior.Z)
+        return self.posterior.predict(inputs)
+
     @torch.no_grad()
     def nll(self, X: Columns, y: Column) -> float:
         """Return the mean NLL of the scaled targets."""
-        inputs = torch.as_tensor(self.scalings.scaled_inputs(X)).to(self.posterior.Z)
-        targets = torch.as_tensor(self.scalings.targets.exact(y[:, None])[:, 0]).to(inputs)
-        losses = -predictive_log_density(self.likelihood, targets, self.posterior.predict(inputs))
-        return float(losses.mean())
+        q = self.marginals(X)
+        targets = torch.as_tensor(self.scalings.targets.exact(y[:, None])[:, 0]).to(q.mean)
+        return float(-predictive_log_density(self.likelihood, targets, q).mean())
 
     @torch.no_grad()
-    def averages(self, tables: Tables) -> Array:
-        """Return the mean of y of each table, averaged over its rows."""
-        rows = self.scalings.scaled_inputs(tables.reshape(-1, tables.shape[-1]))
-        q = self.posterior.predict(torch.as_tensor(rows).to(self.posterior.Z))
-        mean = centre(self.likelihood, q).double().cpu().numpy()
-        return self._in_units(mean.reshape(len(tables), -1).mean(axis=1))
+    def averages(self, tables: Tables) -> Curves:
+        """Return the mean of y, or the probability of each class, averaged over each table."""
+        q = self.marginals(tables.reshape(-1, tables.shape[-1]))
+        if isinstance(self.likelihood, Classes):
+            chances = class_log_probabilities(self.likelihood, q).exp()
+            mean = chances if self.many_classes else chances[1:]
+        else:
+            mean = centre(self.likelihood, q)[None]
+        rows = mean.double().cpu().numpy().reshape(len(mean), len(tables), -1)
+        return self._in_units(rows.mean(axis=2))
 
     @torch.no_grad()
-    def bands(self, tables: Tables, coverage: float) -> Array:
+    def bands(self, tables: Tables, coverage: float) -> Float64[np.ndarray, "c 2 g"]:
         """Return central intervals of the average of E[y given f], over joint draws of f."""
         # In float64: between close inputs the covariance is singular in float32.
         posterior = copy.deepcopy(self.posterior).double()
         scaled = np.stack([self.scalings.scaled_inputs(table) for table in tables])
         X = torch.as_tensor(scaled).to(posterior.Z)
         # Every table gets the same random numbers, so that the band is smooth.
-        noise = standard_normal(_DRAWS, X[0, :, 0], torch.Generator(X.device).manual_seed(0)).mT
-        joint = posterior.joint(X)
-        f = joint.mean.unsqueeze(-1) + jittered_cholesky(joint.covariance).L @ noise
-        # Student's t noise may have no mean.
-        additive = self.likelihood.additive
-        mean = f if additive else self.likelihood.conditional_mean(f)
-        draws = self._in_units(mean.mean(1).cpu().numpy())
+        generator = torch.Generator(X.device).manual_seed(0)
+        several = posterior.num_latent > 1
+        numbers = range(posterior.num_latent)
+        latents = [posterior.latent(k) for k in numbers] if several else [posterior]
+        noise = [standard_normal(_DRAWS, X[0, :, 0], generator).mT for _ in latents]
+
+        def averages(X: Tensor) -> Tensor:
+            """Return the average of each draw, of shape (curves, ..., draws)."""
+            f = []
+            for latent, own in zip(latents, noise, strict=True):
+                joint = latent.joint(X)
+                f.append(joint.mean.unsqueeze(-1) + jittered_cholesky(joint.covariance).L @ own)
+            return self._conditional(torch.stack(f, -2) if several else f[0]).mean(-2)
+
+        # The draws of several latents are many: one value of the grid at a time.
+        draws = torch.stack([averages(x) for x in X], 1) if several else averages(X)
         tail = 0.5 * (1 - coverage)
-        return np.asarray(np.quantile(draws, [tail, 1 - tail], axis=1))
+        ends = np.quantile(self._in_units(draws.cpu().numpy()), [tail, 1 - tail], axis=-1)
+        return np.asarray(ends.swapaxes(0, 1))
+
+    def _conditional(self, f: Tensor) -> Tensor:
+        """Return E[y given f] or the probability of each class, of shape (curves, ..., n, draws).
+
+        f has shape (..., n, draws), or (..., n, latents, draws).
+        """
+        if self.many_classes:
+            likelihood: Any = self.likelihood
+            chances: Tensor = likelihood.class_probabilities(f)
+            return chances.movedim(-2, 0) if likelihood.num_latent > 1 else chances
+        # Student's t noise may have no mean.
+        return (f if self.likelihood.additive else self.likelihood.conditional_mean(f))[None]
 
     def curves(self, X: Columns, features: Sequence[int], coverage: float) -> list[Array]:
-        """Return grid, mean and ends of the band along each feature, averaged over rows."""
-        found, rows = [], _sample(X)
+        """Return grid, mean and ends of the band along each feature, averaged over rows.
+
+        Three or more classes have mean and ends of each.
+        """
+        found = []
         for j in features:
-            grid = _grid(X[:, j])
-            tables = _tables(rows, j, grid)
-            found.append(np.stack([grid, self.averages(tables), *self.bands(tables, coverage)]))
+            grid, tables = self._along(X, j)
+            pairs = zip(self.averages(tables), self.bands(tables, coverage), strict=True)
+            found.append(np.stack([grid, *(row for mean, ends in pairs for row in (mean, *ends))]))
         return found
 
+    def _along(self, X: Columns, j: int) -> tuple[Array, Float64[np.ndarray, "g m d"]]:
+        """Return the values of a feature, and the rows to average over with each of them."""
+        fewer = _FEWER if self.many_classes else 1
+        grid = _grid(X[:, j], _GRID // fewer)
+        rows = _sample(X, _MAX_ROWS // fewer)
+        tables = np.repeat(rows[None], len(grid), axis=0)
+        tables[:, :, j] = grid[:, None]
+        return grid, tables
+
     def _in_units(self, values: Array) -> Array:
-        return self.scalings.targets.backward(values[..., None])[..., 0]
+        return np.asarray(self.scalings.targets.backward(values[..., None])[..., 0])
 
 
 def increases(nll: Callable[[Columns], float], X: Columns, random: Any) -> Array:
@@ -223,38 +278,40 @@ def partial_dependence(
     check_is_fitted(model)
     who, names = model._who("plot_partial_dependence"), feature_names(model)
     check_coverage(who, coverage)
-    if model._num_classes > 2:
-        raise UnsupportedError(
-            f"{who} is not for three or more classes. Use feature_relevance(X, y), or "
-            "sklearn.inspection.partial_dependence with the column of predict_proba."
-        )
     chosen = None if features is None else _positions(features, names, who)
     inputs, classes = model._inputs(X, who), getattr(model, "classes_", None)
     target = "rate" if model._task == "count" else "mean of y"
-    target = target if classes is None else f"P({classes[1]})"
+    names_of_classes: tuple[str, ...] = ()
+    if classes is not None:
+        many = len(classes) > 2
+        target = "probability" if many else f"P({classes[1]})"
+        names_of_classes = tuple(map(str, classes)) if many else ()
     explained = Explained.of(model)
     known = np.flatnonzero(~np.isnan(inputs).all(axis=0)).tolist()
     if chosen is None:
         by = explained.relevance()
         if by is None:
-            by, rows = np.zeros(len(names)), _sample(inputs)
+            by = np.zeros(len(names))
             for j in known:
-                by[j] = np.ptp(explained.averages(_tables(rows, j, _grid(inputs[:, j]))))
+                curves = explained.averages(explained._along(inputs, j)[1])
+                by[j] = np.ptp(curves, axis=1).max()
         chosen = [j for j in np.argsort(-by, kind="stable").tolist() if j in known][:_MAX_FEATURES]
     for j in chosen:
         require(j in known, f"features of {who}", "columns with values in X", repr(names[j]))
-    curves = explained.curves(inputs, chosen, coverage)
+    found = explained.curves(inputs, chosen, coverage)
     return tuple(
-        dependence_on(names[j], target, curve, coverage)
-        for j, curve in zip(chosen, curves, strict=True)
+        dependence_on(names[j], target, curve, coverage, names_of_classes)
+        for j, curve in zip(chosen, found, strict=True)
     )
 
 
-def dependence_on(feature: str, target: str, curve: Array, coverage: float) -> PartialDependence:
-    """Return the record to draw from one of `Explained.curves`."""
-    grid, mean, lower, upper = curve
-    few = len(grid) <= _FEW
-    return PartialDependence(feature, target, grid, mean, lower, upper, coverage, few)
+def dependence_on(
+    feature: str, target: str, curve: Array, coverage: float, classes: tuple[str, ...] = ()
+) -> PartialDependence:
+    """Return the record to draw from one of `Explained.curves`, with names of several classes."""
+    grid, few = curve[0], len(curve[0]) <= _FEW
+    mean, lower, upper = (curve[k::3] if classes else curve[k] for k in (1, 2, 3))
+    return PartialDependence(feature, target, grid, mean, lower, upper, coverage, few, classes)
 
 
 def _positions(features: Any, names: Sequence[str], who: str) -> list[int]:
@@ -268,7 +325,7 @@ def _positions(features: Any, names: Sequence[str], who: str) -> list[int]:
     return [names.index(each) if isinstance(each, str) else int(each) for each in wanted]
 
 
-def _grid(column: Array) -> Array:
+def _grid(column: Array, points: int) -> Array:
     """Return the values of a column with few of them, else even points between two quantiles."""
     column = column[~np.isnan(column)]
     values = np.unique(column)
@@ -277,17 +334,10 @@ def _grid(column: Array) -> Array:
     low, high = np.quantile(column, [0.05, 0.95])
     # Nearly all rows may have one value.
     ends = (low, high) if low < high else (values[0], values[-1])
-    return np.linspace(*ends, _GRID)
+    return np.linspace(*ends, points)
 
 
-def _sample(X: Columns) -> Float64[np.ndarray, "m d"]:
+def _sample(X: Columns, number: int) -> Float64[np.ndarray, "m d"]:
     """Return the rows to average over."""
-    few = len(X) <= _MAX_ROWS
-    return X if few else X[np.random.default_rng(0).choice(len(X), _MAX_ROWS, replace=False)]
-
-
-def _tables(rows: Columns, j: int, grid: Array) -> Tables:
-    """Return the rows once for each value of the grid, with this value in column j."""
-    tables = np.repeat(rows[None], len(grid), axis=0)
-    tables[:, :, j] = grid[:, None]
-    return tables
+    few = len(X) <= number
+    return X if few else X[np.random.default_rng(0).choice(len(X), number, replace=False)]

@@ -156,7 +156,11 @@ def starting_models(
     return [
         [
             Model(
-                _posterior(priors[likelihood.latent_scale][kernel], Z, likelihood, y),
+                with_latents_of(
+                    likelihood,
+                    SparsePosterior(copy.deepcopy(priors[likelihood.latent_scale][kernel]), Z),
+                    y,
+                ),
                 copy.deepcopy(likelihood),
                 f"{kernel}, {name}",
             )
@@ -166,13 +170,13 @@ def starting_models(
     ]
 
 
-def _posterior(
-    prior: Prior, Z: Float[Tensor, "m d"], likelihood: Likelihood, y: Targets
+def with_latents_of(
+    likelihood: Likelihood, posterior: SparsePosterior, y: Targets
 ) -> SparsePosterior:
     """Return q(u) = p(u) for the latents of a likelihood, which start with one kernel."""
-    posterior = SparsePosterior(copy.deepcopy(prior), Z)
     if likelihood.num_latent == 1:
         return posterior
+    prior = posterior.prior
     posterior = posterior.with_latents(likelihood.num_latent, shared=likelihood.shared_latents)
     if starts := likelihood.latent_starts(y):
         posterior.prior = prior.with_starts(starts)

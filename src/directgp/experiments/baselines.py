@@ -12,7 +12,7 @@ from scipy.special import logit
 from scipy.stats import nbinom, poisson
 
 from directgp.experiments.fit import ScaledRows
-from directgp.likelihoods import Gaussian, Logistic, NegativeBinomial, Poisson
+from directgp.likelihoods import Gaussian, Logistic, NegativeBinomial, Poisson, Softmax
 from directgp.likelihoods.base import Likelihood
 from directgp.registry import Task
 from directgp.shapes import Marginals
@@ -49,27 +49,35 @@ def predict_baseline(
         mean, sd = model.predict(Xt, return_std=True)
         noise = 1 / model.alpha_
         return Gaussian(noise), _marginals(mean, np.maximum(sd**2 - noise, _CERTAIN))
+    number, train = rows.num_classes, (X, y)
     if name == "mean" or len(np.unique(y)) == 1:
-        valid, test = (np.full(len(part), y.mean()) for part in (Xv, Xt))
+        share = y.mean() if number == 2 else np.bincount(y.astype(int), minlength=number) / len(y)
+        valid, test = (np.full((len(part), *np.shape(share)), share) for part in (Xv, Xt))
     elif name == "linear":
-        valid, test = _linear(task, (X, y), (Xv, yv), Xt)
+        valid, test = _linear(task, train, (Xv, yv), Xt, number)
     else:
-        valid, test = _boosting(task, (X, y), (Xv, yv), Xt, seed)
+        valid, test = _boosting(task, train, (Xv, yv), Xt, seed, number)
     if task == "regression":
         residuals = y - y.mean() if name == "mean" else yv - valid
         return Gaussian(float(np.mean(residuals**2)) + _CERTAIN), _marginals(test)
+    if number > 2:
+        return Softmax(number), _marginals(np.log(np.maximum(test, _SMALLEST)).T.copy())
     if task == "classification":
         return Logistic(), _marginals(logit(np.clip(test, _SMALLEST, 1 - _SMALLEST)))
     return _count_likelihood(yv, valid), _marginals(np.log(np.maximum(test, _SMALLEST)))
 
 
 def _marginals(mean: Column, variance: Column | None = None) -> Marginals:
-    spread = np.full(len(mean), _CERTAIN) if variance is None else variance
+    spread = np.full(mean.shape, _CERTAIN) if variance is None else variance
     return Marginals(torch.as_tensor(mean), torch.as_tensor(spread))
 
 
 def _linear(
-    task: Task, train: tuple[Column, Column], valid: tuple[Column, Column], Xt: Column
+    task: Task,
+    train: tuple[Column, Column],
+    valid: tuple[Column, Column],
+    Xt: Column,
+    num_classes: int,
 ) -> tuple[Column, Column]:
     """Return predictions of validation and test rows by a GLM whose penalty validation chooses."""
     from sklearn.linear_model import LogisticRegression, PoissonRegressor
@@ -79,12 +87,22 @@ def _linear(
             return PoissonRegressor(alpha=penalty, max_iter=1000).fit(*train)
         return LogisticRegression(C=1 / (penalty * len(train[1])), max_iter=1000).fit(*train)
 
+    def means(model: Any, X: Column) -> Column:
+        if task == "count":
+            return np.asarray(model.predict(X), dtype=np.float64)
+        return _chances(model, model.predict_proba(X), num_classes)
+
     fitted = [model(penalty) for penalty in _PENALTIES]
-    return _best(task, [(_means(each, valid[0]), _means(each, Xt)) for each in fitted], valid[1])
+    return _best(task, [(means(each, valid[0]), means(each, Xt)) for each in fitted], valid[1])
 
 
 def _boosting(
-    task: Task, train: tuple[Column, Column], valid: tuple[Column, Column], Xt: Column, seed: int
+    task: Task,
+    train: tuple[Column, Column],
+    valid: tuple[Column, Column],
+    Xt: Column,
+    seed: int,
+    num_classes: int,
 ) -> tuple[Column, Column]:
     """Return predictions of validation and test rows with as many trees as validation chooses."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -92,7 +110,8 @@ def _boosting(
     given = {"max_iter": _MAX_TREES, "early_stopping": False, "random_state": seed}
     if task == "classification":
         model: Any = HistGradientBoostingClassifier(**given).fit(*train)
-        staged = [[p[:, 1] for p in model.staged_predict_proba(X)] for X in (valid[0], Xt)]
+        every = [model.staged_predict_proba(X) for X in (valid[0], Xt)]
+        staged = [[_chances(model, found, num_classes) for found in each] for each in every]
     else:
         loss = "squared_error" if task == "regression" else "poisson"
         model = HistGradientBoostingRegressor(loss=loss, **given).fit(*train)
@@ -100,9 +119,11 @@ def _boosting(
     return _best(task, list(zip(*staged, strict=True)), valid[1])
 
 
-def _means(model: Any, X: Column) -> Column:
-    found = model.predict_proba(X)[:, 1] if hasattr(model, "predict_proba") else model.predict(X)
-    return np.asarray(found, dtype=np.float64)
+def _chances(model: Any, found: Column, num_classes: int) -> Column:
+    """Return P(class 1) of two classes, or the probabilities of all, 0 if not in training."""
+    every = np.zeros((len(found), num_classes))
+    every[:, model.classes_.astype(int)] = found
+    return every[:, 1] if num_classes == 2 else every
 
 
 def _best(
@@ -116,6 +137,9 @@ def _loss(task: Task, y: Column, mean: Column) -> float:
     """Return the squared error, or the mean negative log probability with Poisson noise."""
     if task == "regression":
         return float(np.mean((y - mean) ** 2))
+    if mean.ndim > 1:
+        own = mean[np.arange(len(y)), y.astype(int)]
+        return -float(np.log(np.maximum(own, _SMALLEST)).mean())
     if task == "classification":
         p = np.clip(mean, _SMALLEST, 1 - _SMALLEST)
         return -float(np.mean(y * np.log(p) + (1 - y) * np.log1p(-p)))

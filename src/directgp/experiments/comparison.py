@@ -189,7 +189,9 @@ def run_compare_cell(
         validation_loss=_LOSS_NAMES.get(method.objective, method.objective.replace("_", " ")),
         seconds=seconds,
     )
-    arrays = {f.name: getattr(judged, f.name)[:_ROWS_KEPT].numpy() for f in fields(Predictions)}
+    columns = {f.name: getattr(judged, f.name) for f in fields(Predictions)}
+    kept_rows = {name: each[:_ROWS_KEPT] for name, each in columns.items() if each is not None}
+    arrays = {name: each.numpy() for name, each in kept_rows.items()}
     if explained is not None:
         # A fit is not lost because it cannot be explained.
         with suppress(NumericalError):
@@ -207,7 +209,7 @@ def _explanation(cell: CompareCell, explained: Explained, data: CellData) -> Exp
     chosen = np.array(order[:_CURVES] if cell.repeat == 0 else [], dtype=np.int64)
     curves = explained.curves(X, chosen.tolist(), COVERAGE)
     longest = max((curve.shape[1] for curve in curves), default=0)
-    padded = np.full((len(curves), 4, longest), np.nan)
+    padded = np.full((len(curves), len(curves[0]) if curves else 4, longest), np.nan)
     for place, curve in zip(padded, curves, strict=True):
         place[:, : curve.shape[1]] = curve
     own = np.zeros(0) if relevance is None else relevance
@@ -231,7 +233,7 @@ def _train(
         given["likelihood"] = likelihoods_of(cell.task)[0]
     seeds = cell.seed, cell.repeat
     choices = (cell.task, *rows.train, seeds, settings.num_inducing, monitors, rows.scalings)
-    model = chosen_model(*choices, **given)
+    model = chosen_model(*choices, rows.num_classes, **given)
     facts = _facts(model)
     same = bool(start) and (known is None or facts.likelihood == known.likelihood)
     if same and method.objective != "fitc":
@@ -296,11 +298,17 @@ def _default_fit(
     with warnings.catch_warnings():
         # Its findings are those of one fit, and the report counts limits that were reached.
         warnings.simplefilter("ignore")
-        estimator.fit(X, y)
+        if data.num_classes > 2:
+            # The rows may lack a class of the table.
+            estimator.partial_fit(X, y, classes=np.arange(float(data.num_classes)))
+        else:
+            estimator.fit(X, y)
     result, targets = estimator.training_result_, estimator.scalings_.targets
     mean, sd = estimator.predict_latent(data.test[0])
-    scale = abs(float(targets.scale[0]))
-    if estimator.likelihood_.latent_scale:
+    scale, explained = abs(float(targets.scale[0])), Explained.of(estimator)
+    if estimator.likelihood_.num_latent > 1:
+        q = explained.marginals(data.test[0])
+    elif estimator.likelihood_.latent_scale:
         # f has no units of y.
         centre = torch.as_tensor(mean - estimator.likelihood_.latent_offset)
         q = Marginals(centre, torch.as_tensor(sd**2))
@@ -316,7 +324,7 @@ def _default_fit(
     }
     test = _scaled(targets, data.test[1])
     predicted = PredictedTargets(estimator.likelihood_, test, q, float(targets.shift[0]), scale)
-    return predicted, facts, Explained.of(estimator)
+    return predicted, facts, explained
 
 
 def _scaled(targets: ColumnScaling, values: Array) -> Tensor:

@@ -18,6 +18,7 @@ from directgp.estimators.fitting import (
     auto_inducing,
     named_likelihood,
     starting_models,
+    with_latents_of,
 )
 from directgp.estimators.preprocessing import Scalings, TrainingTable
 from directgp.experiments.cell import Method, generator_of, seed_of
@@ -48,6 +49,9 @@ class CellData(NamedTuple):
     num_training: int = 0
     """Rows of the training part, of which `train` may be a subset; 0 if not recorded."""
 
+    num_classes: int = 2
+    """Classes of the table, of which a part may lack some."""
+
     @classmethod
     def of(
         cls, problem: Problem, training: Rows, validation: Rows, test: Rows, num_training: int = 0
@@ -55,7 +59,7 @@ class CellData(NamedTuple):
         """Return these rows of a problem."""
         X, y = problem.X, problem.y
         first, second, third = ((X[rows], y[rows]) for rows in (training, validation, test))
-        return cls(first, second, third, num_training)
+        return cls(first, second, third, num_training, problem.num_classes)
 
 
 class ScaledRows(NamedTuple):
@@ -65,6 +69,7 @@ class ScaledRows(NamedTuple):
     validation: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
     scalings: Scalings
+    num_classes: int = 2
 
     @property
     def offset(self) -> float:
@@ -107,7 +112,7 @@ class ScaledRows(NamedTuple):
             return inputs.to(device, precision), scaled.to(device, precision)
 
         train, validation, test = (tensors(*part) for part in parts)
-        return cls(train, validation, test, scalings)
+        return cls(train, validation, test, scalings, data.num_classes)
 
 
 def model_bytes(model: Model, **facts: str) -> bytes:
@@ -142,6 +147,7 @@ def starting_model(
     num_inducing: int | None,
     seed: tuple[int, ...],
     units: tuple[float, float] = (1.0, 0.0),
+    num_classes: int = 2,
     **prior: Any,
 ) -> Model:
     """Return an untrained model: q(u) at the prior, hyperparameters initialised from the rows.
@@ -149,7 +155,7 @@ def starting_model(
     `num_inducing` None is the default of the estimators; the targets of the user are unit·y +
     offset; `prior` has kernel, ard and mean.
     """
-    made = named_likelihood(likelihood, y, *units)
+    made = named_likelihood(likelihood, y, *units, num_classes)
     if made.latent_scale:
         prior = {**prior, "mean": "constant"}
     latent = made.rough_latent(y)
@@ -160,7 +166,7 @@ def starting_model(
         generator=generator_of(*seed),
         **prior,
     )
-    return Model(posterior.to(X.device), made)
+    return Model(with_latents_of(made, posterior.to(X.device), y), made)
 
 
 def chosen_model(
@@ -171,6 +177,7 @@ def chosen_model(
     num_inducing: int | None,
     monitors: Sequence[Monitor],
     scalings: Scalings | None = None,
+    num_classes: int = 2,
     **choices: Any,
 ) -> Model:
     """Return an untrained model, or the one of the highest evidence after short runs.
@@ -183,11 +190,13 @@ def chosen_model(
         prior = {"kernel": choices["kernel"], "ard": choices["ard"], "mean": mean}
         units = scalings.unit, scalings.offset
         name = choices["likelihood"]
-        model = starting_model(task, X, y, name, num_inducing, seeds, units, **prior)
+        given = (task, X, y, name, num_inducing, seeds, units, num_classes)
+        model = starting_model(*given, **prior)
         kernel = f"{choices['kernel']} ARD" if choices["ard"] else choices["kernel"]
         return model._replace(name=f"{kernel}, {choices['likelihood']}")
     table = TrainingTable(X, y, None, None, None, scalings, len(y), 0)
     params = {**choices, "mean": mean, "mean_is_auto": True, "inducing": "kmeans++"}
+    params["num_classes"] = num_classes
     recipe = Recipe("elbo", monitors=monitors)
     number = min(num_inducing or auto_inducing(len(X)), len(X))
     models = starting_models(params, task, recipe, table, number, seed)

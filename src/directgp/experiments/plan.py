@@ -26,6 +26,7 @@ from directgp.experiments.cell import (
     methods_to_compare,
 )
 from directgp.io import versions
+from directgp.metrics import one_against_rest
 from directgp.registry import LIKELIHOODS, Task, chosen_likelihood, likelihoods_of
 
 
@@ -154,7 +155,7 @@ class Predictions:
 
     actual: NDArray[np.float64]
     mean: NDArray[np.float64]
-    """Mean of y; for labels the probability of class 1."""
+    """Mean of y; for labels the probability of class 1, or the mean of the class number."""
 
     lower: NDArray[np.float64]
     upper: NDArray[np.float64]
@@ -163,6 +164,15 @@ class Predictions:
     below: NDArray[np.float64]
     up_to: NDArray[np.float64]
     """P(Y < y) and P(Y ≤ y), the same for real numbers."""
+
+    chances: NDArray[np.float64] | None = None
+    """Probabilities of three or more classes, shape (k, number of classes)."""
+
+    def one_against_rest(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return 1 or 0 and its probability for each class; of two classes for the second."""
+        if self.chances is None:
+            return self.actual, self.mean
+        return one_against_rest(self.actual, self.chances)
 
 
 @final
@@ -179,7 +189,8 @@ class Explanation:
     features: NDArray[np.int64]
     curves: NDArray[np.float64]
     """Partial dependence on the most important features, shape (k, 4, points): grid, mean, and
-    ends of the interval, filled up with NaN; none but in the first repeat."""
+    ends of the interval, filled up with NaN; none but in the first repeat. Three or more classes
+    have mean and ends of each, shape (k, 1 + 3·number of classes, points)."""
 
 
 @final
@@ -198,7 +209,8 @@ class ComparedFit:
         """Return the fit of a record of the store; early ones have no explanation."""
         arrays, own = record.arrays, [f.name for f in fields(Explanation)]
         found = {name: arrays[name] for name in own if name in arrays}
-        predictions = Predictions(**{f.name: arrays[f.name] for f in fields(Predictions)})
+        names = [f.name for f in fields(Predictions) if f.name in arrays]
+        predictions = Predictions(**{name: arrays[name] for name in names})
         explanation = Explanation(**found) if found else None
         return cls(record.cell, record.outcome, predictions, explanation)
 
@@ -271,7 +283,7 @@ class DataFacts(Frozen):
     source: str
     task: Task
     target: str
-    classes: tuple[str, str] | None
+    classes: tuple[str, ...] | None
     num_rows: int
     feature_names: tuple[str, ...]
     fingerprint: str
@@ -414,9 +426,9 @@ def make_plan(
         require(given is None or given >= 1, name, "at least 1", given)
     for option, given_list in (("sizes", sizes), ("betas", betas)):
         require(given_list is None or len(given_list) > 0, option, "of at least one value", "none")
-    candidates = likelihoods_of(task, auto=True)
+    candidates = likelihoods_of(task, True, problem.num_classes)
     several = likelihood is None and len(candidates) > 1
-    noise = "auto" if several else chosen_likelihood(task, likelihood)
+    noise = "auto" if several else chosen_likelihood(task, likelihood, problem.num_classes)
     if noise != "auto" and LIKELIHOODS[noise].load().row_required:
         argument = LIKELIHOODS[noise].load().row_argument
         got = f"{noise!r}, which needs {argument}"

@@ -11,7 +11,7 @@ from scipy import stats
 
 from directgp.experiments.cell import Method
 from directgp.experiments.plan import CompareOutcome, Comparison, Parts
-from directgp.metrics import COVERAGE, SCORES, Score
+from directgp.metrics import COVERAGE, ECE, SCORES, Score
 
 SIGNIFICANT = 0.05
 """Level of the paired test against the best method."""
@@ -78,7 +78,7 @@ def ranking(comparison: Comparison, size: int) -> tuple[RankingRow, ...]:
             ),
             plan.parts,
         )
-        for score in SCORES[plan.data.task]
+        for score in scores_of(comparison)
     }
     return tuple(
         RankingRow(
@@ -90,6 +90,12 @@ def ranking(comparison: Comparison, size: int) -> tuple[RankingRow, ...]:
         )
         for i, method in enumerate(methods)
     )
+
+
+def scores_of(comparison: Comparison) -> tuple[Score, ...]:
+    """Return the scores of the task, NLL first; earlier versions have stored no ECE."""
+    old = any(ECE.name not in run.outcome.scores for run in comparison.runs)
+    return tuple(s for s in SCORES[comparison.plan.data.task] if s is not ECE or not old)
 
 
 def _mean(outcome: CompareOutcome, score: str) -> float:

@@ -171,6 +171,12 @@ class OrderedProbit(UnimodalInF):
         classes = (torch.full_like(mean, float(k)) for k in range(self.num_classes))
         return torch.stack([self.log_predictive(y, mean, variance) for y in classes])
 
+    def class_probabilities(self, f: Values) -> Values:
+        """Return p(k given f) of each class, shape (K, ...)."""
+        below = torch.stack([torch.special.ndtr(b - f) for b in self.thresholds])
+        above = torch.special.ndtr(f - self.thresholds[-1])
+        return torch.cat([below[:1], below.diff(dim=0), above[None]])
+
     @override
     def conditional_mean(self, f: Values) -> Values:
         above: Values = sum(torch.special.ndtr(f - b) for b in self.thresholds)

@@ -1,12 +1,11 @@
 """Draw PIT histograms and reliability diagrams."""
 
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import stats
 
+from directgp.metrics import BINS, Reliability, reliability
 from directgp.plots.style import BLUE, GREY, INK, SQUARE, Array, canvas, head_row
 from directgp.text import p_value
 
@@ -77,46 +76,6 @@ def plot_pit(pit: Array, ax: "Axes | None" = None, bins: int | None = None) -> "
     return ax
 
 
-@final
-@dataclass(frozen=True)
-class Reliability:
-    """Predicted probabilities in bins of equal width, without empty bins."""
-
-    count: Array
-    predicted: Array
-    observed: Array
-    """Mean probability and share of ones in each bin."""
-
-    @property
-    def expected_error(self) -> float:
-        """Mean distance of predicted and observed, weighted by counts (ECE)."""
-        distance = np.abs(self.predicted - self.observed)
-        return float(np.average(distance, weights=self.count))
-
-    def error_by_chance(self, times: float = 1.0) -> float:
-        """Return a bound that the expected error of calibrated probabilities seldom exceeds.
-
-        The distance of a bin is |N(0, σ²)| with σ² = p(1 − p)/n: the bound is the mean of their
-        sum plus two standard deviations. Rows that occur several times, as in repeats that share
-        them, carry less information: σ² grows by `times`.
-        """
-        share = self.count / self.count.sum()
-        spread = self.predicted * (1 - self.predicted)
-        part = share * np.sqrt(times * spread / self.count)
-        mean, variance = math.sqrt(2 / math.pi) * part.sum(), (1 - 2 / math.pi) * (part**2).sum()
-        return float(mean + 2 * math.sqrt(variance))
-
-
-def reliability(ones: Array, probability: Array, bins: int = 10) -> Reliability:
-    """Return the share of ones for each bin of predicted probabilities."""
-    index = np.minimum((probability * bins).astype(int), bins - 1)
-    count = np.bincount(index, minlength=bins).astype(np.float64)
-    kept = count > 0
-    sums = (np.bincount(index, weights=each, minlength=bins) for each in (probability, ones))
-    predicted, observed = (each[kept] / count[kept] for each in sums)
-    return Reliability(count[kept], predicted, observed)
-
-
 def wilson(share: Array, count: Array) -> tuple[Array, Array]:
     """Return Wilson's 95 % interval for a probability, given a share among `count` trials."""
     shrunk = 1 / (1 + _Z**2 / count)
@@ -125,7 +84,7 @@ def wilson(share: Array, count: Array) -> tuple[Array, Array]:
     return centre - half, centre + half
 
 
-def draw_reliability(ax: "Axes", found: Reliability, color: str, bins: int = 10) -> None:
+def draw_reliability(ax: "Axes", found: Reliability, color: str, bins: int = BINS) -> None:
     """Draw observed shares with intervals against predictions, and counts as bars below 0."""
     low, high = wilson(found.observed, found.count)
     errors = np.clip([found.observed - low, high - found.observed], 0, None)
@@ -139,7 +98,7 @@ def draw_reliability(ax: "Axes", found: Reliability, color: str, bins: int = 10)
 
 
 def plot_reliability(
-    y: Array, probability: Array, ax: "Axes | None" = None, bins: int = 10
+    y: Array, probability: Array, ax: "Axes | None" = None, bins: int = BINS
 ) -> "Axes":
     """Draw a reliability diagram of labels 0 and 1, with the number of rows of each bin below it.
 

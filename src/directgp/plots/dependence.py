@@ -1,14 +1,21 @@
-"""Draw partial dependence: how the mean of y changes along each feature."""
+"""Draw partial dependence: how the mean of y, or its probabilities, change along each feature."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from directgp.errors import require
-from directgp.plots.style import BLUE, Array, axis_name, canvas, head_row, widened
+from directgp.plots.style import (
+    CLASS_LINES,
+    Array,
+    axis_name,
+    canvas,
+    head_row,
+    widened,
+)
 from directgp.text import percent, plural
 
 if TYPE_CHECKING:
@@ -22,6 +29,9 @@ _TICKS = 5
 
 _HALF = 0.3
 """Half the width of the mark of a value, as a share of the least distance of two values."""
+
+_LETTERS = 24
+"""Letters of a line of a legend."""
 
 _WIDTH, _HEIGHT = 3.0, 2.5
 """Size of a panel, in inches."""
@@ -40,11 +50,31 @@ class PartialDependence:
     mean: Array
     lower: Array
     upper: Array
-    """Values of the feature; the averaged mean of y at each, and an interval of its posterior."""
+    """Values of the feature, of shape (g,); the averaged mean of y at each, and an interval of its
+    posterior, of shape (g,), or (c, g) for c classes."""
 
     coverage: float
     discrete: bool = False
     """Probability of the intervals; whether the feature has no other values than the grid."""
+
+    classes: tuple[str, ...] = ()
+    """Names of three or more classes, whose probabilities are drawn."""
+
+
+def main_classes(found: Sequence[PartialDependence]) -> list[PartialDependence]:
+    """Return the records with the classes whose probabilities vary most, as many as are drawn."""
+    if len(found[0].classes) <= len(CLASS_LINES):
+        return [*found]
+    ranges = np.max([np.ptp(each.mean, axis=1) for each in found], axis=0)
+    kept = np.sort(np.argsort(-ranges, kind="stable")[: len(CLASS_LINES)])
+    return [
+        replace(
+            each,
+            classes=tuple(each.classes[k] for k in kept),
+            **{name: getattr(each, name)[kept] for name in ("mean", "lower", "upper")},
+        )
+        for each in found
+    ]
 
 
 def dependence_limits(found: Sequence[PartialDependence]) -> tuple[float, float]:
@@ -62,20 +92,24 @@ def draw_partial_dependence(
     `limits` are those of the vertical axis: `dependence_limits` of all panels.
     """
     canvas(ax)
-    line: Any = {"color": BLUE, "linewidth": 1.8, "label": "average over rows"}
-    band: Any = {"color": BLUE, "alpha": 0.22, "linewidth": 0}
-    band["label"] = f"{percent(found.coverage)} posterior interval"
-    if found.discrete:
-        half = _HALF * (float(np.diff(found.grid).min()) if len(found.grid) > 1 else 1.0)
-        ax.hlines(found.mean, found.grid - half, found.grid + half, **line)
-        ax.bar(found.grid, found.upper - found.lower, 2 * half, found.lower, **band)
-        ax.margins(x=0.1)
-        if len(found.grid) <= _TICKS:
-            ax.set_xticks(found.grid)
-    else:
-        ax.plot(found.grid, found.mean, **line)
-        ax.fill_between(found.grid, found.lower, found.upper, **band)
-        ax.margins(x=0.01)
+    curves = zip(*map(np.atleast_2d, (found.mean, found.lower, found.upper)), strict=True)
+    names = found.classes or ("average over rows",)
+    interval = f"{percent(found.coverage)} posterior interval"
+    half = _HALF * (float(np.diff(found.grid).min()) if len(found.grid) > 1 else 1.0)
+    for name, (mean, lower, upper), (color, style) in zip(names, curves, CLASS_LINES, strict=False):
+        line: Any = {"color": color, "linewidth": 1.8, "label": axis_name(name, _LETTERS)}
+        line["linestyle"] = style
+        band: Any = {"color": color, "alpha": 0.14 if found.classes else 0.22, "linewidth": 0}
+        band |= {} if found.classes else {"label": interval}
+        if found.discrete:
+            ax.hlines(mean, found.grid - half, found.grid + half, **line)
+            ax.bar(found.grid, upper - lower, 2 * half, lower, **band)
+        else:
+            ax.plot(found.grid, mean, **line)
+            ax.fill_between(found.grid, lower, upper, **band)
+    ax.margins(x=0.1 if found.discrete else 0.01)
+    if found.discrete and len(found.grid) <= _TICKS:
+        ax.set_xticks(found.grid)
     ax.set_xlabel(axis_name(found.feature, 24))
     # `auto` stays as it was, so that a later plot on the same axes finds its own limits.
     ax.set_ylim(*limits, auto=None)
@@ -84,7 +118,11 @@ def draw_partial_dependence(
 def plot_partial_dependence(
     found: Sequence[PartialDependence], ax: "Axes | Sequence[Axes] | None" = None
 ) -> "list[Axes]":
-    """Draw each feature on axes of its own, given or new, with one vertical range for all."""
+    """Draw each feature on axes of its own, given or new, with one vertical range for all.
+
+    Three or more classes have a line each; of more than eight, those that vary most are drawn.
+    """
+    found = main_classes(found)
     rows = math.ceil(len(found) / _COLUMNS)
     columns = math.ceil(len(found) / rows)
     own = ax is None and len(found) > 1

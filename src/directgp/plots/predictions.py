@@ -1,5 +1,6 @@
 """Draw predictions along one input and against the targets."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -7,6 +8,7 @@ from numpy.typing import NDArray
 
 from directgp.plots.style import (
     BLUE,
+    CLASS_LINES,
     GREY,
     INK,
     ORANGE,
@@ -65,13 +67,20 @@ def plot_label_curve(
     ax: "Axes | None" = None,
     name: str = "x",
     label: str = "1",
+    classes: Sequence[str] = (),
 ) -> "Axes":
     """Draw the probability of a class along one input x, in any order.
 
     `data` has inputs and labels 0 and 1 of examples, which are marks below 0 and above 1; `name`
-    and `label` are the names of the input and of the class.
+    and `label` are the names of the input and of the class. With the names of three or more
+    `classes`, the probabilities have a column for each, and labels 0, 1, … are coloured marks above
+    1; of more than eight classes, those that vary most are drawn.
     """
     ax = canvas(ax)
+    if classes:
+        _draw_classes(ax, x, probability, data, classes)
+        ax.set(xlabel=axis_name(name), ylabel="probability")
+        return ax
     if data is not None:
         inputs, ones = data
         jitter = np.random.default_rng(0).uniform(-_JITTER, _JITTER, len(inputs))
@@ -84,6 +93,28 @@ def plot_label_curve(
     ax.set(ylim=(-edge, 1 + edge), yticks=np.linspace(0, 1, 6))
     ax.set(xlabel=axis_name(name), ylabel=axis_name(f"P({label})", 32))
     return ax
+
+
+def _draw_classes(
+    ax: "Axes",
+    x: Array,
+    probability: Array,
+    data: tuple[Array, Array] | None,
+    classes: Sequence[str],
+) -> None:
+    order = np.argsort(x, kind="stable")
+    varying = np.argsort(-np.ptp(probability, axis=0), kind="stable")[: len(CLASS_LINES)]
+    for k, (color, style) in zip(np.sort(varying).tolist(), CLASS_LINES, strict=False):
+        line: Any = {"color": color, "linestyle": style, "linewidth": 1.8}
+        ax.plot(x[order], probability[order, k], label=axis_name(classes[k], 24), **line)
+        if data is not None:
+            own = data[0][data[1] == k]
+            jitter = np.random.default_rng(k).uniform(-_JITTER, _JITTER, len(own))
+            draw_cloud(ax, own, 1 + _AWAY + jitter, color, among=len(data[0]))
+    ax.margins(x=0.02)
+    top = 1.03 if data is None else 1 + _AWAY + 2 * _JITTER
+    ax.set(ylim=(-0.03, top), yticks=np.linspace(0, 1, 6))
+    head_row(ax)
 
 
 def plot_predicted_against_actual(

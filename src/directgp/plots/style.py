@@ -17,6 +17,9 @@ Array = NDArray[np.float64]
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 """Colours of the palette by Okabe and Ito, which colour-blind readers can distinguish."""
 
+CLASS_LINES = [(color, line) for line in ("-", "--") for color in (BLUE, ORANGE, GREEN, PURPLE)]
+"""Colour and style of the line of each class, as many as can be told apart."""
+
 INK, GREY, PALE, PAPER = "#262626", "#737373", "#ebebeb", "#ffffff"
 
 DARK = {

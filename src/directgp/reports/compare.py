@@ -9,14 +9,24 @@ from typing import Any, NamedTuple
 
 from directgp.experiments.cell import ELBO, Method
 from directgp.experiments.plan import Comparison
-from directgp.experiments.stats import SIGNIFICANT, RankingRow, ScoreEstimate
-from directgp.metrics import COVERAGE, SCORES, Score
+from directgp.experiments.stats import SIGNIFICANT, RankingRow, ScoreEstimate, scores_of
+from directgp.metrics import COVERAGE, Score
 from directgp.plots.rendering import RenderedPicture, render
 from directgp.reports.figures import PICTURES, make_pictures
 from directgp.reports.findings import Findings
 from directgp.reports.html import parquet, render_page, write_files
 from directgp.reports.verdict import Verdict, steps_allowed, verdict
-from directgp.text import decimals_for, duration, fixed, listed, number, one_line, percent, plural
+from directgp.text import (
+    decimals_for,
+    duration,
+    fixed,
+    joined,
+    listed,
+    number,
+    one_line,
+    percent,
+    plural,
+)
 
 CLOSE = "≈"
 """Mark of a value that is not significantly different from the best."""
@@ -27,7 +37,7 @@ SCHEMA = 2
 _MAX_NAMES = 12
 """Features whose names are listed."""
 
-_KINDS = {"regression": "a number", "classification": "one of two classes", "count": "a count"}
+_KINDS = {"regression": "a number", "classification": "one of {} classes", "count": "a count"}
 """What each task predicts."""
 
 
@@ -138,6 +148,7 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
 def page(findings: Findings, verdict: Verdict, pictures: Sequence[RenderedPicture]) -> str:
     """Return the page of a comparison."""
     data = findings.comparison.plan.data
+    many = "two" if len(data.classes or ()) == 2 else len(data.classes or ())
     lost = [
         f"{run.cell.method}, repeat {run.cell.repeat}, {run.cell.size:,} rows: {reason}"
         for run in findings.comparison.runs
@@ -147,7 +158,7 @@ def page(findings: Findings, verdict: Verdict, pictures: Sequence[RenderedPictur
         "report.html",
         ["report.css"],
         name=one_line(data.name, 80),
-        question=f"Predicting {one_line(data.target, 80)}, {_KINDS[data.task]}",
+        question=f"Predicting {one_line(data.target, 80)}, {_KINDS[data.task].format(many)}",
         task=data.task,
         verdict=verdict,
         tables=[score_table(found, findings.scores) for found in findings.by_size.values()],
@@ -177,7 +188,7 @@ def data_facts(findings: Findings) -> dict[str, str]:
         "target": one_line(data.target, 200),
     }
     if data.classes:
-        found["classes"] = " and ".join(one_line(name, 40) for name in data.classes)
+        found["classes"] = joined([one_line(name, 40) for name in data.classes])
     return {**found, "fingerprint": data.fingerprint}
 
 
@@ -267,7 +278,7 @@ def results_parquet(comparison: Comparison) -> bytes:
         {name: getattr(cell, name) for name in shared} | {"label": labels[cell.method]} | outcome
         for cell, outcome in found
     ]
-    scores = [score.name for score in SCORES[comparison.plan.data.task]]
+    scores = [score.name for score in scores_of(comparison)]
     columns = (
         ("string", ("method", "label")),
         ("int64", ("repeat", "size", "seed")),

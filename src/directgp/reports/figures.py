@@ -6,12 +6,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
 from directgp.estimators.explanations import dependence_on
 from directgp.experiments.cell import Method
 from directgp.experiments.plan import ComparedFit, Predictions
 from directgp.experiments.stats import RankingRow
-from directgp.metrics import COVERAGE, Score
+from directgp.metrics import COVERAGE, Reliability, Score, reliability
 from directgp.plots import calibration
 from directgp.plots.beta import BetaAxis, draw_rings
 from directgp.plots.curves import Line, draw_estimates, draw_sizes
@@ -19,6 +20,7 @@ from directgp.plots.dependence import (
     PartialDependence,
     dependence_limits,
     draw_partial_dependence,
+    main_classes,
 )
 from directgp.plots.predictions import draw_covered, draw_diagonal
 from directgp.plots.rendering import Layout, Panel, Picture
@@ -57,6 +59,15 @@ _MAX_FEATURES = 12
 
 _MAX_CLASS = 24
 """Letters of a class in a legend."""
+
+_MAX_TEXTS, _LEAST_TEXT = 12, 0.005
+"""Classes up to which a matrix has numbers, and the least share that is written."""
+
+_DENSEST = 0.55
+"""Opacity of the square of a share of 1; its number can be read in light and in dark colours."""
+
+_MAX_TICKS, _MAX_TICK = 20, 12
+"""Classes that are named along a matrix, and letters of each name."""
 
 _Content = TypeVar("_Content")
 
@@ -217,14 +228,15 @@ def _calibration(findings: Findings) -> Picture | None:
         return None
     if findings.comparison.plan.data.task == "classification":
         panels = _panels(
-            {m: calibration.reliability(each.actual, each.mean) for m, each in found.items()},
+            {m: reliability(*each.one_against_rest()) for m, each in found.items()},
             _draw_reliability,
             lambda bins: percent(bins.expected_error, 1),
         )
+        many = len(findings.comparison.plan.data.classes or ()) > 2
         caption = (
             "Observed share of the class (with 95 % intervals) for rows with similar predicted "
             "probability. Calibrated points are on the dashed line; the grey bars below are the "
-            "number of rows."
+            f"number of rows{', each of which counts once for every class' if many else ''}."
         )
         intro = "Observed share against predicted probability. Mean distance from the diagonal, "
         layout = Layout(2.2, 1.9, 1.7, x_label="predicted probability", y_label="observed share")
@@ -259,7 +271,7 @@ def _pit_panels(found: dict[Method, Predictions], repeats: int) -> list[Panel]:
     return _panels(bars, draw, lambda each: f"bars from {each.min():.2f} to {each.max():.2f}")
 
 
-def _draw_reliability(ax: Axes, bins: calibration.Reliability, mark: Mark) -> None:
+def _draw_reliability(ax: Axes, bins: Reliability, mark: Mark) -> None:
     calibration.draw_reliability(ax, bins, mark.color)
     ax.set_xticks(list(_HALVES), list(_HALVES.values()))
     ax.set_yticks(list(_HALVES), list(_HALVES.values()))
@@ -278,7 +290,8 @@ def _predicted(findings: Findings) -> Picture | None:
     if not found:
         return None
     if data.classes:
-        return _predicted_labels(found, *(one_line(name, _MAX_CLASS) for name in data.classes))
+        names = [one_line(name, _MAX_CLASS) for name in data.classes]
+        return _predicted_labels(found, *names) if len(names) == 2 else _confusion(found, names)
     return predicted_numbers(found, one_line(data.target, 40), counts=data.task == "count")
 
 
@@ -309,6 +322,50 @@ def _predicted_labels(found: dict[Method, Predictions], other: str, label: str) 
         alt=f"Histograms of the {x_label}. {_described(panels)}",
         panels=panels,
         layout=Layout(2.4, 2.4, 2.4, x_label=x_label, y_label="test rows"),
+    )
+
+
+def _confusion(found: dict[Method, Predictions], names: Sequence[str]) -> Picture:
+    """Draw the mean probability of each class over the rows of each actual class."""
+    number = len(names)
+
+    def shares(rows: Predictions) -> Array:
+        chances = np.zeros((number, number)) if rows.chances is None else rows.chances
+        own = [chances[rows.actual == k] for k in range(number)]
+        return np.array([each.mean(0) if len(each) else np.full(number, np.nan) for each in own])
+
+    def draw(ax: Axes, rows: Predictions, _: Mark) -> None:
+        table = shares(rows)
+        for i, j in np.ndindex(table.shape):
+            color, share = BLUE if i == j else ORANGE, float(np.nan_to_num(table[i, j]))
+            box: Any = {"facecolor": color, "alpha": _DENSEST * share, "linewidth": 0}
+            ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, **box))
+            if number <= _MAX_TEXTS and share >= _LEAST_TEXT:
+                ax.text(j, i, f"{100 * share:.0f}", ha="center", va="center", fontsize="small")
+        ax.set(xlim=(-0.5, number - 0.5), ylim=(number - 0.5, -0.5), aspect="equal")
+        step = math.ceil(number / _MAX_TICKS)
+        shown = [axis_name(name, 60)[:_MAX_TICK] for name in names[::step]]
+        ax.set_xticks(range(0, number, step), shown, rotation=90 if max(map(len, shown)) > 3 else 0)
+        ax.set_yticks(range(0, number, step), shown)
+        ax.grid(False)
+
+    def describe(rows: Predictions) -> str:
+        own = np.diag(shares(rows))
+        words = [f"{name} {percent(p, 0)}" for name, p in zip(names, own, strict=True) if p >= 0]
+        return f"mean probability of the actual class {', '.join(words)}"
+
+    panels = _panels(found, draw, describe)
+    return Picture(
+        name="predicted",
+        title="Predicted probabilities by class",
+        short="Predictions",
+        caption="A row for each actual class, a column for each predicted one: the mean predicted "
+        "probability, in %, over the test rows of the actual class. Probability on the diagonal "
+        "(blue) is right, the rest (orange) shows which classes are confused. First repeat; the "
+        "method with the best NLL comes first.",
+        alt=f"Matrices of mean probabilities. {_described(panels)}",
+        panels=panels,
+        layout=Layout(3.6, 2.4, 2.4, 3.9, x_label="predicted class", y_label="actual class"),
     )
 
 
@@ -419,24 +476,36 @@ def _dependence(findings: Findings, method: Method) -> Picture | None:
     if not found:
         return None
     data = findings.comparison.plan.data
-    target = f"P({one_line(data.classes[1], _MAX_CLASS)})" if data.classes else data.target
-    records = [
-        dependence_on(data.feature_names[j], target, curve[:, ~np.isnan(curve[0])], COVERAGE)
-        for j, curve in zip(found[0].features.tolist(), found[0].curves, strict=True)
-    ]
-    limits = dependence_limits(records)
+    names = tuple(one_line(name, _MAX_CLASS) for name in data.classes or ())
+    many, target = names if len(names) > 2 else (), data.target
+    if names:
+        target = "probability" if many else f"P({names[1]})"
+    curves = [curve[:, ~np.isnan(curve[0])] for curve in found[0].curves]
+    records = main_classes(
+        [
+            dependence_on(data.feature_names[j], target, curve, COVERAGE, many)
+            for j, curve in zip(found[0].features.tolist(), curves, strict=True)
+        ]
+    )
+    limits, drawn = dependence_limits(records), records[0].classes
 
     def panel(record: PartialDependence) -> Panel:
-        ends = [number(float(record.mean[i]), 3) for i in (0, -1)]
-        alt = f"{record.feature}: from {ends[0]} to {ends[1]}"
+        ends = np.atleast_2d(record.mean)[:, [0, -1]]
+        words = [f"from {number(float(low), 3)} to {number(float(high), 3)}" for low, high in ends]
+        words = [" ".join(each) for each in zip(drawn, words, strict=True)] if many else words
+        alt = f"{record.feature}: {', '.join(words)}"
         return Panel("", lambda ax: draw_partial_dependence(ax, record, limits), alt)
 
     panels = [panel(record) for record in records]
+    what = f"the predicted mean of {one_line(target, 40)}"
+    if many:
+        some = f" that varies most, of {len(many)}," if len(drawn) < len(many) else ""
+        what = f"the predicted probability of each class{some}"
     return Picture(
         name="dependence",
         title="How predictions change with each feature",
         short="Dependence",
-        caption=f"{method.label}, first repeat: the predicted mean of {one_line(target, 40)} when "
+        caption=f"{method.label}, first repeat: {what} when "
         "one feature is set to each value in turn and the others keep those of the test rows, "
         f"averaged over the rows, with a {percent(COVERAGE, 0)} interval of the model. The most "
         "important features come first.",

@@ -10,8 +10,8 @@ import numpy as np
 
 from directgp.experiments.cell import ELBO
 from directgp.experiments.plan import ComparedFit, Comparison, ModelFacts, Predictions
-from directgp.experiments.stats import Paired, RankingRow, paired, ranking
-from directgp.metrics import SCORES, Score
+from directgp.experiments.stats import Paired, RankingRow, paired, ranking, scores_of
+from directgp.metrics import Score
 from directgp.text import decimals_for, fixed
 
 
@@ -80,7 +80,7 @@ class Findings:
     @property
     def scores(self) -> tuple[Score, ...]:
         """Scores of this task, NLL first."""
-        return SCORES[self.comparison.plan.data.task]
+        return scores_of(self.comparison)
 
     @property
     def num_repeats(self) -> int:
@@ -123,7 +123,8 @@ class Findings:
 def pooled(runs: Sequence[ComparedFit]) -> Predictions:
     """Return the test rows of all runs, without predictions that are not finite."""
     columns = zip(*(astuple(run.predictions) for run in runs), strict=True)
-    rows = Predictions(*map(np.concatenate, columns))
+    # Only three or more classes have their probabilities.
+    rows = Predictions(*(np.concatenate(each) for each in columns if each[0] is not None))
     finite = np.isfinite([rows.actual, rows.mean, rows.below, rows.up_to]).all(0)
     kept = finite & ~np.isnan([rows.lower, rows.upper]).any(0)
-    return Predictions(*(each[kept] for each in astuple(rows)))
+    return Predictions(*(each[kept] for each in astuple(rows) if each is not None))

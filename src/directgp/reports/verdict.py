@@ -12,8 +12,7 @@ from directgp.experiments.cell import BASIC, DEFAULT, Method
 from directgp.experiments.comparison import coarse_grid
 from directgp.experiments.plan import ComparedFit, DataFacts, ModelFacts, Plan, Settings
 from directgp.experiments.stats import Paired, RankingRow, best_of
-from directgp.metrics import COVERAGE
-from directgp.plots.calibration import reliability
+from directgp.metrics import COVERAGE, reliability
 from directgp.registry import likelihoods_of
 from directgp.reports.findings import Findings, pooled
 from directgp.text import command_lines, joined, number, one_line, p_value, percent, plural
@@ -60,7 +59,7 @@ def calibration(findings: Findings, row: RankingRow) -> str:
     predictions = pooled(runs)
     if not len(predictions.mean):
         return f"The probabilities of {name} are not finite"
-    found = reliability(predictions.actual, predictions.mean)
+    found = reliability(*predictions.one_against_rest())
     error, rows = found.expected_error, len(predictions.mean)
     # The probability that a row is also a test row of another given repeat.
     times = 1 + (rows - rows / len(runs)) / findings.comparison.plan.data.num_rows
@@ -131,14 +130,18 @@ def _rare_class(findings: Findings) -> Iterator[str]:
         return
     runs = findings.runs(findings.ranking[0].method.name)
     labels = np.concatenate([run.predictions.actual for run in runs])
-    rows, ones = sum(run.outcome.num_test for run in runs), int(labels.sum())
+    classes = findings.comparison.plan.data.classes or ()
+    counts = np.bincount(labels.astype(int), minlength=len(classes))
+    rows, name = sum(run.outcome.num_test for run in runs), "the rarer class"
+    if len(classes) > 2:
+        name = f"the rarest class, {one_line(classes[int(counts.argmin())], 40)}"
     # Of many test rows only a part is stored.
-    rarer = round(min(ones, len(labels) - ones) * rows / max(len(labels), 1))
+    rarer = round(int(counts.min()) * rows / max(len(labels), 1))
     if rarer < _RARE:
         yield (
             f"Only {'about ' if len(labels) < rows else ''}{rarer} of {plural(rows, 'test row')}, "
-            f"over all repeats, {'is' if rarer == 1 else 'are'} of the rarer class: too few to "
-            "judge how well it is predicted."
+            f"over all repeats, {'is' if rarer == 1 else 'are'} of {name}: too few to judge how "
+            "well it is predicted."
         )
 
 
@@ -217,7 +220,9 @@ def quality(findings: Findings, use: RankingRow) -> str:
         if mean is not None and mean.scores["error"].mean > 0:
             always = mean.scores["error"].mean
             avoided = percent(max(0.0, 1 - wrong / always), 0)
-            text += f"; the commoner class for every row is wrong in {percent(always, 1)}"
+            many = len(findings.comparison.plan.data.classes or ()) > 2
+            common = "most common" if many else "commoner"
+            text += f"; the {common} class for every row is wrong in {percent(always, 1)}"
             text += f", so {avoided} of these errors are avoided"
         return f"{text}. {calibration(findings, use)}."
     error, target = use.scores["rmse"].mean, one_line(findings.comparison.plan.data.target, 40)

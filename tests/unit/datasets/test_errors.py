@@ -15,6 +15,12 @@ from tests.unit.datasets.small_tables import ROWS, repeated, small
 INF = float("inf")
 DAY = dt.date(2020, 1, 31)
 
+
+def many_labels(number: int) -> pa.Table:
+    """Two rows of each label."""
+    return pa.table({"a": [*range(2 * number)], "y": [*range(number)] * 2})
+
+
 REFUSED: list[tuple[Callable[[], pa.Table], dict[str, Any], str]] = [
     (
         small,
@@ -164,24 +170,33 @@ REFUSED: list[tuple[Callable[[], pa.Table], dict[str, Any], str]] = [
     (
         lambda: small(y=repeated("no")),
         {},
-        "The target 'y' must be of two classes. Got 'no' in every row. Name another target.",
+        "The target 'y' must be of two or more classes. Got 'no' in every row. Name another"
+        " target.",
     ),
     (
         lambda: small(y=repeated(1)),
         {"task": "classification"},
-        "The target 'y' must be of two classes. Got '1' in every row. Name another target.",
+        "The target 'y' must be of two or more classes. Got '1' in every row. Name another target.",
+    ),
+    (
+        lambda: small(y=["once", *repeated("red", "green")[1:]]),
+        {},
+        "The target 'y' must be numbers or classes of at least 2 rows each. Got one row in 1 class:"
+        " 'once'. Correct these rows, or give --positive LABEL to predict one class against the"
+        " rest.",
+    ),
+    (
+        lambda: many_labels(101),
+        {"task": "classification"},
+        "The target 'y' must be numbers or at most 100 classes. Got 101 classes: '0', '1', '10',"
+        " '100', '11', '12', '13', '14' and 93 more. Correct these rows, or give --positive LABEL"
+        " to predict one class against the rest.",
     ),
     (
         lambda: small(y=repeated("red", "green", "blue")),
-        {},
-        "The target 'y' must be numbers or two classes. Got 3 classes: 'blue', 'green' and 'red'."
-        " Give --positive LABEL to predict one class against the rest.",
-    ),
-    (
-        lambda: small(y=repeated(1, 2, 3)),
-        {"task": "classification"},
-        "The target 'y' must be numbers or two classes. Got 3 classes: '1', '2' and '3'. Give"
-        " --positive LABEL to predict one class against the rest.",
+        {"task": "count"},
+        "The target 'y' must be numbers for the task count. Got 3 classes: 'blue', 'green' and"
+        " 'red'. Use --task classification.",
     ),
     (
         lambda: small(y=repeated("red", "green", "blue")),

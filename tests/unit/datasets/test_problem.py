@@ -10,6 +10,7 @@ import pytest
 from directgp.datasets.problem import Problem, prepare
 from directgp.datasets.targets import coded, guess_task
 from directgp.errors import InvalidInputError
+from directgp.registry import Task
 from tests.unit.datasets.small_tables import ROWS, repeated, small
 
 
@@ -150,6 +151,49 @@ def test_two_labels_make_a_classification(
     assert problem.notes[-1].startswith(f"Class 1 is {classes[1]!r} ({sum(expected):.0f} rows)")
 
 
+@pytest.mark.parametrize(
+    ("labels", "task", "classes"),
+    [
+        (("b", "c", "a"), None, ("a", "b", "c")),
+        (("yes", "no", "unknown"), None, ("no", "unknown", "yes")),
+        ((10, 9, 2), "classification", ("2", "9", "10")),
+        ((0.5, -1.0, 3.0, 3.5), "classification", ("-1", "0.5", "3", "3.5")),
+    ],
+)
+def test_more_labels_make_classes_in_order(
+    labels: tuple[Any, ...], task: Task | None, classes: tuple[str, ...]
+) -> None:
+    column = repeated(*labels)
+    problem = prepared(small(y=column), task=task)
+    assert (problem.task, problem.classes) == ("classification", classes)
+    assert problem.num_classes == len(classes)
+    places = {label: sorted(labels).index(label) for label in labels}
+    expected = [float(places[label]) for label in column]
+    assert problem.y.tolist() == expected
+    assert coded(pa.chunked_array([column]), "y", "classification", classes).tolist() == expected
+    start = f"The {len(classes)} classes in order, with their numbers of rows: {classes[0]!r} ("
+    assert problem.notes[-1].startswith(start)
+
+
+def test_a_dictionary_of_three_texts_is_a_classification() -> None:
+    column = pa.array(repeated("b", "c", "a")).dictionary_encode()
+    problem = prepared(small(y=column))
+    assert problem.classes == ("a", "b", "c")
+    assert problem.y.tolist() == repeated(1.0, 2.0, 0.0)
+
+
+def test_missing_labels_and_other_labels_of_three_classes() -> None:
+    column = pa.chunked_array([["c", None, "a"]])
+    found = coded(column, "y", "classification", ("a", "b", "c"))
+    np.testing.assert_array_equal(found, [2.0, np.nan, 0.0])
+    with pytest.raises(InvalidInputError) as refusal:
+        coded(pa.chunked_array([["a", "d"]]), "y", "classification", ("a", "b", "c"))
+    assert str(refusal.value) == (
+        "The target 'y' must be of the classes 'a', 'b' and 'c'. Got other labels with their"
+        " counts: 'd' (1). Correct or remove these rows."
+    )
+
+
 def test_new_targets_are_coded_as_in_training() -> None:
     assert coded(pa.chunked_array([[1, 2]]), "y", "count", None).tolist() == [1.0, 2.0]
     assert coded(
@@ -208,6 +252,7 @@ COUNTS = "that scatter as counts do"
 GUESSES: list[tuple[str, Any, str, str]] = [
     ("bools", [True, False] * 9, "classification", TWO),
     ("two words", ["b", "a"] * 9, "classification", TWO),
+    ("three words", ["b", "a", "c"] * 9, "classification", "it has 3 different values"),
     ("two numbers", [3.5, 7.0] * 9, "classification", TWO),
     ("two numbers with gaps", [3.5, None, 7.0, np.nan] * 9, "classification", TWO),
     ("fractions", RNG.normal(size=99), "regression", "it has numbers with fractions"),

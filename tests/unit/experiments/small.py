@@ -46,18 +46,20 @@ def plan(
     repeats: int = 1,
     sizes: tuple[int, ...] = (30,),
     max_steps: int | None = 3,
+    likelihood: str | None = None,
 ) -> Plan:
     """Few steps, few inducing inputs and three β."""
+    noise = likelihood or (LIKELIHOOD[given.task] if given.num_classes == 2 else "softmax")
     return Plan(
         data=DataFacts.of(given),
         methods=suited_methods(given.task)
         if methods is None
-        else methods_to_compare(given.task, methods, LIKELIHOOD[given.task]),
+        else methods_to_compare(given.task, methods, noise),
         repeats=repeats,
         sizes=sizes,
         seed=0,
         settings=Settings(
-            likelihood=LIKELIHOOD[given.task],
+            likelihood=noise,
             kernel="rbf",
             ard=True,
             num_inducing=5,

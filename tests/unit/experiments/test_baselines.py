@@ -57,6 +57,33 @@ def test_labels_of_one_class_are_predicted_by_their_share(method: str) -> None:
     assert (q.mean > 10).all()
 
 
+def of_classes() -> ScaledRows:
+    """Three classes by the first feature, and one that the training rows lack."""
+    y = np.digitize(X[:, 0] + 0.3 * X[:, 1], [-0.5, 0.7]).astype(np.float64)
+    y[599] = 3.0
+    train, valid, test = ((X[p], y[p]) for p in (slice(300), slice(300, 400), slice(400, 600)))
+    return ScaledRows.of(CellData(train, valid, test, num_classes=4), "classification")
+
+
+@pytest.mark.parametrize("method", ["mean", "linear", "boosting"])
+def test_several_classes_are_predicted_by_their_probabilities(method: str) -> None:
+    given = of_classes()
+    likelihood, q = predict_baseline(method, "classification", given, 0)
+    judged = judge("classification", likelihood.double(), given.test[1], q)
+    train, y = (part[1].numpy().astype(int) for part in (given.train, given.test))
+    assert judged.chances is not None
+    chances = judged.chances.numpy()
+    # A class without training rows has 10⁻⁶, before the sum is made 1.
+    np.testing.assert_allclose(chances[:, 3], 1e-6, rtol=1e-5)
+    if method == "mean":
+        shares = np.bincount(train, minlength=4) / len(train)
+        np.testing.assert_allclose(chances[0], shares, atol=2e-6)
+    else:
+        assert judged.means()["error"] < 0.1
+    own = -np.log(chances[np.arange(len(y)), y])
+    assert judged.means()["nll"] == pytest.approx(own.mean(), rel=1e-9)
+
+
 def test_a_linear_model_finds_a_linear_function_and_its_noise() -> None:
     # The entropy of the noise; its standard error over 200 rows is √(1/2)/√200.
     entropy = float(stats.norm(0, 0.3).entropy())

@@ -279,11 +279,58 @@ def test_scores_leave_the_model_where_it_is() -> None:
 def test_gaps_in_test_rows_alone_are_imputed() -> None:
     given = problem()
     cell = plan(given, methods=("auto",)).cell(DEFAULT, 0, 30)
-    train, validation, (X, y), number = compare_rows(cell, given)
+    train, validation, (X, y), number, _ = compare_rows(cell, given)
     holes = np.column_stack([X[:, 0], np.full(len(X), np.nan)])
     found = run_compare_cell(cell, CellData(train, validation, (holes, y), number))
     assert math.isfinite(found.outcome.scores["nll"])
     assert found.arrays["features"].tolist() == [0]
+
+
+def of_classes(likelihood: str | None = None) -> tuple[CompareCell, CellData]:
+    """Four classes, of which the last has two rows, both in the test rows."""
+    given = problem("classification", n=120)
+    f = np.digitize(given.X[:, 0], [-0.5, 0.5]).astype(np.float64)
+    given = replace(given, y=f, classes=("low", "mid", "high", "rare"))
+    whole = plan(given, methods=("elbo", "auto", "linear"), likelihood=likelihood)
+    cell = whole.cell(METHODS["elbo"], 0, 60)
+    data = compare_rows(cell, given)
+    y = data.test[1].copy()
+    y[:2] = 3.0
+    return cell, data._replace(test=(data.test[0], y))
+
+
+@pytest.mark.parametrize("method", ["elbo", "log-joint", "auto", "mean", "linear", "boosting"])
+def test_classes_that_training_rows_lack_are_scored(method: str) -> None:
+    cell, data = of_classes()
+    cell = cell.replace(method=method)
+    start = b"" if cell.start is None else run_compare_cell(cell.start, data).model
+    found = run_compare_cell(cell, data, start)
+    chances, y = found.arrays["chances"], data.test[1].astype(int)
+    assert chances.shape == (len(y), 4)
+    np.testing.assert_allclose(chances.sum(1), 1.0, atol=1e-6)
+    own = chances[np.arange(len(y)), y]
+    scores = found.outcome.scores
+    assert scores["nll"] == pytest.approx(-np.log(own).mean(), rel=1e-6)
+    assert scores["error"] == pytest.approx((chances.argmax(1) != y).mean())
+    assert (own[:2] < 0.3).all() and scores["ece"] < 0.5
+    if method == "elbo":
+        assert found.outcome.model is not None and found.outcome.model.likelihood == "softmax"
+        assert found.arrays["curves"].shape[1] == 1 + 3 * 4
+
+
+@pytest.mark.parametrize("likelihood", ["ordinal", "robust_max"])
+def test_other_likelihoods_of_classes_are_compared(likelihood: str) -> None:
+    cell, data = of_classes(likelihood)
+    found = run_compare_cell(cell, data)
+    assert found.outcome.model is not None and found.outcome.model.likelihood == likelihood
+    assert found.outcome.scores["error"] < 0.4
+
+
+def test_noise_with_a_latent_function_is_compared() -> None:
+    cell = plan(GIVEN, methods=("elbo",), likelihood="heteroscedastic").cell(METHODS["elbo"], 0, 30)
+    found = run_compare_cell(cell, compare_rows(cell, GIVEN))
+    assert math.isfinite(found.outcome.scores["crps"])
+    assert found.arrays["curves"].shape[1] == 4
 
 
 def test_a_time_budget_ends_worker_processes(tmp_path: Path) -> None:

@@ -14,6 +14,13 @@ SMALL: dict[str, Recipe] = {
         task="classification", methods=("elbo", "log-joint"), repeats=2, num_test=60
     ),
     "count": Recipe(task="count", methods=("elbo", "log-fixed"), repeats=1, num_test=60),
+    "classes": Recipe(
+        task="classification",
+        classes=("a", "$b", "<c>", "d " * 30, "é"),
+        methods=("elbo", "log-joint"),
+        repeats=2,
+        num_test=60,
+    ),
 }
 
 

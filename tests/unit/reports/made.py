@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from directgp.experiments.cell import (
     FailedRecord,
@@ -87,7 +87,7 @@ class Recipe:
     target: str = "y"
     source: str = "pol.parquet"
     features: Sequence[str] = ("a", "b", "c")
-    classes: tuple[str, str] = ("no", "yes")
+    classes: tuple[str, ...] = ("no", "yes")
     notes: Sequence[str] = ("The task is regression, since the target has 9,871 different values.",)
     failed: Sequence[tuple[str, int, int, str]] = ()
     """Method, repeat, size, reason."""
@@ -171,17 +171,24 @@ def _run(recipe: Recipe, cell: CompareCell) -> ComparedFit:
         cell,
         _outcome(recipe, cell, random, common),
         _predictions(recipe, cell, shared),
-        _explanation(len(recipe.features), cell.repeat) if has_model else None,
+        _explanation(recipe, cell.repeat) if has_model else None,
     )
 
 
-def _explanation(d: int, repeat: int) -> Explanation:
-    """Importances 0.1, 0.2, …; lines through 0 along the last two features, one of ten points."""
+def _explanation(recipe: Recipe, repeat: int) -> Explanation:
+    """Importances 0.1, 0.2, …; lines through 0 along the last two features, one of ten points.
+
+    Each of three or more classes has the line of its number.
+    """
+    d = len(recipe.features)
+    many = recipe.task == "classification" and len(recipe.classes) > 2
     weights = np.arange(1.0, d + 1)
     chosen = np.arange(d)[::-1][:2] if repeat == 0 else np.arange(0)
     grid = np.arange(10.0)
+    slopes = [[c / 10 for c in range(len(recipe.classes))]] * 2 if many else [[1.0], [2.0]]
     curves = [
-        np.stack([grid, k * grid, k * grid - 1, k * grid + 1]) for k in range(1, len(chosen) + 1)
+        np.stack([grid, *(row for k in own for row in (k * grid, k * grid - 1, k * grid + 1))])
+        for own in slopes[: len(chosen)]
     ]
     stacked = np.stack(curves) if curves else np.zeros((0, 4, 0))
     return Explanation(0.1 * weights, weights / weights.sum(), chosen, stacked)
@@ -196,6 +203,8 @@ def _outcome(
     name = {"regression": "mse", "classification": "error", "count": "mre"}[recipe.task]
     third = "brier" if recipe.task == "classification" else "crps"
     scores = {"nll": nll, name: second, third: 1.6 * second}
+    if recipe.task == "classification" and len(recipe.classes) > 2:
+        scores["ece"] = 0.1 * second
     if recipe.task != "classification":
         scores |= {"rmse": second**0.5, "coverage": coverage}
     chooses = method_named(cell.method).chooses_beta
@@ -232,6 +241,8 @@ def _predictions(recipe: Recipe, cell: CompareCell, shared: np.random.Generator)
     signal = shared.standard_normal(recipe.num_test)
     width = SPREAD.get(cell.method, 1.1)
     if recipe.task == "classification":
+        if len(recipe.classes) > 2:
+            return _of_classes(len(recipe.classes), signal, width, shared)
         return _of_labels(signal, width, shared)
     return (
         _of_counts(signal, width, shared)
@@ -259,6 +270,17 @@ def _of_counts(signal: Any, width: float, random: np.random.Generator) -> Predic
     return Predictions(
         y, wide, lower, upper, stats.poisson.cdf(y - 1, wide), stats.poisson.cdf(y, wide)
     )
+
+
+def _of_classes(number: int, signal: Any, width: float, random: np.random.Generator) -> Predictions:
+    """Softmax of f with slopes −2 to 2; predicted is that of f/width."""
+    f = signal[:, None] * np.linspace(-2, 2, number)
+    chances, told = special.softmax(f, 1), special.softmax(f / width, 1)
+    y = (random.random((len(f), 1)) > chances.cumsum(1)).sum(1).clip(max=number - 1)
+    up_to = np.take_along_axis(told.cumsum(1), y[:, None], 1)[:, 0]
+    below = up_to - np.take_along_axis(told, y[:, None], 1)[:, 0]
+    ends = np.zeros(len(f)), np.full(len(f), number - 1.0)
+    return Predictions(y.astype(np.float64), told @ np.arange(number), *ends, below, up_to, told)
 
 
 def _of_labels(signal: Any, width: float, random: np.random.Generator) -> Predictions:

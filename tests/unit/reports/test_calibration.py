@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from directgp.experiments.plan import Comparison
-from directgp.plots.calibration import pit_bars, reliability
+from directgp.metrics import reliability
+from directgp.plots.calibration import pit_bars
 from directgp.reports.findings import Findings, pooled
 from directgp.reports.verdict import calibration
 from tests.unit.reports.made import Recipe, comparison

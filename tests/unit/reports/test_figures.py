@@ -4,6 +4,7 @@ import math
 import re
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,7 +17,7 @@ from directgp.experiments.plan import Predictions
 from directgp.plots.rendering import NARROW, WIDE, Picture, dimensions, render
 from directgp.plots.style import DARK, clear_range, method_mark, widened
 from directgp.reports.figures import PICTURES, make_pictures, predicted_numbers
-from directgp.reports.findings import Findings
+from directgp.reports.findings import Findings, pooled
 from directgp.reports.verdict import verdict
 from tests.unit.reports.conftest import SMALL
 from tests.unit.reports.html import Page
@@ -26,6 +27,9 @@ from tests.unit.reports.made import NLL, Recipe, comparison
 def pictures(recipe: Recipe) -> dict[str, Picture]:
     findings = Findings(comparison(recipe))
     return {each.name: each for each in make_pictures(findings, verdict(findings).method)}
+
+
+CLASSES = Recipe(task="classification", classes=("red", "green", "blue"))
 
 
 def titles(figure: Figure) -> list[str]:
@@ -84,6 +88,37 @@ def test_skewed_counts_have_logarithmic_axes_without_negative_numbers() -> None:
     assert ax.get_xlim()[0] > -1 and ax.get_xlim()[1] > 500
     (plain,) = predicted([0.0, 3.0, 9.0], [1.0, 3.0, 8.0], counts=True).axes
     assert plain.get_xscale() == "linear"
+
+
+def test_many_classes_have_a_matrix_of_probabilities_and_a_line_each() -> None:
+    found = pictures(CLASSES)
+    ax = Figure().subplots()
+    found["predicted"].panels[0].draw(ax)
+    rows = pooled(Findings(comparison(CLASSES)).runs("log-joint")[:1])
+    assert rows.chances is not None
+    texts = {t.get_position(): t.get_text() for t in ax.texts}
+    for k, j in ((0, 0), (2, 1)):
+        share = rows.chances[rows.actual == k, j].mean()
+        assert texts[j, k] == f"{100 * share:.0f}"
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["red", "green", "blue"]
+    assert "each of which counts once for every class" in found["calibration"].caption
+    ax = Figure().subplots()
+    found["dependence"].panels[0].draw(ax)
+    assert ax.get_legend_handles_labels()[1] == ["red", "green", "blue"]
+    assert "red from 0 to 0, green from 0 to 0.9" in found["dependence"].panels[0].alt
+
+
+def test_of_very_many_classes_those_that_vary_most_are_drawn() -> None:
+    names = tuple(f"class {k}" for k in range(30))
+    found = pictures(replace(CLASSES, classes=names))
+    ax = Figure().subplots()
+    found["dependence"].panels[0].draw(ax)
+    assert ax.get_legend_handles_labels()[1] == list(names[-8:])
+    assert "that varies most, of 30, when" in found["dependence"].caption
+    ax = Figure().subplots()
+    found["predicted"].panels[0].draw(ax)
+    assert len(ax.texts) == 0 and len(ax.patches) == 900
+    assert len(ax.get_xticks()) == 15
 
 
 def test_scores_have_a_point_a_repeat_and_the_mean() -> None:

@@ -219,6 +219,9 @@ def test_how_good_it_is() -> None:
         "On rows that were not used for training, 5.0 % of the labels are wrong; the commoner class"
         " for every row is wrong in 40."
     )
+    many = replace(labels, second=second, classes=("a", "b", "c"))
+    words = "; the most common class for every row is wrong in 40."
+    assert words in verdict_of(many).quality
 
 
 def test_the_default_and_baselines_may_be_better() -> None:
@@ -416,6 +419,16 @@ def test_a_rare_class_is_said(common: bool) -> None:
         "how well it is predicted.",
     )
     assert cautions_of(labelled(4, common=common)) == ()
+
+
+def test_the_rarest_of_many_classes_is_named() -> None:
+    actual = np.repeat([0.0, 1.0, 2.0], [200, 3, 197])
+    made = comparison(replace(LABELS, classes=("a", "b", "c")))
+    runs = (replace(r, predictions=replace(r.predictions, actual=actual)) for r in made.runs)
+    assert cautions_of(replace(made, runs=tuple(runs))) == (
+        "Only 15 of 2,000 test rows, over all repeats, are of the rarest class, b: too few to "
+        "judge how well it is predicted.",
+    )
 
 
 def test_rows_that_were_not_kept_are_reckoned_with() -> None:

@@ -166,4 +166,5 @@ def test_files_are_beside_the_page(report: Callable[[str], Path], task: str) -> 
     folder = report(task)
     cells = len(comparison(SMALL[task]).runs)
     assert pq.read_table(folder / "results.parquet").num_rows == cells
-    assert json.loads((folder / "report.json").read_text(encoding="utf-8"))["data"]["task"] == task
+    document = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    assert document["data"]["task"] == SMALL[task].task

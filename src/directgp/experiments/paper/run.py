@@ -39,7 +39,7 @@ from directgp.experiments.paper.studies import run_gradients, run_samplers
 from directgp.experiments.paper.sweep import SCALES, Scale
 from directgp.experiments.store import Store
 from directgp.experiments.workers import Pool
-from directgp.metrics import RMSE, SCORES
+from directgp.metrics import ECE, RMSE, SCORES
 from directgp.registry import Task
 from directgp.training.run import Monitor
 
@@ -136,8 +136,10 @@ class Reproduction:
 
 # A file of results: one row a cell with its scores, and what a report needs without the data.
 
-_SCORE_NAMES = dict.fromkeys(s.name for each in SCORES.values() for s in each if s is not RMSE)
-"""The scores of the paper's experiments, which have no RMSE."""
+_SCORE_NAMES = dict.fromkeys(
+    s.name for each in SCORES.values() for s in each if s not in (RMSE, ECE)
+)
+"""The scores of the paper's experiments, which have neither RMSE nor ECE."""
 
 _COLUMNS = (
     ("string", ("key", "kind", "dataset", "task")),
