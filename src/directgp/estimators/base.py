@@ -36,10 +36,11 @@ from directgp.estimators.fitting import (
     needs_fine_targets,
     starting_models,
 )
+from directgp.estimators.outputs import columns, over_outputs
 from directgp.estimators.preprocessing import Column, Columns, Scalings, TrainingTable, prepare_rows
 from directgp.estimators.saving import STRUCTURE, state_of
 from directgp.estimators.settings import CONSTRAINTS, device_of, recipe_of
-from directgp.estimators.summary import Summary, facts_of, summary_text
+from directgp.estimators.summary import Summary, summary_of
 from directgp.estimators.validation import ArrayLike, RowValues, ValidationData
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.rule import Rule
@@ -407,6 +408,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
 
     # Predictions
 
+    @over_outputs(columns)
     def predict_latent(self, X: ArrayLike) -> tuple[Column, Column]:
         """Return mean and standard deviation of f, without the noise of y.
 
@@ -587,6 +589,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         """
         return feature_relevance(self, X, y, None, n_repeats, random_state)
 
+    @over_outputs(None)
     def plot_partial_dependence(
         self,
         X: ArrayLike,
@@ -634,6 +637,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         share = np.random.default_rng(0).uniform(size=len(below))
         return np.asarray(np.clip(below + share * (up_to - below), 0.0, 1.0))
 
+    @over_outputs(None)
     def plot_beta_path(self, ax: "Axes | None" = None) -> "Axes":
         """Plot the validation loss of every candidate; the chosen one is ringed."""
         check_is_fitted(self)
@@ -651,7 +655,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         Returns the text, which a prompt shows as one line because it has been printed.
         """
         check_is_fitted(self)
-        text = Summary(summary_text(facts_of(self)))
+        text = Summary(summary_of(self))
         print(text)
         return text
 
