@@ -409,7 +409,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
     # Predictions
 
     @over_outputs(columns)
-    def predict_latent(self, X: ArrayLike) -> tuple[Column, Column]:
+    def predict_latent(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return mean and standard deviation of f, without the noise of y.
 
         For real-valued targets in their units; for labels and counts on the scale of the
@@ -420,19 +420,21 @@ class SparseGPEstimator(BaseEstimator, ABC):
         mean, std = self._over_blocks(
             X, "predict_latent", lambda _, q, rows: (q.mean, q.variance.sqrt())
         )
-        if mean.ndim > 1:
-            return self._latents_in_units(mean.T), self._latent_deviations(std.T)
+        if mean.ndim == 1:
+            return self._latent_in_units(mean, std, 0)
+        latents = [
+            self._latent_in_units(*each, p) for p, each in enumerate(zip(mean, std, strict=True))
+        ]
+        means, deviations = (np.stack(each, 1) for each in zip(*latents, strict=True))
+        return means, deviations
+
+    def _latent_in_units(self, mean: Column, std: Column, p: int) -> tuple[Column, Column]:
+        """Return mean and deviation of a latent in the units of the targets, or on its scale."""
+        if p in self.likelihood_.log_variances:
+            return mean + 2 * self.scalings_.targets.log_scale, std
         if self.likelihood_.latent_scale:
             return mean + self.likelihood_.latent_offset, std
         return self._in_units(mean), self._deviation_in_units(std)
-
-    def _latents_in_units(self, mean: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the means of several latents, one column each, in the units of the targets."""
-        return mean
-
-    def _latent_deviations(self, std: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the deviations of several latents: the first may be in the units of targets."""
-        return np.stack([self._deviation_in_units(std[:, 0]), *std.T[1:]], 1)
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> Column:
         """Return the log of the predictive density or probability of each y."""

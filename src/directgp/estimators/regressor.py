@@ -57,8 +57,10 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     hyperparameters : {"auto", "joint", "fixed"}, default="auto"
         "joint" trains kernel, noise and inducing inputs together with q(u); "fixed" takes them
         from an ELBO run; "auto" chooses "joint" or the plain ELBO solution by validation.
-    likelihood : {"auto", "gaussian", "student_t"} or Likelihood, default="auto"
-        p(y given f), of the scaled targets if standardized; "auto" chooses by validation.
+    likelihood : {"auto", "gaussian", "student_t", …} or Likelihood, default="auto"
+        p(y given f), of the scaled targets if standardized; "auto" chooses by validation. "gamma",
+        "log_normal" and "beta" are for positive targets and proportions, "heteroscedastic" is for
+        noise that depends on the inputs.
     kernel : {"auto", "rbf", "matern12", "matern32", "matern52"} or gpytorch kernel, default="auto"
         Covariance of f; "auto" chooses between the last two and "rbf" by validation. A kernel of
         your own is copied, and training starts from its values.
@@ -159,12 +161,6 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
 
     _task = "regression"
     _default_mean = "zero"
-
-    @override
-    def _latents_in_units(self, mean: NDArray[np.float64]) -> NDArray[np.float64]:
-        # A mean, and the log of a variance.
-        log_noise = mean[:, 1] + 2 * self.scalings_.targets.log_scale
-        return np.stack([self._in_units(mean[:, 0]), log_noise], 1)
 
     @override
     def fit(

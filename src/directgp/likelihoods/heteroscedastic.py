@@ -49,6 +49,7 @@ class HeteroscedasticGaussian(Likelihood):
 
     num_latent = 2
     shared_latents = False
+    log_variances = (1,)
     log_concave = False
     fixed_work = False
 
@@ -269,7 +270,7 @@ def _range(rows: Float[Tensor, "4 n"]) -> tuple[Row, Row, Row]:
     return low, high, torch.rsqrt(1 / spread + bend)
 
 
-def _components(mean: Latents, variance: Latents) -> tuple[Points, Points]:
+def _components(mean: Latents, variance: Latents) -> tuple[Points, Float[Tensor, "k 1"]]:
     """Return √(v_1 + e^t) at nodes t of q(f_2), and their weights."""
     deviation = variance[1].sqrt()
     reach = math.sqrt(2 * _NATS)
