@@ -61,8 +61,9 @@ class LikelihoodRow(Row):
     many_classes: bool = False
     """Whether it is for labels of any number of classes, with their number as first argument."""
 
-    auto_for: Literal["", "positive", "proportion"] = ""
-    """Targets for which "auto" compares it, too: skewed positive ones, or proportions."""
+    auto_for: Literal["", "positive", "proportion", "changing noise"] = ""
+    """Targets for which "auto" compares it, too: skewed positive ones, or proportions, or those
+    whose residuals scatter more in some places than in others."""
 
     conjugate: bool = False
     """Whether the noise is Gaussian, so that square loss, VFE and FITC apply."""
@@ -149,7 +150,11 @@ _RULES = "directgp.log_expectations"
 LIKELIHOODS = Registry(
     LikelihoodRow("gaussian", f"{_LIKELIHOODS}.gaussian:Gaussian", auto=True, conjugate=True),
     LikelihoodRow("student_t", f"{_LIKELIHOODS}.student_t:StudentT", auto=True),
-    LikelihoodRow("heteroscedastic", f"{_LIKELIHOODS}.heteroscedastic:HeteroscedasticGaussian"),
+    LikelihoodRow(
+        "heteroscedastic",
+        f"{_LIKELIHOODS}.heteroscedastic:HeteroscedasticGaussian",
+        auto_for="changing noise",
+    ),
     LikelihoodRow("gamma", f"{_LIKELIHOODS}.gamma:Gamma", auto_for="positive"),
     LikelihoodRow("log_normal", f"{_LIKELIHOODS}.log_normal:LogNormal", auto_for="positive"),
     LikelihoodRow("beta", f"{_LIKELIHOODS}.beta:Beta", auto_for="proportion"),

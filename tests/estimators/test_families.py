@@ -6,12 +6,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel
 
 import directgp
 from directgp import SparseGPRegressor
 from directgp.errors import InvalidInputError
-from directgp.estimators.fitting import candidates
-from directgp.likelihoods import Beta, Gamma, GaussianKnownNoise, Likelihood, LogNormal, Tobit
+from directgp.estimators.fitting import Fit, candidates
+from directgp.likelihoods import (
+    Beta,
+    Gamma,
+    Gaussian,
+    GaussianKnownNoise,
+    HeteroscedasticGaussian,
+    Likelihood,
+    LogNormal,
+    Tobit,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -128,6 +138,74 @@ def test_auto_chooses_a_likelihood_of_positive_targets(objective: str) -> None:
     fresh = RANDOM.uniform(-2, 2, (500, 1))
     new = np.exp(1.5 * np.sin(2 * fresh[:, 0])) * RANDOM.gamma(2, 1 / 2, 500)
     assert model.nll(fresh, new) < gaussian.nll(fresh, new) - 0.1
+
+
+def changing(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return y = sin 3x + noise of deviation 0.1 + 0.4|x|."""
+    random = np.random.default_rng(seed)
+    x = random.uniform(-2, 2, n)
+    return x[:, None], np.sin(3 * x) + (0.1 + 0.4 * np.abs(x)) * random.standard_normal(n)
+
+
+FAST: dict[str, Any] = {"kernel": "rbf", "effort": "fast", "num_inducing": 20, "random_state": 0}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"beta": 1.0}, {}, {"validation_fraction": 0.3}],
+    ids=["by evidence", "by folds", "by rows held out"],
+)
+def test_auto_chooses_changing_noise(settings: dict[str, Any]) -> None:
+    """By the ELBO; constant noise costs 0.2 nats here, and coverage where the noise is large."""
+    rows, new = changing(400, 0), changing(1000, 1)
+    common = {**FAST, "objective": "elbo", **settings}
+    model = SparseGPRegressor(**common).fit(*rows)
+    assert isinstance(model.likelihood_, HeteroscedasticGaussian)
+    gaussian = SparseGPRegressor(likelihood="gaussian", **common).fit(*rows)
+    assert model.nll(*new) < gaussian.nll(*new) - 0.1
+    lower, upper = model.predict_interval(new[0])
+    inside, wide = (lower <= new[1]) & (new[1] <= upper), np.abs(new[0][:, 0]) > 1.5
+    # 0.9 ± 5 standard errors of about 250 rows.
+    assert abs(inside[wide].mean() - 0.9) < 0.1 and abs(inside[~wide].mean() - 0.9) < 0.06
+    _, deviation = gaussian.predict(new[0], return_std=True)
+    assert np.ptp(deviation) < 0.2
+    (_, log_noise), _ = (each.T for each in model.predict_latent([[0.0], [2.0]]))
+    # Deviations of 0.1 and 0.9, in the units of y.
+    assert abs(0.5 * (log_noise[1] - log_noise[0]) - np.log(9)) < 0.7
+    assert abs(0.5 * log_noise[1] - np.log(0.9)) < 0.3
+    assert model.beta_path_ is not None
+    chosen = [each.name for each in model.beta_path_.models if each.chosen]
+    # Folds compare kernels alone before.
+    assert chosen == ["rbf, heteroscedastic"] or settings == {}
+
+
+@pytest.mark.parametrize("settings", [{"objective": "elbo", "beta": 1.0}, {}], ids=["elbo", "all"])
+def test_noise_of_one_level_leaves_all_as_it_was(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = changing(200, 2)[0]
+    y = np.sin(3 * x[:, 0]) + 0.3 * np.random.default_rng(2).standard_normal(200)
+    model = SparseGPRegressor(**FAST, **settings).fit(x, y)
+    monkeypatch.setattr(Fit, "_with_changing_noise", lambda self: {})
+    before = SparseGPRegressor(**FAST, **settings).fit(x, y)
+    assert np.array_equal(model.predict(x, True), before.predict(x, True))
+
+
+def test_log_loss_needs_no_model_of_changing_noise() -> None:
+    """The variance of f takes the place of the noise, so that none of it is left."""
+    rows, new = changing(400, 0), changing(1000, 1)
+    model = SparseGPRegressor(hyperparameters="joint", **FAST).fit(*rows)
+    assert not isinstance(model.likelihood_, HeteroscedasticGaussian)
+    elbo = SparseGPRegressor(likelihood="gaussian", objective="elbo", beta=1.0, **FAST).fit(*rows)
+    assert model.nll(*new) < elbo.nll(*new) - 0.1
+
+
+def test_changing_noise_is_left_out_where_it_does_not_apply() -> None:
+    rows = changing(200, 0)
+    for settings in ({"objective": "vfe"}, {"likelihood": "gaussian"}, {"kernel": RBFKernel()}):
+        model = SparseGPRegressor(**{**FAST, "objective": "elbo", "beta": 1.0, **settings})
+        assert not isinstance(model.fit(*rows).likelihood_, HeteroscedasticGaussian)
+    assert isinstance(SparseGPRegressor(objective="vfe", **FAST).fit(*rows).likelihood_, Gaussian)
 
 
 def test_objectives_that_a_family_does_not_have_leave_it_out() -> None:

@@ -36,10 +36,11 @@ from directgp.estimators.fitting import (
     needs_fine_targets,
     starting_models,
 )
+from directgp.estimators.outputs import columns, over_outputs
 from directgp.estimators.preprocessing import Column, Columns, Scalings, TrainingTable, prepare_rows
 from directgp.estimators.saving import STRUCTURE, state_of
 from directgp.estimators.settings import CONSTRAINTS, device_of, recipe_of
-from directgp.estimators.summary import Summary, facts_of, summary_text
+from directgp.estimators.summary import Summary, summary_of
 from directgp.estimators.validation import ArrayLike, RowValues, ValidationData
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.rule import Rule
@@ -407,7 +408,8 @@ class SparseGPEstimator(BaseEstimator, ABC):
 
     # Predictions
 
-    def predict_latent(self, X: ArrayLike) -> tuple[Column, Column]:
+    @over_outputs(columns)
+    def predict_latent(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return mean and standard deviation of f, without the noise of y.
 
         For real-valued targets in their units; for labels and counts on the scale of the
@@ -418,19 +420,21 @@ class SparseGPEstimator(BaseEstimator, ABC):
         mean, std = self._over_blocks(
             X, "predict_latent", lambda _, q, rows: (q.mean, q.variance.sqrt())
         )
-        if mean.ndim > 1:
-            return self._latents_in_units(mean.T), self._latent_deviations(std.T)
+        if mean.ndim == 1:
+            return self._latent_in_units(mean, std, 0)
+        latents = [
+            self._latent_in_units(*each, p) for p, each in enumerate(zip(mean, std, strict=True))
+        ]
+        means, deviations = (np.stack(each, 1) for each in zip(*latents, strict=True))
+        return means, deviations
+
+    def _latent_in_units(self, mean: Column, std: Column, p: int) -> tuple[Column, Column]:
+        """Return mean and deviation of a latent in the units of the targets, or on its scale."""
+        if p in self.likelihood_.log_variances:
+            return mean + 2 * self.scalings_.targets.log_scale, std
         if self.likelihood_.latent_scale:
             return mean + self.likelihood_.latent_offset, std
         return self._in_units(mean), self._deviation_in_units(std)
-
-    def _latents_in_units(self, mean: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the means of several latents, one column each, in the units of the targets."""
-        return mean
-
-    def _latent_deviations(self, std: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the deviations of several latents: the first may be in the units of targets."""
-        return np.stack([self._deviation_in_units(std[:, 0]), *std.T[1:]], 1)
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> Column:
         """Return the log of the predictive density or probability of each y."""
@@ -587,6 +591,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         """
         return feature_relevance(self, X, y, None, n_repeats, random_state)
 
+    @over_outputs(None)
     def plot_partial_dependence(
         self,
         X: ArrayLike,
@@ -636,6 +641,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         share = np.random.default_rng(0).uniform(size=len(below))
         return np.asarray(np.clip(below + share * (up_to - below), 0.0, 1.0))
 
+    @over_outputs(None)
     def plot_beta_path(self, ax: "Axes | None" = None) -> "Axes":
         """Plot the validation loss of every candidate; the chosen one is ringed."""
         check_is_fitted(self)
@@ -653,7 +659,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         Returns the text, which a prompt shows as one line because it has been printed.
         """
         check_is_fitted(self)
-        text = Summary(summary_text(facts_of(self)))
+        text = Summary(summary_of(self))
         print(text)
         return text
 

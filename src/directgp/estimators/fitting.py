@@ -391,6 +391,7 @@ class Fit(NamedTuple):
             EFFORTS[self.params["effort"]],
             grows=grow,
             n_jobs=_number_of_jobs(self.params["n_jobs"]),
+            **self._with_changing_noise(),
         ).run(models, betas, modes)
         best, end = search.best, search.end
         if end is not None and end.status is not Status.BUDGET:
@@ -403,6 +404,24 @@ class Fit(NamedTuple):
             search.coverage if search.trials else coverage(best),
             search.replaced,
         )
+
+    def _with_changing_noise(self) -> dict[str, Any]:
+        """Return what "auto" compares, too, where the noise of real targets depends on X."""
+        row, params = self.models[0], self.params
+        # Families on another scale of f have noise that depends on the mean.
+        plain = row[0].likelihood.gaussian and not any(m.likelihood.latent_scale for m in row)
+        # A kernel of the user's may be for one function only.
+        open_choice = params["likelihood"] == "auto" and isinstance(params["kernel"], str)
+        by_density = self.recipe.point_loss().validation_loss().log_density
+        if not (plain and open_choice and by_density) or self.table.row_argument is not None:
+            return {}
+        (name,) = (each.name for each in LIKELIHOODS.values() if each.auto_for == "changing noise")
+        likelihood = named_likelihood(name, self.table.y)
+        try:
+            self.recipe.check(likelihood)
+        except UnsupportedError:
+            return {}
+        return {"with_changing_noise": likelihood, "noise_name": name}
 
     def update(self, beta: float, mode: str) -> TrainingResult:
         """Update q(u) of a model of this β and mode with the rows, and hold all the rest."""

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from typing_extensions import override
@@ -14,6 +15,14 @@ from typing_extensions import override
 from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
 from directgp.estimators.explanations import FeatureRelevance, feature_relevance
 from directgp.estimators.messages import regression_target
+from directgp.estimators.outputs import (
+    average,
+    columns,
+    fit_outputs,
+    for_outputs,
+    forget_outputs,
+    over_outputs,
+)
 from directgp.estimators.plotting import plot_numbers
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, ValidationData, numbers, row_values
@@ -26,6 +35,9 @@ from directgp.shapes import Marginals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+Values = NDArray[np.float64]
+"""Of shape (n,), or (n, P) for P outputs."""
 
 _ONE_DEVIATION = (0.15865525393145707, 0.8413447460685429)
 """Φ(−1) and Φ(1)."""
@@ -45,8 +57,10 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     hyperparameters : {"auto", "joint", "fixed"}, default="auto"
         "joint" trains kernel, noise and inducing inputs together with q(u); "fixed" takes them
         from an ELBO run; "auto" chooses "joint" or the plain ELBO solution by validation.
-    likelihood : {"auto", "gaussian", "student_t"} or Likelihood, default="auto"
-        p(y given f), of the scaled targets if standardized; "auto" chooses by validation.
+    likelihood : {"auto", "gaussian", "student_t", …} or Likelihood, default="auto"
+        p(y given f), of the scaled targets if standardized; "auto" chooses by validation. "gamma",
+        "log_normal" and "beta" are for positive targets and proportions, "heteroscedastic" is for
+        noise that depends on the inputs.
     kernel : {"auto", "rbf", "matern12", "matern32", "matern52"} or gpytorch kernel, default="auto"
         Covariance of f; "auto" chooses between the last two and "rbf" by validation. A kernel of
         your own is copied, and training starts from its values.
@@ -120,6 +134,12 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         Steps of the last training or update.
     findings_ : tuple of str
         The warnings of `fit` and `partial_fit`.
+    outputs_ : list of SparseGPRegressor
+        The fitted model of each output, if y has several columns. The attributes above are theirs,
+        except `findings_`. Arrays that methods return have the outputs along axis 1, and `nll` and
+        `score` are means over outputs.
+    output_names_ : tuple of str
+        Names of the outputs, if y is a table with several named columns.
     feature_importances_ : array of shape (n_features,)
         Relevance of the features by their lengthscales, if each has one.
     n_features_in_ : int
@@ -143,12 +163,6 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     _default_mean = "zero"
 
     @override
-    def _latents_in_units(self, mean: NDArray[np.float64]) -> NDArray[np.float64]:
-        # A mean, and the log of a variance.
-        log_noise = mean[:, 1] + 2 * self.scalings_.targets.log_scale
-        return np.stack([self._in_units(mean[:, 0]), log_noise], 1)
-
-    @override
     def fit(
         self,
         X: ArrayLike,
@@ -164,8 +178,9 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         ----------
         X : array-like of shape (n, n_features)
             Features.
-        y : array-like of shape (n,)
-            Targets, real numbers.
+        y : array-like of shape (n,) or (n, P)
+            Targets, real numbers. With P ≥ 2 columns there are P outputs, each with a model of its
+            own, as if it were fitted alone; NaN is a missing value, left out for its output.
         sample_weight : array-like of shape (n,)
             Weight of each row: 2 counts as two equal rows, 0 as no row.
         validation_data : (X, y), (X, y, noise) or (X, y, upper)
@@ -174,11 +189,16 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
             Variance of the noise of each y, in its units squared, for a likelihood that uses it.
         upper : array-like of shape (n,)
             Upper end of the interval from y that has the target, for a likelihood that uses it.
-            The other methods take noise and upper, too, for the rows they are given.
+            The other methods take noise and upper, too, for the rows they are given. With several
+            outputs both may have a column for each.
         """
         with unchanged_on_error(self):
             given = row_values(self._who("fit"), noise=noise, upper=upper)
-            self._fit(X, y, sample_weight, validation_data, given)
+            if for_outputs(self, y, held=bool(self.warm_start)):
+                fit_outputs(self, "fit", X, y, sample_weight, validation_data, given)
+            else:
+                forget_outputs(self)
+                self._fit(X, y, sample_weight, validation_data, given)
         return self
 
     def partial_fit(
@@ -205,19 +225,22 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         """
         with unchanged_on_error(self):
             given = row_values(self._who("partial_fit"), noise=noise, upper=upper)
-            if self._is_trained:
+            if for_outputs(self, y, held=True):
+                fit_outputs(self, "partial_fit", X, y, sample_weight, row_values=given)
+            elif self._is_trained:
                 self._partial_fit(X, y, sample_weight, given)
             else:
                 self._fit(X, y, sample_weight, row_values=given)
         return self
 
+    @over_outputs(columns)
     def predict(
         self,
         X: ArrayLike,
         return_std: bool = False,
         noise: ArrayLike | None = None,
         upper: ArrayLike | None = None,
-    ) -> Column | tuple[Column, Column]:
+    ) -> Values | tuple[Values, Values]:
         """Return the mean of y, and with `return_std` its standard deviation.
 
         The deviation includes the noise; that of `predict_latent` does not. With Student's t noise,
@@ -232,6 +255,7 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         )
         return self._in_units(mean), self._deviation_in_units(std)
 
+    @over_outputs(columns)
     def predict_quantiles(
         self,
         X: ArrayLike,
@@ -243,17 +267,19 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         given = row_values(self._who("predict_quantiles"), noise=noise, upper=upper)
         return self._quantiles(X, levels, "predict_quantiles", given)
 
+    @over_outputs(columns)
     def predict_interval(
         self,
         X: ArrayLike,
         coverage: float = 0.9,
         noise: ArrayLike | None = None,
         upper: ArrayLike | None = None,
-    ) -> tuple[Column, Column]:
+    ) -> tuple[Values, Values]:
         """Return lower and upper end of the central interval with this probability."""
         given = row_values(self._who("predict_interval"), noise=noise, upper=upper)
         return self._interval(X, coverage, given)
 
+    @over_outputs(columns)
     def sample_y(
         self,
         X: ArrayLike,
@@ -267,18 +293,20 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         return self._sample(X, n_samples, random_state, given)
 
     @override
+    @over_outputs(columns)
     def log_density(
         self,
         X: ArrayLike,
         y: ArrayLike,
         noise: ArrayLike | None = None,
         upper: ArrayLike | None = None,
-    ) -> Column:
+    ) -> Values:
         """Return the log of the predictive density of each y."""
         given = row_values(self._who("log_density"), noise=noise, upper=upper)
         return self._log_density(X, y, "log_density", given)
 
     @override
+    @over_outputs(average)
     def nll(
         self,
         X: ArrayLike,
@@ -292,6 +320,16 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         return self._nll(X, y, sample_weight, given)
 
     @override
+    @over_outputs(average)
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return R², the share of the variance of y that predictions explain.
+
+        With several outputs it is the mean of theirs, each over the rows where it has a target.
+        """
+        return float(super().score(X, y, sample_weight))
+
+    @override
+    @over_outputs(None)
     def feature_relevance(
         self,
         X: ArrayLike | None = None,
@@ -306,6 +344,7 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         given = row_values(self._who("feature_relevance"), noise=noise, upper=upper)
         return feature_relevance(self, X, y, given, n_repeats, random_state)
 
+    @over_outputs(None)
     def plot_calibration(
         self,
         X: ArrayLike,
@@ -318,6 +357,7 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         given = row_values(self._who("plot_calibration"), noise=noise, upper=upper)
         return plot_pit(self._pit(X, y, given), ax)
 
+    @over_outputs(None)
     def plot_predictions(
         self,
         X: ArrayLike,
@@ -331,6 +371,23 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         check_is_fitted(self)
         given = row_values(self._who("plot_predictions"), noise=noise, upper=upper)
         return plot_numbers(self, X, y, coverage, given, ax)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise the usual error; with several outputs, say where their attributes are."""
+            number = len(vars(self).get("outputs_", ()))
+            if number == 0:
+                return super().__getattribute__(name)
+            raise AttributeError(
+                f"{type(self).__name__!r} object with {number} outputs has no attribute {name!r}. "
+                f"Each output may have one: model.outputs_[k].{name}"
+            )
 
     @override
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:

@@ -1,12 +1,15 @@
 """Save and load fitted estimators."""
 
+import copy
 import os
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from directgp.errors import ModelFileError
+from directgp.estimators.outputs import hold
 from directgp.estimators.preprocessing import ColumnScaling, Imputation, Scalings
 from directgp.estimators.settings import device_of
 from directgp.persistence import ModelState, load_model
@@ -36,7 +39,21 @@ _RECORDED: dict[str, type] = {
 
 
 def state_of(model: "SparseGPEstimator") -> ModelState:
-    """Return the fitted attributes and the constructor parameters."""
+    """Return the fitted attributes and the constructor parameters, of each output."""
+    members = vars(model).get("outputs_")
+    if members is None:
+        return _state_of(model)
+    names = getattr(model, "output_names_", [None] * len(members))
+    # Parameters may have been set after the fit.
+    params = model.get_params(deep=False)
+    first, *others = (
+        _state_of(copy.copy(member).set_params(**params), output=name)
+        for member, name in zip(members, names, strict=True)
+    )
+    return replace(first, others=tuple(others))
+
+
+def _state_of(model: "SparseGPEstimator", **more: str | None) -> ModelState:
     params = model.get_params(deep=False)
     params["dtype"] = np.dtype(params["dtype"]).name
     if not isinstance(params["inducing"], str):
@@ -68,6 +85,7 @@ def state_of(model: "SparseGPEstimator") -> ModelState:
             "threshold": getattr(model, "threshold_", None),
             "findings": list(model.findings_),
             **{name: getattr(model, f"{name}_") for name in _RECORDED},
+            **more,
         },
     )
 
@@ -110,12 +128,31 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Any:
     """
     state = load_model(path, device_of(device, "load"))
     try:
-        return _estimator(state, device)
+        first = _estimator(state, device)
+        if not state.others:
+            return first
+        members = [first, *(_estimator(other, device) for other in state.others)]
+        return _with_outputs(
+            members, [each.record.get("output") for each in (state, *state.others)]
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise ModelFileError(
             f"{os.fspath(path)} cannot be loaded as a model: its record of the fit is incomplete "
             f"({error}). Take another copy of it, or fit and save the model again."
         ) from error
+
+
+def _with_outputs(members: "list[SparseGPEstimator]", names: list[Any]) -> "SparseGPEstimator":
+    """Return the model whose outputs these are."""
+    first = members[0]
+    if any(each.n_features_in_ != first.n_features_in_ for each in members):
+        raise ValueError("its outputs have different numbers of features")
+    model = type(first)(**first.get_params(deep=False))
+    for name in ("n_features_in_", "feature_names_in_"):
+        if name in vars(first):
+            setattr(model, name, getattr(first, name))
+    hold(model, members, None if None in names else [*map(str, names)])
+    return model
 
 
 def _estimator(state: ModelState, device: str) -> "SparseGPEstimator":

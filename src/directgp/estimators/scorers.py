@@ -12,6 +12,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from directgp.errors import UnsupportedError, require
+from directgp.estimators.outputs import parts_of
 from directgp.estimators.validation import ArrayLike, check_sample_weight, numbers
 
 _COVERAGE = 0.9
@@ -76,12 +77,19 @@ class NegCoverageError(Scorer):
         noise: ArrayLike | None = None,
         upper: ArrayLike | None = None,
     ) -> float:
-        """Return minus abs(coverage − 0.9), with the rows weighted by `sample_weight`."""
+        """Return minus abs(coverage − 0.9), with the rows weighted by `sample_weight`.
+
+        With several outputs it is the mean over them.
+        """
         model, inputs = _inside(estimator, X, "predict_interval")
+        given = _given(exposure=exposure, trials=trials, noise=noise, upper=upper)
+        if hasattr(model, "outputs_"):
+            arguments = {"X": inputs, "y": y, "sample_weight": sample_weight, **given}
+            parts = parts_of(model, "predict_interval", arguments)
+            return float(np.mean([self.score(part.model, **part.arguments) for part in parts]))
         target = numbers(column_or_1d(y), "neg_coverage_error")
         check_consistent_length(inputs, target)
         weights = check_sample_weight(sample_weight, target[:, None], "neg_coverage_error")
-        given = _given(exposure=exposure, trials=trials, noise=noise, upper=upper)
         lower, upper = model.predict_interval(inputs, _COVERAGE, **given)
         inside = np.average((lower <= target) & (target <= upper), weights=weights)
         return -abs(float(inside) - _COVERAGE)

@@ -11,6 +11,7 @@ from gpytorch.kernels import Kernel, MaternKernel
 from jaxtyping import Float64
 
 from directgp.estimators.explanations import Explained, feature_names
+from directgp.estimators.outputs import named
 from directgp.objectives.base import PointLoss
 from directgp.registry import LOSSES
 from directgp.text import (
@@ -151,6 +152,16 @@ def _named_scales(
         return (("", float("nan"), float(scales[0])),)
     names = feature_names(model, indicators=True)
     return tuple(zip(names, (scales * own).tolist(), scales.tolist(), strict=True))
+
+
+def summary_of(model: "SparseGPEstimator") -> str:
+    """Return the summary of a fitted estimator, a block for each of several outputs."""
+    members = vars(model).get("outputs_")
+    if members is None:
+        return summary_text(facts_of(model))
+    names = getattr(model, "output_names_", None)
+    blocks = (summary_text(facts_of(member)) for member in members)
+    return "\n\n".join(f"Output {named(names, k)}: {block}" for k, block in enumerate(blocks))
 
 
 def summary_text(facts: Facts) -> str:

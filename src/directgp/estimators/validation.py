@@ -116,8 +116,16 @@ def check_no_gaps(y: Labels, who: str) -> None:
     if y.dtype.kind == "f":
         check_finite("y", y, who)
     if y.dtype.kind == "O":
-        gaps = np.array([_is_missing(value) for value in y.tolist()], dtype=bool)
-        check_finite("y", np.where(gaps, np.nan, 0.0), who)
+        check_finite("y", np.where(gaps(y), np.nan, 0.0), who)
+
+
+def gaps(y: Labels) -> Bool[np.ndarray, " n"]:
+    """Return which targets of any type are missing."""
+    if y.dtype.kind == "f":
+        return np.asarray(np.isnan(y))
+    return np.array(
+        [y.dtype.kind == "O" and _is_missing(value) for value in y.tolist()], dtype=bool
+    )
 
 
 def _of_one_type(labels: Labels, name: str) -> Labels:
@@ -259,7 +267,7 @@ def _require_rows(
 
 def _check_no_times(X: Any, who: str) -> None:
     """Raise `InvalidInputError` for dates and times, whose unit as numbers is arbitrary."""
-    for j, kind in enumerate(X.dtypes if _is_frame(X) else [getattr(X, "dtype", None)]):
+    for j, kind in enumerate(X.dtypes if is_frame(X) else [getattr(X, "dtype", None)]):
         # polars has a method; dtypes of numpy and pandas have a kind.
         is_temporal = getattr(kind, "is_temporal", None)
         if is_temporal() if is_temporal else getattr(kind, "kind", "") in ("m", "M"):
@@ -269,7 +277,7 @@ def _check_no_times(X: Any, who: str) -> None:
 
 def _raise_with_column(error: Exception, X: Any, who: str) -> NoReturn:
     """Raise the error of scikit-learn, with the column that is the cause if there is one."""
-    names = [str(name) for name in X.columns] if _is_frame(X) else []
+    names = [str(name) for name in X.columns] if is_frame(X) else []
     if len(set(names)) < len(names):
         name, number = Counter(names).most_common(1)[0]
         raise InvalidInputError(
@@ -287,10 +295,10 @@ def _raise_with_column(error: Exception, X: Any, who: str) -> NoReturn:
     raise error
 
 
-def _is_frame(X: Any) -> bool:
+def is_frame(X: Any) -> bool:
     """Return whether X is a table of pandas or polars; a series has no columns."""
     return hasattr(X, "columns") and hasattr(X, "dtypes")
 
 
 def _name(X: Any, j: int) -> str:
-    return repr(str(X.columns[j])) if _is_frame(X) else str(j)
+    return repr(str(X.columns[j])) if is_frame(X) else str(j)

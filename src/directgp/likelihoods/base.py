@@ -81,6 +81,9 @@ class Likelihood(nn.Module, ABC):
     shared_latents: ClassVar[bool] = True
     """Whether several latents have one kernel and one set of inducing inputs, by default."""
 
+    log_variances: ClassVar[tuple[int, ...]] = ()
+    """Which latents are the log of a variance of y, and shift where the unit of y changes."""
+
     log_concave: ClassVar[bool]
     """Whether log p(y given f) is concave in f for every y."""
 

@@ -49,6 +49,7 @@ class HeteroscedasticGaussian(Likelihood):
 
     num_latent = 2
     shared_latents = False
+    log_variances = (1,)
     log_concave = False
     fixed_work = False
 

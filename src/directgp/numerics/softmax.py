@@ -184,23 +184,23 @@ class _Narrow(NamedTuple):
 class _Table:
     """E[kernel(f + u + tz)] at all steps f and nodes u that were asked for."""
 
-    def __init__(
-        self, part: Part, step: float, blur: float, nats: float, ratio: float, like: Tensor
-    ) -> None:
+    def __init__(self, part: Part, step: float, blur: float, ratio: float, like: Tensor) -> None:
         self._part: Part = part
-        self._step, self._blur, self._ratio, self._like = step, (blur, nats), ratio, like
-        self._held = range(0), range(0), like.new_empty(0, 0)
+        self._step, self._blur, self._ratio, self._like = step, blur, ratio, like
+        self._held = range(0), range(0), 0.0, like.new_empty(0, 0)
 
-    def take(self, rows: range, nodes: _Nodes) -> Float[Tensor, "j l"]:
-        """Return the table for some steps and nodes, not to be written to."""
+    def take(self, rows: range, nodes: _Nodes, nats: float) -> Float[Tensor, "j l"]:
+        """Return the table for some steps and nodes, right to e^−nats, not to be written to."""
         columns = range(nodes.first, nodes.first + nodes.number)
-        held_rows, held_columns, values = self._held
-        if not (_inside(rows, held_rows) and _inside(columns, held_columns)):
+        held_rows, held_columns, held_nats, values = self._held
+        inside = _inside(rows, held_rows) and _inside(columns, held_columns)
+        if not inside or nats > held_nats:
             held_rows, held_columns = _with_margin(rows, held_rows), _joined(columns, held_columns)
+            held_nats = max(held_nats, 1.2 * nats)
             every = _Nodes(held_columns.start, len(held_columns), self._ratio)
             u = every.columns(self._like)[0]
-            values = _blurred(self._part, held_rows, self._step, u, *self._blur)
-            self._held = held_rows, held_columns, values
+            values = _blurred(self._part, held_rows, self._step, u, self._blur, held_nats)
+            self._held = held_rows, held_columns, held_nats, values
         top, left = rows.start - held_rows.start, columns.start - held_columns.start
         return values[top : top + len(rows), left : left + len(columns)]
 
@@ -222,15 +222,9 @@ def _with_margin(rows: range, held: range) -> range:
 
 @lru_cache(maxsize=256)
 def _table(
-    part: Part,
-    step: float,
-    blur: float,
-    nats: float,
-    ratio: float,
-    dtype: torch.dtype,
-    device: torch.device,
+    part: Part, step: float, blur: float, ratio: float, dtype: torch.dtype, device: torch.device
 ) -> _Table:
-    return _Table(part, step, blur, nats, ratio, torch.empty(0, dtype=dtype, device=device))
+    return _Table(part, step, blur, ratio, torch.empty(0, dtype=dtype, device=device))
 
 
 _BLUR_STEP = 0.34
@@ -255,15 +249,13 @@ def _blurred(
     return weights @ _kernel(part, fine * points[:, None] + u)
 
 
-_EDGES = (0.25, 0.75, 3.0, 12.0)
+_EDGES = (0.25, 0.75, 3.0, 12.0, 48.0, 192.0)
 """Deviations of f that divide latents into groups with a grid for each."""
-
-_MAX_BLUR = 16.0
 
 
 def _blur(least: float) -> float:
     """Return t² for deviations from the least one up."""
-    return 0.0 if least < 0.7 else min(0.5 * least * least, _MAX_BLUR)
+    return 0.0 if least < 0.7 else 0.5 * least * least
 
 
 def _grid_step(least: float, blur: float) -> float:
@@ -304,8 +296,7 @@ class _Even:
         f = constant(("softmax grid", number, step), partial(_steps, number, step, mean))
         self._first = 0 if recording() else math.floor(float(low) / step)
         self._f = f + (torch.floor(low / step) if recording() else self._first) * step
-        rounded = float(16 * math.ceil(nats / 16))
-        self._key = step, blur, rounded, nodes.ratio, mean.dtype, mean.device
+        self._key, self._nats = (step, blur, nodes.ratio, mean.dtype, mean.device), nats
         # Moments about the mean lose no digits.
         self._away = self._f - mean[:, None]
         self._q = self._away.square().mul_((-0.5 / self._variance)[:, None]).exp_()
@@ -331,7 +322,7 @@ class _Even:
                 found = _kernel(part, self._f[:, None] + self._nodes.columns(self._q)[0])
             else:
                 rows = range(self._first, self._first + len(self._f))
-                found = _table(part, *self._key).take(rows, self._nodes)
+                found = _table(part, *self._key).take(rows, self._nodes, self._nats)
             self._tables[part] = found
         return self._tables[part]
 

@@ -32,7 +32,13 @@ from directgp.persistence.kernels import (
     mean_spec,
     require_finite,
 )
-from directgp.persistence.schema import FORMAT, ChoiceSpec, ClassesSpec, LikelihoodSpec
+from directgp.persistence.schema import (
+    FORMAT,
+    FORMAT_OF_SEVERAL,
+    ChoiceSpec,
+    ClassesSpec,
+    LikelihoodSpec,
+)
 from directgp.posteriors.prior import Prior
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.registry import LIKELIHOODS, LOSSES, RULES, Registry
@@ -90,6 +96,9 @@ class ModelState:
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of the libraries that wrote the file; set when it is written."""
 
+    others: tuple["ModelState", ...] = ()
+    """The models of further outputs."""
+
 
 def save_model(path: str | os.PathLike[str], state: ModelState) -> None:
     """Write a model to one file atomically; after an error an existing file is unchanged.
@@ -118,20 +127,22 @@ def load_model(path: str | os.PathLike[str], device: torch.device) -> ModelState
     name = os.fspath(path)
     contents = read_file(MODEL, path)
     found, written_by = contents.manifest.get("format"), contents.manifest.get("versions")
-    if type(found) is int and found != FORMAT:
+    if type(found) is int and found not in (FORMAT, FORMAT_OF_SEVERAL):
         writer = written_by.get("directgp") if isinstance(written_by, dict) else None
         known = isinstance(writer, str) and 0 < len(writer) < 50
         named = f"directgp {writer}" if known else "the version that wrote it"
         raise ModelFileError(
-            f"{name} is a model of format {found}, and this version of directgp reads format"
-            f" {FORMAT}. Load it with {named}, or fit and save the model again."
+            f"{name} is a model of format {found}, and this version of directgp reads formats"
+            f" {FORMAT} and {FORMAT_OF_SEVERAL}. Load it with {named}, or fit and save the model"
+            " again."
         )
     try:
         state = _decode(contents)
     except Exception as error:  # a hostile file may provoke any exception
         MODEL.damaged(name, _cause(error), error)
-    state.posterior.to(device)
-    state.likelihood.to(device)
+    for each in (state, *state.others):
+        each.posterior.to(device)
+        each.likelihood.to(device)
     return state
 
 
@@ -148,8 +159,9 @@ def _cause(error: Exception) -> str:
 
 def _encode(state: ModelState) -> Contents:
     """Return the tensors and the manifest of a model."""
+    others = [_encode(other) for other in state.others]
     parts = {
-        "format": FORMAT,
+        "format": FORMAT_OF_SEVERAL if others else FORMAT,
         "versions": versions(),
         "estimator": state.estimator,
         "params": {name: _param_spec(name, value) for name, value in state.params.items()},
@@ -160,7 +172,10 @@ def _encode(state: ModelState) -> Contents:
         "stages": [schema.StageSpec(**stage.to_json()) for stage in state.stages],
         "record": as_json(state.record, "record"),
     }
-    return Contents(_tensors(state), schema.Manifest.model_validate(parts).model_dump())
+    manifest = schema.Manifest.model_validate(parts).model_dump(exclude={"others"})
+    if others:
+        manifest["others"] = [each.manifest for each in others]
+    return Contents(_tensors(state), manifest)
 
 
 def _decode(contents: Contents) -> ModelState:
@@ -169,6 +184,12 @@ def _decode(contents: Contents) -> ModelState:
     if len(tensors) > MAX_TENSORS:
         raise ModelFileError(f"it has {len(tensors)} tensors, and {MAX_TENSORS} are allowed")
     manifest = schema.Manifest.model_validate(contents.manifest)
+    others = [
+        _decode(Contents(under(f"others.{k}.", tensors), other))
+        for k, other in enumerate(contents.manifest.get("others", []))
+    ]
+    if any(other.others for other in others):
+        raise ModelFileError("an output has outputs of its own")
     posterior = _load_posterior(manifest.posterior, under("posterior.", tensors))
     num_features = posterior.Z.shape[-1]
     state = ModelState(
@@ -186,6 +207,7 @@ def _decode(contents: Contents) -> ModelState:
         stages=tuple(StageResult.from_json(dict(stage)) for stage in manifest.stages),
         record=manifest.record,
         versions=manifest.versions,
+        others=tuple(others),
     )
     if _tensors(state).keys() != tensors.keys():
         raise ModelFileError("it has tensors that no part of the model owns")
@@ -204,6 +226,7 @@ def _tensors(state: ModelState) -> dict[str, Tensor]:
             parts[f"params.{name}"] = value.state_dict()
         elif isinstance(value, np.ndarray):
             parts[f"params.{name}"] = {_VALUES: torch.tensor(value)}
+    parts |= {f"others.{k}": _tensors(other) for k, other in enumerate(state.others)}
     return {
         f"{part}.{name}": tensor
         for part, tensors in parts.items()

@@ -15,6 +15,10 @@ from pydantic import (
 from directgp.training.result import Status
 
 FORMAT = 1
+FORMAT_OF_SEVERAL = 2
+"""That of a file with several outputs, which earlier versions do not know."""
+
+MAX_OUTPUTS = 1000
 MAX_DEPTH = 8
 """Nested kernels; gpytorch needs time exponential in it to find a batch shape."""
 
@@ -177,7 +181,7 @@ class ClassesSpec(Strict):
 class Manifest(Strict):
     """A model without its tensors."""
 
-    format: Annotated[int, Field(ge=FORMAT, le=FORMAT)]
+    format: Annotated[int, Field(ge=FORMAT, le=FORMAT_OF_SEVERAL)]
     versions: dict[Name, Name]
     estimator: Literal["SparseGPRegressor", "SparseGPClassifier", "SparseGPCountRegressor"]
     params: dict[ParamName, ParamSpec]
@@ -187,3 +191,4 @@ class Manifest(Strict):
     feature_names: list[Text] | None
     stages: list[StageSpec]
     record: dict[str, JsonValue]
+    others: Annotated[list["Manifest"], Field(max_length=MAX_OUTPUTS)] = []

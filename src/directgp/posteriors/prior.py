@@ -383,7 +383,8 @@ class Prior(nn.Module):
         if type(twin.mean_function) is ZeroMean:
             twin.mean_function = ConstantMean().to(self.raw_output_scale)
         twin = twin.repeated(len(starts))
-        constants, scales = torch.tensor(starts).to(self.raw_output_scale).unbind(1)
+        values = torch.tensor(starts, dtype=torch.float64)
+        constants, scales = values.to(self.raw_output_scale).unbind(1)
         twin.mean_function.constant = constants
         with torch.no_grad():
             twin.raw_output_scale.copy_(softplus_inverse(scales))

@@ -6,8 +6,8 @@ from typing import NamedTuple, final
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64
-from scipy.special import bdtr
+from jaxtyping import Bool, Float64, Int
+from scipy.special import bdtr, chdtrc
 
 from directgp.errors import NumericalError, UnsupportedError
 from directgp.likelihoods.base import Likelihood
@@ -31,6 +31,19 @@ _CLEARLY = 30.0
 _MAX_GROUPS = 10
 _ROWS_PER_GROUP = 20
 """Groups of about equal numbers of examples: tenths, or fewer where they would be smaller."""
+
+_NOISE_GROUPS = 8
+_FEWEST_GROUPS = 3
+"""Largest and smallest number of groups by which noise is compared."""
+
+_CHANCE = 0.01
+"""Probability that noise of one level is taken for one that depends on the inputs."""
+
+_GAIN = 0.02
+"""Fall of the mean log loss, in nats, from which a noise level for each group pays."""
+
+_LARGEST = 6.0
+"""|z| that counts for larger ones, which P(Y ≤ y) near 1 cannot tell apart."""
 
 _MAX_EXAMPLES = 10_000
 """Examples of each part that are checked, evenly spaced."""
@@ -122,13 +135,61 @@ def _checked(
     return inside.cpu().numpy(), mean.double().cpu().numpy(), data.X.double().cpu().numpy()
 
 
+@torch.no_grad()
+def noise_depends_on_inputs(parts: Sequence[Examples]) -> bool:
+    """Return whether targets scatter about predictions more in some places than in others.
+
+    With z the normal quantile of P(Y ≤ y), so that |z| has one distribution if the predictive one
+    is right, Kruskal and Wallis's test compares the ranks of |z| between groups of neighbouring
+    values of each feature, and of the predicted mean. The smallest p-value has to be below 1 %
+    over the number of these tests (Bonferroni); ranks are not moved by outliers. And with a
+    variance of z for each group of that test in place of one, the mean log loss has to fall by 0.02
+    nats.
+    """
+    found = []
+    for result, data, likelihood in parts:
+        q = result.posterior.predict(data.X)
+        z = torch.special.ndtri(predictive_cdf(likelihood, data.y, q)).abs()
+        columns = z.clamp(max=_LARGEST), centre(likelihood, q), *data.X.mT
+        found.append(torch.stack([each.double() for each in columns]).cpu().numpy())
+    residuals, *places = np.concatenate(found, axis=1)
+    number = min(_NOISE_GROUPS, len(residuals) // _ROWS_PER_GROUP)
+    if number < _FEWEST_GROUPS or not np.isfinite(residuals).all():
+        return False
+    tests = [_scatter(residuals, _places(values, number)) for values in places]
+    chance, gain = min(tests)
+    return chance < _CHANCE / len(tests) and gain > _GAIN
+
+
+def _scatter(
+    residuals: Float64[np.ndarray, " n"], places: Int[np.ndarray, " n"]
+) -> tuple[float, float]:
+    """Return the p-value of equal scatter in all groups, and the gain of a variance for each."""
+    n = len(residuals)
+    _, groups = np.unique(places, return_inverse=True)
+    sizes = np.bincount(groups)
+    _, inverse, ties = np.unique(residuals, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(ties) - 0.5 * (ties - 1))[inverse]
+    sums, squares = (np.bincount(groups, each) for each in (ranks, residuals**2))
+    statistic = 12 / (n * (n + 1)) * (sums**2 / sizes).sum() - 3 * (n + 1)
+    with np.errstate(divide="ignore"):
+        own = float((sizes * np.log(squares / sizes)).sum()) / n
+        gain = 0.5 * (float(np.log(squares.sum() / n)) - own)
+    return float(chdtrc(max(1, len(sizes) - 1), max(0.0, statistic))), gain
+
+
+def _places(values: Float64[np.ndarray, " n"], number: int) -> Int[np.ndarray, " n"]:
+    """Return the group of each value; equal values are in one."""
+    edges = np.quantile(values, np.arange(1, number) / number)
+    return np.searchsorted(edges, values, side="right")
+
+
 def _groups(
     feature: int | None, values: Float64[np.ndarray, " n"], inside: Bool[np.ndarray, " n"]
 ) -> Iterable[Group]:
     """Yield the groups; equal values are in one, so that none is selected by its targets."""
     number = max(1, min(_MAX_GROUPS, len(values) // _ROWS_PER_GROUP))
-    edges = np.quantile(values, np.arange(1, number) / number)
-    places = np.searchsorted(edges, values, side="right")
+    places = _places(values, number)
     for place in np.unique(places):
         here = places == place
         some = values[here]

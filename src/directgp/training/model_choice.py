@@ -8,6 +8,7 @@ from typing import cast, final
 
 import torch
 
+from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.data import Data, Model
 from directgp.training.race import FIRST_STEPS, Race, Trial
 from directgp.training.result import ModelTried, TrainingResult
@@ -116,7 +117,7 @@ class ModelChoice:
             (start,) = found
         trial = race.trial(small, "joint", 1.0, [start])
         if self.by_evidence:
-            self.tried[name] = ModelTried(name, self._evidence(start))
+            self.tried[name] = ModelTried(name, evidence(start, race.data))
         else:
             if not race.by_adam(small):
                 (trial,) = race.advanced([trial], FIRST_STEPS)
@@ -132,14 +133,14 @@ class ModelChoice:
             self._solutions[name] = None if found is None else found[0]
         return self._solutions[name]
 
-    def _evidence(self, result: TrainingResult) -> float:
-        """Return ELBO − ½ k log n of Schwarz, the ELBO of some examples as that of all."""
-        parameters = (*result.posterior.prior.parameters(), *result.likelihood.parameters())
-        k = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
-        data = self.race.data
-        n = len(data) if data.weights is None else float(data.weights.sum())
-        evidence = -len(data) * result.loss - 0.5 * k * math.log(max(n, 1.0))
-        return evidence if math.isfinite(evidence) else -math.inf
+
+def evidence(result: TrainingResult, data: Data) -> float:
+    """Return ELBO − ½ k log n of Schwarz, the ELBO of some examples as that of all."""
+    parameters = (*result.posterior.prior.parameters(), *result.likelihood.parameters())
+    k = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    n = len(data) if data.weights is None else float(data.weights.sum())
+    found = -len(data) * result.loss - 0.5 * k * math.log(max(n, 1.0))
+    return found if math.isfinite(found) else -math.inf
 
 
 def first_of(row: Sequence[Model], model: Model) -> Model:
@@ -160,10 +161,32 @@ def start_of(model: Model, first: Model, solution: TrainingResult, data: Data) -
         return replace(solution, posterior=copy.deepcopy(model.posterior), likelihood=likelihood)
     if model.name == first.name:
         return solution
+    # Its start is noise of a tenth of the variance of the targets.
+    noise = math.sqrt(10) * (data.y - mean)
+    if likelihood.num_latent > solution.posterior.num_latent:
+        posterior = _with_more_latents(solution.posterior, likelihood.latent_starts(noise))
+        return replace(solution, posterior=posterior, likelihood=likelihood)
     if likelihood.additive:
-        # Its start is noise of a tenth of the variance of the targets.
-        likelihood = type(likelihood).from_targets(math.sqrt(10) * (data.y - mean)).to(data.X)
+        likelihood = type(likelihood).from_targets(noise).to(data.X)
     return replace(solution, likelihood=likelihood)
+
+
+def _with_more_latents(
+    posterior: SparsePosterior, starts: Sequence[tuple[float, float]]
+) -> SparsePosterior:
+    """Return a posterior whose first latent is that of another one, and the others are as a prior.
+
+    They start with its kernel and inducing inputs, and with these constant means and variances.
+    """
+    prior = posterior.prior
+    constant = getattr(prior.mean_function, "constant", torch.zeros(()))
+    own = float(constant.detach()), float(prior.output_scale.detach())
+    twin = posterior.with_latents(len(starts))
+    twin.prior = prior.with_starts([own, *starts[1:]])
+    with torch.no_grad():
+        twin.u_mean[1:] = 0
+        twin.u_chol[1:] = torch.eye(posterior.num_inducing).to(twin.u_chol)
+    return twin
 
 
 def _with_few_inducing(model: Model) -> Model:

@@ -10,11 +10,11 @@ import torch
 from typing_extensions import override
 
 from directgp.errors import NumericalError
-from directgp.likelihoods.base import ConjugateLikelihood
+from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.training.beta_path import nearest_one, outwards
-from directgp.training.coverage import Coverage, Group
+from directgp.training.coverage import Coverage, Examples, Group, noise_depends_on_inputs
 from directgp.training.data import Model
-from directgp.training.model_choice import ModelChoice, start_of
+from directgp.training.model_choice import ModelChoice, evidence, start_of
 from directgp.training.race import FIRST_STEPS, MAX_STEPS, Race, Trial, mean_loss
 from directgp.training.result import (
     INTERRUPTED,
@@ -91,6 +91,11 @@ class Search(Race):
 
     grows: bool = False
     """Whether the number of inducing inputs may grow."""
+
+    with_changing_noise: Likelihood | None = None
+    noise_name: str = ""
+    """A likelihood of several latents to compare, too, where the noise depends on the inputs, and
+    its name."""
 
     best: TrainingResult = field(init=False)
     path: BetaPath = field(init=False)
@@ -179,6 +184,27 @@ class Search(Race):
             model = Model.of(known)._replace(
                 likelihood=for_rows_of(known.likelihood, model.likelihood), name=model.name
             )
+            return self._of_more_evidence(model, known)
+        return model, known
+
+    def _of_more_evidence(
+        self, model: Model, known: TrainingResult
+    ) -> tuple[Model, TrainingResult]:
+        """Return a model of changing noise after short runs if it has more evidence than another.
+
+        The examples of the test are those of training.
+        """
+        other = self._for_changing_noise(model, [(known, self.data, model.likelihood)])
+        if other is None:
+            return model, known
+        start = start_of(other, model, known, self.data)
+        found = self.elbo(Model.of(start)._replace(name=other.name), 2 * FIRST_STEPS)
+        if found is None:
+            return model, known
+        before, after = (evidence(each, self.data) for each in (known, found[0]))
+        self._note(ModelTried(other.name, after), after > before)
+        if after > before:
+            return Model.of(found[0])._replace(name=other.name), found[0]
         return model, known
 
     def _set_path(self, betas: Sequence[float], chosen: int) -> None:
@@ -276,6 +302,44 @@ class Search(Race):
         chosen = self._covering(chosen, whole, sampled)
         trial = self.trials[chosen]
         return self._on_all(self._firsts.get(trial.model.name, first), trial), chosen
+
+    def _for_changing_noise(self, first: Model, parts: Sequence[Examples]) -> Model | None:
+        """Return a model of changing noise, if examples scatter more in some places than in others.
+
+        It starts from a solution of the first model.
+        """
+        likelihood = self.with_changing_noise
+        if likelihood is None or self.end is not None or parts[0][2].num_latent > 1:
+            return None
+        if not noise_depends_on_inputs(parts):
+            return None
+        posterior = first.posterior.with_latents(likelihood.num_latent)
+        return Model(posterior, likelihood, f"{first.name.split(',')[0]}, {self.noise_name}")
+
+    def _with_changing_noise(self, best: Trial, solved: Solved) -> Trial:
+        """Return the best joint candidate, or one of changing noise that clearly beats it.
+
+        Trained for log loss, the variance of f may take the place of such noise: then validation
+        examples of the best one scatter alike everywhere, and nothing is tried.
+        """
+        first, solutions = solved
+        pairs = zip(best.results, self.splits, strict=True)
+        model = self._for_changing_noise(first, [(e, *part.examples_for(e)) for e, part in pairs])
+        if model is None:
+            return best
+        other = self.trial(model, "joint", best.beta, self._starts(first, model, solutions))
+        _, other = self.race([replace(best, rate=0.0), other], _COARSE, 2 * FIRST_STEPS)
+        better = best.is_beaten(other)
+        if (known := self.models.get(best.model.name)) and known.loss is not None:
+            self._note(ModelTried(model.name, loss=known.loss + other.loss - best.loss), better)
+        self._rivals.append(best if better else other)
+        return other if better else best
+
+    def _note(self, tried: ModelTried, chosen: bool) -> None:
+        """Add a model to those that were compared."""
+        if chosen:
+            self.models = {k: replace(v, chosen=False) for k, v in self.models.items()}
+        self.models[tried.name] = replace(tried, chosen=chosen)
 
     def _finished(self, trial: Trial, whole: list[Split], sampled: bool) -> Trial:
         """Train a candidate while that pays, on all rows of the splits if it has seen a sample."""
@@ -443,6 +507,8 @@ class Search(Race):
             joint = self.race(joint, _COARSE, 2 * FIRST_STEPS)
             winner = min(joint, key=lambda trial: trial.loss)
             self._rivals = [trial for trial in joint if trial is not winner]
+            solved = known[winner.model.likelihood.latent_scale]
+            winner = self._with_changing_noise(winner, solved)
             found = [winner] if self.effort.first_only else self._along(winner, betas)
             model = winner.model
         first, solutions = known[model.likelihood.latent_scale]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binom
+from scipy.stats import binom, kruskal
 from torch import Tensor
 
 from directgp.errors import UnsupportedError
@@ -21,7 +21,7 @@ from directgp.likelihoods import (
 from directgp.objectives import LogLoss
 from directgp.predictive import predictive_interval
 from directgp.training import coverage
-from directgp.training.coverage import Coverage, Group
+from directgp.training.coverage import Coverage, Group, noise_depends_on_inputs
 from directgp.training.data import Data
 from directgp.training.race import Trial
 from directgp.training.result import TrainingResult
@@ -245,3 +245,55 @@ def test_the_likelihood_that_lost_is_a_candidate_too() -> None:
 def test_a_loss_that_is_no_density_is_not_checked() -> None:
     assert searched(HoldOut(0.2), objective="square_loss", max_steps=2).coverage == Coverage()
     assert searched(HoldOut(0.2), max_steps=2).coverage != Coverage()
+
+
+def test_the_test_of_scatter_is_that_of_kruskal_and_wallis() -> None:
+    random = np.random.default_rng(0)
+    values, places = np.abs(random.normal(size=300)), random.integers(0, 5, 300)
+    chance, gain = coverage._scatter(values, places)
+    groups = [values[places == place] for place in range(5)]
+    assert chance == pytest.approx(kruskal(*groups).pvalue, rel=1e-9)
+    logs = sum(len(group) * np.log(np.mean(group**2)) for group in groups) / 300
+    assert gain == pytest.approx(0.5 * (np.log(np.mean(values**2)) - logs), rel=1e-9)
+    # Ties get the mean of their ranks, and make the test stricter by a little.
+    rounded = np.round(values, 1)
+    tied = kruskal(*(rounded[places == place] for place in range(5))).pvalue
+    assert tied <= coverage._scatter(rounded, places)[0] < 1.2 * tied
+
+
+def scatters(y: Tensor, X: Tensor, likelihood: Likelihood) -> bool:
+    return noise_depends_on_inputs([(trained(X, likelihood), Data(X, y), likelihood)])
+
+
+SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
+    "rising": lambda x: torch.exp(x),
+    "valley": lambda x: 0.3 + x.abs(),
+    "waves": lambda x: torch.exp(torch.sin(4 * x)),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_noise_that_depends_on_a_feature_is_found(shape: str) -> None:
+    X = normal(N, 3)
+    noise = SHAPES[shape](X[:, 1])
+    y = noise / noise.square().mean().sqrt() * normal(N, seed=3)
+    assert scatters(y, X, Gaussian(1.0))
+    assert not scatters(y[:50], X[:50], Gaussian(1.0)), "too few rows"
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(1.0), StudentT(3.0, 0.5)], ids=str)
+def test_noise_of_one_level_is_seldom_taken_for_another(likelihood: Likelihood) -> None:
+    """At most 1 in 100; outliers that the model does not know are none of them."""
+    X, random = normal(200, 2), np.random.RandomState(0)
+    heavy = StudentT(2.2, 0.5)
+    drawn = [torch.as_tensor(heavy.sample(torch.zeros(200), random)) for _ in range(200)]
+    # P(more than 8 of 200) with 1 % each is 1e-4.
+    assert sum(scatters(y, X, likelihood) for y in drawn) <= 8
+
+
+def test_noise_that_hardly_changes_is_not_worth_another_model() -> None:
+    X = normal(20_000, 1)
+    y = (1 + 0.1 * torch.tanh(X[:, 0])) * normal(20_000, seed=3)
+    chance, gain = coverage._scatter(y.abs().numpy(), coverage._places(X[:, 0].numpy(), 8))
+    assert chance < 1e-9 and 0 < gain < 0.02
+    assert not scatters(y, X, Gaussian(1.0))

@@ -1,16 +1,18 @@
 """The choice of kernel and likelihood, by validation or by evidence."""
 
+import copy
 import math
 from typing import Any
 
 import pytest
 import torch
 
+from directgp.likelihoods import Gaussian, HeteroscedasticGaussian
 from directgp.posteriors import SparsePosterior
 from directgp.training.data import Data, Model
-from directgp.training.model_choice import ModelChoice
+from directgp.training.model_choice import ModelChoice, start_of
 from directgp.training.race import Effort, Race
-from directgp.training.result import Failure, ModelTried
+from directgp.training.result import Failure, ModelTried, TrainingResult
 from directgp.training.run import Recipe
 from directgp.training.validation import HoldOut, split
 from tests.unit.training.fake_runs import FakeRuns, models
@@ -159,3 +161,23 @@ def test_an_ended_race_lists_what_was_left_out_and_has_the_best_so_far(
     assert names_of(found)[1] == chosen and choice.tried[chosen].chosen
     assert choice.best is not None
     assert bool(choice.best.posterior.predict(inputs(5)).mean.isfinite().all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_more_latents_start_from_the_solution_of_one(dtype: torch.dtype) -> None:
+    X, y = (each.to(dtype) for each in regression())
+    first = Model(MODELS[0][0].posterior.to(dtype), Gaussian(0.1), "rbf, gaussian")
+    posterior = copy.deepcopy(first.posterior)
+    posterior.set_q(torch.randn(posterior.u_mean.shape), 0.3 * torch.eye(posterior.num_inducing))
+    solution = TrainingResult(posterior, Gaussian(0.1), "elbo", 1.0, "elbo", (), 0.0)
+    before = posterior.predict(X)
+    likelihood = HeteroscedasticGaussian()
+    two = Model(first.posterior.with_latents(2), likelihood, "rbf, heteroscedastic")
+    found = start_of(two, first, solution, Data(X, y))
+    q, tolerance = found.posterior.predict(X), 1e-10 if dtype == torch.float64 else 1e-4
+    torch.testing.assert_close(q.mean[0], before.mean, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(q.variance[0], before.variance, rtol=tolerance, atol=tolerance)
+    noise = torch.log((y - before.mean).var(correction=0))
+    torch.testing.assert_close(q.mean[1], noise.expand(len(X)), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(q.variance[1], torch.ones_like(y), rtol=1e-3, atol=1e-3)
+    assert q.mean.dtype == dtype and solution.posterior.num_latent == 1

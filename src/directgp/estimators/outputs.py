@@ -1,0 +1,318 @@
+"""Fit and ask several outputs: one model of a single output for each, over the same inputs.
+
+Outputs are independent given the inputs. NaN in y is a missing value, left out for its output.
+"""
+
+import copy
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
+from jaxtyping import Bool, Float64
+from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
+
+from directgp.errors import DirectGPError, UnsupportedError, require
+from directgp.estimators import validation
+from directgp.estimators.validation import RowValues
+from directgp.registry import ROW_CONSTANTS
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+Method = Callable[Concatenate[Any, Arguments], Result]
+
+_STACK_LEVEL = 3
+"""Frames from `warnings.warn` to the caller of `fit`."""
+
+
+class Targets(NamedTuple):
+    """Targets of several outputs, one column each; NaN where one is missing."""
+
+    values: Float64[np.ndarray, "n P"]
+    names: tuple[str, ...] | None
+    """The names of the columns of a table."""
+
+    @classmethod
+    def checked(cls, y: Any, who: str, like: Any = None) -> "Targets":
+        """Return finite float64 or NaN; raise unless the columns are those of a fitted model."""
+        names = tuple(map(str, y.columns)) if validation.is_frame(y) else None
+        given = np.asarray(y)
+        if like is not None:
+            number = len(like.outputs_)
+            allowed = f"of shape (n, {number}), a column for each output"
+            fits = given.ndim == 2 and given.shape[1] == number
+            require(fits, f"y of {who}", allowed, f"shape {given.shape}")
+            known = getattr(like, "output_names_", None)
+            if names is not None and known is not None:
+                require(names == known, f"columns of y of {who}", f"{known}, as in fit", names)
+        if given.dtype.kind == "f":
+            validation.check_finite("y", np.where(np.isnan(given), 0, given), who, names)
+        found = []
+        for column in given.T:
+            missing = validation.gaps(column)
+            values = validation.numbers(np.where(missing, 0, column), who)
+            found.append(np.where(missing, np.nan, values))
+        return cls(np.stack(found, axis=1), names)
+
+    def name(self, k: int) -> str:
+        """Return the name of an output, or its number, for people."""
+        return named(self.names, k)
+
+
+def named(names: Sequence[str] | None, k: int) -> str:
+    """Return the name of an output in quotes, or its number."""
+    return str(k) if names is None else repr(names[k])
+
+
+def for_outputs(model: Any, y: Any, held: bool) -> bool:
+    """Return whether targets are for several outputs; a fitted model that is held has its number.
+
+    Targets of another number then raise an error where they are checked.
+    """
+    if held and (model._is_trained or "outputs_" in vars(model)):
+        return "outputs_" in vars(model)
+    try:
+        shape = np.asarray(y).shape
+    except (TypeError, ValueError):
+        # Lists of different lengths, say; the checks of one output raise.
+        return False
+    return len(shape) == 2 and shape[1] > 1
+
+
+class Part(NamedTuple):
+    """One output: its model, the rows with a target, and the arguments for these rows."""
+
+    model: Any
+    rows: Bool[np.ndarray, " n"] | None
+    """None for all rows."""
+
+    arguments: dict[str, Any]
+
+
+def parts_of(model: Any, method: str, given: dict[str, Any]) -> list[Part]:
+    """Return the outputs of a fitted model, each with its share of the arguments of a method."""
+    who, members = model._who(method), model.outputs_
+    constants = {
+        name: _column_of(given[name], name, who, len(members))
+        for name in ROW_CONSTANTS
+        if given.get(name) is not None
+    }
+    if given.get("random_state") is not None:
+        # One source of random numbers: draws of two outputs are independent.
+        given = {**given, "random_state": check_random_state(given["random_state"])}
+    if "y" not in given:
+        return [
+            Part(member, None, given | {name: at(k) for name, at in constants.items()})
+            for k, member in enumerate(members)
+        ]
+    targets, X = Targets.checked(given["y"], who, model), given["X"]
+    gaps = members[0].scalings_.imputation is not None
+    inputs = validation.finite_inputs(model, X, who, gaps=gaps)
+    check_consistent_length(inputs, targets.values)
+    weights = validation.check_sample_weight(given.get("sample_weight"), inputs, who)
+    known, found = ~np.isnan(targets.values), []
+    for k, member in enumerate(members):
+        rows, name = known[:, k], f"column {targets.name(k)} of y of {who}"
+        require(bool(rows.any()), name, "one with values", "none", "Use the other outputs_.")
+        own = {"X": _taken(X, inputs, rows), "y": targets.values[rows, k]}
+        if weights is not None:
+            own["sample_weight"] = weights[rows]
+        own |= {name: at(k)[rows] for name, at in constants.items()}
+        found.append(Part(member, rows, given | own))
+    return found
+
+
+def _column_of(values: Any, name: str, who: str, number: int) -> Callable[[int], Any]:
+    """Return what gives the row values of an output: its column, or those of all outputs."""
+    table = np.asarray(values)
+    if table.ndim != 2:
+        return lambda k: table
+    allowed = f"of shape (n,) or (n, {number})"
+    require(table.shape[1] == number, f"{name} of {who}", allowed, f"shape {table.shape}")
+    return lambda k: table[:, k]
+
+
+def _taken(X: Any, inputs: Float64[np.ndarray, "n d"], rows: Bool[np.ndarray, " n"]) -> Any:
+    """Return some rows of X: of the table if it has names, else of the checked numbers."""
+    return _safe_indexing(X if validation.is_frame(X) else inputs, np.flatnonzero(rows))
+
+
+# Methods of a fitted model
+
+Join = Callable[[Sequence[Part], Sequence[Any]], Any]
+
+
+def columns(parts: Sequence[Part], results: Sequence[Any]) -> Any:
+    """Return arrays with the outputs along axis 1, NaN where y is missing."""
+    if isinstance(results[0], tuple):
+        return tuple(columns(parts, each) for each in zip(*results, strict=True))
+    shapes = {each.shape[1:] for each in results}
+    if len(shapes) > 1:
+        raise UnsupportedError(
+            "The outputs have different numbers of latent functions. Use those of each output: "
+            "model.outputs_[k]."
+        )
+    full = []
+    for part, values in zip(parts, results, strict=True):
+        if part.rows is not None:
+            whole = np.full((len(part.rows), *values.shape[1:]), np.nan)
+            whole[part.rows] = values
+            values = whole
+        full.append(values)
+    return np.stack(full, axis=1)
+
+
+def average(parts: Sequence[Part], results: Sequence[Any]) -> float:
+    """Return the mean over outputs, each with the same weight."""
+    return float(np.mean(results))
+
+
+def over_outputs(
+    join: Join | None,
+) -> Callable[[Method[Arguments, Result]], Method[Arguments, Result]]:
+    """Apply a method to each output of a model that has several, and join the results.
+
+    None is for a method that makes sense for one output only, and raises `UnsupportedError`.
+    """
+
+    def decorate(method: Method[Arguments, Result]) -> Method[Arguments, Result]:
+        signature = inspect.signature(method)
+
+        @wraps(method)
+        def called(model: Any, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            if "outputs_" not in vars(model):
+                return method(model, *args, **kwargs)
+            name = method.__name__
+            if join is None:
+                raise UnsupportedError(
+                    f"{model._who(name)} is for one output, and this model has "
+                    f"{len(model.outputs_)}. Use model.outputs_[k].{name}(…)."
+                )
+            bound = signature.bind(model, *args, **kwargs)
+            _, *given = bound.arguments.items()
+            parts = parts_of(model, name, dict(given))
+            results: Result = join(
+                parts, [getattr(part.model, name)(**part.arguments) for part in parts]
+            )
+            return results
+
+        return called
+
+    return decorate
+
+
+# Training
+
+
+def fit_outputs(
+    model: Any,
+    method: str,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    validation_data: Any = None,
+    row_values: RowValues | None = None,
+) -> None:
+    """Fit a model of each output on the rows where it has a target, or update those there are."""
+    who, before = model._who(method), vars(model).get("outputs_")
+    model._check_parameters()
+    update = method == "partial_fit" and before is not None
+    goes_on = update or (before is not None and bool(model.warm_start))
+    targets = Targets.checked(y, who, model if goes_on else None)
+    least = 1 if update else 2
+    gaps = model.missing == "impute"
+    inputs = validation.finite_inputs(model, X, who, not goes_on, least, gaps)
+    check_consistent_length(inputs, targets.values)
+    weights = validation.check_sample_weight(sample_weight, inputs, who, least)
+    known, number = ~np.isnan(targets.values), targets.values.shape[1]
+    constants = {}
+    if row_values is not None:
+        name, values = row_values
+        constants = {name: _column_of(values, name, who, number)}
+    for k in range(0 if update else number):
+        count = int(known[:, k].sum())
+        who_k, remedy = f"column {targets.name(k)} of y of {who}", "Drop it, or give more rows."
+        require(count >= least, who_k, f"one with at least {least} values", f"{count}", remedy)
+    examples = _validation_parts(model, validation_data, who, number)
+    members, params = [], model.get_params(deep=False)
+    for k in range(number):
+        # Attributes of a copy are replaced, so that `model` is as it was after an error.
+        member = copy.copy(before[k]) if goes_on and before else type(model)()
+        member.set_params(**params)
+        rows = known[:, k]
+        if rows.any():
+            if model.time_budget is not None:
+                member.time_budget = model.time_budget / number
+            own = {name: at(k)[rows] for name, at in constants.items()}
+            if validation_data is not None:
+                own["validation_data"] = examples[k]
+            some = None if weights is None else weights[rows]
+            with _naming(targets.name(k)):
+                chosen = _taken(X, inputs, rows)
+                getattr(member, method)(chosen, targets.values[rows, k], some, **own)
+            member.time_budget = model.time_budget
+        members.append(member)
+    names = targets.names or (getattr(model, "output_names_", None) if goes_on else None)
+    hold(model, members, names)
+
+
+def hold(model: Any, members: Sequence[Any], names: Sequence[str] | None) -> None:
+    """Make fitted models of one output the outputs of a model."""
+    kept = {*model.get_params(deep=False), "n_features_in_", "feature_names_in_"}
+    for name in vars(model).keys() - kept:
+        delattr(model, name)
+    model.outputs_ = list(members)
+    if names is not None:
+        model.output_names_ = tuple(names)
+    model.findings_ = tuple(
+        f"Output {named(names, k)}: {text}"
+        for k, member in enumerate(members)
+        for text in member.findings_
+    )
+
+
+def forget_outputs(model: Any) -> None:
+    """Remove the outputs of an earlier fit."""
+    for name in ("outputs_", "output_names_"):
+        vars(model).pop(name, None)
+
+
+def _validation_parts(model: Any, given: Any, who: str, number: int) -> list[Any]:
+    """Return the validation examples of each output; what is no such tuple as it is."""
+    if not isinstance(given, tuple | list) or len(given) not in (2, 3):
+        return [given] * number
+    who = f"{who}, validation_data"
+    targets = Targets.checked(given[1], who)
+    shape = targets.values.shape
+    fits = len(shape) == 2 and shape[1] == number
+    require(fits, f"y of {who}", f"of shape (m, {number})", f"shape {shape}")
+    with validation.explained(f"{who} cannot be used"):
+        inputs = validation.finite_inputs(model, given[0], who, gaps=model.missing == "impute")
+        check_consistent_length(inputs, targets.values)
+    rest = [_column_of(each, "row values", who, number) for each in given[2:]]
+    found = []
+    for k in range(number):
+        rows = ~np.isnan(targets.values[:, k])
+        name = f"column {targets.name(k)} of y of {who}"
+        require(bool(rows.any()), name, "one with values", "none")
+        own = (_taken(given[0], inputs, rows), targets.values[rows, k])
+        found.append((*own, *(at(k)[rows] for at in rest)))
+    return found
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Say in the errors and warnings of a fit which output they are about."""
+    with warnings.catch_warnings(record=True) as caught:
+        try:
+            yield
+        except DirectGPError as error:
+            error.add_note(f"This is output {name} of y; rows where it is missing are not counted.")
+            raise
+    for each in caught:
+        text = f"Output {name}: {each.message}"
+        # Two frames more: those of the context.
+        warnings.warn(text, each.category, stacklevel=_STACK_LEVEL + 2)
