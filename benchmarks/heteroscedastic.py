@@ -115,6 +115,10 @@ METHODS: dict[str, Callable[[Table], Judge]] = {
     "directgp Gaussian ELBO": partial(ours, likelihood="gaussian", objective="elbo", beta=1.0),
     "directgp Gaussian log loss": partial(ours, likelihood="gaussian", hyperparameters="joint"),
     "directgp heteroscedastic": partial(ours, likelihood="heteroscedastic"),
+    "directgp heteroscedastic ELBO": partial(
+        ours, likelihood="heteroscedastic", objective="elbo", beta=1.0
+    ),
+    "directgp": ours,
     "GPyTorch SVGP": partial(peer, "GPyTorch SVGP"),
     "GPyTorch PPGPR": partial(peer, "GPyTorch PPGPR"),
     "NGBoost": partial(peer, "NGBoost"),

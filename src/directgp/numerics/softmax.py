@@ -16,8 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Literal, NamedTuple, final
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from scipy.interpolate import BSpline, make_interp_spline
+from scipy.special import log_ndtr as scipy_log_ndtr
+from scipy.special import logsumexp
 from torch import Tensor
 
 from directgp.errors import NumericalError
@@ -46,6 +50,9 @@ _NARROW = 0.25
 """Standard deviation of f below which a grid would be too fine: Gauss–Hermite nodes instead."""
 
 _NARROW_NODES = 12
+_VERY_NARROW, _FEW_NODES = 0.06, 5
+"""Those of smaller deviations have 5 nodes; 12 err by 12!·(2s/π)²⁴."""
+
 _FAR = -37.0
 """f + u up to which 1 − exp(−e^{f+u}) is e^{f+u} in float64."""
 
@@ -97,7 +104,7 @@ class _Nodes(NamedTuple):
         rate, nats = 0.5 * math.pi, _NATS + 3
         frequency = 2 * nats / (rate + math.sqrt(rate**2 + 2 * share * nats))
         ratio = max(2 * math.pi / frequency / _STEP, 1.0)
-        ratio = 2 ** (math.floor(4 * math.log2(ratio)) / 4)
+        ratio = 2 ** (math.floor(2 * math.log2(ratio)) / 2)
         first = -math.ceil(math.log(max(tail / ratio, 1.0)) / _STEP)
         number = math.ceil(core / ratio / _STEP) + 1 - first
         if number > _MAX_NODES:
@@ -155,6 +162,7 @@ class _Narrow(NamedTuple):
     mean: Column
     variance: Column
     u: Float[Tensor, " l"]
+    number: int = _NARROW_NODES
 
     def values(self, part: Part) -> Matrix:
         """F, 1 − F or D at each node."""
@@ -172,7 +180,7 @@ class _Narrow(NamedTuple):
 
     def _points(self) -> tuple[Float[Tensor, "r j l"], Float[Tensor, " j"]]:
         def make() -> Float[Tensor, "2 j"]:
-            z, log_weights = gauss_hermite(_NARROW_NODES, self.u.dtype, self.u.device)
+            z, log_weights = gauss_hermite(self.number, self.u.dtype, self.u.device)
             return torch.stack([z, torch.exp(log_weights)])
 
         z, weights = constant("softmax narrow", make)
@@ -187,20 +195,20 @@ class _Table:
     def __init__(self, part: Part, step: float, blur: float, ratio: float, like: Tensor) -> None:
         self._part: Part = part
         self._step, self._blur, self._ratio, self._like = step, blur, ratio, like
-        self._held = range(0), range(0), 0.0, like.new_empty(0, 0)
+        self._held = range(0), range(0), like.new_empty(0, 0)
 
-    def take(self, rows: range, nodes: _Nodes, nats: float) -> Float[Tensor, "j l"]:
-        """Return the table for some steps and nodes, right to e^−nats, not to be written to."""
+    def take(self, rows: range, nodes: _Nodes) -> Float[Tensor, "j l"]:
+        """Return the table for some steps and nodes, not to be written to."""
         columns = range(nodes.first, nodes.first + nodes.number)
-        held_rows, held_columns, held_nats, values = self._held
-        inside = _inside(rows, held_rows) and _inside(columns, held_columns)
-        if not inside or nats > held_nats:
-            held_rows, held_columns = _with_margin(rows, held_rows), _joined(columns, held_columns)
-            held_nats = max(held_nats, 1.2 * nats)
+        held_rows, held_columns, values = self._held
+        if not (_inside(rows, held_rows) and _inside(columns, held_columns)):
+            held_rows = _with_margin(rows, held_rows)
+            held_columns = _with_margin(columns, held_columns)
             every = _Nodes(held_columns.start, len(held_columns), self._ratio)
             u = every.columns(self._like)[0]
-            values = _blurred(self._part, held_rows, self._step, u, self._blur, held_nats)
-            self._held = held_rows, held_columns, held_nats, values
+            f = self._step * torch.arange(held_rows.start, held_rows.stop).to(u)
+            values = _blurred(self._part, f[:, None] + u, self._blur)
+            self._held = held_rows, held_columns, values
         top, left = rows.start - held_rows.start, columns.start - held_columns.start
         return values[top : top + len(rows), left : left + len(columns)]
 
@@ -209,15 +217,11 @@ def _inside(inner: range, outer: range) -> bool:
     return outer.start <= inner.start and inner.stop <= outer.stop
 
 
-def _joined(some: range, others: range) -> range:
-    both = [each for each in (some, others) if len(each)]
-    return range(min(each.start for each in both), max(each.stop for each in both))
-
-
-def _with_margin(rows: range, held: range) -> range:
-    """Return the rows for later examples, too, whose ends differ a little."""
-    more = len(rows) // 8
-    return _joined(range(rows.start - more, rows.stop + more), held)
+def _with_margin(some: range, held: range) -> range:
+    """Return what is held and more than is asked for: few tables are made for many steps."""
+    more = len(some) // 6
+    start, stop = some.start - more, some.stop + more
+    return range(min(start, held.start), max(stop, held.stop)) if len(held) else range(start, stop)
 
 
 @lru_cache(maxsize=256)
@@ -227,26 +231,39 @@ def _table(
     return _Table(part, step, blur, ratio, torch.empty(0, dtype=dtype, device=device))
 
 
-_BLUR_STEP = 0.34
-
-
-def _blurred(
-    part: Part, rows: range, step: float, u: Float[Tensor, " l"], blur: float, nats: float
-) -> Float[Tensor, "j l"]:
-    """Return E[kernel(f + u + tz)], z ~ N(0, 1), t² = blur, at steps f."""
-    places = torch.arange(rows.start, rows.stop).to(u)
+def _blurred(part: Part, x: Matrix, blur: float) -> Matrix:
+    """Return E[kernel(x + tz)], z ~ N(0, 1), t² = blur."""
     if not blur:
-        return _kernel(part, step * places[:, None] + u)
-    # f + tz takes steps that divide those of f, so that neighbours share the values of the kernel.
-    parts = math.ceil(step / _BLUR_STEP)
-    fine, reach = step / parts, math.sqrt(2 * nats * blur)
-    # In the tail, where the kernel is e^x, the mass lies around t².
-    left, right = math.ceil(reach / fine), math.ceil((reach + blur) / fine)
-    points = torch.arange(parts * rows.start - left, parts * rows.stop + right).to(u)
-    away = fine * (points - parts * places[:, None])
-    scale = math.log(fine) - 0.5 * math.log(2 * math.pi * blur)
-    weights = torch.exp(scale - 0.5 * away * away / blur)
-    return weights @ _kernel(part, fine * points[:, None] + u)
+        return _kernel(part, x)
+    low, high, log_mean = _spline(part, blur)
+    points = x.cpu().numpy()
+    logs = log_mean(np.clip(points, low, high))
+    # Left of the ends the mean is E e^{x+tz}, or negligible; right of them 0 or 1.
+    left = points + 0.5 * blur if low < -blur else np.full_like(points, -np.inf)
+    left = np.zeros_like(points) if part == "below" else left
+    right = 0.0 if part == "above" else -np.inf
+    logs = np.where(points < low, left, np.where(points > high, right, logs))
+    return torch.exp(torch.from_numpy(logs).to(x))
+
+
+@lru_cache(maxsize=32)
+def _spline(part: Part, blur: float) -> "tuple[float, float, BSpline]":
+    """Return a spline of log E[kernel(x + tz)] over x, and its ends.
+
+    1 − exp(−e^x) is the distribution function of log E at x, for an exponential E.
+    """
+    t = math.sqrt(blur)
+    low, high = -min(blur, 20 * t) - 10 * t - 40, 30 * t + 20
+    x = np.linspace(low, high, math.ceil(16 * (high - low) / min(t, 2 + 0.5 * t)))
+    step = 0.1 if t < 1 else 0.2
+    g = np.arange(max(low - 10 * t - 35, -200.0), 6.0, step)
+    log_weights = g - np.exp(g) + math.log(step)
+    z = (x[:, None] - g) / t
+    if part == "density":
+        logs = -0.5 * z * z - 0.5 * math.log(2 * math.pi * blur)
+    else:
+        logs = scipy_log_ndtr(z if part == "above" else -z)
+    return low, high, make_interp_spline(x, logsumexp(log_weights + logs, axis=1), 9)
 
 
 _EDGES = (0.25, 0.75, 3.0, 12.0, 48.0, 192.0)
@@ -296,7 +313,7 @@ class _Even:
         f = constant(("softmax grid", number, step), partial(_steps, number, step, mean))
         self._first = 0 if recording() else math.floor(float(low) / step)
         self._f = f + (torch.floor(low / step) if recording() else self._first) * step
-        self._key, self._nats = (step, blur, nodes.ratio, mean.dtype, mean.device), nats
+        self._key = step, blur, nodes.ratio, mean.dtype, mean.device
         # Moments about the mean lose no digits.
         self._away = self._f - mean[:, None]
         self._q = self._away.square().mul_((-0.5 / self._variance)[:, None]).exp_()
@@ -322,7 +339,7 @@ class _Even:
                 found = _kernel(part, self._f[:, None] + self._nodes.columns(self._q)[0])
             else:
                 rows = range(self._first, self._first + len(self._f))
-                found = _table(part, *self._key).take(rows, self._nodes, self._nats)
+                found = _table(part, *self._key).take(rows, self._nodes)
             self._tables[part] = found
         return self._tables[part]
 
@@ -356,17 +373,20 @@ class _Distributions:
             if any_narrow:
                 self._groups.append((narrow, _Narrow(mean, variance, u)))
             return
-        group = torch.bucketize(deviation, torch.tensor(_EDGES).to(mean), right=True)
-        group = torch.where(far, -1, group) + 1
-        sizes = torch.bincount(group, minlength=len(_EDGES) + 2).tolist()
+        edges = torch.tensor([_VERY_NARROW, *_EDGES]).to(mean)
+        group = torch.where(far, -1, torch.bucketize(deviation, edges, right=True)) + 1
+        sizes = torch.bincount(group, minlength=len(edges) + 2).tolist()
         for number in (k for k, size in enumerate(sizes) if size):
             every = sizes[number] == len(mean)
             rows = None if every else (group == number).nonzero()[:, 0]
             some = (mean, variance) if rows is None else (mean[rows], variance[rows])
-            if number < 2:
-                self._groups.append((rows, (_Far, _Narrow)[number](*some, u)))
+            if number == 0:
+                self._groups.append((rows, _Far(*some, u)))
+            elif number < 3:
+                nodes_of_each = (_FEW_NODES, _NARROW_NODES)[number - 1]
+                self._groups.append((rows, _Narrow(*some, u, nodes_of_each)))
             else:
-                self._groups.append((rows, _Even(*some, nodes, nats, _EDGES[number - 2])))
+                self._groups.append((rows, _Even(*some, nodes, nats, _EDGES[number - 3])))
 
     def values(self, part: Part) -> LatentMatrix:
         """Return the function of all latents at every node."""

@@ -184,6 +184,17 @@ class SparsePosterior(nn.Module):
         twin.set_q(self.u_mean[index], self.u_chol[index])
         return twin
 
+    def with_own_kernels(self) -> "SparsePosterior":
+        """Return the same latent functions, with a kernel and inducing inputs for each."""
+        each = [self.latent(k) for k in range(self.num_latent)]
+        twin = each[0].with_latents(self.num_latent)
+        values = [one.state_dict() for one in each]
+        with torch.no_grad():
+            for name, value in twin.state_dict().items():
+                many = torch.stack([one[name] for one in values])
+                value.copy_(many[0] if many[0].shape == value.shape else many.view_as(value))
+        return twin
+
     def kl(self) -> Float[Tensor, "*batch"]:
         """Return KL[q(u) ‖ p(u)], the sum over latent functions."""
         return self.total(kl_from_standard(self.u_mean, self.u_chol.tril()))

@@ -161,6 +161,11 @@ def start_of(model: Model, first: Model, solution: TrainingResult, data: Data) -
         return replace(solution, posterior=copy.deepcopy(model.posterior), likelihood=likelihood)
     if model.name == first.name:
         return solution
+    if model.posterior.num_latent == solution.posterior.num_latent > 1:
+        own = model.posterior.Z.dim() > solution.posterior.Z.dim()
+        return (
+            replace(solution, posterior=solution.posterior.with_own_kernels()) if own else solution
+        )
     # Its start is noise of a tenth of the variance of the targets.
     noise = math.sqrt(10) * (data.y - mean)
     if likelihood.num_latent > solution.posterior.num_latent:

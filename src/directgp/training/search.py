@@ -335,6 +335,20 @@ class Search(Race):
         self._rivals.append(best if better else other)
         return other if better else best
 
+    def _with_own_kernels(self, best: Trial) -> list[Trial]:
+        """Return a candidate whose latents have a kernel each, if it clearly beats the best one."""
+        posterior = best.results[0].posterior
+        shared = posterior.num_latent > 1 and posterior.Z.dim() == 2
+        if not shared or self.effort.first_only or self.leaves_out("a kernel for each latent"):
+            return []
+        model = best.model._replace(
+            posterior=best.model.posterior.with_own_kernels(), name=f"{best.model.name} apart"
+        )
+        starts = [replace(e, posterior=e.posterior.with_own_kernels()) for e in best.results]
+        other = self.trial(model, "joint", best.beta, starts)
+        _, other = self.race([replace(best, rate=0.0), other], _COARSE, 2 * FIRST_STEPS)
+        return [replace(other, steps=best.steps + other.steps)] if best.is_beaten(other) else []
+
     def _note(self, tried: ModelTried, chosen: bool) -> None:
         """Add a model to those that were compared."""
         if chosen:
@@ -510,6 +524,7 @@ class Search(Race):
             solved = known[winner.model.likelihood.latent_scale]
             winner = self._with_changing_noise(winner, solved)
             found = [winner] if self.effort.first_only else self._along(winner, betas)
+            found += self._with_own_kernels(min(found, key=lambda trial: trial.loss))
             model = winner.model
         first, solutions = known[model.likelihood.latent_scale]
         starts = self._starts(first, model, solutions)

@@ -239,6 +239,8 @@ def outcome(action: Action, processes: Processes, folder: Path) -> object:
 def member(action: Action, rank: int, size: int, folder: Path, port: int) -> None:
     """One process: writes what it found, or what went wrong, and ends with 3 then."""
     torch.set_num_threads(1)
+    # The server that processes are forked from may block Ctrl-C, for workers of compare.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ["LOCAL_WORLD_SIZE"] = str(size)
