@@ -11,6 +11,7 @@ grid over f: F_k at all nodes is then a product of two matrices, the weights of 
 and exp(−e^{f+u}), which is the same for every example and class.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
@@ -144,6 +145,10 @@ class _Far(NamedTuple):
     variance: Column
     u: Float[Tensor, " l"]
 
+    def some(self, rows: slice) -> "_Far":
+        """Return some of the latents."""
+        return self._replace(mean=self.mean[rows], variance=self.variance[rows])
+
     def values(self, part: Part) -> Matrix:
         """E e^{f+u}, for D as for 1 − F."""
         small = torch.exp((self.mean + 0.5 * self.variance)[:, None] + self.u)
@@ -163,6 +168,10 @@ class _Narrow(NamedTuple):
     variance: Column
     u: Float[Tensor, " l"]
     number: int = _NARROW_NODES
+
+    def some(self, rows: slice) -> "_Narrow":
+        """Return some of the latents."""
+        return self._replace(mean=self.mean[rows], variance=self.variance[rows])
 
     def values(self, part: Part) -> Matrix:
         """F, 1 − F or D at each node."""
@@ -320,6 +329,14 @@ class _Even:
         self._q *= (step * torch.rsqrt(2 * math.pi * self._variance))[:, None]
         self._tables: dict[Part, Tensor] = {}
 
+    def some(self, rows: slice) -> "_Even":
+        """Return some of the latents."""
+        twin = copy.copy(self)
+        twin._variance, twin._away, twin._q = (
+            each[rows] for each in (self._variance, self._away, self._q)
+        )
+        return twin
+
     def values(self, part: Part) -> Matrix:
         """F, 1 − F or D at each node."""
         return self._q @ self._kernels(part)
@@ -387,6 +404,17 @@ class _Distributions:
                 self._groups.append((rows, _Narrow(*some, u, nodes_of_each)))
             else:
                 self._groups.append((rows, _Even(*some, nodes, nats, _EDGES[number - 3])))
+
+    def part(self, latents: slice) -> "_Distributions":
+        """Return those of some latents, in a recorded step."""
+        first, last, _ = latents.indices(self._shape[0])
+        rows = slice(first * self._shape[1], last * self._shape[1])
+        twin = copy.copy(self)
+        twin._shape = torch.Size([last - first, self._shape[1]])
+        twin._groups = [
+            (mask if mask is None else mask[rows], group.some(rows)) for mask, group in self._groups
+        ]
+        return twin
 
     def values(self, part: Part) -> LatentMatrix:
         """Return the function of all latents at every node."""
@@ -518,10 +546,14 @@ def _blocks(
         ends = core.max(), tail.max(), 1 / share[index].min(), nats.max()
         longest, tail_length, inverse, fall = _sizes("range", *ends)
         nodes = _Nodes.over(longest, tail_length, 1 / inverse)
-        label, others = (
-            _Distributions(some_mean[part], some_variance[part], nodes, fall)
-            for part in (slice(0, 1), slice(1, None))
-        )
+        parts = slice(0, 1), slice(1, None)
+        if fixed_sizes.get() is not None:
+            every = _Distributions(some_mean, some_variance, nodes, fall)
+            label, others = (every.part(part) for part in parts)
+        else:
+            label, others = (
+                _Distributions(some_mean[part], some_variance[part], nodes, fall) for part in parts
+            )
         yield index, _Factors(label, others, nodes.columns(mean)[1])
 
 
