@@ -344,9 +344,9 @@ def test_probabilities_of_classes() -> None:
         each = GPyTorchLikelihood(base).log_marginal(LABELS, q)
         torch.testing.assert_close(p.log_prob(LABELS), each)
     # The log of an improbable class is not rounded away.
-    far = MultivariateNormal(torch.tensor([[0.0], [0.0], [-600.0]]), torch.ones(3, 1, 1))
+    far = MultivariateNormal(torch.tensor([[0.0], [0.0], [-900.0]]), torch.ones(3, 1, 1))
     log_p = GPyTorchLikelihood(Softmax(3))(MultitaskMultivariateNormal.from_batch_mvn(far)).logits
-    assert log_p[0, 2] == pytest.approx(-600, abs=2)
+    assert log_p[0, 2] == pytest.approx(-900, abs=2)
 
 
 def test_predictions_of_noise_that_changes() -> None:

@@ -243,3 +243,46 @@ def test_batches_have_targets_of_their_own() -> None:
             torch.testing.assert_close(found[k], function(Softmax(3), y[k], mean[k], variance[k]))
     with pytest.raises(InvalidInputError, match=r"y \(..., n\), the others \(..., 3, n\)"):
         log_expectation(Softmax(3), torch.zeros(3, 5), mean[0], variance[0])
+
+
+@pytest.mark.parametrize("gap", [300.0, 700.0, 745.0, 2000.0])
+def test_a_class_far_behind_has_a_loss_in_proportion_to_its_distance(gap: float) -> None:
+    """p(y given f) is E e^{f_y} · E[1 / Σ e^{f_k}] there, which does not depend on the distance."""
+    y, variance = torch.tensor([2]), torch.tensor([[1.0], [0.3], [2.0]]).double()
+
+    def loss(away: float) -> Tensor:
+        mean = torch.tensor([[0.0], [0.4], [-away]]).double()
+        return log_expectation(Softmax(3), y, mean, variance)
+
+    torch.testing.assert_close(loss(gap) + gap, loss(100.0) + 100, rtol=0, atol=1e-9)
+
+
+def test_a_probability_that_underflows_raises_an_error() -> None:
+    mean, variance = torch.tensor([[0.0], [-3000.0]]).double(), torch.full((2, 1), 1e3).double()
+    with pytest.raises(NumericalError, match="Check mean and variance"):
+        log_expectation(Softmax(2), torch.tensor([1]), mean, variance)
+
+
+@pytest.mark.parametrize("gibbs", [False, True], ids=["log_loss", "elbo"])
+def test_wide_and_narrow_latents_of_one_example(gibbs: bool) -> None:
+    """Against a sum over nodes of all three latents; groups of deviations have their own grids."""
+    deviations = (0.03, 0.2, 0.5, 2.0, 8.0, 30.0)
+    rows = np.array([(a, b, c) for a in deviations for b in deviations for c in (0.03, 2.0, 30.0)])
+    mean, variance = parameters([[0.5], [-0.2], [0.1]] * np.ones((3, len(rows))), rows.T**2)
+    y = torch.zeros(len(rows))
+    integral = expected_log_prob if gibbs else log_expectation
+    found = integral(Softmax(3), y, mean, variance)
+    nodes = torch.linspace(-8, 8, 129, dtype=torch.float64)
+    weights = torch.exp(-0.5 * nodes**2)
+    weights = weights / weights.sum()
+    every = torch.stack(torch.meshgrid(nodes, nodes, nodes, indexing="ij")).flatten(1)
+    weight = torch.einsum("a,b,c->abc", weights, weights, weights).flatten()
+    fine = (rows < 3).all(1)
+    for k in np.flatnonzero(fine):
+        f = mean[:, k, None] + variance[:, k, None].sqrt() * every
+        log_p = f[0] - torch.logsumexp(f, 0)
+        truth = (weight * log_p).sum() if gibbs else torch.log((weight * log_p.exp()).sum())
+        torch.testing.assert_close(found[k], truth, rtol=1e-9, atol=1e-9)
+    # The chances of all classes are 1 together, also of wide ones.
+    chances = Softmax(3).log_class_probabilities(mean.detach(), variance.detach()).exp().sum(0)
+    torch.testing.assert_close(chances, torch.ones_like(chances), rtol=1e-9, atol=0)

@@ -53,6 +53,17 @@ def test_only_the_means_differ_where_the_kernel_is_shared() -> None:
     assert many.prior.mean_function.constant.shape == (3,)
 
 
+def test_kernels_of_their_own_start_as_the_shared_one() -> None:
+    many = posterior(shared=True)
+    own = many.with_own_kernels()
+    assert own.Z.shape == (3, 6, 2)
+    assert own.prior.natural().lengthscale.shape[0] == 3
+    before, after = many.predict(X), own.predict(X)
+    torch.testing.assert_close(after.mean, before.mean, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(after.variance, before.variance, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(own.kl(), many.kl())
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_more_inducing_inputs_change_no_latent(shared: bool) -> None:
     many = posterior(shared)
