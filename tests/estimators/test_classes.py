@@ -106,6 +106,25 @@ def test_a_search_compares_candidates_of_three_classes() -> None:
     assert model.score(FLOWERS, NAMES) > 0.85
 
 
+@pytest.mark.slow
+def test_classes_that_depend_on_features_of_their_own_have_a_kernel_each(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    X = random.uniform(-1, 1, (300, 2))
+    f = np.stack([6 * np.sin(9 * X[:, 0]), 6 * X[:, 1], np.zeros(300)])
+    y = (f + random.gumbel(size=f.shape)).argmax(0)
+    settings = {"kernel": "rbf", "ard": True, "hyperparameters": "joint", "random_state": 0}
+    own = SparseGPClassifier(num_inducing=40, max_iter=60, **settings).fit(X, y)
+    assert own.posterior_.Z.shape == (3, 40, 2)
+    assert "3 rbf ARD kernels" in own.summary()
+    assert own.feature_importances_.shape == (2,)
+    assert own.beta_path_ is not None
+    *shared, last = own.beta_path_.points
+    assert last.validation_loss < min(point.validation_loss for point in shared)
+    own.save(tmp_path / "own.model")
+    loaded = directgp.load(tmp_path / "own.model")
+    assert np.array_equal(loaded.predict_proba(X), own.predict_proba(X))
+
+
 def test_what_does_not_fit_the_classes_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="one of 3 classes"):
         fitted(likelihood=Softmax(4))

@@ -76,7 +76,7 @@ class Explained(NamedTuple):
 
     def relevance(self) -> Array | None:
         """Return the shares of `feature_importances_`; None without ARD lengthscales."""
-        kernel, Z = self.posterior.prior.kernel, self.posterior.Z.detach()
+        kernel, Z = self.posterior.prior.kernel, self.posterior.Z.detach().flatten(0, -2)
         scales, imputation = self.posterior.prior.length_scales(), self.scalings.imputation
         radial = any(isinstance(part, _RADIAL) for part in kernel.modules())
         if scales is None or len(scales) != Z.shape[1] or not radial:

@@ -81,6 +81,9 @@ class Facts:
     num_merged: int = 0
     """Whether the user set β, and the rows that repeat another one."""
 
+    num_kernels: int = 1
+    """That of latent functions with a kernel and inducing inputs each."""
+
     jitter: float = 0.0
     noise: Mapping[str, float] = field(default_factory=dict)
     """Parameters of the likelihood by name."""
@@ -124,6 +127,7 @@ def facts_of(model: "SparseGPEstimator") -> Facts:
         kernel=type(kernel).__name__ if isinstance(kernel, Kernel) else f"{_named(model)}{ard}",
         likelihood=type(model.likelihood_).__name__,
         num_inducing=model.posterior_.num_inducing,
+        num_kernels=model.posterior_.Z.shape[:-2].numel(),
         objective=objective.name if isinstance(objective, PointLoss) else objective,
         hyperparameters=model.hyperparameters_,
         beta=model.beta_,
@@ -187,6 +191,8 @@ def _overview(facts: Facts) -> Iterator[str]:
     yield entry("data", f"{rows}, {plural(facts.num_features, 'feature')}")
     kernel = facts.kernel if facts.kernel.endswith("Kernel") else f"{facts.kernel} kernel"
     inducing = plural(facts.num_inducing, "inducing input")
+    if facts.num_kernels > 1:
+        kernel, inducing = f"{facts.num_kernels} {kernel}s", f"{inducing} each"
     yield entry("model", f"{kernel}, {facts.likelihood} likelihood, {inducing}")
     yield from _choices(facts)
     if facts.noise:

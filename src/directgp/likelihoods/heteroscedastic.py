@@ -12,8 +12,8 @@ from typing_extensions import override
 from directgp.errors import NumericalError
 from directgp.likelihoods.base import Derivatives, Draws, Likelihood, check_finite
 from directgp.numerics.autograd import Slopes
+from directgp.numerics.gumbel import check_finite_numbers
 from directgp.numerics.random import Generator, exponential, standard_normal
-from directgp.numerics.softmax import check_finite_numbers
 from directgp.shapes import LatentPoints, Latents, Points, Row, Targets, Values
 
 _LOG_TWO_PI = math.log(2 * math.pi)

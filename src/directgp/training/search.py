@@ -327,13 +327,20 @@ class Search(Race):
         model = self._for_changing_noise(first, [(e, *part.examples_for(e)) for e, part in pairs])
         if model is None:
             return best
-        other = self.trial(model, "joint", best.beta, self._starts(first, model, solutions))
+        other, better = self._against(best, model, self._starts(first, model, solutions))
+        self._rivals.append(best if better else other)
+        return other if better else best
+
+    def _against(
+        self, best: Trial, model: Model, starts: Sequence[TrainingResult]
+    ) -> tuple[Trial, bool]:
+        """Train a candidate of another model, and return whether it clearly beats the best one."""
+        other = self.trial(model, "joint", best.beta, starts)
         _, other = self.race([replace(best, rate=0.0), other], _COARSE, 2 * FIRST_STEPS)
         better = best.is_beaten(other)
         if (known := self.models.get(best.model.name)) and known.loss is not None:
             self._note(ModelTried(model.name, loss=known.loss + other.loss - best.loss), better)
-        self._rivals.append(best if better else other)
-        return other if better else best
+        return other, better
 
     def _with_own_kernels(self, best: Trial) -> list[Trial]:
         """Return a candidate whose latents have a kernel each, if it clearly beats the best one."""
@@ -342,12 +349,11 @@ class Search(Race):
         if not shared or self.effort.first_only or self.leaves_out("a kernel for each latent"):
             return []
         model = best.model._replace(
-            posterior=best.model.posterior.with_own_kernels(), name=f"{best.model.name} apart"
+            posterior=best.model.posterior.with_own_kernels(), name=f"{best.model.name}, one each"
         )
         starts = [replace(e, posterior=e.posterior.with_own_kernels()) for e in best.results]
-        other = self.trial(model, "joint", best.beta, starts)
-        _, other = self.race([replace(best, rate=0.0), other], _COARSE, 2 * FIRST_STEPS)
-        return [replace(other, steps=best.steps + other.steps)] if best.is_beaten(other) else []
+        other, better = self._against(best, model, starts)
+        return [replace(other, steps=best.steps + other.steps)] if better else []
 
     def _note(self, tried: ModelTried, chosen: bool) -> None:
         """Add a model to those that were compared."""
