@@ -109,17 +109,15 @@ def test_a_search_compares_candidates_of_three_classes() -> None:
 @pytest.mark.slow
 def test_classes_that_depend_on_features_of_their_own_have_a_kernel_each(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
-    X = random.uniform(-1, 1, (300, 2))
-    f = np.stack([6 * np.sin(9 * X[:, 0]), 6 * X[:, 1], np.zeros(300)])
+    X = random.uniform(-1, 1, (600, 5))
+    f = 8 * np.sin(4 * X.T)
     y = (f + random.gumbel(size=f.shape)).argmax(0)
     settings = {"kernel": "rbf", "ard": True, "hyperparameters": "joint", "random_state": 0}
-    own = SparseGPClassifier(num_inducing=40, max_iter=60, **settings).fit(X, y)
-    assert own.posterior_.Z.shape == (3, 40, 2)
-    assert "3 rbf ARD kernels" in own.summary()
-    assert own.feature_importances_.shape == (2,)
-    assert own.beta_path_ is not None
-    *shared, last = own.beta_path_.points
-    assert last.validation_loss < min(point.validation_loss for point in shared)
+    own = SparseGPClassifier(num_inducing=40, max_iter=40, validation_fraction=0.4, **settings)
+    own.fit(X, y)
+    assert own.posterior_.Z.shape == (5, 40, 5)
+    assert "5 rbf ARD kernels" in own.summary()
+    assert own.feature_importances_.shape == (5,)
     own.save(tmp_path / "own.model")
     loaded = directgp.load(tmp_path / "own.model")
     assert np.array_equal(loaded.predict_proba(X), own.predict_proba(X))

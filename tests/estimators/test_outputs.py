@@ -296,10 +296,31 @@ def test_targets_of_another_number_are_refused(model: Any) -> None:
     for y in (Y, TABLE[:, :2]):
         with pytest.raises(InvalidInputError, match=r"must be of shape \(n, 3\)"):
             model.nll(X, y)
-    with pytest.raises(InvalidInputError, match=r"column 1 of y .* with values\. Got none"):
-        model.score(X[:3], TABLE[:3] * [1, np.nan, 1])
-    with pytest.raises(InvalidInputError, match=r"noise .* of shape \(n,\) or \(n, 3\)"):
-        model.predict(X, noise=np.ones((24, 2)))
+    with pytest.raises(InvalidInputError, match=r"with a value\. Got only missing ones"):
+        model.score(X[:3], TABLE[:3] * np.nan)
+    for wrong in (np.ones((24, 2)), np.ones(5), np.ones(())):
+        with pytest.raises(InvalidInputError, match=r"noise .* of shape \(24,\) or \(24, 3\)"):
+            model.predict(X[:24], noise=wrong)
+
+
+def test_an_output_without_targets_has_no_score(model: Any) -> None:
+    rows = KNOWN[:, [0, 2]].all(1)
+    y = TABLE[rows] * [1, np.nan, 1]
+    densities = model.log_density(X[rows], y)
+    assert np.isnan(densities[:, 1]).all() and np.isfinite(densities[:, [0, 2]]).all()
+    others = [model.outputs_[k].nll(X[rows], y[:, k]) for k in (0, 2)]
+    assert model.nll(X[rows], y) == pytest.approx(np.mean(others))
+
+
+def test_validation_targets_and_weights_are_checked_for_each_output() -> None:
+    model = SparseGPRegressor(**REGRESSION)
+    with pytest.raises(
+        InvalidInputError, match=r"y of .*validation_data must be of shape \(m, 3\)"
+    ):
+        model.fit(X, TABLE, validation_data=(X, TABLE[:, 0]))
+    weights = np.where(KNOWN[:, 1], 0.0, 1.0)
+    with pytest.raises(InvalidInputError, match=r"column 1 of y .* 2 values\. Got 0"):
+        model.fit(X, TABLE, weights)
 
 
 def test_a_time_budget_is_that_of_all_outputs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,7 @@ def encode_classes(
 ) -> NDArray[np.float64]:
     """Return the place of each label among the classes, NaN if missing; raise for other labels."""
     text = _labels(column, name)
-    if classes[0] == f"not {classes[1]}":
+    if len(classes) == 2 and classes[0] == f"not {classes[1]}":
         return to_numbers(pc.equal(text, classes[1]))
     known = pc.is_in(text, value_set=pa.array([*classes, None], pa.string()))
     others = level_counts(text.filter(pc.invert(known)))

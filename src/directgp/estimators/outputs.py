@@ -19,6 +19,7 @@ from directgp.errors import DirectGPError, UnsupportedError, require
 from directgp.estimators import validation
 from directgp.estimators.validation import RowValues
 from directgp.registry import ROW_CONSTANTS
+from directgp.training.result import Status
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -96,7 +97,7 @@ def parts_of(model: Any, method: str, given: dict[str, Any]) -> list[Part]:
     """Return the outputs of a fitted model, each with its share of the arguments of a method."""
     who, members = model._who(method), model.outputs_
     constants = {
-        name: _column_of(given[name], name, who, len(members))
+        name: _column_of(given[name], name, who, len(members), _rows_of(given["X"]))
         for name in ROW_CONSTANTS
         if given.get(name) is not None
     }
@@ -115,8 +116,7 @@ def parts_of(model: Any, method: str, given: dict[str, Any]) -> list[Part]:
     weights = validation.check_sample_weight(given.get("sample_weight"), inputs, who)
     known, found = ~np.isnan(targets.values), []
     for k, member in enumerate(members):
-        rows, name = known[:, k], f"column {targets.name(k)} of y of {who}"
-        require(bool(rows.any()), name, "one with values", "none", "Use the other outputs_.")
+        rows = known[:, k]
         own = {"X": _taken(X, inputs, rows), "y": targets.values[rows, k]}
         if weights is not None:
             own["sample_weight"] = weights[rows]
@@ -125,14 +125,17 @@ def parts_of(model: Any, method: str, given: dict[str, Any]) -> list[Part]:
     return found
 
 
-def _column_of(values: Any, name: str, who: str, number: int) -> Callable[[int], Any]:
+def _column_of(values: Any, name: str, who: str, number: int, rows: int) -> Callable[[int], Any]:
     """Return what gives the row values of an output: its column, or those of all outputs."""
     table = np.asarray(values)
-    if table.ndim != 2:
-        return lambda k: table
-    allowed = f"of shape (n,) or (n, {number})"
-    require(table.shape[1] == number, f"{name} of {who}", allowed, f"shape {table.shape}")
-    return lambda k: table[:, k]
+    fits = table.shape in ((rows,), (rows, number))
+    allowed = f"of shape ({rows},) or ({rows}, {number})"
+    require(fits, f"{name} of {who}", allowed, f"shape {table.shape}")
+    return lambda k: table[:, k] if table.ndim == 2 else table
+
+
+def _rows_of(X: Any) -> int:
+    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
 
 
 def _taken(X: Any, inputs: Float64[np.ndarray, "n d"], rows: Bool[np.ndarray, " n"]) -> Any:
@@ -142,31 +145,35 @@ def _taken(X: Any, inputs: Float64[np.ndarray, "n d"], rows: Bool[np.ndarray, " 
 
 # Methods of a fitted model
 
-Join = Callable[[Sequence[Part], Sequence[Any]], Any]
+Join = Callable[[Sequence[Part], Sequence[Part], Sequence[Any]], Any]
+"""From all outputs, those that were asked, and their results."""
 
 
-def columns(parts: Sequence[Part], results: Sequence[Any]) -> Any:
+def columns(parts: Sequence[Part], asked: Sequence[Part], results: Sequence[Any]) -> Any:
     """Return arrays with the outputs along axis 1, NaN where y is missing."""
     if isinstance(results[0], tuple):
-        return tuple(columns(parts, each) for each in zip(*results, strict=True))
+        return tuple(columns(parts, asked, each) for each in zip(*results, strict=True))
     shapes = {each.shape[1:] for each in results}
     if len(shapes) > 1:
         raise UnsupportedError(
             "The outputs have different numbers of latent functions. Use those of each output: "
             "model.outputs_[k]."
         )
+    known = {id(part): values for part, values in zip(asked, results, strict=True)}
     full = []
-    for part, values in zip(parts, results, strict=True):
+    for part in parts:
+        values: Any = known.get(id(part))
         if part.rows is not None:
-            whole = np.full((len(part.rows), *values.shape[1:]), np.nan)
-            whole[part.rows] = values
+            whole = np.full((len(part.rows), *results[0].shape[1:]), np.nan)
+            if values is not None:
+                whole[part.rows] = values
             values = whole
         full.append(values)
     return np.stack(full, axis=1)
 
 
-def average(parts: Sequence[Part], results: Sequence[Any]) -> float:
-    """Return the mean over outputs, each with the same weight."""
+def average(parts: Sequence[Part], asked: Sequence[Part], results: Sequence[Any]) -> float:
+    """Return the mean over outputs that have targets, each with the same weight."""
     return float(np.mean(results))
 
 
@@ -194,9 +201,11 @@ def over_outputs(
             bound = signature.bind(model, *args, **kwargs)
             _, *given = bound.arguments.items()
             parts = parts_of(model, name, dict(given))
-            results: Result = join(
-                parts, [getattr(part.model, name)(**part.arguments) for part in parts]
-            )
+            # An output without a target in these rows has no result.
+            asked = [part for part in parts if part.rows is None or part.rows.any()]
+            require(bool(asked), f"y of {model._who(name)}", "with a value", "only missing ones")
+            found = [getattr(part.model, name)(**part.arguments) for part in asked]
+            results: Result = join(parts, asked, found)
             return results
 
         return called
@@ -231,9 +240,10 @@ def fit_outputs(
     constants = {}
     if row_values is not None:
         name, values = row_values
-        constants = {name: _column_of(values, name, who, number)}
+        constants = {name: _column_of(values, name, who, number, len(inputs))}
+    weighed = known if weights is None else known & (weights > 0)[:, None]
     for k in range(0 if update else number):
-        count = int(known[:, k].sum())
+        count = int(weighed[:, k].sum())
         who_k, remedy = f"column {targets.name(k)} of y of {who}", "Drop it, or give more rows."
         require(count >= least, who_k, f"one with at least {least} values", f"{count}", remedy)
     examples = _validation_parts(model, validation_data, who, number)
@@ -254,6 +264,9 @@ def fit_outputs(
                 chosen = _taken(X, inputs, rows)
                 getattr(member, method)(chosen, targets.values[rows, k], some, **own)
             member.time_budget = model.time_budget
+            if member.training_result_.status is Status.INTERRUPTED:
+                # The outputs to come would be trained without an end.
+                raise KeyboardInterrupt
         members.append(member)
     names = targets.names or (getattr(model, "output_names_", None) if goes_on else None)
     hold(model, members, names)
@@ -285,14 +298,14 @@ def _validation_parts(model: Any, given: Any, who: str, number: int) -> list[Any
     if not isinstance(given, tuple | list) or len(given) not in (2, 3):
         return [given] * number
     who = f"{who}, validation_data"
-    targets = Targets.checked(given[1], who)
-    shape = targets.values.shape
+    shape = np.shape(given[1])
     fits = len(shape) == 2 and shape[1] == number
     require(fits, f"y of {who}", f"of shape (m, {number})", f"shape {shape}")
+    targets = Targets.checked(given[1], who)
     with validation.explained(f"{who} cannot be used"):
         inputs = validation.finite_inputs(model, given[0], who, gaps=model.missing == "impute")
         check_consistent_length(inputs, targets.values)
-    rest = [_column_of(each, "row values", who, number) for each in given[2:]]
+    rest = [_column_of(each, "row values", who, number, len(inputs)) for each in given[2:]]
     found = []
     for k in range(number):
         rows = ~np.isnan(targets.values[:, k])

@@ -186,7 +186,7 @@ class _Narrow(NamedTuple):
             z, log_weights = gauss_hermite(self.number, self.u.dtype, self.u.device)
             return torch.stack([z, torch.exp(log_weights)])
 
-        z, weights = constant("softmax narrow", make)
+        z, weights = constant(("softmax narrow", self.number), make)
         f = self.mean[:, None] + self.variance[:, None].sqrt() * z
         return f[..., None] + self.u, weights
 
@@ -377,8 +377,10 @@ class Distributions:
             inverse = torch.where(far | narrow, 0.0, 1 / deviation).max()
             most, any_far, any_narrow = read_sizes("group", inverse, far.any(), narrow.any())
             least = max(_NARROW, 1 / most) if most else 1.0
-            common = variance.clamp(min=_NARROW**2)
-            self._groups.append((None, _Even(mean, common, nodes, nats, least)))
+            # Their values are replaced, and would widen the grid.
+            near = torch.where(far, mean.max(), mean)
+            common = torch.where(far | narrow, _NARROW**2, variance)
+            self._groups.append((None, _Even(near, common, nodes, nats, least)))
             if any_far:
                 self._groups.append((far, _Far(mean, variance, u)))
             if any_narrow:

@@ -37,7 +37,7 @@ _FEWEST = 128
 """Examples of a block, if there are as many."""
 
 _BLOCK_ENTRIES = 2**14
-_DEVICE_ENTRIES = 2**20
+_DEVICE_ENTRIES = 2**18
 """Most latents of a block of examples."""
 
 
@@ -128,7 +128,7 @@ def _blocks(
 ) -> Iterator[tuple[Int[Tensor, " r"], _Factors]]:
     """Yield blocks of examples with integrands of about the same length: indices and factors."""
     # Product of P factors that fall as e^{−v_k·x_k²/2} at frequencies x_k of the sum x.
-    share = 1 / (1 / variance).sum(0)
+    share = 1 / (1 / variance.clamp(min=1e-300)).sum(0)
     # In proportion to the number of nodes.
     needed = ranges.core * torch.rsqrt(share.clamp(min=1.0))
     for index in _alike(needed, len(mean)):

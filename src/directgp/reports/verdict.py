@@ -64,7 +64,9 @@ def calibration(findings: Findings, row: RankingRow) -> str:
     # The probability that a row is also a test row of another given repeat.
     times = 1 + (rows - rows / len(runs)) / findings.comparison.plan.data.num_rows
     judged = "not calibrated"
-    if error <= _NEAR_SHARES:
+    # Most of many classes have small probabilities, which are near their shares in any case.
+    classes = 2 if predictions.chances is None else predictions.chances.shape[1]
+    if error <= _NEAR_SHARES * 2 / classes:
         judged = "near the observed shares"
     elif error <= found.error_by_chance(times):
         judged = "as near the observed shares as so few rows can show"

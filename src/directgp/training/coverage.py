@@ -122,8 +122,7 @@ def _checked(
     result: TrainingResult, data: Data, likelihood: Likelihood
 ) -> tuple[Bool[np.ndarray, " n"], Float64[np.ndarray, " n"], Float64[np.ndarray, "n d"]]:
     """Return whether each target is inside its interval, its predicted mean, and the inputs."""
-    rows = torch.arange(0, len(data), -(-len(data) // _MAX_EXAMPLES), device=data.X.device)
-    data, likelihood = data.take(rows), likelihood.for_rows(rows)
+    data, likelihood = _thinned(data, likelihood)
     q, y = result.posterior.predict(data.X), data.y
     # The interval of counts includes its upper end; a censored value may be anywhere in its range.
     low, high = likelihood.observed_range(y)
@@ -133,6 +132,11 @@ def _checked(
     inside = (up_to >= tail) & (below < 1 - tail)
     mean = centre(likelihood, q)
     return inside.cpu().numpy(), mean.double().cpu().numpy(), data.X.double().cpu().numpy()
+
+
+def _thinned(data: Data, likelihood: Likelihood) -> tuple[Data, Likelihood]:
+    rows = torch.arange(0, len(data), -(-len(data) // _MAX_EXAMPLES), device=data.X.device)
+    return data.take(rows), likelihood.for_rows(rows)
 
 
 @torch.no_grad()
@@ -148,9 +152,13 @@ def noise_depends_on_inputs(parts: Sequence[Examples]) -> bool:
     """
     found = []
     for result, data, likelihood in parts:
-        q = result.posterior.predict(data.X)
-        z = torch.special.ndtri(predictive_cdf(likelihood, data.y, q)).abs()
-        columns = z.clamp(max=_LARGEST), centre(likelihood, q), *data.X.mT
+        some, likelihood = _thinned(data, likelihood)
+        try:
+            q = result.posterior.predict(some.X)
+            z = torch.special.ndtri(predictive_cdf(likelihood, some.y, q)).abs()
+        except (NumericalError, UnsupportedError):
+            return False
+        columns = z.clamp(max=_LARGEST), centre(likelihood, q), *some.X.mT
         found.append(torch.stack([each.double() for each in columns]).cpu().numpy())
     residuals, *places = np.concatenate(found, axis=1)
     number = min(_NOISE_GROUPS, len(residuals) // _ROWS_PER_GROUP)

@@ -194,17 +194,26 @@ class Search(Race):
 
         The examples of the test are those of training.
         """
-        other = self._for_changing_noise(model, [(known, self.data, model.likelihood)])
-        if other is None:
+        if self._for_changing_noise(model, [(known, self.data, model.likelihood)]) is None:
             return model, known
-        start = start_of(other, model, known, self.data)
-        found = self.elbo(Model.of(start)._replace(name=other.name), 2 * FIRST_STEPS)
+        # It may have been trained on a sample, whose evidence is another one.
+        found = self.elbo(model, 2 * FIRST_STEPS)
         if found is None:
             return model, known
-        before, after = (evidence(each, self.data) for each in (known, found[0]))
-        self._note(ModelTried(other.name, after), after > before)
+        other = self._for_changing_noise(model, [(found[0], self.data, model.likelihood)])
+        if other is None:
+            return model, known
+        start = start_of(other, model, found[0], self.data)
+        changed = self.elbo(Model.of(start)._replace(name=other.name), 2 * FIRST_STEPS)
+        if changed is None:
+            return model, known
+        before, after = (evidence(each, self.data) for each in (found[0], changed[0]))
+        known_evidence = self.models[model.name].evidence if model.name in self.models else None
+        if known_evidence is not None:
+            tried = ModelTried(other.name, known_evidence + after - before)
+            self._note(tried, after > before)
         if after > before:
-            return Model.of(found[0])._replace(name=other.name), found[0]
+            return Model.of(changed[0])._replace(name=other.name), changed[0]
         return model, known
 
     def _set_path(self, betas: Sequence[float], chosen: int) -> None:
@@ -301,6 +310,9 @@ class Search(Race):
         self.trials[chosen] = self._finished(self.trials[chosen], whole, sampled)
         chosen = self._covering(chosen, whole, sampled)
         trial = self.trials[chosen]
+        if trial.model.name in self.models:
+            name = trial.model.name
+            self.models = {k: replace(v, chosen=k == name) for k, v in self.models.items()}
         return self._on_all(self._firsts.get(trial.model.name, first), trial), chosen
 
     def _for_changing_noise(self, first: Model, parts: Sequence[Examples]) -> Model | None:
@@ -342,18 +354,26 @@ class Search(Race):
             self._note(ModelTried(model.name, loss=known.loss + other.loss - best.loss), better)
         return other, better
 
-    def _with_own_kernels(self, best: Trial) -> list[Trial]:
-        """Return a candidate whose latents have a kernel each, if it clearly beats the best one."""
+    def _with_own_kernels(self, best: Trial) -> Trial:
+        """Return the best candidate, or one whose latents have a kernel each that clearly beats it.
+
+        It starts from the same state, so that the best one is trained for as many steps more.
+        """
         posterior = best.results[0].posterior
         shared = posterior.num_latent > 1 and posterior.Z.dim() == 2
         if not shared or self.effort.first_only or self.leaves_out("a kernel for each latent"):
-            return []
+            return best
         model = best.model._replace(
             posterior=best.model.posterior.with_own_kernels(), name=f"{best.model.name}, one each"
         )
         starts = [replace(e, posterior=e.posterior.with_own_kernels()) for e in best.results]
         other, better = self._against(best, model, starts)
-        return [replace(other, steps=best.steps + other.steps)] if better else []
+        if not better:
+            return best
+        (longer,) = self.advanced([best], max(1, other.steps))
+        if not longer.is_beaten(other):
+            return longer
+        return replace(other, steps=best.steps + other.steps)
 
     def _note(self, tried: ModelTried, chosen: bool) -> None:
         """Add a model to those that were compared."""
@@ -530,16 +550,17 @@ class Search(Race):
             solved = known[winner.model.likelihood.latent_scale]
             winner = self._with_changing_noise(winner, solved)
             found = [winner] if self.effort.first_only else self._along(winner, betas)
-            found += self._with_own_kernels(min(found, key=lambda trial: trial.loss))
+            best = min(found, key=lambda trial: trial.loss)
+            found = [self._with_own_kernels(each) if each is best else each for each in found]
             model = winner.model
         first, solutions = known[model.likelihood.latent_scale]
         starts = self._starts(first, model, solutions)
-        best = min(found, key=lambda trial: trial.loss, default=None)
+        lowest = min(found, key=lambda trial: trial.loss, default=None)
         elbo = self.trial(model, "elbo", 1.0, starts)
         if model.name != first.name and not self.leaves_out("the ELBO"):
             self._rivals.append(self.trial(first, "elbo", 1.0, solutions))
             (elbo,) = self.advanced([elbo], FIRST_STEPS)
-        if best is None or not elbo.is_beaten(best):
+        if lowest is None or not elbo.is_beaten(lowest):
             (elbo,) = self.race([elbo], _COARSE)
         if "fixed" in modes and not self.leaves_out("hyperparameters held"):
             fixed = _anew(self.trial(model, "fixed", middle, elbo.results))

@@ -118,6 +118,12 @@ def test_dates_are_categories_if_they_are_named() -> None:
     assert problem.X[:, 2].tolist() == repeated(1.0, 0.0, 0.0)
 
 
+def test_a_class_may_be_called_not_another() -> None:
+    problem = prepared(small(y=repeated("spam", "not spam", "unknown")))
+    assert problem.classes == ("not spam", "spam", "unknown")
+    assert problem.y.tolist() == repeated(1.0, 0.0, 2.0)
+
+
 @pytest.mark.parametrize(
     ("labels", "positive", "classes"),
     [

@@ -57,7 +57,8 @@ def _largest_correlation(q: MultitaskMultivariateNormal) -> float:
     each = dense.reshape(*dense.shape[:-2], *pairs).diagonal(dim1=axes[0], dim2=axes[1])
     each = each.movedim(-1, 0)
     deviation = each.diagonal(dim1=-1, dim2=-2).sqrt()
-    correlation = each / (deviation.unsqueeze(-1) * deviation.unsqueeze(-2))
+    # A deviation of 0 has no correlation with others.
+    correlation = (each / (deviation.unsqueeze(-1) * deviation.unsqueeze(-2))).nan_to_num(0.0)
     return float(correlation.triu(1).abs().max())
 
 
