@@ -128,7 +128,8 @@ def test_auto_compares_likelihoods_by_the_kind_of_the_target() -> None:
     assert names(np.append(TARGETS["log_normal"], 0.0)) == plain
 
 
-@pytest.mark.parametrize("objective", ["elbo", pytest.param("log_loss", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["elbo", "log_loss"])
 def test_auto_chooses_a_likelihood_of_positive_targets(objective: str) -> None:
     y = np.exp(1.5 * F) * RANDOM.gamma(2, 1 / 2, N)
     settings = {"objective": objective, "kernel": "rbf", "effort": "fast", "random_state": 0}
@@ -152,7 +153,7 @@ FAST: dict[str, Any] = {"kernel": "rbf", "effort": "fast", "num_inducing": 20, "
 
 @pytest.mark.parametrize(
     "settings",
-    [{"beta": 1.0}, {}, {"validation_fraction": 0.3}],
+    [{"beta": 1.0}, pytest.param({}, marks=pytest.mark.slow), {"validation_fraction": 0.3}],
     ids=["by evidence", "by folds", "by rows held out"],
 )
 def test_auto_chooses_changing_noise(settings: dict[str, Any]) -> None:

@@ -64,6 +64,7 @@ def test_value_and_gradient_are_those_of_the_whitened_problem() -> None:
         assert float((slope * direction.flatten()).sum()) == pytest.approx(numerical, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_it_reaches_the_same_optimum() -> None:
     """That of q(u): the objective is convex there, and may have several with all parameters."""
     model = start()

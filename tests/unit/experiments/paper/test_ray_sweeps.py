@@ -64,6 +64,7 @@ def swept(path: Path, pool: Pool, function: Any = run_paper_cell) -> dict[str, A
         return contents(store, every)
 
 
+@pytest.mark.slow
 def test_an_error_in_a_worker_is_the_result_of_its_cell(ray: Any, tmp_path: Path) -> None:
     seen = Recorder()
     with Store(tmp_path / "store") as store:
