@@ -83,8 +83,8 @@ def for_outputs(model: Any, y: Any, held: bool) -> bool:
     return len(shape) == 2 and shape[1] > 1
 
 
-class Part(NamedTuple):
-    """One output: its model, the rows with a target, and the arguments for these rows."""
+class OutputCall(NamedTuple):
+    """A call of one output: its model, the rows with a target, and the arguments for these rows."""
 
     model: Any
     rows: Bool[np.ndarray, " n"] | None
@@ -93,7 +93,7 @@ class Part(NamedTuple):
     arguments: dict[str, Any]
 
 
-def parts_of(model: Any, method: str, given: dict[str, Any]) -> list[Part]:
+def parts_of(model: Any, method: str, given: dict[str, Any]) -> list[OutputCall]:
     """Return the outputs of a fitted model, each with its share of the arguments of a method."""
     who, members = model._who(method), model.outputs_
     constants = {
@@ -106,7 +106,7 @@ def parts_of(model: Any, method: str, given: dict[str, Any]) -> list[Part]:
         given = {**given, "random_state": check_random_state(given["random_state"])}
     if "y" not in given:
         return [
-            Part(member, None, given | {name: at(k) for name, at in constants.items()})
+            OutputCall(member, None, given | {name: at(k) for name, at in constants.items()})
             for k, member in enumerate(members)
         ]
     targets, X = Targets.checked(given["y"], who, model), given["X"]
@@ -121,7 +121,7 @@ def parts_of(model: Any, method: str, given: dict[str, Any]) -> list[Part]:
         if weights is not None:
             own["sample_weight"] = weights[rows]
         own |= {name: at(k)[rows] for name, at in constants.items()}
-        found.append(Part(member, rows, given | own))
+        found.append(OutputCall(member, rows, given | own))
     return found
 
 
@@ -145,11 +145,13 @@ def _taken(X: Any, inputs: Float64[np.ndarray, "n d"], rows: Bool[np.ndarray, " 
 
 # Methods of a fitted model
 
-Join = Callable[[Sequence[Part], Sequence[Part], Sequence[Any]], Any]
+Join = Callable[[Sequence[OutputCall], Sequence[OutputCall], Sequence[Any]], Any]
 """From all outputs, those that were asked, and their results."""
 
 
-def columns(parts: Sequence[Part], asked: Sequence[Part], results: Sequence[Any]) -> Any:
+def columns(
+    parts: Sequence[OutputCall], asked: Sequence[OutputCall], results: Sequence[Any]
+) -> Any:
     """Return arrays with the outputs along axis 1, NaN where y is missing."""
     if isinstance(results[0], tuple):
         return tuple(columns(parts, asked, each) for each in zip(*results, strict=True))
@@ -172,7 +174,9 @@ def columns(parts: Sequence[Part], asked: Sequence[Part], results: Sequence[Any]
     return np.stack(full, axis=1)
 
 
-def average(parts: Sequence[Part], asked: Sequence[Part], results: Sequence[Any]) -> float:
+def average(
+    parts: Sequence[OutputCall], asked: Sequence[OutputCall], results: Sequence[Any]
+) -> float:
     """Return the mean over outputs that have targets, each with the same weight."""
     return float(np.mean(results))
 

@@ -86,7 +86,9 @@ class NegCoverageError(Scorer):
         if hasattr(model, "outputs_"):
             arguments = {"X": inputs, "y": y, "sample_weight": sample_weight, **given}
             parts = parts_of(model, "predict_interval", arguments)
-            return float(np.mean([self.score(part.model, **part.arguments) for part in parts]))
+            # An output without a target in these rows has no score.
+            asked = [part for part in parts if part.rows is None or part.rows.any()]
+            return float(np.mean([self.score(part.model, **part.arguments) for part in asked]))
         target = numbers(column_or_1d(y), "neg_coverage_error")
         check_consistent_length(inputs, target)
         weights = check_sample_weight(sample_weight, target[:, None], "neg_coverage_error")
