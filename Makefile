@@ -29,7 +29,7 @@ DEMO_METHODS := --methods elbo,log-joint,log-fixed,elbo-basic,mean,linear,boosti
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: demo examples test test-slow test-browser lint format bench bench-optimum bench-scale \
-  bench-rules bench-accuracy bench-training bench-defaults bench-latents docs linkcheck clean
+  bench-rules bench-accuracy bench-training bench-defaults bench-latents campaign docs linkcheck clean
 
 demo: $(INSTALLED)
 	@echo "Noise that changes: the power of a solar plant. The objective matters."
@@ -120,6 +120,11 @@ bench-latents: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.multiclass --data "$(DATA)"
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.heteroscedastic --data "$(DATA)"
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.softmax_step
+
+# Attacks on the program; a second call does what is missing. One of them, or more of it:
+#   python -m campaign --help
+campaign: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m campaign all --jobs $(WORKERS)
 
 docs: $(INSTALLED_DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs $(PAGES)
