@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,11 @@ _FALLING = 5e-3
 """Relative fall of the loss over the last tenth of the steps of a run that stopped too early."""
 
 _STACK_LEVEL = 4
-"""Frames from `warnings.warn` to the caller of `fit`."""
+_STACK_LEVEL_OF_OUTPUT = 6
+"""Frames from `warnings.warn` to the caller of `fit`, of one output and of several."""
+
+OUTPUT: ContextVar[str] = ContextVar("OUTPUT", default="")
+"""The output of y that is being fitted in this thread, if there are several."""
 
 _OUTPUT_SCALE = ParameterText(
     "raw_output_scale",
@@ -259,9 +264,11 @@ def issue(
 ) -> tuple[str, ...]:
     """Issue a `DirectGPWarning` for each finding, a `ConvergenceWarning` if due; return all."""
     found, unfinished = tuple(findings), tuple(not_converged(result, compared))
+    output = OUTPUT.get()
+    about, level = (f"Output {output}: ", _STACK_LEVEL_OF_OUTPUT) if output else ("", _STACK_LEVEL)
     for texts, category in ((found, DirectGPWarning), (unfinished, ConvergenceWarning)):
         for text in texts:
-            warnings.warn(text, category, stacklevel=_STACK_LEVEL)
+            warnings.warn(about + text, category, stacklevel=level)
     return found + unfinished
 
 

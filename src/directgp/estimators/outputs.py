@@ -5,7 +5,6 @@ Outputs are independent given the inputs. NaN in y is a missing value, left out 
 
 import copy
 import inspect
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -17,6 +16,7 @@ from sklearn.utils import _safe_indexing, check_consistent_length, check_random_
 
 from directgp.errors import DirectGPError, UnsupportedError, require
 from directgp.estimators import validation
+from directgp.estimators.messages import OUTPUT
 from directgp.estimators.validation import RowValues
 from directgp.registry import ROW_CONSTANTS
 from directgp.training.result import Status
@@ -24,9 +24,6 @@ from directgp.training.result import Status
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Method = Callable[Concatenate[Any, Arguments], Result]
-
-_STACK_LEVEL = 3
-"""Frames from `warnings.warn` to the caller of `fit`."""
 
 
 class Targets(NamedTuple):
@@ -323,13 +320,11 @@ def _validation_parts(model: Any, given: Any, who: str, number: int) -> list[Any
 @contextmanager
 def _naming(name: str) -> Iterator[None]:
     """Say in the errors and warnings of a fit which output they are about."""
-    with warnings.catch_warnings(record=True) as caught:
-        try:
-            yield
-        except DirectGPError as error:
-            error.add_note(f"This is output {name} of y; rows where it is missing are not counted.")
-            raise
-    for each in caught:
-        text = f"Output {name}: {each.message}"
-        # Two frames more: those of the context.
-        warnings.warn(text, each.category, stacklevel=_STACK_LEVEL + 2)
+    token = OUTPUT.set(name)
+    try:
+        yield
+    except DirectGPError as error:
+        error.add_note(f"This is output {name} of y; rows where it is missing are not counted.")
+        raise
+    finally:
+        OUTPUT.reset(token)

@@ -1,10 +1,11 @@
 """Linear algebra on numpy arrays and torch tensors alike, written into given arrays."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, wraps
 from itertools import pairwise
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -47,6 +48,22 @@ def without_warnings(function: Callable[P, Result]) -> Callable[P, Result]:
             return function(*arguments, **named)
 
     return silent
+
+
+_filtering = RLock()
+
+
+@contextmanager
+def ignoring(*categories: type[Warning]) -> Iterator[None]:
+    """Ignore warnings of these categories, in all threads.
+
+    The filters belong to the process. Of several threads one is inside at a time: two that save and
+    restore the filters in turns would leave one behind.
+    """
+    with _filtering, warnings.catch_warnings():
+        for category in categories:
+            warnings.simplefilter("ignore", category)
+        yield
 
 
 _limiting = Lock()

@@ -1,6 +1,5 @@
 """Choose inducing inputs."""
 
-import warnings
 from typing import Literal
 
 import torch
@@ -10,6 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from directgp.errors import require
+from directgp.numerics.arrays import ignoring
 from directgp.numerics.random import fresh_generator
 from directgp.shapes import Inputs
 
@@ -57,9 +57,8 @@ def choose_inducing(
     spread = torch.where(spread > 0, spread, 1.0)
     seed = int(torch.randint(2**31, (), generator=generator))
     clustering = KMeans(number, init="k-means++", n_init=1, max_iter=_SWEEPS, random_state=seed)
-    with warnings.catch_warnings():
-        # Rows that differ by rounding alone can leave a cluster empty; the centres are still good.
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    # Rows that differ by rounding alone can leave a cluster empty; the centres are still good.
+    with ignoring(ConvergenceWarning):
         clustering.fit((rows / spread).numpy())
     centres = torch.as_tensor(clustering.cluster_centers_, dtype=rows.dtype)
     distinct: Tensor = torch.unique(centres * spread, dim=0)
