@@ -103,7 +103,17 @@ class RowConstant:
     """Whether the mean of y is proportional to the constant, for a given f."""
 
 
-_POSITIVE = ("positive and finite", lambda values: (0 < values) & (values < inf))
+MAX_COUNT = 2**53
+"""Largest count: float64 does not tell larger ones from their neighbours."""
+
+LARGEST = 1e150
+"""Magnitude up to which numbers of the user are taken: float64 has room for the sum of many
+squares. Below it every computation is finite; beyond it, the unit of the number is wrong."""
+
+_POSITIVE = (
+    f"positive, from {1 / LARGEST:g} to {LARGEST:g}",
+    lambda values: (1 / LARGEST <= values) & (values <= LARGEST),
+)
 
 ROW_CONSTANTS = {
     constant.name: constant
@@ -112,16 +122,16 @@ ROW_CONSTANTS = {
         RowConstant(
             "trials",
             "count",
-            "whole numbers of at least 1",
-            lambda values: (1 <= values) & (values < inf) & (values % 1 == 0),
+            f"whole numbers from 1 to {MAX_COUNT:,}",
+            lambda values: (1 <= values) & (values <= MAX_COUNT) & (values % 1 == 0),
             proportional=True,
         ),
         RowConstant("noise", "regression", *_POSITIVE, scales="as variance"),
         RowConstant(
             "upper",
             "regression",
-            "numbers or infinity",
-            lambda values: values > -inf,
+            f"infinity or numbers, of a magnitude up to {LARGEST:g}",
+            lambda values: (abs(values) <= LARGEST) | (values == inf),
             scales="as target",
         ),
     )

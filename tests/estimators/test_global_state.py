@@ -26,7 +26,7 @@ def state() -> dict[str, Any]:
         # Not through `rcParams`, which would choose a backend.
         "matplotlib": dict(dict.items(matplotlib.rcParams)),
         "numpy errors": np.geterr(),
-        "numpy numbers": np.random.get_state()[1:3],  # noqa: NPY002
+        "numpy numbers": np.random.get_state(),  # noqa: NPY002
         "torch numbers": torch.get_rng_state().tolist(),
         "threads": torch.get_num_threads(),
         "dtype": torch.get_default_dtype(),

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import directgp
 from directgp import SparseGPCountRegressor, SparseGPRegressor
@@ -130,3 +131,24 @@ def test_auto_takes_the_family_that_made_the_counts() -> None:
 
 def _fitted(settings: Any, X: Any, y: Any) -> SparseGPCountRegressor:
     return SparseGPCountRegressor(**settings).fit(X, y)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_folds_compare_likelihoods_of_rows_with_exposures() -> None:
+    """Each fold has the exposures of its own rows, also for the second likelihood."""
+    random = np.random.default_rng(1)
+    X, exposure = random.normal(size=(30, 2)), random.uniform(1, 5, 30)
+    y = random.poisson(3 * exposure)
+    model = SparseGPCountRegressor(kernel="rbf", num_inducing=5, max_iter=2, random_state=0)
+    model.fit(X, y, exposure=exposure)
+    np.testing.assert_allclose(model.predict(X, exposure=exposure).sum(), y.sum(), rtol=0.3)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_that_require_gradients_count_as_numbers() -> None:
+    random = np.random.default_rng(2)
+    X, y, weights = random.normal(size=(20, 2)), random.normal(size=20), random.uniform(1, 2, 20)
+    given = [torch.tensor(each, requires_grad=True) for each in (X, y, weights)]
+    found = SparseGPRegressor(**{**QUICK, "max_iter": 2}).fit(*given).predict(given[0])
+    plain = SparseGPRegressor(**{**QUICK, "max_iter": 2}).fit(X, y, weights).predict(X)
+    np.testing.assert_array_equal(found, plain)

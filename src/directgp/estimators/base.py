@@ -297,7 +297,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
             validate_data(self, X, y)
         gaps = self.missing == "impute"
         inputs = validation.finite_inputs(self, X, who, reset, min_rows, gaps)
-        labels = column_or_1d(y, warn=True)
+        labels = column_or_1d(validation.plain_array(y), warn=True)
         check_consistent_length(inputs, labels)
         weights = validation.check_sample_weight(sample_weight, inputs, who, min_rows)
         validation.check_no_gaps(labels, who)
@@ -535,7 +535,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
     def _targets(self, X: ArrayLike, y: ArrayLike, method: str) -> Column:
         """Return the targets of new rows as numbers."""
         check_is_fitted(self)
-        values = column_or_1d(y, warn=True)
+        values = column_or_1d(validation.plain_array(y), warn=True)
         check_consistent_length(X, values)
         return self._encoded(values, None, self._who(method), reset=False)
 

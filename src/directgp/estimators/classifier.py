@@ -173,7 +173,9 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy: the share of rows whose class `predict` returns."""
         # Objects that are numbers are valid labels for `fit`, but not for accuracy_score.
-        labels = validation.plain_labels(column_or_1d(y), self._who("score"))
+        labels = validation.plain_labels(
+            column_or_1d(validation.plain_array(y)), self._who("score")
+        )
         return float(super().score(X, labels, sample_weight))
 
     def _log_proba(self, X: ArrayLike, who: str) -> NDArray[np.float64]:

@@ -37,7 +37,7 @@ class Targets(NamedTuple):
     def checked(cls, y: Any, who: str, like: Any = None) -> "Targets":
         """Return finite float64 or NaN; raise unless the columns are those of a fitted model."""
         names = tuple(map(str, y.columns)) if validation.is_frame(y) else None
-        given = np.asarray(y)
+        given = np.asarray(validation.plain_array(y))
         if like is not None:
             number = len(like.outputs_)
             allowed = f"of shape (n, {number}), a column for each output"
@@ -73,7 +73,7 @@ def for_outputs(model: Any, y: Any, held: bool) -> bool:
     if held and (model._is_trained or "outputs_" in vars(model)):
         return "outputs_" in vars(model)
     try:
-        shape = np.asarray(y).shape
+        shape = np.shape(validation.plain_array(y))
     except (TypeError, ValueError):
         # Lists of different lengths, say; the checks of one output raise.
         return False

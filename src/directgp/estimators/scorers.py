@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from directgp.errors import UnsupportedError, require
 from directgp.estimators.outputs import parts_of
-from directgp.estimators.validation import ArrayLike, check_sample_weight, numbers
+from directgp.estimators.validation import ArrayLike, check_sample_weight, numbers, plain_array
 
 _COVERAGE = 0.9
 
@@ -89,7 +89,7 @@ class NegCoverageError(Scorer):
             # An output without a target in these rows has no score.
             asked = [part for part in parts if part.rows is None or part.rows.any()]
             return float(np.mean([self.score(part.model, **part.arguments) for part in asked]))
-        target = numbers(column_or_1d(y), "neg_coverage_error")
+        target = numbers(column_or_1d(plain_array(y)), "neg_coverage_error")
         check_consistent_length(inputs, target)
         weights = check_sample_weight(sample_weight, target[:, None], "neg_coverage_error")
         lower, upper = model.predict_interval(inputs, _COVERAGE, **given)

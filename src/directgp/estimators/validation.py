@@ -5,19 +5,20 @@ because its users and its estimator checks know an error by them.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float64, Num, Shaped
 from sklearn.utils._missing import is_pandas_na
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from directgp.errors import InvalidInputError, refuse, require
-from directgp.registry import ROW_CONSTANTS
+from directgp.registry import LARGEST, MAX_COUNT, ROW_CONSTANTS
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike as ArrayLike
@@ -35,10 +36,19 @@ Labels = Shaped[np.ndarray, " n"]
 _MAX_CLASSES = 5
 """Classes that an error lists."""
 
+_TOO_LARGE = f"a value beyond ±{LARGEST:g}"
+
 _REMEDIES = {
+    ("X", _TOO_LARGE): "Give this column in another unit.",
+    ("y", _TOO_LARGE): "Give y in another unit.",
     ("X", "NaN"): "Fit with missing='impute', or drop these rows first.",
     ("y", "NaN"): "Drop these rows first.",
 }
+
+
+def plain_array(values: Any) -> Any:
+    """Return a tensor as an array, without its gradient; anything else as it is."""
+    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values
 
 
 def finite_inputs(
@@ -53,6 +63,7 @@ def finite_inputs(
 
     With `gaps`, NaN is allowed.
     """
+    X = plain_array(X)
     _check_no_times(X, who)
     try:
         checks = {"ensure_all_finite": False, "ensure_min_samples": min_rows}
@@ -69,8 +80,12 @@ def finite_inputs(
 def check_finite(
     name: str, values: Num[np.ndarray, "..."], who: str, feature_names: FeatureNames | None = None
 ) -> None:
-    """Raise `InvalidInputError` for NaN and infinity, with the first row and column of them."""
-    kinds = {"NaN": np.isnan, "infinity or a value too large for dtype('float64')": np.isinf}
+    """Raise `InvalidInputError` for NaN, infinity and huge values, with the first place of them."""
+    kinds: dict[str, Callable[[Any], Any]] = {
+        "NaN": np.isnan,
+        "infinity or a value too large for dtype('float64')": np.isinf,
+        _TOO_LARGE: lambda values: np.abs(values) > LARGEST,
+    }
     for kind, is_bad in kinds.items():
         bad = np.argwhere(is_bad(values))
         if len(bad):
@@ -103,6 +118,7 @@ def check_counts(y: Num[np.ndarray, " n"], who: str) -> None:
     _require_rows(y >= 0, y, f"y of {who}", "counts, 0, 1, 2, …", f"{remedy}.")
     remedy = f"{remedy}; for rates give the counts as y and their exposure as exposure=."
     _require_rows(y == np.floor(y), y, f"y of {who}", "counts, 0, 1, 2, …", remedy)
+    _require_rows(y <= MAX_COUNT, y, f"y of {who}", f"counts up to {MAX_COUNT:,}", remedy)
 
 
 def plain_labels(y: Labels, who: str) -> Labels:
@@ -184,7 +200,7 @@ class RowValues(NamedTuple):
         """Return the values in float64; raise unless each row has an allowed one."""
         name, constant = f"{self.argument} of {who}", ROW_CONSTANTS[self.argument]
         try:
-            values = np.asarray(self.values, dtype=np.float64)
+            values = np.asarray(plain_array(self.values), dtype=np.float64)
         except (TypeError, ValueError):
             refuse(name, "numbers", f"a {type(self.values).__name__} of something else")
         require(values.shape == (n,), name, f"of shape ({n},)", f"shape {values.shape}")
@@ -211,14 +227,14 @@ def check_sample_weight(
     """Return the weights in float64; raise unless they are ≥ 0, and > 0 in `min_rows` rows."""
     if sample_weight is None:
         return None
-    weights: Numbers = _check_sample_weight(sample_weight, X, dtype=np.float64)
+    weights: Numbers = _check_sample_weight(plain_array(sample_weight), X, dtype=np.float64)
     name = f"sample_weight of {who}"
     _require_rows(weights >= 0, weights, name, "at least 0")
     with np.errstate(over="ignore"):
         total = float(weights.sum())
     remedy = "A weight is a number of rows: 2 counts as two equal rows."
     require(total > 0, name, "positive somewhere", "a weight of zero for every row", remedy)
-    require(total < np.inf, name, "of a finite sum", "an infinite one", remedy)
+    require(total <= LARGEST, name, f"of a sum up to {LARGEST:g}", f"{total:g}", remedy)
     number, allowed = int(np.count_nonzero(weights)), f"positive in at least {min_rows} rows"
     require(number >= min_rows, name, allowed, f"{number} such rows")
     return weights

@@ -140,6 +140,18 @@ class Likelihood(nn.Module, ABC):
         """The same for log p(y given f), which sets the step for E_q[log p]."""
         return self.strip
 
+    @property
+    def bends_at_zero(self) -> bool:
+        """Whether the nearest singularities of p(y given f) are those of log(1 + e^f), at ±iπ.
+
+        Over a wide q its nodes then have to be dense only near f = 0.
+        """
+        return False
+
+    def widened(self, strip: float, lower: Values) -> Values | float:
+        """Return the half-width of one of these strips where Re f is at least `lower`."""
+        return strip
+
     def __init__(self) -> None:
         super().__init__()
         if self.row_argument is not None:

@@ -32,6 +32,7 @@ from directgp.numerics.special import (
     softplus_inverse,
     wright_omega,
 )
+from directgp.registry import MAX_COUNT
 from directgp.shapes import Row, Targets, Values
 
 SomeCount = TypeVar("SomeCount", bound="CountLikelihood")
@@ -119,8 +120,8 @@ _LARGEST_RATE = 1e18
 
 def check_counts(y: Targets, who: str) -> None:
     """Raise `InvalidInputError` for targets that are no counts."""
-    counts = torch.isfinite(y) & (y >= 0) & (y == torch.floor(y))
-    require_all(counts, y, f"y of {who}", "a count, 0, 1, 2, …")
+    counts = (y >= 0) & (y <= MAX_COUNT) & (y == torch.floor(y))
+    require_all(counts, y, f"y of {who}", f"a count, 0, 1, 2, … up to {MAX_COUNT:,}")
 
 
 _SMALL_COUNTS = 1024
@@ -265,6 +266,21 @@ class PoissonSoftplus(PoissonCounts):
     @override
     def argmax(self, y: Values) -> Values:
         return softplus_inverse(self._per_exposure(y))
+
+    @property
+    @override
+    def bends_at_zero(self) -> bool:
+        # With a large exposure p bends where e·log(1 + e^f) is about 1, too.
+        exposure = self.log_exposure
+        return exposure is None or bool((exposure <= 0).all())
+
+    @override
+    def widened(self, strip: float, lower: Values) -> Values:
+        # The singularities of log(1 + e^f) have Re f = 0, and far from them it is f + e^−f. With
+        # the narrow strip large counts, whose peaks are wide, would need hundreds of nodes.
+        if self.log_exposure is not None:
+            lower = lower - self._per_example(self.log_exposure).clamp(min=0.0)
+        return (0.5 * lower).clamp(min=strip)
 
     def log_rate_slope(self, f: Values) -> Values:
         """Return the log of the derivative of the mean count in f."""

@@ -1,14 +1,21 @@
 """Compute log E_q[p(y|f)] and E_q[log p(y|f)] for public callers, with checked arguments."""
 
+import math
+
 import torch
+from jaxtyping import Num
+from torch import Tensor
 
 from directgp.errors import InvalidInputError, refuse, require_all
 from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood, broadcast_shape, has
 from directgp.log_expectations.elbo_term import gibbs_term
 from directgp.log_expectations.quadrature import Quadrature
 from directgp.log_expectations.rule import ClosedForm, Rule
-from directgp.registry import RULES
+from directgp.registry import LARGEST, RULES
 from directgp.shapes import Targets, Values
+
+_ROOM = 1e4
+"""The root of the largest number over this: the sum of 10⁸ squares is finite."""
 
 
 def resolve_rule(rule: Rule | str, likelihood: Likelihood) -> Rule:
@@ -110,14 +117,26 @@ def check_arguments(
         )
     check_marginals(who, mean, variance)
     likelihood.check_targets(y)
+    check_magnitude(f"y of {who}", y)
     likelihood.check_shape(shape)
 
 
 def check_marginals(who: str, mean: Values, variance: Values) -> None:
-    """Raise `InvalidInputError` for marginals that are not floating, finite and of variance > 0."""
+    """Raise `InvalidInputError` for marginals not floating, not finite or of a variance ≤ 0."""
     for name, values in (("mean", mean), ("variance", variance)):
         if not values.is_floating_point():
             refuse(f"{name} of {who}", "of a floating dtype", values.dtype)
-    require_all(torch.isfinite(mean), mean, f"mean of {who}", "finite")
+    check_magnitude(f"mean of {who}", mean)
     positive = torch.isfinite(variance) & (variance > 0)
     require_all(positive, variance, f"variance of {who}", "positive and finite")
+    most = variance.double() <= LARGEST
+    require_all(most, variance, f"variance of {who}", f"at most {LARGEST:g}")
+
+
+def check_magnitude(who: str, values: Num[Tensor, "..."]) -> None:
+    """Raise `InvalidInputError` for NaN, infinity and numbers whose squares may overflow."""
+    require_all(torch.isfinite(values), values, who, "finite")
+    if values.is_floating_point():
+        most = min(LARGEST, math.sqrt(torch.finfo(values.dtype).max) / _ROOM)
+        remedy = "Give it in another unit."
+        require_all(values.abs() <= most, values, who, f"of a magnitude up to {most:.2g}", remedy)

@@ -136,7 +136,7 @@ def nodes_needed(examples: FlatExamples, nats: float) -> tuple[Row, Row]:
     reach = math.sqrt(2 * nats) * deviation + mean.abs() * variance.clamp(max=1.0)
     if likelihood.growth:
         reach = reach + likelihood.growth * variance
-    strip = likelihood.log_strip
+    strip = likelihood.widened(likelihood.log_strip, mean - reach)
     return reach, 2 * reach / trapezoid_step(deviation, strip, nats - NATS)
 
 

@@ -40,7 +40,7 @@ def nats_for(width: Values) -> Values:
     return torch.log1p(square * square).mul_(1.5).add_(NATS)
 
 
-def step_for(width: Values, strip: float, nats: float | Values) -> Values:
+def step_for(width: Values, strip: float | Values, nats: float | Values) -> Values:
     """Return the step h at which a trapezoid sum over a peak of width τ errs by e^−nats.
 
     The error is exp(d²/(2τ²) − 2πd/h) for any d up to the half-width of the strip in which the
@@ -51,7 +51,7 @@ def step_for(width: Values, strip: float, nats: float | Values) -> Values:
     return d.mul_(2 * math.pi).div_((share * share).mul_(0.5).add_(nats))
 
 
-def trapezoid_step(width: Values, strip: float, more_nats: float = 0.0) -> Values:
+def trapezoid_step(width: Values, strip: float | Values, more_nats: float = 0.0) -> Values:
     """Return `step_for` with the nats of `nats_for` this width, plus `more_nats`."""
     return step_for(width, strip, nats_for(width) + more_nats)
 

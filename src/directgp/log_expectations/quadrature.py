@@ -341,6 +341,10 @@ _CERTAIN_BELOW = math.log(0.01)
 
 _HERMITE_NODES = 32
 
+_DENSE_STRIP = 0.75
+"""Half-width in Im t of the strip for nodes that are dense near f = 0; below π/4, where the squares
+of a far q grow."""
+
 
 @final
 @dataclass(frozen=True)
@@ -458,15 +462,30 @@ class Quadrature(Rule):
             ends[1] = torch.where(certain & (slope > 0), far, ends[1])
         length = ends[0] + ends[1]
         rows = _rows(examples, peak, peak.delta - ends[0], length)
-        needed = length / step_for(peak.width, likelihood.strip, drop)
-        common = nodes_for_all(needed) if self.num_nodes == "auto" else self.num_nodes
-        if common is not None:
-            sums = _sum_nodes(likelihood, rows, _trapezoid(common, y), certain is not None)
-            return _estimate(examples, rows, sums, certain)
+        strip = likelihood.widened(likelihood.strip, mean + peak.delta - ends[0])
+        needed = length / step_for(peak.width, strip, drop)
+        dense = None
+        if self.num_nodes == "auto" and likelihood.bends_at_zero and fixed_sizes.get() is None:
+            numbers = _dense_needed(rows, peak, drop)
+            dense = numbers < needed if bool((numbers < needed).any()) else None
+        if dense is None:
+            common = nodes_for_all(needed) if self.num_nodes == "auto" else self.num_nodes
+            if common is not None:
+                sums = _sum_nodes(likelihood, rows, _trapezoid(common, y), certain is not None)
+                return _estimate(examples, rows, sums, certain)
+            blocks = [(*block, False) for block in blocks_by_nodes(needed)]
+        else:
+            blocks = [
+                (number, members[within], is_dense)
+                for is_dense, wanted in ((False, needed), (True, numbers))
+                for members in [(dense == is_dense).nonzero()[:, 0]]
+                for number, within in blocks_by_nodes(wanted[members])
+            ]
         parts = []
-        for number, index in blocks_by_nodes(needed):
+        for number, index, is_dense in blocks:
             some, table = rows.index_select(1, index), _trapezoid(number, y)
-            sums = _sum_nodes(likelihood.take(index), some, table, certain is not None)
+            own = likelihood.take(index)
+            sums = _sum_nodes(own, some, table, certain is not None, is_dense)
             parts.append((index, sums))
         return _estimate(examples, rows, gather(parts), certain)
 
@@ -494,19 +513,52 @@ def _rows(examples: FlatExamples, peak: Peak, origin: Row, scale: Row) -> Float[
     return torch.stack(rows)
 
 
+def _dense_ends(rows: Float[Tensor, "8 n"]) -> tuple[Row, Row]:
+    """Return the ends of the support in t, where f = π sinh t."""
+    _, mean, origin, scale = rows[:4]
+    left = mean + origin
+    return torch.asinh(left / math.pi), torch.asinh((left + scale) / math.pi)
+
+
+def _dense_needed(rows: Float[Tensor, "8 n"], peak: Peak, drop: Row) -> Row:
+    """Return the number of nodes of each example if they are dense near f = 0.
+
+    In t the singularities ±iπ of f lie at ±iπ/2, and a peak of width τ at f grows in Im t = η as
+    one of width τ√(1 − η²)/√(π² + f²).
+    """
+    left, right = _dense_ends(rows)
+    at = rows[1] + peak.delta
+    width = math.sqrt(1 - _DENSE_STRIP**2) * peak.width / torch.sqrt(math.pi**2 + at * at)
+    return (right - left) / step_for(width, _DENSE_STRIP, drop)
+
+
 def _sum_nodes(
-    likelihood: Likelihood, rows: Float[Tensor, "8 n"], table: Float[Tensor, "2 k"], certain: bool
+    likelihood: Likelihood,
+    rows: Float[Tensor, "8 n"],
+    table: Float[Tensor, "2 k"],
+    certain: bool,
+    dense: bool = False,
 ) -> Slopes:
     """Sum q·p of the nodes times 1, ℓ″, ℓ where slopes are linear, 1 − 1/p if certain, g and g².
 
     The sums are rows of the first tensor; `average_slopes` may follow. g is that of `mixed_slopes`.
+    `dense` nodes are equal steps in t, where f = π sinh t.
     """
     y, mean, origin, scale, height, spread, pull, rest = rows
     weights = table[1]
-    delta = torch.addcmul(origin, table[0, :, None], scale)
-    f, square = mean + delta, delta * delta
+    if dense:
+        left, right = _dense_ends(rows)
+        t = torch.addcmul(left, table[0, :, None], right - left)
+        f, share = math.pi * torch.sinh(t), (math.pi * (right - left) / scale) * torch.cosh(t)
+        delta = f - mean
+    else:
+        delta = torch.addcmul(origin, table[0, :, None], scale)
+        f = mean + delta
+    square = delta * delta
     kernel, first, second = likelihood.derivatives(y, f)
     mass = torch.addcmul(kernel, square, spread).sub_(height).exp_()
+    if dense:
+        mass.mul_(share)
     sums = [weights @ mass, weights @ (mass * second)]
     parameters: Slopes = ()
     if likelihood.has_linear_slopes():
@@ -514,7 +566,8 @@ def _sum_nodes(
     elif likelihood.trainable:
         parameters = likelihood.average_slopes(y, f, mass * (weights[:, None] / sums[0]))
     if certain:
-        sums.append(weights @ torch.expm1(kernel).mul_(square.mul_(spread).exp_()))
+        doubt = torch.expm1(kernel).mul_(square.mul_(spread).exp_())
+        sums.append(weights @ (doubt.mul_(share) if dense else doubt))
     slope = (rest * first).addcmul_(pull, delta)
     sums += [weights @ mass.mul_(slope), weights @ mass.mul_(slope)]
     return torch.stack(sums), *parameters

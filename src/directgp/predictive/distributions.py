@@ -543,7 +543,8 @@ def _average_over_window(likelihood: Any, count: Values, mean: Values, variance:
     left = torch.maximum(centre - ends[0], mean - reach)
     length = (torch.minimum(centre + ends[1], mean + reach) - left).clamp(min=0.0)
     narrowest = torch.rsqrt(1 / variance - here.second)
-    step = torch.minimum(log_gamma_step(narrowest), step_for(narrowest, likelihood.strip, DROP))
+    strip = likelihood.widened(likelihood.strip, left)
+    step = torch.minimum(log_gamma_step(narrowest), step_for(narrowest, strip, DROP))
     columns = count, mean, deviation, centre, width, left, length
     rest = integrate_in_batches(_window_sum, likelihood, length / step, *columns)
     smooth: Values = torch.special.ndtr((centre - mean) * torch.rsqrt(width**2 + variance))

@@ -197,7 +197,8 @@ def _integrate(
 ) -> Values:
     """Integrate a function that is analytic in the likelihood's strip over each q."""
     deviation = torch.sqrt(variance.detach())
-    needed = 2 * _REACH * deviation / step_for(deviation, likelihood.strip, DROP)
+    strip = likelihood.widened(likelihood.strip, mean.detach() - _REACH * deviation)
+    needed = 2 * _REACH * deviation / step_for(deviation, strip, DROP)
     return integrate_in_batches(integral, likelihood, needed, mean, variance)
 
 

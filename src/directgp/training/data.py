@@ -10,6 +10,7 @@ from torch import Tensor
 
 from directgp.errors import require, require_all
 from directgp.likelihoods.base import Likelihood
+from directgp.log_expectations.api import check_magnitude
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.result import TrainingResult
 
@@ -66,6 +67,8 @@ def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Lik
     require(y.shape == (n,), f"y of {who}", allowed, f"shape {tuple(y.shape)}", remedy)
     likelihood.check_targets(y)
     likelihood.check_shape(y.shape)
+    check_magnitude(f"X of {who}", X)
+    check_magnitude(f"y of {who}", y)
     for name, value in likelihood.named_parameters():
         parameter = f"{name} of {type(likelihood).__name__} in {who}"
         require(value.numel() == 1, parameter, "a single number", f"shape {tuple(value.shape)}")
@@ -74,3 +77,4 @@ def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Lik
         valid = torch.isfinite(weights) & (weights >= 0)
         require_all(valid, weights, f"weights of {who}", "finite and at least 0")
         require(bool((weights > 0).any()), f"weights of {who}", "positive somewhere", "zeros")
+        check_magnitude(f"weights of {who}", weights)

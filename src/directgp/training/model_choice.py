@@ -155,9 +155,8 @@ def start_of(model: Model, first: Model, solution: TrainingResult, data: Data) -
     It is the untrained model where all is noise for the solution.
     """
     mean = solution.posterior.predict(data.X).mean
-    likelihood = copy.deepcopy(model.likelihood)
+    likelihood = for_rows_of(copy.deepcopy(model.likelihood), solution.likelihood)
     if likelihood.additive and not float(mean.var()) > _EXPLAINED * float(data.y.var()):
-        likelihood = for_rows_of(likelihood, solution.likelihood)
         return replace(solution, posterior=copy.deepcopy(model.posterior), likelihood=likelihood)
     if model.name == first.name:
         return solution
@@ -173,6 +172,7 @@ def start_of(model: Model, first: Model, solution: TrainingResult, data: Data) -
         return replace(solution, posterior=posterior, likelihood=likelihood)
     if likelihood.additive:
         likelihood = type(likelihood).from_targets(noise).to(data.X)
+        likelihood = for_rows_of(likelihood, solution.likelihood)
     return replace(solution, likelihood=likelihood)
 
 

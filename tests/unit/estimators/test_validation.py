@@ -70,8 +70,24 @@ def test_targets_that_are_not_finite_are_named_by_row() -> None:
 
 
 def test_finite_data_pass() -> None:
-    check_finite("X", np.array([[1e308, -5e-324]]), FIT)
-    check_finite("y", np.array([1e308, 0.0]), FIT)
+    check_finite("X", np.array([[1e150, -5e-324]]), FIT)
+    check_finite("y", np.array([1e150, 0.0, -1e150, 5e-324]), FIT)
+
+
+@pytest.mark.parametrize("value", [1.1e150, -1e300])
+def test_huge_data_are_refused(value: float) -> None:
+    assert said(lambda: check_finite("X", np.array([[0.0, value]]), FIT)) == (
+        "Input X contains a value beyond ±1e+150. SparseGPRegressor.fit got one, in row 0, column "
+        "1. Give this column in another unit."
+    )
+    assert "Give y in another unit." in said(lambda: check_finite("y", np.array([value]), FIT))
+
+
+def test_counts_that_float64_rounds_are_refused() -> None:
+    check_counts(np.array([2.0**53]), COUNT_FIT)
+    assert "up to 9,007,199,254,740,992" in said(
+        lambda: check_counts(np.array([2.0**54]), COUNT_FIT)
+    )
 
 
 def test_negative_counts_are_named() -> None:
@@ -108,7 +124,10 @@ def test_two_or_more_classes_pass(classes: list[object]) -> None:
 @pytest.mark.parametrize(
     ("exposure", "sentence"),
     [
-        ([1.0, 0.0, -1.0], "must be positive and finite. Got 0.0 in row 1 (and 1 more)."),
+        (
+            [1.0, 0.0, -1.0],
+            "must be positive, from 1e-150 to 1e+150. Got 0.0 in row 1 (and 1 more).",
+        ),
         ([1.0, 2.0, np.nan], "Got nan in row 2."),
         ([np.inf, 2.0, 1.0], "Got inf in row 0."),
         ([1.0, 2.0], "must be of shape (3,). Got shape (2,)."),
@@ -132,7 +151,7 @@ def test_exposures_come_back_as_floats() -> None:
     ("weights", "sentence"),
     [
         ([1.0, -1.0, -2.0], "must be at least 0. Got -1.0 in row 1 (and 1 more)."),
-        ([1e308, 1e308, 1.0], "must be of a finite sum."),
+        ([1e308, 1e308, 1.0], "must be of a sum up to 1e+150. Got inf."),
     ],
 )
 def test_weights_are_not_negative_and_can_be_added(weights: list[float], sentence: str) -> None:

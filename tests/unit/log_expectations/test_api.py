@@ -148,6 +148,9 @@ CASES: list[tuple[tuple[Any, ...], str]] = [
     ),
     ((ONES, torch.tensor([1.0, 1.0, NAN]), ONES), "must be finite. Got nan at index 2."),
     ((ONES, ONES, torch.full((3,), torch.inf)), "Got inf at index 0 (and 2 more)."),
+    ((ONES, 1e151 * ONES.double(), ONES), "of a magnitude up to 1e+150. Got 1e+151 at index 0"),
+    ((ONES, 2e15 * ONES, ONES), "of a magnitude up to 1.8e+15. Got"),
+    ((ONES, ONES, 6e159 * ONES.double()), "must be at most 1e+150. Got 6e+159 at index 0"),
     ((2 * ONES, ONES, ONES), "y of Probit must be a label, 0 or 1. Got 2.0 at index 0"),
 ]
 

@@ -2,17 +2,21 @@
 
 import math
 
+import numpy as np
 import pytest
+import scipy.special
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from typing_extensions import override
 
+import directgp
 from directgp.errors import NumericalError
 from directgp.likelihoods import Likelihood, Logistic, NegativeBinomial, Poisson, Probit
 from directgp.likelihoods.base import Derivatives
 from directgp.likelihoods.bernoulli import Bernoulli
+from directgp.likelihoods.counts import PoissonSoftplus
 from directgp.log_expectations.elbo_term import (
     NATS_OF_FLOAT32,
     _integrate,
@@ -204,3 +208,31 @@ def test_a_wide_example_among_narrow_ones() -> None:
         FlatExamples(Probit(), torch.ones(1).double(), sign * mean[7:8], variance[7:8]), NATS
     )
     torch.testing.assert_close(beside[7:8], apart.value, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("y", "mean", "deviation"),
+    [(0.0, 47.0, 5e3), (0.0, -9.0, 189.0), (3.0, 30.0, 600.0), (1000.0, 1005.0, 40.0)],
+)
+def test_wide_posteriors_of_softplus_counts(
+    y: float, mean: float, deviation: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against a sum with steps of 0.05, where p bends on a scale of 1: few nodes are enough."""
+    given = [torch.tensor([each], dtype=torch.float64) for each in (y, mean, deviation**2)]
+    likelihood, seen = Poisson(link="softplus"), list[int]()
+
+    def counted(self: PoissonSoftplus, y: Tensor, f: Tensor) -> Derivatives:
+        seen.append(len(f))
+        return original(self, y, f)
+
+    original = PoissonSoftplus.derivatives
+    monkeypatch.setattr(PoissonSoftplus, "derivatives", counted)
+    found = float(directgp.log_expectation(likelihood, *given))
+    step = 0.05
+    f = np.arange(mean - 9 * deviation, min(mean + 9 * deviation, y + 800), step)
+    rate = np.logaddexp(0, f)
+    log_p = np.where(y > 0, y * np.log(np.maximum(rate, 1e-300)), 0) - rate - math.lgamma(y + 1)
+    log_q = -0.5 * ((f - mean) / deviation) ** 2 - math.log(math.sqrt(2 * math.pi) * deviation)
+    wanted = scipy.special.logsumexp(log_p + log_q) + math.log(step)
+    assert found == pytest.approx(wanted, rel=1e-10)
+    assert max(seen) < 300

@@ -209,11 +209,20 @@ def test_a_cancelled_run_has_no_further_stage(mode: str) -> None:
 
 
 def test_monitors_are_closed_after_an_error() -> None:
+    class Undefined(PointLoss):
+        name = "undefined"
+
+        def check(self, likelihood: Likelihood) -> None:
+            pass
+
+        def __call__(self, *arguments: Any, **settings: Any) -> Tensor:
+            losses: Tensor = torch.nan * arguments[2].mean
+            return losses
+
     monitor = StopAt(10**9)
     monitor.reset()
     with pytest.raises(directgp.errors.NumericalError):
-        # Squares of such targets are beyond float64.
-        train("elbo", y=1e200 * Y, posterior=start(X), monitors=[monitor])
+        train(Undefined(), start="scratch", monitors=[monitor])
     assert monitor.closed == 1
 
 

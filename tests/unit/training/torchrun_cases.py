@@ -16,6 +16,8 @@ import directgp
 from directgp.datasets.streams import ParquetRows
 from directgp.errors import DirectGPError
 from directgp.likelihoods import Gaussian, Poisson, Probit
+from directgp.likelihoods.base import Likelihood
+from directgp.objectives import PointLoss
 from directgp.posteriors import SparsePosterior
 from directgp.training import Checkpoints, Monitor, Processes, Progress, Stop, TrainingResult
 from directgp.training.result import Status
@@ -193,10 +195,20 @@ def second_stops(processes: Processes, folder: Path) -> object:
 
 
 def troubled(processes: Processes, folder: Path) -> object:
-    """A row of the second process is beyond the range of numbers, at any step."""
-    _, y = regression(N)
-    y[1] = 1e200
-    return told(trained(gaussian(y=y, start="scratch"), processes))
+    """The loss of the second process is not a number, at any step."""
+
+    class Undefined(PointLoss):
+        name = "undefined"
+
+        def check(self, likelihood: Likelihood) -> None:
+            pass
+
+        def __call__(self, *arguments: Any, **settings: Any) -> Tensor:
+            _, y, q, *_ = arguments
+            losses: Tensor = (torch.nan if processes.rank == 1 else 1.0) * (y - q.mean).square()
+            return losses
+
+    return told(trained(gaussian(objective=Undefined(), start="scratch"), processes))
 
 
 def on_gpu(processes: Processes, folder: Path) -> object:
