@@ -10,7 +10,7 @@ from scipy import integrate, optimize, stats
 from sklearn.metrics import accuracy_score, d2_tweedie_score, mean_poisson_deviance, r2_score
 
 from directgp import SparseGPRegressor
-from directgp.errors import DirectGPWarning, InvalidInputError
+from directgp.errors import DirectGPWarning, InvalidInputError, NumericalError
 from directgp.objectives import ZeroOneCost
 from directgp.predictive import predictive_quantiles
 from directgp.shapes import Marginals
@@ -343,3 +343,18 @@ def test_blocks_of_rows_are_as_all_rows(monkeypatch: pytest.MonkeyPatch) -> None
     whole = everything()
     monkeypatch.setattr("directgp.estimators.base._BLOCK_VALUES", 50)
     np.testing.assert_allclose(everything(), whole, rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_nan_is_an_error_with_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def undefined(likelihood: Any, q: Any, levels: Any) -> torch.Tensor:
+        found = torch.zeros(len(levels), len(q.mean), dtype=torch.float64)
+        found[0, 3] = torch.nan
+        return found
+
+    X = np.linspace(0, 1, 8)[:, None]
+    model = SparseGPRegressor(beta=1.0, kernel="rbf", num_inducing=3, max_iter=1)
+    model.fit(X, X[:, 0])
+    monkeypatch.setattr("directgp.estimators.base.predictive_quantiles", undefined)
+    with pytest.raises(NumericalError, match="predict_quantiles is not defined for row 3 of X"):
+        model.predict_quantiles(X, [0.1, 0.5])

@@ -148,7 +148,7 @@ def test_folds_compare_likelihoods_of_rows_with_exposures() -> None:
 def test_tensors_that_require_gradients_count_as_numbers() -> None:
     random = np.random.default_rng(2)
     X, y, weights = random.normal(size=(20, 2)), random.normal(size=20), random.uniform(1, 2, 20)
-    given = [torch.tensor(each, requires_grad=True) for each in (X, y, weights)]
+    given: Any = [torch.tensor(each, requires_grad=True) for each in (X, y, weights)]
     found = SparseGPRegressor(**{**QUICK, "max_iter": 2}).fit(*given).predict(given[0])
     plain = SparseGPRegressor(**{**QUICK, "max_iter": 2}).fit(X, y, weights).predict(X)
     np.testing.assert_array_equal(found, plain)

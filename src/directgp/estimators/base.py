@@ -18,7 +18,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from directgp.errors import refuse, require
+from directgp.errors import NumericalError, refuse, require
 from directgp.estimators import messages, validation
 from directgp.estimators.explanations import (
     NO_LENGTH_SCALES,
@@ -468,6 +468,14 @@ class SparseGPEstimator(BaseEstimator, ABC):
                 wide = Marginals(q.mean.double(), q.variance.double())
                 found = compute(self.likelihood_.with_row_values(some), wide, rows)
             parts.append([each.double().cpu().numpy() for each in found])
+            for each in parts[-1]:
+                undefined = np.isnan(each).any(axis=tuple(range(each.ndim - 1)))
+                if undefined.any():
+                    raise NumericalError(
+                        f"{who} is not defined for row {start + int(undefined.argmax())} of X: the "
+                        "distribution of y there is beyond float64. Check that X has the units of "
+                        "the training rows, or fit with another likelihood."
+                    )
         return [np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)]
 
     def _quantiles(

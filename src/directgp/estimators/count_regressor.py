@@ -23,7 +23,8 @@ from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, ValidationData, row_values
 from directgp.likelihoods.base import Likelihood
 from directgp.plots import plot_pit
-from directgp.predictive import predictive_log_density, predictive_mean
+from directgp.predictive import predictive_log_density
+from directgp.predictive.api import point_prediction
 from directgp.shapes import Marginals
 
 if TYPE_CHECKING:
@@ -136,10 +137,13 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
     def predict(
         self, X: ArrayLike, exposure: ArrayLike | None = None, trials: ArrayLike | None = None
     ) -> Column:
-        """Return the mean count, for an exposure of 1 unless given."""
+        """Return the mean count, for an exposure of 1 unless given.
+
+        Where it is beyond float64, as E e^f is for a wide q(f), the median stands in for it.
+        """
         given = row_values(self._who("predict"), exposure=exposure, trials=trials)
         (mean,) = self._over_blocks(
-            X, "predict", lambda like, q, _: [predictive_mean(like, q)], given
+            X, "predict", lambda like, q, _: [point_prediction(like, q)], given
         )
         return mean
 

@@ -29,7 +29,7 @@ from directgp.estimators.validation import ArrayLike, ValidationData, numbers, r
 from directgp.likelihoods.base import Likelihood
 from directgp.plots import plot_pit
 from directgp.predictive import predictive_quantiles, predictive_variance
-from directgp.predictive.moments import centre
+from directgp.predictive.api import point_prediction
 from directgp.registry import LIKELIHOODS
 from directgp.shapes import Marginals
 
@@ -243,15 +243,18 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     ) -> Values | tuple[Values, Values]:
         """Return the mean of y, and with `return_std` its standard deviation.
 
+        Where the mean does not exist or is beyond float64, the median stands in for it.
         The deviation includes the noise; that of `predict_latent` does not. With Student's t noise,
         whose variance may be infinite, it is half the width of the central 68 % interval.
         """
         given = row_values(self._who("predict"), noise=noise, upper=upper)
         if not return_std:
-            (mean,) = self._over_blocks(X, "predict", lambda like, q, _: [centre(like, q)], given)
+            (mean,) = self._over_blocks(
+                X, "predict", lambda like, q, _: [point_prediction(like, q)], given
+            )
             return self._in_units(mean)
         mean, std = self._over_blocks(
-            X, "predict", lambda like, q, _: [centre(like, q), _std(like, q)], given
+            X, "predict", lambda like, q, _: [point_prediction(like, q), _std(like, q)], given
         )
         return self._in_units(mean), self._deviation_in_units(std)
 

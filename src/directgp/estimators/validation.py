@@ -227,7 +227,8 @@ def check_sample_weight(
     """Return the weights in float64; raise unless they are ≥ 0, and > 0 in `min_rows` rows."""
     if sample_weight is None:
         return None
-    weights: Numbers = _check_sample_weight(plain_array(sample_weight), X, dtype=np.float64)
+    with explained(f"sample_weight of {who} cannot be used"):
+        weights: Numbers = _check_sample_weight(plain_array(sample_weight), X, dtype=np.float64)
     name = f"sample_weight of {who}"
     _require_rows(weights >= 0, weights, name, "at least 0")
     with np.errstate(over="ignore"):

@@ -12,6 +12,7 @@ from directgp.likelihoods.base import Binary, ClosedFormCRPS, ConditionalCDF, Li
 from directgp.log_expectations.api import resolve_rule
 from directgp.predictive.distributions import distribution_of
 from directgp.predictive.moments import (
+    centre,
     check_coverage,
     example_rows,
     predictive_mean,
@@ -89,6 +90,18 @@ def predictive_quantiles(
     mean, variance = wide_marginals("predictive_quantiles", marginals)
     level = wide_levels("predictive_quantiles", levels, example_rows(likelihood, mean))
     return distribution_of(likelihood, mean, variance).quantile(level).to(marginals.mean.dtype)
+
+
+def point_prediction(likelihood: Likelihood, marginals: Marginals) -> Values:
+    """Return the mean of y, and its median where the mean does not exist or is beyond float64.
+
+    For additive noise both are the mean of f, unless the noise is skewed.
+    """
+    value = centre(likelihood, marginals)
+    if bool(torch.isfinite(value).all()):
+        return value
+    (median,) = predictive_quantiles(likelihood, marginals, [0.5])
+    return torch.where(torch.isfinite(value), value, median)
 
 
 def predictive_interval(

@@ -1,6 +1,7 @@
 """Data sets of the paper from a folder, a download or a formula, with their differences."""
 
 import hashlib
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
+from sklearn.datasets import get_data_home
 
 from directgp.datasets import prepare
 from directgp.datasets.paper import PAPER, Download, FetchError, Home, PaperDataset, open_paper
@@ -102,6 +104,10 @@ def pol(monkeypatch: pytest.MonkeyPatch) -> PaperDataset:
     return facts
 
 
+def sha256_of(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
 def at_home(
     monkeypatch: pytest.MonkeyPatch, server: Server, table: pa.Table = KNOWN, **changes: Any
 ) -> Path:
@@ -109,7 +115,8 @@ def at_home(
     file = server.folder / "pol.bin"
     pyarrow.parquet.write_table(table, file)
     facts = PAPER["pol"]
-    download = Download(f"{server.url}/pol.bin", changes.get("sha256"))
+    sha256 = changes.get("sha256", None if "fingerprint" in changes else sha256_of(file))
+    download = Download(f"{server.url}/pol.bin", sha256)
     home = Home((download,), read_parquet, changes.get("fingerprint"))
     monkeypatch.setitem(PAPER, "pol", replace(facts, home=home, not_fetched=""))
     return file
@@ -217,7 +224,7 @@ def test_download_in_its_own_format(server: Server, monkeypatch: pytest.MonkeyPa
     for download, part in zip(facts.home.files, parts, strict=True):
         name = download.url.rsplit("/", 1)[-1]
         np.savetxt(server.folder / name, part)
-        downloads.append(Download(f"{server.url}/{name}"))
+        downloads.append(Download(f"{server.url}/{name}", sha256_of(server.folder / name)))
     home = replace(facts.home, files=tuple(downloads), fingerprint=None)
     monkeypatch.setitem(PAPER, "pol", replace(facts, rows=30, features=2, home=home))
     problem = open_paper("pol").problem
@@ -273,7 +280,7 @@ def test_wrong_size_or_numbers_raise(
 def test_unreadable_download_raises(
     server: Server, pol: PaperDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_home(monkeypatch, server).write_text("<html>Please log in.</html>")
+    at_home(monkeypatch, server, fingerprint="0" * 64).write_text("<html>Please log in.</html>")
     assert "must be readable. Got a file with the error: " in refusal()
 
 
@@ -304,7 +311,7 @@ def test_silent_server_times_out(pol: PaperDataset, monkeypatch: pytest.MonkeyPa
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/pol.bin"
-        home = Home((Download(url),), read_parquet)
+        home = Home((Download(url, "0" * 64),), read_parquet)
         monkeypatch.setitem(PAPER, "pol", replace(pol, home=home))
         with pytest.raises(FetchError, match="timed out"):
             open_paper("pol")
@@ -331,14 +338,38 @@ def test_sets_without_download_raise_with_the_reason(name: str) -> None:
 def test_failed_download_falls_back_to_the_formula(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = Home((Download(f"{server.url}/twonorm.bin"),), read_parquet)
+    file = server.folder / "twonorm.bin"
+    pyarrow.parquet.write_table(small(y=repeated(0, 1)), file)
+    home = Home((Download(f"{server.url}/twonorm.bin", sha256_of(file)),), read_parquet)
     monkeypatch.setitem(PAPER, "twonorm", replace(PAPER["twonorm"], home=home))
+    content = file.read_bytes()
+    file.unlink()
     assert open_paper("twonorm").origin == "generated"
     # But not in place of what came and is wrong.
-    pyarrow.parquet.write_table(small(y=repeated(0, 1)), server.folder / "twonorm.bin")
+    file.write_bytes(content)
     assert "must be of 7,400 × 20 rows × features, as in the paper. Got 30 × 2." in refusal(
         "twonorm"
     )
+
+
+def test_a_file_without_a_known_sha256_is_not_downloaded(
+    server: Server, pol: PaperDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = at_home(monkeypatch, server, sha256=None)
+    with pytest.raises(FetchError, match=r"no sha256 is known.*Download http.*yourself into"):
+        open_paper("pol")
+    cache = Path(get_data_home()) / "directgp"
+    shutil.copy(file, cache / "pol.bin")
+    assert open_paper("pol").origin == "fetched"
+
+
+def test_each_public_file_is_known_by_a_sha256() -> None:
+    unknown = {
+        name
+        for name, facts in PAPER.items()
+        if facts.home and not facts.home.fingerprint and not all(f.sha256 for f in facts.home.files)
+    }
+    assert unknown == {"sarcos"}
 
 
 def test_an_unknown_name() -> None:

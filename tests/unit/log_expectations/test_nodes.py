@@ -218,7 +218,7 @@ def test_wide_posteriors_of_softplus_counts(
     y: float, mean: float, deviation: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against a sum with steps of 0.05, where p bends on a scale of 1: few nodes are enough."""
-    given = [torch.tensor([each], dtype=torch.float64) for each in (y, mean, deviation**2)]
+    rows = [torch.tensor([each], dtype=torch.float64) for each in (y, mean, deviation**2)]
     likelihood, seen = Poisson(link="softplus"), list[int]()
 
     def counted(self: PoissonSoftplus, y: Tensor, f: Tensor) -> Derivatives:
@@ -227,7 +227,7 @@ def test_wide_posteriors_of_softplus_counts(
 
     original = PoissonSoftplus.derivatives
     monkeypatch.setattr(PoissonSoftplus, "derivatives", counted)
-    found = float(directgp.log_expectation(likelihood, *given))
+    found = float(directgp.log_expectation(likelihood, rows[0], rows[1], rows[2]))
     step = 0.05
     f = np.arange(mean - 9 * deviation, min(mean + 9 * deviation, y + 800), step)
     rate = np.logaddexp(0, f)

@@ -15,6 +15,7 @@ from directgp.predictive import (
     predictive_log_density,
     predictive_quantiles,
 )
+from directgp.predictive.api import point_prediction
 from tests.reference import predictive as reference
 from tests.unit.predictive.families import COUNTS, FAMILIES, GRID, LABELS, marginals, marked, row
 
@@ -339,3 +340,10 @@ def cdf(likelihood: Likelihood, k: float, mean: float, variance: float) -> float
 def values(likelihood: Likelihood, cases: list[tuple[float, float, float]]) -> torch.Tensor:
     q = marginals(*((mean, variance) for _, mean, variance in cases))
     return predictive_cdf(likelihood, row(*(k for k, _, _ in cases)), q)
+
+
+def test_the_median_stands_in_for_a_mean_that_is_beyond_float64_or_does_not_exist() -> None:
+    q = marginals((0.5, 0.3), (0.0, 1e4))
+    found = point_prediction(Poisson(), q)
+    assert found.tolist() == pytest.approx([math.exp(0.65), 1.0])
+    assert point_prediction(StudentT(0.8, 0.3), q).tolist() == [0.5, 0.0]

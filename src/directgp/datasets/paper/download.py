@@ -7,6 +7,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Literal, final
 from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -115,7 +116,7 @@ def _single_fingerprint(problem: Problem) -> str:
 
 def _download_problem(facts: PaperDataset, home: Home) -> Problem:
     """Return the data set from its public files or the cache, and check size and numbers."""
-    files = [_fetch(facts, each) for each in home.files]
+    files = [_fetch(facts, each, home.fingerprint is not None) for each in home.files]
     url = home.files[0].url
     try:
         try:
@@ -142,13 +143,25 @@ def _download_problem(facts: PaperDataset, home: Home) -> Problem:
     return problem
 
 
-def _fetch(facts: PaperDataset, download: Download) -> Path:
-    """Download a file into the cache, unless it is there."""
+def _fetch(facts: PaperDataset, download: Download, numbers_known: bool) -> Path:
+    """Download a file into the cache, unless it is there.
+
+    The sha256 of the file or of its numbers is known; otherwise only the user can put it there.
+    """
     from sklearn.datasets import fetch_file, get_data_home
 
     url, sha256 = download.url, download.sha256
     folder = Path(get_data_home()) / "directgp"
     folder.mkdir(parents=True, exist_ok=True)
+    if sha256 is None and not numbers_known:
+        given = folder / Path(urlsplit(url).path).name
+        if given.is_file():
+            return given
+        raise FetchError(
+            f"The data set {facts.name!r} must be in the data folder: no sha256 is known for its"
+            f" public file, so it is not downloaded. Download {url} yourself into {folder}, or"
+            f" give a copy. {facts.remedy}"
+        )
     before = socket.getdefaulttimeout()
     # fetch_file has no timeout of its own.
     socket.setdefaulttimeout(_TIMEOUT)
