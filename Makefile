@@ -17,6 +17,7 @@ INSTALLED_BROWSER := $(VENV)/.installed-browser
 VENV_PEERS := .venv-peers
 VENV_GPJAX := .venv-gpjax
 VENV_DEFAULTS := .venv-defaults
+VENV_AUDIT := .venv-audit
 INSTALLED_PEERS := $(VENV_PEERS)/.installed
 INSTALLED_GPJAX := $(VENV_GPJAX)/.installed
 INSTALLED_DEFAULTS := $(VENV_DEFAULTS)/.installed
@@ -29,7 +30,8 @@ DEMO_METHODS := --methods elbo,log-joint,log-fixed,elbo-basic,mean,linear,boosti
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: demo examples test test-slow test-browser lint format bench bench-optimum bench-scale \
-  bench-rules bench-accuracy bench-training bench-defaults bench-latents campaign docs linkcheck clean
+  bench-rules bench-accuracy bench-training bench-defaults bench-latents \
+  campaign audit docs linkcheck clean
 
 demo: $(INSTALLED)
 	@echo "Noise that changes: the power of a solar plant. The objective matters."
@@ -126,6 +128,12 @@ bench-latents: $(INSTALLED)
 campaign: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m campaign all --jobs $(WORKERS)
 
+# Known vulnerabilities of the locked versions, where the database of pip-audit can be reached.
+audit:
+	$(PYTHON) -m venv $(VENV_AUDIT)
+	$(VENV_AUDIT)/bin/python -m pip install pip-audit
+	$(VENV_AUDIT)/bin/pip-audit -r requirements.lock --no-deps --disable-pip
+
 docs: $(INSTALLED_DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs $(PAGES)
 	@echo "The documentation is in $(PAGES)/index.html."
@@ -146,10 +154,11 @@ $(BIN)/python:
 	  exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# torch first, so that nothing that follows chooses another one.
-$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+# The sum of each file is checked, but for torch, whose builds come from different places.
+$(INSTALLED): pyproject.toml constraints.txt requirements.lock | $(BIN)/python
+	$(BIN)/python -m pip install --no-deps --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install -c constraints.txt torch
-	$(BIN)/python -m pip install -c constraints.txt -e '.[botorch,dev,cluster,excel]'
+	$(BIN)/python -m pip install --no-deps --no-build-isolation -e .
 	touch $@
 
 # Apart from the rest: only `make docs` needs these.

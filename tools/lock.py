@@ -1,0 +1,32 @@
+"""Write requirements.lock: the versions of constraints.txt with the sha256 of each of their files.
+
+Needs uv. torch and the libraries that only it needs are left out: its builds for CPUs come from
+different places, with different sums.
+"""
+
+import subprocess
+from pathlib import Path
+
+EXTRAS = ("botorch", "cluster", "dev", "excel")
+"""What the Makefile installs for `demo` and `test`."""
+
+LEFT_OUT = ("torch==", "triton==", "nvidia-", "cuda-")
+
+HEADER = """\
+# Versions and sums of what the Makefile installs, torch excepted. Written by tools/lock.py.
+"""
+
+
+def main() -> None:
+    command = ["uv", "pip", "compile", "pyproject.toml", "-c", "constraints.txt", "--universal"]
+    command += ["--python-version", "3.11.7", "--generate-hashes", "--no-header", "--no-annotate"]
+    command += [word for extra in EXTRAS for word in ("--extra", extra)]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    # Each package is one line, continued by its sums.
+    packages = found.replace("\\\n", "\0").splitlines()
+    kept = [each for each in packages if each and not each.startswith((*LEFT_OUT, "#"))]
+    Path("requirements.lock").write_text(HEADER + "\n".join(kept).replace("\0", "\\\n") + "\n")
+
+
+if __name__ == "__main__":
+    main()
