@@ -18,6 +18,7 @@ HEADER = """\
 
 
 def main() -> None:
+    """Write the file."""
     command = ["uv", "pip", "compile", "pyproject.toml", "-c", "constraints.txt", "--universal"]
     command += ["--python-version", "3.11.7", "--generate-hashes", "--no-header", "--no-annotate"]
     command += [word for extra in EXTRAS for word in ("--extra", extra)]
