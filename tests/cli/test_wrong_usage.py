@@ -8,7 +8,15 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from tests.cli.running import QUICK, count_table, regression_table, run, write_csv
+from tests.cli.running import (
+    QUICK,
+    as_two_files,
+    count_table,
+    forge_model,
+    regression_table,
+    run,
+    write_csv,
+)
 
 USAGE = [
     # What was typed cannot be meant.
@@ -187,6 +195,12 @@ FAILURES = [
         " model.safetensors. Check the path.",
     ),
     (
+        "inspect python",
+        "MODEL must be a folder that directgp fit wrote. Got 'python', whose model.safetensors does"
+        " not say how the columns of a table become features. Use it with directgp.load, or fit it"
+        " with directgp fit.",
+    ),
+    (
         "inspect mixed",
         "mixed/table.json and model.safetensors do not belong together."
         " Take another copy of the folder, or fit the model again.",
@@ -226,10 +240,11 @@ def working_folder(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     for name in ("reg", "cls"):
         shutil.copytree(trained / name, here / name)
     shutil.copytree(trained / "reg", here / "mixed")
-    shutil.copy(trained / "cls" / "table.json", here / "mixed" / "table.json")
+    as_two_files(here / "mixed", model_sha256="0" * 64)
     shutil.copytree(trained / "reg", here / "broken")
-    card = json.loads((here / "broken" / "table.json").read_text())
-    (here / "broken" / "table.json").write_text(json.dumps({**card, "format": 2}))
+    as_two_files(here / "broken", format=2)
+    shutil.copytree(trained / "reg", here / "python")
+    forge_model(here / "python" / "model.safetensors", lambda m, _: m.pop("table"))
     return here
 
 
