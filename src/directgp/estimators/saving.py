@@ -51,6 +51,9 @@ _RECORDED = (
 _PROBED = 16
 """Inducing inputs at which a loaded model must predict finite numbers."""
 
+_LABELS = np.array([[0.0], [1.0], [3.0]])
+"""Targets that are not scaled."""
+
 
 class _Record(Strict):
     """The record of a fit in a file; those of earlier versions lack the last two."""
@@ -229,6 +232,8 @@ def _estimator(state: ModelState, record: _Record, device: str) -> "SparseGPEsti
     d, imputation = state.posterior.Z.shape[-1], _imputation(state, record.indicated)
     inputs = _scaling(state, "input", d, record.inputs_rounded)
     targets = _scaling(state, "target", 1, record.targets_rounded)
+    if model._task != "regression" and targets.forward(_LABELS).tolist() != _LABELS.tolist():
+        raise ValueError("it scales labels or counts")
     model.scalings_ = Scalings(inputs, targets, imputation)
     for name in _RECORDED:
         setattr(model, f"{name}_", getattr(record, name))
@@ -293,7 +298,8 @@ def _probe(model: "SparseGPEstimator") -> None:
     some = posterior.Z.detach().reshape(-1, posterior.Z.shape[-1])[:_PROBED]
     with torch.no_grad():
         found = posterior.predict(some)
-    if not bool(found.mean.isfinite().all() & found.variance.isfinite().all()):
+    # Densities need the square of the mean.
+    if not bool((found.mean.double().square() + found.variance).isfinite().all()):
         raise ValueError("its predictions at its inducing inputs are not finite")
 
 
