@@ -434,7 +434,8 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     before = (tmp_path / "model").read_bytes()
     for change in ({"beta_": math.nan}, {"beta": -1.0}, {"findings_": ("x" * 10**5,)}):
         changed = copy.copy(model)
-        vars(changed).update(change)
+        for name, value in change.items():
+            setattr(changed, name, value)
         with pytest.raises(InvalidInputError, match="The model cannot be saved: "):
             changed.save(tmp_path / "model")
     assert (tmp_path / "model").read_bytes() == before

@@ -1,6 +1,7 @@
 """Save and load fitted estimators."""
 
 import copy
+import math
 import os
 from dataclasses import replace
 from importlib import import_module
@@ -195,7 +196,8 @@ def _loaded(state: ModelState, device: str) -> "SparseGPEstimator":
     """Return the estimator of one or several outputs; raise if it is not sound as a whole."""
     records = [_Record.model_validate(each.record) for each in (state, *state.others)]
     members = [
-        _estimator(each, record, device)
+        # Parameters are those of all outputs.
+        _estimator(replace(each, params=state.params), record, device)
         for each, record in zip((state, *state.others), records, strict=True)
     ]
     if not state.others:
@@ -294,6 +296,10 @@ def _threshold(value: float | None) -> float:
 def _probe(model: "SparseGPEstimator") -> None:
     """Raise if a model cannot describe itself, or predicts nothing finite at inducing inputs."""
     summary_of(model)
+    with torch.no_grad():
+        parameters = model.likelihood_.description(1.0)
+    if not all(map(math.isfinite, parameters.values())):
+        raise ValueError("the parameters of its likelihood are not finite")
     posterior = model.posterior_
     some = posterior.Z.detach().reshape(-1, posterior.Z.shape[-1])[:_PROBED]
     with torch.no_grad():

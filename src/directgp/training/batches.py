@@ -93,8 +93,8 @@ class RandomBatches(Batches):
     def load_state(self, state: dict[str, Tensor]) -> None:
         epoch, taken = state["epoch"], int(state["taken"])
         rows = torch.arange(len(epoch))
-        whole = len(rows) in (0, len(self._data)) and torch.equal(epoch.cpu().sort().values, rows)
-        if not (whole and 0 <= taken <= len(rows)):
+        whole = epoch.dtype == rows.dtype and torch.equal(epoch.cpu().sort().values, rows)
+        if not (whole and len(rows) in (0, len(self._data)) and 0 <= taken <= len(rows)):
             raise ValueError("its batches are not those of an epoch")
         self._epoch, self._taken = epoch.to(self._generator.device), taken
 
