@@ -17,9 +17,12 @@ INSTALLED_BROWSER := $(VENV)/.installed-browser
 VENV_PEERS := .venv-peers
 VENV_GPJAX := .venv-gpjax
 VENV_DEFAULTS := .venv-defaults
+# Environment of atheris, which needs clang where there is no wheel of it.
+VENV_FUZZ := .venv-fuzz
 INSTALLED_PEERS := $(VENV_PEERS)/.installed
 INSTALLED_GPJAX := $(VENV_GPJAX)/.installed
 INSTALLED_DEFAULTS := $(VENV_DEFAULTS)/.installed
+INSTALLED_FUZZ := $(VENV_FUZZ)/.installed
 PAGES := docs/_build/html
 DEMO := build/demo
 # Without the other objectives, and without the full search of directgp fit.
@@ -29,7 +32,8 @@ DEMO_METHODS := --methods elbo,log-joint,log-fixed,elbo-basic,mean,linear,boosti
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: demo examples test test-slow test-browser lint format bench bench-optimum bench-scale \
-  bench-rules bench-accuracy bench-training bench-defaults bench-latents campaign docs linkcheck clean
+  bench-rules bench-accuracy bench-training bench-defaults bench-latents campaign campaign-fuzz \
+  docs linkcheck clean
 
 demo: $(INSTALLED)
 	@echo "Noise that changes: the power of a solar plant. The objective matters."
@@ -126,6 +130,10 @@ bench-latents: $(INSTALLED)
 campaign: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m campaign all --jobs $(WORKERS)
 
+# Coverage-guided inputs of every reader; FUZZ_INPUTS is their number for each.
+campaign-fuzz: $(INSTALLED) $(INSTALLED_FUZZ)
+	OMP_NUM_THREADS=1 $(BIN)/python -m campaign fuzz --jobs $(WORKERS)
+
 docs: $(INSTALLED_DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs $(PAGES)
 	@echo "The documentation is in $(PAGES)/index.html."
@@ -172,6 +180,12 @@ $(INSTALLED_PEERS): benchmarks/peers/requirements-peers.txt constraints.txt
 $(INSTALLED_GPJAX): benchmarks/peers/requirements-gpjax.txt
 	$(PYTHON) -m venv $(VENV_GPJAX)
 	$(VENV_GPJAX)/bin/python -m pip install -r benchmarks/peers/requirements-gpjax.txt
+	touch $@
+
+$(INSTALLED_FUZZ): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV_FUZZ)
+	$(VENV_FUZZ)/bin/python -m pip install -c constraints.txt torch
+	$(VENV_FUZZ)/bin/python -m pip install -c constraints.txt -e '.[excel]' pandas atheris==3.0.0
 	touch $@
 
 # xgboost-distribution asks for the xgboost that includes GPU code; xgboost-cpu is the same without.

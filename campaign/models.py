@@ -117,7 +117,7 @@ _RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-def _train(name: str, path: Path, max_steps: int | None = None) -> TrainingResult:
+def train(name: str, path: Path, max_steps: int | None = None) -> TrainingResult:
     """Train from the start or from a checkpoint, with a write after each third step."""
     X, y = (torch.as_tensor(each) for each in _data())
     posterior = SparsePosterior.from_data(
@@ -172,7 +172,7 @@ def corpus() -> dict[str, Path]:
             path = found[f"checkpoint {name}"] = _CORPUS / f"{name}.checkpoint"
             if not path.exists():
                 draft = path.with_suffix(f".{os.getpid()}")
-                _train(name, draft, max_steps=7)
+                train(name, draft, max_steps=7)
                 draft.replace(path)
         for task in ("regression", "classification", "count"):
             path = found[f"folder {task}"] = _CORPUS / task
@@ -335,7 +335,7 @@ def _places(at: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found
 
 
-def _forge_entry(manifest: Any, other: Any, dice: random.Random) -> str:
+def forge_entry(manifest: Any, other: Any, dice: random.Random) -> str:
     """Change one entry; return its place."""
     place = dice.choice(_places(manifest))
     *steps, last = place
@@ -413,7 +413,7 @@ def _answers_of(name: str, path: Path) -> dict[str, Any]:
     kind = name.split()[0]
     if kind == "model":
         return answers(directgp.load(path, device="cpu"))
-    result = _train(name.split()[1], path)
+    result = train(name.split()[1], path)
     return {
         "loss": np.array(result.loss),
         "mean": result.posterior.u_mean.detach().numpy(),
@@ -440,7 +440,7 @@ def attack(number: int) -> Trial:
             how = "nothing"
             for _ in range(dice.choice([1, 1, 1, 2])):
                 if dice.random() < 0.7:
-                    how = _forge_entry(contents.manifest, other, dice)
+                    how = forge_entry(contents.manifest, other, dice)
                 else:
                     how = _forge_tensor(contents.tensors, dice)
             data = signed(kind, contents)
@@ -502,10 +502,10 @@ def _attack_folder(name: str, here: Path, dice: random.Random) -> Trial:
     contents = read_file(MODEL, file)
     if dice.random() < 0.3:
         card = split_folder(folder)
-        how = _forge_entry(card, {}, dice)
+        how = forge_entry(card, {}, dice)
         (folder / "table.json").write_text(json.dumps(card))
     else:
-        how = _forge_entry(contents.manifest["table"], {}, dice)
+        how = forge_entry(contents.manifest["table"], {}, dice)
         file.write_bytes(signed(MODEL, contents))
     label, how = "folder forged", f"{name}: {how}"
     try:

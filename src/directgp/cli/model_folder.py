@@ -182,17 +182,16 @@ def card_of(opened: Opened) -> ModelCard:
 
 def check_card(card: ModelCard, model: Any) -> None:
     """Raise ValueError unless the card is that of the model."""
-    features = list(card.encoding.feature_names)
-    faults = {
-        "it has several outputs": hasattr(model, "outputs_"),
-        f"its task is {card.task}": model._task != card.task,
-        "it names other features": features != list(getattr(model, "feature_names_in_", ())),
-        "it names other classes": not _same_classes(card, model),
-        "it has more than one column of row constants": 1
-        < sum(getattr(card, name) is not None for name in ROW_CONSTANTS),
-    }
-    if (fault := next((fault for fault, found in faults.items() if found), None)) is not None:
-        raise ValueError(fault)
+    if hasattr(model, "outputs_"):
+        raise ValueError("it has several outputs")
+    if model._task != card.task:
+        raise ValueError(f"its task is {card.task}")
+    if list(card.encoding.feature_names) != list(getattr(model, "feature_names_in_", ())):
+        raise ValueError("it names other features")
+    if not _same_classes(card, model):
+        raise ValueError("it names other classes")
+    if sum(getattr(card, name) is not None for name in ROW_CONSTANTS) > 1:
+        raise ValueError("it has more than one column of row constants")
     row = card.row_column
     if (row is not None) != model.exposed_ or (row and row[0] != model.likelihood_.row_argument):
         raise ValueError(f"it has other row constants than {type(model.likelihood_).__name__}")
@@ -218,8 +217,8 @@ def _check_columns(encoding: Encoding) -> None:
 
 def _same_classes(card: ModelCard, model: Any) -> bool:
     """Return whether the card names the classes 0, 1, … of a classifier, and of no other model."""
-    if card.task != "classification" or card.classes is None:
-        return card.task != "classification" and card.classes is None
+    if card.classes is None or card.task != "classification":
+        return card.classes is None and card.task != "classification"
     numbers = list(range(len(card.classes)))
     return model.classes_.tolist() == numbers and len({*card.classes}) == len(numbers)
 
