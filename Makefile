@@ -18,9 +18,12 @@ VENV_PEERS := .venv-peers
 VENV_GPJAX := .venv-gpjax
 VENV_DEFAULTS := .venv-defaults
 VENV_AUDIT := .venv-audit
+# Environment of atheris, which needs clang where there is no wheel of it.
+VENV_FUZZ := .venv-fuzz
 INSTALLED_PEERS := $(VENV_PEERS)/.installed
 INSTALLED_GPJAX := $(VENV_GPJAX)/.installed
 INSTALLED_DEFAULTS := $(VENV_DEFAULTS)/.installed
+INSTALLED_FUZZ := $(VENV_FUZZ)/.installed
 PAGES := docs/_build/html
 DEMO := build/demo
 # Without the other objectives, and without the full search of directgp fit.
@@ -31,7 +34,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: demo examples test test-slow test-browser lint format bench bench-optimum bench-scale \
   bench-rules bench-accuracy bench-training bench-defaults bench-latents \
-  campaign audit docs linkcheck clean
+  campaign campaign-fuzz audit docs linkcheck clean
 
 demo: $(INSTALLED)
 	@echo "Noise that changes: the power of a solar plant. The objective matters."
@@ -134,6 +137,10 @@ audit:
 	$(VENV_AUDIT)/bin/python -m pip install pip-audit
 	$(VENV_AUDIT)/bin/pip-audit -r requirements.lock --no-deps --disable-pip
 
+# Coverage-guided inputs of every reader; FUZZ_INPUTS is their number for each.
+campaign-fuzz: $(INSTALLED) $(INSTALLED_FUZZ)
+	OMP_NUM_THREADS=1 $(BIN)/python -m campaign fuzz --jobs $(WORKERS)
+
 docs: $(INSTALLED_DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs $(PAGES)
 	@echo "The documentation is in $(PAGES)/index.html."
@@ -181,6 +188,12 @@ $(INSTALLED_PEERS): benchmarks/peers/requirements-peers.txt constraints.txt
 $(INSTALLED_GPJAX): benchmarks/peers/requirements-gpjax.txt
 	$(PYTHON) -m venv $(VENV_GPJAX)
 	$(VENV_GPJAX)/bin/python -m pip install -r benchmarks/peers/requirements-gpjax.txt
+	touch $@
+
+$(INSTALLED_FUZZ): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV_FUZZ)
+	$(VENV_FUZZ)/bin/python -m pip install -c constraints.txt torch
+	$(VENV_FUZZ)/bin/python -m pip install -c constraints.txt -e '.[excel]' pandas atheris==3.0.0
 	touch $@
 
 # xgboost-distribution asks for the xgboost that includes GPU code; xgboost-cpu is the same without.

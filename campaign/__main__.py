@@ -22,7 +22,7 @@ ATTACKS = {
     "tables": Attack("campaign.tables", 10_000, 60, "damaged and hostile tables"),
     "models": Attack("campaign.models", 10_000, 60, "damaged and forged model files"),
     "fuzz": Attack("campaign.fuzz", 8, 3600, "coverage-guided inputs of every reader (atheris)"),
-    "crash-states": Attack("campaign.crash_states", 4, 3600, "every crash state of the writers"),
+    "crash-states": Attack("campaign.crash_states", 7, 3600, "every crash state of the writers"),
     "store": Attack("campaign.store", 1_000, 600, "random programs on one store"),
     "kills": Attack("campaign.kills", 1_000, 300, "programs killed at random moments"),
     "interrupts": Attack("campaign.interrupts", 100, 120, "Ctrl-C in a terminal, under load"),

@@ -73,6 +73,23 @@ class DirectGPWarning(UserWarning):
     """A warning about training that the user should read."""
 
 
+_MAX_CAUSE = 300
+"""Characters of a cause in an error message."""
+
+
+def cause_of(error: Exception) -> str:
+    """Return the cause of an error as one short phrase; of an invalid record, its first fault."""
+    from pydantic import ValidationError  # 50 ms that `directgp --help` does not need
+
+    text = str(error) or type(error).__name__
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        text = ": ".join(filter(None, (".".join(map(str, first["loc"][:8])), first["msg"])))
+    # Cut first: a text of a file may be large.
+    short = " ".join(text[: 2 * _MAX_CAUSE].split())
+    return (short if len(short) <= _MAX_CAUSE else f"{short[:_MAX_CAUSE]}…").rstrip(".")
+
+
 def refuse(who: str, allowed: str, got: object, remedy: str = "") -> NoReturn:
     """Raise `InvalidInputError`: ``{who} must be {allowed}. Got {got}. {remedy}``."""
     raise InvalidInputError(f"{who} must be {allowed}. Got {got}. {remedy}".rstrip())

@@ -6,13 +6,14 @@ import json
 import os
 import platform
 import secrets
-from collections.abc import Mapping
-from contextlib import suppress
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, final
+from typing import Any, BinaryIO, NamedTuple, NoReturn, final
 
 import torch
 from safetensors.torch import load, save
@@ -29,9 +30,59 @@ DTYPES = (
 )
 """Types of tensors that are written and read."""
 
+MAX_TENSORS = 100_000
+"""Those of 1,000 outputs with 100 tensors each; a tensor costs 20 µs and 1 kB when it is read."""
+
+_MAX_HEADER = 100_000_000
+"""Bytes of the header, which holds the manifest: the limit of safetensors itself."""
+
+_MAX_VALUES = 3_000_000
+"""Values of JSON in the header: the losses of 3 million steps, and about 500 MB in memory."""
+
+_NOT_REGULAR = "it is not a regular file"
+
+
+@contextmanager
+def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a file for reading; raise OSError for a pipe, which may block, or an endless device."""
+
+    def opened(name: str, flags: int) -> int:
+        # Without O_NONBLOCK, opening a pipe waits for its writer.
+        return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+    if "\0" in os.fspath(path):
+        raise OSError(errno.EINVAL, "its name has a null byte", os.fspath(path))
+    with open(path, "rb", opener=opened) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, _NOT_REGULAR, os.fspath(path))
+        yield file
+
+
+def read_bounded(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+    """Return the bytes of a regular file; raise OSError if there are more than `max_bytes`."""
+    with open_regular(path) as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes:,} bytes", os.fspath(path))
+    return data
+
+
+def make_folder(path: Path) -> list[Path]:
+    """Create a folder and its parents, so that a power cut keeps them; return the new ones."""
+    missing = [each for each in (path, *path.parents) if not os.path.lexists(each)][::-1]
+    for each in missing:
+        each.mkdir(exist_ok=True)
+        sync_folder(each.parent)
+    return missing
+
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write the data to the path atomically; the old or the new file survives a power cut."""
+    """Write the data to the path atomically; the old or the new file survives a power cut.
+
+    What is not a regular file, such as a device, is not replaced.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, _NOT_REGULAR, str(path))
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with open(draft, "xb") as file:
@@ -46,11 +97,11 @@ def replace_file(path: Path, data: bytes) -> None:
             # The error of a full disk does not name the file.
             error.filename = str(path)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Write the renaming to the disk, on systems that support it."""
+def sync_folder(folder: Path) -> None:
+    """Write the names in a folder to the disk, on systems that support it."""
     if os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -163,6 +214,9 @@ def write_file(
     text = json.dumps({"schema": kind.schema, "manifest": as_json(dict(manifest), "manifest")})
     data = save(copies, {kind.key: text, CHECKSUM: digest(text, copies)})
     try:
+        # A file that could not be read again is not written.
+        end = 8 + _header_size(data[:8])
+        _check_tensors(_parsed(data[8:end].decode()), len(data) - end)
         # realpath: the target of a link is replaced, not the link.
         replace_file(Path(os.path.realpath(path)), data)
     except (OSError, ValueError) as error:
@@ -174,25 +228,27 @@ def write_file(
 
 
 def read_file(kind: FileKind, path: str | os.PathLike[str]) -> Contents:
-    """Read a file that `write_file` wrote, and check its schema and checksum."""
+    """Read a file that `write_file` wrote, and check its schema and checksum.
+
+    The header is checked before the tensors are read: it bounds the memory that they need.
+    """
     name = os.fspath(path)
     try:
-        # All bytes at once: the file may be replaced at any moment.
-        data = Path(name).read_bytes()
-    except (OSError, ValueError) as error:
-        raise kind.error(
-            f"The {kind.name} {name} could not be read: {error}. {kind.if_unreadable}"
-        ) from error
-    try:
+        # One handle: the file may be replaced at any moment.
+        with open_regular(path) as file:
+            header, data = _checked_bytes(file)
         tensors: dict[str, Tensor] = load(data)
-        # `load` leaves out the metadata, which are in the header.
-        length = int.from_bytes(data[:8], "little")
-        metadata: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__") or {}
+    except (OSError, MemoryError) as error:
+        why = str(error) or "it needs more memory than there is"
+        raise kind.error(
+            f"The {kind.name} {name} could not be read: {why}. {kind.if_unreadable}"
+        ) from error
     except Exception as error:  # safetensors documents no exceptions for foreign bytes.
         kind.damaged(name, f"it is not a whole safetensors file ({error})", error)
     for tensor in tensors.values():
         if tensor.dtype not in DTYPES:
             kind.damaged(name, f"{kind.writer} writes no tensors of {tensor.dtype}")
+    metadata: dict[str, str] = header.get("__metadata__") or {}
     text = metadata.get(kind.key)
     if text is None:
         kind.damaged(name, f"it was not written by {kind.writer}")
@@ -202,17 +258,57 @@ def read_file(kind: FileKind, path: str | os.PathLike[str]) -> Contents:
     return Contents(tensors, manifest)
 
 
+def _checked_bytes(file: BinaryIO) -> tuple[dict[str, Any], bytes]:
+    """Return the header and all bytes of a file; raise ValueError if the header is not sound."""
+    size = os.fstat(file.fileno()).st_size
+    start = file.read(8)
+    start += file.read(_header_size(start))
+    header = _parsed(start[8:].decode())
+    _check_tensors(header, size - len(start))
+    return header, start + file.read(size - len(start))
+
+
+def _header_size(start: bytes) -> int:
+    """Return the size of the header from the first 8 bytes; raise ValueError if it is too large."""
+    size = int.from_bytes(start, "little")
+    if len(start) < 8 or size > _MAX_HEADER:
+        raise ValueError(f"a header of {size:,} bytes, and {_MAX_HEADER:,} are allowed")
+    return size
+
+
+def _parsed(text: str) -> Any:
+    """Return a JSON document; raise ValueError if it has too many values to be parsed."""
+    if sum(text.count(mark) for mark in ",[{") > _MAX_VALUES:
+        raise ValueError(f"more than {_MAX_VALUES:,} values in its header")
+    return json.loads(text)
+
+
+def _check_tensors(header: Any, size: int) -> None:
+    """Raise ValueError unless the tensors of the header take so many bytes."""
+    if not isinstance(header, dict):
+        raise ValueError("a header without tensors")
+    entries = [each for name, each in header.items() if name != "__metadata__"]
+    if len(entries) > MAX_TENSORS:
+        raise ValueError(f"{len(entries):,} tensors, and {MAX_TENSORS:,} are allowed")
+    try:
+        end = max((entry["data_offsets"][1] for entry in entries), default=0)
+    except (TypeError, LookupError) as error:
+        raise ValueError("a tensor without a place") from error
+    if end != size:
+        raise ValueError(f"{size:,} bytes of tensors, and the header says {end}")
+
+
 def _manifest(kind: FileKind, name: str, text: str) -> dict[str, Any]:
     """Return the manifest, if its schema is known."""
     try:
-        document = json.loads(text)
+        document = _parsed(text)
     except (ValueError, RecursionError) as error:
         kind.damaged(name, "its manifest cannot be read", error)
     if not (isinstance(document, dict) and "schema" in document):
         kind.damaged(name, "its manifest has no schema")
     if document["schema"] != kind.schema:
         raise kind.error(
-            f"{name} is a {kind.name} of schema {document['schema']!r}, and this version of"
+            f"{name} is a {kind.name} of schema {document['schema']!r:.20}, and this version of"
             f" directgp reads schema {kind.schema}. {kind.if_other_schema}"
         )
     manifest = document.get("manifest")

@@ -1,5 +1,8 @@
 """Commands run in this process, and small tables for them."""
 
+import hashlib
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,8 @@ import pyarrow.parquet
 from typer.testing import CliRunner
 
 from directgp.cli.main import app
+from directgp.io import read_file, write_file
+from directgp.persistence import MODEL
 
 QUICK = ("--beta", "1", "--hyperparameters", "joint", "--max-iter", "3", "--inducing", "5")
 
@@ -28,6 +33,24 @@ def run(*words: object) -> Answer:
     if found.exception is not None and not isinstance(found.exception, SystemExit):
         raise found.exception
     return Answer(found.exit_code, found.stdout, found.stderr)
+
+
+def forge_model(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> None:
+    """Change manifest and tensors of a model file, with a right checksum."""
+    tensors, manifest = read_file(MODEL, path)
+    change(manifest, tensors)
+    write_file(MODEL, path, tensors, manifest)
+
+
+def as_two_files(folder: Path, **changes: Any) -> None:
+    """Make the folder of a model one of an earlier version; fields that are `...` are left out."""
+    file = folder / "model.safetensors"
+    card = read_file(MODEL, file).manifest["table"]
+    forge_model(file, lambda m, _: m.pop("table"))
+    forge_model(file, lambda m, _: m.update(format=1))
+    card |= {"model_sha256": hashlib.sha256(file.read_bytes()).hexdigest(), **changes}
+    kept = {name: value for name, value in card.items() if value is not ...}
+    (folder / "table.json").write_text(json.dumps(kept))
 
 
 def regression_table() -> pa.Table:

@@ -16,9 +16,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from directgp import SparseGPCountRegressor, SparseGPRegressor, load
-from directgp.cli import model_folder
+from directgp.cli.model_folder import load_folder
 from directgp.errors import NumericalError
-from tests.cli.running import QUICK, count_table, matrix, regression_table, run, write_csv
+from tests.cli.running import (
+    QUICK,
+    as_two_files,
+    count_table,
+    matrix,
+    regression_table,
+    run,
+    write_csv,
+)
 
 
 def test_the_model_is_that_of_the_estimator(trained: Path) -> None:
@@ -160,35 +168,42 @@ def test_a_fit_that_fails_leaves_everything_as_it_was(
     def failing(*_: object) -> None:
         raise error
 
-    # The model is written, and what stands beside it fails.
-    monkeypatch.setattr(model_folder, "card_of", failing)
+    # The model is written to a draft.
+    monkeypatch.setattr("os.replace", failing)
     for words in ([*options, "m", "--force"], [*options, "new/er"]):
         answer = run(*words)
         known = (1, "Error: It broke.") if isinstance(error, Exception) else (130, "Interrupted.")
         assert (answer.code, answer.err.splitlines()[-1]) == known
     assert {file.name: file.read_bytes() for file in (here / "m").iterdir()} == before
-    assert sorted(each.name for each in here.iterdir()) == ["m", "new", "reg.csv"]
-    assert not list((here / "new").iterdir())
+    assert sorted(each.name for each in here.iterdir()) == ["m", "reg.csv"]
 
 
-def test_a_model_comes_back_where_the_new_one_cannot_be_put(
-    trained: Path, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_of_an_earlier_version_is_replaced_by_one_file(trained: Path, here: Path) -> None:
     write_csv(regression_table(), here / "reg.csv")
     shutil.copytree(trained / "reg", here / "m")
-    rename = Path.rename
-
-    def unlucky(self: Path, target: Path) -> Path:
-        if self.suffix == ".draft":
-            raise OSError(28, "No space left on device")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", unlucky)
+    as_two_files(here / "m", rows=77)
+    assert load_folder(here / "m", "cpu")[1].rows == 77
     options = ("fit", "reg.csv", "--target", "y", "--drop", "code", *QUICK, "--out", "m")
-    answer = run(*options, "--force")
-    assert (answer.code, answer.err.splitlines()[-1]) == (1, "Error: No space left on device.")
-    assert sorted(each.name for each in here.iterdir()) == ["m", "reg.csv"]
-    assert load(here / "m" / "model.safetensors").num_rows_ == 40
+    beside = (here / "m" / "table.json").read_bytes()
+    assert run(*options, "--force").code == 0
+    assert [each.name for each in (here / "m").iterdir()] == ["model.safetensors"]
+    # A program that is killed before it removes the other file leaves a whole model, too.
+    (here / "m" / "table.json").write_bytes(beside)
+    assert load_folder(here / "m", "cpu")[1].rows == 40
+
+
+def test_drafts_of_a_killed_fit_are_neither_a_model_nor_in_the_way(here: Path) -> None:
+    write_csv(regression_table(), here / "reg.csv")
+    options = ("fit", "reg.csv", "--target", "y", "--drop", "code", *QUICK, "--out", "m")
+    old, new = (here / "m" / f".model.safetensors.{16 * each}.tmp" for each in "ab")
+    old.parent.mkdir()
+    old.write_bytes(b"half a mo")
+    os.utime(old, (0, 0))
+    assert run(*options).code == 0
+    new.write_bytes(b"that of another program")
+    assert run(*options).code == 1
+    assert run(*options, "--force").code == 0
+    assert sorted((here / "m").iterdir()) == [new, here / "m" / "model.safetensors"]
 
 
 @pytest.mark.parametrize(
@@ -294,7 +309,7 @@ def test_trials_reach_the_estimator_and_the_predictions(here: Path) -> None:
     table = pa.table({"x": x, "tried": trials, "hits": hits})
     pq.write_table(table, "shots.parquet")
     run("fit", "shots.parquet", "--target", "hits", "--trials", "tried", *QUICK, "--out", "shots")
-    model, card = model_folder.load_folder(Path("shots"), "cpu")
+    model, card = load_folder(Path("shots"), "cpu")
     assert type(model.likelihood_).__name__ == "Binomial"
     assert (card.trials, card.task, card.encoding.feature_names) == ("tried", "count", ("x",))
     run("predict", "shots", "shots.parquet", "--out", "out.parquet")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from directgp.cli.model_folder import load_folder
 from directgp.cli.options import DataOptions
 from directgp.datasets import read_table
 from tests.cli import messy_files
@@ -108,8 +109,7 @@ def test_refused_with_a_command_that_works(here: Path, name: str) -> None:
     program, *words = words_that_work(answer.err)
     again = run(*words)
     assert (program, again.code) == ("directgp", 0), again.err
-    card = json.loads(Path("m/table.json").read_text())
-    assert card["rows"] >= 53
+    assert load_folder(Path("m"), "cpu")[1].rows >= 53
 
 
 def test_all_problems_are_told_at_once(here: Path) -> None:
@@ -124,7 +124,7 @@ def test_all_problems_are_told_at_once(here: Path) -> None:
     ]
     again = run(*words_that_work(answer.err)[1:])
     assert again.code == 0, again.err
-    assert json.loads(Path("m/table.json").read_text())["rows"] == messy_files.ROWS
+    assert load_folder(Path("m"), "cpu")[1].rows == messy_files.ROWS
     # New rows are read in the same way: the model says nothing is wrong with its own table.
     answer = run("predict", "m", "everything_at_once.csv", "--out", "p.csv", "--json")
     assert json.loads(answer.out)["predicted"] == messy_files.ROWS

@@ -15,11 +15,13 @@ import pytest
 
 from directgp import load
 from directgp.cli import predict as command
-from directgp.datasets import Encoding, read_table
+from directgp.cli.model_folder import load_folder
+from directgp.datasets import read_table
 from directgp.errors import NumericalError
 from tests.cli import messy_files
 from tests.cli.running import (
     QUICK,
+    as_two_files,
     class_table,
     count_table,
     regression_table,
@@ -32,8 +34,7 @@ SUFFIXES = ("parquet", "feather", "csv", "tsv", "csv.gz", "tsv.gz")
 
 def features(folder: Path, name: str, table: pa.Table) -> Any:
     """The table as the model takes it."""
-    card = json.loads((folder / name / "table.json").read_text())
-    encoding = Encoding.model_validate_json(json.dumps(card["encoding"]))
+    encoding = load_folder(folder / name, "cpu")[1].encoding
     return pa.table(list(encoding.apply(table).T), names=list(encoding.feature_names))
 
 
@@ -323,10 +324,9 @@ def test_a_file_without_names_is_predicted_as_it_was_fitted(here: Path) -> None:
     assert run("fit", "own.csv", *words, "--out", "m").code == 0
     assert predicted("m", "own.csv").num_rows == messy_files.ROWS
     assert predicted("m", "own.csv", "--no-header", "--force").num_rows == messy_files.ROWS
-    card = json.loads(Path("m/table.json").read_text())
-    assert card.pop("header") is False
+    assert load_folder(Path("m"), "cpu")[1].header is False
     # Cards of former versions have no such field.
-    Path("m/table.json").write_text(json.dumps(card))
+    as_two_files(Path("m"), header=...)
     answer = run("predict", "m", "own.csv", "--out", "q.csv")
     assert answer.code == 1 and "Got no 'x1'." in answer.err
 

@@ -1,14 +1,26 @@
 """Wrong usage gives one line on standard error and an exit code."""
 
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from tests.cli.running import QUICK, count_table, regression_table, run, write_csv
+from directgp.cli.model_folder import load_folder
+from directgp.errors import ModelFileError
+from tests.cli.running import (
+    QUICK,
+    as_two_files,
+    count_table,
+    forge_model,
+    regression_table,
+    run,
+    write_csv,
+)
 
 USAGE = [
     # What was typed cannot be meant.
@@ -187,6 +199,12 @@ FAILURES = [
         " model.safetensors. Check the path.",
     ),
     (
+        "inspect python",
+        "MODEL must be a folder that directgp fit wrote. Got 'python', whose model.safetensors does"
+        " not say how the columns of a table become features. Use it with directgp.load, or fit it"
+        " with directgp fit.",
+    ),
+    (
         "inspect mixed",
         "mixed/table.json and model.safetensors do not belong together."
         " Take another copy of the folder, or fit the model again.",
@@ -226,10 +244,11 @@ def working_folder(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     for name in ("reg", "cls"):
         shutil.copytree(trained / name, here / name)
     shutil.copytree(trained / "reg", here / "mixed")
-    shutil.copy(trained / "cls" / "table.json", here / "mixed" / "table.json")
+    as_two_files(here / "mixed", model_sha256="0" * 64)
     shutil.copytree(trained / "reg", here / "broken")
-    card = json.loads((here / "broken" / "table.json").read_text())
-    (here / "broken" / "table.json").write_text(json.dumps({**card, "format": 2}))
+    as_two_files(here / "broken", format=2)
+    shutil.copytree(trained / "reg", here / "python")
+    forge_model(here / "python" / "model.safetensors", lambda m, _: m.pop("table"))
     return here
 
 
@@ -301,3 +320,71 @@ def test_nothing_typed_is_answered_by_the_help() -> None:
     assert answer.code == 2
     assert "Usage: directgp" in answer.out + answer.err
     assert "Error" not in answer.err
+
+
+CARDS: dict[str, tuple[dict[str, Any], str]] = {
+    "another task": ({"task": "count"}, "its task is count"),
+    "classes of numbers": ({"classes": ["a", "b"]}, "it names other classes"),
+    "a task with classes": (
+        {"task": "classification", "classes": ["a", "b"]},
+        "its task is classification",
+    ),
+    "other features": ({"encoding": {"columns": []}}, "it names other features"),
+    "a row constant": ({"noise": "x"}, "it has other row constants than Gaussian"),
+    "two row constants": ({"noise": "x", "upper": "x"}, "more than one column of row constants"),
+    "no rows": ({"rows": 0}, "rows: Input should be greater than or equal to 1"),
+    "rows without end": ({"rows": 10**400}, "rows: Input should be less than"),
+    "a name of a megabyte": ({"name": "x" * 10**6}, "name: String should have at most"),
+    "a target of nothing": ({"target": None}, "target: Input should be a valid string"),
+}
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["one file", "two files"])
+@pytest.mark.parametrize("name", CARDS)
+def test_a_description_that_is_not_that_of_the_model_is_refused(
+    trained: Path, tmp_path: Path, name: str, earlier: bool
+) -> None:
+    changes, said = CARDS[name]
+    folder = Path(shutil.copytree(trained / "reg", tmp_path / "m"))
+    if earlier:
+        as_two_files(folder, **changes)
+    else:
+        forge_model(folder / "model.safetensors", lambda m, _: m["table"].update(changes))
+    with pytest.raises(ModelFileError) as caught:
+        load_folder(folder, "cpu")
+    assert said in str(caught.value) and len(str(caught.value)) < 1000
+
+
+COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
+    "dates": ({"dates": "%Y%Y"}, "a format of dates is unknown"),
+    "long dates": ({"dates": "%Y" * 100}, "a format of dates is unknown"),
+    "levels": ({"base": "a"}, "levels of a column are not different"),
+    "long level": ({"base": "x" * 20_000}, "has more than 10,000 characters"),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_that_cannot_be_read_are_refused(trained: Path, tmp_path: Path, name: str) -> None:
+    changes, said = COLUMNS[name]
+    folder = Path(shutil.copytree(trained / "reg", tmp_path / "m"))
+
+    def change(manifest: dict[str, Any], _: object) -> None:
+        number, category = manifest["table"]["encoding"]["columns"]
+        (number if "dates" in changes else category).update(changes)
+
+    forge_model(folder / "model.safetensors", change)
+    with pytest.raises(ModelFileError, match=said):
+        load_folder(folder, "cpu")
+
+
+def test_what_is_no_file_is_no_description(trained: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(trained / "reg", tmp_path / "m"))
+    as_two_files(folder)
+    with open(folder / "table.json", "a") as file:
+        file.write(" " * 2**24)
+    with pytest.raises(ModelFileError, match="it has more than 16,777,216 bytes"):
+        load_folder(folder, "cpu")
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+    with pytest.raises(ModelFileError, match=r"in which there is no model\.safetensors"):
+        load_folder(folder, "cpu")

@@ -1,7 +1,9 @@
 """Saved and loaded models are equal; other files raise an error."""
 
+import copy
 import io
 import json
+import math
 import pickle
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -345,10 +347,10 @@ def error_after(path: Path, whole: Path, change: Change) -> str:
 
 def test_a_file_of_a_newer_format_is_refused(whole: Path, tmp_path: Path) -> None:
     def newer(manifest: dict[str, Any], _: Any) -> None:
-        manifest["format"], manifest["versions"]["directgp"] = 3, "9.8"
+        manifest["format"], manifest["versions"]["directgp"] = 4, "9.8"
 
     message = error_after(tmp_path / "model", whole, newer)
-    assert "is a model of format 3" in message and "Load it with directgp 9.8" in message
+    assert "is a model of format 4" in message and "Load it with directgp 9.8" in message
 
 
 CHANGES: dict[str, Change] = {
@@ -370,9 +372,70 @@ CHANGES: dict[str, Change] = {
     ),
     "a scale of 0": lambda m, t: t["arrays.target_scale"].zero_(),
     "no scalings": lambda m, t: t.pop("arrays.input_shift"),
+    "an infinite β": lambda m, t: m["record"].update(beta=math.inf),
+    "a β without end": lambda m, t: m["record"].update(beta=10**400),
+    "rows without end": lambda m, t: m["record"].update(num_rows=10**400),
+    "seconds of NaN": lambda m, t: m["record"].update(fit_seconds=math.nan),
+    "seconds in words": lambda m, t: m["record"].update(seconds="long"),
+    "a flag that is a number": lambda m, t: m["record"].update(inputs_rounded=1),
+    "a mode that there is not": lambda m, t: m["record"].update(hyperparameters="held fast"),
+    "a finding that is a number": lambda m, t: m["record"].update(findings=[1]),
+    "a finding of a megabyte": lambda m, t: m["record"].update(findings=["x" * 10**6]),
+    "an infinite β of a candidate": lambda m, t: m["record"]["path"]["points"][0].update(
+        beta=math.inf
+    ),
+    "a loss in words": lambda m, t: m["record"]["path"].update(loss=["log_loss"]),
+    "steps without end": lambda m, t: m["stages"][0].update(steps=10**400),
+    "an infinite jitter": lambda m, t: m["stages"][0].update(jitter=math.inf),
+    "no stages": lambda m, t: m.update(stages=[]),
+    "a name too many": lambda m, t: m["feature_names"].append("c"),
+    "a name too few": lambda m, t: m["feature_names"].pop(),
+    "classes of numbers": lambda m, t: m.update(classes={"dtype": "<i8", "labels": [0, 1]}),
+    "counts with Gaussian noise": lambda m, t: m.update(estimator="SparseGPCountRegressor"),
+    "a parameter that is not allowed": lambda m, t: m["params"].update(
+        objective={"type": "list", "values": [1]}
+    ),
+    "a mean without end": lambda m, t: t["posterior.u_mean"].fill_(1e308),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_an_inconsistent_file_is_refused(name: str, whole: Path, tmp_path: Path) -> None:
     assert "cannot be loaded as a model" in error_after(tmp_path / "model", whole, CHANGES[name])
+
+
+LABEL_CHANGES: dict[str, Change] = {
+    "equal classes": lambda m, t: m["classes"].update(labels=["yes", "yes"]),
+    "classes in another order": lambda m, t: m["classes"]["labels"].reverse(),
+    "a class too many": lambda m, t: m["classes"]["labels"].append("zz"),
+    "a threshold of 1": lambda m, t: m["record"].update(threshold=1.0),
+    "no threshold": lambda m, t: m["record"].update(threshold=None),
+    "labels that are scaled": lambda m, t: t["arrays.target_scale"].fill_(2.0),
+    "another family": lambda m, t: m.update(likelihood={"kind": "PoissonExp", "frozen": []}),
+    "as many latents as classes": lambda m, t: m.update(
+        likelihood={"kind": "Softmax", "frozen": [], "settings": {"num_classes": 2.0}}
+    ),
+    "a billion classes": lambda m, t: m.update(
+        likelihood={"kind": "OrderedProbit", "frozen": [], "settings": {"num_classes": 1e9}}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LABEL_CHANGES)
+def test_an_inconsistent_classifier_is_refused(name: str, tmp_path: Path) -> None:
+    classifier().save(tmp_path / "whole")
+    said = error_after(tmp_path / "model", tmp_path / "whole", LABEL_CHANGES[name])
+    assert "cannot be loaded as a model" in said
+
+
+def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+    model = regressor()
+    model.save(tmp_path / "model")
+    before = (tmp_path / "model").read_bytes()
+    for change in ({"beta_": math.nan}, {"beta": -1.0}, {"findings_": ("x" * 10**5,)}):
+        changed = copy.copy(model)
+        for name, value in change.items():
+            setattr(changed, name, value)
+        with pytest.raises(InvalidInputError, match="The model cannot be saved: "):
+            changed.save(tmp_path / "model")
+    assert (tmp_path / "model").read_bytes() == before

@@ -110,6 +110,65 @@ def test_what_fails_leaves_the_old_file_and_no_litter(
     assert os.listdir(path.parent) == [path.name]
 
 
+def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for place in (pipe, Path("/dev/zero"), tmp_path):
+        assert "could not be read" in refusal(place)
+    for place in (pipe, tmp_path):
+        with pytest.raises(ModelFileError, match="it is not a regular file"):
+            write_file(NOTE, place, {}, {})
+    assert pipe.is_fifo() and os.listdir(tmp_path) == ["pipe"]
+
+
+def safetensors(header: str, data: bytes = b"") -> bytes:
+    return len(header).to_bytes(8, "little") + header.encode() + data
+
+
+PLACE = '"x": {"dtype": "F64", "shape": [1], "data_offsets": '
+HEADERS = {
+    "a header of 100,000,001 bytes": (100_000_001).to_bytes(8, "little") + b"{}",
+    "the header says 8000000000": safetensors(f"{{{PLACE}[0, 8000000000]}}}}", b"8 bytes."),
+    "the header says 0": safetensors("{}", b"8 bytes."),
+    "the header says ab": safetensors(f'{{{PLACE}"ab"}}}}'.replace('"ab"', '["", "ab"]')),
+    "a tensor without a place": safetensors('{"x": 7}'),
+    "a header without tensors": safetensors("[]"),
+    "11 tensors, and 10 are allowed": safetensors(
+        "{" + ", ".join(f'"{i}": {{}}' for i in range(11)) + "}"
+    ),
+    "more than 1,000 values": safetensors("[" + "0," * 1000 + "0]"),
+}
+
+
+@pytest.mark.parametrize("why", HEADERS)
+def test_a_header_that_is_not_sound_is_refused_before_the_tensors_are_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr(io, "MAX_TENSORS", 10)
+    monkeypatch.setattr(io, "_MAX_VALUES", 1000)
+    monkeypatch.setattr(io, "load", None)
+    path.write_bytes(HEADERS[why])
+    assert why in refusal(path)
+
+
+def test_what_could_not_be_read_again_is_not_written(
+    path: Path, old: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(io, "_MAX_VALUES", 1000)
+    with pytest.raises(ModelFileError, match="more than 1,000 values in its header"):
+        write_file(NOTE, path, {}, {"a": [0] * 1000})
+    assert path.read_bytes() == old
+
+
+def test_a_file_is_read_up_to_a_bound(path: Path) -> None:
+    path.write_bytes(b"12345")
+    assert io.read_bounded(path, 5) == b"12345"
+    with pytest.raises(OSError, match="it has more than 4 bytes"):
+        io.read_bounded(path, 4)
+    with pytest.raises(OSError, match="it is not a regular file"):
+        io.read_bounded("/dev/zero", 4)
+
+
 def test_only_what_json_gives_back_is_json() -> None:
     assert as_json({"a": [1, (2.0, None)]}, "x", tuples=True) == {"a": [1, [2.0, None]]}
     with pytest.raises(InvalidInputError, match=r"x\['a'\]\[1\] must be .* Got a tuple"):

@@ -107,10 +107,10 @@ def _train_and_save(
     opened: "Opened", settings: dict[str, Any], out: Path, force: bool, terminal: Terminal
 ) -> None:
     # Imported after the data are opened, so that errors come without waiting for torch.
-    from directgp.cli.model_folder import write_folder
+    from directgp.cli.model_folder import card_of, write_folder
     from directgp.training.result import Status
 
-    problem = opened.problem
+    problem, card = opened.problem, card_of(opened)
     for note in problem.notes:
         terminal.note(note)
     try:
@@ -122,7 +122,7 @@ def _train_and_save(
         raise NothingTrainedError()
     for finding in model.findings_:
         terminal.warn(finding)
-    write_folder(out, force, model, opened)
+    write_folder(out, force, model, card)
     facts = _facts(model, problem)
     terminal.answer({**facts, "model": str(out), "notes": problem.notes})
     terminal.show(_summary(facts, problem, out))

@@ -1,62 +1,82 @@
-"""Read and write the folder of a model."""
+"""Read and write the folder of a model: one file, with a description of the table in it.
+
+Earlier versions wrote the description to a file of its own, `table.json`, which is still read.
+"""
 
 import hashlib
+import json
 import os
-import shutil
+import time
+from contextlib import suppress
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Any, Literal, NoReturn, final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from directgp.cli.data import Opened
-from directgp.cli.output_paths import check_output_folder, draft_of
-from directgp.datasets.encoding import Encoding
-from directgp.errors import ModelFileError
+from directgp.cli.output_paths import check_output_folder, check_writable, held_in
+from directgp.datasets.encoding import CategoryColumn, Encoding
+from directgp.errors import ModelFileError, cause_of, refuse
 from directgp.registry import ROW_CONSTANTS, Task
 
 MODEL_FILE, CARD_FILE = "model.safetensors", "table.json"
 
+_MAX_TEXT = 10_000
+"""Characters of a name or a level, as many as the model allows for the name of a feature."""
+
+_MAX_CARD = 2**24
+"""Bytes of `table.json`: 1,000 columns with 500 levels of 32 characters."""
+
+_DRAFT_SECONDS = 60.0
+"""A draft that old was left behind by a program that was killed; writing one takes less."""
+
+_REMEDY = "Take another copy of the folder, or fit the model again."
+
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Text = Annotated[str, StringConstraints(max_length=_MAX_TEXT)]
 
 
 @final
 class ModelCard(BaseModel):
-    """The file `table.json` of a model's folder."""
+    """The description of the table that a model was trained on."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     format: Literal[1] = 1
-    directgp: str
+    directgp: Text
     """Version that wrote it."""
 
-    name: str
-    source: str
+    name: Text
+    source: Text
     """The table as the user named it."""
 
     header: bool = True
     """Whether the first row of its file has names."""
 
-    rows: int
+    rows: Annotated[int, Field(ge=1, le=2**53)]
     task: Task
-    target: str
-    classes: tuple[str, ...] | None
+    target: Text
+    classes: tuple[Text, ...] | None
     """Names of class 0, class 1, …"""
 
-    positive: str | None
+    positive: Text | None
     """Class 1, where every other value of the target is class 0."""
 
-    exposure: str | None
-    weights: str | None
-    trials: str | None = None
-    noise: str | None = None
-    upper: str | None = None
+    exposure: Text | None
+    weights: Text | None
+    trials: Text | None = None
+    noise: Text | None = None
+    upper: Text | None = None
     """Columns of weights and row constants; files of earlier versions lack the last three."""
 
     encoding: Encoding
     fingerprint: Sha256
-    model_sha256: Sha256
-    """Of the numbers that the model was trained on, and of the file of the model."""
+    """Of the numbers that the model was trained on."""
+
+    model_sha256: Sha256 | None = None
+    """Of the file of the model, which does not hold its own."""
 
     @property
     def row_column(self) -> tuple[str, str] | None:
@@ -66,93 +86,177 @@ class ModelCard(BaseModel):
 
 def check_model_folder(out: Path, force: bool) -> None:
     """Raise `InvalidInputError` if a model cannot be written to the path."""
-    check_output_folder(out, {MODEL_FILE, CARD_FILE}, force)
+    held, drafts = held_in(out), {each.name for each in _drafts(out)}
+    if held and held == drafts:
+        # A program was killed before its model was complete.
+        check_writable(out, [out])
+        return
+    check_output_folder(out, {MODEL_FILE, *(held & {CARD_FILE, *drafts})}, force)
 
 
-def write_folder(out: Path, force: bool, model: Any, opened: Opened) -> None:
+def write_folder(out: Path, force: bool, model: Any, card: ModelCard) -> None:
     """Write the folder of a fitted estimator; if that fails, the path stays as it was."""
-    from directgp.io import replace_file
+    from directgp.estimators.saving import save
+    from directgp.io import make_folder, sync_folder
 
+    check_card(card, model)
+    check_model_folder(out, force)
     # realpath: the target of a link is replaced, not the link.
     place = Path(os.path.realpath(out))
-    draft = draft_of(place)
+    made = make_folder(place)
     try:
-        draft.mkdir()
-        model.save(draft / MODEL_FILE)
-        card = card_of(opened, draft / MODEL_FILE)
-        replace_file(draft / CARD_FILE, card.model_dump_json(indent=2).encode())
-        check_model_folder(out, force)
-        _exchange(draft, place)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        save(model, place / MODEL_FILE, card.model_dump(mode="json", exclude={"model_sha256"}))
+    except BaseException:
+        with suppress(OSError):
+            for folder in reversed(made):
+                folder.rmdir()
+        raise
+    # The description in the model is complete: this one is of the model before.
+    (place / CARD_FILE).unlink(missing_ok=True)
+    for draft in _drafts(place):
+        with suppress(FileNotFoundError):
+            if draft.stat().st_mtime < time.time() - _DRAFT_SECONDS:
+                draft.unlink()
+    sync_folder(place)
+
+
+def _drafts(folder: Path) -> list[Path]:
+    """Return the drafts of a model in the folder."""
+    return list(folder.glob(f".{MODEL_FILE}.{'[0-9a-f]' * 16}.tmp"))
 
 
 def load_folder(path: Path, device: str) -> tuple[Any, ModelCard]:
     """Load the estimator and its card from the folder, or from the model file in it."""
     folder = path.parent if path.name == MODEL_FILE else path
-    model, card = folder / MODEL_FILE, folder / CARD_FILE
-    for file in (model, card):
-        if not file.is_file():
-            raise ModelFileError(
-                f"MODEL must be a folder that directgp fit wrote. Got {str(path)!r},"
-                f" in which there is no {file.name}. Check the path."
-            )
-    found = read_card(card, model)
+    file, beside = folder / MODEL_FILE, folder / CARD_FILE
+    wanted = f"MODEL must be a folder that directgp fit wrote. Got {str(path)!r}"
+    if not file.is_file():
+        raise ModelFileError(f"{wanted}, in which there is no {MODEL_FILE}. Check the path.")
     # Imported late, so that errors come without waiting for torch.
-    from directgp.estimators.saving import load
+    from directgp.estimators.saving import load_with_table
 
-    return load(model, device), found
+    model, table = load_with_table(file, device)
+    if table is None and not beside.is_file():
+        raise ModelFileError(
+            f"{wanted}, whose {MODEL_FILE} does not say how the columns of a table become features."
+            " Use it with directgp.load, or fit it with directgp fit."
+        )
+    if table is None:
+        card = _read_card(beside)
+        if card.model_sha256 != _sha256(file):
+            raise ModelFileError(f"{beside} and {MODEL_FILE} do not belong together. {_REMEDY}")
+    else:
+        card = _card(table, file).model_copy(update={"model_sha256": _sha256(file)})
+    try:
+        check_card(card, model)
+    except ValueError as error:
+        raise ModelFileError(
+            f"{folder} cannot be used: the description of its table does not fit the model"
+            f" ({error}). {_REMEDY}"
+        ) from error
+    return model, card
 
 
-def card_of(opened: Opened, model: Path) -> ModelCard:
-    """Return the card of a model that has been saved."""
+def card_of(opened: Opened) -> ModelCard:
+    """Return the card of a model of the table; raise `InvalidInputError` if it cannot be saved."""
     problem = opened.problem
     facts = {n: getattr(problem, n) for n in ("name", "source", "task", "target", "classes")}
     facts |= {n: opened.columns.get(n) for n in (*ROW_CONSTANTS, "weights")}
-    return ModelCard(
-        **facts,
-        directgp=version("directgp"),
-        rows=len(problem.y),
-        header=opened.given.header is not False,
-        positive=opened.given.positive,
-        encoding=opened.encoding,
-        fingerprint=problem.fingerprint(),
-        model_sha256=_sha256(model),
-    )
-
-
-def read_card(path: Path, model: Path) -> ModelCard:
-    """Read a card and check that it belongs to the model."""
-    remedy = "Take another copy of the folder, or fit the model again."
+    # The name of a file may have bytes that are no text.
+    facts |= {n: facts[n].encode(errors="backslashreplace").decode() for n in ("name", "source")}
     try:
-        card = ModelCard.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"][:8]))
-        what = f"{place}: {first['msg']}" if place else first["msg"]
-        raise ModelFileError(
-            f"{path} cannot be read as the description of a model: {what}. {remedy}"
-        ) from error
-    if card.model_sha256 != _sha256(model):
-        raise ModelFileError(f"{path} and {model.name} do not belong together. {remedy}")
+        card = ModelCard(
+            **facts,
+            directgp=version("directgp"),
+            rows=len(problem.y),
+            header=opened.given.header is not False,
+            positive=opened.given.positive,
+            encoding=opened.encoding,
+            fingerprint=problem.fingerprint(),
+        )
+        _check_columns(card.encoding)
+    except ValueError as error:
+        refuse("DATA", "a table whose description can be saved", cause_of(error))
     return card
+
+
+def check_card(card: ModelCard, model: Any) -> None:
+    """Raise ValueError unless the card is that of the model."""
+    if hasattr(model, "outputs_"):
+        raise ValueError("it has several outputs")
+    if model._task != card.task:
+        raise ValueError(f"its task is {card.task}")
+    if list(card.encoding.feature_names) != list(getattr(model, "feature_names_in_", ())):
+        raise ValueError("it names other features")
+    if not _same_classes(card, model):
+        raise ValueError("it names other classes")
+    if sum(getattr(card, name) is not None for name in ROW_CONSTANTS) > 1:
+        raise ValueError("it has more than one column of row constants")
+    row = card.row_column
+    if (row is not None) != model.exposed_ or (row and row[0] != model.likelihood_.row_argument):
+        raise ValueError(f"it has other row constants than {type(model.likelihood_).__name__}")
+    _check_columns(card.encoding)
+
+
+def _check_columns(encoding: Encoding) -> None:
+    """Raise ValueError for names or levels that are equal or long, or unknown dates."""
+    names = encoding.column_names
+    if len({*names}) < len(names) or len({*encoding.feature_names}) < len(encoding.feature_names):
+        raise ValueError("names of columns are not different")
+    for column in encoding.columns:
+        texts = [column.name]
+        if isinstance(column, CategoryColumn):
+            texts += [column.base, *column.levels]
+            if len({*texts[1:]}) < len(texts) - 1:
+                raise ValueError("levels of a column are not different")
+        elif column.dates:
+            _check_dates(column.dates)
+        if max(map(len, texts)) > _MAX_TEXT:
+            raise ValueError(f"a name or a level has more than {_MAX_TEXT:,} characters")
+
+
+def _same_classes(card: ModelCard, model: Any) -> bool:
+    """Return whether the card names the classes 0, 1, … of a classifier, and of no other model."""
+    if card.classes is None or card.task != "classification":
+        return card.classes is None and card.task != "classification"
+    numbers = list(range(len(card.classes)))
+    return model.classes_.tolist() == numbers and len({*card.classes}) == len(numbers)
+
+
+def _check_dates(form: str) -> None:
+    """Raise ValueError for a format of dates that cannot be read."""
+    try:
+        known = len(form) < 100 and datetime.strptime(datetime(2020, 12, 31).strftime(form), form)
+    except Exception as error:  # a strange format may provoke any exception
+        raise ValueError("a format of dates is unknown") from error
+    if not known:
+        raise ValueError("a format of dates is unknown")
+
+
+def _read_card(path: Path) -> ModelCard:
+    """Read the file of a card."""
+    from directgp.io import read_bounded
+
+    try:
+        return ModelCard.model_validate_json(read_bounded(path, _MAX_CARD))
+    except (OSError, ValidationError) as error:
+        _refuse_card(path, error)
+
+
+def _card(table: dict[str, Any], path: Path) -> ModelCard:
+    """Return the card in a model file."""
+    try:
+        return ModelCard.model_validate_json(json.dumps(table))
+    except ValidationError as error:
+        _refuse_card(path, error)
+
+
+def _refuse_card(path: Path, error: Exception) -> NoReturn:
+    raise ModelFileError(
+        f"{path} cannot be read as the description of a model: {cause_of(error)}. {_REMEDY}"
+    ) from error
 
 
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _exchange(draft: Path, place: Path) -> None:
-    """Move the draft to the place; the old folder is deleted only after that."""
-    if not place.exists():
-        draft.rename(place)
-        return
-    old = draft.with_suffix(".old")
-    place.rename(old)
-    try:
-        draft.rename(place)
-    except BaseException:
-        old.rename(place)
-        raise
-    shutil.rmtree(old, ignore_errors=True)

@@ -38,14 +38,13 @@ from directgp.estimators.fitting import (
 )
 from directgp.estimators.outputs import columns, over_outputs
 from directgp.estimators.preprocessing import Column, Columns, Scalings, TrainingTable, prepare_rows
-from directgp.estimators.saving import STRUCTURE, state_of
+from directgp.estimators.saving import STRUCTURE, save
 from directgp.estimators.settings import CONSTRAINTS, device_of, recipe_of
 from directgp.estimators.summary import Summary, summary_of
 from directgp.estimators.validation import ArrayLike, RowValues, ValidationData
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
-from directgp.persistence import save_model
 from directgp.plots import plot_beta_path, plot_partial_dependence
 from directgp.posteriors.prior import MeanName
 from directgp.posteriors.sparse import SparsePosterior
@@ -677,7 +676,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         An existing file is replaced atomically. The file holds numbers and plain values, no code.
         """
         check_is_fitted(self)
-        save_model(path, state_of(self))
+        save(self, path)
 
 
 def _same(one: object, other: object) -> bool:

@@ -1,19 +1,31 @@
 """Save and load fitted estimators."""
 
 import copy
+import math
 import os
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
+from pydantic import FiniteFloat, JsonValue
 
-from directgp.errors import ModelFileError
+from directgp.errors import InvalidInputError, UnsupportedError, cause_of
 from directgp.estimators.outputs import hold
 from directgp.estimators.preprocessing import ColumnScaling, Imputation, Scalings
 from directgp.estimators.settings import device_of
-from directgp.persistence import ModelState, load_model
-from directgp.training.result import BetaPath, TrainingResult
+from directgp.estimators.summary import summary_of
+from directgp.persistence import MODEL, ModelState, load_model, save_model
+from directgp.training.result import (
+    BetaPath,
+    Count,
+    Name,
+    Size,
+    Strict,
+    Text,
+    TrainingResult,
+)
 
 if TYPE_CHECKING:
     from directgp.estimators.base import SparseGPEstimator
@@ -31,11 +43,53 @@ STRUCTURE = (
 )
 """Parameters that define the model; a warm start cannot change them."""
 
-_RECORDED: dict[str, type] = {
-    **{"beta": float, "hyperparameters": str, "fit_seconds": float},
-    **{"exposed": bool, "num_rows": int, "num_merged": int},
-}
+_RECORDED = (
+    *("beta", "hyperparameters", "fit_seconds"),
+    *("exposed", "num_rows", "num_merged"),
+)
 """Fitted attributes, without their last underscore, that a file holds as they are."""
+
+_PROBED = 16
+"""Inducing inputs at which a loaded model must predict finite numbers."""
+
+_LABELS = np.array([[0.0], [1.0], [3.0]])
+"""Targets that are not scaled."""
+
+
+class _Record(Strict):
+    """The record of a fit in a file; those of earlier versions lack the last two."""
+
+    inputs_rounded: bool
+    targets_rounded: bool
+    objective: Name
+    path: dict[str, JsonValue] | None
+    seconds: Size
+    threshold: FiniteFloat | None
+    findings: list[Text]
+    beta: Size
+    hyperparameters: Literal["joint", "fixed", "elbo", "held"]
+    fit_seconds: Size
+    exposed: bool
+    num_rows: Count
+    num_merged: Count
+    indicated: list[Count] | None = None
+    output: Text | None = None
+
+
+def save(
+    model: "SparseGPEstimator", path: str | os.PathLike[str], table: dict[str, Any] | None = None
+) -> None:
+    """Write a fitted estimator, with a description of its table, if it could be loaded again."""
+    state = replace(state_of(model), table=table)
+    try:
+        _loaded(state, model.device)
+    except UnsupportedError:
+        raise
+    except Exception as error:
+        raise InvalidInputError(
+            f"The model cannot be saved: {cause_of(error)}. Fit it again, or change that part."
+        ) from error
+    save_model(path, state)
 
 
 def state_of(model: "SparseGPEstimator") -> ModelState:
@@ -126,87 +180,149 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Any:
     >>> bool((again.predict(X) == model.predict(X)).all())
     True
     """
+    return load_with_table(path, device)[0]
+
+
+def load_with_table(path: str | os.PathLike[str], device: str) -> tuple[Any, dict[str, Any] | None]:
+    """Load a model, and the description of the table that it was trained on, if there is one."""
     state = load_model(path, device_of(device, "load"))
     try:
-        first = _estimator(state, device)
-        if not state.others:
-            return first
-        members = [first, *(_estimator(other, device) for other in state.others)]
-        return _with_outputs(
-            members, [each.record.get("output") for each in (state, *state.others)]
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelFileError(
-            f"{os.fspath(path)} cannot be loaded as a model: its record of the fit is incomplete "
-            f"({error}). Take another copy of it, or fit and save the model again."
-        ) from error
+        return _loaded(state, device), state.table
+    except Exception as error:  # a hostile file may provoke any exception
+        MODEL.damaged(os.fspath(path), cause_of(error), error)
+
+
+def _loaded(state: ModelState, device: str) -> "SparseGPEstimator":
+    """Return the estimator of one or several outputs; raise if it is not sound as a whole."""
+    records = [_Record.model_validate(each.record) for each in (state, *state.others)]
+    members = [
+        # Parameters are those of all outputs.
+        _estimator(replace(each, params=state.params), record, device)
+        for each, record in zip((state, *state.others), records, strict=True)
+    ]
+    if not state.others:
+        return members[0]
+    return _with_outputs(members, [record.output for record in records])
 
 
 def _with_outputs(members: "list[SparseGPEstimator]", names: list[Any]) -> "SparseGPEstimator":
     """Return the model whose outputs these are."""
     first = members[0]
-    if any(each.n_features_in_ != first.n_features_in_ for each in members):
-        raise ValueError("its outputs have different numbers of features")
+    for each in members:
+        if type(each) is not type(first) or _inputs_of(each) != _inputs_of(first):
+            raise ValueError("its outputs are of different estimators or features")
     model = type(first)(**first.get_params(deep=False))
     for name in ("n_features_in_", "feature_names_in_"):
         if name in vars(first):
             setattr(model, name, getattr(first, name))
-    hold(model, members, None if None in names else [*map(str, names)])
+    hold(model, members, None if None in names else names)
     return model
 
 
-def _estimator(state: ModelState, device: str) -> "SparseGPEstimator":
+def _inputs_of(model: "SparseGPEstimator") -> tuple[int, list[str] | None]:
+    names = getattr(model, "feature_names_in_", None)
+    return model.n_features_in_, None if names is None else names.tolist()
+
+
+def _estimator(state: ModelState, record: _Record, device: str) -> "SparseGPEstimator":
+    """Return the estimator of one output, with parts that fit each other."""
     make = getattr(import_module("directgp.estimators"), state.estimator)
     model: SparseGPEstimator = make(**{**state.params, "device": device})
-    record = state.record
+    model._check_parameters()
+    _check_family(state, model._task)
     model.posterior_, model.likelihood_ = state.posterior, state.likelihood
-    d, imputation = state.posterior.Z.shape[-1], _imputation(state)
-    inputs, targets = _scaling(state, "input", d), _scaling(state, "target", 1)
+    d, imputation = state.posterior.Z.shape[-1], _imputation(state, record.indicated)
+    inputs = _scaling(state, "input", d, record.inputs_rounded)
+    targets = _scaling(state, "target", 1, record.targets_rounded)
+    if model._task != "regression" and targets.forward(_LABELS).tolist() != _LABELS.tolist():
+        raise ValueError("it scales labels or counts")
     model.scalings_ = Scalings(inputs, targets, imputation)
-    for name, kind in _RECORDED.items():
-        setattr(model, f"{name}_", kind(record[name]))
-    path = record["path"]
-    model.beta_path_ = None if path is None else BetaPath.from_json(path)
+    for name in _RECORDED:
+        setattr(model, f"{name}_", getattr(record, name))
+    model.beta_path_ = None if record.path is None else BetaPath.from_json(record.path)
+    if not state.stages:
+        raise ValueError("it has no stage of training")
     model.training_result_ = TrainingResult(
         posterior=state.posterior,
         likelihood=state.likelihood,
-        objective=str(record["objective"]),
-        beta=model.beta_,
-        hyperparameters=model.hyperparameters_,
+        objective=record.objective,
+        beta=record.beta,
+        hyperparameters=record.hyperparameters,
         stages=state.stages,
-        seconds=float(record["seconds"]),
+        seconds=record.seconds,
     )
     model.n_iter_ = model.training_result_.steps
     model._structure = {name: getattr(model, name) for name in STRUCTURE}
-    model.findings_ = tuple(map(str, record["findings"]))
+    model.findings_ = tuple(record.findings)
     model.n_features_in_ = d if imputation is None else len(imputation.medians)
     if state.feature_names is not None:
+        if len(state.feature_names) != model.n_features_in_:
+            raise ValueError(
+                f"it has {len(state.feature_names)} names for {model.n_features_in_} features"
+            )
         model.feature_names_in_ = np.array(state.feature_names, dtype=object)
-    if state.estimator == "SparseGPClassifier":
-        classes, threshold = state.classes, float(record["threshold"])
-        if classes is None or len(classes) != getattr(state.likelihood, "num_classes", 2):
-            raise ValueError("a classifier needs a class for each label of its likelihood")
-        if not 0 < threshold < 1:
-            raise ValueError(f"threshold {threshold} is not between 0 and 1")
-        model.__dict__.update(classes_=classes, threshold_=threshold)
+    if state.classes is not None:
+        model.__dict__.update(classes_=state.classes, threshold_=_threshold(record.threshold))
+    _probe(model)
     return model
 
 
-def _imputation(state: ModelState) -> Imputation | None:
+def _check_family(state: ModelState, task: str) -> None:
+    """Raise ValueError unless likelihood, posterior and classes are of one task."""
+    likelihood, classes = state.likelihood, state.classes
+    if likelihood.task != task:
+        raise ValueError(f"a {state.estimator} has no {type(likelihood).__name__} likelihood")
+    if likelihood.num_latent != state.posterior.num_latent:
+        raise ValueError(
+            f"{type(likelihood).__name__} needs {likelihood.num_latent} latent functions, and it"
+            f" has {state.posterior.num_latent}"
+        )
+    if (task == "classification") != (classes is not None):
+        raise ValueError("it has classes without labels, or labels without classes")
+    if classes is not None:
+        if len(classes) != getattr(likelihood, "num_classes", 2):
+            raise ValueError("a classifier needs a class for each label of its likelihood")
+        # Labels are found by bisection.
+        if not np.array_equal(np.unique(classes), classes):
+            raise ValueError("its classes are not sorted and different")
+
+
+def _threshold(value: float | None) -> float:
+    if value is None or not 0 < value < 1:
+        raise ValueError(f"threshold {value} is not between 0 and 1")
+    return value
+
+
+def _probe(model: "SparseGPEstimator") -> None:
+    """Raise if a model cannot describe itself, or predicts nothing finite at inducing inputs."""
+    summary_of(model)
+    with torch.no_grad():
+        parameters = model.likelihood_.description(1.0)
+    if not all(map(math.isfinite, parameters.values())):
+        raise ValueError("the parameters of its likelihood are not finite")
+    posterior = model.posterior_
+    some = posterior.Z.detach().reshape(-1, posterior.Z.shape[-1])[:_PROBED]
+    with torch.no_grad():
+        found = posterior.predict(some)
+    # Densities need the square of the mean.
+    if not bool((found.mean.double().square() + found.variance).isfinite().all()):
+        raise ValueError("its predictions at its inducing inputs are not finite")
+
+
+def _imputation(state: ModelState, indicated: list[int] | None) -> Imputation | None:
     """Return the imputation; files of earlier versions have none."""
-    indicated = state.record.get("indicated")
     if indicated is None:
         return None
-    medians, columns = state.arrays["medians"], tuple(map(int, indicated))
+    medians, columns = state.arrays["medians"], tuple(indicated)
     d = state.posterior.Z.shape[-1] - len(columns)
     if medians.shape != (d,) or sorted({*columns} & {*range(d)}) != list(columns):
         raise ValueError("the imputation needs a median for each feature, and indicators of some")
     return Imputation(medians, columns)
 
 
-def _scaling(state: ModelState, what: str, d: int) -> ColumnScaling:
+def _scaling(state: ModelState, what: str, d: int, rounded: bool) -> ColumnScaling:
     """Return the scaling of the d columns of inputs or targets."""
     shift, scale = (state.arrays[f"{what}_{part}"] for part in ("shift", "scale"))
     if not shift.shape == scale.shape == (d,) or not scale.all():
         raise ValueError(f"the scaling of each {what} needs {d} numbers, and no scale of 0")
-    return ColumnScaling(shift, scale, bool(state.record[f"{what}s_rounded"]))
+    return ColumnScaling(shift, scale, rounded)

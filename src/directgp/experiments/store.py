@@ -133,7 +133,7 @@ class Store:
                 raise
 
     def _open(self) -> None:
-        self._file.execute("pragma synchronous = full")
+        self._file.execute("pragma synchronous = extra")
         if self._schema() != _SCHEMA:
             with self._transaction():
                 # Another program may have created the tables meanwhile.

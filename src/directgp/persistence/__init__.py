@@ -1,5 +1,5 @@
 """Save and load fitted models: tensors and a validated manifest."""
 
-from directgp.persistence.models import ModelState, load_model, save_model
+from directgp.persistence.models import MODEL, ModelState, load_model, save_model
 
-__all__ = ["ModelState", "load_model", "save_model"]
+__all__ = ["MODEL", "ModelState", "load_model", "save_model"]

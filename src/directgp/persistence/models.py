@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from torch import Tensor, nn
 
-from directgp.errors import InvalidInputError, ModelFileError, UnsupportedError
+from directgp.errors import InvalidInputError, ModelFileError, UnsupportedError, cause_of
 from directgp.io import Contents, FileKind, as_json, read_file, versions, write_file
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.rule import Rule
@@ -35,6 +35,7 @@ from directgp.persistence.kernels import (
 from directgp.persistence.schema import (
     FORMAT,
     FORMAT_OF_SEVERAL,
+    FORMAT_WITH_TABLE,
     ChoiceSpec,
     ClassesSpec,
     LikelihoodSpec,
@@ -43,9 +44,7 @@ from directgp.posteriors.prior import Prior
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.registry import LIKELIHOODS, LOSSES, RULES, Registry
 from directgp.training.checkpoint import under
-from directgp.training.result import StageResult
-
-MAX_TENSORS = 10_000
+from directgp.training.result import StageResult, StageSpec
 
 MODEL = FileKind(
     name="model",
@@ -57,9 +56,6 @@ MODEL = FileKind(
     if_damaged="Take another copy of it, or fit and save the model again.",
     if_other_schema="Load it with the version that wrote it, or fit and save the model again.",
 )
-
-_MAX_REASON = 300
-"""Characters of the cause in an error message."""
 
 _LABEL_TYPES: dict[str, type[Any]] = {
     **{"b": bool, "i": int, "u": int, "f": float},
@@ -99,6 +95,9 @@ class ModelState:
     others: tuple["ModelState", ...] = ()
     """The models of further outputs."""
 
+    table: dict[str, Any] | None = None
+    """A description of the table, in values that JSON can hold."""
+
 
 def save_model(path: str | os.PathLike[str], state: ModelState) -> None:
     """Write a model to one file atomically; after an error an existing file is unchanged.
@@ -114,7 +113,7 @@ def save_model(path: str | os.PathLike[str], state: ModelState) -> None:
         raise
     except Exception as error:
         raise InvalidInputError(
-            f"The model cannot be saved: {_cause(error)}. Fit it again, or change that part."
+            f"The model cannot be saved: {cause_of(error)}. Fit it again, or change that part."
         ) from error
     write_file(MODEL, path, *contents)
 
@@ -127,34 +126,23 @@ def load_model(path: str | os.PathLike[str], device: torch.device) -> ModelState
     name = os.fspath(path)
     contents = read_file(MODEL, path)
     found, written_by = contents.manifest.get("format"), contents.manifest.get("versions")
-    if type(found) is int and found not in (FORMAT, FORMAT_OF_SEVERAL):
+    if type(found) is int and not FORMAT <= found <= FORMAT_WITH_TABLE:
         writer = written_by.get("directgp") if isinstance(written_by, dict) else None
         known = isinstance(writer, str) and 0 < len(writer) < 50
         named = f"directgp {writer}" if known else "the version that wrote it"
         raise ModelFileError(
-            f"{name} is a model of format {found}, and this version of directgp reads formats"
-            f" {FORMAT} and {FORMAT_OF_SEVERAL}. Load it with {named}, or fit and save the model"
+            f"{name} is a model of format {found!r:.20}, and this version of directgp reads formats"
+            f" {FORMAT} to {FORMAT_WITH_TABLE}. Load it with {named}, or fit and save the model"
             " again."
         )
     try:
         state = _decode(contents)
     except Exception as error:  # a hostile file may provoke any exception
-        MODEL.damaged(name, _cause(error), error)
+        MODEL.damaged(name, cause_of(error), error)
     for each in (state, *state.others):
         each.posterior.to(device)
         each.likelihood.to(device)
     return state
-
-
-def _cause(error: Exception) -> str:
-    """Return the cause of an error as one short phrase."""
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        text = f"{'.'.join(map(str, first['loc'][:8]))}: {first['msg']}"
-    else:
-        text = str(error) or type(error).__name__
-    short = " ".join(text.split())
-    return (short if len(short) <= _MAX_REASON else f"{short[:_MAX_REASON]}…").rstrip(".")
 
 
 def _encode(state: ModelState) -> Contents:
@@ -169,27 +157,31 @@ def _encode(state: ModelState) -> Contents:
         "likelihood": _likelihood_spec(state.likelihood),
         "classes": None if state.classes is None else _classes_spec(state.classes),
         "feature_names": state.feature_names,
-        "stages": [schema.StageSpec(**stage.to_json()) for stage in state.stages],
+        "stages": [StageSpec(**stage.to_json()) for stage in state.stages],
         "record": as_json(state.record, "record"),
     }
-    manifest = schema.Manifest.model_validate(parts).model_dump(exclude={"others"})
+    manifest = schema.Manifest.model_validate(parts).model_dump(exclude={"others", "table"})
     if others:
         manifest["others"] = [each.manifest for each in others]
+    if state.table is not None:
+        manifest |= {"format": FORMAT_WITH_TABLE, "table": as_json(state.table, "table")}
     return Contents(_tensors(state), manifest)
 
 
 def _decode(contents: Contents) -> ModelState:
     """Return the model of tensors and a manifest; raise if they are inconsistent."""
-    tensors = contents.tensors
-    if len(tensors) > MAX_TENSORS:
-        raise ModelFileError(f"it has {len(tensors)} tensors, and {MAX_TENSORS} are allowed")
     manifest = schema.Manifest.model_validate(contents.manifest)
-    others = [
-        _decode(Contents(under(f"others.{k}.", tensors), other))
-        for k, other in enumerate(contents.manifest.get("others", []))
-    ]
-    if any(other.others for other in others):
+    if any(other.others for other in manifest.others):
         raise ModelFileError("an output has outputs of its own")
+    return _decoded(manifest, contents.tensors)
+
+
+def _decoded(manifest: schema.Manifest, tensors: dict[str, Tensor]) -> ModelState:
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in under("others.", tensors).items():
+        output, _, rest = name.partition(".")
+        parts.setdefault(output, {})[rest] = tensor
+    others = [_decoded(other, parts.get(str(k), {})) for k, other in enumerate(manifest.others)]
     posterior = _load_posterior(manifest.posterior, under("posterior.", tensors))
     num_features = posterior.Z.shape[-1]
     state = ModelState(
@@ -208,6 +200,7 @@ def _decode(contents: Contents) -> ModelState:
         record=manifest.record,
         versions=manifest.versions,
         others=tuple(others),
+        table=manifest.table,
     )
     if _tensors(state).keys() != tensors.keys():
         raise ModelFileError("it has tensors that no part of the model owns")

@@ -12,11 +12,12 @@ from pydantic import (
     model_validator,
 )
 
-from directgp.training.result import Status
+from directgp.training.result import Name, StageSpec, Strict, Text
 
 FORMAT = 1
 FORMAT_OF_SEVERAL = 2
-"""That of a file with several outputs, which earlier versions do not know."""
+FORMAT_WITH_TABLE = 3
+"""Those of files with several outputs, and with a table, which earlier versions do not know."""
 
 MAX_OUTPUTS = 1000
 MAX_DEPTH = 8
@@ -28,18 +29,10 @@ MAX_PARTS = 64
 MAX_KERNELS = 100
 """Kernels in total."""
 
-Name = Annotated[str, StringConstraints(max_length=200)]
 ParamName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*$", max_length=100)]
-Text = Annotated[str, StringConstraints(max_length=10_000)]
 Number = int | FiniteFloat
 Plain = None | bool | int | float | str
 ConstraintName = Literal["Positive", "GreaterThan", "LessThan", "Interval"]
-
-
-class Strict(BaseModel):
-    """A frozen model with strict types and no extra keys."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 class KernelSpec(Strict):
@@ -88,8 +81,14 @@ class LikelihoodSpec(Strict):
 
     kind: Name
     frozen: list[Name]
-    settings: dict[Name, FiniteFloat] = {}
+    settings: dict[Name, FiniteFloat] = Field(default_factory=dict)
     """Constructor arguments that are not trained; files of earlier versions have none."""
+
+    @model_validator(mode="after")
+    def _small(self) -> "LikelihoodSpec":
+        if self.settings.get("num_classes", 2) > MAX_LATENTS:
+            raise ValueError(f"more than {MAX_LATENTS} classes")
+        return self
 
 
 class ChoiceSpec(BaseModel):
@@ -156,21 +155,6 @@ ParamSpec = Annotated[
 ]
 
 
-class StageSpec(Strict):
-    """The result of a stage of training."""
-
-    stage: Name
-    status: Annotated[Status, Field(strict=False)]
-    reason: Text
-    steps: int
-    evaluations: int
-    loss: float
-    losses: list[float]
-    jitter: float
-    at_floor: list[Name]
-    ends_training: bool
-
-
 class ClassesSpec(Strict):
     """The labels of a classifier."""
 
@@ -181,7 +165,7 @@ class ClassesSpec(Strict):
 class Manifest(Strict):
     """A model without its tensors."""
 
-    format: Annotated[int, Field(ge=FORMAT, le=FORMAT_OF_SEVERAL)]
+    format: Annotated[int, Field(ge=FORMAT, le=FORMAT_WITH_TABLE)]
     versions: dict[Name, Name]
     estimator: Literal["SparseGPRegressor", "SparseGPClassifier", "SparseGPCountRegressor"]
     params: dict[ParamName, ParamSpec]
@@ -191,4 +175,7 @@ class Manifest(Strict):
     feature_names: list[Text] | None
     stages: list[StageSpec]
     record: dict[str, JsonValue]
-    others: Annotated[list["Manifest"], Field(max_length=MAX_OUTPUTS)] = []
+    table: dict[str, JsonValue] | None = None
+    """A description of the table that the model was trained on, for the command line."""
+
+    others: list["Manifest"] = Field(default_factory=list, max_length=MAX_OUTPUTS)

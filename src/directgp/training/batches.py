@@ -91,8 +91,12 @@ class RandomBatches(Batches):
 
     @override
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self._epoch = state["epoch"].to(self._generator.device)
-        self._taken = int(state["taken"])
+        epoch, taken = state["epoch"], int(state["taken"])
+        rows = torch.arange(len(epoch))
+        whole = epoch.dtype == rows.dtype and torch.equal(epoch.cpu().sort().values, rows)
+        if not (whole and len(rows) in (0, len(self._data)) and 0 <= taken <= len(rows)):
+            raise ValueError("its batches are not those of an epoch")
+        self._epoch, self._taken = epoch.to(self._generator.device), taken
 
 
 @final

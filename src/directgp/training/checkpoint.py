@@ -3,7 +3,8 @@
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -11,11 +12,11 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from directgp.errors import CheckpointError, require
+from directgp.errors import CheckpointError, cause_of, require
 from directgp.io import Contents, FileKind, as_json, digest, on_cpu, read_file, write_file
 from directgp.training.data import Data, Model
 from directgp.training.distributed import ProcessGroup
-from directgp.training.result import StageResult
+from directgp.training.result import Count, StageResult, StageSpec, Strict
 from directgp.training.run import Run
 
 CHECKPOINT = FileKind(
@@ -31,6 +32,21 @@ CHECKPOINT = FileKind(
 
 
 Tensors = dict[str, Tensor]
+
+
+class _Progress(Strict):
+    """The current stage in a checkpoint; losses may be infinite."""
+
+    losses: list[float]
+    evaluations: Count
+
+
+class _Manifest(Strict):
+    """A checkpoint without its tensors."""
+
+    fingerprint: str
+    finished: list[StageSpec]
+    under_way: _Progress | None
 
 
 def fingerprint(**entries: Any) -> str:
@@ -100,15 +116,26 @@ class Checkpoint:
                     f"The checkpoint {self._path} is of a run with other data or settings. Give "
                     "the data and settings of that run, or another path."
                 )
+            with self.restoring():
+                _Manifest.model_validate(found.manifest)
             self._finished = [StageResult.from_json(stage) for stage in found.manifest["finished"]]
             self._progress, self._resumed = found.manifest["under_way"], False
             self._tensors = {part: under(f"{part}.", found.tensors) for part in self._tensors}
+
+    @contextmanager
+    def restoring(self) -> Iterator[None]:
+        """Raise `CheckpointError` in place of an error from contents that do not fit the run."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            CHECKPOINT.damaged(self._path, f"it does not fit the run ({cause_of(error)})", error)
 
     def restore_generator(self, generator: torch.Generator) -> None:
         """Set a generator to its state at the start of the run."""
         start = self._tensors["start"]
         if "generator" in start:
-            generator.set_state(start["generator"])
+            with self.restoring():
+                generator.set_state(start["generator"])
         start["generator"] = generator.get_state()
 
     def next_finished(self) -> tuple[StageResult, Tensors] | None:
@@ -183,6 +210,22 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
     """Return the tensors whose names start with a prefix, without the prefix."""
     size = len(prefix)
     return {name[size:]: value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def require_like(found: Mapping[str, Tensor], here: Mapping[str, Tensor]) -> None:
+    """Raise ValueError unless tensors have the names and shapes of others, finite where those are.
+
+    `copy_` would broadcast another shape silently.
+    """
+    if found.keys() != here.keys():
+        strange = sorted(found.keys() ^ here.keys())[:3]
+        raise ValueError(f"{strange} are missing or too many")
+    for name, value in found.items():
+        like = here[name]
+        if value.shape != like.shape or value.dtype != like.dtype:
+            raise ValueError(f"{name} has shape {list(value.shape)} and is {value.dtype}")
+        if bool((like.cpu().isfinite() & ~value.cpu().isfinite()).any()):
+            raise ValueError(f"{name} holds NaN or infinity")
 
 
 def open_checkpoint(

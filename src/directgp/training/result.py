@@ -4,11 +4,25 @@ import math
 import re
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints, field_validator
 
 from directgp.likelihoods.base import Likelihood
 from directgp.objectives.base import PointLoss, resolve_point_loss
 from directgp.posteriors.sparse import SparsePosterior
+
+Name = Annotated[str, StringConstraints(max_length=200)]
+Text = Annotated[str, StringConstraints(max_length=10_000)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Size = Annotated[FiniteFloat, Field(ge=0)]
+"""Types of values in files: texts that can be shown, and numbers that can be computed with."""
+
+
+class Strict(BaseModel):
+    """Values from a file, with strict types and no extra keys."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 class Status(StrEnum):
@@ -105,9 +119,24 @@ class StageResult:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "StageResult":
-        """Return the result that `to_json` described."""
-        lists = {name: tuple(plain[name]) for name in ("losses", "at_floor")}
-        return cls(**{**plain, **lists, "status": Status(plain["status"])})
+        """Return the result that `to_json` described; raise ValueError if it is none."""
+        known = dict(StageSpec.model_validate(plain))
+        return cls(**known | {name: tuple(known[name]) for name in ("losses", "at_floor")})
+
+
+class StageSpec(Strict):
+    """A `StageResult` in a file; losses may be NaN or infinite."""
+
+    stage: Name
+    status: Annotated[Status, Field(strict=False)]
+    reason: Text
+    steps: Count
+    evaluations: Count
+    loss: float
+    losses: list[float]
+    jitter: Size
+    at_floor: list[Name]
+    ends_training: bool
 
 
 @dataclass(frozen=True)
@@ -307,27 +336,72 @@ class BetaPath:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "BetaPath":
-        """Return the path that `to_json` described, of this version or an earlier one."""
-        if not 0 <= plain["chosen"] < max(1, len(plain["points"])):
+        """Return the path that `to_json` described, of this version or an earlier one.
+
+        Raises ValueError if it is none.
+        """
+        known = _PathSpec.model_validate(plain)
+        if not 0 <= known.chosen < max(1, len(known.points)):
             raise ValueError("the chosen candidate is none of those compared")
+        plain = dict(known)
         return cls(
-            points=tuple(PathPoint(result=None, **point) for point in plain["points"]),
-            chosen=plain["chosen"],
-            loss=plain["loss"],
-            seconds=plain.get("seconds", math.nan),
-            failed=tuple(map(_failure, plain["failed"])),
-            validation=plain["validation"],
-            grid=tuple(plain["grid"]),
-            models=tuple(ModelTried(**model) for model in plain["models"]),
-            replaced=plain.get("replaced", ""),
+            **plain
+            | {
+                "points": tuple(PathPoint(result=None, **dict(each)) for each in known.points),
+                "failed": tuple(Failure(**dict(each)) for each in known.failed),
+                "grid": tuple(known.grid),
+                "models": tuple(ModelTried(**dict(each)) for each in known.models),
+            }
         )
 
 
-def _failure(plain: Any) -> Failure:
-    """Return a failure from its fields; earlier versions wrote its text."""
-    if isinstance(plain, dict):
-        return Failure(**plain)
-    parts = re.fullmatch(r"(.*?), β = (\S+): (.*)", plain, re.DOTALL)
-    if parts is None:
-        raise ValueError("a failed candidate has no β")
-    return Failure(float(parts[2]), parts[1], parts[3])
+class _PointSpec(Strict):
+    beta: Size
+    hyperparameters: Name
+    validation_loss: float
+    validation_error: float
+    difference: float
+    difference_error: float
+    status: Name = ""
+    rmse: float | None = None
+
+
+class _FailureSpec(Strict):
+    beta: Size
+    hyperparameters: Name
+    reason: Text
+
+
+class _ModelSpec(Strict):
+    name: Name
+    evidence: float | None = None
+    loss: float | None = None
+    chosen: bool = False
+
+
+class _PathSpec(Strict):
+    """A `BetaPath` in a file; a candidate that was not validated has the loss NaN."""
+
+    points: list[_PointSpec]
+    chosen: int
+    loss: Name
+    seconds: float = math.nan
+    failed: list[_FailureSpec]
+    validation: Text
+    grid: list[Size]
+    models: list[_ModelSpec]
+    replaced: Name = ""
+
+    @field_validator("failed", mode="before")
+    @classmethod
+    def _fields(cls, failed: Any) -> Any:
+        """Earlier versions wrote the text of a failure."""
+        return [_failure(each) for each in failed] if isinstance(failed, list) else failed
+
+
+def _failure(plain: Any) -> Any:
+    """Return the fields of a failure from its text."""
+    parts = isinstance(plain, str) and re.fullmatch(r"(.*?), β = (\S+): (.*)", plain, re.DOTALL)
+    if not parts:
+        return plain
+    return {"beta": float(parts[2]), "hyperparameters": parts[1], "reason": parts[3]}

@@ -25,7 +25,7 @@ from directgp.training.batches import (
     Randomness,
     StreamBatches,
 )
-from directgp.training.checkpoint import Checkpoint, Tensors, model_tensors, under
+from directgp.training.checkpoint import Checkpoint, Tensors, model_tensors, require_like, under
 from directgp.training.data import Data, Model
 from directgp.training.distributed import ProcessGroup
 from directgp.training.lbfgs import Learnt, lbfgs
@@ -97,9 +97,12 @@ class Trainer:
                     f"The checkpoint must have '{name}' for its next stage. Got '{result.stage}'. "
                     "Resume with the version that wrote it, or start again."
                 )
-            model.posterior.load_state_dict(under("posterior.", tensors))
-            model.likelihood.load_state_dict(under("likelihood.", tensors))
-            self._generator.set_state(tensors["generator"])
+            with self._checkpoint.restoring():
+                if result.status != Status.FAILED:
+                    require_like(tensors, self._state(model))
+                model.posterior.load_state_dict(under("posterior.", tensors))
+                model.likelihood.load_state_dict(under("likelihood.", tensors))
+                self._generator.set_state(tensors["generator"])
             if result.status == Status.FAILED:
                 raise NumericalError(result.reason)
             return result
@@ -231,15 +234,18 @@ class Trainer:
         return batches if number == 1 else DistributedBatches(batches, rank, number)
 
     def _lbfgs(self, problem: ModelProblem, run: Run) -> Stop:
+        def tensors() -> Tensors:
+            return {name: p.detach() for name, p in problem.parameters.items()}
+
         found = self._checkpoint.resume_stage(run)
         if found is not None:
-            with torch.no_grad():
+            with torch.no_grad(), self._checkpoint.restoring():
+                require_like(found, tensors())
                 for name, parameter in problem.parameters.items():
                     parameter.copy_(found[name])
 
         def save() -> None:
-            tensors = {name: p.detach() for name, p in problem.parameters.items()}
-            self._checkpoint.save_progress(run, tensors)
+            self._checkpoint.save_progress(run, tensors())
 
         return lbfgs(problem, run, self._checkpoint.every, save, self.learnt)
 
@@ -250,10 +256,13 @@ class Trainer:
         every = self._checkpoint.every
         found = self._checkpoint.resume_stage(run)
         if found is not None:
-            state.load_state(under("adam.", found))
-            state.good = state.state()
-            self._generator.set_state(found["generator"])
-            problem.batches.load_state(under("batches.", found))
+            with self._checkpoint.restoring():
+                saved = under("adam.", found)
+                require_like({n: at for n, at in saved.items() if n != "best_loss"}, state.state())
+                state.load_state(saved)
+                state.good = state.state()
+                self._generator.set_state(found["generator"])
+                problem.batches.load_state(under("batches.", found))
             problem.randomness.renew(run.steps)
 
         def observe() -> None:

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from gpytorch.kernels import MaternKernel
 
 import directgp
 from directgp.errors import CheckpointError
-from directgp.io import read_file
+from directgp.io import read_file, write_file
 from directgp.likelihoods import Gaussian, Likelihood, Logistic, Poisson, Probit
 from directgp.posteriors import Prior, SparsePosterior
 from directgp.training import Checkpoints, Status, TrainingResult
@@ -260,3 +260,45 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         base(tmp_path / "run")
     with pytest.raises(CheckpointError, match="could not be written"):
         base(tmp_path / "no" / "such" / "folder")
+
+
+Change = Callable[[dict[str, Any], dict[str, torch.Tensor]], object]
+
+FORGED: dict[str, Change] = {
+    "no stages": lambda m, t: m.pop("finished"),
+    "stages in words": lambda m, t: m.update(finished="none"),
+    "progress in words": lambda m, t: m.update(under_way="far"),
+    "losses in words": lambda m, t: m["under_way"].update(losses=["low"]),
+    "evaluations without end": lambda m, t: m["under_way"].update(evaluations=10**400),
+    "more": lambda m, t: m.update(more=1),
+    "values of another shape": lambda m, t: t.update({"now.adam.values": torch.zeros(1).double()}),
+    "values of NaN": lambda m, t: t["now.adam.values"].fill_(torch.nan),
+    "moments of another type": lambda m, t: t.update(
+        {"now.adam.first_moment": t["now.adam.first_moment"].float()}
+    ),
+    "no step": lambda m, t: t.pop("now.adam.step"),
+    "no random numbers": lambda m, t: t.pop("now.generator"),
+    "other random numbers": lambda m, t: t.update({"now.generator": torch.zeros(7).byte()}),
+    "a start of zeros": lambda m, t: t["start.generator"].zero_(),
+    "rows that there are not": lambda m, t: t["now.batches.epoch"].add_(1),
+    "an order of fractions": lambda m, t: t.update(
+        {"now.batches.epoch": t["now.batches.epoch"].double()}
+    ),
+    "more rows than there are": lambda m, t: t["now.batches.taken"].fill_(10**6),
+}
+
+
+@pytest.fixture(scope="module", name="stopped")
+def _stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "stopped"
+    fit("adam", path, max_steps=24, monitors=[StopAt(13)])
+    return path
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_checkpoint_is_refused(name: str, stopped: Path, tmp_path: Path) -> None:
+    found, path = read_file(CHECKPOINT, stopped), tmp_path / "forged"
+    FORGED[name](found.manifest, found.tensors)
+    write_file(CHECKPOINT, path, found.tensors, found.manifest)
+    with pytest.raises(CheckpointError, match="cannot be loaded as a checkpoint: it does not fit"):
+        fit("adam", path, max_steps=24)
