@@ -512,20 +512,24 @@ class Store:
             self._rows("insert or replace into claims values (?, ?, ?, ?, ?)", *values)
         if self._renewal is None:
             self._closing.clear()
-            self._renewal = threading.Thread(target=self._renew, name="leases", daemon=True)
+            self._renewal = threading.Thread(target=self._renew_leases, name="leases", daemon=True)
             self._renewal.start()
         return True
 
-    def _renew(self) -> None:
-        """Renew the leases of this program in a thread, with a connection of its own."""
+    def _renew_leases(self) -> None:
+        """Renew the leases of this program in a thread, until it has none any more."""
         seconds = RENEWAL
         while not self._closing.wait(seconds):
-            seconds = _RETRY
-            with suppress(StoreError), _store_errors(self.path):
-                with closing(self._connect("rw", RENEWAL)) as file:
-                    query = "update claims set beat = ? where owner = ?"
-                    file.execute(query, (time.time(), self._token))
+            try:
+                self._renew()
                 seconds = RENEWAL
+            except StoreError:
+                seconds = _RETRY
+
+    def _renew(self) -> None:
+        with _store_errors(self.path), closing(self._connect("rw", RENEWAL)) as file:
+            query = "update claims set beat = ? where owner = ?"
+            file.execute(query, (time.time(), self._token))
 
     def release_all(self) -> None:
         """Release the leases of this program."""
