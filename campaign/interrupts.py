@@ -107,8 +107,10 @@ def attack(number: int) -> Trial:
         about = f"{phase}, {seconds:.1f} s: exit {process.returncode}"
         if "Traceback" in text or "unexpectedly" in text:
             return Trial(name, "traceback", f"{about} {text[-400:]!r}", facts)
-        # At its end a program may be done before the signal arrives.
-        if process.returncode not in ({0, 130} if phase in ("report", "after") else {130}):
+        # Python itself, before it runs the program and after that, dies by the signal: a shell
+        # calls that 130, too. At its end a program may be done before the signal arrives.
+        done = {0} if phase in ("report", "after") else set()
+        if process.returncode not in {130, -signal.SIGINT} | done:
             return Trial(name, "difference", f"{about} {text[-300:]!r}", facts)
         left = left_behind(folder)
         if left or not all_ended(process.pid):

@@ -162,7 +162,7 @@ class _Machine:
         program.renewed = self.world.now
         self.world.current = program
         program.store = Store(file.path)
-        program.store._file.execute("pragma synchronous = off")
+        program.store._file._connection.execute("pragma synchronous = off")
         self.programs.append(program)
 
     def living(self) -> Program:
@@ -312,9 +312,9 @@ class _Machine:
         program = self.living()
         store = self.act_as(program)
         if self.random.random() < 0.5:
-            store._file.execute("begin immediate")
-            store._file.execute("delete from results")
-            store._file.execute("delete from claims")
+            store._file._connection.execute("begin immediate")
+            store._file._connection.execute("delete from results")
+            store._file._connection.execute("delete from claims")
         store._closing.set()
         store._file.close()
         program.alive = False

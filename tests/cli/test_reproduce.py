@@ -282,7 +282,7 @@ def test_results_of_the_folder_come_before_those_of_a_file(here: Path) -> None:
     with Store(Path("reproduction/cells.sqlite")) as store:
         for row in list(store._intact_rows("results")):
             slower = row[2].replace('"seconds":', '"seconds":7')
-            store._write("results", (*row[:2], slower, *row[3:]))
+            store._file.write("results", (*row[:2], slower, *row[3:]))
     answer = run("reproduce", "--report-only", "--merge", "mine.parquet")
     assert answer.code == 0, answer.err
     after = document()
