@@ -213,7 +213,7 @@ def wait_for_moment(
 ) -> None:
     """Wait for a random moment: of the whole time, or soon after the program has written."""
     out = folder / "out"
-    name = chance.choice(["", "", program.kept, "figures", program.last])
+    name = chance.choice(["", "", program.kept, "figures" if "worker" in program.signals else ""])
     until = time.monotonic() + (3 * took if name else chance.uniform(0, took))
     while time.monotonic() < until and not ended():
         if name and (out / name).exists():

@@ -19,7 +19,8 @@ MANIFEST = "directgp-files.json"
 FIGURES = "figures"
 
 _STORES = ("fits.sqlite", "cells.sqlite")
-_FIXED = (*_STORES, "report.json", "verdicts.json", "index.html", "results.parquet")
+_JOURNALS = tuple(f"{name}-journal" for name in _STORES)
+_FIXED = (*_STORES, *_JOURNALS, "report.json", "verdicts.json", "index.html", "results.parquet")
 _FIGURE = re.compile(
     "(scores|learning|calibration|predicted|importance|dependence|beta|training"
     r"|figure-s?\d{1,2}[a-z]?)\.(png|svg)"
