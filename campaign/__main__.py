@@ -25,7 +25,7 @@ ATTACKS = {
     "crash-states": Attack("campaign.crash_states", 7, 3600, "every crash state of the writers"),
     "store": Attack("campaign.store", 1_000, 600, "random programs on one store"),
     "kills": Attack("campaign.kills", 1_000, 300, "programs killed at random moments"),
-    "interrupts": Attack("campaign.interrupts", 100, 120, "Ctrl-C in a terminal, under load"),
+    "interrupts": Attack("campaign.interrupts", 100, 300, "Ctrl-C in a terminal, under load"),
     "memory": Attack("campaign.memory", 60, 300, "less and less memory (RLIMIT_AS)"),
     "golden": Attack("campaign.golden", 20, 300, "files of every release still load"),
 }

@@ -1,11 +1,14 @@
-"""Start worker processes, from a server that has imported the library once where there is one."""
+"""Start worker processes, from a server that has imported the library once, and end the program."""
 
 import multiprocessing
+import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.context import BaseContext
+from types import FrameType
+from typing import NoReturn
 
 _IMPORTED = ["directgp.experiments.comparison"]
 
@@ -41,3 +44,31 @@ def block_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise `KeyboardInterrupt`, as Python does; end the program at once if it imports a module.
+
+    Some libraries catch the exception when they are imported, and the program would go on.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            exit_at_once(128 + number, "Interrupted.")
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def exit_at_once(code: int, sentence: str = "") -> NoReturn:
+    """End this process and the server of its workers, which may take seconds by themselves.
+
+    Workers end when they miss this process.
+    """
+    server = sys.modules.get("multiprocessing.forkserver")
+    pid = getattr(getattr(server, "_forkserver", None), "_forkserver_pid", None)
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    if sentence:
+        with suppress(OSError):
+            os.write(2, f"{sentence}\n".encode())
+    os._exit(code)

@@ -2,9 +2,13 @@
 
 import json
 import re
+import shutil
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow.parquet
 import pytest
@@ -13,6 +17,7 @@ from directgp.cli import compare as command
 from directgp.cli import output_paths
 from directgp.experiments import engine
 from directgp.experiments.store import Store
+from directgp.reports import compare as compare_report
 from tests.cli.running import class_table, count_table, regression_table, run, write_csv
 from tests.unit.experiments.paper import sweeps
 
@@ -61,7 +66,8 @@ def test_regression(table: Path) -> None:
     assert answer.out.count("*") >= 5
     assert lines[-1] == "Report: report/index.html"
     names = {path.name for path in Path("report").iterdir()}
-    assert names == {"index.html", "report.json", "results.parquet", "figures", "fits.sqlite"}
+    written = {"index.html", "report.json", "results.parquet", "figures", "fits.sqlite"}
+    assert names == {*written, "directgp-files.json"}
     results = pyarrow.parquet.read_table("report/results.parquet")
     assert results.num_rows == 24
 
@@ -294,3 +300,62 @@ def test_two_programs_share_a_folder_but_do_not_delete_each_others_work(table: P
     assert refused.code == 1
     assert "report/fits.sqlite is in use by another program." in refused.err
     assert run("compare", *words, "--force").code == 0
+
+
+@pytest.mark.usefixtures("in_this_process", "without_drawing")
+def test_a_damaged_fit_is_reported_and_run_again(table: Path) -> None:
+    words = (table, *TARGET, *QUICK, "--methods", "elbo,mean")
+    assert run("compare", *words).code == 0
+    before = pyarrow.parquet.read_table("report/results.parquet").drop_columns("seconds")
+    with closing(sqlite3.connect("report/fits.sqlite")) as file, file:
+        file.execute("update results set outcome = replace(outcome, '\"nll\":', '\"nll\":1')")
+        file.execute("delete from results where cell like '%\"mean\"%' and cell like '%:1,%'")
+    answer = run("compare", *words, "--resume")
+    assert answer.code == 0 and "4 fits to run." in answer.err
+    assert "Warning: 3 stored results are damaged: they did not match the checksum" in answer.err
+    assert json.loads(Path("report/report.json").read_bytes())["damaged"] == 3
+    assert "3 stored results are damaged" in Path("report/index.html").read_text()
+    after = pyarrow.parquet.read_table("report/results.parquet").drop_columns("seconds")
+    # As text, since the β of the mean is NaN.
+    assert str(after.to_pylist()) == str(before.to_pylist())
+    again = run("compare", *words, "--resume")
+    assert "0 fits to run. 4 fits finished already." in again.err and "damaged" not in again.err
+
+
+@pytest.mark.usefixtures("in_this_process", "without_drawing")
+@pytest.mark.parametrize("after", ["the first fit", "the last fit", "the report"])
+def test_a_folder_that_is_deleted_during_the_run_is_missed(
+    table: Path, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    fits = {"the first fit": 1, "the last fit": 2}.get(after)
+    put, write = Store.put, compare_report.write_report
+    done = []
+
+    def put_and_delete(store: Store, record: Any) -> None:
+        put(store, record)
+        done.append(record)
+        if len(done) == fits:
+            shutil.rmtree("report")
+
+    def delete_and_write(*arguments: Any) -> Path:
+        if fits is None:
+            shutil.rmtree("report")
+        return write(*arguments)
+
+    monkeypatch.setattr(Store, "put", put_and_delete)
+    monkeypatch.setattr(compare_report, "write_report", delete_and_write)
+    answer = run("compare", table, *TARGET, *QUICK, "--methods", "elbo")
+    assert answer.code == 1 and "Report:" not in answer.out
+    assert re.search(r"report/fits.sqlite was deleted .*Run the command again\.", answer.err)
+
+
+@pytest.mark.parametrize("out", ["x" * 250, "folder/" + "y" * 300, "z/" * 2040 + "z"])
+@pytest.mark.parametrize("words", ["compare", "fit", "reproduce"])
+def test_a_path_that_is_too_long_is_refused_before_any_work(
+    table: Path, words: str, out: str
+) -> None:
+    data = () if words == "reproduce" else (table, *TARGET)
+    answer = run(words, *data, "--out", out)
+    assert answer.code == 1
+    assert answer.err.startswith("Error: --out must be a path that can be created. Got '")
+    assert [path.name for path in Path().iterdir()] == [table.name]

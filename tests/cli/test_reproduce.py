@@ -22,6 +22,7 @@ from directgp.experiments.paper import run as experiments_run
 from directgp.experiments.paper.cells import CurveCell, FitCell, PaperCell, PaperRecord, Results
 from directgp.experiments.paper.run import run_paper_cell, to_parquet
 from directgp.experiments.paper.sweep import SCALES, CurveSizes, SweepData
+from directgp.experiments.store import Store
 from directgp.training.run import Monitor
 from tests.cli.running import Answer, run, write_parquet
 from tests.unit.reports.paper.made import DATA, Recipe, record
@@ -278,9 +279,10 @@ def test_results_of_the_folder_come_before_those_of_a_file(here: Path) -> None:
     before = document()["cells"]["finished"]
     with closing(sqlite3.connect("reproduction/cells.sqlite")) as file, file:
         file.execute("delete from results where key in (select key from results limit 3)")
-        file.execute(
-            "update results set outcome = replace(outcome, '\"seconds\":', '\"seconds\":7')"
-        )
+    with Store(Path("reproduction/cells.sqlite")) as store:
+        for row in list(store._intact_rows("results")):
+            slower = row[2].replace('"seconds":', '"seconds":7')
+            store._file.write("results", (*row[:2], slower, *row[3:]))
     answer = run("reproduce", "--report-only", "--merge", "mine.parquet")
     assert answer.code == 0, answer.err
     after = document()

@@ -1,16 +1,21 @@
 """Folders of reproductions, and where cells are run."""
 
+import hashlib
+import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from directgp.cli.experiment import check_run_folder, clear_run_folder
+from directgp.cli.experiment import check_run_folder, open_run_folder
 from directgp.cli.reproduce import DOCUMENT, STORE, Engine
 from directgp.errors import InvalidInputError
 from directgp.experiments.ray import RayCluster
 from directgp.experiments.store import Store
 from directgp.experiments.workers import InProcess, LocalWorkers
+from directgp.reports.folder import MANIFEST, ReportFolder
 from tests.cli.running import run
 from tests.unit.experiments.paper import sweeps
 
@@ -25,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_run_that_was_refused_leaves_a_folder_that_can_be_taken(folder: Path) -> None:
-    check_run_folder(folder, STORE, resume=False, force=False)
+    check_run_folder(folder, STORE, DOCUMENT, resume=False, force=False)
 
 
 @pytest.mark.parametrize("what", ["result", "failure", "lease"])
@@ -38,25 +43,127 @@ def test_what_a_run_left_is_not_run_over(folder: Path, what: str) -> None:
         else:
             store.lease(CELL)
         with pytest.raises(InvalidInputError, match="Continue with --resume"):
-            check_run_folder(folder, STORE, resume=False, force=False)
-        check_run_folder(folder, STORE, resume=True, force=False)
-        check_run_folder(folder, STORE, resume=False, force=True)
+            check_run_folder(folder, STORE, DOCUMENT, resume=False, force=False)
+        check_run_folder(folder, STORE, DOCUMENT, resume=True, force=False)
+        check_run_folder(folder, STORE, DOCUMENT, resume=False, force=True)
+
+
+JUNK = b"not a database, but perhaps all that is left of one" * 50
 
 
 def test_a_store_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
-    (tmp_path / STORE).write_bytes(b"not a database, but perhaps all that is left of one" * 50)
+    open_run_folder(tmp_path, STORE, force=False)
+    (tmp_path / STORE).write_bytes(JUNK)
     with pytest.raises(InvalidInputError, match="Continue with --resume"):
-        check_run_folder(tmp_path, STORE, resume=False, force=False)
+        check_run_folder(tmp_path, STORE, DOCUMENT, resume=False, force=False)
+    check_run_folder(tmp_path, STORE, DOCUMENT, resume=False, force=True)
+    open_run_folder(tmp_path, STORE, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == [MANIFEST]
 
 
-def test_force_forgets_our_files_and_no_others(folder: Path) -> None:
+def made(path: Path, script: str) -> None:
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript(script)
+
+
+@pytest.mark.parametrize("ways", [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("what", ["junk", "database", "schema 1", "link", "folder"])
+def test_a_folder_with_a_file_of_this_name_is_not_ours(
+    tmp_path: Path, what: str, ways: tuple[bool, bool]
+) -> None:
+    store = tmp_path / "out" / STORE
+    store.parent.mkdir()
+    if what == "junk":
+        store.write_bytes(JUNK)
+    elif what == "link":
+        Store(tmp_path / "elsewhere").close()
+        store.symlink_to(tmp_path / "elsewhere")
+    elif what == "folder":
+        store.mkdir()
+    else:
+        version = "pragma user_version = 1;" if what == "schema 1" else ""
+        made(store, f"{version} create table mine (x)")
+    before = store.read_bytes() if store.is_file() else b""
+    with pytest.raises(InvalidInputError, match=r"holds other files\. Name another"):
+        check_run_folder(tmp_path / "out", STORE, DOCUMENT, *ways)
+    assert (store.read_bytes() if store.is_file() else b"") == before
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [STORE]
+
+
+def test_force_deletes_what_an_earlier_version_wrote_and_no_others(folder: Path) -> None:
+    ours = ("index.html", "verdicts.json", "results.parquet", "figures/figure-1a.svg")
+    mine = ("notes.txt", "figures/mine.svg", "figures/index.html", ".index.html.tmp")
     (folder / "figures").mkdir()
-    (folder / "figures" / "1a.svg").touch()
-    for name in ("index.html", "verdicts.json", "results.parquet", "notes.txt"):
-        (folder / name).touch()
     (folder / "mine").mkdir()
-    clear_run_folder(folder, STORE, DOCUMENT)
-    assert {path.name for path in folder.iterdir()} == {"notes.txt", "mine"}
+    for name in ours + mine:
+        (folder / name).write_text(name)
+    check_run_folder(folder, STORE, DOCUMENT, resume=False, force=True)
+    open_run_folder(folder, STORE, force=True)
+    left = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+    assert left == {*mine, "mine", "figures", MANIFEST}
+
+
+def test_force_deletes_listed_files_and_their_drafts_alone(tmp_path: Path) -> None:
+    folder = ReportFolder(tmp_path)
+    folder.write({"figures/figure-1a.svg": b"1", "index.html": b"2"})
+    draft = f".index.html.{'0' * 16}.tmp"
+    mine = ("report.json", "figures/scores.svg", f".mine.html.{'0' * 16}.tmp")
+    for name in (draft, *mine):
+        (tmp_path / name).write_text("mine")
+    (tmp_path / "figures" / "scores.svg").rename(tmp_path / "figures" / "my-scores.svg")
+    open_run_folder(tmp_path, STORE, force=True)
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
+    assert left == {"report.json", "figures", "figures/my-scores.svg", mine[2], MANIFEST}
+
+
+@pytest.mark.parametrize("name", ["index.html", DOCUMENT, "figures/figure-2.png", "figures"])
+def test_a_file_that_is_not_listed_is_not_overwritten(tmp_path: Path, name: str) -> None:
+    open_run_folder(tmp_path, STORE, force=False)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    for resume, force in ((False, False), (True, False), (False, True)):
+        with pytest.raises(InvalidInputError, match=f"{name} must be free for a file of directgp"):
+            check_run_folder(tmp_path, STORE, DOCUMENT, resume, force)
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    folder = ReportFolder(out)
+    folder.write({"figures/figure-1a.svg": b"1", "index.html": b"2"})
+    (out / "figures").rename(elsewhere)
+    (out / "figures").symlink_to(elsewhere)
+    with pytest.raises(InvalidInputError, match="figures must be free"):
+        open_run_folder(out, STORE, force=True)
+    (out / "figures").unlink()
+    (out / "index.html").rename(elsewhere / "mine.html")
+    (out / "index.html").symlink_to(elsewhere / "mine.html")
+    with pytest.raises(InvalidInputError, match=r"index\.html must be free"):
+        open_run_folder(out, STORE, force=True)
+    assert {path.name for path in elsewhere.iterdir()} == {"figure-1a.svg", "mine.html"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", '{"files": ["../mine"], "sha256": "0"}', '{"files": 3}', '{"files": [[]]}'],
+)
+def test_a_list_that_directgp_has_not_written_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / MANIFEST).write_text(text)
+    with pytest.raises(InvalidInputError, match="is damaged or was not written by directgp"):
+        check_run_folder(tmp_path, STORE, DOCUMENT, resume=False, force=True)
+
+
+def test_a_list_names_no_files_elsewhere(tmp_path: Path) -> None:
+    names = ["../mine"]
+    digest = hashlib.sha256("\n".join(names).encode()).hexdigest()
+    (tmp_path / MANIFEST).write_text(json.dumps({"files": names, "sha256": digest}))
+    with pytest.raises(InvalidInputError, match="is damaged or was not written by directgp"):
+        ReportFolder(tmp_path)
+
+
+def test_a_run_that_was_killed_before_its_store_was_made_is_taken_up(tmp_path: Path) -> None:
+    open_run_folder(tmp_path, STORE, force=False)
+    check_run_folder(tmp_path, STORE, DOCUMENT, resume=False, force=False)
 
 
 def test_force_does_not_delete_what_another_program_writes_to(

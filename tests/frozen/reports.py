@@ -146,16 +146,22 @@ def result_rows(here: Path) -> list[dict[str, Any]]:
     return [{name: row[name] for name in row if name not in _STORED} for row in rows]
 
 
+_ARRAYS = {"results": "arrays", "cells": "predictions"}
+"""Tables of results, with the column of their arrays; the second is of version 0.5."""
+
+
 def store_rows(path: Path) -> dict[str, str]:
-    """Return a digest of every row of a store, by table and key."""
+    """Return a digest of every result of a store, by its key; without its checksum."""
     with closing(sqlite3.connect(path)) as file:
-        tables = [
+        tables = {
             name for (name,) in file.execute("select name from sqlite_master where sql != ''")
-        ]
+        }
         return {
-            f"{name} {row[0]}": hashlib.sha256(repr(row).encode()).hexdigest()
-            for name in tables
-            for row in file.execute(f"select * from {name}")
+            row[0]: hashlib.sha256(repr(row).encode()).hexdigest()
+            for name in sorted(tables & _ARRAYS.keys())
+            for row in file.execute(
+                f"select key, cell, outcome, model, {_ARRAYS[name]} from {name}"
+            )
         }
 
 

@@ -88,7 +88,7 @@ def compare(
     start_server()
     from directgp.cli.experiment import check_run_folder
 
-    check_run_folder(out, STORE, resume, force)
+    check_run_folder(out, STORE, DOCUMENT, resume, force)
     _compare_and_report(data, settings, jobs, device, time_budget, out, force, terminal)
 
 
@@ -116,7 +116,7 @@ def _compare_and_report(
     The settings are arguments of `make_plan`.
     """
     from directgp.cli.data import open_data
-    from directgp.cli.experiment import clear_run_folder, command_typed, show_progress
+    from directgp.cli.experiment import command_typed, open_run_folder, show_progress
     from directgp.errors import InvalidInputError
     from directgp.estimators.settings import device_of
     from directgp.experiments.comparison import compare as run_comparison
@@ -139,9 +139,7 @@ def _compare_and_report(
     available = plan.parts.training
     if settings["sizes"] is None and plan.sizes[-1] < available:
         terminal.note(f"{available:,} rows are available for training; --sizes all uses every one.")
-    out.mkdir(parents=True, exist_ok=True)
-    if force:
-        clear_run_folder(out, STORE, DOCUMENT)
+    open_run_folder(out, STORE, force)
     workers = _workers(jobs, kind, plan)
     with show_progress(terminal, "fit", max(workers, 1)) as callback:
         comparison = run_comparison(
@@ -170,11 +168,16 @@ def _workers(jobs: int | None, device: str, plan: "Plan") -> int:
 
 def _report(comparison: "Comparison", out: Path, terminal: Terminal) -> None:
     """Write the report and print the tables."""
+    from directgp.cli.experiment import check_kept
     from directgp.reports.compare import CLOSE, score_table, write_report
     from directgp.reports.findings import Findings
+    from directgp.reports.html import damaged_sentence
     from directgp.reports.verdict import verdict
 
     index = write_report(comparison, out)
+    check_kept(out, STORE)
+    if comparison.damaged:
+        terminal.warn(damaged_sentence(comparison.damaged))
     findings = Findings(comparison)
     found = verdict(findings)
     for question, answer in (("Is it good?", found.quality), ("Which one?", found.choice)):

@@ -3,7 +3,6 @@
 import math
 import os
 import shlex
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -32,48 +31,63 @@ from directgp.experiments.cell import Cell, Record
 from directgp.experiments.engine import RunCallback
 from directgp.experiments.store import Store
 from directgp.experiments.workers import FailedJob, WorkerStatus
+from directgp.reports.folder import MANIFEST, ReportFolder
 from directgp.text import duration, number, plural, rough_time
 
 _LONG = 30.0
 """Expected seconds above which a run starts with an estimate of its time."""
 
 
-def check_run_folder(out: Path, store: str, resume: bool, force: bool) -> None:
+def check_run_folder(out: Path, store: str, document: str, resume: bool, force: bool) -> None:
     """Raise `InvalidInputError` if the folder has other files, or results that would be lost."""
     held, place = held_in(out), Path(os.path.realpath(out))
     # A report is written into its folder, which is not replaced.
     check_writable(out, (place, *place.parents))
-    if held and store not in held:
+    folder = ReportFolder(out)
+    other = {"fits.sqlite", "cells.sqlite"} - {store}
+    if held and (other & folder.holds() or not (MANIFEST in held or store in folder.names)):
         refuse_path(out, "a new folder or that of a report", "holds other files", "Name another.")
+    folder.check((store, document, *_SHARED))
     # A run that failed before its first cell leaves an empty store; a damaged one is not empty.
-    empty = False
+    empty = not folder.holds()
     with suppress(StoreError):
-        if held and not resume:
-            with Store(out / store) as opened:
+        if store in held and not resume:
+            with Store(out / store, read_only=True) as opened:
                 empty = opened.is_empty()
     if held and not (resume or force or empty):
         remedy = "Continue with --resume, or start again with --force."
         refuse_path(out, "a new folder", "holds the fits of an earlier run", remedy)
 
 
-def clear_run_folder(out: Path, store: str, document: str) -> None:
-    """Delete the results and the report of an earlier run; other files are kept."""
-    path = out / store
-    # A damaged store, or one of another version, is deleted too.
-    with suppress(StoreError):
-        if path.is_file():
-            with Store(path) as opened:
-                if opened.view().leased:
-                    raise InvalidInputError(
-                        f"{path} is in use by another program. End it first, or name another "
-                        "folder by --out."
-                    )
-    names = (store, f"{store}-journal", document, "index.html", "results.parquet", "figures")
-    for each in (out / name for name in names):
-        if each.is_dir():
-            shutil.rmtree(each)
-        else:
-            each.unlink(missing_ok=True)
+_SHARED = ("index.html", "results.parquet")
+"""Files that the reports of both commands have."""
+
+
+def open_run_folder(out: Path, store: str, force: bool) -> None:
+    """Create the folder of a run; with `force` delete what directgp wrote there before."""
+    folder, path = ReportFolder(out), out / store
+    if force:
+        # A damaged store, or one of another version, is deleted too.
+        with suppress(StoreError):
+            if path.is_file():
+                with Store(path, read_only=True) as opened:
+                    if opened.is_in_use():
+                        raise InvalidInputError(
+                            f"{path} is in use by another program. End it first, or name another "
+                            "folder by --out."
+                        )
+        if out.is_dir():
+            folder.clear()
+    folder.add((store, f"{store}-journal"))
+
+
+def check_kept(out: Path, store: str) -> None:
+    """Raise `StoreError` if the fits have been deleted since they were run."""
+    if not (out / store).is_file():
+        raise StoreError(
+            f"{out / store} was deleted while directgp ran, and its results are gone. Run the "
+            "command again."
+        )
 
 
 def command_typed(*more: str) -> str:

@@ -4,6 +4,7 @@ The modules of the commands import torch, numpy and pyarrow only inside function
 ``--help`` is fast.
 """
 
+import atexit
 import os
 from importlib import import_module
 from typing import Annotated
@@ -11,7 +12,8 @@ from typing import Annotated
 import typer
 
 from directgp.cli.options import command
-from directgp.cli.terminal import PlainCommand, ProgramGroup
+from directgp.cli.terminal import INTERRUPTED, PlainCommand, ProgramGroup
+from directgp.processes import exit_at_once
 
 COMMANDS = ("compare", "fit", "predict", "inspect", "reproduce", "datasets")
 """In the order of the help; each is a function in the module of its name."""
@@ -29,7 +31,17 @@ def main() -> None:
     """Run the command line, and exit."""
     # Spinning OpenMP threads slow training down many times on a machine that other programs use.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    app(prog_name="directgp")
+    try:
+        app(prog_name="directgp")
+    except SystemExit as ending:
+        if ending.code == INTERRUPTED:
+            # Finalizers remove what workers share; the rest of the end takes libraries seconds.
+            atexit._run_exitfuncs()
+            exit_at_once(INTERRUPTED)
+        raise
+    except KeyboardInterrupt:
+        # Before or after a command.
+        exit_at_once(INTERRUPTED, "Interrupted.")
 
 
 def _show_version(asked: bool) -> bool:

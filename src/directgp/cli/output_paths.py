@@ -1,5 +1,6 @@
 """Check output paths, and write tables atomically."""
 
+import errno
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,10 @@ import pyarrow.ipc
 import pyarrow.parquet
 
 from directgp.errors import InvalidInputError
+
+_MAX_PATH = 4096 if os.name == "posix" else 260
+_LONGEST = 64
+"""Bytes that a path may have, and those of the longest name that is written into a folder."""
 
 
 def check_output_file(out: Path, force: bool, *, inputs: tuple[Path, ...] = ()) -> None:
@@ -57,13 +62,21 @@ def held_in(out: Path) -> set[str]:
 
 
 def check_writable(out: Path, folders: Sequence[Path]) -> None:
-    """Raise `InvalidInputError` if the first of the folders that exists cannot be written to."""
+    """Raise `InvalidInputError` if the path cannot be created in the first folder that exists."""
     nearest = next(each for each in folders if os.path.lexists(each))
+    place = Path(os.path.realpath(out))
+    names = place.relative_to(nearest).parts if place.is_relative_to(nearest) else ()
+    allowed = "in a folder that can be written to"
     try:
         # Permissions are not enough: nothing can be created in /proc, whatever they are.
-        TemporaryDirectory(prefix=".directgp.", dir=nearest).cleanup()
-    except OSError as error:
-        allowed = "in a folder that can be written to"
+        with TemporaryDirectory(prefix=".directgp.", dir=nearest) as trial:
+            allowed = "a path that can be created"
+            for name in names:
+                # The name of a draft is longer.
+                draft_of(Path(trial, name)).touch()
+            if len(os.fsencode(place)) + _LONGEST > _MAX_PATH:
+                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+    except (OSError, ValueError) as error:
         raise InvalidInputError(
             f"--out must be {allowed}. Got {str(out)!r}. Name another."
         ) from error

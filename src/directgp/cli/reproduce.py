@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 what_option, run_option, _HELP = panel("What"), panel("How it is run"), HELP["reproduce"]
 
 STORE, DOCUMENT, RESULTS = "cells.sqlite", "verdicts.json", "results.parquet"
-_SQLITE = b"SQLite format 3\0"
-"""The first bytes of a store."""
 
 
 def _names_option(text: str, name: str) -> Any:
@@ -220,7 +218,7 @@ def reproduce(
     from directgp.experiments.paper.run import Reproduction
     from directgp.io import machine
 
-    check_run_folder(out, STORE, resume or report_only, force)
+    check_run_folder(out, STORE, DOCUMENT, resume or report_only, force)
     selected = replace(selected, claims=[name.upper() for name in selected.claims or ()])
     selected.check()
     stores, archives = _merged(merge or (), out, report_only)
@@ -242,7 +240,7 @@ def reproduce(
     workers = None if report_only else engine.pool(cells)
     if report_only and not stores and not archives and not (out / STORE).exists():
         raise InvalidInputError(_NO_RESULTS)
-    results = _run(cells, opened, workers, out, force, (stores, archived), terminal)
+    results, damaged = _run(cells, opened, workers, out, force, (stores, archived), terminal)
     sizes, used = selected.sizes(), {cell.dataset for cell in results.cells}
     found = Reproduction(
         results=results,
@@ -255,6 +253,7 @@ def reproduce(
         began=began,
         seconds=time.perf_counter() - since,
         machine=machine(),
+        damaged=damaged,
     )
     _write_and_print(found, out, terminal)
 
@@ -301,8 +300,10 @@ def _of_interest(archives: "Sequence[Archive]", selected: Selection) -> "Results
 
 def _checked_store(place: Path, out: Path) -> Path:
     """Return the store to merge, given itself or its folder; raise `WrongUsageError` if wrong."""
+    from directgp.experiments.store import is_store
+
     path = place / STORE if place.is_dir() else place
-    if not (path.is_file() and _is_sqlite(path)):
+    if not (path.is_file() and is_store(path)):
         raise WrongUsageError(
             f"--merge must be a folder with {STORE}, such a file, or a {RESULTS}. Got "
             f"{str(place)!r}."
@@ -312,11 +313,6 @@ def _checked_store(place: Path, out: Path) -> Path:
             f"--merge must be another folder than --out. Got {str(place)!r} for both."
         )
     return path
-
-
-def _is_sqlite(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(_SQLITE)) == _SQLITE
 
 
 def _open_all(
@@ -397,19 +393,19 @@ def _run(
     force: bool,
     merged: "tuple[dict[str, Path], Results]",
     terminal: Terminal,
-) -> "Results":
+) -> "tuple[Results, int]":
     """Merge other stores, run the cells that are not finished, and return all results.
 
-    Results in memory are added to those of the store.
+    Results in memory are added to those of the store. The number of damaged results in the store
+    is returned, too.
     """
-    from directgp.cli.experiment import clear_run_folder, show_progress
+    from directgp.cli.experiment import open_run_folder, show_progress
     from directgp.experiments.paper.cells import Results
     from directgp.experiments.paper.run import run_sweep
     from directgp.experiments.store import Store
+    from directgp.reports.html import damaged_sentence
 
-    out.mkdir(parents=True, exist_ok=True)
-    if force:
-        clear_run_folder(out, STORE, DOCUMENT)
+    open_run_folder(out, STORE, force)
     with Store(out / STORE) as store:
         for place, path in merged[0].items():
             counts = store.merge(path)
@@ -417,11 +413,15 @@ def _run(
                 f"{place}: {plural(counts.added, 'result')} added, {counts.known} known already, "
                 f"{counts.differing} known with another outcome, which is not taken."
             )
+            if counts.damaged:
+                terminal.warn(f"{place}: {damaged_sentence(counts.damaged)}")
         if workers is not None:
             pool, device = workers
             with show_progress(terminal, "cell") as callback:
                 run = partial(run_sweep, callback=callback, device=device)
                 run(cells, lambda name: opened[name].problem, store, pool)
+        else:
+            store.find_damaged()
         records, failed = store.records(cells), store.failures(cells)
     stored = {record.cell for record in records}
     records += [record for record in merged[1].records if record.cell not in stored]
@@ -434,16 +434,21 @@ def _run(
         raise InvalidInputError(reason)
     known |= {each.cell for each in failed}
     missing = tuple(cell for cell in cells if cell not in known)
-    return Results(tuple(records), tuple(failed), missing)
+    return Results(tuple(records), tuple(failed), missing), len(store.damaged)
 
 
 _STYLES = {"held": "green", "no difference": "cyan", "not held": "red", "not decided": "yellow"}
 
 
 def _write_and_print(found: "Reproduction", out: Path, terminal: Terminal) -> None:
+    from directgp.cli.experiment import check_kept
+    from directgp.reports.html import damaged_sentence
     from directgp.reports.paper import headline, write_reproduction
 
     index = write_reproduction(found, out)
+    check_kept(out, STORE)
+    if found.damaged:
+        terminal.warn(damaged_sentence(found.damaged))
     if found.scale.judged:
         rows = [
             (

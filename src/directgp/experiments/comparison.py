@@ -129,6 +129,7 @@ def compare(
         began=began.isoformat(timespec="seconds"),
         seconds=time.perf_counter() - since,
         repeats_asked=None if complete else asked,
+        damaged=len(opened.damaged),
     )
 
 

@@ -83,10 +83,12 @@ class Runner(Generic[C]):
     def run(self, cells: Sequence[C], pool: Pool, time_budget: float | None = None) -> bool:
         """Run cells, and the cells they start from, until each has a result or a failure.
 
-        When the system kills a worker, the interrupted jobs are retried once. Returns False if the
-        seconds of the budget were spent before; fits that were running then are dropped.
+        Results that are damaged are discarded first. When the system kills a worker, the
+        interrupted jobs are retried once. Returns False if the seconds of the budget were spent
+        before; fits that were running then are dropped.
         """
         self._deadline = math.inf if time_budget is None else time.monotonic() + time_budget
+        self.store.find_damaged(discard=True)
         self._view = self.store.view()
         self._attempts = {key: attempts for key, (attempts, _) in self._view.failed.items()}
         wanted = {cell.key: cell for cell in with_starts(cells)}
@@ -182,8 +184,9 @@ class Runner(Generic[C]):
         for job in list(self._waiting):
             attempts, reason = self._view.failed.get(job.key, (0, ""))
             result: Record[C, Any] | FailedJob
-            if job.key in self._view.finished:
-                (result,) = self.store.records([job.cell])
+            records = self.store.records([job.cell]) if job.key in self._view.finished else []
+            if records:
+                result = records[0]
             elif attempts > self._attempts.get(job.key, 0):
                 result = FailedJob(reason)
             else:

@@ -365,6 +365,9 @@ class Comparison:
     repeats_asked: int | None = None
     """Number of repeats asked for, where the time budget ended the comparison before them."""
 
+    damaged: int = 0
+    """Stored results that did not match their checksums, and were run again."""
+
 
 _MAX_ROWS = 20_000
 """Default bound of the training rows: more take hours."""

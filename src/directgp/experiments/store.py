@@ -3,81 +3,37 @@
 import json
 import os
 import platform
-import sqlite3
 import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from directgp.errors import StoreError
 from directgp.experiments.cell import C, Cell, Circumstances, FailedRecord, Record
+from directgp.experiments.store_file import (
+    TABLES,
+    TIMEOUT,
+    Row,
+    StoreFile,
+    identity_of,
+    store_errors,
+)
 
-# The file has no write-ahead log, which needs shared memory: so it works on network file systems.
+RENEWAL = 20.0
+"""Seconds between two renewals of a lease."""
 
-_SCHEMA = 1001
-_OLD_SCHEMA = 1
-"""Stores of `compare` up to version 0.5: one table `cells`, which is read and never written."""
+LEASE = 2.5 * RENEWAL
+"""Seconds without renewal after which a lease expires: two are missing, and not just late."""
 
-_TIMEOUT = 60.0
-"""Seconds to wait for the lock of another program; each program holds it for milliseconds."""
-
-LEASE = 120.0
-"""Seconds without renewal after which a lease expires."""
-
-RENEWAL = LEASE / 6
-"""Seconds between two renewals."""
-
-_TABLES = {
-    "results": "cell text, outcome text, circumstances text, model blob, arrays blob",
-    "failures": "cell text, reason text, attempts integer, failed text",
-    "claims": "owner text, host text, pid integer, beat real",
-}
-"""Columns after the key; none may be null."""
-
-_ALL_RESULTS = "create temp view all_results as select * from results"
-_OLD_RESULTS = """
-union all select key, cell, outcome,
-    '{"versions": {}, "machine": "", "device": "", "finished": ""}', model, predictions from cells
-"""
-
-_FAIL = """
-insert into failures values (?, ?, ?, 1, ?)
-on conflict (key) do update
-set reason = excluded.reason, attempts = attempts + 1, failed = excluded.failed
-"""
-
-Row = tuple[Any, ...]
-
-
-@contextmanager
-def _store_errors(path: Path) -> Iterator[None]:
-    """Raise `StoreError` for errors of the file."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if "locked" in str(error):
-            raise StoreError(
-                f"{path} has been locked by another program for a minute. End that program, or "
-                "use another file."
-            ) from error
-        raise StoreError(
-            f"{path} could not be opened or written: {error}. Give a folder that can be "
-            "written to and has space."
-        ) from error
-    except (sqlite3.DatabaseError, SafetensorError, ValueError) as error:
-        what = (str(error).splitlines() or [type(error).__name__])[0]
-        raise StoreError(
-            f"{path} is damaged or not a store of directgp ({what}). Delete it, or use another "
-            "folder."
-        ) from error
+_RETRY = 1.0
+"""Seconds after which a renewal that failed is tried again."""
 
 
 @cache
@@ -89,14 +45,27 @@ def host() -> str:
         return platform.node()
 
 
+def is_store(path: Path) -> bool:
+    """Return whether a file is a store of this or an earlier version, or empty; only read it."""
+    try:
+        Store(path, read_only=True).close()
+    except StoreError as error:
+        # What a killed program wrote has to be undone before the tables can be read.
+        killed = getattr(error.__cause__, "sqlite_errorname", "") == "SQLITE_READONLY_ROLLBACK"
+        return killed and identity_of(path) not in ((0, 0), (0, 1))
+    return True
+
+
 class MergeCounts(NamedTuple):
     """The result of merging another store."""
 
     added: int
     known: int
     differing: int
+    damaged: int = 0
     """Results that this store did not have; results that both have, of which those of this store
-    are kept; and those of them that differ in more than times."""
+    are kept; those of them that differ in more than times; rows of the other store that are
+    damaged, which are not taken."""
 
 
 class StoreView(NamedTuple):
@@ -115,45 +84,26 @@ class Store:
     """Results, failures and leases of cells.
 
     Each change is one transaction: after a kill or a power cut a result is stored wholly or not at
-    all. A program leases a cell before it runs it. A lease expires when its program dies. The file
-    is created if missing; `timeout` is in seconds, for the lock of another program.
+    all. Each row has a checksum: a row that does not match it counts as missing, and its key is
+    added to `damaged`. A program leases a cell before it runs it. A lease expires when its program
+    dies. The file is created if missing, and that of an earlier version gets checksums; neither is
+    done with `read_only`. `timeout` is in seconds, for the lock of another program.
     """
 
-    def __init__(self, path: Path, timeout: float = _TIMEOUT) -> None:
+    def __init__(self, path: Path, timeout: float = TIMEOUT, *, read_only: bool = False) -> None:
         self.path = path
+        self._file = StoreFile(path, timeout, read_only)
         self._token = uuid.uuid4().hex
         self._renewal: threading.Thread | None = None
         self._closing = threading.Event()
-        with _store_errors(path):
-            self._file = sqlite3.connect(path, isolation_level=None, timeout=timeout)
-            try:
-                self._open()
-            except BaseException:
-                self._file.close()
-                raise
+        self._beats: dict[str, tuple[Row, float]] = {}
+        """By key, the last renewal of a foreign lease, and the time of our clock at which it was
+        first seen."""
 
-    def _open(self) -> None:
-        self._file.execute("pragma synchronous = extra")
-        if self._schema() != _SCHEMA:
-            with self._transaction():
-                # Another program may have created the tables meanwhile.
-                if self._schema() != _SCHEMA:
-                    for name, types in _TABLES.items():
-                        columns = ", ".join(f"{each} not null" for each in types.split(", "))
-                        key = "key text primary key"
-                        self._file.execute(f"create table {name} ({key}, {columns}) strict")
-                    self._file.execute(f"pragma user_version = {_SCHEMA}")
-        self._old = bool(self._rows("select 1 from sqlite_master where name = 'cells'"))
-        self._file.execute(_ALL_RESULTS + (_OLD_RESULTS if self._old else ""))
-
-    def _schema(self) -> int:
-        ((schema,),) = self._rows("pragma user_version")
-        if schema not in (0, _OLD_SCHEMA, _SCHEMA):
-            raise StoreError(
-                f"{self.path} is a store of schema {schema}, and this version of directgp reads "
-                f"schema {_SCHEMA}. Use the version that wrote it, or another folder."
-            )
-        return int(schema)
+    @property
+    def damaged(self) -> set[str]:
+        """Keys of the rows that did not match their checksums when they were read."""
+        return self._file.damaged
 
     def __enter__(self) -> "Store":
         return self
@@ -168,31 +118,25 @@ class Store:
         finally:
             self._file.close()
 
-    def _rows(self, query: str, *values: object) -> list[Row]:
-        with _store_errors(self.path):
-            return self._file.execute(query, values).fetchall()
+    def find_damaged(self, discard: bool = False) -> None:
+        """Check every row, and add the keys of those that are damaged to `damaged`.
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with _store_errors(self.path):
-            self._file.execute("begin immediate")
-            try:
-                yield
-                self._file.execute("commit")
-            except BaseException:
-                self._file.rollback()
-                raise
+        With `discard` they are deleted, so that their cells run again.
+        """
+        self._file.find_damaged(discard)
 
     def __contains__(self, cell: Cell) -> bool:
-        return bool(self._rows("select 1 from all_results where key = ?", cell.key))
+        return self._file.row("results", cell.key) is not None
 
     def records(self, cells: Iterable[C]) -> list[Record[C, Any]]:
         """Return the records of these cells, as far as they are finished."""
-        query = "select outcome, circumstances, arrays from all_results where key = ?"
+        self._file.check_in_place()
         found = []
         for cell in cells:
-            for outcome, circumstances, arrays in self._rows(query, cell.key):
-                with _store_errors(self.path):
+            row = self._file.row("results", cell.key)
+            if row is not None:
+                _, _, outcome, circumstances, _, arrays = row
+                with store_errors(self.path):
                     record = Record(
                         cell,
                         cell.outcome_type.model_validate_json(outcome),
@@ -204,68 +148,106 @@ class Store:
 
     def failures(self, cells: Iterable[C]) -> list[FailedRecord[C]]:
         """Return those of these cells that failed."""
-        query = "select reason, attempts from failures where key = ?"
-        return [FailedRecord(cell, *row) for cell in cells for row in self._rows(query, cell.key)]
+        rows = ((cell, self._file.row("failures", cell.key)) for cell in cells)
+        return [FailedRecord(cell, *row[2:4]) for cell, row in rows if row is not None]
 
     def model(self, cell: Cell) -> bytes:
         """Return the trained model of a finished cell."""
-        rows = self._rows("select model from all_results where key = ?", cell.key)
-        if not rows:
+        row = self._file.row("results", cell.key)
+        if row is None and cell.key in self.damaged:
+            raise StoreError(
+                f"{self.path} has been damaged during the run. Run the command again with --resume."
+            )
+        if row is None:
             raise KeyError(cell.key)
-        return bytes(rows[0][0])
+        return bytes(row[4])
 
     def view(self) -> StoreView:
         """Return what is finished, has failed, and is leased by other programs."""
+        self._file.check_in_place()
         # Leases are read first: a cell that finishes meanwhile is then found finished.
-        leases = self._rows("select key, owner, host, pid, beat from claims")
-        failed = self._rows("select key, attempts, reason from failures")
-        finished = self._rows("select key from all_results")
+        leases = self._file.rows("select key, owner, host, pid, beat from claims")
+        failed = self._file.rows("select * from failures")
+        # Only keys: the rows themselves are checked when they are read.
+        finished = {key for (key,) in self._file.rows("select key from results")}
+        for key in finished & self.damaged:
+            if self._file.row("results", key) is None:
+                finished.discard(key)
         return StoreView(
-            {key for (key,) in finished},
-            {key: (attempts, reason) for key, attempts, reason in failed},
-            {key for key, *lease in leases if self._is_foreign(*lease)},
+            finished,
+            {row[0]: (row[3], row[2]) for row in failed if self._file.is_intact("failures", row)},
+            {key for key, *lease in leases if self._is_foreign(key, *lease)},
         )
 
     def is_empty(self) -> bool:
         """Return whether there are no results, failures or leases."""
-        view = self.view()
-        return not (view.finished or view.failed or self._rows("select 1 from claims"))
+        return not any(self._file.rows_of(name, "select 1 from TABLE limit 1") for name in TABLES)
 
-    def _is_foreign(self, token: str, where: str, pid: int, renewed: float) -> bool:
-        """Return whether a lease is of another program that lives, as far as can be checked."""
-        if token == self._token or time.time() - renewed > LEASE:
+    def is_in_use(self) -> bool:
+        """Return whether another program works on a cell.
+
+        One whose clock is wrong, or that has not renewed its lease in time, is watched for a while.
+        """
+        until = time.monotonic() + LEASE + _RETRY
+        while leased := self.view().leased:
+            beats = self._file.rows("select key, beat from claims")
+            near = [key for key, beat in beats if abs(time.time() - float(beat)) < LEASE]
+            if leased & set(near) or time.monotonic() > until:
+                return True
+            time.sleep(_RETRY)
+        return False
+
+    def _is_foreign(self, key: str, token: str, where: str, pid: int, beat: float) -> bool:
+        """Return whether a lease is of another program that lives, as far as can be checked.
+
+        A living program changes the lease. How long it has not is measured by the clock of this
+        process, since those of two machines may differ.
+        """
+        if token == self._token:
             return False
         # Windows has no harmless way to ask whether a process exists.
         if where == host() and os.name != "nt":
             try:
                 with suppress(PermissionError):
                     os.kill(pid, 0)
-            except ProcessLookupError:
+            except (ProcessLookupError, OverflowError, TypeError):
                 return False
-        return True
+        now = time.monotonic()
+        last, since = self._beats.get(key, ((), now))
+        if last != (token, beat):
+            self._beats[key] = (token, beat), now
+            return True
+        return now - since < LEASE
 
     def lease(self, cell: Cell) -> bool:
         """Lease a cell; return False if it is finished, or leased by another running program."""
         key = cell.key
-        with self._transaction():
-            leases = self._rows("select owner, host, pid, beat from claims where key = ?", key)
-            if cell in self or any(self._is_foreign(*lease) for lease in leases):
+        with self._file.transaction():
+            leases = self._file.rows("select owner, host, pid, beat from claims where key = ?", key)
+            if cell in self or any(self._is_foreign(key, *lease) for lease in leases):
                 return False
             values = (key, self._token, host(), os.getpid(), time.time())
-            self._rows("insert or replace into claims values (?, ?, ?, ?, ?)", *values)
+            self._file.rows("insert or replace into claims values (?, ?, ?, ?, ?)", *values)
         if self._renewal is None:
             self._closing.clear()
-            self._renewal = threading.Thread(target=self._renew, name="leases", daemon=True)
+            self._renewal = threading.Thread(target=self._renew_leases, name="leases", daemon=True)
             self._renewal.start()
         return True
 
+    def _renew_leases(self) -> None:
+        """Renew the leases of this program in a thread, until it has none any more."""
+        seconds = RENEWAL
+        while not self._closing.wait(seconds):
+            try:
+                self._renew()
+                seconds = RENEWAL
+            except StoreError:
+                seconds = _RETRY
+
     def _renew(self) -> None:
-        """Renew the leases of this program in a thread, with a connection of its own."""
-        while not self._closing.wait(RENEWAL):
-            # After an error the next renewal is in time: a lease lasts six intervals.
-            with suppress(StoreError), Store(self.path, RENEWAL) as store, store._transaction():
-                query = "update claims set beat = ? where owner = ?"
-                store._rows(query, time.time(), self._token)
+        with store_errors(self.path), closing(self._file.connect("rw", RENEWAL)) as file:
+            query = "update claims set beat = ? where owner = ?"
+            file.execute(query, (time.time(), self._token))
 
     def release_all(self) -> None:
         """Release the leases of this program."""
@@ -274,8 +256,8 @@ class Store:
         self._closing.set()
         self._renewal.join()
         self._renewal = None
-        with self._transaction():
-            self._rows("delete from claims where owner = ?", self._token)
+        with self._file.transaction():
+            self._file.rows("delete from claims where owner = ?", self._token)
 
     def put(self, record: Record[Any, Any]) -> None:
         """Store a result and end its lease."""
@@ -288,24 +270,28 @@ class Store:
             record.model,
             save(record.arrays),
         )
-        with self._transaction():
-            self._rows("insert or replace into results values (?, ?, ?, ?, ?, ?)", *row)
-            self._rows("delete from failures where key = ?", key)
-            self._rows("delete from claims where key = ?", key)
+        with self._file.transaction():
+            self._file.write("results", row)
+            self._file.rows("delete from failures where key = ?", key)
+            self._file.rows("delete from claims where key = ?", key)
 
     def fail(self, cell: Cell, reason: str) -> None:
         """Store a failure and end its lease; a result that exists is kept."""
         key, now = cell.key, datetime.now(UTC).isoformat(timespec="seconds")
-        with self._transaction():
+        # Names of files may have characters that cannot be stored.
+        reason = reason.encode("utf-8", "replace").decode()
+        with self._file.transaction():
             if cell not in self:
-                self._rows(_FAIL, key, cell.model_dump_json(), reason, now)
-            self._rows("delete from claims where key = ? and owner = ?", key, self._token)
+                before = self._file.row("failures", key)
+                attempts = 1 if before is None else before[3] + 1
+                self._file.write("failures", (key, cell.model_dump_json(), reason, attempts, now))
+            self._file.rows("delete from claims where key = ? and owner = ?", key, self._token)
 
     def merge(self, other: Path) -> MergeCounts:
-        """Add the results of another store that this one lacks.
+        """Add the results of another store that this one lacks; the other is only read.
 
         A result that both have is kept as it is here. A failure is added if neither store has a
-        result of its cell.
+        result of its cell. Damaged rows are not added.
         """
         if not other.is_file():
             raise StoreError(
@@ -313,21 +299,30 @@ class Store:
             )
         if other.samefile(self.path):
             raise StoreError(f"{other} is the store itself. Give that of another machine.")
-        query = "select * from all_results where key = ?"
         added = known = differing = 0
-        with Store(other) as theirs, self._transaction():
-            for (key,) in theirs._rows("select key from all_results order by key"):
-                (their_row,), our_rows = theirs._rows(query, key), self._rows(query, key)
-                if our_rows:
+        with Store(other, read_only=True) as theirs, self._file.transaction():
+            for their_row in theirs._intact_rows("results"):
+                our_row = self._file.row("results", their_row[0])
+                if our_row is not None:
                     known += 1
-                    differing += _content(our_rows[0]) != _content(their_row)
+                    differing += _content(our_row) != _content(their_row)
                 else:
                     added += 1
-                    self._rows("insert into results values (?, ?, ?, ?, ?, ?)", *their_row)
-            for failure in theirs._rows("select * from failures order by key"):
-                self._rows("insert or ignore into failures values (?, ?, ?, ?, ?)", *failure)
-            self._rows("delete from failures where key in (select key from all_results)")
-        return MergeCounts(added, known, differing)
+                    self._file.write("results", their_row)
+            for failure in theirs._intact_rows("failures"):
+                if self._file.row("failures", failure[0]) is None:
+                    self._file.write("failures", failure)
+            self._file.rows("delete from failures where key in (select key from results)")
+        return MergeCounts(added, known, differing, len(theirs.damaged))
+
+    def _intact_rows(self, table: str) -> Iterator[Row]:
+        """Yield the rows in the order of their keys; the others are added to `damaged`."""
+        for (key,) in self._file.rows_of(table, "select key from TABLE order by key"):
+            row = self._file.row(table, key)
+            if row is None:
+                self.damaged.add(str(key))
+            else:
+                yield row
 
 
 def _content(row: Row) -> tuple[str, bytes]:

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from directgp.errors import DirectGPError, require
 from directgp.numerics.arrays import one_thread
-from directgp.processes import block_interrupt, start_server, worker_context
+from directgp.processes import block_interrupt, interrupt, start_server, worker_context
 from directgp.training.result import Progress
 from directgp.training.run import Monitor
 
@@ -206,7 +206,8 @@ def defer_interrupt() -> Iterator[threading.Event]:
     stop = threading.Event()
     # Signals arrive in the main thread only, and a handler set by others is left in place.
     in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    before = signal.getsignal(signal.SIGINT)
+    if not in_main or before not in (signal.default_int_handler, interrupt):
         yield stop
         return
 
@@ -221,7 +222,7 @@ def defer_interrupt() -> Iterator[threading.Event]:
     except StoppedError as error:
         raise KeyboardInterrupt from error
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, before)
     if stop.is_set():
         raise KeyboardInterrupt
 

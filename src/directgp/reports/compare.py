@@ -12,9 +12,9 @@ from directgp.experiments.plan import Comparison
 from directgp.experiments.stats import SIGNIFICANT, RankingRow, ScoreEstimate, scores_of
 from directgp.metrics import COVERAGE, Score
 from directgp.plots.rendering import RenderedPicture, render
-from directgp.reports.figures import PICTURES, make_pictures
+from directgp.reports.figures import make_pictures
 from directgp.reports.findings import Findings
-from directgp.reports.html import parquet, render_page, write_files
+from directgp.reports.html import damaged_sentence, parquet, render_page, write_files
 from directgp.reports.verdict import Verdict, steps_allowed, verdict
 from directgp.text import (
     decimals_for,
@@ -138,7 +138,6 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
     return write_files(
         folder,
         pictures,
-        PICTURES,
         results_parquet(comparison),
         ("report.json", report_document(findings, found)),
         page(findings, found, pictures),
@@ -202,6 +201,7 @@ def run_facts(findings: Findings) -> dict[str, str]:
         lengthscales = chosen if settings.ard == "auto" else "one a feature"
     where = "one core" if settings.device == "cpu" else "the GPU"
     seconds = math.fsum(run.outcome.seconds for run in comparison.runs)
+    damaged = {"damaged": damaged_sentence(comparison.damaged)} if comparison.damaged else {}
     return {
         "training rows": ", ".join(f"{size:,}" for size in plan.sizes),
         "validation rows": f"{plan.parts.validation:,}",
@@ -224,6 +224,7 @@ def run_facts(findings: Findings) -> dict[str, str]:
         "began": comparison.began,
         "fits took": f"{duration(seconds)} of {where} in all, for "
         f"{plural(len(comparison.runs), 'fit')}",
+        **damaged,
     }
 
 
@@ -259,6 +260,7 @@ def report_document(findings: Findings, verdict: Verdict) -> dict[str, Any]:
             | {"reason": each.reason}
             for each in comparison.failed
         ],
+        "damaged": comparison.damaged,
         **{name: getattr(comparison, name) for name in same},
     }
 

@@ -39,9 +39,6 @@ from directgp.plots.style import (
 from directgp.reports.findings import Findings, Importance, pooled
 from directgp.text import decimals_for, joined, number, one_line, percent, plural, with_error
 
-PICTURES = ("scores", "learning", "calibration", "predicted", "importance", "dependence", "beta")
-"""Names of all pictures that a report may have."""
-
 _TALL = 4.0
 """Height at which the bars of a PIT histogram are cut."""
 

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from directgp.io import replace_file
 from directgp.plots.rendering import RenderedPicture, data_uri, dimensions
+from directgp.reports.folder import FIGURES, ReportFolder
 from directgp.text import joined, plural, strict_json
 
 PAPER = (
@@ -51,6 +51,15 @@ def _template_file(name: str) -> str:
     return files("directgp.reports").joinpath("templates", name).read_text(encoding="utf-8")
 
 
+def damaged_sentence(rows: int) -> str:
+    """Say that stored results were damaged."""
+    what, which = ("is", "it") if rows == 1 else ("are", "they")
+    return (
+        f"{plural(rows, 'stored result')} {what} damaged: {which} did not match the checksum, and "
+        f"{'was' if rows == 1 else 'were'} not used."
+    )
+
+
 Columns = Sequence[tuple[str, Sequence[str]]]
 """Types, by their names in pyarrow, and the names of columns of each type."""
 
@@ -66,7 +75,6 @@ def parquet(rows: list[dict[str, Any]], columns: Columns) -> bytes:
 def write_files(
     folder: Path,
     pictures: Iterable[RenderedPicture],
-    names: Iterable[str],
     results: bytes,
     document: tuple[str, dict[str, Any]],
     page: str,
@@ -74,19 +82,14 @@ def write_files(
     """Write pictures, results, JSON document and page, and return the path of the page.
 
     Each file is replaced in one step, the page last. Pictures of an earlier report that this one
-    does not have are removed; `names` are those that any report may have.
+    does not have are removed.
     """
-    figures = folder / "figures"
-    figures.mkdir(parents=True, exist_ok=True)
-    absent = set(names)
+    files = {}
     for each in pictures:
-        replace_file(figures / f"{each.picture.name}.png", each.png)
-        replace_file(figures / f"{each.picture.name}.svg", each.wide.encode())
-        absent.discard(each.picture.name)
-    for name in absent:
-        (figures / f"{name}.png").unlink(missing_ok=True)
-        (figures / f"{name}.svg").unlink(missing_ok=True)
-    replace_file(folder / "results.parquet", results)
-    replace_file(folder / document[0], strict_json(document[1]).encode())
-    replace_file(folder / "index.html", page.encode())
+        files[f"{FIGURES}/{each.picture.name}.png"] = each.png
+        files[f"{FIGURES}/{each.picture.name}.svg"] = each.wide.encode()
+    files["results.parquet"] = results
+    files[document[0]] = strict_json(document[1]).encode()
+    files["index.html"] = page.encode()
+    ReportFolder(folder).write(files)
     return folder / "index.html"

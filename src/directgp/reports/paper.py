@@ -20,7 +20,7 @@ from directgp.experiments.paper.claims.base import Assessment, ClaimReading, Fin
 from directgp.experiments.paper.claims.runs import CONVERGED
 from directgp.experiments.paper.run import Reproduction, to_parquet
 from directgp.plots.rendering import RenderedPicture, render
-from directgp.reports.html import render_page, write_files
+from directgp.reports.html import damaged_sentence, render_page, write_files
 from directgp.reports.paper_figures import FIGURES
 from directgp.text import duration, joined, number, p_value, plural, with_error
 
@@ -92,7 +92,6 @@ def write_reproduction(done: Reproduction, folder: Path) -> Path:
     return write_files(
         folder,
         pictures.values(),
-        [figure.file for figure in FIGURES.values()],
         to_parquet(done.results, done.data, done.scale.name, done.protocol),
         ("verdicts.json", _document(done)),
         reproduction_page(done, pictures),
@@ -227,6 +226,7 @@ def run_facts(done: Reproduction) -> dict[str, str]:
         for one in about
     )
     seconds = math.fsum(record.outcome.seconds for record in results.records)
+    damaged = {"damaged": damaged_sentence(done.damaged)} if done.damaged else {}
     return {
         "scale": f"{done.scale.name}: {done.scale.about}",
         "protocol": " ".join(PROTOCOLS[name] for name in _protocols(done)),
@@ -238,6 +238,7 @@ def run_facts(done: Reproduction) -> dict[str, str]:
         "machines of the cells": _tallied(where),
         "processor time": f"{duration(seconds)} in all cells together (elapsed time on a GPU)",
         "this run": f"{duration(done.seconds)} elapsed, began {done.began}, {done.machine}",
+        **damaged,
     }
 
 
@@ -324,6 +325,7 @@ def _document(done: Reproduction) -> dict[str, Any]:
             {"cell": each.cell.title, "reason": each.reason, "attempts": each.attempts}
             for each in results.failed
         ],
+        "damaged": done.damaged,
         **{name: getattr(done, name) for name in ("command", "began", "seconds", "machine")},
         "circumstances": [
             {"versions": dict(versions), "machine": machine, "device": device, "cells": cells}

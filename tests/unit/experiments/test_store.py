@@ -1,12 +1,15 @@
 """Results, failures and leases in one file, by several programs, some of them killed."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +17,7 @@ import pytest
 
 from directgp.errors import StoreError
 from directgp.experiments.cell import METHODS, Cell, Circumstances, FailedRecord, Record
-from directgp.experiments.store import LEASE, MergeCounts, Store, host
+from directgp.experiments.store import RENEWAL, MergeCounts, Store, host, is_store
 from tests.unit.experiments.paper.sweeps import CIRCUMSTANCES, contents, finished, fit, outcome
 from tests.unit.experiments.small import plan, problem
 
@@ -83,25 +86,62 @@ def of_a_dead_process() -> tuple[str, int, float]:
     return host(), process.pid, time.time()
 
 
-@pytest.mark.parametrize(
-    ("owner", "living"),
-    [
-        (("elsewhere", 1, time.time() + 3600), True),
-        (("elsewhere", 1, time.time() - LEASE - 1), False),
-        ((host(), os.getpid(), time.time() + 3600), True),
-        ((host(), os.getpid(), time.time() - LEASE - 1), False),
-        (of_a_dead_process(), False),
-    ],
-)
-def test_claims_of_the_dead_are_taken_over(
-    tmp_path: Path, owner: tuple[str, int, float], living: bool
+class Clock:
+    """The clock of this process, set by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr("directgp.experiments.store.time.monotonic", lambda: self.now)
+
+
+@pytest.mark.parametrize("where", ["elsewhere", host()])
+@pytest.mark.parametrize("ahead", [-1e8, 0.0, 1e8])
+def test_a_lease_expires_when_two_renewals_are_missed_whatever_the_clock_of_its_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, ahead: float
 ) -> None:
-    with Store(tmp_path / "store") as store:
-        with sqlite3.connect(tmp_path / "store") as file:
-            file.execute("insert into claims values (?, 'other', ?, ?, ?)", (CELL.key, *owner))
-        file.close()
-        assert (CELL.key in store.view().leased) == living
-        assert store.lease(CELL) != living
+    clock, beat = Clock(monkeypatch), time.time() + ahead
+    with Store(tmp_path / "store") as store, closing(sqlite3.connect(tmp_path / "store")) as file:
+        file.isolation_level = None
+        values = (CELL.key, where, os.getpid(), beat)
+        file.execute("insert into claims values (?, 'other', ?, ?, ?)", values)
+        for _ in range(3):
+            assert store.view().leased == {CELL.key} and not store.lease(CELL)
+            clock.now += 2 * RENEWAL
+            assert store.view().leased == {CELL.key} and not store.lease(CELL)
+            file.execute("update claims set beat = beat + 1")
+        assert store.view().leased == {CELL.key}
+        clock.now += 2.6 * RENEWAL
+        assert store.view().leased == set() and store.lease(CELL)
+
+
+def test_the_lease_of_a_dead_process_is_taken_over_at_once(tmp_path: Path) -> None:
+    with Store(tmp_path / "store") as store, closing(sqlite3.connect(tmp_path / "store")) as file:
+        file.isolation_level = None
+        values = (CELL.key, *of_a_dead_process())
+        file.execute("insert into claims values (?, 'other', ?, ?, ?)", values)
+        assert store.view().leased == set() and not store.is_in_use()
+        # A damaged row is not taken for a process either.
+        file.execute("update claims set pid = 1 << 40")
+        assert store.lease(CELL)
+
+
+def test_force_watches_a_lease_with_a_wrong_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr("directgp.experiments.store._RETRY", 0.0)
+    with Store(tmp_path / "store") as store, closing(sqlite3.connect(tmp_path / "store")) as file:
+        file.isolation_level = None
+        values = (CELL.key, time.time())
+        file.execute("insert into claims values (?, 'other', 'elsewhere', 1, ?)", values)
+        assert store.is_in_use()
+        file.execute("update claims set beat = beat + 1e6")
+
+        def sleep(seconds: float) -> None:
+            clock.now += RENEWAL
+
+        monkeypatch.setattr("directgp.experiments.store.time.sleep", sleep)
+        assert not store.is_in_use()
 
 
 def test_a_thread_renews_the_leases_of_its_program_alone(
@@ -219,27 +259,187 @@ def test_files_that_are_something_else(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"no database, but as long as the header of one" * 100)
     with pytest.raises(StoreError, match=r"is damaged or not a store of directgp \(file is not a"):
         Store(tmp_path / "text")
-    with sqlite3.connect(tmp_path / "newer") as file:
+    Store(tmp_path / "newer").close()
+    with closing(sqlite3.connect(tmp_path / "newer")) as file:
         file.execute("pragma user_version = 7")
-    file.close()
     with pytest.raises(StoreError, match="is a store of schema 7, and this version of directgp"):
         Store(tmp_path / "newer")
     with pytest.raises(StoreError, match=r"could not be opened or written: .*\. Give a folder"):
         Store(tmp_path / "no" / "folder")
+    with pytest.raises(StoreError, match="is not a regular file"):
+        Store(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("column", "damage"),
-    [("outcome", "'{}'"), ("circumstances", "'{}'"), ("arrays", "x'00'")],
+    "script",
+    [
+        "create table mine (x)",
+        "create table results (key text primary key, cell text not null)",
+        "pragma user_version = 1; create table cells (key text, mine text)",
+        "pragma user_version = 1001; create table mine (x)",
+        f"pragma application_id = {0x64677073}; pragma user_version = 1002; create table t (x)",
+        "pragma journal_mode = wal; create table mine (x)",
+        "pragma application_id = 7",
+    ],
 )
-def test_a_damaged_row_is_said_to_be(tmp_path: Path, column: str, damage: str) -> None:
+def test_databases_of_other_programs_are_not_touched(tmp_path: Path, script: str) -> None:
+    theirs = tmp_path / "theirs"
+    with closing(sqlite3.connect(theirs)) as file:
+        file.executescript(script)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert not is_store(theirs)
+    for open_it in (Store, lambda path: Store(path, read_only=True)):
+        with pytest.raises(StoreError, match="is damaged or not a store of directgp"):
+            open_it(theirs)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    with Store(tmp_path / "ours") as ours, pytest.raises(StoreError, match="not a store"):
+        ours.merge(theirs)
+    assert theirs.read_bytes() == before["theirs"]
+
+
+def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    assert is_store(tmp_path / "empty") and (tmp_path / "empty").stat().st_size == 0
+    with Store(tmp_path / "empty") as store:
+        assert store.is_empty()
+
+
+def without_checksums(path: Path) -> None:
+    """Turn a store into one of the version before."""
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript(
+            "alter table results drop column sha256; alter table failures drop column sha256;"
+            "pragma application_id = 0; pragma user_version = 1001"
+        )
+
+
+def test_a_store_without_checksums_gets_them_and_is_merged_without(tmp_path: Path) -> None:
+    with Store(tmp_path / "old") as store:
+        store.put(finished(CELL, model=b"model"))
+        store.fail(OTHER, "No.")
+        expected = contents(store, [CELL])
+    without_checksums(tmp_path / "old")
+    before = (tmp_path / "old").read_bytes()
+    with Store(tmp_path / "new") as store:
+        assert store.merge(tmp_path / "old") == MergeCounts(1, 0, 0)
+        assert contents(store, [CELL]) == expected
+        assert store.failures([OTHER]) == [FailedRecord(OTHER, "No.")]
+    assert is_store(tmp_path / "old") and (tmp_path / "old").read_bytes() == before
+    with Store(tmp_path / "old") as store:
+        store.find_damaged()
+        assert store.damaged == set() and contents(store, [CELL]) == expected
+        assert store.failures([OTHER]) == [FailedRecord(OTHER, "No.")]
+    change(tmp_path / "old", "update results set model = x'00'")
+    with Store(tmp_path / "old") as store:
+        assert CELL not in store and store.damaged == {CELL.key}
+
+
+def change(path: Path, query: str) -> None:
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute(query)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("outcome = replace(outcome, '0.5', '0.4')", "circumstances = '{}'", "arrays = x'00'"),
+        *("model = x'00'", "cell = '{}'", "sha256 = ''", "outcome = x'ff'", "model = 'text'"),
+        "outcome = cast(x'ff' as text)",
+    ],
+)
+def test_a_damaged_result_is_not_believed_and_run_again(tmp_path: Path, damage: str) -> None:
     with Store(tmp_path / "store") as store:
+        store.put(finished(CELL, model=b"model"))
+        store.put(finished(OTHER))
+    with closing(sqlite3.connect(tmp_path / "store")) as file, file:
+        file.execute("pragma writable_schema = on")
+        file.execute("update sqlite_master set sql = replace(sql, ') strict', ')')")
+    change(tmp_path / "store", f"update results set {damage} where key = '{CELL.key}'")
+    with closing(sqlite3.connect(tmp_path / "store")) as file, file:
+        file.execute("pragma writable_schema = on")
+        file.execute("update sqlite_master set sql = sql || ' strict' where sql != ''")
+    with Store(tmp_path / "store") as store:
+        assert [each.cell for each in store.records([CELL, OTHER])] == [OTHER]
+        assert store.damaged == {CELL.key} and CELL not in store
+        assert store.view().finished == {OTHER.key}
+        with pytest.raises(StoreError, match=r"has been damaged during the run"):
+            store.model(CELL)
+        assert store.lease(CELL)
+        store.put(finished(CELL, 0.7))
+        assert store.view().finished == {CELL.key, OTHER.key}
+        assert len(store.records([CELL, OTHER])) == 2
+
+
+def test_damaged_rows_are_discarded_for_a_run_and_never_merged(tmp_path: Path) -> None:
+    with Store(tmp_path / "store") as store:
+        for cell in (CELL, OTHER, THIRD):
+            store.put(finished(cell))
+        store.fail(fit(repeat=2), "No.")
+        store.fail(fit(repeat=3), "No.")
+    change(tmp_path / "store", f"update results set key = 'x' where key = '{CELL.key}'")
+    change(
+        tmp_path / "store", f"update failures set attempts = 7 where key = '{fit(repeat=2).key}'"
+    )
+    bad = {"x", fit(repeat=2).key}
+    with Store(tmp_path / "merged") as merged:
+        assert merged.merge(tmp_path / "store") == MergeCounts(2, 0, 0, damaged=2)
+        assert merged.view().failed.keys() == {fit(repeat=3).key}
+    with Store(tmp_path / "store") as store:
+        store.find_damaged()
+        assert store.damaged == bad
+        store.fail(fit(repeat=2), "Again.")
+        assert store.failures([fit(repeat=2)]) == [FailedRecord(fit(repeat=2), "Again.", 1)]
+        store.find_damaged(discard=True)
+        assert store.damaged == bad
+        assert store.view().finished == {OTHER.key, THIRD.key}
+    with Store(tmp_path / "store") as store:
+        store.find_damaged()
+        assert store.damaged == set()
+
+
+def test_random_damage_is_found(tmp_path: Path) -> None:
+    """What is read is as it was, or said to be damaged; rows do not vanish without a word."""
+    cells = [fit(repeat=n) for n in range(8)]
+    with Store(tmp_path / "store") as store:
+        for n, cell in enumerate(cells):
+            store.put(finished(cell, 0.1 * n, model=bytes(range(256)) * 2 * n))
+        expected = contents(store, cells)
+    whole = (tmp_path / "store").read_bytes()
+    counts = Counter[str]()
+    for number in range(300):
+        random = np.random.default_rng(number)
+        data, at = bytearray(whole), int(random.integers(len(whole)))
+        length = int(random.choice([1, 1, 1, 8, 4096]))
+        data[at : at + length] = random.bytes(len(data[at : at + length]))
+        (tmp_path / "damaged").write_bytes(data)
+        try:
+            with Store(tmp_path / "damaged", read_only=number % 2 == 0) as store:
+                store.find_damaged(discard=number % 2 == 1)
+                found = contents(store, cells)
+                damaged = store.damaged
+        except StoreError:
+            counts["refused"] += 1
+            continue
+        assert all(found[key] == expected[key] for key in found), number
+        assert len(found) == len(cells) or damaged, number
+        counts["reported" if damaged else "same"] += 1
+    assert counts.keys() == {"refused", "reported", "same"}
+
+
+def test_a_store_that_was_deleted_is_missed(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with Store(tmp_path / "folder" / "store") as store:
         store.put(finished(CELL))
-        with sqlite3.connect(tmp_path / "store") as file:
-            file.execute(f"update results set {column} = {damage}")
-        file.close()
-        with pytest.raises(StoreError, match="is damaged"):
-            store.records([CELL])
+        shutil.rmtree(tmp_path / "folder")
+        for ask in (store.view, lambda: store.records([CELL]), lambda: store.put(finished(OTHER))):
+            with pytest.raises(StoreError, match="was deleted or replaced while directgp used it"):
+                ask()
+
+
+def test_a_reason_with_half_a_character_is_stored(tmp_path: Path) -> None:
+    with Store(tmp_path / "store") as store:
+        store.fail(CELL, "No file \udcff.")
+        assert store.failures([CELL]) == [FailedRecord(CELL, "No file ?.", 1)]
 
 
 def test_circumstances_do_not_make_another_cell(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from directgp.errors import InvalidInputError
 from directgp.experiments.stats import ranking
 from directgp.plots.rendering import render
-from directgp.reports import html
+from directgp.reports import folder, html
 from directgp.reports.compare import report_document, results_parquet, write_report
 from directgp.reports.figures import make_pictures
 from directgp.reports.findings import Findings
@@ -34,8 +35,9 @@ def test_all_files_are_there(report: Callable[[str], Path]) -> None:
         if path.is_file()
     }
     expected = {f"figures/{name}.{kind}" for name in names for kind in ("png", "svg")}
-    assert set(found) == expected | {"index.html", "report.json", "results.parquet"}
-    assert min(found.values()) > 1000
+    others = {"index.html", "report.json", "results.parquet", folder.MANIFEST}
+    assert set(found) == expected | others
+    assert min(found.values()) > 500
     assert found["index.html"] < 2_000_000
 
 
@@ -49,9 +51,11 @@ def test_the_same_picture_is_the_same_file() -> None:
 
 def test_the_page_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
-    monkeypatch.setattr(html, "replace_file", lambda path, data: written.append(path.name))
+    monkeypatch.setattr(folder, "replace_file", lambda path, data: written.append(path.name))
     assert write_report(comparison(PLAIN), tmp_path) == tmp_path / "index.html"
-    assert written == ["results.parquet", "report.json", "index.html"]
+    # The list of the files comes before them, and is shortened after that.
+    names = ["results.parquet", "report.json", "index.html"]
+    assert written == [folder.MANIFEST, *names, folder.MANIFEST]
 
 
 def test_a_failure_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,13 +78,17 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_pictures_of_an_earlier_report_are_removed(tmp_path: Path) -> None:
+def test_pictures_that_directgp_has_not_written_are_left_alone(tmp_path: Path) -> None:
     figures = tmp_path / "figures"
     figures.mkdir()
-    for name in ("learning.png", "learning.svg", "scores.png", "mine.png", "learning.txt"):
-        (figures / name).write_text("old")
+    for name in ("mine.png", "learning.txt"):
+        (figures / name).write_text("mine")
     write_report(comparison(PLAIN), tmp_path)
     assert sorted(path.name for path in figures.iterdir()) == ["learning.txt", "mine.png"]
+    (figures / "scores.png").write_text("mine")
+    with pytest.raises(InvalidInputError, match=r"scores.png must be free for a file of directgp"):
+        write_report(comparison(PLAIN), tmp_path)
+    assert (figures / "scores.png").read_text() == "mine"
 
 
 @pytest.mark.usefixtures("without_drawing")

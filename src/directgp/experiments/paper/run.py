@@ -133,6 +133,9 @@ class Reproduction:
     """Date and time, UTC, wall time and machine of this run; other cells may have been run
     elsewhere."""
 
+    damaged: int = 0
+    """Stored results that did not match their checksums."""
+
 
 # A file of results: one row a cell with its scores, and what a report needs without the data.
 

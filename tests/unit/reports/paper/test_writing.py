@@ -1,6 +1,7 @@
 import io
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from directgp.experiments.paper.cells import CurveCell, FitCell, Results
 from directgp.experiments.paper.claims import CLAIMS as JUDGED
 from directgp.experiments.paper.run import to_parquet
 from directgp.experiments.paper.sweep import SCALES
-from directgp.reports import html
+from directgp.reports import folder as report_folder
 from directgp.reports.paper import ERRATA, write_reproduction
+from directgp.reports.paper_figures import FIGURES
 from tests.unit.reports.paper.conftest import with_failures
 from tests.unit.reports.paper.made import (
     CLAIMS,
@@ -29,31 +31,36 @@ def test_all_files_are_there(folder: Path) -> None:
     found = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
     names = ("1a", "1b", "2", "3", "s1")
     pictures = {f"figures/figure-{name}.{kind}" for name in names for kind in ("png", "svg")}
-    assert found == pictures | {"index.html", "results.parquet", "verdicts.json"}
+    others = {"index.html", "results.parquet", "verdicts.json", report_folder.MANIFEST}
+    assert found == pictures | others
     assert (folder / "figures" / "figure-1a.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.usefixtures("without_drawing")
 def test_the_page_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
-    monkeypatch.setattr(html, "replace_file", lambda path, data: names.append(path.name))
+    monkeypatch.setattr(report_folder, "replace_file", lambda path, data: names.append(path.name))
     index = write_reproduction(reproduction(results(SMALL)), tmp_path)
     assert index == tmp_path / "index.html"
-    assert names[-3:] == ["results.parquet", "verdicts.json", "index.html"]
+    assert names[-4:-1] == ["results.parquet", "verdicts.json", "index.html"]
 
 
 @pytest.mark.usefixtures("without_drawing")
 def test_figures_of_an_earlier_report_are_removed(tmp_path: Path) -> None:
     figures = tmp_path / "figures"
-    figures.mkdir()
-    for name in ("figure-9.png", "figure-9.svg", "figure-1a.png", "mine.png"):
-        (figures / name).write_text("old")
+    write_reproduction(reproduction(results(SMALL)), tmp_path)
+    assert all(map(report_folder.is_figure, os.listdir(figures)))
+    (figures / "mine.png").write_text("mine")
     write_reproduction(reproduction(results(Recipe(samplers=("abalone",)))), tmp_path)
     assert sorted(path.name for path in figures.iterdir()) == [
         "figure-s1.png",
         "figure-s1.svg",
         "mine.png",
     ]
+
+
+def test_names_of_figures_are_known_before_a_run() -> None:
+    assert all(report_folder.is_figure(f"{each.file}.png") for each in FIGURES.values())
 
 
 def read_strictly(path: Path) -> Any:

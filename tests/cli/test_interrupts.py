@@ -1,0 +1,47 @@
+"""Ctrl-C at any time: no traceback, the exit code of an interrupt, and no wait."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from directgp import processes
+from tests.cli.running import regression_table, write_csv
+
+
+def started(folder: Path, *words: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "directgp", *words],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("module", ["directgp.registry", "numpy", "torch"])
+def test_an_interrupt_while_modules_are_imported(tmp_path: Path, module: str) -> None:
+    write_csv(regression_table(), tmp_path / "table.csv")
+    words = ("compare", "table.csv", "--target", "y", "--drop", "code", "--out", "out")
+    with started(tmp_path, *words) as process:
+        assert process.stderr is not None
+        # Python prints the name of a module as soon as it has been imported.
+        assert any(line.rstrip().endswith(f" {module}") for line in process.stderr)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        text = process.stderr.read()
+        assert process.wait() == 130
+    assert "Traceback" not in text and text.endswith("Interrupted.\n")
+    assert time.monotonic() - began < 5
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+
+def test_an_interrupt_outside_of_imports_is_an_exception() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        processes.interrupt(signal.SIGINT, None)
