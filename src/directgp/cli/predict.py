@@ -130,7 +130,7 @@ def predict(
         raise WrongUsageError("--quantiles is for numbers. The model is of classification.")
     file = file if file.header is not None else replace(file, header=card.header)
     source = open_source(data, file.data_dir, file.reading)
-    ids = tuple(dict.fromkeys(options.split_names(id_columns, source.table.names)))
+    ids = tuple(dict.fromkeys(options.split_names(id_columns, set(source.table.names))))
     written = [*wanted.names(card), REASON]
     table = open_rows(card, source, row_column, ids, written, score or density, drop_missing)
     if density and table.y is None:

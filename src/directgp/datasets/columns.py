@@ -208,10 +208,15 @@ _TIMES = ("", " %H:%M", " %H:%M:%S", "T%H:%M:%S", "T%H:%M")
 _DATES_TRIED = 200
 """Different texts from which the format of dates is guessed."""
 
+_MAYBE_DATE = re.compile(r"\d.{4,}|\D+\s+\d.*", re.DOTALL)
+"""Texts that one of the formats may read: `strptime` takes long to find that none does."""
+
 
 def _guess_dates(column: pa.ChunkedArray) -> str:
     """Return the format that most of the texts have; empty if they are no dates."""
     texts = trim(column).drop_null().unique().to_pylist()[:_DATES_TRIED]
+    if sum(map(bool, map(_MAYBE_DATE.fullmatch, texts))) < _MOSTLY * len(texts):
+        return ""
     formats = [NumberFormat(dates=date + time) for date in _DATES for time in _TIMES]
     counts = {each: sum(_days_of_text(t, each) is not None for t in texts) for each in formats}
     best = max(counts, key=lambda each: counts[each])

@@ -102,7 +102,7 @@ class _Columns:
     target: str
     missing: Missing
     dates: Dates
-    categories: Sequence[str]
+    categories: frozenset[str]
     decimals: Sequence[Mark]
     arrays: dict[str, pa.ChunkedArray] = field(default_factory=dict)
     formats: dict[str, NumberFormat] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class _Columns:
         """Add a column to the arrays, or a problem."""
         column = self.table.column(name)
         kind = kind_of(column.type)
-        if is_missing(column).all():
+        if column.null_count == len(column) or (kind != "other" and is_missing(column).all()):
             self.refuse_column(name, "has no values")
         elif kind == "other":
             self.refuse_column(name, f"has values of type {column.type}, no numbers or text")
@@ -240,8 +240,9 @@ def prepare(
     """
     names = _feature_columns(table, target, drop, needed, categories)
     unnamed = [each for each in names if _INDEX.fullmatch(each)]
-    names = [each for each in names if each not in unnamed]
-    read = _Columns(table, target, missing, dates, categories, decimals)
+    left_out = set(unnamed)
+    names = [each for each in names if each not in left_out]
+    read = _Columns(table, target, missing, dates, frozenset(categories), decimals)
     read.notes += notes
     read.problems += problems
     if unnamed:
@@ -277,14 +278,16 @@ def prepare(
     if not encoding.columns:
         got = f"no column that varies besides {target!r}"
         refuse("The table", "of a target and features", got, "Add columns to predict it from.")
-    constant = [each for each in names if each not in encoding.column_names]
+    varying = set(encoding.column_names)
+    constant = [each for each in names if each not in varying]
     all_notes = [
         *read.notes,
         *target_notes,
         *(f"Left out because it has one value only: {each!r}." for each in constant),
         *_encoding_notes(encoding),
     ]
-    X, features = encoding.encode(table.take(pa.array(rows))).X, encoding.feature_names
+    used = table.select(list(encoding.column_names)).take(pa.array(rows))
+    X, features = encoding.encode(used).X, encoding.feature_names
     texts = source, tuple(all_notes)
     return Problem(name, known, target, features, X, y, classes, *texts, rows, numbers), encoding
 
@@ -308,11 +311,11 @@ def _rows_to_use(
                 "--missing drop",
             )
         return np.flatnonzero(complete_rows(table, required))
-    kept = [
+    kept = {
         each
         for each in (features if read.missing != "drop" else ())
         if read.missing == "impute" or kind_of(table.column(each).type) == "category"
-    ]
+    }
     dropping = {each: count for each, count in counts.items() if each not in kept}
     rows = np.flatnonzero(complete_rows(table, dropping))
     if dropping:
