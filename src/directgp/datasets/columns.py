@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
-from shlex import quote
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from directgp.errors import refuse
-from directgp.text import listed
+from directgp.text import NUMBER, listed, shell_word
 
 Kind = Literal["number", "category", "time", "empty", "other"]
 
@@ -60,9 +59,6 @@ def trim(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 Mark = Literal[".", ","]
-
-NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
-"""Numbers without separators of thousands, currencies and the like."""
 
 ISO = "%Y-%m-%d"
 """Format of dates and times of ISO 8601, such as 2020-12-31 and 2020-12-31T10:30:00Z."""
@@ -313,4 +309,4 @@ def plain_values(column: Any) -> Any:
 
 def drop_options(names: Collection[str]) -> str:
     """Format ``--drop a --drop b``, quoted for a shell where needed."""
-    return " ".join(f"--drop {quote(name)}" for name in names)
+    return " ".join(f"--drop {shell_word(name)}" for name in names)

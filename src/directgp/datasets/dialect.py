@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import NamedTuple, final
 
-from directgp.datasets.columns import NUMBER, Mark
+from directgp.datasets.columns import Mark
 from directgp.errors import refuse
-from directgp.text import listed, plural
+from directgp.text import NUMBER, listed, plural
 
 DECIMALS: tuple[Mark, Mark] = (".", ",")
 

@@ -27,7 +27,7 @@ from directgp.datasets.columns import (
 )
 from directgp.errors import InvalidInputError, InvalidTableError, TableProblem, refuse
 from directgp.registry import Missing
-from directgp.text import number, plural, suggestion
+from directgp.text import number, plural, suggestion, visible
 
 _ROWS_PER_LEVEL = 20
 """A column with more levels than usual needs this many rows for each of them."""
@@ -186,6 +186,7 @@ class RowReasons(Mapping[int, str]):
 
     def add(self, rows: Iterable[int], reason: str) -> None:
         """Add a reason to rows."""
+        reason = visible(reason)
         for row in rows:
             kept = self._kept.setdefault(row, [])
             if len(kept) < _MAX_REASONS:

@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from shlex import quote
 from typing import final
 
 import numpy as np
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 from directgp.datasets.columns import (
     ISO,
-    NUMBER,
     Mark,
     NumberFormat,
     complete_rows,
@@ -34,7 +32,7 @@ from directgp.datasets.tables import refuse_column
 from directgp.datasets.targets import encode_target
 from directgp.errors import InvalidTableError, TableProblem, refuse, require
 from directgp.registry import Dates, Missing, Task
-from directgp.text import counted, listed, number, plural
+from directgp.text import NUMBER, counted, listed, number, plural, shell_word
 
 TASKS: tuple[Task, ...] = ("regression", "classification", "count")
 
@@ -174,7 +172,7 @@ class _Columns:
                 f"{row + 1} has {column[row].as_py()!r}{others}"
             )
             if self.missing == "error":
-                options = "--missing impute", f"--categories {quote(name)}"
+                options = "--missing impute", f"--categories {shell_word(name)}"
                 self.refuse(sentence, {"--missing": ("impute",)}, *options)
                 self.reported.add(name)
             else:
