@@ -16,6 +16,7 @@ from directgp.datasets.columns import (
     kind_of,
     plain_values,
     read_numbers,
+    shown_value,
 )
 from directgp.datasets.encoding import Encoding, RowReasons
 from directgp.datasets.problem import MIN_ROWS, Problem
@@ -267,5 +268,7 @@ def _numbers(
     except TypeError:
         # Times, lists and the like.
         values, bad = np.full(len(column), np.nan), np.flatnonzero(~is_missing(column))
-    texts = zip(bad.tolist(), column.take(pa.array(bad)).to_pylist(), strict=True)
-    return values, {row: f"{name} is {str(v)!r}, which is not a number" for row, v in texts}
+    texts = {row: shown_value(column[row]) for row in bad.tolist()}
+    return values, {
+        row: f"{name} is {text!r}, which is not a number" for row, text in texts.items()
+    }

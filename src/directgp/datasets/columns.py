@@ -261,6 +261,14 @@ def _days(column: pa.ChunkedArray) -> NDArray[np.float64]:
     return to_numbers(pc.cast(column, pa.int64())) / (per_second * _DAY)
 
 
+def shown_value(value: pa.Scalar) -> str:
+    """Return a value as text; Python has no time before the year 1 or after 9999."""
+    try:
+        return str(value.as_py())
+    except (ArithmeticError, ValueError, LookupError, pa.ArrowException):
+        return f"a value of type {value.type}"
+
+
 def require_unique(
     names: Iterable[str], who: str, allowed: str, remedy: str, where: str = ""
 ) -> None:

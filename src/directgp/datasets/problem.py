@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import NoReturn, final
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from directgp.datasets.columns import (
     missing_counts,
     other_order,
     read_numbers,
+    shown_value,
     trim,
 )
 from directgp.datasets.dialect import DECIMALS
@@ -136,8 +137,14 @@ class _Columns:
         remedy = drop_options([name]) if options else "another --target"
         self.refuse(f"Column {name!r} {why}", options, remedy)
 
+    def refuse_rows(self, least: int, got: int) -> NoReturn:
+        """Raise `InvalidTableError` for too few rows, with the other problems."""
+        gaps = "" if got == self.table.num_rows else " without gaps"
+        sentence = f"The table must have at least {plural(least, 'row')}{gaps}. Got {got}."
+        raise InvalidTableError([*self.problems, TableProblem(sentence)])
+
     def _read_numbers(self, name: str, column: pa.ChunkedArray, form: NumberFormat) -> None:
-        first = str(column.drop_null()[0])
+        first = shown_value(column.drop_null()[0])
         if form.dates:
             if self.dates == "error":
                 remedy = "another --target" if name == self.target else drop_options([name])
@@ -245,19 +252,18 @@ def prepare(
     read.problems += problems
     if unnamed:
         read.notes.append(f"Left out because they have no name: {listed(unnamed)}.")
-    for each in (*names, target, *needed) if table.num_rows else ():
+    if not table.num_rows:
+        read.refuse_rows(min_rows, 0)
+    for each in (*names, target, *needed):
         read.read(each)
     names = [each for each in names if each in read.arrays]
-    if table.num_rows and target not in read.arrays:
+    if target not in read.arrays:
         raise InvalidTableError(read.problems)
-    used = pa.table(read.arrays) if read.arrays else table
+    used = pa.table(read.arrays)
     rows = _rows_to_use(read, used, names, [target, *(n for n in needed if n in read.arrays)])
     used = used.take(pa.array(rows))
     if len(rows) < min_rows:
-        least = plural(min_rows, "row") + ("" if len(rows) == table.num_rows else " without gaps")
-        sentence = f"The table must have at least {least}. Got {len(rows)}."
-        read.problems.append(TableProblem(sentence))
-        raise InvalidTableError(read.problems)
+        read.refuse_rows(min_rows, len(rows))
     with collected(read.problems):
         encoding = Encoding.learn(used.select(names), read.formats, missing)
     with collected(read.problems):

@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 from openpyxl import Workbook
 
-from directgp.datasets import untrusted
+from directgp.datasets import tables, untrusted
 from directgp.datasets.dialect import unique_names
 from directgp.datasets.encoding import Encoding
 from directgp.datasets.problem import prepare
@@ -84,6 +84,12 @@ def test_types_without_functions_of_arrow(tmp_path: Path) -> None:
         prepare(read_table(path), "y", name="t", source="t")
     problem, _ = prepare(read_table(path), "y", name="t", source="t", drop=["runs"])
     assert problem.feature_names == ("view=b",)
+
+
+def test_times_that_python_does_not_have() -> None:
+    table = pa.table({"far": pa.array([2**60] * 40, pa.timestamp("s")), "y": np.arange(40) / 7})
+    with pytest.raises(InvalidInputError, match=r"such as 'a value of type timestamp\[s\]'"):
+        prepare(table, "y", name="t", source="t")
 
 
 def test_a_file_with_fewer_rows_than_it_says(tmp_path: Path) -> None:
@@ -185,7 +191,8 @@ def test_a_line_without_end(tmp_path: Path) -> None:
     assert "text whose first line ends within 1,048,576 bytes" in refused(path)
 
 
-def test_a_sheet_with_a_row_of_any_number(tmp_path: Path) -> None:
+def test_a_sheet_with_a_row_of_any_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_MAX_SHEET_ROWS", 1000)
     path = tmp_path / "t.xlsx"
     book = Workbook()
     for row in (["a", "b"], [1, 2], [3, 4]):
@@ -196,7 +203,7 @@ def test_a_sheet_with_a_row_of_any_number(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as parts:
         for name, data in held.items():
             parts.writestr(name, data.replace(b'<row r="3"', b'<row r="98765432109"'))
-    assert "The sheet must be at most 1,048,576 rows." in refused(path)
+    assert "The sheet must be at most 1,000 rows." in refused(path)
 
 
 def test_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
