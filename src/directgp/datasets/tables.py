@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import Any, BinaryIO, NoReturn, final
 from zipfile import ZipFile
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.ipc
 from typing_extensions import override
@@ -24,7 +25,14 @@ from directgp.datasets.dialect import (
     guess_encoding,
     unique_names,
 )
-from directgp.datasets.untrusted import open_file, readable, require_memory, valid_table
+from directgp.datasets.untrusted import (
+    arrow_size,
+    available_memory,
+    open_file,
+    readable,
+    require_memory,
+    valid_table,
+)
 from directgp.errors import (
     InvalidInputError,
     InvalidTableError,
@@ -53,8 +61,8 @@ _ROWS_CHECKED = 1000
 _MAX_SHEET_ROWS = 2**20
 """Rows of a sheet that Excel allows; a damaged one may have a row of any number."""
 
-_ARROW_FILE = b"ARROW1"
-"""First bytes of an Arrow file; an Arrow stream has others."""
+_ARROW_FILE, _ARROW_START = b"ARROW1", 8
+"""First bytes of an Arrow file, and where the stream in it starts; a stream has other bytes."""
 
 
 def refuse_absent(who: str, allowed: str, path: Path) -> NoReturn:
@@ -330,7 +338,26 @@ class ParquetTable(ReadableTable):
             size = sum(group.total_byte_size for group in groups)
             rows, width = sum(group.num_rows for group in groups), len(self.names)
             require_memory(self.shown, size, rows, width, len(columns) / width)
+            wanted, kinds = set(columns), (pa.types.is_string, pa.types.is_binary)
+            fields = [field for field in file.schema_arrow if field.name in wanted]
+            texts = [field.name for field in fields if any(kind(field.type) for kind in kinds)]
+            if texts and size * rows > available_memory():
+                require_memory(self.shown, self._text_bytes(texts))
             return file.read(columns=columns).select(columns)
+
+    def _text_bytes(self, columns: list[str]) -> int:
+        """Return the bytes of columns of text, which are few in the file if a long text recurs."""
+        from pyarrow.parquet import ParquetFile
+
+        total = 0
+        options = {"pre_buffer": False, "buffer_size": _BUFFER_BYTES, "read_dictionary": columns}
+        with open_file(self.shown) as source, ParquetFile(source, **options) as file:
+            for batch in file.iter_batches(columns=columns, use_threads=False):
+                batch.validate(full=True)
+                for column in batch.columns:
+                    lengths = pc.binary_length(column.dictionary).take(column.indices)
+                    total += pc.sum(pc.cast(lengths, pa.int64())).as_py() or 0
+        return total
 
 
 @final
@@ -340,21 +367,31 @@ class ArrowTable(ReadableTable):
     @override
     def _names(self) -> Sequence[str]:
         with open_file(self.shown) as source:
-            return list(_arrow_reader(source).schema.names)
+            return list(self._open(source).schema.names)
 
     @override
     def _read(self, columns: list[str], as_text: set[str]) -> pa.Table:
-        wanted = set(columns)
+        wanted, width = set(columns), len(self.names)
         fields = [j for j, name in enumerate(self.names) if name in wanted]
         with open_file(self.shown) as source:
-            return _arrow_reader(source, included_fields=fields).read_all().select(columns)
+            opened = self._open(source)
+            # An Arrow file is a stream with an index at its end; what the index points to may be
+            # something else than what is measured, so that the stream is read.
+            start = 0 if isinstance(opened, pa.ipc.RecordBatchStreamReader) else _ARROW_START
+            source.seek(start)
+            size = arrow_size(source)
+            if start and size.batches != opened.num_record_batches:
+                raise pa.ArrowInvalid("its index has another number of batches than there are")
+            require_memory(self.shown, size.unpacked, size.rows, width, len(columns) / width)
+            source.seek(start)
+            options = pa.ipc.IpcReadOptions(included_fields=fields)
+            return pa.ipc.open_stream(source, options=options).read_all().select(columns)
 
-
-def _arrow_reader(source: Any, **options: Any) -> Any:
-    start = source.read(len(_ARROW_FILE))
-    source.seek(0)
-    open_arrow = pa.ipc.open_file if start == _ARROW_FILE else pa.ipc.open_stream
-    return open_arrow(source, options=pa.ipc.IpcReadOptions(**options))
+    @staticmethod
+    def _open(source: BinaryIO) -> Any:
+        head = source.read(len(_ARROW_FILE))
+        source.seek(0)
+        return (pa.ipc.open_file if head == _ARROW_FILE else pa.ipc.open_stream)(source)
 
 
 _READERS: dict[str, type[ReadableTable]] = {

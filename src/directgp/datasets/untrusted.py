@@ -2,15 +2,17 @@
 
 import os
 import stat
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.ipc
 
 from directgp.errors import refuse
 from directgp.text import one_line
@@ -30,7 +32,9 @@ def readable(path: str) -> Iterator[None]:
     """Raise `InvalidInputError` with the path if Arrow or the system cannot read a file."""
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeError, MemoryError, struct.error) as error:
+        if isinstance(error, MemoryError):
+            _refuse_size(path, "more than there is")
         if isinstance(error, UnicodeError):
             cause = "a name or a text in it is not UTF-8"
         else:
@@ -60,9 +64,87 @@ def require_memory(
     """
     need, free = _COPIES * share * max(size, _NUMBER_BYTES * rows * columns), available_memory()
     if need > free:
-        got = f"{shown!r}, which needs more than {need / 1e9:.3g} GB of {free / 1e9:.3g} GB"
-        remedy = "Take fewer rows or columns, or stream Parquet files with ParquetRows."
-        refuse("The data file", "a table that fits in memory", got, remedy)
+        _refuse_size(shown, f"more than {need / 1e9:.3g} GB of {free / 1e9:.3g} GB")
+
+
+def _refuse_size(shown: str, needs: str) -> NoReturn:
+    remedy = "Take fewer rows or columns, or stream Parquet files with ParquetRows."
+    refuse(
+        "The data file", "a table that fits in memory", f"{shown!r}, which needs {needs}", remedy
+    )
+
+
+class ArrowSize(NamedTuple):
+    """What the messages of an Arrow file or stream claim to hold."""
+
+    unpacked: int
+    rows: int
+    batches: int
+
+
+def arrow_size(source: BinaryIO) -> ArrowSize:
+    """Return the sizes of all messages from here on; nothing is unpacked."""
+    unpacked = rows = batches = 0
+    for message in pa.ipc.MessageReader.open_stream(source):
+        batch = _Table.root(message.metadata).table(2)
+        if message.type not in ("record batch", "dictionary") or batch is None:
+            continue
+        if message.type == "dictionary":
+            batch = batch.table(1) or batch
+        else:
+            rows, batches = rows + batch.long(0), batches + 1
+        body = memoryview(message.body or b"")
+        for start, length in batch.pairs(2):
+            # A compressed buffer begins with its length; −1 says that this one is not compressed.
+            known = int.from_bytes(body[start : start + 8], "little", signed=True)
+            packed = batch.table(3) is not None and length >= 8 and known >= 0
+            unpacked += known if packed else length
+    return ArrowSize(unpacked, rows, batches)
+
+
+class _Table(NamedTuple):
+    """A table of a FlatBuffer, whose fields are numbered in the schema of Arrow (Message.fbs).
+
+    Arrow has verified the offsets of messages that it returns.
+    """
+
+    data: memoryview
+    start: int
+
+    @classmethod
+    def root(cls, buffer: pa.Buffer) -> "_Table":
+        data = memoryview(buffer)
+        return cls(data, _number(data, 0, "I"))
+
+    def table(self, field: int) -> "_Table | None":
+        """Return the table in a field, or None."""
+        at = self._at(field)
+        return None if at is None else _Table(self.data, at + _number(self.data, at, "I"))
+
+    def long(self, field: int) -> int:
+        """Return the number in a field, 0 by default."""
+        at = self._at(field)
+        return 0 if at is None else _number(self.data, at, "q")
+
+    def pairs(self, field: int) -> Iterator[tuple[int, int]]:
+        """Yield the pairs of numbers in a vector."""
+        at = self._at(field)
+        if at is not None:
+            vector = at + _number(self.data, at, "I")
+            number = _number(self.data, vector, "I")
+            yield from struct.iter_unpack("<qq", self.data[vector + 4 : vector + 4 + 16 * number])
+
+    def _at(self, field: int) -> int | None:
+        index = self.start - _number(self.data, self.start, "i")
+        slot = 4 + 2 * field
+        if slot >= _number(self.data, index, "H"):
+            return None
+        offset = _number(self.data, index + slot, "H")
+        return self.start + offset if offset else None
+
+
+def _number(data: memoryview, at: int, kind: str) -> int:
+    return int(struct.unpack_from(f"<{kind}", data, at)[0])
 
 
 def available_memory() -> float:

@@ -157,12 +157,35 @@ def runs_of_a_value(path: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"x": np.zeros(300_000), "y": np.ones(300_000)}), path)
 
 
+def a_text_that_recurs(path: Path) -> None:
+    text = pa.DictionaryArray.from_arrays(np.zeros(1000, np.int8), ["x" * 10_000])
+    pyarrow.parquet.write_table(pa.table({"a": text}), path, store_schema=False)
+
+
+def packed_columns(path: Path) -> None:
+    table = pa.table({"x": np.zeros(100_000), "y": pa.nulls(100_000)})
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.OSFile(str(path), "wb") as sink:
+        with pa.ipc.new_file(sink, table.schema, options=options) as writer:
+            writer.write_table(table)
+
+
+def rows_without_bytes(path: Path) -> None:
+    with pa.OSFile(str(path), "wb") as sink:
+        table = pa.table({"x": pa.nulls(200_000), "y": pa.nulls(200_000)})
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+
+
 BOMBS: list[tuple[Callable[[Path], None], str]] = [
     (many_lines, ".csv.gz"),
     (few_bytes_of_many_values, ".csv"),
     (packed_sheet, ".xlsx"),
     (far_cells, ".xlsx"),
     (runs_of_a_value, ".parquet"),
+    (a_text_that_recurs, ".parquet"),
+    (packed_columns, ".feather"),
+    (rows_without_bytes, ".arrow"),
 ]
 
 
@@ -173,7 +196,8 @@ def test_tables_that_do_not_fit_in_memory(
     path = tmp_path / f"t{suffix}"
     make(path)
     assert read_table_or_none(path)
-    monkeypatch.setattr(untrusted, "available_memory", lambda: 2e6)
+    for module in (tables, untrusted):
+        monkeypatch.setattr(module, "available_memory", lambda: 2e6)
     assert "The data file must be a table that fits in memory. Got" in refused(path)
 
 
@@ -183,6 +207,37 @@ def read_table_or_none(path: Path) -> bool:
         return bool(read_table(path).num_rows)
     except InvalidInputError as error:
         return "first row of names" in str(error)
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_sizes_of_arrow_files_are_known_before_they_are_unpacked(
+    compression: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.arrow"
+    coded = pa.array(["red", "green"] * 3000).dictionary_encode()
+    table = pa.table({"x": np.zeros(6000), "text": ["abc"] * 6000, "coded": coded})
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.OSFile(str(path), "wb") as sink:
+        with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+            writer.write_table(table, max_chunksize=2000)
+    with open(path, "rb") as source:
+        size = untrusted.arrow_size(source)
+    assert (size.rows, size.batches) == (6000, 3)
+    # Buffers are padded to 8 bytes, and offsets are written once for each batch.
+    assert table.nbytes <= size.unpacked < table.nbytes + 200
+
+
+def test_an_arrow_file_that_ends_before_its_index_says(tmp_path: Path) -> None:
+    path = tmp_path / "t.feather"
+    schema = pa.schema({"x": pa.float64()})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        for part in (1.0, 2.0):
+            writer.write_table(pa.table({"x": [part] * 9}))
+    content = path.read_bytes()
+    messages = [at for at in range(0, len(content), 8) if content[at : at + 4] == b"\xff" * 4]
+    # The second batch becomes the mark of the end.
+    path.write_bytes(content[: messages[2] + 4] + bytes(4) + content[messages[2] + 8 :])
+    assert "another number of batches than there are" in refused(path)
 
 
 def test_a_line_without_end(tmp_path: Path) -> None:
