@@ -367,31 +367,38 @@ class ArrowTable(ReadableTable):
     @override
     def _names(self) -> Sequence[str]:
         with open_file(self.shown) as source:
-            return list(self._open(source).schema.names)
+            index, start = self._index(source), source.tell()
+            schema = pa.ipc.open_stream(source).schema
+            if index is not None and not schema.equals(index.schema):
+                raise pa.ArrowInvalid("its index has other columns than there are")
+            source.seek(start)
+            self._size = arrow_size(source)
+            if index is not None and self._size.batches != index.num_record_batches:
+                raise pa.ArrowInvalid("its index has another number of batches than there are")
+            return list(schema.names)
 
     @override
     def _read(self, columns: list[str], as_text: set[str]) -> pa.Table:
         wanted, width = set(columns), len(self.names)
         fields = [j for j, name in enumerate(self.names) if name in wanted]
+        require_memory(
+            self.shown, self._size.unpacked, self._size.rows, width, len(columns) / width
+        )
         with open_file(self.shown) as source:
-            opened = self._open(source)
-            # An Arrow file is a stream with an index at its end; what the index points to may be
-            # something else than what is measured, so that the stream is read.
-            start = 0 if isinstance(opened, pa.ipc.RecordBatchStreamReader) else _ARROW_START
-            source.seek(start)
-            size = arrow_size(source)
-            if start and size.batches != opened.num_record_batches:
-                raise pa.ArrowInvalid("its index has another number of batches than there are")
-            require_memory(self.shown, size.unpacked, size.rows, width, len(columns) / width)
-            source.seek(start)
+            self._index(source)
             options = pa.ipc.IpcReadOptions(included_fields=fields)
             return pa.ipc.open_stream(source, options=options).read_all().select(columns)
 
     @staticmethod
-    def _open(source: BinaryIO) -> Any:
-        head = source.read(len(_ARROW_FILE))
-        source.seek(0)
-        return (pa.ipc.open_file if head == _ARROW_FILE else pa.ipc.open_stream)(source)
+    def _index(source: BinaryIO) -> Any:
+        """Move to the stream of messages, and return the index of a file, or None.
+
+        The index may point to other bytes than those that are measured, so that it is not used.
+        """
+        is_file = source.read(len(_ARROW_FILE)) == _ARROW_FILE
+        index = pa.ipc.open_file(source) if is_file else None
+        source.seek(_ARROW_START if is_file else 0)
+        return index
 
 
 _READERS: dict[str, type[ReadableTable]] = {

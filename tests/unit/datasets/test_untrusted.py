@@ -67,11 +67,14 @@ def test_values_that_would_crash_the_process(
     assert "The data file must be readable. Got" in refused(path)
 
 
-def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
+def test_damaged_names(tmp_path: Path) -> None:
     path = tmp_path / "t.feather"
     write_arrow(path, pa.table({"a name": [1, 2]}))
-    path.write_bytes(path.read_bytes().replace(b"a name", b"a\xffname"))
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"a name", b"a\xffname"))
     assert "a name or a text in it is not UTF-8" in refused(path)
+    path.write_bytes(content.replace(b"a name", b"b name", 1))
+    assert "its index has other columns than there are" in refused(path)
 
 
 def test_types_without_functions_of_arrow(tmp_path: Path) -> None:
