@@ -6,9 +6,18 @@ A message says what is wrong, what is allowed, what was given, and what to do.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from directgp.text import visible
+
+MAX_PROBLEMS = 20
+"""Problems of a table in a message; a wide one may have thousands."""
+
 
 class DirectGPError(Exception):
     """Base class of all errors that directgp raises on purpose."""
+
+    def __init__(self, *args: object) -> None:
+        # Messages name columns and files, whose names may hold codes of a terminal.
+        super().__init__(*(visible(a, keep="\n") if isinstance(a, str) else a for a in args))
 
 
 class InvalidInputError(DirectGPError, ValueError):
@@ -27,7 +36,10 @@ class InvalidTableError(InvalidInputError):
     """A table cannot be used as it is; all its problems are in one message."""
 
     def __init__(self, problems: Sequence[TableProblem]) -> None:
-        super().__init__(" ".join(problem.sentence for problem in problems))
+        sentences = [problem.sentence for problem in problems[:MAX_PROBLEMS]]
+        if len(problems) > MAX_PROBLEMS:
+            sentences.append(f"There are {len(problems) - MAX_PROBLEMS:,} more problems.")
+        super().__init__(" ".join(sentences))
         self.problems = tuple(problems)
         self.options: dict[str, tuple[str, ...]] | None = None
         self.instead: list[str] = []

@@ -1,9 +1,11 @@
-"""Format numbers, durations, lists of names, plain-text tables and JSON."""
+"""Format numbers, durations, lists of names, plain-text tables and JSON; make text safe to show."""
 
 import json
 import math
+import re
 import shlex
 import textwrap
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -34,6 +36,12 @@ _MAX_CELL = 40
 
 _MAX_NAMES = 8
 """Names in a list; the rest is counted."""
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""First characters of a cell that spreadsheets compute, or leave out and compute the rest."""
+
+NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
+"""Numbers without separators of thousands, currencies and the like."""
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -178,10 +186,42 @@ def suggestion(name: str, names: Iterable[str], title: str) -> str:
     return did_you_mean(name, known) or f"{title}: {listed(known) if known else 'none'}."
 
 
+def visible(text: str, keep: str = "") -> str:
+    r"""Return the text with escapes in place of characters that nobody sees, but for those to keep.
+
+    These are control characters, such as the codes that move a cursor or set a title, marks that
+    change the direction of text, and characters without width. Text of files and of users is shown
+    on terminals, in figures, pages and CSV files through this function.
+
+    Examples
+    --------
+    >>> print(visible("\x1b[31mred"))
+    \x1b[31mred
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c in keep or _is_visible(c) else _escaped(c) for c in text)
+
+
 def one_line(text: str, limit: int | None = None) -> str:
-    """Return the text without line breaks and control characters, cut to `limit` characters."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    """Return visible text without line breaks, cut to `limit` characters."""
+    line = visible(" ".join(text.split()))
     return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
+
+
+def shell_word(text: str) -> str:
+    r"""Quote a word for a shell; one with characters that nobody sees as ``$'\x1b'``."""
+    if visible(text) == text:
+        return shlex.quote(text)
+    quoted = text.replace("\\", r"\\").replace("'", r"\'")
+    return f"$'{visible(quoted)}'"
+
+
+def csv_cell(text: str) -> str:
+    """Return text for a cell of CSV: visible, and with an apostrophe before a formula."""
+    shown = visible(text, keep="\t\r\n")
+    is_formula = shown.startswith(_FORMULA) and not NUMBER.fullmatch(shown)
+    return f"'{shown}" if is_formula else shown
 
 
 def text_table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
@@ -211,7 +251,7 @@ def bullet(text: str) -> str:
 def command_lines(words: Sequence[str]) -> str:
     """Format a shell command; long ones in lines that end with a backslash, to be pasted."""
     parts: list[str] = []
-    for word in map(shlex.quote, words):
+    for word in map(shell_word, words):
         # An option stays with its value.
         if parts and parts[-1].startswith("--") and " " not in parts[-1] and word[0] != "-":
             parts[-1] += f" {word}"
@@ -237,6 +277,18 @@ def _finite(value: Any) -> Any:
     return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
+def _is_visible(character: str) -> bool:
+    # Of the characters that are not printable for Python, only spaces are harmless.
+    return character.isprintable() or unicodedata.category(character) == "Zs"
+
+
+def _escaped(character: str) -> str:
+    r"""Return ``\x1b``, ``\u202e`` or ``\U000e0001``, as Python and shells write them."""
+    code = ord(character)
+    kind, digits = ("x", 2) if code < 0x80 else ("u", 4) if code < 0x10000 else ("U", 8)
+    return f"\\{kind}{code:0{digits}x}"
+
+
 def _limited(parts: Sequence[str], limit: int) -> str:
     more = len(parts) - limit
     return joined([*parts[:limit], f"{more} more"] if more > 0 else parts)
@@ -244,7 +296,7 @@ def _limited(parts: Sequence[str], limit: int) -> str:
 
 def _wrapped(text: str, first: str, others: str) -> str:
     """Wrap text without line breaks within "a ± b" or "a = b"."""
-    kept = text.replace(" ± ", "\xa0±\xa0").replace(" = ", "\xa0=\xa0")
+    kept = visible(text, keep="\n").replace(" ± ", "\xa0±\xa0").replace(" = ", "\xa0=\xa0")
     filled = textwrap.fill(
         kept, _WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
     )

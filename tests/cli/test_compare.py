@@ -210,12 +210,18 @@ def test_processes_of_its_own_give_the_same_results(
             "--sizes 5000",
             "--sizes must be 'all' or from 10 to 22, the rows of this table to train on. Got 5000.",
         ),
-        ("--sizes ten", "--sizes must be 'all' or whole numbers of at least 1. Got 'ten'."),
+        (
+            "--sizes ten",
+            "--sizes must be 'all' or whole numbers from 1 to 1,000,000,000. Got 'ten'.",
+        ),
         ("--betas 1,-1", "--betas must be numbers of at least 0. Got '-1'."),
         ("--betas big", "--betas must be numbers of at least 0. Got 'big'."),
-        ("--jobs 0", "--jobs must be at least 1. Got 0."),
-        ("--inducing few", "--inducing must be 'auto' or a whole number of at least 1. Got 'few'."),
-        ("--max-iter 0", "--max-iter must be at least 1. Got 0."),
+        ("--jobs 0", "--jobs must be from 1 to 1,000. Got 0."),
+        (
+            "--inducing few",
+            "--inducing must be 'auto' or a whole number from 1 to 1,000,000,000. Got 'few'.",
+        ),
+        ("--max-iter 0", "--max-iter must be from 1 to 1,000,000,000. Got 0."),
         ("--resume --force", "--resume and --force cannot be given together. Leave one out."),
         (
             "--drop y",

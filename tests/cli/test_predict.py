@@ -408,3 +408,38 @@ def test_intervals_and_quantiles_are_written_once(trained: Path, here: Path) -> 
     found = predicted(trained / "reg", trained / "reg.csv", *words)
     names = ["row", "mean", "sd", "lower", "upper", "q0.5", "q0.1", "reason"]
     assert found.column_names == names
+
+
+def hostile_table() -> pa.Table:
+    """Names, categories, classes and ids with codes of a terminal, and formulas."""
+    random = np.random.default_rng(3)
+    x = random.normal(size=40)
+    kind = random.choice(["a\x1b]0;t\x07", "=b", "\u200bc"], 40).tolist()
+    label = np.where(x > 0, "=yes\x1b[2J", "@no").tolist()
+    ids = [f"=cmd({number})" for number in range(40)]
+    numbers = [f"-{number}" for number in range(40)]
+    names = ("\x1b[31mx\u202e", "k\x9b\nind", "=id", "n", "y\x07")
+    return pa.table([x, kind, ids, numbers, label], names=names)
+
+
+def test_text_of_the_user_cannot_command_a_terminal_or_a_spreadsheet(here: Path) -> None:
+    data, model = "t\x1b[1m.parquet", "m\x1b"
+    pyarrow.parquet.write_table(hostile_table(), data)
+    drop = ("--drop", "=id", "--drop", "n")
+    answers = [
+        run("fit", data, "--target", "y\x07", "--out", model),
+        run("fit", data, "--target", "y\x07", *drop, "--out", model, *QUICK),
+        run("inspect", model),
+        run("predict", model, data, "--id", "=id,n", "--out", "p.csv"),
+        run("predict", model, data, "--id", "=id", "--out", "p.parquet"),
+        run("predict", model, data, "--id", "\x1b[31m", "--out", "q.csv"),
+        run("inspect", "\x1b[31m"),
+    ]
+    assert [answer.code for answer in answers] == [1, 0, 0, 0, 0, 1, 1]
+    for answer in answers:
+        assert (answer.out + answer.err).replace("\n", "").isprintable()
+    assert r"directgp fit $'t\x1b[1m.parquet' --target $'y\x07'" in answers[0].err
+    names, first = Path("p.csv").read_text().splitlines()[:2]
+    assert names == '"\'=id","n","p_=yes\\x1b[2J","p_@no","predicted","reason"'
+    assert first.startswith('"\'=cmd(0)","-0",')
+    assert "=yes\x1b[2J" in pyarrow.parquet.read_table("p.parquet").column("predicted").to_pylist()

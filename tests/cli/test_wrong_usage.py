@@ -64,9 +64,30 @@ USAGE = [
     ),
     (
         "fit reg.csv --target y --out m --inducing 0",
-        "--inducing must be 'auto' or a whole number of at least 1. Got '0'.",
+        "--inducing must be 'auto' or a whole number from 1 to 1,000,000,000. Got '0'.",
     ),
-    ("fit reg.csv --target y --out m --max-iter 0", "--max-iter must be at least 1. Got 0."),
+    (
+        "fit reg.csv --target y --out m --max-iter 0",
+        "--max-iter must be from 1 to 1,000,000,000. Got 0.",
+    ),
+    (
+        f"fit reg.csv --target y --out m --max-iter {10**12}",
+        "--max-iter must be from 1 to 1,000,000,000. Got 1000000000000.",
+    ),
+    (
+        f"fit reg.csv --target y --out m --jobs {10**30}",
+        "--jobs must be from 1 to 1,000. Got 1e+30.",
+    ),
+    (
+        f"fit reg.csv --target y --out m --inducing {'9' * 5000}",
+        "--inducing must be 'auto' or a whole number from 1 to 1,000,000,000. Got '"
+        + "9" * 5000
+        + "'.",
+    ),
+    (
+        f"reproduce --repeats {10**12}",
+        "--repeats must be from 1 to 1,000. Got 1000000000000.",
+    ),
     ("fit reg.csv --target y --out m --seed=-1", "--seed must be from 0 to 2³² − 1. Got -1."),
     (
         "fit reg.csv --target y --out m --task count --positive b",

@@ -1,5 +1,6 @@
 import json
 import math
+import subprocess
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from directgp.experiments.stats import SIGNIFICANT
 from directgp.text import (
     counted,
+    csv_cell,
     decimals_for,
     did_you_mean,
     duration,
@@ -20,9 +22,11 @@ from directgp.text import (
     percent,
     plural,
     rough_time,
+    shell_word,
     strict_json,
     suggestion,
     text_table,
+    visible,
     with_error,
 )
 
@@ -181,8 +185,58 @@ def test_similar_names_are_suggested() -> None:
 
 
 def test_one_line() -> None:
-    assert one_line("a\n b\x1b[1m") == "a b [1m"
+    assert one_line("a\n b\x1b[1m") == r"a b\x1b[1m"
     assert one_line("abcdef", 4) == "abc…"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Größe in m²", "Größe in m²"),
+        ("a\xa0b\u2009c 日本 😀", "a\xa0b\u2009c 日本 😀"),
+        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+        ("\x9b2J", r"\u009b2J"),
+        ("abc\u202efed", r"abc\u202efed"),
+        ("a\u200bb\ufeff", r"a\u200bb\ufeff"),
+        ("\U000e0041", r"\U000e0041"),
+        ("a\r\nb\tc\x00", r"a\x0d\x0ab\x09c\x00"),
+        ("\ud800", r"\ud800"),
+    ],
+)
+def test_what_nobody_sees_is_made_visible(text: str, shown: str) -> None:
+    assert visible(text) == shown == visible(visible(text))
+    assert visible(f"{text}\n", keep="\n") == f"{visible(text, keep=chr(10))}\n"
+
+
+def test_words_for_a_shell_are_visible_and_mean_the_same() -> None:
+    words = ["plain", "it's", "two words", "\x1b[31m'red'\\", "\u202eevil", "a\nb"]
+    line = " ".join(map(shell_word, words))
+    assert line.startswith("plain ") and line.isprintable()
+    script = f"printf '%s\\0' {line}"
+    bash = {"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin"}
+    out = subprocess.run(["bash", "-c", script], capture_output=True, check=True, env=bash).stdout
+    assert out.decode().split("\0")[:-1] == words
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+cmd|' /C calc'!A0", "'+cmd|' /C calc'!A0"),
+        ("-2+3", "'-2+3"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t=1", "'\t=1"),
+        ("\r=1", "'\r=1"),
+        ("-12", "-12"),
+        ("+1.5e-3", "+1.5e-3"),
+        ("-1,5", "-1,5"),
+        ("a=b", "a=b"),
+        ("two\nlines", "two\nlines"),
+        ("\x1b[2J", r"\x1b[2J"),
+    ],
+)
+def test_cells_of_csv_are_no_formulas(text: str, cell: str) -> None:
+    assert csv_cell(text) == cell
 
 
 def test_tables_align_their_columns() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 run_option, _HELP = panel("Comparison"), HELP["compare"]
 
-_check_repeats = options.checked("--repeats", "from 1 to 1,000", lambda n: 1 <= n <= 1000)
+_check_repeats = options.count_checked("--repeats", options.MAX_REPEATS)
 
 STORE, DOCUMENT = "fits.sqlite", "report.json"
 

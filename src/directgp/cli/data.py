@@ -16,8 +16,9 @@ from directgp.datasets.columns import (
     kind_of,
     plain_values,
     read_numbers,
+    shown_value,
 )
-from directgp.datasets.encoding import Encoding
+from directgp.datasets.encoding import Encoding, RowReasons
 from directgp.datasets.problem import MIN_ROWS, Problem
 from directgp.datasets.sources import Source, open_source, prepare_source
 from directgp.datasets.tables import refuse_column
@@ -82,6 +83,8 @@ def _options_that_work(
                 found[option] = tuple(dict.fromkeys((*found.get(option, ()), *values)))
             elif found.get(option) != ("impute",):
                 found[option] = tuple(values)
+        if max(map(len, found.values()), default=0) > _MAX_VALUES:
+            return None
         try:
             _open(given.with_options(found), extra, min_rows)
         except InvalidTableError as again:
@@ -96,6 +99,9 @@ def _options_that_work(
 _MAX_ROUNDS = 4
 """Times that options are added for problems that appear when others are solved."""
 
+_MAX_VALUES = 100
+"""Columns that one option names; a longer command is of no use to anybody."""
+
 
 def _open(given: DataOptions, extra: Mapping[str, str], min_rows: int) -> Opened:
     source = open_source(given.data, given.data_dir, given.reading)
@@ -104,7 +110,7 @@ def _open(given: DataOptions, extra: Mapping[str, str], min_rows: int) -> Opened
             refuse_column(f"--{role}", name, source.table.names)
     with usage_errors():
         source.choose(given.target, given.task, given.positive)
-    names = source.table.names
+    names = set(source.table.names)
     problem, encoding = prepare_source(
         source,
         target=given.target,
@@ -132,7 +138,7 @@ class PredictionRows(NamedTuple):
     """Features, with NaN where they are missing."""
 
     usable: NDArray[np.bool_]
-    reasons: dict[int, str]
+    reasons: RowReasons
     """Whether each row can be predicted, and what is wrong with some, by row."""
 
     ids: pa.Table
@@ -172,18 +178,19 @@ def open_rows(
     decimals = source.table.reading.decimals(source.table.decimal)
     encoding = card.encoding
     used = [*encoding.column_names, *([row_name] if row_name else [])]
+    known = set(names)
     for name in used:
-        if name not in names:
+        if name not in known:
             remedy = suggestion(name, names, "Its columns")
             refuse("DATA", "a table with all columns that the model uses", f"no {name!r}", remedy)
     for name in id_columns:
-        if name not in names:
+        if name not in known:
             refuse_column("--id", name, names)
         if name in written:
             got = f"{name!r}, which is one of the predictions"
             refuse("--id", "a column of another name", got, "Rename it in the data.")
     also = [*id_columns, *([card.target] if score else [])]
-    wanted = [name for name in dict.fromkeys([*used, *also]) if name in names]
+    wanted = [name for name in dict.fromkeys([*used, *also]) if name in known]
     # An id such as 007 stays text, unless the model uses it as a number.
     as_text = {*encoding.verbatim, *(set(id_columns) - {*used, card.target})}
     table = source.table.read(wanted, as_text=as_text)
@@ -199,7 +206,7 @@ def open_rows(
 
     def explain(faults: Mapping[int, str], then: str = "") -> None:
         for row, fault in faults.items():
-            reasons[row] = (f"{reasons[row]}; " if row in reasons else "") + fault + then
+            reasons.add([row], fault + then)
 
     if argument is not None and row_name is not None:
         column = table.column(row_name)
@@ -261,5 +268,7 @@ def _numbers(
     except TypeError:
         # Times, lists and the like.
         values, bad = np.full(len(column), np.nan), np.flatnonzero(~is_missing(column))
-    texts = zip(bad.tolist(), column.take(pa.array(bad)).to_pylist(), strict=True)
-    return values, {row: f"{name} is {str(v)!r}, which is not a number" for row, v in texts}
+    texts = {row: shown_value(column[row]) for row in bad.tolist()}
+    return values, {
+        row: f"{name} is {text!r}, which is not a number" for row, text in texts.items()
+    }

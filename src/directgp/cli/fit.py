@@ -1,6 +1,5 @@
 """The command `directgp fit`: train a model on a table and save it."""
 
-import shlex
 import sys
 import warnings
 from dataclasses import replace
@@ -11,7 +10,7 @@ from directgp.cli import options
 from directgp.cli.terminal import HELP, INTERRUPTED, Terminal, output_option
 from directgp.errors import DirectGPError, require
 from directgp.registry import LIKELIHOODS, LOSSES, ROW_CONSTANTS, chosen_likelihood
-from directgp.text import duration, entry, joined, number, plural, with_error
+from directgp.text import duration, entry, joined, number, plural, shell_word, with_error
 
 if TYPE_CHECKING:
     from directgp.cli.data import Opened
@@ -126,7 +125,7 @@ def _train_and_save(
     facts = _facts(model, problem)
     terminal.answer({**facts, "model": str(out), "notes": problem.notes})
     terminal.show(_summary(facts, problem, out))
-    command = f"directgp predict {shlex.quote(str(out))} DATA --out predictions.csv"
+    command = f"directgp predict {shell_word(str(out))} DATA --out predictions.csv"
     terminal.show(f"Next: {command}", wrap=False)
     if interrupted:
         sys.exit(INTERRUPTED)

@@ -21,9 +21,7 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 data_option, model_option = panel("Data"), panel("Model")
 
 
-def checked(
-    option: str, allowed: str = "at least 1", test: Callable[[Any], bool] = lambda value: value >= 1
-) -> Callable[[Any], Any]:
+def checked(option: str, allowed: str, test: Callable[[Any], bool]) -> Callable[[Any], Any]:
     """Return a callback that raises `WrongUsageError` for values that are not allowed."""
 
     def check(value: Any) -> Any:
@@ -32,6 +30,24 @@ def checked(
         return value
 
     return check
+
+
+MAX_REPEATS = 1_000
+"""Repeats of an experiment: the standard error of as many is 3 % of the standard deviation."""
+
+MAX_STEPS = 10**9
+"""Steps of a run: as many take weeks."""
+
+_MAX_JOBS = 1_000
+"""Processes: more than a machine has cores."""
+
+_MAX_WHOLE = 10**9
+"""Inducing inputs or rows: more do not fit in any memory."""
+
+
+def count_checked(option: str, most: int) -> Callable[[Any], Any]:
+    """Return a callback that raises `WrongUsageError` for numbers that are not from 1 to `most`."""
+    return checked(option, f"from 1 to {most:,}", lambda value: 1 <= value <= most)
 
 
 _check_seed = checked("--seed", "from 0 to 2³² − 1", lambda seed: 0 <= seed < 2**32)
@@ -61,14 +77,16 @@ def time_budget_option(option: Callable[..., Any], text: str) -> Any:
 
 MaxIter = Annotated[
     int | None,
-    model_option("NUMBER", "Maximum steps of one run.", callback=checked("--max-iter")),
+    model_option(
+        "NUMBER", "Maximum steps of one run.", callback=count_checked("--max-iter", MAX_STEPS)
+    ),
 ]
 DataDir = Annotated[Path | None, data_option("FOLDER", HELP["data"]["data_dir"])]
 
 
 def jobs_option(option: Callable[..., Any], text: str) -> Any:
     """Return the option ``--jobs``, in the panel of the given option."""
-    return option("NUMBER", text, "--jobs", "-j", callback=checked("--jobs"))
+    return option("NUMBER", text, "--jobs", "-j", callback=count_checked("--jobs", _MAX_JOBS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,9 +247,10 @@ def usage_errors() -> Iterator[None]:
 
 
 def whole_number(option: str, text: str, allowed: str = "'auto' or a whole number") -> int:
-    """Return a whole number of at least 1; raise `WrongUsageError` for other text."""
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise WrongUsageError(f"{option} must be {allowed} of at least 1. Got {text!r}.")
+    """Return a whole number from 1 to 10⁹; raise `WrongUsageError` for other text."""
+    is_short = text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_WHOLE))
+    if not (is_short and 1 <= int(text) <= _MAX_WHOLE):
+        raise WrongUsageError(f"{option} must be {allowed} from 1 to {_MAX_WHOLE:,}. Got {text!r}.")
     return int(text)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 from directgp.cli import options
 from directgp.cli.terminal import HELP, Terminal, WrongUsageError, output_option
 from directgp.errors import InvalidInputError, refuse
-from directgp.text import number, plural
+from directgp.text import csv_cell, number, plural
 
 if TYPE_CHECKING:
     from directgp.cli.data import PredictionRows
@@ -130,7 +130,7 @@ def predict(
         raise WrongUsageError("--quantiles is for numbers. The model is of classification.")
     file = file if file.header is not None else replace(file, header=card.header)
     source = open_source(data, file.data_dir, file.reading)
-    ids = tuple(dict.fromkeys(options.split_names(id_columns, source.table.names)))
+    ids = tuple(dict.fromkeys(options.split_names(id_columns, set(source.table.names))))
     written = [*wanted.names(card), REASON]
     table = open_rows(card, source, row_column, ids, written, score or density, drop_missing)
     if density and table.y is None:
@@ -191,6 +191,9 @@ def _write(
     fields = [pa.field(name, kinds.get(name, pa.float64())) for name in wanted.names(card)]
     schema = pa.schema([*rows.ids.schema, *fields, pa.field(REASON, pa.string())])
     sums = {"rows": 0.0}
+    is_text_file = not out.name.lower().endswith((".parquet", ".feather"))
+    if is_text_file:
+        schema = pa.schema([field.with_name(csv_cell(field.name)) for field in schema])
     with writing(out, schema) as write:
         for start in range(0, len(rows.X), _BLOCK):
             stop = min(start + _BLOCK, len(rows.X))
@@ -214,9 +217,25 @@ def _write(
             columns = [pa.array(column).take(places) for column in predicted]
             columns = columns or [pa.nulls(stop - start, field.type) for field in fields]
             reasons = pa.array([rows.reasons.get(row) for row in range(start, stop)], pa.string())
-            table = pa.table([*ids.columns, *columns, reasons], schema=schema)
+            cells = [*ids.columns, *columns, reasons]
+            cells = [_safe_cells(column) for column in cells] if is_text_file else cells
+            table = pa.table(cells, schema=schema)
             write(table.filter(pa.array(usable)) if wanted.drop_missing else table)
     return sums
+
+
+def _safe_cells(column: Any) -> Any:
+    """Return a column for a text file: text is visible, and no formula of a spreadsheet."""
+    import pyarrow as pa
+
+    from directgp.datasets.columns import kind_of
+
+    if kind_of(column.type) != "category":
+        return column
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    coded = pa.chunked_array(chunks, column.type).combine_chunks().dictionary_encode()
+    cells = [None if text is None else csv_cell(text) for text in coded.dictionary.to_pylist()]
+    return pa.array(cells, column.type).take(coded.indices)
 
 
 def _count_deviation(model: Any, X: Any, given: dict[str, Any]) -> Any:

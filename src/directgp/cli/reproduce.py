@@ -56,16 +56,27 @@ class Selection:
     protocol: Annotated[Literal["paper", "best"] | None, what_option("NAME", _HELP["protocol"])] = (
         None
     )
-    repeats: Annotated[int | None, what_option("NUMBER", _HELP["repeats"])] = None
-    max_steps: Annotated[int | None, what_option("NUMBER", _HELP["max_steps"])] = None
+    repeats: Annotated[
+        int | None,
+        what_option(
+            "NUMBER",
+            _HELP["repeats"],
+            callback=options.count_checked("--repeats", options.MAX_REPEATS),
+        ),
+    ] = None
+    max_steps: Annotated[
+        int | None,
+        what_option(
+            "NUMBER",
+            _HELP["max_steps"],
+            callback=options.count_checked("--max-steps", options.MAX_STEPS),
+        ),
+    ] = None
     largest_only: Annotated[bool, what_option("", _HELP["largest_only"], "--largest-only")] = False
     seed: options.Seed = 0
 
     def check(self) -> None:
-        """Raise `WrongUsageError` for a wrong number, or an unknown claim, figure or data set."""
-        for name, value in (("--repeats", self.repeats), ("--max-steps", self.max_steps)):
-            if value is not None and value < 1:
-                raise WrongUsageError(f"{name} must be at least 1. Got {value}.")
+        """Raise `WrongUsageError` for an unknown claim, figure or data set."""
         from directgp.datasets.paper.sets import PAPER
 
         claims, figures = _claims_and_figures()

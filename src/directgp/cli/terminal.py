@@ -19,8 +19,8 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
-from directgp.errors import DirectGPError, InvalidTableError
-from directgp.text import command_lines, one_line, strict_json
+from directgp.errors import MAX_PROBLEMS, DirectGPError, InvalidTableError
+from directgp.text import command_lines, one_line, strict_json, visible
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 """Exit codes, besides 0; `reporting_errors` maps the exceptions of commands to them."""
@@ -111,8 +111,8 @@ def console(err: bool = False) -> Console:
 
 def print_line(where: Console, text: str, style: str | None = None, wrap: bool = True) -> None:
     """Print text without markup; lines are wrapped on a terminal only, but for commands."""
-    soft_wrap = not (wrap and where.is_terminal)
-    where.print(text, style=style, markup=False, emoji=False, soft_wrap=soft_wrap)
+    soft_wrap, shown = not (wrap and where.is_terminal), visible(text, keep="\n")
+    where.print(shown, style=style, markup=False, emoji=False, soft_wrap=soft_wrap)
 
 
 def plain_table(
@@ -123,14 +123,16 @@ def plain_table(
     padding: int = 1,
 ) -> Table:
     """Return a table without lines; numeric columns are aligned right, other last ones wrap."""
-    table = Table(title=title or None, title_justify="left", title_style="bold", box=None)
+    heading = Text(visible(title, keep="\n"), style="bold") if title else None
+    table = Table(title=heading, title_justify="left", title_style="bold", box=None)
     table.pad_edge, table.padding = False, (0, padding)
     for head in heads:
         wraps = head == heads[-1] and head not in numeric
         side: Literal["left", "right"] = "right" if head in numeric else "left"
         table.add_column(head, justify=side, no_wrap=not wraps, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(each) if isinstance(each, str) else each for each in row))
+        cells = (Text(visible(each)) if isinstance(each, str) else each for each in row)
+        table.add_row(*cells)
     return table
 
 
@@ -171,7 +173,9 @@ def sentence(error: Exception) -> str:
     if isinstance(error, typer.TyperException):
         return _usage_sentence(error)
     if isinstance(error, InvalidTableError) and len(error.problems) > 1:
-        sentences = [f"  - {one_line(problem.sentence)}" for problem in error.problems]
+        shown = [one_line(problem.sentence) for problem in error.problems[:MAX_PROBLEMS]]
+        more = len(error.problems) - len(shown)
+        sentences = [f"  - {each}" for each in (*shown, *([f"{more:,} more"] if more else []))]
         return "\n".join(["The table cannot be used as it is.", *sentences])
     if isinstance(error, DirectGPError):
         return one_line(str(error))
@@ -190,7 +194,8 @@ def _report(words: str, error: BaseException, arguments: Sequence[str]) -> None:
     if not words:
         return  # typer has printed the help instead.
     if "--debug" in arguments:
-        traceback.print_exception(error)
+        lines = "".join(traceback.format_exception(error))
+        print(visible(lines, keep="\n"), end="", file=sys.stderr)
     command = working_command(error, arguments) if isinstance(error, InvalidTableError) else ""
     if "--json" in arguments:
         print_json({"error": words} | ({"command": command} if command else {}))

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
-from shlex import quote
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from directgp.errors import refuse
-from directgp.text import listed
+from directgp.text import NUMBER, listed, shell_word
 
 Kind = Literal["number", "category", "time", "empty", "other"]
 
@@ -60,9 +59,6 @@ def trim(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 Mark = Literal[".", ","]
-
-NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
-"""Numbers without separators of thousands, currencies and the like."""
 
 ISO = "%Y-%m-%d"
 """Format of dates and times of ISO 8601, such as 2020-12-31 and 2020-12-31T10:30:00Z."""
@@ -208,10 +204,15 @@ _TIMES = ("", " %H:%M", " %H:%M:%S", "T%H:%M:%S", "T%H:%M")
 _DATES_TRIED = 200
 """Different texts from which the format of dates is guessed."""
 
+_MAYBE_DATE = re.compile(r"\d.{4,}|\D+\s+\d.*", re.DOTALL)
+"""Texts that one of the formats may read: `strptime` takes long to find that none does."""
+
 
 def _guess_dates(column: pa.ChunkedArray) -> str:
     """Return the format that most of the texts have; empty if they are no dates."""
     texts = trim(column).drop_null().unique().to_pylist()[:_DATES_TRIED]
+    if sum(map(bool, map(_MAYBE_DATE.fullmatch, texts))) < _MOSTLY * len(texts):
+        return ""
     formats = [NumberFormat(dates=date + time) for date in _DATES for time in _TIMES]
     counts = {each: sum(_days_of_text(t, each) is not None for t in texts) for each in formats}
     best = max(counts, key=lambda each: counts[each])
@@ -258,6 +259,14 @@ def _days(column: pa.ChunkedArray) -> NDArray[np.float64]:
         return to_numbers(column) / (1e9 * _DAY)
     per_second = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[column.type.unit]
     return to_numbers(pc.cast(column, pa.int64())) / (per_second * _DAY)
+
+
+def shown_value(value: pa.Scalar) -> str:
+    """Return a value as text; Python has no time before the year 1 or after 9999."""
+    try:
+        return str(value.as_py())
+    except (ArithmeticError, ValueError, LookupError, pa.ArrowException):
+        return f"a value of type {value.type}"
 
 
 def require_unique(
@@ -308,4 +317,4 @@ def plain_values(column: Any) -> Any:
 
 def drop_options(names: Collection[str]) -> str:
     """Format ``--drop a --drop b``, quoted for a shell where needed."""
-    return " ".join(f"--drop {quote(name)}" for name in names)
+    return " ".join(f"--drop {shell_word(name)}" for name in names)

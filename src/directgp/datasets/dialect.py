@@ -4,15 +4,15 @@ import codecs
 import csv
 import io
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import NamedTuple, final
 
-from directgp.datasets.columns import NUMBER, Mark
+from directgp.datasets.columns import Mark
 from directgp.errors import refuse
-from directgp.text import listed, plural
+from directgp.text import NUMBER, listed, plural
 
 DECIMALS: tuple[Mark, Mark] = (".", ",")
 
@@ -193,8 +193,12 @@ def unique_names(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]
     """
     given = [name or f"Unnamed: {j}" for j, name in enumerate(names)]
     found: dict[str, None] = {}
+    # A counter for each name: a file may have thousands of columns of the same one.
+    copies = defaultdict[str, "count[int]"](lambda: count(2))
     for name in given:
-        copies = (f"{name}_{copy}" for copy in count(2))
-        found[next(each for each in chain([name], copies) if each not in found)] = None
+        each = name
+        while each in found:
+            each = f"{name}_{next(copies[name])}"
+        found[each] = None
     new = [each for each, name in zip(found, given, strict=True) if each != name]
     return tuple(found), (f"Columns of the same name were renamed: {listed(new)}.",) if new else ()

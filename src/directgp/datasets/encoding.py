@@ -1,6 +1,7 @@
 """Encode the columns of a table as numeric features."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Literal, NamedTuple, final
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from directgp.datasets.columns import (
     ISO,
@@ -25,12 +27,15 @@ from directgp.datasets.columns import (
 )
 from directgp.errors import InvalidInputError, InvalidTableError, TableProblem, refuse
 from directgp.registry import Missing
-from directgp.text import number, plural, suggestion
+from directgp.text import number, plural, suggestion, visible
 
 _ROWS_PER_LEVEL = 20
 """A column with more levels than usual needs this many rows for each of them."""
 
 _MAX_LEVELS = 500
+
+_MAX_REASONS = 8
+"""What is wrong with a row, as it is kept; the rest is counted."""
 
 MISSING_LEVEL = "(missing)"
 """Name of the level of missing values."""
@@ -145,9 +150,13 @@ class CategoryColumn(_Record):
         elif missing.any():
             used = f" (predicted as {self.base!r})" if self.imputed else ""
             yield Fault(np.flatnonzero(missing), f"{self.name} is missing{used}", self.imputed)
-        for new in level_counts(text.filter(pa.array((level < 0) & ~missing))):
-            rows = np.flatnonzero(pc.fill_null(pc.equal(text, new), False))
-            why = f"{self.name} is {new!r}, not seen in training (predicted as {self.base!r})"
+        unseen = np.flatnonzero((level < 0) & ~missing)
+        new = text.take(pa.array(unseen)).combine_chunks().dictionary_encode()
+        codes = new.indices.to_numpy()
+        order = np.argsort(codes, kind="stable")
+        groups = np.split(unseen[order], np.flatnonzero(np.diff(codes[order])) + 1)
+        for name, rows in zip(new.dictionary.to_pylist(), groups, strict=False):
+            why = f"{self.name} is {name!r}, not seen in training (predicted as {self.base!r})"
             yield Fault(rows, why, True)
         rows = np.flatnonzero(level > 0)
         features[rows, level[rows] - 1] = 1.0
@@ -167,6 +176,38 @@ def collected(problems: list[TableProblem]) -> Iterator[None]:
 Column = Annotated[NumberColumn | CategoryColumn, Field(discriminator="kind")]
 
 
+@final
+class RowReasons(Mapping[int, str]):
+    """What is wrong, by row; a wide table may have thousands of reasons in each."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, list[str]] = {}
+        self._more: Counter[int] = Counter()
+
+    def add(self, rows: Iterable[int], reason: str) -> None:
+        """Add a reason to rows."""
+        reason = visible(reason)
+        for row in rows:
+            kept = self._kept.setdefault(row, [])
+            if len(kept) < _MAX_REASONS:
+                kept.append(reason)
+            else:
+                self._more[row] += 1
+
+    @override
+    def __getitem__(self, row: int) -> str:
+        more = self._more[row]
+        return "; ".join([*self._kept[row], *([f"and {more:,} more"] if more else [])])
+
+    @override
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._kept)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
 class EncodedRows(NamedTuple):
     """The features of the rows of a table, and what is wrong with some of them."""
 
@@ -176,8 +217,7 @@ class EncodedRows(NamedTuple):
     usable: NDArray[np.bool_]
     """Whether each row can be used."""
 
-    reasons: dict[int, str]
-    """What is wrong, by row."""
+    reasons: RowReasons
 
 
 @final
@@ -251,16 +291,14 @@ class Encoding(_Record):
                 f" {suggestion(absent, known, 'Its columns')}"
             )
         features, start = np.zeros((table.num_rows, len(self.feature_names))), 0
-        usable, reasons = np.ones(table.num_rows, np.bool_), dict[int, str]()
+        usable, reasons = np.ones(table.num_rows, np.bool_), RowReasons()
         for column in self.columns:
             stop = start + len(column.feature_names)
             part = features[:, start:stop]
             for fault in column.fill(table.column(column.name), part, decimal):
                 if not fault.usable:
                     usable[fault.rows] = False
-                for row in fault.rows.tolist():
-                    before = f"{reasons[row]}; " if row in reasons else ""
-                    reasons[row] = before + fault.reason
+                reasons.add(fault.rows.tolist(), fault.reason)
             start = stop
         return EncodedRows(features, usable, reasons)
 

@@ -5,8 +5,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from shlex import quote
-from typing import final
+from typing import NoReturn, final
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 from directgp.datasets.columns import (
     ISO,
-    NUMBER,
     Mark,
     NumberFormat,
     complete_rows,
@@ -26,6 +24,7 @@ from directgp.datasets.columns import (
     missing_counts,
     other_order,
     read_numbers,
+    shown_value,
     trim,
 )
 from directgp.datasets.dialect import DECIMALS
@@ -34,7 +33,7 @@ from directgp.datasets.tables import refuse_column
 from directgp.datasets.targets import encode_target
 from directgp.errors import InvalidTableError, TableProblem, refuse, require
 from directgp.registry import Dates, Missing, Task
-from directgp.text import counted, listed, number, plural
+from directgp.text import NUMBER, counted, listed, number, plural, shell_word
 
 TASKS: tuple[Task, ...] = ("regression", "classification", "count")
 
@@ -102,7 +101,7 @@ class _Columns:
     target: str
     missing: Missing
     dates: Dates
-    categories: Sequence[str]
+    categories: frozenset[str]
     decimals: Sequence[Mark]
     arrays: dict[str, pa.ChunkedArray] = field(default_factory=dict)
     formats: dict[str, NumberFormat] = field(default_factory=dict)
@@ -115,7 +114,7 @@ class _Columns:
         """Add a column to the arrays, or a problem."""
         column = self.table.column(name)
         kind = kind_of(column.type)
-        if is_missing(column).all():
+        if column.null_count == len(column) or (kind != "other" and is_missing(column).all()):
             self.refuse_column(name, "has no values")
         elif kind == "other":
             self.refuse_column(name, f"has values of type {column.type}, no numbers or text")
@@ -138,8 +137,14 @@ class _Columns:
         remedy = drop_options([name]) if options else "another --target"
         self.refuse(f"Column {name!r} {why}", options, remedy)
 
+    def refuse_rows(self, least: int, got: int) -> NoReturn:
+        """Raise `InvalidTableError` for too few rows, with the other problems."""
+        gaps = "" if got == self.table.num_rows else " without gaps"
+        sentence = f"The table must have at least {plural(least, 'row')}{gaps}. Got {got}."
+        raise InvalidTableError([*self.problems, TableProblem(sentence)])
+
     def _read_numbers(self, name: str, column: pa.ChunkedArray, form: NumberFormat) -> None:
-        first = str(column.drop_null()[0])
+        first = shown_value(column.drop_null()[0])
         if form.dates:
             if self.dates == "error":
                 remedy = "another --target" if name == self.target else drop_options([name])
@@ -174,7 +179,7 @@ class _Columns:
                 f"{row + 1} has {column[row].as_py()!r}{others}"
             )
             if self.missing == "error":
-                options = "--missing impute", f"--categories {quote(name)}"
+                options = "--missing impute", f"--categories {shell_word(name)}"
                 self.refuse(sentence, {"--missing": ("impute",)}, *options)
                 self.reported.add(name)
             else:
@@ -240,25 +245,25 @@ def prepare(
     """
     names = _feature_columns(table, target, drop, needed, categories)
     unnamed = [each for each in names if _INDEX.fullmatch(each)]
-    names = [each for each in names if each not in unnamed]
-    read = _Columns(table, target, missing, dates, categories, decimals)
+    left_out = set(unnamed)
+    names = [each for each in names if each not in left_out]
+    read = _Columns(table, target, missing, dates, frozenset(categories), decimals)
     read.notes += notes
     read.problems += problems
     if unnamed:
         read.notes.append(f"Left out because they have no name: {listed(unnamed)}.")
-    for each in (*names, target, *needed) if table.num_rows else ():
+    if not table.num_rows:
+        read.refuse_rows(min_rows, 0)
+    for each in (*names, target, *needed):
         read.read(each)
     names = [each for each in names if each in read.arrays]
-    if table.num_rows and target not in read.arrays:
+    if target not in read.arrays:
         raise InvalidTableError(read.problems)
-    used = pa.table(read.arrays) if read.arrays else table
+    used = pa.table(read.arrays)
     rows = _rows_to_use(read, used, names, [target, *(n for n in needed if n in read.arrays)])
     used = used.take(pa.array(rows))
     if len(rows) < min_rows:
-        least = plural(min_rows, "row") + ("" if len(rows) == table.num_rows else " without gaps")
-        sentence = f"The table must have at least {least}. Got {len(rows)}."
-        read.problems.append(TableProblem(sentence))
-        raise InvalidTableError(read.problems)
+        read.refuse_rows(min_rows, len(rows))
     with collected(read.problems):
         encoding = Encoding.learn(used.select(names), read.formats, missing)
     with collected(read.problems):
@@ -277,14 +282,16 @@ def prepare(
     if not encoding.columns:
         got = f"no column that varies besides {target!r}"
         refuse("The table", "of a target and features", got, "Add columns to predict it from.")
-    constant = [each for each in names if each not in encoding.column_names]
+    varying = set(encoding.column_names)
+    constant = [each for each in names if each not in varying]
     all_notes = [
         *read.notes,
         *target_notes,
         *(f"Left out because it has one value only: {each!r}." for each in constant),
         *_encoding_notes(encoding),
     ]
-    X, features = encoding.encode(table.take(pa.array(rows))).X, encoding.feature_names
+    used = table.select(list(encoding.column_names)).take(pa.array(rows))
+    X, features = encoding.encode(used).X, encoding.feature_names
     texts = source, tuple(all_notes)
     return Problem(name, known, target, features, X, y, classes, *texts, rows, numbers), encoding
 
@@ -308,11 +315,11 @@ def _rows_to_use(
                 "--missing drop",
             )
         return np.flatnonzero(complete_rows(table, required))
-    kept = [
+    kept = {
         each
         for each in (features if read.missing != "drop" else ())
         if read.missing == "impute" or kind_of(table.column(each).type) == "category"
-    ]
+    }
     dropping = {each: count for each, count in counts.items() if each not in kept}
     rows = np.flatnonzero(complete_rows(table, dropping))
     if dropping:

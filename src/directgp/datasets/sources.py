@@ -79,7 +79,7 @@ def open_source(data: str, data_dir: Path | None = None, reading: Reading | None
     if data_dir is not None:
         # A wrong option is always an error; the variable is only checked if it is needed.
         data_folder(data_dir)
-    if suffix_of(data) and Path(data).exists():
+    if suffix_of(data) and os.path.exists(data):
         return Source(open_table(data, reading), stem_of(data), data)
     folder = data_folder(data_dir)
     found = find_in_folder(data, folder)
@@ -117,7 +117,7 @@ def _refuse_unknown(data: str, folder: Path | None) -> NoReturn:
     from directgp.datasets.paper.sets import PAPER
 
     path = Path(data)
-    if path.exists() or path.parent != Path("."):
+    if os.path.exists(path) or path.parent != Path("."):
         open_table(path)
     allowed = "a file that exists or the name of a data set"
     if data in PAPER:

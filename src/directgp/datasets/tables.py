@@ -5,12 +5,14 @@ import datetime
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import Any, BinaryIO, NoReturn, final
+from zipfile import ZipFile
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.ipc
 from typing_extensions import override
@@ -23,8 +25,23 @@ from directgp.datasets.dialect import (
     guess_encoding,
     unique_names,
 )
-from directgp.errors import InvalidTableError, MissingExtraError, TableProblem, refuse, require
-from directgp.text import did_you_mean, listed, plural, suggestion
+from directgp.datasets.untrusted import (
+    arrow_size,
+    available_memory,
+    open_file,
+    readable,
+    require_memory,
+    valid_table,
+)
+from directgp.errors import (
+    InvalidInputError,
+    InvalidTableError,
+    MissingExtraError,
+    TableProblem,
+    refuse,
+    require,
+)
+from directgp.text import did_you_mean, listed, one_line, plural, suggestion
 
 _HEAD_BYTES = 1 << 20
 """Bytes in which the first row of a text file has to end."""
@@ -35,20 +52,17 @@ _BLOCK_BYTES = 1 << 23
 _BUFFER_BYTES = 1 << 20
 """Bytes of a Parquet file held at once while its columns are decoded."""
 
-_ARROW_FILE = b"ARROW1"
-"""First bytes of an Arrow file; an Arrow stream has others."""
+_OBJECT_BYTES = 4
+"""Bytes of memory for each byte of a workbook, whose values are objects of Python."""
 
+_ROWS_CHECKED = 1000
+"""Rows of a sheet after which the memory is looked at."""
 
-@contextmanager
-def readable(path: str) -> Iterator[None]:
-    """Raise `InvalidInputError` with the path if Arrow or the system cannot read a file."""
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-        remedy = "Write it again, or give it the suffix of its format."
-        got = f"{path!r}, with the error: {cause.rstrip('.')}"
-        refuse("The data file", "readable", got, remedy)
+_MAX_SHEET_ROWS = 2**20
+"""Rows of a sheet that Excel allows; a damaged one may have a row of any number."""
+
+_ARROW_FILE, _ARROW_START = b"ARROW1", 8
+"""First bytes of an Arrow file, and where the stream in it starts; a stream has other bytes."""
 
 
 def refuse_absent(who: str, allowed: str, path: Path) -> NoReturn:
@@ -99,7 +113,7 @@ class ReadableTable(ABC):
             if name not in known:
                 refuse_column(f"A column of {self.shown!r}", name, self.names)
         with readable(self.shown):
-            return self._read(chosen, set(as_text))
+            return valid_table(self._read(chosen, set(as_text)))
 
     def irregular_rows(self, *remedy: str) -> TableProblem:
         """Return the problem of rows that are too short or too long; an option leaves them out."""
@@ -137,6 +151,8 @@ class TextTable(ReadableTable):
 
     @override
     def _read(self, columns: list[str], as_text: set[str]) -> pa.Table:
+        width = len(self._dialect.names)
+        require_memory(self.shown, self._bytes, self._lines, width, len(columns) / width)
         table = self._parse(columns, null_values=MISSING, strings_can_be_null=True)
         arrays = dict(zip(columns, table.columns, strict=True))
         for name, column in arrays.items():
@@ -150,13 +166,17 @@ class TextTable(ReadableTable):
 
     @cached_property
     def _dialect(self) -> Dialect:
-        encoding, tabs = self.reading.encoding, self.shown.lower().endswith((".tsv", ".tsv.gz"))
-        if encoding is None:
-            with self._stream() as stream:
-                blocks = iter(lambda: stream.read(_BLOCK_BYTES), b"")
-                encoding = guess_encoding(blocks, self.shown)
+        tabs = self.shown.lower().endswith((".tsv", ".tsv.gz"))
         with self._stream() as stream:
             head = stream.read(_HEAD_BYTES)
+        if len(head) == _HEAD_BYTES and not {b"\n"[0], b"\r"[0]} & set(head):
+            allowed = f"text whose first line ends within {_HEAD_BYTES:,} bytes"
+            refuse("The data file", allowed, f"a longer one in {self.shown!r}")
+        with self._stream() as stream:
+            blocks = self._measured(iter(lambda: stream.read(_BLOCK_BYTES), b""))
+            encoding = self.reading.encoding or guess_encoding(blocks, self.shown)
+            for _ in blocks:
+                pass  # The rest is measured.
         try:
             # Unless the head is the whole file, it may end within a character.
             name = "utf-8-sig" if encoding == "utf-8" else encoding
@@ -168,7 +188,16 @@ class TextTable(ReadableTable):
 
     def _stream(self) -> Any:
         compression = "gzip" if self.shown.lower().endswith(".gz") else None
-        return pa.input_stream(self.shown, compression=compression)
+        return pa.input_stream(open_file(self.shown), compression=compression)
+
+    def _measured(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """Count bytes and lines; raise `InvalidInputError` if they are more than the memory."""
+        self._bytes = self._lines = 0
+        for block in blocks:
+            self._bytes += len(block)
+            self._lines += block.count(b"\n")
+            require_memory(self.shown, self._bytes)
+            yield block
 
     def _parse(self, columns: list[str], *, as_text: bool = False, **options: Any) -> pa.Table:
         dialect, irregular = self._dialect, list[tuple[int, int]]()
@@ -231,25 +260,49 @@ class ExcelTable(ReadableTable):
         except ImportError as error:
             raise MissingExtraError("Reading .xlsx", "openpyxl", "excel") from error
         try:
-            book = load_workbook(self.shown, read_only=True, data_only=True)
+            with open_file(self.shown) as source:
+                with ZipFile(source) as parts:
+                    unpacked = sum(part.file_size for part in parts.infolist())
+                require_memory(self.shown, _OBJECT_BYTES * unpacked)
+                with closing(load_workbook(source, read_only=True, data_only=True)) as book:
+                    rows = self._filled_rows(book)
+        except (InvalidInputError, OSError):
+            raise
         except Exception as error:
             # openpyxl has no error of its own for files that are damaged or no workbooks.
-            refuse("The data file", "a workbook", f"{self.shown!r}, with the error: {error}")
-        with closing(book):
-            wanted, names = self.reading.sheet, book.sheetnames
-            if wanted not in (names if wanted or len(names) > 1 else [None]):
-                got = f"{len(names)} sheets in {self.shown!r}" if wanted is None else repr(wanted)
-                problem = f"--sheet must name a sheet. Got {got}. The sheets are {listed(names)}."
-                raise InvalidTableError([TableProblem(problem, {"--sheet": names[:1]})])
-            rows = list(book[wanted or names[0]].iter_rows(values_only=True))
-        filled = [[j for j, cell in enumerate(row) if cell is not None] for row in rows]
-        width = max((cells[-1] + 1 for cells in filled if cells), default=0)
+            cause = one_line(str(error), 200) or type(error).__name__
+            refuse("The data file", "a workbook", f"{self.shown!r}, with the error: {cause}")
+        width = max(map(len, rows), default=0)
         # Titles have one value.
-        start = next((i for i, cells in enumerate(filled) if len(cells) > (width > 1)), None)
+        filled = (sum(cell is not None for cell in row) for row in rows)
+        start = next((i for i, cells in enumerate(filled) if cells > (width > 1)), None)
         if start is None:
             refuse("The sheet", "a table with a first row of names", f"none in {self.shown!r}")
+        require_memory(self.shown, 0, len(rows), width)
         padding = (None,) * width
-        return [(*rows[i], *padding)[:width] for i in range(start, len(rows)) if filled[i]]
+        return [(*row, *padding)[:width] for row in rows[start:]]
+
+    def _filled_rows(self, book: Any) -> list[tuple[Any, ...]]:
+        """Return the rows of the sheet that have values, each to its last value."""
+        wanted, names = self.reading.sheet, book.sheetnames
+        if wanted not in (names if wanted or len(names) > 1 else [None]):
+            got = f"{len(names)} sheets in {self.shown!r}" if wanted is None else repr(wanted)
+            problem = f"--sheet must name a sheet. Got {got}. The sheets are {listed(names)}."
+            raise InvalidTableError([TableProblem(problem, {"--sheet": names[:1]})])
+        sheet, rows, cells = book[wanted or names[0]], list[tuple[Any, ...]](), 0
+        # The dimensions that a sheet states may be wrong, and far too large.
+        sheet.reset_dimensions()
+        for number, row in enumerate(sheet.iter_rows(values_only=True), 1):
+            if number > _MAX_SHEET_ROWS:
+                allowed, got = f"at most {_MAX_SHEET_ROWS:,} rows", f"more in {self.shown!r}"
+                refuse("The sheet", allowed, got, "Write it again.")
+            last = next((j for j in reversed(range(len(row))) if row[j] is not None), -1)
+            if last >= 0:
+                rows.append(row[: last + 1])
+                cells += last + 1
+            if number % _ROWS_CHECKED == 0:
+                require_memory(self.shown, 0, cells, 1)
+        return rows
 
 
 def _excel_column(cells: Sequence[Any]) -> pa.ChunkedArray:
@@ -270,14 +323,41 @@ class ParquetTable(ReadableTable):
     def _names(self) -> Sequence[str]:
         from pyarrow.parquet import read_schema
 
-        return list(read_schema(self.shown).names)
+        with open_file(self.shown) as source:
+            return list(read_schema(source).names)
 
     @override
     def _read(self, columns: list[str], as_text: set[str]) -> pa.Table:
         from pyarrow.parquet import ParquetFile
 
-        with ParquetFile(self.shown, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
+        with (
+            open_file(self.shown) as source,
+            ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file,
+        ):
+            groups = [file.metadata.row_group(j) for j in range(file.num_row_groups)]
+            size = sum(group.total_byte_size for group in groups)
+            rows, width = sum(group.num_rows for group in groups), len(self.names)
+            require_memory(self.shown, size, rows, width, len(columns) / width)
+            wanted, kinds = set(columns), (pa.types.is_string, pa.types.is_binary)
+            fields = [field for field in file.schema_arrow if field.name in wanted]
+            texts = [field.name for field in fields if any(kind(field.type) for kind in kinds)]
+            if texts and size * rows > available_memory():
+                require_memory(self.shown, self._text_bytes(texts))
             return file.read(columns=columns).select(columns)
+
+    def _text_bytes(self, columns: list[str]) -> int:
+        """Return the bytes of columns of text, which are few in the file if a long text recurs."""
+        from pyarrow.parquet import ParquetFile
+
+        total = 0
+        options = {"pre_buffer": False, "buffer_size": _BUFFER_BYTES, "read_dictionary": columns}
+        with open_file(self.shown) as source, ParquetFile(source, **options) as file:
+            for batch in file.iter_batches(columns=columns, use_threads=False):
+                batch.validate(full=True)
+                for column in batch.columns:
+                    lengths = pc.binary_length(column.dictionary).take(column.indices)
+                    total += pc.sum(pc.cast(lengths, pa.int64())).as_py() or 0
+        return total
 
 
 @final
@@ -286,21 +366,39 @@ class ArrowTable(ReadableTable):
 
     @override
     def _names(self) -> Sequence[str]:
-        with pa.OSFile(self.shown) as source:
-            return list(_arrow_reader(source).schema.names)
+        with open_file(self.shown) as source:
+            index, start = self._index(source), source.tell()
+            schema = pa.ipc.open_stream(source).schema
+            if index is not None and not schema.equals(index.schema):
+                raise pa.ArrowInvalid("its index has other columns than there are")
+            source.seek(start)
+            self._size = arrow_size(source)
+            if index is not None and self._size.batches != index.num_record_batches:
+                raise pa.ArrowInvalid("its index has another number of batches than there are")
+            return list(schema.names)
 
     @override
     def _read(self, columns: list[str], as_text: set[str]) -> pa.Table:
-        fields = sorted(self.names.index(name) for name in set(columns))
-        with pa.OSFile(self.shown) as source:
-            return _arrow_reader(source, included_fields=fields).read_all().select(columns)
+        wanted, width = set(columns), len(self.names)
+        fields = [j for j, name in enumerate(self.names) if name in wanted]
+        require_memory(
+            self.shown, self._size.unpacked, self._size.rows, width, len(columns) / width
+        )
+        with open_file(self.shown) as source:
+            self._index(source)
+            options = pa.ipc.IpcReadOptions(included_fields=fields)
+            return pa.ipc.open_stream(source, options=options).read_all().select(columns)
 
+    @staticmethod
+    def _index(source: BinaryIO) -> Any:
+        """Move to the stream of messages, and return the index of a file, or None.
 
-def _arrow_reader(source: Any, **options: Any) -> Any:
-    start = source.read(len(_ARROW_FILE))
-    source.seek(0)
-    open_arrow = pa.ipc.open_file if start == _ARROW_FILE else pa.ipc.open_stream
-    return open_arrow(source, options=pa.ipc.IpcReadOptions(**options))
+        The index may point to other bytes than those that are measured, so that it is not used.
+        """
+        is_file = source.read(len(_ARROW_FILE)) == _ARROW_FILE
+        index = pa.ipc.open_file(source) if is_file else None
+        source.seek(_ARROW_START if is_file else 0)
+        return index
 
 
 _READERS: dict[str, type[ReadableTable]] = {
@@ -335,11 +433,12 @@ def read_table(path: str | os.PathLike[str], columns: Sequence[str] | None = Non
 def open_table(path: str | os.PathLike[str], reading: Reading | None = None) -> ReadableTable:
     """Return a reader for the file; raise `InvalidInputError` if there is none for its suffix."""
     given, who = Path(path), "The data file"
-    if given.is_dir():
+    if os.path.isdir(given):
         names = [file.name for file in tables_in(given)]
         remedy = f"Name one of the files in it, such as {names[0]!r}." if names else ""
         refuse(who, "a file", f"the folder {str(given)!r}", remedy)
-    if not given.exists():
+    # Unlike `Path.exists`, this is false for a name that is too long.
+    if not os.path.exists(given):
         refuse_absent(who, "a file that exists", given)
     suffix = suffix_of(given)
     if suffix is None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from directgp.datasets.columns import kind_of, level_counts, to_numbers
 from directgp.errors import InvalidTableError, TableProblem, refuse
 from directgp.registry import Task
-from directgp.text import counted, listed, plural, suggestion
+from directgp.text import counted, listed, plural, shell_word, suggestion
 
 _YES = {"true", "t", "yes", "y", "positive", "pos"}
 """Labels that are class 1 by default, in any case."""
@@ -117,7 +117,7 @@ def encode_target(
     ones = counts[classes[1]]
     sizes = [plural(len(column) - ones, "row"), plural(ones, "row")]
     note = f"Class 1 is {classes[1]!r} ({sizes[1]}), class 0 is {classes[0]!r} ({sizes[0]})"
-    hint = "" if positive else f"; --positive {classes[0]} exchanges them"
+    hint = "" if positive else f"; --positive {shell_word(classes[0])} exchanges them"
     return task, encode_classes(column, name, classes), classes, [*notes, f"{note}{hint}."]
 
 

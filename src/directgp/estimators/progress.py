@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from directgp.text import duration, plural, rough_time
+from directgp.text import duration, plural, rough_time, visible
 from directgp.training.result import Progress
 from directgp.training.run import Monitor
 
@@ -198,7 +198,7 @@ class FitProgress(Monitor):
         return self.console
 
     def _print(self, line: str) -> None:
-        console = self._target()
+        line, console = visible(line), self._target()
         if console.stderr and isinstance(sys.stderr, FileProxy):
             # Another live display has replaced standard error, and prints these lines above itself.
             print(line, file=sys.stderr)
@@ -219,7 +219,7 @@ def _can_redraw(console: Console) -> bool:
 def _line(counter: StepCounter, now: float, width: int) -> Table:
     """Return the bar first and the name last, so that nothing moves when names change."""
     bar = 20 if width >= _WIDE else 10
-    text = Text(counter.status_line(now))
+    text = Text(visible(counter.status_line(now)))
     # Without this the grid would shorten the bar as well.
     text.truncate(max(1, width - bar - 2), overflow="ellipsis")
     grid = Table.grid(padding=(0, 2, 0, 0))

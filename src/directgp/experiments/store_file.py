@@ -174,6 +174,7 @@ class StoreFile:
         file = sqlite3.connect(address, uri=True, isolation_level=None, timeout=timeout)
         # A damaged text fails its checksum; its decoding does not fail before that.
         file.text_factory = lambda data: data.decode("utf-8", "replace")
+        # The journal's end is on the disk, too, when a result counts as stored.
         file.execute("pragma synchronous = extra")
         return file
 

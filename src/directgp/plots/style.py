@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from directgp.text import visible
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -108,8 +110,8 @@ def canvas(ax: "Axes | None", size: tuple[float, float] = WIDE) -> "Axes":
 
 
 def axis_name(name: str, width: int = 48) -> str:
-    """Wrap a name for an axis, and escape dollar signs."""
-    return textwrap.fill(name, width).replace("$", r"\$")
+    """Wrap a name for an axis, make it visible, and escape dollar signs."""
+    return textwrap.fill(visible(name, keep="\n"), width).replace("$", r"\$")
 
 
 def lines_of_text(ax: "Axes") -> float:

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from directgp.plots.rendering import RenderedPicture, data_uri, dimensions
 from directgp.reports.folder import FIGURES, ReportFolder
-from directgp.text import joined, plural, strict_json
+from directgp.text import joined, plural, strict_json, visible
 
 PAPER = (
     "Yadi Wei, Rishit Sheth and Roni Khardon. Direct Loss Minimization for Sparse Gaussian "
@@ -31,6 +31,7 @@ def render_page(name: str, styles: Sequence[str], /, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         loader=FunctionLoader(_template_file),
+        finalize=_visible,
     )
     environment.globals.update(
         data_uri=data_uri, dimensions=dimensions, joined=joined, plural=plural, paper=PAPER
@@ -45,6 +46,11 @@ def render_page(name: str, styles: Sequence[str], /, **values: Any) -> str:
         # The page allows the script of this digest and no other.
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
+
+
+def _visible(value: Any) -> Any:
+    is_text = isinstance(value, str) and not isinstance(value, Markup)
+    return visible(value, keep="\n") if is_text else value
 
 
 def _template_file(name: str) -> str:

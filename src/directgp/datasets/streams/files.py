@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from directgp.datasets.columns import kind_of, level_counts, plain_values, require_unique
-from directgp.datasets.tables import readable, refuse_absent, refuse_column
+from directgp.datasets.tables import refuse_absent, refuse_column
+from directgp.datasets.untrusted import readable
 from directgp.errors import refuse, require
 from directgp.text import plural, suggestion
 
@@ -184,7 +185,6 @@ def open_files(
             chosen = tuple(numbers if features is None else features)
             columns = Columns(chosen, target, weights, positive)
         columns.check(schema, name)
-        _refuse_missing(metadata, columns.names, name)
         whole = Piece(name, size, group_ends(metadata), 0, metadata.num_rows)
         pieces += divide(whole, min_rows)
     if columns is None or not pieces:
@@ -199,17 +199,6 @@ def group_ends(metadata: Any) -> tuple[int, ...]:
     """Return the index of the row after each row group of a Parquet file."""
     groups = range(metadata.num_row_groups)
     return tuple(accumulate(metadata.row_group(group).num_rows for group in groups))
-
-
-def _refuse_missing(metadata: Any, names: Sequence[str], path: str) -> None:
-    """Raise `InvalidInputError` if the statistics of the file report missing values."""
-    for group in range(metadata.num_row_groups):
-        for leaf in range(metadata.num_columns):
-            column = metadata.row_group(group).column(leaf)
-            missing = column.statistics.null_count if column.statistics else 0
-            if missing and column.path_in_schema in names:
-                got = f"{plural(missing, 'missing value')} in row group {group} of {path!r}"
-                refuse_value(column.path_in_schema, "without missing values", got)
 
 
 def _require_positive(pieces: Sequence[Piece], columns: Columns) -> None:

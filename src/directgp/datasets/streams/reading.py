@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from directgp.datasets.columns import plain_values
 from directgp.datasets.streams.files import Columns, Piece, group_ends, refuse_value
-from directgp.datasets.tables import readable
+from directgp.datasets.untrusted import readable
 from directgp.errors import require
 
 DType = Literal["float32", "float64"]
@@ -214,7 +214,10 @@ class PieceReader:
         """Yield the next rows, in one chunk or more."""
         while rows:
             with readable(self._piece.path):
-                table = self._rest or next(self._tables)
+                table = self._rest or next(self._tables, None)
+                if table is None:
+                    raise pa.ArrowInvalid("it has fewer rows than its metadata say")
+                table.validate(full=True)
             part = table.slice(0, rows)
             self._rest = table.slice(rows) if table.num_rows > rows else None
             yield Chunk(part, self._piece, self._given)
