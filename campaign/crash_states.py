@@ -349,7 +349,7 @@ def _look_at_store(old: tuple[str, ...]) -> Callable[[Path], str]:
         from tests.unit.experiments.paper.sweeps import finished, fit
 
         with Store(root / "fits.sqlite") as store:
-            whole = store._rows("pragma integrity_check")
+            whole = store._file._connection.execute("pragma integrity_check").fetchall()
             if whole != [("ok",)]:
                 return f"integrity {whole}"
             for method in (*old, "vfe"):
