@@ -1,21 +1,13 @@
-"""The program `directgp`."""
+"""The command line: parse, call, print."""
 
 import signal
 import sys
 from pathlib import Path
 
-
-def _handle_interrupts() -> None:
-    """Let Ctrl-C end the program without a traceback, unless that is ignored."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # Until the module of the handler is imported.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        from directgp.processes import interrupt
-
-        signal.signal(signal.SIGINT, interrupt)
-
-
 _started = Path(sys.argv[0] if sys.argv else "")
-if _started.stem == "directgp" or _started.parts[-2:] == ("directgp", "__main__.py"):
-    # Before the other modules are imported, and only in the program itself.
-    _handle_interrupts()
+if (
+    _started.stem == "directgp" or _started.parts[-2:] == ("directgp", "__main__.py")
+) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # In the program itself: Ctrl-C ends it without a traceback while its modules are imported,
+    # until `main` sets a handler.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

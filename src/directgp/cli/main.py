@@ -6,6 +6,7 @@ The modules of the commands import torch, numpy and pyarrow only inside function
 
 import atexit
 import os
+import signal
 from importlib import import_module
 from typing import Annotated
 
@@ -13,7 +14,7 @@ import typer
 
 from directgp.cli.options import command
 from directgp.cli.terminal import INTERRUPTED, PlainCommand, ProgramGroup
-from directgp.processes import exit_at_once
+from directgp.processes import exit_at_once, interrupt
 
 COMMANDS = ("compare", "fit", "predict", "inspect", "reproduce", "datasets")
 """In the order of the help; each is a function in the module of its name."""
@@ -31,6 +32,8 @@ def main() -> None:
     """Run the command line, and exit."""
     # Spinning OpenMP threads slow training down many times on a machine that other programs use.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, interrupt)
     try:
         app(prog_name="directgp")
     except SystemExit as ending:
