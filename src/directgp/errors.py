@@ -6,10 +6,7 @@ A message says what is wrong, what is allowed, what was given, and what to do.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from directgp.text import visible
-
-MAX_PROBLEMS = 20
-"""Problems of a table in a message; a wide one may have thousands."""
+from directgp.text import first_problems, visible
 
 
 class DirectGPError(Exception):
@@ -36,10 +33,7 @@ class InvalidTableError(InvalidInputError):
     """A table cannot be used as it is; all its problems are in one message."""
 
     def __init__(self, problems: Sequence[TableProblem]) -> None:
-        sentences = [problem.sentence for problem in problems[:MAX_PROBLEMS]]
-        if len(problems) > MAX_PROBLEMS:
-            sentences.append(f"There are {len(problems) - MAX_PROBLEMS:,} more problems.")
-        super().__init__(" ".join(sentences))
+        super().__init__(" ".join(first_problems([problem.sentence for problem in problems])))
         self.problems = tuple(problems)
         self.options: dict[str, tuple[str, ...]] | None = None
         self.instead: list[str] = []

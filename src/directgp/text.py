@@ -37,6 +37,9 @@ _MAX_CELL = 40
 _MAX_NAMES = 8
 """Names in a list; the rest is counted."""
 
+_MAX_PROBLEMS = 20
+"""Problems of a table in a message; a wide one may have thousands."""
+
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """First characters of a cell that spreadsheets compute, or leave out and compute the rest."""
 
@@ -168,6 +171,13 @@ def listed(names: Iterable[str], limit: int = _MAX_NAMES) -> str:
 def counted(counts: Mapping[str, object]) -> str:
     """Format ``'a' (3) and 'b' (1)``."""
     return _limited([f"{name!r} ({count})" for name, count in counts.items()], _MAX_NAMES)
+
+
+def first_problems(sentences: Sequence[str]) -> list[str]:
+    """Return the first sentences about a table, and one that counts the others."""
+    more = len(sentences) - _MAX_PROBLEMS
+    rest = [f"There are {more:,} more problems."] if more > 0 else []
+    return [*sentences[:_MAX_PROBLEMS], *rest]
 
 
 def did_you_mean(name: str, names: Iterable[str], limit: int = 3) -> str:

@@ -8,7 +8,9 @@ import torch
 from directgp.errors import (
     DirectGPError,
     InvalidInputError,
+    InvalidTableError,
     NumericalError,
+    TableProblem,
     UnsupportedError,
     refuse,
     require,
@@ -77,3 +79,10 @@ def test_the_remedy_comes_last() -> None:
 def test_a_single_number_has_no_index_to_speak_of() -> None:
     with pytest.raises(InvalidInputError, match=re.escape("Got -1.0 at index")):
         require_all(torch.tensor(False), torch.tensor(-1.0), "x", "positive")
+
+
+def test_messages_are_visible_and_list_few_problems() -> None:
+    problems = [TableProblem(f"Column 'c{j}\x1b' is wrong.") for j in range(3000)]
+    message = str(InvalidTableError(problems))
+    assert message.startswith("Column 'c0\\x1b' is wrong. Column 'c1")
+    assert message.endswith("'c19\\x1b' is wrong. There are 2,980 more problems.")

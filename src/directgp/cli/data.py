@@ -20,8 +20,8 @@ from directgp.datasets.columns import (
 )
 from directgp.datasets.encoding import Encoding, RowReasons
 from directgp.datasets.problem import MIN_ROWS, Problem
+from directgp.datasets.readers import refuse_column
 from directgp.datasets.sources import Source, open_source, prepare_source
-from directgp.datasets.tables import refuse_column
 from directgp.datasets.targets import encode_classes
 from directgp.errors import DirectGPError, InvalidInputError, InvalidTableError, refuse
 from directgp.registry import ROW_CONSTANTS, RowConstant

@@ -19,8 +19,8 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
-from directgp.errors import MAX_PROBLEMS, DirectGPError, InvalidTableError
-from directgp.text import command_lines, one_line, strict_json, visible
+from directgp.errors import DirectGPError, InvalidTableError
+from directgp.text import command_lines, first_problems, one_line, strict_json, visible
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 """Exit codes, besides 0; `reporting_errors` maps the exceptions of commands to them."""
@@ -173,9 +173,8 @@ def sentence(error: Exception) -> str:
     if isinstance(error, typer.TyperException):
         return _usage_sentence(error)
     if isinstance(error, InvalidTableError) and len(error.problems) > 1:
-        shown = [one_line(problem.sentence) for problem in error.problems[:MAX_PROBLEMS]]
-        more = len(error.problems) - len(shown)
-        sentences = [f"  - {each}" for each in (*shown, *([f"{more:,} more"] if more else []))]
+        problems = first_problems([problem.sentence for problem in error.problems])
+        sentences = [f"  - {one_line(problem)}" for problem in problems]
         return "\n".join(["The table cannot be used as it is.", *sentences])
     if isinstance(error, DirectGPError):
         return one_line(str(error))

@@ -29,7 +29,7 @@ from directgp.datasets.columns import (
 )
 from directgp.datasets.dialect import DECIMALS
 from directgp.datasets.encoding import CategoryColumn, Encoding, collected
-from directgp.datasets.tables import refuse_column
+from directgp.datasets.readers import refuse_column
 from directgp.datasets.targets import encode_target
 from directgp.errors import InvalidTableError, TableProblem, refuse, require
 from directgp.registry import Dates, Missing, Task

@@ -13,7 +13,8 @@ from directgp.datasets.dialect import Reading
 from directgp.datasets.embedded import EMBEDDED, DatasetInfo
 from directgp.datasets.encoding import Encoding
 from directgp.datasets.problem import Problem, prepare
-from directgp.datasets.tables import ReadableTable, open_table, stem_of, suffix_of, tables_in
+from directgp.datasets.readers import ReadableTable
+from directgp.datasets.tables import open_table, stem_of, suffix_of, tables_in
 from directgp.datasets.targets import guess_task
 from directgp.errors import InvalidInputError, refuse
 from directgp.registry import Task

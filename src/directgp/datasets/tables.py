@@ -3,21 +3,19 @@
 import codecs
 import datetime
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, final
+from typing import Any, NoReturn, final
 from zipfile import ZipFile
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.ipc
 from typing_extensions import override
 
-from directgp.datasets.columns import MISSING, Mark, parse_text, require_unique
+from directgp.datasets.columnar import ArrowTable, ParquetTable
+from directgp.datasets.columns import MISSING, parse_text
 from directgp.datasets.dialect import (
     Dialect,
     Reading,
@@ -25,32 +23,21 @@ from directgp.datasets.dialect import (
     guess_encoding,
     unique_names,
 )
-from directgp.datasets.untrusted import (
-    arrow_size,
-    available_memory,
-    open_file,
-    readable,
-    require_memory,
-    valid_table,
-)
+from directgp.datasets.readers import ReadableTable, open_file, require_memory
 from directgp.errors import (
     InvalidInputError,
     InvalidTableError,
     MissingExtraError,
     TableProblem,
     refuse,
-    require,
 )
-from directgp.text import did_you_mean, listed, one_line, plural, suggestion
+from directgp.text import did_you_mean, listed, one_line
 
 _HEAD_BYTES = 1 << 20
 """Bytes in which the first row of a text file has to end."""
 
 _BLOCK_BYTES = 1 << 23
 """Bytes of a text file parsed at once; a row has to fit."""
-
-_BUFFER_BYTES = 1 << 20
-"""Bytes of a Parquet file held at once while its columns are decoded."""
 
 _OBJECT_BYTES = 4
 """Bytes of memory for each byte of a workbook, whose values are objects of Python."""
@@ -61,83 +48,12 @@ _ROWS_CHECKED = 1000
 _MAX_SHEET_ROWS = 2**20
 """Rows of a sheet that Excel allows; a damaged one may have a row of any number."""
 
-_ARROW_FILE, _ARROW_START = b"ARROW1", 8
-"""First bytes of an Arrow file, and where the stream in it starts; a stream has other bytes."""
-
 
 def refuse_absent(who: str, allowed: str, path: Path) -> NoReturn:
     """Raise `InvalidInputError` for a path that does not exist, with similar names there."""
     names = (file.name for file in tables_in(path.parent))
     remedy = did_you_mean(path.name, names) or "Check the path."
     refuse(who, allowed, repr(str(path)), remedy)
-
-
-def refuse_column(who: str, name: str, names: Iterable[str]) -> NoReturn:
-    """Raise `InvalidInputError` for the name of a column that the table does not have."""
-    refuse(who, "a column of the table", repr(name), suggestion(name, names, "Its columns"))
-
-
-class ReadableTable(ABC):
-    """A table, in a file if it has a path, of which all columns or some can be read."""
-
-    decimal: Mark | None = None
-    """Decimal mark of numbers in text, if the file tells; complete after the names are known."""
-
-    notes: tuple[str, ...] = ()
-    """What was guessed in reading; complete after the names are known."""
-
-    irregular: tuple[tuple[int, int], ...] = ()
-    """Rows, from 1, that were left out in reading since they have more or fewer values than there
-    are names, and how many values each has."""
-
-    def __init__(
-        self, shown: str, path: Path | None = None, reading: Reading | None = None
-    ) -> None:
-        self.shown, self.path, self.reading = shown, path, reading or Reading()
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """Names of the columns, all different; no values are read."""
-        with readable(self.shown):
-            names = tuple(self._names())
-        got = f"no column in {self.shown!r}"
-        require(len(names) > 0, "The table", "of columns with names", got)
-        who, where = "Names of columns", f" in {self.shown!r}"
-        require_unique(names, who, "different from each other", "Rename or remove them.", where)
-        return names
-
-    def read(self, columns: Sequence[str] | None = None, as_text: Collection[str] = ()) -> pa.Table:
-        """Return the table, or some columns; those of `as_text` stay as a text file has them."""
-        chosen, known = list(self.names if columns is None else columns), set(self.names)
-        for name in chosen:
-            if name not in known:
-                refuse_column(f"A column of {self.shown!r}", name, self.names)
-        with readable(self.shown):
-            return valid_table(self._read(chosen, set(as_text)))
-
-    def irregular_rows(self, *remedy: str) -> TableProblem:
-        """Return the problem of rows that are too short or too long; an option leaves them out."""
-        option, *values = remedy or ("--missing", "drop")
-        rows, width = len(self.irregular), plural(len(self.names), "value")
-        others = f" and {plural(rows - 1, 'other row')}" if rows > 1 else ""
-        row, number = self.irregular[0]
-        return TableProblem(
-            f"Each row must have {width}, one for each column. In {self.shown!r}, row {row} has"
-            f" {number}{others}. Correct them, or leave them out with"
-            f" {' '.join([option, *values])}.",
-            {option: values},
-        )
-
-    def rows_left_out(self) -> str:
-        """Say how many rows are left out."""
-        rows = plural(len(self.irregular), "row")
-        return f"Left out {rows} with more or fewer values than there are names."
-
-    @abstractmethod
-    def _names(self) -> Sequence[str]: ...
-
-    @abstractmethod
-    def _read(self, columns: list[str], as_text: set[str]) -> pa.Table: ...
 
 
 @final
@@ -313,92 +229,6 @@ def _excel_column(cells: Sequence[Any]) -> pa.ChunkedArray:
         if all(isinstance(c, kinds) and (kinds is bool or not isinstance(c, bool)) for c in known):
             return pa.chunked_array([pa.array(cells)])
     return parse_text(pa.chunked_array([[None if c is None else str(c) for c in cells]]))
-
-
-@final
-class ParquetTable(ReadableTable):
-    """A Parquet file."""
-
-    @override
-    def _names(self) -> Sequence[str]:
-        from pyarrow.parquet import read_schema
-
-        with open_file(self.shown) as source:
-            return list(read_schema(source).names)
-
-    @override
-    def _read(self, columns: list[str], as_text: set[str]) -> pa.Table:
-        from pyarrow.parquet import ParquetFile
-
-        with (
-            open_file(self.shown) as source,
-            ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file,
-        ):
-            groups = [file.metadata.row_group(j) for j in range(file.num_row_groups)]
-            size = sum(group.total_byte_size for group in groups)
-            rows, width = sum(group.num_rows for group in groups), len(self.names)
-            require_memory(self.shown, size, rows, width, len(columns) / width)
-            wanted, kinds = set(columns), (pa.types.is_string, pa.types.is_binary)
-            fields = [field for field in file.schema_arrow if field.name in wanted]
-            texts = [field.name for field in fields if any(kind(field.type) for kind in kinds)]
-            if texts and size * rows > available_memory():
-                require_memory(self.shown, self._text_bytes(texts))
-            return file.read(columns=columns).select(columns)
-
-    def _text_bytes(self, columns: list[str]) -> int:
-        """Return the bytes of columns of text, which are few in the file if a long text recurs."""
-        from pyarrow.parquet import ParquetFile
-
-        total = 0
-        options = {"pre_buffer": False, "buffer_size": _BUFFER_BYTES, "read_dictionary": columns}
-        with open_file(self.shown) as source, ParquetFile(source, **options) as file:
-            for batch in file.iter_batches(columns=columns, use_threads=False):
-                batch.validate(full=True)
-                for column in batch.columns:
-                    lengths = pc.binary_length(column.dictionary).take(column.indices)
-                    total += pc.sum(pc.cast(lengths, pa.int64())).as_py() or 0
-        return total
-
-
-@final
-class ArrowTable(ReadableTable):
-    """An Arrow file or stream."""
-
-    @override
-    def _names(self) -> Sequence[str]:
-        with open_file(self.shown) as source:
-            index, start = self._index(source), source.tell()
-            schema = pa.ipc.open_stream(source).schema
-            if index is not None and not schema.equals(index.schema):
-                raise pa.ArrowInvalid("its index has other columns than there are")
-            source.seek(start)
-            self._size = arrow_size(source)
-            if index is not None and self._size.batches != index.num_record_batches:
-                raise pa.ArrowInvalid("its index has another number of batches than there are")
-            return list(schema.names)
-
-    @override
-    def _read(self, columns: list[str], as_text: set[str]) -> pa.Table:
-        wanted, width = set(columns), len(self.names)
-        fields = [j for j, name in enumerate(self.names) if name in wanted]
-        require_memory(
-            self.shown, self._size.unpacked, self._size.rows, width, len(columns) / width
-        )
-        with open_file(self.shown) as source:
-            self._index(source)
-            options = pa.ipc.IpcReadOptions(included_fields=fields)
-            return pa.ipc.open_stream(source, options=options).read_all().select(columns)
-
-    @staticmethod
-    def _index(source: BinaryIO) -> Any:
-        """Move to the stream of messages, and return the index of a file, or None.
-
-        The index may point to other bytes than those that are measured, so that it is not used.
-        """
-        is_file = source.read(len(_ARROW_FILE)) == _ARROW_FILE
-        index = pa.ipc.open_file(source) if is_file else None
-        source.seek(_ARROW_START if is_file else 0)
-        return index
 
 
 _READERS: dict[str, type[ReadableTable]] = {

@@ -15,13 +15,13 @@ import pyarrow.parquet
 import pytest
 from openpyxl import Workbook
 
-from directgp.datasets import tables, untrusted
+from directgp.datasets import columnar, readers, tables
 from directgp.datasets.dialect import unique_names
 from directgp.datasets.encoding import Encoding
 from directgp.datasets.problem import prepare
+from directgp.datasets.readers import available_memory
 from directgp.datasets.streams import ParquetRows
 from directgp.datasets.tables import read_table
-from directgp.datasets.untrusted import available_memory
 from directgp.errors import InvalidInputError
 
 
@@ -199,7 +199,7 @@ def test_tables_that_do_not_fit_in_memory(
     path = tmp_path / f"t{suffix}"
     make(path)
     assert read_table_or_none(path)
-    for module in (tables, untrusted):
+    for module in (columnar, readers):
         monkeypatch.setattr(module, "available_memory", lambda: 2e6)
     assert "The data file must be a table that fits in memory. Got" in refused(path)
 
@@ -224,7 +224,7 @@ def test_sizes_of_arrow_files_are_known_before_they_are_unpacked(
         with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
             writer.write_table(table, max_chunksize=2000)
     with open(path, "rb") as source:
-        size = untrusted.arrow_size(source)
+        size = columnar.arrow_size(source)
     assert (size.rows, size.batches) == (6000, 3)
     # Buffers are padded to 8 bytes, and offsets are written once for each batch.
     assert table.nbytes <= size.unpacked < table.nbytes + 200

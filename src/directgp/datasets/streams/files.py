@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from directgp.datasets.columns import kind_of, level_counts, plain_values, require_unique
-from directgp.datasets.tables import refuse_absent, refuse_column
-from directgp.datasets.untrusted import readable
+from directgp.datasets.readers import readable, refuse_column
+from directgp.datasets.tables import refuse_absent
 from directgp.errors import refuse, require
 from directgp.text import plural, suggestion
 

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from directgp.datasets.columns import plain_values
+from directgp.datasets.readers import readable
 from directgp.datasets.streams.files import Columns, Piece, group_ends, refuse_value
-from directgp.datasets.untrusted import readable
 from directgp.errors import require
 
 DType = Literal["float32", "float64"]

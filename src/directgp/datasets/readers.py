@@ -1,21 +1,24 @@
-"""Open data files that may be damaged or hostile: regular, valid, and small enough for memory."""
+"""Define what can be read as a table, and open files that may be damaged or hostile."""
 
 import os
 import stat
 import struct
 import sys
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, NoReturn
+from typing import BinaryIO, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.ipc
 
-from directgp.errors import refuse
-from directgp.text import one_line
+from directgp.datasets.columns import Mark, require_unique
+from directgp.datasets.dialect import Reading
+from directgp.errors import TableProblem, refuse, require
+from directgp.text import one_line, plural, suggestion
 
 _NUMBER_BYTES = 8
 """Bytes of a value as a feature."""
@@ -74,79 +77,6 @@ def _refuse_size(shown: str, needs: str) -> NoReturn:
     )
 
 
-class ArrowSize(NamedTuple):
-    """What the messages of an Arrow file or stream claim to hold."""
-
-    unpacked: int
-    rows: int
-    batches: int
-
-
-def arrow_size(source: BinaryIO) -> ArrowSize:
-    """Return the sizes of all messages from here on; nothing is unpacked."""
-    unpacked = rows = batches = 0
-    for message in pa.ipc.MessageReader.open_stream(source):
-        batch = _Table.root(message.metadata).table(2)
-        if message.type not in ("record batch", "dictionary") or batch is None:
-            continue
-        if message.type == "dictionary":
-            batch = batch.table(1) or batch
-        else:
-            rows, batches = rows + batch.long(0), batches + 1
-        body = memoryview(message.body or b"")
-        for start, length in batch.pairs(2):
-            # A compressed buffer begins with its length; −1 says that this one is not compressed.
-            known = int.from_bytes(body[start : start + 8], "little", signed=True)
-            packed = batch.table(3) is not None and length >= 8 and known >= 0
-            unpacked += known if packed else length
-    return ArrowSize(unpacked, rows, batches)
-
-
-class _Table(NamedTuple):
-    """A table of a FlatBuffer, whose fields are numbered in the schema of Arrow (Message.fbs).
-
-    Arrow has verified the offsets of messages that it returns.
-    """
-
-    data: memoryview
-    start: int
-
-    @classmethod
-    def root(cls, buffer: pa.Buffer) -> "_Table":
-        data = memoryview(buffer)
-        return cls(data, _number(data, 0, "I"))
-
-    def table(self, field: int) -> "_Table | None":
-        """Return the table in a field, or None."""
-        at = self._at(field)
-        return None if at is None else _Table(self.data, at + _number(self.data, at, "I"))
-
-    def long(self, field: int) -> int:
-        """Return the number in a field, 0 by default."""
-        at = self._at(field)
-        return 0 if at is None else _number(self.data, at, "q")
-
-    def pairs(self, field: int) -> Iterator[tuple[int, int]]:
-        """Yield the pairs of numbers in a vector."""
-        at = self._at(field)
-        if at is not None:
-            vector = at + _number(self.data, at, "I")
-            number = _number(self.data, vector, "I")
-            yield from struct.iter_unpack("<qq", self.data[vector + 4 : vector + 4 + 16 * number])
-
-    def _at(self, field: int) -> int | None:
-        index = self.start - _number(self.data, self.start, "i")
-        slot = 4 + 2 * field
-        if slot >= _number(self.data, index, "H"):
-            return None
-        offset = _number(self.data, index + slot, "H")
-        return self.start + offset if offset else None
-
-
-def _number(data: memoryview, at: int, kind: str) -> int:
-    return int(struct.unpack_from(f"<{kind}", data, at)[0])
-
-
 def available_memory() -> float:
     """Return the bytes that this process can still allocate; ∞ if the system does not tell."""
     found = [inf]
@@ -185,3 +115,71 @@ def valid_table(table: pa.Table) -> pa.Table:
         for column in table.columns
     ]
     return pa.table(columns, names=table.column_names)
+
+
+def refuse_column(who: str, name: str, names: Iterable[str]) -> NoReturn:
+    """Raise `InvalidInputError` for the name of a column that the table does not have."""
+    refuse(who, "a column of the table", repr(name), suggestion(name, names, "Its columns"))
+
+
+class ReadableTable(ABC):
+    """A table, in a file if it has a path, of which all columns or some can be read."""
+
+    decimal: Mark | None = None
+    """Decimal mark of numbers in text, if the file tells; complete after the names are known."""
+
+    notes: tuple[str, ...] = ()
+    """What was guessed in reading; complete after the names are known."""
+
+    irregular: tuple[tuple[int, int], ...] = ()
+    """Rows, from 1, that were left out in reading since they have more or fewer values than there
+    are names, and how many values each has."""
+
+    def __init__(
+        self, shown: str, path: Path | None = None, reading: Reading | None = None
+    ) -> None:
+        self.shown, self.path, self.reading = shown, path, reading or Reading()
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns, all different; no values are read."""
+        with readable(self.shown):
+            names = tuple(self._names())
+        got = f"no column in {self.shown!r}"
+        require(len(names) > 0, "The table", "of columns with names", got)
+        who, where = "Names of columns", f" in {self.shown!r}"
+        require_unique(names, who, "different from each other", "Rename or remove them.", where)
+        return names
+
+    def read(self, columns: Sequence[str] | None = None, as_text: Collection[str] = ()) -> pa.Table:
+        """Return the table, or some columns; those of `as_text` stay as a text file has them."""
+        chosen, known = list(self.names if columns is None else columns), set(self.names)
+        for name in chosen:
+            if name not in known:
+                refuse_column(f"A column of {self.shown!r}", name, self.names)
+        with readable(self.shown):
+            return valid_table(self._read(chosen, set(as_text)))
+
+    def irregular_rows(self, *remedy: str) -> TableProblem:
+        """Return the problem of rows that are too short or too long; an option leaves them out."""
+        option, *values = remedy or ("--missing", "drop")
+        rows, width = len(self.irregular), plural(len(self.names), "value")
+        others = f" and {plural(rows - 1, 'other row')}" if rows > 1 else ""
+        row, number = self.irregular[0]
+        return TableProblem(
+            f"Each row must have {width}, one for each column. In {self.shown!r}, row {row} has"
+            f" {number}{others}. Correct them, or leave them out with"
+            f" {' '.join([option, *values])}.",
+            {option: values},
+        )
+
+    def rows_left_out(self) -> str:
+        """Say how many rows are left out."""
+        rows = plural(len(self.irregular), "row")
+        return f"Left out {rows} with more or fewer values than there are names."
+
+    @abstractmethod
+    def _names(self) -> Sequence[str]: ...
+
+    @abstractmethod
+    def _read(self, columns: list[str], as_text: set[str]) -> pa.Table: ...
