@@ -162,7 +162,8 @@ def _card(place: Path) -> Callable[[bytes], object]:
         for model in models:
             with contextlib.suppress(ValueError):
                 model_folder.check_card(card, model)
-        return list(_card_sections(card))
+                return list(_card_sections(card))
+        return None
 
     return read
 
@@ -333,7 +334,7 @@ def attack(number: int) -> Trial:
     for word, outcome in (("ALARM: working on", "hang"), ("Uncaught Python", "traceback")):
         if word in said:
             lines = said[said.index(word) :].splitlines()
-            at = [line for line in lines if re.match(r"\s*File|[\w.]+: ", line)]
+            at = [line for line in lines if re.match(r"\s*File|[\w.]*(Error|Invalid)", line)]
             seen = " | ".join([*at[-4:], str(home / "failed")])
             return Trial(name, outcome, seen[:600], facts)
     return Trial(name, "crash", f"exit {done.returncode}: {said[-400:]}", facts)
