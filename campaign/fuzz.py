@@ -162,7 +162,8 @@ def _card(place: Path) -> Callable[[bytes], object]:
         for model in models:
             with contextlib.suppress(ValueError):
                 model_folder.check_card(card, model)
-        return list(_card_sections(card))
+                return list(_card_sections(card))
+        return None
 
     return read
 
@@ -275,10 +276,17 @@ def fuzz(name: str, arguments: list[str]) -> None:
         place = Path(tempfile.mkdtemp(dir="/dev/shm")) / "input"  # a disk in memory
         read = TARGETS[name].make(place)
 
+    failed = Path(arguments[-2]).with_name("failed")
+
     def one(data: bytes) -> None:
         with contextlib.suppress(DirectGPError), open(os.devnull, "w") as nowhere:
             with contextlib.redirect_stdout(nowhere):
-                read(data)
+                try:
+                    read(data)
+                except Exception as error:
+                    if not isinstance(error, DirectGPError):
+                        failed.write_bytes(data)
+                    raise
 
     import warnings
 
@@ -326,9 +334,8 @@ def attack(number: int) -> Trial:
     for word, outcome in (("ALARM: working on", "hang"), ("Uncaught Python", "traceback")):
         if word in said:
             lines = said[said.index(word) :].splitlines()
-            at = [line for line in lines if re.match(r"\s*(File|\w+(Error|Exception))", line)]
-            artifact = re.findall(r"written to (\S+)", said)
-            seen = " | ".join([*at[-4:], *artifact[-1:]])
+            at = [line for line in lines if re.match(r"\s*File|[\w.]*(Error|Invalid)", line)]
+            seen = " | ".join([*at[-4:], str(home / "failed")])
             return Trial(name, outcome, seen[:600], facts)
     return Trial(name, "crash", f"exit {done.returncode}: {said[-400:]}", facts)
 

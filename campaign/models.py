@@ -348,7 +348,7 @@ def forge_entry(manifest: Any, other: Any, dice: random.Random) -> str:
             del parent[last]
         case 1 if isinstance(old, list):
             parent[last] = old[:-1] if dice.random() < 0.5 else [*old, *old[-1:]]
-        case 1 if isinstance(old, int | float):
+        case 1 if isinstance(old, int | float) and abs(old) < 1e300:
             parent[last] = dice.choice([-old, old + 1, old * 1e6, old * 1e-6, float(old)])
         case 2:
             # The same entry of another file, such as another likelihood.

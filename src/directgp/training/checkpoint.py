@@ -127,7 +127,7 @@ class Checkpoint:
         """Raise `CheckpointError` in place of an error from contents that do not fit the run."""
         try:
             yield
-        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:
             CHECKPOINT.damaged(self._path, f"it does not fit the run ({cause_of(error)})", error)
 
     def restore_generator(self, generator: torch.Generator) -> None:

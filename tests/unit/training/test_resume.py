@@ -284,6 +284,7 @@ FORGED: dict[str, Change] = {
     "an order of fractions": lambda m, t: t.update(
         {"now.batches.epoch": t["now.batches.epoch"].double()}
     ),
+    "rows without end": lambda m, t: t.update({"now.batches.taken": torch.tensor(torch.inf)}),
     "more rows than there are": lambda m, t: t["now.batches.taken"].fill_(10**6),
 }
 
