@@ -1,6 +1,7 @@
 """Write files atomically, read untrusted files of tensors, and name versions and machine."""
 
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -18,6 +19,11 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn, final
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 from directgp.errors import DirectGPError, refuse, require
 
@@ -83,21 +89,51 @@ def replace_file(path: Path, data: bytes) -> None:
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, _NOT_REGULAR, str(path))
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    for old in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 16}.tmp"):
+        _remove_if_ownerless(old)
+    draft = path
     try:
-        with open(draft, "xb") as file:
+        draft, file = _new_draft(path)
+        with file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(draft, path)
+            if fcntl is None:
+                # Windows renames no open file.
+                file.close()
+            os.replace(draft, path)
     except BaseException as error:
         with suppress(OSError):
-            draft.unlink()
+            if draft != path:
+                draft.unlink()
         if isinstance(error, OSError):
             # The error of a full disk does not name the file.
             error.filename = str(path)
         raise
     sync_folder(path.parent)
+
+
+def _new_draft(path: Path) -> tuple[Path, BinaryIO]:
+    """Create a file beside the path, locked as long as it is open."""
+    while True:
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+        file = open(draft, "xb")
+        if fcntl is None:
+            return draft, file
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        # Another program may have taken it for ownerless before it was locked.
+        if draft.exists():
+            return draft, file
+        file.close()
+
+
+def _remove_if_ownerless(draft: Path) -> None:
+    """Remove a draft whose program was killed: nobody holds its lock."""
+    with suppress(OSError), open(draft, "rb") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            draft.unlink()
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,10 +6,8 @@ Earlier versions wrote the description to a file of its own, `table.json`, which
 import hashlib
 import json
 import os
-import time
 from contextlib import suppress
 from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, final
 
@@ -28,9 +26,6 @@ _MAX_TEXT = 10_000
 
 _MAX_CARD = 2**24
 """Bytes of `table.json`: 1,000 columns with 500 levels of 32 characters."""
-
-_DRAFT_SECONDS = 60.0
-"""A draft that old was left behind by a program that was killed; writing one takes less."""
 
 _REMEDY = "Take another copy of the folder, or fit the model again."
 
@@ -113,10 +108,6 @@ def write_folder(out: Path, force: bool, model: Any, card: ModelCard) -> None:
         raise
     # The description in the model is complete: this one is of the model before.
     (place / CARD_FILE).unlink(missing_ok=True)
-    for draft in _drafts(place):
-        with suppress(FileNotFoundError):
-            if draft.stat().st_mtime < time.time() - _DRAFT_SECONDS:
-                draft.unlink()
     sync_folder(place)
 
 
@@ -162,12 +153,14 @@ def card_of(opened: Opened) -> ModelCard:
     problem = opened.problem
     facts = {n: getattr(problem, n) for n in ("name", "source", "task", "target", "classes")}
     facts |= {n: opened.columns.get(n) for n in (*ROW_CONSTANTS, "weights")}
+    from directgp.io import versions
+
     # The name of a file may have bytes that are no text.
     facts |= {n: facts[n].encode(errors="backslashreplace").decode() for n in ("name", "source")}
     try:
         card = ModelCard(
             **facts,
-            directgp=version("directgp"),
+            directgp=versions()["directgp"],
             rows=len(problem.y),
             header=opened.given.header is not False,
             positive=opened.given.positive,

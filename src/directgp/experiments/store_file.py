@@ -3,6 +3,7 @@
 import hashlib
 import os
 import sqlite3
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,6 +16,12 @@ from directgp.errors import StoreError
 # The file has no write-ahead log, which needs shared memory: so it works on network file systems.
 
 _SCHEMA = 1002
+_HEADER = 100
+"""Bytes of the header of a database."""
+
+_JOURNAL = bytes.fromhex("d9d505f920a163d7")
+"""First bytes of a rollback journal."""
+
 _APPLICATION = 0x64677073
 """Application id in the header of the file: "dgps"."""
 
@@ -98,6 +105,27 @@ def _refuse_moved(path: Path, cause: Exception | None = None) -> NoReturn:
     ) from cause
 
 
+def _header_in_journal(path: Path) -> bytes:
+    """Return the header of a database as its rollback journal has it; empty if it does not.
+
+    A power cut may have torn the header itself. SQLite then restores it from the journal.
+    """
+    journal = path.with_name(f"{path.name}-journal")
+    if not journal.is_file():
+        return b""
+    with journal.open("rb") as file:
+        start = file.read(28)
+        if not start.startswith(_JOURNAL):
+            return b""
+        _, _, _, sector, page = struct.unpack(">5I", start[8:])
+        # Each record is the number of a page, the page as it was, and a checksum.
+        for at in range(sector, journal.stat().st_size, page + 8):
+            file.seek(at)
+            if file.read(4) == b"\0\0\0\1":
+                return file.read(_HEADER)
+    return b""
+
+
 def identity_of(path: Path) -> tuple[int, int]:
     """Return application id and schema of a store, zeros if the file is empty or missing.
 
@@ -110,13 +138,13 @@ def identity_of(path: Path) -> tuple[int, int]:
         _refuse(path, "it is not a regular file")
     try:
         with path.open("rb") as file:
-            header = file.read(100)
+            header = _header_in_journal(path) or file.read(_HEADER)
     except OSError as error:
         what = error.strerror or error
         raise StoreError(f"{path} could not be opened: {what}. Use another folder.") from error
     if not header:
         return 0, 0
-    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
+    if len(header) < _HEADER or not header.startswith(b"SQLite format 3\0"):
         _refuse(path, "file is not a database")
     application, schema = (int.from_bytes(header[at : at + 4], "big") for at in (68, 60))
     if application == _APPLICATION and schema != _SCHEMA:

@@ -36,6 +36,9 @@ Part = Literal["below", "above", "density"]
 NATS = 25.0
 """Integrals err by about e^−25."""
 
+_MAX_STEPS = 10**7
+"""Nodes of one integral, 80 MB each for value and weight; a model of data needs thousands."""
+
 _STEP = 0.36
 """Step in x, whose double exponential integrand is analytic for abs(Im x) < π/2."""
 
@@ -356,6 +359,11 @@ class _Even:
 
 
 def _steps(number: int, step: float, like: Tensor) -> Column:
+    if number > _MAX_STEPS:
+        raise NumericalError(
+            f"The integral over classes needs {number:.2g} nodes, and at most {_MAX_STEPS:.0e} are"
+            " possible. The means or variances of the latents are too large: check the model."
+        )
     return step * torch.arange(number, dtype=like.dtype, device=like.device)
 
 
