@@ -105,25 +105,27 @@ def _refuse_moved(path: Path, cause: Exception | None = None) -> NoReturn:
     ) from cause
 
 
-def _header_in_journal(path: Path) -> bytes:
-    """Return the header of a database as its rollback journal has it; empty if it does not.
+def _header_in_journal(path: Path) -> bytes | None:
+    """Return the header of a database as its rollback journal has it; None if it does not.
 
     A power cut may have torn the header itself. SQLite then restores it from the journal.
     """
     journal = path.with_name(f"{path.name}-journal")
     if not journal.is_file():
-        return b""
+        return None
     with journal.open("rb") as file:
         start = file.read(28)
-        if not start.startswith(_JOURNAL):
+        if len(start) < 28 or not start.startswith(_JOURNAL):
+            return None
+        _, _, pages, sector, page = struct.unpack(">5I", start[8:])
+        if not pages:
             return b""
-        _, _, _, sector, page = struct.unpack(">5I", start[8:])
         # Each record is the number of a page, the page as it was, and a checksum.
         for at in range(sector, journal.stat().st_size, page + 8):
             file.seek(at)
             if file.read(4) == b"\0\0\0\1":
                 return file.read(_HEADER)
-    return b""
+    return None
 
 
 def identity_of(path: Path) -> tuple[int, int]:
@@ -138,7 +140,8 @@ def identity_of(path: Path) -> tuple[int, int]:
         _refuse(path, "it is not a regular file")
     try:
         with path.open("rb") as file:
-            header = _header_in_journal(path) or file.read(_HEADER)
+            before = _header_in_journal(path)
+            header = file.read(_HEADER) if before is None else before
     except OSError as error:
         what = error.strerror or error
         raise StoreError(f"{path} could not be opened: {what}. Use another folder.") from error
