@@ -128,23 +128,28 @@ def _header_in_journal(path: Path) -> bytes | None:
     return None
 
 
+def _header_of(path: Path) -> bytes:
+    """Return the header of a database; empty if the file is empty, missing or being created."""
+    if not os.path.lexists(path):
+        return b""
+    if not path.is_file():
+        _refuse(path, "it is not a regular file")
+    try:
+        before = _header_in_journal(path)
+        with path.open("rb") as file:
+            return file.read(_HEADER) if before is None else before
+    except OSError as error:
+        what = error.strerror or error
+        raise StoreError(f"{path} could not be opened: {what}. Use another folder.") from error
+
+
 def identity_of(path: Path) -> tuple[int, int]:
     """Return application id and schema of a store, zeros if the file is empty or missing.
 
     Raise `StoreError` for another file. The header is read without SQLite, which may write to a
     file that it opens.
     """
-    if not os.path.lexists(path):
-        return 0, 0
-    if not path.is_file():
-        _refuse(path, "it is not a regular file")
-    try:
-        with path.open("rb") as file:
-            before = _header_in_journal(path)
-            header = file.read(_HEADER) if before is None else before
-    except OSError as error:
-        what = error.strerror or error
-        raise StoreError(f"{path} could not be opened: {what}. Use another folder.") from error
+    header = _header_of(path)
     if not header:
         return 0, 0
     if len(header) < _HEADER or not header.startswith(b"SQLite format 3\0"):
@@ -183,7 +188,7 @@ class StoreFile:
         self.damaged: set[str] = set()
         with store_errors(path):
             identity = identity_of(path)
-            if identity in ((0, 0), (0, 1)) and path.exists():
+            if identity in ((0, 0), (0, 1)) and _header_of(path):
                 # Databases of other programs have these numbers, too.
                 with closing(self.connect("ro", timeout)) as self._connection:
                     self._place = self._find()
