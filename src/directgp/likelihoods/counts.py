@@ -114,6 +114,9 @@ class CountLikelihood(UnimodalInF):
 
 
 _SMALLEST_DISPERSION = 1e-6
+_LARGEST_LOG_RATE = 350.0
+"""Its square is still a number."""
+
 _LARGEST_RATE = 1e18
 """numpy draws no Poisson variable beyond 9e18, where its spread is below rounding anyway."""
 
@@ -215,7 +218,8 @@ class PoissonExp(ExponentialRate, PoissonCounts):
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
         log_mean = self.log_mean(f)
-        rate = torch.exp(log_mean)
+        # p is 0 from e^−e^350 on; an infinite rate would make 0·∞ of the slopes there.
+        rate = torch.exp(log_mean.clamp(max=_LARGEST_LOG_RATE))
         return Derivatives((y * log_mean).sub_(rate), y - rate, rate.neg_())
 
     def product_mode(self, y: Values, mean: Values, variance: Values) -> Values:

@@ -6,12 +6,12 @@ import torch
 from jaxtyping import Num
 from torch import Tensor
 
-from directgp.errors import InvalidInputError, refuse, require_all
+from directgp.errors import InvalidInputError, NumericalError, refuse, require_all
 from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood, broadcast_shape, has
 from directgp.log_expectations.elbo_term import gibbs_term
 from directgp.log_expectations.quadrature import Quadrature
 from directgp.log_expectations.rule import ClosedForm, Rule
-from directgp.registry import LARGEST, RULES
+from directgp.registry import LARGEST, MAX_COUNT, RULES
 from directgp.shapes import Targets, Values
 
 _ROOM = 1e4
@@ -73,7 +73,8 @@ def log_expectation(
     tensor([-50.6238])
     """
     check_arguments("log_expectation", likelihood, y, mean, variance)
-    return resolve_rule(rule, likelihood)(likelihood, y, mean, variance, generator=generator)
+    found = resolve_rule(rule, likelihood)(likelihood, y, mean, variance, generator=generator)
+    return _defined("log_expectation", found)
 
 
 def expected_log_prob(likelihood: Likelihood, y: Targets, mean: Values, variance: Values) -> Values:
@@ -90,7 +91,19 @@ def expected_log_prob(likelihood: Likelihood, y: Targets, mean: Values, variance
     tensor([-0.3593])
     """
     check_arguments("expected_log_prob", likelihood, y, mean, variance)
-    return gibbs_term(likelihood, y, mean, variance)
+    return _defined("expected_log_prob", gibbs_term(likelihood, y, mean, variance))
+
+
+def _defined(who: str, values: Values) -> Values:
+    """Return the values; raise `NumericalError` if one is not finite."""
+    undefined = ~torch.isfinite(values)
+    if bool(undefined.any()):
+        index = tuple(undefined.nonzero()[0].tolist())
+        raise NumericalError(
+            f"{who} cannot be computed at index {index}: it is beyond {values.dtype}, or so are "
+            "numbers on the way to it. Check the target, mean and variance there."
+        )
+    return values
 
 
 def check_arguments(
@@ -116,6 +129,12 @@ def check_arguments(
             f"Got {shapes[0]}, {shapes[1]} and {shapes[2]}. Flatten a column y with y.reshape(-1)."
         )
     check_marginals(who, mean, variance)
+    if not likelihood.additive:
+        # f is a log rate, a logit or, for softplus, a rate: quadrature has no digits beyond.
+        most = float(MAX_COUNT)
+        require_all(mean.abs() <= most, mean, f"mean of {who}", f"of a magnitude up to {most:.1e}")
+        wide = variance.double() <= most**2
+        require_all(wide, variance, f"variance of {who}", f"at most {most**2:.1e}")
     likelihood.check_targets(y)
     check_magnitude(f"y of {who}", y)
     likelihood.check_shape(shape)

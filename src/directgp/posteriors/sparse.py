@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor, nn
 
-from directgp.errors import require
+from directgp.errors import NumericalError, require
 from directgp.numerics.gaussian import kl_from_standard
 from directgp.numerics.linalg import Cholesky, jittered_cholesky
 from directgp.numerics.random import fresh_generator, standard_normal
@@ -216,8 +216,21 @@ class SparsePosterior(nn.Module):
                 parts = self._fused_marginals(len(X), blocks)
             else:
                 parts = [self.marginals(block) for block in blocks]
-            variance = torch.cat([part.variance for part in parts], -1)
-            return Marginals(torch.cat([part.mean for part in parts], -1), variance)
+            mean, variance = (
+                torch.cat([getattr(part, name) for part in parts], -1)
+                for name in ("mean", "variance")
+            )
+            undefined = torch.isnan(mean + variance).reshape(-1, len(X)).any(0)
+            if bool(undefined.any()):
+                # So many lengthscales away that the products of `fused` overflow.
+                far = self.marginals(X[undefined])
+                mean[..., undefined], variance[..., undefined] = far.mean, far.variance
+                if bool(torch.isnan(mean + variance).any()):
+                    raise NumericalError(
+                        "The posterior is not defined at some rows of X: lengthscales and inputs "
+                        f"are too far apart for {X.dtype}. Give inputs in another unit."
+                    )
+            return Marginals(mean, variance)
 
     def _fused_marginals(self, rows: int, blocks: Sequence[Tensor]) -> list[Any]:
         """Return the `Marginals` of each block of rows, without a tape."""
