@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import directgp
-from directgp.errors import InvalidInputError, UnsupportedError
+from directgp.errors import InvalidInputError, NumericalError, UnsupportedError
 from directgp.likelihoods import Likelihood, Logistic, NegativeBinomial, Poisson, Probit
 from directgp.likelihoods.base import ClosedFormLogPredictive
 from directgp.log_expectations import (
@@ -285,3 +285,17 @@ def test_second_derivatives_are_refused() -> None:
     for loss in (value.sum(), value.square().sum()):
         with pytest.raises(UnsupportedError, match="cannot be differentiated again"):
             torch.autograd.grad(loss, inputs, create_graph=True)
+
+
+@pytest.mark.parametrize(("mean", "variance"), [(0.35, 1e6), (-1e4, 1e4), (-1e4, 1e10)])
+def test_slopes_of_a_zero_count_are_finite_for_wide_marginals(mean: float, variance: float) -> None:
+    given = [torch.tensor([v], dtype=torch.float64, requires_grad=True) for v in (mean, variance)]
+    directgp.log_expectation(Poisson(), torch.zeros(1), given[0], given[1]).sum().backward()
+    slopes = [each.grad for each in given]
+    assert all(slope is not None and bool(torch.isfinite(slope).all()) for slope in slopes)
+
+
+def test_what_cannot_be_computed_is_an_error() -> None:
+    y, mean, variance = (torch.tensor([v], dtype=torch.float64) for v in (1e12, -2e9, 1e-4))
+    with pytest.raises(NumericalError, match=r"log_expectation cannot be computed at index \(0,\)"):
+        directgp.log_expectation(NegativeBinomial(), y, mean, variance)

@@ -424,3 +424,15 @@ def test_refuses_empty_blocks_and_no_samples() -> None:
         somewhere().predict(X, 0)
     with pytest.raises(InvalidInputError, match=r"num_samples of sample must be at least 1"):
         somewhere().sample(X, 0)
+
+
+def test_predict_where_the_products_of_distances_overflow() -> None:
+    X = 1e-9 * torch.randn(8, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    posterior = SparsePosterior.from_data(X, num_inducing=3)
+    with torch.no_grad():
+        posterior.u_mean.fill_(1.0)
+    far = posterior.predict(torch.tensor([[0.0], [1e6], [-1e12]]))
+    assert bool(torch.isfinite(far.mean).all()) and float(far.mean[0]) != 0.0
+    assert far.mean[1:].tolist() == [0.0, 0.0]
+    scale = float(posterior.prior.output_scale.detach())
+    assert far.variance[1:].tolist() == pytest.approx([scale, scale], rel=1e-6)
