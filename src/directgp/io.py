@@ -115,17 +115,16 @@ def replace_file(path: Path, data: bytes) -> None:
 
 def _new_draft(path: Path) -> tuple[Path, BinaryIO]:
     """Create a file beside the path, locked as long as it is open."""
-    while True:
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-        file = open(draft, "xb")
-        if fcntl is None:
-            return draft, file
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    file = open(draft, "xb")
+    if fcntl is not None:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
-        # Another program may have taken it for ownerless before it was locked.
-        if draft.exists():
-            return draft, file
-        file.close()
+        if not draft.exists():
+            # Another program took it for ownerless before it was locked.
+            file.close()
+            file = open(draft, "wb")
+    return draft, file
 
 
 def _remove_if_ownerless(draft: Path) -> None:

@@ -112,7 +112,8 @@ squares. Below it every computation is finite; beyond it, the unit of the number
 
 _POSITIVE = (
     f"positive, from {1 / LARGEST:g} to {LARGEST:g}",
-    lambda values: (1 / LARGEST <= values) & (values <= LARGEST),
+    # float32 rounds the limits to 0 and infinity.
+    lambda values: (0 < values) & (values < inf) & (1 / LARGEST <= values) & (values <= LARGEST),
 )
 
 ROW_CONSTANTS = {
@@ -131,7 +132,7 @@ ROW_CONSTANTS = {
             "upper",
             "regression",
             f"infinity or numbers, of a magnitude up to {LARGEST:g}",
-            lambda values: (abs(values) <= LARGEST) | (values == inf),
+            lambda values: (values > -inf) & ((abs(values) <= LARGEST) | (values == inf)),
             scales="as target",
         ),
     )

@@ -362,7 +362,7 @@ def test_exposures_and_targets_are_read_as_other_columns_are(here: Path) -> None
     assert {row: text for row, text in reasons.items() if text} == {
         2: "hours is 'abc', which is not a number",
         3: "hours is missing",
-        4: "hours is -1, which is not positive and finite",
+        4: "hours is -1, which is not positive, from 1e-150 to 1e+150",
         7: "k is 'TBD', which is not a number (not scored)",
     }
 

@@ -105,7 +105,7 @@ def test_a_reader_may_leave() -> None:
     [
         (WrongUsageError("Not so."), 2, "Not so."),
         (InvalidInputError("Not\n so."), 1, "Not so."),
-        (InvalidInputError("red \x1b[31m"), 1, "red [31m"),
+        (InvalidInputError("red \x1b[31m"), 1, "red \\x1b[31m"),
         (
             FileNotFoundError(2, "No such file or directory", "x.csv"),
             1,

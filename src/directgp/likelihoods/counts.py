@@ -123,8 +123,9 @@ _LARGEST_RATE = 1e18
 
 def check_counts(y: Targets, who: str) -> None:
     """Raise `InvalidInputError` for targets that are no counts."""
-    counts = (y >= 0) & (y <= MAX_COUNT) & (y == torch.floor(y))
-    require_all(counts, y, f"y of {who}", f"a count, 0, 1, 2, … up to {MAX_COUNT:,}")
+    counts = torch.isfinite(y) & (y >= 0) & (y == torch.floor(y))
+    require_all(counts, y, f"y of {who}", "a count, 0, 1, 2, …")
+    require_all(y.double() <= MAX_COUNT, y, f"y of {who}", f"at most {MAX_COUNT:,}")
 
 
 _SMALL_COUNTS = 1024

@@ -465,7 +465,7 @@ class Quadrature(Rule):
         strip = likelihood.widened(likelihood.strip, mean + peak.delta - ends[0])
         needed = length / step_for(peak.width, strip, drop)
         dense = None
-        if self.num_nodes == "auto" and likelihood.bends_at_zero and fixed_sizes.get() is None:
+        if self.num_nodes == "auto" and fixed_sizes.get() is None and likelihood.bends_at_zero:
             numbers = _dense_needed(rows, peak, drop)
             dense = numbers < needed if bool((numbers < needed).any()) else None
         if dense is None:

@@ -220,7 +220,9 @@ class SparsePosterior(nn.Module):
                 torch.cat([getattr(part, name) for part in parts], -1)
                 for name in ("mean", "variance")
             )
-            undefined = torch.isnan(mean + variance).reshape(-1, len(X)).any(0)
+            undefined = (
+                torch.isnan(mean + variance).view(self.u_mean[..., 0].numel(), len(X)).any(0)
+            )
             if bool(undefined.any()):
                 # So many lengthscales away that the products of `fused` overflow.
                 far = self.marginals(X[undefined])

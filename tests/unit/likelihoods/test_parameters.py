@@ -164,7 +164,8 @@ def test_labels_may_be_booleans() -> None:
 def test_an_exposure_that_is_not_positive_is_refused(row: LikelihoodRow, bad: float) -> None:
     likelihood = row.make()
     assert isinstance(likelihood, CountLikelihood)
-    message = f"exposure of {type(likelihood).__name__} must be positive and finite. Got {bad!r} at"
+    allowed = "positive, from 1e-150 to 1e+150"
+    message = f"exposure of {type(likelihood).__name__} must be {allowed}. Got {bad!r} at"
     with pytest.raises(InvalidInputError, match=re.escape(message)):
         likelihood.with_exposure(torch.tensor([1.0, bad]))
 

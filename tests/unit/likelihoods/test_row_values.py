@@ -8,7 +8,7 @@ import torch
 import directgp
 from directgp.errors import InvalidInputError, UnsupportedError
 from directgp.likelihoods import Binomial, Gaussian, Poisson, ZeroInflatedPoisson
-from directgp.registry import LIKELIHOODS, ROW_CONSTANTS
+from directgp.registry import LIKELIHOODS, MAX_COUNT, ROW_CONSTANTS
 
 VALUES = torch.tensor([4.0, 6.0, 9.0])
 
@@ -38,7 +38,8 @@ def test_a_likelihood_without_such_a_constant_takes_none() -> None:
 
 @pytest.mark.parametrize("bad", [0.0, 2.5, float("nan"), float("inf")])
 def test_trials_are_whole_numbers(bad: float) -> None:
-    message = f"trials of Binomial must be whole numbers of at least 1. Got {bad!r} at index 1."
+    allowed = f"whole numbers from 1 to {MAX_COUNT:,}"
+    message = f"trials of Binomial must be {allowed}. Got {bad!r} at index 1."
     with pytest.raises(InvalidInputError, match=re.escape(message)):
         Binomial().with_row_values(torch.tensor([1.0, bad]))
 
