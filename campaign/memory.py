@@ -23,7 +23,7 @@ _PROGRAMS = {
 
 _START = """
 import resource, sys
-import torch, pyarrow.csv, sklearn, scipy.optimize
+import torch, pyarrow.csv, pyarrow.parquet, sklearn, scipy.optimize
 from directgp.cli.main import main
 import directgp.estimators
 pages = int(open("/proc/self/statm").read().split()[0])
@@ -39,7 +39,7 @@ def attack(number: int) -> Trial:
     with tempfile.TemporaryDirectory() as folder:
         table, out = Path(folder, "rows.csv"), Path(folder, "out")
         out.mkdir()
-        rows = (f"{i % 97},{i * i % 89},{i % 13 - i % 7}" for i in range(20_000))
+        rows = (f"{i % 97},{i * i % 89},{i % 13 - i % 7}" for i in range(3_000))
         table.write_text("\n".join(["a,b,y", *rows]))
         words = _PROGRAMS[name].format(table=table, out=out).split()
         done = subprocess.run(

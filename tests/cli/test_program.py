@@ -100,6 +100,9 @@ def test_a_reader_may_leave() -> None:
     assert (found.returncode, found.stderr) == (1, b"")
 
 
+NO_MEMORY = "There is not enough memory for this. Take fewer rows or inducing inputs."
+
+
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
@@ -112,6 +115,8 @@ def test_a_reader_may_leave() -> None:
             "x.csv: No such file or directory.",
         ),
         (OSError("disk on fire"), 1, "disk on fire."),
+        (ImportError("lib.so: failed to map segment from shared object"), 1, NO_MEMORY),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 1, NO_MEMORY),
         (
             OSError(28, "No space left on device", "report/index.html"),
             1,

@@ -178,7 +178,11 @@ def sentence(error: Exception) -> str:
         return "\n".join(["The table cannot be used as it is.", *sentences])
     if isinstance(error, DirectGPError):
         return one_line(str(error))
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or _no_room(error)
+    ):
         return "There is not enough memory for this. Take fewer rows or inducing inputs."
     if isinstance(error, OSError):
         what = error.strerror or one_line(str(error)) or type(error).__name__
@@ -187,6 +191,14 @@ def sentence(error: Exception) -> str:
         return f"{one_line(str(file))}: {what}." if file else f"{what}."
     what = one_line(f"{type(error).__name__}: {error}").rstrip(":. ")
     return f"directgp failed unexpectedly: {what}; run again with --debug for the traceback."
+
+
+def _no_room(error: Exception) -> bool:
+    """Return whether a library could not be loaded, or torch not compute, for lack of memory."""
+    signs = ("failed to map segment", "cannot allocate memory", "can't allocate memory")
+    signs += ("not enough memory", "can't start new thread")
+    text = str(error).lower()
+    return isinstance(error, ImportError | RuntimeError) and any(sign in text for sign in signs)
 
 
 def _report(words: str, error: BaseException, arguments: Sequence[str]) -> None:
