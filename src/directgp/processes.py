@@ -59,10 +59,11 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def exit_at_once(code: int, sentence: str = "") -> NoReturn:
-    """End this process and the server of its workers, which may take seconds by themselves.
-
-    Workers end when they miss this process.
-    """
+    """End this process, its workers and their server, which may take seconds by themselves."""
+    for worker in multiprocessing.active_children():
+        # One that is being started would print that what it is given is gone.
+        with suppress(OSError, ValueError):
+            worker.kill()
     server = sys.modules.get("multiprocessing.forkserver")
     pid = getattr(getattr(server, "_forkserver", None), "_forkserver_pid", None)
     if pid is not None:
