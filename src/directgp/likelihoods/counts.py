@@ -114,8 +114,8 @@ class CountLikelihood(UnimodalInF):
 
 
 _SMALLEST_DISPERSION = 1e-6
-_LARGEST_LOG_RATE = 350.0
-"""Its square is still a number."""
+_LARGEST_LOG_RATE = 709.0
+"""e^710 is beyond float64."""
 
 _LARGEST_RATE = 1e18
 """numpy draws no Poisson variable beyond 9e18, where its spread is below rounding anyway."""
@@ -219,7 +219,7 @@ class PoissonExp(ExponentialRate, PoissonCounts):
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
         log_mean = self.log_mean(f)
-        # p is 0 from e^−e^350 on; an infinite rate would make 0·∞ of the slopes there.
+        # p is 0 there, and its slopes 0·∞ if the rate were infinite.
         rate = torch.exp(log_mean.clamp(max=_LARGEST_LOG_RATE))
         return Derivatives((y * log_mean).sub_(rate), y - rate, rate.neg_())
 
