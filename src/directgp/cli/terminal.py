@@ -195,8 +195,10 @@ def sentence(error: Exception) -> str:
 
 def _no_room(error: Exception) -> bool:
     """Return whether a library could not be loaded, or torch not compute, for lack of memory."""
-    signs = ("failed to map segment", "cannot allocate memory", "can't allocate memory")
-    signs += ("not enough memory", "can't start new thread")
+    signs = (
+        *("failed to map segment", "cannot allocate memory", "can't allocate memory"),
+        *("not enough memory", "can't start new thread"),
+    )
     text = str(error).lower()
     return isinstance(error, ImportError | RuntimeError) and any(sign in text for sign in signs)
 
