@@ -319,7 +319,7 @@ def _parsed(text: str) -> Any:
 
 
 def _check_tensors(header: Any, size: int) -> None:
-    """Raise ValueError unless the tensors of the header take so many bytes."""
+    """Raise ValueError unless the tensors listed in the header take `size` bytes in all."""
     if not isinstance(header, dict):
         raise ValueError("a header without tensors")
     entries = [each for name, each in header.items() if name != "__metadata__"]

@@ -155,7 +155,7 @@ def start_of(model: Model, first: Model, solution: TrainingResult, data: Data) -
     It is the untrained model where all is noise for the solution.
     """
     mean = solution.posterior.predict(data.X).mean
-    likelihood = for_rows_of(copy.deepcopy(model.likelihood), solution.likelihood)
+    likelihood = for_rows_of(model.likelihood, solution.likelihood)
     if likelihood.additive and not float(mean.var()) > _EXPLAINED * float(data.y.var()):
         return replace(solution, posterior=copy.deepcopy(model.posterior), likelihood=likelihood)
     if model.name == first.name:
