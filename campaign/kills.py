@@ -110,13 +110,13 @@ PROGRAMS = {
     "ray": Program(
         (*_REPRODUCE, "--engine", "ray"), _reproduced, (), "cells.sqlite", "index.html", _POOL
     ),
-    "fit": Program(_FIT, _fitted, ("--force",), "", "table.json"),
-    "fit --force": Program((*_FIT, "--force"), _fitted, (), "", "table.json"),
+    "fit": Program(_FIT, _fitted, ("--force",)),
+    "fit --force": Program((*_FIT, "--force"), _fitted),
     "train": Program(
-        ("-m", "campaign.kills", "train"), _trained, (), "run.checkpoint", "result.json"
+        ("-m", "campaign.training", "train"), _trained, (), "run.checkpoint", "result.json"
     ),
     "stream": Program(
-        ("-m", "campaign.kills", "stream"), _trained, (), "run.checkpoint", "result.json"
+        ("-m", "campaign.training", "stream"), _trained, (), "run.checkpoint", "result.json"
     ),
 }
 
@@ -316,45 +316,3 @@ def _last_kept(program: Program, folder: Path, began: float) -> float:
         return max(began, (folder / "out" / program.kept).stat().st_mtime)
     except OSError:
         return began
-
-
-def _train(kind: str) -> None:
-    """Train with checkpoints, on rows in memory or from disk, and keep the result."""
-    import torch
-
-    import directgp
-    from directgp.datasets.streams import ParquetRows
-    from directgp.io import replace_file
-    from directgp.likelihoods import Gaussian
-    from directgp.posteriors import SparsePosterior
-    from directgp.training import Checkpoints
-    from directgp.training.result import Status
-
-    torch.set_num_threads(1)
-    out = Path("out")
-    out.mkdir(exist_ok=True)
-    rows = ParquetRows("rows", target="y").standardised()
-    X, y = map(torch.as_tensor, rows.sample(200)[:2])
-    draws = torch.Generator().manual_seed(1)
-    posterior = SparsePosterior.from_data(X, y, num_inducing=10, generator=draws)
-    settings: dict[str, Any] = {
-        "checkpoints": Checkpoints(out / "run.checkpoint", every=5),
-        "generator": torch.Generator().manual_seed(0),
-    }
-    if kind == "stream":
-        settings |= {"epochs": 150.0, "batch_size": 20, "learning_rate": 0.01}
-        found = directgp.train_stream(posterior, Gaussian(0.1), rows, **settings)
-    else:
-        settings |= {"max_steps": 500, "optimizer": "adam"}
-        found = directgp.train(posterior, Gaussian(0.1), X, y, **settings)
-    if found.status is Status.INTERRUPTED:
-        sys.exit(130)
-    values = {name: each.tolist() for name, each in found.posterior.state_dict().items()}
-    replace_file(out / "result.json", json.dumps([found.steps, found.loss, values]).encode())
-
-
-if __name__ == "__main__":
-    try:
-        _train(sys.argv[1])
-    except KeyboardInterrupt:
-        sys.exit(130)

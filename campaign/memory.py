@@ -15,6 +15,9 @@ from campaign.trials import HELD, Trial
 STEP = 100
 """MiB between two rungs."""
 
+_HANG = 280.0
+"""Seconds after which a program counts as one that does not end."""
+
 _PROGRAMS = {
     "fit": "fit {table} --target y --effort fast --max-iter 20 --out {out}/model",
     "compare": "compare {table} --target y --methods elbo,mean --repeats 1 --out {out}/report",
@@ -42,13 +45,16 @@ def attack(number: int) -> Trial:
         rows = (f"{i % 97},{i * i % 89},{i % 13 - i % 7}" for i in range(3_000))
         table.write_text("\n".join(["a,b,y", *rows]))
         words = _PROGRAMS[name].format(table=table, out=out).split()
-        done = subprocess.run(
-            [sys.executable, "-c", _START, str(rung * STEP), *words],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            timeout=280,
-        )
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", _START, str(rung * STEP), *words],
+                capture_output=True,
+                text=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                timeout=_HANG,
+            )
+        except subprocess.TimeoutExpired:
+            return Trial(name, "hang", f"+{rung * STEP} MiB")
         drafts = [
             each.name
             for each in Path(folder).rglob("*")

@@ -262,9 +262,11 @@ class _Machine:
         file, random = self.random.choice(self.files), self.random
         table = random.choice(["results", "failures"])
         rows = file.results if table == "results" else file.failures
-        if not rows:
+        damaged = file.bad_results if table == "results" else file.bad_failures
+        # A second change of the same bit would restore the row.
+        if not rows.keys() - damaged:
             return
-        key = random.choice(sorted(rows))
+        key = random.choice(sorted(rows.keys() - damaged))
         columns = ["cell", "outcome", "circumstances", "model", "arrays", "sha256"]
         if table == "failures":
             columns = ["cell", "reason", "failed", "sha256"]
@@ -278,7 +280,7 @@ class _Machine:
             changed = data[:at] + byte + data[at + 1 :]
             change = f"update {table} set {column} = cast(? as {kind}) where key = ?"
             opened.execute(change, (changed, key))
-        (file.bad_results if table == "results" else file.bad_failures).add(key)
+        damaged.add(key)
         self.counts["damages"] += 1
 
     def merge(self) -> None:
@@ -364,6 +366,8 @@ class _Machine:
             if step == self.start and sum(each.alive for each in self.programs) > 4:
                 continue
             step()
+            # No two leases are of the same time.
+            self.world.now += 1e-3
             self.counts["steps"] += 1
 
 

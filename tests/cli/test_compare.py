@@ -7,8 +7,8 @@ import sqlite3
 import sys
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import pyarrow.parquet
 import pytest
@@ -268,12 +268,12 @@ def test_places_are_refused_before_the_data_are_read(table: Path, out: str, sent
 
 
 def test_a_folder_that_is_there_is_enough(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def only_in_mine(prefix: str, dir: Path) -> TemporaryDirectory[str]:
+    def only_in_mine(dir: Path) -> IO[bytes]:
         if dir.name != "mine":
             raise PermissionError
-        return TemporaryDirectory(prefix=prefix, dir=dir)
+        return TemporaryFile(dir=dir)
 
-    monkeypatch.setattr(output_paths, "TemporaryDirectory", only_in_mine)
+    monkeypatch.setattr(output_paths, "TemporaryFile", only_in_mine)
     (here / "reports" / "mine").mkdir(parents=True)
     answers = [run("compare", "x.csv", "--out", out).err for out in ("reports/mine", "reports/no")]
     assert answers[0].startswith("Error: DATA must be a file that exists")

@@ -48,3 +48,17 @@ def test_an_interrupt_while_modules_are_imported(tmp_path: Path, module: str, co
 def test_an_interrupt_outside_of_imports_is_an_exception() -> None:
     with pytest.raises(KeyboardInterrupt):
         processes.interrupt(signal.SIGINT, None)
+
+
+def test_an_interrupt_at_the_very_end_prints_nothing() -> None:
+    code = (
+        "import atexit, os, signal, sys\n"
+        # Programs in the background of a shell are started with SIGINT ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "from directgp.cli.main import main\n"
+        "sys.argv = ['directgp', '--version']\n"
+        "main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")

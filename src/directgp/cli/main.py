@@ -41,6 +41,9 @@ def main() -> None:
             # Finalizers remove what workers share; the rest of the end takes libraries seconds.
             atexit._run_exitfuncs()
             exit_at_once(INTERRUPTED)
+        if signal.getsignal(signal.SIGINT) is interrupt:
+            # Python would print an exception that is raised from here on.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         raise
     except KeyboardInterrupt:
         # Before or after a command.

@@ -4,9 +4,9 @@ import errno
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -68,12 +68,14 @@ def check_writable(out: Path, folders: Sequence[Path]) -> None:
     names = place.relative_to(nearest).parts if place.is_relative_to(nearest) else ()
     allowed = "in a folder that can be written to"
     try:
-        # Permissions are not enough: nothing can be created in /proc, whatever they are.
-        with TemporaryDirectory(prefix=".directgp.", dir=nearest) as trial:
+        # Permissions are not enough: nothing can be created in /proc, whatever they are. The file
+        # has no name, so that nothing is left behind if the program is killed here.
+        with TemporaryFile(dir=nearest):
             allowed = "a path that can be created"
             for name in names:
                 # The name of a draft is longer.
-                draft_of(Path(trial, name)).touch()
+                with suppress(FileNotFoundError):
+                    os.lstat(draft_of(nearest / name))
             if len(os.fsencode(place)) + _LONGEST > _MAX_PATH:
                 raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     except (OSError, ValueError) as error:

@@ -291,7 +291,13 @@ class LocalWorkers(Pool):
             yield _LocalPool(slots, executor)
         finally:
             stop.set()
-            executor.shutdown(wait=True, cancel_futures=True)
+            try:
+                executor.shutdown(wait=True, cancel_futures=True)
+            except KeyboardInterrupt:
+                # One that is being started would print that what it is given is gone.
+                for worker in list((executor._processes or {}).values()):
+                    worker.kill()
+                raise
 
     @override
     def after_loss(self) -> "LocalWorkers":

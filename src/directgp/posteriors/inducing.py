@@ -1,5 +1,6 @@
 """Choose inducing inputs."""
 
+from mmap import mmap
 from typing import Literal
 
 import torch
@@ -19,6 +20,9 @@ _ROWS = 20_000
 """Largest number of rows that are clustered."""
 
 _SWEEPS = 30
+
+_BUFFERS = 2**27
+"""Bytes that OpenBLAS takes when it is first used."""
 
 
 def choose_inducing(
@@ -56,6 +60,7 @@ def choose_inducing(
     spread = rows.std(0)
     spread = torch.where(spread > 0, spread, 1.0)
     seed = int(torch.randint(2**31, (), generator=generator))
+    _require_memory()
     clustering = KMeans(number, init="k-means++", n_init=1, max_iter=_SWEEPS, random_state=seed)
     # Rows that differ by rounding alone can leave a cluster empty; the centres are still good.
     with ignoring(ConvergenceWarning):
@@ -63,3 +68,11 @@ def choose_inducing(
     centres = torch.as_tensor(clustering.cluster_centers_, dtype=rows.dtype)
     distinct: Tensor = torch.unique(centres * spread, dim=0)
     return distinct.to(X)
+
+
+def _require_memory() -> None:
+    """Raise `MemoryError` where OpenBLAS would wait for memory for ever."""
+    try:
+        mmap(-1, _BUFFERS).close()
+    except OSError as error:
+        raise MemoryError from error

@@ -1,8 +1,10 @@
 """Workers: statuses, threads and interrupts."""
 
+import multiprocessing
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -109,6 +111,24 @@ def test_ctrl_c_in_this_process_leaves_no_result_of_a_training_that_was_cut_shor
         pool.submit(0, Call(swallowing, steps, increased, 0))
     assert steps == [1, 2]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def asleep(*_: Any, **__: Any) -> None:
+    time.sleep(60)
+
+
+def test_ctrl_c_while_workers_are_awaited_ends_them() -> None:
+    before, began = set(multiprocessing.active_children()), time.monotonic()
+    main = threading.main_thread().ident
+    assert main is not None
+    timer = threading.Timer(1.0, signal.pthread_kill, (main, signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt), LocalWorkers(1).open() as pool:
+        pool.submit(0, Call(asleep, 0, increased, 0))
+        (worker,) = set(multiprocessing.active_children()) - before
+        timer.start()
+    worker.join(10)
+    assert worker.exitcode == -signal.SIGKILL
+    assert time.monotonic() - began < 30
 
 
 def test_who_presses_ctrl_c_twice_does_not_wait() -> None:
