@@ -21,6 +21,7 @@ from pathlib import Path
 from campaign.kills import (
     PROGRAMS,
     all_ended,
+    enable_interrupt,
     finished,
     left_behind,
     phase_of,
@@ -68,6 +69,7 @@ def _take_terminal() -> None:
     import termios
 
     fcntl.ioctl(2, termios.TIOCSCTTY, 0)
+    enable_interrupt()
 
 
 def attack(number: int) -> Trial:

@@ -139,6 +139,11 @@ def prepare(folder: Path) -> None:
     pyarrow.parquet.write_table(table, folder / "rows" / "part.parquet")
 
 
+def enable_interrupt() -> None:
+    """Restore Ctrl-C, which a shell turns off in what it runs in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(
     program: Program, folder: Path, more: Sequence[str] = (), **settings: Any
 ) -> subprocess.Popen[bytes]:
@@ -148,7 +153,7 @@ def start(
     environment.pop("DIRECTGP_DATA", None)
     words = [sys.executable, *program.words, *more]
     given: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    given |= {"start_new_session": True, **settings}
+    given |= {"start_new_session": True, "preexec_fn": enable_interrupt, **settings}
     process: subprocess.Popen[bytes] = subprocess.Popen(words, cwd=folder, env=environment, **given)
     return process
 

@@ -325,7 +325,8 @@ class _LocalPool(OpenPool):
     def submit(self, number: int, call: Call) -> Future[Any]:
         function, arguments = call.function, call.arguments
         if self.executor is not None:
-            with block_interrupt():
+            # Another thread may receive Ctrl-C: a worker half started would not be known.
+            with block_interrupt(), defer_interrupt():
                 return self.executor.submit(_run_in_worker, number, function, arguments)
         future: Future[Any] = Future()
         publish = partial(write_status, self.slots, 0)
