@@ -9,22 +9,25 @@ from pathlib import Path
 from campaign.trials import HELD, Trial
 
 ROOT = Path(__file__).parent.parent
-TESTS = "tests/frozen/test_files.py"
+TESTS = ("tests/frozen/test_files.py", "tests/frozen/test_reports.py")
 
 
 @cache
 def _names() -> list[str]:
     """The tests, one for each file and question."""
-    listed = _pytest("--collect-only", TESTS).stdout.splitlines()
+    listed = _pytest("--collect-only", *TESTS).stdout.splitlines()
     return sorted(line for line in listed if "::" in line)
 
 
+def count() -> int:
+    """Return the number of trials."""
+    return len(_names())
+
+
 def attack(number: int) -> Trial:
-    names = _names()
-    if number >= len(names):
-        return Trial("no file", HELD)
-    done = _pytest(names[number])
-    kind = names[number].split("::")[1].split("[")[0]
+    name = _names()[number]
+    done = _pytest(name)
+    kind = name.split("::")[1].split("[")[0]
     last = (done.stdout.strip().splitlines() or [""])[-1]
     return Trial(
         kind, HELD if done.returncode == 0 else "difference", "" if not done.returncode else last

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from campaign.models import corpus
 from campaign.trials import HELD, Trial
 
 STEP = 100
@@ -21,7 +22,7 @@ _HANG = 280.0
 _PROGRAMS = {
     "fit": "fit {table} --target y --effort fast --max-iter 20 --out {out}/model",
     "compare": "compare {table} --target y --methods elbo,mean --repeats 1 --out {out}/report",
-    "inspect": "inspect {table} --target y",
+    "predict": "predict {model} {model}.csv --out {out}/predictions.csv",
 }
 
 _START = """
@@ -44,7 +45,11 @@ def attack(number: int) -> Trial:
         out.mkdir()
         rows = (f"{i % 97},{i * i % 89},{i % 13 - i % 7}" for i in range(3_000))
         table.write_text("\n".join(["a,b,y", *rows]))
-        words = _PROGRAMS[name].format(table=table, out=out).split()
+        words = (
+            _PROGRAMS[name]
+            .format(table=table, out=out, model=corpus()["folder regression"])
+            .split()
+        )
         try:
             done = subprocess.run(
                 [sys.executable, "-c", _START, str(rung * STEP), *words],

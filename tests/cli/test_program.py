@@ -100,6 +100,11 @@ def test_a_reader_may_leave() -> None:
     assert (found.returncode, found.stderr) == (1, b"")
 
 
+def raised_during(error: Exception, before: Exception) -> Exception:
+    error.__context__ = before
+    return error
+
+
 NO_MEMORY = "There is not enough memory for this. Take fewer rows or inducing inputs."
 
 
@@ -118,6 +123,14 @@ NO_MEMORY = "There is not enough memory for this. Take fewer rows or inducing in
         (ImportError("lib.so: failed to map segment from shared object"), 1, NO_MEMORY),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 1, NO_MEMORY),
         (
+            raised_during(
+                RuntimeError("cannot join thread before it is started"),
+                RuntimeError("can't start new thread"),
+            ),
+            1,
+            NO_MEMORY,
+        ),
+        (
             OSError(28, "No space left on device", "report/index.html"),
             1,
             "report/index.html: No space left on device.",
@@ -127,11 +140,7 @@ NO_MEMORY = "There is not enough memory for this. Take fewer rows or inducing in
             1,
             "index.html: Is a directory.",
         ),
-        (
-            MemoryError(),
-            1,
-            "There is not enough memory for this. Take fewer rows or inducing inputs.",
-        ),
+        (MemoryError(), 1, NO_MEMORY),
         (
             ZeroDivisionError("division by zero"),
             1,

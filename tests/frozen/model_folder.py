@@ -1,4 +1,4 @@
-"""The folder of a model that `directgp fit` wrote, and the commands that read it."""
+"""Folders of models that `directgp fit` wrote, and the commands that read them."""
 
 import csv
 import shutil
@@ -8,8 +8,9 @@ from typing import Any
 from tests.frozen.golden import FOLDER
 from tests.frozen.program import run
 
-MODEL_FOLDER = FOLDER / "model_folder"
-"""Holds the folder `model`, and what the commands said of it."""
+MODEL_FOLDERS = {"2": FOLDER / "model_folder", "3": FOLDER / "model_folder_3"}
+"""By the format of the model: each holds the folder `model`, and what the commands said of it.
+Folders before format 3 have the description of the table in a file of its own."""
 
 _TABLE = FOLDER / "data" / "regression.csv"
 _FIT = (
@@ -26,9 +27,9 @@ def fit_folder(here: Path) -> Path:
     return here / "model"
 
 
-def copy_folder(here: Path) -> None:
+def copy_folder(name: str, here: Path) -> None:
     """Copy the model and its table."""
-    shutil.copytree(MODEL_FOLDER / "model", here / "model")
+    shutil.copytree(MODEL_FOLDERS[name] / "model", here / "model")
     shutil.copy(_TABLE, here)
 
 

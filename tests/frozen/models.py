@@ -71,11 +71,64 @@ def _negative_binomial() -> Any:
     return model.fit(rows[["x"]], rows["k"], sample_weight=weights, exposure=rows["hours"])
 
 
+_GIVEN: dict[str, Any] = {
+    "beta": 1.0,
+    "hyperparameters": "joint",
+    "num_inducing": 8,
+    "max_iter": 20,
+    "random_state": 0,
+}
+
+
+def _outputs() -> Any:
+    """Two outputs, with names."""
+    rows = table("regression")
+    targets = pd.DataFrame({"first": rows["y"], "second": rows["x"] - rows["y"]})
+    return SparseGPRegressor(**_GIVEN).fit(rows[["x", "z"]], targets)
+
+
+def _heteroscedastic() -> Any:
+    """Two latent functions, of which one is the noise."""
+    rows = table("regression")
+    model = SparseGPRegressor(likelihood="heteroscedastic", **_GIVEN)
+    return model.fit(rows[["x", "z"]], rows["y"])
+
+
+def _classes(rows: Any) -> Any:
+    return np.digitize(rows["y"], [-0.5, 0.5])
+
+
+def _softmax() -> Any:
+    """Three classes, with a latent function each."""
+    rows = table("regression")
+    labels = np.array(["low", "middle", "top"])[_classes(rows)]
+    return SparseGPClassifier(likelihood="softmax", **_GIVEN).fit(rows[["x", "z"]], labels)
+
+
+def _ordinal() -> Any:
+    """Three classes with an order."""
+    rows = table("regression")
+    model = SparseGPClassifier(likelihood="ordinal", **_GIVEN)
+    return model.fit(rows[["x", "z"]], _classes(rows))
+
+
+def _binomial() -> Any:
+    """Counts out of a number of trials."""
+    rows = table("count")
+    model = SparseGPCountRegressor(likelihood="binomial", **_GIVEN)
+    return model.fit(rows[["x"]], rows["k"], trials=rows["k"] + 2)
+
+
 FITS: dict[str, Callable[[], Any]] = {
     "regressor_student_t": _student_t,
     "regressor_gaussian": _gaussian,
     "classifier_probit": _probit,
     "counts_negative_binomial": _negative_binomial,
+    "regressor_outputs": _outputs,
+    "regressor_heteroscedastic": _heteroscedastic,
+    "classifier_softmax": _softmax,
+    "classifier_ordinal": _ordinal,
+    "counts_binomial": _binomial,
 }
 
 
@@ -111,7 +164,7 @@ def rows_for(model: Any) -> Any:
 def _ask_regressor(model: Any) -> dict[str, Any]:
     X = rows_for(model)
     mean, std = model.predict(X, return_std=True)
-    y = np.linspace(-1.0, 1.0, len(X))
+    y = np.linspace(-1.0, 1.0, mean.size).reshape(mean.shape)
     return {
         "mean": mean,
         "std": std,
@@ -142,18 +195,22 @@ def _ask_classifier(model: Any) -> dict[str, Any]:
 
 def _ask_counts(model: Any) -> dict[str, Any]:
     X = rows_for(model)
-    exposure = np.linspace(0.5, 3.0, len(X))
     y = np.arange(len(X))
-    return {
-        "mean": model.predict(X, exposure),
-        "mean of exposure 1": model.predict(X),
-        "quantiles": model.predict_quantiles(X, _LEVELS, exposure),
-        "interval": model.predict_interval(X, _COVERAGE, exposure),
-        "pmf": model.predict_pmf(X, _MAX_COUNT, exposure),
+    rows: dict[str, Any] = {"exposure": np.linspace(0.5, 3.0, len(X))}
+    without: dict[str, Any] = {}
+    if model.likelihood == "binomial":
+        rows = {"trials": y + 1}
+    else:
+        without["mean of exposure 1"] = model.predict(X)
+    return without | {
+        "mean": model.predict(X, **rows),
+        "quantiles": model.predict_quantiles(X, _LEVELS, **rows),
+        "interval": model.predict_interval(X, _COVERAGE, **rows),
+        "pmf": model.predict_pmf(X, _MAX_COUNT, **rows),
         "latent": model.predict_latent(X),
-        "log_density": model.log_density(X, y, exposure),
-        "nll": model.nll(X, y, exposure=exposure),
-        "score": model.score(X, y, exposure=exposure),
+        "log_density": model.log_density(X, y, **rows),
+        "nll": model.nll(X, y, **rows),
+        "score": model.score(X, y, **rows),
     }
 
 
@@ -165,10 +222,12 @@ def summary(model: Any) -> str:
 
 
 def attributes(model: Any) -> dict[str, Any]:
-    """Return plain fitted attributes, and the parameters, as texts."""
+    """Return plain fitted attributes, and the parameters, as texts; those of each output."""
+    params = {name: repr(value) for name, value in model.get_params().items()}
+    if hasattr(model, "outputs_"):
+        return {"params": params, "outputs": [attributes(each) for each in model.outputs_]}
     names = ("beta_", "hyperparameters_", "n_iter_", "num_rows_", "num_merged_", "exposed_")
     found = {name: repr(getattr(model, name)) for name in names}
-    params = {name: repr(value) for name, value in model.get_params().items()}
     result = model.training_result_
     return {
         "fitted": found,

@@ -9,7 +9,7 @@ import pytest
 import directgp
 from tests.frozen.checkpoints import CHECKPOINTS, KEPT_AT, RUNS, STOPPED_AT, Watch, described, run
 from tests.frozen.golden import assert_same_document, assert_same_text, read_json, read_text
-from tests.frozen.model_folder import MODEL_FOLDER, copy_folder, inspected, predicted
+from tests.frozen.model_folder import MODEL_FOLDERS, copy_folder, inspected, predicted
 from tests.frozen.models import FITS, MODELS, ask, attributes, path_of, summary
 from tests.frozen.public_names import fitted_attributes
 
@@ -45,14 +45,16 @@ def test_a_model_that_is_saved_again_is_the_same(name: str, tmp_path: Any) -> No
     assert summary(again) == summary(model)
 
 
-def test_inspect_prints_the_same(here: Path) -> None:
-    copy_folder(here)
-    assert_same_text(inspected(), read_text(MODEL_FOLDER / "inspect.txt"), REMEDY)
+@pytest.mark.parametrize("name", MODEL_FOLDERS)
+def test_inspect_prints_the_same(name: str, here: Path) -> None:
+    copy_folder(name, here)
+    assert_same_text(inspected(), read_text(MODEL_FOLDERS[name] / "inspect.txt"), REMEDY)
 
 
-def test_predict_writes_the_same_rows(here: Path) -> None:
-    copy_folder(here)
-    golden = read_json(MODEL_FOLDER / "predict.json")
+@pytest.mark.parametrize("name", MODEL_FOLDERS)
+def test_predict_writes_the_same_rows(name: str, here: Path) -> None:
+    copy_folder(name, here)
+    golden = read_json(MODEL_FOLDERS[name] / "predict.json")
     assert_same_document(predicted(here), golden, 1e-10, REMEDY)
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from directgp.experiments.store import Store
 from tests.frozen.golden import (
     assert_same_document,
     assert_same_text,
@@ -25,6 +26,7 @@ from tests.frozen.reports import (
     set_versions,
     store_rows,
 )
+from tests.frozen.stores import CHECKSUMS
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks", "without_drawing")
 
@@ -53,6 +55,17 @@ def test_cells_of_an_older_sweep_are_reported_where_they_have_not_changed(here: 
     assert answer.code == 0 and "9 cells ran." in answer.out
     assert "75 cells of this scale not run yet." in answer.err
     assert before and store_rows(store) == before
+
+
+def test_a_store_with_checksums_is_read_and_all_its_rows_are_whole(here: Path) -> None:
+    path = unpack(CHECKSUMS, here / "cells.sqlite")
+    before = path.read_bytes()
+    with Store(path, read_only=True) as store:
+        store.find_damaged()
+        found = store.view()
+        assert (len(found.finished), list(found.failed.values())) == (2, [(1, "It failed.")])
+        assert not store.damaged
+    assert path.read_bytes() == before
 
 
 def check_report(case: Case, here: Path) -> None:

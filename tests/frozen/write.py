@@ -15,7 +15,7 @@ later version of directgp must still read them. If a format gets a new version, 
 beside these under other names. A file that exists is not replaced:
 
 ``data``, ``model_files``, ``model_folder``, ``checkpoints``, ``stores``
-    Tables, model files, a folder of `directgp fit`, checkpoints with the end of their runs, and
+    Tables, model files, folders of `directgp fit`, checkpoints with the end of their runs, and
     stores of `compare` and `reproduce`.
 
 ``all`` writes the files that are missing, and then all answers.
@@ -36,7 +36,7 @@ import directgp
 from tests.frozen.checkpoints import CHECKPOINTS, RUNS, STOPPED_AT, Watch, described, run
 from tests.frozen.golden import FOLDER, pack, read_json, unpack, write_json, write_text
 from tests.frozen.made_data import write_paper_tables, write_tables
-from tests.frozen.model_folder import MODEL_FOLDER, copy_folder, fit_folder, inspected, predicted
+from tests.frozen.model_folder import MODEL_FOLDERS, copy_folder, fit_folder, inspected, predicted
 from tests.frozen.models import FITS, MODELS, ask, attributes, fit, path_of, summary
 from tests.frozen.public_names import describe_all, fitted_attributes
 from tests.frozen.reports import (
@@ -52,6 +52,7 @@ from tests.frozen.reports import (
     result_rows,
     set_versions,
 )
+from tests.frozen.stores import CHECKSUMS, write_store
 
 CASES = (*COMPARE.values(), REPRODUCE)
 
@@ -76,10 +77,11 @@ def model_files() -> None:
 
 
 def model_folder() -> None:
-    """Run `directgp fit`."""
-    if not MODEL_FOLDER.exists():
+    """Run `directgp fit`, for the format of this version."""
+    newest = list(MODEL_FOLDERS.values())[-1]
+    if not newest.exists():
         with working_folder() as here:
-            shutil.copytree(fit_folder(here), MODEL_FOLDER / "model")
+            shutil.copytree(fit_folder(here), newest / "model")
 
 
 def checkpoints() -> None:
@@ -95,7 +97,11 @@ def checkpoints() -> None:
 
 
 def stores() -> None:
-    """Run `compare` for each task, and `reproduce`."""
+    """Run `compare` for each task, and `reproduce`; write a store with checksums."""
+    if not CHECKSUMS.exists():
+        with working_folder() as here:
+            write_store(here / "store")
+            pack(here / "store", CHECKSUMS)
     for case in CASES:
         if not case.packed_store.exists():
             with working_folder() as here:
@@ -132,10 +138,11 @@ def model_answers() -> None:
         found = {"predictions": ask(model), **attributes(model), "public": fitted_attributes(model)}
         write_json(MODELS / f"{name}.json", found)
         write_text(MODELS / f"{name}.summary.txt", summary(model))
-    with working_folder() as here:
-        copy_folder(here)
-        write_text(MODEL_FOLDER / "inspect.txt", inspected())
-        write_json(MODEL_FOLDER / "predict.json", predicted(here))
+    for name, folder in MODEL_FOLDERS.items():
+        with working_folder() as here:
+            copy_folder(name, here)
+            write_text(folder / "inspect.txt", inspected())
+            write_json(folder / "predict.json", predicted(here))
 
 
 def reports() -> None:

@@ -193,14 +193,16 @@ def sentence(error: Exception) -> str:
     return f"directgp failed unexpectedly: {what}; run again with --debug for the traceback."
 
 
-def _no_room(error: Exception) -> bool:
-    """Return whether a library could not be loaded, or torch not compute, for lack of memory."""
+def _no_room(error: BaseException) -> bool:
+    """Return whether a library, a thread or torch could not get memory, now or just before."""
     signs = (
         *("failed to map segment", "cannot allocate memory", "can't allocate memory"),
         *("not enough memory", "can't start new thread"),
     )
     text = str(error).lower()
-    return isinstance(error, ImportError | RuntimeError) and any(sign in text for sign in signs)
+    if isinstance(error, ImportError | RuntimeError) and any(sign in text for sign in signs):
+        return True
+    return error.__context__ is not None and _no_room(error.__context__)
 
 
 def _report(words: str, error: BaseException, arguments: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from typing_extensions import override
 
 from directgp.errors import DirectGPError, require
-from directgp.numerics.arrays import one_thread
+from directgp.numerics.arrays import one_thread, require_memory
 from directgp.processes import block_interrupt, interrupt, start_server, worker_context
 from directgp.training.result import Progress
 from directgp.training.run import Monitor
@@ -280,6 +280,8 @@ class LocalWorkers(Pool):
     @override
     @contextmanager
     def open(self) -> Iterator[OpenPool]:
+        # An executor waits for ever for threads that cannot be started.
+        require_memory()
         start_server()
         context = worker_context()
         slots, stop = status_slots(self.workers), context.Event()
@@ -293,7 +295,7 @@ class LocalWorkers(Pool):
             stop.set()
             try:
                 executor.shutdown(wait=True, cancel_futures=True)
-            except KeyboardInterrupt:
+            except BaseException:
                 # One that is being started would print that what it is given is gone.
                 for worker in list((executor._processes or {}).values()):
                     worker.kill()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, wraps
 from itertools import pairwise
+from mmap import mmap
 from threading import Lock, RLock
 from typing import Any, ParamSpec, TypeVar
 
@@ -48,6 +49,18 @@ def without_warnings(function: Callable[P, Result]) -> Callable[P, Result]:
             return function(*arguments, **named)
 
     return silent
+
+
+_BUFFERS = 2**27
+"""Bytes that are enough for the buffers of OpenBLAS, and for the stacks of some threads."""
+
+
+def require_memory() -> None:
+    """Raise `MemoryError` if a limit of the address space leaves no room for buffers."""
+    try:
+        mmap(-1, _BUFFERS).close()
+    except OSError as error:
+        raise MemoryError from error
 
 
 _filtering = RLock()

@@ -1,6 +1,5 @@
 """Choose inducing inputs."""
 
-from mmap import mmap
 from typing import Literal
 
 import torch
@@ -10,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from directgp.errors import require
-from directgp.numerics.arrays import ignoring
+from directgp.numerics.arrays import ignoring, require_memory
 from directgp.numerics.random import fresh_generator
 from directgp.shapes import Inputs
 
@@ -20,9 +19,6 @@ _ROWS = 20_000
 """Largest number of rows that are clustered."""
 
 _SWEEPS = 30
-
-_BUFFERS = 2**27
-"""Bytes that OpenBLAS takes when it is first used."""
 
 
 def choose_inducing(
@@ -60,7 +56,8 @@ def choose_inducing(
     spread = rows.std(0)
     spread = torch.where(spread > 0, spread, 1.0)
     seed = int(torch.randint(2**31, (), generator=generator))
-    _require_memory()
+    # OpenBLAS waits for ever for the memory of its buffers.
+    require_memory()
     clustering = KMeans(number, init="k-means++", n_init=1, max_iter=_SWEEPS, random_state=seed)
     # Rows that differ by rounding alone can leave a cluster empty; the centres are still good.
     with ignoring(ConvergenceWarning):
@@ -68,11 +65,3 @@ def choose_inducing(
     centres = torch.as_tensor(clustering.cluster_centers_, dtype=rows.dtype)
     distinct: Tensor = torch.unique(centres * spread, dim=0)
     return distinct.to(X)
-
-
-def _require_memory() -> None:
-    """Raise `MemoryError` where OpenBLAS would wait for memory for ever."""
-    try:
-        mmap(-1, _BUFFERS).close()
-    except OSError as error:
-        raise MemoryError from error

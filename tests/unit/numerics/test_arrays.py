@@ -1,5 +1,7 @@
 """Linear algebra on arrays and tensors equals plain products and factors."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from threading import Event, Thread
 from typing import Any
@@ -293,3 +295,19 @@ def test_threads_are_restored_whoever_leaves_first(first_leaves: str) -> None:
         assert blas_threads() == here and torch.get_num_threads() == torch_before
     finally:
         limit.restore_original_limits()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of the address space")
+@pytest.mark.parametrize(("megabytes", "enough"), [(64, False), (256, True)])
+def test_memory_is_required_under_a_limit(megabytes: int, enough: bool) -> None:
+    code = (
+        "import resource\n"
+        "from directgp.numerics.arrays import require_memory\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        f"limit = used + {megabytes} * 2**20\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "require_memory()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode == 0) == enough
+    assert ended.stderr.endswith("MemoryError\n") != enough
