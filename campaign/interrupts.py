@@ -102,7 +102,7 @@ def attack(number: int) -> Trial:
         facts["over 5 s"] = int(seconds > 5)
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
-            all_ended(process.pid)
+            all_ended(process.pid, program.ending)
             return Trial(name, "hang", f"{phase}: {terminal.text[-300:]!r}", facts)
         terminal.read()
         text = terminal.text.decode(errors="replace")
@@ -115,7 +115,7 @@ def attack(number: int) -> Trial:
         if process.returncode not in {130, -signal.SIGINT} | done:
             return Trial(name, "difference", f"{about} {text[-300:]!r}", facts)
         left = left_behind(folder)
-        if left or not all_ended(process.pid):
+        if left or not all_ended(process.pid, program.ending):
             return Trial(name, "left behind", f"{about} {left or 'processes'}", facts)
         code, text, _ = finished(start(program, folder, program.again))
         if code != 0 or program.results(folder / "out") != expected:

@@ -34,9 +34,8 @@ ROOT = Path(__file__).parents[1]
 LEFT = re.compile(r".*\.(tmp|draft|old)|.*-journal|\.directgp\..*")
 """Names of files that a finished program does not leave behind."""
 
-_ENDED, _HANG = 30.0, 130.0
-"""Seconds in which the other processes of a program that has ended have to end, and in which a
-program itself has to end."""
+_HANG = 130.0
+"""Seconds in which a program has to end."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,8 @@ class Program:
     """The file in `out` that is written last."""
 
     signals: tuple[str, ...] = ("KILL", "TERM", "INT")
+    ending: float = 30.0
+    """Seconds in which its other processes have to end after it."""
 
 
 def _compared(out: Path) -> Any:
@@ -108,7 +109,9 @@ PROGRAMS = {
     "compare": Program(_COMPARE, _compared, (), "fits.sqlite", "index.html", _POOL),
     "reproduce": Program(_REPRODUCE, _reproduced, (), "cells.sqlite", "index.html", _POOL),
     "ray": Program(
-        (*_REPRODUCE, "--engine", "ray"), _reproduced, (), "cells.sqlite", "index.html", _POOL
+        *((*_REPRODUCE, "--engine", "ray"), _reproduced, (), "cells.sqlite", "index.html", _POOL),
+        # Ray's agents look after their parent once a minute.
+        ending=120.0,
     ),
     "fit": Program(_FIT, _fitted, ("--force",)),
     "fit --force": Program((*_FIT, "--force"), _fitted),
@@ -171,9 +174,9 @@ def processes(session: int) -> dict[int, tuple[int, str]]:
     return found
 
 
-def all_ended(session: int) -> bool:
+def all_ended(session: int, seconds: float) -> bool:
     """Wait until a session has no processes; end those that stay, and return False."""
-    until = time.monotonic() + _ENDED
+    until = time.monotonic() + seconds
     while left := processes(session):
         if time.monotonic() > until:
             for pid in left:
@@ -247,7 +250,8 @@ def hit(process: subprocess.Popen[bytes], how: str, chance: random.Random) -> st
         servers = {pid for pid, (_, command) in family.items() if "forkserver" in command}
         # A worker is forked from the server, or started by Ray.
         workers = [pid for pid, (parent, command) in family.items() if parent in servers]
-        workers += [pid for pid, (_, command) in family.items() if command.startswith("ray::")]
+        jobs = "ray::run_ray_job"
+        workers += [pid for pid, (_, command) in family.items() if command.startswith(jobs)]
         if not workers:
             process.send_signal(signal.SIGKILL)
             return "KILL"
@@ -300,7 +304,7 @@ def attack(number: int) -> Trial:
             return Trial(kind, "traceback", f"{phase}: {text[-300:]!r}", facts)
         if code not in _CODES[how] | {0}:
             return Trial(kind, "difference", f"{phase}: exit {code} {text[-300:]}", facts)
-        if not all_ended(process.pid):
+        if not all_ended(process.pid, program.ending):
             return Trial(kind, "left behind", f"{phase}: processes", facts)
         code, text, again = finished(start(program, folder, program.again))
         if code != 0:
@@ -308,7 +312,7 @@ def attack(number: int) -> Trial:
         if program.results(folder / "out") != expected:
             return Trial(kind, "difference", f"{phase}: other results", facts)
         left = left_behind(folder)
-        if left or not all_ended(again):
+        if left or not all_ended(again, program.ending):
             return Trial(kind, "left behind", f"{phase}: {left or 'processes'}", facts)
         return Trial(kind, HELD, facts=facts)
     finally:

@@ -4,8 +4,10 @@ import importlib
 import logging
 import math
 import os
+import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -64,13 +66,14 @@ def connected(address: str | None, num_cpus: int) -> Iterator[Any]:
         return
     try:
         if address is None:
-            with _same_path():
+            with _same_path(), _same_termination():
                 # None would join any cluster that runs on this machine.
                 ray.init("local", num_cpus=num_cpus, include_dashboard=False, **_QUIET)
         else:
             if address != "auto":
                 check_address(address)
-            ray.init(address, **_QUIET)
+            with _same_termination():
+                ray.init(address, **_QUIET)
     except InvalidInputError:
         raise
     except Exception as error:
@@ -93,6 +96,18 @@ def _same_path() -> Iterator[None]:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = before
+
+
+@contextmanager
+def _same_termination() -> Iterator[None]:
+    """Restore what SIGTERM does: Ray's own handler prints its stack and aborts."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        # Signals belong to the main thread, and None is a handler of another language.
+        if threading.current_thread() is threading.main_thread() and before is not None:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _connection_error(address: str | None, error: Exception) -> str:

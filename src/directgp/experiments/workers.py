@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from typing_extensions import override
 
 from directgp.errors import DirectGPError, require
-from directgp.numerics.arrays import one_thread, require_memory
+from directgp.numerics.arrays import one_thread, require_buffers
 from directgp.processes import block_interrupt, interrupt, start_server, worker_context
 from directgp.training.result import Progress
 from directgp.training.run import Monitor
@@ -281,7 +281,7 @@ class LocalWorkers(Pool):
     @contextmanager
     def open(self) -> Iterator[OpenPool]:
         # An executor waits for ever for threads that cannot be started.
-        require_memory()
+        require_buffers()
         start_server()
         context = worker_context()
         slots, stop = status_slots(self.workers), context.Event()

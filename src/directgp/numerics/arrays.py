@@ -55,7 +55,7 @@ _BUFFERS = 2**27
 """Bytes that are enough for the buffers of OpenBLAS, and for the stacks of some threads."""
 
 
-def require_memory() -> None:
+def require_buffers() -> None:
     """Raise `MemoryError` if a limit of the address space leaves no room for buffers."""
     try:
         mmap(-1, _BUFFERS).close()

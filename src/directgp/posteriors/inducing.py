@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from directgp.errors import require
-from directgp.numerics.arrays import ignoring, require_memory
+from directgp.numerics.arrays import ignoring, require_buffers
 from directgp.numerics.random import fresh_generator
 from directgp.shapes import Inputs
 
@@ -57,7 +57,7 @@ def choose_inducing(
     spread = torch.where(spread > 0, spread, 1.0)
     seed = int(torch.randint(2**31, (), generator=generator))
     # OpenBLAS waits for ever for the memory of its buffers.
-    require_memory()
+    require_buffers()
     clustering = KMeans(number, init="k-means++", n_init=1, max_iter=_SWEEPS, random_state=seed)
     # Rows that differ by rounding alone can leave a cluster empty; the centres are still good.
     with ignoring(ConvergenceWarning):

@@ -302,11 +302,11 @@ def test_threads_are_restored_whoever_leaves_first(first_leaves: str) -> None:
 def test_memory_is_required_under_a_limit(megabytes: int, enough: bool) -> None:
     code = (
         "import resource\n"
-        "from directgp.numerics.arrays import require_memory\n"
+        "from directgp.numerics.arrays import require_buffers\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         f"limit = used + {megabytes} * 2**20\n"
         "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
-        "require_memory()\n"
+        "require_buffers()\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (ended.returncode == 0) == enough

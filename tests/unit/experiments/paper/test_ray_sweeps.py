@@ -56,6 +56,18 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> Mock:
     return fake
 
 
+def test_sigterm_does_what_it_did_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(*_: object, **__: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    fake = Mock(**{"is_initialized.return_value": False}, init=init)
+    monkeypatch.setattr(experiments_ray, "import_ray", lambda: fake)
+    before = signal.getsignal(signal.SIGTERM)
+    with connected(None, num_cpus=1):
+        assert signal.getsignal(signal.SIGTERM) is before
+    fake.shutdown.assert_called_once()
+
+
 def swept(path: Path, pool: Pool, function: Any = run_paper_cell) -> dict[str, Any]:
     with Store(path) as store:
         run_sweep(CELLS, given, store, pool, function=function)
