@@ -241,22 +241,28 @@ def phase_of(program: Program, folder: Path, ended: bool) -> str:
     return "running" if (out / program.kept).is_file() else "before"
 
 
+def workers(session: int) -> list[int]:
+    """Return the workers of a program: forked from its server, or at work in Ray."""
+    family = processes(session)
+    servers = {pid for pid, (_, command) in family.items() if "forkserver" in command}
+    return [
+        pid
+        for pid, (parent, command) in family.items()
+        if parent in servers or command.startswith("ray::run_ray_job")
+    ]
+
+
 def hit(process: subprocess.Popen[bytes], how: str, chance: random.Random) -> str:
     """Kill the program, one of its workers, or all its processes; return what was killed."""
     if how == "group":
         os.killpg(process.pid, signal.SIGKILL)
     elif how == "worker":
-        family = processes(process.pid)
-        servers = {pid for pid, (_, command) in family.items() if "forkserver" in command}
-        # A worker is forked from the server, or started by Ray.
-        workers = [pid for pid, (parent, command) in family.items() if parent in servers]
-        jobs = "ray::run_ray_job"
-        workers += [pid for pid, (_, command) in family.items() if command.startswith(jobs)]
-        if not workers:
+        found = workers(process.pid)
+        if not found:
             process.send_signal(signal.SIGKILL)
             return "KILL"
         with suppress(ProcessLookupError):
-            os.kill(chance.choice(workers), signal.SIGKILL)
+            os.kill(chance.choice(found), signal.SIGKILL)
     else:
         process.send_signal(signal.Signals[f"SIG{how}"])
     return how
@@ -291,6 +297,8 @@ def attack(number: int) -> Trial:
         process = start(program, folder)
         began = time.time()
         wait_for_moment(chance, program, folder, took, lambda: process.poll() is not None)
+        while how == "worker" and process.poll() is None and not workers(process.pid):
+            time.sleep(0.05)
         phase = phase_of(program, folder, process.poll() is not None)
         lost = time.time() - _last_kept(program, folder, began)
         if phase != "after":

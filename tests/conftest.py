@@ -1,6 +1,7 @@
 """Fixtures of all tests."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from jaxtyping import config
@@ -16,12 +17,27 @@ def annotations_of_another_file() -> None:
     annotations.forget()
 
 
+AS_USERS_RUN_IT = ("benchmarks", "cli", "docs", "estimators", "examples", "frozen")
+"""Folders of tests of the whole library, which the checks of annotations make twice as slow."""
+
+
 @pytest.fixture
 def without_shape_checks() -> Iterator[None]:
     """As a user runs the library: the checks of the annotations are on in tests only."""
+    yield from _without_shape_checks()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _as_users_run_it(request: pytest.FixtureRequest) -> Iterator[None]:
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    yield from _without_shape_checks() if folder in AS_USERS_RUN_IT else (None,)
+
+
+def _without_shape_checks() -> Iterator[None]:
+    before = config.jaxtyping_disable
     config.update("jaxtyping_disable", True)
     yield
-    config.update("jaxtyping_disable", False)
+    config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture
