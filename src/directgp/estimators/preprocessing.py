@@ -27,7 +27,7 @@ _CLEAR = 1e-6
 GRID = 2.0**32
 """Scaled values are multiples of 1/grid: rounding drops the digits that depend on the units."""
 
-_MAX_DEVIATIONS = 1e12
+MAX_DEVIATIONS = 1e12
 """Scaled inputs are clipped here, where every stationary kernel is 0 and squares still finite."""
 
 _CONSTANT = 2.0**-48
@@ -86,7 +86,7 @@ class ColumnScaling:
         mantissa, exponent = np.frexp(self.scale)
         with np.errstate(over="ignore", under="ignore"):
             near = np.ldexp(values.astype(np.float64), -exponent) - np.ldexp(self.shift, -exponent)
-            z: NDArray[np.float64] = np.clip(near / mantissa, -_MAX_DEVIATIONS, _MAX_DEVIATIONS)
+            z: NDArray[np.float64] = np.clip(near / mantissa, -MAX_DEVIATIONS, MAX_DEVIATIONS)
         return np.rint(z * GRID) / GRID
 
     def exact(self, values: Num[np.ndarray, "*n d"]) -> Float64[np.ndarray, "*n d"]:

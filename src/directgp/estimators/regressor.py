@@ -254,7 +254,7 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
             )
             return self._in_units(mean)
         mean, std = self._over_blocks(
-            X, "predict", lambda like, q, _: [point_prediction(like, q), _std(like, q)], given
+            X, "predict", lambda like, q, _: [point_prediction(like, q), deviation(like, q)], given
         )
         return self._in_units(mean), self._deviation_in_units(std)
 
@@ -408,7 +408,7 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         return regression_target(y)
 
 
-def _std(likelihood: Likelihood, q: Marginals) -> Tensor:
+def deviation(likelihood: Likelihood, q: Marginals) -> Tensor:
     """Return the deviation of y; where it may be infinite, half the width of the 68 % interval."""
     if likelihood.gaussian or not likelihood.additive:
         return predictive_variance(likelihood, q).sqrt()

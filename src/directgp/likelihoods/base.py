@@ -114,6 +114,9 @@ class Likelihood(nn.Module, ABC):
 
     parameter_texts: ClassVar[tuple[ParameterText, ...]] = ()
 
+    gumbel_max: ClassVar[bool] = False
+    """Whether y is the class k of the largest f_k + ξ_k with Gumbel's distribution of ξ."""
+
     growth: ClassVar[float] = 0.0
     """c where log p(y given f) falls as −e^{cf} to the right: the mass of q·|log p| then lies c
     variances to the right of that of q."""

@@ -112,6 +112,7 @@ class Softmax(Categorical):
 
     log_concave = True
     fixed_work = True
+    gumbel_max = True
 
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:

@@ -124,6 +124,9 @@ _FARTHEST = 300.0
 """asinh(x/s) from which on a quantile counts as infinite: x is 1e130 times the scale s of y."""
 
 _MAX_STEPS = 60
+_INTERPOLATED = 20
+"""Steps after which an interval is halved."""
+
 _TOLERANCE = 1e-12
 
 
@@ -291,7 +294,7 @@ def increasing_root(offset: Offset, start: Row, step: Row, farthest: float) -> R
     bracketed = (below <= 0) & (above >= 0)
     x1, x2, f1, f2 = upper, lower, above, below
     share, active = torch.full_like(x1, 0.5), torch.nonzero(bracketed).squeeze(-1)
-    for _ in range(_MAX_STEPS):
+    for number in range(_MAX_STEPS):
         a1, a2, b1, b2 = x1[active], x2[active], f1[active], f2[active]
         x = torch.lerp(a1, a2, share[active])
         f = offset(active, x)
@@ -305,7 +308,8 @@ def increasing_root(offset: Offset, start: Row, step: Row, farthest: float) -> R
         safe = (height**2 < place) & ((1 - height) ** 2 < 1 - place)
         inverse = f / (b2 - f) * b3 / (b2 - b3)
         inverse = inverse + (a3 - x) / (a2 - x) * f / (b3 - f) * b2 / (b3 - b2)
-        inverse = torch.where(safe, inverse, 0.5)
+        # A function with steps, from rounding, is flat where it is interpolated: then halve.
+        inverse = torch.where(safe & (number < _INTERPOLATED), inverse, 0.5)
         share[active] = torch.minimum(torch.maximum(inverse, limit), 1 - limit)
         active = active[(limit < 0.5) & (f != 0)]
         if not len(active):
