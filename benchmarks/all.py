@@ -85,8 +85,8 @@ def steps(rounds: int) -> Iterator[Measurement]:
         for key in CASES:
             rows = measure_case(key, settings)
             for row in rows:
-                name = f"{key}; {row['objective'].replace('_', ' ')}"
-                yield _over_ours("step", name, row["ratio"]["GPyTorch"]["median"])
+                name = {"log_loss": "log loss", "elbo": "ELBO"}[row["objective"]]
+                yield _over_ours("step", f"{key}; {name}", row["ratio"]["GPyTorch"]["median"])
             first, memory = rows[0], rows[0]["memory"]
             yield _over_ours("prediction", key, first["prediction_ratio"]["GPyTorch"]["median"])
             yield _over_ours("memory of a step", key, memory["GPyTorch"] / memory["directgp"])

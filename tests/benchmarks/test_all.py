@@ -1,4 +1,4 @@
-"""The committed runs of `make bench-all` have one form, and the page is made from them."""
+"""The committed runs of `make bench-all` have one form, and the pages are made from them."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from benchmarks.all import HISTORY, Document, Measurement, checked, draw, file_name, history, table
+from benchmarks.cost import all_tables
 from benchmarks.models import write
+from benchmarks.peers.process import ROOT
 from directgp.errors import InvalidInputError
 from tests.docs.pages import DOCS
 
@@ -60,3 +62,12 @@ def test_other_forms_are_refused(change: Document, tmp_path: Path) -> None:
 def test_a_measurement_says_which_direction_is_better() -> None:
     with pytest.raises(InvalidInputError, match="better"):
         Measurement("step", "S1", 1.0, "ratio", "up")
+
+
+def test_the_tables_of_cost_are_those_of_the_results() -> None:
+    results = json.loads((ROOT / "benchmarks/results/cost.json").read_text(encoding="utf-8"))
+    page = (DOCS / "cost.md").read_text(encoding="utf-8")
+    for name, text in all_tables(results["cells"]).items():
+        assert (DOCS / f"tables/cost_{name}.md").read_text(encoding="utf-8") == text
+        assert f"tables/cost_{name}.md" in page
+    assert results["machine"]["cpu"] in page
