@@ -177,6 +177,8 @@ def file_name(document: Document) -> str:
 def history(folder: Path = HISTORY) -> list[Document]:
     """Return the documents of a folder, oldest first; one of another form raises an error."""
     found = [checked(path) for path in sorted(folder.glob("*.json"))]
+    todo = "Run `make bench-all` first."
+    require(bool(found), f"{folder}", "a folder with the file of a run", "no file", todo)
     return sorted(found, key=lambda document: str(document["date"]))
 
 
