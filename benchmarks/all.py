@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
 
@@ -224,7 +225,7 @@ def draw(documents: Sequence[Document]) -> Figure:
             units[each.group] = f"{each.unit} ({each.better} is better)"
             lines = groups.setdefault(each.group, {})
             lines.setdefault((each.name, where), []).append((when, each.value))
-    figure = Figure(figsize=(8, 2.6 * len(groups)), layout="constrained")
+    figure = plt.figure(figsize=(8, 2.6 * len(groups)), layout="constrained")
     machines = {where for lines in groups.values() for _, where in lines}
     columns = figure.subplots(len(groups), 1, squeeze=False)[:, 0]
     for axes, (group, lines) in zip(columns, groups.items(), strict=True):

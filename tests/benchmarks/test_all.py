@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -12,6 +14,8 @@ from benchmarks.models import write
 from benchmarks.peers.process import ROOT
 from directgp.errors import InvalidInputError
 from tests.docs.pages import DOCS
+
+matplotlib.use("Agg")
 
 
 def document(date: str = "2026-01-02T00:00:00+00:00", value: float = 2.0) -> Document:
@@ -44,8 +48,10 @@ def test_runs_are_sorted_compared_and_drawn(tmp_path: Path) -> None:
     runs = history(tmp_path)
     assert [run["date"][:4] for run in runs] == ["2025", "2026"]
     assert "| step; S1 | 2.5 | ratio | higher | +0.5 |" in table(runs)
-    (axes,) = draw(runs).axes
+    figure = draw(runs)
+    (axes,) = figure.axes
     assert np.asarray(axes.lines[0].get_ydata()).tolist() == [2.0, 2.5]
+    plt.close(figure)
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,11 @@ def test_pages_are_read(pages: dict[Path, Page]) -> None:
     assert "same-losses" in pages[DOCS / "performance.md"].targets
 
 
+def test_pictures_are_small() -> None:
+    sizes = {path.name: path.stat().st_size for path in DOCS.glob("images/**/*.png")}
+    assert len(sizes) >= 13 and max(sizes.values()) < 200_000, "for everyone who clones"
+
+
 def _made(folder: Path, **texts: str) -> dict[Path, Page]:
     paths = {folder / f"{name}.md": text for name, text in texts.items()}
     for path, text in paths.items():
