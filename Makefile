@@ -33,7 +33,7 @@ DEMO_METHODS := --methods elbo,log-joint,log-fixed,elbo-basic,mean,linear,boosti
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: demo examples test test-slow test-browser lint format bench bench-optimum bench-scale \
-  bench-rules bench-accuracy bench-training bench-defaults bench-latents \
+  bench-rules bench-accuracy bench-training bench-defaults bench-latents bench-all bench-cost \
   campaign campaign-fuzz audit docs linkcheck clean
 
 demo: $(INSTALLED)
@@ -125,6 +125,14 @@ bench-latents: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.multiclass --data "$(DATA)"
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.heteroscedastic --data "$(DATA)"
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.softmax_step
+
+# A short selection of all, kept in benchmarks/history and drawn on docs/benchmarks.md.
+bench-all: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.all
+
+# Time and memory of whole fits by size.
+bench-cost: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.cost
 
 # Attacks on the program; a second call does what is missing. One of them, or more of it:
 #   python -m campaign --help

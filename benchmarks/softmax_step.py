@@ -121,6 +121,18 @@ def timed(step: Step, device: str) -> Callable[[int], float]:
     return take
 
 
+def measure_steps(
+    size: Size, device: str, dtype: torch.dtype, rounds: int, seconds: float
+) -> Times:
+    """Return the seconds of a step of each library and objective in each round."""
+    tasks = {
+        f"{library}; {objective}": timed(make(size, objective, device, dtype), device)
+        for library, make in STEPS.items()
+        for objective in OBJECTIVES
+    }
+    return times_per_step(tasks, rounds, seconds)
+
+
 def table(times: Times) -> str:
     """Return milliseconds of a step, and ratios to directgp where it was measured."""
     heads = ["step", *(f"{name}, ms" for name in LIBRARIES), "GPyTorch / directgp"]
@@ -147,14 +159,8 @@ def main() -> None:
     typed = parser.parse_args()
     torch.set_num_threads(1)
     size = Size(**{name: getattr(typed, name) for name in asdict(Size())})
-    tasks = {
-        f"{library}; {objective}": timed(
-            make(size, objective, typed.device, getattr(torch, typed.dtype)), typed.device
-        )
-        for library, make in STEPS.items()
-        for objective in OBJECTIVES
-    }
-    times = times_per_step(tasks, typed.rounds, typed.seconds)
+    dtype = getattr(torch, typed.dtype)
+    times = measure_steps(size, typed.device, dtype, typed.rounds, typed.seconds)
     about = {**facts(typed.device), "dtype": typed.dtype, "size": asdict(size)}
     write(typed.out, {**about, "seconds of a step": times})
     print(table(times), flush=True)

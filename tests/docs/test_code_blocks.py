@@ -3,12 +3,13 @@
 The comments ``# prints: ...`` of a block have its output, in order and without regard to white
 space, so that a long line may be broken. A block after the line ``<!-- no-run -->`` is skipped. The
 blocks of a file share their names. The output of a ``{code-cell}`` is written to the page by the
-build and not compared; pages that have no other blocks are run by `make docs`, and here as slow
-tests.
+build and not compared; pages that have no other blocks, and notebooks, are run by `make docs`, and
+here as slow tests.
 """
 
 import contextlib
 import io
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +18,12 @@ from typing import Any, NamedTuple
 import matplotlib
 import pytest
 
+from tests.docs.pages import DOCS, ROOT, text_of
+
 matplotlib.use("Agg")
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NOTEBOOKS = sorted(DOCS.glob("notebooks/*.ipynb"))
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md")), *NOTEBOOKS]
 
 _BLOCK = re.compile(
     r"^(<!-- no-run -->\n+)?```(python|\{code-cell\})\n(?::[^\n]*\n)*(.*?)^```$",
@@ -62,7 +65,7 @@ def run(text: str, name: str) -> None:
 def cases() -> Iterator[Any]:
     """Yield the pages with blocks; those that the build of the docs runs whole are slow."""
     for page in PAGES:
-        found = list(blocks(page.read_text(encoding="utf-8")))
+        found = list(blocks(text_of(page)))
         slow = not any(block.compared for block in found)
         if found:
             yield pytest.param(page, marks=[pytest.mark.slow] if slow else [], id=page.name)
@@ -70,12 +73,23 @@ def cases() -> Iterator[Any]:
 
 @pytest.mark.parametrize("page", list(cases()))
 def test_blocks_run(page: Path, without_shape_checks: None) -> None:
-    run(page.read_text(encoding="utf-8"), str(page))
+    run(text_of(page), str(page))
 
 
 def test_pages_have_blocks() -> None:
-    with_blocks = {page.name for page in PAGES if any(blocks(page.read_text(encoding="utf-8")))}
+    with_blocks = {page.name for page in PAGES if any(blocks(text_of(page)))}
     assert with_blocks >= {"README.md", "choosing.md", "index.md", "likelihoods.md"}
+    assert {page.name for page in NOTEBOOKS} <= with_blocks and len(NOTEBOOKS) >= 4
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_have_cell_ids_and_no_outputs(path: Path) -> None:
+    book = json.loads(path.read_text(encoding="utf-8"))
+    assert (book["nbformat"], book["nbformat_minor"]) >= (4, 5)
+    ids = [cell["id"] for cell in book["cells"]]
+    assert len(set(ids)) == len(ids)
+    code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in code)
 
 
 @pytest.mark.parametrize(

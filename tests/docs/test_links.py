@@ -16,8 +16,8 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
+from tests.docs.pages import DOCS, ROOT, text_of
+
 _NOT_PAGES = {"_build", "tables"}
 """Folders of docs/ without pages, as in `exclude_patterns`."""
 
@@ -93,7 +93,7 @@ def _menu(token: Token) -> Iterator[str]:
     if token.type == "fence" and token.info.startswith("{toctree}"):
         for line in filter(None, map(str.strip, token.content.splitlines())):
             if not line.startswith(":"):
-                yield line.rpartition("<")[2].rstrip(">").removesuffix(".md")
+                yield line.rpartition("<")[2].rstrip(">").removesuffix(".md").removesuffix(".ipynb")
 
 
 def broken(pages: dict[Path, Page]) -> list[str]:
@@ -124,8 +124,13 @@ def not_in_menus(pages: dict[Path, Page], first: Path) -> list[str]:
         path = waiting.pop()
         if path in pages and path not in reached:
             reached.add(path)
-            waiting += [(path.parent / f"{entry}.md").resolve() for entry in pages[path].menu]
+            waiting += [each for entry in pages[path].menu for each in _files(path, entry)]
     return sorted(str(p) for p in pages if p.is_relative_to(first.parent) and p not in reached)
+
+
+def _files(path: Path, entry: str) -> list[Path]:
+    """Return the files that an entry of a menu may mean: a page or a notebook."""
+    return [(path.parent / f"{entry}{suffix}").resolve() for suffix in (".md", ".ipynb")]
 
 
 def wrong_entries(pages: dict[Path, Page]) -> list[str]:
@@ -134,7 +139,7 @@ def wrong_entries(pages: dict[Path, Page]) -> list[str]:
         f"{path.name}: {entry}"
         for path, page in pages.items()
         for entry in page.menu
-        if (path.parent / f"{entry}.md").resolve() not in pages
+        if not pages.keys() & _files(path, entry)
     ]
 
 
@@ -144,10 +149,10 @@ def pages() -> dict[Path, Page]:
     found = re.search(r"^myst_heading_anchors = (\d)$", (DOCS / "conf.py").read_text(), re.M)
     assert found is not None
     levels = {path: 6 for path in ROOT.glob("*.md")}
-    for path in sorted(DOCS.rglob("*.md")):
+    for path in sorted([*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")]):
         if path.relative_to(DOCS).parts[0] not in _NOT_PAGES:
             levels[path] = int(found[1])
-    return {path: read(path.read_text(encoding="utf-8"), levels[path]) for path in levels}
+    return {path: read(text_of(path), levels[path]) for path in levels}
 
 
 def test_links_lead_somewhere(pages: dict[Path, Page]) -> None:
@@ -166,6 +171,11 @@ def test_pages_are_read(pages: dict[Path, Page]) -> None:
     assert "#probit-and-logistic" in pages[DOCS / "likelihoods.md"].links
     assert "β" in pages[DOCS / "objectives.md"].headings
     assert "same-losses" in pages[DOCS / "performance.md"].targets
+
+
+def test_pictures_are_small() -> None:
+    sizes = {path.name: path.stat().st_size for path in DOCS.glob("images/**/*.png")}
+    assert len(sizes) >= 13 and max(sizes.values()) < 200_000, "for everyone who clones"
 
 
 def _made(folder: Path, **texts: str) -> dict[Path, Page]:
