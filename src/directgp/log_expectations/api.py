@@ -154,11 +154,24 @@ def check_marginals(who: str, mean: Values, variance: Values) -> None:
     for name, values in (("mean", mean), ("variance", variance)):
         if not values.is_floating_point():
             refuse(f"{name} of {who}", "of a floating dtype", values.dtype)
+    check_device(f"device of {who}", mean.device)
     check_magnitude(f"mean of {who}", mean)
     positive = torch.isfinite(variance) & (variance > 0)
     require_all(positive, variance, f"variance of {who}", "positive and finite")
     most = variance.double() <= LARGEST
     require_all(most, variance, f"variance of {who}", f"at most {LARGEST:g}")
+
+
+def check_device(who: str, device: torch.device) -> None:
+    """Raise `InvalidInputError` for a device without float64, such as Apple's MPS."""
+    if device.type in ("cpu", "cuda"):
+        return
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device).item()
+    except (RuntimeError, TypeError):
+        got = f"{device.type!r}, which has no float64 here"
+        remedy = "Integrals need float64, whatever the dtype of training. Use 'cpu' or 'cuda'."
+        refuse(who, "one that computes in float64", got, remedy)
 
 
 def check_magnitude(who: str, values: Num[Tensor, "..."]) -> None:
