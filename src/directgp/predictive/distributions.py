@@ -323,7 +323,7 @@ class SampledDistribution(Distribution):
     @override
     def cdf(self, y: Values) -> Values:
         def at(drawn: Row, y: Values) -> Values:
-            return torch.searchsorted(drawn, y, right=True) / len(drawn)
+            return torch.searchsorted(drawn, y, right=True).to(drawn) / len(drawn)
 
         return self._each(at, y)
 

@@ -16,7 +16,15 @@ import directgp
 from directgp import Marginals, SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.diagnostics import check_likelihood
 from directgp.errors import InvalidInputError, ModelFileError, NumericalError, UnsupportedError
-from directgp.likelihoods import Derivatives, Gamma, Gaussian, Likelihood, Logistic, Poisson
+from directgp.likelihoods import (
+    Derivatives,
+    Gamma,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Likelihood,
+    Logistic,
+    Poisson,
+)
 from directgp.likelihoods.base import unconstrained
 from directgp.likelihoods.numeric import NUM_DRAWS, moments_given
 from directgp.log_expectations.api import check_own
@@ -175,9 +183,43 @@ def test_draws_give_everything_with_a_random_error() -> None:
     assert (ratio - 1).abs().max() < 0.04
     crps = predictive_crps(own, REAL, Q)
     torch.testing.assert_close(crps, predictive_crps(known, REAL, Q), rtol=0.05, atol=0.0)
+    assert predictive_cdf(own, REAL, Q).dtype == FLOAT64
     # A row does not depend on the others.
     last = Marginals(Q.mean[-1:], Q.variance[-1:])
     assert predictive_cdf(own, REAL, Q)[-1] == predictive_cdf(own, REAL[-1:], last)
+
+
+class DrawnNoise(Likelihood):
+    """N(y; f₁, e^{f₂})."""
+
+    num_latent = 2
+    strip = math.pi / 2
+
+    def log_kernel(self, y: Tensor, f: Tensor) -> Tensor:
+        mean, log_noise = f.unbind(-2)
+        return -0.5 * ((y - mean) ** 2 * torch.exp(-log_noise) + log_noise)
+
+    def sample(self, f: Tensor, random: np.random.RandomState) -> Any:
+        mean, log_noise = f.unbind(-2)
+        return (
+            mean + torch.exp(0.5 * log_noise) * torch.as_tensor(random.randn(*mean.shape))
+        ).numpy()
+
+
+def test_draws_serve_several_latents() -> None:
+    q = Marginals(
+        torch.tensor([[0.0, 1.0], [-1.0, 0.0]]).double(), torch.full((2, 2), 0.3).double()
+    )
+    known = HeteroscedasticGaussian()
+    found = predictive_quantiles(DrawnNoise(), q, [0.05, 0.95])
+    torch.testing.assert_close(
+        found, predictive_quantiles(known, q, [0.05, 0.95]), rtol=0.03, atol=0
+    )
+    with pytest.raises(UnsupportedError, match=r"predictive_mean\(mean, variance\).*Give it both"):
+        predictive_mean(DrawnNoise(), q)
+    y, f = row(0.5, 2.0), torch.tensor([[0.3, 0.1], [-1.0, 0.2]]).double()
+    for one, other in zip(DrawnNoise().derivatives(y, f), known.derivatives(y, f), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_a_density_alone_has_no_quantiles() -> None:
