@@ -119,7 +119,7 @@ def check_smooth(likelihood: Likelihood, y: Row) -> None:
             "quadrature finds the kinks itself."
         )
     if likelihood.log_concave:
-        f = _probes(likelihood, y)
+        f = probes(likelihood, y)
         second = likelihood.derivatives(y, f).second
         scale = second.abs().where(torch.isfinite(second), 0.0).amax(0)
         rising = second > _FLAT * scale + 1e-12
@@ -132,7 +132,7 @@ def check_smooth(likelihood: Likelihood, y: Row) -> None:
             )
 
 
-def _probes(likelihood: Likelihood, y: Row) -> Points:
+def probes(likelihood: Likelihood, y: Row) -> Points:
     """Return increasing values of f near 0, near y, and near a rough value of f."""
     rough = likelihood.rough_latent(y)
     centres = torch.stack([torch.zeros_like(y), y, y if rough is None else rough.to(y)])
@@ -147,15 +147,18 @@ def _first_kink(
     likelihood: Likelihood, y: Row
 ) -> tuple[float, float, tuple[str, float], float] | None:
     """Return target, place, and name and values of the derivative that jumps there, if one does."""
-    f = _probes(likelihood, y)
+    f = probes(likelihood, y)
     for which, name in ((1, "slope"), (2, "second derivative")):
 
         def at(points: Points, which: int = which) -> Points:
-            return likelihood.derivatives(y, points)[which].nan_to_num(0.0, 0.0, 0.0)
+            return likelihood.derivatives(y, points)[which]
 
         values = at(f)
-        floor = _FLAT * values.abs().amax(0)
-        change = values.diff(dim=0).abs() / (values[1:].abs() + values[:-1].abs() + floor + 1e-300)
+        # Far from y they may overflow; there is nothing to compare.
+        sizes = values.abs().where(torch.isfinite(values), 0.0)
+        floor = _FLAT * sizes.amax(0)
+        change = values.diff(dim=0).abs() / (sizes[1:] + sizes[:-1] + floor + 1e-300)
+        change = change.where(torch.isfinite(change), 0.0)
         top = change.topk(min(_INTERVALS, len(change)), dim=0).indices
         left, right = f.gather(0, top), f.gather(0, top + 1)
         low, high = values.gather(0, top), values.gather(0, top + 1)
@@ -165,7 +168,8 @@ def _first_kink(
             first = (here - low).abs() >= (high - here).abs()
             left, low = torch.where(first, left, middle), torch.where(first, low, here)
             right, high = torch.where(first, middle, right), torch.where(first, here, high)
-        jump = (high - low).abs() > _JUMP * (high.abs() + low.abs()) + floor
+        gap, size = (high - low).abs(), high.abs() + low.abs()
+        jump = torch.isfinite(size) & (gap > _JUMP * size + floor)
         if bool(jump.any()):
             k, i = jump.nonzero()[0].tolist()
             place = 0.5 * (left + right)[k, i].item()

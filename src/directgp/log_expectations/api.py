@@ -14,7 +14,7 @@ from directgp.likelihoods.base import (
     broadcast_shape,
     has,
 )
-from directgp.likelihoods.own import check_smooth
+from directgp.likelihoods.own import check_smooth, probes
 from directgp.log_expectations.adaptive import adaptive_gibbs, adaptive_log_expectation
 from directgp.log_expectations.elbo_term import gibbs_term, own_nodes_estimate
 from directgp.log_expectations.nodes import NATS
@@ -208,8 +208,10 @@ def check_own(likelihood: Likelihood, y: Targets) -> None:
     check_smooth(some, targets)
     if not likelihood.summable:
         return
-    rough = some.rough_latent(targets)
-    mean = targets if rough is None else rough.double()
+    # q is near the highest point of p: elsewhere both may be 0.
+    places = probes(some, targets)
+    heights = some.log_kernel(targets, places).nan_to_num(nan=-torch.inf)
+    mean = places.gather(0, heights.argmax(0, keepdim=True))[0]
     for variance in _VARIANCES:
         examples = FlatExamples(some, targets, mean, torch.full_like(mean, variance))
         pairs = (

@@ -16,6 +16,8 @@ import directgp
 from directgp import Marginals, SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.diagnostics import check_likelihood
 from directgp.errors import InvalidInputError, ModelFileError, NumericalError, UnsupportedError
+from directgp.experiments.comparison import compare
+from directgp.experiments.plan import make_plan
 from directgp.likelihoods import (
     Derivatives,
     Gamma,
@@ -38,6 +40,7 @@ from directgp.predictive import (
 )
 from directgp.predictive.api import point_prediction
 from directgp.registry import LIKELIHOODS
+from tests.unit.experiments.small import problem
 
 FLOAT64 = torch.float64
 
@@ -138,7 +141,7 @@ REAL, POSITIVE, COUNTS = row(-3.0, 0.5, 4.0), row(0.1, 1.0, 20.0), row(0, 1, 20)
     ("own", "known", "y"),
     [
         pytest.param(OwnNormal(), Gaussian(0.25), REAL, marks=pytest.mark.slow),
-        (OwnGamma(), Gamma(2.0), POSITIVE),
+        pytest.param(OwnGamma(), Gamma(2.0), POSITIVE, marks=pytest.mark.slow),
         (OwnPoisson(), Poisson(), COUNTS),
         (OwnLogistic(), Logistic(), row(0, 1, 0)),
     ],
@@ -340,6 +343,8 @@ def test_what_is_right_is_accepted() -> None:
         assert found.pop("draws") < 5 and max(found.values()) < 1e-8
     check_likelihood(OwnPoisson(), row(0.0, 7.0))
     assert check_likelihood(OwnLogistic(), row(0.0, 1.0)).keys() == {"derivatives", "density"}
+    # Large targets, near which e^f is beyond float64.
+    check_own(Waiting(), row(1e-3, 800.0))
     # The kink is known, so that quadrature looks for it.
     check_own(Laplace(), TARGETS)
 
@@ -409,6 +414,14 @@ def test_own_counts_and_labels_are_fitted() -> None:
     classifier = SparseGPClassifier(likelihood=OwnLogistic(), **SETTINGS).fit(X, labels)
     assert classifier.predict_proba(X).sum(1) == pytest.approx(1.0)
     assert classifier.score(X, labels) > 0.6
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_comparison_with_a_registered_likelihood_runs_in_this_process(tmp_path: Path) -> None:
+    data = problem("regression")
+    plan = make_plan(data, methods=["elbo"], likelihood="own_laplace", repeats=1)
+    with pytest.raises(InvalidInputError, match=r"workers must be 0\. Got 2 with .*'own_laplace'"):
+        compare(data, plan, tmp_path / "store", workers=2)
 
 
 class NeedsWidth(Laplace):
