@@ -38,14 +38,13 @@ def register_likelihood(name: str, cls: Any = None) -> Any:
 
     Examples
     --------
-    >>> import torch, directgp
-    >>> from directgp.likelihoods import Likelihood
-    >>> @directgp.register_likelihood("waiting")
+    As a function, and as a decorator of the class:
+
+    >>> directgp.register_likelihood("waiting", Waiting)  # doctest: +SKIP
+    >>> @directgp.register_likelihood("waiting")  # doctest: +SKIP
     ... class Waiting(Likelihood):
     ...     def log_kernel(self, y, f):
     ...         return f - y * torch.exp(f)
-    >>> directgp.SparseGPRegressor(likelihood="waiting").likelihood
-    'waiting'
     """
     if cls is None:
         return lambda decorated: register_likelihood(name, decorated)
