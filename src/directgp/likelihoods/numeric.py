@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float64
-from scipy.interpolate import CubicSpline
 from torch import Tensor
 
 from directgp.errors import NumericalError, UnsupportedError
@@ -175,6 +174,8 @@ def moments_given(likelihood: Any, f: Values, by_cdf: bool) -> tuple[Values, Val
     known = torch.stack(compute(likelihood, grid)).cpu().numpy()
     if not np.isfinite(known).all():
         return compute(likelihood, latent)
+    from scipy.interpolate import CubicSpline  # 0.1 s that most programs do not need
+
     spline = CubicSpline(grid.cpu().numpy(), known, axis=1)
     mean, variance = torch.as_tensor(spline(latent.cpu().numpy())).to(latent)
     return mean, variance
