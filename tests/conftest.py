@@ -28,6 +28,18 @@ def without_shape_checks() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
+def _registered_names() -> Iterator[None]:
+    """Likelihoods that a file of tests, or a page, registers are unknown to the next."""
+    # Imported here: the checks above have to be in place before the package is imported.
+    from directgp.registry import LIKELIHOODS
+
+    before = dict(LIKELIHOODS)
+    yield
+    LIKELIHOODS.clear()
+    LIKELIHOODS.update(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
 def _as_users_run_it(request: pytest.FixtureRequest) -> Iterator[None]:
     folder = request.path.relative_to(Path(__file__).parent).parts[0]
     yield from _without_shape_checks() if folder in AS_USERS_RUN_IT else (None,)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from directgp.estimators.count_regressor import SparseGPCountRegressor
     from directgp.estimators.regressor import SparseGPRegressor
     from directgp.estimators.saving import load
+    from directgp.likelihoods.own import register_likelihood
     from directgp.log_expectations.api import expected_log_prob, log_expectation
     from directgp.shapes import Marginals
     from directgp.training.beta_path import beta_path
@@ -27,6 +28,7 @@ __all__ = [
     "expected_log_prob",
     "load",
     "log_expectation",
+    "register_likelihood",
     "train",
     "train_stream",
 ]
@@ -41,6 +43,7 @@ _MODULES = {
     "expected_log_prob": "log_expectations.api",
     "load": "estimators.saving",
     "log_expectation": "log_expectations.api",
+    "register_likelihood": "likelihoods.own",
     "train": "training.train",
     "train_stream": "training.train",
 }

@@ -74,6 +74,22 @@ class LikelihoodRow(Row):
 
 
 @dataclass(frozen=True)
+class OwnLikelihoodRow(LikelihoodRow):
+    """A likelihood that the user has registered in this process."""
+
+    cls: Any = None
+
+    @property
+    def kind(self) -> str:
+        """The registered name, by which files refer to it."""
+        return self.name
+
+    def load(self) -> Any:
+        """Return the class."""
+        return self.cls
+
+
+@dataclass(frozen=True)
 class LossRow(Row):
     """A point loss."""
 

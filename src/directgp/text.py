@@ -276,15 +276,16 @@ def command_lines(words: Sequence[str]) -> str:
 
 def strict_json(document: Any, ascii_only: bool = False) -> str:
     """Return the document as indented JSON; numbers that are not finite become null."""
-    return json.dumps(_finite(document), ensure_ascii=ascii_only, indent=2, allow_nan=False)
+    return json.dumps(finite(document), ensure_ascii=ascii_only, indent=2, allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Return a copy for JSON: numbers that are not finite become None, and tuples lists."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(key): _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+        return {str(key): finite(each) for key, each in value.items()}
+    return [finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _is_visible(character: str) -> bool:

@@ -204,7 +204,12 @@ SETTINGS = [
     ),
     Row("ard of own kernel", lambda: regressor(kernel=RBFKernel(), ard=True), D, "ard_num_dims"),
     Row("device", lambda: regressor(device="nonsense"), D, "'cpu' or 'cuda'. Got 'nonsense'"),
-    Row("device without values", lambda: regressor(device="meta"), D, "Got 'meta'. Use"),
+    Row(
+        "device without values",
+        lambda: regressor(device="meta"),
+        D,
+        "Got 'meta', which has no float64",
+    ),
     Row("dtype", lambda: regressor(dtype="float16"), P, "'dtype' .*Got 'float16'"),
     Row("num_inducing 0", lambda: regressor(num_inducing=0), P, "'num_inducing' .*Got 0"),
     Row("half an input", lambda: regressor(num_inducing=2.5), P, "'num_inducing' .*Got 2.5"),

@@ -1,7 +1,5 @@
 """Model files: the fitted models, and the questions to a loaded one."""
 
-import contextlib
-import io
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -215,10 +213,8 @@ def _ask_counts(model: Any) -> dict[str, Any]:
 
 
 def summary(model: Any) -> str:
-    """Return what `summary` prints."""
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        model.summary()
-    return printed.getvalue()
+    """Return the summary, as `print` writes it."""
+    return f"{model.summary()}\n"
 
 
 def attributes(model: Any) -> dict[str, Any]:

@@ -52,11 +52,9 @@ class Predicted:
             columns = [f"p_{each}" for each in card.classes] if self.proba else []
             columns.append(PREDICTED_LABEL)
         else:
-            single = len(self.intervals) == 1
-            ends = ["" if single else f"_{100 * share:g}" for share in self.intervals]
-            columns = ["mean", "sd"]
-            columns += [f"{end}{which}" for which in ends for end in ("lower", "upper")]
-            columns += [f"q{level:g}" for level in self.quantiles]
+            from directgp.estimators.frames import names_of_numbers
+
+            columns = names_of_numbers(self.intervals, self.quantiles)
         return [*columns, "log_density"] if self.density else columns
 
     def columns(self, model: Any, card: "ModelCard", X: Any, given: dict[str, Any]) -> list[Any]:
@@ -67,11 +65,11 @@ class Predicted:
             place = model.predict(X).astype(int)
             proba = model.predict_proba(X).T if self.proba else []
             return [*proba, np.array(card.classes, dtype=object)[place]]
-        ends = [e for share in self.intervals for e in ((1 - share) / 2, (1 + share) / 2)]
-        levels = model.predict_quantiles(X, [*ends, *self.quantiles], **given).T
-        if card.task == "count":
-            return [model.predict(X, **given), _count_deviation(model, X, given), *levels]
-        return [*model.predict(X, return_std=True, **given), *levels]
+        from directgp.estimators.frames import predicted_numbers
+        from directgp.estimators.validation import row_values
+
+        values = row_values("directgp predict", **given)
+        return predicted_numbers(model, X, self.intervals, self.quantiles, values)
 
 
 def predict(
@@ -236,22 +234,6 @@ def _safe_cells(column: Any) -> Any:
     coded = pa.chunked_array(chunks, column.type).combine_chunks().dictionary_encode()
     cells = [None if text is None else csv_cell(text) for text in coded.dictionary.to_pylist()]
     return pa.array(cells, column.type).take(coded.indices)
-
-
-def _count_deviation(model: Any, X: Any, given: dict[str, Any]) -> Any:
-    """Return the standard deviation of counts, from the marginals of f."""
-    import torch
-
-    from directgp.predictive import predictive_variance
-    from directgp.shapes import Marginals
-
-    device = model.posterior_.Z.device
-    mean, sd = (torch.as_tensor(each, device=device) for each in model.predict_latent(X))
-    values = next((torch.as_tensor(each, device=device) for each in given.values()), None)
-    likelihood = model.likelihood_.with_row_values(values)
-    with torch.no_grad():
-        variance = predictive_variance(likelihood, Marginals(mean, sd**2))
-    return variance.sqrt().cpu().numpy()
 
 
 def _log_density(model: Any, X: Any, y: Any, given: dict[str, Any]) -> Any:

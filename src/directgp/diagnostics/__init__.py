@@ -30,6 +30,7 @@ from directgp.diagnostics.gradients import (
     expected_bmc,
     gradient_draws,
 )
+from directgp.diagnostics.likelihoods import check_likelihood
 from directgp.diagnostics.schedules import (
     Difficulty,
     HarmonicSteps,
@@ -63,6 +64,7 @@ __all__ = [
     "bmc_schedule",
     "bounds_table",
     "check_bounds",
+    "check_likelihood",
     "compare_gradients",
     "convergence_constants",
     "convergence_rule",

@@ -13,7 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import Tags, check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils import (
+    Tags,
+    check_consistent_length,
+    check_random_state,
+    column_or_1d,
+    estimator_html_repr,
+)
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -35,6 +41,12 @@ from directgp.estimators.fitting import (
     inducing_number,
     needs_fine_targets,
     starting_models,
+)
+from directgp.estimators.frames import (
+    check_shares,
+    names_of_numbers,
+    predicted_numbers,
+    table_like,
 )
 from directgp.estimators.outputs import columns, over_outputs
 from directgp.estimators.preprocessing import Column, Columns, Scalings, TrainingTable, prepare_rows
@@ -82,6 +94,11 @@ def unchanged_on_error(estimator: object) -> Iterator[None]:
 
 class SparseGPEstimator(BaseEstimator, ABC):
     """A sparse Gaussian process with the interface of scikit-learn."""
+
+    _doc_link_module = "directgp"
+    _doc_link_template = (
+        "https://directgp.readthedocs.io/en/stable/api.html#directgp.{estimator_name}"
+    )
 
     _task: ClassVar[Task]
     _default_mean: ClassVar[MeanName] = "constant"
@@ -269,6 +286,8 @@ class SparseGPEstimator(BaseEstimator, ABC):
 
     def _check_parameters(self) -> None:
         self._validate_params()
+        if self.device != "auto":
+            device_of(self.device, self._who("fit"))
         given = self.likelihood
         if isinstance(given, Likelihood) and given.task != self._task:
             remedy = (
@@ -487,6 +506,22 @@ class SparseGPEstimator(BaseEstimator, ABC):
         )
         return self._in_units(found.T)
 
+    def _frame(
+        self, X: ArrayLike, intervals: Any, quantiles: Any, row_values: RowValues | None
+    ) -> Any:
+        """Return mean, deviation, intervals and quantiles as a table like X."""
+        check_is_fitted(self)
+        who = self._who("predict_frame")
+        shares = check_shares(intervals, "intervals", who)
+        levels = check_shares(quantiles, "quantiles", who)
+        names = names_of_numbers(shares, levels)
+        require(
+            len({*names}) == len(names), f"intervals and quantiles of {who}", "different", names
+        )
+        table_like(X, {}, who)
+        columns = predicted_numbers(self, X, shares, levels, row_values)
+        return table_like(X, dict(zip(names, columns, strict=True)), who)
+
     def _interval(
         self, X: ArrayLike, coverage: float, row_values: RowValues | None = None
     ) -> tuple[Column, Column]:
@@ -660,15 +695,24 @@ class SparseGPEstimator(BaseEstimator, ABC):
             refuse(who, allowed, got, "Fit with beta='auto'.")
         return plot_beta_path(path, ax)
 
-    def summary(self) -> str:
-        """Print the model, the choice of β, noise, lengthscales and validation losses.
+    def summary(self) -> Summary:
+        """Return the model, the choice of β, noise, lengthscales, validation losses and warnings.
 
-        Returns the text, which a prompt shows as one line because it has been printed.
+        It is a text, which a prompt and a notebook show; in a program `print` it. Its method
+        `to_dict` returns the same as plain values.
         """
         check_is_fitted(self)
-        text = Summary(summary_of(self))
-        print(text)
-        return text
+        return summary_of(self)
+
+    def _repr_html_inner(self) -> str:
+        """Return the diagram of scikit-learn and, once fitted, the summary."""
+        diagram: str = estimator_html_repr(self)
+        fitted = self._is_trained or "outputs_" in vars(self)
+        return f"{diagram}{summary_of(self)._repr_html_()}" if fitted else diagram
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        found: dict[str, str] = super()._repr_mimebundle_(**kwargs)
+        return found | ({"text/html": self._repr_html_inner()} if "text/html" in found else {})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file, which `directgp.load` reads.

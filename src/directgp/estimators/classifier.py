@@ -16,6 +16,7 @@ from directgp.errors import refuse, require
 from directgp.estimators import validation
 from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
 from directgp.estimators.fitting import Fit, Fitted
+from directgp.estimators.frames import LABEL, table_like
 from directgp.estimators.messages import one_class
 from directgp.estimators.plotting import curve_points, without_names
 from directgp.estimators.preprocessing import Column
@@ -129,6 +130,17 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return probabilities of the classes, (n, n_classes), in the order of `classes_`."""
         return np.exp(self._log_proba(X, "predict_proba"))
+
+    def predict_frame(self, X: ArrayLike) -> Any:
+        """Return predictions as a table of the library of X, pandas or polars, with its index.
+
+        Columns are the probability of each class, such as ``p_yes``, and ``predicted``, the class
+        that `predict` returns.
+        """
+        check_is_fitted(self)
+        names = [f"p_{each}" for each in self.classes_]
+        chances = dict(zip(names, np.exp(self._log_proba(X, "predict_frame")).T, strict=True))
+        return table_like(X, {**chances, LABEL: self.predict(X)}, self._who("predict_frame"))
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the log odds of the second class minus those of the threshold.

@@ -169,6 +169,21 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         given = row_values(self._who("predict_interval"), exposure=exposure, trials=trials)
         return self._interval(X, coverage, given)
 
+    def predict_frame(
+        self,
+        X: ArrayLike,
+        intervals: ArrayLike = (0.9,),
+        quantiles: ArrayLike = (),
+        exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
+    ) -> Any:
+        """Return predictions as a table of the library of X, as `SparseGPRegressor.predict_frame`.
+
+        Columns are ``mean`` and ``sd`` of the count, the ends of intervals, and quantiles.
+        """
+        given = row_values(self._who("predict_frame"), exposure=exposure, trials=trials)
+        return self._frame(X, intervals, quantiles, given)
+
     def predict_pmf(
         self,
         X: ArrayLike,

@@ -217,6 +217,17 @@ class FeatureRelevance:
     """Increase of the mean NLL when the feature is shuffled, and its standard error over the
     repeats; None without rows."""
 
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Return the columns that are known, by name, for a table of any library."""
+        columns = {
+            "feature": self.features,
+            "relevance": self.relevance,
+            "importance": self.importance,
+            "importance_error": self.importance_error,
+        }
+        known = {name: values for name, values in columns.items() if values is not None}
+        return {name: np.asarray(values).tolist() for name, values in known.items()}
+
     def __repr__(self) -> str:
         columns, notes = {"feature": [*self.features]}, [f"{NO_LENGTH_SCALES}: no relevance."]
         if self.relevance is not None:

@@ -25,6 +25,7 @@ from directgp.estimators.preprocessing import GRID, Column, TrainingTable
 from directgp.estimators.validation import explained
 from directgp.io import cores
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
+from directgp.log_expectations.api import check_own
 from directgp.posteriors.inducing import InducingName, choose_inducing
 from directgp.posteriors.prior import Prior
 from directgp.posteriors.sparse import SparsePosterior
@@ -360,6 +361,8 @@ class Fit(NamedTuple):
         for row in models:
             for posterior, likelihood, _ in row:
                 check_data("fit", data, posterior, likelihood)
+        for _, likelihood, _ in models[0]:
+            check_own(likelihood, table.y)
         modes, betas = self._modes(), self._betas()
 
         def coverage(result: TrainingResult) -> Coverage:

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 from typing_extensions import override
 
 from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
 from directgp.estimators.explanations import FeatureRelevance, feature_relevance
+from directgp.estimators.frames import deviation
 from directgp.estimators.messages import regression_target
 from directgp.estimators.outputs import (
     average,
@@ -28,19 +28,14 @@ from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, ValidationData, numbers, row_values
 from directgp.likelihoods.base import Likelihood
 from directgp.plots import plot_pit
-from directgp.predictive import predictive_quantiles, predictive_variance
 from directgp.predictive.api import point_prediction
 from directgp.registry import LIKELIHOODS
-from directgp.shapes import Marginals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Values = NDArray[np.float64]
 """Of shape (n,), or (n, P) for P outputs."""
-
-_ONE_DEVIATION = (0.15865525393145707, 0.8413447460685429)
-"""Φ(−1) and Φ(1)."""
 
 
 @final
@@ -282,6 +277,37 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         given = row_values(self._who("predict_interval"), noise=noise, upper=upper)
         return self._interval(X, coverage, given)
 
+    @over_outputs(None)
+    def predict_frame(
+        self,
+        X: ArrayLike,
+        intervals: ArrayLike = (0.9,),
+        quantiles: ArrayLike = (),
+        noise: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
+    ) -> Any:
+        """Return predictions as a table of the library of X, with its index.
+
+        Parameters
+        ----------
+        X : DataFrame of pandas or polars
+            Features.
+        intervals : sequence of float
+            Probabilities of central intervals: columns ``lower`` and ``upper``, or of several
+            ``lower_90`` and so on.
+        quantiles : sequence of float
+            Levels of quantiles: columns such as ``q0.1``.
+        noise, upper : array-like of shape (n,)
+            As in `fit`.
+
+        Returns
+        -------
+        DataFrame
+            Columns ``mean`` and ``sd``, the ends of intervals, and quantiles.
+        """
+        given = row_values(self._who("predict_frame"), noise=noise, upper=upper)
+        return self._frame(X, intervals, quantiles, given)
+
     @over_outputs(columns)
     def sample_y(
         self,
@@ -406,11 +432,3 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     @override
     def _advice_on_target(self, y: Column) -> Iterable[str]:
         return regression_target(y)
-
-
-def deviation(likelihood: Likelihood, q: Marginals) -> Tensor:
-    """Return the deviation of y; where it may be infinite, half the width of the 68 % interval."""
-    if likelihood.gaussian or not likelihood.additive:
-        return predictive_variance(likelihood, q).sqrt()
-    ends = predictive_quantiles(likelihood, q, _ONE_DEVIATION)
-    return 0.5 * ends.diff(dim=0)[0]

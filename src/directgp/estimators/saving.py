@@ -16,7 +16,7 @@ from directgp.estimators.outputs import hold
 from directgp.estimators.preprocessing import ColumnScaling, Imputation, Scalings
 from directgp.estimators.settings import device_of
 from directgp.estimators.summary import summary_of
-from directgp.persistence import MODEL, ModelState, load_model, save_model
+from directgp.persistence import MODEL, ModelState, likelihood_spec, load_model, save_model
 from directgp.training.result import (
     BetaPath,
     Count,
@@ -81,6 +81,8 @@ def save(
 ) -> None:
     """Write a fitted estimator, with a description of its table, if it could be loaded again."""
     state = replace(state_of(model), table=table)
+    for each in (state, *state.others):
+        likelihood_spec(each.likelihood)
     try:
         _loaded(state, model.device)
     except UnsupportedError:

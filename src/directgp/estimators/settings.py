@@ -12,7 +12,7 @@ from sklearn.utils._param_validation import Interval, Options, StrOptions
 
 from directgp.errors import refuse
 from directgp.estimators.progress import FitProgress
-from directgp.log_expectations.api import named_rule
+from directgp.log_expectations.api import check_device, named_rule
 from directgp.registry import KernelName
 from directgp.training.callbacks import TimeBudget
 from directgp.training.race import EFFORTS
@@ -101,8 +101,5 @@ def device_of(name: str, who: str, num_rows: int | None = None) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         got = f"{name!r}, and no CUDA device can be used here"
         refuse(owner, "one that this machine has", got, remedy)
-    try:
-        torch.zeros(1, dtype=torch.float64, device=device).item()
-    except (RuntimeError, TypeError):
-        refuse(owner, "one that computes in float64 here", repr(name), remedy)
+    check_device(owner, device)
     return device

@@ -1,9 +1,10 @@
-"""Write the summary of a fitted estimator."""
+"""Write the summary of a fitted estimator, as text, as HTML and as plain values."""
 
+import html
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, final
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -19,10 +20,12 @@ from directgp.text import (
     decimals_for,
     duration,
     entry,
+    finite,
     number,
     percent,
     plural,
     text_table,
+    visible,
     with_error,
 )
 from directgp.training.result import BetaPath
@@ -42,16 +45,6 @@ _MODES = {
 
 _STATUS = {"budget": "Out of steps or time"}
 """Texts for statuses whose name is not clear."""
-
-
-class Summary(str):
-    """The text of a summary; its repr is one line, because `summary` has printed the text."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        lines = self.splitlines()
-        return f"<summary of {lines[0]}, {len(lines)} lines: print it to read it again>"
 
 
 LengthScale = tuple[str, float, float]
@@ -99,6 +92,12 @@ class Facts:
 
     path: BetaPath | None = None
     warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts as plain values that JSON can hold; numbers not finite are None."""
+        path = None if self.path is None else self.path.to_json()
+        plain: dict[str, Any] = finite(asdict(replace(self, path=None)) | {"path": path})
+        return plain
 
 
 def _named(model: "SparseGPEstimator") -> str:
@@ -158,78 +157,180 @@ def _named_scales(
     return tuple(zip(names, (scales * own).tolist(), scales.tolist(), strict=True))
 
 
-def summary_of(model: "SparseGPEstimator") -> str:
+class Section(NamedTuple):
+    """A part of a summary: named lines, a table with its header, or a list of sentences."""
+
+    title: str
+    lines: Sequence[tuple[str, str]] = ()
+    table: Sequence[Sequence[str]] = ()
+    right: Sequence[int] = ()
+    """Columns of the table that are aligned to the right."""
+
+    more: str = ""
+    sentences: Sequence[str] = ()
+
+    def text(self) -> str:
+        """Return plain text of at most 100 columns."""
+        parts = [self.title, *(entry(*line) for line in self.lines)]
+        if self.table:
+            parts.append(textwrap.indent(text_table(self.table, self.right), "  "))
+        parts += [f"  {self.more}"] if self.more else []
+        return "\n".join([*parts, *map(bullet, self.sentences)])
+
+    def html(self) -> str:
+        """Return HTML whose colours are those of the page around it; all texts are escaped."""
+        parts = [f"<p><b>{_escaped(self.title)}</b></p>"]
+        rows = [self._row(line, "td", ()) for line in self.lines]
+        if self.table:
+            rows = [self._row(self.table[0], "th", self.right)]
+            rows += [self._row(row, "td", self.right) for row in self.table[1:]]
+        parts += [f"<table>{''.join(rows)}</table>"] if rows else []
+        parts += [f"<p>{_escaped(self.more)}</p>"] if self.more else []
+        points = "".join(f"<li>{_escaped(each)}</li>" for each in self.sentences)
+        return "".join([*parts, f"<ul>{points}</ul>" if points else ""])
+
+    @staticmethod
+    def _row(cells: Sequence[str], tag: str, right: Sequence[int]) -> str:
+        made = (
+            f"<{tag}{' class=right' if j in right else ''}>{_escaped(cell)}</{tag}>"
+            for j, cell in enumerate(cells)
+        )
+        return f"<tr>{''.join(made)}</tr>"
+
+
+def _escaped(text: str) -> str:
+    return html.escape(visible(text))
+
+
+_STYLE = """
+.directgp-summary {font-size: 0.9em; line-height: 1.35; overflow-x: auto; color: inherit}
+.directgp-summary p {margin: 0.6em 0 0.2em 0}
+.directgp-summary table {border-collapse: collapse; margin: 0; background: none}
+.directgp-summary tr {background: none !important}
+.directgp-summary td, .directgp-summary th {text-align: left; vertical-align: top;
+ padding: 0.1em 1.2em 0.1em 0; border: none; color: inherit; background: none; max-width: 60em}
+.directgp-summary th {font-weight: normal; opacity: 0.7}
+.directgp-summary td.right, .directgp-summary th.right {text-align: right}
+.directgp-summary ul {margin: 0.2em 0 0.2em 1.2em; padding: 0}
+"""
+
+
+class Summary(str):
+    """The summary of a fitted estimator: a text that a prompt, a notebook and `print` show.
+
+    `to_dict` has the same facts as plain values.
+    """
+
+    members: tuple[tuple[str, Facts], ...]
+    """The facts, with a title in front of those of one of several outputs."""
+
+    def __new__(cls, text: str, members: Sequence[tuple[str, Facts]] = ()) -> "Summary":
+        """Return a summary of these facts."""
+        made = super().__new__(cls, text)
+        made.members = tuple(members)
+        return made
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """Return the summary for a notebook."""
+        sections = (
+            section._replace(title=f"{title}{section.title}" if i == 0 else section.title).html()
+            for title, facts in self.members
+            for i, section in enumerate(sections_of(facts))
+        )
+        return f'<style>{_STYLE}</style><div class="directgp-summary">{"".join(sections)}</div>'
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts as plain values that JSON can hold; numbers not finite are None.
+
+        Of several outputs it is {"outputs": [...]}, in their order.
+        """
+        found = [facts.to_dict() for _, facts in self.members]
+        return found[0] if len(found) == 1 else {"outputs": found}
+
+
+def summary_of(model: "SparseGPEstimator") -> Summary:
     """Return the summary of a fitted estimator, a block for each of several outputs."""
-    members = vars(model).get("outputs_")
-    if members is None:
-        return summary_text(facts_of(model))
+    several = vars(model).get("outputs_")
     names = getattr(model, "output_names_", None)
-    blocks = (summary_text(facts_of(member)) for member in members)
-    return "\n\n".join(f"Output {named(names, k)}: {block}" for k, block in enumerate(blocks))
+    members = (
+        [("", facts_of(model))]
+        if several is None
+        else [(f"Output {named(names, k)}: ", facts_of(member)) for k, member in enumerate(several)]
+    )
+    blocks = (f"{title}{summary_text(facts)}" for title, facts in members)
+    return Summary("\n\n".join(blocks), members)
 
 
 def summary_text(facts: Facts) -> str:
     """Return the facts as plain text of at most 100 columns."""
-    path, sections = facts.path, ["\n".join([facts.estimator, *_overview(facts)])]
+    return "\n\n".join(section.text() for section in sections_of(facts))
+
+
+def sections_of(facts: Facts) -> Iterator[Section]:
+    """Yield the parts of a summary."""
+    path = facts.path
+    yield Section(facts.estimator, [*_overview(facts)])
     if len(facts.length_scales) > 1:
-        sections.append(_length_scale_table(facts))
+        yield _length_scale_table(facts)
     if path is not None and len(path.models) > 1:
-        sections.append(_models(path))
+        yield _models(path)
     if path is not None and path.points:
-        sections.append(_candidates(path))
-    failures = () if path is None else map(str, path.failed)
+        yield _candidates(path)
+    failures = () if path is None else tuple(map(str, path.failed))
     for title, texts in (("Could not be trained", failures), ("Warnings", facts.warnings)):
-        if bullets := [*map(bullet, texts)]:
-            sections.append("\n".join([title, *bullets]))
-    return "\n\n".join(sections)
+        if texts:
+            yield Section(title, sentences=texts)
 
 
-def _overview(facts: Facts) -> Iterator[str]:
+def _overview(facts: Facts) -> Iterator[tuple[str, str]]:
     rows = plural(facts.num_rows, "row")
     if facts.num_merged:
         rows += f" ({facts.num_merged:,} repeated others and were merged with them)"
-    yield entry("data", f"{rows}, {plural(facts.num_features, 'feature')}")
+    yield "data", f"{rows}, {plural(facts.num_features, 'feature')}"
     kernel = facts.kernel if facts.kernel.endswith("Kernel") else f"{facts.kernel} kernel"
     inducing = plural(facts.num_inducing, "inducing input")
     if facts.num_kernels > 1:
         kernel, inducing = f"{facts.num_kernels} {kernel}s", f"{inducing} each"
-    yield entry("model", f"{kernel}, {facts.likelihood} likelihood, {inducing}")
+    yield "model", f"{kernel}, {facts.likelihood} likelihood, {inducing}"
     yield from _choices(facts)
     if facts.noise:
         values = ", ".join(f"{name} {number(v, 4)}" for name, v in facts.noise.items())
-        yield entry("likelihood", values)
+        yield "likelihood", values
     if facts.output_scale is not None:
-        yield entry("output scale", number(facts.output_scale, 4))
+        yield "output scale", number(facts.output_scale, 4)
     if len(facts.length_scales) == 1:
         ((name, own, relative),) = facts.length_scales
         deviations = f"{number(relative, 4)} standard deviations"
         every = f"{deviations}, the same for every feature"
-        yield entry("lengthscale", f"{number(own, 4)}, {deviations} of {name}" if name else every)
+        yield "lengthscale", f"{number(own, 4)}, {deviations} of {name}" if name else every
     status = _STATUS.get(facts.status, facts.status.capitalize())
-    yield entry("training", f"{status}. {facts.reason}")
+    yield "training", f"{status}. {facts.reason}"
     steps, evaluations = plural(facts.steps, "step"), plural(facts.evaluations, "evaluation")
     jitter = f", jitter up to {facts.jitter:.1g}" if facts.jitter else ""
-    yield entry("", f"{steps}, {evaluations}, {duration(facts.seconds)}{jitter}")
+    yield "", f"{steps}, {evaluations}, {duration(facts.seconds)}{jitter}"
 
 
-def _choices(facts: Facts) -> Iterator[str]:
+def _choices(facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield the objective with its mode, and β with the reason for its value."""
     mode = facts.hyperparameters
     chosen = "" if facts.path is None or not facts.path.points else _reason_for_choice(facts.path)
     source = "as given" if facts.beta_given else ""
     if not chosen and facts.objective in LOSSES and LOSSES[facts.objective].evidence:
-        yield entry("objective", facts.objective)
+        yield "objective", facts.objective
         source = source or "that of the objective itself"
     else:
         text = _MODES[mode]
         if mode == "elbo":
             text = text if chosen else "the plain ELBO solution, compared with no other"
             source = "that of the ELBO"
-        yield entry("objective", f"{facts.objective}, {mode}: {text}")
+        yield "objective", f"{facts.objective}, {mode}: {text}"
     reasons = "; ".join(filter(None, (source, chosen)))
-    yield entry("β", ", ".join(filter(None, (f"{facts.beta:.3g}", reasons))))
+    yield "β", ", ".join(filter(None, (f"{facts.beta:.3g}", reasons)))
     if chosen and facts.path is not None and (trade := _trade(facts.path)):
-        yield entry("trade", trade)
+        yield "trade", trade
 
 
 def _reason_for_choice(path: BetaPath) -> str:
@@ -270,7 +371,7 @@ def _trade(path: BetaPath) -> str:
     )
 
 
-def _length_scale_table(facts: Facts) -> str:
+def _length_scale_table(facts: Facts) -> Section:
     header = ["feature", "in its units", "in standard deviations"]
     rows = [[name, number(own, 4), number(of, 4)] for name, own, of in facts.length_scales]
     order = np.argsort([of for _, _, of in facts.length_scales], kind="stable")
@@ -282,11 +383,11 @@ def _length_scale_table(facts: Facts) -> str:
     ranked = [rows[j] for j in order]
     more = len(ranked) - _MAX_FEATURES
     title = "Lengthscales, the most relevant feature first"
-    text = _table(title, header, ranked[:_MAX_FEATURES], right=(1, 2, 3))
-    return f"{text}\n  … and {more:,} more" if more > 0 else text
+    rest = f"… and {more:,} more" if more > 0 else ""
+    return Section(title, table=[header, *ranked[:_MAX_FEATURES]], right=(1, 2, 3), more=rest)
 
 
-def _models(path: BetaPath) -> str:
+def _models(path: BetaPath) -> Section:
     """Return the table of kernels and likelihoods, the best first."""
     losses = [model.loss for model in path.models if model.loss is not None]
     by_loss = len(losses) == len(path.models)
@@ -309,10 +410,10 @@ def _models(path: BetaPath) -> str:
         "model",
         f"{path.loss}, above the best" if by_loss else "log evidence, below the best",
     )
-    return _table("Models compared", header, rows, right=(2,))
+    return Section("Models compared", table=[header, *rows], right=(2,))
 
 
-def _candidates(path: BetaPath) -> str:
+def _candidates(path: BetaPath) -> Section:
     """Return the table of candidates, from the most to the least regularised."""
     points = path.points
     # Files of earlier versions have the status of each instead.
@@ -333,7 +434,8 @@ def _candidates(path: BetaPath) -> str:
     last = "RMSE" if errors else "training"
     header = "", "β", "mode", "validation loss", "above the best", last
     right = (1, 3, 4, 5) if errors else (1, 3, 4)
-    return _table(f"Candidates compared, {path.loss}", header, rows, right)
+    title = f"Candidates compared, {path.loss}"
+    return Section(title, table=[header, *rows], right=right)
 
 
 def _with_errors(pairs: Sequence[tuple[float, float]]) -> list[str]:
@@ -341,9 +443,3 @@ def _with_errors(pairs: Sequence[tuple[float, float]]) -> list[str]:
     values, errors = zip(*pairs, strict=True)
     decimals = decimals_for(values, errors) + 1
     return [with_error(*pair, decimals) for pair in pairs]
-
-
-def _table(
-    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]
-) -> str:
-    return f"{title}\n{textwrap.indent(text_table([header, *rows], right), '  ')}"

@@ -61,7 +61,7 @@ from directgp.experiments.workers import InProcess, LocalWorkers
 from directgp.io import machine, versions
 from directgp.likelihoods.base import Likelihood
 from directgp.metrics import COVERAGE, Judged, judge
-from directgp.registry import Task, likelihoods_of
+from directgp.registry import LIKELIHOODS, OwnLikelihoodRow, Task, likelihoods_of
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_grid
 from directgp.training.data import Model
@@ -101,6 +101,10 @@ def compare(
     """
     allowed = time_budget is None or time_budget > 0
     require(allowed, "time_budget", "positive", time_budget)
+    noise = plan.settings.likelihood
+    own = workers > 0 and isinstance(LIKELIHOODS.get(noise), OwnLikelihoodRow)
+    got = f"{workers} with the likelihood {noise!r}, registered in this process only"
+    require(not own, "workers", "0", got, "Run the comparison in this process.")
     since, began = time.perf_counter(), datetime.now(UTC)
     cells = plan.cells()
     with Store(Path(store)) as opened:

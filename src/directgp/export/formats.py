@@ -65,8 +65,8 @@ def to_numpy(
         }
     )
     buffer = io.BytesIO()
-    constants = {str(number): value for number, value in program.constants.items()}
-    np.savez_compressed(buffer, program=np.frombuffer(text.encode(), np.uint8), **constants)
+    arrays: dict[str, Any] = {str(number): value for number, value in program.constants.items()}
+    np.savez_compressed(buffer, program=np.frombuffer(text.encode(), np.uint8), **arrays)
     where = Path(folder)
     make_folder(where)
     reader = files("directgp.export").joinpath("numpy_predictor.py").read_bytes()

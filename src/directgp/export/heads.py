@@ -18,11 +18,12 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from directgp.errors import UnsupportedError
-from directgp.estimators.regressor import deviation
+from directgp.estimators.frames import deviation
 from directgp.export.latents import Latent
 from directgp.export.program import Value, concatenate
 from directgp.export.tables import Axis, Table, chebyshev, tabulate
-from directgp.likelihoods.base import Classes, Likelihood, rounded_down
+from directgp.likelihoods.base import Classes, Likelihood
+from directgp.numerics.roots import OUTSIDE, increasing_root, rounded_down
 from directgp.predictive import (
     predictive_cdf,
     predictive_log_density,
@@ -30,7 +31,6 @@ from directgp.predictive import (
     predictive_variance,
 )
 from directgp.predictive.api import point_prediction
-from directgp.predictive.distributions import increasing_root
 from directgp.predictive.moments import class_log_probabilities
 from directgp.shapes import Marginals
 
@@ -45,7 +45,8 @@ _EXPLICIT = 24
 
 _RATIO = 1.2
 _NEIGHBOURS = 10
-"""Ratio of neighbouring counts whose thresholds are found, and the number of those between which\nothers are interpolated."""
+"""Ratio of neighbouring counts whose thresholds are found, and the number of those between which
+others are interpolated."""
 
 Outputs = dict[str, Value]
 Rows = Float64[np.ndarray, "j k"]
@@ -261,11 +262,13 @@ class _CountQuantile:
         def log_count(beyond: Any, s: Any) -> Rows:
             values, rows = np.unique(s, return_inverse=True)
             known = self.thresholds(counts, values)
-            found = np.empty_like(beyond)
+            found: Rows = np.empty((1, len(beyond)))
             for i, thresholds in enumerate(known.T):
                 some = rows == i
-                found[some] = _interpolate(thresholds, np.log(counts), thresholds[0] + beyond[some])
-            return found[None]
+                found[0, some] = _interpolate(
+                    thresholds, np.log(counts), thresholds[0] + beyond[some]
+                )
+            return found
 
         farthest = q.upper - self.thresholds(counts[:1], spread).min()
         beyond = q.mean - last.evaluate(s)
@@ -294,7 +297,8 @@ class _CountQuantile:
                 return [predictive_cdf(likelihood, torch.from_numpy(k[rows]), q)]
 
             (value,) = self.family.evaluate(below, mean.numpy(), deviations[rows] ** 2)
-            return probit - torch.special.ndtri(torch.from_numpy(value)).clamp(-40.0, 40.0)
+            gap: Tensor = probit - torch.special.ndtri(torch.from_numpy(value))
+            return gap.clamp(-OUTSIDE, OUTSIDE)
 
         start = np.log(k + 0.5) - float(probit) * np.sqrt(deviations**2 + 1 / (k + 1))
         step = torch.full((len(k),), 0.2, dtype=torch.float64)
@@ -323,8 +327,9 @@ def _interpolate(x: Any, y: Any, at: Any) -> Any:
 # P(Y = k) = P(f_k + ξ_k is the largest) for independent ξ with P(ξ ≤ t) = exp(−e^−t). With
 # G(u, s) = E[exp(−e^{−u + s·z})] and λ = log(−log G), the sum over equal steps h in t
 #
-# P(Y = k) = ∫ ∂_t G_k Π_{j≠k} G_j dt = ∫ −λ′_k e^{λ_k} exp(−Σ_j e^{λ_j}) dt,   λ_j = λ(t − μ_j, s_j)
+# P(Y = k) = ∫ ∂_t G_k Π_{j≠k} G_j dt = ∫ −λ′_k e^{λ_k} exp(−Σ_j e^{λ_j}) dt
 #
+# with λ_j = λ(t − μ_j, s_j)
 # errs by e^{−π²/h}. λ is smooth: a line at either end. It is a polynomial in s and in u on panels,
 # and those of u have the width h, so that all nodes of a row have one place in their panels, and
 # one product of matrices evaluates λ on all panels.
@@ -409,4 +414,5 @@ def _log_log_G(u: Float64[np.ndarray, "n x"], s: float) -> Float64[np.ndarray, "
     # −log G: by 1 − G where G is near 1.
     away = -np.expm1(-rate) @ np.exp(log_weight)
     log_G = np.logaddexp.reduce(log_weight - rate, axis=-1)
-    return np.log(np.where(away < 0.5, -np.log1p(-np.minimum(away, 0.5)), -log_G))
+    minus_log_G = np.where(away < 0.5, -np.log1p(-np.minimum(away, 0.5)), -log_G)
+    return np.asarray(np.log(minus_log_G))

@@ -67,7 +67,7 @@ def _forward(X: Value, scaling: ColumnScaling) -> Value:
         # Two factors: 2^−e alone may overflow.
         half = -(exponent // 2)
         factors = np.ldexp(1.0, half), np.ldexp(1.0, -exponent - half)
-    z = (X * factors[0] * factors[1] - shift) / mantissa
+    z: Value = (X * factors[0] * factors[1] - shift) / mantissa
     return (z.maximum(-MAX_DEVIATIONS).minimum(MAX_DEVIATIONS) * GRID).round() / GRID
 
 
@@ -103,8 +103,8 @@ def _whitened(x: Value, posterior: SparsePosterior) -> Value:
         Z = ((wide.Z - centre) * weight).numpy()
         scale = float(natural.scale)
     a = (x - centre.numpy()) * weight.expand(Z.shape[1]).numpy()
-    kernel = _kernel(a, Z, natural.nu)
-    return kernel @ (scale * inverse.mT.numpy())
+    A: Value = _kernel(a, Z, natural.nu) @ (scale * inverse.mT.numpy())
+    return A
 
 
 def _kernel(a: Value, Z: np.ndarray[Any, np.dtype[np.float64]], nu: float) -> Value:
@@ -112,7 +112,7 @@ def _kernel(a: Value, Z: np.ndarray[Any, np.dtype[np.float64]], nu: float) -> Va
     if nu == 0.5:
         # √D² near 0 needs differences; the other kernels are smooth in D².
         gaps = [a.column(j) - Z[None, :, j] for j in range(Z.shape[1])]
-        square = reduce(add, (gap * gap for gap in gaps))
+        square: Value = reduce(add, (gap * gap for gap in gaps))
     else:
         norms = (a * a).sum() + (Z * Z).sum(1)[None]
         square = (norms - 2.0 * (a @ Z.T)).maximum(0.0)

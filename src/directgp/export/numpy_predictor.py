@@ -7,10 +7,11 @@ This file may be copied, changed and shipped with the model (Apache-2.0, the dir
 """
 
 import json
+from typing import Any
 
 import numpy as np
 
-OPERATIONS = {
+OPERATIONS: dict[str, Any] = {
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
@@ -40,12 +41,12 @@ OPERATIONS = {
 class Predictor:
     """A program: operations on numbered values, of which number 0 is X."""
 
-    def __init__(self, nodes, constants, outputs, facts):
+    def __init__(self, nodes: Any, constants: Any, outputs: Any, facts: Any) -> None:
         self._nodes, self._constants, self._outputs = nodes, constants, outputs
         self.facts = facts
         """What the outputs mean: names of features, classes, levels of quantiles."""
 
-    def predict(self, X, block=1024):
+    def predict(self, X: Any, block: int = 1024) -> dict[str, Any]:
         """Return a dictionary of arrays with one row for each row of X."""
         X = np.asarray(X, dtype=np.float64)
         features = self.facts["num_features"]
@@ -58,9 +59,9 @@ class Predictor:
         parts = [self.run(X[start : start + block]) for start in starts]
         return {name: np.concatenate([part[name] for part in parts]) for name in self._outputs}
 
-    def run(self, X):
+    def run(self, X: Any) -> dict[str, Any]:
         """Return the outputs for all rows at once, unchecked."""
-        values = {0: X, **self._constants}
+        values: dict[int, Any] = {0: X, **self._constants}
         with np.errstate(all="ignore"):
             for op, inputs, output, attributes in self._nodes:
                 arguments = [values[number] for number in inputs]
@@ -68,7 +69,7 @@ class Predictor:
         return {name: values[number] for name, number in self._outputs.items()}
 
 
-def load(path):
+def load(path: Any) -> Predictor:
     """Read a model that `directgp.export.to_numpy` wrote; the file holds no code."""
     with np.load(path, allow_pickle=False) as file:
         program = json.loads(bytes(file["program"]).decode())

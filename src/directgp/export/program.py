@@ -5,7 +5,7 @@ The operations have the names and the meaning of ONNX, of which they are a small
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +72,9 @@ class Value:
 
     program: Program
     number: int
+
+    # Arrays on the left of an operator leave it to this class.
+    __array_ufunc__: ClassVar[None] = None
 
     def _do(self, op: str, *inputs: Any, **attributes: Any) -> "Value":
         return self.program.apply(op, *inputs, **attributes)
@@ -184,5 +187,4 @@ def concatenate(values: Sequence[Value], axis: int = 1) -> Value:
 def run(program: Program, X: Array) -> dict[str, Array]:
     """Return the outputs of a program, by the reader that is exported with it."""
     reader = Predictor(program.nodes, program.constants, program.outputs, program.facts)
-    found: dict[str, Array] = reader.run(X)
-    return found
+    return reader.run(X)

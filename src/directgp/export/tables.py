@@ -98,7 +98,7 @@ class Table:
         panel, basis = self._basis(coordinates)
         panels, number, size = self.coefficients.shape
         if panels == 1:
-            return basis @ self.coefficients[0].T
+            return basis @ np.ascontiguousarray(self.coefficients[0].T)
         program = basis.program
         flat = program.constant(self.coefficients.reshape(panels, number * size))
         chosen = flat.take(panel.reshape(-1)).reshape(-1, number, size)

@@ -9,11 +9,17 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkab
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int, Num
+from jaxtyping import Float, Int, Num
 from torch import Tensor, nn
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError, refuse, require, require_all
+from directgp.likelihoods.numeric import Draws as Draws
+from directgp.likelihoods.numeric import (
+    derivatives_by_autograd,
+    draws_by_cdf,
+    moments_given,
+)
 from directgp.numerics.autograd import Slopes
 from directgp.numerics.random import Generator
 from directgp.numerics.special import softplus, softplus_inverse
@@ -22,7 +28,6 @@ from directgp.shapes import LatentPoints, Latents, Points, Row, Targets, Values
 
 SomeLikelihood = TypeVar("SomeLikelihood", bound="Likelihood")
 SomeInUnits = TypeVar("SomeInUnits", bound="OriginalUnits")
-Draws = Float64[np.ndarray, "..."]
 
 
 class Derivatives(NamedTuple):
@@ -84,8 +89,9 @@ class Likelihood(nn.Module, ABC):
     log_variances: ClassVar[tuple[int, ...]] = ()
     """Which latents are the log of a variance of y, and shift where the unit of y changes."""
 
-    log_concave: ClassVar[bool]
-    """Whether log p(y given f) is concave in f for every y."""
+    log_concave: ClassVar[bool] = False
+    """Whether log p(y given f) is smooth and concave in f for every y. If not, or if `strip` is not
+    known, quadrature searches for peaks and kinks, which takes longer."""
 
     analytic: ClassVar[bool] = False
     """Whether p(y given f) has one peak over f and is analytic in `strip`, where it is not concave:
@@ -117,6 +123,9 @@ class Likelihood(nn.Module, ABC):
     gumbel_max: ClassVar[bool] = False
     """Whether y is the class k of the largest f_k + ξ_k with Gumbel's distribution of ξ."""
 
+    exponential_family: ClassVar[bool] = False
+    """Whether p(y given f) is an exponential family in f, so that Chernoff's bound holds."""
+
     growth: ClassVar[float] = 0.0
     """c where log p(y given f) falls as −e^{cf} to the right: the mass of q·abs(log p) then lies c
     variances to the right of that of q."""
@@ -132,6 +141,20 @@ class Likelihood(nn.Module, ABC):
         2014). A family may have a class attribute instead.
         """
         return math.pi
+
+    @property
+    def summable(self) -> bool:
+        """Whether trapezoid sums over f serve: p is smooth, with one peak, and its strip is known.
+
+        The strip of a family of the user's is known if the family has one of its own.
+        """
+        known = not self.own or type(self).strip is not Likelihood.strip
+        return known and (self.log_concave or self.analytic)
+
+    @property
+    def own(self) -> bool:
+        """Whether the family is the user's, and not one of directgp."""
+        return not type(self).__module__.startswith("directgp.")
 
     @property
     def latent_offset(self) -> float:
@@ -165,26 +188,70 @@ class Likelihood(nn.Module, ABC):
     def log_kernel(self, y: Values, f: Values) -> Values:
         """Return the part of log p(y given f) that depends on f; differentiable."""
 
-    @abstractmethod
     def derivatives(self, y: Values, f: Values) -> Derivatives:
-        """Return `log_kernel` and the first two derivatives in f, without a graph."""
+        """Return `log_kernel` and the first two derivatives in f, without a graph.
+
+        By default autograd finds them.
+        """
+        return Derivatives(*derivatives_by_autograd(self.log_kernel, y, f, self.num_latent, 2))
 
     def value_and_slope(self, y: Values, f: Values) -> tuple[Values, Values]:
         """Return `log_kernel` and its first derivative in f, without a graph."""
-        value, first, _ = self.derivatives(y, f)
+        if type(self).derivatives is Likelihood.derivatives:
+            value, first = derivatives_by_autograd(self.log_kernel, y, f, self.num_latent, 1)
+        else:
+            value, first, _ = self.derivatives(y, f)
         return value, first
 
-    @abstractmethod
     def conditional_mean(self, f: Values) -> Values:
-        """Return E[y given f]."""
+        """Return E[y given f].
 
-    @abstractmethod
+        By default it is f for additive noise and p(1 given f) for labels; else it is computed from
+        `cdf`, or from draws, and has no gradient.
+        """
+        if self.additive:
+            return f
+        if self.task == "classification":
+            return torch.exp(self.log_prob(torch.ones_like(f), f))
+        return self._moments(f)[0]
+
     def conditional_variance(self, f: Values) -> Values:
-        """Return Var[y given f]."""
+        """Return Var[y given f]; by default as in `conditional_mean`."""
+        if self.task == "classification":
+            mean = self.conditional_mean(f)
+            return mean * (1 - mean)
+        return self._moments(f)[1]
 
-    @abstractmethod
+    def _moments(self, f: Values) -> tuple[Values, Values]:
+        """Return mean and variance of y given f, of `cdf` or of draws."""
+        by_cdf = has(self, ConditionalCDF)
+        # `_draw` needs the mean itself.
+        if not by_cdf and type(self).sample is Likelihood.sample:
+            raise UnsupportedError(
+                f"Mean and variance of y need cdf(y, f), sample(f, random), or conditional_mean(f) "
+                f"and conditional_variance(f). {type(self).__name__} has none. Give it one of them."
+            )
+        mean, variance = moments_given(self, f, by_cdf)
+        return mean.to(f), variance.to(f)
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether the family has a method that draws y; `cdf` serves as well."""
+        own = type(self)
+        drawn = own.sample is not Likelihood.sample or own._draw is not Likelihood._draw
+        return drawn or has(self, ConditionalCDF)
+
     def check_targets(self, y: Targets) -> None:
-        """Raise `InvalidInputError` for targets outside the support, with value and index."""
+        """Raise `InvalidInputError` for targets outside the support, with value and index.
+
+        By default they are finite, labels are 0 or 1, and counts are whole numbers from 0.
+        """
+        name = type(self).__name__
+        check_finite(y, name)
+        if self.task == "classification":
+            require_all((y == 0) | (y == 1), y, f"y of {name}", "a label, 0 or 1")
+        if self.task == "count":
+            require_all((y >= 0) & (y % 1 == 0), y, f"y of {name}", "a count, 0, 1, 2, …")
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise `InvalidInputError` if parameters or row values do not broadcast to this shape.
@@ -253,16 +320,22 @@ class Likelihood(nn.Module, ABC):
 
     @torch.no_grad()
     def sample(self, f: Values, random: np.random.RandomState) -> Draws:
-        """Return one draw of y for each f, of the same shape."""
+        """Return one draw of y for each f, of the same shape.
+
+        By default a label is drawn by p(1 given f), and other targets by the inverse of `cdf`.
+        """
         latent = f.detach().double()
+        if type(self)._draw is Likelihood._draw and has(self, ConditionalCDF):
+            return draws_by_cdf(self, latent, random)
         mean = self.conditional_mean(latent).detach().cpu().numpy()
         return self._draw(latent.cpu().numpy(), mean, random)
 
     def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
         """Return draws of y given f, whose conditional mean is given, too."""
+        if self.task == "classification" and self.num_latent == 1:
+            return (random.random_sample(f.shape) < mean).astype(np.float64)
         raise UnsupportedError(
-            f"{type(self).__name__} cannot draw y. Use a likelihood of directgp, or draw f and "
-            "then y from it."
+            f"{type(self).__name__} cannot draw y. Give it cdf(y, f), or sample(f, random)."
         )
 
     def without_exposure(self: SomeLikelihood) -> SomeLikelihood:
@@ -477,18 +550,6 @@ def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
         return None
 
 
-_ROUNDING = 2e-11
-"""Relative rounding error of a distribution function."""
-
-
-def rounded_down(level: Values) -> Values:
-    """Lower a level by the rounding of the distribution function, so that it is reached in a tie.
-
-    Ties are common: a fair coin has P(Y ≤ 0) = ½, and its median is 0.
-    """
-    return level - _ROUNDING * torch.minimum(level, 1 - level)
-
-
 def by_scipy(function: Callable[..., Any], *arguments: Tensor) -> Tensor:
     """Apply a function of `scipy.special` to tensors of any device; not differentiable."""
     arrays = (argument.detach().cpu().numpy() for argument in arguments)
@@ -577,10 +638,15 @@ class ClosedFormCRPS(Protocol):
 
 @runtime_checkable
 class ConditionalCDF(Protocol):
-    """A continuous family with one peak over f and a formula for P(Y ≤ y given f)."""
+    """P(Y ≤ y given f) is known; quantiles, intervals, CRPS, moments and draws follow from it."""
 
-    def conditional_cdf(self, y: Values, f: Values) -> Values:
-        """P(Y ≤ y given f) for any y, monotone in f; not differentiable."""
+    def cdf(self, y: Values, f: Values) -> Values:
+        """P(Y ≤ y given f) for any y, or any count y ≥ 0; shapes broadcast; no gradient needed."""
+
+
+@runtime_checkable
+class MappedCDF(ConditionalCDF, Protocol):
+    """A continuous family with one peak over f, `cdf` monotone in f, and a map of its support."""
 
     def argmax(self, y: Values) -> Values:
         """The f that maximises p(y given f), near which P(Y ≤ y given f) falls or rises."""
@@ -611,6 +677,11 @@ class Classes(Protocol):
 
     def log_class_probabilities(self, mean: Values, variance: Values) -> Values:
         """log P(Y = k) of every class under q, of shape (K, n), in float64."""
+
+
+def has_two_labels(likelihood: Likelihood) -> bool:
+    """Return whether y is one of two labels, 0 and 1."""
+    return likelihood.task == "classification" and not isinstance(likelihood, Classes)
 
 
 @runtime_checkable

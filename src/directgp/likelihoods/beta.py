@@ -203,7 +203,7 @@ class Beta(OriginalUnits, UnimodalInF):
     def conditional_variance(self, f: Values) -> Values:
         return torch.sigmoid(f) * torch.sigmoid(-f) / (1 + self.precision) / self.unit**2
 
-    def conditional_cdf(self, y: Values, f: Values) -> Values:
+    def cdf(self, y: Values, f: Values) -> Values:
         """I(t; φm, φ(1−m)), the regularised incomplete beta function."""
         a, b = self.precision * torch.sigmoid(f), self.precision * torch.sigmoid(-f)
         t = self._original(y).clamp(0.0, 1.0)

@@ -33,6 +33,7 @@ class Binomial(UnimodalInF):
     """
 
     log_concave = True
+    exponential_family = True
     task = "count"
     row_argument = "trials"
     row_required = True

@@ -347,6 +347,7 @@ class ConwayMaxwellPoisson(CountLikelihood):
     """
 
     log_concave = True
+    exponential_family = True
     growth = 1.0
     # Values are read, to find the pieces of a table.
     fixed_work = False

@@ -151,7 +151,7 @@ class Gamma(PositiveTargets):
         factor = torch.expm1(variance) + torch.exp(variance) / self.shape
         return torch.exp(2 * mean + variance) * factor
 
-    def conditional_cdf(self, y: Values, f: Values) -> Values:
+    def cdf(self, y: Values, f: Values) -> Values:
         """P(α, αr e^−f), the regularised incomplete gamma function."""
         shape = self.shape
         ratio = shape * self._relative(y).clamp(min=0.0) * torch.exp(-f)

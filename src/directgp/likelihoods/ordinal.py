@@ -14,12 +14,12 @@ from directgp.likelihoods.base import (
     Derivatives,
     Draws,
     UnimodalInF,
-    rounded_down,
     unconstrained,
 )
 from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.intervals import ENDLESS, interval_slopes, log_ndtr_between
 from directgp.numerics.random import Generator, sample_between, standard_normal
+from directgp.numerics.roots import rounded_down
 from directgp.shapes import Targets, Values
 
 _SMALLEST_GAP = 1e-6

@@ -7,10 +7,19 @@ from jaxtyping import Num
 from torch import Tensor
 
 from directgp.errors import InvalidInputError, NumericalError, refuse, require_all
-from directgp.likelihoods.base import ClosedFormLogPredictive, Likelihood, broadcast_shape, has
-from directgp.log_expectations.elbo_term import gibbs_term
+from directgp.likelihoods.base import (
+    ClosedFormGibbs,
+    ClosedFormLogPredictive,
+    Likelihood,
+    broadcast_shape,
+    has,
+)
+from directgp.likelihoods.own import check_smooth, probes
+from directgp.log_expectations.adaptive import adaptive_gibbs, adaptive_log_expectation
+from directgp.log_expectations.elbo_term import gibbs_term, own_nodes_estimate
+from directgp.log_expectations.nodes import NATS
 from directgp.log_expectations.quadrature import Quadrature
-from directgp.log_expectations.rule import ClosedForm, Rule
+from directgp.log_expectations.rule import ClosedForm, FlatExamples, Rule
 from directgp.registry import LARGEST, MAX_COUNT, RULES
 from directgp.shapes import Targets, Values
 
@@ -145,11 +154,24 @@ def check_marginals(who: str, mean: Values, variance: Values) -> None:
     for name, values in (("mean", mean), ("variance", variance)):
         if not values.is_floating_point():
             refuse(f"{name} of {who}", "of a floating dtype", values.dtype)
+    check_device(f"device of {who}", mean.device)
     check_magnitude(f"mean of {who}", mean)
     positive = torch.isfinite(variance) & (variance > 0)
     require_all(positive, variance, f"variance of {who}", "positive and finite")
     most = variance.double() <= LARGEST
     require_all(most, variance, f"variance of {who}", f"at most {LARGEST:g}")
+
+
+def check_device(who: str, device: torch.device) -> None:
+    """Raise `InvalidInputError` for a device without float64, such as Apple's MPS."""
+    if device.type in ("cpu", "cuda"):
+        return
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device).item()
+    except (RuntimeError, TypeError):
+        got = f"{device.type!r}, which has no float64 here"
+        remedy = "Integrals need float64, whatever the dtype of training. Use 'cpu' or 'cuda'."
+        refuse(who, "one that computes in float64", got, remedy)
 
 
 def check_magnitude(who: str, values: Num[Tensor, "..."]) -> None:
@@ -159,3 +181,49 @@ def check_magnitude(who: str, values: Num[Tensor, "..."]) -> None:
         most = min(LARGEST, math.sqrt(torch.finfo(values.dtype).max) / _ROOM)
         remedy = "Give it in another unit."
         require_all(values.abs() <= most, values, who, f"of a magnitude up to {most:.2g}", remedy)
+
+
+_PROBED = 8
+_VARIANCES = (0.01, 1.0, 9.0)
+"""Targets, and variances of q, for which the integrals of a likelihood are checked."""
+
+_SLACK = 1e-8
+"""Largest relative difference of two quadratures; both are right to 1e-9."""
+
+
+@torch.no_grad()
+def check_own(likelihood: Likelihood, y: Targets) -> None:
+    """Raise `InvalidInputError` if a family of the user's claims what is wrong for these targets.
+
+    A family that is log-concave, or analytic, and has a `strip` is integrated by sums, which are
+    right only if it is so. Others are not probed, nor are families of directgp.
+    """
+    claims = likelihood.log_concave or likelihood.analytic
+    if not (likelihood.own and claims) or likelihood.num_latent > 1:
+        return
+    if has(likelihood, ClosedFormLogPredictive) and has(likelihood, ClosedFormGibbs):
+        return
+    rows = torch.linspace(0, y.numel() - 1, _PROBED, device=y.device).round().long().unique()
+    some, targets = likelihood.frozen().for_rows(rows), y.reshape(-1)[rows].double()
+    check_smooth(some, targets)
+    if not likelihood.summable:
+        return
+    # q is near the highest point of p: elsewhere both may be 0.
+    places = probes(some, targets)
+    heights = some.log_kernel(targets, places).nan_to_num(nan=-torch.inf)
+    mean = places.gather(0, heights.argmax(0, keepdim=True))[0]
+    for variance in _VARIANCES:
+        examples = FlatExamples(some, targets, mean, torch.full_like(mean, variance))
+        pairs = (
+            (Quadrature().estimate(*examples), adaptive_log_expectation(examples)),
+            (own_nodes_estimate(examples, NATS), adaptive_gibbs(examples)),
+        )
+        for by_sums, searched in pairs:
+            gap = (by_sums.value - searched.value).abs() / (1 + searched.value.abs())
+            if not bool((gap < _SLACK).all()):
+                name, far = type(likelihood).__name__, float(gap.nan_to_num(torch.inf).max())
+                raise InvalidInputError(
+                    f"strip and growth of {name} must be right for p(y given f). Got "
+                    f"{likelihood.strip:.4g} and {likelihood.growth:.4g}, with which an integral "
+                    f"over f is wrong by {far:.1e}. Correct them, or leave strip out."
+                )

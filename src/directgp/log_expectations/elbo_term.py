@@ -202,7 +202,7 @@ def _estimator(likelihood: Likelihood, dtype: torch.dtype) -> tuple[int, Estimat
     nats = NATS_OF_FLOAT32 if dtype == torch.float32 else NATS
     if isinstance(likelihood, ZeroInflation):
         return recorded_nodes(), partial(_inflated, nats=nats)
-    if not (likelihood.log_concave or likelihood.analytic):
+    if not likelihood.summable:
         return POINTS, adaptive_gibbs
     return recorded_nodes(), partial(_integrate, nats=nats)
 

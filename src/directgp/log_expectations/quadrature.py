@@ -381,7 +381,8 @@ class Quadrature(Rule):
 
     @override
     def fixed_work(self, likelihood: Likelihood) -> bool:
-        known = likelihood.log_concave or isinstance(likelihood, StudentTNoise)
+        known = likelihood.log_concave and likelihood.summable
+        known = known or isinstance(likelihood, StudentTNoise)
         return known and likelihood.fixed_work and self == Quadrature()
 
     @override
@@ -396,8 +397,7 @@ class Quadrature(Rule):
         """Return the number of points for the block size, and the estimator."""
         if likelihood.num_latent > 1:
             return self._over_latents(likelihood)
-        known = likelihood.log_concave or isinstance(likelihood, StudentTNoise)
-        known = known or likelihood.analytic
+        known = likelihood.summable or isinstance(likelihood, StudentTNoise)
         return recorded_nodes() if known else POINTS, lambda examples: self.estimate(*examples)
 
     def _over_latents(self, likelihood: Likelihood) -> tuple[int, Estimator]:
@@ -416,11 +416,12 @@ class Quadrature(Rule):
             return inflated(likelihood, y, self.estimate(likelihood.base, y, mean, variance))
         if isinstance(likelihood, StudentTNoise):
             return mixture_estimate(likelihood, y, mean, variance, self.num_nodes)
-        if not (likelihood.log_concave or likelihood.analytic):
+        if not likelihood.summable:
             if self.num_nodes != "auto" or self.nodes != "trapezoid":
                 raise UnsupportedError(
                     f"Quadrature with nodes of your choice needs a likelihood that is log-concave "
-                    f"or analytic in f. Got {type(likelihood).__name__}. Use Quadrature()."
+                    f"or analytic in f, with a strip. Got {type(likelihood).__name__}. Use "
+                    "Quadrature()."
                 )
             return adaptive_log_expectation(examples)
         if isinstance(likelihood, Binary):

@@ -236,7 +236,8 @@ class GibbsLoss(PointLoss):
 
     @override
     def fixed_work(self, likelihood: Likelihood) -> bool:
-        known = likelihood.log_concave or isinstance(likelihood, ClosedFormGibbs)
+        known = likelihood.log_concave and likelihood.summable
+        known = known or isinstance(likelihood, ClosedFormGibbs)
         return known and likelihood.fixed_work
 
     @override

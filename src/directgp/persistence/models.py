@@ -68,6 +68,10 @@ _VALUES = "values"
 """Name of the tensor of a parameter that is an array."""
 
 
+class UnregisteredError(ModelFileError):
+    """The likelihood of a model file is not registered; the text is its name."""
+
+
 @final
 @dataclass(frozen=True)
 class ModelState:
@@ -137,6 +141,13 @@ def load_model(path: str | os.PathLike[str], device: torch.device) -> ModelState
         )
     try:
         state = _decode(contents)
+    except UnregisteredError as error:
+        kind = cause_of(error)
+        raise ModelFileError(
+            f"{name} has a model with the likelihood {kind!r}, which is not registered in this "
+            f"process. Before loading, call directgp.register_likelihood({kind!r}, cls) with its "
+            "class, which the file does not hold."
+        ) from None
     except Exception as error:  # a hostile file may provoke any exception
         MODEL.damaged(name, cause_of(error), error)
     for each in (state, *state.others):
@@ -154,7 +165,7 @@ def _encode(state: ModelState) -> Contents:
         "estimator": state.estimator,
         "params": {name: _param_spec(name, value) for name, value in state.params.items()},
         "posterior": _posterior_spec(state.posterior),
-        "likelihood": _likelihood_spec(state.likelihood),
+        "likelihood": likelihood_spec(state.likelihood),
         "classes": None if state.classes is None else _classes_spec(state.classes),
         "feature_names": state.feature_names,
         "stages": [StageSpec(**stage.to_json()) for stage in state.stages],
@@ -242,7 +253,7 @@ def _param_spec(name: str, value: Any) -> schema.ParamSpec:
         frozen = frozen_names(value, "kernel")
         return schema.KernelParam(type="kernel", kernel=kernel_spec(value), frozen=frozen)
     if isinstance(value, Likelihood):
-        return schema.LikelihoodParam(type="likelihood", likelihood=_likelihood_spec(value))
+        return schema.LikelihoodParam(type="likelihood", likelihood=likelihood_spec(value))
     if isinstance(value, Rule):
         return schema.RuleParam(type="rule", rule=_choice_spec(value, RULES, "rule"))
     if isinstance(value, PointLoss):
@@ -303,13 +314,21 @@ class _Settings(BaseModel):
 
 
 def _kind(part: Any, registry: Registry[Any], who: str) -> str:
-    """Return the name of a class; raise `UnsupportedError` if it is not registered."""
-    kind, classes = type(part).__name__, registry.classes()
-    if classes.get(kind) is not type(part):
+    """Return the name of a class in files; raise `UnsupportedError` if it is not registered."""
+    classes = registry.classes()
+    for kind, cls in classes.items():
+        if cls is type(part):
+            return kind
+    name = type(part).__name__
+    if registry is LIKELIHOODS:
         raise UnsupportedError(
-            f"The {who} {kind} cannot be saved. Those that can are {', '.join(classes)}."
+            f"The likelihood {name} cannot be saved, because a file holds no code. Register it "
+            f"before saving, and before loading the file elsewhere: "
+            f"directgp.register_likelihood({name.lower()!r}, {name})."
         )
-    return kind
+    raise UnsupportedError(
+        f"The {who} {name} cannot be saved. Those that can are {', '.join(classes)}."
+    )
 
 
 def _choice_spec(choice: Any, registry: Registry[Any], who: str) -> ChoiceSpec:
@@ -376,7 +395,7 @@ def _of_kind(labels: list[Any], kind: str) -> bool:
 # Likelihood and posterior
 
 
-def _likelihood_spec(likelihood: Likelihood) -> LikelihoodSpec:
+def likelihood_spec(likelihood: Likelihood) -> LikelihoodSpec:
     """Return the spec of a likelihood; row values are data, and not saved."""
     kind = _kind(likelihood, LIKELIHOODS, "likelihood")
     if any(parameter.numel() != 1 for parameter in likelihood.parameters()):
@@ -392,7 +411,7 @@ def _load_likelihood(spec: LikelihoodSpec, tensors: Mapping[str, Tensor]) -> Lik
     """Return the likelihood with its raw parameters, bit for bit."""
     make = LIKELIHOODS.classes().get(spec.kind)
     if make is None:
-        raise ModelFileError(f"no likelihood {spec.kind!r} is known")
+        raise UnregisteredError(spec.kind)
     likelihood: Likelihood = make(**spec.settings)
     names = [name for name, _ in likelihood.named_parameters()]
     if set(names) != tensors.keys():

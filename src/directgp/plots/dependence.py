@@ -60,6 +60,20 @@ class PartialDependence:
     classes: tuple[str, ...] = ()
     """Names of three or more classes, whose probabilities are drawn."""
 
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Return columns for a table of any library: feature, value, mean, lower and upper.
+
+        Of several classes, each has its rows, and a column ``class`` its name.
+        """
+        rows, g = np.atleast_2d(self.mean, self.lower, self.upper), len(self.grid)
+        number = max(1, len(self.classes))
+        columns = {"feature": [self.feature] * (number * g)}
+        if self.classes:
+            columns["class"] = [name for name in self.classes for _ in range(g)]
+        numbers = {"value": np.tile(self.grid, number)}
+        numbers |= zip(("mean", "lower", "upper"), (each.ravel() for each in rows), strict=True)
+        return columns | {name: values.tolist() for name, values in numbers.items()}
+
 
 def main_classes(found: Sequence[PartialDependence]) -> list[PartialDependence]:
     """Return the records with the classes whose probabilities vary most, as many as are drawn."""

@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from directgp.likelihoods.base import Binary, ClosedFormCRPS, ConditionalCDF, Likelihood
+from directgp.likelihoods.base import ClosedFormCRPS, Likelihood, MappedCDF, has_two_labels
+from directgp.likelihoods.numeric import sum_counts
 from directgp.log_expectations.api import resolve_rule
-from directgp.predictive.distributions import distribution_of
+from directgp.predictive.distributions import SampledDistribution, distribution_of
 from directgp.predictive.moments import (
     centre,
     check_coverage,
@@ -157,12 +158,16 @@ def predictive_crps(likelihood: Likelihood, y: Num[Tensor, " n"], marginals: Mar
     target = y.to(marginals.mean)
     if isinstance(likelihood, ClosedFormCRPS):
         return likelihood.predictive_crps(target, marginals.mean, marginals.variance)
-    if isinstance(likelihood, Binary):
+    if has_two_labels(likelihood):
         return (predictive_mean(likelihood, marginals) - target).square()
+    wide = wide_marginals("predictive_crps", marginals)
+    distribution = distribution_of(likelihood, *wide)
+    if isinstance(distribution, SampledDistribution):
+        return distribution.crps(target.double()).to(target)
     low, high = predictive_quantiles(likelihood, marginals, [_TAIL, 1 - _TAIL])
     counts = likelihood.task == "count"
     area, last = (_counted, target - 1) if counts else (_integrated, target)
-    if isinstance(likelihood, ConditionalCDF):
+    if isinstance(likelihood, MappedCDF):
         area = _integrated_on_line
     below = area(likelihood, marginals, torch.minimum(low, target), last, upper=False)
     return below + area(likelihood, marginals, target, torch.maximum(high, target), upper=True)
@@ -172,22 +177,7 @@ def _counted(
     likelihood: Likelihood, marginals: Marginals, first: Row, last: Row, *, upper: bool
 ) -> Row:
     """Sum P(Y ≤ k)², or P(Y > k)², from the first to the last k; trapezoids where many."""
-    number = (last - first + 1).clamp(min=0)
-    nodes = int(number.max().clamp(max=_MAX_COUNTS))
-    if nodes == 0:
-        return torch.zeros_like(first)
-    steps = torch.arange(nodes, dtype=first.dtype, device=first.device)[:, None]
-    # Equal steps of √k: a count varies on the scale of √k at least.
-    roots = torch.lerp(first.sqrt(), last.clamp(min=0).sqrt(), steps / max(1, nodes - 1))
-    k = torch.where(number <= nodes, first + steps, roots.square().round())
-    inside = k <= last
-    squares = _squares(likelihood, marginals, torch.where(inside, k, first), upper)
-    # The weight of a count is 1, plus half of those between it and its neighbours.
-    gaps = torch.where(inside[1:], k.diff(dim=0), 1.0)
-    weights = torch.ones_like(k)
-    weights[1:] += (gaps - 1) / 2
-    weights[:-1] += (gaps - 1) / 2
-    return torch.where(inside, weights * squares, 0.0).sum(0)
+    return sum_counts(lambda k: _squares(likelihood, marginals, k, upper), first, last, _MAX_COUNTS)
 
 
 def _integrated(

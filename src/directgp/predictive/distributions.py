@@ -4,29 +4,47 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, final
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import NumericalError, UnsupportedError
 from directgp.likelihoods.base import (
     Arrivals,
-    Binary,
     ClosedFormQuantiles,
     ConditionalCDF,
     Likelihood,
+    MappedCDF,
     ScaleMixture,
     ZeroInflation,
     has,
-    rounded_down,
+    has_two_labels,
+)
+from directgp.likelihoods.numeric import NUM_DRAWS, checked_cdf, checked_draws
+from directgp.log_expectations.adaptive import (
+    GAUSS_LEGENDRE,
+    POINTS,
+    Panels,
+    StandardExamples,
+    refined,
 )
 from directgp.log_expectations.nodes import step_for
 from directgp.log_expectations.quadrature import Peak, Quadrature, find_support
+from directgp.log_expectations.rule import row_blocks
+from directgp.numerics.roots import (
+    LARGEST,
+    MAX_STEPS,
+    OUTSIDE,
+    TINY,
+    TOLERANCE,
+    increasing_root,
+    rounded_down,
+    smallest_count,
+)
 from directgp.numerics.special import log_ndtr
 from directgp.predictive.moments import (
     DROP,
@@ -37,9 +55,6 @@ from directgp.predictive.moments import (
     normal_average,
 )
 from directgp.shapes import Row, Values
-
-Offset = Callable[[Int[Tensor, " r"], Float[Tensor, " r"]], Float[Tensor, " r"]]
-"""Indices of examples and a number for each → an increasing function of it."""
 
 
 @dataclass(frozen=True)
@@ -67,20 +82,22 @@ def distribution_of(likelihood: Likelihood, mean: Values, variance: Values) -> D
     likelihood = likelihood.frozen()
     if isinstance(likelihood, ClosedFormQuantiles):
         return FormulaDistribution(likelihood, mean, variance)
-    if isinstance(likelihood, Binary):
+    if has_two_labels(likelihood):
         return LabelDistribution(likelihood, mean, variance)
     if isinstance(likelihood, ZeroInflation):
         return InflatedDistribution(likelihood, mean, variance)
-    if likelihood.task == "count":
-        return CountDistribution(likelihood, mean, variance)
     if isinstance(likelihood, ScaleMixture):
         return MixtureDistribution(likelihood, mean, variance)
-    if isinstance(likelihood, ConditionalCDF):
+    if isinstance(likelihood, MappedCDF):
         return StepDistribution(likelihood, mean, variance)
+    if isinstance(likelihood, ConditionalCDF) and likelihood.num_latent == 1:
+        make = CountDistribution if likelihood.task == "count" else AveragedDistribution
+        return make(likelihood, mean, variance)
+    if likelihood.can_draw:
+        return SampledDistribution(likelihood, mean, variance)
     raise UnsupportedError(
-        f"Quantiles need a likelihood of labels or counts, one with formulas, or a scale mixture "
-        f"of Gaussians. Got {type(likelihood).__name__}. Give it the methods of "
-        f"ClosedFormQuantiles or ConditionalCDF."
+        f"Quantiles, intervals and CRPS need cdf(y, f) or sample(f, random) of the likelihood. "
+        f"{type(likelihood).__name__} has neither. Give it one of them."
     )
 
 
@@ -122,12 +139,6 @@ class LabelDistribution(Distribution):
 
 _FARTHEST = 300.0
 """asinh(x/s) from which on a quantile counts as infinite: x is 1e130 times the scale s of y."""
-
-_MAX_STEPS = 60
-_INTERPOLATED = 20
-"""Steps after which an interval is halved."""
-
-_TOLERANCE = 1e-12
 
 
 @final
@@ -175,7 +186,7 @@ def tail_quantile(likelihood: Any, log_level: Values, variance: Values) -> Value
     scale = torch.sqrt(variance + likelihood.mixture_variance(torch.zeros_like(variance)))
     a = torch.asinh(-torch.special.ndtri(torch.exp(log_level))).clamp(0.0, _FARTHEST)
     lower, upper = torch.zeros_like(a), torch.full_like(a, _FARTHEST)
-    for _ in range(_MAX_STEPS):
+    for _ in range(MAX_STEPS):
         distance = scale * torch.sinh(a)
         value = log_tail(likelihood, distance, variance)
         # The derivative of the log tail in a is −p(x)/tail·√(s² + x²).
@@ -185,14 +196,14 @@ def tail_quantile(likelihood: Any, log_level: Values, variance: Values) -> Value
         lower = torch.where(excess > 0, a, lower)
         upper = torch.where(excess < 0, a, upper)
         step = -excess / slope
-        moving = (step.abs() > _TOLERANCE) & (upper - lower > _TOLERANCE)
+        moving = (step.abs() > TOLERANCE) & (upper - lower > TOLERANCE)
         proposal = a + step
         inside = (proposal >= lower) & (proposal <= upper)
         a = torch.where(inside, proposal, 0.5 * (lower + upper))
         if not bool(moving.any()):
             return torch.where(a < _FARTHEST - 1, scale * torch.sinh(a), torch.inf)
     raise NumericalError(
-        f"A quantile was not found in {_MAX_STEPS} steps for {int(moving.sum())} examples. "
+        f"A quantile was not found in {MAX_STEPS} steps for {int(moving.sum())} examples. "
         f"Choose levels further from 0 and 1."
     )
 
@@ -205,9 +216,6 @@ _STEP = 0.6
 """Largest step in z within six deviations: e^{−z²/2} needs 0.75 for an error of e^−32."""
 
 _BULK = 6.0
-_OUTSIDE = 40.0
-"""Probit of a probability of 0 or 1."""
-
 _FARTHEST_ON_LINE = 740.0
 """|x| where e^x ends: quantiles beyond are ends of the support."""
 
@@ -220,7 +228,7 @@ class StepDistribution(Distribution):
     def cdf(self, y: Values) -> Values:
         y, mean, variance = torch.broadcast_tensors(y, self.mean, self.variance)
         inside = torch.isfinite(self.likelihood.to_line(y))
-        value: Values = self.likelihood.conditional_cdf(y, mean)
+        value: Values = self.likelihood.cdf(y, mean)
         some = (column[inside] for column in (y, mean, variance))
         value[inside] = _average_step(self.likelihood.take(inside), *some)
         return value
@@ -237,7 +245,7 @@ class StepDistribution(Distribution):
         def offset(index: Tensor, x: Tensor) -> Tensor:
             some = likelihood.take(index)
             below = StepDistribution(some, mean[index], variance[index]).cdf(some.from_line(x))
-            probit = torch.special.ndtri(below).clamp(-_OUTSIDE, _OUTSIDE)
+            probit = torch.special.ndtri(below).clamp(-OUTSIDE, OUTSIDE)
             gap: Tensor = side * (probit - target[index])
             return gap
 
@@ -246,6 +254,127 @@ class StepDistribution(Distribution):
         x = increasing_root(offset, start, 1 + torch.sqrt(variance), _FARTHEST_ON_LINE)
         found: Values = likelihood.from_line(x)
         return found.reshape(level.shape)
+
+
+@final
+class AveragedDistribution(Distribution):
+    """Any other family with a `cdf`: its average over q, and the inverse of that."""
+
+    @override
+    def cdf(self, y: Values) -> Values:
+        y, mean, variance = torch.broadcast_tensors(y, self.mean, self.variance)
+        return average_cdf(self.likelihood, y, mean, variance)
+
+    @override
+    def quantile(self, level: Values) -> Values:
+        level, mean, variance = torch.broadcast_tensors(level, self.mean, self.variance)
+        likelihood = self.likelihood.take(level.shape)
+        target: Row = torch.special.ndtri(level).reshape(-1)
+        mean, variance = mean.reshape(-1), variance.reshape(-1)
+
+        def offset(index: Tensor, x: Tensor) -> Tensor:
+            q = mean[index], variance[index]
+            below: Row = torch.special.ndtri(average_cdf(likelihood.take(index), torch.sinh(x), *q))
+            return below.clamp(-OUTSIDE, OUTSIDE) - target[index]
+
+        start = torch.asinh(mean) if likelihood.additive else torch.zeros_like(mean)
+        x = increasing_root(offset, start, torch.ones_like(mean), _FARTHEST_ON_LINE - _BULK)
+        return torch.sinh(x).reshape(level.shape)
+
+
+_PANELS = (-9.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0, 9.0)
+"""Ends of the first panels, in standard deviations of q: beyond the last lies 1e-19 of it."""
+
+
+def average_cdf(likelihood: Any, y: Values, mean: Values, variance: Values) -> Values:
+    """Compute E_q[P(Y ≤ y given f)] by adaptive quadrature, for a `cdf` of any form in f."""
+    flat = [each.reshape(-1) for each in (y, mean, variance)]
+    every = StandardExamples(likelihood.take(y.shape), *flat)
+    parts = [
+        _average_on_panels(every.take(index))
+        for _, index in row_blocks(len(flat[0]), POINTS, y.device)
+    ]
+    return torch.cat(parts).reshape(y.shape)
+
+
+def _average_on_panels(examples: StandardExamples) -> Row:
+    n = len(examples.y)
+    ends = examples.y.new_tensor(_PANELS)[:, None].expand(-1, n)
+
+    def weighed(owner: Tensor, z: Tensor) -> Tensor:
+        some = examples.take(owner)
+        return torch.exp(-0.5 * z * z) * checked_cdf(some.likelihood, some.y, some.f(z))
+
+    owner = torch.arange(n, device=ends.device).expand(len(_PANELS) - 1, -1)
+    first = Panels(*(each.reshape(-1) for each in (owner, ends[:-1], ends[1:])))
+    panels = refined(weighed, first, n)
+    z, widths = panels.points(*GAUSS_LEGENDRE)
+    total = examples.sum(panels.owner, widths * weighed(panels.owner, z))
+    return (total / math.sqrt(2 * math.pi)).clamp(0.0, 1.0)
+
+
+@final
+class SampledDistribution(Distribution):
+    """A family that can only draw y: the distribution of many draws, of a fixed seed.
+
+    Every example has the same random numbers, so that its numbers do not depend on the others.
+    """
+
+    @override
+    def cdf(self, y: Values) -> Values:
+        def at(drawn: Row, y: Values) -> Values:
+            return torch.searchsorted(drawn, y, right=True).to(drawn) / len(drawn)
+
+        return self._each(at, y)
+
+    @override
+    def quantile(self, level: Values) -> Values:
+        def at(drawn: Row, level: Values) -> Values:
+            place = torch.ceil(rounded_down(level) * len(drawn)).long() - 1
+            return drawn[place.clamp(0, len(drawn) - 1)]
+
+        return self._each(at, level)
+
+    def crps(self, y: Values) -> Values:
+        """Return E|Y − y| − ½E|Y − Y′| over the draws."""
+
+        def at(drawn: Row, y: Values) -> Values:
+            number = len(drawn)
+            place = torch.arange(1 - number, number, 2, dtype=drawn.dtype, device=drawn.device)
+            return (drawn[:, None] - y).abs().mean(0) - place @ drawn / number**2
+
+        return self._each(at, y)
+
+    def _rows(self) -> Values:
+        return self.mean if self.likelihood.num_latent == 1 else self.mean[..., 0, :]
+
+    def _each(self, compute: Callable[[Row, Values], Values], given: Values) -> Values:
+        """Return a function of the sorted draws of each example and the numbers given for it."""
+        rows, number = self._rows(), self.likelihood.num_latent
+        wide = torch.broadcast_shapes(given.shape, rows.shape)
+        columns = given.expand(wide).reshape(-1, rows.numel())
+        likelihood = self.likelihood.take(rows.shape)
+        flat = [
+            each.reshape(1, -1) if number == 1 else each.movedim(-2, 0).flatten(1)
+            for each in (self.mean, self.variance)
+        ]
+        found = []
+        for i in range(rows.numel()):
+            mean, variance = (each[:, i : i + 1] for each in flat)
+            random = np.random.RandomState(_SEED)
+            # One draw of f from each of as many parts of q of equal probability.
+            place = np.stack([random.permutation(NUM_DRAWS) for _ in range(number)]) + 0.5
+            z = torch.special.ndtri(torch.as_tensor(place / NUM_DRAWS).to(mean))
+            f = mean + variance.sqrt() * z
+            some = likelihood.take(torch.tensor([i], device=mean.device))
+            drawn = checked_draws(some, f[0] if number == 1 else f, random)
+            sorted_draws = torch.as_tensor(np.sort(drawn)).to(mean)
+            found.append(compute(sorted_draws, columns[:, i].contiguous()))
+        return torch.stack(found, -1).reshape(wide)
+
+
+_SEED = 0
+"""Seed of the draws of y."""
 
 
 def _average_step(likelihood: Any, y: Row, mean: Row, variance: Row) -> Row:
@@ -265,128 +394,8 @@ def _step_sum(number: int, likelihood: Any, *columns: Row) -> Row:
     u = torch.lerp(lower, upper, midpoints(number, mean))
     z = torch.addcmul(origin, width, torch.sinh(u))
     weight = torch.exp(-0.5 * z * z) * torch.cosh(u)
-    total: Row = (weight * likelihood.conditional_cdf(y, mean + deviation * z)).sum(0)
+    total: Row = (weight * likelihood.cdf(y, mean + deviation * z)).sum(0)
     return total / weight.sum(0)
-
-
-def increasing_root(offset: Offset, start: Row, step: Row, farthest: float) -> Row:
-    """Find x with offset(index, x) = 0 for increasing functions; ±farthest where there is none.
-
-    The bracket grows from the start by doubled steps; then Chandrupatla's method: inverse quadratic
-    interpolation where it is safe, else halving (Advances in Engineering Software 28, 1997).
-    """
-    every = torch.arange(len(start), device=start.device)
-    lower, upper = (start - step).clamp(min=-farthest), (start + step).clamp(max=farthest)
-    below, above = offset(every, lower), offset(every, upper)
-    while True:
-        low = torch.nonzero((below > 0) & (lower > -farthest)).squeeze(-1)
-        high = torch.nonzero((above < 0) & (upper < farthest)).squeeze(-1)
-        if not len(low) + len(high):
-            break
-        step = 2 * step
-        upper[low], above[low] = lower[low], below[low]
-        lower[low] = (lower[low] - step[low]).clamp(min=-farthest)
-        below[low] = offset(low, lower[low])
-        lower[high], below[high] = upper[high], above[high]
-        upper[high] = (upper[high] + step[high]).clamp(max=farthest)
-        above[high] = offset(high, upper[high])
-    ends = torch.where(below > 0, lower, upper)
-    bracketed = (below <= 0) & (above >= 0)
-    x1, x2, f1, f2 = upper, lower, above, below
-    share, active = torch.full_like(x1, 0.5), torch.nonzero(bracketed).squeeze(-1)
-    for number in range(_MAX_STEPS):
-        a1, a2, b1, b2 = x1[active], x2[active], f1[active], f2[active]
-        x = torch.lerp(a1, a2, share[active])
-        f = offset(active, x)
-        same = torch.sign(f) == torch.sign(b1)
-        a3, b3 = torch.where(same, a1, a2), torch.where(same, b1, b2)
-        a2, b2 = torch.where(same, a2, a1), torch.where(same, b2, b1)
-        x1[active], x2[active], f1[active], f2[active] = x, a2, f, b2
-        gap = (a2 - x).abs()
-        limit = _TOLERANCE * (1 + x.abs()) / gap.clamp(min=1e-300)
-        place, height = (x - a2) / (a3 - a2), (f - b2) / (b3 - b2)
-        safe = (height**2 < place) & ((1 - height) ** 2 < 1 - place)
-        inverse = f / (b2 - f) * b3 / (b2 - b3)
-        inverse = inverse + (a3 - x) / (a2 - x) * f / (b3 - f) * b2 / (b3 - b2)
-        # A function with steps, from rounding, is flat where it is interpolated: then halve.
-        inverse = torch.where(safe & (number < _INTERPOLATED), inverse, 0.5)
-        share[active] = torch.minimum(torch.maximum(inverse, limit), 1 - limit)
-        active = active[(limit < 0.5) & (f != 0)]
-        if not len(active):
-            best = torch.where(f1.abs() < f2.abs(), x1, x2)
-            return torch.where(bracketed, best, ends)
-    raise NumericalError(
-        f"A quantile was not found in {_MAX_STEPS} steps for {len(active)} examples. "
-        f"Choose levels further from 0 and 1."
-    )
-
-
-# Counts: the smallest k with P(Y ≤ k) ≥ level, and P(Y ≤ k).
-
-CountCdf = Callable[[Int[Tensor, " r"], Float[Tensor, " r"]], Float[Tensor, " r"]]
-"""Indices of examples and a count for each → P(Y ≤ count)."""
-
-LARGEST = 1e300
-"""Counts from here on count as infinite."""
-
-_GROWTH = 4.0
-"""Factor by which the upper end of a bracket moves out."""
-
-_HALVE_EVERY = 4
-"""One of this many steps halves the bracket instead of interpolating."""
-
-_TINY = 1e-300
-"""Smallest absolute offset of a count below the level."""
-
-
-def smallest_count(cdf: CountCdf, level: Row, guess: Row) -> Row:
-    """Find the smallest k = 0, 1, 2, … with cdf(k) ≥ level, starting from a guess.
-
-    A bracket of whole numbers, below and at or above the answer, grows from the guess and then
-    shrinks. Inside it k comes from interpolation of probit(cdf) − probit(level), which is nearly
-    linear in log(k + 2); the offset of an end that stays for the second time is halved, so that
-    interpolation moves it (the Illinois rule).
-    """
-    target = torch.special.ndtri(level)
-
-    def offset(index: Tensor, k: Tensor) -> Tensor:
-        value = cdf(index, k)
-        far = torch.special.ndtri(value) - target[index]
-        short = value < level[index]
-        return torch.where(short, far.clamp(max=-_TINY), far.clamp(min=0.0))
-
-    lower, upper = torch.full_like(guess, -1.0), guess.clone()
-    below = torch.full_like(guess, -torch.inf)
-    above = offset(torch.arange(len(guess), device=guess.device), guess)
-    while len(short := torch.nonzero((above < 0) & (upper < LARGEST)).squeeze(-1)):
-        lower[short], below[short] = upper[short], above[short]
-        upper[short] = (_GROWTH * (upper[short] + 1)).clamp(max=LARGEST)
-        above[short] = offset(short, upper[short])
-    reached = above >= 0
-    lower = torch.where(reached, lower, upper)
-    for step in count():
-        i = torch.nonzero(upper - lower > _neighbours(upper)).squeeze(-1)
-        if len(i) == 0:
-            break
-        share = below[i] / (below[i] - above[i])
-        halve = step % _HALVE_EVERY == _HALVE_EVERY - 1
-        share = torch.where(torch.isfinite(share) & (not halve), share, 0.5)
-        k = torch.exp(torch.lerp(torch.log(lower[i] + 2), torch.log(upper[i] + 2), share)) - 2
-        gap = (0.25 * _neighbours(upper[i])).clamp(min=1.0)
-        k = torch.minimum(torch.maximum(torch.floor(k), lower[i] + gap), upper[i] - gap)
-        at_k = offset(i, k)
-        hit = at_k >= 0
-        again = torch.where(hit == reached[i], 0.5, 1.0)
-        lower[i], upper[i] = torch.where(hit, lower[i], k), torch.where(hit, k, upper[i])
-        below[i] = torch.where(hit, again * below[i], at_k)
-        above[i] = torch.where(hit, at_k, again * above[i])
-        reached[i] = hit
-    return torch.where(upper < LARGEST, upper, torch.inf)
-
-
-def _neighbours(k: Values) -> Values:
-    """Return the distance of neighbours: 1, or above 2⁵⁰ four times the spacing of float64."""
-    return (4 * torch.finfo(k.dtype).eps * k).clamp(min=1.0)
 
 
 # Y ≤ k given f exactly when Λ, the arrival of event k + 1, exceeds the mean count at f. Write T
@@ -451,7 +460,7 @@ class InflatedDistribution(Distribution):
         odds = self.likelihood.zero_odds
         # (level − π)/(1 − π), of which any level up to P₀(Y ≤ 0) has the quantile 0.
         rest = level - (1 - level) * odds
-        found = self._base().quantile(rest.clamp(min=_TINY))
+        found = self._base().quantile(rest.clamp(min=TINY))
         return torch.where(rest > 0, found, 0.0)
 
     def _base(self) -> Distribution:
@@ -461,8 +470,10 @@ class InflatedDistribution(Distribution):
 def count_cdf(likelihood: Any, count: Values, mean: Values, variance: Values) -> Values:
     """Compute P(Y ≤ count) for whole counts ≥ 0."""
     count, mean, variance = torch.broadcast_tensors(count, mean, variance)
-    if not has(likelihood, Arrivals):
+    if likelihood.exponential_family:
         return _average_over_window(likelihood, count, mean, variance)
+    if not has(likelihood, Arrivals):
+        return average_cdf(likelihood, count, mean, variance)
     ends, over_arrivals, over_q = _nodes_needed(likelihood, count, variance)
     narrow = _COST_OVER_Q * over_q < over_arrivals
     value = torch.empty_like(over_q)

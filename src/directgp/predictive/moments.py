@@ -7,13 +7,13 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from directgp.errors import require, require_all
+from directgp.errors import UnsupportedError, require, require_all
 from directgp.likelihoods.base import (
-    Binary,
     Classes,
     ClosedFormMoments,
     Likelihood,
     broadcast_shape,
+    has_two_labels,
 )
 from directgp.log_expectations.api import check_marginals, resolve_rule
 from directgp.log_expectations.nodes import blocks_by_nodes, step_for
@@ -132,7 +132,7 @@ def predictive_mean(likelihood: Likelihood, marginals: Marginals) -> Values:
     mean, variance = wide_marginals("predictive_mean", marginals)
     if isinstance(likelihood, ClosedFormMoments):
         value = likelihood.predictive_mean(mean, variance)
-    elif isinstance(likelihood, Binary):
+    elif has_two_labels(likelihood):
         value = label_probability(likelihood, 1.0, mean, variance)
     else:
         value = _integrate(_expected, likelihood, mean, variance)
@@ -176,7 +176,7 @@ def predictive_variance(likelihood: Likelihood, marginals: Marginals) -> Values:
     mean, variance = wide_marginals("predictive_variance", marginals)
     if isinstance(likelihood, ClosedFormMoments):
         value = likelihood.predictive_variance(mean, variance)
-    elif isinstance(likelihood, Binary):
+    elif has_two_labels(likelihood):
         zero, one = (label_probability(likelihood, y, mean, variance) for y in (0.0, 1.0))
         value = zero * one
     else:
@@ -196,6 +196,12 @@ def _integrate(
     integral: Callable[..., Values], likelihood: Likelihood, mean: Values, variance: Values
 ) -> Values:
     """Integrate a function that is analytic in the likelihood's strip over each q."""
+    if likelihood.num_latent > 1:
+        raise UnsupportedError(
+            "Mean and variance of y need predictive_mean(mean, variance) and predictive_variance "
+            "(mean, variance) of a likelihood of several latents. "
+            f"{type(likelihood).__name__} has none. Give it both."
+        )
     deviation = torch.sqrt(variance.detach())
     strip = likelihood.widened(likelihood.strip, mean.detach() - _REACH * deviation)
     needed = 2 * _REACH * deviation / step_for(deviation, strip, DROP)

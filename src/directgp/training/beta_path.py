@@ -13,6 +13,7 @@ from torch import Tensor
 
 from directgp.errors import NumericalError, require
 from directgp.likelihoods.base import Likelihood
+from directgp.log_expectations.api import check_own
 from directgp.log_expectations.rule import Rule
 from directgp.numerics.random import fresh_generator
 from directgp.objectives.base import PointLoss
@@ -136,6 +137,7 @@ def path_of(
     require(mode in modes, "hyperparameters", f"one of {modes}", repr(mode))
     require(start in ("elbo", "given"), "start", "'elbo' or 'given'", repr(start))
     check_data("beta_path", data, model.posterior, model.likelihood)
+    check_own(model.likelihood, data.y)
     recipe.check(model.likelihood)
     grid = beta_grid(len(data)) if betas is None else sorted({*map(float, betas)}, reverse=True)
     require(len(grid) >= 1, "betas", "at least one value", "none")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from directgp.errors import require, require_all
 from directgp.likelihoods.base import Likelihood
-from directgp.log_expectations.api import check_magnitude
+from directgp.log_expectations.api import check_device, check_magnitude
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.result import TrainingResult
 
@@ -57,6 +57,7 @@ def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Lik
     devices = X.device, y.device, posterior.Z.device
     given = "{}, {} and {}".format(*devices)
     require(len({*devices}) == 1, f"X, y and posterior of {who}", "on one device", given)
+    check_device(f"device of {who}", X.device)
     posterior.check_inputs(X, f"X of {who}")
     wanted, latents = likelihood.num_latent, posterior.num_latent
     needed = f"of {wanted} latent functions, as {type(likelihood).__name__} needs"

@@ -189,8 +189,7 @@ class QProblem(ModelProblem):
         if not (self.data.X.is_cuda and self._group is None and self.posterior.prior.fused):
             return False
         # The likelihood of a user may read values, which a graph cannot.
-        own = type(self.likelihood).__module__.startswith("directgp.")
-        fixed = own and self.likelihood.fixed_work
+        fixed = self.likelihood.fixed_work and not self.likelihood.own
         return fixed and self.objective.point_loss.fixed_work(self.likelihood)
 
     @final

@@ -14,6 +14,7 @@ from torch import Tensor
 from directgp.datasets.streams import ParquetRows
 from directgp.errors import UnsupportedError, require
 from directgp.likelihoods.base import Likelihood
+from directgp.log_expectations.api import check_own
 from directgp.log_expectations.rule import Rule
 from directgp.numerics.random import fresh_generator
 from directgp.objectives.base import PointLoss
@@ -149,6 +150,7 @@ def train(
     model, data = Model(posterior, likelihood), Data(X, y, weights)
     _check_choices(hyperparameters, ("joint", "fixed", "auto"), start, beta)
     check_data("train", data, posterior, likelihood)
+    check_own(likelihood, y)
     if hyperparameters == "auto":
         allowed = "None with hyperparameters='auto'"
         require(processes is None, "processes", allowed, "some", "Use 'joint' or 'fixed'.")
@@ -269,6 +271,7 @@ def train_stream(
         first = as_data(stream.next()).map(lambda tensor: tensor.clone().to(posterior.Z.device))
     # Other batches may have positive weights where this one has none.
     check_data("train_stream", Data(first.X, first.y), posterior, likelihood)
+    check_own(likelihood, first.y)
     model = Model(posterior, likelihood)
     if processes is not None:
         recipe = _distributed_recipe(recipe, model, first, beta, processes)

@@ -143,7 +143,7 @@ def test_invalid_arguments_are_refused(call: Callable[[], object], text: str) ->
 
 
 def test_a_likelihood_without_a_cdf_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"Got Curved\. Give it the methods of"):
+    with pytest.raises(UnsupportedError, match=r"Curved has neither\. Give it one"):
         predictive_cdf(Curved(), Y, Q)
 
 

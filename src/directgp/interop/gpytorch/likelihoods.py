@@ -20,7 +20,7 @@ from typing_extensions import override
 from directgp.errors import UnsupportedError, refuse, require, require_all
 from directgp.interop.gpytorch.latents import MixedSoftmax, latent_marginals
 from directgp.likelihoods import Poisson, Probit, Softmax
-from directgp.likelihoods.base import Classes, Derivatives, Likelihood, check_finite
+from directgp.likelihoods.base import Classes, Likelihood, check_finite
 from directgp.likelihoods.gaussian import GaussianNoise
 from directgp.likelihoods.student_t import StudentTNoise
 from directgp.log_expectations.api import expected_log_prob, log_expectation
@@ -326,21 +326,6 @@ class Adapted(Likelihood):
         return value
 
     @override
-    @torch.enable_grad()
-    def value_and_slope(self, y: Values, f: Values) -> tuple[Values, Values]:
-        f = f.detach().requires_grad_()
-        value = self.log_kernel(y, f)
-        return value.detach(), _slope(value, f)
-
-    @override
-    @torch.enable_grad()
-    def derivatives(self, y: Values, f: Values) -> Derivatives:
-        f = f.detach().requires_grad_()
-        value = self.log_kernel(y, f)
-        first = _slope(value, f, create_graph=True)
-        return Derivatives(value.detach(), first.detach(), _slope(first, f))
-
-    @override
     def conditional_mean(self, f: Values) -> Values:
         mean: Tensor = self._given(f).mean
         return mean
@@ -422,16 +407,6 @@ class Adapted(Likelihood):
             return value
         wide = value.double() if value.is_floating_point() else value
         return self._per_example(wide) if self._indexed else wide
-
-
-def _slope(values: Values, f: Values, create_graph: bool = False) -> Values:
-    """Return ∂ Σ values / ∂f; zeros for values that do not depend on f, as a Laplace slope."""
-    if not values.requires_grad:
-        return torch.zeros_like(f)
-    (slope,) = torch.autograd.grad(
-        values.sum(), f, create_graph=create_graph, allow_unused=True, materialize_grads=True
-    )
-    return slope
 
 
 def _fingerprint(given: Distribution) -> Tensor:

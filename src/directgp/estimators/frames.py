@@ -1,0 +1,81 @@
+"""Return predictions as tables of the library that the user's table is of."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from directgp.errors import InvalidInputError, require
+from directgp.estimators.validation import ArrayLike, RowValues, is_frame
+from directgp.likelihoods.base import Likelihood
+from directgp.predictive import predictive_quantiles, predictive_variance
+from directgp.predictive.api import point_prediction
+from directgp.shapes import Marginals
+
+if TYPE_CHECKING:
+    from directgp.estimators.base import SparseGPEstimator
+
+_ONE_DEVIATION = (0.15865525393145707, 0.8413447460685429)
+"""Φ(−1) and Φ(1)."""
+
+LABEL = "predicted"
+"""Column of the most probable class."""
+
+
+def deviation(likelihood: Likelihood, q: Marginals) -> Tensor:
+    """Return the deviation of y; where it may be infinite, half the width of the 68 % interval."""
+    if likelihood.gaussian or not likelihood.additive:
+        return predictive_variance(likelihood, q).sqrt()
+    ends = predictive_quantiles(likelihood, q, _ONE_DEVIATION)
+    return 0.5 * ends.diff(dim=0)[0]
+
+
+def names_of_numbers(intervals: Sequence[float], quantiles: Sequence[float]) -> list[str]:
+    """Return the names of the columns of `predicted_numbers`."""
+    ends = ["" if len(intervals) == 1 else f"_{100 * share:g}" for share in intervals]
+    names = ["mean", "sd", *(f"{end}{which}" for which in ends for end in ("lower", "upper"))]
+    return [*names, *(f"q{level:g}" for level in quantiles)]
+
+
+def predicted_numbers(
+    model: "SparseGPEstimator",
+    X: ArrayLike,
+    intervals: Sequence[float],
+    quantiles: Sequence[float],
+    row_values: RowValues | None,
+) -> list[NDArray[np.float64]]:
+    """Return mean and deviation of y, the ends of intervals, and quantiles, one column each."""
+
+    def moments(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
+        return [point_prediction(likelihood, q), deviation(likelihood, q)]
+
+    mean, std = model._over_blocks(X, "predict_frame", moments, row_values)
+    columns = [model._in_units(mean), model._deviation_in_units(std)]
+    levels = [e for share in intervals for e in ((1 - share) / 2, (1 + share) / 2)] + [*quantiles]
+    if levels:
+        columns += [*model._quantiles(X, levels, "predict_frame", row_values).T]
+    return columns
+
+
+def table_like(X: Any, columns: dict[str, Any], who: str) -> Any:
+    """Return a table of these columns, of the library of X and with its index."""
+    library = type(X).__module__.partition(".")[0]
+    known = is_frame(X) and library in ("pandas", "polars")
+    got, remedy = type(X).__name__, "For arrays there are predict and predict_quantiles."
+    require(known, f"X of {who}", "a DataFrame of pandas or polars", got, remedy)
+    make = sys.modules[library].DataFrame
+    return make(columns, index=X.index) if library == "pandas" else make(columns)
+
+
+def check_shares(shares: Any, name: str, who: str) -> list[float]:
+    """Return probabilities of intervals, or levels of quantiles, as a list; it may be empty."""
+    try:
+        found = [float(each) for each in np.atleast_1d(np.asarray(shares, dtype=np.float64))]
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"{name} of {who} must be numbers. Got {shares!r}.") from error
+    for each in found:
+        require(0 < each < 1, f"{name} of {who}", "between 0 and 1, ends excluded", each)
+    return found

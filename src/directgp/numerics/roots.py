@@ -1,0 +1,154 @@
+"""Invert distribution functions: roots of increasing functions, and smallest counts."""
+
+from collections.abc import Callable
+from itertools import count
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from directgp.errors import NumericalError
+from directgp.shapes import Row, Values
+
+Offset = Callable[[Int[Tensor, " r"], Float[Tensor, " r"]], Float[Tensor, " r"]]
+"""Indices of examples and a number for each → an increasing function of it."""
+
+OUTSIDE = 40.0
+"""Probit that stands for that of a probability of 0 or 1."""
+
+MAX_STEPS = 60
+_INTERPOLATED = 20
+"""Steps after which an interval is halved."""
+
+TOLERANCE = 1e-12
+"""Of a root x, times 1 + |x|."""
+
+
+_ROUNDING = 2e-11
+"""Relative rounding error of a distribution function."""
+
+
+def rounded_down(level: Values) -> Values:
+    """Lower a level by the rounding of the distribution function, so that it is reached in a tie.
+
+    Ties are common: a fair coin has P(Y ≤ 0) = ½, and its median is 0.
+    """
+    return level - _ROUNDING * torch.minimum(level, 1 - level)
+
+
+def increasing_root(offset: Offset, start: Row, step: Row, farthest: float) -> Row:
+    """Find x with offset(index, x) = 0 for increasing functions; ±farthest where there is none.
+
+    The bracket grows from the start by doubled steps; then Chandrupatla's method: inverse quadratic
+    interpolation where it is safe, else halving (Advances in Engineering Software 28, 1997).
+    """
+    every = torch.arange(len(start), device=start.device)
+    lower, upper = (start - step).clamp(min=-farthest), (start + step).clamp(max=farthest)
+    below, above = offset(every, lower), offset(every, upper)
+    while True:
+        low = torch.nonzero((below > 0) & (lower > -farthest)).squeeze(-1)
+        high = torch.nonzero((above < 0) & (upper < farthest)).squeeze(-1)
+        if not len(low) + len(high):
+            break
+        step = 2 * step
+        upper[low], above[low] = lower[low], below[low]
+        lower[low] = (lower[low] - step[low]).clamp(min=-farthest)
+        below[low] = offset(low, lower[low])
+        lower[high], below[high] = upper[high], above[high]
+        upper[high] = (upper[high] + step[high]).clamp(max=farthest)
+        above[high] = offset(high, upper[high])
+    ends = torch.where(below > 0, lower, upper)
+    bracketed = (below <= 0) & (above >= 0)
+    x1, x2, f1, f2 = upper, lower, above, below
+    share, active = torch.full_like(x1, 0.5), torch.nonzero(bracketed).squeeze(-1)
+    for number in range(MAX_STEPS):
+        a1, a2, b1, b2 = x1[active], x2[active], f1[active], f2[active]
+        x = torch.lerp(a1, a2, share[active])
+        f = offset(active, x)
+        same = torch.sign(f) == torch.sign(b1)
+        a3, b3 = torch.where(same, a1, a2), torch.where(same, b1, b2)
+        a2, b2 = torch.where(same, a2, a1), torch.where(same, b2, b1)
+        x1[active], x2[active], f1[active], f2[active] = x, a2, f, b2
+        gap = (a2 - x).abs()
+        limit = TOLERANCE * (1 + x.abs()) / gap.clamp(min=1e-300)
+        place, height = (x - a2) / (a3 - a2), (f - b2) / (b3 - b2)
+        safe = (height**2 < place) & ((1 - height) ** 2 < 1 - place)
+        inverse = f / (b2 - f) * b3 / (b2 - b3)
+        inverse = inverse + (a3 - x) / (a2 - x) * f / (b3 - f) * b2 / (b3 - b2)
+        # A function with steps, from rounding, is flat where it is interpolated: then halve.
+        inverse = torch.where(safe & (number < _INTERPOLATED), inverse, 0.5)
+        share[active] = torch.minimum(torch.maximum(inverse, limit), 1 - limit)
+        active = active[(limit < 0.5) & (f != 0)]
+        if not len(active):
+            best = torch.where(f1.abs() < f2.abs(), x1, x2)
+            return torch.where(bracketed, best, ends)
+    raise NumericalError(
+        f"A quantile was not found in {MAX_STEPS} steps for {len(active)} examples. "
+        f"Choose levels further from 0 and 1."
+    )
+
+
+CountCdf = Callable[[Int[Tensor, " r"], Float[Tensor, " r"]], Float[Tensor, " r"]]
+"""Indices of examples and a count for each → P(Y ≤ count)."""
+
+LARGEST = 1e300
+"""Counts from here on count as infinite."""
+
+_GROWTH = 4.0
+"""Factor by which the upper end of a bracket moves out."""
+
+_HALVE_EVERY = 4
+"""One of this many steps halves the bracket instead of interpolating."""
+
+TINY = 1e-300
+"""Smallest absolute offset of a count below the level."""
+
+
+def smallest_count(cdf: CountCdf, level: Row, guess: Row) -> Row:
+    """Find the smallest k = 0, 1, 2, … with cdf(k) ≥ level, starting from a guess.
+
+    A bracket of whole numbers, below and at or above the answer, grows from the guess and then
+    shrinks. Inside it k comes from interpolation of probit(cdf) − probit(level), which is nearly
+    linear in log(k + 2); the offset of an end that stays for the second time is halved, so that
+    interpolation moves it (the Illinois rule).
+    """
+    target = torch.special.ndtri(level)
+
+    def offset(index: Tensor, k: Tensor) -> Tensor:
+        value = cdf(index, k)
+        far = torch.special.ndtri(value) - target[index]
+        short = value < level[index]
+        return torch.where(short, far.clamp(max=-TINY), far.clamp(min=0.0))
+
+    lower, upper = torch.full_like(guess, -1.0), guess.clone()
+    below = torch.full_like(guess, -torch.inf)
+    above = offset(torch.arange(len(guess), device=guess.device), guess)
+    while len(short := torch.nonzero((above < 0) & (upper < LARGEST)).squeeze(-1)):
+        lower[short], below[short] = upper[short], above[short]
+        upper[short] = (_GROWTH * (upper[short] + 1)).clamp(max=LARGEST)
+        above[short] = offset(short, upper[short])
+    reached = above >= 0
+    lower = torch.where(reached, lower, upper)
+    for step in count():
+        i = torch.nonzero(upper - lower > _neighbours(upper)).squeeze(-1)
+        if len(i) == 0:
+            break
+        share = below[i] / (below[i] - above[i])
+        halve = step % _HALVE_EVERY == _HALVE_EVERY - 1
+        share = torch.where(torch.isfinite(share) & (not halve), share, 0.5)
+        k = torch.exp(torch.lerp(torch.log(lower[i] + 2), torch.log(upper[i] + 2), share)) - 2
+        gap = (0.25 * _neighbours(upper[i])).clamp(min=1.0)
+        k = torch.minimum(torch.maximum(torch.floor(k), lower[i] + gap), upper[i] - gap)
+        at_k = offset(i, k)
+        hit = at_k >= 0
+        again = torch.where(hit == reached[i], 0.5, 1.0)
+        lower[i], upper[i] = torch.where(hit, lower[i], k), torch.where(hit, k, upper[i])
+        below[i] = torch.where(hit, again * below[i], at_k)
+        above[i] = torch.where(hit, at_k, again * above[i])
+        reached[i] = hit
+    return torch.where(upper < LARGEST, upper, torch.inf)
+
+
+def _neighbours(k: Values) -> Values:
+    """Return the distance of neighbours: 1, or above 2⁵⁰ four times the spacing of float64."""
+    return (4 * torch.finfo(k.dtype).eps * k).clamp(min=1.0)
