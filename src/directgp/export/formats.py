@@ -29,6 +29,10 @@ _IR_VERSION = 8
 """Of ONNX 1.12, so that runtimes of the last years read the file."""
 
 
+_INPUTS = {"ReduceSum": ("axes",), "Reshape": ("shape",)}
+"""Attributes of operations that are inputs in ONNX."""
+
+
 def to_numpy(
     model: Any,
     folder: str | os.PathLike[str],
@@ -96,41 +100,8 @@ def to_onnx(
         digits to spare.
     """
     require(dtype in ("float64", "float32"), "dtype of to_onnx", "'float64' or 'float32'", dtype)
-    try:
-        import onnx
-        from onnx import helper, numpy_helper
-    except ImportError:
-        raise MissingExtraError("directgp.export.to_onnx", "onnx", "export") from None
-    program = program_of(model, levels, row_value)
-    outer = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    nodes = [helper.make_node("Cast", ["X"], ["0"], to=onnx.TensorProto.DOUBLE)]
-    for each in program.nodes:
-        attributes = dict(each.attributes)
-        if "to" in attributes:
-            attributes["to"] = helper.np_dtype_to_tensor_dtype(np.dtype(attributes["to"]))
-        inputs = [str(number) for number in each.inputs]
-        nodes.append(helper.make_node(each.op, inputs, [str(each.output)], **attributes))
-    nodes += [
-        helper.make_node("Cast", [str(number)], [name], to=outer)
-        for name, number in program.outputs.items()
-    ]
-    constants = [
-        numpy_helper.from_array(value, str(number)) for number, value in program.constants.items()
-    ]
-    features = program.facts["num_features"]
-    X = helper.make_tensor_value_info("X", outer, ["n", features])
-    shapes = _shapes(program)
-    outputs = [helper.make_tensor_value_info(name, outer, shapes[name]) for name in shapes]
-    graph = helper.make_graph(nodes, "directgp", [X], outputs, constants)
-    built = helper.make_model(
-        graph,
-        opset_imports=[helper.make_opsetid("", _OPSET)],
-        ir_version=_IR_VERSION,
-        producer_name="directgp",
-    )
-    helper.set_model_props(built, {name: json.dumps(v) for name, v in program.facts.items()})
-    onnx.checker.check_model(built, full_check=True)
-    replace_file(Path(path), built.SerializeToString())
+    _onnx()
+    replace_file(Path(path), onnx_model(program_of(model, levels, row_value), dtype))
 
 
 def to_torch(
@@ -152,6 +123,53 @@ def to_torch(
     X = torch.zeros(3, program.facts["num_features"], dtype=torch.float64)
     rows = torch.export.Dim("rows", min=1)
     return torch.export.export(_Module(program), (X,), dynamic_shapes={"X": {0: rows}})
+
+
+def _onnx() -> Any:
+    try:
+        import onnx
+    except ImportError:
+        raise MissingExtraError("directgp.export.to_onnx", "onnx", "export") from None
+    return onnx
+
+
+def onnx_model(program: Program, dtype: Literal["float64", "float32"]) -> bytes:
+    """Return a program as an ONNX model, checked by onnx."""
+    onnx = _onnx()
+    helper = onnx.helper
+    outer = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [helper.make_node("Cast", ["X"], ["0"], to=onnx.TensorProto.DOUBLE)]
+    constants = {str(number): value for number, value in program.constants.items()}
+    for each in program.nodes:
+        attributes, inputs = dict(each.attributes), [str(number) for number in each.inputs]
+        if "to" in attributes:
+            attributes["to"] = helper.np_dtype_to_tensor_dtype(np.dtype(attributes["to"]))
+        for name in _INPUTS.get(each.op, ()):
+            numbers = attributes.pop(name)
+            constants[f"{name}{numbers}"] = np.array(numbers)
+            inputs.append(f"{name}{numbers}")
+        nodes.append(helper.make_node(each.op, inputs, [str(each.output)], **attributes))
+    nodes += [
+        helper.make_node("Cast", [str(number)], [name], to=outer)
+        for name, number in program.outputs.items()
+    ]
+    tensors = [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()]
+    X = helper.make_tensor_value_info("X", outer, ["n", program.facts["num_features"]])
+    outputs = [
+        helper.make_tensor_value_info(name, outer, shape)
+        for name, shape in _shapes(program).items()
+    ]
+    model = helper.make_model(
+        helper.make_graph(nodes, "directgp", [X], outputs, tensors),
+        opset_imports=[helper.make_opsetid("", _OPSET)],
+        ir_version=_IR_VERSION,
+        producer_name="directgp",
+    )
+    facts = {name: json.dumps(value) for name, value in program.facts.items()}
+    helper.set_model_props(model, facts)
+    onnx.checker.check_model(model, full_check=True)
+    data: bytes = model.SerializeToString()
+    return data
 
 
 def _shapes(program: Program) -> dict[str, list[str | int]]:
@@ -182,8 +200,8 @@ _TORCH: dict[str, Callable[..., Tensor]] = {
     "Gather": lambda x, index, axis: torch.index_select(x, axis, index),
     "GatherElements": lambda x, index, axis: torch.gather(x, axis, index),
     "ReduceMax": lambda x, axes: torch.amax(x, axes, keepdim=True),
-    "ReduceSum": lambda x, axes: torch.sum(x, axes.tolist(), keepdim=True),
-    "Reshape": lambda x, shape: x.reshape(shape.tolist()),
+    "ReduceSum": lambda x, axes: torch.sum(x, axes, keepdim=True),
+    "Reshape": lambda x, shape: x.reshape(shape),
 }
 
 

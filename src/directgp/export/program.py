@@ -154,7 +154,7 @@ class Value:
 
     def sum(self, axis: int = 1) -> "Value":
         """Sum along an axis, which stays with size 1."""
-        return self._do("ReduceSum", self, np.array([axis]))
+        return self._do("ReduceSum", self, axes=[axis])
 
     def largest(self, axis: int = 1) -> "Value":
         """Maximum along an axis, which stays with size 1."""
@@ -162,7 +162,7 @@ class Value:
 
     def reshape(self, *shape: int) -> "Value":
         """Reshape; −1 is what is left."""
-        return self._do("Reshape", self, np.array(shape))
+        return self._do("Reshape", self, shape=list(shape))
 
     def take(self, index: Any, axis: int = 0) -> "Value":
         """Select rows of a table, or columns, by whole numbers."""
