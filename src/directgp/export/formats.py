@@ -58,24 +58,11 @@ def to_numpy(
     row_value : float
         The exposure, trials or noise of every row, for a likelihood that needs one.
     """
-    program = program_of(model, levels, row_value)
-    nodes = [[each.op, each.inputs, each.output, dict(each.attributes)] for each in program.nodes]
-    text = json.dumps(
-        {
-            "format": _FORMAT,
-            "nodes": nodes,
-            "outputs": program.outputs,
-            "facts": program.facts,
-        }
-    )
-    buffer = io.BytesIO()
-    arrays: dict[str, Any] = {str(number): value for number, value in program.constants.items()}
-    np.savez_compressed(buffer, program=np.frombuffer(text.encode(), np.uint8), **arrays)
+    contents = numpy_files(program_of(model, levels, row_value))
     where = Path(folder)
     make_folder(where)
-    reader = files("directgp.export").joinpath("numpy_predictor.py").read_bytes()
-    replace_file(where / "predictor.py", reader)
-    replace_file(where / "model.npz", buffer.getvalue())
+    for name, data in contents.items():
+        replace_file(where / name, data)
     return where / "model.npz"
 
 
@@ -119,10 +106,27 @@ def to_torch(
     model, levels, row_value
         As in `to_numpy`.
     """
-    program = program_of(model, levels, row_value)
+    return torch_program(program_of(model, levels, row_value))
+
+
+def torch_program(program: Program) -> "ExportedProgram":
+    """Return a program as one of `torch.export`."""
     X = torch.zeros(3, program.facts["num_features"], dtype=torch.float64)
     rows = torch.export.Dim("rows", min=1)
     return torch.export.export(_Module(program), (X,), dynamic_shapes={"X": {0: rows}})
+
+
+def numpy_files(program: Program) -> dict[str, bytes]:
+    """Return a program and its reader as files, by name."""
+    nodes = [[each.op, each.inputs, each.output, dict(each.attributes)] for each in program.nodes]
+    text = json.dumps(
+        {"format": _FORMAT, "nodes": nodes, "outputs": program.outputs, "facts": program.facts}
+    )
+    arrays: dict[str, Any] = {str(number): value for number, value in program.constants.items()}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, program=np.frombuffer(text.encode(), np.uint8), **arrays)
+    reader = files("directgp.export").joinpath("numpy_predictor.py").read_bytes()
+    return {"predictor.py": reader, "model.npz": buffer.getvalue()}
 
 
 def _onnx() -> Any:
