@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from directgp.training.distributed import Processes
     from directgp.training.train import train, train_stream
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Marginals",
     "Processes",
