@@ -38,7 +38,7 @@ DEMO_METHODS := --methods elbo,log-joint,log-fixed,elbo-basic,mean,linear,boosti
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
 # Tests for other versions of the libraries: those of parts that call them most, in some minutes.
 VERSION_TESTS := tests/unit/estimators tests/unit/likelihoods tests/unit/persistence \
-  tests/unit/posteriors tests/unit/datasets tests/unit/interop/gpytorch tests/unit/test_io.py \
+  tests/unit/posteriors tests/unit/datasets tests/unit/interop/test_gpytorch_adapted.py tests/unit/test_io.py \
   tests/unit/test_plots.py tests/unit/training/test_train.py tests/unit/training/test_train_stream.py \
   tests/estimators/test_fits.py tests/estimators/test_saving.py tests/estimators/test_plot_methods.py \
   tests/frozen/test_files.py tests/cli/test_fit.py tests/cli/test_predict.py
@@ -48,7 +48,7 @@ TEST_TOOLS := beartype|hypothesis|markdown-it-py|mpmath|pytest|pytest-timeout|py
 # Torch of `make test-newest` if not the newest, such as TORCH=torch==2.13.0.
 TORCH ?= torch
 
-.PHONY: demo examples test test-slow test-browser test-oldest test-newest build smoke lint format bench bench-optimum bench-scale \
+.PHONY: demo examples test pytest test-slow test-browser test-oldest test-newest build smoke lint format bench bench-optimum bench-scale \
   bench-rules bench-accuracy bench-training bench-defaults bench-latents \
   campaign campaign-fuzz audit docs linkcheck clean
 
@@ -67,7 +67,9 @@ examples: $(INSTALLED)
 	  echo "$$script"; OMP_NUM_THREADS=1 $(BIN)/python $$script || exit 1; echo; \
 	done
 
-test: lint
+test: lint pytest
+
+pytest: $(INSTALLED)
 	$(PYTEST)
 
 test-slow: $(INSTALLED)

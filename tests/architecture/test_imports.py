@@ -1,18 +1,7 @@
 """Heavy libraries are imported on first use only, and those of extras are not needed at all."""
 
-import ast
 import subprocess
 import sys
-import tomllib
-from importlib.metadata import packages_distributions
-from pathlib import Path
-
-import directgp
-
-SOURCE = Path(directgp.__file__).parent
-PROJECT = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))[
-    "project"
-]
 
 STEPS = """
 import io, os, sys, tempfile
@@ -94,44 +83,3 @@ def test_without_extras_the_library_works_and_names_the_extra_to_install() -> No
     command = [sys.executable, "-W", "ignore", "-c", STEPS]
     found = subprocess.run(command, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
-
-
-def names(requirements: list[str]) -> set[str]:
-    """Return the distributions that requirements name."""
-    return {each.partition(">=")[0].replace("_", "-").lower() for each in requirements}
-
-
-def test_each_library_in_the_source_is_a_dependency_or_in_an_extra() -> None:
-    libraries: set[str] = set()
-    asked: set[tuple[str, str]] = set()
-    for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                libraries.update(each.name.partition(".")[0] for each in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                libraries.add((node.module or "").partition(".")[0])
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "require_extra":
-                extra, *needed = (ast.literal_eval(each) for each in node.args[1:])
-                asked.update((extra, library) for library in needed)
-    extras = {extra: names(them) for extra, them in PROJECT["optional-dependencies"].items()}
-    assert {("cli", "pyarrow"), ("plots", "matplotlib"), ("cluster", "ray")} <= asked
-    assert not [(extra, library) for extra, library in asked if library not in extras[extra]]
-    # What only the work on directgp needs does not count.
-    declared = names(PROJECT["dependencies"]).union(
-        *(them for extra, them in extras.items() if extra not in ("browser", "dev", "docs"))
-    )
-    distributions = packages_distributions()
-    others = libraries - sys.stdlib_module_names - {"directgp"}
-    undeclared = [
-        library
-        for library in others
-        if not {each.replace("_", "-").lower() for each in distributions[library]} & declared
-    ]
-    assert not undeclared
-
-
-def test_all_has_every_extra_of_users() -> None:
-    extras = PROJECT["optional-dependencies"]
-    (everything,) = extras["all"]
-    users = sorted(set(extras) - {"all", "browser", "dev", "docs"})
-    assert everything == f"directgp[{','.join(users)}]"
