@@ -248,7 +248,7 @@ $(INSTALLED_GPJAX): benchmarks/peers/requirements-gpjax.txt
 $(INSTALLED_FUZZ): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV_FUZZ)
 	$(VENV_FUZZ)/bin/python -m pip install -c constraints.txt torch
-	$(VENV_FUZZ)/bin/python -m pip install -c constraints.txt -e '.[excel]' pandas atheris==3.0.0
+	$(VENV_FUZZ)/bin/python -m pip install -c constraints.txt -e '.[cli,excel]' pandas atheris==3.0.0
 	touch $@
 
 # xgboost-distribution asks for the xgboost that includes GPU code; xgboost-cpu is the same without.
